@@ -1,0 +1,47 @@
+"""Architecture names such as ``sm_90a``: parsing, order, and what each one has."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from harness.errors import UsageError
+
+_NAME = re.compile(r"sm_(\d{2,3})([af]?)\Z")
+DEFAULT = "sm_90a"  # where no GPU says otherwise: the architecture that the records come from
+
+
+@dataclass(frozen=True)
+class Arch:
+    """`number` is 10 * major + minor; `suffix` "a" is architecture-specific code, "f" family-specific."""
+
+    number: int
+    suffix: str = ""
+
+    @classmethod
+    def parse(cls, name: str) -> Arch:
+        match = _NAME.match(name)
+        if not match:
+            raise UsageError(f"{name!r} is not an architecture", hint="such as sm_75, sm_80, sm_90a, sm_120")
+        return cls(int(match[1]), match[2])
+
+    @classmethod
+    def of_capability(cls, major: int, minor: int) -> Arch:
+        """What to compile for on a GPU: with its own instructions (wgmma, TMA...) from Hopper on."""
+        return cls(10 * major + minor, "a" if major >= 9 else "")
+
+    def __str__(self) -> str:
+        return f"sm_{self.number}{self.suffix}"
+
+    def satisfies(self, least: Arch) -> bool:
+        """Whether a kernel with ``min_arch`` `least` can be compiled for this one.
+
+        Code for plain ``sm_80`` works on everything later; ``sm_90a`` only on 9.0 and ``sm_100f`` only
+        within its family, compiled as such.
+        """
+        if not least.suffix:
+            return self.number >= least.number
+        if least.suffix == "f":
+            same_family = self.number // 10 == least.number // 10
+            return same_family and self.number >= least.number and bool(self.suffix)
+        return self == least

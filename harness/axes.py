@@ -1,0 +1,95 @@
+"""``-a N=[512,1024]`` -> the points to visit, in nvbench's notation.
+
+``N=512``, ``N=[256,512]``, ``N=[512:4096:512]`` (start, inclusive end, step), ``N[pow2]=[9:12]``
+(512 to 4096). Several axes give their cross product, the first varying slowest.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+from harness.errors import UsageError
+
+Point = dict[str, int | float]
+
+_AXIS = re.compile(r"\s*(\w+)\s*(?:\[\s*(pow2)?\s*\])?\s*=\s*(.*?)\s*\Z", re.DOTALL)
+_MAX_VALUES = 10_000  # a longer list is a slip of the keyboard
+_FORMS = "as in N=512, N=[256,512], N=[512:4096:512] or N[pow2]=[9:12]"
+
+
+def parse_axis(text: str) -> tuple[str, tuple[int | float, ...]]:
+    """One axis: its name and values. Raises UsageError that shows the text and the accepted forms."""
+    match = _AXIS.match(text)
+    if not match or not match[3]:
+        raise UsageError(f"cannot read the axis {text!r}", hint=_FORMS)
+    name, power, body = match[1], match[2] is not None, match[3]
+    if body.startswith("[") and body.endswith("]"):
+        body = body[1:-1]
+    values = tuple(v for part in body.split(",") for v in _expand(part.strip(), text))
+    if power:
+        if any(not isinstance(v, int) or not 0 <= v <= 62 for v in values):
+            raise UsageError(f"a [pow2] axis takes exponents from 0 to 62: {text!r}", hint=_FORMS)
+        values = tuple(2 ** int(v) for v in values)
+    return name, values
+
+
+def parse_params(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """``-p TILE=[16,32]`` -> the values of each parameter; integers only."""
+    chosen: dict[str, tuple[int, ...]] = {}
+    for text in texts:
+        name, values = parse_axis(text)
+        if any(not isinstance(v, int) for v in values):
+            raise UsageError(f"parameter {name} takes integers: {text!r}")
+        if name in chosen:
+            raise UsageError(f"parameter {name} is given twice", hint=f"-p {name}=[first,second]")
+        chosen[name] = tuple(dict.fromkeys(int(v) for v in values))
+    return chosen
+
+
+def points(texts: Sequence[str], known: Mapping[str, int | float | None]) -> list[Point]:
+    """The cross product of the axes in `texts`; `known` names what the problem has, with its default."""
+    chosen: dict[str, tuple[int | float, ...]] = {}
+    for text in texts:
+        name, values = parse_axis(text)
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"axes: {', '.join(known)}"
+            raise UsageError(f"no axis {name!r}", hint=hint)
+        if name in chosen:
+            raise UsageError(f"axis {name} is given twice", hint=f"-a {name}=[first,second]")
+        if not isinstance(known[name], float) and any(not isinstance(v, int) for v in values):
+            raise UsageError(f"axis {name} takes integers: {text!r}")
+        chosen[name] = tuple(dict.fromkeys(values))
+    if math.prod(map(len, chosen.values())) > _MAX_VALUES:
+        raise UsageError(f"more than {_MAX_VALUES} points")
+    return [dict(zip(chosen, values, strict=True)) for values in itertools.product(*chosen.values())]
+
+
+def _expand(part: str, text: str) -> Sequence[int | float]:
+    """One item of a list: a number or a range."""
+    numbers = [_number(s, text) for s in part.split(":")]
+    if len(numbers) == 1:
+        return numbers
+    if len(numbers) > 3:
+        raise UsageError(f"cannot read the range {part!r} in {text!r}", hint=_FORMS)
+    start, end, step = (*numbers, 1)[:3]
+    if step == 0 or (end - start) / step < 0:
+        raise UsageError(f"the range {part!r} in {text!r} is empty", hint="start:end:step, the end included")
+    count = math.floor((end - start) / step * (1 + 1e-12)) + 1
+    if count > _MAX_VALUES:
+        raise UsageError(f"the range {part!r} in {text!r} has {count} values; {_MAX_VALUES} at most")
+    return [start + i * step for i in range(count)]
+
+
+def _number(s: str, text: str) -> int | float:
+    try:
+        value = float(s)
+        if math.isfinite(value):
+            return int(s) if re.fullmatch(r"\s*[+-]?\d+\s*", s) else value
+    except (ValueError, OverflowError):
+        pass
+    raise UsageError(f"{s.strip()!r} in {text!r} is not a number", hint=_FORMS)

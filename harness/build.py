@@ -1,0 +1,299 @@
+"""A variant and an architecture -> a `Cubin`, without a GPU: NVRTC for CUDA C++, nvJitLink for PTX.
+
+Everything becomes a cubin before it is loaded, because a driver refuses PTX newer than itself while it
+loads cubins of any toolkit of its major version.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.arch import Arch
+from harness.cache import Cache, digest
+from harness.errors import BuildError, MissingDependency, UsageError
+from harness.spec import Variant
+
+FORMAT = "1"  # of a cache entry; part of its key
+NVRTC_OPTIONS = ("-lineinfo", "--std=c++17", "--ptxas-options=-v")
+NVJITLINK_OPTIONS = ("-lineinfo", "-Xptxas=-v")
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What ptxas reports of one kernel; bytes are per thread, `shared` (static) per block."""
+
+    registers: int
+    shared: int
+    stack: int
+    spill_stores: int
+    spill_loads: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cubin:
+    """Machine code of one variant for one architecture. `log` is the compiler's, warnings included."""
+
+    variant: Variant
+    arch: str
+    code: bytes
+    ptx: str
+    log: str
+    resources: Resources
+    compiler: str
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.code).hexdigest()
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory a block, static and dynamic."""
+        return self.resources.shared + self.variant.shared
+
+    @property
+    def warnings(self) -> str:
+        """The log without ptxas's report."""
+        lines = [s for s in self.log.splitlines() if s.strip() and not s.startswith("ptxas")]
+        return "\n".join(s for s in lines if not s.startswith(("info ", "Remark: The warnings can")))
+
+
+def build(variant: Variant, arch: str, cache: Cache) -> Cubin:
+    """Compile, or take from the cache. Raises BuildError with the compiler's log; UsageError for an
+    architecture that the compiler or the kernel's ``min_arch`` rules out.
+    """
+    _check_arch(variant, arch)
+    kernel = variant.kernel
+    compiler = compiler_version(kernel.language)
+    key = digest(
+        FORMAT,
+        compiler,
+        arch,
+        kernel.entry,
+        *(NVRTC_OPTIONS if kernel.language == "cuda" else NVJITLINK_OPTIONS),
+        source_text(variant),
+        *(part for path, text in _headers(kernel.path, kernel.source) for part in (str(path), text)),
+    )
+    entry = cache.get(key)
+    if entry is None:
+        translate = _nvrtc if kernel.language == "cuda" else _nvjitlink
+        code, ptx, log = translate(variant, arch)
+        resources = _parse_report(log, kernel.entry, str(kernel.path))
+        entry = {
+            f"kernel{kernel.path.suffix}": source_text(variant).encode(),
+            "kernel.cubin": code,
+            "compiled.ptx": ptx,
+            "log.txt": log.encode(),
+            "resources.json": json.dumps(asdict(resources)).encode(),
+        }
+        cache.put(key, entry)
+    return Cubin(
+        variant=variant,
+        arch=arch,
+        code=entry["kernel.cubin"],
+        ptx=entry["compiled.ptx"].decode(),
+        log=entry["log.txt"].decode(),
+        resources=Resources(**json.loads(entry["resources.json"])),
+        compiler=compiler,
+    )
+
+
+def source_text(variant: Variant) -> str:
+    """What the compiler reads: params as macros, then the file with its own line numbers.
+
+    Not by ``-D``: NVRTC applies that to its built-in header too, where a parameter called T breaks it.
+    """
+    kernel = variant.kernel
+    if kernel.language == "ptx":
+        return kernel.source
+    path = str(kernel.path.resolve()).replace("\\", "\\\\").replace('"', '\\"')
+    prelude = "".join(f"#define {name} {value}\n" for name, value in variant.params.items())
+    return f'{prelude}#line 1 "{path}"\n{kernel.source}'
+
+
+@functools.cache
+def supported_archs() -> tuple[str, ...]:
+    """Plain architecture names that the installed NVRTC compiles for, oldest first."""
+    numbers = _ok(_nvrtc_api(), "nvrtcGetSupportedArchs")
+    return tuple(f"sm_{n}" for n in sorted(numbers))
+
+
+@functools.cache
+def compiler_version(language: str) -> str:
+    """``NVRTC 13.5`` for CUDA C++, ``nvJitLink 13.5`` for PTX."""
+    if language == "cuda":
+        return "NVRTC {}.{}".format(*_ok(_nvrtc_api(), "nvrtcVersion"))
+    return "nvJitLink {}.{}".format(*_nvjitlink_api().version())
+
+
+def _check_arch(variant: Variant, arch: str) -> None:
+    wanted = Arch.parse(arch)
+    known = supported_archs()
+    if f"sm_{wanted.number}" not in known:
+        raise UsageError(
+            f"{compiler_version('cuda')} does not know {arch}", hint=f"known: {', '.join(known)}"
+        )
+    least = Arch.parse(variant.kernel.min_arch)
+    if not wanted.satisfies(least):
+        raise UsageError(f"needs {least}, asked for {arch}", where=str(variant.kernel.path))
+
+
+def _headers(path: Path, source: str, seen: frozenset[Path] = frozenset()) -> list[tuple[Path, str]]:
+    """Files that ``#include "..."`` pulls in from the kernel's own folder, recursively, with their text.
+
+    A commented include is followed too: that costs a needless rebuild, never a stale kernel.
+    """
+    found: list[tuple[Path, str]] = []
+    for name in _INCLUDE.findall(source):
+        header = (path.parent / name).resolve()
+        if header in seen or not header.is_file():
+            continue
+        text = header.read_text(encoding="utf-8", errors="replace")
+        seen |= {header}
+        found += [(header, text), *_headers(header, text, seen)]
+    return found
+
+
+def _nvrtc(variant: Variant, arch: str) -> tuple[bytes, bytes, str]:
+    nvrtc = _nvrtc_api()
+    kernel = variant.kernel
+    program = _ok(
+        nvrtc, "nvrtcCreateProgram", source_text(variant).encode(), kernel.path.name.encode(), 0, None, None
+    )
+    try:
+        options = [
+            f"--gpu-architecture={arch}".encode(),
+            f"--include-path={kernel.path.resolve().parent}".encode(),
+            *(o.encode() for o in NVRTC_OPTIONS),
+        ]
+        (code,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+        log = _fetch(nvrtc, "nvrtcGetProgramLog", program).decode(errors="replace").strip("\0 \n")
+        # The compiler got the absolute path, so that profilers find the file; people get what they typed.
+        log = log.replace(str(kernel.path.resolve()), str(kernel.path))
+        if code == nvrtc.nvrtcResult.NVRTC_ERROR_INVALID_OPTION:
+            raise UsageError(f"{compiler_version('cuda')} refuses {arch}", hint=log)
+        if code != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise BuildError(
+                f"{variant.label} does not compile for {arch} ({code.name})", where=str(kernel.path), log=log
+            )
+        ptx = _fetch(nvrtc, "nvrtcGetPTX", program).rstrip(b"\0")
+        return _fetch(nvrtc, "nvrtcGetCUBIN", program), ptx, log
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+
+
+def _fetch(nvrtc: Any, getter: str, program: Any) -> bytes:
+    """NVRTC writes into the bytes object it is given, so it gets a fresh one.
+
+    CPython shares all one-byte objects; those would be overwritten for the whole process, hence the spare
+    byte.
+    """
+    size = _ok(nvrtc, f"{getter}Size", program)
+    buffer = bytes(size + 1)
+    _ok(nvrtc, getter, program, buffer)
+    return buffer[:size]
+
+
+def _ok(nvrtc: Any, function: str, *args: Any) -> Any:
+    """Call NVRTC; its value (a tuple where there are several). Its failures outside compilation are ours."""
+    try:
+        code, *values = getattr(nvrtc, function)(*args)
+    except RuntimeError as e:  # cuda.pathfinder raises when it finds no library
+        raise MissingDependency(
+            f"NVRTC cannot be loaded: {e}", hint="pip install 'nvidia-cuda-nvrtc>=13,<14'"
+        ) from None
+    if code != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise BuildError(f"{function} failed: {code.name}")
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def _nvjitlink(variant: Variant, arch: str) -> tuple[bytes, bytes, str]:
+    linker = _nvjitlink_api()
+    options = [f"-arch={arch}", *NVJITLINK_OPTIONS]
+    handle = linker.create(len(options), options)
+    path, data = variant.kernel.path, variant.kernel.source.encode()
+    try:
+        linker.add_data(handle, linker.InputType.PTX, data, len(data), path.name)
+        linker.complete(handle)
+        code = bytearray(linker.get_linked_cubin_size(handle))
+        linker.get_linked_cubin(handle, code)
+    except linker.nvJitLinkError as e:
+        log = _linker_log(linker.get_error_log_size, linker.get_error_log, handle)
+        # ptxas says "ptx input, line 7"; make it the file:line that editors and people follow
+        log = re.sub(r"ptxas application ptx input, line (\d+)", rf"{path}:\1", log)
+        raise BuildError(
+            f"{variant.label} does not assemble for {arch} ({e})", where=str(path), log=log
+        ) from None
+    else:
+        log = _linker_log(linker.get_info_log_size, linker.get_info_log, handle)
+        return bytes(code), data, log
+    finally:
+        linker.destroy(handle)
+
+
+def _linker_log(size: Any, get: Any, handle: Any) -> str:
+    buffer = bytearray(size(handle) + 1)
+    get(handle, buffer)
+    return buffer.decode(errors="replace").strip("\0 \n")
+
+
+def _parse_report(log: str, entry: str, where: str) -> Resources:
+    """ptxas -v's lines for `entry`."""
+    sections = re.split(r"Compiling entry function '([^']+)'", log)
+    reports = dict(zip(sections[1::2], sections[2::2], strict=True))
+    if entry not in reports:
+        have = ", ".join(reports) or "none"
+        raise BuildError(
+            f"no kernel called {entry!r} in the compiled code (kernels: {have})",
+            where=where,
+            hint='entry must name an extern "C" __global__ function',
+        )
+    text = reports[entry]
+
+    def number(pattern: str) -> int:
+        match = re.search(pattern, text)
+        return int(match[1]) if match else 0
+
+    return Resources(
+        registers=number(r"Used (\d+) registers"),
+        shared=number(r"(\d+) bytes smem"),
+        stack=number(r"(\d+) bytes stack frame"),
+        spill_stores=number(r"(\d+) bytes spill stores"),
+        spill_loads=number(r"(\d+) bytes spill loads"),
+    )
+
+
+@functools.cache
+def _nvrtc_api() -> Any:
+    return _bindings("nvrtc")
+
+
+@functools.cache
+def _nvjitlink_api() -> Any:
+    linker = _bindings("nvjitlink")
+    try:
+        linker.version()
+    except RuntimeError as e:
+        raise MissingDependency(
+            f"nvJitLink cannot be loaded: {e}", hint="pip install 'nvidia-nvjitlink>=13,<14'"
+        ) from None
+    return linker
+
+
+def _bindings(name: str) -> Any:
+    try:
+        return __import__(f"cuda.bindings.{name}", fromlist=[name])
+    except ImportError as e:
+        raise MissingDependency(
+            f"cuda.bindings cannot be imported: {e}", hint="pip install 'cuda-python>=13,<14'"
+        ) from None
+
+
+__all__: Sequence[str] = ("Cubin", "Resources", "build", "compiler_version", "source_text", "supported_archs")

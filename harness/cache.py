@@ -1,0 +1,127 @@
+"""A content-addressed store of small groups of files, safe under concurrent writers and torn writes.
+
+An entry is a folder ``<key[:2]>/<key>/`` with the named files and a manifest of their SHA-256. It is
+written beside its place and renamed into it, so that a reader sees all of it or nothing; an entry whose
+manifest does not match (a crash, a full disk, an edit) counts as absent and is replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+
+_MANIFEST = "manifest.json"
+_ATTEMPTS = 5  # two writers can swap a broken entry under each other this often before we give up
+
+
+class CacheWarning(UserWarning):
+    """The cache cannot be used; everything still works, slower."""
+
+
+def default_root() -> Path:
+    """``$HARNESS_CACHE_DIR``, else ``harness`` in the user's cache directory."""
+    if chosen := os.environ.get("HARNESS_CACHE_DIR"):
+        return Path(chosen).expanduser()
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "harness"
+
+
+def digest(*parts: str | bytes) -> str:
+    """SHA-256 over the parts and their boundaries: ("ab", "c") and ("a", "bc") differ."""
+    h = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        h.update(len(data).to_bytes(8, "little"))
+        h.update(data)
+    return h.hexdigest()
+
+
+class Cache:
+    """`root` None stores nothing. An unusable root warns once (CacheWarning) and then stores nothing."""
+
+    def __init__(self, root: Path | None) -> None:
+        self.root = root
+        if root is not None:
+            try:
+                root.mkdir(parents=True, exist_ok=True)
+                with tempfile.TemporaryDirectory(dir=root):
+                    pass  # says now, not after a minute of compiling, that nothing can be kept here
+            except OSError as e:
+                self._give_up(e)
+
+    def get(self, key: str) -> dict[str, bytes] | None:
+        """The files of an entry; None where there is none, or a damaged one."""
+        if self.root is None:
+            return None
+        folder = self._folder(self.root, key)
+        try:
+            manifest = json.loads((folder / _MANIFEST).read_bytes())
+            files = {name: (folder / name).read_bytes() for name in manifest}
+            intact = all(hashlib.sha256(data).hexdigest() == manifest[name] for name, data in files.items())
+        except (OSError, ValueError, TypeError):
+            return None
+        return files if intact else None
+
+    def put(self, key: str, files: Mapping[str, bytes]) -> None:
+        """Store an entry. Never raises for a file system that will not: it warns instead."""
+        if self.root is None:
+            return
+        final = self._folder(self.root, key)
+        temporary = None
+        try:
+            final.parent.mkdir(parents=True, exist_ok=True)
+            temporary = Path(tempfile.mkdtemp(prefix=f".{key[:8]}-", dir=final.parent))
+            manifest = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+            for name, data in files.items():
+                (temporary / name).write_bytes(data)
+            (temporary / _MANIFEST).write_text(json.dumps(manifest, indent=1))
+            self._publish(temporary, final, key)
+        except OSError as e:
+            self._give_up(e)
+        finally:
+            if temporary is not None:
+                shutil.rmtree(temporary, ignore_errors=True)
+
+    def _publish(self, temporary: Path, final: Path, key: str) -> None:
+        for attempt in range(_ATTEMPTS):
+            try:
+                temporary.rename(final)
+                return
+            except OSError:
+                if self.get(key) is not None:
+                    return  # another process was first; same key, same content
+                if attempt == _ATTEMPTS - 1:
+                    raise
+                self._discard(final)
+
+    @staticmethod
+    def _discard(final: Path) -> None:
+        """Move a damaged entry out of the way; whoever else did so first is welcome."""
+        grave = Path(tempfile.mkdtemp(prefix=".damaged-", dir=final.parent))
+        with contextlib.suppress(FileNotFoundError):
+            final.rename(grave / "entry")
+        shutil.rmtree(grave, ignore_errors=True)
+
+    @staticmethod
+    def _folder(root: Path, key: str) -> Path:
+        return root / key[:2] / key
+
+    def _give_up(self, error: OSError) -> None:
+        warnings.warn(
+            f"cannot use the cache directory {self.root} ({error.strerror or error}): compiling without it; "
+            "set HARNESS_CACHE_DIR to a directory that can be written",
+            CacheWarning,
+            stacklevel=3,
+        )
+        self.root = None

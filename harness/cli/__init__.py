@@ -1,0 +1,56 @@
+"""The command line: one module a verb, found by its name. The only place that prints."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from typing import Any, TextIO
+
+import click
+
+from harness.errors import HarnessError
+
+VERBS = ("bench", "build", "doctor", "list", "sass", "verify")
+
+
+class Verbs(click.Group):
+    """Imports a verb's module when it is asked for, and turns our errors into messages and exit codes."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in VERBS:
+            return None
+        command: click.Command = importlib.import_module(f"harness.cli.{name}").command
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        warnings.showwarning = _show_warning
+        try:
+            return super().invoke(ctx)
+        except HarnessError as e:
+            click.echo(f"error: {e}", err=True)
+            ctx.exit(e.exit_code)
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="cuda-harness", prog_name="harness")
+def main() -> None:
+    """Compile, inspect, verify and time CUDA kernels through the driver API.
+
+    A KERNEL is a shipped one by name (03_tiled or tiled), a glob ('0[1-3]*'), or the path of a .cu or .ptx
+    file of your own. Without one, a command takes the whole ladder.
+    """
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    print(f"warning: {message}", file=file or sys.stderr)

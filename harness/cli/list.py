@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import click
+
+from harness import catalog, spec
+from harness.cli import options
+
+
+@click.command(name="list")
+@options.kernels
+@options.markdown
+def command(kernels: tuple[str, ...], style: str | None) -> None:
+    """Show the kernels there are: parameters, least architecture, what each is."""
+    from tabulate import tabulate
+
+    found = catalog.select(kernels) if kernels else [spec.load(p) for p in catalog.files()]
+    rows = []
+    for k in found:
+        params = " ".join(f"{n}={','.join(map(str, v))}" for n, v in k.params.items())
+        title = f"{k.title} (broken on purpose)" if k.broken else k.title
+        rows.append([k.name, params or "-", title])
+    widths = None if style else [24, 20, 32]
+    click.echo(tabulate(rows, ["kernel", "parameters", "what"], tablefmt=_style(style), maxcolwidths=widths))
+
+
+def _style(style: str | None) -> str:
+    return "github" if style == "md" else "simple"

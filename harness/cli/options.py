@@ -1,0 +1,155 @@
+"""Options and small steps that several verbs share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from harness import arch as arch_names
+from harness import axes, catalog
+from harness.arch import Arch
+from harness.errors import UsageError
+from harness.spec import Kernel, Variant
+
+if TYPE_CHECKING:
+    from harness.bench import Measurement, Skipped
+    from harness.cache import Cache
+    from harness.driver import Device
+    from harness.problem import Axes, Problem
+
+kernels = click.argument("kernels", metavar="[KERNEL]...", nargs=-1)
+params = click.option(
+    "-p",
+    "--param",
+    "params",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A kernel parameter: TILE=32 or TILE=[8,16].",
+)
+sweep = click.option(
+    "--sweep", is_flag=True, help="Every parameter set that the kernel file lists, not the default."
+)
+axis = click.option(
+    "-a",
+    "--axis",
+    "axis",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A problem size: N=[512,1024] (N alone is the square), M=300, alpha=0.5.",
+)
+arch = click.option("--arch", metavar="SM[,SM]...", help="Architectures, such as sm_75,sm_90a.")
+device = click.option("-d", "--device", default="0", show_default=True, metavar="N|UUID", help="Which GPU.")
+seed = click.option("--seed", default=1, show_default=True, help="Of the random inputs.")
+require_gpu = click.option("--require-gpu", is_flag=True, help="Fail where there is no GPU.")
+markdown = click.option("--md", "style", flag_value="md", help="Tables as Markdown.")
+comma = click.option("--csv", "style", flag_value="csv", help="One CSV table, plain numbers in base units.")
+json_file = click.option(
+    "--json",
+    "json_file",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    metavar="FILE",
+    help="Also write everything, raw samples included, to FILE.",
+)
+
+
+def variants(
+    patterns: Sequence[str], param_texts: Sequence[str], *, sweep: bool = False
+) -> tuple[list[Kernel], list[Variant]]:
+    """The kernels a command line names and their variants: defaults, `-p` values, or the whole space.
+
+    With several kernels a parameter goes to those that have it; one that none has is an error.
+    """
+    selected = catalog.select(patterns)
+    if not selected:
+        raise UsageError("there are no kernels", hint="cu/ and ptx/ are empty or missing")
+    chosen = axes.parse_params(param_texts)
+    for name in chosen:
+        if not any(name in k.params for k in selected):
+            known = sorted({p for k in selected for p in k.params})
+            raise UsageError(f"no kernel here has a parameter {name}", hint=f"parameters: {', '.join(known)}")
+    found: list[Variant] = []
+    for kernel in selected:
+        own = {name: values for name, values in chosen.items() if name in kernel.params}
+        found += kernel.variants(own, defaults=not sweep)
+    return selected, found
+
+
+def archs(text: str | None) -> list[str]:
+    """``sm_75,sm_90a`` -> its names, each once; empty where nothing was asked for."""
+    if text is None:
+        return []
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise UsageError("--arch names no architecture", hint="such as --arch sm_75,sm_90a")
+    return list(dict.fromkeys(str(Arch.parse(name)) for name in names))
+
+
+def one_arch(text: str | None, gpu: Device | None) -> str:
+    """The architecture to compile for: the one asked for, the GPU's own, or the default without a GPU."""
+    names = archs(text)
+    if len(names) > 1:
+        raise UsageError(f"one architecture at a time here, not {', '.join(names)}")
+    if names:
+        return names[0]
+    return str(Arch.of_capability(*gpu.capability)) if gpu else arch_names.DEFAULT
+
+
+def points(kernels: Sequence[Kernel], texts: Sequence[str], default: str) -> dict[type[Problem], list[Axes]]:
+    """The sizes to visit for each problem that the kernels solve: from `-a`, else its own `default` list."""
+    from harness import bench
+
+    found: dict[type[Problem], list[Axes]] = {}
+    for cls in bench.by_problem(kernels):
+        listed = axes.points(texts, cls.axes) if texts else getattr(cls, default)
+        found[cls] = list(listed)
+        for point in found[cls]:
+            cls.from_axes(point)  # says now, before anything is compiled, that a size makes no sense
+    return found
+
+
+def open_cache() -> Cache:
+    from harness.cache import Cache, default_root
+
+    return Cache(default_root())
+
+
+@contextmanager
+def progress(total: int) -> Iterator[Callable[[str], None]]:
+    """A bar on stderr, on a terminal only; yields what to call with the name of each step as it begins."""
+    if not sys.stderr.isatty():
+        yield lambda _step: None
+        return
+    from tqdm import tqdm
+
+    with tqdm(total=total, leave=False, bar_format="{n_fmt}/{total_fmt} {bar:20} {elapsed} {desc}") as bar:
+        begun = False
+
+        def step(name: str) -> None:
+            nonlocal begun
+            bar.update(begun)  # the step before this one is done
+            begun = True
+            bar.set_description_str(name)
+
+        yield step
+
+
+def steps(variants: Sequence[Variant], points: Mapping[type[Problem], Sequence[Axes]]) -> int:
+    """How many steps a run reports to `progress`: a build each, and inputs, baseline and rows a point."""
+    from harness.problem import resolve
+
+    rows = sum(len(points.get(resolve(v.kernel), ())) for v in variants)
+    return len(variants) + rows + 2 * sum(map(len, points.values()))
+
+
+def explain(rows: Sequence[Measurement], skipped: Sequence[Skipped]) -> None:
+    """Below a table, in full: every row that is not simply right, and every kernel that has none."""
+    for row in rows:
+        if row.status != "ok":
+            click.echo(f"{row.label} {row.problem.label}: {row.detail}")
+    for s in skipped:
+        click.echo(f"skipped {s.variant.label}: {s.error}")

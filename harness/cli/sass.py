@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from harness import arch as archs
+from harness.cli import options
+
+if TYPE_CHECKING:
+    from harness.bench import Built
+
+# What to count, in the order of the columns: arithmetic, global, shared, barrier, local memory.
+_COUNTED = ("FFMA", "LDG", "LDG.128", "LDS", "LDS.64", "LDS.128", "STS", "BAR", "LDL", "STL")
+
+
+@click.command(name="sass")
+@options.kernels
+@options.params
+@options.sweep
+@options.arch
+@click.option("-l", "--listing", is_flag=True, help="Print the instructions themselves, with source lines.")
+@options.markdown
+@options.json_file
+def command(
+    kernels: tuple[str, ...],
+    params: tuple[str, ...],
+    sweep: bool,
+    arch: str | None,
+    listing: bool,
+    style: str | None,
+    json_file: Path | None,
+) -> None:
+    """Count machine instructions and say whether shared memory is read 128 bits at a time.
+
+    Counts are of instructions in the code, not of executions. LDS counts every width; LDS.128 matches
+    LDS.U.128 too.
+    """
+    from harness import bench, report
+
+    _, variants = options.variants(kernels, params, sweep=sweep)
+    targets = options.archs(arch) or [archs.DEFAULT]
+    cache = options.open_cache()
+    built: list[Built] = []
+    with options.progress(len(variants) * len(targets)) as step:
+        for target in targets:
+            done, skipped = bench.build_all(variants, target, cache, step)
+            built += done
+            for s in skipped:
+                click.echo(f"skipped {s.variant.label}: {s.error}", err=True)
+    if json_file is not None:
+        records = [report.static_record(b) for b in built]
+        report.write_json(json_file, report.document("sass", records, report.provenance(seed=None)))
+    if listing:
+        click.echo("\n\n".join(_listing(b) for b in built))
+        return
+    rows = [
+        [
+            b.variant.kernel.name,
+            b.variant.params_label or "-",
+            b.cubin.arch,
+            *(str(b.sass.count(p)) for p in _COUNTED),
+        ]
+        for b in built
+    ]
+    click.echo(report.plain_table(rows, ["kernel", "params", "arch", *_COUNTED], style))
+    click.echo()
+    for b in built:
+        click.echo(f"{b.variant.label}, {b.cubin.arch}: {_finding(b)}")
+
+
+def _finding(built: Built) -> str:
+    """``vectorised shared loads: 4 LDS.U.128 beside 16 LDS.U``."""
+    loads = [(opcode, n) for opcode, n in built.sass.mix.items() if opcode.split(".")[0] == "LDS"]
+    if not loads:
+        return "no shared loads"
+    wide = " and ".join(f"{n} {opcode}" for opcode, n in loads if "128" in opcode.split("."))
+    other = " and ".join(f"{n} {opcode}" for opcode, n in loads if "128" not in opcode.split("."))
+    if not wide:
+        return f"no vectorised shared loads: {other}"
+    return f"vectorised shared loads: {wide}" + (f" beside {other}" if other else ", no narrower ones")
+
+
+def _listing(built: Built) -> str:
+    """The instructions, each run of one source line under that line."""
+    source = built.variant.kernel.source.splitlines()
+    lines = [f"{built.variant.label} for {built.cubin.arch}, {built.cubin.compiler}"]
+    at = None
+    for i in built.sass.instructions:
+        if i.line != at:
+            at = i.line
+            text = source[at - 1].strip() if 0 < at <= len(source) else "(not in the source)"
+            lines.append(f"{built.variant.kernel.path.name}:{at}: {text}")
+        lines.append(f"  /*{i.address:04x}*/ {i.predicate:>5} {i.opcode} {i.operands}".rstrip())
+    return "\n".join(lines)

@@ -1,0 +1,37 @@
+"""The CUDA driver API, as little of it as the harness needs; the only importer of the bindings.
+
+    with Context(Device.open(0)) as context:
+        stream = Stream(context)
+        buffer = Buffer(context, array.nbytes)
+        buffer.upload(array, stream)
+        launch = Module(context, cubin).function("scale").prepare(grid, block, [buffer, np.int32(n)])
+        launch(stream)
+        buffer.download(array, stream)
+
+Importing it needs neither a GPU nor the CUDA packages; the first use does.
+"""
+
+from harness.driver.api import driver_version
+from harness.driver.context import Context
+from harness.driver.device import Device
+from harness.driver.gate import Gate
+from harness.driver.launch import PreparedLaunch, Struct
+from harness.driver.memory import Buffer, PinnedBuffer
+from harness.driver.module import Function, FunctionAttributes, Module
+from harness.driver.stream import Event, Stream
+
+__all__ = [
+    "Buffer",
+    "Context",
+    "Device",
+    "Event",
+    "Function",
+    "FunctionAttributes",
+    "Gate",
+    "Module",
+    "PinnedBuffer",
+    "PreparedLaunch",
+    "Stream",
+    "Struct",
+    "driver_version",
+]

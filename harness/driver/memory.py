@@ -1,0 +1,143 @@
+"""Device memory and page-locked host memory."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from harness.driver.context import Context, Resource
+from harness.driver.stream import Stream, require_stream
+from harness.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+class Buffer(Resource):
+    """`nbytes` of device memory, uninitialised, aligned to at least 256 bytes.
+
+    `OutOfMemory` if there is no room; the context stays usable. Closing waits for the work in the
+    context to finish.
+    """
+
+    free_call = "cuMemFree"
+
+    def __init__(self, context: Context, nbytes: int) -> None:
+        self.nbytes = _size(nbytes)
+        super().__init__(context, context.call("cuMemAlloc", self.nbytes))
+
+    @property
+    def ptr(self) -> int:
+        """The device address. `UsageError` once closed."""
+        return int(self.handle)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The bytes as a uint8 array, for CuPy, PyTorch and Numba.
+
+        It names no stream: synchronize the one that wrote the buffer before handing it over, and keep
+        the buffer open as long as the other side reads it.
+        """
+        return {
+            "shape": (self.nbytes,),
+            "typestr": "|u1",
+            "data": (self.ptr, False),
+            "strides": None,
+            "version": 3,
+        }
+
+    def upload(self, source: Any, stream: Stream) -> None:
+        """Fill the whole buffer from a NumPy array, or anything with the buffer protocol.
+
+        Returns when the copy is done, so `source` may change or go at once. `UsageError` unless it is
+        C-contiguous and of exactly `nbytes` bytes, and while a `Gate` holds the stream.
+        """
+        self.context.refuse_if_held(require_stream(stream))
+        host = _host_array(source, self.nbytes)
+        self.context.call("cuMemcpyHtoDAsync", self.handle, host.ctypes.data, self.nbytes, stream.handle)
+        stream.synchronize()
+
+    def download(self, target: Any, stream: Stream) -> None:
+        """Copy the whole buffer into a writable NumPy array, or anything with the buffer protocol.
+
+        Returns when the data is there. `UsageError` as for `upload`, and for read-only targets.
+        """
+        self.context.refuse_if_held(require_stream(stream))
+        host = _host_array(target, self.nbytes)
+        if not host.flags.writeable:
+            raise UsageError("cannot download into read-only memory", hint="pass a writable array")
+        self.context.call("cuMemcpyDtoHAsync", host.ctypes.data, self.handle, self.nbytes, stream.handle)
+        stream.synchronize()
+
+    def fill_u32(self, value: int, stream: Stream) -> None:
+        """Write the 32-bit `value` (0 to 2**32 - 1) into every word; queued, not waited for."""
+        require_stream(stream)
+        if self.nbytes % 4 or not 0 <= value < 2**32:
+            raise UsageError(f"cannot fill {self.nbytes} bytes with the 32-bit value {value}")
+        self.context.call("cuMemsetD32Async", self.handle, value, self.nbytes // 4, stream.handle)
+
+    def copy_from(self, other: Buffer, stream: Stream) -> None:
+        """Copy all of `other`, of the same size, into this buffer; queued, not waited for."""
+        require_stream(stream)
+        if other.nbytes != self.nbytes:
+            raise UsageError(f"cannot copy {other.nbytes} bytes into a buffer of {self.nbytes}")
+        self.context.call("cuMemcpyDtoDAsync", self.handle, other.handle, self.nbytes, stream.handle)
+
+
+class PinnedBuffer(Resource):
+    """`nbytes` of page-locked host memory, which the GPU reads and writes directly.
+
+    It is scarce: the operating system cannot page it out. `ptr` serves host and device alike.
+    """
+
+    free_call = "cuMemFreeHost"
+
+    def __init__(self, context: Context, nbytes: int) -> None:
+        self.nbytes = _size(nbytes)
+        super().__init__(context, context.call("cuMemHostAlloc", self.nbytes, 0))
+
+    @property
+    def ptr(self) -> int:
+        """The address. `UsageError` once closed."""
+        return int(self.handle)
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        return {"shape": (self.nbytes,), "typestr": "|u1", "data": (self.ptr, False), "version": 3}
+
+    def array(self, dtype: npt.DTypeLike, shape: int | tuple[int, ...]) -> npt.NDArray[Any]:
+        """The first bytes as a NumPy array: a view, not a copy, that keeps this buffer from being freed.
+
+        Closing by hand frees it all the same: reading a view after that crashes the process.
+        `UsageError` if the array would be larger than the buffer.
+        """
+        import numpy as np
+
+        kind = np.dtype(dtype)
+        shape = (shape,) if isinstance(shape, int) else shape
+        wanted = kind.itemsize * math.prod(shape)
+        if wanted > self.nbytes:
+            raise UsageError(f"an array of {wanted} bytes does not fit into {self.nbytes} pinned bytes")
+        # NumPy keeps what offers the array interface alive as the base of every view of it.
+        return np.asarray(self)[:wanted].view(kind).reshape(shape)
+
+
+def _size(nbytes: int) -> int:
+    if nbytes <= 0:
+        raise UsageError(f"a buffer needs at least one byte, not {nbytes}")
+    return int(nbytes)
+
+
+def _host_array(memory: Any, nbytes: int) -> npt.NDArray[Any]:
+    """`memory` as an array without copying, checked. Arrays pass whole: not every dtype has a buffer."""
+    import numpy as np
+
+    try:
+        array = memory if isinstance(memory, np.ndarray) else np.frombuffer(memory, np.uint8)
+    except (TypeError, ValueError, BufferError) as error:
+        raise UsageError(f"cannot copy from or to a {type(memory).__name__}: {error}") from error
+    if not array.flags.c_contiguous:
+        raise UsageError("the array is not C-contiguous", hint="pass numpy.ascontiguousarray(array)")
+    if array.nbytes != nbytes:
+        raise UsageError(f"the array has {array.nbytes} bytes, the buffer {nbytes}")
+    return array

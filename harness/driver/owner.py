@@ -1,0 +1,57 @@
+"""What has to be given back: closed once, by hand, by ``with`` or by garbage collection."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import Any, Self
+
+from harness.errors import HarnessError, UsageError
+
+
+class Owner:
+    """Holds one driver handle until `close`, the end of its ``with`` block, or its last reference.
+
+    `close` may be called again and again. Leaving a ``with`` block through an exception never replaces
+    that exception: a failing close is added to it as a note (after a fault every free fails too).
+    """
+
+    _handle: Any = None  # None before it is made and after it is closed
+
+    @property
+    def handle(self) -> Any:
+        """The bindings' handle. `UsageError` once closed."""
+        if self._handle is None:
+            raise UsageError(f"this {type(self).__name__} is closed")
+        return self._handle
+
+    @property
+    def closed(self) -> bool:
+        return self._handle is None
+
+    def close(self) -> None:
+        # Forget first: whatever the free says, it is never tried twice.
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            self._free(handle)
+
+    def _free(self, handle: Any) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except HarnessError as failure:
+            if error is None:
+                raise
+            error.add_note(f"closing the {type(self).__name__} failed too: {failure}")
+
+    def __del__(self) -> None:
+        # At interpreter exit the driver may be gone already; the process's end frees everything.
+        if not sys.is_finalizing():
+            self.close()

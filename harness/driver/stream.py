@@ -1,0 +1,90 @@
+"""Streams order work; events mark and time points in them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.driver import api
+from harness.driver.context import Context, Resource
+from harness.errors import DriverError, UsageError
+
+_NOT_READY = 600
+
+
+class Stream(Resource):
+    """A queue of work on the GPU, independent of the legacy default stream (``CU_STREAM_NON_BLOCKING``)."""
+
+    free_call = "cuStreamDestroy"
+    free_waits = False
+
+    def __init__(self, context: Context) -> None:
+        flags = api.bindings().CUstream_flags.CU_STREAM_NON_BLOCKING
+        super().__init__(context, context.call("cuStreamCreate", flags))
+
+    def synchronize(self) -> None:
+        """Wait for all work queued so far; faults of earlier launches surface here as `ContextLost`.
+
+        `UsageError` while a `Gate` holds this stream.
+        """
+        self.context.refuse_if_held(self)
+        self.context.call("cuStreamSynchronize", self.handle)
+
+    def wait(self, event: Event) -> None:
+        """Let later work in this stream start only after `event`. Returns at once."""
+        self.context.call("cuStreamWaitEvent", self.handle, event.handle, 0)
+
+
+class Event(Resource):
+    """A point in a stream. ``timing=False`` makes a cheaper one that only orders work."""
+
+    free_call = "cuEventDestroy"
+    free_waits = False
+
+    def __init__(self, context: Context, *, timing: bool = True) -> None:
+        flags = api.bindings().CUevent_flags
+        self.timing = timing
+        self._stream: Stream | None = None
+        flag = flags.CU_EVENT_DEFAULT if timing else flags.CU_EVENT_DISABLE_TIMING
+        super().__init__(context, context.call("cuEventCreate", flag))
+
+    def record(self, stream: Stream) -> None:
+        """Mark the point behind all work queued in `stream` so far; an earlier mark is forgotten."""
+        self.context.call("cuEventRecord", self.handle, require_stream(stream).handle)
+        self._stream = stream
+
+    @property
+    def done(self) -> bool:
+        """Whether the GPU has passed the mark; True if nothing was ever recorded."""
+        try:
+            self.context.call("cuEventQuery", self.handle)
+        except DriverError as error:
+            if error.code != _NOT_READY:
+                raise
+            return False
+        return True
+
+    def synchronize(self) -> None:
+        """Wait until the GPU has passed the mark. `UsageError` while a `Gate` holds its stream."""
+        if self._stream is not None:
+            self.context.refuse_if_held(self._stream)
+        self.context.call("cuEventSynchronize", self.handle)
+
+    def seconds_since(self, start: Event) -> float:
+        """GPU time from `start` to here, in seconds, in steps of about 0.5 us.
+
+        Both must be recorded and done (`synchronize` the later one). Two events with nothing between
+        them are some microseconds apart.
+        """
+        if not (self.timing and start.timing):
+            raise UsageError("an event made with timing=False tells no time")
+        return float(self.context.call("cuEventElapsedTime", start.handle, self.handle)) * 1e-3
+
+
+def require_stream(stream: Any) -> Stream:
+    """`stream` itself; `UsageError` for anything else, None above all: there is no default stream here."""
+    if not isinstance(stream, Stream):
+        raise UsageError(
+            f"a Stream is needed, not {stream!r}",
+            hint="make one with Stream(context) and pass it to every call: there is no default stream",
+        )
+    return stream

@@ -1,0 +1,119 @@
+"""Integer expressions over kernel parameters: ``BM * BN // (TM * TN) <= 512``.
+
+Front matter comes from files that people download, so an expression is parsed and walked, never
+evaluated: integers, parameter names, ``+ - * // % << >>``, comparisons, ``and or not``. Nothing else.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+_BINARY: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.LShift: operator.lshift,
+    ast.RShift: operator.rshift,
+}
+_COMPARE: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+_LONGEST = 1000  # characters: deeper nesting than any real block shape, shallower than Python's stack
+_MAX_SHIFT = 62
+
+
+class ExprError(ValueError):
+    """The text is not such an expression, or has no value for these parameters."""
+
+
+@dataclass(frozen=True)
+class Expr:
+    """A parsed expression. Calling it with parameter values gives an int (comparisons give 0 or 1)."""
+
+    text: str
+    tree: ast.expr = field(repr=False, compare=False)
+    names: frozenset[str] = field(repr=False, compare=False)
+
+    @classmethod
+    def parse(cls, text: str | int) -> Expr:
+        text = str(text).strip()
+        if len(text) > _LONGEST:
+            raise ExprError(f"expression of {len(text)} characters; {_LONGEST} at most")
+        try:
+            tree = ast.parse(text, mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            raise ExprError(f"cannot read the expression {text!r}") from None
+        names: set[str] = set()
+        _check(tree, text, names)
+        return cls(text=text, tree=tree, names=frozenset(names))
+
+    def __call__(self, values: Mapping[str, int]) -> int:
+        try:
+            return int(_walk(self.tree, values))
+        except ZeroDivisionError:
+            raise ExprError(f"{self.text!r} divides by zero") from None
+        except KeyError as missing:
+            raise ExprError(f"{self.text!r} needs a value for {missing.args[0]}") from None
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def _check(node: ast.expr, text: str, names: set[str]) -> None:
+    """Refuse every node that is not in the little language, and collect the names."""
+    match node:
+        case ast.Constant(value=value) if type(value) is int:
+            return
+        case ast.Name(id=name):
+            names.add(name)
+            return
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
+            children = [left, right]
+        case ast.UnaryOp(op=ast.USub() | ast.Not(), operand=operand):
+            children = [operand]
+        case ast.Compare(left=left, ops=ops, comparators=rest) if all(type(op) in _COMPARE for op in ops):
+            children = [left, *rest]
+        case ast.BoolOp(values=values):
+            children = values
+        case _:
+            part = ast.get_source_segment(text, node) or text
+            hint = " (use // for division)" if isinstance(getattr(node, "op", None), ast.Div) else ""
+            raise ExprError(f"{part!r} in {text!r} is not integer arithmetic or a comparison{hint}")
+    for child in children:
+        _check(child, text, names)
+
+
+def _walk(node: ast.expr, values: Mapping[str, int]) -> int:
+    match node:
+        case ast.Constant(value=int(value)):
+            return value
+        case ast.Name(id=name):
+            return values[name]
+        case ast.BinOp(left=left, op=op, right=right):
+            a, b = _walk(left, values), _walk(right, values)
+            if isinstance(op, ast.LShift | ast.RShift) and not 0 <= b <= _MAX_SHIFT:
+                raise ExprError(f"shift by {b}; 0 to {_MAX_SHIFT} is allowed")
+            return _BINARY[type(op)](a, b)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_walk(operand, values)
+        case ast.UnaryOp(operand=operand):
+            return int(not _walk(operand, values))
+        case ast.Compare(left=left, ops=ops, comparators=rest):
+            operands = [_walk(n, values) for n in (left, *rest)]
+            pairs = zip(ops, operands, operands[1:], strict=False)
+            return int(all(_COMPARE[type(op)](a, b) for op, a, b in pairs))
+        case ast.BoolOp(op=ast.And(), values=parts):
+            return int(all(_walk(p, values) for p in parts))
+        case ast.BoolOp(values=parts):
+            return int(any(_walk(p, values) for p in parts))
+    raise AssertionError(f"unchecked node {node!r}")

@@ -1,0 +1,195 @@
+"""A cubin, a problem and a device -> a `Launch`: a callable on a stream, and its output to look at."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.build import Cubin
+from harness.driver import Buffer, Context, Function, Module, Stream
+from harness.errors import OutOfMemory, SpecError, UsageError
+from harness.problem import Problem
+from harness.spec import Variant
+
+MAX_SETS = 512  # copies of the operands; tiny problems stay inside the L2 cache beyond this, and say so
+_MEMORY_SHARE = 0.5  # of the free device memory, at most, for copies beyond the first
+
+
+class Operands:
+    """Device copies (`sets`) of one problem's operands: the same data at different addresses.
+
+    Launches that go round them find none of their inputs in the L2 cache once the copies together exceed
+    it (`cold`). Kernels and baseline share one Operands, so each is measured on the same memory.
+    """
+
+    def __init__(self, context: Context, problem: Problem, stream: Stream, *, seed: int, sets: int) -> None:
+        """Raises OutOfMemory before anything is allocated where one set does not fit."""
+        free, _ = context.memory_info()
+        if problem.buffer_bytes > free:
+            raise OutOfMemory(
+                f"{problem.label} needs {_gib(problem.buffer_bytes)} of device memory, {_gib(free)} is free",
+                hint="choose a smaller size with -a",
+            )
+        self.context, self.problem, self.seed = context, problem, seed
+        try:
+            self.host = problem.inputs(seed)
+            self.reference = problem.reference(self.host)
+        except MemoryError:
+            raise OutOfMemory(
+                f"{problem.label}: the inputs and their float64 reference do not fit in host memory",
+                hint="choose a smaller size with -a",
+            ) from None
+        self.buffers: list[dict[str, Buffer]] = []
+        with ExitStack() as undo:
+            undo.callback(self.close)
+            for _ in range(sets):
+                copy = {name: Buffer(context, array.nbytes) for name, array in self.host.items()}
+                self.buffers.append(copy)
+                for name, array in self.host.items():
+                    if self.buffers[0] is copy:
+                        copy[name].upload(array, stream)
+                    else:
+                        copy[name].copy_from(self.buffers[0][name], stream)
+            stream.synchronize()
+            undo.pop_all()
+
+    @property
+    def bytes(self) -> int:
+        return len(self.buffers) * self.problem.buffer_bytes
+
+    @property
+    def cold(self) -> bool:
+        """Whether a round of the sets displaces at least twice the L2 cache."""
+        return len(self.buffers) > 1 and self.bytes >= 2 * self.context.device.l2_bytes
+
+    def reset_output(self, stream: Stream) -> None:
+        """Every output as the problem made it: NaN, or the C that beta multiplies."""
+        name = self.problem.output
+        self.buffers[0][name].upload(self.host[name], stream)
+        for copy in self.buffers[1:]:
+            copy[name].copy_from(self.buffers[0][name], stream)
+        stream.synchronize()
+
+    def outputs(self, stream: Stream) -> Iterator[NDArray[Any]]:
+        """The output of each set, downloaded one at a time into one host array that is reused."""
+        name = self.problem.output
+        array = np.empty_like(self.host[name])
+        for copy in self.buffers:
+            copy[name].download(array, stream)
+            stream.synchronize()
+            yield array
+
+    def close(self) -> None:
+        for copy in reversed(self.buffers):
+            for buffer in copy.values():
+                buffer.close()
+        self.buffers.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Launch:
+    """What is timed: ``launch(stream)`` enqueues one run, on the next set of operands each time.
+
+    `operands` are borrowed; `owned` (a module, a library handle) is closed with the launch.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        operands: Operands,
+        calls: Sequence[Callable[[Stream], object]],
+        *,
+        function: Function | None = None,
+        owned: Any = None,
+    ) -> None:
+        self.label, self.operands, self.function = label, operands, function
+        self.calls, self._owned = calls, owned
+        self._next = itertools.cycle(calls).__next__
+
+    def __call__(self, stream: Stream) -> None:
+        self._next()(stream)
+
+    @property
+    def sets(self) -> int:
+        return len(self.calls)
+
+    def close(self) -> None:
+        owned, self._owned = self._owned, None
+        if owned is not None:
+            owned.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def prepare(cubin: Cubin, operands: Operands) -> Launch:
+    """Load the cubin and bind its parameters, once for each set of operands.
+
+    Raises UsageError where the problem is too large for a grid, DriverError where the GPU refuses the code.
+    """
+    variant, problem = cubin.variant, operands.problem
+    shape = grid(variant, problem)
+    module = Module(operands.context, cubin.code)
+    with ExitStack() as undo:
+        undo.callback(module.close)
+        function = module.function(variant.kernel.entry)
+        calls = [
+            function.prepare(
+                shape,
+                variant.block,
+                [copy[a] if isinstance(a, str) else a for a in problem.arguments()],
+                shared=variant.shared,
+            )
+            for copy in operands.buffers
+        ]
+        undo.pop_all()
+    return Launch(variant.label, operands, calls, function=function, owned=module)
+
+
+def grid(variant: Variant, problem: Problem) -> tuple[int, int, int]:
+    """Blocks (x, y, z) that cover the problem's output with the variant's tile, innermost extent along x."""
+    tile, extents = variant.tile, problem.extents
+    if len(tile) != len(extents):
+        raise SpecError(
+            f"tile has {len(tile)} extents, the output of this problem {len(extents)}",
+            where=str(variant.kernel.path),
+        )
+    x, y, z = (*(math.ceil(e / t) for e, t in zip(reversed(extents), reversed(tile), strict=True)), 1, 1)[:3]
+    if x > 2**31 - 1 or y > 65535 or z > 65535:
+        raise UsageError(
+            f"{variant.label} would need a grid of {x} x {y} x {z} blocks for {problem.label}; "
+            "the limits are 2147483647 x 65535 x 65535",
+            hint="choose a smaller size or a larger tile",
+        )
+    return x, y, z
+
+
+def rotation_sets(context: Context, problem: Problem) -> int:
+    """How many copies of the operands displace twice the L2 cache (NVIDIA's GEMM measurement guideline):
+    at least two, at most MAX_SETS, and no more than half of the free memory holds.
+    """
+    wanted = max(2, math.ceil(2 * context.device.l2_bytes / problem.buffer_bytes))
+    free, _ = context.memory_info()
+    fitting = int(free * _MEMORY_SHARE) // problem.buffer_bytes
+    return max(1, min(wanted, MAX_SETS, fitting))
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.2f} GiB"

@@ -1,0 +1,286 @@
+"""Rows -> tables for people, CSV and Markdown for documents, JSON for records."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import io
+import json
+import math
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from tabulate import tabulate
+
+from harness.bench import Built, Measurement
+from harness.errors import HarnessError
+
+SCHEMA = 1
+NO_GPU = "no GPU"  # what stands in a cell that only a GPU could fill
+
+Record = dict[str, Any]  # one flat row: JSON-ready, None where there is no value
+Column = tuple[str, str, Callable[[Any], str]]  # key in the record, heading, how to print the value
+
+
+def static_record(built: Built) -> Record:
+    """What is known of a kernel without running it."""
+    variant, resources, sass = built.variant, built.cubin.resources, built.sass
+    shared_loads = sass.count("LDS")
+    return {
+        "kernel": variant.kernel.name,
+        "params": dict(variant.params),
+        "arch": built.cubin.arch,
+        "compiler": built.cubin.compiler,
+        "problem": variant.kernel.problem,
+        "tile": list(variant.tile),
+        "block": list(variant.block),
+        "registers": resources.registers,
+        "shared": built.cubin.shared,
+        "spills": resources.spill_stores + resources.spill_loads,
+        "intensity": built.intensity,
+        "sass": {
+            "FFMA": sass.count("FFMA"),
+            "LDG": sass.count("LDG"),
+            "LDS": shared_loads,
+            "LDS.64": sass.count("LDS.64"),
+            "LDS.128": sass.count("LDS.128"),
+            "STS": sass.count("STS"),
+            "BAR": sass.count("BAR"),
+            "LDL": sass.count("LDL"),
+            "STL": sass.count("STL"),
+            "bytes": sass.code_bytes,
+        },
+        "cubin_sha256": built.cubin.sha256,
+    }
+
+
+def timed_record(row: Measurement, peak_fp32: float) -> Record:
+    """A measured row; times in seconds, rates in FLOP/s and bytes/s, ratios as fractions."""
+    static: Record = {"kernel": row.label, "params": {}, "problem": "gemm"}  # the baseline
+    if row.built is not None:
+        static = static_record(row.built)
+    summary = row.samples.summary if row.samples else None
+    return {
+        **static,
+        "shape": row.problem.label,
+        "axes": asdict(row.problem),  # type: ignore[call-overload]
+        "status": row.status,
+        "detail": row.detail,
+        "seconds": row.seconds,
+        "noise": summary.noise if summary else None,
+        "samples": summary.samples if summary else None,
+        "stopped": row.samples.stopped if row.samples else None,
+        "flops_rate": row.flops_rate,
+        "bandwidth": row.bandwidth,
+        "vs_cublas": row.speedup,
+        "vs_peak": row.flops_rate / peak_fp32 if row.flops_rate else None,
+        "occupancy": row.occupancy,
+        "regime": "cold" if row.cold else "warm",
+        "sets": row.sets,
+        "bytes_touched": row.bytes_touched,
+        "device": asdict(row.device) if row.device else None,
+        "error_over_bound": row.before.worst if row.before and math.isfinite(row.before.worst) else None,
+        "times": list(row.samples.times) if row.samples else [],
+    }
+
+
+# ---- tables ----------------------------------------------------------------------------------------
+
+
+def params_text(record: Record) -> str:
+    """``TILE=64 COARSE=16``."""
+    return _params(record["params"])
+
+
+def _params(value: Mapping[str, int]) -> str:
+    return " ".join(f"{k}={v}" for k, v in value.items())
+
+
+def _by(value: Sequence[int]) -> str:
+    return "x".join(map(str, value))
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
+def _giga(value: float) -> str:
+    return f"{value / 1e9:.0f}" if value >= 1e10 else f"{value / 1e9:.2f}"
+
+
+def _si_seconds(value: float) -> str:
+    for scale, unit in ((1, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if value >= scale:
+            return f"{value / scale:.2f} {unit}"
+    return f"{value / 1e-9:.0f} ns"
+
+
+STATIC: tuple[Column, ...] = (
+    ("name", "kernel", str),
+    ("params", "params", _params),
+    ("tile", "tile", _by),
+    ("registers", "regs", str),
+    ("shared", "smem", str),
+    ("intensity", "FLOP/B", "{:.3g}".format),
+    ("sass.LDS.128", "LDS.128", str),
+    ("occupancy", "occ", "{:.0%}".format),
+)
+TIMED: tuple[Column, ...] = (
+    ("name", "kernel", str),
+    ("seconds", "time", _si_seconds),
+    ("noise", "+-%", _share),
+    ("flops_rate", "GFLOP/s", _giga),
+    ("vs_cublas", "%cuBLAS", _share),
+    ("vs_peak", "%peak", _share),
+    ("bandwidth", "GB/s", _giga),
+    ("status", "check", str),
+)
+GPU_ONLY: tuple[Column, ...] = (
+    ("gpu.occupancy", "occ", str),
+    ("gpu.flops_rate", "GFLOP/s", str),
+    ("gpu.vs_cublas", "cuBLAS", str),
+)
+FLAT: tuple[Column, ...] = (
+    ("kernel", "kernel", str),
+    *STATIC[1:3],
+    ("block", "block", _by),
+    ("shape", "shape", str),
+    ("arch", "arch", str),
+    *STATIC[3:],
+    *TIMED[1:-1],
+    ("samples", "samples", str),
+    ("device.sm_mhz", "SM MHz", str),
+    ("device.power", "W", "{:.0f}".format),
+    ("regime", "regime", str),
+    ("status", "check", str),
+)
+
+
+def table(records: Sequence[Record], columns: Sequence[Column], style: str | None = None) -> str:
+    """Records as text, ``-`` where there is no value. A column without any value is left out, except the
+    GPU's: they stay and say so.
+    """
+    shown = [c for c in columns if c in GPU_ONLY or any(_look_up(r, c[0]) not in (None, {}) for r in records)]
+    rows = [[_cell(r, c) for c in shown] for r in records]
+    return plain_table(rows, [c[1] for c in shown], style)
+
+
+def plain_table(rows: Sequence[Sequence[str]], headings: Sequence[str], style: str | None = None) -> str:
+    """Cells as text; columns of numbers to the right. `style` is None for a terminal, ``md`` or ``csv``."""
+    if style == "csv":
+        out = io.StringIO()
+        csv.writer(out, lineterminator="\n").writerows([headings, *rows])
+        return out.getvalue().rstrip("\n")
+    numeric = [all(_NUMBER.match(row[i]) for row in rows) for i in range(len(headings))]
+    align = ["right" if n else "left" for n in numeric]
+    format_ = "github" if style == "md" else "simple"
+    return tabulate(rows, headings, tablefmt=format_, colalign=align if rows else None, disable_numparse=True)
+
+
+_NUMBER = re.compile(rf"-?[\d.,]+( (s|ms|us|ns)|%)?\Z|-\Z|{NO_GPU}\Z")
+
+
+def csv_table(records: Sequence[Record]) -> str:
+    """Everything in one table: plain numbers in base units, a column for each key."""
+    rows = [[_plain(_look_up(record, key)) for key, _, _ in FLAT] for record in records]
+    return plain_table(rows, [key for key, _, _ in FLAT], "csv")
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return _params(value)
+    if isinstance(value, list):
+        return _by(value)
+    return "" if value is None else str(value)
+
+
+def _cell(record: Record, column: Column) -> str:
+    key, _, show = column
+    value = _look_up(record, key)
+    if value is None:
+        return NO_GPU if column in GPU_ONLY else "-"
+    return show(value) or "-"
+
+
+def _look_up(record: Record, key: str) -> Any:
+    """``sass.LDS.128`` is record["sass"]["LDS.128"]."""
+    if key in record:
+        return record[key]
+    head, _, tail = key.partition(".")
+    inner = record.get(head)
+    return inner.get(tail) if isinstance(inner, Mapping) and tail else None
+
+
+# ---- files -----------------------------------------------------------------------------------------
+
+
+def document(kind: str, records: Sequence[Record], meta: Mapping[str, Any]) -> Record:
+    """A record file: what was measured, and what is needed to know what it was."""
+    return {"schema": SCHEMA, "kind": kind, "meta": dict(meta), "rows": list(records)}
+
+
+def provenance(*, seed: int | None = None) -> Record:
+    """Command, time, versions and commit; nothing that names this machine or its user."""
+    return {
+        "argv": ["harness", *sys.argv[1:]],
+        "utc": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "seed": seed,
+        "harness": _version("cuda-harness"),
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in ("cuda-bindings", "numpy", "nvmath-python")},
+    }
+
+
+def write_json(path: Path, content: Record) -> None:
+    """One record file; see `write_file`."""
+    write_file(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Whole or not at all: written beside `path` and renamed. Raises HarnessError where that fails."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            Path(temporary).chmod(0o644)  # mkstemp makes it readable by its owner alone
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as e:
+        raise HarnessError(f"cannot write: {e.strerror}", where=str(path)) from None
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The checkout's commit, with "+" where tracked files differ from it; None outside a checkout."""
+    folder = Path(__file__).parent
+
+    def git(*args: str) -> str:
+        done = subprocess.run(["git", "-C", folder, *args], capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    try:
+        if Path(git("rev-parse", "--show-toplevel")).resolve() != folder.parent.resolve():
+            return None  # installed somewhere inside another project's checkout
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "-uno") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None

@@ -1,0 +1,148 @@
+"""A cubin -> `Sass`: its machine instructions, countable by what they are, through ``nvdisasm -json``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from harness import tools
+from harness.build import Cubin
+from harness.cache import Cache, digest
+from harness.errors import InspectError
+
+INSTRUCTION_BYTES = 16  # from Volta on
+_TIMEOUT = 120  # seconds; nvdisasm takes 0.2 to 0.4
+_WIDTHS = ("128", "64")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instruction:
+    """`address` counts bytes from the start of the kernel; `line` is 1-based in the source, 0 unknown."""
+
+    address: int
+    opcode: str
+    operands: str
+    predicate: str
+    line: int
+
+    def matches(self, pattern: str) -> bool:
+        """By dotted components, in order: ``LDS.128`` matches ``LDS.U.128``, not ``LDSM``, not ``LDS.64``."""
+        base, *modifiers = self.opcode.split(".")
+        wanted_base, *wanted = pattern.split(".")
+        rest = iter(modifiers)
+        return base == wanted_base and all(part in rest for part in wanted)
+
+    @property
+    def width(self) -> int:
+        """Bits a thread of a memory instruction moves, as its modifiers say; 32 where they say nothing."""
+        parts = self.opcode.split(".")
+        for part in parts[1:]:
+            if part in _WIDTHS:
+                return int(part)
+            if part in ("U8", "S8"):
+                return 8
+            if part in ("U16", "S16"):
+                return 16
+        return 32
+
+    def __str__(self) -> str:
+        return f"{self.predicate} {self.opcode} {self.operands}".strip()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sass:
+    """The instructions of one kernel, in address order, padding NOPs at the end left out."""
+
+    function: str
+    arch: str
+    instructions: tuple[Instruction, ...]
+
+    def select(self, pattern: str) -> Iterator[Instruction]:
+        return (i for i in self.instructions if i.matches(pattern))
+
+    def count(self, pattern: str) -> int:
+        return sum(1 for _ in self.select(pattern))
+
+    @cached_property
+    def mix(self) -> Counter[str]:
+        """How often each full opcode stands in the code."""
+        return Counter(i.opcode for i in self.instructions)
+
+    @property
+    def code_bytes(self) -> int:
+        return INSTRUCTION_BYTES * len(self.instructions)
+
+    @property
+    def vectorized_shared_loads(self) -> bool:
+        """Whether the code reads shared memory 128 bits a thread at a time anywhere."""
+        return self.count("LDS.128") > 0
+
+
+def disassemble(cubin: Cubin, cache: Cache) -> Sass:
+    """The kernel of a built cubin. nvdisasm's answer is cached, since starting it dominates the time."""
+    return disassemble_code(
+        cubin.code, cubin.variant.kernel.entry, cubin.arch, cache, where=cubin.variant.label
+    )
+
+
+def disassemble_code(code: bytes, function: str, arch: str, cache: Cache, *, where: str) -> Sass:
+    """`function` of any cubin. Raises InspectError where nvdisasm refuses it or it has no such function."""
+    tool = tools.require("nvdisasm")
+    stamp = tool.stat()
+    key = digest("nvdisasm -json -g", str(stamp.st_size), str(stamp.st_mtime_ns), code)
+    entry = cache.get(key)
+    if entry is None:
+        entry = {"sass.json": _run(tool, code, where)}
+        cache.put(key, entry)
+    try:
+        document = json.loads(entry["sass.json"])
+        functions = {f["function-name"]: f["sass-instructions"] for f in document[1]}
+    except (ValueError, KeyError, IndexError, TypeError) as e:
+        raise InspectError(f"nvdisasm's answer cannot be read: {e!r}", where=where) from None
+    if function not in functions:
+        have = ", ".join(functions) or "none"
+        raise InspectError(f"no function {function!r} in the cubin (functions: {have})", where=where)
+    return Sass(function=function, arch=arch, instructions=_instructions(functions[function]))
+
+
+def _run(tool: Path, code: bytes, where: str) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="harness-") as folder:
+        file = Path(folder) / "kernel.cubin"
+        file.write_bytes(code)
+        try:
+            done = subprocess.run(
+                [tool, "-json", "-g", file], capture_output=True, timeout=_TIMEOUT, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as e:
+            raise InspectError(f"nvdisasm cannot be run: {e}", where=where) from None
+    if done.returncode != 0:
+        message = done.stderr.decode(errors="replace").replace(str(file), "the cubin").strip()
+        raise InspectError(f"nvdisasm refuses the cubin: {message}", where=where)
+    return done.stdout
+
+
+def _instructions(rows: list[dict[str, Any]]) -> tuple[Instruction, ...]:
+    """nvdisasm names a source line where it changes; it holds until the next."""
+    found = []
+    line = 0
+    for index, row in enumerate(rows):
+        line = row.get("source-line", line)
+        found.append(
+            Instruction(
+                address=INSTRUCTION_BYTES * index,
+                opcode=row["opcode"],
+                operands=row.get("operands", ""),
+                predicate=row.get("predicate", ""),
+                line=line,
+            )
+        )
+    while found and found[-1].opcode == "NOP":
+        found.pop()
+    return tuple(found)

@@ -1,0 +1,91 @@
+"""Fixtures that several test files share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cache import Cache
+from harness.errors import HarnessError
+
+REQUIRE_GPU = os.environ.get("HARNESS_REQUIRE_GPU") == "1"
+
+KERNEL = """\
+// {title}
+//
+// /// kernel
+// entry = "matmul"
+// block = ["TILE", "TILE"]
+// tile  = ["TILE", "TILE"]
+{extra}//
+// [params]
+// TILE = [16, 8]
+// ///
+{body}
+"""
+BODY = """\
+extern "C" __global__ void matmul(const float* A, const float* B, float* C, int M, int N, int K,
+                                  int lda, int ldb, int ldc, float alpha, float beta)
+{
+    int col = blockIdx.x * TILE + threadIdx.x, row = blockIdx.y * TILE + threadIdx.y;
+    if (row >= M || col >= N) return;
+    float sum = 0;
+    for (int k = 0; k < K; ++k) sum += A[row * lda + k] * B[k * ldb + col];
+    C[row * ldc + col] = beta == 0 ? alpha * sum : alpha * sum + beta * C[row * ldc + col];
+}
+"""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Never the user's cache: what is in it must not decide a test."""
+    os.environ["HARNESS_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Cache:
+    return Cache(tmp_path_factory.mktemp("session-cache"))
+
+
+@pytest.fixture
+def kernel_file(tmp_path: Path) -> Any:
+    """Writes a small correct GEMM kernel; `extra` goes into its front matter, `body` replaces its code."""
+
+    def write(name: str = "mine.cu", *, extra: str = "", body: str = BODY, title: str = "A kernel") -> Path:
+        lines = "".join(f"// {line}\n" for line in extra.splitlines())
+        path = tmp_path / name
+        path.write_text(KERNEL.format(title=title, extra=lines, body=body))
+        return path
+
+    return write
+
+
+def _no_gpu() -> str:
+    """Why there is no GPU to test on; empty where there is one."""
+    from harness.driver import Device
+
+    try:
+        Device.open()
+    except HarnessError as e:
+        return e.what
+    return ""
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") and (reason := _no_gpu()):
+        if REQUIRE_GPU:
+            pytest.fail(f"HARNESS_REQUIRE_GPU=1 and there is no GPU: {reason}", pytrace=False)
+        pytest.skip(f"needs a GPU: {reason}")
+
+
+@pytest.fixture
+def gpu() -> Iterator[Any]:
+    """A context on the first GPU, closed after the test."""
+    from harness.driver import Context, Device
+
+    with Context(Device.open()) as context:
+        yield context
