@@ -140,7 +140,7 @@ class Gemm:
             if not 1 <= getattr(self, name) <= _INT_MAX:
                 raise UsageError(f"{name}={getattr(self, name)} is out of range", hint=f"1 to {_INT_MAX}")
         for name in ("alpha", "beta"):
-            if not abs(getattr(self, name)) <= np.finfo(np.float32).max:
+            if not abs(getattr(self, name)) <= float(np.finfo(np.float32).max):
                 raise UsageError(f"{name}={getattr(self, name)} is not a finite float32")
 
     @classmethod
@@ -237,7 +237,7 @@ class Copy:
     N: int
 
     axes: ClassVar[Mapping[str, int | float | None]] = {"N": 2**26}
-    bench_axes: ClassVar[tuple[Axes, ...]] = ({"N": 2**24}, {"N": 2**26}, {"N": 2**28})
+    bench_axes: ClassVar[tuple[Axes, ...]] = ({"N": 2**22}, {"N": 2**24}, {"N": 2**26})
     verify_axes: ClassVar[tuple[Axes, ...]] = ({"N": 1}, {"N": 4099}, {"N": 2**20})
     output: ClassVar[str] = "dst"
     accumulates: ClassVar[bool] = False

@@ -13,12 +13,14 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import tabulate as tabulate_module
 from tabulate import tabulate
 
 from harness.bench import Built, Measurement
@@ -183,7 +185,20 @@ def plain_table(rows: Sequence[Sequence[str]], headings: Sequence[str], style: s
     numeric = [all(_NUMBER.match(row[i]) for row in rows) for i in range(len(headings))]
     align = ["right" if n else "left" for n in numeric]
     format_ = "github" if style == "md" else "simple"
-    return tabulate(rows, headings, tablefmt=format_, colalign=align if rows else None, disable_numparse=True)
+    with _narrow_columns():
+        return tabulate(
+            rows, headings, tablefmt=format_, colalign=align if rows else None, disable_numparse=True
+        )
+
+
+@contextmanager
+def _narrow_columns() -> Iterator[None]:
+    """tabulate pads every heading by two spaces, which costs us the 80th column; a module global says so."""
+    before, tabulate_module.MIN_PADDING = tabulate_module.MIN_PADDING, 0
+    try:
+        yield
+    finally:
+        tabulate_module.MIN_PADDING = before
 
 
 _NUMBER = re.compile(rf"-?[\d.,]+( (s|ms|us|ns)|%)?\Z|-\Z|{NO_GPU}\Z")

@@ -19,7 +19,9 @@ _THROTTLE = {
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """`sm_mhz` in MHz, `power` in watts (NVML averages over up to a second), `temperature` in deg C."""
+    """`sm_mhz` in MHz, `power` in watts at that moment (an average over up to a second on GPUs before
+    Ampere), `temperature` in degrees Celsius.
+    """
 
     sm_mhz: int
     power: float
@@ -57,10 +59,17 @@ class Telemetry:
         reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._device)
         return Reading(
             sm_mhz=nvml.nvmlDeviceGetClockInfo(self._device, nvml.NVML_CLOCK_SM),
-            power=nvml.nvmlDeviceGetPowerUsage(self._device) / 1000,
+            power=self._power(),
             temperature=nvml.nvmlDeviceGetTemperature(self._device, nvml.NVML_TEMPERATURE_GPU),
             throttle=tuple(name for bit, name in _THROTTLE.items() if reasons & bit),
         )
+
+    def _power(self) -> float:
+        nvml = self._nvml
+        (field,) = nvml.nvmlDeviceGetFieldValues(self._device, [nvml.NVML_FI_DEV_POWER_INSTANT])
+        if field.nvmlReturn == nvml.NVML_SUCCESS:
+            return float(field.value.uiVal) / 1000
+        return float(nvml.nvmlDeviceGetPowerUsage(self._device)) / 1000
 
     def close(self) -> None:
         if self._nvml is not None:

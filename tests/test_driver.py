@@ -27,6 +27,7 @@ from harness.driver import (
     Gate,
     Module,
     PinnedBuffer,
+    PreparedLaunch,
     Stream,
     Struct,
     api,
@@ -390,8 +391,9 @@ def test_nested_blocks_close_once(fake: FakeDriver):
 
 def test_closing_inside_the_block_leaves_the_stack_of_others_alone(fake: FakeDriver):
     outer = Context(Device.open())
-    with outer.current(), Context(Device.open(), primary=False) as inner:
-        inner.close()
+    with outer.current():
+        with Context(Device.open(), primary=False) as inner:
+            inner.close()
         assert fake.stack == [outer.handle]
     assert fake.stack == []
     outer.close()
@@ -653,6 +655,16 @@ def test_a_launch_is_exactly_one_driver_call(fake: FakeDriver, context: Context,
         launch(each)
     assert [name for name, _ in fake.log] == ["cuLaunchKernelEx"] * 4
     assert [seen.stream for seen in fake.launches] == [s.handle for s in (stream, stream, other, stream)]
+
+
+def test_a_repeated_launch_prepares_nothing(
+    fake: FakeDriver, context: Context, stream: Stream, monkeypatch: pytest.MonkeyPatch
+):
+    launch = kernel(fake, context).prepare(1, 1, [])
+    launch(stream)
+    monkeypatch.delattr(PreparedLaunch, "_bind")
+    launch(stream)
+    assert len(fake.launches) == 2
 
 
 def test_cluster_launch(fake: FakeDriver, context: Context, stream: Stream):

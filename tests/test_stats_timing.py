@@ -88,6 +88,8 @@ def test_readings_belong_to_the_samples() -> None:
 
 def test_reading_summary() -> None:
     make = lambda mhz, w, t, why: Reading(sm_mhz=mhz, power=w, temperature=t, throttle=why)  # noqa: E731
-    s = summarize_readings([make(1980, 500, 40, ()), make(1500, 690, 60, ("power cap",)), make(1965, 600, 50, ())])
+    s = summarize_readings(
+        [make(1980, 500, 40, ()), make(1500, 690, 60, ("power cap",)), make(1965, 600, 50, ())]
+    )
     assert s == make(1965, 600, 60, ("power cap",))
     assert summarize_readings([]) is None

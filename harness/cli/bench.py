@@ -73,7 +73,7 @@ def command(
     except (NoGpu, MissingDependency) as e:
         if require_gpu:
             raise
-        absent = str(e)
+        absent = f"No GPU ({e.what}): nothing was verified or timed; `harness doctor` says more."
     rule = StopRule(min_samples=min_samples, min_time=min_time, max_noise=max_noise / 100, timeout=timeout)
     rows: list[Measurement] = []
     fault: HarnessError | None = None
@@ -100,7 +100,7 @@ def command(
         _print(static, records if gpu else [], meta.get("gpu"), style)
     options.explain(rows, skipped)
     if absent:
-        click.echo(f"No GPU, so nothing was verified or timed: {absent}")
+        click.echo(f"\n{absent}", err=style == "csv")
     if fault is not None:
         raise fault
     if any(r.failed for r in rows) or any(s.failed for s in skipped):

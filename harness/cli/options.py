@@ -150,6 +150,6 @@ def explain(rows: Sequence[Measurement], skipped: Sequence[Skipped]) -> None:
     """Below a table, in full: every row that is not simply right, and every kernel that has none."""
     for row in rows:
         if row.status != "ok":
-            click.echo(f"{row.label} {row.problem.label}: {row.detail}")
+            click.echo(f"{row.label}, {row.problem.label}: {row.detail}")
     for s in skipped:
         click.echo(f"skipped {s.variant.label}: {s.error}")

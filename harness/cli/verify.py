@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -52,10 +53,28 @@ def command(
                 rows += session.rows(built, points, step)
         except ContextLost as e:
             fault = e  # after the rows that there are
-    cells = [[r.label, r.problem.label, r.status] for r in rows]
-    click.echo(report.plain_table(cells, ["kernel", "shape", "check"], style))
+    cells = [_row(label, list(group)) for label, group in _by_kernel(rows).items()]
+    click.echo(report.plain_table(cells, ["kernel", "shapes ok", "error/bound", "check"], style))
+    for cls, axes_list in points.items():
+        click.echo(f"shapes: {', '.join(cls.from_axes(a).label for a in axes_list)}")
     options.explain(rows, skipped)
     if fault is not None:
         raise fault
     if any(r.failed for r in rows) or any(s.failed for s in skipped):
         raise SystemExit(1)
+
+
+def _by_kernel(rows: list[Measurement]) -> dict[str, list[Measurement]]:
+    groups: dict[str, list[Measurement]] = {}
+    for row in rows:
+        groups.setdefault(row.label, []).append(row)
+    return groups
+
+
+def _row(label: str, rows: list[Measurement]) -> list[str]:
+    """One kernel over all shapes; its status is the first that is not simply right."""
+    passed = sum(r.before is not None and r.before.ok for r in rows)
+    worst = max((r.before.worst for r in rows if r.before is not None), default=math.inf)
+    bad = [r.status for r in rows if r.before is None or not r.before.ok]
+    status = bad[0] if bad else rows[0].status
+    return [label, f"{passed}/{len(rows)}", f"{worst:.2f}" if worst < 100 else "> 100", status]

@@ -45,7 +45,7 @@ _NO_DRIVER = {34, 803, 804}  # STUB_LIBRARY, SYSTEM_DRIVER_MISMATCH, COMPAT_NOT_
 _OUT_OF_MEMORY = 2
 _ALLOCATIONS = {"cuMemAlloc", "cuMemHostAlloc"}  # their first argument is the size in bytes
 
-_INSTALL_DRIVER = "install the NVIDIA driver R580 or newer (CUDA 13); `nvidia-smi` must work first"
+_INSTALL_DRIVER = "install the NVIDIA driver, R580 or newer (CUDA 13): `nvidia-smi` must work"
 _DRIVER_HINTS = {
     34: "a stub libcuda.so (for linking only) comes first on LD_LIBRARY_PATH: remove that directory",
     802: "the GPUs are still starting: on NVSwitch machines check `systemctl status nvidia-fabricmanager`",
@@ -96,7 +96,9 @@ def call(name: str, *args: Any) -> Any:
     except RuntimeError as error:
         # No libcuda, or one that lacks the function: the bindings raise then, where C returns a code
         # (DynamicLibNotFoundError from 13.1 on, plain RuntimeError in 13.0).
-        raise NoDriver(f"the CUDA driver cannot be loaded: {error}", hint=_INSTALL_DRIVER) from error
+        absent = type(error).__name__ == "DynamicLibNotFoundError" or "dlopen" in str(error)
+        what = "libcuda was not found" if absent else f"the CUDA driver cannot be used: {error}"
+        raise NoDriver(what, hint=_INSTALL_DRIVER) from error
     check(name, result, args)
     if len(values) > 1:
         return tuple(values)

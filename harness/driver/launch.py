@@ -40,8 +40,9 @@ class PreparedLaunch:
     """A kernel with its grid, block and arguments: ``launch(stream)`` queues it and returns.
 
     Made by `Function.prepare`. Argument values are copied when it is made; buffers, module and context
-    are kept alive, but closing one of them by hand leaves the launch dangling. The context must be
-    current in the calling thread. A fault in the kernel surfaces at a later call.
+    are kept alive, but closing one of them by hand leaves the launch dangling. Call it where the context
+    is current (driver 580 takes it from the stream; CUDA does not promise that). A fault in the kernel
+    surfaces at a later call.
     """
 
     def __init__(
