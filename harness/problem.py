@@ -128,17 +128,17 @@ class Gemm:
     output: ClassVar[str] = "C"
 
     def __post_init__(self) -> None:
+        for name in ("N", "M", "K"):
+            if not 1 <= getattr(self, name) <= _INT_MAX:
+                raise UsageError(f"{name}={getattr(self, name)} is out of range", hint=f"1 to {_INT_MAX}")
         for name, least in (("lda", self.K), ("ldb", self.N), ("ldc", self.N)):
             if getattr(self, name) == 0:
                 object.__setattr__(self, name, least)
-            if getattr(self, name) < least:
+            if not least <= getattr(self, name) <= _INT_MAX:
                 raise UsageError(
-                    f"{name}={getattr(self, name)} is less than the row length {least}",
-                    hint="a leading dimension counts elements from row to row",
+                    f"{name}={getattr(self, name)} is out of range",
+                    hint=f"{least} (the row length) to {_INT_MAX}: it counts elements from row to row",
                 )
-        for name in ("M", "N", "K", "lda", "ldb", "ldc"):
-            if not 1 <= getattr(self, name) <= _INT_MAX:
-                raise UsageError(f"{name}={getattr(self, name)} is out of range", hint=f"1 to {_INT_MAX}")
         for name in ("alpha", "beta"):
             if not abs(getattr(self, name)) <= float(np.finfo(np.float32).max):
                 raise UsageError(f"{name}={getattr(self, name)} is not a finite float32")

@@ -37,7 +37,8 @@ class Timer(Protocol):
 @dataclass(frozen=True, kw_only=True)
 class StopRule:
     """Sampling ends when there are `min_samples`, `min_time` seconds of them and the noise (interquartile
-    range over median) is at most `max_noise`; after `timeout` seconds of GPU time it ends anyway.
+    range over median) is at most `max_noise`; after `timeout` seconds of GPU time or `max_samples` it ends
+    anyway.
 
     The names are nvbench's options; its noise is a relative standard deviation, which outliers swell.
     """
@@ -46,11 +47,14 @@ class StopRule:
     min_time: float = 0.2
     max_noise: float = 0.005
     timeout: float = 2.0
+    max_samples: int = 20_000
     warmup: float = 0.1
 
     def decide(self, times: Sequence[float]) -> str:
         """Why to stop now, in a few words; empty to go on."""
         total = math.fsum(times)
+        if len(times) >= self.max_samples:
+            return "most samples"
         if len(times) >= self.min_samples:
             if total >= self.min_time and summarize(times).noise <= self.max_noise:
                 return "noise reached"
@@ -87,13 +91,13 @@ def sample(run: Run, timer: Timer, rule: StopRule, *, at_least: int = 1) -> Samp
 
 
 def _warm_up(run: Run, timer: Timer, rule: StopRule) -> float:
-    """Run for `rule.warmup` seconds of GPU time; a typical time of one run."""
-    spent, count = 0.0, 1
+    """Run for `rule.warmup` seconds of GPU time, or `max_samples`; a typical time of one run."""
+    spent, runs, count = 0.0, 0, 1
     while True:
         times = timer.batch(run, count)
-        spent += math.fsum(times)
+        spent, runs = spent + math.fsum(times), runs + count
         typical = summarize(times).median
-        if spent >= rule.warmup or typical <= 0:
+        if spent >= rule.warmup or runs >= rule.max_samples or typical <= 0:
             return typical
         count = max(1, min(_BATCH_MOST, math.ceil((rule.warmup - spent) / typical)))
 

@@ -8,7 +8,9 @@
 * ``fake.fail("cuMemAlloc", 2)``: the next such call returns that code. ``fake.sticky = 700``: from now on
   every call that a lost context would refuse returns it.
 * ``fake.functions``: kernel name -> sizes of its parameters. ``fake.launches``: what was launched, with
-  the parameters' bytes read through the pointers that the driver was given.
+  the parameters' bytes read through the pointers that the driver was given. ``fake.execute``, where set,
+  is called with each: device memory is host memory, so it can compute what the kernel would.
+* ``fake.milliseconds``: what an event pair says.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import uuid
+from collections.abc import Callable
 from enum import IntEnum
 from types import SimpleNamespace
 from typing import Any
@@ -103,6 +106,8 @@ class FakeDriver:
         self.device_attributes, self.function_attributes = dict(DEVICE), dict(FUNCTION)
         self.launches: list[SimpleNamespace] = []
         self.waits: list[tuple[int, int]] = []
+        self.execute: Callable[[SimpleNamespace], None] | None = None
+        self.milliseconds = 1.5
         self._failures: dict[str, list[int]] = {}
         self._next = 0x1000
         self._thread = threading.local()
@@ -302,7 +307,7 @@ class FakeDriver:
         return ()
 
     def _cuEventElapsedTime(self, start: int, end: int) -> Any:
-        return (1.5,)
+        return (self.milliseconds,)
 
     # --- modules and launches
 
@@ -367,6 +372,8 @@ class FakeDriver:
                 cluster=cluster,
             )
         )
+        if self.execute is not None:
+            self.execute(self.launches[-1])
 
 
 def _plain_object() -> SimpleNamespace:

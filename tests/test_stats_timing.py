@@ -75,8 +75,11 @@ def test_batches_fit_the_launch_queue() -> None:
     assert max(timer.batches) == 100
 
 
-def test_a_timer_that_reads_zero_ends() -> None:
-    assert sample(run, FakeTimer(lambda i: 0.0), StopRule(min_time=0)).times
+@pytest.mark.parametrize("seconds", [0.0, 1e-12])
+def test_an_absurd_timer_ends_all_the_same(seconds: float) -> None:
+    timer = FakeTimer(lambda i: seconds)
+    samples = sample(run, timer, StopRule(max_samples=1000))
+    assert samples.stopped == "most samples" and timer.runs <= 2200
 
 
 def test_readings_belong_to_the_samples() -> None:

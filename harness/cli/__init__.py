@@ -27,12 +27,13 @@ class Verbs(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        warnings.showwarning = _show_warning
-        try:
-            return super().invoke(ctx)
-        except HarnessError as e:
-            click.echo(f"error: {e}", err=True)
-            ctx.exit(e.exit_code)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            try:
+                return super().invoke(ctx)
+            except HarnessError as e:
+                click.echo(f"error: {e}", err=True)
+                ctx.exit(e.exit_code)
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})

@@ -73,7 +73,7 @@ def command(
     except (NoGpu, MissingDependency) as e:
         if require_gpu:
             raise
-        absent = f"No GPU ({e.what}): nothing was verified or timed; `harness doctor` says more."
+        absent = f"No GPU ({e.what}): nothing verified or timed; see `harness doctor`."
     rule = StopRule(min_samples=min_samples, min_time=min_time, max_noise=max_noise / 100, timeout=timeout)
     rows: list[Measurement] = []
     fault: HarnessError | None = None

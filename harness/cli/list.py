@@ -17,10 +17,12 @@ def command(kernels: tuple[str, ...], style: str | None) -> None:
     rows = []
     for k in found:
         params = " ".join(f"{n}={','.join(map(str, v))}" for n, v in k.params.items())
-        title = f"{k.title} (broken on purpose)" if k.broken else k.title
-        rows.append([k.name, params or "-", title])
-    widths = None if style else [24, 20, 32]
-    click.echo(tabulate(rows, ["kernel", "parameters", "what"], tablefmt=_style(style), maxcolwidths=widths))
+        title = f"{k.title} (broken)" if k.broken else k.title
+        rows.append([k.name, k.min_arch, params or "-", title])
+    widths = None if style else [24, None, 20, 28]
+    click.echo(
+        tabulate(rows, ["kernel", "from", "parameters", "what"], tablefmt=_style(style), maxcolwidths=widths)
+    )
 
 
 def _style(style: str | None) -> str:

@@ -11,8 +11,18 @@ from harness.cli import options
 if TYPE_CHECKING:
     from harness.bench import Built
 
-# What to count, in the order of the columns: arithmetic, global, shared, barrier, local memory.
-_COUNTED = ("FFMA", "LDG", "LDG.128", "LDS", "LDS.64", "LDS.128", "STS", "BAR", "LDL", "STL")
+# What to count, in the order of the columns, and the heading: arithmetic, global, shared, barrier, local.
+_COUNTED = {
+    "FFMA": "FFMA",
+    "LDG": "LDG",
+    "LDG.128": ".128",
+    "LDS": "LDS",
+    "LDS.128": ".128",
+    "STS": "STS",
+    "BAR": "BAR",
+    "LDL": "LDL",
+    "STL": "STL",
+}
 
 
 @click.command(name="sass")
@@ -55,16 +65,18 @@ def command(
     if listing:
         click.echo("\n\n".join(_listing(b) for b in built))
         return
+    several = len(targets) > 1
     rows = [
         [
             b.variant.kernel.name,
             b.variant.params_label or "-",
-            b.cubin.arch,
-            *(str(b.sass.count(p)) for p in _COUNTED),
+            *([b.cubin.arch] if several else []),
+            *(str(b.sass.count(pattern)) for pattern in _COUNTED),
         ]
         for b in built
     ]
-    click.echo(report.plain_table(rows, ["kernel", "params", "arch", *_COUNTED], style))
+    headings = ["kernel", "params", *(["arch"] if several else []), *_COUNTED.values()]
+    click.echo(report.plain_table(rows, headings, style))
     click.echo()
     for b in built:
         click.echo(f"{b.variant.label}, {b.cubin.arch}: {_finding(b)}")

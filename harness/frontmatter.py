@@ -1,0 +1,180 @@
+"""The TOML block on top of a kernel file -> checked, typed values.
+
+It stands in the file's leading ``//`` comments, between ``/// kernel`` and ``///`` (the shape of PEP 723).
+`KEYS` is the whole vocabulary. Every refusal is a SpecError that names file, line and key.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from harness.errors import SpecError
+from harness.expr import Expr, ExprError
+
+OPEN, CLOSE = "/// kernel", "///"
+MAX_CONFIGS = 100_000  # a space larger than this is a mistake in the front matter, not a space
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
+_ARCH = re.compile(r"sm_\d+[af]?\Z")
+
+
+def read(source: str, path: Path) -> tuple[str, dict[str, Any]]:
+    """(title, values by key) of the kernel text `source`; `path` is for the messages.
+
+    Keys that are absent and have no default here are left out.
+    """
+    title, toml, first_line = _block(source, path)
+    reader = _Reader(path, toml, first_line)
+    fields = {key: read_one(reader, key) for key, read_one in KEYS.items() if key in reader.table}
+    fields = {"params": {}, "shared": Expr.parse(0), **fields}
+    reader.check_names(fields)
+    return title, fields
+
+
+def _block(source: str, path: Path) -> tuple[str, str, int]:
+    """(title, TOML text, line number of its first line)."""
+    comments = list(itertools.takewhile(lambda s: s.startswith("//"), source.splitlines()))
+    body = [line.removeprefix("//").removeprefix(" ").rstrip() for line in comments]
+    opens = [i for i, line in enumerate(comments) if line.removeprefix("//").strip() == OPEN]
+    if not opens:
+        raise SpecError(
+            "no front matter",
+            where=str(path),
+            hint=f"the file must begin with // comments that hold '// {OPEN}' ... '// {CLOSE}' "
+            "with at least entry, block and tile",
+        )
+    if len(opens) > 1:
+        raise SpecError(f"a second '// {OPEN}'", where=f"{path}:{opens[1] + 1}")
+    start = opens[0] + 1
+    try:
+        end = next(i for i in range(start, len(body)) if body[i].strip() == CLOSE)
+    except StopIteration:
+        raise SpecError(
+            f"the front matter opened here is not closed by '// {CLOSE}'", where=f"{path}:{start}"
+        ) from None
+    title = next((line.strip() for line in body[: opens[0]] if line.strip()), path.stem)
+    return title, "\n".join(body[start:end]), start + 1
+
+
+class _Reader:
+    """Typed access to the parsed TOML; every refusal names file, line and key."""
+
+    def __init__(self, path: Path, toml: str, first_line: int) -> None:
+        self.path, self._lines, self._first = path, toml.splitlines(), first_line
+        try:
+            self.table: dict[str, Any] = tomllib.loads(toml)
+        except tomllib.TOMLDecodeError as e:
+            at = re.search(r"at line (\d+)", str(e))
+            line = first_line + int(at[1]) - 1 if at else first_line + len(self._lines)
+            what = re.sub(r" \(at (line \d+, column \d+|end of document)\)", "", str(e))
+            raise SpecError(f"front matter is not TOML: {what}", where=f"{path}:{line}") from None
+        for key in self.table:
+            if key not in KEYS:
+                self.fail(key, f"unknown key {key!r}", nearest(key, KEYS, "known keys:"))
+        for key in _REQUIRED:
+            if key not in self.table:
+                self.fail("", f"the front matter lacks {key}")
+
+    def fail(self, key: str, what: str, hint: str = "") -> NoReturn:
+        pattern = re.compile(rf"\s*(\[\s*)?[\"']?{re.escape(key)}\b") if key else re.compile(r"(?!)")
+        offset = next((i for i, line in enumerate(self._lines) if pattern.match(line)), 0)
+        raise SpecError(what, where=f"{self.path}:{self._first + offset}", hint=hint)
+
+    def text(self, key: str) -> str:
+        value = self.table[key]
+        if not isinstance(value, str) or not value.strip():
+            self.fail(key, f"{key} must be a non-empty string, not {value!r}")
+        return value.strip()
+
+    def identifier(self, key: str) -> str:
+        value = self.text(key)
+        if not _IDENTIFIER.match(value):
+            self.fail(key, f"{key} = {value!r} is not a C identifier")
+        return value
+
+    def arch(self, key: str) -> str:
+        value = self.text(key)
+        if not _ARCH.match(value):
+            self.fail(key, f"{key} = {value!r} is not an architecture", "such as sm_75, sm_80 or sm_90a")
+        return value
+
+    def expr(self, key: str) -> Expr:
+        return self._parse(key, self.table[key])
+
+    def exprs(self, key: str) -> tuple[Expr, ...]:
+        value = self.table[key]
+        items = value if isinstance(value, list) else [value]
+        if not items or (key in _DIMENSIONS and len(items) > _DIMENSIONS[key]):
+            self.fail(key, f"{key} takes 1 to {_DIMENSIONS.get(key, 'n')} expressions, not {len(items)}")
+        return tuple(self._parse(key, item) for item in items)
+
+    def _parse(self, key: str, value: Any) -> Expr:
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            self.fail(key, f"{key} must hold integer expressions, not {value!r}")
+        try:
+            return Expr.parse(value)
+        except ExprError as e:
+            self.fail(key, f"{key}: {e}")
+
+    def params(self, key: str) -> dict[str, tuple[int, ...]]:
+        table = self.table[key]
+        if not isinstance(table, dict):
+            self.fail(key, "params must be a table: [params]")
+        spaces: dict[str, tuple[int, ...]] = {}
+        size = 1
+        for name, listed in table.items():
+            if name in KEYS:
+                self.fail(name, f"{name!r} stands under [params]", "move it above: [params] comes last")
+            if not _IDENTIFIER.match(name):
+                self.fail(name, f"parameter {name!r} is not a C identifier: it becomes a macro")
+            values = listed if isinstance(listed, list) else [listed]
+            if not values or any(type(v) is not int for v in values):
+                self.fail(name, f"parameter {name} must be an integer or a list of integers, not {listed!r}")
+            if len(set(values)) < len(values):
+                self.fail(name, f"parameter {name} lists a value twice: {listed}")
+            spaces[name] = tuple(values)
+            size *= len(values)
+        if size > MAX_CONFIGS:
+            self.fail(key, f"{size} parameter sets; {MAX_CONFIGS} at most")
+        return spaces
+
+    def check_names(self, fields: Mapping[str, Any]) -> None:
+        """Every name an expression uses must be a parameter."""
+        params = fields["params"]
+        for key in ("block", "tile", "where", "shared", "loads"):
+            value = fields.get(key, ())
+            for expr in (value,) if isinstance(value, Expr) else value:
+                for name in sorted(expr.names - set(params)):
+                    hint = nearest(name, params)
+                    self.fail(key, f"{key} uses {name}, which is not under [params]", hint)
+
+
+# Every key of the front matter and how it is read, in the order of the documentation.
+KEYS: dict[str, Callable[[_Reader, str], Any]] = {
+    "entry": _Reader.identifier,
+    "problem": _Reader.text,
+    "min_arch": _Reader.arch,
+    "block": _Reader.exprs,
+    "tile": _Reader.exprs,
+    "shared": _Reader.expr,
+    "loads": _Reader.expr,
+    "where": _Reader.exprs,
+    "claim": _Reader.text,
+    "broken": _Reader.text,
+    "params": _Reader.params,
+}
+_REQUIRED = ("entry", "block", "tile")
+_DIMENSIONS = {"block": 3, "tile": 3}
+
+
+def nearest(name: str, known: Mapping[str, Any], otherwise: str = "parameters:") -> str:
+    """A hint for a misspelt `name`: the closest known one, or all of them."""
+    close = difflib.get_close_matches(name, known, n=1)
+    if close:
+        return f"did you mean {close[0]}?"
+    return f"{otherwise} {', '.join(known)}" if known else "it has no parameters"

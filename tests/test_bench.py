@@ -1,0 +1,205 @@
+"""The whole way from kernels to rows on a fake GPU, whose kernels are NumPy (fake_gemm.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import fake_driver
+import fake_gemm
+import pytest
+
+from harness import bench, catalog, launch
+from harness.bench import Bench, Built, Measurement
+from harness.cache import Cache
+from harness.driver import Context, Device, Stream
+from harness.errors import ContextLost, HarnessError, OutOfMemory, UsageError
+from harness.launch import Operands
+from harness.problem import Gemm
+from harness.spec import Variant
+from harness.timing import StopRule
+
+RULE = StopRule(min_time=0.01, warmup=0.01, max_samples=600)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> fake_driver.FakeDriver:
+    fake = fake_driver.install(monkeypatch)
+    fake.functions = {"matmul": fake_gemm.SIZES}
+    fake.execute = fake_gemm.gemm
+    return fake
+
+
+@pytest.fixture
+def context(fake: fake_driver.FakeDriver) -> Iterator[Context]:
+    with Context(Device.open()) as context:
+        yield context
+
+
+def built(cache: Cache, *names: str) -> list[Built]:
+    variants = [catalog.find(name)[0].variant() for name in names]
+    return bench.build_all(variants, "sm_90a", cache, lambda _: None)[0]
+
+
+def rows(
+    context: Context, kernels: list[Built], *points: dict[str, Any], rule: StopRule | None = RULE
+) -> list[Any]:
+    with Bench(context, rule=rule) as session:
+        return list(session.rows(kernels, {Gemm: points}, lambda _: None))
+
+
+def one(context: Context, cache: Cache, kernel: str = "tiled", **axes: Any) -> Measurement:
+    (row,) = rows(context, built(cache, kernel), {"N": 32, **axes})
+    return row
+
+
+def test_a_right_kernel_gets_a_time(context: Context, cache: Cache) -> None:
+    row = one(context, cache)
+    assert row.status == bench.OK and row.before.ok and row.after.ok
+    assert row.seconds == pytest.approx(1.5e-3)
+    assert row.flops_rate == pytest.approx(2 * 32**3 / 1.5e-3)
+    assert row.samples.stopped == "noise reached"
+
+
+@pytest.mark.parametrize("kernel", [fake_gemm.no_write, fake_gemm.zeros])
+def test_a_wrong_kernel_gets_none(context: Context, cache: Cache, fake: Any, kernel: Any) -> None:
+    fake.execute = kernel
+    row = one(context, cache)
+    assert (row.status, row.samples, row.seconds, row.flops_rate) == (bench.FAILED, None, None, None)
+    assert row.failed and "first at [0,0]" in row.detail
+
+
+def test_the_outputs_of_the_timed_runs_are_verified(context: Context, cache: Cache, fake: Any) -> None:
+    """Right while it is checked, wrong while it is timed."""
+    fake.execute = fake_gemm.WrongLater(good=launch.MAX_SETS + 50)
+    row = one(context, cache)
+    assert row.before.ok and not row.after.ok
+    assert (row.status, row.samples, row.after.first_bad) == (bench.FAILED, None, (31, 31))
+
+
+def test_accumulating_kernels_are_checked_afresh(context: Context, cache: Cache) -> None:
+    """With beta the timed runs write something else each time; that is no failure."""
+    row = one(context, cache, beta=0.5)
+    assert row.status == bench.OK and row.after.ok
+
+
+def test_faster_than_the_hardware_is_refused(context: Context, cache: Cache, fake: Any) -> None:
+    fake.milliseconds = 1e-7
+    row = one(context, cache)
+    assert row.status == bench.IMPOSSIBLE and row.failed
+
+
+def test_broken_kernels_are_never_timed(context: Context, cache: Cache, fake: Any) -> None:
+    row = one(context, cache, "tiled_no_sync")  # the fake computes it right: the race did not show
+    assert (row.status, row.samples, row.failed) == (bench.UNEXPECTED, None, False)
+    fake.execute = fake_gemm.zeros
+    row = one(context, cache, "tiled_no_sync")
+    assert (row.status, row.samples, row.failed) == (bench.EXPECTED, None, False)
+
+
+def test_verify_only(context: Context, cache: Cache, fake: Any) -> None:
+    (row,) = rows(context, built(cache, "tiled"), {"N": 16}, rule=None)
+    assert (row.status, row.samples, len(fake.launches)) == (bench.OK, None, 1)
+
+
+def test_rows_come_by_size_then_kernel(context: Context, cache: Cache) -> None:
+    found = rows(context, built(cache, "coalesced", "tiled"), {"N": 16}, {"N": 32})
+    assert [(r.label.split()[0], r.problem.label) for r in found] == [
+        ("02_coalesced", "16"), ("03_tiled", "16"), ("02_coalesced", "32"), ("03_tiled", "32"),
+    ]  # fmt: skip
+
+
+def test_grid_covers_ragged_output(context: Context, cache: Cache, fake: Any) -> None:
+    one(context, cache, "naive", M=33, N=65, K=3)
+    assert fake.launches[-1].grid == (3, 2, 1) and fake.launches[-1].block == (32, 32, 1)
+
+
+def test_a_kernel_that_cannot_launch_leaves_the_others(context: Context, cache: Cache, fake: Any) -> None:
+    fake.fail("cuLaunchKernelEx", 701)
+    first, second = rows(context, built(cache, "coalesced", "tiled"), {"N": 16})
+    assert (first.status, second.status) == (bench.ERROR, bench.OK)
+    assert "LAUNCH_OUT_OF_RESOURCES" in first.detail and first.failed
+
+
+def test_a_fault_keeps_the_rows_before_it(context: Context, cache: Cache, fake: Any) -> None:
+    def fault_later(run: Any) -> None:
+        fake_gemm.gemm(run)
+        if len(fake.launches) > first_kernel:
+            fake.sticky = 700
+
+    one(context, cache)
+    first_kernel = 2 * len(fake.launches)
+    fake.launches.clear()
+    fake.execute = fault_later
+    seen = []
+    with pytest.raises(ContextLost, match="700"), Bench(context, rule=RULE) as session:
+        for row in session.rows(
+            built(cache, "tiled", "coalesced", "tiled_v4"), {Gemm: [{"N": 32}]}, lambda _: None
+        ):
+            seen.append(row)  # noqa: PERF402
+    assert 1 <= len(seen) < 3 and seen[0].status == bench.OK
+    assert context.lost
+
+
+def test_out_of_memory_comes_before_any_allocation(context: Context, cache: Cache, fake: Any) -> None:
+    with pytest.raises(OutOfMemory, match="needs 120000.00 GiB|needs .* GiB of device memory"):
+        one(context, cache, N=2**20)
+    assert not any(kind == "memory" for kind, _ in fake.live)
+
+
+def test_inputs_that_the_host_cannot_hold(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Gemm, "reference", lambda *_: (_ for _ in ()).throw(MemoryError()))
+    with Stream(context) as stream, pytest.raises(OutOfMemory, match="host memory"):
+        Operands(context, Gemm(M=8, N=8, K=8), stream, seed=1, sets=1)
+
+
+def test_a_grid_too_large_is_named(cache: Cache) -> None:
+    variant = catalog.find("tiled")[0].variant(TILE=8)
+    with pytest.raises(UsageError, match="grid of 1 x 65536 x 1"):
+        launch.grid(variant, Gemm(M=8 * 65536, N=8, K=1))
+
+
+def test_rotation_displaces_twice_the_cache(context: Context, fake: Any) -> None:
+    l2 = context.device.l2_bytes
+    sets = launch.rotation_sets(context, Gemm(M=1024, N=1024, K=1024))
+    assert (sets - 1) * 12 * 2**20 < 2 * l2 <= sets * 12 * 2**20
+    assert launch.rotation_sets(context, Gemm(M=1, N=1, K=1)) == launch.MAX_SETS
+    assert launch.rotation_sets(context, Gemm(M=7000, N=7000, K=7000)) == 1  # half of 1 GiB holds no second
+
+
+def test_sets_hold_the_same_data_elsewhere(context: Context, fake: Any, cache: Cache) -> None:
+    with (
+        Stream(context) as stream,
+        Operands(context, Gemm(M=8, N=8, K=8), stream, seed=1, sets=3) as operands,
+    ):
+        (kernel,) = built(cache, "tiled")
+        with launch.prepare(kernel.cubin, operands) as run:
+            verdict = bench.check(run, stream)
+            assert verdict.ok and run.sets == 3
+        outputs = {bytes(launch_.args[2]) for launch_ in fake.launches}
+        assert len(outputs) == 3
+        assert not operands.cold  # far too small to displace a cache
+        operands.reset_output(stream)
+        assert not bench.worst(operands, stream).ok  # poisoned again, all of them
+
+
+def test_nothing_stays_allocated(cache: Cache, fake: Any) -> None:
+    with Context(Device.open()) as context:
+        rows(context, built(cache, "tiled", "coalesced"), {"N": 16}, {"N": 24, "beta": 1})
+        assert not [kind for kind, _ in fake.live if kind not in ("context",)]
+    assert not fake.live
+
+
+def test_build_failures_are_skips_with_a_reason(cache: Cache, kernel_file: Any) -> None:
+    good = catalog.find("tiled")[0].variant()
+    bad = catalog.find(str(kernel_file("bad.cu", body="syntax error")))[0].variant()
+    high = catalog.find(str(kernel_file("high.cu", extra='min_arch = "sm_100a"')))[0].variant()
+
+    def build(*variants: Variant) -> Any:
+        return bench.build_all(variants, "sm_90a", cache, lambda _: None)
+
+    done, skipped = build(bad, good, high)
+    assert [b.variant for b in done] == [good]
+    assert [(s.variant, s.failed) for s in skipped] == [(bad, True), (high, False)]
+    with pytest.raises(HarnessError, match="needs sm_100a"):
+        build(high)

@@ -1,0 +1,270 @@
+"""The command line, with no GPU and with a fake one: what it prints, and what it exits with."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import fake_driver
+import fake_gemm
+import pytest
+from click.testing import CliRunner, Result
+
+from harness.cli import main
+from harness.driver import api
+from harness.errors import NoDriver
+
+FAST = ["--min-time", "0.005", "--timeout", "0.01"]
+
+
+def harness(*args: str) -> Result:
+    result = CliRunner().invoke(main, list(args))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception  # a traceback for the user
+    return result
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise NoDriver("libcuda was not found", hint="install it")
+
+    monkeypatch.setattr(api, "init", refuse)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> fake_driver.FakeDriver:
+    fake = fake_driver.install(monkeypatch)
+    fake.functions = {"matmul": fake_gemm.SIZES, "copy": (8, 8, 8)}
+    fake.execute = fake_gemm.gemm
+    return fake
+
+
+# ---- without a GPU ---------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_bench_without_a_gpu_compiles_inspects_and_says_why() -> None:
+    result = harness("bench")
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    (row,) = [s for s in lines if s.startswith("03_tiled ")]
+    assert row.split() == ["03_tiled", "16x16", *row.split()[2:3], "2048", "4", "4", *(["no", "GPU"] * 3)]
+    assert lines[-1].startswith("No GPU (libcuda was not found): nothing verified or timed")
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_require_gpu() -> None:
+    result = harness("bench", "tiled", "--require-gpu")
+    assert result.exit_code == 1 and "libcuda was not found" in result.stderr
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_verify_needs_a_gpu() -> None:
+    assert harness("verify", "tiled").exit_code == 1
+
+
+@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize("args", [["bench"], ["list"], ["doctor"], ["build", "tiled"], ["sass", "tiled"]])
+def test_tables_fit_80_columns(args: list[str]) -> None:
+    """Tables only: a sentence may be wrapped by the terminal."""
+    table = [s for s in harness(*args).stdout.splitlines() if "  " in s]
+    assert len(table) > 2 or args[0] in ("build", "sass")
+    assert max(map(len, table)) <= 80
+
+
+def test_sass_shows_the_published_finding() -> None:
+    result = harness("sass", "tiled", "--arch", "sm_75")
+    assert result.exit_code == 0
+    assert "03_tiled TILE=16, sm_75: vectorised shared loads: 4 LDS.U.128 beside 16 LDS.U" in result.stdout
+
+
+def test_sass_of_several_architectures_and_listing() -> None:
+    both = harness("sass", "naive", "tiled", "--arch", "sm_75,sm_90a").stdout
+    assert both.count("no shared loads") == 2 and "sm_90a: vectorised shared loads: 4 LDS.128" in both
+    listing = harness("sass", "tiled", "--listing").stdout
+    assert "sum += As[ty][k] * Bs[k][tx];" in listing and "LDS.128" in listing
+
+
+def test_sweep_and_params() -> None:
+    table = harness("build", "tiled", "--sweep").stdout
+    assert all(f"TILE={n} " in table for n in (8, 16, 32))
+    table = harness("build", "coalesced", "tiled", "-p", "TILE=[8,24]").stdout
+    assert "TILE=8 " in table and "TILE=24" in table and "TILE=16" not in table and "BX=32" in table
+
+
+def test_build_exports(tmp_path: Path) -> None:
+    assert harness("build", "tiled", "tiled_v4", "-o", str(tmp_path / "out")).exit_code == 0
+    names = sorted(p.name for p in (tmp_path / "out").iterdir())
+    assert names == [
+        f"{stem}-sm_90a.{suffix}"
+        for stem in ("03_tiled-TILE16", "08_tiled_v4")
+        for suffix in ("cubin", "log", "ptx")
+    ]
+    assert (tmp_path / "out" / names[0]).read_bytes().startswith(b"\x7fELF")
+
+
+def test_list_and_doctor() -> None:
+    assert "(broken)" in harness("list").stdout
+    doctor = harness("doctor")
+    assert doctor.exit_code == 0 and "NVRTC" in doctor.stdout
+
+
+def test_a_users_own_kernel_works_like_a_shipped_one(kernel_file: Any) -> None:
+    path = str(kernel_file("my kernel.cu"))
+    assert harness("sass", path).exit_code == 0
+    assert "my kernel" in harness("build", path).stdout
+
+
+BAD = [
+    (["bench", "nothing.cu"], 2, "no such file"),
+    (["bench", "tilde"], 2, "did you mean"),
+    (["bench", "kernel.txt/"], 2, "kernels end in .cu or .ptx"),
+    (["bench", "tiled", "-p", "TIEL=16"], 2, "parameter TIEL"),
+    (["bench", "tiled", "-p", "TILE=x"], 2, "'x' in 'TILE=x' is not a number"),
+    (["bench", "tiled", "-p", "TILE=64"], 2, "64 x 64 x 1 threads"),
+    (["bench", "tiled", "-p", "TILE=0"], 2, "0; 1 is the least"),
+    (["bench", "04*", "-p", "COARSE=3"], 2, "satisfies where"),
+    (["bench", "-a", "N=0"], 2, "N=0 is out of range"),
+    (["bench", "-a", "N=-5"], 2, "out of range"),
+    (["bench", "-a", "N=99999999999"], 2, "out of range"),
+    (["bench", "-a", "Q=1"], 2, "no axis 'Q'"),
+    (["bench", "-a", "N=[1:2:0]"], 2, "is empty"),
+    (["bench", "--arch", "sm_75,sm_80"], 2, "one architecture at a time"),
+    (["sass", "--arch", "hopper"], 2, "not an architecture"),
+    (["sass", "--arch", "sm_91"], 2, "does not know sm_91"),
+    (["sass", "--arch", ","], 2, "names no architecture"),
+    (["bench", "--min-samples", "0"], 2, "--min-samples"),
+    (["bench", "--json", "/"], 2, "directory"),
+    (["frobnicate"], 2, "No such command"),
+]
+
+
+@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize(("args", "code", "message"), BAD, ids=[" ".join(a) for a, _, _ in BAD])
+def test_bad_input(args: list[str], code: int, message: str) -> None:
+    result = harness(*args)
+    assert result.exit_code == code
+    assert message in result.stderr and "Traceback" not in result.output
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_bad_kernel_files(kernel_file: Any, tmp_path: Path) -> None:
+    result = harness("bench", str(kernel_file("a.cu", body="int x = ;")))
+    assert result.exit_code == 1 and f"{tmp_path}/a.cu(11): error" in result.stderr
+    result = harness("bench", str(kernel_file("b.cu", extra="blok = 3")))
+    assert result.exit_code == 2 and "b.cu:7: unknown key 'blok'" in result.stderr
+    result = harness("bench", "tiled", str(kernel_file("c.cu", body="int x = ;")))
+    assert result.exit_code == 1 and "03_tiled" in result.stdout and "skipped c TILE=16" in result.stdout
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_unusable_cache_is_said_and_survived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path / "file" / "below"))
+    result = harness("build", "tiled")
+    assert result.exit_code == 0 and "03_tiled" in result.stdout
+    assert result.stderr.count("warning: cannot use the cache directory") == 1
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_json_is_whole_or_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "r.json"
+    assert harness("bench", "tiled", "--json", str(path)).exit_code == 0
+    content = json.loads(path.read_text())
+    assert (content["schema"], content["kind"], content["rows"][0]["kernel"]) == (1, "bench", "03_tiled")
+    assert [p.name for p in path.parent.iterdir()] == ["r.json"]
+    (tmp_path / "file").write_text("")
+    result = harness("bench", "tiled", "--json", str(tmp_path / "file" / "r.json"))
+    assert result.exit_code == 1 and "cannot write" in result.stderr
+
+
+# ---- with a fake GPU -------------------------------------------------------------------------------
+
+
+def test_bench(fake: Any, tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    result = harness("bench", "coalesced", "tiled", "-a", "N=[16,32]", "--json", str(path), *FAST)
+    assert result.exit_code == 0, result.output
+    assert "Fake GPU, sm_90a" in result.stdout
+    assert result.stdout.count("gemm 16: warm") == result.stdout.count("gemm 32: warm") == 1
+    content = json.loads(path.read_text())
+    assert [(r["kernel"], r["shape"], r["status"]) for r in content["rows"]] == [
+        ("02_coalesced", "16", "ok"), ("03_tiled", "16", "ok"), ("02_coalesced", "32", "ok"), ("03_tiled", "32", "ok"),
+    ]  # fmt: skip
+    row = content["rows"][-1]
+    assert row["flops_rate"] == pytest.approx(2 * 32**3 / 1.5e-3) and len(row["times"]) == row["samples"]
+    assert content["meta"]["gpu"]["uuid"].startswith("GPU-a0")
+    assert content["meta"]["seed"] == 1 and "bench" in content["meta"]["argv"][0] or content["meta"]["argv"]
+
+
+def test_bench_csv_is_one_table_of_plain_numbers(fake: Any) -> None:
+    result = harness("bench", "tiled", "-a", "N=16", "--csv", *FAST)
+    (row,) = csv.DictReader(io.StringIO(result.stdout))
+    assert (
+        float(row["seconds"]) == pytest.approx(1.5e-3) and row["status"] == "ok" and row["block"] == "16x16x1"
+    )
+
+
+def test_bench_markdown(fake: Any) -> None:
+    result = harness("bench", "tiled", "-a", "N=16", "--md", *FAST)
+    assert "| 03_tiled |" in result.stdout
+
+
+def test_a_wrong_kernel_fails_the_run(fake: Any) -> None:
+    fake.execute = fake_gemm.zeros
+    for verb in (["bench", *FAST], ["verify"]):
+        result = harness(*verb, "tiled", "-a", "N=16")
+        assert result.exit_code == 1
+        assert "03_tiled TILE=16, 16: FAILED: 256 of 256 elements wrong, first at [0,0]" in result.stdout
+
+
+def test_a_kernel_marked_broken_does_not(fake: Any) -> None:
+    fake.execute = fake_gemm.zeros
+    for verb in (["bench", *FAST], ["verify"]):
+        result = harness(*verb, "tiled_no_sync", "-a", "N=16")
+        assert result.exit_code == 0 and "FAILED as marked" in result.stdout
+
+
+def test_verify_counts_shapes(fake: Any) -> None:
+    result = harness("verify", "tiled")
+    assert result.exit_code == 0
+    (row,) = [s for s in result.stdout.splitlines() if s.startswith("03_tiled")]
+    assert "5/5" in row and row.endswith("ok")
+
+
+def test_a_fault_shows_the_rows_before_it_and_fails(fake: Any, tmp_path: Path) -> None:
+    def fault_in_third_kernel(run: Any) -> None:
+        fake_gemm.gemm(run)
+        if len(run.args) and run.block == (256, 1, 1):  # 08_tiled_v4
+            fake.sticky = 700
+
+    fake.execute = fault_in_third_kernel
+    path = tmp_path / "r.json"
+    result = harness("bench", "coalesced", "tiled", "tiled_v4", "-a", "N=16", "--json", str(path), *FAST)
+    assert result.exit_code == 1
+    assert "03_tiled" in result.stdout and "context is lost" in result.stderr
+    assert [r["status"] for r in json.loads(path.read_text())["rows"]] == ["ok", "ok"]
+
+
+def test_absurd_sizes_end_before_any_launch(fake: Any) -> None:
+    result = harness("bench", "tiled", "-a", "N=1000000")
+    assert result.exit_code == 1 and "GiB of device memory" in result.stderr
+    assert not fake.launches
+
+
+def test_unknown_gpu(fake: Any) -> None:
+    result = harness("verify", "tiled", "-d", "7")
+    assert result.exit_code == 1 and "no GPU matches '7'" in result.stderr
+
+
+def test_missing_cublas_is_said(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "nvmath.bindings", None)
+    result = harness("bench", "tiled", "-a", "N=16", *FAST)
+    assert result.exit_code == 0 and "nvmath-python is not installed: no cuBLAS baseline" in result.stdout
