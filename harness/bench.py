@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from harness import launch, telemetry, timing
-from harness.build import Cubin, build
+from harness.build import Cubin, compile_kernel
 from harness.cache import Cache
 from harness.cublas import LABEL, CuBlas
 from harness.driver import Context, Stream
@@ -21,7 +21,7 @@ from harness.problem import Axes, Gemm, Problem, resolve
 from harness.sass import Sass, disassemble
 from harness.spec import Kernel, Variant
 from harness.timing import EventTimer, Samples, StopRule, Timer
-from harness.verify import Verdict, verify
+from harness.verify import Verdict, compare
 
 Progress = Callable[[str], None]  # told what begins now
 
@@ -125,7 +125,7 @@ def build_all(
     for variant in variants:
         progress(f"build {variant.label}")
         try:
-            cubin = build(variant, arch, cache)
+            cubin = compile_kernel(variant, arch, cache)
             built.append(Built(variant=variant, cubin=cubin, sass=disassemble(cubin, cache)))
         except HarnessError as e:
             skipped.append(Skipped(variant=variant, error=e))
@@ -259,7 +259,7 @@ def check(run: Launch, stream: Stream) -> Verdict:
 def worst(operands: Operands, stream: Stream) -> Verdict:
     """The worst verdict over what stands in the outputs now."""
     host = operands.host[operands.problem.output]
-    verdicts = (verify(out, operands.reference, host) for out in operands.outputs(stream))
+    verdicts = (compare(out, operands.reference, host) for out in operands.outputs(stream))
     return max(verdicts, key=lambda v: (v.bad, v.stray, v.worst))
 
 

@@ -10,13 +10,13 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from harness.arch import Arch
 from harness.cache import Cache, digest
+from harness.cache import default as default_cache
 from harness.errors import BuildError, MissingDependency, UsageError
 from harness.spec import Variant
 
@@ -65,11 +65,14 @@ class Cubin:
         return "\n".join(s for s in lines if not s.startswith(("info ", "Remark: The warnings can")))
 
 
-def build(variant: Variant, arch: str, cache: Cache) -> Cubin:
-    """Compile, or take from the cache. Raises BuildError with the compiler's log; UsageError for an
-    architecture that the compiler or the kernel's ``min_arch`` rules out.
+def compile_kernel(variant: Variant, arch: str, cache: Cache | None = None) -> Cubin:
+    """Compile, or take from the cache (None: the user's).
+
+    Raises BuildError with the compiler's log, and UsageError for an architecture that the compiler or the
+    kernel's ``min_arch`` rules out.
     """
     _check_arch(variant, arch)
+    cache = default_cache() if cache is None else cache
     kernel = variant.kernel
     compiler = compiler_version(kernel.language)
     key = digest(
@@ -294,6 +297,3 @@ def _bindings(name: str) -> Any:
         raise MissingDependency(
             f"cuda.bindings cannot be imported: {e}", hint="pip install 'cuda-python>=13,<14'"
         ) from None
-
-
-__all__: Sequence[str] = ("Cubin", "Resources", "build", "compiler_version", "source_text", "supported_archs")

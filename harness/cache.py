@@ -8,6 +8,7 @@ manifest does not match (a crash, a full disk, an edit) counts as absent and is 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -35,6 +36,12 @@ def default_root() -> Path:
     else:
         base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "harness"
+
+
+@functools.cache
+def default() -> Cache:
+    """The user's cache, opened once a process."""
+    return Cache(default_root())
 
 
 def digest(*parts: str | bytes) -> str:

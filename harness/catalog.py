@@ -50,6 +50,14 @@ def find(pattern: str) -> list[Kernel]:
     return [spec.load(p) for p in matches]
 
 
+def kernel(pattern: str) -> Kernel:
+    """The one kernel that `pattern` names, as in `find`. Raises UsageError where it names several."""
+    found = find(pattern)
+    if len(found) > 1:
+        raise UsageError(f"{pattern!r} names {len(found)} kernels: {', '.join(k.name for k in found)}")
+    return found[0]
+
+
 def select(patterns: Sequence[str]) -> list[Kernel]:
     """Kernels for all words of a command line, each once; the ladder where there is none."""
     if not patterns:

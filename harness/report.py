@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import datetime
+import hashlib
 import io
 import json
 import math
@@ -61,6 +62,7 @@ def static_record(built: Built) -> Record:
             "STL": sass.count("STL"),
             "bytes": sass.code_bytes,
         },
+        "source_sha256": _sha256(variant.kernel.source.encode()),
         "cubin_sha256": built.cubin.sha256,
     }
 
@@ -91,7 +93,7 @@ def timed_record(row: Measurement, peak_fp32: float) -> Record:
         "bytes_touched": row.bytes_touched,
         "device": asdict(row.device) if row.device else None,
         "error_over_bound": row.before.worst if row.before and math.isfinite(row.before.worst) else None,
-        "times": list(row.samples.times) if row.samples else [],
+        "times": [float(f"{t:.4g}") for t in row.samples.times] if row.samples else [],
     }
 
 
@@ -251,14 +253,17 @@ def provenance(*, seed: int | None = None) -> Record:
         "seed": seed,
         "harness": _version("cuda-harness"),
         "commit": _commit(),
+        "code_sha256": _code_sha256(),
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in ("cuda-bindings", "numpy", "nvmath-python")},
     }
 
 
 def write_json(path: Path, content: Record) -> None:
-    """One record file; see `write_file`."""
-    write_file(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+    """One record file, a line a row, so that raw samples stay out of the way; see `write_file`."""
+    head = json.dumps({**content, "rows": []}, indent=1, allow_nan=False)
+    rows = ",\n".join("  " + json.dumps(row, allow_nan=False) for row in content["rows"])
+    write_file(path, head.replace('"rows": []', f'"rows": [\n{rows}\n ]').encode() + b"\n")
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -276,6 +281,17 @@ def write_file(path: Path, data: bytes) -> None:
             raise
     except OSError as e:
         raise HarnessError(f"cannot write: {e.strerror}", where=str(path)) from None
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _code_sha256() -> str:
+    """Of the package's own modules: says which code ran where there is no checkout to ask."""
+    folder = Path(__file__).parent
+    files = sorted(folder.rglob("*.py"), key=lambda p: p.relative_to(folder).as_posix())
+    return _sha256(b"".join(f.read_bytes() for f in files))
 
 
 def _version(distribution: str) -> str | None:

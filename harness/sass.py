@@ -15,6 +15,7 @@ from typing import Any
 from harness import tools
 from harness.build import Cubin
 from harness.cache import Cache, digest
+from harness.cache import default as default_cache
 from harness.errors import InspectError
 
 INSTRUCTION_BYTES = 16  # from Volta on
@@ -85,11 +86,13 @@ class Sass:
         return self.count("LDS.128") > 0
 
 
-def disassemble(cubin: Cubin, cache: Cache) -> Sass:
-    """The kernel of a built cubin. nvdisasm's answer is cached, since starting it dominates the time."""
-    return disassemble_code(
-        cubin.code, cubin.variant.kernel.entry, cubin.arch, cache, where=cubin.variant.label
-    )
+def disassemble(cubin: Cubin, cache: Cache | None = None) -> Sass:
+    """The kernel of a built cubin. nvdisasm's answer is cached (None: in the user's cache), since starting
+    it dominates the time.
+    """
+    kernel = cubin.variant.kernel
+    cache = default_cache() if cache is None else cache
+    return disassemble_code(cubin.code, kernel.entry, cubin.arch, cache, where=cubin.variant.label)
 
 
 def disassemble_code(code: bytes, function: str, arch: str, cache: Cache, *, where: str) -> Sass:

@@ -42,7 +42,7 @@ class Verdict:
         )
 
 
-def verify(output: NDArray[Any], reference: Reference, before: NDArray[Any] | None = None) -> Verdict:
+def compare(output: NDArray[Any], reference: Reference, before: NDArray[Any] | None = None) -> Verdict:
     """Compare the leading part of `output` with the reference, element by element.
 
     `output` may be larger than the reference in any dimension (leading dimensions); that rest must be

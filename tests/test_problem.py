@@ -7,7 +7,7 @@ import pytest
 from harness import problem, spec
 from harness.errors import SpecError, UsageError
 from harness.problem import Copy, Gemm
-from harness.verify import verify
+from harness.verify import compare
 
 
 def fp32_product(p: Gemm, inputs: dict[str, Any]) -> Any:
@@ -32,7 +32,7 @@ def tf32(x: Any) -> Any:
 def test_a_float32_product_keeps_the_bound(axes: dict[str, float]) -> None:
     p = Gemm.from_axes(axes)
     inputs = p.inputs(7)
-    verdict = verify(fp32_product(p, inputs), p.reference(inputs), inputs["C"])
+    verdict = compare(fp32_product(p, inputs), p.reference(inputs), inputs["C"])
     assert verdict.ok, verdict
     assert verdict.worst < 0.6  # and not by a hair
 
@@ -41,7 +41,7 @@ def test_positive_inputs_keep_the_bound() -> None:
     """No cancellation: partial sums grow, and with them the rounding errors."""
     p = Gemm(M=32, N=32, K=8192)
     inputs = {k: np.abs(v) if k != "C" else v for k, v in p.inputs(3).items()}
-    assert verify(fp32_product(p, inputs), p.reference(inputs)).worst < 0.6
+    assert compare(fp32_product(p, inputs), p.reference(inputs)).worst < 0.6
 
 
 @pytest.mark.parametrize("k", [64, 1024, 4096])
@@ -49,7 +49,7 @@ def test_tf32_inputs_break_the_bound(k: int) -> None:
     p = Gemm(M=256, N=256, K=k)
     inputs = p.inputs(5)
     rounded = tf32(inputs["A"]).astype(np.float64) @ tf32(inputs["B"]).astype(np.float64)
-    assert not verify(rounded.astype(np.float32), p.reference(inputs)).ok
+    assert not compare(rounded.astype(np.float32), p.reference(inputs)).ok
 
 
 @pytest.mark.parametrize("k", [7, 260, 4096])
@@ -57,7 +57,7 @@ def test_one_dropped_term_breaks_the_bound(k: int) -> None:
     p = Gemm(M=128, N=128, K=k)
     inputs = p.inputs(11)
     short = (inputs["A"][:, :-1].astype(np.float64) @ inputs["B"][:-1].astype(np.float64)).astype(np.float32)
-    verdict = verify(short, p.reference(inputs))
+    verdict = compare(short, p.reference(inputs))
     assert verdict.bad > verdict.elements // 4
 
 
@@ -66,7 +66,7 @@ def test_wrong_scalars_break_the_bound(change: dict[str, float]) -> None:
     right = Gemm(M=64, N=64, K=32, alpha=1.25, beta=0.3)
     inputs = right.inputs(1)
     wrong = Gemm(**{**{"M": 64, "N": 64, "K": 32, "alpha": 1.25, "beta": 0.3}, **change})  # type: ignore[arg-type]
-    assert not verify(fp32_product(wrong, inputs), right.reference(inputs)).ok
+    assert not compare(fp32_product(wrong, inputs), right.reference(inputs)).ok
 
 
 def test_reference_is_the_exact_product_of_integers() -> None:
@@ -123,11 +123,11 @@ def test_copy_is_exact() -> None:
     p = Copy(N=1000)
     inputs = p.inputs(1)
     reference = p.reference(inputs)
-    assert verify(inputs["src"].copy(), reference).ok
+    assert compare(inputs["src"].copy(), reference).ok
     almost = inputs["src"].copy()
     almost[999] = np.nextafter(almost[999], np.float32(np.inf))
-    assert verify(almost, reference).first_bad == (999,)
-    assert not verify(inputs["dst"], reference).ok
+    assert compare(almost, reference).first_bad == (999,)
+    assert not compare(inputs["dst"], reference).ok
     assert (p.flops, p.bytes) == (0, 8000)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from harness.problem import Reference
-from harness.verify import verify
+from harness.verify import compare
 
 EXPECTED = np.arange(12, dtype=np.float64).reshape(3, 4) - 5
 REFERENCE = Reference(expected=EXPECTED, bound=np.full((3, 4), 0.5))
@@ -18,9 +18,9 @@ def output(ld: int = 4) -> np.ndarray:
 
 def test_right_and_on_the_bound() -> None:
     out = output()
-    assert verify(out, REFERENCE).worst == 0
+    assert compare(out, REFERENCE).worst == 0
     out[1, 2] += 0.5
-    verdict = verify(out, REFERENCE)
+    verdict = compare(out, REFERENCE)
     assert verdict.ok and verdict.worst == 1.0 and verdict.max_error == 0.5
 
 
@@ -28,32 +28,32 @@ def test_right_and_on_the_bound() -> None:
 def test_one_bad_element_is_found(value: float) -> None:
     out = output()
     out[2, 1] = value
-    verdict = verify(out, REFERENCE)
+    verdict = compare(out, REFERENCE)
     assert (verdict.ok, verdict.bad, verdict.first_bad, verdict.expected) == (False, 1, (2, 1), 4.0)
     assert "1 of 12 elements wrong, first at [2,1]" in str(verdict)
 
 
 def test_untouched_output_never_passes() -> None:
-    verdict = verify(np.full((3, 4), np.nan, np.float32), REFERENCE)
+    verdict = compare(np.full((3, 4), np.nan, np.float32), REFERENCE)
     assert verdict.bad == 12 and verdict.worst == math.inf
 
 
 def test_zeros_never_pass_for_random_data() -> None:
-    assert verify(np.zeros((3, 4), np.float32), REFERENCE).bad == 11  # one expected value is 0
+    assert compare(np.zeros((3, 4), np.float32), REFERENCE).bad == 11  # one expected value is 0
 
 
 def test_nan_in_the_reference_never_passes() -> None:
     expected = EXPECTED.copy()
     expected[0, 0] = np.nan
-    assert not verify(output(), Reference(expected=expected, bound=REFERENCE.bound)).ok
+    assert not compare(output(), Reference(expected=expected, bound=REFERENCE.bound)).ok
 
 
 def test_padding_must_stay_as_it_was() -> None:
     before = output(6)
-    assert verify(before.copy(), REFERENCE, before).ok
+    assert compare(before.copy(), REFERENCE, before).ok
     out = before.copy()
     out[1, 5] = 0
-    verdict = verify(out, REFERENCE, before)
+    verdict = compare(out, REFERENCE, before)
     assert (verdict.ok, verdict.bad, verdict.stray) == (False, 0, 1)
     assert "1 elements of the padding" in str(verdict)
 
@@ -63,4 +63,4 @@ def test_a_zeroed_tile_of_a_large_result_is_found() -> None:
     expected = np.random.default_rng(0).standard_normal((1024, 1024)) * 30
     out = expected.astype(np.float32)
     out[512:528, 512:528] = 0
-    assert verify(out, Reference(expected=expected, bound=np.full(expected.shape, 1e-4))).bad == 256
+    assert compare(out, Reference(expected=expected, bound=np.full(expected.shape, 1e-4))).bad == 256

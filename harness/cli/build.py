@@ -46,7 +46,7 @@ def command(
         for target in targets:
             for variant in variants:
                 step(f"{variant.label} {target}")
-                cubin = build.build(variant, target, cache)
+                cubin = build.compile_kernel(variant, target, cache)
                 rows.append(_row(variant.kernel.name, variant.params_label, cubin))
                 if output is not None:
                     _export(output, cubin)

@@ -1,0 +1,61 @@
+"""Write the README's tables from the records beside this file: ``python records/update_readme.py``.
+
+A table stands between ``<!-- table:NAME -->`` and ``<!-- end -->``; tests/test_readme.py fails where one
+is not what its record says.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from harness.report import plain_table
+
+HERE = Path(__file__).parent
+README = HERE.parent / "README.md"
+_MARKED = re.compile(r"(<!-- table:(\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def load(name: str) -> dict[str, Any]:
+    return json.loads((HERE / f"{name}.json").read_text())
+
+
+def provenance(record: dict[str, Any]) -> str:
+    meta = record["meta"]
+    gpu = meta["gpu"]
+    compiler = next(r["compiler"] for r in record["rows"] if "compiler" in r)
+    return (
+        f"{gpu['name']}, driver {gpu['driver']}, {compiler}, cuBLAS {gpu['cublas']} in {gpu['math_mode']}; "
+        f"`{' '.join(meta['argv'])}`, {meta['utc'][:10]}."
+    )
+
+
+def ladder() -> str:
+    """GFLOP/s of each rung by size, and its share of cuBLAS at the largest."""
+    record = load("h200-ladder")
+    shapes = list(dict.fromkeys(r["shape"] for r in record["rows"]))
+    kernels = list(dict.fromkeys(r["kernel"] for r in record["rows"]))
+    rows = {(r["kernel"], r["shape"]): r for r in record["rows"]}
+    cells = []
+    for kernel in kernels:
+        mine = [rows[kernel, shape] for shape in shapes]
+        rates = [f"{r['flops_rate'] / 1e9:,.0f}" if r["flops_rate"] else r["status"] for r in mine]
+        share = mine[-1]["vs_cublas"]
+        cells.append([kernel, *rates, f"{100 * share:.1f} %" if share else "-"])
+    headings = ["GFLOP/s at n =", *shapes, f"of cuBLAS at {shapes[-1]}"]
+    return f"{plain_table(cells, headings, 'md')}\n\n{provenance(record)}"
+
+
+TABLES: dict[str, Callable[[], str]] = {"ladder": ladder}
+
+
+def updated(text: str) -> str:
+    """`text` with every marked table as its record has it now."""
+    return _MARKED.sub(lambda m: f"{m[1]}{TABLES[m[2]]()}\n{m[3]}", text)
+
+
+if __name__ == "__main__":
+    README.write_text(updated(README.read_text()))

@@ -1,0 +1,161 @@
+"""The ladder on a real GPU: numbers, faults, memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness import bench, catalog, cublas, launch
+from harness.arch import Arch
+from harness.bench import Bench
+from harness.cache import Cache
+from harness.driver import Context, Stream
+from harness.errors import MissingDependency, OutOfMemory
+from harness.launch import Operands
+from harness.problem import Copy, Gemm, resolve
+from harness.spec import Kernel
+from harness.timing import StopRule
+
+pytestmark = pytest.mark.gpu
+
+KERNELS = [catalog.find(p.stem)[0] for p in catalog.files()]
+CORRECT = [k for k in KERNELS if not k.broken and k.problem == "gemm"]
+
+# Around every tile size, K shorter than a tile, single rows and columns, padding, alpha and beta.
+SHAPES: list[dict[str, Any]] = [
+    *({"M": m, "N": n, "K": k} for m in (31, 33, 64, 65) for n in (1, 63, 128) for k in (1, 15, 17, 40)),
+    {"M": 127, "N": 129, "K": 255, "lda": 260, "ldb": 131, "ldc": 144, "alpha": 0.7, "beta": 0.3},
+    {"M": 1, "N": 500, "K": 1000, "beta": -1.0},
+    {"M": 500, "N": 1, "K": 7, "alpha": 0.0, "beta": 1.0},
+    {"M": 200, "N": 100, "K": 50, "alpha": 0.0},
+    {"N": 512, "alpha": -2.0, "beta": 2.0},
+]
+
+
+def arch(gpu: Context) -> str:
+    return str(Arch.of_capability(*gpu.device.capability))
+
+
+@pytest.mark.parametrize("kernel", CORRECT, ids=lambda k: k.name)
+def test_every_rung_on_every_shape(gpu: Context, cache: Cache, kernel: Kernel) -> None:
+    built, _ = bench.build_all(list(kernel.variants()), arch(gpu), cache, lambda _: None)
+    with Bench(gpu, rule=None) as session:
+        rows = list(session.rows(built, {Gemm: SHAPES}, lambda _: None))
+    assert len(rows) == len(built) * len(SHAPES)
+    assert not [f"{r.label} {r.problem.label}: {r.detail}" for r in rows if r.status != bench.OK]
+
+
+def test_copy(gpu: Context, cache: Cache) -> None:
+    kernel = catalog.kernel("copy")
+    built, _ = bench.build_all(list(kernel.variants()), arch(gpu), cache, lambda _: None)
+    points = [{"N": n} for n in (1, 3, 4, 4095, 4096, 4097, 1 << 20)]
+    with Bench(gpu, rule=None) as session:
+        rows = list(session.rows(built, {Copy: points}, lambda _: None))
+    assert {r.status for r in rows} == {bench.OK}
+
+
+def test_the_race_is_seen(gpu: Context, cache: Cache) -> None:
+    """The check's positive control: a kernel that is wrong on hardware does not pass, nor get a time."""
+    built, _ = bench.build_all([catalog.kernel("tiled_no_sync").variant()], arch(gpu), cache, lambda _: None)
+    with Bench(gpu, rule=StopRule()) as session:
+        (row,) = session.rows(built, {Gemm: [{"N": 1024}]}, lambda _: None)
+    assert (row.status, row.samples) == (bench.EXPECTED, None)
+    assert row.before is not None and row.before.bad > 1000
+
+
+def test_cublas_agrees_and_is_not_tf32(gpu: Context) -> None:
+    problem = Gemm(M=300, N=500, K=2048, lda=2050, ldb=512, ldc=504, alpha=0.7, beta=0.3)
+    try:
+        baseline = cublas.CuBlas(gpu)
+    except MissingDependency as e:
+        pytest.skip(e.what)
+    with baseline, Stream(gpu) as stream, Operands(gpu, problem, stream, seed=1, sets=2) as operands:
+        verdict = bench.check(baseline.prepare(problem, operands), stream)
+    assert verdict.ok and verdict.worst < 0.5
+
+
+def test_a_timed_row(gpu: Context, cache: Cache) -> None:
+    built, _ = bench.build_all([catalog.kernel("tiled").variant()], arch(gpu), cache, lambda _: None)
+    with Bench(gpu, rule=StopRule()) as session:
+        small, large = session.rows(built, {Gemm: [{"N": 512}, {"N": 1024}]}, lambda _: None)
+    assert small.status == large.status == bench.OK
+    assert small.cold and small.sets > 2
+    assert 6 < large.seconds / small.seconds < 10  # eight times the work
+    assert small.occupancy == 1.0
+
+
+def test_absurd_size_fails_before_any_allocation(gpu: Context, cache: Cache) -> None:
+    free, _ = gpu.memory_info()
+    with Stream(gpu) as stream, pytest.raises(OutOfMemory, match="GiB of device memory"):
+        Operands(gpu, Gemm(M=10**6, N=10**6, K=10**6), stream, seed=1, sets=1)
+    assert gpu.memory_info()[0] >= free - (4 << 20)
+
+
+def test_nothing_leaks(gpu: Context, cache: Cache) -> None:
+    built, _ = bench.build_all([k.variant() for k in CORRECT], arch(gpu), cache, lambda _: None)
+
+    def once() -> None:
+        with Bench(gpu, rule=None) as session:
+            assert list(session.rows(built, {Gemm: [{"N": 600}]}, lambda _: None))
+
+    once()
+    gpu.synchronize()
+    free, _ = gpu.memory_info()
+    for _ in range(20):
+        once()
+    gpu.synchronize()
+    assert gpu.memory_info()[0] >= free - (2 << 20)
+
+
+def test_more_than_2_31_elements(gpu: Context, cache: Cache) -> None:
+    """A and C of 2^31 elements and more: an index that is an int anywhere wraps."""
+    if gpu.memory_info()[0] < 40 << 30:
+        pytest.skip("needs 40 GiB of free device memory")
+    problem = Gemm(M=66_000, N=8, K=4, lda=33_000, ldc=33_000)
+    assert problem.M * problem.lda > 2**31
+    with Stream(gpu) as stream, Operands(gpu, problem, stream, seed=1, sets=1) as operands:
+        for kernel in CORRECT:
+            built, _ = bench.build_all([kernel.variant()], arch(gpu), cache, lambda _: None)
+            with launch.prepare(built[0].cubin, operands) as run:
+                operands.reset_output(stream)
+                run(stream)
+                (output,) = operands.outputs(stream)
+            got = output[:, :8].astype(np.float64)
+            assert np.all(np.abs(got - operands.reference.expected) <= operands.reference.bound), kernel.name
+
+
+def test_an_illegal_address_ends_the_run_with_what_was_measured(tmp_path: Any, kernel_file: Any) -> None:
+    """In a process of its own: after a fault nothing on this GPU works any more in the process."""
+    bad = kernel_file(
+        "wild.cu",
+        body="""
+extern "C" __global__ void matmul(const float* A, const float* B, float* C, int M, int N, int K,
+                                  int lda, int ldb, int ldc, float alpha, float beta)
+{ C[1LL << 40] = 1; }
+""",
+    )
+    out = tmp_path / "r.json"
+    command = [sys.executable, "-m", "harness", "bench", "tiled", str(bad), "coalesced", "-a", "N=256"]
+    done = subprocess.run([*command, "--json", str(out)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS" in done.stderr and "context is lost" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "03_tiled" in out.read_text() and "02_coalesced" not in out.read_text()
+
+
+def test_the_readme_example_runs(tmp_path: Any) -> None:
+    from test_readme import python_blocks
+
+    code = textwrap.dedent("\n".join(python_blocks()))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "ok: worst error" in done.stdout
+
+
+def test_resolve_is_total() -> None:
+    assert {resolve(k) for k in KERNELS} == {Gemm, Copy}
