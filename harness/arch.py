@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from harness.errors import UsageError
 
 _NAME = re.compile(r"sm_(\d{2,3})([af]?)\Z")
+_FIRST = {"": 0, "a": 90, "f": 100}  # the first architecture that has code of its own, or of its family
 DEFAULT = "sm_90a"  # where no GPU says otherwise: the architecture that the records come from
 
 
@@ -23,7 +24,12 @@ class Arch:
         match = _NAME.match(name)
         if not match:
             raise UsageError(f"{name!r} is not an architecture", hint="such as sm_75, sm_80, sm_90a, sm_120")
-        return cls(int(match[1]), match[2])
+        number, suffix = int(match[1]), match[2]
+        if number < _FIRST[suffix]:
+            raise UsageError(
+                f"{name!r} is not an architecture", hint=f"there is {suffix!r} from sm_{_FIRST[suffix]} on"
+            )
+        return cls(number, suffix)
 
     @classmethod
     def of_capability(cls, major: int, minor: int) -> Arch:

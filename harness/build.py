@@ -20,10 +20,12 @@ from harness.cache import default as default_cache
 from harness.errors import BuildError, MissingDependency, UsageError
 from harness.spec import Variant
 
-FORMAT = "1"  # of a cache entry; part of its key
-NVRTC_OPTIONS = ("-lineinfo", "--std=c++17", "--ptxas-options=-v")
-NVJITLINK_OPTIONS = ("-lineinfo", "-Xptxas=-v")
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
+FORMAT = "2"  # of a cache entry; part of its key
+# Both compilers keep a cache of their own, under the user's home. Code from there comes without ptxas's report
+# (seen with 13.0), so it is switched off: ours holds code and report together.
+NVRTC_OPTIONS = ("-lineinfo", "--std=c++17", "--ptxas-options=-v", "--no-cache")
+NVJITLINK_OPTIONS = ("-lineinfo", "-Xptxas=-v", "-no-cache")
+_INCLUDE = re.compile(r'#[ \t]*include[ \t]*["<]([^">\n]+)[">]')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +84,7 @@ def compile_kernel(variant: Variant, arch: str, cache: Cache | None = None) -> C
         kernel.entry,
         *(NVRTC_OPTIONS if kernel.language == "cuda" else NVJITLINK_OPTIONS),
         source_text(variant),
-        *(part for path, text in _headers(kernel.path, kernel.source) for part in (str(path), text)),
+        *(part for path, data in _headers(kernel.path, kernel.source).items() for part in (str(path), data)),
     )
     entry = cache.get(key)
     if entry is None:
@@ -102,7 +104,7 @@ def compile_kernel(variant: Variant, arch: str, cache: Cache | None = None) -> C
         arch=arch,
         code=entry["kernel.cubin"],
         ptx=entry["compiled.ptx"].decode(),
-        log=entry["log.txt"].decode(),
+        log=_as_typed(entry["log.txt"].decode(), kernel.path),
         resources=Resources(**json.loads(entry["resources.json"])),
         compiler=compiler,
     )
@@ -116,9 +118,22 @@ def source_text(variant: Variant) -> str:
     kernel = variant.kernel
     if kernel.language == "ptx":
         return kernel.source
-    path = str(kernel.path.resolve()).replace("\\", "\\\\").replace('"', '\\"')
+    path = _absolute(kernel.path).replace("\\", "\\\\")
     prelude = "".join(f"#define {name} {value}\n" for name, value in variant.params.items())
     return f'{prelude}#line 1 "{path}"\n{kernel.source}'
+
+
+def _absolute(path: Path) -> str:
+    """What the compiler is told of a file, so that profilers find it and headers beside it are found first
+    (NVRTC takes those of the working directory for a file without a folder). A quotation mark becomes an
+    apostrophe: NVRTC writes it into PTX as it is, which then does not assemble.
+    """
+    return str(path.resolve()).replace('"', "'")
+
+
+def _as_typed(log: str, path: Path) -> str:
+    """The log with the file's name as its user gave it."""
+    return log.replace(_absolute(path), str(path))
 
 
 @functools.cache
@@ -148,28 +163,30 @@ def _check_arch(variant: Variant, arch: str) -> None:
         raise UsageError(f"needs {least}, asked for {arch}", where=str(variant.kernel.path))
 
 
-def _headers(path: Path, source: str, seen: frozenset[Path] = frozenset()) -> list[tuple[Path, str]]:
-    """Files that ``#include "..."`` pulls in from the kernel's own folder, recursively, with their text.
+def _headers(kernel: Path, source: str) -> dict[Path, bytes]:
+    """Files that `source` includes, directly or not, from beside the including file or the kernel.
 
-    A commented include is followed too: that costs a needless rebuild, never a stale kernel.
+    Both places count where both hold the name, and so does a commented include: that costs a needless
+    rebuild, never a stale kernel. (A name that a macro makes, ``#include FILE``, is not seen.)
     """
-    found: list[tuple[Path, str]] = []
-    for name in _INCLUDE.findall(source):
-        header = (path.parent / name).resolve()
-        if header in seen or not header.is_file():
-            continue
-        text = header.read_text(encoding="utf-8", errors="replace")
-        seen |= {header}
-        found += [(header, text), *_headers(header, text, seen)]
+    folder = kernel.resolve().parent
+    found: dict[Path, bytes] = {}
+    todo = [(folder, source)]
+    while todo:
+        beside, text = todo.pop()
+        for name in _INCLUDE.findall(text):
+            for header in ((beside / name).resolve(), (folder / name).resolve()):
+                if header not in found and header.is_file():
+                    found[header] = header.read_bytes()
+                    todo.append((header.parent, found[header].decode(errors="replace")))
     return found
 
 
 def _nvrtc(variant: Variant, arch: str) -> tuple[bytes, bytes, str]:
     nvrtc = _nvrtc_api()
     kernel = variant.kernel
-    program = _ok(
-        nvrtc, "nvrtcCreateProgram", source_text(variant).encode(), kernel.path.name.encode(), 0, None, None
-    )
+    name = str(kernel.path.resolve())
+    program = _ok(nvrtc, "nvrtcCreateProgram", source_text(variant).encode(), name.encode(), 0, None, None)
     try:
         options = [
             f"--gpu-architecture={arch}".encode(),
@@ -178,13 +195,13 @@ def _nvrtc(variant: Variant, arch: str) -> tuple[bytes, bytes, str]:
         ]
         (code,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
         log = _fetch(nvrtc, "nvrtcGetProgramLog", program).decode(errors="replace").strip("\0 \n")
-        # The compiler got the absolute path, so that profilers find the file; people get what they typed.
-        log = log.replace(str(kernel.path.resolve()), str(kernel.path))
         if code == nvrtc.nvrtcResult.NVRTC_ERROR_INVALID_OPTION:
             raise UsageError(f"{compiler_version('cuda')} refuses {arch}", hint=log)
         if code != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             raise BuildError(
-                f"{variant.label} does not compile for {arch} ({code.name})", where=str(kernel.path), log=log
+                f"{variant.label} does not compile for {arch} ({code.name})",
+                where=str(kernel.path),
+                log=_as_typed(log, kernel.path),
             )
         ptx = _fetch(nvrtc, "nvrtcGetPTX", program).rstrip(b"\0")
         return _fetch(nvrtc, "nvrtcGetCUBIN", program), ptx, log
@@ -195,11 +212,11 @@ def _nvrtc(variant: Variant, arch: str) -> tuple[bytes, bytes, str]:
 def _fetch(nvrtc: Any, getter: str, program: Any) -> bytes:
     """NVRTC writes into the bytes object it is given, so it gets a fresh one.
 
-    CPython shares all one-byte objects; those would be overwritten for the whole process, hence the spare
-    byte.
+    CPython shares all one-byte objects; those would be overwritten for the whole process, hence two spare
+    bytes.
     """
     size = _ok(nvrtc, f"{getter}Size", program)
-    buffer = bytes(size + 1)
+    buffer = bytes(size + 2)
     _ok(nvrtc, getter, program, buffer)
     return buffer[:size]
 

@@ -20,7 +20,7 @@ from harness.errors import InspectError
 
 INSTRUCTION_BYTES = 16  # from Volta on
 _TIMEOUT = 120  # seconds; nvdisasm takes 0.2 to 0.4
-_WIDTHS = ("128", "64")
+_WIDTHS = ("256", "128", "64")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -136,7 +136,7 @@ def test_a_fault_keeps_the_rows_before_it(context: Context, cache: Cache, fake: 
         for row in session.rows(
             built(cache, "tiled", "coalesced", "tiled_v4"), {Gemm: [{"N": 32}]}, lambda _: None
         ):
-            seen.append(row)  # noqa: PERF402
+            seen.append(row)
     assert 1 <= len(seen) < 3 and seen[0].status == bench.OK
     assert context.lost
 

@@ -105,8 +105,16 @@ def test_square_default_and_label() -> None:
 
 @pytest.mark.parametrize(
     "axes",
-    [{"N": 0}, {"N": -4}, {"M": 2**31}, {"N": 8, "lda": 7}, {"N": 8, "ldc": -8}, {"alpha": 1e39}, {"N": 8, "beta": 1e99}],
-)  # fmt: skip
+    [
+        {"N": 0},
+        {"N": -4},
+        {"M": 2**31},
+        {"N": 8, "lda": 7},
+        {"N": 8, "ldc": -8},
+        {"alpha": 1e39},
+        {"beta": 1e99},
+    ],
+)
 def test_sizes_that_make_no_sense(axes: dict[str, float]) -> None:
     with pytest.raises(UsageError):
         Gemm.from_axes(axes)
