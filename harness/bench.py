@@ -6,6 +6,7 @@ outputs, time, verify what the timed runs wrote. A kernel that computes somethin
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from harness.build import Cubin, compile_kernel
 from harness.cache import Cache
 from harness.cublas import LABEL, CuBlas
 from harness.driver import Context, Stream
-from harness.errors import BuildError, ContextLost, HarnessError, InspectError
+from harness.errors import BuildError, ContextLost, HarnessError, InspectError, UsageError
 from harness.launch import Launch, Operands
 from harness.problem import Axes, Gemm, Problem, resolve
 from harness.sass import Sass, disassemble
@@ -77,9 +78,9 @@ class Measurement:
     after: Verdict | None = None
     samples: Samples | None = None
     occupancy: float | None = None
-    sets: int
-    bytes_touched: int
-    cold: bool
+    sets: int = 0
+    bytes_touched: int = 0
+    cold: bool = False
     baseline: float | None = None
 
     @property
@@ -165,13 +166,24 @@ class Bench:
         for cls, axes_list in points.items():
             kernels = [b for b in built if resolve(b.variant.kernel) is cls]
             for axes in axes_list:
-                problem = cls.from_axes(axes)
-                progress(f"inputs {problem.label}")
-                sets = launch.rotation_sets(self.context, problem) if self.rule else 1
-                with Operands(self.context, problem, self.stream, seed=self.seed, sets=sets) as operands:
-                    yield from self._point(operands, kernels, progress)
+                yield from self._point(cls.from_axes(axes), kernels, progress)
 
-    def _point(
+    def _point(self, problem: Problem, kernels: Sequence[Built], progress: Progress) -> Iterator[Measurement]:
+        fitting = []
+        for one in kernels:  # before minutes go into inputs that no kernel can take
+            try:
+                launch.grid(one.variant, problem)
+                fitting.append(one)
+            except UsageError as e:
+                yield _refused(one, problem, e)
+        if not fitting:
+            return
+        progress(f"inputs {problem.label}")
+        sets = launch.rotation_sets(self.context, problem) if self.rule else 1
+        with Operands(self.context, problem, self.stream, seed=self.seed, sets=sets) as operands:
+            yield from self._rows(operands, fitting, progress)
+
+    def _rows(
         self, operands: Operands, kernels: Sequence[Built], progress: Progress
     ) -> Iterator[Measurement]:
         problem, reference = operands.problem, None
@@ -189,16 +201,7 @@ class Bench:
             except ContextLost:
                 raise  # nothing after this could work
             except HarnessError as e:
-                row = Measurement(
-                    label=one.variant.label,
-                    built=one,
-                    problem=problem,
-                    status=ERROR,
-                    error=str(e),
-                    sets=len(operands.buffers),
-                    bytes_touched=operands.bytes,
-                    cold=operands.cold,
-                )
+                row = _refused(one, problem, e)
             yield replace(row, baseline=reference)
 
     def close(self) -> None:
@@ -211,12 +214,16 @@ class Bench:
         self.close()
 
 
+def _refused(one: Built, problem: Problem, error: HarnessError) -> Measurement:
+    return Measurement(label=one.variant.label, built=one, problem=problem, status=ERROR, error=str(error))
+
+
 def measure(
     run: Launch, stream: Stream, timer: Timer, rule: StopRule | None, *, built: Built | None = None
 ) -> Measurement:
     """Verify, time, verify again; see the module's docstring. Without a `rule`, verify only."""
     operands = run.operands
-    before = check(run, stream)
+    before = check(run, stream, sets=1)
     after = samples = None
     if built is not None and built.variant.kernel.broken:
         status = UNEXPECTED if before.ok else EXPECTED
@@ -228,7 +235,7 @@ def measure(
         operands.reset_output(stream)
         samples = timing.sample(run, timer, rule, at_least=run.sets)
         # What the timed runs wrote; where they accumulate, that is no longer the problem's answer.
-        after = check(run, stream) if operands.problem.accumulates else worst(operands, stream)
+        after = check(run, stream, sets=run.sets) if operands.problem.accumulates else worst(operands, stream)
         least = operands.problem.flops / operands.context.device.peak_fp32
         status = IMPOSSIBLE if samples.summary.median < least else OK
         if not after.ok:
@@ -248,18 +255,20 @@ def measure(
     )
 
 
-def check(run: Launch, stream: Stream) -> Verdict:
-    """Poison every output, run once on each set of operands, and compare all of them: the worst verdict."""
+def check(run: Launch, stream: Stream, *, sets: int) -> Verdict:
+    """Poison every output, run on the first `sets` sets of operands, and compare those: the worst verdict."""
     run.operands.reset_output(stream)
-    for _ in range(run.sets):
+    run.rewind()
+    for _ in range(sets):
         run(stream)
-    return worst(run.operands, stream)
+    return worst(run.operands, stream, sets=sets)
 
 
-def worst(operands: Operands, stream: Stream) -> Verdict:
-    """The worst verdict over what stands in the outputs now."""
+def worst(operands: Operands, stream: Stream, *, sets: int | None = None) -> Verdict:
+    """The worst verdict over what stands in the outputs now (None: of all sets)."""
     host = operands.host[operands.problem.output]
-    verdicts = (compare(out, operands.reference, host) for out in operands.outputs(stream))
+    outputs = itertools.islice(operands.outputs(stream), sets)
+    verdicts = (compare(out, operands.reference, host) for out in outputs)
     return max(verdicts, key=lambda v: (v.bad, v.stray, v.worst))
 
 

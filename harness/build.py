@@ -21,8 +21,8 @@ from harness.errors import BuildError, MissingDependency, UsageError
 from harness.spec import Variant
 
 FORMAT = "2"  # of a cache entry; part of its key
-# Both compilers keep a cache of their own, under the user's home. Code from there comes without ptxas's report
-# (seen with 13.0), so it is switched off: ours holds code and report together.
+# Both compilers keep a cache of their own, under the user's home. Code from there comes without ptxas's
+# report (seen with 13.0), so it is switched off: ours holds code and report together.
 NVRTC_OPTIONS = ("-lineinfo", "--std=c++17", "--ptxas-options=-v", "--no-cache")
 NVJITLINK_OPTIONS = ("-lineinfo", "-Xptxas=-v", "-no-cache")
 _INCLUDE = re.compile(r'#[ \t]*include[ \t]*["<]([^">\n]+)[">]')
@@ -133,7 +133,7 @@ def _absolute(path: Path) -> str:
 
 def _as_typed(log: str, path: Path) -> str:
     """The log with the file's name as its user gave it."""
-    return log.replace(_absolute(path), str(path))
+    return log.replace(str(path.resolve()), str(path)).replace(_absolute(path), str(path))
 
 
 @functools.cache

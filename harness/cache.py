@@ -27,15 +27,21 @@ class CacheWarning(UserWarning):
     """The cache cannot be used; everything still works, slower."""
 
 
-def default_root() -> Path:
-    """``$HARNESS_CACHE_DIR``, else ``harness`` in the user's cache directory."""
-    if chosen := os.environ.get("HARNESS_CACHE_DIR"):
-        return Path(chosen).expanduser()
+def default_root() -> Path | None:
+    """``$HARNESS_CACHE_DIR``, else ``harness`` in the user's cache directory.
+
+    None, with a CacheWarning, for a user without a home directory.
+    """
     if sys.platform == "win32":
         base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
     else:
         base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "harness"
+    root = Path(os.environ.get("HARNESS_CACHE_DIR") or Path(base, "harness"))
+    try:
+        return root.expanduser()
+    except RuntimeError as e:  # an id without a name and HOME unset, as containers have them
+        _warn(root, str(e))
+        return None
 
 
 @functools.cache
@@ -68,17 +74,19 @@ class Cache:
                 self._give_up(e)
 
     def get(self, key: str) -> dict[str, bytes] | None:
-        """The files of an entry; None where there is none, or a damaged one."""
+        """The files of an entry; None where there is none, or a damaged or empty one."""
         if self.root is None:
             return None
         folder = self._folder(self.root, key)
         try:
             manifest = json.loads((folder / _MANIFEST).read_bytes())
+            if not isinstance(manifest, dict) or any(name != Path(name).name for name in manifest):
+                return None
             files = {name: (folder / name).read_bytes() for name in manifest}
-            intact = all(hashlib.sha256(data).hexdigest() == manifest[name] for name, data in files.items())
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError):
             return None
-        return files if intact else None
+        intact = all(hashlib.sha256(data).hexdigest() == manifest[name] for name, data in files.items())
+        return files if files and intact else None
 
     def put(self, key: str, files: Mapping[str, bytes]) -> None:
         """Store an entry. Never raises for a file system that will not: it warns instead."""
@@ -125,10 +133,14 @@ class Cache:
         return root / key[:2] / key
 
     def _give_up(self, error: OSError) -> None:
-        warnings.warn(
-            f"cannot use the cache directory {self.root} ({error.strerror or error}): compiling without it; "
-            "set HARNESS_CACHE_DIR to a directory that can be written",
-            CacheWarning,
-            stacklevel=3,
-        )
+        _warn(self.root, error.strerror or str(error))
         self.root = None
+
+
+def _warn(root: Path | None, why: str) -> None:
+    warnings.warn(
+        f"cannot use the cache directory {root} ({why}): compiling without it; "
+        "set HARNESS_CACHE_DIR to a directory that can be written",
+        CacheWarning,
+        stacklevel=4,
+    )

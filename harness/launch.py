@@ -116,7 +116,11 @@ class Launch:
     ) -> None:
         self.label, self.operands, self.function = label, operands, function
         self.calls, self._owned = calls, owned
-        self._next = itertools.cycle(calls).__next__
+        self.rewind()
+
+    def rewind(self) -> None:
+        """The next run is on the first set of operands."""
+        self._next = itertools.cycle(self.calls).__next__
 
     def __call__(self, stream: Stream) -> None:
         self._next()(stream)

@@ -248,7 +248,7 @@ def document(kind: str, records: Sequence[Record], meta: Mapping[str, Any]) -> R
 def provenance(*, seed: int | None = None) -> Record:
     """Command, time, versions and commit; nothing that names this machine or its user."""
     return {
-        "argv": ["harness", *sys.argv[1:]],
+        "argv": ["harness", *(Path(a).name if Path(a).is_absolute() else a for a in sys.argv[1:])],
         "utc": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "seed": seed,
         "harness": _version("cuda-harness"),

@@ -25,7 +25,9 @@ _WIDTHS = ("256", "128", "64")
 
 @dataclass(frozen=True, kw_only=True)
 class Instruction:
-    """`address` counts bytes from the start of the kernel; `line` is 1-based in the source, 0 unknown."""
+    """`address` counts bytes from the start of the kernel; `line` is 1-based in the file that the kernel's
+    function stands in, 0 where that is unknown or another file (a function from a header).
+    """
 
     address: int
     opcode: str
@@ -101,14 +103,14 @@ def disassemble_code(code: bytes, function: str, arch: str, cache: Cache, *, whe
     stamp = tool.stat()
     key = digest("nvdisasm -json -g", str(stamp.st_size), str(stamp.st_mtime_ns), code)
     entry = cache.get(key)
-    if entry is None:
-        entry = {"sass.json": _run(tool, code, where)}
-        cache.put(key, entry)
+    answer = entry["sass.json"] if entry else _run(tool, code, where)
     try:
-        document = json.loads(entry["sass.json"])
+        document = json.loads(answer)
         functions = {f["function-name"]: f["sass-instructions"] for f in document[1]}
     except (ValueError, KeyError, IndexError, TypeError) as e:
         raise InspectError(f"nvdisasm's answer cannot be read: {e!r}", where=where) from None
+    if entry is None:
+        cache.put(key, {"sass.json": answer})
     if function not in functions:
         have = ", ".join(functions) or "none"
         raise InspectError(f"no function {function!r} in the cubin (functions: {have})", where=where)
@@ -123,20 +125,24 @@ def _run(tool: Path, code: bytes, where: str) -> bytes:
             done = subprocess.run(
                 [tool, "-json", "-g", file], capture_output=True, timeout=_TIMEOUT, check=False
             )
-        except (OSError, subprocess.TimeoutExpired) as e:
+        except subprocess.TimeoutExpired:
+            raise InspectError(f"nvdisasm gave no answer within {_TIMEOUT} s", where=where) from None
+        except OSError as e:
             raise InspectError(f"nvdisasm cannot be run: {e}", where=where) from None
     if done.returncode != 0:
         message = done.stderr.decode(errors="replace").replace(str(file), "the cubin").strip()
+        message = message or f"it ends with {done.returncode} and says nothing"
         raise InspectError(f"nvdisasm refuses the cubin: {message}", where=where)
     return done.stdout
 
 
 def _instructions(rows: list[dict[str, Any]]) -> tuple[Instruction, ...]:
-    """nvdisasm names a source line where it changes; it holds until the next."""
+    """nvdisasm names a source line where it changes; it holds until the next. File 0 is the kernel's own."""
     found = []
     line = 0
     for index, row in enumerate(rows):
-        line = row.get("source-line", line)
+        if "source-line" in row:
+            line = row["source-line"] if row.get("source-file-id", 0) == 0 else 0
         found.append(
             Instruction(
                 address=INSTRUCTION_BYTES * index,

@@ -47,7 +47,7 @@ class StopRule:
     min_time: float = 0.2
     max_noise: float = 0.005
     timeout: float = 2.0
-    max_samples: int = 20_000
+    max_samples: int = 4_000
     warmup: float = 0.1
 
     def decide(self, times: Sequence[float]) -> str:

@@ -58,6 +58,21 @@ def test_padding_must_stay_as_it_was() -> None:
     assert "1 elements of the padding" in str(verdict)
 
 
+@pytest.mark.parametrize("index", [(0, 0), (131, 999), (132, 0), (500, 500), (1023, 1023)])
+def test_chunks_cover_everything_and_count_from_the_start(index: tuple[int, int]) -> None:
+    expected = np.random.default_rng(0).standard_normal((1024, 1024))
+    before = np.full((1030, 1100), np.nan, np.float32)
+    out = before.copy()
+    out[:1024, :1024] = expected
+    reference = Reference(expected=expected, bound=np.full(expected.shape, 1e-6))
+    assert compare(out, reference, before).ok
+    out[index] += 1
+    out[1029, 5] = out[700, 1099] = 0
+    verdict = compare(out, reference, before)
+    assert (verdict.bad, verdict.first_bad, verdict.stray) == (1, index, 2)
+    assert verdict.max_error == pytest.approx(1, abs=1e-5) and verdict.worst == pytest.approx(1e6, rel=1e-3)
+
+
 def test_a_zeroed_tile_of_a_large_result_is_found() -> None:
     """A global similarity score of 0.001 would let this pass."""
     expected = np.random.default_rng(0).standard_normal((1024, 1024)) * 30
