@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from harness.bench import Bench as Bench
-    from harness.bench import Measurement as Measurement
-    from harness.bench import build_all as build_all
     from harness.build import Cubin as Cubin
     from harness.build import compile_kernel as compile_kernel
+    from harness.builds import build_all as build_all
     from harness.cache import Cache as Cache
     from harness.catalog import kernel as kernel
     from harness.catalog import ladder as ladder
     from harness.errors import HarnessError as HarnessError
+    from harness.gemm import Gemm as Gemm
     from harness.launch import Launch as Launch
     from harness.launch import Operands as Operands
     from harness.launch import prepare as prepare
-    from harness.problem import Copy as Copy
-    from harness.problem import Gemm as Gemm
+    from harness.measure import Measurement as Measurement
     from harness.problem import Problem as Problem
+    from harness.problems import Copy as Copy
     from harness.sass import Sass as Sass
     from harness.sass import disassemble as disassemble
     from harness.spec import Kernel as Kernel
@@ -40,20 +40,20 @@ if TYPE_CHECKING:
 _HOME = {
     "Bench": "bench",
     "Cache": "cache",
-    "Copy": "problem",
+    "Copy": "problems",
     "Cubin": "build",
-    "Gemm": "problem",
+    "Gemm": "gemm",
     "HarnessError": "errors",
     "Kernel": "spec",
     "Launch": "launch",
-    "Measurement": "bench",
+    "Measurement": "measure",
     "Operands": "launch",
     "Problem": "problem",
     "Sass": "sass",
     "StopRule": "timing",
     "Variant": "spec",
     "Verdict": "verify",
-    "build_all": "bench",
+    "build_all": "builds",
     "compare": "verify",
     "compile_kernel": "build",
     "disassemble": "sass",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from harness.errors import UsageError
 
-_NAME = re.compile(r"sm_(\d{2,3})([af]?)\Z")
+_NAME = re.compile(r"sm_([0-9]{2,3})([af]?)\Z")
 _FIRST = {"": 0, "a": 90, "f": 100}  # the first architecture that has code of its own, or of its family
 DEFAULT = "sm_90a"  # where no GPU says otherwise: the architecture that the records come from
 

@@ -77,19 +77,23 @@ def _expand(part: str, text: str) -> Sequence[int | float]:
     if len(numbers) > 3:
         raise UsageError(f"cannot read the range {part!r} in {text!r}", hint=_FORMS)
     start, end, step = (*numbers, 1)[:3]
-    if step == 0 or (end - start) / step < 0:
+    if step == 0 or (end - start) * step < 0:
         raise UsageError(f"the range {part!r} in {text!r} is empty", hint="start:end:step, the end included")
-    count = math.floor((end - start) / step * (1 + 1e-12)) + 1
-    if count > _MAX_VALUES:
-        raise UsageError(f"the range {part!r} in {text!r} has {count} values; {_MAX_VALUES} at most")
+    try:
+        steps = (end - start) / step * (1 + 1e-12)
+    except OverflowError:
+        steps = math.inf
+    if not steps < _MAX_VALUES:
+        raise UsageError(f"the range {part!r} in {text!r} has more than {_MAX_VALUES} values")
+    count = math.floor(steps) + 1
     return [start + i * step for i in range(count)]
 
 
 def _number(s: str, text: str) -> int | float:
     try:
-        value = float(s)
+        value = float(s) if s.isascii() else math.nan
         if math.isfinite(value):
-            return int(s) if re.fullmatch(r"\s*[+-]?\d+\s*", s) else value
+            return int(s) if re.fullmatch(r"\s*[+-]?[0-9]+\s*", s) else value
     except (ValueError, OverflowError):
         pass
     raise UsageError(f"{s.strip()!r} in {text!r} is not a number", hint=_FORMS)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
+import os
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ from harness.cache import default as default_cache
 from harness.errors import BuildError, MissingDependency, UsageError
 from harness.spec import Variant
 
-FORMAT = "2"  # of a cache entry; part of its key
+_FILES = {"kernel.cubin", "compiled.ptx", "log.txt"}  # of a cache entry, beside the source
+FORMAT = "3"  # of a cache entry; part of its key
 # Both compilers keep a cache of their own, under the user's home. Code from there comes without ptxas's
 # report (seen with 13.0), so it is switched off: ours holds code and report together.
 NVRTC_OPTIONS = ("-lineinfo", "--std=c++17", "--ptxas-options=-v", "--no-cache")
@@ -87,17 +88,16 @@ def compile_kernel(variant: Variant, arch: str, cache: Cache | None = None) -> C
         *(part for path, data in _headers(kernel.path, kernel.source).items() for part in (str(path), data)),
     )
     entry = cache.get(key)
-    if entry is None:
+    if entry is None or not entry.keys() >= _FILES:
         translate = _nvrtc if kernel.language == "cuda" else _nvjitlink
         code, ptx, log = translate(variant, arch)
-        resources = _parse_report(log, kernel.entry, str(kernel.path))
         entry = {
             f"kernel{kernel.path.suffix}": source_text(variant).encode(),
             "kernel.cubin": code,
             "compiled.ptx": ptx,
             "log.txt": log.encode(),
-            "resources.json": json.dumps(asdict(resources)).encode(),
         }
+        _parse_report(log, kernel.entry, str(kernel.path))  # nothing enters the cache that has no report
         cache.put(key, entry)
     return Cubin(
         variant=variant,
@@ -105,7 +105,7 @@ def compile_kernel(variant: Variant, arch: str, cache: Cache | None = None) -> C
         code=entry["kernel.cubin"],
         ptx=entry["compiled.ptx"].decode(),
         log=_as_typed(entry["log.txt"].decode(), kernel.path),
-        resources=Resources(**json.loads(entry["resources.json"])),
+        resources=_parse_report(entry["log.txt"].decode(), kernel.entry, str(kernel.path)),
         compiler=compiler,
     )
 
@@ -126,9 +126,9 @@ def source_text(variant: Variant) -> str:
 def _absolute(path: Path) -> str:
     """What the compiler is told of a file, so that profilers find it and headers beside it are found first
     (NVRTC takes those of the working directory for a file without a folder). A quotation mark becomes an
-    apostrophe: NVRTC writes it into PTX as it is, which then does not assemble.
+    apostrophe and a line break a space: NVRTC writes them into PTX as they are, which then does not assemble.
     """
-    return str(path.resolve()).replace('"', "'")
+    return str(path.resolve()).replace('"', "'").replace("\n", " ")
 
 
 def _as_typed(log: str, path: Path) -> str:
@@ -175,10 +175,14 @@ def _headers(kernel: Path, source: str) -> dict[Path, bytes]:
     while todo:
         beside, text = todo.pop()
         for name in _INCLUDE.findall(text):
-            for header in ((beside / name).resolve(), (folder / name).resolve()):
-                if header not in found and header.is_file():
+            for header in (Path(os.path.realpath(beside / name)), Path(os.path.realpath(folder / name))):
+                try:
+                    if header in found or not header.is_file():
+                        continue
                     found[header] = header.read_bytes()
-                    todo.append((header.parent, found[header].decode(errors="replace")))
+                except (OSError, ValueError):
+                    continue  # a name that no file can have: the compiler will say so, if it reads it at all
+                todo.append((header.parent, found[header].decode(errors="replace")))
     return found
 
 

@@ -83,7 +83,7 @@ class Cache:
             if not isinstance(manifest, dict) or any(name != Path(name).name for name in manifest):
                 return None
             files = {name: (folder / name).read_bytes() for name in manifest}
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return None
         intact = all(hashlib.sha256(data).hexdigest() == manifest[name] for name, data in files.items())
         return files if files and intact else None

@@ -10,17 +10,18 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from harness.closing import Closing
 from harness.driver import Buffer, Context, Stream
 from harness.errors import HarnessError, MissingDependency
+from harness.gemm import Gemm
 from harness.launch import Launch, Operands
-from harness.problem import Gemm
 
 LABEL = "cuBLAS"
 MATH_MODE = "pedantic fp32 (no TF32)"
 _WORKSPACE = 32 << 20  # bytes; what cuBLAS's documentation recommends for Hopper
 
 
-class CuBlas:
+class CuBlas(Closing):
     """A cuBLAS handle in the current context. Raises MissingDependency where cuBLAS cannot be had."""
 
     def __init__(self, context: Context) -> None:
@@ -67,6 +68,7 @@ class CuBlas:
         try:
             return getattr(self._api, name)(*args)
         except self._api.cuBLASError as e:
+            self.context.synchronize()  # a fault, if that is what it is, is the driver's to name
             raise HarnessError(f"cublas.{name} failed: {e}") from None
         except RuntimeError as e:  # nvmath's way to say that the library or the driver is not there
             raise MissingDependency(f"cuBLAS cannot be loaded: {e}", hint=_INSTALL) from None
@@ -77,14 +79,8 @@ class CuBlas:
             self._call("destroy", handle)
         self._workspace.close()
 
-    def __enter__(self) -> CuBlas:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-_INSTALL = "pip install 'cuda-harness[cublas]'"
+_INSTALL = "pip install nvmath-python nvidia-cublas"
 
 
 def api() -> Any:

@@ -30,6 +30,7 @@ _COMPARE: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
 }
 _LONGEST = 1000  # characters: deeper nesting than any real block shape, shallower than Python's stack
 _MAX_SHIFT = 62
+_LARGEST = 2**63 - 1
 
 
 class ExprError(ValueError):
@@ -103,7 +104,10 @@ def _walk(node: ast.expr, values: Mapping[str, int]) -> int:
             a, b = _walk(left, values), _walk(right, values)
             if isinstance(op, ast.LShift | ast.RShift) and not 0 <= b <= _MAX_SHIFT:
                 raise ExprError(f"shift by {b}; 0 to {_MAX_SHIFT} is allowed")
-            return _BINARY[type(op)](a, b)
+            value = _BINARY[type(op)](a, b)
+            if abs(value) > _LARGEST:
+                raise ExprError("the value does not fit 64 bits")
+            return value
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -_walk(operand, values)
         case ast.UnaryOp(operand=operand):

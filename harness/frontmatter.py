@@ -8,19 +8,32 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import keyword
 import re
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from harness.errors import SpecError
+from harness.arch import Arch
+from harness.errors import SpecError, UsageError
 from harness.expr import Expr, ExprError
 
 OPEN, CLOSE = "/// kernel", "///"
 MAX_CONFIGS = 100_000  # a space larger than this is a mistake in the front matter, not a space
+# As macros these would change the language, or CUDA's own variables.
+_TAKEN = frozenset(keyword.kwlist) | frozenset(
+    re.findall(
+        r"\w+",
+        """alignas alignof asm auto bool case catch char const constexpr default delete do double enum
+        explicit extern float friend goto inline int long mutable namespace new noexcept nullptr operator
+        private
+        protected public register restrict short signed sizeof static struct switch template this throw
+        typedef typename union unsigned using virtual void volatile
+        threadIdx blockIdx blockDim gridDim warpSize x y z""",
+    )
+)
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
-_ARCH = re.compile(r"sm_\d+[af]?\Z")
 
 
 def read(source: str, path: Path) -> tuple[str, dict[str, Any]]:
@@ -73,6 +86,8 @@ class _Reader:
             line = first_line + int(at[1]) - 1 if at else first_line + len(self._lines)
             what = re.sub(r" \(at (line \d+, column \d+|end of document)\)", "", str(e))
             raise SpecError(f"front matter is not TOML: {what}", where=f"{path}:{line}") from None
+        except (ValueError, RecursionError) as e:  # thousands of digits, or of brackets
+            raise SpecError(f"front matter cannot be read: {e}", where=f"{path}:{first_line}") from None
         for key in self.table:
             if key not in KEYS:
                 self.fail(key, f"unknown key {key!r}", nearest(key, KEYS, "known keys:"))
@@ -99,9 +114,10 @@ class _Reader:
 
     def arch(self, key: str) -> str:
         value = self.text(key)
-        if not _ARCH.match(value):
-            self.fail(key, f"{key} = {value!r} is not an architecture", "such as sm_75, sm_80 or sm_90a")
-        return value
+        try:
+            return str(Arch.parse(value))
+        except UsageError as e:
+            self.fail(key, f"{key}: {e.what}", e.hint)
 
     def expr(self, key: str) -> Expr:
         return self._parse(key, self.table[key])
@@ -130,8 +146,10 @@ class _Reader:
         for name, listed in table.items():
             if name in KEYS:
                 self.fail(name, f"{name!r} stands under [params]", "move it above: [params] comes last")
-            if not _IDENTIFIER.match(name):
-                self.fail(name, f"parameter {name!r} is not a C identifier: it becomes a macro")
+            if not _IDENTIFIER.match(name) or name in _TAKEN or name.startswith("__"):
+                self.fail(name, f"parameter {name!r} cannot be a macro's name", "such as TILE or BM")
+            if name == self.table.get("entry"):
+                self.fail(name, f"parameter {name} is the kernel's own name: it becomes a macro")
             values = listed if isinstance(listed, list) else [listed]
             if not values or any(type(v) is not int for v in values):
                 self.fail(name, f"parameter {name} must be an integer or a list of integers, not {listed!r}")

@@ -6,23 +6,24 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.build import Cubin
+from harness.closing import Closing
 from harness.driver import Buffer, Context, Function, Module, Stream
 from harness.errors import OutOfMemory, SpecError, UsageError
 from harness.problem import Problem
+from harness.problems import blamed
 from harness.spec import Variant
 
 MAX_SETS = 512  # copies of the operands; tiny problems stay inside the L2 cache beyond this, and say so
 _MEMORY_SHARE = 0.5  # of the free device memory, at most, for copies beyond the first
 
 
-class Operands:
+class Operands(Closing):
     """Device copies (`sets`) of one problem's operands: the same data at different addresses.
 
     Launches that go round them find none of their inputs in the L2 cache once the copies together exceed
@@ -39,8 +40,9 @@ class Operands:
             )
         self.context, self.problem, self.seed = context, problem, seed
         try:
-            self.host = problem.inputs(seed)
-            self.reference = problem.reference(self.host)
+            with blamed(type(problem)):
+                self.host = problem.inputs(seed)
+                self.reference = problem.reference(self.host)
         except MemoryError:
             raise OutOfMemory(
                 f"{problem.label}: the inputs and their float64 reference do not fit in host memory",
@@ -62,20 +64,33 @@ class Operands:
 
     @property
     def bytes(self) -> int:
-        return len(self.buffers) * self.problem.buffer_bytes
+        """What a round of the sets touches, padding left out."""
+        return len(self.buffers) * self.problem.bytes
 
     @property
     def cold(self) -> bool:
         """Whether a round of the sets displaces at least twice the L2 cache."""
         return len(self.buffers) > 1 and self.bytes >= 2 * self.context.device.l2_bytes
 
-    def reset_output(self, stream: Stream) -> None:
-        """Every output as the problem made it: NaN, or the C that beta multiplies."""
+    def fill_output(self, stream: Stream, content: NDArray[Any] | None = None) -> None:
+        """Every output as `content`; None: as the problem made it, NaN or the C that beta multiplies."""
         name = self.problem.output
-        self.buffers[0][name].upload(self.host[name], stream)
+        self.buffers[0][name].upload(self.host[name] if content is None else content, stream)
         for copy in self.buffers[1:]:
             copy[name].copy_from(self.buffers[0][name], stream)
         stream.synchronize()
+
+    def damaged_inputs(self, stream: Stream) -> list[str]:
+        """Inputs that some launch has overwritten, in any set; they are put right again."""
+        damaged = []
+        for name in self.host.keys() - {self.problem.output}:
+            array = np.empty_like(self.host[name])
+            for copy in self.buffers:
+                copy[name].download(array, stream)
+                if array.tobytes() != self.host[name].tobytes():
+                    damaged.append(name)
+                    copy[name].upload(self.host[name], stream)
+        return sorted(set(damaged))
 
     def outputs(self, stream: Stream) -> Iterator[NDArray[Any]]:
         """The output of each set, downloaded one at a time into one host array that is reused."""
@@ -83,7 +98,6 @@ class Operands:
         array = np.empty_like(self.host[name])
         for copy in self.buffers:
             copy[name].download(array, stream)
-            stream.synchronize()
             yield array
 
     def close(self) -> None:
@@ -92,14 +106,8 @@ class Operands:
                 buffer.close()
         self.buffers.clear()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class Launch:
+class Launch(Closing):
     """What is timed: ``launch(stream)`` enqueues one run, on the next set of operands each time.
 
     `operands` are borrowed; `owned` (a module, a library handle) is closed with the launch.
@@ -133,14 +141,6 @@ class Launch:
         owned, self._owned = self._owned, None
         if owned is not None:
             owned.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def prepare(cubin: Cubin, operands: Operands) -> Launch:
@@ -189,7 +189,7 @@ def rotation_sets(context: Context, problem: Problem) -> int:
     """How many copies of the operands displace twice the L2 cache (NVIDIA's GEMM measurement guideline):
     at least two, at most MAX_SETS, and no more than half of the free memory holds.
     """
-    wanted = max(2, math.ceil(2 * context.device.l2_bytes / problem.buffer_bytes))
+    wanted = max(2, math.ceil(2 * context.device.l2_bytes / problem.bytes))
     free, _ = context.memory_info()
     fitting = int(free * _MEMORY_SHARE) // problem.buffer_bytes
     return max(1, min(wanted, MAX_SETS, fitting))

@@ -24,10 +24,12 @@ from typing import Any
 import tabulate as tabulate_module
 from tabulate import tabulate
 
-from harness.bench import Built, Measurement
-from harness.errors import HarnessError
+from harness.builds import Built
+from harness.errors import HarnessError, UsageError
+from harness.measure import Measurement
 
 SCHEMA = 1
+COUNTED = ("FFMA", "LDG", "LDG.128", "LDS", "LDS.64", "LDS.128", "STS", "BAR", "LDL", "STL")
 NO_GPU = "no GPU"  # what stands in a cell that only a GPU could fill
 
 Record = dict[str, Any]  # one flat row: JSON-ready, None where there is no value
@@ -37,7 +39,6 @@ Column = tuple[str, str, Callable[[Any], str]]  # key in the record, heading, ho
 def static_record(built: Built) -> Record:
     """What is known of a kernel without running it."""
     variant, resources, sass = built.variant, built.cubin.resources, built.sass
-    shared_loads = sass.count("LDS")
     return {
         "kernel": variant.kernel.name,
         "params": dict(variant.params),
@@ -50,18 +51,7 @@ def static_record(built: Built) -> Record:
         "shared": built.cubin.shared,
         "spills": resources.spill_stores + resources.spill_loads,
         "intensity": built.intensity,
-        "sass": {
-            "FFMA": sass.count("FFMA"),
-            "LDG": sass.count("LDG"),
-            "LDS": shared_loads,
-            "LDS.64": sass.count("LDS.64"),
-            "LDS.128": sass.count("LDS.128"),
-            "STS": sass.count("STS"),
-            "BAR": sass.count("BAR"),
-            "LDL": sass.count("LDL"),
-            "STL": sass.count("STL"),
-            "bytes": sass.code_bytes,
-        },
+        "sass": sass and {**{o: sass.count(o) for o in COUNTED}, "bytes": sass.code_bytes},
         "source_sha256": _sha256(variant.kernel.source.encode()),
         "cubin_sha256": built.cubin.sha256,
     }
@@ -76,7 +66,7 @@ def timed_record(row: Measurement, peak_fp32: float) -> Record:
     return {
         **static,
         "shape": row.problem.label,
-        "axes": asdict(row.problem),  # type: ignore[call-overload]
+        "axes": {name: getattr(row.problem, name, None) for name in row.problem.axes},
         "status": row.status,
         "detail": row.detail,
         "seconds": row.seconds,
@@ -88,7 +78,7 @@ def timed_record(row: Measurement, peak_fp32: float) -> Record:
         "vs_cublas": row.speedup,
         "vs_peak": row.flops_rate / peak_fp32 if row.flops_rate else None,
         "occupancy": row.occupancy,
-        "regime": "cold" if row.cold else "warm",
+        "regime": {True: "cold", False: "warm", None: None}[row.cold],
         "sets": row.sets,
         "bytes_touched": row.bytes_touched,
         "device": asdict(row.device) if row.device else None,
@@ -246,9 +236,9 @@ def document(kind: str, records: Sequence[Record], meta: Mapping[str, Any]) -> R
 
 
 def provenance(*, seed: int | None = None) -> Record:
-    """Command, time, versions and commit; nothing that names this machine or its user."""
+    """Command, time, versions and commit. No paths: folders are taken off the arguments."""
     return {
-        "argv": ["harness", *(Path(a).name if Path(a).is_absolute() else a for a in sys.argv[1:])],
+        "argv": ["harness", *(re.sub(r"(^|=)/.*/", r"\1", argument) for argument in sys.argv[1:])],
         "utc": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "seed": seed,
         "harness": _version("cuda-harness"),
@@ -261,20 +251,52 @@ def provenance(*, seed: int | None = None) -> Record:
 
 def write_json(path: Path, content: Record) -> None:
     """One record file, a line a row, so that raw samples stay out of the way; see `write_file`."""
+    if path.suffix in (".cu", ".ptx"):
+        raise UsageError("that is a kernel's name, not a record's", where=str(path), hint="--json r.json")
     head = json.dumps({**content, "rows": []}, indent=1, allow_nan=False)
     rows = ",\n".join("  " + json.dumps(row, allow_nan=False) for row in content["rows"])
     write_file(path, head.replace('"rows": []', f'"rows": [\n{rows}\n ]').encode() + b"\n")
 
 
+def check_writable(path: Path) -> None:
+    """Raises HarnessError where `write_file` would."""
+    path = _target(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as e:
+        raise HarnessError(f"cannot write: {e.strerror}", where=str(path)) from None
+
+
+def _target(path: Path) -> Path:
+    """What `path` leads to. Renaming over a device or a pipe would destroy it."""
+    real = Path(os.path.realpath(path))
+    if real.exists() and not real.is_file():
+        raise HarnessError("cannot write: not a regular file", where=str(path))
+    return real
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
 def write_file(path: Path, data: bytes) -> None:
-    """Whole or not at all: written beside `path` and renamed. Raises HarnessError where that fails."""
+    """Whole or not at all: written beside `path` (or what it links to) and renamed.
+
+    Raises HarnessError where that fails, and for a target that is a device or a pipe.
+    """
+    path = _target(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
-            Path(temporary).chmod(0o644)  # mkstemp makes it readable by its owner alone
+            mode = path.stat().st_mode if path.exists() else 0o666 & ~_umask()
+            Path(temporary).chmod(mode & 0o777)  # mkstemp makes it readable by its owner alone
             Path(temporary).replace(path)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)

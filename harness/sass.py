@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import tempfile
 from collections import Counter
@@ -20,6 +21,8 @@ from harness.errors import InspectError
 
 INSTRUCTION_BYTES = 16  # from Volta on
 _TIMEOUT = 120  # seconds; nvdisasm takes 0.2 to 0.4
+# nvdisasm writes the bytes of a non-ASCII file name as octal escapes, which JSON does not know.
+_ESCAPE = re.compile(rb"\\(?:([0-7]{3})|.)", re.DOTALL)
 _WIDTHS = ("256", "128", "64")
 
 
@@ -105,7 +108,7 @@ def disassemble_code(code: bytes, function: str, arch: str, cache: Cache, *, whe
     entry = cache.get(key)
     answer = entry["sass.json"] if entry else _run(tool, code, where)
     try:
-        document = json.loads(answer)
+        document = json.loads(_ESCAPE.sub(_byte, answer).decode(errors="replace"), strict=False)
         functions = {f["function-name"]: f["sass-instructions"] for f in document[1]}
     except (ValueError, KeyError, IndexError, TypeError) as e:
         raise InspectError(f"nvdisasm's answer cannot be read: {e!r}", where=where) from None
@@ -115,6 +118,10 @@ def disassemble_code(code: bytes, function: str, arch: str, cache: Cache, *, whe
         have = ", ".join(functions) or "none"
         raise InspectError(f"no function {function!r} in the cubin (functions: {have})", where=where)
     return Sass(function=function, arch=arch, instructions=_instructions(functions[function]))
+
+
+def _byte(escape: re.Match[bytes]) -> bytes:
+    return bytes([int(escape[1], 8)]) if escape[1] else escape[0]
 
 
 def _run(tool: Path, code: bytes, where: str) -> bytes:

@@ -172,13 +172,20 @@ def load(path: Path | str) -> Kernel:
     if path.suffix not in _SUFFIXES:
         raise UsageError("not a kernel file", where=str(path), hint="kernels end in .cu or .ptx")
     try:
-        source = path.read_text(encoding="utf-8")
+        if path.exists() and not path.is_file():
+            raise UsageError("cannot be read: not a regular file", where=str(path))
+        source = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise UsageError("no such file", where=str(path)) from None
-    except UnicodeDecodeError as e:
-        raise SpecError(f"not UTF-8 text (byte {e.start})", where=str(path)) from None
+    except ValueError as e:  # a name that no file can have
+        if isinstance(e, UnicodeDecodeError):
+            raise SpecError(f"not UTF-8 text (byte {e.start})", where=str(path)) from None
+        raise UsageError(f"cannot be read: {e}", where=repr(str(path))) from None
     except OSError as e:
         raise UsageError(f"cannot be read: {e.strerror}", where=str(path)) from None
+    if "\0" in source:
+        line = source[: source.index("\0")].count("\n") + 1
+        raise SpecError("a NUL byte, where compilers stop reading", where=f"{path}:{line}")
     return parse(source, path)
 
 

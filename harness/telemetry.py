@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from harness.closing import Closing
+
 # NVML's bits for "something holds the clock down"; idle and an application's own setting do not count.
 _THROTTLE = {
     0x04: "power cap",
@@ -29,7 +31,7 @@ class Reading:
     throttle: tuple[str, ...]
 
 
-class Telemetry:
+class Telemetry(Closing):
     """Readings of one GPU, found by UUID: an index means another card under CUDA_VISIBLE_DEVICES.
 
     Without NVML `read` returns None and `unavailable` says why.
@@ -45,17 +47,27 @@ class Telemetry:
             return
         try:
             pynvml.nvmlInit()
-            self._device = pynvml.nvmlDeviceGetHandleByUUID(uuid)
             self._nvml = pynvml
-            self.read()
+            self._device = pynvml.nvmlDeviceGetHandleByUUID(uuid)
         except pynvml.NVMLError as e:
-            self._nvml = None
             self.unavailable = f"NVML: {e}: clock and power are not recorded"
+            self.close()
+        else:
+            self.read()
 
     def read(self) -> Reading | None:
-        nvml = self._nvml
-        if nvml is None:
+        """Now. None where NVML cannot be had, or no longer answers; `unavailable` then says why."""
+        if self._nvml is None:
             return None
+        try:
+            return self._read()
+        except self._nvml.NVMLError as e:
+            self.unavailable = f"NVML: {e}: clock and power are not recorded"
+            self.close()
+            return None
+
+    def _read(self) -> Reading:
+        nvml = self._nvml
         reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._device)
         return Reading(
             sm_mhz=nvml.nvmlDeviceGetClockInfo(self._device, nvml.NVML_CLOCK_SM),
@@ -76,12 +88,6 @@ class Telemetry:
             with contextlib.suppress(self._nvml.NVMLError):
                 self._nvml.nvmlShutdown()
             self._nvml = None
-
-    def __enter__(self) -> Telemetry:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def summarize(readings: Sequence[Reading]) -> Reading | None:

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from harness.closing import Closing
 from harness.driver import Context, Event, Gate, Stream
 from harness.stats import Summary, summarize
 from harness.telemetry import Reading, Telemetry
@@ -22,6 +23,7 @@ _BATCH_SECONDS = 0.02
 # Launches and their events wait behind a gate in the driver's queue, about 1024 entries deep; a full queue
 # would block the host that is to open the gate.
 _BATCH_MOST = 100
+_WARMUP_MOST = 50_000  # runs; kernels of 2 us reach the warm-up's time before
 
 
 class Timer(Protocol):
@@ -37,8 +39,8 @@ class Timer(Protocol):
 @dataclass(frozen=True, kw_only=True)
 class StopRule:
     """Sampling ends when there are `min_samples`, `min_time` seconds of them and the noise (interquartile
-    range over median) is at most `max_noise`; after `timeout` seconds of GPU time or `max_samples` it ends
-    anyway.
+    range over median) is at most `max_noise`. With `timeout` seconds of samples the noise no longer matters,
+    with `max_samples` (or `min_samples`, if more) nothing does.
 
     The names are nvbench's options; its noise is a relative standard deviation, which outliers swell.
     """
@@ -53,7 +55,7 @@ class StopRule:
     def decide(self, times: Sequence[float]) -> str:
         """Why to stop now, in a few words; empty to go on."""
         total = math.fsum(times)
-        if len(times) >= self.max_samples:
+        if len(times) >= max(self.max_samples, self.min_samples):
             return "most samples"
         if len(times) >= self.min_samples:
             if total >= self.min_time and summarize(times).noise <= self.max_noise:
@@ -76,12 +78,11 @@ class Samples:
         return summarize(self.times)
 
 
-def sample(run: Run, timer: Timer, rule: StopRule, *, at_least: int = 1) -> Samples:
-    """Warm up, then take batches until `rule` says why to stop.
+def sample(run: Run, timer: Timer, rule: StopRule, *, typical: float, at_least: int = 1) -> Samples:
+    """Take batches until `rule` says why to stop; `typical` is about what one run takes (`warm_up`).
 
     `at_least` runs happen in any case, so that a launch which rotates its operands visits all of them.
     """
-    typical = _warm_up(run, timer, rule)
     seen = len(timer.readings)
     size = max(1, min(_BATCH_MOST, int(_BATCH_SECONDS / typical) if typical > 0 else _BATCH_MOST))
     times: list[float] = []
@@ -90,24 +91,24 @@ def sample(run: Run, timer: Timer, rule: StopRule, *, at_least: int = 1) -> Samp
     return Samples(times=tuple(times), stopped=stopped, readings=tuple(timer.readings[seen:]))
 
 
-def _warm_up(run: Run, timer: Timer, rule: StopRule) -> float:
-    """Run for `rule.warmup` seconds of GPU time, or `max_samples`; a typical time of one run."""
+def warm_up(run: Run, timer: Timer, rule: StopRule) -> float:
+    """Run for `rule.warmup` seconds of GPU time, or _WARMUP_MOST times; a typical time of one run."""
     spent, runs, count = 0.0, 0, 1
     while True:
         times = timer.batch(run, count)
         spent, runs = spent + math.fsum(times), runs + count
         typical = summarize(times).median
-        if spent >= rule.warmup or runs >= rule.max_samples or typical <= 0:
+        if spent >= rule.warmup or runs >= _WARMUP_MOST or typical <= 0:
             return typical
         count = max(1, min(_BATCH_MOST, math.ceil((rule.warmup - spent) / typical)))
 
 
-class EventTimer:
+class EventTimer(Closing):
     """A CUDA event before and after each run, all of a batch queued behind a gate.
 
     The gate opens when the whole batch is enqueued: the GPU then goes from event to kernel to event
     without waiting for the host, and launch latency stays out of the times. What remains is the cost of
-    the events themselves, about a microsecond.
+    the events themselves, a microsecond or two.
     """
 
     def __init__(self, context: Context, stream: Stream, telemetry: Telemetry) -> None:
@@ -128,17 +129,11 @@ class EventTimer:
                 start.record(stream)
                 run(stream)
                 end.record(stream)
-        reading = self._telemetry.read()  # while the batch runs: this is the clock that counts
-        if reading is not None:
+        reading = self._telemetry.read()  # the clock that counts is the one while the batch runs
+        if reading is not None and not events[-1][1].done:
             self.readings.append(reading)
         events[-1][1].synchronize()
         return [end.seconds_since(start) for start, end in events]
 
     def close(self) -> None:
         self._owned.close()
-
-    def __enter__(self) -> EventTimer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -16,9 +16,9 @@ _CHUNK = 1 << 17  # elements looked at together: their float64 temporaries stay 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """`worst` is the largest ``|error| / bound`` (1 is the limit, inf for NaN); `max_error` the largest
-    absolute error, in units of the output. `stray` counts elements outside the result that were written
-    (the padding of a leading dimension).
+    """`worst` is the largest ``|error| / bound`` (1 is the limit, inf for NaN), `rms` the same for the root
+    mean square of all errors; `max_error` is the largest absolute error, in units of the output. `stray`
+    counts elements outside the result that were written (the padding of a leading dimension).
     """
 
     ok: bool
@@ -26,6 +26,7 @@ class Verdict:
     bad: int
     stray: int
     worst: float
+    rms: float
     max_error: float
     first_bad: tuple[int, ...] | None = None
     got: float | None = None
@@ -34,6 +35,11 @@ class Verdict:
     def __str__(self) -> str:
         if self.ok:
             return f"ok: worst error {self.worst:.2f} of the bound, {self.max_error:.2e} absolute"
+        if self.rms > 1 and not self.bad:
+            return (
+                f"FAILED: each element within its bound, but the errors' root mean square is {self.rms:.3g} "
+                "times what float32 gives (reduced precision, such as TF32?)"
+            )
         if not self.bad:
             return f"FAILED: {self.stray} elements of the padding were written"
         index = ",".join(map(str, self.first_bad or ()))
@@ -51,7 +57,7 @@ def compare(output: NDArray[Any], reference: Reference, before: NDArray[Any] | N
     bitwise what it was in `before`.
     """
     shape = reference.expected.shape
-    bad, stray, worst, max_error = 0, 0, 0.0, 0.0
+    bad, stray, worst, max_error, squares = 0, 0, 0.0, 0.0, 0.0
     first: tuple[int, ...] | None = None
     rows = max(1, _CHUNK // max(1, math.prod(shape[1:])))
     for start in range(0, shape[0], rows):
@@ -66,6 +72,7 @@ def compare(output: NDArray[Any], reference: Reference, before: NDArray[Any] | N
             index = np.unravel_index(int(np.argmin(good)), good.shape)
             first = (start + int(index[0]), *map(int, index[1:]))
         bad += wrong
+        squares += float(np.sum(np.square(error)))
         max_error = max(max_error, _largest(error))
         with np.errstate(divide="ignore", invalid="ignore"):
             worst = max(worst, _largest(np.where(error == 0, 0.0, error / bound)))
@@ -73,12 +80,18 @@ def compare(output: NDArray[Any], reference: Reference, before: NDArray[Any] | N
             stray += _changed_outside(output[part], before[part], inside)
     if before is not None and len(output) > shape[0]:
         stray += _changed_outside(output[shape[0] :], before[shape[0] :], (slice(0, 0),))
+    elements = math.prod(shape)
+    rms = 0.0
+    if reference.rms_bound is not None:
+        rms = math.sqrt(squares / elements) / reference.rms_bound
+        rms = math.inf if math.isnan(rms) else rms
     return Verdict(
-        ok=bad == 0 and stray == 0,
-        elements=math.prod(shape),
+        ok=bad == 0 and stray == 0 and rms <= 1,
+        elements=elements,
         bad=bad,
         stray=stray,
         worst=worst,
+        rms=rms,
         max_error=max_error,
         first_bad=first,
         got=None if first is None else float(output[first]),

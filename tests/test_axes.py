@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from harness import axes
 from harness.errors import UsageError
-from harness.problem import Gemm
+from harness.gemm import Gemm
 
 
 @pytest.mark.parametrize(
@@ -28,8 +28,10 @@ def test_values(text: str, values: tuple[float, ...]) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["N", "N=", "=3", "N=x", "N=[1,]", "N=[1:2:3:4]", "N=[1:5:0]", "N=[5:1]", "N=nan", "N=inf", "N=1e999",
-     "N[pow2]=63", "N[pow2]=-1", "N[pow2]=1.5", "N=[1:99999999999]", "N=[[1]]", "N=0x10", "N=" + "9" * 5000],
+    ["N", "N=", "=3", "N=x", "N=[1,]", "N=[]", "N=[1:2:3:4]", "N=[1:5:0]", "N=[5:1]", "N=nan", "N=inf",
+     "N=1e999", "N[pow2]=63", "N[pow2]=-1", "N[pow2]=1.5", "N=[1:99999999999]", "N=[[1]]", "N=0x10",
+     "N=" + "9" * 5000, "N=٣", "N=[1e300:1e308:1e-308]", "alpha=[-1e308:1e308:1]",
+     "alpha=[0:1e308:1e-308]", "N=[1:2:1e-300]"],
 )  # fmt: skip
 def test_refused(text: str) -> None:
     with pytest.raises(UsageError):

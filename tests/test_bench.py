@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from typing import Any
 
 import fake_driver
 import fake_gemm
+import numpy as np
 import pytest
 
-from harness import bench, catalog, launch
-from harness.bench import Bench, Built, Measurement
+from harness import builds, catalog, launch, measure
+from harness.bench import Bench
+from harness.builds import Built
 from harness.cache import Cache
 from harness.driver import Context, Device, Stream
 from harness.errors import ContextLost, HarnessError, OutOfMemory, UsageError
+from harness.gemm import Gemm
 from harness.launch import Operands
-from harness.problem import Gemm
+from harness.measure import Measurement
+from harness.problems import Copy, resolve
 from harness.spec import Variant
 from harness.timing import StopRule
 
@@ -38,7 +43,7 @@ def context(fake: fake_driver.FakeDriver) -> Iterator[Context]:
 
 def built(cache: Cache, *names: str) -> list[Built]:
     variants = [catalog.find(name)[0].variant() for name in names]
-    return bench.build_all(variants, "sm_90a", cache, lambda _: None)[0]
+    return builds.build_all(variants, ["sm_90a"], cache, lambda _: None)[0]
 
 
 def rows(
@@ -55,7 +60,7 @@ def one(context: Context, cache: Cache, kernel: str = "tiled", **axes: Any) -> M
 
 def test_a_right_kernel_gets_a_time(context: Context, cache: Cache) -> None:
     row = one(context, cache)
-    assert row.status == bench.OK and row.before.ok and row.after.ok
+    assert row.status == measure.OK and row.before.ok and row.after.ok
     assert row.seconds == pytest.approx(1.5e-3)
     assert row.flops_rate == pytest.approx(2 * 32**3 / 1.5e-3)
     assert row.samples.stopped == "noise reached"
@@ -65,7 +70,7 @@ def test_a_right_kernel_gets_a_time(context: Context, cache: Cache) -> None:
 def test_a_wrong_kernel_gets_none(context: Context, cache: Cache, fake: Any, kernel: Any) -> None:
     fake.execute = kernel
     row = one(context, cache)
-    assert (row.status, row.samples, row.seconds, row.flops_rate) == (bench.FAILED, None, None, None)
+    assert (row.status, row.samples, row.seconds, row.flops_rate) == (measure.FAILED, None, None, None)
     assert row.failed and "first at [0,0]" in row.detail
 
 
@@ -74,32 +79,32 @@ def test_the_outputs_of_the_timed_runs_are_verified(context: Context, cache: Cac
     fake.execute = fake_gemm.WrongLater(good=100)
     row = one(context, cache)
     assert row.before.ok and not row.after.ok
-    assert (row.status, row.samples, row.after.first_bad) == (bench.FAILED, None, (31, 31))
+    assert (row.status, row.samples, row.after.first_bad) == (measure.FAILED, None, (31, 31))
 
 
 def test_accumulating_kernels_are_checked_afresh(context: Context, cache: Cache) -> None:
     """With beta the timed runs write something else each time; that is no failure."""
     row = one(context, cache, beta=0.5)
-    assert row.status == bench.OK and row.after.ok
+    assert row.status == measure.OK and row.after.ok
 
 
 def test_faster_than_the_hardware_is_refused(context: Context, cache: Cache, fake: Any) -> None:
     fake.milliseconds = 1e-7
     row = one(context, cache)
-    assert row.status == bench.IMPOSSIBLE and row.failed
+    assert row.status == measure.IMPOSSIBLE and row.failed
 
 
 def test_broken_kernels_are_never_timed(context: Context, cache: Cache, fake: Any) -> None:
     row = one(context, cache, "tiled_no_sync")  # the fake computes it right: the race did not show
-    assert (row.status, row.samples, row.failed) == (bench.UNEXPECTED, None, False)
+    assert (row.status, row.samples, row.failed) == (measure.UNEXPECTED, None, False)
     fake.execute = fake_gemm.zeros
     row = one(context, cache, "tiled_no_sync")
-    assert (row.status, row.samples, row.failed) == (bench.EXPECTED, None, False)
+    assert (row.status, row.samples, row.failed) == (measure.EXPECTED, None, False)
 
 
 def test_verify_only(context: Context, cache: Cache, fake: Any) -> None:
     (row,) = rows(context, built(cache, "tiled"), {"N": 16}, rule=None)
-    assert (row.status, row.samples, len(fake.launches)) == (bench.OK, None, 1)
+    assert (row.status, row.samples, len(fake.launches)) == (measure.OK, None, 1)
 
 
 def test_rows_come_by_size_then_kernel(context: Context, cache: Cache) -> None:
@@ -117,7 +122,7 @@ def test_grid_covers_ragged_output(context: Context, cache: Cache, fake: Any) ->
 def test_a_kernel_that_cannot_launch_leaves_the_others(context: Context, cache: Cache, fake: Any) -> None:
     fake.fail("cuLaunchKernelEx", 701)
     first, second = rows(context, built(cache, "coalesced", "tiled"), {"N": 16})
-    assert (first.status, second.status) == (bench.ERROR, bench.OK)
+    assert (first.status, second.status) == (measure.ERROR, measure.OK)
     assert "LAUNCH_OUT_OF_RESOURCES" in first.detail and first.failed
 
 
@@ -137,14 +142,97 @@ def test_a_fault_keeps_the_rows_before_it(context: Context, cache: Cache, fake: 
             built(cache, "tiled", "coalesced", "tiled_v4"), {Gemm: [{"N": 32}]}, lambda _: None
         ):
             seen.append(row)
-    assert 1 <= len(seen) < 3 and seen[0].status == bench.OK
+    assert seen[0].status == measure.OK and len(seen) in (2, 3)
+    assert seen[-1].status == measure.ERROR and "context is lost" in seen[-1].detail
     assert context.lost
 
 
 def test_out_of_memory_comes_before_any_allocation(context: Context, cache: Cache, fake: Any) -> None:
-    with pytest.raises(OutOfMemory, match="524288 needs 3072.00 GiB of device memory, 1.00 GiB is free"):
-        one(context, cache, N=2**19)
+    small, large = rows(context, built(cache, "tiled"), {"N": 16}, {"N": 2**19})
+    assert (small.status, large.status) == (measure.OK, measure.ERROR)  # the small row is kept
+    assert "524288 needs 3072.00 GiB of device memory, 1.00 GiB is free" in large.detail
     assert not any(kind == "memory" for kind, _ in fake.live)
+
+
+def test_a_kernel_that_stops_working_when_its_output_is_filled(
+    context: Context, cache: Cache, fake: Any
+) -> None:
+    """Right while it is verified and warmed up; then it sees no NaN and skips the work."""
+
+    def lazy(run: Any) -> None:
+        if np.isnan(fake_gemm.parameters(run)[2]).any():
+            fake_gemm.gemm(run)
+
+    fake.execute = lazy
+    row = one(context, cache)
+    assert (row.status, row.samples) == (measure.FAILED, None) and "1e+30 instead" in row.detail
+
+
+def test_a_kernel_that_overwrites_its_input_is_the_one_that_fails(
+    context: Context, cache: Cache, fake: Any
+) -> None:
+    def vandal(run: Any) -> None:
+        fake_gemm.gemm(run)
+        if run.block == (32, 32, 1):  # 02_coalesced
+            fake_gemm.parameters(run)[0][0, 0] = 7
+
+    fake.execute = vandal
+    first, second = rows(context, built(cache, "coalesced", "tiled"), {"N": 16})
+    assert first.status == measure.FAILED and "overwrote its input A" in first.detail
+    assert second.status == measure.OK
+
+
+def test_a_bandwidth_above_the_cards_is_refused(context: Context, cache: Cache, fake: Any) -> None:
+    fake.functions["copy"] = (8, 8, 8)
+
+    def copy(run: Any) -> None:
+        source, target, n = (int.from_bytes(a, "little") for a in run.args)
+        ctypes.memmove(target, source, 4 * n)
+
+    fake.execute, fake.milliseconds = copy, 0.02
+    with Bench(context, rule=RULE) as session:
+        (row,) = session.rows(built(cache, "copy"), {Copy: [{"N": 2**25}]}, lambda _: None)
+    assert (row.status, row.samples) == (measure.IMPOSSIBLE, None) and "above this card's peak" in row.detail
+
+
+def test_padding_does_not_make_a_cold_measurement(context: Context, cache: Cache) -> None:
+    """Two sets of 120 MB of which a few kilobytes are ever touched."""
+    row = one(context, cache, N=16, lda=10**6)
+    assert row.cold is False and row.bytes_touched < 2**20
+
+
+def test_users_problems_are_verified(
+    context: Context, cache: Cache, fake: Any, tmp_path: Any, kernel_file: Any
+) -> None:
+    """Each call of `resolve` must give the same class, or no row would belong to any problem."""
+    (tmp_path / "mine.py").write_text(
+        "from __future__ import annotations\n"
+        "from dataclasses import dataclass\n"
+        "from harness.gemm import Gemm\n"
+        "@dataclass(frozen=True, kw_only=True)\n"
+        "class Mine(Gemm):\n"
+        "    def reference(self, inputs):\n"
+        "        if self.N == 24: raise ValueError('not this one')\n"
+        "        return super().reference(inputs)\n"
+    )
+    variant = catalog.kernel(str(kernel_file(extra='problem = "mine.py:Mine"'))).variant()
+    kernels, _ = builds.build_all([variant], ["sm_90a"], cache, lambda _: None)
+    cls = resolve(variant.kernel)
+    with Bench(context, rule=None) as session:
+        right, broken = session.rows(kernels, {cls: [{"N": 16}, {"N": 24}]}, lambda _: None)
+    assert right.status == measure.OK
+    assert broken.status == measure.ERROR and "problem Mine: ValueError: not this one" in broken.detail
+
+
+def test_closing_never_hides_the_users_error(context: Context, fake: Any) -> None:
+    with (
+        pytest.raises(ValueError, match="mine") as caught,
+        Stream(context) as stream,
+        Operands(context, Gemm(M=8, N=8, K=8), stream, seed=1, sets=1),
+    ):
+        fake.fail("cuMemFree", 1)
+        raise ValueError("mine")
+    assert "closing the Operands failed too" in caught.value.__notes__[0]
 
 
 def test_inputs_that_the_host_cannot_hold(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +250,7 @@ def test_a_grid_too_large_is_named(cache: Cache) -> None:
 def test_no_inputs_are_made_for_a_grid_that_cannot_be(context: Context, cache: Cache, fake: Any) -> None:
     """A hundred million rows would take minutes to fill before the launch is refused."""
     row = one(context, cache, M=10**8)
-    assert row.status == bench.ERROR and row.failed and "grid of" in row.detail
+    assert row.status == measure.ERROR and row.failed and "grid of" in row.detail
     assert "cuMemAlloc" not in fake.names() and not fake.launches
 
 
@@ -181,13 +269,13 @@ def test_sets_hold_the_same_data_elsewhere(context: Context, fake: Any, cache: C
     ):
         (kernel,) = built(cache, "tiled")
         with launch.prepare(kernel.cubin, operands) as run:
-            verdict = bench.check(run, stream, sets=3)
+            verdict = measure.check(run, stream, sets=3)
             assert verdict.ok and run.sets == 3
         outputs = {bytes(launch_.args[2]) for launch_ in fake.launches}
         assert len(outputs) == 3
         assert not operands.cold  # far too small to displace a cache
-        operands.reset_output(stream)
-        assert not bench.worst(operands, stream).ok  # poisoned again, all of them
+        operands.fill_output(stream)
+        assert all(np.isnan(out).all() for out in operands.outputs(stream))  # poisoned again, all of them
 
 
 def test_nothing_stays_allocated(cache: Cache, fake: Any) -> None:
@@ -203,7 +291,7 @@ def test_build_failures_are_skips_with_a_reason(cache: Cache, kernel_file: Any) 
     high = catalog.find(str(kernel_file("high.cu", extra='min_arch = "sm_100a"')))[0].variant()
 
     def build(*variants: Variant) -> Any:
-        return bench.build_all(variants, "sm_90a", cache, lambda _: None)
+        return builds.build_all(variants, ["sm_90a"], cache, lambda _: None)
 
     done, skipped = build(bad, good, high)
     assert [b.variant for b in done] == [good]

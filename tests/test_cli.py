@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import fake_gemm
 import pytest
 from click.testing import CliRunner, Result
 
+from harness import tools
 from harness.cli import main
 from harness.driver import api
 from harness.errors import NoDriver
@@ -183,6 +186,70 @@ def test_json_is_whole_or_not_there(tmp_path: Path) -> None:
     assert result.exit_code == 1 and "cannot write" in result.stderr
 
 
+@pytest.mark.usefixtures("no_gpu")
+def test_json_never_replaces_a_device_a_link_or_a_kernel(tmp_path: Path, kernel_file: Any) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    result = harness("bench", "tiled", "--json", str(tmp_path / "pipe"))
+    assert result.exit_code == 1 and "not a regular file" in result.stderr
+    assert (tmp_path / "pipe").is_fifo()
+    (tmp_path / "real.json").write_text("old")
+    (tmp_path / "real.json").chmod(0o600)
+    (tmp_path / "link.json").symlink_to("real.json")
+    assert harness("bench", "tiled", "--json", str(tmp_path / "link.json")).exit_code == 0
+    assert (tmp_path / "link.json").is_symlink() and "schema" in (tmp_path / "real.json").read_text()
+    assert (tmp_path / "real.json").stat().st_mode & 0o777 == 0o600
+    kernel = kernel_file()
+    before = kernel.read_text()
+    assert harness("sass", str(kernel), "--json", str(kernel)).exit_code == 2
+    assert kernel.read_text() == before
+
+
+def test_build_refuses_to_export_two_kernels_under_one_name(tmp_path: Path, kernel_file: Any) -> None:
+    (tmp_path / "other").mkdir()
+    one, two = kernel_file("k.cu"), tmp_path / "other" / "k.cu"
+    two.write_text(one.read_text())
+    result = harness("build", str(one), str(two), "-o", str(tmp_path / "out"))
+    assert result.exit_code == 2 and "share a name" in result.stderr and not (tmp_path / "out").exists()
+
+
+def test_some_kernels_fail(kernel_file: Any) -> None:
+    """Those that compile are shown, and the exit code says that not all did."""
+    bad = str(kernel_file("bad.cu", body="int x = ;"))
+    for verb in ("build", "sass"):
+        result = harness(verb, "tiled", bad)
+        assert result.exit_code == 1
+        assert "03_tiled" in result.stdout and "skipped bad TILE=16, sm_90a" in result.stderr
+    new = str(kernel_file("new.cu", extra='min_arch = "sm_90"'))
+    result = harness("sass", new, "--arch", "sm_75,sm_90")
+    assert result.exit_code == 0 and "skipped new TILE=16, sm_75" in result.stderr
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_bench_without_nvdisasm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only its own column is lost."""
+    monkeypatch.setattr(tools, "find", lambda _name: None)
+    result = harness("bench", "tiled")
+    assert result.exit_code == 0 and "03_tiled" in result.stdout and "LDS.128" not in result.stdout
+    assert "pip install 'nvidia-cuda-nvdisasm" in harness("sass", "tiled").stderr
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_closed_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    from harness.cli import options
+
+    monkeypatch.setattr(sys, "stderr", None)
+    with options.progress(3) as step:
+        step("goes nowhere, and does not fail")
+
+
+@pytest.mark.parametrize(
+    "args", [["--seed", "-1"], ["--min-time", "nan"], ["--timeout", "inf"], ["--max-noise", "-1"]]
+)
+@pytest.mark.usefixtures("no_gpu")
+def test_numbers_that_make_no_sense(args: list[str]) -> None:
+    assert harness("bench", "tiled", *args).exit_code == 2
+
+
 # ---- with a fake GPU -------------------------------------------------------------------------------
 
 
@@ -205,6 +272,8 @@ def test_bench(fake: Any, tmp_path: Path) -> None:
 def test_bench_csv_is_one_table_of_plain_numbers(fake: Any) -> None:
     result = harness("bench", "tiled", "-a", "N=16", "--csv", *FAST)
     (row,) = csv.DictReader(io.StringIO(result.stdout))
+    broken = harness("bench", "tiled_no_sync", "-a", "N=16", "--csv", *FAST)
+    assert len(broken.stdout.splitlines()) == 2 and "05_tiled_no_sync" in broken.stderr
     assert (
         float(row["seconds"]) == pytest.approx(1.5e-3) and row["status"] == "ok" and row["block"] == "16x16x1"
     )
@@ -248,18 +317,21 @@ def test_a_fault_shows_the_rows_before_it_and_fails(fake: Any, tmp_path: Path) -
     result = harness("bench", "coalesced", "tiled", "tiled_v4", "-a", "N=16", "--json", str(path), *FAST)
     assert result.exit_code == 1
     assert "03_tiled" in result.stdout and "context is lost" in result.stderr
-    assert [r["status"] for r in json.loads(path.read_text())["rows"]] == ["ok", "ok"]
+    content = json.loads(path.read_text())
+    assert [r["status"] for r in content["rows"]] == ["ok", "ok", "error"]  # the culprit is named
+    assert "context is lost" in content["rows"][2]["detail"] and "context is lost" in content["meta"]["ended"]
 
 
 def test_absurd_sizes_end_before_any_launch(fake: Any) -> None:
     result = harness("bench", "tiled", "-a", "N=1000000")
-    assert result.exit_code == 1 and "GiB of device memory" in result.stderr
+    assert result.exit_code == 1 and "GiB of device memory" in result.stdout
     assert not fake.launches
 
 
 def test_unknown_gpu(fake: Any) -> None:
     result = harness("verify", "tiled", "-d", "7")
-    assert result.exit_code == 1 and "no GPU matches '7'" in result.stderr
+    assert result.exit_code == 2 and "no GPU matches '7'" in result.stderr
+    assert harness("bench", "tiled", "-d", "").exit_code == 2  # not "no GPU", which would be exit 0
 
 
 def test_missing_cublas_is_said(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,3 +340,38 @@ def test_missing_cublas_is_said(fake: Any, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "nvmath.bindings", None)
     result = harness("bench", "tiled", "-a", "N=16", *FAST)
     assert result.exit_code == 0 and "nvmath-python is not installed: no cuBLAS baseline" in result.stdout
+
+
+def test_ctrl_c_keeps_what_was_measured(fake: Any, tmp_path: Path) -> None:
+    def interrupt(run: Any) -> None:
+        if run.block == (256, 1, 1):  # 08_tiled_v4
+            raise KeyboardInterrupt
+        fake_gemm.gemm(run)
+
+    fake.execute = interrupt
+    path = tmp_path / "r.json"
+    result = harness("bench", "tiled", "tiled_v4", "-a", "N=16", "--json", str(path), *FAST)
+    assert result.exit_code == 1 and "interrupted" in result.stderr and "03_tiled" in result.stdout
+    content = json.loads(path.read_text())
+    assert [r["kernel"] for r in content["rows"]] == ["03_tiled"] and "interrupted" in content["meta"][
+        "ended"
+    ]
+    result = harness("verify", "tiled", "tiled_v4", "-a", "N=16")
+    assert result.exit_code == 1 and "03_tiled" in result.stdout
+
+
+def test_the_record_says_what_is_missing_from_it(fake: Any, tmp_path: Path, kernel_file: Any) -> None:
+    path = tmp_path / "r.json"
+    bad = str(kernel_file("bad.cu", body="int x = ;"))
+    assert harness("bench", "tiled", bad, "-a", "N=16", "--json", str(path), *FAST).exit_code == 1
+    meta = json.loads(path.read_text())["meta"]
+    assert meta["ended"] == "complete" and meta["skipped"][0].startswith("bad TILE=16, sm_90a")
+
+
+def test_records_hold_no_folders(fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "r.json"
+    args = ["bench", "tiled", "-a", "N=16", f"--json={path}", *FAST]
+    monkeypatch.setattr(sys, "argv", ["harness", *args, str(tmp_path)])
+    assert harness(*args).exit_code == 0
+    assert str(tmp_path.parent) not in path.read_text()
+    assert "--json=r.json" in json.loads(path.read_text())["meta"]["argv"]

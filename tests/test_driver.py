@@ -240,7 +240,7 @@ def test_device_selection(fake: FakeDriver, selector: int | str):
 @pytest.mark.parametrize("selector", [2, -1, "2", "-1", "GPU-ff", "GPU-", "", "nonsense"])
 def test_unknown_device_lists_what_is_there(fake: FakeDriver, selector: int | str):
     fake.devices = 2
-    with pytest.raises(NoDevice) as caught:
+    with pytest.raises(UsageError) as caught:
         Device.open(selector)
     assert "GPU-a0000000" in caught.value.hint and "GPU-a1000000" in caught.value.hint
 

@@ -56,7 +56,9 @@ def test_division_says_what_to_use() -> None:
         Expr.parse("BM / 2")
 
 
-@pytest.mark.parametrize("text", ["1 // N", "1 % N", "1 << -1", "1 << 99999999999", "M"])
+@pytest.mark.parametrize(
+    "text", ["1 // N", "1 % N", "1 << -1", "1 << 99999999999", "M", "(9 << 60) * 9", "9 << 62"]
+)
 def test_no_value(text: str) -> None:
     with pytest.raises(ExprError):
         Expr.parse(text)({"N": 0})

@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import bench, catalog, cublas, launch
+from harness import builds, catalog, cublas, launch, measure
 from harness.arch import Arch
 from harness.bench import Bench
 from harness.cache import Cache
 from harness.driver import Context, Stream
 from harness.errors import MissingDependency, OutOfMemory
+from harness.gemm import Gemm
 from harness.launch import Operands
-from harness.problem import Copy, Gemm, resolve
+from harness.problems import Copy, resolve
 from harness.spec import Kernel
 from harness.timing import StopRule
 
@@ -43,28 +44,30 @@ def arch(gpu: Context) -> str:
 
 @pytest.mark.parametrize("kernel", CORRECT, ids=lambda k: k.name)
 def test_every_rung_on_every_shape(gpu: Context, cache: Cache, kernel: Kernel) -> None:
-    built, _ = bench.build_all(list(kernel.variants()), arch(gpu), cache, lambda _: None)
+    built, _ = builds.build_all(list(kernel.variants()), [arch(gpu)], cache, lambda _: None)
     with Bench(gpu, rule=None) as session:
         rows = list(session.rows(built, {Gemm: SHAPES}, lambda _: None))
     assert len(rows) == len(built) * len(SHAPES)
-    assert not [f"{r.label} {r.problem.label}: {r.detail}" for r in rows if r.status != bench.OK]
+    assert not [f"{r.label} {r.problem.label}: {r.detail}" for r in rows if r.status != measure.OK]
 
 
 def test_copy(gpu: Context, cache: Cache) -> None:
     kernel = catalog.kernel("copy")
-    built, _ = bench.build_all(list(kernel.variants()), arch(gpu), cache, lambda _: None)
+    built, _ = builds.build_all(list(kernel.variants()), [arch(gpu)], cache, lambda _: None)
     points = [{"N": n} for n in (1, 3, 4, 4095, 4096, 4097, 1 << 20)]
     with Bench(gpu, rule=None) as session:
         rows = list(session.rows(built, {Copy: points}, lambda _: None))
-    assert {r.status for r in rows} == {bench.OK}
+    assert {r.status for r in rows} == {measure.OK}
 
 
 def test_the_race_is_seen(gpu: Context, cache: Cache) -> None:
     """The check's positive control: a kernel that is wrong on hardware does not pass, nor get a time."""
-    built, _ = bench.build_all([catalog.kernel("tiled_no_sync").variant()], arch(gpu), cache, lambda _: None)
+    built, _ = builds.build_all(
+        [catalog.kernel("tiled_no_sync").variant()], [arch(gpu)], cache, lambda _: None
+    )
     with Bench(gpu, rule=StopRule()) as session:
         (row,) = session.rows(built, {Gemm: [{"N": 1024}]}, lambda _: None)
-    assert (row.status, row.samples) == (bench.EXPECTED, None)
+    assert (row.status, row.samples) == (measure.EXPECTED, None)
     assert row.before is not None and row.before.bad > 1000
 
 
@@ -75,15 +78,15 @@ def test_cublas_agrees_and_is_not_tf32(gpu: Context) -> None:
     except MissingDependency as e:
         pytest.skip(e.what)
     with baseline, Stream(gpu) as stream, Operands(gpu, problem, stream, seed=1, sets=2) as operands:
-        verdict = bench.check(baseline.prepare(problem, operands), stream, sets=2)
+        verdict = measure.check(baseline.prepare(problem, operands), stream, sets=2)
     assert verdict.ok and verdict.worst < 0.5
 
 
 def test_a_timed_row(gpu: Context, cache: Cache) -> None:
-    built, _ = bench.build_all([catalog.kernel("tiled").variant()], arch(gpu), cache, lambda _: None)
+    built, _ = builds.build_all([catalog.kernel("tiled").variant()], [arch(gpu)], cache, lambda _: None)
     with Bench(gpu, rule=StopRule()) as session:
         small, large = session.rows(built, {Gemm: [{"N": 512}, {"N": 1024}]}, lambda _: None)
-    assert small.status == large.status == bench.OK
+    assert small.status == large.status == measure.OK
     assert small.cold and small.sets > 2
     assert 6 < large.seconds / small.seconds < 10  # eight times the work
     assert small.occupancy == 1.0
@@ -97,7 +100,7 @@ def test_absurd_size_fails_before_any_allocation(gpu: Context, cache: Cache) -> 
 
 
 def test_nothing_leaks(gpu: Context, cache: Cache) -> None:
-    built, _ = bench.build_all([k.variant() for k in CORRECT], arch(gpu), cache, lambda _: None)
+    built, _ = builds.build_all([k.variant() for k in CORRECT], [arch(gpu)], cache, lambda _: None)
 
     def once() -> None:
         with Bench(gpu, rule=None) as session:
@@ -120,9 +123,9 @@ def test_more_than_2_31_elements(gpu: Context, cache: Cache) -> None:
     assert problem.M * problem.lda > 2**31
     with Stream(gpu) as stream, Operands(gpu, problem, stream, seed=1, sets=1) as operands:
         for kernel in CORRECT:
-            built, _ = bench.build_all([kernel.variant()], arch(gpu), cache, lambda _: None)
+            built, _ = builds.build_all([kernel.variant()], [arch(gpu)], cache, lambda _: None)
             with launch.prepare(built[0].cubin, operands) as run:
-                operands.reset_output(stream)
+                operands.fill_output(stream)
                 run(stream)
                 (output,) = operands.outputs(stream)
             got = output[:, :8].astype(np.float64)

@@ -4,9 +4,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import problem, spec
+from harness import problems, spec
 from harness.errors import SpecError, UsageError
-from harness.problem import Copy, Gemm
+from harness.gemm import Gemm
+from harness.problems import Copy
 from harness.verify import compare
 
 
@@ -34,19 +35,20 @@ def test_a_float32_product_keeps_the_bound(axes: dict[str, float]) -> None:
     inputs = p.inputs(7)
     verdict = compare(fp32_product(p, inputs), p.reference(inputs), inputs["C"])
     assert verdict.ok, verdict
-    assert verdict.worst < 0.6  # and not by a hair
+    assert verdict.worst < 0.6 and verdict.rms < 0.6  # and not by a hair
 
 
 def test_positive_inputs_keep_the_bound() -> None:
     """No cancellation: partial sums grow, and with them the rounding errors."""
     p = Gemm(M=32, N=32, K=8192)
     inputs = {k: np.abs(v) if k != "C" else v for k, v in p.inputs(3).items()}
-    assert compare(fp32_product(p, inputs), p.reference(inputs)).worst < 0.6
+    verdict = compare(fp32_product(p, inputs), p.reference(inputs))
+    assert verdict.ok and verdict.worst < 0.6 and verdict.rms < 0.6
 
 
-@pytest.mark.parametrize("k", [64, 1024, 4096])
+@pytest.mark.parametrize("k", [64, 1024, 4096, 65536])
 def test_tf32_inputs_break_the_bound(k: int) -> None:
-    p = Gemm(M=256, N=256, K=k)
+    p = Gemm(M=64, N=64, K=k)
     inputs = p.inputs(5)
     rounded = tf32(inputs["A"]).astype(np.float64) @ tf32(inputs["B"]).astype(np.float64)
     assert not compare(rounded.astype(np.float32), p.reference(inputs)).ok
@@ -139,13 +141,8 @@ def test_copy_is_exact() -> None:
     assert (p.flops, p.bytes) == (0, 8000)
 
 
-def test_members_are_those_of_the_protocol() -> None:
-    own = {n for n in vars(problem.Problem) if not n.startswith("_")} | set(problem.Problem.__annotations__)
-    assert own == set(problem.MEMBERS)
-
-
 USER = """
-from harness.problem import Copy
+from harness.problems import Copy
 class Twice(Copy):
     pass
 class Half:
@@ -159,7 +156,7 @@ class Half:
         ("gem", "no problem 'gem'"),
         ("no.py:Twice", "not there"),
         ("mine.py:Nope", "cannot be loaded"),
-        ("mine.py:Half", "lacks bench_axes"),
+        ("mine.py:Half", "lacks accumulates, arguments, bench_axes"),
         ("bad.py:X", "SyntaxError"),
     ],
 )
@@ -167,10 +164,10 @@ def test_user_problem_refused(tmp_path: Path, kernel_file: Any, name: str, messa
     (tmp_path / "mine.py").write_text(USER)
     (tmp_path / "bad.py").write_text("def")
     with pytest.raises(SpecError, match=message):
-        problem.resolve(spec.load(kernel_file(extra=f'problem = "{name}"')))
+        problems.resolve(spec.load(kernel_file(extra=f'problem = "{name}"')))
 
 
 def test_user_problem(tmp_path: Path, kernel_file: Any) -> None:
     (tmp_path / "mine.py").write_text(USER)
-    cls = problem.resolve(spec.load(kernel_file(extra='problem = "mine.py:Twice"')))
+    cls = problems.resolve(spec.load(kernel_file(extra='problem = "mine.py:Twice"')))
     assert cls.__name__ == "Twice" and cls.from_axes({"N": 5}).bytes == 40

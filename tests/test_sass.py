@@ -399,3 +399,13 @@ def test_another_nvdisasm_is_asked_again(
     monkeypatch.setattr(tools, "find", lambda _name: tool)
     with pytest.raises(InspectError, match=r"newer|cannot be run"):
         disassemble(cubin, Cache(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("folder", ["jürgen", "日本", "back\\slash", 'quo"te', "new\nline"])
+def test_any_folder_name(tmp_path: Path, kernel_file: Any, folder: str) -> None:
+    """nvdisasm writes the folder into its answer, in its own way of escaping."""
+    path = tmp_path / folder / "k.cu"
+    path.parent.mkdir()
+    path.write_text(kernel_file().read_text())
+    code = disassemble(compile_kernel(spec.load(path).variant(), "sm_80", NO_CACHE), NO_CACHE)
+    assert 17 in {i.line for i in code.select("FFMA")}  # the loop

@@ -1,3 +1,4 @@
+import os
 import re
 from pathlib import Path
 
@@ -89,7 +90,7 @@ def test_block_too_large() -> None:
         (
             'entry    = "matmul"',
             'entry = "matmul"\n// min_arch = "90"',
-            "a/k.cu:6: min_arch = '90' is not an arch",
+            "a/k.cu:6: min_arch: '90' is not an arch",
         ),
         ('["BM", "BN"]', '["BM", "BK"]', "a/k.cu:7: tile uses BK.*\n.*parameters: BM, BN"),
         ('["BM", "BN"]', '["BM", "BN", 1, 2]', "takes 1 to 3 expressions, not 4"),
@@ -102,7 +103,7 @@ def test_block_too_large() -> None:
         ("BM = [128, 64]", "BM = [128, 1.5]", "parameter BM must be"),
         ("BM = [128, 64]", "BM = [true]", "parameter BM must be"),
         ("BM = [128, 64]", "BM = [64, 64]", "lists a value twice"),
-        ("BM = [128, 64]", '"B-M" = [64]', "'B-M' is not a C identifier"),
+        ("BM = [128, 64]", '"B-M" = [64]', "'B-M' cannot be a macro"),
         (
             "// [params]\n",
             '// [params]\n// min_arch = "sm_90"\n',
@@ -137,6 +138,16 @@ def test_unreadable_files(tmp_path: Path) -> None:
     (tmp_path / "b.cu").write_bytes(b"// \xff\xfe")
     with pytest.raises(SpecError, match="UTF-8"):
         spec.load(tmp_path / "b.cu")
+    os.mkfifo(tmp_path / "f.cu")
+    with pytest.raises(UsageError, match="not a regular file"):
+        spec.load(tmp_path / "f.cu")
+    with pytest.raises(UsageError, match="cannot be read"):
+        spec.load("a\0b.cu")
+    (tmp_path / "n.cu").write_text(GOOD + "more\n\0 code")
+    with pytest.raises(SpecError, match=r"n.cu:20: a NUL byte"):
+        spec.load(tmp_path / "n.cu")
+    (tmp_path / "bom.cu").write_text(GOOD, encoding="utf-8-sig")
+    assert spec.load(tmp_path / "bom.cu").title == "Title of the rung"
     (tmp_path / "e.cu").write_text("")
     with pytest.raises(SpecError, match="no front matter"):
         spec.load(tmp_path / "e.cu")

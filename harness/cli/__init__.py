@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import sys
 import warnings
@@ -34,6 +35,11 @@ class Verbs(click.Group):
             except HarnessError as e:
                 click.echo(f"error: {e}", err=True)
                 ctx.exit(e.exit_code)
+            except OSError as e:
+                if e.errno not in (errno.ENOSPC, errno.EIO):
+                    raise
+                click.echo(f"error: cannot write the output: {e.strerror}", err=True)
+                ctx.exit(1)
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})

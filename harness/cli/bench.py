@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -13,10 +14,24 @@ from harness.cli import options
 from harness.errors import ContextLost, HarnessError, MissingDependency, NoGpu
 
 if TYPE_CHECKING:
-    from harness.bench import Bench, Measurement
+    from harness.bench import Bench
     from harness.driver import Device
+    from harness.measure import Measurement
     from harness.report import Record
     from harness.timing import StopRule
+
+
+class _Finite(click.FloatRange):
+    """click lets NaN and infinity through its ranges."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return number
+
+
+_SECONDS = _Finite(min=0)
 
 
 @click.command(name="bench")
@@ -28,12 +43,16 @@ if TYPE_CHECKING:
 @options.arch
 @options.seed
 @click.option("--min-samples", default=10, show_default=True, type=click.IntRange(min=1), help="Of each row.")
+@click.option("--min-time", default=0.2, show_default=True, type=_SECONDS, help="Seconds of samples.")
 @click.option(
-    "--min-time", default=0.2, show_default=True, type=click.FloatRange(min=0), help="Seconds of samples."
+    "--max-noise", default=0.5, show_default=True, type=_SECONDS, help="Percent; sampling goes on above it."
 )
-@click.option("--max-noise", default=0.5, show_default=True, help="Percent; sampling goes on above it.")
 @click.option(
-    "--timeout", default=2.0, show_default=True, help="Seconds of samples after which to stop anyway."
+    "--timeout",
+    default=2.0,
+    show_default=True,
+    type=_SECONDS,
+    help="Seconds of samples after which noise no longer matters.",
 )
 @options.require_gpu
 @options.markdown
@@ -60,7 +79,7 @@ def command(
     Without a GPU the kernels are compiled and inspected all the same, and the columns that need one say
     so. Exit code 1 where a kernel failed, except one that its file marks as broken.
     """
-    from harness import bench, report
+    from harness import builds, report
     from harness.driver import Device
     from harness.timing import StopRule
 
@@ -75,36 +94,32 @@ def command(
             raise
         absent = f"No GPU ({e.what}): nothing verified or timed; see `harness doctor`."
     rule = StopRule(min_samples=min_samples, min_time=min_time, max_noise=max_noise / 100, timeout=timeout)
+    if json_file is not None:
+        report.check_writable(json_file)  # now, not after minutes of measuring
     rows: list[Measurement] = []
     fault: HarnessError | None = None
     meta = report.provenance(seed=seed)
     with ExitStack() as owned:
         step = owned.enter_context(options.progress(options.steps(variants, points if gpu else {})))
         target = options.one_arch(arch, gpu)
-        built, skipped = bench.build_all(variants, target, options.open_cache(), step)
+        built, skipped = builds.build_all(variants, [target], options.open_cache(), step)
         if gpu is not None:
             session, meta["gpu"] = _open(owned, gpu, rule, seed)
-            try:
-                for row in session.rows(built, points, step):
-                    rows.append(row)  # one at a time: those before a fault are kept
-            except (ContextLost, KeyboardInterrupt) as e:
-                # What was measured so far is shown and kept.
-                fault = e if isinstance(e, ContextLost) else HarnessError("interrupted")
+            rows, fault = options.collect(session.rows(built, points, step))
+    meta["ended"] = str(fault) if fault else "complete"
+    meta["skipped"] = [f"{s.variant.label}, {s.arch}: {s.error}" for s in skipped]
     static = [report.static_record(b) for b in built]
     records = [report.timed_record(r, gpu.peak_fp32) for r in rows] if gpu else static
-    if json_file is not None:
-        report.write_json(json_file, report.document("bench", records, meta))
     if style == "csv":
         click.echo(report.csv_table(records))
     else:
         _print(static, records if gpu else [], meta.get("gpu"), style)
-    options.explain(rows, skipped)
+    options.explain(rows, skipped, err=style == "csv")
     if absent:
         click.echo(f"\n{absent}", err=style == "csv")
-    if fault is not None:
-        raise fault
-    if any(r.failed for r in rows) or any(s.failed for s in skipped):
-        raise SystemExit(1)
+    if json_file is not None:
+        report.write_json(json_file, report.document("bench", records, meta))
+    options.finish(rows, skipped, fault)
 
 
 def _open(owned: ExitStack, gpu: Device, rule: StopRule, seed: int) -> tuple[Bench, dict[str, Any]]:
@@ -119,7 +134,9 @@ def _open(owned: ExitStack, gpu: Device, rule: StopRule, seed: int) -> tuple[Ben
     try:
         baseline = owned.enter_context(cublas.CuBlas(context))
         about |= {"cublas": baseline.version, "math_mode": cublas.MATH_MODE}
-    except MissingDependency as e:
+    except ContextLost:
+        raise
+    except HarnessError as e:
         about["no_cublas"] = str(e)
     session = owned.enter_context(Bench(context, rule=rule, baseline=baseline, seed=seed))
     about["no_telemetry"] = session.sensor.unavailable
@@ -158,9 +175,11 @@ def _print(
 
 def _headline(shape: str, rows: list[Record]) -> str:
     """``gemm 2048: cold (3 sets of operands, 151 MB), 1980 MHz, 310-640 W``."""
-    first = rows[0]
-    sets = f"{first['sets']} sets of operands, {first['bytes_touched'] / 1e6:.0f} MB"
-    text = f"{first['problem']} {shape}: {first['regime']} ({sets})"
+    text = f"{rows[0]['problem']} {shape}"
+    measured = [r for r in rows if r["sets"]]
+    if measured:
+        sets, touched = measured[0]["sets"], measured[0]["bytes_touched"]
+        text += f": {measured[0]['regime']} ({sets} sets of operands, {touched / 1e6:.0f} MB)"
     for key, unit in (("sm_mhz", "MHz"), ("power", "W")):
         seen = [round(r["device"][key]) for r in rows if r["device"]]
         if seen:

@@ -7,6 +7,7 @@ import click
 
 from harness import arch as archs
 from harness.cli import options
+from harness.errors import UsageError
 
 if TYPE_CHECKING:
     from harness.build import Cubin
@@ -36,36 +37,45 @@ def command(
 
     CUDA C++ goes through NVRTC, PTX through nvJitLink; neither needs a GPU.
     """
-    from harness import build, report
+    from harness import builds, report
 
     _, variants = options.variants(kernels, params, sweep=sweep)
     targets = options.archs(arch) or [archs.DEFAULT]
-    cache = options.open_cache()
-    rows = []
     with options.progress(len(variants) * len(targets)) as step:
-        for target in targets:
-            for variant in variants:
-                step(f"{variant.label} {target}")
-                cubin = build.compile_kernel(variant, target, cache)
-                rows.append(_row(variant.kernel.name, variant.params_label, cubin))
-                if output is not None:
-                    _export(output, cubin)
-                if cubin.warnings:
-                    click.echo(cubin.warnings, err=True)
+        built, skipped = builds.build_all(variants, targets, options.open_cache(), step)
+    cubins = [b.cubin for b in built]
+    if output is not None:
+        stems = [_stem(cubin) for cubin in cubins]
+        if len(set(stems)) < len(stems):
+            raise UsageError("two of these kernels share a name: -o would lose one", hint="export them apart")
+        for stem, cubin in zip(stems, cubins, strict=True):
+            _export(output / stem, cubin)
+    for cubin in cubins:
+        if cubin.warnings:
+            click.echo(cubin.warnings, err=True)
+    rows = [_row(cubin) for cubin in cubins]
     headings = ["kernel", "params", "arch", "regs", "shared", "stack", "spills", "cubin"]
     click.echo(report.plain_table(rows, headings, style))
-    click.echo(f"{cubin.compiler}; shared in bytes a block, stack and spills in bytes a thread.")
+    compilers = " and ".join(dict.fromkeys(c.compiler for c in cubins))
+    click.echo(f"{compilers}; shared in bytes a block, stack and spills in bytes a thread.")
+    options.explain([], skipped, err=True)
+    options.finish([], skipped)
 
 
-def _row(name: str, params: str, cubin: Cubin) -> list[str]:
+def _row(cubin: Cubin) -> list[str]:
+    name, params = cubin.variant.kernel.name, cubin.variant.params_label
     r = cubin.resources
     numbers = (r.registers, cubin.shared, r.stack, r.spill_stores + r.spill_loads, len(cubin.code))
     return [name, params or "-", cubin.arch, *map(str, numbers)]
 
 
-def _export(folder: Path, cubin: Cubin) -> None:
+def _stem(cubin: Cubin) -> str:
+    """``03_tiled-TILE16-sm_90a``."""
+    return "-".join([cubin.variant.label.replace(" ", "-").replace("=", ""), cubin.arch])
+
+
+def _export(stem: Path, cubin: Cubin) -> None:
     from harness import report
 
-    stem = "-".join([cubin.variant.label.replace(" ", "-").replace("=", ""), cubin.arch])
     for suffix, data in ((".cubin", cubin.code), (".ptx", cubin.ptx.encode()), (".log", cubin.log.encode())):
-        report.write_file(folder / f"{stem}{suffix}", data)
+        report.write_file(stem.with_name(stem.name + suffix), data)

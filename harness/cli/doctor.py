@@ -17,13 +17,11 @@ def command() -> None:
     """Say what is installed, in which version, and what its absence means."""
     from tabulate import tabulate
 
-    from harness import report
-
     checks: list[Check] = [
         ("driver", _driver, "nothing can be run; compiling and inspecting works"),
         ("GPU", _gpus, "nothing can be run; compiling and inspecting works"),
         ("cuda-bindings", lambda: _package("cuda-bindings"), "no compiling, no running"),
-        ("NVRTC", lambda: _compiler("cuda"), "CUDA C++ kernels cannot be compiled"),
+        ("NVRTC", lambda: _compiler("cuda"), "nothing can be compiled"),
         ("nvJitLink", lambda: _compiler("ptx"), "PTX kernels cannot be assembled"),
         ("nvdisasm", lambda: _tool("nvdisasm"), "no SASS inspection"),
         ("cuobjdump", lambda: _tool("cuobjdump"), "no second opinion on SASS (tests)"),
@@ -42,7 +40,10 @@ def command() -> None:
             hint = f" ({e.hint})" if isinstance(e, HarnessError) and e.hint else ""
             rows.append([what, "MISSING", f"{absent}: {reason}{hint}"])
     click.echo(tabulate(rows, tablefmt="plain", maxcolwidths=[None, None, 52], disable_numparse=True))
-    click.echo(f"\nharness {report.provenance()['harness'] or '(not installed: run from a checkout)'}")
+    try:
+        click.echo(f"\nharness {metadata.version('cuda-harness')}")
+    except metadata.PackageNotFoundError:
+        click.echo("\nharness, run from a checkout")
 
 
 def _driver() -> str:

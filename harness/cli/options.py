@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,13 +13,14 @@ import click
 from harness import arch as arch_names
 from harness import axes, catalog
 from harness.arch import Arch
-from harness.errors import UsageError
+from harness.errors import HarnessError, UsageError
 from harness.spec import Kernel, Variant
 
 if TYPE_CHECKING:
-    from harness.bench import Measurement, Skipped
+    from harness.builds import Skipped
     from harness.cache import Cache
     from harness.driver import Device
+    from harness.measure import Measurement
     from harness.problem import Axes, Problem
 
 kernels = click.argument("kernels", metavar="[KERNEL]...", nargs=-1)
@@ -44,7 +45,9 @@ axis = click.option(
 )
 arch = click.option("--arch", metavar="SM[,SM]...", help="Architectures, such as sm_75,sm_90a.")
 device = click.option("-d", "--device", default="0", show_default=True, metavar="N|UUID", help="Which GPU.")
-seed = click.option("--seed", default=1, show_default=True, help="Of the random inputs.")
+seed = click.option(
+    "--seed", default=1, show_default=True, type=click.IntRange(min=0), help="Of the random inputs."
+)
 require_gpu = click.option("--require-gpu", is_flag=True, help="Fail where there is no GPU.")
 markdown = click.option("--md", "style", flag_value="md", help="Tables as Markdown.")
 comma = click.option("--csv", "style", flag_value="csv", help="One CSV table, plain numbers in base units.")
@@ -101,14 +104,15 @@ def one_arch(text: str | None, gpu: Device | None) -> str:
 
 def points(kernels: Sequence[Kernel], texts: Sequence[str], default: str) -> dict[type[Problem], list[Axes]]:
     """The sizes to visit for each problem that the kernels solve: from `-a`, else its own `default` list."""
-    from harness import bench
+    from harness.problems import blamed, by_problem
 
     found: dict[type[Problem], list[Axes]] = {}
-    for cls in bench.by_problem(kernels):
+    for cls in by_problem(kernels):
         listed = axes.points(texts, cls.axes) if texts else getattr(cls, default)
         found[cls] = list(listed)
         for point in found[cls]:
-            cls.from_axes(point)  # says now, before anything is compiled, that a size makes no sense
+            with blamed(cls):
+                cls.from_axes(point)  # says now, before anything is compiled, that a size makes no sense
     return found
 
 
@@ -121,7 +125,7 @@ def open_cache() -> Cache:
 @contextmanager
 def progress(total: int) -> Iterator[Callable[[str], None]]:
     """A bar on stderr, on a terminal only; yields what to call with the name of each step as it begins."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         yield lambda _step: None
         return
     from tqdm import tqdm
@@ -140,16 +144,39 @@ def progress(total: int) -> Iterator[Callable[[str], None]]:
 
 def steps(variants: Sequence[Variant], points: Mapping[type[Problem], Sequence[Axes]]) -> int:
     """How many steps a run reports to `progress`: a build each, and inputs, baseline and rows a point."""
-    from harness.problem import resolve
+    from harness.problems import resolve
 
     rows = sum(len(points.get(resolve(v.kernel), ())) for v in variants)
     return len(variants) + rows + 2 * sum(map(len, points.values()))
 
 
-def explain(rows: Sequence[Measurement], skipped: Sequence[Skipped]) -> None:
+def collect(rows: Iterable[Measurement]) -> tuple[list[Measurement], HarnessError | None]:
+    """All rows, or those before a fault or Ctrl-C, and what ended them early."""
+    found: list[Measurement] = []
+    try:
+        for row in rows:
+            found.append(row)  # one at a time: what was measured is kept
+    except HarnessError as e:
+        return found, e
+    except KeyboardInterrupt:
+        return found, HarnessError("interrupted: these are the rows measured before")
+    return found, None
+
+
+def explain(rows: Sequence[Measurement], skipped: Sequence[Skipped], *, err: bool = False) -> None:
     """Below a table, in full: every row that is not simply right, and every kernel that has none."""
     for row in rows:
-        if row.status != "ok":
-            click.echo(f"{row.label}, {row.problem.label}: {row.detail}")
+        if not row.right:
+            click.echo(f"{row.label}, {row.problem.label}: {row.detail}", err=err)
     for s in skipped:
-        click.echo(f"skipped {s.variant.label}: {s.error}")
+        click.echo(f"skipped {s.variant.label}, {s.arch}: {s.error}", err=err)
+
+
+def finish(
+    rows: Sequence[Measurement], skipped: Sequence[Skipped], fault: HarnessError | None = None
+) -> None:
+    """The exit code: a fault is raised, and a row or kernel that failed is 1."""
+    if fault is not None:
+        raise fault
+    if any(r.failed for r in rows) or any(s.failed for s in skipped):
+        raise SystemExit(1)

@@ -7,9 +7,11 @@ import click
 
 from harness import arch as archs
 from harness.cli import options
+from harness.errors import MissingDependency
 
 if TYPE_CHECKING:
-    from harness.bench import Built
+    from harness.builds import Built
+    from harness.sass import Sass
 
 # What to count, in the order of the columns, and the heading: arithmetic, global, shared, barrier, local.
 _COUNTED = {
@@ -47,31 +49,34 @@ def command(
     Counts are of instructions in the code, not of executions. LDS counts every width; LDS.128 matches
     LDS.U.128 too.
     """
-    from harness import bench, report
+    from harness import builds, report, tools
 
+    tools.require("nvdisasm")
     _, variants = options.variants(kernels, params, sweep=sweep)
     targets = options.archs(arch) or [archs.DEFAULT]
-    cache = options.open_cache()
-    built: list[Built] = []
     with options.progress(len(variants) * len(targets)) as step:
-        for target in targets:
-            done, skipped = bench.build_all(variants, target, cache, step)
-            built += done
-            for s in skipped:
-                click.echo(f"skipped {s.variant.label}: {s.error}", err=True)
+        built, skipped = builds.build_all(variants, targets, options.open_cache(), step)
     if json_file is not None:
         records = [report.static_record(b) for b in built]
         report.write_json(json_file, report.document("sass", records, report.provenance(seed=None)))
     if listing:
         click.echo("\n\n".join(_listing(b) for b in built))
-        return
-    several = len(targets) > 1
+    else:
+        _print(built, len(targets) > 1, style)
+    options.explain([], skipped, err=True)
+    options.finish([], skipped)
+
+
+def _print(built: list[Built], several: bool, style: str | None) -> None:
+    """A table of counts, and below it a sentence a kernel."""
+    from harness import report
+
     rows = [
         [
             b.variant.kernel.name,
             b.variant.params_label or "-",
             *([b.cubin.arch] if several else []),
-            *(str(b.sass.count(pattern)) for pattern in _COUNTED),
+            *(str(_code(b).count(pattern)) for pattern in _COUNTED),
         ]
         for b in built
     ]
@@ -82,9 +87,15 @@ def command(
         click.echo(f"{b.variant.label}, {b.cubin.arch}: {_finding(b)}")
 
 
+def _code(built: Built) -> Sass:
+    if built.sass is None:  # it was there when the command began
+        raise MissingDependency("nvdisasm is gone")
+    return built.sass
+
+
 def _finding(built: Built) -> str:
     """``vectorised shared loads: 4 LDS.U.128 beside 16 LDS.U``."""
-    loads = [(opcode, n) for opcode, n in built.sass.mix.items() if opcode.split(".")[0] == "LDS"]
+    loads = [(opcode, n) for opcode, n in _code(built).mix.items() if opcode.split(".")[0] == "LDS"]
     if not loads:
         return "no shared loads"
     wide = " and ".join(f"{n} {opcode}" for opcode, n in loads if "128" in opcode.split("."))
@@ -99,7 +110,7 @@ def _listing(built: Built) -> str:
     source = built.variant.kernel.source.splitlines()
     lines = [f"{built.variant.label} for {built.cubin.arch}, {built.cubin.compiler}"]
     at = None
-    for i in built.sass.instructions:
+    for i in _code(built).instructions:
         if i.line != at:
             at = i.line
             text = source[at - 1].strip() if 0 < at <= len(source) else "(not in the source)"

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.cli import options
-from harness.errors import ContextLost
 
 if TYPE_CHECKING:
-    from harness.bench import Measurement
+    from harness.measure import Measurement
 
 
 @click.command(name="verify")
@@ -36,39 +35,32 @@ def command(
 
     Needs a GPU. Exit code 1 where a kernel is wrong, except one that its file marks as broken.
     """
-    from harness import bench, report
+    from harness import bench, builds, report
     from harness.driver import Context, Device
 
     selected, variants = options.variants(kernels, params, sweep=sweep)
     points = options.points(selected, axis, "verify_axes")
     gpu = Device.open(device)
-    rows: list[Measurement] = []
-    fault: ContextLost | None = None
     with ExitStack() as owned:
         step = owned.enter_context(options.progress(options.steps(variants, points)))
-        built, skipped = bench.build_all(variants, options.one_arch(arch, gpu), options.open_cache(), step)
+        built, skipped = builds.build_all(variants, [options.one_arch(arch, gpu)], options.open_cache(), step)
         context = owned.enter_context(Context(gpu))
-        try:
-            with bench.Bench(context, rule=None, seed=seed) as session:
-                rows += session.rows(built, points, step)
-        except ContextLost as e:
-            fault = e  # after the rows that there are
-    cells = [_row(label, list(group)) for label, group in _by_kernel(rows).items()]
+        session = owned.enter_context(bench.Bench(context, rule=None, seed=seed))
+        rows, fault = options.collect(session.rows(built, points, step))
+    cells = [_row(label, group) for label, group in _by_kernel(rows)]
     click.echo(report.plain_table(cells, ["kernel", "shapes ok", "error/bound", "check"], style))
     for cls, axes_list in points.items():
         click.echo(f"shapes: {', '.join(cls.from_axes(a).label for a in axes_list)}")
     options.explain(rows, skipped)
-    if fault is not None:
-        raise fault
-    if any(r.failed for r in rows) or any(s.failed for s in skipped):
-        raise SystemExit(1)
+    options.finish(rows, skipped, fault)
 
 
-def _by_kernel(rows: list[Measurement]) -> dict[str, list[Measurement]]:
-    groups: dict[str, list[Measurement]] = {}
+def _by_kernel(rows: list[Measurement]) -> list[tuple[str, list[Measurement]]]:
+    """By what was built, not by name: two files may share theirs."""
+    groups: dict[int, list[Measurement]] = {}
     for row in rows:
-        groups.setdefault(row.label, []).append(row)
-    return groups
+        groups.setdefault(id(row.built), []).append(row)
+    return [(group[0].label, group) for group in groups.values()]
 
 
 def _row(label: str, rows: list[Measurement]) -> list[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from dataclasses import dataclass
 from typing import Self
 
 from harness.driver import api
-from harness.errors import NoDevice
+from harness.errors import NoDevice, UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,18 +39,19 @@ class Device:
     def open(cls, selector: int | str = 0) -> Self:
         """The GPU of that index, or whose UUID begins so (``"GPU-5a"``, as CUDA_VISIBLE_DEVICES takes it).
 
-        A string of digits is an index. `NoDevice`, with a list of what is there, if none or several fit.
+        A string of digits is an index. `UsageError`, with a list of what is there, if none or several fit;
+        `NoDriver` or `NoDevice` if there is nothing at all.
         """
         devices = cls.all()
         wanted = str(selector).strip()
-        if wanted.lstrip("-").isdigit():
+        if re.fullmatch(r"-?[0-9]+", wanted):
             found = [device for device in devices if device.ordinal == int(wanted)]
         else:
-            found = [device for device in devices if device.uuid.lower().startswith(wanted.lower())]
+            found = [d for d in devices if wanted and d.uuid.lower().startswith(wanted.lower())]
         if len(found) == 1:
             return found[0]
         there = ", ".join(f"{device.ordinal}: {device.name} {device.uuid}" for device in devices)
-        raise NoDevice(
+        raise UsageError(
             f"{'no GPU' if not found else 'more than one GPU'} matches {selector!r}",
             hint=f"there is {there}",
         )

@@ -51,23 +51,22 @@ class Gate(Resource):
         handle = require_stream(stream).handle
         # Counting passages up, instead of resetting the word, cannot shut out a stream that was let
         # through but that the GPU has not come to yet.
-        passage = (self._passage + 1) % 2**32
+        self._passage = (self._passage + 1) % 2**32
         wait = api.bindings().CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
-        self.context.call("cuStreamWaitValue32", handle, self._device_word, passage, wait)
-        self._passage = passage
+        # Noted before it is queued: an interrupt that arrives with the call's return must find it to open.
         self._streams.add(stream)
+        self.context.call("cuStreamWaitValue32", handle, self._device_word, self._passage, wait)
 
     def open(self) -> None:
-        """Let every held stream go on. Does nothing if none is held."""
-        if self._streams:
-            self._streams.clear()
-            self._word.value = self._passage
+        """Let every held stream go on."""
+        self._word.value = self._passage
+        self._streams.clear()
 
     @contextmanager
     def holding(self, stream: Stream) -> Iterator[None]:
         """Closed on `stream` inside the block, open after it, however it ends."""
-        self.close_on(stream)
         try:
+            self.close_on(stream)
             yield
         finally:
             self.open()

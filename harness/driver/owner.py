@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import sys
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from harness.errors import HarnessError, UsageError
+from harness.closing import Closing
+from harness.errors import UsageError
 
 
-class Owner:
-    """Holds one driver handle until `close`, the end of its ``with`` block, or its last reference.
-
-    `close` may be called again and again. Leaving a ``with`` block through an exception never replaces
-    that exception: a failing close is added to it as a note (after a fault every free fails too).
-    """
+class Owner(Closing):
+    """Holds one driver handle until `close`, the end of its ``with`` block, or its last reference."""
 
     _handle: Any = None  # None before it is made and after it is closed
 
@@ -37,19 +33,6 @@ class Owner:
 
     def _free(self, handle: Any) -> None:
         raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.close()
-        except HarnessError as failure:
-            if error is None:
-                raise
-            error.add_note(f"closing the {type(self).__name__} failed too: {failure}")
 
     def __del__(self) -> None:
         # At interpreter exit the driver may be gone already; the process's end frees everything.

@@ -1,0 +1,152 @@
+"""The problems there are: built in, or a class in a user's file that front matter names."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar, Self, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.errors import HarnessError, SpecError, UsageError
+from harness.gemm import Gemm
+from harness.problem import Argument, Axes, Problem, Reference
+from harness.spec import Kernel
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copy:
+    """``dst = src`` for N floats: the bandwidth that a kernel of this card can reach at best."""
+
+    N: int
+
+    axes: ClassVar[Mapping[str, int | float | None]] = {"N": 2**26}
+    bench_axes: ClassVar[tuple[Axes, ...]] = ({"N": 2**22}, {"N": 2**24}, {"N": 2**26})
+    verify_axes: ClassVar[tuple[Axes, ...]] = ({"N": 1}, {"N": 4099}, {"N": 2**20})
+    output: ClassVar[str] = "dst"
+    accumulates: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.N < 2**40:
+            raise UsageError(f"N={self.N} is out of range", hint="1 to 2^40 elements")
+
+    @classmethod
+    def from_axes(cls, axes: Axes) -> Self:
+        return cls(**{"N": cls.axes["N"], **axes})  # type: ignore[arg-type]
+
+    @property
+    def label(self) -> str:
+        return str(self.N)
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        return (self.N,)
+
+    @property
+    def flops(self) -> int:
+        return 0
+
+    @property
+    def bytes(self) -> int:
+        return 8 * self.N
+
+    @property
+    def buffer_bytes(self) -> int:
+        return 8 * self.N
+
+    def inputs(self, seed: int) -> dict[str, NDArray[Any]]:
+        src = np.random.default_rng(seed).standard_normal(self.N, dtype=np.float32)
+        return {"src": src, "dst": np.full(self.N, np.nan, dtype=np.float32)}
+
+    def reference(self, inputs: Mapping[str, NDArray[Any]]) -> Reference:
+        """Every element exactly."""
+        expected = inputs["src"].astype(np.float64)
+        return Reference(expected=expected, bound=np.zeros_like(expected))
+
+    def arguments(self) -> tuple[Argument, ...]:
+        return "src", "dst", np.int64(self.N)
+
+    @classmethod
+    def intensity(cls, tile: tuple[int, ...], loads: int) -> float | None:
+        return None
+
+
+BUILTIN: dict[str, type[Problem]] = {"gemm": Gemm, "copy": Copy}
+
+
+def by_problem(kernels: Sequence[Kernel]) -> dict[type[Problem], list[Kernel]]:
+    """Kernels grouped by what they compute, in order of first appearance."""
+    groups: dict[type[Problem], list[Kernel]] = {}
+    for kernel in kernels:
+        groups.setdefault(resolve(kernel), []).append(kernel)
+    return groups
+
+
+@contextmanager
+def blamed(cls: type[Problem]) -> Iterator[None]:
+    """Around calls into a problem: what a user's class raises becomes a SpecError that names it."""
+    try:
+        yield
+    except (HarnessError, MemoryError):
+        raise
+    except Exception as e:
+        if cls in BUILTIN.values():
+            raise
+        raise SpecError(f"{type(e).__name__}: {e}", where=f"problem {cls.__qualname__}") from e
+
+
+def resolve(kernel: Kernel) -> type[Problem]:
+    """The class that a kernel's ``problem`` names: built in, or ``file.py:Class`` beside the kernel.
+
+    Such a file is Python of the kernel's author and is executed, once. Raises SpecError where it cannot
+    serve.
+    """
+    name, where = kernel.problem, str(kernel.path)
+    if name in BUILTIN:
+        return BUILTIN[name]
+    file, colon, class_name = name.partition(":")
+    if not colon:
+        raise SpecError(
+            f"no problem {name!r}", where=where, hint=f"built in: {', '.join(BUILTIN)}; or 'file.py:Class'"
+        )
+    path = (kernel.path.parent / file).resolve()
+    try:
+        found = getattr(_module(path), class_name)
+    except HarnessError:
+        raise
+    except (Exception, SystemExit) as e:
+        raise SpecError(f"problem {name!r} cannot be loaded: {type(e).__name__}: {e}", where=where) from e
+    missing = [member for member in _members() if not hasattr(found, member)]
+    if missing:
+        raise SpecError(f"problem {name!r} lacks {', '.join(missing)}", where=where)
+    return cast(type[Problem], found)
+
+
+@functools.cache
+def _module(path: Path) -> ModuleType:
+    """The Python file at `path`, executed once: a class loaded twice would be two classes."""
+    name = f"harness_problem_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    module_spec = importlib.util.spec_from_file_location(name, path)
+    if module_spec is None or module_spec.loader is None or not path.is_file():
+        raise SpecError("this problem file is not there, or not Python", where=str(path))
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[name] = module  # dataclasses look their module up there
+    try:
+        module_spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _members() -> list[str]:
+    """What the protocol asks for."""
+    return sorted({n for n in vars(Problem) if not n.startswith("_")} | set(Problem.__annotations__))
