@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,6 +34,7 @@ from harness.driver import (
     api,
     driver_version,
 )
+from harness.driver import gate as gate_module
 from harness.driver.context import Resource
 from harness.errors import (
     ContextLost,
@@ -795,6 +797,40 @@ def test_context_opens_gates_before_closing(fake: FakeDriver):
     assert gate.closed and fake.live == {}
     names = fake.names()
     assert names.index("cuCtxSynchronize") < names.index("cuMemFreeHost")  # the GPU still read the word
+
+
+def test_a_closed_gate_never_writes_its_word_again(context: Context):
+    """That memory is freed: writing there ends the process (seen on an H200, at exit)."""
+
+    class Freed:
+        def __setattr__(self, name: str, value: int) -> None:
+            raise AssertionError("written after it was freed")
+
+    gate = Gate(context)
+    stream = Stream(context)
+    with gate.holding(stream):
+        pass
+    gate.close()
+    gate._word = Freed()  # type: ignore[assignment]
+    gate.open()
+    context.open_gates()
+    gate_module._open_all()
+
+
+def test_an_interrupt_while_closing_leaves_the_gate_open(
+    context: Context, fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
+):
+    """Ctrl-C may arrive when the driver has queued the wait and Python has not noted it."""
+
+    def interrupted(self: FakeDriver, *args: Any) -> None:
+        self.waits.append((args[1], args[2]))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(FakeDriver, "_cuStreamWaitValue32", interrupted)
+    gate, stream = Gate(context), Stream(context)
+    with pytest.raises(KeyboardInterrupt), gate.holding(stream):
+        pass
+    assert not fake.held()
 
 
 def test_a_gate_closed_at_exit_is_opened(tmp_path: Path):

@@ -59,6 +59,10 @@ class Gate(Resource):
 
     def open(self) -> None:
         """Let every held stream go on."""
+        if not self.closed:  # once closed the word is somebody else's memory
+            self._let_through()
+
+    def _let_through(self) -> None:
         self._word.value = self._passage
         self._streams.clear()
 
@@ -76,7 +80,7 @@ class Gate(Resource):
         return bool(self._streams) if stream is None else stream in self._streams
 
     def _free(self, handle: Any) -> None:
-        self.open()
+        self._let_through()
         if self._passage and not (self.context.lost or self.context.closed):
             # The GPU may still be reading the word.
             self.context.open_gates()
