@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness.report import plain_table
+from harness.report import params_text, plain_table
 
 HERE = Path(__file__).parent
 README = HERE.parent / "README.md"
@@ -33,6 +33,11 @@ def provenance(record: dict[str, Any]) -> str:
     )
 
 
+def rate(row: dict[str, Any]) -> str:
+    """A rate stands only for what was verified and timed."""
+    return f"{row['flops_rate'] / 1e9:,.0f}" if row["status"] == "ok" else row["status"]
+
+
 def ladder() -> str:
     """GFLOP/s of each rung by size, and its share of cuBLAS at the largest."""
     record = load("h200-ladder")
@@ -42,14 +47,28 @@ def ladder() -> str:
     cells = []
     for kernel in kernels:
         mine = [rows[kernel, shape] for shape in shapes]
-        rates = [f"{r['flops_rate'] / 1e9:,.0f}" if r["flops_rate"] else r["status"] for r in mine]
         share = mine[-1]["vs_cublas"]
-        cells.append([kernel, *rates, f"{100 * share:.1f} %" if share else "-"])
+        cells.append([kernel, *map(rate, mine), f"{100 * share:.1f} %" if share else "-"])
     headings = ["GFLOP/s at n =", *shapes, f"of cuBLAS at {shapes[-1]}"]
     return f"{plain_table(cells, headings, 'md')}\n\n{provenance(record)}"
 
 
-TABLES: dict[str, Callable[[], str]] = {"ladder": ladder}
+def tiles() -> str:
+    """Every parameter set of the first rungs at one size."""
+    record = load("h200-tiles")
+    cells = []
+    for r in record["rows"]:
+        if r["params"]:
+            per_byte = f"{r['intensity']:.3g}"
+            occupancy = f"{r['occupancy']:.0%}"
+            shared, registers = str(r["shared"]), str(r["registers"])
+            label = params_text(r)
+            cells.append([r["kernel"], label, shared, registers, occupancy, per_byte, rate(r)])
+    headings = ["kernel", "parameters", "shared B", "registers", "occupancy", "FLOP/B", "GFLOP/s"]
+    return f"{plain_table(cells, headings, 'md')}\n\n{provenance(record)}"
+
+
+TABLES: dict[str, Callable[[], str]] = {"ladder": ladder, "tiles": tiles}
 
 
 def updated(text: str) -> str:
