@@ -242,7 +242,8 @@ def _nvjitlink(variant: Variant, arch: str) -> tuple[bytes, bytes, str]:
     linker = _nvjitlink_api()
     options = [f"-arch={arch}", *NVJITLINK_OPTIONS]
     handle = linker.create(len(options), options)
-    path, data = variant.kernel.path, variant.kernel.source.encode()
+    path = variant.kernel.path
+    data = variant.kernel.source.encode("ascii", "replace")  # comments in any language: 13.0 refuses them
     try:
         linker.add_data(handle, linker.InputType.PTX, data, len(data), path.name)
         linker.complete(handle)
@@ -305,9 +306,10 @@ def _nvjitlink_api() -> Any:
     try:
         linker.version()
     except RuntimeError as e:
-        raise MissingDependency(
-            f"nvJitLink cannot be loaded: {e}", hint="pip install 'nvidia-nvjitlink>=13,<14'"
-        ) from None
+        hint = "pip install 'nvidia-nvjitlink>=13,<14'"
+        if "driver" in str(e):
+            hint = "cuda-bindings 13.0.0 needs a driver for this: pip install --upgrade cuda-bindings"
+        raise MissingDependency(f"nvJitLink cannot be loaded: {e}", hint=hint) from None
     return linker
 
 
