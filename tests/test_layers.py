@@ -40,7 +40,7 @@ LAYERS = [
     ["timing"],
     ["measure"],
     ["bench"],
-    ["report"],
+    ["record", "report"],
     ["cli"],
     ["__init__", "__main__"],  # the library's names and the command: whatever they need
 ]

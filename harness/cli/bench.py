@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from harness.bench import Bench
     from harness.driver import Device
     from harness.measure import Measurement
-    from harness.report import Record
+    from harness.record import Record
     from harness.timing import StopRule
 
 
@@ -79,7 +79,7 @@ def command(
     Without a GPU the kernels are compiled and inspected all the same, and the columns that need one say
     so. Exit code 1 where a kernel failed, except one that its file marks as broken.
     """
-    from harness import builds, report
+    from harness import builds, record, report
     from harness.driver import Device
     from harness.timing import StopRule
 
@@ -95,10 +95,10 @@ def command(
         absent = f"No GPU ({e.what}): nothing verified or timed; see `harness doctor`."
     rule = StopRule(min_samples=min_samples, min_time=min_time, max_noise=max_noise / 100, timeout=timeout)
     if json_file is not None:
-        report.check_writable(json_file)  # now, not after minutes of measuring
+        record.check_writable(json_file)  # now, not after minutes of measuring
     rows: list[Measurement] = []
     fault: HarnessError | None = None
-    meta = report.provenance(seed=seed)
+    meta = record.provenance(seed=seed)
     with ExitStack() as owned:
         step = owned.enter_context(options.progress(options.steps(variants, points if gpu else {})))
         target = options.one_arch(arch, gpu)
@@ -118,7 +118,7 @@ def command(
     if absent:
         click.echo(f"\n{absent}", err=style == "csv")
     if json_file is not None:
-        report.write_json(json_file, report.document("bench", records, meta))
+        record.write_json(json_file, record.document("bench", records, meta))
     options.finish(rows, skipped, fault)
 
 
@@ -150,8 +150,8 @@ def _print(
     from harness import report
 
     several = len({r["kernel"] for r in static}) < len(static)
-    for record in [*static, *timed]:
-        record["name"] = f"{record['kernel']} {report.params_text(record)}" if several else record["kernel"]
+    for row in [*static, *timed]:
+        row["name"] = f"{row['kernel']} {report.params_text(row)}" if several else row["kernel"]
     if about is None:
         columns = (*(c for c in report.STATIC if c[0] != "params"), *report.GPU_ONLY)
         click.echo(report.table(static, columns, style))
@@ -163,8 +163,8 @@ def _print(
         if about.get(note):
             click.echo(about[note])
     occupancy = {(r["kernel"], str(r["params"])): r["occupancy"] for r in timed}
-    for record in static:
-        record["occupancy"] = occupancy.get((record["kernel"], str(record["params"])))
+    for row in static:
+        row["occupancy"] = occupancy.get((row["kernel"], str(row["params"])))
     click.echo()
     click.echo(report.table(static, [c for c in report.STATIC if not several or c[0] != "params"], style))
     for (_, shape), group in itertools.groupby(timed, key=lambda r: (r["problem"], r["shape"])):

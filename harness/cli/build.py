@@ -75,7 +75,7 @@ def _stem(cubin: Cubin) -> str:
 
 
 def _export(stem: Path, cubin: Cubin) -> None:
-    from harness import report
+    from harness import record
 
     for suffix, data in ((".cubin", cubin.code), (".ptx", cubin.ptx.encode()), (".log", cubin.log.encode())):
-        report.write_file(stem.with_name(stem.name + suffix), data)
+        record.write_file(stem.with_name(stem.name + suffix), data)

@@ -49,7 +49,7 @@ def command(
     Counts are of instructions in the code, not of executions. LDS counts every width; LDS.128 matches
     LDS.U.128 too.
     """
-    from harness import builds, report, tools
+    from harness import builds, record, report, tools
 
     tools.require("nvdisasm")
     _, variants = options.variants(kernels, params, sweep=sweep)
@@ -57,8 +57,8 @@ def command(
     with options.progress(len(variants) * len(targets)) as step:
         built, skipped = builds.build_all(variants, targets, options.open_cache(), step)
     if json_file is not None:
-        records = [report.static_record(b) for b in built]
-        report.write_json(json_file, report.document("sass", records, report.provenance(seed=None)))
+        rows = [report.static_record(b) for b in built]
+        record.write_json(json_file, record.document("sass", rows, record.provenance()))
     if listing:
         click.echo("\n\n".join(_listing(b) for b in built))
     else:
