@@ -9,6 +9,7 @@
 // block = ["BX", "BY"]
 // tile  = ["BX", "BY"]
 // loads = "2 * BX * BY"
+// sass  = ["FFMA in loop", "no LDS", "no LDL", "no STL"]
 // claim = "With BX = 32, each step of k costs a warp 33 sectors: 32 of A, 1 of B."
 //
 // [params]

@@ -9,6 +9,7 @@
 // block = ["BX", "BY"]
 // tile  = ["BY", "BX"]
 // loads = "2 * BX * BY"
+// sass  = ["FFMA in loop", "no LDS", "no LDL", "no STL"]
 // claim = "Two indices swapped: a step of k costs a warp 5 sectors instead of 33 (BX = 32)."
 //
 // [params]

@@ -9,6 +9,7 @@
 // block = ["TILE", "TILE"]
 // tile  = ["TILE", "TILE"]
 // loads = "2 * TILE"
+// sass  = ["LDS.128 in loop", "BAR in loop >= 2", "no LDL", "no STL"]
 // claim = "Global loads a product fall from 2 to 2 / TILE; 5 shared loads serve 4 products."
 //
 // [params]

@@ -10,6 +10,7 @@
 // tile  = ["TILE", "TILE"]
 // where = ["TILE % COARSE == 0", "TILE * TILE // COARSE <= 1024"]
 // loads = "2 * TILE"
+// sass  = ["LDS.128 in loop", "no LDL", "no STL"]
 // claim = "Shared loads a product fall from 1.25 to 1/4 + 1/COARSE, 0.31 at COARSE = 16."
 //
 // [params]

@@ -9,6 +9,7 @@
 // block = ["TILE", "TILE"]
 // tile  = ["TILE", "TILE"]
 // loads = "2 * TILE"
+// sass  = ["LDS.128 in loop", "no BAR"]
 // claim = "As and Bs are read and written with no barrier between: a race on each, wrong results."
 // broken = "both barriers are missing: warps race on As and Bs"
 //

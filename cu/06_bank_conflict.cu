@@ -9,6 +9,7 @@
 // block = ["TILE", "TILE"]
 // tile  = ["TILE", "TILE"]
 // loads = "2 * TILE"
+// sass  = ["LDS in loop", "BAR in loop >= 2", "no LDL", "no STL"]
 // claim = "At TILE = 32 each read of Bs is a 32-way bank conflict: 32 wavefronts instead of 1."
 //
 // [params]

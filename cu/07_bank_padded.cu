@@ -8,6 +8,7 @@
 // block = ["TILE", "TILE"]
 // tile  = ["TILE", "TILE"]
 // loads = "2 * TILE"
+// sass  = ["LDS in loop", "BAR in loop >= 2", "no LDL", "no STL"]
 // claim = "One padding word a row makes the 32 wavefronts of each read of Bs a single one again."
 //
 // [params]

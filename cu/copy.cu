@@ -10,6 +10,7 @@
 // problem = "copy"
 // block   = "BLOCK"
 // tile    = ["BLOCK * VEC * 4"]
+// sass    = ["LDG.128", "STG.128", "no LDL", "no STL"]
 // claim   = "8 bytes a float, none moved twice: nothing that reads and writes as much is faster."
 //
 // [params]

@@ -15,8 +15,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from harness import expect
 from harness.arch import Arch
 from harness.errors import SpecError, UsageError
+from harness.expect import Expectation
 from harness.expr import Expr, ExprError
 
 OPEN, CLOSE = "/// kernel", "///"
@@ -137,6 +139,32 @@ class _Reader:
         except ExprError as e:
             self.fail(key, f"{key}: {e}")
 
+    def sass(self, key: str) -> dict[str, tuple[Expectation, ...]]:
+        """A list for every architecture, or a table: ``expect``, and ``[sass.sm_75]`` where one differs."""
+        value = self.table[key]
+        table = value if isinstance(value, dict) else {"expect": value}
+        found: dict[str, tuple[Expectation, ...]] = {}
+        for name, entry in table.items():
+            if name == "expect":
+                found[""] = self._expectations(key, entry)
+            elif isinstance(entry, dict) and set(entry) == {"expect"}:
+                try:
+                    arch = str(Arch.parse(name))
+                except UsageError as e:
+                    self.fail(name, f"[sass.{name}]: {e.what}", e.hint)
+                found[arch] = self._expectations(f"sass.{name}", entry["expect"])
+            else:
+                self.fail(name, f"sass holds expect = [...] and tables such as [sass.sm_75], not {name}")
+        return found
+
+    def _expectations(self, key: str, value: Any) -> tuple[Expectation, ...]:
+        if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+            self.fail(key, f"{key} must be a list of strings such as 'LDS.128 in loop', not {value!r}")
+        try:
+            return tuple(expect.parse(v) for v in value)
+        except UsageError as e:
+            self.fail(key, f"{key}: {e.what}", e.hint)
+
     def params(self, key: str) -> dict[str, tuple[int, ...]]:
         table = self.table[key]
         if not isinstance(table, dict):
@@ -182,6 +210,7 @@ KEYS: dict[str, Callable[[_Reader, str], Any]] = {
     "shared": _Reader.expr,
     "loads": _Reader.expr,
     "where": _Reader.exprs,
+    "sass": _Reader.sass,
     "claim": _Reader.text,
     "broken": _Reader.text,
     "params": _Reader.params,

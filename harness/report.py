@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -15,6 +16,7 @@ import tabulate as tabulate_module
 from tabulate import tabulate
 
 from harness.builds import Built
+from harness.contract import Code, Finding
 from harness.measure import Measurement
 from harness.record import Record, sha256
 
@@ -42,6 +44,29 @@ def static_record(built: Built) -> Record:
         "sass": sass and {**{o: sass.count(o) for o in COUNTED}, "bytes": sass.code_bytes},
         "source_sha256": sha256(variant.kernel.source.encode()),
         "cubin_sha256": built.cubin.sha256,
+    }
+
+
+def contract_record(code: Code, findings: Sequence[Finding]) -> Record:
+    """The hot loop, and what became of each expectation."""
+    loop = code.hot_loop
+    return {
+        "hot_loop": loop
+        and {
+            "address": loop.header,
+            "instructions": len(loop.instructions),
+            "mix": dict(Counter(i.opcode for i in loop.instructions)),
+        },
+        "expectations": [
+            {
+                "text": f.expectation.text,
+                "holds": f.holds,
+                "actual": f.actual,
+                "evidence": [f"{i.address:#06x} {i}" for i in f.evidence],
+                "note": f.note,
+            }
+            for f in findings
+        ],
     }
 
 

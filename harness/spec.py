@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
 from harness import frontmatter
+from harness.arch import Arch
 from harness.errors import SpecError, UsageError
+from harness.expect import Expectation
 from harness.expr import Expr, ExprError
 
 MAX_THREADS = 1024  # a block, on every CUDA architecture
@@ -40,6 +42,7 @@ class Kernel:
     shared: Expr
     loads: Expr | None = None
     where: tuple[Expr, ...] = ()
+    sass: Mapping[str, tuple[Expectation, ...]] = field(default_factory=dict)
     claim: str = ""
     broken: str = ""
     params: Mapping[str, tuple[int, ...]]
@@ -47,6 +50,14 @@ class Kernel:
     @property
     def name(self) -> str:
         return self.path.stem
+
+    def expectations(self, arch: str) -> tuple[Expectation, ...]:
+        """What the file says its machine code must be like: for `arch`, else for its number, else for all."""
+        plain = f"sm_{Arch.parse(arch).number}"
+        for name in (arch, plain, ""):
+            if name in self.sass:
+                return self.sass[name]
+        return ()
 
     def variant(self, **chosen: int) -> Variant:
         """This kernel with `chosen` parameters and the first value of every other one."""

@@ -10,7 +10,9 @@ from harness.cli import options
 from harness.errors import MissingDependency
 
 if TYPE_CHECKING:
+    from harness.build import Cubin
     from harness.builds import Built
+    from harness.contract import Code, Finding
     from harness.sass import Sass
 
 # What to count, in the order of the columns, and the heading: arithmetic, global, shared, barrier, local.
@@ -32,6 +34,14 @@ _COUNTED = {
 @options.params
 @options.sweep
 @options.arch
+@click.option(
+    "-e",
+    "--expect",
+    "extra",
+    multiple=True,
+    metavar="TEXT",
+    help="Also check this: 'LDS.128 in loop', 'no LDL', 'FFMA share in loop >= 0.5', 'registers <= 64'.",
+)
 @click.option("-l", "--listing", is_flag=True, help="Print the instructions themselves, with source lines.")
 @options.markdown
 @options.json_file
@@ -40,35 +50,50 @@ def command(
     params: tuple[str, ...],
     sweep: bool,
     arch: str | None,
+    extra: tuple[str, ...],
     listing: bool,
     style: str | None,
     json_file: Path | None,
 ) -> None:
-    """Count machine instructions and say whether shared memory is read 128 bits at a time.
+    """Count machine instructions, show the hot loop, and check what each kernel's file expects of its code.
 
     Counts are of instructions in the code, not of executions. LDS counts every width; LDS.128 matches
-    LDS.U.128 too.
+    LDS.U.128 too. The hot loop is the innermost loop with the most arithmetic. Exit code 1 where an
+    expectation does not hold.
     """
-    from harness import builds, record, report, tools
+    from harness import builds, contract, expect, record, report, tools
 
+    wanted = [expect.parse(text) for text in extra]
     tools.require("nvdisasm")
     _, variants = options.variants(kernels, params, sweep=sweep)
     targets = options.archs(arch) or [archs.DEFAULT]
     with options.progress(len(variants) * len(targets)) as step:
         built, skipped = builds.build_all(variants, targets, options.open_cache(), step)
+    found = []
+    for b in built:
+        code = contract.Code(cubin=b.cubin, sass=_code(b))
+        expected = [*b.variant.kernel.expectations(b.cubin.arch), *wanted]
+        found.append((code, contract.check(expected, code)))
     if json_file is not None:
-        rows = [report.static_record(b) for b in built]
+        rows = [
+            {**report.static_record(b), **report.contract_record(code, findings)}
+            for b, (code, findings) in zip(built, found, strict=True)
+        ]
         record.write_json(json_file, record.document("sass", rows, record.provenance()))
     if listing:
         click.echo("\n\n".join(_listing(b) for b in built))
     else:
         _print(built, len(targets) > 1, style)
+    for code, findings in found:
+        _verdicts(code, findings)
     options.explain([], skipped, err=True)
     options.finish([], skipped)
+    if not all(f.holds for _, findings in found for f in findings):
+        raise SystemExit(1)
 
 
 def _print(built: list[Built], several: bool, style: str | None) -> None:
-    """A table of counts, and below it a sentence a kernel."""
+    """A table of counts."""
     from harness import report
 
     rows = [
@@ -82,9 +107,37 @@ def _print(built: list[Built], several: bool, style: str | None) -> None:
     ]
     headings = ["kernel", "params", *(["arch"] if several else []), *_COUNTED.values()]
     click.echo(report.plain_table(rows, headings, style))
-    click.echo()
-    for b in built:
-        click.echo(f"{b.variant.label}, {b.cubin.arch}: {_finding(b)}")
+
+
+def _verdicts(code: Code, findings: list[Finding]) -> None:
+    """What was found in one kernel: its shared loads, its hot loop, and every expectation with evidence."""
+    cubin = code.cubin
+    click.echo(f"\n{cubin.variant.label}, {cubin.arch}: {_shared_loads(code)}")
+    loop = code.hot_loop
+    if loop is not None:
+        lines = [i.line for i in loop.instructions if i.line]
+        where = f", lines {min(lines)} to {max(lines)}" if lines else ""
+        click.echo(
+            f"  hot loop at {loop.header:#x}: {len(loop.instructions)} instructions{where}, "
+            f"{loop.count('FFMA') / len(loop.instructions):.0%} FFMA"
+        )
+    for f in findings:
+        click.echo(f"  {'holds ' if f.holds else 'FAILED'}  {f.expectation}: {_evidence(f, cubin)}")
+        if f.note and f.actual is not None:
+            click.echo(f"          warning: {f.note}")
+
+
+def _evidence(finding: Finding, cubin: Cubin) -> str:
+    """``4, the first 0x0310 LDS.U.128 R8,[R21] (03_tiled.cu:42)``."""
+    if finding.actual is None:
+        return finding.note
+    share = finding.expectation.kind == "share"
+    text = f"{finding.actual:.1%}" if share else f"{finding.actual:g}"
+    if finding.evidence and not share:
+        first = finding.evidence[0]
+        line = f" ({cubin.variant.kernel.path.name}:{first.line})" if first.line else ""
+        text += f", {'the first ' if len(finding.evidence) > 1 else ''}{first.address:#06x} {first}{line}"
+    return text
 
 
 def _code(built: Built) -> Sass:
@@ -93,9 +146,9 @@ def _code(built: Built) -> Sass:
     return built.sass
 
 
-def _finding(built: Built) -> str:
+def _shared_loads(code: Code) -> str:
     """``vectorised shared loads: 4 LDS.U.128 beside 16 LDS.U``."""
-    loads = [(opcode, n) for opcode, n in _code(built).mix.items() if opcode.split(".")[0] == "LDS"]
+    loads = [(opcode, n) for opcode, n in code.sass.mix.items() if opcode.split(".")[0] == "LDS"]
     if not loads:
         return "no shared loads"
     wide = " and ".join(f"{n} {opcode}" for opcode, n in loads if "128" in opcode.split("."))

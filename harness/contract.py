@@ -1,0 +1,99 @@
+"""Expectations against machine code -> findings, each with its evidence."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from harness.build import Cubin
+from harness.expect import Expectation, Scope
+from harness.loops import Loop, hot_loop, loops
+from harness.opcodes import OPCODES
+from harness.sass import Instruction, Sass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """`actual` is what was counted; None where there was nothing to count in, for the reason in `note`.
+
+    `evidence` holds the instructions that were counted, in address order. `note` may also warn that an
+    opcode is one that no architecture is known to have.
+    """
+
+    expectation: Expectation
+    holds: bool
+    actual: float | None
+    evidence: tuple[Instruction, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Code:
+    """One kernel's machine code and what ptxas said of it: what expectations speak about."""
+
+    cubin: Cubin
+    sass: Sass
+
+    @cached_property
+    def loops(self) -> tuple[Loop, ...]:
+        return loops(self.sass.instructions)
+
+    @cached_property
+    def hot_loop(self) -> Loop | None:
+        return hot_loop(self.loops)
+
+    def metric(self, name: str) -> float:
+        resources = self.cubin.resources
+        return {
+            "registers": resources.registers,
+            "spills": resources.spill_stores + resources.spill_loads,
+            "stack": resources.stack,
+            "shared": self.cubin.shared,
+            "instructions": len(self.sass.instructions),
+            "loops": len(self.loops),
+        }[name]
+
+    def scope(self, scope: Scope) -> tuple[tuple[Instruction, ...] | None, str]:
+        """The instructions of a scope; None and the reason where there is no such loop."""
+        if scope.name == "kernel":
+            return self.sass.instructions, ""
+        if not self.loops:
+            return None, "the code has no loop"
+        if scope.line is None:
+            return self.hot_loop.instructions if self.hot_loop else None, ""
+        at = [loop for loop in self.loops if any(i.line == scope.line for i in loop.instructions)]
+        if not at:
+            return None, f"no loop has code of line {scope.line}"
+        return min(at, key=lambda loop: len(loop.instructions)).instructions, ""
+
+
+def check(expectations: Sequence[Expectation], code: Code) -> list[Finding]:
+    """Every expectation, in order. One whose scope is not there does not hold, not even ``no X in loop``."""
+    return [_check(e, code) for e in expectations]
+
+
+def _check(e: Expectation, code: Code) -> Finding:
+    if e.kind == "metric":
+        actual = code.metric(e.subject)
+        return Finding(expectation=e, holds=e.holds(actual), actual=actual)
+    instructions, missing = code.scope(e.scope)
+    if instructions is None:
+        return Finding(expectation=e, holds=False, actual=None, note=missing)
+    evidence = tuple(i for i in instructions if i.matches(e.subject))
+    actual = len(evidence) / len(instructions) if e.kind == "share" else len(evidence)
+    note = "" if evidence else _spelling(e.subject, code)
+    return Finding(expectation=e, holds=e.holds(actual), actual=actual, evidence=evidence, note=note)
+
+
+def _spelling(pattern: str, code: Code) -> str:
+    """A warning for an opcode that nothing is known to have: ``no LDLL`` would always hold."""
+    base = pattern.split(".", maxsplit=1)[0]
+    here = {i.opcode.split(".")[0] for i in code.sass.instructions}
+    if base in here | OPCODES:
+        return ""
+    close = difflib.get_close_matches(base, sorted(here), n=1) or difflib.get_close_matches(
+        base, sorted(OPCODES), n=1
+    )
+    return f"{base} is no opcode known here" + (f"; did you mean {close[0]}?" if close else "")

@@ -1,0 +1,157 @@
+"""Statements about machine code, parsed and checked: ``LDS.128 in loop``, ``no LDL``, ``registers <= 128``.
+
+The grammar, words in quotes standing for themselves::
+
+    expectation = "no" OPCODE [scope]                      none at all
+                | OPCODE [scope] [compare NUMBER]          so many; at least one where no number is given
+                | OPCODE "share" [scope] compare NUMBER    that fraction of the instructions in the scope
+                | METRIC compare NUMBER
+    scope       = "in" "kernel"                            the default
+                | "in" "loop"                              the hot loop: of the innermost loops, the one with
+                                                           the most arithmetic
+                | "in" "loop" "at" LINE                    the innermost loop with code of that source line
+    compare     = ">=" | "<=" | "==" | "!=" | ">" | "<"
+    METRIC      = "registers" | "spills" | "stack" | "shared" | "instructions" | "loops"
+
+OPCODE matches by dotted components, in order: ``LDS.128`` matches ``LDS.U.128`` and not ``LDSM.128``. NUMBER
+is an integer or decimal, or a percentage (``90%``). registers, spills and stack count a thread's, the latter
+two in bytes; shared is bytes a block (static and dynamic), instructions and loops count what is in the code.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from harness.errors import UsageError
+
+COMPARE: dict[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+METRICS = ("registers", "spills", "stack", "shared", "instructions", "loops")
+_TOKEN = re.compile(r"\s*(?:(>=|<=|==|!=|>|<)|([A-Za-z_][\w.]*)|(\d+(?:\.\d+)?%?)|(\S))")
+_OPCODE = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Za-z0-9_]+)*\Z")
+_COUNT, _SHARE, _METRIC = "count", "share", "metric"
+
+
+@dataclass(frozen=True)
+class Scope:
+    """``kernel`` or ``loop``; `line` picks the innermost loop with code of that source line."""
+
+    name: str = "kernel"
+    line: int | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.line is None else f"{self.name} at {self.line}"
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """`subject` is an opcode pattern, or a metric's name where `kind` is "metric"."""
+
+    text: str
+    kind: str
+    subject: str
+    scope: Scope
+    compare: str
+    value: float
+
+    def holds(self, actual: float) -> bool:
+        return COMPARE[self.compare](actual, self.value)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class _Parser:
+    """Recursive descent over the tokens; every refusal points at the token that could not be read."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tokens = [(m.group().strip(), m.start(m.lastindex or 0)) for m in _TOKEN.finditer(text)]
+        self.at = 0
+
+    def fail(self, wanted: str) -> UsageError:
+        position = self.tokens[self.at][1] if self.at < len(self.tokens) else len(self.text.rstrip())
+        found = f"{self.tokens[self.at][0]!r}" if self.at < len(self.tokens) else "the end"
+        return UsageError(
+            f"cannot read the expectation: {wanted} expected, not {found}\n    {self.text}\n"
+            f"    {' ' * position}^",
+            hint="as in 'LDS.128 in loop', 'LDG.E.128 >= 4', 'FFMA share in loop >= 0.9', 'no LDL', "
+            "'registers <= 128'",
+        )
+
+    def peek(self) -> str:
+        return self.tokens[self.at][0] if self.at < len(self.tokens) else ""
+
+    def take(self, *words: str) -> bool:
+        if self.peek() in words:
+            self.at += 1
+            return True
+        return False
+
+    def opcode(self) -> str:
+        token = self.peek()
+        if not _OPCODE.match(token):
+            raise self.fail("an opcode such as LDS.128")
+        self.at += 1
+        return token
+
+    def number(self) -> float:
+        token = self.peek()
+        try:
+            value = float(token[:-1]) / 100 if token.endswith("%") else float(token)
+        except ValueError:
+            raise self.fail("a number") from None
+        self.at += 1
+        return value
+
+    def scope(self) -> Scope:
+        if not self.take("in"):
+            return Scope()
+        if self.take("kernel"):
+            return Scope()
+        if not self.take("loop"):
+            raise self.fail("'loop' or 'kernel'")
+        if not self.take("at"):
+            return Scope("loop")
+        if not self.peek().isdigit():
+            raise self.fail("a source line")
+        return Scope("loop", int(self.number()))
+
+    def comparison(self) -> tuple[str, float]:
+        compare = self.peek()
+        if not self.take(*COMPARE):
+            raise self.fail("one of " + " ".join(COMPARE))
+        return compare, self.number()
+
+    def expectation(self) -> Expectation:
+        if self.peek() in METRICS:
+            metric = self.peek()
+            self.at += 1
+            return self.end(_METRIC, metric, Scope(), *self.comparison())
+        if self.take("no"):
+            return self.end(_COUNT, self.opcode(), self.scope(), "==", 0)
+        subject = self.opcode()
+        if self.take("share"):
+            return self.end(_SHARE, subject, self.scope(), *self.comparison())
+        scope = self.scope()
+        compare, value = self.comparison() if self.at < len(self.tokens) else (">=", 1.0)
+        return self.end(_COUNT, subject, scope, compare, value)
+
+    def end(self, kind: str, subject: str, scope: Scope, compare: str, value: float) -> Expectation:
+        if self.at < len(self.tokens):
+            raise self.fail("the end")
+        return Expectation(self.text.strip(), kind, subject, scope, compare, value)
+
+
+def parse(text: str) -> Expectation:
+    """Raises UsageError that shows the text and points at the offending token."""
+    return _Parser(text).expectation()

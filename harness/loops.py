@@ -1,0 +1,162 @@
+"""Machine instructions -> basic blocks and loops, from the branches that stand in the code.
+
+A loop is a natural loop (Aho et al., Compilers, 2nd ed., 9.6.6): a branch back to a block that dominates
+it, and every block from which that branch is reached without passing through its header. Loops that share a
+header are one. Indirect branches (BRX) have unknown targets; blocks that nothing else reaches count as
+entries of their own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.sass import Instruction
+
+# Opcodes whose operand is the address of the next instruction, and those after which there is none.
+_JUMPS = {"BRA", "JMP", "CALL"}
+_ENDS = {"EXIT", "RET", "BRX", "BRXU", "JMX", "JMXU", "KILL"}
+_TARGET = re.compile(r"(?:^|,)(0x[0-9a-f]+)$")
+
+# What a kernel is there for: multiply-adds and matrix instructions, the arithmetic that marks the hot loop.
+ARITHMETIC = frozenset(
+    [
+        *("FFMA", "FFMA2", "DFMA", "HFMA2", "FADD", "FMUL", "DADD", "DMUL", "HADD2", "HMUL2", "IDP", "IMAD"),
+        *("HMMA", "IMMA", "DMMA", "BMMA", "QMMA", "OMMA", "HGMMA", "IGMMA", "QGMMA", "BGMMA"),
+        *("UTCHMMA", "UTCIMMA", "UTCQMMA", "UTCOMMA"),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Instructions with one way in and one way out; `start` and `end` index the kernel's instructions."""
+
+    start: int
+    end: int
+    successors: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Loop:
+    """`header` is the address of its first block; `depth` 1 is outermost; `innermost` has no loop inside."""
+
+    header: int
+    depth: int
+    innermost: bool
+    instructions: tuple[Instruction, ...]
+
+    def count(self, pattern: str) -> int:
+        return sum(i.matches(pattern) for i in self.instructions)
+
+    @property
+    def arithmetic(self) -> int:
+        """Instructions of `ARITHMETIC`; IMAD only as a real multiply-add, since compilers move with it."""
+        return sum(_is_arithmetic(i) for i in self.instructions)
+
+    @property
+    def last(self) -> int:
+        """Address of its last instruction."""
+        return self.instructions[-1].address
+
+
+def _is_arithmetic(i: Instruction) -> bool:
+    base, *modifiers = i.opcode.split(".")
+    return base in ARITHMETIC and not (base == "IMAD" and modifiers)
+
+
+def blocks(instructions: Sequence[Instruction]) -> list[Block]:
+    """The basic blocks in address order; `successors` index the list."""
+    index_of = {i.address: n for n, i in enumerate(instructions)}
+    targets = {n: index_of.get(_target(i), -1) for n, i in enumerate(instructions)}
+    leaders = {0} | {t for t in targets.values() if t >= 0}
+    leaders |= {n + 1 for n, i in enumerate(instructions) if _base(i) in _JUMPS | _ENDS}
+    starts = sorted(n for n in leaders if n < len(instructions))
+    number = {start: k for k, start in enumerate(starts)}
+    found = []
+    for start, end in zip(starts, [*starts[1:], len(instructions)], strict=True):
+        last = instructions[end - 1]
+        following = [targets[end - 1]] if targets[end - 1] >= 0 else []
+        if end < len(instructions) and _falls_through(last):
+            following.append(end)
+        found.append(Block(start, end, tuple(dict.fromkeys(number[s] for s in following))))
+    return found
+
+
+def loops(instructions: Sequence[Instruction]) -> tuple[Loop, ...]:
+    """Every loop, outer before inner, in address order of their headers."""
+    graph = blocks(instructions)
+    before: list[list[int]] = [[] for _ in graph]
+    for k, block in enumerate(graph):
+        for s in block.successors:
+            before[s].append(k)
+    dominators = _dominators(graph, before)
+    bodies: dict[int, set[int]] = {}
+    for tail, block in enumerate(graph):
+        for header in block.successors:
+            if header in dominators[tail] and not _is_trap(graph, header, instructions):
+                body = bodies.setdefault(header, {header})
+                todo = [tail]
+                while todo:
+                    k = todo.pop()
+                    if k not in body:
+                        body.add(k)
+                        todo += before[k]
+    found = []
+    for header, body in sorted(bodies.items()):
+        outside = [b for h, b in bodies.items() if h != header and body < b]
+        inside = [b for h, b in bodies.items() if h != header and b < body]
+        code = [i for k in sorted(body) for i in instructions[graph[k].start : graph[k].end]]
+        found.append(
+            Loop(instructions[graph[header].start].address, len(outside) + 1, not inside, tuple(code))
+        )
+    return tuple(sorted(found, key=lambda loop: (loop.header, loop.depth)))
+
+
+def hot_loop(found: Sequence[Loop]) -> Loop | None:
+    """The innermost loop with the most arithmetic; the first of equals; None where there is no loop."""
+    innermost = [loop for loop in found if loop.innermost]
+    return max(innermost, key=lambda loop: (loop.arithmetic, len(loop.instructions)), default=None)
+
+
+def _dominators(graph: Sequence[Block], before: Sequence[Sequence[int]]) -> list[set[int]]:
+    """For each block, those on every way to it (itself included). Blocks without a way in are entries."""
+    everything = set(range(len(graph)))
+    dominators = [{k} if k == 0 or not before[k] else set(everything) for k in range(len(graph))]
+    changed = True
+    while changed:
+        changed = False
+        for k in range(len(graph)):
+            if k == 0 or not before[k]:
+                continue
+            new = set.intersection(*(dominators[p] for p in before[k])) | {k}
+            if new != dominators[k]:
+                dominators[k], changed = new, True
+    return dominators
+
+
+def _is_trap(graph: Sequence[Block], header: int, instructions: Sequence[Instruction]) -> bool:
+    """The branch to itself that compilers put after the last EXIT."""
+    block = graph[header]
+    return block.end - block.start == 1 and not instructions[block.start].predicate
+
+
+def _target(i: Instruction) -> int:
+    match = _TARGET.search(i.operands) if _base(i) in _JUMPS else None
+    return int(match[1], 16) if match else -1
+
+
+def _falls_through(i: Instruction) -> bool:
+    """Whether the next instruction may follow: always, but after an unconditional jump or end."""
+    base = _base(i)
+    if base == "CALL" and "NOINC" not in i.opcode:
+        return True  # and returns
+    if base not in _JUMPS | _ENDS:
+        return True
+    conditional = bool(i.predicate) and i.predicate not in ("@PT", "@UPT")
+    return conditional or (base == "BRA" and "," in i.operands)  # BRA.U !UP0,0x620
+
+
+def _base(i: Instruction) -> str:
+    return i.opcode.split(".")[0]
