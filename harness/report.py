@@ -44,6 +44,7 @@ def static_record(built: Built) -> Record:
         "sass": sass and {**{o: sass.count(o) for o in COUNTED}, "bytes": sass.code_bytes},
         "source_sha256": sha256(variant.kernel.source.encode()),
         "cubin_sha256": built.cubin.sha256,
+        "sass_sha256": sass and sass.sha256,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import subprocess
@@ -80,6 +81,11 @@ class Sass:
     def mix(self) -> Counter[str]:
         """How often each full opcode stands in the code."""
         return Counter(i.opcode for i in self.instructions)
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of the instructions alone: equal for equal code, wherever its source lay and whatever its lines."""
+        return hashlib.sha256("\n".join(map(str, self.instructions)).encode()).hexdigest()
 
     @property
     def code_bytes(self) -> int:

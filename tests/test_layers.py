@@ -26,6 +26,7 @@ LAYERS = [
         "arch",
         "axes",
         "catalog",
+        "expect",
         "expr",
         "frontmatter",
         "problem",

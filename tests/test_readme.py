@@ -59,6 +59,26 @@ def test_the_kernel_example_is_a_kernel(tmp_path: Path) -> None:
     assert build.compile_kernel(kernel.variant(), "sm_80").resources.registers > 0
 
 
+def test_the_finding_it_shows_is_what_the_command_prints() -> None:
+    from click.testing import CliRunner
+
+    from harness.cli import main
+
+    printed = CliRunner().invoke(main, ["sass", "tiled", "--arch", "sm_75"]).stdout
+    (finding,) = [s for s in printed.splitlines() if "vectorised shared loads" in s]
+    assert finding in README.read_text()
+
+
+def test_every_expectation_it_shows_can_be_read() -> None:
+    from harness import expect
+
+    table = README.read_text().split("| expectation |")[1].split("\n\n")[0]
+    shown = [text for row in table.splitlines()[2:] for text in re.findall(r"`([^`]+)`", row.split("|")[1])]
+    assert len(shown) >= 7
+    for text in shown:
+        expect.parse(text)
+
+
 def test_every_key_and_option_is_documented() -> None:
     from harness import frontmatter
     from harness.cli import VERBS

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import BODY
 
 from harness import catalog, sass, spec, tools
 from harness.build import Cubin, compile_kernel
@@ -409,3 +410,19 @@ def test_any_folder_name(tmp_path: Path, kernel_file: Any, folder: str) -> None:
     path.write_text(kernel_file().read_text())
     code = disassemble(compile_kernel(spec.load(path).variant(), "sm_80", NO_CACHE), NO_CACHE)
     assert 17 in {i.line for i in code.select("FFMA")}  # the loop
+
+
+def test_the_hash_of_the_code_ignores_where_its_source_lay(tmp_path: Path, kernel_file: Any) -> None:
+    first = kernel_file()
+    moved = tmp_path / "elsewhere" / "other.cu"
+    moved.parent.mkdir()
+    moved.write_text(first.read_text().replace("// A kernel", "// A kernel\n// one line further down"))
+    changed = kernel_file("changed.cu", body=BODY.replace("sum += A", "sum -= A"))
+
+    def both(path: Path) -> tuple[str, str]:
+        cubin = compile_kernel(spec.load(path).variant(), "sm_80", NO_CACHE)
+        return cubin.sha256, disassemble(cubin, NO_CACHE).sha256
+
+    assert both(first)[0] != both(moved)[0]
+    assert both(first)[1] == both(moved)[1]
+    assert both(first)[1] != both(changed)[1]

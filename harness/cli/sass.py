@@ -10,23 +10,21 @@ from harness.cli import options
 from harness.errors import MissingDependency
 
 if TYPE_CHECKING:
-    from harness.build import Cubin
     from harness.builds import Built
     from harness.contract import Code, Finding
     from harness.sass import Sass
 
-# What to count, in the order of the columns, and the heading: arithmetic, global, shared, barrier, local.
-_COUNTED = {
-    "FFMA": "FFMA",
-    "LDG": "LDG",
-    "LDG.128": ".128",
-    "LDS": "LDS",
-    "LDS.128": ".128",
-    "STS": "STS",
-    "BAR": "BAR",
-    "LDL": "LDL",
-    "STL": "STL",
-}
+# What to count, by the heading of its column, in this order: arithmetic, global, shared, barrier, local.
+_COUNTED = (
+    ("FFMA", ("FFMA",)),
+    ("LDG", ("LDG",)),
+    (".128", ("LDG.128",)),
+    ("LDS", ("LDS",)),
+    (".128", ("LDS.128",)),
+    ("STS", ("STS",)),
+    ("BAR", ("BAR",)),
+    ("local", ("LDL", "STL")),
+)
 
 
 @click.command(name="sass")
@@ -101,11 +99,11 @@ def _print(built: list[Built], several: bool, style: str | None) -> None:
             b.variant.kernel.name,
             b.variant.params_label or "-",
             *([b.cubin.arch] if several else []),
-            *(str(_code(b).count(pattern)) for pattern in _COUNTED),
+            *(str(sum(map(_code(b).count, patterns))) for _, patterns in _COUNTED),
         ]
         for b in built
     ]
-    headings = ["kernel", "params", *(["arch"] if several else []), *_COUNTED.values()]
+    headings = ["kernel", "params", *(["arch"] if several else []), *(heading for heading, _ in _COUNTED)]
     click.echo(report.plain_table(rows, headings, style))
 
 
@@ -122,21 +120,21 @@ def _verdicts(code: Code, findings: list[Finding]) -> None:
             f"{loop.count('FFMA') / len(loop.instructions):.0%} FFMA"
         )
     for f in findings:
-        click.echo(f"  {'holds ' if f.holds else 'FAILED'}  {f.expectation}: {_evidence(f, cubin)}")
+        click.echo(f"  {'holds ' if f.holds else 'FAILED'}  {f.expectation}: {_evidence(f)}")
         if f.note and f.actual is not None:
             click.echo(f"          warning: {f.note}")
 
 
-def _evidence(finding: Finding, cubin: Cubin) -> str:
-    """``4, the first 0x0310 LDS.U.128 R8,[R21] (03_tiled.cu:42)``."""
+def _evidence(finding: Finding) -> str:
+    """``4, first LDS.U.128 at 0x310, line 41``."""
     if finding.actual is None:
         return finding.note
     share = finding.expectation.kind == "share"
     text = f"{finding.actual:.1%}" if share else f"{finding.actual:g}"
     if finding.evidence and not share:
         first = finding.evidence[0]
-        line = f" ({cubin.variant.kernel.path.name}:{first.line})" if first.line else ""
-        text += f", {'the first ' if len(finding.evidence) > 1 else ''}{first.address:#06x} {first}{line}"
+        line = f", line {first.line}" if first.line else ""
+        text += f", first {first.opcode} at {first.address:#x}{line}"
     return text
 
 
