@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from harness.build import Cubin, compile_kernel
 from harness.cache import Cache
 from harness.errors import BuildError, HarnessError, InspectError, MissingDependency
+from harness.occupancy import Occupancy, occupancy
 from harness.problems import resolve
 from harness.sass import Sass, disassemble
 from harness.spec import Variant
@@ -25,6 +26,12 @@ class Built:
     variant: Variant
     cubin: Cubin
     sass: Sass | None
+
+    @property
+    def occupancy(self) -> Occupancy:
+        """Theoretical, by calculation; a GPU's driver is asked again where there is one."""
+        threads, registers = self.variant.threads, self.cubin.resources.registers
+        return occupancy(self.cubin.arch, threads=threads, registers=registers, shared=self.cubin.shared)
 
     @property
     def intensity(self) -> float | None:

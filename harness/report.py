@@ -39,6 +39,8 @@ def static_record(built: Built) -> Record:
         "block": list(variant.block),
         "registers": resources.registers,
         "shared": built.cubin.shared,
+        "occupancy": built.occupancy.fraction,
+        "occupancy_limiter": built.occupancy.limiter,
         "spills": resources.spill_stores + resources.spill_loads,
         "intensity": built.intensity,
         "sass": sass and {**{o: sass.count(o) for o in COUNTED}, "bytes": sass.code_bytes},
@@ -91,7 +93,7 @@ def timed_record(row: Measurement, peak_fp32: float) -> Record:
         "bandwidth": row.bandwidth,
         "vs_cublas": row.speedup,
         "vs_peak": row.flops_rate / peak_fp32 if row.flops_rate else None,
-        "occupancy": row.occupancy,
+        "driver_occupancy": row.occupancy,
         "regime": {True: "cold", False: "warm", None: None}[row.cold],
         "sets": row.sets,
         "bytes_touched": row.bytes_touched,
@@ -153,7 +155,6 @@ TIMED: tuple[Column, ...] = (
     ("status", "check", str),
 )
 GPU_ONLY: tuple[Column, ...] = (
-    ("gpu.occupancy", "occ", str),
     ("gpu.flops_rate", "GFLOP/s", str),
     ("gpu.vs_cublas", "cuBLAS", str),
 )

@@ -14,7 +14,7 @@ from harness import builds, catalog, cublas, launch, measure
 from harness.arch import Arch
 from harness.bench import Bench
 from harness.cache import Cache
-from harness.driver import Context, Stream
+from harness.driver import Context, Module, Stream
 from harness.errors import MissingDependency, OutOfMemory
 from harness.gemm import Gemm
 from harness.launch import Operands
@@ -90,6 +90,17 @@ def test_a_timed_row(gpu: Context, cache: Cache) -> None:
     assert small.cold and small.sets > 2
     assert 6 < large.seconds / small.seconds < 10  # eight times the work
     assert small.occupancy == 1.0
+
+
+def test_the_calculated_occupancy_is_the_drivers(gpu: Context, cache: Cache) -> None:
+    variants = [v for k in KERNELS for v in k.variants()]
+    built, _ = builds.build_all(variants, [arch(gpu)], cache, lambda _: None)
+    assert len(built) > 40
+    for one in built:
+        module = Module(gpu, one.cubin.code)
+        function = module.function(one.variant.kernel.entry)
+        assert one.occupancy.fraction == function.occupancy(one.variant.threads, one.variant.shared), one
+        module.close()
 
 
 def test_absurd_size_fails_before_any_allocation(gpu: Context, cache: Cache) -> None:

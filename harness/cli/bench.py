@@ -162,9 +162,6 @@ def _print(
     for note in ("no_cublas", "no_telemetry"):
         if about.get(note):
             click.echo(about[note])
-    occupancy = {(r["kernel"], str(r["params"])): r["occupancy"] for r in timed}
-    for row in static:
-        row["occupancy"] = occupancy.get((row["kernel"], str(row["params"])))
     click.echo()
     click.echo(report.table(static, [c for c in report.STATIC if not several or c[0] != "params"], style))
     for (_, shape), group in itertools.groupby(timed, key=lambda r: (r["problem"], r["shape"])):
