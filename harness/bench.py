@@ -13,7 +13,7 @@ from harness.builds import Built, Progress
 from harness.closing import Closing
 from harness.cublas import LABEL, CuBlas
 from harness.driver import Context, Stream
-from harness.errors import ContextLost, HarnessError, UsageError
+from harness.errors import ContextLost, HarnessError, OutOfMemory, UsageError
 from harness.gemm import Gemm
 from harness.launch import Launch, Operands
 from harness.measure import ERROR, Measurement, measure
@@ -62,8 +62,9 @@ class Bench(Closing):
         if fitting:
             progress(f"inputs {problem.label}")
             try:
-                sets = launch.rotation_sets(self.context, problem) if self.rule else 1
-                operands = Operands(self.context, problem, self.stream, seed=self.seed, sets=sets)
+                with blamed(type(problem)):
+                    sets = launch.rotation_sets(self.context, problem) if self.rule else 1
+                    operands = Operands(self.context, problem, self.stream, seed=self.seed, sets=sets)
             except ContextLost:
                 raise
             except HarnessError as e:
@@ -105,14 +106,16 @@ class Bench(Closing):
         """One row, yielded and returned. After a fault the row says so, and then the fault is raised."""
         progress(f"{label} {operands.problem.label}")
         try:
-            with prepare() as run:
+            with blamed(type(operands.problem)), prepare() as run:
                 row = measure(run, self.stream, self.timer, self.rule, built=built)
             row = replace(row, baseline=baseline)
         except ContextLost as e:
             yield _error(label, built, operands.problem, e)
             raise
-        except HarnessError as e:
-            row = _error(label, built, operands.problem, e)
+        except (HarnessError, MemoryError) as e:
+            error = e if isinstance(e, HarnessError) else OutOfMemory("host memory is exhausted")
+            row = _error(label, built, operands.problem, error)
+            operands.damaged_inputs(self.stream)  # the next kernel must not be blamed for this one's
         yield row
         return row
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from harness.build import Cubin, compile_kernel
 from harness.cache import Cache
-from harness.errors import BuildError, HarnessError, InspectError, MissingDependency
+from harness.errors import HarnessError, MissingDependency, SpecError, UsageError
 from harness.occupancy import Occupancy, occupancy
 from harness.problems import resolve
 from harness.sass import Sass, disassemble
@@ -50,7 +50,7 @@ class Skipped:
 
     @property
     def failed(self) -> bool:
-        return isinstance(self.error, BuildError | InspectError)
+        return isinstance(self.error, SpecError) or not isinstance(self.error, UsageError)
 
 
 def build_all(

@@ -68,6 +68,7 @@ class CuBlas(Closing):
         try:
             return getattr(self._api, name)(*args)
         except self._api.cuBLASError as e:
+            self.context.open_gates()
             self.context.synchronize()  # a fault, if that is what it is, is the driver's to name
             raise HarnessError(f"cublas.{name} failed: {e}") from None
         except RuntimeError as e:  # nvmath's way to say that the library or the driver is not there
@@ -75,9 +76,11 @@ class CuBlas(Closing):
 
     def close(self) -> None:
         handle, self._handle = self._handle, 0
-        if handle and not self.context.lost:
-            self._call("destroy", handle)
-        self._workspace.close()
+        try:
+            if handle and not self.context.lost:
+                self._call("destroy", handle)
+        finally:
+            self._workspace.close()
 
 
 _INSTALL = "pip install nvmath-python nvidia-cublas"

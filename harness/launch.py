@@ -87,7 +87,7 @@ class Operands(Closing):
             array = np.empty_like(self.host[name])
             for copy in self.buffers:
                 copy[name].download(array, stream)
-                if array.tobytes() != self.host[name].tobytes():
+                if not np.array_equal(array.view(np.uint8), self.host[name].view(np.uint8)):
                     damaged.append(name)
                     copy[name].upload(self.host[name], stream)
         return sorted(set(damaged))
@@ -189,7 +189,7 @@ def rotation_sets(context: Context, problem: Problem) -> int:
     """How many copies of the operands displace twice the L2 cache (NVIDIA's GEMM measurement guideline):
     at least two, at most MAX_SETS, and no more than half of the free memory holds.
     """
-    wanted = max(2, math.ceil(2 * context.device.l2_bytes / problem.bytes))
+    wanted = max(2, math.ceil(2 * context.device.l2_bytes / max(1, problem.bytes)))
     free, _ = context.memory_info()
     fitting = int(free * _MEMORY_SHARE) // problem.buffer_bytes
     return max(1, min(wanted, MAX_SETS, fitting))

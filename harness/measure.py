@@ -29,8 +29,9 @@ UNEXPECTED = "passed, marked broken"  # a race that did not show this time
 IMPOSSIBLE = "impossible"  # faster than the hardware: the measurement is wrong, whatever the reason
 ERROR = "error"  # it could not be launched, or faulted
 
-# A finite value that no result has: NaN is one that a kernel could look for and leave alone.
-_SPOILT = 1e30
+# How far above its rated peak a card may be: many run above the clock that their driver names. Matrix
+# instructions are not counted in that peak, and faster by less than this.
+_ABOVE_RATED, _MATRIX = 1.3, 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,10 +111,11 @@ def measure(
             samples, after = _timed(run, stream, timer, rule)
             if not after.ok:
                 status, samples = FAILED, None
-            elif error := _impossible(samples.summary.median, operands):
+            elif error := _impossible(samples.summary.median, operands, _uses_matrix_units(built)):
                 status, samples = IMPOSSIBLE, None
     if damaged := operands.damaged_inputs(stream):
-        status, samples, error = FAILED, None, f"FAILED: it overwrote its input {' and '.join(damaged)}"
+        status = EXPECTED if status in (EXPECTED, UNEXPECTED) else FAILED
+        samples, error = None, f"FAILED: it overwrote its input {' and '.join(damaged)}"
     return Measurement(
         label=run.label,
         built=built,
@@ -143,7 +145,8 @@ def _timed(run: Launch, stream: Stream, timer: Timer, rule: StopRule) -> tuple[S
         operands.fill_output(stream)
         samples = timing.sample(run, timer, rule, typical=typical, at_least=run.sets)
         return samples, check(run, stream, sets=run.sets)
-    spoilt = np.full_like(operands.host[operands.problem.output], _SPOILT)
+    output = operands.host[operands.problem.output]
+    spoilt = np.full_like(output, _wrong_value(output.dtype))
     operands.fill_output(stream, spoilt)
     samples = timing.sample(run, timer, rule, typical=typical, at_least=run.sets)
     return samples, _worst(operands, operands.outputs(stream), spoilt)
@@ -165,17 +168,31 @@ def _worst(operands: Operands, outputs: Iterable[NDArray[Any]], before: NDArray[
     return max(verdicts, key=lambda v: (not v.ok, v.bad, v.stray, v.worst))
 
 
-def _impossible(seconds: float, operands: Operands) -> str:
+def _wrong_value(dtype: np.dtype[Any]) -> Any:
+    """The largest there is: no result has it, and unlike NaN it is not what an empty output is known by."""
+    return np.finfo(dtype).max if dtype.kind == "f" else np.iinfo(dtype).max
+
+
+def _uses_matrix_units(built: Built | None) -> bool:
+    """Whether its code has any kind of MMA; without nvdisasm we cannot know that it has none."""
+    if built is None:
+        return False
+    return built.sass is None or any(o.split(".", 1)[0].endswith("MMA") for o in built.sass.mix)
+
+
+def _impossible(seconds: float, operands: Operands, matrix: bool) -> str:
     """Why no kernel can have been that fast; empty where it can.
 
     Bandwidth is a limit only where a single run moves several times what the L2 cache could absorb.
     """
     device, problem = operands.context.device, operands.problem
-    if problem.flops > device.peak_fp32 * seconds:
+    factor = _ABOVE_RATED * (_MATRIX if matrix else 1)
+    if problem.flops > factor * device.peak_fp32 * seconds:
         rate = f"{problem.flops / seconds / 1e12:.4g} TFLOP/s"
         return f"{rate} is above this card's peak of {device.peak_fp32 / 1e12:.4g}: not a measurement"
     peak = device.peak_bandwidth
-    if peak and problem.bytes > 4 * device.l2_bytes and problem.bytes > peak * seconds:
+    large = problem.bytes > 4 * device.l2_bytes
+    if peak and large and problem.bytes > _ABOVE_RATED * peak * seconds:
         rate = f"{problem.bytes / seconds / 1e9:.4g} GB/s"
         return f"{rate} is above this card's peak of {peak / 1e9:.4g}: not a measurement"
     return ""

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from harness.errors import HarnessError, UsageError
 
@@ -25,13 +25,25 @@ Record = dict[str, Any]  # one flat row: JSON-ready, None where there is no valu
 
 def document(kind: str, records: Sequence[Record], meta: Mapping[str, Any]) -> Record:
     """A record file: what was measured, and what is needed to know what it was."""
-    return {"schema": SCHEMA, "kind": kind, "meta": dict(meta), "rows": list(records)}
+    content = {"schema": SCHEMA, "kind": kind, "meta": dict(meta), "rows": list(records)}
+    return cast(Record, _without_folders(content))
+
+
+def _without_folders(value: Any) -> Any:
+    """Messages name files by their path; records travel, and keep the file's name."""
+    if isinstance(value, str):
+        return re.sub(r"(?<![\w.])/(?:[^\s/:'\"]+/)+", "", value)
+    if isinstance(value, Mapping):
+        return {key: _without_folders(inner) for key, inner in value.items()}
+    if isinstance(value, list) and not (value and isinstance(value[0], float)):
+        return [_without_folders(inner) for inner in value]
+    return value
 
 
 def provenance(*, seed: int | None = None) -> Record:
     """Command, time, versions and commit. No paths: folders are taken off the arguments."""
     return {
-        "argv": ["harness", *(re.sub(r"(^|=)/.*/", r"\1", argument) for argument in sys.argv[1:])],
+        "argv": ["harness", *(re.sub(r"(^|=)[^=]*/", r"\1", argument) for argument in sys.argv[1:])],
         "utc": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "seed": seed,
         "harness": _version("cuda-harness"),
@@ -44,17 +56,17 @@ def provenance(*, seed: int | None = None) -> Record:
 
 def write_json(path: Path, content: Record) -> None:
     """One record file, a line a row, so that raw samples stay out of the way; see `write_file`."""
-    if path.suffix in (".cu", ".ptx"):
-        raise UsageError("that is a kernel's name, not a record's", where=str(path), hint="--json r.json")
     head = json.dumps({**content, "rows": []}, indent=1, allow_nan=False)
     rows = ",\n".join("  " + json.dumps(row, allow_nan=False) for row in content["rows"])
     write_file(path, head.replace('"rows": []', f'"rows": [\n{rows}\n ]').encode() + b"\n")
 
 
 def check_writable(path: Path) -> None:
-    """Raises HarnessError where `write_file` would."""
-    path = _target(path)
+    """For a record's path: raises HarnessError where `write_file` would, UsageError for a kernel's name."""
+    if {path.suffix, Path(os.path.realpath(path)).suffix} & {".cu", ".ptx"}:
+        raise UsageError("that is a kernel's name, not a record's", where=str(path), hint="--json r.json")
     try:
+        path = _target(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):
             pass
@@ -81,8 +93,8 @@ def write_file(path: Path, data: bytes) -> None:
 
     Raises HarnessError where that fails, and for a target that is a device or a pipe.
     """
-    path = _target(path)
     try:
+        path = _target(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
         try:

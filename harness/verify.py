@@ -83,7 +83,8 @@ def compare(output: NDArray[Any], reference: Reference, before: NDArray[Any] | N
     elements = math.prod(shape)
     rms = 0.0
     if reference.rms_bound is not None:
-        rms = math.sqrt(squares / elements) / reference.rms_bound
+        typical = math.sqrt(squares / elements)
+        rms = typical / reference.rms_bound if reference.rms_bound else (math.inf if typical else 0.0)
         rms = math.inf if math.isnan(rms) else rms
     return Verdict(
         ok=bad == 0 and stray == 0 and rms <= 1,

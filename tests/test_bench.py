@@ -165,7 +165,7 @@ def test_a_kernel_that_stops_working_when_its_output_is_filled(
 
     fake.execute = lazy
     row = one(context, cache)
-    assert (row.status, row.samples) == (measure.FAILED, None) and "1e+30 instead" in row.detail
+    assert (row.status, row.samples) == (measure.FAILED, None) and "3.402823e+38 instead" in row.detail
 
 
 def test_a_kernel_that_overwrites_its_input_is_the_one_that_fails(
@@ -222,6 +222,39 @@ def test_users_problems_are_verified(
         right, broken = session.rows(kernels, {cls: [{"N": 16}, {"N": 24}]}, lambda _: None)
     assert right.status == measure.OK
     assert broken.status == measure.ERROR and "problem Mine: ValueError: not this one" in broken.detail
+
+
+def test_after_an_error_the_next_kernel_is_not_blamed(context: Context, cache: Cache, fake: Any) -> None:
+    def vandal(run: Any) -> None:
+        fake_gemm.gemm(run)
+        if run.block == (32, 32, 1):  # 02_coalesced damages A, and then cannot be launched again
+            fake_gemm.parameters(run)[0][0, 0] = 7
+            fake.fail("cuLaunchKernelEx", 701)
+
+    fake.execute = vandal
+    first, second = rows(context, built(cache, "coalesced", "tiled"), {"N": 16})
+    assert (first.status, second.status) == (measure.ERROR, measure.OK)
+
+
+def test_a_card_above_its_rated_clock_is_believed(context: Context, cache: Cache, fake: Any) -> None:
+    fake.milliseconds = 1e3 * 2 * 512**3 / (1.05 * context.device.peak_fp32)
+    assert one(context, cache, N=512).status == measure.OK
+
+
+@pytest.mark.parametrize("member", ["flops", "bytes", "buffer_bytes", "arguments"])
+def test_a_problem_that_raises_costs_its_rows_only(
+    context: Context, cache: Cache, fake: Any, tmp_path: Any, kernel_file: Any, member: str
+) -> None:
+    decorator = "" if member == "arguments" else "    @property\n"
+    (tmp_path / "mine.py").write_text(
+        "from harness.gemm import Gemm\nclass Mine(Gemm):\n"
+        f"{decorator}    def {member}(self):\n        raise ValueError('no {member}')\n"
+    )
+    variant = catalog.kernel(str(kernel_file(extra='problem = "mine.py:Mine"'))).variant()
+    kernels, _ = builds.build_all([variant], ["sm_90a"], cache, lambda _: None)
+    with Bench(context, rule=RULE) as session:
+        (row,) = session.rows(kernels, {resolve(variant.kernel): [{"N": 16}]}, lambda _: None)
+    assert row.status == measure.ERROR and f"no {member}" in row.detail
 
 
 def test_closing_never_hides_the_users_error(context: Context, fake: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import os
@@ -18,7 +19,7 @@ from click.testing import CliRunner, Result
 from harness import tools
 from harness.cli import main
 from harness.driver import api
-from harness.errors import NoDriver
+from harness.errors import MissingDependency, NoDriver
 
 FAST = ["--min-time", "0.005", "--timeout", "0.01"]
 
@@ -377,10 +378,43 @@ def test_the_record_says_what_is_missing_from_it(fake: Any, tmp_path: Path, kern
     assert meta["ended"] == "complete" and meta["skipped"][0].startswith("bad TILE=16, sm_90a")
 
 
-def test_records_hold_no_folders(fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_standard_output_does_not_cost_the_record(fake: Any, tmp_path: Path) -> None:
     path = tmp_path / "r.json"
-    args = ["bench", "tiled", "-a", "N=16", f"--json={path}", *FAST]
+    args = ["bench", "tiled", "-a", "N=16", "--json", str(path), *FAST]
+
+    def full(*_args: Any, **_kwargs: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("harness.report.table", full)
+        result = harness(*args)
+    assert result.exit_code == 1 and "No space left" in result.stderr
+    assert json.loads(path.read_text())["rows"][0]["kernel"] == "03_tiled"
+
+
+def test_a_missing_compiler_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(*_args: Any) -> None:
+        raise MissingDependency("nvJitLink cannot be loaded", hint="install it")
+
+    monkeypatch.setattr("harness.build._nvjitlink", absent)
+    monkeypatch.setattr("harness.cache.Cache.get", lambda *_: None)
+    result = harness("build", "tiled", "tiled_v4")
+    assert result.exit_code == 1 and "nvJitLink cannot be loaded" in result.stderr
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_names_that_no_file_can_have(tmp_path: Path) -> None:
+    result = harness("bench", "tiled", "--json", str(tmp_path / ("n" * 300)))
+    assert result.exit_code == 1 and "cannot write" in result.stderr
+
+
+def test_records_hold_no_folders(
+    fake: Any, tmp_path: Path, kernel_file: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "r.json"
+    bad = str(kernel_file("bad.cu", body="int x = ;"))
+    args = ["bench", "tiled", bad, "-a", "N=16", f"--json={path}", *FAST]
     monkeypatch.setattr(sys, "argv", ["harness", *args, str(tmp_path)])
-    assert harness(*args).exit_code == 0
+    assert harness(*args).exit_code == 1
     assert str(tmp_path.parent) not in path.read_text()
     assert "--json=r.json" in json.loads(path.read_text())["meta"]["argv"]

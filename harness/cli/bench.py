@@ -110,6 +110,12 @@ def command(
     meta["skipped"] = [f"{s.variant.label}, {s.arch}: {s.error}" for s in skipped]
     static = [report.static_record(b) for b in built]
     records = [report.timed_record(r, gpu.peak_fp32) for r in rows] if gpu else static
+    unwritten: HarnessError | None = None
+    if json_file is not None:
+        try:  # before anything is printed: a closed or full standard output must not cost the record
+            record.write_json(json_file, record.document("bench", records, meta))
+        except HarnessError as e:
+            unwritten = e
     if style == "csv":
         click.echo(report.csv_table(records))
     else:
@@ -117,9 +123,7 @@ def command(
     options.explain(rows, skipped, err=style == "csv")
     if absent:
         click.echo(f"\n{absent}", err=style == "csv")
-    if json_file is not None:
-        record.write_json(json_file, record.document("bench", records, meta))
-    options.finish(rows, skipped, fault)
+    options.finish(rows, skipped, fault or unwritten)
 
 
 def _open(owned: ExitStack, gpu: Device, rule: StopRule, seed: int) -> tuple[Bench, dict[str, Any]]:

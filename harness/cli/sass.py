@@ -63,6 +63,8 @@ def command(
 
     wanted = [expect.parse(text) for text in extra]
     tools.require("nvdisasm")
+    if json_file is not None:
+        record.check_writable(json_file)
     _, variants = options.variants(kernels, params, sweep=sweep)
     targets = options.archs(arch) or [archs.DEFAULT]
     with options.progress(len(variants) * len(targets)) as step:
