@@ -51,3 +51,11 @@ class Arch:
             same_family = self.number // 10 == least.number // 10
             return same_family and self.number >= least.number and bool(self.suffix)
         return self == least
+
+
+def listed(names: object) -> list[str]:
+    """One name or several, checked, each once. Raises UsageError."""
+    several = [names] if isinstance(names, str) else names
+    if not isinstance(several, list | tuple) or not several:
+        raise UsageError(f"no architecture: {names!r}", hint="such as 'sm_75' or ['sm_75', 'sm_90a']")
+    return list(dict.fromkeys(str(Arch.parse(str(name))) for name in several))

@@ -66,7 +66,8 @@ class Code:
         at = [loop for loop in self.loops if any(i.line == scope.line for i in loop.instructions)]
         if not at:
             return None, f"no loop has code of line {scope.line}"
-        return min(at, key=lambda loop: len(loop.instructions)).instructions, ""
+        inner = [a for a in at if not any(a.contains(b) for b in at)]  # unrolled, and its remainder, say
+        return max(inner, key=lambda loop: loop.arithmetic).instructions, ""
 
 
 def check(expectations: Sequence[Expectation], code: Code) -> list[Finding]:
@@ -93,7 +94,5 @@ def _spelling(pattern: str, code: Code) -> str:
     here = {i.opcode.split(".")[0] for i in code.sass.instructions}
     if base in here | OPCODES:
         return ""
-    close = difflib.get_close_matches(base, sorted(here), n=1) or difflib.get_close_matches(
-        base, sorted(OPCODES), n=1
-    )
+    close = difflib.get_close_matches(base, sorted(here | OPCODES), n=1)
     return f"{base} is no opcode known here" + (f"; did you mean {close[0]}?" if close else "")

@@ -9,12 +9,14 @@ The grammar, words in quotes standing for themselves::
     scope       = "in" "kernel"                            the default
                 | "in" "loop"                              the hot loop: of the innermost loops, the one with
                                                            the most arithmetic
-                | "in" "loop" "at" LINE                    the innermost loop with code of that source line
+                | "in" "loop" "at" LINE                    the same of the innermost with code of that source
+                                                           line
     compare     = ">=" | "<=" | "==" | "!=" | ">" | "<"
     METRIC      = "registers" | "spills" | "stack" | "shared" | "instructions" | "loops"
 
 OPCODE matches by dotted components, in order: ``LDS.128`` matches ``LDS.U.128`` and not ``LDSM.128``. NUMBER
-is an integer or decimal, or a percentage (``90%``). registers, spills and stack count a thread's, the latter
+is an integer or decimal; that of a share stands between 0 and 1, or is a percentage (``90%``). LINE counts
+from 1. registers, spills and stack count a thread's, the latter
 two in bytes; shared is bytes a block (static and dynamic), instructions and loops count what is in the code.
 """
 
@@ -36,7 +38,9 @@ COMPARE: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
 }
 METRICS = ("registers", "spills", "stack", "shared", "instructions", "loops")
-_TOKEN = re.compile(r"\s*(?:(>=|<=|==|!=|>|<)|([A-Za-z_][\w.]*)|(\d+(?:\.\d+)?%?)|(\S))")
+_TOKEN = re.compile(r"\s*(?:(>=|<=|==|!=|>|<)|([A-Za-z_][\w.]*)|([0-9]+(?:\.[0-9]+)?%?)|(\S))")
+_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?\Z")
+_LINE = re.compile(r"[1-9][0-9]{0,8}\Z")
 _OPCODE = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Za-z0-9_]+)*\Z")
 _COUNT, _SHARE, _METRIC = "count", "share", "metric"
 
@@ -74,7 +78,7 @@ class _Parser:
     """Recursive descent over the tokens; every refusal points at the token that could not be read."""
 
     def __init__(self, text: str) -> None:
-        self.text = text
+        self.text = text = re.sub(r"\s", " ", text)  # else a line break would part text and pointer
         self.tokens = [(m.group().strip(), m.start(m.lastindex or 0)) for m in _TOKEN.finditer(text)]
         self.at = 0
 
@@ -104,12 +108,14 @@ class _Parser:
         self.at += 1
         return token
 
-    def number(self) -> float:
+    def number(self, share: bool) -> float:
         token = self.peek()
-        try:
-            value = float(token[:-1]) / 100 if token.endswith("%") else float(token)
-        except ValueError:
-            raise self.fail("a number") from None
+        percent = share and token.endswith("%")
+        if not _NUMBER.match(token.removesuffix("%") if percent else token):
+            raise self.fail("a number")
+        value = float(token[:-1]) / 100 if percent else float(token)
+        if share and value > 1:
+            raise self.fail("a share between 0 and 1, or 0% and 100%,")
         self.at += 1
         return value
 
@@ -122,15 +128,17 @@ class _Parser:
             raise self.fail("'loop' or 'kernel'")
         if not self.take("at"):
             return Scope("loop")
-        if not self.peek().isdigit():
+        line = self.peek()
+        if not _LINE.match(line):
             raise self.fail("a source line")
-        return Scope("loop", int(self.number()))
+        self.at += 1
+        return Scope("loop", int(line))
 
-    def comparison(self) -> tuple[str, float]:
+    def comparison(self, *, share: bool = False) -> tuple[str, float]:
         compare = self.peek()
         if not self.take(*COMPARE):
             raise self.fail("one of " + " ".join(COMPARE))
-        return compare, self.number()
+        return compare, self.number(share)
 
     def expectation(self) -> Expectation:
         if self.peek() in METRICS:
@@ -141,7 +149,7 @@ class _Parser:
             return self.end(_COUNT, self.opcode(), self.scope(), "==", 0)
         subject = self.opcode()
         if self.take("share"):
-            return self.end(_SHARE, subject, self.scope(), *self.comparison())
+            return self.end(_SHARE, subject, self.scope(), *self.comparison(share=True))
         scope = self.scope()
         compare, value = self.comparison() if self.at < len(self.tokens) else (">=", 1.0)
         return self.end(_COUNT, subject, scope, compare, value)

@@ -27,11 +27,11 @@ MAX_CONFIGS = 100_000  # a space larger than this is a mistake in the front matt
 _TAKEN = frozenset(keyword.kwlist) | frozenset(
     re.findall(
         r"\w+",
-        """alignas alignof asm auto bool case catch char const constexpr default delete do double enum
-        explicit extern float friend goto inline int long mutable namespace new noexcept nullptr operator
-        private
-        protected public register restrict short signed sizeof static struct switch template this throw
-        typedef typename union unsigned using virtual void volatile
+        """true false defined alignas alignof asm auto bool case catch char const constexpr default
+        delete do double enum explicit extern float friend goto inline int long mutable namespace
+        new noexcept nullptr operator private protected public register restrict short signed sizeof
+        static struct switch template this throw typedef typename union unsigned using virtual void
+        volatile
         threadIdx blockIdx blockDim gridDim warpSize x y z""",
     )
 )
@@ -98,8 +98,9 @@ class _Reader:
                 self.fail("", f"the front matter lacks {key}")
 
     def fail(self, key: str, what: str, hint: str = "") -> NoReturn:
-        pattern = re.compile(rf"\s*(\[\s*)?[\"']?{re.escape(key)}\b") if key else re.compile(r"(?!)")
-        offset = next((i for i, line in enumerate(self._lines) if pattern.match(line)), 0)
+        names = (key, key.rpartition(".")[2], key.partition(".")[0]) if key else ()  # sass.sm_75, sm_75, sass
+        patterns = [re.compile(rf"\s*(\[\s*)?[\"']?{re.escape(name)}\b") for name in names]
+        offset = next((i for p in patterns for i, line in enumerate(self._lines) if p.match(line)), 0)
         raise SpecError(what, where=f"{self.path}:{self._first + offset}", hint=hint)
 
     def text(self, key: str) -> str:
@@ -147,14 +148,18 @@ class _Reader:
         for name, entry in table.items():
             if name == "expect":
                 found[""] = self._expectations(key, entry)
-            elif isinstance(entry, dict) and set(entry) == {"expect"}:
+            elif not isinstance(entry, dict):
+                self.fail(
+                    f"sass.{name}", f"sass holds expect = [...] and tables such as [sass.sm_75], not {name}"
+                )
+            elif set(entry) != {"expect"}:
+                self.fail(f"sass.{name}", f"[sass.{name}] holds expect = [...] and nothing else")
+            else:
                 try:
                     arch = str(Arch.parse(name))
                 except UsageError as e:
-                    self.fail(name, f"[sass.{name}]: {e.what}", e.hint)
+                    self.fail(f"sass.{name}", f"[sass.{name}]: {e.what}", e.hint)
                 found[arch] = self._expectations(f"sass.{name}", entry["expect"])
-            else:
-                self.fail(name, f"sass holds expect = [...] and tables such as [sass.sm_75], not {name}")
         return found
 
     def _expectations(self, key: str, value: Any) -> tuple[Expectation, ...]:

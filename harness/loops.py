@@ -2,8 +2,9 @@
 
 A loop is a natural loop (Aho et al., Compilers, 2nd ed., 9.6.6): a branch back to a block that dominates
 it, and every block from which that branch is reached without passing through its header. Loops that share a
-header are one. Indirect branches (BRX) have unknown targets; blocks that nothing else reaches count as
-entries of their own.
+header are one. Targets of indirect branches (BRX, of a switch) are not in the code: blocks that nothing else
+reaches count as those of the last one before them, and without one as entries of their own. A call of another
+function (a division's slow path, say) comes back.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from harness.sass import Instruction
 
 # Opcodes whose operand is the address of the next instruction, and those after which there is none.
 _JUMPS = {"BRA", "JMP", "CALL"}
-_ENDS = {"EXIT", "RET", "BRX", "BRXU", "JMX", "JMXU", "KILL"}
+_INDIRECT = {"BRX", "BRXU", "JMX", "JMXU"}
+_ENDS = {"EXIT", "RET", "KILL"} | _INDIRECT
 _TARGET = re.compile(r"(?:^|,)(0x[0-9a-f]+)$")
 
 # What a kernel is there for: multiply-adds and matrix instructions, the arithmetic that marks the hot loop.
@@ -50,6 +52,9 @@ class Loop:
     def count(self, pattern: str) -> int:
         return sum(i.matches(pattern) for i in self.instructions)
 
+    def contains(self, other: Loop) -> bool:
+        return other.header != self.header and any(i.address == other.header for i in self.instructions)
+
     @property
     def arithmetic(self) -> int:
         """Instructions of `ARITHMETIC`; IMAD only as a real multiply-add, since compilers move with it."""
@@ -74,14 +79,24 @@ def blocks(instructions: Sequence[Instruction]) -> list[Block]:
     leaders |= {n + 1 for n, i in enumerate(instructions) if _base(i) in _JUMPS | _ENDS}
     starts = sorted(n for n in leaders if n < len(instructions))
     number = {start: k for k, start in enumerate(starts)}
-    found = []
-    for start, end in zip(starts, [*starts[1:], len(instructions)], strict=True):
-        last = instructions[end - 1]
+    ends = [*starts[1:], len(instructions)] if starts else []
+    successors: list[list[int]] = []
+    for end in ends:
         following = [targets[end - 1]] if targets[end - 1] >= 0 else []
-        if end < len(instructions) and _falls_through(last):
+        if end < len(instructions) and _falls_through(instructions[end - 1]):
             following.append(end)
-        found.append(Block(start, end, tuple(dict.fromkeys(number[s] for s in following))))
-    return found
+        successors.append([number[s] for s in following])
+    reached = {s for following in successors for s in following}
+    switch = None
+    for k, end in enumerate(ends):
+        if switch is not None and k not in reached:
+            successors[switch].append(k)
+        if _base(instructions[end - 1]) in _INDIRECT:
+            switch = k
+    return [
+        Block(start, end, tuple(dict.fromkeys(following)))
+        for start, end, following in zip(starts, ends, successors, strict=True)
+    ]
 
 
 def loops(instructions: Sequence[Instruction]) -> tuple[Loop, ...]:
@@ -95,7 +110,7 @@ def loops(instructions: Sequence[Instruction]) -> tuple[Loop, ...]:
     bodies: dict[int, set[int]] = {}
     for tail, block in enumerate(graph):
         for header in block.successors:
-            if header in dominators[tail] and not _is_trap(graph, header, instructions):
+            if header in dominators[tail] and not _is_trap(instructions, block, tail == header):
                 body = bodies.setdefault(header, {header})
                 todo = [tail]
                 while todo:
@@ -136,10 +151,9 @@ def _dominators(graph: Sequence[Block], before: Sequence[Sequence[int]]) -> list
     return dominators
 
 
-def _is_trap(graph: Sequence[Block], header: int, instructions: Sequence[Instruction]) -> bool:
+def _is_trap(instructions: Sequence[Instruction], block: Block, to_itself: bool) -> bool:
     """The branch to itself that compilers put after the last EXIT."""
-    block = graph[header]
-    return block.end - block.start == 1 and not instructions[block.start].predicate
+    return to_itself and block.end - block.start == 1 and not _falls_through(instructions[block.start])
 
 
 def _target(i: Instruction) -> int:
@@ -150,12 +164,14 @@ def _target(i: Instruction) -> int:
 def _falls_through(i: Instruction) -> bool:
     """Whether the next instruction may follow: always, but after an unconditional jump or end."""
     base = _base(i)
-    if base == "CALL" and "NOINC" not in i.opcode:
-        return True  # and returns
+    if base == "CALL" and ("NOINC" not in i.opcode or _target(i) < 0):
+        return True  # and returns; CALL.REL.NOINC within the function is a jump
     if base not in _JUMPS | _ENDS:
         return True
-    conditional = bool(i.predicate) and i.predicate not in ("@PT", "@UPT")
-    return conditional or (base == "BRA" and "," in i.operands)  # BRA.U !UP0,0x620
+    if i.predicate and i.predicate not in ("@PT", "@UPT"):
+        return True
+    # BRA.U !UP0,0x620; BRA.DIV and BRA.CONV ask whether the warp is together, on sm_75 without an operand
+    return base == "BRA" and ("," in i.operands or not {"DIV", "CONV"}.isdisjoint(i.opcode.split(".")))
 
 
 def _base(i: Instruction) -> str:

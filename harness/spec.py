@@ -59,6 +59,10 @@ class Kernel:
                 return self.sass[name]
         return ()
 
+    def fits(self, arch: str) -> bool:
+        """Whether ``min_arch`` lets this kernel be compiled for `arch`."""
+        return Arch.parse(arch).satisfies(Arch.parse(self.min_arch))
+
     def variant(self, **chosen: int) -> Variant:
         """This kernel with `chosen` parameters and the first value of every other one."""
         return next(self.variants({name: (value,) for name, value in chosen.items()}, defaults=True))

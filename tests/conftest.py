@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from harness.cache import Cache
-from harness.errors import HarnessError
 
-REQUIRE_GPU = os.environ.get("HARNESS_REQUIRE_GPU") == "1"
+# pytester: tests/test_pytest_plugin.py runs pytest inside pytest. The plugin is loaded by its entry point
+# where harness is installed, and by this line in a bare checkout.
+pytest_plugins = ["pytester", "harness.pytest_plugin"]
 
 KERNEL = """\
 // {title}
@@ -62,24 +63,6 @@ def kernel_file(tmp_path: Path) -> Any:
         return path
 
     return write
-
-
-def _no_gpu() -> str:
-    """Why there is no GPU to test on; empty where there is one."""
-    from harness.driver import Device
-
-    try:
-        Device.open()
-    except HarnessError as e:
-        return e.what
-    return ""
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("gpu") and (reason := _no_gpu()):
-        if REQUIRE_GPU:
-            pytest.fail(f"HARNESS_REQUIRE_GPU=1 and there is no GPU: {reason}", pytrace=False)
-        pytest.skip(f"needs a GPU: {reason}")
 
 
 @pytest.fixture
