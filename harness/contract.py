@@ -63,6 +63,8 @@ class Code:
             return None, "the code has no loop"
         if scope.line is None:
             return self.hot_loop.instructions if self.hot_loop else None, ""
+        if not self.sass.has_lines:
+            return None, "the code has no source lines (CUDA C++ and nvdisasm 13.4 or newer give them)"
         at = [loop for loop in self.loops if any(i.line == scope.line for i in loop.instructions)]
         if not at:
             return None, f"no loop has code of line {scope.line}"

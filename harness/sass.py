@@ -30,7 +30,8 @@ _WIDTHS = ("256", "128", "64")
 @dataclass(frozen=True, kw_only=True)
 class Instruction:
     """`address` counts bytes from the start of the kernel; `line` is 1-based in the file that the kernel's
-    function stands in, 0 where that is unknown or another file (a function from a header).
+    function stands in, 0 where that is unknown or another file (a function from a header). nvdisasm tells
+    lines from 13.4 on.
     """
 
     address: int
@@ -76,6 +77,10 @@ class Sass:
 
     def count(self, pattern: str) -> int:
         return sum(1 for _ in self.select(pattern))
+
+    @property
+    def has_lines(self) -> bool:
+        return any(i.line for i in self.instructions)
 
     @cached_property
     def mix(self) -> Counter[str]:

@@ -32,6 +32,6 @@ def require(name: str) -> Path:
     path = find(name)
     if path is None:
         package = _PACKAGES.get(name)
-        hint = f"pip install '{package}>=13,<14'" if package else f"put {name} on the PATH"
+        hint = f"pip install '{package}>=13.4,<14'" if package else f"put {name} on the PATH"
         raise MissingDependency(f"{name} is not installed", hint=hint)
     return path

@@ -15,7 +15,9 @@ from conftest import BODY
 from harness import catalog, sass, spec, tools
 from harness.build import Cubin, compile_kernel
 from harness.cache import Cache
+from harness.contract import Code, check
 from harness.errors import InspectError, MissingDependency
+from harness.expect import parse
 from harness.sass import Instruction, Sass, disassemble, disassemble_code
 
 ARCHS = ("sm_75", "sm_80", "sm_90a", "sm_100", "sm_120")
@@ -426,3 +428,17 @@ def test_the_hash_of_the_code_ignores_where_its_source_lay(tmp_path: Path, kerne
     assert both(first)[0] != both(moved)[0]
     assert both(first)[1] == both(moved)[1]
     assert both(first)[1] != both(changed)[1]
+
+
+def test_an_nvdisasm_without_lines(kernel_file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before 13.4 its answer has none (seen with 13.0, 13.2 and 13.3): counts hold, lines are unknown."""
+    cubin = compile_kernel(spec.load(kernel_file()).variant(), "sm_80", NO_CACHE)
+    told = disassemble(cubin, NO_CACHE)
+    real = sass._run
+    strip = re.compile(rb',"source-(file-id|line)":\d+')
+    monkeypatch.setattr(sass, "_run", lambda *args: strip.sub(b"", real(*args)))
+    silent = disassemble(cubin, NO_CACHE)
+    assert told.has_lines and not silent.has_lines
+    assert silent.mix == told.mix and silent.sha256 == told.sha256
+    (finding,) = check([parse("FFMA in loop at 17")], Code(cubin=cubin, sass=silent))
+    assert not finding.holds and "no source lines" in finding.note
