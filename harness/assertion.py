@@ -70,11 +70,8 @@ def message(code: Code, findings: Sequence[Finding]) -> str:
 
 def counted(finding: Finding) -> str:
     """``4``, ``28.1%``, or why there was nothing to count; a warning behind it."""
-    if finding.actual is None:
-        return finding.note
-    share = finding.expectation.kind == "share"
-    text = f"{finding.actual:.1%}" if share else f"{finding.actual:g}"
-    return f"{text} ({finding.note})" if finding.note else text
+    warned = finding.note and finding.actual is not None
+    return f"{finding.amount} ({finding.note})" if warned else finding.amount
 
 
 def _listing(kernel: Kernel, instructions: Sequence[Instruction]) -> Iterator[str]:
@@ -90,7 +87,7 @@ def _listing(kernel: Kernel, instructions: Sequence[Instruction]) -> Iterator[st
             continue
         if i.line != at:
             at = i.line
-            yield f"  {_place(kernel, i) or '(not in the source)'}: {_text(kernel, i)}".rstrip(": ")
+            yield f"  {_place(kernel, i) or '(not in the source)'}: {kernel.line(i.line)}".rstrip(": ")
         yield f"    {_instruction(i)}"
 
 
@@ -100,8 +97,3 @@ def _instruction(i: Instruction) -> str:
 
 def _place(kernel: Kernel, i: Instruction) -> str:
     return f"{kernel.path.name}:{i.line}" if i.line else ""
-
-
-def _text(kernel: Kernel, i: Instruction) -> str:
-    source = kernel.source.splitlines()
-    return source[i.line - 1].strip() if 0 < i.line <= len(source) else ""

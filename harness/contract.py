@@ -28,6 +28,13 @@ class Finding:
     evidence: tuple[Instruction, ...] = ()
     note: str = ""
 
+    @property
+    def amount(self) -> str:
+        """``4``, ``28.1%``, or why there was nothing to count in."""
+        if self.actual is None:
+            return self.note
+        return f"{self.actual:.1%}" if self.expectation.kind == "share" else f"{self.actual:g}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Code:

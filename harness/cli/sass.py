@@ -129,11 +129,8 @@ def _verdicts(code: Code, findings: list[Finding]) -> None:
 
 def _evidence(finding: Finding) -> str:
     """``4, first LDS.U.128 at 0x310, line 41``."""
-    if finding.actual is None:
-        return finding.note
-    share = finding.expectation.kind == "share"
-    text = f"{finding.actual:.1%}" if share else f"{finding.actual:g}"
-    if finding.evidence and not share:
+    text = finding.amount
+    if finding.evidence and finding.expectation.kind != "share":
         first = finding.evidence[0]
         line = f", line {first.line}" if first.line else ""
         text += f", first {first.opcode} at {first.address:#x}{line}"
@@ -160,13 +157,12 @@ def _shared_loads(code: Code) -> str:
 
 def _listing(built: Built) -> str:
     """The instructions, each run of one source line under that line."""
-    source = built.variant.kernel.source.splitlines()
+    kernel = built.variant.kernel
     lines = [f"{built.variant.label} for {built.cubin.arch}, {built.cubin.compiler}"]
     at = None
     for i in _code(built).instructions:
         if i.line != at:
             at = i.line
-            text = source[at - 1].strip() if 0 < at <= len(source) else "(not in the source)"
-            lines.append(f"{built.variant.kernel.path.name}:{at}: {text}")
+            lines.append(f"{kernel.path.name}:{at}: {kernel.line(at) or '(not in the source)'}")
         lines.append(f"  /*{i.address:04x}*/ {i.predicate:>5} {i.opcode} {i.operands}".rstrip())
     return "\n".join(lines)
