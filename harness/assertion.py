@@ -6,11 +6,12 @@ import warnings
 from collections.abc import Iterator, Sequence
 
 from harness.build import compile_kernel
-from harness.contract import Code, Finding, check
+from harness.code import Code
+from harness.contract import Finding, check
 from harness.errors import UsageError
 from harness.expect import parse
 from harness.sass import Instruction, disassemble
-from harness.spec import Kernel, Variant
+from harness.spec import Variant
 
 SHOWN = 40  # instructions of a loop, half from each end
 EVIDENCE = 4  # of the instructions that an expectation counted
@@ -19,7 +20,7 @@ EVIDENCE = 4  # of the instructions that an expectation counted
 def machine_code(variant: Variant, arch: str) -> Code:
     """Compiled and disassembled, or from the user's cache."""
     cubin = compile_kernel(variant, arch)
-    return Code(cubin=cubin, sass=disassemble(cubin))
+    return Code.of(cubin, disassemble(cubin))
 
 
 def assert_holds(variant: Variant, arch: str, texts: Sequence[str]) -> Code:
@@ -49,22 +50,21 @@ def assert_holds(variant: Variant, arch: str, texts: Sequence[str]) -> Code:
 
 def message(code: Code, findings: Sequence[Finding]) -> str:
     """For `findings` of which at least one does not hold."""
-    kernel = code.cubin.variant.kernel
     failed = [f for f in findings if not f.holds]
     lines = [
-        f"{code.cubin.variant.label}, {code.cubin.arch}: {len(failed)} of {len(findings)} expectations "
+        f"{code.name}: {len(failed)} of {len(findings)} expectations "
         f"{'does' if len(failed) == 1 else 'do'} not hold"
     ]
     for f in failed:
         lines.append(f"  FAILED {f.expectation}: {counted(f)}")
-        lines += [f"    {_instruction(i)}  {_place(kernel, i)}".rstrip() for i in f.evidence[:EVIDENCE]]
+        lines += [f"    {_instruction(i)}  {code.place(i)}".rstrip() for i in f.evidence[:EVIDENCE]]
         if len(f.evidence) > EVIDENCE:
             lines.append(f"    ... and {len(f.evidence) - EVIDENCE} more")
     loop = code.hot_loop
     if loop is None:
         return "\n".join([*lines, "the code has no loop"])
     return "\n".join([*lines, f"hot loop at {loop.header:#x}, {len(loop.instructions)} instructions:"]) + (
-        "\n" + "\n".join(_listing(kernel, loop.instructions))
+        "\n" + "\n".join(_listing(code, loop.instructions))
     )
 
 
@@ -74,7 +74,7 @@ def counted(finding: Finding) -> str:
     return f"{finding.amount} ({finding.note})" if warned else finding.amount
 
 
-def _listing(kernel: Kernel, instructions: Sequence[Instruction]) -> Iterator[str]:
+def _listing(code: Code, instructions: Sequence[Instruction]) -> Iterator[str]:
     """Each run of one source line under that line; a long middle left out."""
     half = SHOWN // 2
     left_out = len(instructions) - 2 * half
@@ -87,13 +87,9 @@ def _listing(kernel: Kernel, instructions: Sequence[Instruction]) -> Iterator[st
             continue
         if i.line != at:
             at = i.line
-            yield f"  {_place(kernel, i) or '(not in the source)'}: {kernel.line(i.line)}".rstrip(": ")
+            yield f"  {code.place(i) or '(not in the source)'}: {code.line(i.line).strip()}".rstrip(": ")
         yield f"    {_instruction(i)}"
 
 
 def _instruction(i: Instruction) -> str:
     return f"{i.address:#06x} {i}"
-
-
-def _place(kernel: Kernel, i: Instruction) -> str:
-    return f"{kernel.path.name}:{i.line}" if i.line else ""

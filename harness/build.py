@@ -239,13 +239,19 @@ def _ok(nvrtc: Any, function: str, *args: Any) -> Any:
 
 
 def _nvjitlink(variant: Variant, arch: str) -> tuple[bytes, bytes, str]:
+    kernel = variant.kernel
+    data = kernel.source.encode("ascii", "replace")  # comments in any language: 13.0 refuses them
+    code, log = link_ptx(data, arch, kernel.path, what=variant.label)
+    return code, data, log
+
+
+def link_ptx(ptx: bytes, arch: str, path: Path, *, what: str) -> tuple[bytes, str]:
+    """PTX -> cubin and ptxas's report. Raises BuildError, with `path` for the lines that the log names."""
     linker = _nvjitlink_api()
     options = [f"-arch={arch}", *NVJITLINK_OPTIONS]
     handle = linker.create(len(options), options)
-    path = variant.kernel.path
-    data = variant.kernel.source.encode("ascii", "replace")  # comments in any language: 13.0 refuses them
     try:
-        linker.add_data(handle, linker.InputType.PTX, data, len(data), path.name)
+        linker.add_data(handle, linker.InputType.PTX, ptx, len(ptx), path.name)
         linker.complete(handle)
         code = bytearray(linker.get_linked_cubin_size(handle))
         linker.get_linked_cubin(handle, code)
@@ -253,12 +259,9 @@ def _nvjitlink(variant: Variant, arch: str) -> tuple[bytes, bytes, str]:
         log = _linker_log(linker.get_error_log_size, linker.get_error_log, handle)
         # ptxas says "ptx input, line 7"; make it the file:line that editors and people follow
         log = re.sub(r"ptxas application ptx input, line (\d+)", rf"{path}:\1", log)
-        raise BuildError(
-            f"{variant.label} does not assemble for {arch} ({e})", where=str(path), log=log
-        ) from None
+        raise BuildError(f"{what} does not assemble for {arch} ({e})", where=str(path), log=log) from None
     else:
-        log = _linker_log(linker.get_info_log_size, linker.get_info_log, handle)
-        return bytes(code), data, log
+        return bytes(code), _linker_log(linker.get_info_log_size, linker.get_info_log, handle)
     finally:
         linker.destroy(handle)
 

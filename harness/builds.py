@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from harness.build import Cubin, compile_kernel
@@ -13,6 +15,7 @@ from harness.problems import resolve
 from harness.sass import Sass, disassemble
 from harness.spec import Variant
 
+_AT_ONCE = 16  # compilers and disassemblers; each takes a core
 Progress = Callable[[str], None]  # told what begins now
 
 
@@ -56,23 +59,31 @@ class Skipped:
 def build_all(
     variants: Sequence[Variant], archs: Sequence[str], cache: Cache, progress: Progress
 ) -> tuple[list[Built], list[Skipped]]:
-    """Compile and disassemble each variant for each architecture.
+    """Compile and disassemble each variant for each architecture, several at a time.
 
     One that cannot be is skipped with its reason; where nothing is left the first reason is raised.
     """
     built, skipped = [], []
-    for arch in archs:
-        for variant in variants:
-            progress(f"build {variant.label} {arch}")
-            try:
-                cubin = compile_kernel(variant, arch, cache)
+    jobs = [(variant, arch) for arch in archs for variant in variants]
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, _AT_ONCE)) as pool:
+        try:
+            for (variant, arch), future in [(job, pool.submit(_build, *job, cache)) for job in jobs]:
+                progress(f"build {variant.label} {arch}")
                 try:
-                    sass = disassemble(cubin, cache)
-                except MissingDependency:
-                    sass = None  # what it would have counted is not what this kernel is measured by
-                built.append(Built(variant=variant, cubin=cubin, sass=sass))
-            except HarnessError as e:
-                skipped.append(Skipped(variant=variant, arch=arch, error=e))
+                    built.append(future.result())
+                except HarnessError as e:
+                    skipped.append(Skipped(variant=variant, arch=arch, error=e))
+        finally:
+            pool.shutdown(cancel_futures=True)  # Ctrl-C leaves nothing running behind
     if skipped and not built:
         raise skipped[0].error
     return built, skipped
+
+
+def _build(variant: Variant, arch: str, cache: Cache) -> Built:
+    cubin = compile_kernel(variant, arch, cache)
+    try:
+        sass = disassemble(cubin, cache)
+    except MissingDependency:
+        sass = None  # what it would have counted is not what this kernel is measured by
+    return Built(variant=variant, cubin=cubin, sass=sass)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
-from harness.build import Cubin
+from harness.code import Code
 from harness.expect import Expectation, Scope
-from harness.loops import Loop, hot_loop, loops
 from harness.opcodes import OPCODES
-from harness.sass import Instruction, Sass
+from harness.sass import Instruction
+
+_NOT_IN_CUBIN = "a cubin does not say; 'no STL' and 'no LDL' look at the code itself"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,49 +36,6 @@ class Finding:
         return f"{self.actual:.1%}" if self.expectation.kind == "share" else f"{self.actual:g}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Code:
-    """One kernel's machine code and what ptxas said of it: what expectations speak about."""
-
-    cubin: Cubin
-    sass: Sass
-
-    @cached_property
-    def loops(self) -> tuple[Loop, ...]:
-        return loops(self.sass.instructions)
-
-    @cached_property
-    def hot_loop(self) -> Loop | None:
-        return hot_loop(self.loops)
-
-    def metric(self, name: str) -> float:
-        resources = self.cubin.resources
-        return {
-            "registers": resources.registers,
-            "spills": resources.spill_stores + resources.spill_loads,
-            "stack": resources.stack,
-            "shared": self.cubin.shared,
-            "instructions": len(self.sass.instructions),
-            "loops": len(self.loops),
-        }[name]
-
-    def scope(self, scope: Scope) -> tuple[tuple[Instruction, ...] | None, str]:
-        """The instructions of a scope; None and the reason where there is no such loop."""
-        if scope.name == "kernel":
-            return self.sass.instructions, ""
-        if not self.loops:
-            return None, "the code has no loop"
-        if scope.line is None:
-            return self.hot_loop.instructions if self.hot_loop else None, ""
-        if not self.sass.has_lines:
-            return None, "the code has no source lines (CUDA C++ and nvdisasm 13.4 or newer give them)"
-        at = [loop for loop in self.loops if any(i.line == scope.line for i in loop.instructions)]
-        if not at:
-            return None, f"no loop has code of line {scope.line}"
-        inner = [a for a in at if not any(a.contains(b) for b in at)]  # unrolled, and its remainder, say
-        return max(inner, key=lambda loop: loop.arithmetic).instructions, ""
-
-
 def check(expectations: Sequence[Expectation], code: Code) -> list[Finding]:
     """Every expectation, in order. One whose scope is not there does not hold, not even ``no X in loop``."""
     return [_check(e, code) for e in expectations]
@@ -86,15 +43,34 @@ def check(expectations: Sequence[Expectation], code: Code) -> list[Finding]:
 
 def _check(e: Expectation, code: Code) -> Finding:
     if e.kind == "metric":
-        actual = code.metric(e.subject)
-        return Finding(expectation=e, holds=e.holds(actual), actual=actual)
-    instructions, missing = code.scope(e.scope)
+        known = code.metric(e.subject)
+        if known is None:
+            return Finding(expectation=e, holds=False, actual=None, note=_NOT_IN_CUBIN)
+        return Finding(expectation=e, holds=e.holds(known), actual=known)
+    instructions, missing = _instructions(e.scope, code)
     if instructions is None:
         return Finding(expectation=e, holds=False, actual=None, note=missing)
     evidence = tuple(i for i in instructions if i.matches(e.subject))
     actual = len(evidence) / len(instructions) if e.kind == "share" else len(evidence)
     note = "" if evidence else _spelling(e.subject, code)
     return Finding(expectation=e, holds=e.holds(actual), actual=actual, evidence=evidence, note=note)
+
+
+def _instructions(scope: Scope, code: Code) -> tuple[tuple[Instruction, ...] | None, str]:
+    """Those of a scope; None and the reason where there is no such loop."""
+    if scope.name == "kernel":
+        return code.sass.instructions, ""
+    if not code.loops:
+        return None, "the code has no loop"
+    if scope.line is None:
+        return code.hot_loop.instructions if code.hot_loop else None, ""
+    if not code.sass.has_lines:
+        return None, "the code has no source lines (CUDA C++ and nvdisasm 13.4 or newer give them)"
+    at = [loop for loop in code.loops if any(i.line == scope.line for i in loop.instructions)]
+    if not at:
+        return None, f"no loop has code of line {scope.line}"
+    inner = [a for a in at if not any(a.contains(b) for b in at)]  # unrolled, and its remainder, say
+    return max(inner, key=lambda loop: loop.arithmetic).instructions, ""
 
 
 def _spelling(pattern: str, code: Code) -> str:

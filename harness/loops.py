@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from harness.sass import Instruction
 
@@ -52,13 +53,17 @@ class Loop:
     def count(self, pattern: str) -> int:
         return sum(i.matches(pattern) for i in self.instructions)
 
+    @cached_property
+    def addresses(self) -> frozenset[int]:
+        return frozenset(i.address for i in self.instructions)
+
     def contains(self, other: Loop) -> bool:
-        return other.header != self.header and any(i.address == other.header for i in self.instructions)
+        return other.header != self.header and other.header in self.addresses
 
     @property
     def arithmetic(self) -> int:
-        """Instructions of `ARITHMETIC`; IMAD only as a real multiply-add, since compilers move with it."""
-        return sum(_is_arithmetic(i) for i in self.instructions)
+        """How many of its instructions `is_arithmetic`."""
+        return sum(is_arithmetic(i) for i in self.instructions)
 
     @property
     def last(self) -> int:
@@ -66,7 +71,8 @@ class Loop:
         return self.instructions[-1].address
 
 
-def _is_arithmetic(i: Instruction) -> bool:
+def is_arithmetic(i: Instruction) -> bool:
+    """Of `ARITHMETIC`; IMAD only as a real multiply-add, since compilers move with it."""
     base, *modifiers = i.opcode.split(".")
     return base in ARITHMETIC and not (base == "IMAD" and modifiers)
 
@@ -106,11 +112,11 @@ def loops(instructions: Sequence[Instruction]) -> tuple[Loop, ...]:
     for k, block in enumerate(graph):
         for s in block.successors:
             before[s].append(k)
-    dominators = _dominators(graph, before)
+    immediate = _dominators(graph, before)
     bodies: dict[int, set[int]] = {}
     for tail, block in enumerate(graph):
         for header in block.successors:
-            if header in dominators[tail] and not _is_trap(instructions, block, tail == header):
+            if _dominates(header, tail, immediate) and not _is_trap(instructions, block, tail == header):
                 body = bodies.setdefault(header, {header})
                 todo = [tail]
                 while todo:
@@ -135,20 +141,61 @@ def hot_loop(found: Sequence[Loop]) -> Loop | None:
     return max(innermost, key=lambda loop: (loop.arithmetic, len(loop.instructions)), default=None)
 
 
-def _dominators(graph: Sequence[Block], before: Sequence[Sequence[int]]) -> list[set[int]]:
-    """For each block, those on every way to it (itself included). Blocks without a way in are entries."""
-    everything = set(range(len(graph)))
-    dominators = [{k} if k == 0 or not before[k] else set(everything) for k in range(len(graph))]
+def _dominators(graph: Sequence[Block], before: Sequence[Sequence[int]]) -> list[int]:
+    """Each block's immediate dominator, by the algorithm of Cooper, Harvey and Kennedy ("A Simple, Fast
+    Dominance Algorithm", 2001). A last element stands for a root before every entry: block 0 and those that
+    nothing leads to. Blocks that no entry leads to (a loop around itself) are entries, too.
+    """
+    root = len(graph)
+    order: list[int] = []
+    seen = [False] * root
+    entries: set[int] = set()
+    candidates = [k for k in range(root) if k == 0 or not before[k]]
+    for entry in (*candidates, *range(root)):
+        if seen[entry]:
+            continue
+        entries.add(entry)
+        seen[entry] = True
+        stack = [(entry, iter(graph[entry].successors))]
+        while stack:
+            k, following = stack[-1]
+            s = next((s for s in following if not seen[s]), None)
+            if s is None:
+                order.append(k)
+                stack.pop()
+            else:
+                seen[s] = True
+                stack.append((s, iter(graph[s].successors)))
+    number = {k: n for n, k in enumerate(order)} | {root: root}  # in postorder
+    immediate = [root if k in entries else -1 for k in range(root)] + [root]
+
+    def common(a: int, b: int) -> int:
+        while a != b:
+            while number[a] < number[b]:
+                a = immediate[a]
+            while number[b] < number[a]:
+                b = immediate[b]
+        return a
+
     changed = True
     while changed:
         changed = False
-        for k in range(len(graph)):
-            if k == 0 or not before[k]:
+        for k in reversed(order):
+            if k in entries:
                 continue
-            new = set.intersection(*(dominators[p] for p in before[k])) | {k}
-            if new != dominators[k]:
-                dominators[k], changed = new, True
-    return dominators
+            new = -1
+            for p in before[k]:
+                if immediate[p] >= 0:
+                    new = p if new < 0 else common(p, new)
+            if new != immediate[k]:
+                immediate[k], changed = new, True
+    return immediate
+
+
+def _dominates(block: int, other: int, immediate: Sequence[int]) -> bool:
+    while other != block and other != immediate[other]:
+        other = immediate[other]
+    return other == block
 
 
 def _is_trap(instructions: Sequence[Instruction], block: Block, to_itself: bool) -> bool:

@@ -26,7 +26,7 @@ from harness.errors import HarnessError, UsageError
 
 if TYPE_CHECKING:
     from harness.build import Cubin
-    from harness.contract import Code
+    from harness.code import Code
     from harness.spec import Kernel, Variant
 
     KernelLike = str | os.PathLike[str] | Kernel | Variant
@@ -96,7 +96,7 @@ def cubin(request: pytest.FixtureRequest) -> Callable[..., Cubin]:
 
 @pytest.fixture
 def sass(request: pytest.FixtureRequest) -> Callable[..., Code]:
-    """``sass(kernel, arch=None, **params)``: its machine code, with .sass, .loops, .hot_loop and .cubin."""
+    """``sass(kernel, arch=None, **params)``: its machine code: .sass, .loops, .hot_loop, .registers."""
     return partial(_call, request, "machine_code", ())
 
 

@@ -16,7 +16,9 @@ import tabulate as tabulate_module
 from tabulate import tabulate
 
 from harness.builds import Built
-from harness.contract import Code, Finding
+from harness.code import Code
+from harness.contract import Finding
+from harness.diff import compare
 from harness.measure import Measurement
 from harness.record import Record, sha256
 
@@ -50,16 +52,33 @@ def static_record(built: Built) -> Record:
     }
 
 
-def contract_record(code: Code, findings: Sequence[Finding]) -> Record:
-    """The hot loop, and what became of each expectation."""
-    loop = code.hot_loop
+def code_record(code: Code, findings: Sequence[Finding]) -> Record:
+    """What stands in the machine code, loop by loop, and what became of each expectation."""
+    peak, banks, found = code.sass.peak, code.banks, code.occupancy
     return {
-        "hot_loop": loop
-        and {
-            "address": loop.header,
-            "instructions": len(loop.instructions),
-            "mix": dict(Counter(i.opcode for i in loop.instructions)),
-        },
+        "label": code.label,
+        "arch": code.arch,
+        "compiler": code.compiler,
+        "function": code.sass.function,
+        "registers": code.registers,
+        "shared": code.shared,
+        "spills": code.spills,
+        "live_registers": peak and {"peak": peak.live, "address": peak.address, "line": peak.line},
+        "occupancy": found and found.fraction,
+        "occupancy_limiter": found and found.limiter,
+        "sass_sha256": code.sass.sha256,
+        "mix": dict(code.sass.mix),
+        "loops": [
+            {
+                "address": loop.header,
+                "depth": loop.depth,
+                "hot": loop == code.hot_loop,
+                "instructions": len(loop.instructions),
+                "mix": dict(Counter(i.opcode for i in loop.instructions)),
+            }
+            for loop in code.loops
+        ],
+        "banks": banks and {**asdict(banks), "ffma_per_cycle": banks.ffma_per_cycle},
         "expectations": [
             {
                 "text": f.expectation.text,
@@ -71,6 +90,11 @@ def contract_record(code: Code, findings: Sequence[Finding]) -> Record:
             for f in findings
         ],
     }
+
+
+def diff_record(a: Code, b: Code) -> Record:
+    """Two codes and what differs between them."""
+    return {"a": code_record(a, ()), "b": code_record(b, ()), **asdict(compare(a, b))}
 
 
 def timed_record(row: Measurement, peak_fp32: float) -> Record:

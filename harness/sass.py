@@ -1,4 +1,4 @@
-"""A cubin -> `Sass`: its machine instructions, countable by what they are, through ``nvdisasm -json``."""
+"""A cubin -> `Sass`: its machine instructions, countable by what they are, through nvdisasm."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from harness import tools
+from harness import elf, tools
 from harness.build import Cubin
 from harness.cache import Cache, digest
 from harness.cache import default as default_cache
@@ -24,6 +25,10 @@ INSTRUCTION_BYTES = 16  # from Volta on
 _TIMEOUT = 120  # seconds; nvdisasm takes 0.2 to 0.4
 # nvdisasm writes the bytes of a non-ASCII file name as octal escapes, which JSON does not know.
 _ESCAPE = re.compile(rb"\\(?:([0-7]{3})|.)", re.DOTALL)
+_JSON = ("-json", "-g")
+_LIVE = ("-c", "-plr", "-lrm", "count")  # registers that hold something still needed
+_SECTION = re.compile(r"\.text\.(\S+):")
+_LIVE_ROW = re.compile(r"\s+/\*([0-9a-f]+)\*/.*?;?\s*// \|\s*(\d*)\s*\|")
 _WIDTHS = ("256", "128", "64")
 
 
@@ -31,7 +36,8 @@ _WIDTHS = ("256", "128", "64")
 class Instruction:
     """`address` counts bytes from the start of the kernel; `line` is 1-based in the file that the kernel's
     function stands in, 0 where that is unknown or another file (a function from a header). nvdisasm tells
-    lines from 13.4 on.
+    lines from 13.4 on. `live` counts the general registers in use there, None where nvdisasm does not say;
+    `encoding` is the instruction's 16 bytes as a little-endian integer, 0 where they are not known.
     """
 
     address: int
@@ -39,6 +45,8 @@ class Instruction:
     operands: str
     predicate: str
     line: int
+    live: int | None = None
+    encoding: int = 0
 
     def matches(self, pattern: str) -> bool:
         """By dotted components, in order: ``LDS.128`` matches ``LDS.U.128``, not ``LDSM``, not ``LDS.64``."""
@@ -66,11 +74,17 @@ class Instruction:
 
 @dataclass(frozen=True, kw_only=True)
 class Sass:
-    """The instructions of one kernel, in address order, padding NOPs at the end left out."""
+    """The instructions of one kernel, in address order, padding NOPs at the end left out.
+
+    `file` is its source as the cubin's line table names it, `compiler` the assembler as the cubin does;
+    both empty where it does not.
+    """
 
     function: str
     arch: str
     instructions: tuple[Instruction, ...]
+    file: str = ""
+    compiler: str = ""
 
     def select(self, pattern: str) -> Iterator[Instruction]:
         return (i for i in self.instructions if i.matches(pattern))
@@ -89,8 +103,17 @@ class Sass:
 
     @cached_property
     def sha256(self) -> str:
-        """Of the instructions alone: equal for equal code, wherever its source lay and whatever its lines."""
-        return hashlib.sha256("\n".join(map(str, self.instructions)).encode()).hexdigest()
+        """Of the instructions and their encodings, which hold stall counts and reuse flags too: equal for
+        equal code, wherever its source lay, whatever its lines and whatever else the cubin holds.
+        """
+        text = "\n".join(f"{i.encoding:032x} {i}" for i in self.instructions)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @cached_property
+    def peak(self) -> Instruction | None:
+        """The first of those before which most registers are live; None where that is not known."""
+        known = [i for i in self.instructions if i.live is not None]
+        return max(known, key=lambda i: i.live or 0, default=None)
 
     @property
     def code_bytes(self) -> int:
@@ -103,73 +126,132 @@ class Sass:
 
 
 def disassemble(cubin: Cubin, cache: Cache | None = None) -> Sass:
-    """The kernel of a built cubin. nvdisasm's answer is cached (None: in the user's cache), since starting
+    """The kernel of a built cubin. nvdisasm's answers are cached (None: in the user's cache), since starting
     it dominates the time.
     """
-    kernel = cubin.variant.kernel
-    cache = default_cache() if cache is None else cache
-    return disassemble_code(cubin.code, kernel.entry, cubin.arch, cache, where=cubin.variant.label)
+    entry, where = cubin.variant.kernel.entry, cubin.variant.label
+    functions = disassemble_all(cubin.code, default_cache() if cache is None else cache, where=where)
+    if entry not in functions:
+        have = ", ".join(functions) or "none"
+        raise InspectError(f"no function {entry!r} in the cubin (functions: {have})", where=where)
+    return replace(functions[entry], arch=cubin.arch)
 
 
-def disassemble_code(code: bytes, function: str, arch: str, cache: Cache, *, where: str) -> Sass:
-    """`function` of any cubin. Raises InspectError where nvdisasm refuses it or it has no such function."""
+def disassemble_all(code: bytes, cache: Cache, *, where: str) -> dict[str, Sass]:
+    """Every function of any cubin, by name. Raises InspectError where nvdisasm refuses it."""
     tool = tools.require("nvdisasm")
     stamp = tool.stat()
-    key = digest("nvdisasm -json -g", str(stamp.st_size), str(stamp.st_mtime_ns), code)
+    key = digest("nvdisasm", *_JSON, *_LIVE, str(stamp.st_size), str(stamp.st_mtime_ns), code)
     entry = cache.get(key)
-    answer = entry["sass.json"] if entry else _run(tool, code, where)
+    answers = entry or _run(tool, code, where)
     try:
-        document = json.loads(_ESCAPE.sub(_byte, answer).decode(errors="replace"), strict=False)
-        functions = {f["function-name"]: f["sass-instructions"] for f in document[1]}
-    except (ValueError, KeyError, IndexError, TypeError) as e:
+        text = _ESCAPE.sub(_byte, answers["sass.json"]).decode(errors="replace")
+        about, functions, *rest = json.loads(text, strict=False)
+        live = _live(answers["live.txt"].decode(errors="replace"))
+        found = {
+            f["function-name"]: Sass(
+                function=f["function-name"],
+                arch=_arch(about),
+                instructions=_instructions(
+                    f["sass-instructions"],
+                    live.get(f["function-name"], {}),
+                    elf.section(code, f".text.{f['function-name']}"),
+                ),
+                file=_file(rest),
+                compiler=_compiler(about),
+            )
+            for f in functions
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
         raise InspectError(f"nvdisasm's answer cannot be read: {e!r}", where=where) from None
     if entry is None:
-        cache.put(key, {"sass.json": answer})
-    if function not in functions:
-        have = ", ".join(functions) or "none"
-        raise InspectError(f"no function {function!r} in the cubin (functions: {have})", where=where)
-    return Sass(function=function, arch=arch, instructions=_instructions(functions[function]))
+        cache.put(key, answers)
+    return found
 
 
 def _byte(escape: re.Match[bytes]) -> bytes:
     return bytes([int(escape[1], 8)]) if escape[1] else escape[0]
 
 
-def _run(tool: Path, code: bytes, where: str) -> bytes:
+def _run(tool: Path, code: bytes, where: str) -> dict[str, bytes]:
+    """Both views of the code, by two nvdisasm at a time: starting is nearly all that one of them does."""
     with tempfile.TemporaryDirectory(prefix="harness-") as folder:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(code)
-        try:
-            done = subprocess.run(
-                [tool, "-json", "-g", file], capture_output=True, timeout=_TIMEOUT, check=False
-            )
-        except subprocess.TimeoutExpired:
-            raise InspectError(f"nvdisasm gave no answer within {_TIMEOUT} s", where=where) from None
-        except OSError as e:
-            raise InspectError(f"nvdisasm cannot be run: {e}", where=where) from None
-    if done.returncode != 0:
-        message = done.stderr.decode(errors="replace").replace(str(file), "the cubin").strip()
-        message = message or f"it ends with {done.returncode} and says nothing"
-        raise InspectError(f"nvdisasm refuses the cubin: {message}", where=where)
-    return done.stdout
+
+        def ask(options: tuple[str, ...]) -> bytes:
+            try:
+                done = subprocess.run(
+                    [tool, *options, file], capture_output=True, timeout=_TIMEOUT, check=False
+                )
+            except subprocess.TimeoutExpired:
+                raise InspectError(f"nvdisasm gave no answer within {_TIMEOUT} s", where=where) from None
+            except OSError as e:
+                raise InspectError(f"nvdisasm cannot be run: {e}", where=where) from None
+            if done.returncode != 0:
+                message = done.stderr.decode(errors="replace").replace(str(file), "the cubin").strip()
+                message = message or f"it ends with {done.returncode} and says nothing"
+                raise InspectError(f"nvdisasm refuses the cubin: {message}", where=where)
+            return done.stdout
+
+        with ThreadPoolExecutor(2) as pool:
+            first, second = pool.map(ask, (_JSON, _LIVE))
+    return {"sass.json": first, "live.txt": second}
 
 
-def _instructions(rows: list[dict[str, Any]]) -> tuple[Instruction, ...]:
+def _instructions(rows: list[dict[str, Any]], live: dict[int, int], text: bytes) -> tuple[Instruction, ...]:
     """nvdisasm names a source line where it changes; it holds until the next. File 0 is the kernel's own."""
     found = []
     line = 0
     for index, row in enumerate(rows):
         if "source-line" in row:
             line = row["source-line"] if row.get("source-file-id", 0) == 0 else 0
+        address = INSTRUCTION_BYTES * index
         found.append(
             Instruction(
-                address=INSTRUCTION_BYTES * index,
+                address=address,
                 opcode=row["opcode"],
                 operands=row.get("operands", ""),
                 predicate=row.get("predicate", ""),
                 line=line,
+                live=live.get(address),
+                encoding=int.from_bytes(text[address : address + INSTRUCTION_BYTES], "little"),
             )
         )
     while found and found[-1].opcode == "NOP":
         found.pop()
     return tuple(found)
+
+
+def _live(text: str) -> dict[str, dict[int, int]]:
+    """Live general registers by function and address, from the comments of ``-plr`` behind the code."""
+    found: dict[str, dict[int, int]] = {}
+    here: dict[int, int] = {}
+    for line in text.splitlines():
+        if match := _SECTION.match(line):
+            here = found.setdefault(match[1], {})
+        elif match := _LIVE_ROW.match(line):
+            here[int(match[1], 16)] = int(match[2] or 0)
+    return found
+
+
+def _arch(about: dict[str, Any]) -> str:
+    """As the assembler was told, with its suffix; from the file header where the cubin has no such note."""
+    told = re.search(r"-arch[ =](sm_\w+)", about.get(".note.nv.tkinfo", {}).get("tki_toolOptions", ""))
+    version = about["SM"]["version"]
+    return told[1] if told else f"sm_{version['major']}{version['minor']}"
+
+
+def _compiler(about: dict[str, Any]) -> str:
+    """``ptxas V13.5.37``."""
+    note = about.get(".note.nv.tkinfo", {})
+    version = note.get("tki_toolVersion", "").rpartition(" ")[2]
+    return f"{note['tki_toolName']} {version}" if version else ""
+
+
+def _file(tables: list[Any]) -> str:
+    """The first file of the line table."""
+    if not tables or not tables[0]["files"]:
+        return ""
+    first = tables[0]["files"][0]
+    return str(Path(tables[0]["directories"][first["dir-idx"]]) / first["file"])

@@ -59,11 +59,6 @@ class Kernel:
                 return self.sass[name]
         return ()
 
-    def line(self, number: int) -> str:
-        """A line of the source, counted from 1, without its indentation; empty where there is none."""
-        lines = self.source.splitlines()
-        return lines[number - 1].strip() if 0 < number <= len(lines) else ""
-
     def fits(self, arch: str) -> bool:
         """Whether ``min_arch`` lets this kernel be compiled for `arch`."""
         return Arch.parse(arch).satisfies(Arch.parse(self.min_arch))

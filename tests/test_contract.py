@@ -14,7 +14,8 @@ from harness import catalog, spec
 from harness.build import compile_kernel
 from harness.cache import Cache
 from harness.cli import main
-from harness.contract import Code, Finding, check
+from harness.code import Code
+from harness.contract import Finding, check
 from harness.errors import SpecError
 from harness.expect import parse
 from harness.opcodes import OPCODES
@@ -30,7 +31,7 @@ Write = Callable[..., Code]
 
 def compiled(variant: spec.Variant, arch: str, cache: Cache) -> Code:
     cubin = compile_kernel(variant, arch, cache)
-    return Code(cubin=cubin, sass=disassemble(cubin, cache))
+    return Code.of(cubin, disassemble(cubin, cache))
 
 
 @pytest.fixture
@@ -83,7 +84,7 @@ def test_the_compiler_vectorises_the_reads_of_the_tiled_kernel_in_its_loop(read:
     found = finding("LDS.128 in loop == 4", code)
     assert found.holds
     assert len(found.evidence) == found.actual == 4
-    line = next(n for n, s in enumerate(code.cubin.variant.kernel.source.splitlines(), 1) if "sum +=" in s)
+    line = next(n for n, s in enumerate(code.source.splitlines(), 1) if "sum +=" in s)
     assert {i.line for i in found.evidence} == {line}
     assert all(i in code.hot_loop.instructions for i in found.evidence)  # type: ignore[union-attr]
     assert finding(f"LDS.128 in loop at {line} == 4", code).holds
@@ -142,7 +143,7 @@ def test_loops_by_source_line(write: Write) -> None:
         "        t *= __expf(B[i]);\n"
         "    C[n] = t;"
     )
-    source = code.cubin.variant.kernel.source.splitlines()
+    source = code.source.splitlines()
     line = {text.strip(): n for n, text in enumerate(source, 1)}
     inner, outer, after = line["s += A[j] * B[j];"], line["C[i] = s;"], line["t *= __expf(B[i]);"]
     assert finding("loops == 3", code).holds
@@ -161,7 +162,7 @@ def test_loops_by_source_line(write: Write) -> None:
 def test_the_loop_at_a_line_is_the_unrolled_one(read: Read, arch: str) -> None:
     """Its remainder has code of that line too, and is shorter."""
     code = read("01_naive", arch)
-    line = next(n for n, s in enumerate(code.cubin.variant.kernel.source.splitlines(), 1) if "sum +=" in s)
+    line = next(n for n, s in enumerate(code.source.splitlines(), 1) if "sum +=" in s)
     assert finding("loops >= 2", code).holds
     assert finding("FFMA in loop >= 8", code).holds
     assert finding(f"FFMA in loop at {line} >= 8", code).holds
@@ -209,13 +210,11 @@ def test_metrics_of_a_kernel_that_spills(write: Write) -> None:
         "    for (int i = 0; i < 512; ++i) sum += big[i];\n"
         "    C[threadIdx.x] = sum;"
     )
-    resources = code.cubin.resources
-    assert resources.spill_stores > 0
-    assert resources.spill_loads > 0
-    assert finding("spills > 0", code).actual == resources.spill_stores + resources.spill_loads
+    assert code.spills and code.spills > 0
+    assert finding("spills > 0", code).actual == code.spills
     assert not finding("spills == 0", code).holds
-    assert finding("stack > 0", code).actual == resources.stack
-    assert finding("registers > 128", code).actual == resources.registers
+    assert finding("stack > 0", code).actual == code.stack
+    assert finding("registers > 128", code).actual == code.registers
     assert not finding("registers <= 128", code).holds
     assert finding("shared == 400", code).holds
     assert not finding("no LDL", code).holds
@@ -418,6 +417,6 @@ def test_cli_json_holds_the_findings(tmp_path: Path) -> None:
     )
     assert found["no LDLL"]["holds"]
     assert "LDLL is no opcode" in found["no LDLL"]["note"]
-    loop = row["hot_loop"]
+    (loop,) = (x for x in row["loops"] if x["hot"])
     assert loop["instructions"] == sum(loop["mix"].values())
     assert loop["mix"]["LDS.128"] == 4

@@ -67,7 +67,7 @@ def test_params(cubin):
 
 def test_code(sass):
     code = sass("03_tiled", arch="sm_75")
-    assert code.sass.count("LDS.128") and code.hot_loop.count("FFMA") and code.loops and code.cubin.code
+    assert code.sass.count("LDS.128") and code.hot_loop.count("FFMA") and code.loops and code.registers
 
 @pytest.mark.parametrize("name", ["cu/mine.cu", "./cu/mine.cu", Path("cu/mine.cu"), "cu/m*.cu"])
 def test_beside_the_test_not_the_working_directory(name, cubin, tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from conftest import BODY
 from harness import catalog, sass, spec, tools
 from harness.build import Cubin, compile_kernel
 from harness.cache import Cache
-from harness.contract import Code, check
+from harness.code import Code
+from harness.contract import check
 from harness.errors import InspectError, MissingDependency
 from harness.expect import parse
-from harness.sass import Instruction, Sass, disassemble, disassemble_code
+from harness.sass import Instruction, Sass, disassemble, disassemble_all
 
 ARCHS = ("sm_75", "sm_80", "sm_90a", "sm_100", "sm_120")
 NO_CACHE = Cache(None)
@@ -214,7 +216,7 @@ def test_one_kernel_of_several(kernel_file: Any) -> None:
     cubin = compile_kernel(spec.load(kernel_file(body=one + two)).variant(), "sm_80", NO_CACHE)
     code = disassemble(cubin, NO_CACHE)
     assert (code.function, code.arch, code.count("MUFU.SIN")) == ("matmul", "sm_80", 0)
-    other = disassemble_code(cubin.code, "other", "sm_80", NO_CACHE, where="here")
+    other = disassemble_all(cubin.code, NO_CACHE, where="here")["other"]
     assert (other.function, other.count("MUFU.SIN")) == ("other", 1)
 
 
@@ -323,14 +325,15 @@ def test_a_torn_answer_is_asked_for_again(cubin: Cubin, tmp_path: Path) -> None:
 def test_what_is_not_a_cubin(cubin: Cubin, tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     store = Cache(tmp_path)
     with pytest.raises(InspectError, match=r"^my kernel: nvdisasm refuses the cubin: .*\w") as e:
-        disassemble_code(damage(cubin.code), "matmul", "sm_80", store, where="my kernel")
+        disassemble_all(damage(cubin.code), store, where="my kernel")
     assert "harness-" not in str(e.value), "names a temporary file"
     assert entries(store) == []
 
 
 def test_a_function_that_is_not_there(cubin: Cubin) -> None:
-    with pytest.raises(InspectError, match=r"^here: no function 'nope' in the cubin \(functions: matmul\)"):
-        disassemble_code(cubin.code, "nope", "sm_80", NO_CACHE, where="here")
+    variant = replace(cubin.variant, kernel=replace(cubin.variant.kernel, entry="nope"))
+    with pytest.raises(InspectError, match=r": no function 'nope' in the cubin \(functions: matmul\)"):
+        disassemble(replace(cubin, variant=variant), NO_CACHE)
 
 
 def test_no_nvdisasm(cubin: Cubin, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -436,9 +439,11 @@ def test_an_nvdisasm_without_lines(kernel_file: Any, monkeypatch: pytest.MonkeyP
     told = disassemble(cubin, NO_CACHE)
     real = sass._run
     strip = re.compile(rb',"source-(file-id|line)":\d+')
-    monkeypatch.setattr(sass, "_run", lambda *args: strip.sub(b"", real(*args)))
+    monkeypatch.setattr(
+        sass, "_run", lambda *args: {name: strip.sub(b"", answer) for name, answer in real(*args).items()}
+    )
     silent = disassemble(cubin, NO_CACHE)
     assert told.has_lines and not silent.has_lines
     assert silent.mix == told.mix and silent.sha256 == told.sha256
-    (finding,) = check([parse("FFMA in loop at 17")], Code(cubin=cubin, sass=silent))
+    (finding,) = check([parse("FFMA in loop at 17")], Code.of(cubin, silent))
     assert not finding.holds and "no source lines" in finding.note

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import re
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -7,24 +10,11 @@ import click
 
 from harness import arch as archs
 from harness.cli import options
-from harness.errors import MissingDependency
+from harness.errors import MissingDependency, UsageError
 
 if TYPE_CHECKING:
-    from harness.builds import Built
-    from harness.contract import Code, Finding
-    from harness.sass import Sass
-
-# What to count, by the heading of its column, in this order: arithmetic, global, shared, barrier, local.
-_COUNTED = (
-    ("FFMA", ("FFMA",)),
-    ("LDG", ("LDG",)),
-    (".128", ("LDG.128",)),
-    ("LDS", ("LDS",)),
-    (".128", ("LDS.128",)),
-    ("STS", ("STS",)),
-    ("BAR", ("BAR",)),
-    ("local", ("LDL", "STL")),
-)
+    from harness.builds import Built, Skipped
+    from harness.code import Code
 
 
 @click.command(name="sass")
@@ -40,7 +30,22 @@ _COUNTED = (
     metavar="TEXT",
     help="Also check this: 'LDS.128 in loop', 'no LDL', 'FFMA share in loop >= 0.5', 'registers <= 64'.",
 )
-@click.option("-l", "--listing", is_flag=True, help="Print the instructions themselves, with source lines.")
+@click.option("-s", "--source", is_flag=True, help="Print the source with its instructions beside it.")
+@click.option(
+    "-l", "--listing", is_flag=True, help="Print the instructions in order, under their source lines."
+)
+@click.option(
+    "-c", "--control", "controls", is_flag=True, help="With these: stall counts, barriers, reuse flags."
+)
+@click.option(
+    "--diff", metavar="WHAT", help="What changes with another 'KERNEL NAME=VALUE sm_NN', or part of that."
+)
+@click.option(
+    "-f", "--function", default="", metavar="NAME", help="Of a cubin, library or executable: only this."
+)
+@click.option(
+    "--threads", type=click.IntRange(1, 1024), help="Of a block, for the occupancy of code not built here."
+)
 @options.markdown
 @options.json_file
 def command(
@@ -49,120 +54,135 @@ def command(
     sweep: bool,
     arch: str | None,
     extra: tuple[str, ...],
+    source: bool,
     listing: bool,
+    controls: bool,
+    diff: str | None,
+    function: str,
+    threads: int | None,
     style: str | None,
     json_file: Path | None,
 ) -> None:
-    """Count machine instructions, show the hot loop, and check what each kernel's file expects of its code.
+    """Count machine instructions loop by loop, and check what each kernel's file expects of its code.
 
-    Counts are of instructions in the code, not of executions. LDS counts every width; LDS.128 matches
-    LDS.U.128 too. The hot loop is the innermost loop with the most arithmetic. Exit code 1 where an
-    expectation does not hold.
+    KERNEL may also be a cubin, PTX, or an executable or library with code for GPUs in it. Counts are of
+    instructions in the code, not of executions. The hot loop, marked *, is the innermost loop with the most
+    arithmetic. Exit code 1 where an expectation does not hold.
     """
-    from harness import builds, contract, expect, record, report, tools
+    from harness import contract, expect, record, report, tools
+    from harness.cli import machine_code
 
     wanted = [expect.parse(text) for text in extra]
+    if controls and not (source or listing):
+        raise UsageError("--control adds to --listing or --source: give one of them")
     tools.require("nvdisasm")
     if json_file is not None:
         record.check_writable(json_file)
-    _, variants = options.variants(kernels, params, sweep=sweep)
-    targets = options.archs(arch) or [archs.DEFAULT]
-    with options.progress(len(variants) * len(targets)) as step:
-        built, skipped = builds.build_all(variants, targets, options.open_cache(), step)
+    targets = options.archs(arch)
+    codes, built, skipped = _read(kernels, params, sweep, targets, function, threads)
+    if diff is not None:
+        if len(codes) != 1 or skipped:
+            raise UsageError(f"--diff compares one kernel with another; {len(codes)} are selected")
+        (other,) = _other(codes[0], built, diff, targets, function, threads)
+        if json_file is not None:
+            record.write_json(
+                json_file, record.document("diff", [report.diff_record(codes[0], other)], record.provenance())
+            )
+        machine_code.print_difference(codes[0], other, style)
+        return
     found = []
-    for b in built:
-        code = contract.Code(cubin=b.cubin, sass=_code(b))
-        expected = [*b.variant.kernel.expectations(b.cubin.arch), *wanted]
-        found.append((code, contract.check(expected, code)))
+    for code in codes:
+        own = built[code.label, code.arch].variant.kernel.expectations(code.arch) if built else ()
+        found.append((code, contract.check([*own, *wanted], code)))
     if json_file is not None:
         rows = [
-            {**report.static_record(b), **report.contract_record(code, findings)}
-            for b, (code, findings) in zip(built, found, strict=True)
+            {
+                **(report.static_record(built[code.label, code.arch]) if built else {}),
+                **report.code_record(code, findings),
+            }
+            for code, findings in found
         ]
         record.write_json(json_file, record.document("sass", rows, record.provenance()))
-    if listing:
-        click.echo("\n\n".join(_listing(b) for b in built))
-    else:
-        _print(built, len(targets) > 1, style)
+    if source or listing:
+        for code in codes:
+            machine_code.print_listing(code, beside=source, controls=controls)
+    elif len(codes) > 1:
+        machine_code.print_summary(codes, style)
     for code, findings in found:
-        _verdicts(code, findings)
+        machine_code.print_code(code, findings, style, brief=source or listing)
     options.explain([], skipped, err=True)
     options.finish([], skipped)
     if not all(f.holds for _, findings in found for f in findings):
         raise SystemExit(1)
 
 
-def _print(built: list[Built], several: bool, style: str | None) -> None:
-    """A table of counts."""
-    from harness import report
-
-    rows = [
-        [
-            b.variant.kernel.name,
-            b.variant.params_label or "-",
-            *([b.cubin.arch] if several else []),
-            *(str(sum(map(_code(b).count, patterns))) for _, patterns in _COUNTED),
-        ]
-        for b in built
-    ]
-    headings = ["kernel", "params", *(["arch"] if several else []), *(heading for heading, _ in _COUNTED)]
-    click.echo(report.plain_table(rows, headings, style))
+_Built = dict[tuple[str, str], "Built"]  # by label and architecture; empty for code not built here
 
 
-def _verdicts(code: Code, findings: list[Finding]) -> None:
-    """What was found in one kernel: its shared loads, its hot loop, and every expectation with evidence."""
-    cubin = code.cubin
-    click.echo(f"\n{cubin.variant.label}, {cubin.arch}: {_shared_loads(code)}")
-    loop = code.hot_loop
-    if loop is not None:
-        lines = [i.line for i in loop.instructions if i.line]
-        where = f", lines {min(lines)} to {max(lines)}" if lines else ""
-        click.echo(
-            f"  hot loop at {loop.header:#x}: {len(loop.instructions)} instructions{where}, "
-            f"{loop.count('FFMA') / len(loop.instructions):.0%} FFMA"
+def _read(
+    names: Sequence[str],
+    params: Sequence[str],
+    sweep: bool,
+    targets: list[str],
+    function: str,
+    threads: int | None,
+) -> tuple[list[Code], _Built, list[Skipped]]:
+    """Kernels of ours, or files of machine code: not both at once, since hardly an option means both."""
+    from harness import binary, builds
+    from harness.code import Code
+
+    cache = options.open_cache()
+    files = [name for name in names if binary.is_binary(name)]
+    if files:
+        if len(files) < len(names) or params or sweep:
+            raise UsageError(
+                f"{files[0]} is machine code, which has no parameters and goes without other kernels",
+                hint="compare two of them with --diff",
+            )
+        codes = []
+        for name in files:
+            codes += binary.read(Path(name), cache, archs=tuple(targets), function=function, threads=threads)
+        return codes, {}, []
+    if function or threads is not None:
+        raise UsageError("--function and --threads are for machine code that harness did not build")
+    _, variants = options.variants(names, params, sweep=sweep)
+    targets = targets or [archs.DEFAULT]
+    with options.progress(len(variants) * len(targets)) as step:
+        built, skipped = builds.build_all(variants, targets, cache, step)
+    by_name = {(b.variant.label, b.cubin.arch): b for b in built}
+    codes = []
+    for b in built:
+        if b.sass is None:  # it was there when the command began
+            raise MissingDependency("nvdisasm is gone")
+        codes.append(Code.of(b.cubin, b.sass))
+    return codes, by_name, skipped
+
+
+def _other(
+    code: Code, built: _Built, text: str, targets: list[str], function: str, threads: int | None
+) -> list[Code]:
+    """What ``--diff`` names: a kernel or file, NAME=VALUE, an architecture; what is left out as in `code`."""
+    try:
+        words = shlex.split(text)
+    except ValueError as e:
+        raise UsageError(f"--diff {text!r}: {e}") from None
+    names = [w for w in words if "=" not in w and not re.fullmatch(r"sm_\w+", w)]
+    params = [w for w in words if "=" in w]
+    chosen = [w for w in words if w not in names and w not in params]
+    if len(names) > 1 or len(chosen) > 1 or not words:
+        raise UsageError(
+            f"--diff {text!r} does not say one thing to compare with",
+            hint="such as --diff coalesced, --diff 'TILE=32', --diff sm_80, --diff old/03_tiled.cubin",
         )
-    for f in findings:
-        click.echo(f"  {'holds ' if f.holds else 'FAILED'}  {f.expectation}: {_evidence(f)}")
-        if f.note and f.actual is not None:
-            click.echo(f"          warning: {f.note}")
-
-
-def _evidence(finding: Finding) -> str:
-    """``4, first LDS.U.128 at 0x310, line 41``."""
-    text = finding.amount
-    if finding.evidence and finding.expectation.kind != "share":
-        first = finding.evidence[0]
-        line = f", line {first.line}" if first.line else ""
-        text += f", first {first.opcode} at {first.address:#x}{line}"
-    return text
-
-
-def _code(built: Built) -> Sass:
-    if built.sass is None:  # it was there when the command began
-        raise MissingDependency("nvdisasm is gone")
-    return built.sass
-
-
-def _shared_loads(code: Code) -> str:
-    """``vectorised shared loads: 4 LDS.U.128 beside 16 LDS.U``."""
-    loads = [(opcode, n) for opcode, n in code.sass.mix.items() if opcode.split(".")[0] == "LDS"]
-    if not loads:
-        return "no shared loads"
-    wide = " and ".join(f"{n} {opcode}" for opcode, n in loads if "128" in opcode.split("."))
-    other = " and ".join(f"{n} {opcode}" for opcode, n in loads if "128" not in opcode.split("."))
-    if not wide:
-        return f"no vectorised shared loads: {other}"
-    return f"vectorised shared loads: {wide}" + (f" beside {other}" if other else ", no narrower ones")
-
-
-def _listing(built: Built) -> str:
-    """The instructions, each run of one source line under that line."""
-    kernel = built.variant.kernel
-    lines = [f"{built.variant.label} for {built.cubin.arch}, {built.cubin.compiler}"]
-    at = None
-    for i in _code(built).instructions:
-        if i.line != at:
-            at = i.line
-            lines.append(f"{kernel.path.name}:{at}: {kernel.line(at) or '(not in the source)'}")
-        lines.append(f"  /*{i.address:04x}*/ {i.predicate:>5} {i.opcode} {i.operands}".rstrip())
-    return "\n".join(lines)
+    if not names and not built:
+        raise UsageError("--diff needs a file or kernel to compare this code with")
+    if not names:
+        variant = built[code.label, code.arch].variant
+        names = [str(variant.kernel.path)]
+        told = {p.partition("=")[0] for p in params}
+        params += [f"{name}={value}" for name, value in variant.params.items() if name not in told]
+    targets = chosen or targets or [code.arch]
+    other, _, skipped = _read(names, params, False, targets, function, threads)
+    if len(other) != 1 or skipped:
+        raise UsageError(f"--diff {text!r} selects {len(other)} kernels, not one", hint="name one with -f")
+    return other

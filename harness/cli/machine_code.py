@@ -1,0 +1,214 @@
+"""What `harness sass` prints."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from itertools import groupby
+
+import click
+
+from harness import control, listing, report
+from harness.code import Code
+from harness.contract import Finding
+from harness.diff import compare
+from harness.loops import Loop
+from harness.occupancy import limits_of
+from harness.sass import Instruction
+
+# What to count, by the heading of its column: arithmetic, global, shared, barrier, local.
+_COUNTED = (
+    ("FFMA", ("FFMA",)),
+    ("LDG", ("LDG",)),
+    (".128", ("LDG.128",)),
+    ("LDS", ("LDS",)),
+    (".128", ("LDS.128",)),
+    ("STS", ("STS",)),
+    ("BAR", ("BAR",)),
+    ("local", ("LDL", "STL")),
+)
+_COLOURS = {
+    "source": {"fg": "bright_black"},
+    "control": {"fg": "bright_black"},
+    "arithmetic": {"fg": "green"},
+    "shared": {"fg": "cyan"},
+    "global": {"fg": "yellow"},
+    "local": {"fg": "red", "bold": True},
+    "barrier": {"fg": "magenta"},
+    "branch": {"fg": "blue"},
+}
+
+
+def print_summary(codes: Sequence[Code], style: str | None) -> None:
+    """A line of counts each; by kernel where one comes with several parameter sets."""
+    groups = [(name, list(group)) for name, group in groupby(codes, key=lambda c: c.label.split()[0])]
+    if all(len({c.label for c in group}) == 1 for _, group in groups):
+        _counts(codes, "kernel", [c.label for c in codes], style)
+        return
+    for n, (name, group) in enumerate(groups):
+        click.echo(f"{chr(10) if n else ''}{name}")
+        _counts(group, "", [c.label.partition(" ")[2] or "-" for c in group], style)
+
+
+def _counts(codes: Sequence[Code], heading: str, names: Sequence[str], style: str | None) -> None:
+    several = len({c.arch for c in codes}) > 1
+    rows = [
+        [
+            name,
+            *([c.arch] if several else []),
+            *(str(sum(map(c.sass.count, patterns))) for _, patterns in _COUNTED),
+        ]
+        for name, c in zip(names, codes, strict=True)
+    ]
+    headings = [heading, *(["arch"] if several else []), *(heading for heading, _ in _COUNTED)]
+    click.echo(report.plain_table(rows, headings, style))
+
+
+def print_code(code: Code, findings: Sequence[Finding], style: str | None, *, brief: bool) -> None:
+    """What one kernel takes, its loops, and every expectation with its evidence."""
+    click.echo(f"\n{code.name}, {code.compiler}\n  {_shared_loads(code)}")
+    if not brief:
+        click.echo(_resources(code))
+        click.echo(report.plain_table([_all(code), *(_loop(code, x) for x in code.loops)], _HEADINGS, style))
+        if code.banks is not None:
+            p = code.banks
+            click.echo(
+                f"  register banks of its FFMA: {p.even} even reads, {p.odd} odd, {p.reused} reused\n"
+                f"  (a model measured on sm_90: {p.ffma_per_cycle:.2f} FFMA a cycle and scheduler at most)"
+            )
+    for f in findings:
+        click.echo(f"  {'holds ' if f.holds else 'FAILED'}  {f.expectation}: {_evidence(f)}")
+        if f.note and f.actual is not None:
+            click.echo(f"          warning: {f.note}")
+
+
+def _resources(code: Code) -> str:
+    """Two lines: what a thread and a block take, and how many fit."""
+    if code.registers is None:
+        first = "  a device function: registers and shared memory are its callers'"
+    else:
+        peak = code.sass.peak
+        where = "" if peak is None else f" (at most {peak.live} live, at {peak.address:#x}{_line(peak)})"
+        first = f"  {code.registers} registers{where}, {code.shared} B shared"
+        if code.spills is not None:
+            first += f", {code.spills or 'no'} spill{'' if code.spills == 1 else 's'}"
+    found = code.occupancy
+    if found is None:
+        return first
+    verified = "" if limits_of(code.arch).verified else " (unverified limits)"
+    return (
+        f"{first}\n  occupancy {found.fraction:.0%}: {found.blocks} blocks, {found.warps} warps an SM, "
+        f"limited by {found.limiter}{verified}"
+    )
+
+
+_HEADINGS = ["", "lines", "instr", "FFMA", "LDG32/64/128", "LDS32/64/128", "STS", "BAR", "local", "bytes"]
+
+
+def _all(code: Code) -> list[str]:
+    return _row("all", code.sass.instructions)
+
+
+def _loop(code: Code, loop: Loop) -> list[str]:
+    hot = code.hot_loop is not None and loop.header == code.hot_loop.header
+    return _row(f"{'  ' * (loop.depth - 1)}{loop.header:#x}{' *' if hot else ''}", loop.instructions)
+
+
+def _row(name: str, instructions: Sequence[Instruction]) -> list[str]:
+    def count(*patterns: str) -> int:
+        return sum(any(i.matches(p) for p in patterns) for i in instructions)
+
+    def widths(pattern: str) -> str:
+        by_width = [sum(i.matches(pattern) and i.width == w for i in instructions) for w in (32, 64, 128)]
+        return "/".join(map(str, by_width)) if any(by_width) else "-"
+
+    lines = [i.line for i in instructions if i.line]
+    share = count("FFMA") / len(instructions) if instructions else 0
+    return [
+        name,
+        f"{min(lines)}-{max(lines)}" if lines else "-",
+        str(len(instructions)),
+        f"{share:.0%}",
+        widths("LDG"),
+        widths("LDS"),
+        str(count("STS")),
+        str(count("BAR")),
+        str(count("LDL", "STL")),
+        str(16 * len(instructions)),
+    ]
+
+
+def print_listing(code: Code, *, beside: bool, controls: bool) -> None:
+    """The code itself. Colours go where there is no terminal, as click does it."""
+    click.echo(f"{code.name}, {code.compiler}; * the hot loop")
+    if controls:
+        click.echo(control.LEGEND)
+    if beside and not code.source:
+        beside = False  # nothing to stand beside
+        click.echo("the source is not at hand: by address")
+    width = shutil.get_terminal_size((120, 24)).columns
+    rows = (
+        listing.by_source(code, width=width, controls=controls, paint=_paint)
+        if beside
+        else listing.by_address(code, controls=controls, paint=_paint)
+    )
+    for row in rows:
+        click.echo(row)
+
+
+def _paint(text: str, kind: str) -> str:
+    style = _COLOURS.get(kind)
+    return click.style(text, **style) if style else text  # type: ignore[arg-type]
+
+
+def print_difference(a: Code, b: Code, style: str | None) -> None:
+    found = compare(a, b)
+    click.echo(f"a  {a.name}, {a.compiler}\nb  {b.name}, {b.compiler}")
+    if found.identical:
+        click.echo(f"identical code (sha256 {a.sass.sha256[:16]}): a difference in speed would be noise")
+        return
+    rows = [[name, _text(x), _text(y), _change(x, y)] for name, (x, y) in found.figures.items()]
+    click.echo("\n" + report.plain_table(rows, ["", "a", "b", "change"], style))
+    where = "hot loop" if a.hot_loop and b.hot_loop else "loop or all"
+    names = [*found.loop, *(name for name in found.kernel if name not in found.loop)]
+    rows = [
+        [name, *map(str, found.loop.get(name, ("", ""))), *map(str, found.kernel.get(name, ("", "")))]
+        for name in names
+    ]
+    if not rows:
+        click.echo("\nthe same opcodes, as often: operands, order or scheduling differ")
+        return
+    click.echo("\n" + report.plain_table(rows, ["opcode", f"{where}: a", "b", "all code: a", "b"], style))
+
+
+def _text(value: float | None) -> str:
+    return "-" if value is None else f"{value:g}"
+
+
+def _change(a: float | None, b: float | None) -> str:
+    return "" if a is None or b is None or a == b else f"{b - a:+g}"
+
+
+def _evidence(finding: Finding) -> str:
+    """``4, first LDS.U.128 at 0x310, line 41``."""
+    text = finding.amount
+    if finding.evidence and finding.expectation.kind != "share":
+        first = finding.evidence[0]
+        text += f", first {first.opcode} at {first.address:#x}{_line(first)}"
+    return text
+
+
+def _line(i: Instruction) -> str:
+    return f", line {i.line}" if i.line else ""
+
+
+def _shared_loads(code: Code) -> str:
+    """``vectorised shared loads: 4 LDS.U.128 beside 16 LDS.U``."""
+    loads = [(opcode, n) for opcode, n in code.sass.mix.items() if opcode.split(".")[0] == "LDS"]
+    if not loads:
+        return "no shared loads"
+    wide = " and ".join(f"{n} {opcode}" for opcode, n in loads if "128" in opcode.split("."))
+    other = " and ".join(f"{n} {opcode}" for opcode, n in loads if "128" not in opcode.split("."))
+    if not wide:
+        return f"no vectorised shared loads: {other}"
+    return f"vectorised shared loads: {wide}" + (f" beside {other}" if other else ", no narrower ones")
