@@ -69,7 +69,7 @@ def command(
     instructions in the code, not of executions. The hot loop, marked *, is the innermost loop with the most
     arithmetic. Exit code 1 where an expectation does not hold.
     """
-    from harness import contract, expect, record, report, tools
+    from harness import binary, contract, expect, record, report, tools
     from harness.cli import machine_code
 
     wanted = [expect.parse(text) for text in extra]
@@ -79,6 +79,8 @@ def command(
     if json_file is not None:
         record.check_writable(json_file)
     targets = options.archs(arch)
+    if (function or threads is not None) and diff is None and not any(map(binary.is_binary, kernels)):
+        raise UsageError("--function and --threads are for machine code that harness did not build")
     codes, built, skipped = _read(kernels, params, sweep, targets, function, threads)
     if diff is not None:
         if len(codes) != 1 or skipped:
@@ -143,8 +145,6 @@ def _read(
         for name in files:
             codes += binary.read(Path(name), cache, archs=tuple(targets), function=function, threads=threads)
         return codes, {}, []
-    if function or threads is not None:
-        raise UsageError("--function and --threads are for machine code that harness did not build")
     _, variants = options.variants(names, params, sweep=sweep)
     targets = targets or [archs.DEFAULT]
     with options.progress(len(variants) * len(targets)) as step:
@@ -162,6 +162,8 @@ def _other(
     code: Code, built: _Built, text: str, targets: list[str], function: str, threads: int | None
 ) -> list[Code]:
     """What ``--diff`` names: a kernel or file, NAME=VALUE, an architecture; what is left out as in `code`."""
+    from harness import binary
+
     try:
         words = shlex.split(text)
     except ValueError as e:
@@ -181,8 +183,9 @@ def _other(
         names = [str(variant.kernel.path)]
         told = {p.partition("=")[0] for p in params}
         params += [f"{name}={value}" for name, value in variant.params.items() if name not in told]
-    targets = chosen or targets or [code.arch]
-    other, _, skipped = _read(names, params, False, targets, function, threads)
+    if not binary.is_binary(names[0]):
+        chosen = chosen or targets or [code.arch]
+    other, _, skipped = _read(names, params, False, chosen, function, threads)
     if len(other) != 1 or skipped:
         raise UsageError(f"--diff {text!r} selects {len(other)} kernels, not one", hint="name one with -f")
     return other
