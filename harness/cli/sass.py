@@ -83,14 +83,7 @@ def command(
         raise UsageError("--function and --threads are for machine code that harness did not build")
     codes, built, skipped = _read(kernels, params, sweep, targets, function, threads)
     if diff is not None:
-        if len(codes) != 1 or skipped:
-            raise UsageError(f"--diff compares one kernel with another; {len(codes)} are selected")
-        (other,) = _other(codes[0], built, diff, targets, function, threads)
-        if json_file is not None:
-            record.write_json(
-                json_file, record.document("diff", [report.diff_record(codes[0], other)], record.provenance())
-            )
-        machine_code.print_difference(codes[0], other, style)
+        _diff(codes, _other(codes, built, diff, targets, function, threads), style, json_file)
         return
     found = []
     for code in codes:
@@ -158,12 +151,27 @@ def _read(
     return codes, by_name, skipped
 
 
+def _diff(codes: list[Code], others: list[Code], style: str | None, json_file: Path | None) -> None:
+    from harness import record, report
+    from harness.cli import machine_code
+
+    (a,), (b,) = codes, others
+    if json_file is not None:
+        record.write_json(json_file, record.document("diff", [report.diff_record(a, b)], record.provenance()))
+    machine_code.print_difference(a, b, style)
+
+
 def _other(
-    code: Code, built: _Built, text: str, targets: list[str], function: str, threads: int | None
+    codes: list[Code], built: _Built, text: str, targets: list[str], function: str, threads: int | None
 ) -> list[Code]:
-    """What ``--diff`` names: a kernel or file, NAME=VALUE, an architecture; what is left out as in `code`."""
+    """What ``--diff`` names: a kernel or file, NAME=VALUE, an architecture; what is left out is as in the
+    one code that it is compared with.
+    """
     from harness import binary
 
+    if len(codes) != 1:
+        raise UsageError(f"--diff compares one kernel with another; {len(codes)} are selected")
+    code = codes[0]
     try:
         words = shlex.split(text)
     except ValueError as e:
