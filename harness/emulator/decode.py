@@ -180,7 +180,15 @@ class Decoder:
         if text in self.numbers and 8 * np.dtype(dtype).itemsize != self.bits(text):
             raise EmulatorError(f"{self.text(ins)!r}: {text!r} has another width", where=self.where(ins))
         if text in self.numbers:
-            return lambda group: group.floating(read(group), dtype)
+            number = self.numbers[text]
+
+            def read_float(group: Group) -> Any:
+                found = group.registers[number]
+                if found.__class__ is np.ndarray and found.dtype.type is dtype:
+                    return found
+                return group.floating(read(group), dtype)
+
+            return read_float
         literal = self._literal(ins, text)
         found = literal if not isinstance(literal, int) else dtype(literal)
         return _constant(dtype(found))

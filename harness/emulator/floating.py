@@ -30,15 +30,18 @@ def operation(decoder: Decoder, ins: Instruction, compute: Compute, sources: int
     def run(group: Group, where: Any) -> None:
         values = [r(group) for r in read]
         if flushes:
-            values = [flush(v) for v in values]
-        scalar = not any(isinstance(v, np.ndarray) and v.ndim for v in values)
-        out = np.empty(_ONE, dtype) if scalar else group.out(into, where, dtype)
-        compute(out, group.workspace(out.shape), *values)
+            values = [flush(v)[()] for v in values]
+        if all(v.__class__ is not np.ndarray for v in values):
+            out = np.empty(_ONE, dtype)
+            compute(out, group.workspace(_ONE), *values)
+        else:
+            out = group.out(into, where, dtype)
+            compute(out, group.work, *values)
         if flushes:
             np.copyto(out, flush(out))
         if saturates:
             np.copyto(out, np.where(np.isnan(out), 0, np.clip(out, 0, 1)))
-        group.write(into, out[0, 0] if scalar else out, where)
+        group.write(into, out if out.size > 1 else out[0, 0], where)
 
     return run
 

@@ -22,39 +22,45 @@ _MIDDLE = np.int64(0x10000000)
 _SMALLEST_NORMAL = np.float32(2.0**-126)
 
 
-class Workspace:
-    """Scratch arrays of one shape, so that an fma allocates nothing."""
+class Underflow:
+    """Whether a float32 result was inexact below the normal numbers: NumPy calls it within `watching()`."""
 
-    def __init__(self, shape: tuple[int, int]) -> None:
-        self.wide = np.empty(shape, np.float64)
-        self.bits = np.empty(shape, np.int64)
-        self.flags = np.empty(shape, np.bool_)
-
-
-class _Underflow:
-    """NumPy calls it when a cast to float32 was inexact below the normal numbers."""
-
-    seen = False
+    def __init__(self) -> None:
+        self.seen = False
 
     def __call__(self, kind: str, flag: int) -> None:
         self.seen = True
 
+    def watching(self) -> np.errstate:
+        """The context in which `fma32` has to run."""
+        return np.errstate(all="ignore", under="call", call=self)
+
+
+class Workspace:
+    """Scratch arrays of one shape, so that an fma allocates nothing."""
+
+    def __init__(self, shape: tuple[int, int], underflow: Underflow) -> None:
+        self.wide = np.empty(shape, np.float64)
+        self.wide_bits = self.wide.view(np.int64)
+        self.bits = np.empty(shape, np.int64)
+        self.flags = np.empty(shape, np.bool_)
+        self.underflow = underflow
+
 
 def fma32(a: Any, b: Any, c: Any, out: Array, work: Workspace) -> None:
     """out = a * b + c, rounded once. Operands float32 scalars or arrays that broadcast to `out`."""
-    wide = work.wide
+    wide, flags, underflow = work.wide, work.flags, work.underflow
     np.multiply(a, b, out=wide, dtype=np.float64)
     np.add(wide, c, out=wide)
-    np.bitwise_and(wide.view(np.int64), _LOW29, out=work.bits)
-    np.equal(work.bits, _MIDDLE, out=work.flags)
-    if work.flags.any():
-        _round_to_odd(a, b, c, wide, work.flags)
-    underflow = _Underflow()
-    with np.errstate(under="call", call=underflow):
-        np.copyto(out, wide, casting="same_kind")
+    np.bitwise_and(work.wide_bits, _LOW29, out=work.bits)
+    np.equal(work.bits, _MIDDLE, out=flags)
+    if np.count_nonzero(flags):
+        _round_to_odd(a, b, c, wide, flags)
+    underflow.seen = False
+    np.copyto(out, wide, casting="same_kind")
     if underflow.seen:
-        np.less(np.abs(wide), 2.0 * _SMALLEST_NORMAL, out=work.flags)
-        _round_to_odd(a, b, c, wide, work.flags)
+        np.less(np.abs(wide), 2.0 * _SMALLEST_NORMAL, out=flags)
+        _round_to_odd(a, b, c, wide, flags)
         np.copyto(out, wide, casting="same_kind")
 
 

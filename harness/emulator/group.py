@@ -53,11 +53,11 @@ class Group(Clock):
     @property
     def work(self) -> Workspace:
         if self._work is None:
-            self._work = Workspace(self.shape)
+            self._work = Workspace(self.shape, self.launch.underflow)
         return self._work
 
     def workspace(self, shape: tuple[int, int]) -> Workspace:
-        return self.work if shape == self.shape else Workspace(shape)
+        return self.work if shape == self.shape else Workspace(shape, self.launch.underflow)
 
     def count(self, where: Lanes) -> int:
         return where.lanes(self.lanes) if isinstance(where, Mask) else self.lanes if where else 0
@@ -80,7 +80,7 @@ class Group(Clock):
             return np.array(value & ((1 << 8 * size) - 1), f"u{size}").view(dtype)[()]
         if isinstance(value, Affine):
             return value.array().astype(f"i{size}").view(dtype)
-        return value if value.dtype == dtype else value.view(dtype)
+        return value if value.dtype.type is dtype else value.view(dtype)
 
     # -- writing
 
@@ -89,7 +89,7 @@ class Group(Clock):
         found = self._buffers.get(register)
         if found is None:
             found = self._buffers[register] = np.empty(self.shape, BITS_OF[np.dtype(dtype).itemsize])
-        return found if found.dtype == dtype else found.view(dtype)
+        return found if found.dtype.type is dtype else found.view(dtype)
 
     def out(self, register: int, where: Lanes, dtype: Any) -> Array:
         """Where to compute a result for `write`: the register itself, or a spare array if lanes stay as they are."""
@@ -109,7 +109,7 @@ class Group(Clock):
             self.registers[register] = value
 
     def _fill(self, register: int, value: Array) -> None:
-        own = self.buffer(register, value.dtype)
+        own = self.buffer(register, value.dtype.type)
         if value is not own:
             np.copyto(own, value)
         self.registers[register] = own
@@ -121,7 +121,7 @@ class Group(Clock):
         elif isinstance(value, int | Affine) and isinstance(old, int | Affine):
             self.registers[register] = algebra.select(where, value, old)
         elif isinstance(where, Mask):
-            dtype = value.dtype if not isinstance(value, int | Affine) else old.dtype
+            dtype = (value if not isinstance(value, int | Affine) else old).dtype.type
             own = self.buffer(register, dtype)
             before = self.floating(old, dtype)
             if before is not own and not np.shares_memory(own, before):

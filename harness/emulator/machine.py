@@ -22,6 +22,7 @@ import harness.emulator.moving  # noqa: F401 - the instructions register themsel
 from harness.emulator.counts import Counter
 from harness.emulator.decode import Step, unset
 from harness.emulator.findings import Finding, Findings, Index3
+from harness.emulator.floats import Underflow
 from harness.emulator.group import Group, spread
 from harness.emulator.integer import broadcast_mask
 from harness.emulator.hazards import HazardWatch
@@ -65,6 +66,7 @@ class Launch:
         self.schedule, self.budget, self.check = schedule, budget, check
         self.threads = block.x * block.y * block.z
         self.memo = Memo()
+        self.underflow = Underflow()
         self.findings = Findings()
         self.counter = Counter(entry.instructions, [s.flops for s in steps], widths) if count else None
         self.hazards = HazardWatch(self.findings, self._describe, self.thread) if check else None
@@ -147,7 +149,7 @@ class Batch:
         return self._columns[key]
 
     def run(self) -> None:
-        with np.errstate(all="ignore"):
+        with self.launch.underflow.watching():
             while True:
                 for runner in self.runners:
                     runner.run()
@@ -157,14 +159,12 @@ class Batch:
         if self.launch.hazards is not None:
             self.launch.hazards.barrier(None)
 
-    def spend(self, instruction: Instruction) -> None:
-        self.steps_left -= 1
-        if self.steps_left < 0:
-            raise EmulatorError(
-                f"the kernel has not ended after {self.launch.budget:,} instructions",
-                where=str(instruction.source),
-                hint="Does the loop there end? If it only takes long, give the emulator a larger budget.",
-            )
+    def exhausted(self, instruction: Instruction) -> EmulatorError:
+        return EmulatorError(
+            f"the kernel has not ended after {self.launch.budget:,} instructions",
+            where=str(instruction.source),
+            hint="Does the loop there end? If it only takes long, give the emulator a larger budget.",
+        )
 
     def _meet(self) -> None:
         """All threads wait or have ended: let those go on whose barrier is complete."""
@@ -274,7 +274,10 @@ class _Runner:
         if pc >= len(self.steps):
             return pc, False
         step = self.steps[pc]
-        self.batch.spend(step.instruction)
+        batch = self.batch
+        batch.steps_left -= 1
+        if batch.steps_left < 0:
+            raise batch.exhausted(step.instruction)
         group, active, rest = self.group, where, False
         if step.guard >= 0:
             chosen = group.registers[step.guard]
