@@ -6,6 +6,7 @@
     ├── MissingDependency     a package or tool that this step needs is not installed
     ├── BuildError            the compiler refused the kernel; carries its log
     ├── InspectError          a cubin could not be disassembled
+    ├── EmulatorError         the emulator cannot run this PTX: malformed, unknown to it, endless, too large
     ├── NoGpu                 nothing to run on
     │   ├── NoDriver          libcuda is absent, too old or will not start
     │   └── NoDevice          the driver works and sees no such GPU
@@ -60,6 +61,10 @@ class BuildError(HarnessError):
 
 class InspectError(HarnessError):
     pass
+
+
+class EmulatorError(HarnessError):
+    """`where` is a line of the kernel's source or of its PTX."""
 
 
 class NoGpu(HarnessError):

@@ -1,0 +1,176 @@
+"""A CUDA device for machines without one: PTX runs on NumPy, checked and counted, with no times.
+
+    run = emulate(ptx, "matmul", grid=(4, 4), block=(16, 16),
+                  arguments=[Buffer(array=A, name="A"), ..., np.int32(64), np.float32(1)])
+    run.findings, run.total, run.lines
+
+Arrays are changed in place, as by a launch. The reading order of the package: `ptx` (text to instructions),
+`values` and `floats` (arithmetic), `group` (registers), `decode` and the instruction modules, `machine`
+(divergence and barriers), `hazards` and `races`, `patterns` and `counts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.emulator.counts import Counts, by_line, total
+from harness.emulator.decode import Decoder
+from harness.emulator.findings import Finding, Index3, Source
+from harness.emulator.initial import values_of
+from harness.emulator.machine import SCHEDULES, Launch
+from harness.emulator.memory import Arena, Buffer
+from harness.emulator.ptx import Entry, parse
+from harness.emulator.races import Rewatch
+from harness.errors import EmulatorError
+
+__all__ = ["Buffer", "Counts", "Emulation", "Finding", "Index3", "Source", "emulate"]
+
+Argument = Buffer | NDArray[Any] | np.generic
+BUDGET = 5_000_000
+_LARGEST_SHARED = 232448  # bytes a block can have on any GPU so far: 227 KiB
+
+
+@dataclass(frozen=True, kw_only=True)
+class Emulation:
+    """What a launch did. `instructions` holds the counts of each PTX instruction; empty with count=False."""
+
+    findings: tuple[Finding, ...]
+    instructions: tuple[Counts, ...]
+
+    @property
+    def lines(self) -> tuple[Counts, ...]:
+        """The counts by source line."""
+        return by_line(self.instructions)
+
+    @property
+    def total(self) -> Counts:
+        return total(self.instructions)
+
+
+def emulate(
+    ptx: str,
+    entry: str,
+    *,
+    grid: Sequence[int],
+    block: Sequence[int],
+    arguments: Sequence[Argument],
+    shared: int = 0,
+    schedule: str = "lockstep",
+    budget: int = BUDGET,
+    check: bool = True,
+    count: bool = True,
+    widths: Mapping[int, int] | None = None,
+) -> Emulation:
+    """Run the kernel `entry` of a PTX module.
+
+    grid, block: 1 to 3 extents
+    arguments: one for each parameter; arrays are C-contiguous and stay the caller's, scalars are NumPy's of
+      the parameter's size
+    shared: bytes of dynamic shared memory a block
+    schedule: ``lockstep``, or ``warp-serial``, in which each warp runs to the barrier before the next starts
+    budget: instructions that one batch of blocks may execute, divergent paths counted each
+    check: look for findings; count: count executions and memory requests
+    widths: see `counts.Counter`
+
+    Raises EmulatorError for PTX that it cannot read or does not know, arguments that do not fit, a kernel
+    that does not end and arrays too large for this machine.
+    """
+    if schedule not in SCHEDULES:
+        raise EmulatorError(f"no schedule {schedule!r}", hint=f"There are {' and '.join(SCHEDULES)}.")
+    entries = parse(ptx)
+    if entry not in entries:
+        raise EmulatorError(f"no entry {entry!r} in the PTX", hint=f"It has {', '.join(entries) or 'none'}.")
+    kernel = entries[entry]
+    if not 0 <= kernel.sizes.get("shared", 0) + shared <= _LARGEST_SHARED:
+        raise EmulatorError(
+            f"{kernel.sizes.get('shared', 0):,} + {shared:,} bytes of shared memory a block",
+            hint=f"A block has {_LARGEST_SHARED:,} at most.",
+        )
+    extents = _extents("grid", grid, (2**31 - 1, 65535, 65535)), _extents("block", block, (1024, 1024, 64))
+    if extents[1].x * extents[1].y * extents[1].z > 1024:
+        raise EmulatorError(f"a block of {extents[1]} has more than 1024 threads")
+    steps = Decoder(kernel).steps()
+    watched: set[int] = set()
+    while True:
+        buffers, parameters = _bind(kernel, arguments)
+        constants = [v for v in kernel.variables.values() if v.space in ("global", "const")]
+        arena = Arena([*buffers, *(_constant(v) for v in constants)])
+        symbols = {v.name: v.offset for v in kernel.variables.values()}
+        symbols |= {v.name: a.start for v, a in zip(constants, arena.allocations[len(buffers) :], strict=True)}
+        launch = Launch(
+            kernel,
+            steps,
+            grid=extents[0],
+            block=extents[1],
+            arena=arena,
+            parameters=parameters(arena),
+            dynamic_shared=shared,
+            symbols=symbols,
+            schedule=schedule,
+            budget=budget,
+            check=check,
+            count=count,
+            widths=widths or {},
+            watched=watched,
+        )
+        try:
+            launch.run()
+        except Rewatch as request:
+            watched.add(request.index)
+            continue
+        arena.copy_back(buffers)
+        return Emulation(
+            findings=launch.findings.all(),
+            instructions=launch.counter.all() if launch.counter is not None else (),
+        )
+
+
+def _extents(what: str, extents: Sequence[int], limits: tuple[int, int, int]) -> Index3:
+    whole = [*extents, 1, 1, 1][:3]
+    if not 1 <= len(extents) <= 3 or not all(1 <= e <= limit for e, limit in zip(whole, limits, strict=True)):
+        raise EmulatorError(f"a {what} of {tuple(extents)}", hint=f"1 to 3 extents, at most {limits}.")
+    return Index3(*(int(e) for e in whole))
+
+
+def _bind(kernel: Entry, arguments: Sequence[Argument]) -> tuple[list[Buffer], Any]:
+    """The buffers among the arguments, and what makes the parameter space once they have addresses."""
+    if len(arguments) != len(kernel.parameters):
+        raise EmulatorError(f"{kernel.name} takes {len(kernel.parameters)} arguments, not {len(arguments)}")
+    buffers: list[Buffer] = []
+    pieces: list[tuple[int, int, bytes]] = []  # offset, buffer or -1, bytes
+    for parameter, argument in zip(kernel.parameters, arguments, strict=True):
+        if isinstance(argument, np.ndarray):
+            argument = Buffer(array=argument, name=parameter.name)  # noqa: PLW2901
+        raw = bytes(8) if isinstance(argument, Buffer) else argument.tobytes()
+        if len(raw) != parameter.size:
+            raise EmulatorError(
+                f"parameter {parameter.name} of {kernel.name} takes {parameter.size} bytes, not {len(raw)}"
+            )
+        if isinstance(argument, Buffer):
+            if not argument.array.flags.c_contiguous or argument.array.dtype.hasobject:
+                raise EmulatorError(f"array {argument.name} is not contiguous", hint="Pass a contiguous copy.")
+            pieces.append((parameter.offset, len(buffers), raw))
+            buffers.append(argument)
+        else:
+            pieces.append((parameter.offset, -1, raw))
+
+    def parameters(arena: Arena) -> bytes:
+        space = bytearray(max((p.offset + p.size for p in kernel.parameters), default=0))
+        for offset, index, raw in pieces:
+            value = raw if index < 0 else arena.allocations[index].start.to_bytes(8, "little")
+            space[offset : offset + len(value)] = value
+        return bytes(space)
+
+    return buffers, parameters
+
+
+def _constant(variable: Any) -> Buffer:
+    """A variable of the module, with its initial values; what has none is zero."""
+    from harness.emulator.initial import values_of
+
+    return Buffer(array=values_of(variable), name=variable.name)

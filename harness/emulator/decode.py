@@ -1,0 +1,277 @@
+"""Instructions become functions once, before anything runs.
+
+An instruction module registers a maker for an opcode and a family of types with `handles`; the maker gets the
+`Decoder` and the instruction and returns what executes it, ``run(group, lanes)``. What nobody handles is
+refused here, whether or not it would be reached.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from harness.emulator.findings import Finding
+from harness.emulator.group import Group, Value
+from harness.emulator.ptx import BYTES, Entry, Instruction
+from harness.emulator.values import Integer, Lanes, signed
+from harness.errors import EmulatorError
+
+Run = Callable[[Group, Lanes], None]
+Reader = Callable[[Group], Any]
+Maker = Callable[["Decoder", Instruction], Run]
+FLOAT: dict[str, Any] = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
+HANDLERS: dict[tuple[str, str], Maker] = {}
+_HARDWARE = ("wgmma", "tcgen05", "mbarrier", "clusterlaunchcontrol", "setmaxnreg", "griddepcontrol", "multimem")
+_HARDWARE_PARTS = ("tensor", "bulk", "cluster", "mbarrier", "tensormap", "shared_cluster")
+_CONTROL = ("bra", "brx", "ret", "exit", "bar", "barrier", "trap")  # executed by the machine itself
+
+
+def handles(*opcodes: str, family: str = "any", flops: int = 0) -> Callable[[Maker], Maker]:
+    """Register a maker. family: integer, float (f32, f64), half (f16, bf16), pred or any."""
+
+    def register(maker: Maker) -> Maker:
+        for opcode in opcodes:
+            HANDLERS[opcode, family] = maker
+            FLOPS[opcode, family] = flops
+        return maker
+
+    return register
+
+
+FLOPS: dict[tuple[str, str], int] = {}
+
+
+@dataclass(kw_only=True)
+class Step:
+    """What the machine executes: `run` for what stays in line, `kind` for what moves threads about."""
+
+    instruction: Instruction
+    run: Run | None = None
+    kind: str = ""
+    guard: int = -1
+    negated: bool = False
+    flops: int = 0
+    operands: tuple[Reader, ...] = ()
+
+
+def family_of(instruction: Instruction) -> str:
+    kind = instruction.opcode[-1]
+    if kind in ("f32", "f64"):
+        return "float"
+    if kind in ("f16", "f16x2", "bf16", "bf16x2"):
+        return "half"
+    if kind == "pred":
+        return "pred"
+    return "integer" if re.fullmatch(r"[usb](8|16|32|64)", kind) else "other"
+
+
+class Decoder:
+    """Operands of one entry's instructions; makers ask it for readers and register numbers."""
+
+    def __init__(self, entry: Entry) -> None:
+        self.entry = entry
+        self.numbers = {name: number for number, name in enumerate(entry.registers)}
+
+    def steps(self) -> list[Step]:
+        return [self._step(instruction) for instruction in self.entry.instructions]
+
+    def _step(self, ins: Instruction) -> Step:
+        guard = self.predicate_number(ins, ins.guard) if ins.guard else -1
+        step = Step(instruction=ins, guard=guard, negated=ins.negated)
+        opcode, family = ins.opcode[0], family_of(ins)
+        hardware = opcode in _HARDWARE or any(part in _HARDWARE_PARTS for part in ins.opcode)
+        if opcode in _CONTROL and not hardware:
+            self._control(step)
+            return step
+        key = (opcode, family) if (opcode, family) in HANDLERS else (opcode, "any")
+        if hardware or key not in HANDLERS:
+            raise self.refusal(ins)
+        try:
+            step.run = HANDLERS[key](self, ins)
+        except (IndexError, ValueError, KeyError) as error:
+            raise EmulatorError(f"cannot read {self.text(ins)!r}", where=self.where(ins)) from error
+        step.flops = FLOPS[key]
+        return step
+
+    def _control(self, step: Step) -> None:
+        ins = step.instruction
+        opcode = ins.opcode[0]
+        if opcode == "bra":
+            step.kind = "branch"
+        elif opcode == "brx":
+            step.kind = "table"
+            if not ins.targets:
+                raise EmulatorError(f"cannot read {self.text(ins)!r}", where=self.where(ins))
+            step.operands = (self.integer(ins, ins.operands[0], 32),)
+        elif opcode in ("ret", "exit", "trap"):
+            step.kind = "exit"
+        elif set(ins.opcode[1:]) <= {"warp", "sync", "aligned"} and "warp" in ins.opcode:
+            step.kind, step.run = "", _warp_barrier
+        elif {"sync"} <= set(ins.opcode[1:]) <= {"cta", "sync", "aligned"} and len(ins.operands) in (1, 2):
+            step.kind = "barrier"
+            step.operands = tuple(self.integer(ins, operand, 32) for operand in ins.operands)
+        else:
+            raise self.refusal(ins)
+
+    def text(self, ins: Instruction) -> str:
+        return f"{ins} {', '.join(ins.operands)}".strip()
+
+    def where(self, ins: Instruction) -> str:
+        return f"{ins.source} (PTX line {ins.ptx_line})"
+
+    def refusal(self, ins: Instruction) -> EmulatorError:
+        return EmulatorError(
+            f"the emulator does not know {self.text(ins)!r}", where=self.where(ins), hint="This kernel needs a GPU."
+        )
+
+    def parts(self, ins: Instruction, allowed: Iterable[str]) -> set[str]:
+        """The opcode's modifiers and types; refuses the instruction over one that is not `allowed`."""
+        found = set(ins.opcode[1:])
+        if not found <= set(allowed):
+            raise self.refusal(ins)
+        return found
+
+    # -- operands
+
+    def register(self, ins: Instruction, name: str) -> int:
+        """The number of a destination; -1 for the sink ``_``."""
+        if name == "_":
+            return -1
+        if name not in self.numbers:
+            raise EmulatorError(f"{self.text(ins)!r} names no register {name!r}", where=self.where(ins))
+        return self.numbers[name]
+
+    def bits(self, name: str) -> int:
+        return 8 * BYTES[self.entry.registers[name]]
+
+    def predicate_number(self, ins: Instruction, name: str) -> int:
+        if self.entry.registers.get(name) != "pred":
+            raise EmulatorError(f"{name!r} is no predicate", where=self.where(ins))
+        return self.numbers[name]
+
+    def value(self, ins: Instruction, text: str) -> Reader:
+        """Whatever the operand holds, in whatever form."""
+        if text in self.numbers:
+            number = self.numbers[text]
+
+            def read(group: Group) -> Value:
+                found = group.registers[number]
+                return unset(group, ins, text) if found is None else found
+
+            return read
+        return _constant(self._literal(ins, text)) if not self._symbol(text) else self._symbol_reader(ins, text)
+
+    def integer(self, ins: Instruction, text: str, bits: int) -> Reader:
+        read = self.value(ins, text)
+        if text in self.numbers:
+            if self.entry.registers[text] == "pred":
+                raise EmulatorError(f"{self.text(ins)!r} takes no predicate {text!r}", where=self.where(ins))
+            return lambda group: group.integer(read(group), bits)
+        return lambda group: signed(value, bits) if isinstance(value := read(group), int) else value
+
+    def floating(self, ins: Instruction, text: str, dtype: Any) -> Reader:
+        read = self.value(ins, text)
+        if text in self.numbers and self.entry.registers[text] == "pred":
+            raise EmulatorError(f"{self.text(ins)!r} takes no predicate {text!r}", where=self.where(ins))
+        if text in self.numbers and 8 * np.dtype(dtype).itemsize != self.bits(text):
+            raise EmulatorError(f"{self.text(ins)!r}: {text!r} has another width", where=self.where(ins))
+        if text in self.numbers:
+            number = self.numbers[text]
+
+            def read_float(group: Group) -> Any:
+                found = group.registers[number]
+                if found.__class__ is np.ndarray and found.dtype.type is dtype:
+                    return found
+                return group.floating(read(group), dtype)
+
+            return read_float
+        literal = self._literal(ins, text)
+        found = literal if not isinstance(literal, int) else dtype(literal)
+        return _constant(dtype(found))
+
+    def predicate(self, ins: Instruction, text: str) -> Callable[[Group], Lanes]:
+        negated = text.startswith("!")
+        read = self.value(ins, text.lstrip("!"))
+        if text.lstrip("!") in self.numbers:
+            self.predicate_number(ins, text.lstrip("!"))
+        if negated:
+            return lambda group: group.algebra.negate(_lanes(read(group)))
+        return lambda group: _lanes(read(group))
+
+    def address(self, ins: Instruction, text: str) -> Callable[[Group], tuple[Integer, int]]:
+        """(value of the base, constant offset) of ``[base + offset]``."""
+        match = re.fullmatch(r"\[\s*([\w$%.]+)\s*(?:\+\s*(-?\w+)|(-\s*\w+))?\s*\]", text)
+        if not match:
+            raise EmulatorError(f"cannot read the address {text!r}", where=self.where(ins))
+        offset = int((match[2] or match[3] or "0").replace(" ", ""), 0)
+        read = self.integer(ins, match[1], 64)
+        return lambda group: (read(group), offset)
+
+    def _symbol(self, text: str) -> bool:
+        return text in self.entry.variables or text.startswith("%") or text == "WARP_SZ"
+
+    def _symbol_reader(self, ins: Instruction, text: str) -> Reader:
+        if text in self.entry.variables:
+            return lambda group: group.launch.symbols[text]
+        if text in ("%clock", "%clock64", "%globaltimer", "%globaltimer_lo", "%smid", "%nsmid", "%gridid"):
+            return _constant(0)
+        if text not in _SPECIAL:
+            raise EmulatorError(f"{self.text(ins)!r} reads {text!r}, which nobody declares", where=self.where(ins))
+        return lambda group: group.special[text]
+
+    def _literal(self, ins: Instruction, text: str) -> Any:
+        if match := re.fullmatch(r"0[fF]([0-9a-fA-F]{8})", text):
+            return np.array(int(match[1], 16), np.uint32).view(np.float32)[()]
+        if match := re.fullmatch(r"0[dD]([0-9a-fA-F]{16})", text):
+            return np.array(int(match[1], 16), np.uint64).view(np.float64)[()]
+        if re.fullmatch(r"-?\d+\.\d*(?:[eE][-+]?\d+)?", text):
+            return np.float64(text)
+        if match := re.fullmatch(r"(-?)(0[xX][0-9a-fA-F]{1,16}|0[bB][01]{1,64}|\d{1,20})U?", text):
+            digits = match[2]
+            octal = len(digits) > 1 and digits[0] == "0" and digits.isdigit()
+            return int(match[1] + digits, 8 if octal else 0)
+        raise EmulatorError(f"{self.text(ins)!r} reads {text!r}, which nobody declares", where=self.where(ins))
+
+
+_SPECIAL = {f"%{name}.{axis}" for name in ("tid", "ctaid", "ntid", "nctaid") for axis in "xyz"} | {
+    "%laneid",
+    "%warpid",
+    "%nwarpid",
+    "WARP_SZ",
+    "%dynamic_smem_size",
+    "%total_smem_size",
+    *(f"%lanemask_{which}" for which in ("eq", "lt", "le", "gt", "ge")),
+}
+
+
+def _constant(value: Any) -> Reader:
+    return lambda group: value
+
+
+def _lanes(value: Value) -> Lanes:
+    return bool(value) if isinstance(value, int) else value
+
+
+def _warp_barrier(group: Group, where: Lanes) -> None:
+    group.epoch += 1
+
+
+def unset(group: Group, ins: Instruction, name: str) -> Value:
+    """A register read before anything wrote it: reported, then zero."""
+    launch = group.launch
+    if launch.check:
+
+        def make() -> Finding:
+            return Finding(
+                kind="uninitialised read",
+                message=f"{ins} reads register {name} before anything wrote it",
+                sources=(ins.source,),
+                variable=name,
+            )
+
+        launch.findings.add("uninitialised read", (ins.index, name), 1, make)
+    return False if launch.entry.registers[name] == "pred" else 0

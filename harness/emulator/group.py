@@ -1,0 +1,177 @@
+"""Threads that execute together: their registers, and how a value gets in and out of one.
+
+A register holds bits in whatever form they came: an `Integer`, a NumPy float scalar, an array (T, C) of floats,
+or `Lanes` for a predicate. `integer` and `floating` reinterpret, as PTX does when an untyped ``.b32`` register
+meets a typed instruction.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from harness.emulator.floats import Workspace
+from harness.emulator.hazards import Clock
+from harness.emulator.patterns import WARP
+from harness.emulator.values import (
+    Affine,
+    Algebra,
+    Array,
+    Integer,
+    Lanes,
+    Mask,
+    array_of,
+    integer_of,
+    signed,
+)
+
+if TYPE_CHECKING:
+    from harness.emulator.machine import Batch
+
+BITS_OF: dict[int, Any] = {2: np.float16, 4: np.float32, 8: np.float64}
+Value = Integer | Lanes | Any  # Any: float scalars and arrays
+
+
+class Group(Clock):
+    """`row` is the number of the first thread in its block; shape (T threads, C blocks)."""
+
+    def __init__(self, batch: Batch, row: int, threads: int, registers: int) -> None:
+        super().__init__(row, (threads, batch.blocks))
+        self.batch = batch
+        self.launch = batch.launch
+        self.lanes = threads * batch.blocks
+        self.algebra = Algebra(batch.launch.memo, self.lanes)
+        self.registers: list[Value] = [None] * registers
+        self.flights: list[Any] = []  # cp.async since the last commit
+        self.groups: list[Any] = []  # committed, oldest first
+        self._buffers: dict[int, Array] = {}
+        self._spare: dict[Any, Array] = {}
+        self._work: Workspace | None = None
+        self.special = _special(batch, row, threads)
+
+    @property
+    def work(self) -> Workspace:
+        if self._work is None:
+            self._work = Workspace(self.shape, self.launch.underflow)
+        return self._work
+
+    def workspace(self, shape: tuple[int, int]) -> Workspace:
+        return self.work if shape == self.shape else Workspace(shape, self.launch.underflow)
+
+    def count(self, where: Lanes) -> int:
+        return where.lanes(self.lanes) if isinstance(where, Mask) else self.lanes if where else 0
+
+    # -- reading
+
+    def integer(self, value: Value, bits: int) -> Integer:
+        if isinstance(value, int | Affine):
+            return value
+        if isinstance(value, Mask):
+            raise TypeError("a predicate where a number belongs")
+        array = np.asarray(value)
+        whole = array.view(f"i{array.dtype.itemsize}")
+        return int(whole) if not whole.ndim else integer_of(whole.astype(np.int64))
+
+    def floating(self, value: Value, dtype: Any) -> Any:
+        """A scalar of `dtype`, or an array of it that broadcasts to (T, C)."""
+        size = np.dtype(dtype).itemsize
+        if isinstance(value, int):
+            return np.array(value & ((1 << 8 * size) - 1), f"u{size}").view(dtype)[()]
+        if isinstance(value, Affine):
+            return value.array().astype(f"i{size}").view(dtype)
+        return value if value.dtype.type is dtype else value.view(dtype)
+
+    # -- writing
+
+    def buffer(self, register: int, dtype: Any) -> Array:
+        """The register's own array, to compute into."""
+        found = self._buffers.get(register)
+        if found is None:
+            found = self._buffers[register] = np.empty(self.shape, BITS_OF[np.dtype(dtype).itemsize])
+        return found if found.dtype.type is dtype else found.view(dtype)
+
+    def out(self, register: int, where: Lanes, dtype: Any) -> Array:
+        """Where to compute a result for `write`: the register itself, or a spare array if lanes stay as they are."""
+        if where is True:
+            return self.buffer(register, dtype)
+        if dtype not in self._spare:
+            self._spare[dtype] = np.empty(self.shape, dtype)
+        return self._spare[dtype]
+
+    def write(self, register: int, value: Value, where: Lanes) -> None:
+        old = self.registers[register]
+        if where is not True and old is not None:
+            self._blend(register, value, old, where)
+        elif isinstance(value, np.ndarray):
+            self._fill(register, value)
+        else:
+            self.registers[register] = value
+
+    def _fill(self, register: int, value: Array) -> None:
+        own = self.buffer(register, value.dtype.type)
+        if value is not own:
+            np.copyto(own, value)
+        self.registers[register] = own
+
+    def _blend(self, register: int, value: Value, old: Value, where: Lanes) -> None:
+        algebra = self.algebra
+        if isinstance(value, bool | Mask):
+            self.registers[register] = algebra.choose(where, value, old)
+        elif isinstance(value, int | Affine) and isinstance(old, int | Affine):
+            self.registers[register] = algebra.select(where, value, old)
+        elif isinstance(where, Mask):
+            dtype = (value if not isinstance(value, int | Affine) else old).dtype.type
+            own = self.buffer(register, dtype)
+            before = self.floating(old, dtype)
+            if before is not own and not np.shares_memory(own, before):
+                np.copyto(own, before)
+            np.copyto(own, self.floating(value, dtype), where=where.array)
+            self.registers[register] = own
+
+
+def _special(batch: Batch, row: int, threads: int) -> dict[str, Integer]:
+    """The special registers, see PTX ISA, chapter "Special Registers"."""
+    block, grid = batch.launch.block, batch.launch.grid
+    thread = np.arange(row, row + threads, dtype=np.int64).reshape(-1, 1)
+    place = np.arange(batch.first, batch.first + batch.blocks, dtype=np.int64).reshape(1, -1)
+    lane = thread % WARP
+    found: dict[str, Any] = {
+        "%tid.x": thread % block.x,
+        "%tid.y": thread // block.x % block.y,
+        "%tid.z": thread // (block.x * block.y),
+        "%ctaid.x": place % grid.x,
+        "%ctaid.y": place // grid.x % grid.y,
+        "%ctaid.z": place // (grid.x * grid.y),
+        "%laneid": lane,
+        "%warpid": thread // WARP,
+        "%lanemask_eq": 1 << lane,
+        "%lanemask_lt": (1 << lane) - 1,
+        "%lanemask_le": (2 << lane) - 1,
+        "%lanemask_gt": 0xFFFFFFFF ^ ((2 << lane) - 1),
+        "%lanemask_ge": 0xFFFFFFFF ^ ((1 << lane) - 1),
+    }
+    # A column of one thread has the shape of a block's part: the same for all threads either way.
+    special = {name: batch.launch.memo.get(("special", name, row, threads, batch.first), _maker(array))
+               for name, array in found.items()}
+    for axis, limit, count in zip("xyz", block, grid, strict=True):
+        special[f"%ntid.{axis}"], special[f"%nctaid.{axis}"] = limit, count
+    special["%nwarpid"] = -(-block.x * block.y * block.z // WARP)
+    special["WARP_SZ"] = WARP
+    special["%dynamic_smem_size"] = batch.launch.dynamic_shared
+    special["%total_smem_size"] = batch.launch.shared_size
+    return special
+
+
+def _maker(array: Array) -> Any:
+    return lambda: _as_register(array)
+
+
+def _as_register(array: Array) -> Integer:
+    value = integer_of(np.where(array >= 1 << 31, array - (1 << 32), array))
+    return signed(value, 32) if isinstance(value, int) else value
+
+
+def spread(value: Integer, shape: tuple[int, int]) -> Array:
+    """An integer as an array (T, C)."""
+    return np.broadcast_to(array_of(value), shape)

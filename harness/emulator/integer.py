@@ -1,0 +1,522 @@
+"""Integer and bit instructions, comparisons and predicate logic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from harness.emulator.decode import FLOAT, Decoder, Run, handles
+from harness.emulator.group import Group
+from harness.emulator.ptx import Instruction
+from harness.emulator.values import (
+    Algebra,
+    Array,
+    Integer,
+    Lanes,
+    Mask,
+    bounds,
+    mask_of,
+    signed,
+)
+
+Compute = Callable[..., Integer]  # (algebra, *values) -> value
+
+
+def width(ins: Instruction) -> int:
+    return int(ins.opcode[-1][1:])
+
+
+def is_unsigned(ins: Instruction) -> bool:
+    return ins.opcode[-1][0] != "s"
+
+
+def operation(decoder: Decoder, ins: Instruction, compute: Compute, widths: list[int] | None = None) -> Run:
+    """`compute` on the operands; `widths`: their bits, where they are not the type's."""
+    bits = width(ins)
+    widths = widths or [bits] * (len(ins.operands) - 1)
+    read = [decoder.integer(ins, text, w) for text, w in zip(ins.operands[1:], widths, strict=True)]
+    into = decoder.register(ins, ins.operands[0])
+
+    def run(group: Group, where: Lanes) -> None:
+        group.write(into, compute(group.algebra, *[r(group) for r in read]), where)
+
+    return run
+
+
+_TYPES = {f"{k}{b}" for k in "usb" for b in (8, 16, 32, 64)}
+
+
+@handles("add", "sub", family="integer")
+def add(decoder: Decoder, ins: Instruction) -> Run:
+    sat = "sat" in decoder.parts(ins, _TYPES | {"sat"})
+    bits, sign = width(ins), 1 if ins.opcode[0] == "add" else -1
+    if sat:
+        low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+
+        def saturate(algebra: Algebra, a: Integer, b: Integer) -> Integer:
+            exact = algebra.exact(a, 1, b, sign)
+            return algebra.apply(("clip", bits), lambda v: np.clip(v, low, high), exact)
+
+        return operation(decoder, ins, saturate)
+    return operation(decoder, ins, lambda algebra, a, b: algebra.linear(a, 1, b, sign, bits=bits))
+
+
+@handles("neg", family="integer")
+def neg(decoder: Decoder, ins: Instruction) -> Run:
+    decoder.parts(ins, _TYPES)
+    bits = width(ins)
+    return operation(decoder, ins, lambda algebra, a: algebra.linear(a, -1, bits=bits))
+
+
+def product(algebra: Algebra, a: Integer, b: Integer, bits: int) -> Integer:
+    """The low `bits` of a * b."""
+    if isinstance(a, int):
+        a, b = b, a
+    if isinstance(b, int):
+        return algebra.linear(a, b, bits=bits)
+    return algebra.wrap(algebra.apply("mul", np.multiply, a, b), bits)
+
+
+def _multiply(ins: Instruction) -> tuple[Callable[[Algebra, Integer, Integer], Integer], int]:
+    """The product of a mul or mad, and the bits of its result."""
+    bits = width(ins)
+    unsigned = is_unsigned(ins)
+    if "wide" in ins.opcode:
+
+        def wide(algebra: Algebra, a: Integer, b: Integer) -> Integer:
+            if unsigned:
+                a, b = algebra.unsigned(a, bits), algebra.unsigned(b, bits)
+            return product(algebra, a, b, 2 * bits)
+
+        return wide, 2 * bits
+    if "hi" in ins.opcode:
+
+        def high(algebra: Algebra, a: Integer, b: Integer) -> Integer:
+            if unsigned:
+                a, b = algebra.unsigned(a, bits), algebra.unsigned(b, bits)
+            return algebra.wrap(algebra.apply(("hi", bits, unsigned), _high(bits, unsigned), a, b), bits)
+
+        return high, bits
+    return lambda algebra, a, b: product(algebra, a, b, bits), bits
+
+
+def _high(bits: int, unsigned: bool) -> Callable[[Array, Array], Array]:
+    if bits < 64:
+        # Of two unsigned 32-bit numbers the product fills 64 bits: shift it as unsigned.
+        kind = np.uint64 if unsigned else np.int64
+        return lambda a, b: ((a * b).view(kind) >> kind(bits)).astype(np.int64)
+
+    def exactly(a: Array, b: Array) -> Array:
+        mask = (1 << 64) - 1
+        x, y = np.broadcast_arrays(np.atleast_2d(a), np.atleast_2d(b))
+        pairs = zip(x.ravel().tolist(), y.ravel().tolist(), strict=True)
+        found = [signed(((p & mask) * (q & mask) if unsigned else p * q) >> 64, 64) for p, q in pairs]
+        return np.array(found, np.int64).reshape(x.shape)
+
+    return exactly
+
+
+_MUL = _TYPES | {"lo", "hi", "wide"}
+
+
+@handles("mul", family="integer")
+def mul(decoder: Decoder, ins: Instruction) -> Run:
+    decoder.parts(ins, _MUL)
+    compute, _ = _multiply(ins)
+    return operation(decoder, ins, compute)
+
+
+@handles("mad", family="integer")
+def mad(decoder: Decoder, ins: Instruction) -> Run:
+    decoder.parts(ins, _MUL)
+    multiply, result = _multiply(ins)
+    bits = width(ins)
+
+    def compute(algebra: Algebra, a: Integer, b: Integer, c: Integer) -> Integer:
+        return algebra.linear(multiply(algebra, a, b), 1, c, 1, bits=result)
+
+    return operation(decoder, ins, compute, [bits, bits, result])
+
+
+@handles("mul24", "mad24", family="integer")
+def mul24(decoder: Decoder, ins: Instruction) -> Run:
+    decoder.parts(ins, _TYPES | {"lo"})
+    mask = (1 << 24) - 1
+
+    def low24(algebra: Algebra, a: Integer) -> Integer:
+        cut = algebra.apply("24", lambda v: np.atleast_1d(v & mask), a)
+        return cut if is_unsigned(ins) else algebra.wrap(cut, 24)
+
+    def compute(algebra: Algebra, a: Integer, b: Integer, c: Integer = 0) -> Integer:
+        return algebra.linear(product(algebra, low24(algebra, a), low24(algebra, b), 32), 1, c, 1, bits=32)
+
+    return operation(decoder, ins, compute)
+
+
+@handles("div", "rem", family="integer")
+def div(decoder: Decoder, ins: Instruction) -> Run:
+    """Towards zero. Division by zero gives all ones, its remainder the dividend, as the hardware does."""
+    decoder.parts(ins, _TYPES)
+    bits, unsigned, remainder = width(ins), is_unsigned(ins), ins.opcode[0] == "rem"
+
+    def divide(a: Array, b: Array) -> Array:
+        if unsigned and bits == 64:
+            x, y = np.asarray(a).view(np.uint64), np.asarray(b).view(np.uint64)
+            safe = np.where(y == 0, np.uint64(1), y)
+            quotient = np.where(y == 0, ~np.uint64(0), x // safe)
+            return (np.where(y == 0, x, x % safe) if remainder else quotient).view(np.int64)
+        safe = np.where(b == 0, 1, b)
+        quotient = np.abs(a) // np.abs(safe) * np.sign(a) * np.sign(safe)
+        rest = np.where(b == 0, a, a - quotient * safe)
+        return rest if remainder else np.where(b == 0, -1, quotient)
+
+    def compute(algebra: Algebra, a: Integer, b: Integer) -> Integer:
+        if unsigned:
+            a, b = algebra.unsigned(a, bits), algebra.unsigned(b, bits)
+        return algebra.wrap(algebra.apply((str(ins), bits), divide, a, b), bits)
+
+    return operation(decoder, ins, compute)
+
+
+@handles("abs", family="integer")
+def absolute(decoder: Decoder, ins: Instruction) -> Run:
+    decoder.parts(ins, _TYPES)
+    bits = width(ins)
+    return operation(decoder, ins, lambda algebra, a: algebra.wrap(algebra.apply("abs", np.abs, a), bits))
+
+
+@handles("min", "max", family="integer")
+def extreme(decoder: Decoder, ins: Instruction) -> Run:
+    decoder.parts(ins, _TYPES)
+    bits, unsigned, largest = width(ins), is_unsigned(ins), ins.opcode[0] == "max"
+
+    def compute(algebra: Algebra, a: Integer, b: Integer) -> Integer:
+        first = algebra.compare("ge" if largest else "le", a, b, unsigned=unsigned, bits=bits)
+        return algebra.select(first, a, b)
+
+    return operation(decoder, ins, compute)
+
+
+@handles("shl", family="integer")
+def shl(decoder: Decoder, ins: Instruction) -> Run:
+    decoder.parts(ins, _TYPES)
+    bits = width(ins)
+
+    def compute(algebra: Algebra, a: Integer, b: Integer) -> Integer:
+        b = algebra.unsigned(b, 32)
+        if isinstance(b, int):
+            return algebra.linear(a, 1 << b, bits=bits) if b < bits else 0
+        shifted = algebra.apply(("shl", bits), lambda x, n: np.where(n < bits, x << np.minimum(n, 63), 0), a, b)
+        return algebra.wrap(shifted, bits)
+
+    return operation(decoder, ins, compute, [bits, 32])
+
+
+@handles("shr", family="integer")
+def shr(decoder: Decoder, ins: Instruction) -> Run:
+    decoder.parts(ins, _TYPES)
+    bits, unsigned = width(ins), is_unsigned(ins)
+
+    def right(a: Array, n: Array) -> Array:
+        n = np.asarray(n)
+        if unsigned and bits == 64:
+            moved = np.asarray(a).view(np.uint64) >> np.minimum(n, 63).astype(np.uint64)
+            return np.where(n > 63, np.uint64(0), moved).view(np.int64)
+        return a >> np.minimum(n, 63)
+
+    def compute(algebra: Algebra, a: Integer, b: Integer) -> Integer:
+        b = algebra.unsigned(b, 32)
+        if unsigned:
+            a = algebra.unsigned(a, bits)
+        low, high = bounds(a)
+        if isinstance(b, int) and (low >= 0 or not unsigned) and low >> min(b, 63) == high >> min(b, 63):
+            return low >> min(b, 63)
+        return algebra.wrap(algebra.apply(("shr", bits, unsigned), right, a, b), bits)
+
+    return operation(decoder, ins, compute, [bits, 32])
+
+
+@handles("shf", family="integer")
+def funnel(decoder: Decoder, ins: Instruction) -> Run:
+    modes = decoder.parts(ins, {"l", "r", "wrap", "clamp", "b32"})
+
+    def compute(algebra: Algebra, low: Integer, high: Integer, by: Integer) -> Integer:
+        def shift(a: Array, b: Array, n: Array) -> Array:
+            n = (n & 31) if "wrap" in modes else np.minimum(n & 0xFFFFFFFF, 32)
+            pair = (np.asarray(b).astype(np.uint64) << np.uint64(32)) | (a & 0xFFFFFFFF).astype(np.uint64)
+            steps = np.asarray(n).astype(np.uint64)
+            moved = (pair << steps) >> np.uint64(32) if "l" in modes else pair >> steps
+            return (moved & np.uint64(0xFFFFFFFF)).astype(np.int64)
+
+        return algebra.wrap(algebra.apply(("shf", *sorted(modes)), shift, low, high, by), 32)
+
+    return operation(decoder, ins, compute, [32, 32, 32])
+
+
+_BITWISE: dict[str, Any] = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
+
+
+@handles("and", "or", "xor", family="integer")
+def bitwise(decoder: Decoder, ins: Instruction) -> Run:
+    decoder.parts(ins, _TYPES)
+    name = ins.opcode[0]
+
+    def compute(algebra: Algebra, a: Integer, b: Integer) -> Integer:
+        return algebra.apply(name, _BITWISE[name], a, b)
+
+    return operation(decoder, ins, compute)
+
+
+@handles("not", "cnot", family="integer")
+def complement(decoder: Decoder, ins: Instruction) -> Run:
+    decoder.parts(ins, _TYPES)
+    if ins.opcode[0] == "cnot":
+        return operation(
+            decoder, ins, lambda algebra, a: algebra.apply("cnot", lambda v: np.where(v == 0, 1, 0), a)
+        )
+    return operation(decoder, ins, lambda algebra, a: algebra.linear(a, -1, -1, 1, bits=64))
+
+
+@handles("lop3", family="integer")
+def lop3(decoder: Decoder, ins: Instruction) -> Run:
+    decoder.parts(ins, {"b32"})
+    table = int(ins.operands[4], 0)
+
+    def logic(a: Array, b: Array, c: Array) -> Array:
+        total = np.zeros(np.broadcast(a, b, c).shape, np.int64)
+        for case in range(8):
+            if table >> case & 1:
+                total |= (a if case & 4 else ~a) & (b if case & 2 else ~b) & (c if case & 1 else ~c)
+        return total
+
+    def compute(algebra: Algebra, a: Integer, b: Integer, c: Integer, _: Integer) -> Integer:
+        return algebra.apply(("lop3", table), logic, a, b, c)
+
+    return operation(decoder, ins, compute)
+
+
+def _on_unsigned(name: str, function: Callable[..., Array]) -> Callable[[Decoder, Instruction], Run]:
+    """An instruction whose `function` takes unsigned int64 arrays and the bits, operands after the first 32-bit."""
+
+    def maker(decoder: Decoder, ins: Instruction) -> Run:
+        decoder.parts(ins, _TYPES | {"shiftamt"})
+        bits = width(ins)
+
+        def compute(algebra: Algebra, *values: Integer) -> Integer:
+            whole = [algebra.unsigned(v, bits) for v in values]
+            found = algebra.apply((str(ins), bits), lambda *v: np.asarray(function(bits, *v), np.int64), *whole)
+            return algebra.wrap(found, 32 if name in ("popc", "clz", "bfind") else bits)
+
+        return operation(decoder, ins, compute, [bits] + [32] * (len(ins.operands) - 2))
+
+    return handles(name, family="integer")(maker)
+
+
+def _bit_length(value: Array) -> Array:
+    high = (value.view(np.uint64) >> np.uint64(32)).astype(np.float64)
+    low = (value & 0xFFFFFFFF).astype(np.float64)
+    return np.where(high > 0, 32 + np.frexp(high)[1], np.frexp(low)[1])
+
+
+def _popc(bits: int, value: Array) -> Array:
+    octets = np.ascontiguousarray(value).view(np.uint8).reshape(*np.shape(value), 8)
+    return np.unpackbits(octets, axis=-1).sum(-1)
+
+
+def _brev(bits: int, value: Array) -> Array:
+    result = np.zeros_like(value)
+    for bit in range(bits):
+        result |= ((value >> bit) & 1) << (bits - 1 - bit)
+    return result
+
+
+_on_unsigned("popc", _popc)
+_on_unsigned("clz", lambda bits, v: bits - _bit_length(np.asarray(v)))
+_on_unsigned("brev", _brev)
+
+
+@handles("bfe", family="integer")
+def extract(decoder: Decoder, ins: Instruction) -> Run:
+    decoder.parts(ins, _TYPES)
+    bits, unsigned = width(ins), is_unsigned(ins)
+
+    def cut(value: Array, start: Array, length: Array) -> Array:
+        start, length = start & 255, length & 255
+        whole = np.asarray(value).view(np.uint64) if unsigned else np.asarray(value)
+        moved = (whole >> np.minimum(start, bits - 1).astype(whole.dtype)).view(np.int64)
+        moved = np.where(start >= bits, 0 if unsigned else moved, moved)
+        kept = np.minimum(length, np.maximum(bits - start, 0))
+        mask = np.where(length >= 63, -1, (np.int64(1) << np.minimum(length, 62)) - 1)
+        found = moved & mask
+        sign = (moved >> np.maximum(np.minimum(kept, length) - 1, 0)) & 1
+        extended = np.where((sign == 1) & (length > 0), found | ~mask, found)
+        return np.where(length == 0, 0, found if unsigned else extended)
+
+    def compute(algebra: Algebra, a: Integer, b: Integer, c: Integer) -> Integer:
+        if unsigned:
+            a = algebra.unsigned(a, bits)
+        return algebra.wrap(algebra.apply(("bfe", ins.opcode[-1]), cut, a, b, c), bits)
+
+    return operation(decoder, ins, compute, [bits, 32, 32])
+
+
+@handles("bfi", family="integer")
+def insert(decoder: Decoder, ins: Instruction) -> Run:
+    decoder.parts(ins, _TYPES)
+    bits = width(ins)
+
+    def paste(a: Array, b: Array, start: Array, length: Array) -> Array:
+        start, length = start & 255, length & 255
+        ones = np.where(length >= 63, -1, (np.int64(1) << np.minimum(length, 62)) - 1)
+        mask = np.where(start >= bits, 0, ones << np.minimum(start, 63))
+        return (b & ~mask) | ((a << np.minimum(start, 63)) & mask)
+
+    def compute(algebra: Algebra, *values: Integer) -> Integer:
+        return algebra.wrap(algebra.apply(("bfi", bits), paste, *values), bits)
+
+    return operation(decoder, ins, compute, [bits, bits, 32, 32])
+
+
+@handles("prmt", family="integer")
+def permute(decoder: Decoder, ins: Instruction) -> Run:
+    decoder.parts(ins, {"b32"})
+
+    def pick(a: Array, b: Array, selector: Array) -> Array:
+        pair = ((b & 0xFFFFFFFF) << 32) | (a & 0xFFFFFFFF)
+        total = np.zeros(np.broadcast(a, b, selector).shape, np.int64)
+        for place in range(4):
+            code = (selector >> (4 * place)) & 15
+            byte = (pair >> ((code & 7) * 8)) & 255
+            total |= np.where(code & 8, np.where(byte & 128, 255, 0), byte) << (8 * place)
+        return total
+
+    return operation(
+        decoder, ins, lambda algebra, *v: algebra.wrap(algebra.apply("prmt", pick, *v), 32), [32, 32, 32]
+    )
+
+
+# -- comparisons and predicates
+
+_UNORDERED = {"equ": "eq", "neu": "ne", "ltu": "lt", "leu": "le", "gtu": "gt", "geu": "ge"}
+_UNSIGNED_NAMES = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
+_ORDERS = {"eq", "ne", "lt", "le", "gt", "ge"}
+_FLOAT_COMPARE: dict[str, Any] = {
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+}
+_COMPARISONS = _ORDERS | set(_UNORDERED) | set(_UNSIGNED_NAMES) | {"num", "nan"}
+
+
+def comparison(decoder: Decoder, ins: Instruction, order: str, kind: str) -> Callable[[Group], Lanes]:
+    """Operands 1 and 2 compared as `kind`."""
+    if kind in ("f32", "f64", "f16"):
+        dtype = FLOAT[kind]
+        left, right = (decoder.floating(ins, text, dtype) for text in ins.operands[1:3])
+        return lambda group: _compare_floats(order, left(group), right(group))
+    bits = int(kind[1:])
+    a, b = (decoder.integer(ins, text, bits) for text in ins.operands[1:3])
+    unsigned = kind[0] == "u" or order in _UNSIGNED_NAMES
+    operator = _UNSIGNED_NAMES.get(order, order)
+    if operator not in _ORDERS:
+        raise decoder.refusal(ins)
+    return lambda group: group.algebra.compare(operator, a(group), b(group), unsigned=unsigned, bits=bits)
+
+
+def _compare_floats(order: str, a: Any, b: Any) -> Lanes:
+    nan = np.isnan(a) | np.isnan(b)
+    if order in ("num", "nan"):
+        found = ~nan if order == "num" else nan
+    elif order in _UNORDERED:
+        found = _FLOAT_COMPARE[_UNORDERED[order]](a, b) | nan
+    else:
+        found = _FLOAT_COMPARE[order](a, b) & ~nan
+    return mask_of(found) if isinstance(found, np.ndarray) else bool(found)
+
+
+def _order(decoder: Decoder, ins: Instruction) -> tuple[str, str]:
+    """(comparison, and / or / xor or "") of a setp or set."""
+    order = ins.opcode[1]
+    combine = ins.opcode[2] if ins.opcode[2] in ("and", "or", "xor") else ""
+    if order not in _COMPARISONS:
+        raise decoder.refusal(ins)
+    return order, combine
+
+
+def combined(algebra: Algebra, how: str, a: Lanes, b: Lanes) -> Lanes:
+    return {"and": algebra.both, "or": algebra.either, "xor": algebra.differ}[how](a, b)
+
+
+@handles("setp", family="any")
+def setp(decoder: Decoder, ins: Instruction) -> Run:
+    decoder.parts(ins, _TYPES | _COMPARISONS | {"and", "or", "xor", "ftz", "f32", "f64", "f16"})
+    order, combine = _order(decoder, ins)
+    test = comparison(decoder, ins, order, ins.opcode[-1])
+    first, _, second = ins.operands[0].partition("|")
+    into = [decoder.predicate_number(ins, name) if name != "_" else -1 for name in (first, second) if name]
+    other = decoder.predicate(ins, ins.operands[3]) if combine else None
+
+    def run(group: Group, where: Lanes) -> None:
+        found = test(group)
+        results = (found, group.algebra.negate(found)) if len(into) == 2 else (found,)
+        for number, result in zip(into, results, strict=True):
+            if other is not None:
+                result = combined(group.algebra, combine, result, other(group))  # noqa: PLW2901
+            if number >= 0:
+                group.write(number, result, where)
+
+    return run
+
+
+@handles("set", family="any")
+def set_number(decoder: Decoder, ins: Instruction) -> Run:
+    """All ones, or 1.0, where the comparison holds."""
+    decoder.parts(ins, _TYPES | _COMPARISONS | {"and", "or", "xor", "ftz", "f32", "f64"})
+    order, combine = _order(decoder, ins)
+    test = comparison(decoder, ins, order, ins.opcode[-1])
+    into = decoder.register(ins, ins.operands[0])
+    other = decoder.predicate(ins, ins.operands[3]) if combine else None
+    one = 0x3F800000 if ins.opcode[-2] == "f32" else -1
+
+    def run(group: Group, where: Lanes) -> None:
+        found = test(group)
+        if other is not None:
+            found = combined(group.algebra, combine, found, other(group))
+        group.write(into, group.algebra.select(found, one, 0), where)
+
+    return run
+
+
+@handles("and", "or", "xor", family="pred")
+def logic(decoder: Decoder, ins: Instruction) -> Run:
+    decoder.parts(ins, {"pred"})
+    a, b = (decoder.predicate(ins, text) for text in ins.operands[1:3])
+    into, how = decoder.predicate_number(ins, ins.operands[0]), ins.opcode[0]
+
+    def run(group: Group, where: Lanes) -> None:
+        group.write(into, combined(group.algebra, how, a(group), b(group)), where)
+
+    return run
+
+
+@handles("mov", "not", family="pred")
+def move_predicate(decoder: Decoder, ins: Instruction) -> Run:
+    decoder.parts(ins, {"pred"})
+    read = decoder.predicate(ins, ins.operands[1])
+    into, invert = decoder.predicate_number(ins, ins.operands[0]), ins.opcode[0] == "not"
+
+    def run(group: Group, where: Lanes) -> None:
+        value = read(group)
+        group.write(into, group.algebra.negate(value) if invert else value, where)
+
+    return run
+
+
+def broadcast_mask(where: Lanes, shape: tuple[int, int]) -> Array:
+    """`where` as a bool array (T, C)."""
+    return np.broadcast_to(where.array if isinstance(where, Mask) else np.bool_(where), shape)

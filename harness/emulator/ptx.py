@@ -1,0 +1,329 @@
+"""PTX text -> `Program`: what each entry declares and executes, with the source line of every instruction.
+
+Both dialects of NVRTC are read: typed registers (compute_75 to compute_90) and the untyped ``.b32`` of
+compute_100 on, and PTX written by hand. Source lines come from ``.loc``; without any, the PTX is the source.
+Grammar: PTX ISA, chapters "Syntax" and "Directives".
+"""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from harness.emulator.findings import Source
+from harness.errors import EmulatorError
+
+BYTES = {"b8": 1, "b16": 2, "b32": 4, "b64": 8, "b128": 16, "f16": 2, "bf16": 2, "f16x2": 4, "bf16x2": 4} | {
+    f"{kind}{bits}": bits // 8 for kind in "us" for bits in (8, 16, 32, 64)
+}
+BYTES |= {"f32": 4, "f64": 8, "tf32": 4, "pred": 1}
+
+_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
+_LINE_DIRECTIVE = re.compile(r"^([ \t]*\.(?:loc|file|version|target|address_size)\b[^\n;{}]*)$", re.MULTILINE)
+_PIECE = re.compile(r'"[^"\n]*"|[;{}]|[^;{}"]+|"')
+_LABEL = re.compile(r"\s*([A-Za-z_$%][\w$%]*)\s*:(?!:)")
+_HEADER = re.compile(r"\.(entry|func|section)\b")
+_OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|\([^)]*\)|[^,\s{}\[\]()]+")
+_PARAMETER = re.compile(r"\.param\b(?P<attributes>[^,()]*?)(?P<name>[\w$%]+)\s*(?:\[(?P<count>\d+)\])?\s*$")
+_VARIABLE = re.compile(
+    r"(?P<attributes>(?:\.\w+\s+(?:\d+\s+)?)+)(?P<name>[\w$%]+)\s*(?P<shape>(?:\[\d*\])*)\s*(?:=(?P<values>.*))?$",
+    re.DOTALL,
+)
+_GUARD = re.compile(r"@\s*(!?)\s*([\w$%]+)\s+")
+_LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+\d+")
+_INLINED = re.compile(r"inlined_at\s+(\d+)\s+(\d+)")
+_LARGEST = 1 << 32  # bytes of a variable or a parameter; beyond it the text is no kernel
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """`offset` and `size` in bytes within the parameter space."""
+
+    name: str
+    type: str
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variable:
+    """`offset` in bytes within its space; `size` 0 is the dynamic part of shared memory."""
+
+    name: str
+    space: str
+    type: str
+    offset: int
+    size: int
+    values: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instruction:
+    """`opcode` in its dotted parts; `targets` are the instructions that its labels name."""
+
+    index: int
+    opcode: tuple[str, ...]
+    operands: tuple[str, ...]
+    guard: str = ""
+    negated: bool = False
+    source: Source
+    ptx_line: int
+    targets: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return ".".join(self.opcode)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """`sizes` is bytes by space (``shared``, ``local``), dynamic shared memory left out."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    variables: dict[str, Variable]
+    registers: dict[str, str]
+    sizes: dict[str, int]
+    instructions: tuple[Instruction, ...]
+
+
+@dataclass
+class _Body:
+    """An entry while it is read. A label belongs to the braces that it stands in."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    variables: dict[str, Variable]
+    sizes: dict[str, int]
+    registers: dict[str, str] = field(default_factory=dict)
+    labels: dict[tuple[tuple[int, ...], str], int] = field(default_factory=dict)
+    tables: dict[str, str] = field(default_factory=dict)
+    lines: list[tuple[str, tuple[int, ...], Source, int]] = field(default_factory=list)
+    scope: list[int] = field(default_factory=list)
+    scopes: int = 0
+
+
+def parse(text: str) -> dict[str, Entry]:
+    """The entries of a PTX module by name. Raises EmulatorError where the text is not PTX."""
+    text = _COMMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+    text = _LINE_DIRECTIVE.sub(r"\1;", text)
+    statements = list(_statements(text))
+    files = _files(statements)
+    module: dict[str, Variable] = {}
+    sizes: dict[str, int] = {}
+    entries: dict[str, Entry] = {}
+    body: _Body | None = None
+    skipping = 0  # braces deep in something that is not an entry
+    where = Source()
+    has_lines = any(statement.startswith(".loc") for _, statement in statements)
+    for line, statement in statements:
+        if statement == "{":
+            if body is None or skipping:
+                skipping += 1
+            else:
+                body.scopes += 1
+                body.scope.append(body.scopes)
+        elif statement == "}":
+            if skipping:
+                skipping -= 1
+            elif body is None:
+                raise EmulatorError("a closing brace without its opening one", where=f"PTX line {line}")
+            else:
+                body.scope.pop()
+                if not body.scope:
+                    entries[body.name] = _finish(body)
+                    body = None
+        elif skipping:
+            continue
+        elif body is None:
+            if re.search(r"\.entry\b", statement) and not statement.startswith(".section"):
+                body = _header(statement, line, module, sizes)
+                where = Source()
+            elif re.match(r"(?:\.\w+\s+)*\.(shared|global|const|local)\b", statement):
+                _declare(statement, line, module, sizes)
+        elif statement.startswith(".loc"):
+            where = _location(statement, files) or where
+        else:
+            here = where if has_lines else Source(line=line)
+            _statement(statement, line, here, body)
+    if body is not None or skipping:
+        raise EmulatorError("the text ends inside a function", where="PTX", hint="Is the file cut short?")
+    return entries
+
+
+def _statements(text: str) -> Iterator[tuple[int, str]]:
+    """(line, statement) without its semicolon; the braces of a body are statements of their own."""
+    newlines = [match.start() for match in re.finditer("\n", text)]
+    buffer, start, depth = "", 0, 0
+    for match in _PIECE.finditer(text):
+        piece = match[0]
+        if not buffer.strip():
+            blank = len(piece) - len(piece.lstrip())
+            start = bisect.bisect_left(newlines, match.start() + blank) + 1
+        if piece == "{" and not depth and (not buffer.strip() or _opens_block(buffer)):
+            if buffer.strip():
+                yield start, buffer.strip()
+            yield start, "{"
+            buffer = ""
+        elif piece == "}" and not depth:
+            if buffer.strip():
+                raise EmulatorError(f"no semicolon after {buffer.strip()[:60]!r}", where=f"PTX line {start}")
+            yield start, "}"
+        elif piece == ";":
+            if buffer.strip():
+                yield start, buffer.strip()
+            buffer, depth = "", 0
+        else:
+            depth += (piece == "{") - (piece == "}")
+            buffer += piece
+    if buffer.strip():
+        raise EmulatorError(f"no semicolon after {buffer.strip()[:60]!r}", where=f"PTX line {start}")
+
+
+def _opens_block(buffer: str) -> bool:
+    return bool(_HEADER.search(buffer)) or bool(re.fullmatch(r"\s*[\w$%]+\s*:\s*", buffer))
+
+
+def _files(statements: list[tuple[int, str]]) -> dict[str, str]:
+    """File number -> its name, "" for the first: the kernel's own file."""
+    found = [m for _, s in statements if (m := re.match(r'\.file\s+(\d+)\s+"([^"]*)"', s))]
+    return {match[1]: match[2] if place else "" for place, match in enumerate(found)}
+
+
+def _location(statement: str, files: dict[str, str]) -> Source | None:
+    """None for line 0, by which the compiler marks what belongs to no line: the last one stays."""
+    match = _LOC.match(statement)
+    if not match or match[2] == "0":
+        return None
+    for number, line in [(match[1], match[2]), *_INLINED.findall(statement)]:
+        if files.get(number, "") == "":
+            return Source(line=int(line))
+    return Source(line=int(match[2]), file=files[match[1]])
+
+
+def _header(text: str, line: int, module: dict[str, Variable], sizes: dict[str, int]) -> _Body:
+    match = re.search(r"\.entry\s+([\w$%]+)\s*(?:\((.*?)\))?", text, re.DOTALL)
+    if not match:
+        raise EmulatorError("an .entry without a name", where=f"PTX line {line}")
+    parameters: list[Parameter] = []
+    offset = 0
+    for declared in filter(str.strip, (match[2] or "").split(",")):
+        found = _PARAMETER.match(declared.strip())
+        types = [t for t in re.findall(r"\.(\w+)", found["attributes"]) if t in BYTES] if found else []
+        if not found or not types:
+            raise EmulatorError(f"not a parameter: {declared.strip()!r}", where=f"PTX line {line}")
+        align = re.search(r"\.align\s+(\d+)", found["attributes"])
+        pointer = ".ptr" in found["attributes"]  # its .align speaks of what it points to
+        size = BYTES[types[-1]] * int(found["count"] or 1)
+        step = int(align[1]) if align and not pointer else BYTES[types[-1]]
+        offset = _aligned(offset, step, line)
+        if size > _LARGEST:
+            raise EmulatorError(f"parameter {found['name']} is {size} bytes large", where=f"PTX line {line}")
+        parameters.append(Parameter(name=found["name"], type=types[-1], offset=offset, size=size))
+        offset += size
+    return _Body(match[1], tuple(parameters), dict(module), dict(sizes))
+
+
+def _aligned(offset: int, step: int, line: int) -> int:
+    if step < 1:
+        raise EmulatorError(f"an alignment of {step}", where=f"PTX line {line}")
+    return -(-offset // step) * step
+
+
+def _declare(text: str, line: int, variables: dict[str, Variable], sizes: dict[str, int]) -> None:
+    match = _VARIABLE.match(text)
+    words = match["attributes"].replace(".", " ").split() if match else []
+    space = next((w for w in words if w in ("shared", "global", "const", "local")), "")
+    kind = next((w for w in words if w in BYTES), "")
+    if not match or not kind:
+        raise EmulatorError(f"not a declaration: {text[:60]!r}", where=f"PTX line {line}")
+    align = int(words[words.index("align") + 1]) if "align" in words[:-1] else BYTES[kind]
+    size = BYTES[kind]
+    for count in re.findall(r"\[(\d*)\]", match["shape"]):
+        size *= int(count or 0)
+    if size > _LARGEST:
+        raise EmulatorError(f"variable {match['name']} is {size} bytes large", where=f"PTX line {line}")
+    offset = _aligned(sizes.get(space, 0), align, line)
+    sizes[space] = offset + size
+    variables[match["name"]] = Variable(
+        name=match["name"], space=space, type=kind, offset=offset, size=size, values=match["values"] or ""
+    )
+
+
+def _statement(text: str, line: int, where: Source, body: _Body) -> None:
+    while match := _LABEL.match(text):
+        text = text[match.end() :].lstrip()
+        if text.startswith((".branchtargets", ".calltargets", ".callprototype")):
+            body.tables[match[1]] = text.partition(" ")[2]
+            return
+        body.labels[tuple(body.scope), match[1]] = len(body.lines)
+    if text.startswith(".reg"):
+        _registers(text, line, body)
+    elif re.match(r"\.(shared|local|global|const)\b", text):
+        _declare(text, line, body.variables, body.sizes)
+    elif text and not text.startswith("."):
+        body.lines.append((text, tuple(body.scope), where, line))
+
+
+def _registers(text: str, line: int, body: _Body) -> None:
+    match = re.match(r"\.reg\s+(?:\.v[24]\s+)?\.(\w+)\s+(.*)", text, re.DOTALL)
+    if not match or match[1] not in BYTES:
+        raise EmulatorError(f"not a register declaration: {text[:60]!r}", where=f"PTX line {line}")
+    for name in match[2].split(","):
+        found = re.fullmatch(r"\s*([\w$%]+)(?:<(\d{1,6})>)?\s*", name)
+        if not found:
+            raise EmulatorError(f"not a register name: {name.strip()!r}", where=f"PTX line {line}")
+        names = [found[1]] if found[2] is None else [f"{found[1]}{i}" for i in range(int(found[2]))]
+        body.registers.update(dict.fromkeys(names, match[1]))
+
+
+def _finish(body: _Body) -> Entry:
+    """Opcodes and operands apart, labels turned into instruction numbers."""
+    instructions: list[Instruction] = []
+    for index, (text, scope, where, line) in enumerate(body.lines):
+        guard = _GUARD.match(text)
+        rest = text[guard.end() :] if guard else text
+        opcode, *operands = re.split(r"\s+", rest, maxsplit=1)
+        if not re.fullmatch(r"[a-z][\w.:]*", opcode):
+            raise EmulatorError(f"not an instruction: {text[:60]!r}", where=f"PTX line {line}")
+        found = _OPERAND.findall(operands[0]) if operands else []
+        parts = tuple(part for part in opcode.replace("::", "_").split(".") if part)
+        instructions.append(
+            Instruction(
+                index=index,
+                opcode=parts,
+                operands=tuple(found),
+                guard=guard[2] if guard else "",
+                negated=bool(guard and guard[1]),
+                source=where,
+                ptx_line=line,
+                targets=_targets(parts, found, scope, line, body),
+            )
+        )
+    return Entry(
+        name=body.name,
+        parameters=body.parameters,
+        variables=body.variables,
+        registers=body.registers,
+        sizes=body.sizes,
+        instructions=tuple(instructions),
+    )
+
+
+def _targets(
+    opcode: tuple[str, ...], operands: list[str], scope: tuple[int, ...], line: int, body: _Body
+) -> tuple[int, ...]:
+    if opcode[0] == "bra":
+        names = operands[:1]
+    elif opcode[0] == "brx" and len(operands) == 2:
+        names = [name.strip() for name in body.tables.get(operands[1], "").split(",")]
+    else:
+        return ()
+    found = []
+    for name in names:
+        depth = next((d for d in range(len(scope), 0, -1) if (scope[:d], name) in body.labels), 0)
+        if not depth:
+            raise EmulatorError(f"no label {name!r} to branch to", where=f"PTX line {line}")
+        found.append(body.labels[scope[:depth], name])
+    return tuple(found)
