@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from harness import telemetry, timing
 from harness.builds import Built
 from harness.driver import Stream
+from harness.emulator import Emulation
 from harness.launch import Launch, Operands
 from harness.problem import Problem
 from harness.timing import Samples, StopRule, Timer
@@ -40,6 +41,7 @@ class Measurement:
 
     `occupancy` is the driver's: active warps over the most that an SM holds. `sets` copies of the operands,
     `bytes_touched` in all, were visited in turn; `cold` says that they displaced twice the L2 cache.
+    `emulation` is what the emulator saw, where no GPU ran it.
     """
 
     label: str
@@ -55,6 +57,7 @@ class Measurement:
     bytes_touched: int = 0
     cold: bool | None = None
     baseline: float | None = None
+    emulation: Emulation | None = None
 
     @property
     def seconds(self) -> float | None:

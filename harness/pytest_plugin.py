@@ -27,6 +27,7 @@ from harness.errors import HarnessError, UsageError
 if TYPE_CHECKING:
     from harness.build import Cubin
     from harness.code import Code
+    from harness.measure import Measurement
     from harness.spec import Kernel, Variant
 
     KernelLike = str | os.PathLike[str] | Kernel | Variant
@@ -101,6 +102,30 @@ def sass(request: pytest.FixtureRequest) -> Callable[..., Code]:
 
 
 @pytest.fixture
+def emulate(request: pytest.FixtureRequest) -> Callable[..., Measurement]:
+    """``emulate(kernel, shape, arch=None, schedule="lockstep", **params)``: verdict, findings and counts."""
+    return partial(_behave, request, "emulate", ("seed", "schedule", "as_compiled"))
+
+
+@pytest.fixture
+def assert_race_free(request: pytest.FixtureRequest) -> Callable[..., Measurement]:
+    """``assert_race_free(kernel, shape, arch=None, **params)``: no finding of any kind."""
+    return partial(_behave, request, "assert_race_free", ())
+
+
+@pytest.fixture
+def assert_coalesced(request: pytest.FixtureRequest) -> Callable[..., Measurement]:
+    """``assert_coalesced(kernel, shape, max_sectors=4, arch=None, **params)``."""
+    return partial(_behave, request, "assert_coalesced", ("max_sectors",))
+
+
+@pytest.fixture
+def assert_no_bank_conflicts(request: pytest.FixtureRequest) -> Callable[..., Measurement]:
+    """``assert_no_bank_conflicts(kernel, shape, as_compiled=False, arch=None, **params)``."""
+    return partial(_behave, request, "assert_no_bank_conflicts", ("as_compiled",))
+
+
+@pytest.fixture
 def assert_sass(request: pytest.FixtureRequest) -> Callable[..., Code]:
     """``assert_sass(kernel, *expectations, arch=None, **params)``, and returns the machine code."""
 
@@ -121,6 +146,28 @@ def _call(
     try:
         variant = catalog.variant(kernel, params, request.path.parent)
         return getattr(assertion, act)(variant, _archs(request.config, arch)[0], *more)
+    except (AssertionError, HarnessError) as e:
+        raise e.with_traceback(None) from None
+
+
+def _behave(
+    request: pytest.FixtureRequest,
+    act: str,
+    options: tuple[str, ...],
+    kernel: Any,
+    shape: Any,
+    /,
+    arch: Any = None,
+    **params: Any,
+) -> Any:
+    """A function of `behaviour`; `options` are its own, what else is named is a kernel's parameter."""
+    __tracebackhide__ = True
+    from harness import behaviour, catalog
+
+    own = {name: params.pop(name) for name in options if name in params}
+    try:
+        variant = catalog.variant(kernel, params, request.path.parent)
+        return getattr(behaviour, act)(variant, _archs(request.config, arch)[0], shape, **own)
     except (AssertionError, HarnessError) as e:
         raise e.with_traceback(None) from None
 

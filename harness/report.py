@@ -19,6 +19,7 @@ from harness.builds import Built
 from harness.code import Code
 from harness.contract import Finding
 from harness.diff import compare
+from harness.emulator import Counts
 from harness.measure import Measurement
 from harness.record import Record, sha256
 
@@ -124,6 +125,30 @@ def timed_record(row: Measurement, peak_fp32: float) -> Record:
         "device": asdict(row.device) if row.device else None,
         "error_over_bound": row.before.worst if row.before and math.isfinite(row.before.worst) else None,
         "times": [float(f"{t:.4g}") for t in row.samples.times] if row.samples else [],
+    }
+
+
+def emulated_record(row: Measurement) -> Record:
+    """A row of the emulator: verdict, findings, and counts by source line."""
+    run = row.emulation
+    return {
+        **(static_record(row.built) if row.built is not None else {}),
+        "shape": row.problem.label,
+        "axes": {name: getattr(row.problem, name, None) for name in row.problem.axes},
+        "status": row.status,
+        "detail": row.error,
+        "error_over_bound": row.before.worst if row.before and math.isfinite(row.before.worst) else None,
+        "findings": [asdict(f) for f in run.findings] if run else [],
+        "total": _counts(run.total) if run else None,
+        "lines": [_counts(c) for c in run.lines] if run else [],
+    }
+
+
+def _counts(counts: Counts) -> Record:
+    """The numbers, and where they stand: the PTX's own line numbers mean nothing to others."""
+    found = asdict(counts)
+    return {"line": counts.source.line, "file": counts.source.file} | {
+        k: v for k, v in found.items() if k not in ("source", "opcode", "ptx_line")
     }
 
 

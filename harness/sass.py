@@ -5,28 +5,24 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import subprocess
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from harness import elf, tools
+from harness import elf, nvdisasm
 from harness.build import Cubin
-from harness.cache import Cache, digest
+from harness.cache import Cache
 from harness.cache import default as default_cache
 from harness.errors import InspectError
 
 INSTRUCTION_BYTES = 16  # from Volta on
-_TIMEOUT = 120  # seconds; nvdisasm takes 0.2 to 0.4
 # nvdisasm writes the bytes of a non-ASCII file name as octal escapes, which JSON does not know.
 _ESCAPE = re.compile(rb"\\(?:([0-7]{3})|.)", re.DOTALL)
-_JSON = ("-json", "-g")
-_LIVE = ("-c", "-plr", "-lrm", "count")  # registers that hold something still needed
+# One for the instructions with their lines, one for how many registers hold something still needed.
+_VIEWS = {"sass.json": ("-json", "-g"), "live.txt": ("-c", "-plr", "-lrm", "count")}
 _SECTION = re.compile(r"\.text\.(\S+):")
 _LIVE_ROW = re.compile(r"\s+/\*([0-9a-f]+)\*/.*?;?\s*// \|\s*(\d*)\s*\|")
 _WIDTHS = ("256", "128", "64")
@@ -139,11 +135,9 @@ def disassemble(cubin: Cubin, cache: Cache | None = None) -> Sass:
 
 def disassemble_all(code: bytes, cache: Cache, *, where: str) -> dict[str, Sass]:
     """Every function of any cubin, by name. Raises InspectError where nvdisasm refuses it."""
-    tool = tools.require("nvdisasm")
-    stamp = tool.stat()
-    key = digest("nvdisasm", *_JSON, *_LIVE, str(stamp.st_size), str(stamp.st_mtime_ns), code)
+    key = nvdisasm.key(code, _VIEWS.values())
     entry = cache.get(key)
-    answers = entry or _run(tool, code, where)
+    answers = entry or dict(zip(_VIEWS, nvdisasm.ask(code, _VIEWS.values(), where), strict=True))
     try:
         text = _ESCAPE.sub(_byte, answers["sass.json"]).decode(errors="replace")
         about, functions, *rest = json.loads(text, strict=False)
@@ -171,32 +165,6 @@ def disassemble_all(code: bytes, cache: Cache, *, where: str) -> dict[str, Sass]
 
 def _byte(escape: re.Match[bytes]) -> bytes:
     return bytes([int(escape[1], 8)]) if escape[1] else escape[0]
-
-
-def _run(tool: Path, code: bytes, where: str) -> dict[str, bytes]:
-    """Both views of the code, by two nvdisasm at a time: starting is nearly all that one of them does."""
-    with tempfile.TemporaryDirectory(prefix="harness-") as folder:
-        file = Path(folder) / "kernel.cubin"
-        file.write_bytes(code)
-
-        def ask(options: tuple[str, ...]) -> bytes:
-            try:
-                done = subprocess.run(
-                    [tool, *options, file], capture_output=True, timeout=_TIMEOUT, check=False
-                )
-            except subprocess.TimeoutExpired:
-                raise InspectError(f"nvdisasm gave no answer within {_TIMEOUT} s", where=where) from None
-            except OSError as e:
-                raise InspectError(f"nvdisasm cannot be run: {e}", where=where) from None
-            if done.returncode != 0:
-                message = done.stderr.decode(errors="replace").replace(str(file), "the cubin").strip()
-                message = message or f"it ends with {done.returncode} and says nothing"
-                raise InspectError(f"nvdisasm refuses the cubin: {message}", where=where)
-            return done.stdout
-
-        with ThreadPoolExecutor(2) as pool:
-            first, second = pool.map(ask, (_JSON, _LIVE))
-    return {"sass.json": first, "live.txt": second}
 
 
 def _instructions(rows: list[dict[str, Any]], live: dict[int, int], text: bytes) -> tuple[Instruction, ...]:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from harness import banks, binary, catalog, control, elf, listing, loops, sass, tools
+from harness import banks, binary, catalog, control, elf, listing, loops, nvdisasm, tools
 from harness.build import Cubin, compile_kernel
 from harness.cache import Cache
 from harness.cli import main
@@ -136,8 +136,8 @@ def test_live_registers(arch: str, read: Read) -> None:
 def test_an_nvdisasm_that_says_nothing_of_live_registers(
     cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = sass._run
-    monkeypatch.setattr(sass, "_run", lambda *args: {**real(*args), "live.txt": b""})
+    real = nvdisasm.ask
+    monkeypatch.setattr(nvdisasm, "ask", lambda *args: [real(*args)[0], b""])
     code = disassemble(build("tiled", "sm_80", cache), Cache(None))
     assert code.peak is None and code.count("FFMA")
 
@@ -503,7 +503,7 @@ def test_a_second_inspection_starts_no_nvdisasm(
     cubin = build("tiled_coarse", "sm_90a", cache)
     store = Cache(tmp_path)
     first = disassemble(cubin, store)
-    monkeypatch.setattr(sass, "_run", None)
+    monkeypatch.setattr(nvdisasm, "ask", None)
     assert disassemble(cubin, store) == first
     with pytest.raises(TypeError):
         disassemble(replace(cubin, code=cubin.code + b"\0"), store)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from conftest import BODY
 
-from harness import catalog, sass, spec, tools
+from harness import catalog, nvdisasm, spec, tools
 from harness.build import Cubin, compile_kernel
 from harness.cache import Cache
 from harness.code import Code
@@ -387,7 +387,7 @@ def test_an_nvdisasm_that_misbehaves(
     tool.write_text(f"#!/bin/sh\n{script}\n")
     tool.chmod(0o755 if script is not None else 0o644)
     monkeypatch.setattr(tools, "find", lambda _name: tool)
-    monkeypatch.setattr(sass, "_TIMEOUT", 0.3 if script == "exec sleep 60" else 60)
+    monkeypatch.setattr(nvdisasm, "TIMEOUT", 0.3 if script == "exec sleep 60" else 60)
     store = Cache(tmp_path / "cache")
     with pytest.raises(InspectError, match=rf"^{re.escape(cubin.variant.label)}: {text}"):
         disassemble(cubin, store)
@@ -437,11 +437,9 @@ def test_an_nvdisasm_without_lines(kernel_file: Any, monkeypatch: pytest.MonkeyP
     """Before 13.4 its answer has none (seen with 13.0, 13.2 and 13.3): counts hold, lines are unknown."""
     cubin = compile_kernel(spec.load(kernel_file()).variant(), "sm_80", NO_CACHE)
     told = disassemble(cubin, NO_CACHE)
-    real = sass._run
+    real = nvdisasm.ask
     strip = re.compile(rb',"source-(file-id|line)":\d+')
-    monkeypatch.setattr(
-        sass, "_run", lambda *args: {name: strip.sub(b"", answer) for name, answer in real(*args).items()}
-    )
+    monkeypatch.setattr(nvdisasm, "ask", lambda *args: [strip.sub(b"", answer) for answer in real(*args)])
     silent = disassemble(cubin, NO_CACHE)
     assert told.has_lines and not silent.has_lines
     assert silent.mix == told.mix and silent.sha256 == told.sha256

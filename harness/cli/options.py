@@ -13,7 +13,7 @@ import click
 from harness import arch as arch_names
 from harness import axes, catalog
 from harness.arch import Arch
-from harness.errors import HarnessError, UsageError
+from harness.errors import HarnessError, MissingDependency, NoGpu, UsageError
 from harness.spec import Kernel, Variant
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from harness.driver import Device
     from harness.measure import Measurement
     from harness.problem import Axes, Problem
+
+EMULATOR = "emulator"  # in place of a GPU
 
 kernels = click.argument("kernels", metavar="[KERNEL]...", nargs=-1)
 params = click.option(
@@ -44,7 +46,12 @@ axis = click.option(
     help="A problem size: N=[512,1024] (N alone is the square), M=300, alpha=0.5.",
 )
 arch = click.option("--arch", metavar="SM[,SM]...", help="Architectures, such as sm_75,sm_90a.")
-device = click.option("-d", "--device", default="0", show_default=True, metavar="N|UUID", help="Which GPU.")
+device = click.option(
+    "-d",
+    "--device",
+    metavar="N|UUID|emulator",
+    help="Which GPU; the first by default, and without a GPU the emulator.",
+)
 seed = click.option(
     "--seed", default=1, show_default=True, type=click.IntRange(min=0), help="Of the random inputs."
 )
@@ -116,6 +123,23 @@ def points(kernels: Sequence[Kernel], texts: Sequence[str], default: str) -> dic
     return found
 
 
+def open_device(name: str | None) -> tuple[Device | None, str]:
+    """The GPU asked for. Without one, None and why: asked for the emulator, or nothing else is there.
+
+    Raises NoDevice where a GPU was named that is not there.
+    """
+    from harness.driver import Device
+
+    if name == EMULATOR:
+        return None, "as asked"
+    try:
+        return Device.open(name or "0"), ""
+    except (NoGpu, MissingDependency) as e:
+        if name is not None:
+            raise
+        return None, f"no GPU: {e.what}"
+
+
 def open_cache() -> Cache:
     from harness.cache import Cache, default_root
 
@@ -161,6 +185,20 @@ def collect(rows: Iterable[Measurement]) -> tuple[list[Measurement], HarnessErro
     except KeyboardInterrupt:
         return found, HarnessError("interrupted: these are the rows measured before")
     return found, None
+
+
+def by_kernel(rows: Iterable[Measurement]) -> list[tuple[str, list[Measurement]]]:
+    """By what was built, not by name: two files may share theirs."""
+    groups: dict[int, list[Measurement]] = {}
+    for row in rows:
+        groups.setdefault(id(row.built), []).append(row)
+    return [(group[0].label, group) for group in groups.values()]
+
+
+def name_shapes(points: Mapping[type[Problem], Sequence[Axes]]) -> None:
+    """Below a table that has no room for them."""
+    for cls, axes_list in points.items():
+        click.echo(f"shapes: {', '.join(cls.from_axes(a).label for a in axes_list)}")
 
 
 def explain(rows: Sequence[Measurement], skipped: Sequence[Skipped], *, err: bool = False) -> None:

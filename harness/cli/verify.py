@@ -26,47 +26,48 @@ def command(
     params: tuple[str, ...],
     sweep: bool,
     axis: tuple[str, ...],
-    device: str,
+    device: str | None,
     arch: str | None,
     seed: int,
     style: str | None,
 ) -> None:
     """Compare outputs with float64, element by element, on square, ragged and padded shapes.
 
-    Needs a GPU. Exit code 1 where a kernel is wrong, except one that its file marks as broken.
+    Without a GPU it is the emulator that runs them, and a race or memory fault is as wrong as a number (see
+    `harness check`). Exit code 1 where a kernel is wrong, except one that its file marks as broken.
     """
-    from harness import bench, builds, report
-    from harness.driver import Context, Device
+    from harness import bench, builds, emulation, report
+    from harness.cli import emulated
+    from harness.driver import Context
 
     selected, variants = options.variants(kernels, params, sweep=sweep)
     points = options.points(selected, axis, "verify_axes")
-    gpu = Device.open(device)
+    gpu, absent = options.open_device(device)
     with ExitStack() as owned:
         step = owned.enter_context(options.progress(options.steps(variants, points)))
         built, skipped = builds.build_all(variants, [options.one_arch(arch, gpu)], options.open_cache(), step)
-        context = owned.enter_context(Context(gpu))
-        session = owned.enter_context(bench.Bench(context, rule=None, seed=seed))
-        rows, fault = options.collect(session.rows(built, points, step))
-    cells = [_row(label, group) for label, group in _by_kernel(rows)]
+        if gpu is None:
+            found = emulation.rows(built, points, emulation.Options(seed=seed, count=False), step)
+        else:
+            context = owned.enter_context(Context(gpu))
+            session = owned.enter_context(bench.Bench(context, rule=None, seed=seed))
+            found = session.rows(built, points, step)
+        rows, fault = options.collect(found)
+    cells = [_row(label, group) for label, group in options.by_kernel(rows)]
     click.echo(report.plain_table(cells, ["kernel", "shapes ok", "error/bound", "check"], style))
-    for cls, axes_list in points.items():
-        click.echo(f"shapes: {', '.join(cls.from_axes(a).label for a in axes_list)}")
-    options.explain(rows, skipped)
+    options.name_shapes(points)
+    if gpu is None:
+        click.echo(f"in the emulator ({absent})")
+        emulated.print_findings(rows)
+    options.explain(rows if gpu is not None else [], skipped)
     options.finish(rows, skipped, fault)
-
-
-def _by_kernel(rows: list[Measurement]) -> list[tuple[str, list[Measurement]]]:
-    """By what was built, not by name: two files may share theirs."""
-    groups: dict[int, list[Measurement]] = {}
-    for row in rows:
-        groups.setdefault(id(row.built), []).append(row)
-    return [(group[0].label, group) for group in groups.values()]
 
 
 def _row(label: str, rows: list[Measurement]) -> list[str]:
     """One kernel over all shapes; its status is the first that is not simply right."""
-    passed = sum(r.before is not None and r.before.ok for r in rows)
+    from harness.measure import UNEXPECTED
+
+    bad = [r.status for r in rows if not r.right and r.status != UNEXPECTED]
     worst = max((r.before.worst for r in rows if r.before is not None), default=math.inf)
-    bad = [r.status for r in rows if r.before is None or not r.before.ok]
     status = bad[0] if bad else rows[0].status
-    return [label, f"{passed}/{len(rows)}", f"{worst:.2f}" if worst < 100 else "> 100", status]
+    return [label, f"{len(rows) - len(bad)}/{len(rows)}", f"{worst:.2f}" if worst < 100 else "> 100", status]

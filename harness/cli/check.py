@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.cli import options
+
+if TYPE_CHECKING:
+    from harness.measure import Measurement
+
+
+@click.command(name="check")
+@options.kernels
+@options.params
+@options.sweep
+@options.axis
+@options.arch
+@options.seed
+@click.option(
+    "--schedule",
+    type=click.Choice(["lockstep", "warp-serial"]),
+    default="lockstep",
+    show_default=True,
+    help="Of warps: all at once, or each to its next barrier before the next one starts.",
+)
+@click.option("--lines", is_flag=True, help="Count executions, FLOP and memory requests by source line.")
+@options.markdown
+@options.json_file
+def command(
+    kernels: tuple[str, ...],
+    params: tuple[str, ...],
+    sweep: bool,
+    axis: tuple[str, ...],
+    arch: str | None,
+    seed: int,
+    schedule: str,
+    lines: bool,
+    style: str | None,
+    json_file: Path | None,
+) -> None:
+    """Run kernels in the emulator: numbers, races, memory faults and memory behaviour. No GPU, no times.
+
+    Found are shared-memory hazards, races between blocks, barriers in divergent code, missing cp.async waits,
+    accesses out of bounds or misaligned, reads of what nothing wrote. Exit code 1 on a finding or a wrong
+    number, except in a kernel that its file marks as broken.
+    """
+    from dataclasses import replace
+
+    from harness import builds, emulation, record, report
+    from harness.cli import emulated
+
+    if json_file is not None:
+        record.check_writable(json_file)
+    selected, variants = options.variants(kernels, params, sweep=sweep)
+    points = options.points(selected, axis, "verify_axes")
+    target = options.one_arch(arch, None)
+    cache = options.open_cache()
+    wanted = emulation.Options(seed=seed, schedule=schedule, cache=cache)
+    with options.progress(options.steps(variants, points)) as step:
+        built, skipped = builds.build_all(variants, [target], cache, step)
+        rows, fault = options.collect(emulation.rows(built, points, wanted, step))
+        compiled: list[Measurement] = []
+        if lines:
+            again = replace(wanted, check=False, as_compiled=True)
+            compiled, fault = options.collect(emulation.rows(built, points, again, step))
+    if json_file is not None:
+        found = [report.emulated_record(row) for row in rows]
+        meta = record.provenance(seed=seed)
+        meta["ended"] = str(fault) if fault else "complete"
+        record.write_json(json_file, record.document("check", found, meta))
+    emulated.print_rows(rows, style)
+    options.name_shapes(points)
+    click.echo(emulated.NOTE)
+    emulated.print_findings(rows)
+    if lines:
+        for row, other in zip(rows, compiled, strict=False):
+            emulated.print_lines(row, other, style)
+    options.explain([], skipped)
+    options.finish(rows, skipped, fault)

@@ -1,0 +1,133 @@
+"""What the emulator's rows look like in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from harness import report
+from harness.cli import options
+
+if TYPE_CHECKING:
+    from harness.builds import Built
+    from harness.emulator import Counts, Finding
+    from harness.measure import Measurement
+
+_CODE = 22  # characters of a source line
+NOTE = (
+    "FLOP/B: bytes that threads ask global memory for; sect/req: 32-byte sectors a global request\n"
+    "touches; ways: wavefronts of shared requests over the least. Emulated: no times, no caches."
+)
+
+
+def print_rows(rows: Sequence[Measurement], style: str | None) -> None:
+    """A line for each kernel, over all sizes; the ratios are those of the first."""
+    table = []
+    for label, group in options.by_kernel(rows):
+        run = group[0].emulation
+        bad = [r.status for r in group if not r.right]
+        table.append(
+            [
+                label,
+                f"{sum(r.before is not None and r.before.ok for r in group)}/{len(group)}",
+                str(len(_distinct(group))),
+                *(["-"] * 3 if run is None else _ratios(run.total)),
+                bad[0] if bad else group[0].status,
+            ]
+        )
+    headings = ["kernel", "numbers ok", "findings", "FLOP/B", "sect/req", "ways", "check"]
+    click.echo(report.plain_table(table, headings, style))
+
+
+def print_findings(rows: Sequence[Measurement]) -> None:
+    """Each once, with the lines it speaks of, and with the first size at which it was seen."""
+    for label, group in options.by_kernel(rows):
+        for finding, row in _distinct(group):
+            click.echo(f"\n{label}, {row.problem.label}: {finding.kind}, seen {finding.seen} times")
+            for source in finding.sources:
+                text = "" if source.file or row.built is None else _line(row.built, source.line)
+                click.echo(f"  {source}: {text}".rstrip(": "))
+            click.echo(f"  {finding.message}")
+        for row in group:
+            if row.before is None or not row.before.ok:
+                click.echo(f"\n{label}, {row.problem.label}: {row.before or row.error}")
+
+
+def _distinct(group: Sequence[Measurement]) -> list[tuple[Finding, Measurement]]:
+    """A fault at several sizes is one."""
+    found: dict[tuple[object, ...], tuple[Finding, Measurement]] = {}
+    for row in group:
+        for f in row.emulation.findings if row.emulation is not None else ():
+            found.setdefault((f.kind, f.sources, f.variable), (f, row))
+    return list(found.values())
+
+
+def _line(built: Built, number: int) -> str:
+    lines = built.variant.kernel.source.splitlines()
+    return lines[number - 1].strip() if 0 < number <= len(lines) else ""
+
+
+def _ratios(total: Counts) -> list[str]:
+    return [
+        _over(total.flops, total.global_bytes),
+        _over(total.sectors, total.global_requests),
+        _over(total.wavefronts, total.wavefronts - total.conflicts),
+    ]
+
+
+def print_lines(row: Measurement, compiled: Measurement, style: str | None) -> None:
+    """Counts of one row by source line: as written in the PTX, and in the widths of the machine code."""
+    if row.emulation is None or row.built is None:
+        return
+    other = {c.source: c for c in compiled.emulation.lines} if compiled.emulation is not None else {}
+    table = []
+    for counts in row.emulation.lines:
+        line = counts.source.line
+        text = "(a header)" if counts.source.file else _line(row.built, line)
+        table.append(
+            [
+                str(line) if not counts.source.file else str(counts.source),
+                text if len(text) <= _CODE else text[: _CODE - 1] + "~",
+                _si(counts.executions),
+                _si(counts.flops),
+                *_access(counts.global_requests, counts.sectors, counts.global_requests),
+                *_access(counts.shared_requests, counts.wavefronts, counts.wavefronts - counts.conflicts),
+                *(_compiled(other.get(counts.source)) if other else []),
+            ]
+        )
+    headings = ["line", "source", "threads", "FLOP", "global", "sect", "shared", "ways"]
+    headings += ["SASS", "ways"] if other else []
+    click.echo(f"\n{row.label}, {row.problem.label}\n{report.plain_table(table, headings, style)}")
+    if compiled.emulation is None:
+        click.echo(f"as compiled: {compiled.detail}")
+    total = row.emulation.total
+    click.echo(
+        f"global: {_si(total.global_bytes)}B asked for in {_si(32 * total.sectors)}B of sectors, "
+        f"{_over(total.flops, total.global_bytes)} FLOP/B; the least for this problem is "
+        f"{_si(row.problem.bytes)}B\nshared: {_si(total.shared_bytes)}B, "
+        f"{_over(total.flops, total.shared_bytes)} FLOP/B"
+    )
+
+
+def _access(requests: int, parts: int, least: int) -> list[str]:
+    return [_si(requests), _over(parts, least)] if requests else ["", ""]
+
+
+def _compiled(counts: Counts | None) -> list[str]:
+    if counts is None or not counts.shared_requests:
+        return ["", ""]
+    return [_si(counts.shared_requests), _over(counts.wavefronts, counts.wavefronts - counts.conflicts)]
+
+
+def _over(a: int, b: int) -> str:
+    return f"{a / b:.3g}" if b else "-"
+
+
+def _si(value: float) -> str:
+    """``1.05M``."""
+    for scale, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= scale:
+            return f"{value / scale:.3g}{prefix}"
+    return f"{value:g}"

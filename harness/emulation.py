@@ -1,0 +1,167 @@
+"""Kernels on problems in the emulator -> the rows that a GPU gives, with what was found and counted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness import compiled
+from harness.builds import Built, Progress
+from harness.cache import Cache
+from harness.emulator import Buffer, emulate
+from harness.errors import HarnessError, InspectError, OutOfMemory
+from harness.launch import grid
+from harness.measure import ERROR, EXPECTED, FAILED, OK, UNEXPECTED, Measurement
+from harness.problem import Axes, Problem, Reference
+from harness.problems import blamed, resolve
+from harness.verify import compare
+
+_COPIES = 6  # of the operands: inputs, what the kernel sees, the float64 reference and its bound
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """`schedule`: ``lockstep``, or ``warp-serial``, in which a missing barrier shows in the numbers.
+
+    `as_compiled`: count shared and global accesses in the widths that the machine code has, with the
+    answers of nvdisasm kept in `cache`; otherwise as the PTX has them.
+    """
+
+    seed: int = 1
+    schedule: str = "lockstep"
+    check: bool = True
+    count: bool = True
+    as_compiled: bool = False
+    cache: Cache | None = None
+
+
+def rows(
+    built: Sequence[Built],
+    points: Mapping[type[Problem], Sequence[Axes]],
+    options: Options,
+    progress: Progress,
+) -> Iterator[Measurement]:
+    """Every kernel on every point of its problem; each row as it is done."""
+    for cls, axes_list in points.items():
+        kernels = [b for b in built if resolve(b.variant.kernel) is cls]
+        for axes in axes_list:
+            with blamed(cls):
+                problem = cls.from_axes(axes)
+            progress(f"inputs {problem.label}")
+            try:
+                inputs, reference = _inputs(problem, options.seed)
+            except HarnessError as e:
+                yield from (_error(one, problem, e) for one in kernels)
+                continue
+            for one in kernels:
+                progress(f"{one.variant.label} {problem.label}")
+                yield row(one, problem, inputs, reference, options)
+
+
+def row(
+    built: Built,
+    problem: Problem,
+    inputs: Mapping[str, NDArray[Any]],
+    reference: Reference,
+    options: Options,
+) -> Measurement:
+    """One kernel on one problem. It is right when its numbers are and nothing was found; one that its file
+    marks as broken, when something is wrong.
+    """
+    variant = built.variant
+    arrays = {name: array.copy() for name, array in inputs.items()}
+    try:
+        with blamed(type(problem)):
+            shape, arguments = grid(variant, problem), problem.arguments()
+        run = emulate(
+            built.cubin.ptx,
+            variant.kernel.entry,
+            grid=shape,
+            block=variant.block,
+            arguments=[_bound(a, arrays, problem) if isinstance(a, str) else a for a in arguments],
+            shared=variant.shared,
+            schedule=options.schedule,
+            check=options.check,
+            count=options.count,
+            widths=_widths(built, options) if options.as_compiled else None,
+        )
+    except (HarnessError, MemoryError) as e:
+        error = e if isinstance(e, HarnessError) else OutOfMemory("host memory is exhausted")
+        return _error(built, problem, error)
+    output = problem.output
+    verdict = compare(arrays[output], reference, inputs[output])
+    damaged = sorted(n for n in arrays.keys() - {output} if not _same(arrays[n], inputs[n]))
+    wrong = [f"it overwrote its input {' and '.join(damaged)}"] if damaged else []
+    wrong += [str(f) for f in run.findings]
+    right = verdict.ok and not wrong
+    ends = (UNEXPECTED, EXPECTED) if variant.kernel.broken else (OK, FAILED)
+    return Measurement(
+        label=variant.label,
+        built=built,
+        problem=problem,
+        status=ends[not right],
+        error="\n".join([*([] if verdict.ok else [str(verdict)]), *wrong]),
+        before=verdict,
+        emulation=run,
+    )
+
+
+def _inputs(problem: Problem, seed: int) -> tuple[dict[str, NDArray[Any]], Reference]:
+    needed, free = _COPIES * problem.buffer_bytes, _free_memory()
+    if needed > free:
+        raise OutOfMemory(
+            f"{problem.label}: emulating it takes about {needed / 2**30:.1f} GiB, "
+            f"{free / 2**30:.1f} GiB is free",
+            hint="choose a smaller size with -a",
+        )
+    try:
+        with blamed(type(problem)):
+            inputs = problem.inputs(seed)
+            return inputs, problem.reference(inputs)
+    except MemoryError:
+        raise OutOfMemory(
+            f"{problem.label}: the inputs and their reference do not fit in memory",
+            hint="choose a smaller size with -a",
+        ) from None
+
+
+def _free_memory() -> float:
+    """Bytes of host memory not in use, where the system tells."""
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return float("inf")
+
+
+def _bound(name: str, arrays: Mapping[str, NDArray[Any]], problem: Problem) -> Buffer:
+    """An output that is no input holds nothing yet: reading it is a finding."""
+    written = name != problem.output or problem.accumulates
+    return Buffer(array=arrays[name], name=name, initialised=written)
+
+
+def _same(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    return np.array_equal(a.view(np.uint8), b.view(np.uint8))
+
+
+def _widths(built: Built, options: Options) -> Mapping[int, int]:
+    if built.sass is None:
+        raise InspectError("counts as compiled need nvdisasm", where=built.variant.label)
+    found = compiled.widths(built.cubin, built.sass, options.cache or Cache(None))
+    if found.ambiguous:
+        raise InspectError(
+            f"PTX lines {', '.join(map(str, found.ambiguous))} were compiled to accesses of several widths: "
+            "counts as compiled are not known",
+            where=built.variant.label,
+        )
+    return found.bytes
+
+
+def _error(built: Built, problem: Problem, error: HarnessError) -> Measurement:
+    return Measurement(
+        label=built.variant.label, built=built, problem=problem, status=ERROR, error=str(error)
+    )
