@@ -153,6 +153,15 @@ def round_to(values: Array, dtype: Any, mode: str) -> Array:
     return np.where(too_low, np.nextafter(near, up), near)
 
 
+def to_odd32(values: Array) -> Array:
+    """float64 -> float32 rounded to odd, from which a narrower type is rounded to once."""
+    near = values.astype(np.float32)
+    error = values - near.astype(np.float64)
+    even = (near.view(np.uint32) & 1) == 0
+    towards = np.where(error > 0, np.float32(np.inf), np.float32(-np.inf))
+    return np.where((error != 0) & even & np.isfinite(near), np.nextafter(near, towards), near)
+
+
 def bfloat16_of(values: Array) -> Array:
     """float32 -> bfloat16 bits (uint16), to nearest even."""
     bits = values.astype(np.float32).view(np.uint32).astype(np.uint64)

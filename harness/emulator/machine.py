@@ -16,15 +16,20 @@ import numpy as np
 
 import harness.emulator.access
 import harness.emulator.asynchronous
+import harness.emulator.atomics
 import harness.emulator.floating
+import harness.emulator.half
 import harness.emulator.integer
-import harness.emulator.moving  # noqa: F401 - the instructions register themselves
+import harness.emulator.matrix
+import harness.emulator.moving
+import harness.emulator.predicates
+import harness.emulator.warp  # noqa: F401 - the instructions register themselves
 from harness.emulator.counts import Counter
 from harness.emulator.decode import Step, unset
 from harness.emulator.findings import Finding, Findings, Index3
 from harness.emulator.floats import Underflow
 from harness.emulator.group import Group, spread
-from harness.emulator.integer import broadcast_mask
+from harness.emulator.predicates import broadcast_mask
 from harness.emulator.hazards import HazardWatch
 from harness.emulator.memory import Arena, Scratch
 from harness.emulator.patterns import WARP

@@ -80,6 +80,11 @@ class Arena:
     def _slice(self, allocation: Allocation) -> Array:
         return self._bytes[allocation.start - GLOBAL_BASE : allocation.end - GLOBAL_BASE]
 
+    def view(self, size: int) -> Array:
+        """All of the arena in units of `size` bytes."""
+        found: Array = self._views[size]
+        return found
+
     def copy_back(self, buffers: list[Buffer]) -> None:
         """What the kernel stored, into the arrays it came from."""
         for index in self.stored:
@@ -156,6 +161,10 @@ class Scratch:
         words = -(-size // 8) * 2 + 2
         self._words = np.zeros((words, columns), np.float32)
         self._written = np.zeros((words, columns), np.uint32)
+
+    def flat(self) -> Array:
+        """All words, a row of columns after the other."""
+        return self._words.reshape(-1)
 
     def load(self, at: Access, size: int, out: Array | None) -> Array:
         if size == 4 and at.rows is not None:

@@ -144,8 +144,12 @@ _MODES = {"rn", "rz", "rm", "rp", *_INTEGER_ROUND}
 
 @handles("cvt")
 def cvt(decoder: Decoder, ins: Instruction) -> Run:
-    parts = decoder.parts(ins, _TYPES | _MODES | {"ftz", "sat"})
+    parts = decoder.parts(ins, _TYPES | _MODES | {"ftz", "sat", "f16x2", "bf16x2", "tf32", "rna"})
     to, source = ins.opcode[-2:]
+    if to in ("f16x2", "bf16x2"):
+        return _cvt_pair(decoder, ins, to)
+    if to == "tf32":
+        return _cvt_tf32(decoder, ins)
     into = decoder.register(ins, ins.operands[0])
     width = int(to[1:]) if to[0] in "usb" else 0
     if source[0] in "usb" and width:
@@ -169,6 +173,38 @@ def cvt(decoder: Decoder, ins: Instruction) -> Run:
         if wider and to[0] == "u":  # a narrow result in a wide register is extended by its own sign
             value = group.algebra.unsigned(value, width)
         group.write(into, value, where)
+
+    return run
+
+
+def _cvt_pair(decoder: Decoder, ins: Instruction, to: str) -> Run:
+    """``cvt.rn.bf16x2.f32 d, high, low``."""
+    if set(ins.opcode[1:]) != {"rn", to, "f32"}:
+        raise decoder.refusal(ins)
+    high, low = (decoder.floating(ins, text, np.float32) for text in ins.operands[1:3])
+    into = decoder.register(ins, ins.operands[0])
+
+    def run(group: Group, where: Any) -> None:
+        pair = [np.broadcast_to(read(group), group.shape) for read in (low, high)]
+        bits = [bfloat16_of(v) if to == "bf16x2" else v.astype(np.float16).view(np.uint16) for v in pair]
+        both = np.ascontiguousarray(np.stack(bits, axis=-1))
+        group.write(into, both.view(np.float32)[..., 0], where)
+
+    return run
+
+
+def _cvt_tf32(decoder: Decoder, ins: Instruction) -> Run:
+    """``cvt.rna.tf32.f32``: to 10 bits of mantissa, ties away from zero."""
+    if ins.opcode[1:] != ("rna", "tf32", "f32"):
+        raise decoder.refusal(ins)
+    read = decoder.floating(ins, ins.operands[1], np.float32)
+    into = decoder.register(ins, ins.operands[0])
+
+    def run(group: Group, where: Any) -> None:
+        value = np.broadcast_to(read(group), group.shape)
+        bits = np.ascontiguousarray(value).view(np.uint32)
+        rounded = ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+        group.write(into, np.where(np.isfinite(value), rounded, value), where)
 
     return run
 

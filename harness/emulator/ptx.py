@@ -171,14 +171,26 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
                 raise EmulatorError(f"no semicolon after {buffer.strip()[:60]!r}", where=f"PTX line {start}")
             yield start, "}"
         elif piece == ";":
-            if buffer.strip():
-                yield start, buffer.strip()
+            yield from _labels_apart(start, buffer.strip())
             buffer, depth = "", 0
         else:
             depth += (piece == "{") - (piece == "}")
             buffer += piece
     if buffer.strip():
         raise EmulatorError(f"no semicolon after {buffer.strip()[:60]!r}", where=f"PTX line {start}")
+
+
+def _labels_apart(line: int, text: str) -> Iterator[tuple[int, str]]:
+    """``label: statement`` as two, so that the statement shows what it is; ``label: .branchtargets`` is one."""
+    while match := _LABEL.match(text):
+        rest = text[match.end() :]
+        if rest.lstrip().startswith((".branchtargets", ".calltargets", ".callprototype")):
+            break
+        yield line, match[0].strip()
+        text = rest.lstrip()
+        line += match[0].count("\n") + len(rest[: len(rest) - len(text)].split("\n")) - 1
+    if text:
+        yield line, text
 
 
 def _opens_block(buffer: str) -> bool:
@@ -252,13 +264,12 @@ def _declare(text: str, line: int, variables: dict[str, Variable], sizes: dict[s
 
 
 def _statement(text: str, line: int, where: Source, body: _Body) -> None:
-    while match := _LABEL.match(text):
-        text = text[match.end() :].lstrip()
-        if text.startswith((".branchtargets", ".calltargets", ".callprototype")):
-            body.tables[match[1]] = text.partition(" ")[2]
-            return
-        body.labels[tuple(body.scope), match[1]] = len(body.lines)
-    if text.startswith(".reg"):
+    if match := _LABEL.match(text):
+        if rest := text[match.end() :].strip():
+            body.tables[match[1]] = rest.partition(" ")[2]
+        else:
+            body.labels[tuple(body.scope), match[1]] = len(body.lines)
+    elif text.startswith(".reg"):
         _registers(text, line, body)
     elif re.match(r"\.(shared|local|global|const)\b", text):
         _declare(text, line, body.variables, body.sizes)
