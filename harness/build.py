@@ -239,9 +239,8 @@ def _ok(nvrtc: Any, function: str, *args: Any) -> Any:
 
 
 def _nvjitlink(variant: Variant, arch: str) -> tuple[bytes, bytes, str]:
-    kernel = variant.kernel
-    data = kernel.source.encode("ascii", "replace")  # comments in any language: 13.0 refuses them
-    code, log = link_ptx(data, arch, kernel.path, what=variant.label)
+    data = variant.kernel.source.encode()
+    code, log = link_ptx(data, arch, variant.kernel.path, what=variant.label)
     return code, data, log
 
 
@@ -249,7 +248,15 @@ def link_ptx(ptx: bytes, arch: str, path: Path, *, what: str) -> tuple[bytes, st
     """PTX -> cubin and ptxas's report. Raises BuildError, with `path` for the lines that the log names."""
     linker = _nvjitlink_api()
     options = [f"-arch={arch}", *NVJITLINK_OPTIONS]
-    handle = linker.create(len(options), options)
+    ptx = ptx.decode(errors="replace").encode("ascii", "replace")  # comments in any language: 13.0 refuses
+    try:
+        handle = linker.create(len(options), options)
+    except linker.nvJitLinkError as e:
+        raise UsageError(
+            f"{compiler_version('ptx')} does not assemble for {arch} ({e})",
+            where=str(path),
+            hint="name another with --arch; `harness doctor` lists them",
+        ) from None
     try:
         linker.add_data(handle, linker.InputType.PTX, ptx, len(ptx), path.name)
         linker.complete(handle)

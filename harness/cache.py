@@ -75,9 +75,10 @@ class Cache:
 
     def get(self, key: str) -> dict[str, bytes] | None:
         """The files of an entry; None where there is none, or a damaged or empty one."""
-        if self.root is None:
+        root = self.root  # another thread may give it up meanwhile
+        if root is None:
             return None
-        folder = self._folder(self.root, key)
+        folder = self._folder(root, key)
         try:
             manifest = json.loads((folder / _MANIFEST).read_bytes())
             if not isinstance(manifest, dict) or any(name != Path(name).name for name in manifest):
@@ -90,9 +91,10 @@ class Cache:
 
     def put(self, key: str, files: Mapping[str, bytes]) -> None:
         """Store an entry. Never raises for a file system that will not: it warns instead."""
-        if self.root is None:
+        root = self.root
+        if root is None:
             return
-        final = self._folder(self.root, key)
+        final = self._folder(root, key)
         temporary = None
         try:
             final.parent.mkdir(parents=True, exist_ok=True)
@@ -133,8 +135,9 @@ class Cache:
         return root / key[:2] / key
 
     def _give_up(self, error: OSError) -> None:
-        _warn(self.root, error.strerror or str(error))
-        self.root = None
+        root, self.root = self.root, None
+        if root is not None:
+            _warn(root, error.strerror or str(error))
 
 
 def _warn(root: Path | None, why: str) -> None:

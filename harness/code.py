@@ -16,13 +16,15 @@ from harness.sass import Instruction, Sass
 
 @dataclass(frozen=True, kw_only=True)
 class Code:
-    """What expectations speak about. `registers` and `stack` (bytes) are a thread's, `shared` bytes a
-    block's, static and dynamic. None is what nobody has said: `spills` of a foreign cubin, since ptxas tells
-    them and the code does not; the resources of a device function; `threads` of a block. `source` is the text
-    that line numbers count in, `file` its name.
+    """What expectations speak about. `origin` and `variant` name it: a kernel and its parameters, or a file
+    and a function of it. `registers` and `stack` (bytes) are a thread's, `shared` bytes a block's, dynamic
+    ones included where they are known. None is what nobody has said: `spills` of a foreign cubin, since ptxas
+    tells them and the code does not; the resources of a device function; `threads` of a block. `source` is
+    the text that line numbers count in, `file` its name.
     """
 
-    label: str
+    origin: str
+    variant: str
     sass: Sass
     registers: int | None
     shared: int | None
@@ -38,7 +40,8 @@ class Code:
         """Of a kernel that harness built."""
         resources, kernel = cubin.resources, cubin.variant.kernel
         return cls(
-            label=cubin.variant.label,
+            origin=kernel.name,
+            variant=cubin.variant.params_label,
             sass=sass,
             registers=resources.registers,
             shared=cubin.shared,
@@ -55,9 +58,18 @@ class Code:
         return self.sass.arch
 
     @property
+    def label(self) -> str:
+        return f"{self.origin} {self.variant}".rstrip()
+
+    @property
     def name(self) -> str:
         """``03_tiled TILE=16, sm_75``."""
         return f"{self.label}, {self.arch}"
+
+    @property
+    def foreign(self) -> bool:
+        """Not built here, so that nobody knows how it is launched."""
+        return self.spills is None
 
     @cached_property
     def loops(self) -> tuple[Loop, ...]:

@@ -11,7 +11,8 @@ from harness.code import Code
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """`identical`: the same instructions with the same encodings, so that any difference in speed is noise.
+    """`identical`: the same instructions with the same encodings. A difference in speed is `noise` then, if
+    threads and memory are the same too, and no function is called, which would be code of its own.
 
     `figures` holds each figure of both sides, changed or not. `loop` and `kernel` hold, for every opcode
     whose number changed, how often it stands on either side: in the hot loop (in all the code where either
@@ -19,16 +20,21 @@ class Difference:
     """
 
     identical: bool
+    noise: bool
     figures: dict[str, tuple[Any, Any]]
     loop: dict[str, tuple[int, int]]
     kernel: dict[str, tuple[int, int]]
 
 
 def compare(a: Code, b: Code) -> Difference:
+    ours, theirs = _figures(a), _figures(b)
+    identical = a.sass.sha256 == b.sass.sha256
+    looped = a.hot_loop is not None and b.hot_loop is not None
     return Difference(
-        identical=a.sass.sha256 == b.sass.sha256,
-        figures={name: (_figures(a)[name], _figures(b)[name]) for name in _figures(a)},
-        loop=_changed(a.hot_mix, b.hot_mix),
+        identical=identical,
+        noise=identical and ours == theirs and not a.sass.count("CALL"),
+        figures={name: (ours[name], theirs[name]) for name in ours},
+        loop=_changed(a.hot_mix, b.hot_mix) if looped else _changed(a.sass.mix, b.sass.mix),
         kernel=_changed(a.sass.mix, b.sass.mix),
     )
 
@@ -36,6 +42,7 @@ def compare(a: Code, b: Code) -> Difference:
 def _figures(code: Code) -> dict[str, Any]:
     occupancy, peak, loop, banks = code.occupancy, code.sass.peak, code.hot_loop, code.banks
     return {
+        "threads a block": code.threads,
         "registers": code.registers,
         "live registers at most": peak and peak.live,
         "shared bytes": code.shared,

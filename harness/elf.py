@@ -17,16 +17,17 @@ def is_cubin(data: bytes) -> bool:
     return data[:5] == b"\x7fELF\x02" and data[18:20] == _CUDA.to_bytes(2, "little")
 
 
-def section(data: bytes, name: str) -> bytes:
-    """A section's bytes; empty where the file has none of that name, or is not what it says it is."""
+def sections(data: bytes) -> dict[str, bytes]:
+    """Each section's bytes by name; empty where the file is not what it says it is."""
     try:
         start, size, count, names = _SECTIONS.unpack_from(data)
         table = [_SECTION.unpack_from(data, start + n * size) for n in range(count)]
         first = table[names][2]
-        wanted = name.encode() + b"\0"
+        found = {}
         for offset, kind, begin, length in table:
-            if data.startswith(wanted, first + offset) and kind != _NO_BITS:
-                return data[begin : begin + length]
-    except (struct.error, IndexError):
-        pass
-    return b""
+            if kind != _NO_BITS:
+                name = data[first + offset : data.index(b"\0", first + offset)]
+                found[name.decode(errors="replace")] = data[begin : begin + length]
+    except (struct.error, IndexError, ValueError):
+        return {}
+    return found

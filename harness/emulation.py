@@ -96,16 +96,16 @@ def row(
     output = problem.output
     verdict = compare(arrays[output], reference, inputs[output])
     damaged = sorted(n for n in arrays.keys() - {output} if not _same(arrays[n], inputs[n]))
-    wrong = [f"it overwrote its input {' and '.join(damaged)}"] if damaged else []
-    wrong += [str(f) for f in run.findings]
-    right = verdict.ok and not wrong
+    wrong = [] if verdict.ok else [str(verdict)]
+    wrong += [f"it overwrote its input {' and '.join(damaged)}"] if damaged else []
+    right = not wrong and not run.findings
     ends = (UNEXPECTED, EXPECTED) if variant.kernel.broken else (OK, FAILED)
     return Measurement(
         label=variant.label,
         built=built,
         problem=problem,
         status=ends[not right],
-        error="\n".join([*([] if verdict.ok else [str(verdict)]), *wrong]),
+        error="\n".join(wrong),
         before=verdict,
         emulation=run,
     )

@@ -21,7 +21,7 @@ _KINDS = {
     **dict.fromkeys(("BAR", "DEPBAR", "LDGDEPBAR", "SYNCS", "WARPSYNC", "MEMBAR", "FENCE"), "barrier"),
     **dict.fromkeys(("BRA", "BRX", "EXIT", "RET", "CALL", "BSSY", "BSYNC", "JMP"), "branch"),
 }
-_COLUMN = 34  # the least width of the source beside its code
+_COLUMN = 24  # the least width of the source beside its code
 
 
 def plain(text: str, kind: str) -> str:
@@ -44,14 +44,18 @@ def by_source(code: Code, *, width: int, controls: bool = False, paint: Paint = 
     """The source line by line at the left, its instructions, wherever they went, at the right.
 
     Lines without code stand between the first and the last that have some. Code of no known line comes last.
+    The source gets what the longest instruction leaves of `width`, and a little in any case.
     """
     by_line: dict[int, list[Instruction]] = {}
     for i in code.sass.instructions:
         by_line.setdefault(i.line, []).append(i)
     known = [line for line in by_line if line]
-    left = max(_COLUMN, width * 2 // 5)
+    longest = max((len(_instruction(i, controls, plain)) for i in code.sass.instructions), default=0)
+    left = max(_COLUMN, min(width - longest - 3, width // 2))
     for line in range(min(known), max(known) + 1) if known else ():
-        source = f"{line:4} {code.line(line)}".rstrip().expandtabs(4)
+        text = code.line(line).expandtabs(4).rstrip()
+        indent = (len(text) - len(text.lstrip())) // 2  # half of it: there is little room
+        source = f"{line:4} {' ' * indent}{text.lstrip()}"
         if len(source) > left:
             source = source[: left - 1] + "~"
         yield from _beside(

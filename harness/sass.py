@@ -142,6 +142,7 @@ def disassemble_all(code: bytes, cache: Cache, *, where: str) -> dict[str, Sass]
         text = _ESCAPE.sub(_byte, answers["sass.json"]).decode(errors="replace")
         about, functions, *rest = json.loads(text, strict=False)
         live = _live(answers["live.txt"].decode(errors="replace"))
+        sections = elf.sections(code)
         found = {
             f["function-name"]: Sass(
                 function=f["function-name"],
@@ -149,14 +150,14 @@ def disassemble_all(code: bytes, cache: Cache, *, where: str) -> dict[str, Sass]
                 instructions=_instructions(
                     f["sass-instructions"],
                     live.get(f["function-name"], {}),
-                    elf.section(code, f".text.{f['function-name']}"),
+                    sections.get(f".text.{f['function-name']}", b""),
                 ),
-                file=_file(rest),
+                file=_file(rest, _own_file(f["sass-instructions"])),
                 compiler=_compiler(about),
             )
             for f in functions
         }
-    except (ValueError, KeyError, TypeError, AttributeError) as e:
+    except (ValueError, LookupError, TypeError, AttributeError) as e:
         raise InspectError(f"nvdisasm's answer cannot be read: {e!r}", where=where) from None
     if entry is None:
         cache.put(key, answers)
@@ -168,12 +169,13 @@ def _byte(escape: re.Match[bytes]) -> bytes:
 
 
 def _instructions(rows: list[dict[str, Any]], live: dict[int, int], text: bytes) -> tuple[Instruction, ...]:
-    """nvdisasm names a source line where it changes; it holds until the next. File 0 is the kernel's own."""
+    """nvdisasm names a source line where it changes; it holds until the next."""
     found = []
+    own = _own_file(rows)
     line = 0
     for index, row in enumerate(rows):
         if "source-line" in row:
-            line = row["source-line"] if row.get("source-file-id", 0) == 0 else 0
+            line = row["source-line"] if row.get("source-file-id", 0) == own else 0
         address = INSTRUCTION_BYTES * index
         found.append(
             Instruction(
@@ -217,9 +219,14 @@ def _compiler(about: dict[str, Any]) -> str:
     return f"{note['tki_toolName']} {version}" if version else ""
 
 
-def _file(tables: list[Any]) -> str:
-    """The first file of the line table."""
+def _own_file(rows: list[dict[str, Any]]) -> int:
+    """Where the function stands: its first line is its own, before any call is inlined."""
+    return next((row.get("source-file-id", 0) for row in rows if "source-line" in row), 0)
+
+
+def _file(tables: list[Any], number: int) -> str:
+    """A file of the line table."""
     if not tables or not tables[0]["files"]:
         return ""
-    first = tables[0]["files"][0]
-    return str(Path(tables[0]["directories"][first["dir-idx"]]) / first["file"])
+    file = tables[0]["files"][number]
+    return str(Path(tables[0]["directories"][file["dir-idx"]]) / file["file"])

@@ -11,9 +11,11 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from conftest import BODY
 
 from harness import banks, binary, catalog, control, elf, listing, loops, nvdisasm, tools
 from harness.build import Cubin, compile_kernel
@@ -106,17 +108,16 @@ def test_a_control_field_at_a_time() -> None:
 
 @pytest.mark.parametrize("damage", [b"", b"\x7fELF", b"\x7fELF\x02\x01" + bytes(60), bytes(200)])
 def test_sections_of_what_is_no_elf_file(damage: bytes) -> None:
-    assert elf.section(damage, ".text.matmul") == b""
+    assert ".text.matmul" not in elf.sections(damage)
     assert not elf.is_cubin(damage)
 
 
 def test_sections_of_a_cut_file(cache: Cache) -> None:
     code = build("tiled", "sm_80", cache).code
-    whole = elf.section(code, ".text.matmul")
+    whole = elf.sections(code)[".text.matmul"]
     assert elf.is_cubin(code) and len(whole) % 128 == 0
-    assert elf.section(code, ".text.mat") == b"", "a name is not a prefix"
     for size in range(0, len(code), 97):
-        assert elf.section(code[:size], ".text.matmul") in (b"", whole)
+        assert elf.sections(code[:size]).get(".text.matmul", b"") in (b"", whole)
 
 
 # Live registers
@@ -224,7 +225,7 @@ def test_identical_code(read: Read, cache: Cache, tmp_path: Path) -> None:
 def test_a_changed_stall_count_is_not_identical(cache: Cache, read: Read, tmp_path: Path) -> None:
     """The text is the same: only the encoding tells that the schedule is another."""
     code = bytearray(build("tiled", "sm_90", cache).code)
-    text = elf.section(bytes(code), ".text.matmul")
+    text = elf.sections(bytes(code))[".text.matmul"]
     code[bytes(code).index(text) + 13] ^= 2  # bit 105: the lowest of the first instruction's stall count
     file = tmp_path / "k.cubin"
     file.write_bytes(code)
@@ -266,7 +267,7 @@ def test_diff_on_the_command_line(what: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("args", "text"),
     [
-        (["0*", "--diff", "tiled"], "compares one kernel with another; 8 are selected"),
+        (["0*", "--diff", "tiled"], "compares one kernel with another; the command line selects 8"),
         (["tiled", "--diff", ""], "does not say one thing"),
         (["tiled", "--diff", "naive coalesced"], "does not say one thing"),
         (["tiled", "--diff", "'"], "No closing quotation"),
@@ -308,10 +309,11 @@ def test_source_beside_its_code() -> None:
     result = harness("tiled", "--arch", "sm_80", "--source")
     assert result.exit_code == 0
     lines = result.output.splitlines()
-    (at,) = (n for n, row in enumerate(lines) if "sum += As[ty][k]" in row)
-    mine = list(itertools.takewhile(lambda row: row.startswith(" " * 34), lines[at + 1 :]))
+    (at,) = (n for n, row in enumerate(lines) if "sum += " in row)
+    mine = list(itertools.takewhile(lambda row: row.startswith(" " * 24), lines[at + 1 :]))
     assert sum(" FFMA " in row for row in mine) == 16, "they lie apart in the code, and side by side here"
     assert "[B" not in result.output, "not asked for"
+    assert max(map(len, lines)) <= 80
 
 
 def test_control_codes_in_the_listing() -> None:
@@ -324,7 +326,9 @@ def test_control_codes_in_the_listing() -> None:
 
 def test_colours_on_a_terminal_only() -> None:
     plain = harness("tiled", "--arch", "sm_80", "--source")
-    coloured = CliRunner().invoke(main, ["sass", "tiled", "--arch", "sm_80", "--source"], color=True)
+    args = ["sass", "tiled", "--arch", "sm_80", "--source"]
+    coloured = CliRunner().invoke(main, args, color=True)
+    assert "\x1b[" not in CliRunner().invoke(main, args, color=True, env={"NO_COLOR": "1"}).output
     assert "\x1b[" not in plain.output
     assert "\x1b[32mFFMA " in coloured.output and "\x1b[36mLDS" in coloured.output
 
@@ -370,6 +374,48 @@ def test_several_functions_and_architectures(cache: Cache, tmp_path: Path) -> No
         binary.read(file, cache, archs=("sm_80",))
     with pytest.raises(UsageError, match=r"no function 'x'\n  -> functions: matmul, copy"):
         binary.read(file, cache, function="x")
+    (one,) = binary.read(file, cache, function="*op*")
+    assert one.sass.function == "copy"
+    compared = harness("tiled", "--arch", "sm_75", "--diff", str(file))
+    assert compared.exit_code == 0 and "identical code" in compared.output, "the one for that architecture"
+    result = harness(str(file), "-f", "matmul", "--diff", "sm_90")
+    assert result.exit_code == 2 and "no function 'matmul'" in result.output
+
+
+def test_identical_code_is_noise_only_where_all_else_is_equal(
+    cache: Cache, tmp_path: Path, kernel_file: Any
+) -> None:
+    """Another number of threads, or another function called, makes another speed of the same code."""
+    one = kernel_file("k.cu", body=BODY.replace("TILE", "16"))
+    other = kernel_file("other.cu", body=BODY.replace("TILE", "16"))
+    other.write_text(other.read_text().replace('block = ["TILE", "TILE"]', 'block = ["TILE", "8"]'))
+    same = harness(str(one), "--diff", "TILE=16")
+    assert "would be noise" in same.output
+    result = harness(str(one), "--diff", str(other))
+    assert "identical code" in result.output and "noise" not in result.output
+    assert "threads a block" in result.output and "128" in result.output
+    texts = [DEVICE_FUNCTION, DEVICE_FUNCTION.replace("mul.f32 %f2, %f1, %f1;", "add.f32 %f2, %f1, %f1;")]
+    files = [tmp_path / "a.ptx", tmp_path / "b.ptx"]
+    for file, text in zip(files, texts, strict=True):
+        file.write_text(text)
+    called = harness(str(files[0]), "-f", "k", "--diff", str(files[1]))
+    assert "identical code" in called.output and "noise" not in called.output, called.output
+
+
+def test_dynamic_shared_memory_of_foreign_code_is_what_one_says(cache: Cache, tmp_path: Path) -> None:
+    file = tmp_path / "k.cubin"
+    file.write_bytes(build("tiled", "sm_90", cache).code)
+    assert "2048 B static shared" in harness(str(file)).output
+    result = harness(str(file), "--threads", "256", "--shared", "100000")
+    assert "102048 B shared" in result.output and "occupancy 25%: 2 blocks" in result.output
+
+
+def test_a_bare_word_is_a_kernel_whatever_lies_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiled").write_text("hi")
+    assert harness("tiled").exit_code == 0
+    assert "no device code in it" in harness("./tiled").output
+    assert harness("a" * 300).exit_code == 2
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc to make a library")
@@ -400,6 +446,9 @@ def test_ptx_without_metadata(cache: Cache, tmp_path: Path) -> None:
         binary.read(file, cache)
     file.write_text("hello")
     with pytest.raises(UsageError, match=r"no \.target line: not PTX"):
+        binary.read(file, cache)
+    file.write_text(".version 7.0\n.target sm_52\n.address_size 64\n")
+    with pytest.raises(UsageError, match=r"(?s)k\.ptx: nvJitLink .* does not assemble for sm_52 .*--arch"):
         binary.read(file, cache)
 
 
@@ -481,9 +530,11 @@ def test_a_truncated_cubin(tmp_path: Path, cache: Cache) -> None:
     [
         (["{cubin}", "tiled"], "goes without other kernels"),
         (["{cubin}", "-p", "TILE=8"], "has no parameters"),
-        (["tiled", "--threads", "32"], "for machine code that harness did not build"),
-        (["tiled", "-f", "matmul"], "for machine code that harness did not build"),
-        (["{cubin}", "--diff", "sm_90"], "needs a file or kernel"),
+        (["tiled", "--threads", "32"], "for code that harness did not build"),
+        (["tiled", "-f", "matmul"], "for code that harness did not build"),
+        (["tiled", "-f", "matmul", "--diff", "TILE=8"], "for code that harness did not build"),
+        (["tiled", "--diff", "TILE=8", "-e", "no LDL"], "no --expect, --source or --listing with it"),
+        (["{cubin}", "--diff", "sm_90"], "no code for sm_90"),
         (["{cubin}", "--arch", "sm_90"], "no code for sm_90"),
     ],
 )

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from harness.emulator import Counts, Finding
     from harness.measure import Measurement
 
-_CODE = 22  # characters of a source line
+_CODE = 17  # characters of a source line
 NOTE = (
-    "FLOP/B: bytes that threads ask global memory for; sect/req: 32-byte sectors a global request\n"
-    "touches; ways: wavefronts of shared requests over the least. Emulated: no times, no caches."
+    "FLOP/B: of bytes asked of global memory; sect/req: 32-byte sectors of a global request;\n"
+    "ways: wavefronts of shared requests over the least. Emulated: no times, no caches."
 )
 
 
@@ -51,8 +51,8 @@ def print_findings(rows: Sequence[Measurement]) -> None:
                 click.echo(f"  {source}: {text}".rstrip(": "))
             click.echo(f"  {finding.message}")
         for row in group:
-            if row.before is None or not row.before.ok:
-                click.echo(f"\n{label}, {row.problem.label}: {row.before or row.error}")
+            if row.error:
+                click.echo(f"\n{label}, {row.problem.label}: {row.error}")
 
 
 def _distinct(group: Sequence[Measurement]) -> list[tuple[Finding, Measurement]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -12,7 +14,7 @@ from harness import control, listing, report
 from harness.code import Code
 from harness.contract import Finding
 from harness.diff import compare
-from harness.loops import Loop
+from harness.loops import Loop, is_arithmetic
 from harness.occupancy import limits_of
 from harness.sass import Instruction
 
@@ -27,6 +29,7 @@ _COUNTED = (
     ("BAR", ("BAR",)),
     ("local", ("LDL", "STL")),
 )
+_NAME = 36  # characters of a function's name in a table
 _COLOURS = {
     "source": {"fg": "bright_black"},
     "control": {"fg": "bright_black"},
@@ -40,14 +43,20 @@ _COLOURS = {
 
 
 def print_summary(codes: Sequence[Code], style: str | None) -> None:
-    """A line of counts each; by kernel where one comes with several parameter sets."""
-    groups = [(name, list(group)) for name, group in groupby(codes, key=lambda c: c.label.split()[0])]
-    if all(len({c.label for c in group}) == 1 for _, group in groups):
-        _counts(codes, "kernel", [c.label for c in codes], style)
+    """A line of counts each; by kernel where one comes with several parameter sets or functions."""
+    groups = [(name, list(group)) for name, group in groupby(codes, key=lambda c: c.origin)]
+    if all(len({c.variant for c in group}) == 1 for _, group in groups) and not codes[0].foreign:
+        _counts(codes, "kernel", [c.origin for c in codes], style)
         return
     for n, (name, group) in enumerate(groups):
         click.echo(f"{chr(10) if n else ''}{name}")
-        _counts(group, "", [c.label.partition(" ")[2] or "-" for c in group], style)
+        _counts(group, "", [_short(c.variant) or "-" for c in group], style)
+
+
+def _short(name: str) -> str:
+    """C++ puts whole signatures into the names of functions; their ends tell them apart."""
+    half = _NAME // 2
+    return name if len(name) <= _NAME else f"{name[: half - 1]}~{name[-half:]}"
 
 
 def _counts(codes: Sequence[Code], heading: str, names: Sequence[str], style: str | None) -> None:
@@ -66,7 +75,7 @@ def _counts(codes: Sequence[Code], heading: str, names: Sequence[str], style: st
 
 def print_code(code: Code, findings: Sequence[Finding], style: str | None, *, brief: bool) -> None:
     """What one kernel takes, its loops, and every expectation with its evidence."""
-    click.echo(f"\n{code.name}, {code.compiler}\n  {_shared_loads(code)}")
+    click.echo(f"\n{', '.join(filter(None, (code.name, code.compiler)))}\n  {_shared_loads(code)}")
     if not brief:
         click.echo(_resources(code))
         click.echo(report.plain_table([_all(code), *(_loop(code, x) for x in code.loops)], _HEADINGS, style))
@@ -89,7 +98,8 @@ def _resources(code: Code) -> str:
     else:
         peak = code.sass.peak
         where = "" if peak is None else f" (at most {peak.live} live, at {peak.address:#x}{_line(peak)})"
-        first = f"  {code.registers} registers{where}, {code.shared} B shared"
+        kind = "static shared" if code.foreign and code.threads is None else "shared"
+        first = f"  {code.registers} registers{where}, {code.shared} B {kind}"
         if code.spills is not None:
             first += f", {code.spills or 'no'} spill{'' if code.spills == 1 else 's'}"
     found = code.occupancy
@@ -102,6 +112,7 @@ def _resources(code: Code) -> str:
     )
 
 
+_WIDTHS = (32, 64, 128)
 _HEADINGS = ["", "lines", "instr", "FFMA", "LDG32/64/128", "LDS32/64/128", "STS", "BAR", "local", "bytes"]
 
 
@@ -118,18 +129,23 @@ def _row(name: str, instructions: Sequence[Instruction]) -> list[str]:
     def count(*patterns: str) -> int:
         return sum(any(i.matches(p) for p in patterns) for i in instructions)
 
-    def widths(pattern: str) -> str:
-        by_width = [sum(i.matches(pattern) and i.width == w for i in instructions) for w in (32, 64, 128)]
-        return "/".join(map(str, by_width)) if any(by_width) else "-"
+    def widths(*patterns: str) -> str:
+        """Up to 32 bits, 64, 128 and more."""
+        by_width = Counter(
+            min(128, max(32, i.width)) for i in instructions if any(i.matches(p) for p in patterns)
+        )
+        return "/".join(str(by_width[w]) for w in (32, 64, 128)) if by_width else "-"
 
     lines = [i.line for i in instructions if i.line]
-    share = count("FFMA") / len(instructions) if instructions else 0
+    done = Counter(i.opcode.split(".")[0] for i in instructions if is_arithmetic(i))
+    name_of, number = ("FFMA", done["FFMA"]) if done["FFMA"] or not done else done.most_common(1)[0]
+    share = number / len(instructions) if instructions else 0
     return [
         name,
         f"{min(lines)}-{max(lines)}" if lines else "-",
         str(len(instructions)),
-        f"{share:.0%}",
-        widths("LDG"),
+        f"{share:.0%}" if name_of == "FFMA" else f"{name_of} {share:.0%}",
+        widths("LDG", "LDGSTS"),
         widths("LDS"),
         str(count("STS")),
         str(count("BAR")),
@@ -139,7 +155,7 @@ def _row(name: str, instructions: Sequence[Instruction]) -> list[str]:
 
 
 def print_listing(code: Code, *, beside: bool, controls: bool) -> None:
-    """The code itself. Colours go where there is no terminal, as click does it."""
+    """The code itself. Colours go where there is no terminal, as click does it, and under NO_COLOR."""
     click.echo(f"{code.name}, {code.compiler}; * the hot loop")
     if controls:
         click.echo(control.LEGEND)
@@ -157,7 +173,7 @@ def print_listing(code: Code, *, beside: bool, controls: bool) -> None:
 
 
 def _paint(text: str, kind: str) -> str:
-    style = _COLOURS.get(kind)
+    style = None if os.environ.get("NO_COLOR") else _COLOURS.get(kind)
     return click.style(text, **style) if style else text  # type: ignore[arg-type]
 
 
@@ -165,20 +181,28 @@ def print_difference(a: Code, b: Code, style: str | None) -> None:
     found = compare(a, b)
     click.echo(f"a  {a.name}, {a.compiler}\nb  {b.name}, {b.compiler}")
     if found.identical:
-        click.echo(f"identical code (sha256 {a.sass.sha256[:16]}): a difference in speed would be noise")
-        return
+        noise = ": a difference in speed would be noise" if found.noise else ""
+        click.echo(f"identical code (sha256 {a.sass.sha256[:16]}){noise}")
+        if found.noise:
+            return
     rows = [[name, _text(x), _text(y), _change(x, y)] for name, (x, y) in found.figures.items()]
     click.echo("\n" + report.plain_table(rows, ["", "a", "b", "change"], style))
-    where = "hot loop" if a.hot_loop and b.hot_loop else "loop or all"
+    looped = a.hot_loop is not None and b.hot_loop is not None
     names = [*found.loop, *(name for name in found.kernel if name not in found.loop)]
     rows = [
-        [name, *map(str, found.loop.get(name, ("", ""))), *map(str, found.kernel.get(name, ("", "")))]
+        [
+            name,
+            *(map(str, found.loop.get(name, ("", ""))) if looped else ()),
+            *map(str, found.kernel.get(name, ("", ""))),
+        ]
         for name in names
     ]
     if not rows:
-        click.echo("\nthe same opcodes, as often: operands, order or scheduling differ")
+        if not found.identical:
+            click.echo("\nthe same opcodes, as often: operands, order or scheduling differ")
         return
-    click.echo("\n" + report.plain_table(rows, ["opcode", f"{where}: a", "b", "all code: a", "b"], style))
+    headings = ["opcode", *(["hot loop: a", "b"] if looped else []), "all code: a", "b"]
+    click.echo("\n" + report.plain_table(rows, headings, style))
 
 
 def _text(value: float | None) -> str:

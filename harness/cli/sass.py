@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,10 +42,21 @@ if TYPE_CHECKING:
     "--diff", metavar="WHAT", help="What changes with another 'KERNEL NAME=VALUE sm_NN', or part of that."
 )
 @click.option(
-    "-f", "--function", default="", metavar="NAME", help="Of a cubin, library or executable: only this."
+    "-f",
+    "--function",
+    default="*",
+    metavar="GLOB",
+    help="Of a cubin, library or executable: only functions that match.",
 )
 @click.option(
     "--threads", type=click.IntRange(1, 1024), help="Of a block, for the occupancy of code not built here."
+)
+@click.option(
+    "--shared",
+    default=0,
+    type=click.IntRange(0),
+    metavar="BYTES",
+    help="Dynamic shared memory of a block, likewise.",
 )
 @options.markdown
 @options.json_file
@@ -60,6 +72,7 @@ def command(
     diff: str | None,
     function: str,
     threads: int | None,
+    shared: int,
     style: str | None,
     json_file: Path | None,
 ) -> None:
@@ -69,22 +82,25 @@ def command(
     instructions in the code, not of executions. The hot loop, marked *, is the innermost loop with the most
     arithmetic. Exit code 1 where an expectation does not hold.
     """
-    from harness import binary, contract, expect, record, report, tools
+    from harness import contract, expect, record, report, tools
     from harness.cli import machine_code
 
     wanted = [expect.parse(text) for text in extra]
     if controls and not (source or listing):
         raise UsageError("--control adds to --listing or --source: give one of them")
+    if diff is not None and (extra or source or listing):
+        raise UsageError("--diff prints what changed: no --expect, --source or --listing with it")
     tools.require("nvdisasm")
     if json_file is not None:
         record.check_writable(json_file)
     targets = options.archs(arch)
-    if (function or threads is not None) and diff is None and not any(map(binary.is_binary, kernels)):
-        raise UsageError("--function and --threads are for machine code that harness did not build")
-    codes, built, skipped = _read(kernels, params, sweep, targets, function, threads)
+    foreign = _Foreign(function=function, threads=threads, shared=shared)
+    selection = _read(kernels, params, sweep, targets, foreign)
     if diff is not None:
-        _diff(codes, _other(codes, built, diff, targets, function, threads), style, json_file)
+        _diff(selection, _other(selection, kernels, diff, targets, foreign), foreign, style, json_file)
         return
+    foreign.refuse_unless(selection)
+    codes, built, skipped = selection.codes, selection.built, selection.skipped
     found = []
     for code in codes:
         own = built[code.label, code.arch].variant.kernel.expectations(code.arch) if built else ()
@@ -111,17 +127,43 @@ def command(
         raise SystemExit(1)
 
 
-_Built = dict[tuple[str, str], "Built"]  # by label and architecture; empty for code not built here
+@dataclass(frozen=True, kw_only=True)
+class _Foreign:
+    """What the command line says of code that harness did not build."""
+
+    function: str
+    threads: int | None
+    shared: int
+
+    def refuse_unless(self, *selections: _Selection) -> None:
+        given = self.function != "*" or self.threads is not None or self.shared
+        if given and all(s.built for s in selections):
+            raise UsageError("--function, --threads and --shared are for code that harness did not build")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Selection:
+    """`built` by label and architecture; empty for code not built here."""
+
+    codes: list[Code]
+    built: dict[tuple[str, str], Built]
+    skipped: list[Skipped]
+
+    def one(self, what: str) -> Code:
+        """Its only code."""
+        if self.skipped:
+            raise self.skipped[0].error
+        if len(self.codes) != 1:
+            raise UsageError(
+                f"--diff compares one kernel with another; {what} selects {len(self.codes)}",
+                hint="add an architecture, a parameter's value, or -f NAME",
+            )
+        return self.codes[0]
 
 
 def _read(
-    names: Sequence[str],
-    params: Sequence[str],
-    sweep: bool,
-    targets: list[str],
-    function: str,
-    threads: int | None,
-) -> tuple[list[Code], _Built, list[Skipped]]:
+    names: Sequence[str], params: Sequence[str], sweep: bool, targets: list[str], foreign: _Foreign
+) -> _Selection:
     """Kernels of ours, or files of machine code: not both at once, since hardly an option means both."""
     from harness import binary, builds
     from harness.code import Code
@@ -136,64 +178,62 @@ def _read(
             )
         codes = []
         for name in files:
-            codes += binary.read(Path(name), cache, archs=tuple(targets), function=function, threads=threads)
-        return codes, {}, []
+            codes += binary.read(Path(name), cache, archs=tuple(targets), **asdict(foreign))
+        return _Selection(codes=codes, built={}, skipped=[])
     _, variants = options.variants(names, params, sweep=sweep)
     targets = targets or [archs.DEFAULT]
     with options.progress(len(variants) * len(targets)) as step:
         built, skipped = builds.build_all(variants, targets, cache, step)
-    by_name = {(b.variant.label, b.cubin.arch): b for b in built}
     codes = []
     for b in built:
         if b.sass is None:  # it was there when the command began
             raise MissingDependency("nvdisasm is gone")
         codes.append(Code.of(b.cubin, b.sass))
-    return codes, by_name, skipped
+    by_name = {(b.variant.label, b.cubin.arch): b for b in built}
+    return _Selection(codes=codes, built=by_name, skipped=skipped)
 
 
-def _diff(codes: list[Code], others: list[Code], style: str | None, json_file: Path | None) -> None:
+def _diff(
+    left: _Selection, right: _Selection, foreign: _Foreign, style: str | None, json_file: Path | None
+) -> None:
     from harness import record, report
     from harness.cli import machine_code
 
-    (a,), (b,) = codes, others
+    foreign.refuse_unless(left, right)
+    a, b = left.one("the command line"), right.one("--diff")
     if json_file is not None:
-        record.write_json(json_file, record.document("diff", [report.diff_record(a, b)], record.provenance()))
+        row = report.diff_record(a, b)
+        record.write_json(json_file, record.document("diff", [row], record.provenance()))
     machine_code.print_difference(a, b, style)
 
 
 def _other(
-    codes: list[Code], built: _Built, text: str, targets: list[str], function: str, threads: int | None
-) -> list[Code]:
-    """What ``--diff`` names: a kernel or file, NAME=VALUE, an architecture; what is left out is as in the
-    one code that it is compared with.
-    """
+    left: _Selection, files: Sequence[str], text: str, targets: list[str], foreign: _Foreign
+) -> _Selection:
+    """What ``--diff`` names: a kernel or file, NAME=VALUE, an architecture; the rest is as on the left."""
     from harness import binary
 
-    if len(codes) != 1:
-        raise UsageError(f"--diff compares one kernel with another; {len(codes)} are selected")
-    code = codes[0]
+    code = left.one("the command line")
     try:
-        words = shlex.split(text)
+        words = [text] if Path(text).suffix and binary.is_binary(text) else shlex.split(text)
     except ValueError as e:
         raise UsageError(f"--diff {text!r}: {e}") from None
-    names = [w for w in words if "=" not in w and not re.fullmatch(r"sm_\w+", w)]
-    params = [w for w in words if "=" in w]
-    chosen = [w for w in words if w not in names and w not in params]
+    chosen = [w for w in words if re.fullmatch(r"sm_\w+", w)]
+    params = [w for w in words if re.fullmatch(r"\w+=[^=]+", w) and not binary.is_binary(w)]
+    names = [w for w in words if w not in chosen and w not in params]
     if len(names) > 1 or len(chosen) > 1 or not words:
         raise UsageError(
             f"--diff {text!r} does not say one thing to compare with",
-            hint="such as --diff coalesced, --diff 'TILE=32', --diff sm_80, --diff old/03_tiled.cubin",
+            hint="such as --diff coalesced, --diff TILE=32, --diff sm_80, --diff old/mine.cubin",
         )
-    if not names and not built:
-        raise UsageError("--diff needs a file or kernel to compare this code with")
-    if not names:
-        variant = built[code.label, code.arch].variant
+    if not names and left.built:
+        variant = left.built[code.label, code.arch].variant
         names = [str(variant.kernel.path)]
         told = {p.partition("=")[0] for p in params}
         params += [f"{name}={value}" for name, value in variant.params.items() if name not in told]
+    names = names or list(files)
     if not binary.is_binary(names[0]):
-        chosen = chosen or targets or [code.arch]
-    other, _, skipped = _read(names, params, False, chosen, function, threads)
-    if len(other) != 1 or skipped:
-        raise UsageError(f"--diff {text!r} selects {len(other)} kernels, not one", hint="name one with -f")
-    return other
+        return _read(names, params, False, chosen or targets or [code.arch], foreign)
+    found = _read(names, params, False, chosen, foreign)
+    same = [c for c in found.codes if c.arch == code.arch]
+    return replace(found, codes=same if same and not chosen else found.codes)
