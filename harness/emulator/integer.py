@@ -292,13 +292,13 @@ def _on_unsigned(name: str, function: Callable[..., Array]) -> Callable[[Decoder
     """An instruction whose `function` takes unsigned int64 arrays and the bits, operands after the first 32-bit."""
 
     def maker(decoder: Decoder, ins: Instruction) -> Run:
-        decoder.parts(ins, _TYPES | {"shiftamt"})
+        decoder.parts(ins, _TYPES)
         bits = width(ins)
 
         def compute(algebra: Algebra, *values: Integer) -> Integer:
             whole = [algebra.unsigned(v, bits) for v in values]
             found = algebra.apply((str(ins), bits), lambda *v: np.asarray(function(bits, *v), np.int64), *whole)
-            return algebra.wrap(found, 32 if name in ("popc", "clz", "bfind") else bits)
+            return algebra.wrap(found, 32 if name in ("popc", "clz") else bits)
 
         return operation(decoder, ins, compute, [bits] + [32] * (len(ins.operands) - 2))
 
@@ -321,6 +321,24 @@ def _brev(bits: int, value: Array) -> Array:
     for bit in range(bits):
         result |= ((value >> bit) & 1) << (bits - 1 - bit)
     return result
+
+
+@handles("bfind", family="integer")
+def bfind(decoder: Decoder, ins: Instruction) -> Run:
+    """The highest bit that is not the sign's, all ones if there is none."""
+    decoder.parts(ins, _TYPES | {"shiftamt"})
+    bits, amount = width(ins), "shiftamt" in ins.opcode
+
+    def find(value: Array) -> Array:
+        value = np.where(value < 0, ~value, value) if not is_unsigned(ins) else value
+        highest = _bit_length(np.asarray(value)) - 1
+        return np.where(highest < 0, -1, bits - 1 - highest if amount else highest)
+
+    def compute(algebra: Algebra, a: Integer) -> Integer:
+        a = algebra.unsigned(a, bits) if is_unsigned(ins) else a
+        return algebra.apply((str(ins), bits), find, a)
+
+    return operation(decoder, ins, compute)
 
 
 _on_unsigned("popc", _popc)
