@@ -129,7 +129,7 @@ def parse(text: str) -> dict[str, Entry]:
         elif statement == "}":
             if skipping:
                 skipping -= 1
-            elif body is None:
+            elif body is None or not body.scope:
                 raise EmulatorError("a closing brace without its opening one", where=f"PTX line {line}")
             else:
                 body.scope.pop()
@@ -169,9 +169,11 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
             yield start, "{"
             buffer = ""
         elif piece == "}" and not depth:
-            if buffer.strip():
+            if buffer.strip() and not _LABEL.fullmatch(buffer.strip()):
                 raise EmulatorError(f"no semicolon after {buffer.strip()[:60]!r}", where=f"PTX line {start}")
+            yield from _labels_apart(start, buffer.strip())
             yield start, "}"
+            buffer = ""
         elif piece == ";":
             yield from _labels_apart(start, buffer.strip())
             buffer, depth = "", 0
