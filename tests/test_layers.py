@@ -36,7 +36,7 @@ LAYERS = [
         "stats",
         "verify",
     ],
-    ["build", "cache", "driver", "loops", "occupancy", "opcodes", "sass", "telemetry", "tools"],
+    ["build", "cache", "driver", "emulator", "loops", "occupancy", "opcodes", "sass", "telemetry", "tools"],
     ["assertion", "builds", "contract", "cublas", "launch"],
     ["timing"],
     ["measure"],
