@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.emulator.values import Array, Integer, Lanes, Mask, Memo, lane_id
+from harness.emulator.algebra import Memo
+from harness.emulator.values import Array, Integer, Lanes, Mask, lane_id
 from harness.errors import EmulatorError
 
 GLOBAL_BASE = 1 << 40
@@ -25,8 +26,8 @@ UNIT: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.float32, 8: np.float64}
 
 @dataclass(frozen=True, kw_only=True)
 class Buffer:
-    """An array that a kernel gets as a pointer. `initialised` False: its content must not be read before it is
-    written, whatever it holds.
+    """An array that a kernel gets as a pointer. `initialised` False: whatever it holds, nothing may be read
+    before it is written.
     """
 
     array: NDArray[Any]
@@ -89,6 +90,8 @@ class Arena:
         """What the kernel stored, into the arrays it came from."""
         for index in self.stored:
             array = buffers[index].array
+            if not array.flags.writeable:
+                raise EmulatorError(f"the kernel stores to {buffers[index].name}, a read-only array")
             array[...] = self._slice(self.allocations[index]).view(array.dtype).reshape(array.shape)
 
     def holding(self, low: int, end: int) -> Allocation | None:
@@ -148,7 +151,8 @@ def _check_room(wanted: int) -> None:
     room = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if wanted > room * 3 // 4:
         raise EmulatorError(
-            f"the kernel's arrays take {wanted:,} bytes and this machine has {room:,}", hint="Take a smaller shape."
+            f"the kernel's arrays take {wanted:,} bytes and this machine has {room:,}",
+            hint="Take a smaller shape.",
         )
 
 
@@ -231,12 +235,13 @@ def _scatter(flat: Array, index: Array, values: Any, where: Lanes) -> None:
 def _halves(values: Any, shape: tuple[int, int], dtype: Any) -> Array:
     wide = np.float64 if dtype == np.float32 else np.uint64
     whole = np.ascontiguousarray(np.broadcast_to(np.asarray(values, wide), shape))
-    return whole.view(dtype).reshape(*shape, 2)
+    pair: Array = whole.view(dtype).reshape(*shape, 2)
+    return pair
 
 
 class Access:
     """Where a group's lanes go in a `Scratch`: `rows` (T,) from word `first` on if all blocks agree, else by
-    lane. Made once per address pattern; only `first` changes as an address moves.
+    lane. Of one address pattern only `first` changes as the address moves: see `moved`.
     """
 
     __slots__ = ("_offsets", "_units", "columns", "first", "rows", "shape")
@@ -248,6 +253,12 @@ class Access:
         self.shape = shape
         self._units: dict[int, Array] = {}
         self.first = 0
+
+    def moved(self, first: int) -> Access:
+        other = Access(self.rows, self._offsets, self.columns, self.shape)
+        other._units = self._units
+        other.first = first
+        return other
 
     def words(self, columns: int) -> Array:
         if 8 not in self._units:
@@ -263,7 +274,10 @@ class Access:
 
 
 def access(memo: Memo, address: Integer, where: Lanes, columns: Array, shape: tuple[int, int]) -> Access:
-    """The access pattern of `address`; lanes outside `where` may be anywhere and are clipped."""
+    """The access pattern of `address`; lanes outside `where` may be anywhere and are clipped.
+
+    `columns`: the owner of each lane, (1, C) for shared memory and (T, C) for local.
+    """
     if isinstance(address, int):
         key: Any = ("access", address & 3, columns.shape)
         offset = address
@@ -273,21 +287,20 @@ def access(memo: Memo, address: Integer, where: Lanes, columns: Array, shape: tu
 
     def make() -> tuple[Access, int]:
         parts = np.zeros((1, 1), np.int64) if isinstance(address, int) else address.parts()
-        low = _lowest(parts, where, shape) & ~3  # whole words, so that byte offsets keep their place
-        offsets = parts - low + (offset & 3)
+        low = _lowest(parts, where, shape)
+        offsets = parts - low + (low + offset & 3)
         rows = None
-        if not isinstance(address, int) and address.block is None and address.full is None:
+        alike = not isinstance(address, int) and address.block is None and address.full is None
+        if alike and columns.shape[0] == 1:
             rows = (offsets >> 2).ravel()
         return Access(rows, offsets, columns, shape), low
 
     found: tuple[Access, int] = memo.get(key, make, 24 * shape[0] * shape[1])
-    at, low = found
-    at.first = (low + (offset & ~3)) >> 2
-    return at
+    pattern, low = found
+    return pattern.moved((low + offset) >> 2)
 
 
 def _lowest(parts: Array, where: Lanes, shape: tuple[int, int]) -> int:
     if isinstance(where, Mask):
         parts = np.broadcast_to(parts, shape)[np.broadcast_to(where.array, shape)]
     return int(parts.min())
-
