@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from harness import compiled
 from harness.builds import Built, Progress
 from harness.cache import Cache
-from harness.emulator import Buffer, emulate
+from harness.emulator import Buffer, Emulation, emulate
 from harness.errors import HarnessError, InspectError, OutOfMemory
 from harness.launch import grid
 from harness.measure import ERROR, EXPECTED, FAILED, OK, UNEXPECTED, Measurement
@@ -74,22 +74,8 @@ def row(
     marks as broken, when something is wrong.
     """
     variant = built.variant
-    arrays = {name: array.copy() for name, array in inputs.items()}
     try:
-        with blamed(type(problem)):
-            shape, arguments = grid(variant, problem), problem.arguments()
-        run = emulate(
-            built.cubin.ptx,
-            variant.kernel.entry,
-            grid=shape,
-            block=variant.block,
-            arguments=[_bound(a, arrays, problem) if isinstance(a, str) else a for a in arguments],
-            shared=variant.shared,
-            schedule=options.schedule,
-            check=options.check,
-            count=options.count,
-            widths=_widths(built, options) if options.as_compiled else None,
-        )
+        run, arrays = launch(built, problem, inputs, options)
     except (HarnessError, MemoryError) as e:
         error = e if isinstance(e, HarnessError) else OutOfMemory("host memory is exhausted")
         return _error(built, problem, error)
@@ -109,6 +95,29 @@ def row(
         before=verdict,
         emulation=run,
     )
+
+
+def launch(
+    built: Built, problem: Problem, inputs: Mapping[str, NDArray[Any]], options: Options
+) -> tuple[Emulation, dict[str, NDArray[Any]]]:
+    """One launch on copies of `inputs`: what it did, and what it left in them. Raises HarnessError."""
+    variant = built.variant
+    arrays = {name: array.copy() for name, array in inputs.items()}
+    with blamed(type(problem)):
+        shape, arguments = grid(variant, problem), problem.arguments()
+    run = emulate(
+        built.cubin.ptx,
+        variant.kernel.entry,
+        grid=shape,
+        block=variant.block,
+        arguments=[_bound(a, arrays, problem) if isinstance(a, str) else a for a in arguments],
+        shared=variant.shared,
+        schedule=options.schedule,
+        check=options.check,
+        count=options.count,
+        widths=_widths(built, options) if options.as_compiled else None,
+    )
+    return run, arrays
 
 
 def _inputs(problem: Problem, seed: int) -> tuple[dict[str, NDArray[Any]], Reference]:
