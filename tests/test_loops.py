@@ -225,7 +225,7 @@ def test_loops_of_shipped_kernels(cache: Cache, name: str, arch: str) -> None:
     assert hot is not None
     assert hot.innermost
     source = kernel.source.splitlines()
-    sums = {n for n, line in enumerate(source, 1) if re.search(r"\bsums?(\[\w+\])? \+=", line)}
+    sums = {n for n, line in enumerate(source, 1) if re.search(r"\bsums?(\[\w+\])* \+=", line)}
     if sums:
         assert sums & {i.line for i in hot.instructions}
         assert hot.count("FFMA") >= 4
