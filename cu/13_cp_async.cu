@@ -58,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     // The quad of B; its further ones lie whole rows below.
     const int bk = self / (BN / 4), bn = self % (BN / 4) * 4, b_step = THREADS / (BN / 4);
     const int b_count = N - (int)(col + bn);
-    const bool quads = in_quads(B, ldb);
+    const bool quads = in_quads(B, ldb) && N % 4 == 0;  // then each quad is there or not, as a whole
     B += (long long)bk * ldb + col + bn;
 
     const auto fetch = [&](int stage, int left) {  // `left` columns of A and rows of B, or more than BK
@@ -68,13 +68,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         for (int i = 0; i < A_ROWS; ++i) a_row[i] += BK;
 
         const float* b = B;
-        for (int i = 0; i < B_QUADS; ++i, b += (long long)b_step * ldb) {
-            const int k = bk + i * b_step, count = k < left ? b_count : 0;
-            if (quads)
-                copy_quad_async(&Bs[stage][k][bn], b, count);
-            else
-                for (int e = 0; e < 4; ++e) copy_async(&Bs[stage][k][bn + e], b + e, e < count);
-        }
+        if (quads)
+            for (int i = 0; i < B_QUADS; ++i, b += (long long)b_step * ldb)
+                copy_quad_async(&Bs[stage][bk + i * b_step][bn], b, bk + i * b_step < left && b_count > 0);
+        else
+            for (int i = 0; i < B_QUADS; ++i, b += (long long)b_step * ldb)
+                for (int e = 0; e < 4; ++e)
+                    copy_async(&Bs[stage][bk + i * b_step][bn + e], b + e,
+                               bk + i * b_step < left && e < b_count);
         B += (long long)BK * ldb;
     };
 

@@ -12,12 +12,11 @@ __device__ inline void copy_async(float* to, const float* from, bool there)
                  :: "r"(shared_address(to)), "l"(from), "r"(there ? 4 : 0));
 }
 
-// Four floats, of which `count` exist; zeros for the others. Past L1: nobody else on this SM will want them.
-__device__ inline void copy_quad_async(float* to, const float* from, int count)
+// Four floats, all or none, at multiples of 16 bytes. Past L1: nobody else on this SM will want them.
+__device__ inline void copy_quad_async(float* to, const float* from, bool there)
 {
-    const int bytes = count >= 4 ? 16 : count > 0 ? 4 * count : 0;
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                 :: "r"(shared_address(to)), "l"(from), "r"(bytes));
+                 :: "r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0));
 }
 
 // Closes a group: the copies since the last one, maybe none.
