@@ -107,7 +107,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         #pragma unroll  // which of two fragments must be known to the compiler
         for (int k = 0; k < BK; ++k) {
             if (k == BK - 1) {
-                now = now + 1 == STAGES ? 0 : now + 1;
+                if (left > BK) now = now + 1 == STAGES ? 0 : now + 1;  // else what is read ahead is not used
                 wait_for_copies<STAGES - 2>();
                 __syncthreads();  // the next tile has landed, and this one has been read
             }

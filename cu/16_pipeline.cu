@@ -11,6 +11,7 @@
 // block = "32 * (BM // WM) * (BN // WN) + 128"
 // tile  = ["BM", "BN"]
 // grid  = "SMS"
+// where = ["CHUNK < BK"]
 // shared = "4 * STAGES * BK * (BM + 4 + BN) + 16 * STAGES"
 // loads = "BM + BN"
 // sass  = ["LDS.128 in loop >= 48", "FFMA share in loop >= 94%", "no LDGSTS in loop", "no BAR in loop", "USETMAXREG", "no LDL", "no STL"]
@@ -22,7 +23,8 @@
 // BK = [32, 16]
 // WM = [64]
 // WN = [64]
-// STAGES = [4, 3]
+// STAGES = [4]
+// CHUNK = [8, 16]
 // GROUP = [8, 16]
 // ///
 
@@ -33,7 +35,6 @@
 #define TN (WN / 8)  // and 32 columns
 #define CONSUMERS (32 * (BM / WM) * (BN / WN))  // threads; the producers follow them
 #define PRODUCERS 128
-#define CHUNK 8  // k unrolled: all 32 would be 67 KB of code, more than the instruction cache likes
 #define PAD 4    // floats: as few as keep a quad aligned
 #define A_ROWS (BM / (PRODUCERS / 8))  // rows of A of which a producer copies every eighth float
 #define B_QUADS (BK * BN / 4 / PRODUCERS)
@@ -68,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     __syncthreads();  // the barriers exist
 
     if (self >= CONSUMERS) {
-        give_registers<56>();  // 40 would do here, but then ptxas does worse for the consumers
+        give_registers<64>();  // fewer would do, but then ptxas does worse for the consumers, too
         // As in 13: the float of A that this thread copies, eight lanes along k, and the quad of B.
         const int lane = self - CONSUMERS;
         const int am = lane / 8, ak = lane % 8, a_step = PRODUCERS / 8;
@@ -132,15 +133,15 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                 if (++stage == STAGES) stage = 0, parity ^= 1;
                 wait(full + stage, parity);
             }
-            #pragma unroll 1
-            for (int k8 = CHUNK; k8 <= BK; k8 += CHUNK) {
+            #pragma unroll 1  // all of BK = 32 would be 67 KB of code, more than the instruction cache likes
+            for (int chunk = CHUNK; chunk <= BK; chunk += CHUNK) {
                 #pragma unroll  // which of two fragments must be known to the compiler
                 for (int k = 1; k <= CHUNK; ++k) {
                     if (k < CHUNK) {
                         read(k % 2, as + k * (BM + PAD), bs + k * BN);
                     } else {
-                        as = k8 < BK ? as + CHUNK * (BM + PAD) : &As[stage][0][tile_m];
-                        bs = k8 < BK ? bs + CHUNK * BN : &Bs[stage][0][tile_n];
+                        as = chunk < BK ? as + CHUNK * (BM + PAD) : &As[stage][0][tile_m];
+                        bs = chunk < BK ? bs + CHUNK * BN : &Bs[stage][0][tile_n];
                         read(0, as, bs);
                     }
                     for (int j = 0; j < TN; ++j)
