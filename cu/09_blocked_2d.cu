@@ -9,7 +9,7 @@
 // entry = "matmul"
 // block = ["BN // TN", "BM // TM"]
 // tile  = ["BM", "BN"]
-// where = ["BM % TM == 0", "BN % TN == 0", "BM * BN // (TM * TN) <= 512"]
+// where = ["BM % TM == 0", "BN % TN == 0", "BM * BN // (TM * TN) % BN == 0"]
 // loads = "BM + BN"
 // sass  = ["FFMA share in loop >= 70%", "LDS.128 in loop", "no LDG.128", "no LDL", "no STL"]
 // claim = "Shared loads a product fall from 0.31 to 1/(4 TN) + 1/TM: 0.16 with 8 x 8 outputs a thread."
@@ -33,7 +33,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     __shared__ float As[BM][BK];
     __shared__ float Bs[BK][BN];
 
-    const int tx = threadIdx.x, ty = threadIdx.y, self = ty * COLS + tx;
+    const unsigned tx = threadIdx.x, ty = threadIdx.y, self = ty * COLS + tx;
     const unsigned row = blockIdx.y * BM;
     const unsigned col = blockIdx.x * BN;
     A += (long long)row * lda;
@@ -43,15 +43,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (int left = K; left > 0; left -= BK) {  // counts down: nothing to overflow near 2^31
         // A tile is no longer as wide as the block: threads go over it in the order of memory.
         // Outside the matrices it holds zeros, so the products below need no bounds.
-        #pragma unroll  // all loads of a thread are on their way before the first is waited for
-        for (int i = self; i < BM * BK; i += THREADS) {
-            const int m = i / BK, k = i % BK;
-            As[m][k] = row + m < M && k < left ? A[(long long)m * lda + k] : 0.f;
+        for (int i = 0; i < BM * BK / THREADS; ++i) {
+            const unsigned m = (self + i * THREADS) / BK, k = self % BK;
+            As[m][k] = row + m < M && (int)k < left ? A[(long long)m * lda + k] : 0.f;
         }
-        #pragma unroll
-        for (int i = self; i < BK * BN; i += THREADS) {
-            const int k = i / BN, n = i % BN;
-            Bs[k][n] = k < left && col + n < N ? B[(long long)k * ldb + n] : 0.f;
+        for (int i = 0; i < BK * BN / THREADS; ++i) {
+            const unsigned k = (self + i * THREADS) / BN, n = self % BN;
+            Bs[k][n] = (int)k < left && col + n < N ? B[(long long)k * ldb + n] : 0.f;
         }
         __syncthreads();  // the tile is complete before anyone reads it
 

@@ -11,7 +11,7 @@
 // tile  = ["BM", "BN"]
 // where = ["BM * BK // 4 % (BM * BN // (TM * TN)) == 0", "BK * BN // 4 % (BM * BN // (TM * TN)) == 0"]
 // loads = "BM + BN"
-// sass  = ["LDG.128", "LDS.128 in loop >= 16", "FFMA share in loop >= 85%", "no LDL", "no STL"]
+// sass  = ["LDG.128", "LDS.128 in loop >= 16", "FFMA share in loop >= 90%", "no LDL", "no STL"]
 // claim = "Shared loads a product fall from 0.16 to 1/16 with 8 x 8 outputs; 92% of the loop is FFMA."
 //
 // [params]

@@ -12,7 +12,7 @@
 // tile  = ["BM", "BN"]
 // where = ["BM * BN // (TM * TN) <= 2 * BM"]
 // loads = "BM + BN"
-// sass  = ["LDG.128", "LDS.128 in loop >= 16", "FFMA share in loop >= 85%", "no LDL", "no STL"]
+// sass  = ["LDG.128", "LDS.128 in loop >= 16", "FFMA share in loop >= 90%", "no LDL", "no STL"]
 // claim = "No bank conflict left: 4 wavefronts instead of 4 x 4 for four writes of A, 2 for any read."
 //
 // [params]

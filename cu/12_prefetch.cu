@@ -10,7 +10,7 @@
 // tile  = ["BM", "BN"]
 // where = ["BM * BN // (TM * TN) <= 2 * BM"]
 // loads = "BM + BN"
-// sass  = ["LDG.128", "LDS.128 in loop >= 16", "FFMA share in loop >= 85%", "no LDL", "no STL"]
+// sass  = ["LDG.128", "LDS.128 in loop >= 16", "FFMA share in loop >= 90%", "no LDL", "no STL"]
 // claim = "A load has the time of BK * TM * TN products a thread to arrive; 1 barrier a tile instead of 2."
 //
 // [params]

@@ -12,7 +12,7 @@
 // tile  = ["BM", "BN"]
 // shared = "4 * STAGES * BK * (BM + 4 + BN)"
 // loads = "BM + BN"
-// sass  = ["LDGSTS", "no LDG.128 in loop", "LDS.128 in loop >= 16", "FFMA share in loop >= 85%", "no LDL", "no STL"]
+// sass  = ["LDGSTS", "no STS", "LDS.128 in loop >= 16", "FFMA share in loop >= 90%", "no LDL", "no STL"]
 // claim = "STAGES - 1 tiles in flight instead of 1, and no STS: 10 copies a thread and tile replace 14 accesses."
 //
 // [params]
