@@ -168,8 +168,8 @@ def prepare(cubin: Cubin, operands: Operands) -> Launch:
 
 
 def grid(variant: Variant, problem: Problem, *, sms: int = 1) -> tuple[int, int, int]:
-    """Blocks (x, y, z) of the launch: tiles that cover the problem's output, innermost extent along x, or what
-    the kernel's `grid` makes of them and of the GPU's `sms`. (A kernel computes the same whatever they are.)
+    """Blocks (x, y, z) of the launch: the tiles that cover the problem's output, innermost extent along x, or
+    what the kernel's `grid` makes of them and of the GPU's `sms`. (Results do not depend on `sms`.)
     """
     tile, extents = variant.tile, problem.extents
     if len(tile) != len(extents):

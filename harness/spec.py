@@ -159,7 +159,7 @@ class Variant:
         return self._each("tile", self.kernel.tile)
 
     def grid(self, tiles: tuple[int, int, int], sms: int) -> tuple[int, int, int]:
-        """Blocks (x, y, z), where `tiles` (x, y, z) cover the output and the GPU has `sms` multiprocessors."""
+        """Blocks (x, y, z), where `tiles` (x, y, z) cover the output, on a GPU of `sms` multiprocessors."""
         if not self.kernel.grid:
             return tiles
         values = {**self.params, **dict(zip(frontmatter.GRID_NAMES, (*tiles, sms), strict=True))}

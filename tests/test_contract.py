@@ -103,6 +103,33 @@ def test_the_kernel_without_barriers_fails_the_expectation_of_one(read: Read, ar
     assert not finding("no BAR in loop", read("03_tiled", arch)).holds
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_120"])
+@pytest.mark.parametrize(
+    ("before", "after", "missing"),
+    [
+        ("03_tiled", "09_blocked_2d", "FFMA share in loop >= 70%"),
+        ("09_blocked_2d", "10_vectorized", "LDG.128"),
+        ("09_blocked_2d", "10_vectorized", "LDS.128 in loop >= 16"),
+        ("09_blocked_2d", "10_vectorized", "FFMA share in loop >= 90%"),
+        ("12_prefetch", "13_cp_async", "LDGSTS"),
+        ("12_prefetch", "13_cp_async", "no STS"),
+        ("13_cp_async", "14_warp_tiles", "LDGSTS in loop"),
+        ("14_warp_tiles", "15_split_k", "UCGABAR_WAIT"),
+        ("14_warp_tiles", "16_pipeline", "no LDGSTS in loop"),
+        ("14_warp_tiles", "16_pipeline", "no BAR in loop"),
+        ("14_warp_tiles", "16_pipeline", "FFMA share in loop >= 94%"),
+        ("14_warp_tiles", "17_skinny_rows", "no LDS in loop"),
+    ],
+)
+def test_a_rung_fails_what_a_later_one_promises(
+    read: Read, before: str, after: str, missing: str, arch: str
+) -> None:
+    """The negative control of each rung's own expectations: the idea's absence is seen."""
+    (kernel,) = catalog.find(after)
+    assert missing in map(str, kernel.expectations(arch))
+    assert not finding(missing, read(before, arch)).holds
+
+
 OUTSIDE = """\
     __shared__ float4 tile[64];
     tile[threadIdx.x % 64] = ((const float4*)A)[threadIdx.x];

@@ -66,7 +66,7 @@ def test_where_that_excludes_everything() -> None:
 
 def test_a_grid_of_its_own() -> None:
     def grid(line: str) -> tuple[int, int, int]:
-        text = GOOD.replace('// shared', f"// grid = {line}\n// shared")
+        text = GOOD.replace("// shared", f"// grid = {line}\n// shared")
         return spec.parse(text, PATH).variant().grid((5, 3, 1), sms=132)
 
     assert spec.parse(GOOD, PATH).variant().grid((5, 3, 1), sms=132) == (5, 3, 1)
