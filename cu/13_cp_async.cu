@@ -16,7 +16,7 @@
 // claim = "STAGES - 1 tiles in flight instead of 1, and no STS: 10 copies a thread and tile replace 14 accesses."
 //
 // [params]
-// BM = [128, 64]
+// BM = [128]
 // BN = [128, 64]
 // BK = [16]
 // TM = [8]

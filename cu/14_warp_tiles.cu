@@ -23,7 +23,7 @@
 // BK = [16]
 // WM = [64, 32]
 // WN = [64]
-// STAGES = [3, 4]
+// STAGES = [4]
 // ///
 
 #include "async.cuh"

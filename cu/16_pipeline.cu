@@ -25,7 +25,7 @@
 // WN = [64]
 // STAGES = [4]
 // CHUNK = [8, 16]
-// GROUP = [8, 16]
+// GROUP = [8]
 // ///
 
 #include "pipeline.cuh"

@@ -22,6 +22,7 @@ from harness.sass import disassemble
 
 ARCHS = ("sm_75", "sm_80", "sm_90a", "sm_100", "sm_120")
 KERNELS = [p.stem for p in catalog.files()]
+BUILDS = [(k, a) for k in KERNELS for a in ARCHS if catalog.find(k)[0].fits(a)]
 HEAD = 'extern "C" __global__ void matmul(const float* A, const float* B, float* C, int n)\n{\n'
 
 Read = Callable[..., Code]
@@ -63,8 +64,7 @@ def finding(text: str, code: Code) -> Finding:
 # The story of the ladder
 
 
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(("name", "arch"), BUILDS)
 def test_shipped_kernels_keep_their_word(cache: Cache, name: str, arch: str) -> None:
     (kernel,) = catalog.find(name)
     expected = kernel.expectations(arch)
