@@ -13,7 +13,7 @@
 // shared = "4 * STAGES * BK * (BM + 4 + BN)"
 // loads = "BM + BN"
 // sass  = ["LDGSTS", "no STS", "LDS.128 in loop >= 16", "FFMA share in loop >= 90%", "no LDL", "no STL"]
-// claim = "STAGES - 1 tiles in flight instead of 1, and no STS: 10 copies a thread and tile replace 14 accesses."
+// claim = "STAGES - 1 tiles in flight, not 1; 10 copies a thread and tile replace 4 loads and 10 stores."
 //
 // [params]
 // BM = [128]

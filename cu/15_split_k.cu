@@ -14,7 +14,8 @@
 // where = ["BN // WN == 2", "STAGES * BK * (BM + 4 + BN) >= BM * BN"]
 // shared = "4 * STAGES * BK * (BM + 4 + BN)"
 // loads = "BM + BN"
-// sass  = ["LDGSTS in loop", "LDS.128 in loop >= 32", "FFMA share in loop >= 70%", "UCGABAR_WAIT", "no LDL", "no STL"]
+// sass  = ["LDGSTS in loop", "LDS.128 in loop >= 32", "FFMA share in loop >= 70%", "UCGABAR_WAIT",
+//          "no LDL", "no STL"]
 // claim = "SPLIT times as many blocks: 128 instead of 64 at n = 512, on 132 SMs."
 //
 // [params]
@@ -40,7 +41,8 @@
 // Until all blocks of the cluster are here; what they wrote before, each may read after.
 __device__ inline void cluster_barrier()
 {
-    asm volatile("barrier.cluster.arrive.release.aligned;\n barrier.cluster.wait.acquire.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
 // Four floats at p of this block's shared memory, but in that of another block of the cluster.

@@ -14,7 +14,8 @@
 // where = ["CHUNK < BK"]
 // shared = "4 * STAGES * BK * (BM + 4 + BN) + 16 * STAGES"
 // loads = "BM + BN"
-// sass  = ["LDS.128 in loop >= 48", "FFMA share in loop >= 94%", "no LDGSTS in loop", "no BAR in loop", "USETMAXREG", "no LDL", "no STL"]
+// sass  = ["LDS.128 in loop >= 48", "FFMA share in loop >= 94%", "no LDGSTS in loop", "no BAR in loop",
+//          "USETMAXREG", "no LDL", "no STL"]
 // claim = "Nothing but products and the reads of their fragments in the loop: 95% of it is FFMA."
 //
 // [params]
@@ -93,7 +94,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                 for (int i = 0; i < A_ROWS; ++i) a_row[i] += BK;
                 if (quads) {
                     for (int i = 0; i < B_QUADS; ++i, b += (long long)b_step * ldb)
-                        copy_quad_async(&Bs[stage][bk + i * b_step][bn], b, bk + i * b_step < left && b_count > 0);
+                        copy_quad_async(&Bs[stage][bk + i * b_step][bn], b,
+                                        bk + i * b_step < left && b_count > 0);
                 } else {
                     #pragma unroll 1
                     for (int i = 0; i < B_QUADS; ++i, b += (long long)b_step * ldb)
@@ -146,7 +148,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                     }
                     for (int j = 0; j < TN; ++j)
                         for (int i = 0; i < TM; ++i) {
-                            const int m = j % 2 ? TM - 1 - i : i;  // turn round at the end: a[m] is still at hand
+                            const int m = j % 2 ? TM - 1 - i : i;  // turn round: a[m] is still at hand
                             sum[m][j] += a[(k - 1) % 2][m] * b[(k - 1) % 2][j];
                         }
                 }

@@ -24,4 +24,7 @@ __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" :
 
 // Until this thread's copies have landed, but for those of its PENDING youngest groups.
 template <int PENDING>
-__device__ inline void wait_for_copies() { asm volatile("cp.async.wait_group %0;" :: "n"(PENDING) : "memory"); }
+__device__ inline void wait_for_copies()
+{
+    asm volatile("cp.async.wait_group %0;" :: "n"(PENDING) : "memory");
+}

@@ -8,7 +8,8 @@ typedef unsigned long long Barrier;  // an mbarrier: a phase ends when `arrivals
 
 __device__ inline void make_barrier(Barrier* b, int arrivals)
 {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(shared_address(b)), "r"(arrivals) : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
+                 :: "r"(shared_address(b)), "r"(arrivals) : "memory");
 }
 
 __device__ inline void arrive(Barrier* b)
@@ -28,7 +29,9 @@ __device__ inline void wait(Barrier* b, int parity)
 {
     unsigned ended;
     do {
-        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+        asm volatile("{ .reg .pred p;"
+                     "  mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;"
+                     "  selp.u32 %0, 1, 0, p; }"
                      : "=r"(ended) : "r"(shared_address(b)), "r"(parity) : "memory");
     } while (!ended);
 }
