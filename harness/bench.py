@@ -55,7 +55,7 @@ class Bench(Closing):
         for one in kernels:
             try:
                 with blamed(type(problem)):
-                    launch.grid(one.variant, problem)
+                    launch.grid(one.variant, problem, sms=self.context.device.sms)
                 fitting.append(one)
             except UsageError as e:
                 refused.append(_error(one.variant.label, one, problem, e))

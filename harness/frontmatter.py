@@ -35,6 +35,7 @@ _TAKEN = frozenset(keyword.kwlist) | frozenset(
         threadIdx blockIdx blockDim gridDim warpSize x y z""",
     )
 )
+GRID_NAMES = ("TILES_X", "TILES_Y", "TILES_Z", "SMS")  # what `grid` may use beside the parameters
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 
 
@@ -181,6 +182,8 @@ class _Reader:
                 self.fail(name, f"{name!r} stands under [params]", "move it above: [params] comes last")
             if not _IDENTIFIER.match(name) or name in _TAKEN or name.startswith("__"):
                 self.fail(name, f"parameter {name!r} cannot be a macro's name", "such as TILE or BM")
+            if name in GRID_NAMES:
+                self.fail(name, f"parameter {name}: this name means something else in grid")
             if name == self.table.get("entry"):
                 self.fail(name, f"parameter {name} is the kernel's own name: it becomes a macro")
             values = listed if isinstance(listed, list) else [listed]
@@ -197,11 +200,12 @@ class _Reader:
     def check_names(self, fields: Mapping[str, Any]) -> None:
         """Every name an expression uses must be a parameter."""
         params = fields["params"]
-        for key in ("block", "tile", "where", "shared", "loads"):
+        for key in ("block", "tile", "grid", "where", "shared", "loads"):
             value = fields.get(key, ())
+            known = {**params, **dict.fromkeys(GRID_NAMES)} if key == "grid" else params
             for expr in (value,) if isinstance(value, Expr) else value:
-                for name in sorted(expr.names - set(params)):
-                    hint = nearest(name, params)
+                for name in sorted(expr.names - set(known)):
+                    hint = nearest(name, known)
                     self.fail(key, f"{key} uses {name}, which is not under [params]", hint)
 
 
@@ -212,6 +216,7 @@ KEYS: dict[str, Callable[[_Reader, str], Any]] = {
     "min_arch": _Reader.arch,
     "block": _Reader.exprs,
     "tile": _Reader.exprs,
+    "grid": _Reader.exprs,
     "shared": _Reader.expr,
     "loads": _Reader.expr,
     "where": _Reader.exprs,
@@ -221,7 +226,7 @@ KEYS: dict[str, Callable[[_Reader, str], Any]] = {
     "params": _Reader.params,
 }
 _REQUIRED = ("entry", "block", "tile")
-_DIMENSIONS = {"block": 3, "tile": 3}
+_DIMENSIONS = {"block": 3, "tile": 3, "grid": 3}
 
 
 def nearest(name: str, known: Mapping[str, Any], otherwise: str = "parameters:") -> str:

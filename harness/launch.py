@@ -149,7 +149,7 @@ def prepare(cubin: Cubin, operands: Operands) -> Launch:
     Raises UsageError where the problem is too large for a grid, DriverError where the GPU refuses the code.
     """
     variant, problem = cubin.variant, operands.problem
-    shape = grid(variant, problem)
+    shape = grid(variant, problem, sms=operands.context.device.sms)
     module = Module(operands.context, cubin.code)
     with ExitStack() as undo:
         undo.callback(module.close)
@@ -167,15 +167,18 @@ def prepare(cubin: Cubin, operands: Operands) -> Launch:
     return Launch(variant.label, operands, calls, function=function, owned=module)
 
 
-def grid(variant: Variant, problem: Problem) -> tuple[int, int, int]:
-    """Blocks (x, y, z) that cover the problem's output with the variant's tile, innermost extent along x."""
+def grid(variant: Variant, problem: Problem, *, sms: int = 1) -> tuple[int, int, int]:
+    """Blocks (x, y, z) of the launch: the tiles that cover the problem's output, innermost extent along x, or
+    what the kernel's `grid` makes of them and of the GPU's `sms`. (Results do not depend on `sms`.)
+    """
     tile, extents = variant.tile, problem.extents
     if len(tile) != len(extents):
         raise SpecError(
             f"tile has {len(tile)} extents, the output of this problem {len(extents)}",
             where=str(variant.kernel.path),
         )
-    x, y, z = (*(math.ceil(e / t) for e, t in zip(reversed(extents), reversed(tile), strict=True)), 1, 1)[:3]
+    tiles = (*(math.ceil(e / t) for e, t in zip(reversed(extents), reversed(tile), strict=True)), 1, 1)[:3]
+    x, y, z = variant.grid(tiles, sms)  # type: ignore[arg-type]
     if x > 2**31 - 1 or y > 65535 or z > 65535:
         raise UsageError(
             f"{variant.label} would need a grid of {x} x {y} x {z} blocks for {problem.label}; "

@@ -1,6 +1,7 @@
 """Base opcodes of Turing to Blackwell, to tell a spelling mistake from an instruction that is absent.
 
-From the instruction-set tables of NVIDIA's "CUDA Binary Utilities" manual. Only used for warnings: an opcode
+From the instruction-set tables of NVIDIA's "CUDA Binary Utilities" manual, and ARRIVES, which those lack and
+which ``cp.async.mbarrier.arrive`` becomes. Only used for warnings: an opcode
 that is missing here costs one, nothing else.
 """
 
@@ -12,7 +13,7 @@ OPCODES = frozenset(
     re.findall(
         r"\w+",
         """
-    ACQBLK ACQBULK ACQSHMINIT AL2P ALD AST ATOM ATOMG ATOMS B2R BAR BGMMA BMMA BMOV BMSK BPT BRA BREAK
+    ACQBLK ACQBULK ACQSHMINIT AL2P ALD ARRIVES AST ATOM ATOMG ATOMS B2R BAR BGMMA BMMA BMOV BMSK BPT BRA BREAK
     BREV BRX BRXU BSSY BSYNC CALL CCTL CCTLL CCTLT CGAERRBAR CREDUX CS2R CS2UR DADD DEPBAR DFMA DMMA
     DMUL DSETP ELECT ENDCOLLECTIVE ERRBAR EXIT F2F F2FP F2I F2IP FADD FADD2 FADD32I FCHK FENCE FFMA
     FFMA2 FFMA32I FHADD FHFMA FLO FMNMX FMNMX3 FMUL FMUL2 FMUL32I FRND FSEL FSET FSETP FSWZADD

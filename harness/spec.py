@@ -25,7 +25,9 @@ class Kernel:
     """One kernel file, read and checked.
 
     `block` and `tile` are expressions over `params`: threads (x, y, z), and the extents of the output
-    that one block covers, outermost first. `loads` is the number of floats a block loads from global
+    that one block covers, outermost first. `grid` holds expressions that may also use the tiles that cover
+    the output (TILES_X, TILES_Y, TILES_Z) and the GPU's multiprocessors (SMS); a block a tile where it is
+    empty. `loads` is the number of floats a block loads from global
     memory for one step of k, the source of the arithmetic-intensity column. `params` maps a name to
     its tuning space, the default first. `broken` says why a kernel that is wrong on purpose is wrong.
     """
@@ -37,6 +39,7 @@ class Kernel:
     entry: str
     block: tuple[Expr, ...]
     tile: tuple[Expr, ...]
+    grid: tuple[Expr, ...] = ()
     problem: str = "gemm"
     min_arch: str = "sm_75"
     shared: Expr
@@ -150,6 +153,15 @@ class Variant:
         """Extents of the output that one block covers, outermost first."""
         return self._each("tile", self.kernel.tile)
 
+    def grid(self, tiles: tuple[int, int, int], sms: int) -> tuple[int, int, int]:
+        """Blocks (x, y, z), where `tiles` (x, y, z) cover the output, on a GPU of `sms` multiprocessors."""
+        if not self.kernel.grid:
+            return tiles
+        values = {**self.params, **dict(zip(frontmatter.GRID_NAMES, (*tiles, sms), strict=True))}
+        shape = tuple(self._value("grid", e, least=1, values=values) for e in self.kernel.grid)
+        x, y, z = (*shape, 1, 1)[:3]
+        return x, y, z
+
     @property
     def shared(self) -> int:
         """Bytes of dynamic shared memory a block."""
@@ -163,9 +175,9 @@ class Variant:
     def _each(self, key: str, exprs: tuple[Expr, ...]) -> tuple[int, ...]:
         return tuple(self._value(key, e, least=1) for e in exprs)
 
-    def _value(self, key: str, expr: Expr, *, least: int) -> int:
+    def _value(self, key: str, expr: Expr, *, least: int, values: Params | None = None) -> int:
         try:
-            value = expr(self.params)
+            value = expr(self.params if values is None else values)
         except ExprError as e:
             self._refuse(f"{key}: {e}")
         if value < least:

@@ -11,7 +11,7 @@ import fake_gemm
 import numpy as np
 import pytest
 
-from harness import builds, catalog, launch, measure
+from harness import builds, catalog, launch, measure, spec
 from harness.bench import Bench
 from harness.builds import Built
 from harness.cache import Cache
@@ -117,6 +117,15 @@ def test_rows_come_by_size_then_kernel(context: Context, cache: Cache) -> None:
 def test_grid_covers_ragged_output(context: Context, cache: Cache, fake: Any) -> None:
     one(context, cache, "naive", M=33, N=65, K=3)
     assert fake.launches[-1].grid == (3, 2, 1) and fake.launches[-1].block == (32, 32, 1)
+
+
+def test_a_grid_beyond_the_tiles(context: Context, cache: Cache, fake: Any, kernel_file: Any) -> None:
+    """What the front matter's `grid` makes of the tiles and of the GPU's multiprocessors."""
+    variant = spec.load(kernel_file(extra='grid = ["TILES_X * TILES_Y", 1, "SMS"]')).variant()
+    kernels, _ = builds.build_all([variant], ["sm_90a"], cache, lambda _: None)
+    (row,) = rows(context, kernels, {"M": 33, "N": 65, "K": 3}, rule=None)
+    tiles = launch.grid(variant, row.problem)[0]
+    assert tiles > 1 and fake.launches[-1].grid == (tiles, 1, 132)
 
 
 def test_a_kernel_that_cannot_launch_leaves_the_others(context: Context, cache: Cache, fake: Any) -> None:

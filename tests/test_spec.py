@@ -64,6 +64,19 @@ def test_where_that_excludes_everything() -> None:
         list(kernel.variants({"BM": [4096]}))
 
 
+def test_a_grid_of_its_own() -> None:
+    def grid(line: str) -> tuple[int, int, int]:
+        text = GOOD.replace("// shared", f"// grid = {line}\n// shared")
+        return spec.parse(text, PATH).variant().grid((5, 3, 1), sms=132)
+
+    assert spec.parse(GOOD, PATH).variant().grid((5, 3, 1), sms=132) == (5, 3, 1)
+    assert grid('["TILES_X", "TILES_Y", "TM"]') == (5, 3, 8)
+    assert grid('"2 * SMS"') == (264, 1, 1)
+    assert grid('"TILES_X * TILES_Y * TILES_Z"') == (15, 1, 1)
+    with pytest.raises(SpecError, match="grid = 'TILES_Y - 3' is 0; 1 is the least"):
+        grid('["TILES_Y - 3"]')
+
+
 def test_unknown_parameter_names_the_nearest() -> None:
     with pytest.raises(UsageError, match="did you mean TM"):
         list(spec.parse(GOOD, PATH).variants({"TMM": [8]}))
@@ -95,6 +108,10 @@ def test_block_too_large() -> None:
         ('["BM", "BN"]', '["BM", "BK"]', "a/k.cu:7: tile uses BK.*\n.*parameters: BM, BN"),
         ('["BM", "BN"]', '["BM", "BN", 1, 2]', "takes 1 to 3 expressions, not 4"),
         ('["BM", "BN"]', "[]", "takes 1 to 3"),
+        ("// shared", '// grid = "SM"\n// shared', "a/k.cu:8: grid uses SM, .*\n.*did you mean"),
+        ("// shared", "// grid = [1, 1, 1, 1]\n// shared", "grid takes 1 to 3"),
+        ('"4 * BM"', '"4 * SMS"', "a/k.cu:8: shared uses SMS, which is not under"),
+        ("TN = 8", "SMS = 8", "a/k.cu:16: parameter SMS: this name means something else"),
         ('["BM", "BN"]', "[true]", "must hold integer expressions"),
         ('["BM", "BN"]', '["BM / 2"]', "a/k.cu:7: tile: .*use //"),
         ('"BM >= TM"', '"open(1)"', "a/k.cu:10: where: 'open.1.'"),

@@ -1,0 +1,113 @@
+// The next tile on its way while this one is computed
+//
+// So far all warps of a block wait for global memory together, tile after tile, and only another block
+// can fill that time. Fetch the next tile into registers before the products of this one and put it
+// into a second buffer after them: the load has all that time to arrive, and one barrier a tile is left.
+//
+// /// kernel
+// entry = "matmul"
+// block = "BM * BN // (TM * TN)"
+// tile  = ["BM", "BN"]
+// where = ["BM * BN // (TM * TN) <= 2 * BM"]
+// loads = "BM + BN"
+// sass  = ["LDG.128", "LDS.128 in loop >= 16", "FFMA share in loop >= 90%", "no LDL", "no STL"]
+// claim = "A load has the time of BK * TM * TN products a thread to arrive; 1 barrier a tile instead of 2."
+//
+// [params]
+// BM = [128, 64]
+// BN = [64, 128]
+// BK = [16]
+// TM = [8]
+// TN = [8]
+// ///
+
+#include "quads.cuh"
+
+#define ROWS (BM / TM)  // threads along a column of the tile: a thread's row quads lie 4 * ROWS apart
+#define COLS (BN / TN)  // and along a row: its column quads lie 4 * COLS apart
+#define THREADS (ROWS * COLS)
+#define PAD 4  // floats: as few as keep a quad aligned
+#define A_QUADS (BM * BK / 4 / THREADS)  // quads of the tiles that a thread fetches
+#define B_QUADS (BK * BN / 4 / THREADS)
+#define A_DOWN(i) (i * (THREADS / 2) % BM)  // the i-th quad of A lies so many rows below the first one
+#define A_RIGHT(i) (i * (THREADS / 2) / BM * 8)  // and so many columns to the right
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+                       matmul(const float* A, const float* B, float* C, int M, int N, int K,
+                              int lda, int ldb, int ldc, float alpha, float beta)
+{
+    __shared__ __align__(16) float As[2][BK][BM + PAD];  // transposed: a thread's rows lie side by side
+    __shared__ __align__(16) float Bs[2][BK][BN];
+
+    const int self = threadIdx.x, warp = self / 32, lane = self % 32;
+    const int tx = warp % (COLS / 8) * 8 + lane / 8 * 2 + lane % 2;
+    const int ty = warp / (COLS / 8) * 4 + lane / 2 % 4;
+    const unsigned row = blockIdx.y * BM;
+    const unsigned col = blockIdx.x * BN;
+
+    // The quad of A that this thread fetches, and of B; its further ones lie whole rows below. For A,
+    // two lanes share a row, 32 bytes of it or one sector: past the last row, the next 8 columns follow.
+    const int am = self / 2, ak = self % 2 * 4;
+    const int bk = self / (BN / 4), bn = self % (BN / 4) * 4, b_step = THREADS / (BN / 4);
+    const bool quads = row + BM <= M && col + BN <= N && in_quads(A, lda) && in_quads(B, ldb);
+    A += (long long)(row + am) * lda + ak;
+    B += (long long)bk * ldb + col + bn;
+
+    float4 a4[A_QUADS], b4[B_QUADS];  // on their way from global to shared memory
+    const auto fetch = [&](int left) {
+        const float *a = A, *b = B;
+        if (quads && left >= BK) {
+            for (int i = 0; i < A_QUADS; ++i)
+                a4[i] = *(const float4*)&a[(long long)A_DOWN(i) * lda + A_RIGHT(i)];
+            for (int i = 0; i < B_QUADS; ++i, b += (long long)b_step * ldb) b4[i] = *(const float4*)b;
+        } else {  // ragged edge, or rows that float4 cannot read: zeros stand for what is outside
+            for (int i = 0; i < A_QUADS; ++i)
+                a4[i] = load_some(&a[(long long)A_DOWN(i) * lda + A_RIGHT(i)],
+                                  row + am + A_DOWN(i) < M ? left - ak - A_RIGHT(i) : 0);
+            for (int i = 0; i < B_QUADS; ++i, b += (long long)b_step * ldb)
+                b4[i] = load_some(b, bk + i * b_step < left ? N - (int)(col + bn) : 0);
+        }
+        A += BK;
+        B += (long long)BK * ldb;
+    };
+    const auto stash = [&](int next) {
+        for (int i = 0; i < A_QUADS; ++i) {
+            float* s = &As[next][ak + A_RIGHT(i)][am + A_DOWN(i)];
+            s[0] = a4[i].x;
+            s[BM + PAD] = a4[i].y;
+            s[2 * (BM + PAD)] = a4[i].z;
+            s[3 * (BM + PAD)] = a4[i].w;
+        }
+        for (int i = 0; i < B_QUADS; ++i) *(float4*)&Bs[next][bk + i * b_step][bn] = b4[i];
+    };
+
+    float sum[TM][TN] = {};
+    fetch(K);
+    stash(0);
+    __syncthreads();  // the first tile is complete
+    for (int left = K, now = 0; left > 0; left -= BK, now ^= 1) {
+        if (left > BK) fetch(left - BK);
+
+        #pragma unroll 8
+        for (int k = 0; k < BK; ++k) {
+            float a[TM], b[TN];
+            for (int i = 0; i < TM; i += 4) *(float4*)&a[i] = *(const float4*)&As[now][k][4 * ty + i * ROWS];
+            for (int j = 0; j < TN; j += 4) *(float4*)&b[j] = *(const float4*)&Bs[now][k][4 * tx + j * COLS];
+            for (int i = 0; i < TM; ++i)
+                for (int j = 0; j < TN; ++j) sum[i][j] += a[i] * b[j];
+        }
+        if (left > BK) stash(now ^ 1);  // nobody reads that buffer: all were done before the last barrier
+        __syncthreads();  // the next tile is complete, and this one has been read
+    }
+
+    #pragma unroll  // registers have no index: every sum[i][j] must be known to the compiler
+    for (int i = 0; i < TM; ++i) {
+        const unsigned r = row + 4 * ty + i / 4 * 4 * ROWS + i % 4;
+        if (r >= M) continue;
+        #pragma unroll
+        for (int j = 0; j < TN; j += 4) {
+            const unsigned s = col + 4 * tx + j * COLS;
+            store_quad(C + (long long)r * ldc + s, &sum[i][j], N - (int)s, in_quads(C, ldc), alpha, beta);
+        }
+    }
+}

@@ -1,0 +1,172 @@
+// A warpgroup that fetches, two that compute, and blocks that stay
+//
+// On Hopper one FFMA a cycle fills a scheduler, so every other instruction costs one. Here four warps
+// do all the fetching and hand full buffers to the eight that compute, through barriers in shared memory
+// that hold up nobody else. Fetching needs few registers, so the others get theirs. And a block stays on
+// its SM for tile after tile: while its results are stored, the next tile is on its way already.
+//
+// /// kernel
+// entry = "matmul"
+// min_arch = "sm_90a"
+// block = "32 * (BM // WM) * (BN // WN) + 128"
+// tile  = ["BM", "BN"]
+// grid  = "SMS"
+// where = ["CHUNK < BK"]
+// shared = "4 * STAGES * BK * (BM + 4 + BN) + 16 * STAGES"
+// loads = "BM + BN"
+// sass  = ["LDS.128 in loop >= 48", "FFMA share in loop >= 94%", "no LDGSTS in loop", "no BAR in loop",
+//          "USETMAXREG", "no LDL", "no STL"]
+// claim = "Nothing but products and the reads of their fragments in the loop: 95% of it is FFMA."
+//
+// [params]
+// BM = [128]
+// BN = [256]
+// BK = [32, 16]
+// WM = [64]
+// WN = [64]
+// STAGES = [4]
+// CHUNK = [8, 16]
+// GROUP = [8]
+// ///
+
+#include "pipeline.cuh"
+#include "quads.cuh"
+
+#define TM (WM / 4)  // a thread's outputs: the lanes of a warp are 4 x 8, its quads lie 16 rows apart
+#define TN (WN / 8)  // and 32 columns
+#define CONSUMERS (32 * (BM / WM) * (BN / WN))  // threads; the producers follow them
+#define PRODUCERS 128
+#define PAD 4    // floats: as few as keep a quad aligned
+#define A_ROWS (BM / (PRODUCERS / 8))  // rows of A of which a producer copies every eighth float
+#define B_QUADS (BK * BN / 4 / PRODUCERS)
+
+extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
+                       matmul(const float* A, const float* B, float* C, int M, int N, int K,
+                              int lda, int ldb, int ldc, float alpha, float beta)
+{
+    extern __shared__ __align__(16) float memory[];
+    auto As = (float(*)[BK][BM + PAD])memory;
+    auto Bs = (float(*)[BK][BN])(As + STAGES);
+    auto full = (Barrier*)(Bs + STAGES), empty = full + STAGES;
+
+    // Tiles are walked in bands of GROUP rows, so that those of one moment share rows of A and columns of
+    // B in the L2 cache.
+    const unsigned tiles_m = (M + BM - 1u) / BM, tiles_n = (N + BN - 1u) / BN, tiles = tiles_m * tiles_n;
+    const auto row_of = [&](unsigned tile) {
+        const unsigned band = tile / (GROUP * tiles_n) * GROUP;
+        return (band + tile % (GROUP * tiles_n) % min(GROUP, tiles_m - band)) * BM;
+    };
+    const auto col_of = [&](unsigned tile) {
+        const unsigned band = tile / (GROUP * tiles_n) * GROUP;
+        return tile % (GROUP * tiles_n) / min(GROUP, tiles_m - band) * BN;
+    };
+    if (blockIdx.x >= tiles) return;  // more SMs than tiles
+
+    const int self = threadIdx.x;
+    if (self < STAGES) {
+        make_barrier(full + self, PRODUCERS);
+        make_barrier(empty + self, CONSUMERS / 32);  // a warp arrives as one
+    }
+    __syncthreads();  // the barriers exist
+
+    if (self >= CONSUMERS) {
+        give_registers<64>();  // fewer would do, but then ptxas does worse for the consumers, too
+        // As in 13: the float of A that this thread copies, eight lanes along k, and the quad of B.
+        const int lane = self - CONSUMERS;
+        const int am = lane / 8, ak = lane % 8, a_step = PRODUCERS / 8;
+        const int bk = lane / (BN / 4), bn = lane % (BN / 4) * 4, b_step = PRODUCERS / (BN / 4);
+        const bool quads = in_quads(B, ldb) && N % 4 == 0;  // then each quad is there or not, as a whole
+
+        int stage = 0, parity = 1;
+        for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+            const unsigned row = row_of(tile), col = col_of(tile);
+            const int b_count = N - (int)(col + bn);
+            const float *a_row[A_ROWS], *b = B + (long long)bk * ldb + col + bn;
+            for (int i = 0; i < A_ROWS; ++i)  // rows past the last one repeat it: nobody stores them
+                a_row[i] = A + (long long)min(row + am + i * a_step, M - 1u) * lda + ak;
+
+            #pragma unroll 1
+            for (int left = K; left > 0; left -= BK) {
+                wait(empty + stage, parity);  // the consumers have read what was there
+                for (int k = 0; k < BK; k += 8)
+                    for (int i = 0; i < A_ROWS; ++i)
+                        copy_async(&As[stage][ak + k][am + i * a_step], a_row[i] + k, ak + k < left);
+                for (int i = 0; i < A_ROWS; ++i) a_row[i] += BK;
+                if (quads) {
+                    for (int i = 0; i < B_QUADS; ++i, b += (long long)b_step * ldb)
+                        copy_quad_async(&Bs[stage][bk + i * b_step][bn], b,
+                                        bk + i * b_step < left && b_count > 0);
+                } else {
+                    #pragma unroll 1
+                    for (int i = 0; i < B_QUADS; ++i, b += (long long)b_step * ldb)
+                        for (int e = 0; e < 4; ++e)
+                            copy_async(&Bs[stage][bk + i * b_step][bn + e], b + e,
+                                       bk + i * b_step < left && e < b_count);
+                }
+                arrive_with_copies(full + stage);
+                if (++stage == STAGES) stage = 0, parity ^= 1;
+            }
+        }
+        return;
+    }
+
+    take_registers<216>();
+    const int warp = self / 32, lane = self % 32;
+    const int tile_m = warp / (BN / WN) * WM + lane / 2 % 4 * 4;  // this thread's first row quad
+    const int tile_n = warp % (BN / WN) * WN + (lane / 8 * 2 + lane % 2) * 4;  // and column quad
+
+    float a[2][TM], b[2][TN];  // fragments of one k, and of the next
+    const auto read = [&](int which, const float* as, const float* bs) {
+        for (int i = 0; i < TM; i += 4) *(float4*)&a[which][i] = *(const float4*)&as[i * 4];
+        for (int j = 0; j < TN; j += 4) *(float4*)&b[which][j] = *(const float4*)&bs[j * 8];
+    };
+
+    int stage = 0, parity = 0;
+    const float *as = &As[0][0][tile_m], *bs = &Bs[0][0][tile_n];
+    wait(full, 0);
+    read(0, as, bs);
+    for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        float sum[TM][TN] = {};
+        for (int left = K; left > 0; left -= BK) {
+            // The next stage, so that the loop need not wait where it reads ahead; the last one of all
+            // stays, and what is read ahead then is not used.
+            const int done = stage;
+            if (left > BK || tile + gridDim.x < tiles) {
+                if (++stage == STAGES) stage = 0, parity ^= 1;
+                wait(full + stage, parity);
+            }
+            #pragma unroll 1  // all of BK = 32 would be 67 KB of code, more than the instruction cache likes
+            for (int chunk = CHUNK; chunk <= BK; chunk += CHUNK) {
+                #pragma unroll  // which of two fragments must be known to the compiler
+                for (int k = 1; k <= CHUNK; ++k) {
+                    if (k < CHUNK) {
+                        read(k % 2, as + k * (BM + PAD), bs + k * BN);
+                    } else {
+                        as = chunk < BK ? as + CHUNK * (BM + PAD) : &As[stage][0][tile_m];
+                        bs = chunk < BK ? bs + CHUNK * BN : &Bs[stage][0][tile_n];
+                        read(0, as, bs);
+                    }
+                    for (int j = 0; j < TN; ++j)
+                        for (int i = 0; i < TM; ++i) {
+                            const int m = j % 2 ? TM - 1 - i : i;  // turn round: a[m] is still at hand
+                            sum[m][j] += a[(k - 1) % 2][m] * b[(k - 1) % 2][j];
+                        }
+                }
+            }
+            __syncwarp();
+            if (lane == 0) arrive(empty + done);  // may be filled anew
+        }
+
+        const unsigned row = row_of(tile) + tile_m, col = col_of(tile) + tile_n;
+        #pragma unroll  // registers have no index: every sum[i][j] must be known to the compiler
+        for (int i = 0; i < TM; ++i) {
+            const unsigned r = row + i / 4 * 16 + i % 4;
+            if (r >= M) continue;
+            #pragma unroll
+            for (int j = 0; j < TN; j += 4) {
+                const unsigned s = col + j * 8;
+                store_quad(C + (long long)r * ldc + s, &sum[i][j], N - (int)s, in_quads(C, ldc), alpha, beta);
+            }
+        }
+    }
+}

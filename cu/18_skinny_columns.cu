@@ -1,0 +1,99 @@
+// A few columns: read A once, as fast as memory gives it
+//
+// With N of 1 to 16 it is A that has to be read once, and its rows run along k. So a warp reads a row
+// from end to end, 128 floats a load, and its lanes split k: each keeps a sum of its own for every output
+// of the warp's rows, and they meet at the end, in a fixed order. B is small; the block keeps the rows
+// of it that belong to those 128 floats in shared memory, transposed, for all its warps.
+//
+// /// kernel
+// entry = "matmul"
+// block = 256
+// tile  = ["ROWS", "COLS"]
+// loads = "ROWS + COLS"
+// sass  = ["LDG.128 >= 4", "LDS.128", "no LDL", "no STL"]
+// claim = "A crosses the memory bus once, 512 bytes a warp and load: N = 1 takes 4 M K bytes of bandwidth."
+//
+// [params]
+// ROWS = [32]
+// COLS = [4, 2, 8, 16]
+// ///
+
+#include "quads.cuh"
+
+#define THREADS 256
+#define WARPS (THREADS / 32)
+#define EACH (ROWS / WARPS)  // rows of a warp
+#define STEP 128  // of k: a quad for each lane
+#define PAD 4     // floats: as few as keep a quad aligned
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+                       matmul(const float* A, const float* B, float* C, int M, int N, int K,
+                              int lda, int ldb, int ldc, float alpha, float beta)
+{
+    __shared__ __align__(16) float Bs[COLS][STEP + PAD];
+    __shared__ float totals[ROWS][COLS];
+
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const unsigned row = blockIdx.y * ROWS;
+    const unsigned col = blockIdx.x * COLS;
+    const bool quads = in_quads(A, lda);
+
+    // Rows past the last one repeat it: nobody stores them.
+    const float* a_row[EACH];
+    for (int i = 0; i < EACH; ++i)
+        a_row[i] = A + (long long)min(row + warp * EACH + i, M - 1u) * lda + 4 * lane;
+    B += col;
+
+    float sum[EACH][COLS] = {};
+    for (int left = K; left > 0; left -= STEP) {  // counts down: nothing to overflow near 2^31
+        float4 a[EACH];
+        if (quads && left >= STEP) {  // all loads first: none waits for another
+            for (int i = 0; i < EACH; ++i) a[i] = *(const float4*)a_row[i];
+        } else {  // the end of the rows, or rows that float4 cannot read: zeros stand for what is outside
+            for (int i = 0; i < EACH; ++i) a[i] = load_some(a_row[i], left - 4 * lane);
+        }
+        for (int i = 0; i < EACH; ++i) a_row[i] += STEP;
+
+        for (int i = 0; i < STEP * COLS / THREADS; ++i) {
+            const int k = (threadIdx.x + i * THREADS) / COLS, n = threadIdx.x % COLS;
+            Bs[n][k] = k < left && col + n < N ? B[(long long)k * ldb + n] : 0.f;
+        }
+        B += (long long)STEP * ldb;
+        __syncthreads();  // the rows of B are complete before anyone reads them
+
+        #pragma unroll
+        for (int n = 0; n < COLS; ++n) {
+            const float4 b = *(const float4*)&Bs[n][4 * lane];
+            #pragma unroll
+            for (int i = 0; i < EACH; ++i) {
+                sum[i][n] += a[i].x * b.x;
+                sum[i][n] += a[i].y * b.y;
+                sum[i][n] += a[i].z * b.z;
+                sum[i][n] += a[i].w * b.w;
+            }
+        }
+        __syncthreads();  // everyone has read them before they are overwritten
+    }
+
+    // All lanes of a warp, in the same order each time: the same bits.
+    #pragma unroll
+    for (int i = 0; i < EACH; ++i)
+        #pragma unroll
+        for (int n = 0; n < COLS; ++n) {
+            #pragma unroll
+            for (int distance = 16; distance > 0; distance /= 2)
+                sum[i][n] += __shfl_xor_sync(~0u, sum[i][n], distance);
+            if (lane == 0) totals[warp * EACH + i][n] = sum[i][n];
+        }
+    __syncthreads();  // all totals are there
+
+    #pragma unroll 1
+    for (int i = threadIdx.x; i < ROWS * COLS; i += THREADS) {
+        const unsigned r = row + i / COLS, s = col + i % COLS;
+        if (r >= M || s >= N) continue;
+        const float total = totals[i / COLS][i % COLS];
+        // BLAS: with beta == 0, C is output only and may hold NaN; 0 * NaN would let it through.
+        float* c = C + (long long)r * ldc + s;
+        *c = beta == 0.f ? alpha * total : alpha * total + beta * *c;
+    }
+}

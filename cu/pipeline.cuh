@@ -1,0 +1,43 @@
+// Barriers in shared memory between warps that fetch and warps that compute, and the registers that the
+// former give to the latter. Hopper and later; setmaxnreg needs sm_90a.
+#pragma once
+
+#include "async.cuh"
+
+typedef unsigned long long Barrier;  // an mbarrier: a phase ends when `arrivals` have arrived
+
+__device__ inline void make_barrier(Barrier* b, int arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
+                 :: "r"(shared_address(b)), "r"(arrivals) : "memory");
+}
+
+__device__ inline void arrive(Barrier* b)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(shared_address(b)) : "memory");
+}
+
+// Arrives when the copies that this thread has issued so far have landed. It does not wait for that.
+__device__ inline void arrive_with_copies(Barrier* b)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" :: "r"(shared_address(b)) : "memory");
+}
+
+// Until the phase of this parity has ended: 0 for the first one. One that has not begun yet counts as
+// parity 1 ended, so that a first wait for an empty buffer, with parity 1, does not wait.
+__device__ inline void wait(Barrier* b, int parity)
+{
+    unsigned ended;
+    do {
+        asm volatile("{ .reg .pred p;"
+                     "  mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;"
+                     "  selp.u32 %0, 1, 0, p; }"
+                     : "=r"(ended) : "r"(shared_address(b)), "r"(parity) : "memory");
+    } while (!ended);
+}
+
+// A warpgroup (128 threads) takes or gives back registers: N a thread from here on.
+template <int N>
+__device__ inline void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(N)); }
+template <int N>
+__device__ inline void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(N)); }

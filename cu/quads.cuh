@@ -1,0 +1,34 @@
+// Four floats at a time, where the rows of a matrix allow it. Shared by the rungs from 10 on.
+#pragma once
+
+// A float4 access faults on an address that is no multiple of 16 bytes. It is one in every row of a
+// matrix if the first row starts at one and the leading dimension is a multiple of four.
+__device__ inline bool in_quads(const float* matrix, int ld)
+{
+    return (unsigned long long)matrix % 16 == 0 && ld % 4 == 0;
+}
+
+// The floats at p, of which `count` exist: zeros stand for those that do not, whose memory is not touched.
+__device__ inline float4 load_some(const float* p, int count)
+{
+    return make_float4(count > 0 ? p[0] : 0.f, count > 1 ? p[1] : 0.f,
+                       count > 2 ? p[2] : 0.f, count > 3 ? p[3] : 0.f);
+}
+
+// c = alpha * sum + beta * c for the `count` of four neighbours that exist.
+// BLAS: with beta == 0, C is output only and may hold NaN; 0 * NaN would let it through.
+__device__ inline void store_quad(float* c, const float* sum, int count, bool quads, float alpha, float beta)
+{
+    if (quads && count >= 4) {
+        float4 v = make_float4(alpha * sum[0], alpha * sum[1], alpha * sum[2], alpha * sum[3]);
+        if (beta != 0.f) {
+            const float4 old = *(const float4*)c;
+            v = make_float4(v.x + beta * old.x, v.y + beta * old.y, v.z + beta * old.z, v.w + beta * old.w);
+        }
+        *(float4*)c = v;
+    } else {
+        #pragma unroll
+        for (int e = 0; e < 4; ++e)
+            if (e < count) c[e] = beta == 0.f ? alpha * sum[e] : alpha * sum[e] + beta * c[e];
+    }
+}
