@@ -63,7 +63,7 @@ def command(
     params: tuple[str, ...],
     sweep: bool,
     axis: tuple[str, ...],
-    device: str,
+    device: str | None,
     arch: str | None,
     seed: int,
     min_samples: int,
@@ -88,7 +88,7 @@ def command(
     gpu: Device | None = None
     absent = ""
     try:
-        gpu = Device.open(device)
+        gpu = Device.open(device or "0")
     except (NoGpu, MissingDependency) as e:
         if require_gpu:
             raise
