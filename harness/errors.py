@@ -6,6 +6,7 @@
     ├── MissingDependency     a package or tool that this step needs is not installed
     ├── BuildError            the compiler refused the kernel; carries its log
     ├── InspectError          a cubin could not be disassembled
+    ├── Interrupted           Ctrl-C; what was measured before is kept
     ├── NoGpu                 nothing to run on
     │   ├── NoDriver          libcuda is absent, too old or will not start
     │   └── NoDevice          the driver works and sees no such GPU
@@ -14,10 +15,14 @@
         └── ContextLost       a kernel faulted: nothing in this context works any more
 
 Each message says what happened, where, and what to do. ``exit_code`` is what the command line
-returns for it: 2 for a request that cannot be meant, 1 for everything that failed.
+returns for it: 2 for a request that cannot be meant, 130 for Ctrl-C, 1 for everything that failed. A
+comparison that cannot tell returns 3 (INCONCLUSIVE_EXIT).
 """
 
 from __future__ import annotations
+
+
+INCONCLUSIVE_EXIT = 3
 
 
 class HarnessError(Exception):
@@ -60,6 +65,10 @@ class BuildError(HarnessError):
 
 class InspectError(HarnessError):
     pass
+
+
+class Interrupted(HarnessError):
+    exit_code = 130  # 128 + SIGINT, as shells have it
 
 
 class NoGpu(HarnessError):

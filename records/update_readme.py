@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness.report import params_text, plain_table
+from harness.tables import params_text, plain_table
 
 HERE = Path(__file__).parent
 README = HERE.parent / "README.md"

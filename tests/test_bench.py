@@ -22,7 +22,7 @@ from harness.launch import Operands
 from harness.measure import Measurement
 from harness.problems import Copy, resolve
 from harness.spec import Variant
-from harness.timing import StopRule
+from harness.stopping import StopRule
 
 RULE = StopRule(min_time=0.01, warmup=0.01, max_samples=600)
 
@@ -64,6 +64,8 @@ def test_a_right_kernel_gets_a_time(context: Context, cache: Cache) -> None:
     assert row.seconds == pytest.approx(1.5e-3)
     assert row.flops_rate == pytest.approx(2 * 32**3 / 1.5e-3)
     assert row.samples.stopped == "noise reached"
+    assert row.samples.sm_hz == pytest.approx(1.98e9)
+    assert row.samples.cycles == pytest.approx(1.5e-3 * 1.98e9)
 
 
 @pytest.mark.parametrize("kernel", [fake_gemm.no_write, fake_gemm.zeros])
@@ -192,7 +194,7 @@ def test_a_bandwidth_above_the_cards_is_refused(context: Context, cache: Cache, 
     fake.execute, fake.milliseconds = copy, 0.02
     with Bench(context, rule=RULE) as session:
         (row,) = session.rows(built(cache, "copy"), {Copy: [{"N": 2**25}]}, lambda _: None)
-    assert (row.status, row.samples) == (measure.IMPOSSIBLE, None) and "above this card's peak" in row.detail
+    assert (row.status, row.samples) == (measure.IMPOSSIBLE, None) and "above this card's rated peak" in row.detail
 
 
 def test_padding_does_not_make_a_cold_measurement(context: Context, cache: Cache) -> None:

@@ -20,7 +20,7 @@ from harness.gemm import Gemm
 from harness.launch import Operands
 from harness.problems import Copy, resolve
 from harness.spec import Kernel
-from harness.timing import StopRule
+from harness.stopping import StopRule
 
 pytestmark = pytest.mark.gpu
 

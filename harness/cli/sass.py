@@ -94,7 +94,7 @@ def command(
 
 def _print(built: list[Built], several: bool, style: str | None) -> None:
     """A table of counts."""
-    from harness import report
+    from harness import tables
 
     rows = [
         [
@@ -106,7 +106,7 @@ def _print(built: list[Built], several: bool, style: str | None) -> None:
         for b in built
     ]
     headings = ["kernel", "params", *(["arch"] if several else []), *(heading for heading, _ in _COUNTED)]
-    click.echo(report.plain_table(rows, headings, style))
+    click.echo(tables.plain_table(rows, headings, style))
 
 
 def _verdicts(code: Code, findings: list[Finding]) -> None:

@@ -35,7 +35,7 @@ def command(
 
     Needs a GPU. Exit code 1 where a kernel is wrong, except one that its file marks as broken.
     """
-    from harness import bench, builds, report
+    from harness import bench, builds, report, tables
     from harness.driver import Context, Device
 
     selected, variants = options.variants(kernels, params, sweep=sweep)
@@ -48,11 +48,12 @@ def command(
         session = owned.enter_context(bench.Bench(context, rule=None, seed=seed))
         rows, fault = options.collect(session.rows(built, points, step))
     cells = [_row(label, group) for label, group in _by_kernel(rows)]
-    click.echo(report.plain_table(cells, ["kernel", "shapes ok", "error/bound", "check"], style))
+    click.echo(tables.plain_table(cells, ["kernel", "shapes ok", "error/bound", "check"], style))
     for cls, axes_list in points.items():
         click.echo(f"shapes: {', '.join(cls.from_axes(a).label for a in axes_list)}")
-    options.explain(rows, skipped)
-    options.finish(rows, skipped, fault)
+    records = [report.timed_record(r, gpu.peak_fp32) for r in rows]
+    options.explain(records, skipped)
+    options.finish(records, skipped, fault)
 
 
 def _by_kernel(rows: list[Measurement]) -> list[tuple[str, list[Measurement]]]:

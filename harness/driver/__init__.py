@@ -15,6 +15,7 @@ from harness.driver.api import driver_version
 from harness.driver.context import Context
 from harness.driver.device import Device
 from harness.driver.gate import Gate
+from harness.driver.graph import Graph
 from harness.driver.launch import PreparedLaunch, Struct
 from harness.driver.memory import Buffer, PinnedBuffer
 from harness.driver.module import Function, FunctionAttributes, Module
@@ -28,6 +29,7 @@ __all__ = [
     "Function",
     "FunctionAttributes",
     "Gate",
+    "Graph",
     "Module",
     "PinnedBuffer",
     "PreparedLaunch",
