@@ -8,7 +8,7 @@
 // entry = "matmul"
 // block = ["TILE", "TILE"]
 // tile  = ["TILE", "TILE"]
-// claim = "SLOW=10 does 1% more work than SLOW=0, with the same instructions."
+// claim = "SLOW=10 does 1% more tiles than SLOW=0."
 //
 // [params]
 // SLOW = [0, 10, 30]

@@ -21,7 +21,6 @@ comparison that cannot tell returns 3 (INCONCLUSIVE_EXIT).
 
 from __future__ import annotations
 
-
 INCONCLUSIVE_EXIT = 3
 
 

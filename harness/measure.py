@@ -55,7 +55,7 @@ _BRIEF = 0.02  # seconds of warm-up for what has been warmed up before
 class Method:
     """How to time. `overhead` is the seconds that an empty pair of events takes."""
 
-    rule: StopRule = StopRule()
+    rule: StopRule
     regime: str = COLD
     seed: int = 1
     overhead: float = 0.0

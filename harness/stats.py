@@ -139,7 +139,7 @@ def block_length(series: NDArray[np.float64]) -> int:
     spectrum = variance + 2 * float(weighted.sum())
     if spectrum <= 0:
         return 1
-    length = math.ceil((2 * g**2 / (4 / 3 * spectrum**2) * n) ** (1 / 3))
+    length = math.ceil(math.cbrt(2 * g**2 / (4 / 3 * spectrum**2) * n))
     return max(1, min(length, n // 4))
 
 

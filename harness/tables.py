@@ -55,7 +55,7 @@ def _short(status: str) -> str:
     return "broken" if status == "FAILED as marked" else status
 
 
-def _si_seconds(value: float) -> str:
+def seconds(value: float) -> str:
     for scale, unit in ((1, "s"), (1e-3, "ms"), (1e-6, "us")):
         if value >= scale:
             return f"{value / scale:.2f} {unit}"
@@ -66,7 +66,7 @@ def starred_time(record: Record) -> str | None:
     """A time, with a star where there are notes on it."""
     if record.get("seconds") is None:
         return None
-    return _si_seconds(record["seconds"]) + ("*" if record.get("notes") else "")
+    return seconds(record["seconds"]) + ("*" if record.get("notes") else "")
 
 
 STATIC: tuple[Column, ...] = (
@@ -98,8 +98,8 @@ GPU_ONLY: tuple[Column, ...] = (
 MACHINE: tuple[Column, ...] = (
     ("name", "kernel", str),
     ("samples", "samples", str),
-    ("wall", "CPU time", _si_seconds),
-    ("seconds", "GPU time", _si_seconds),
+    ("wall", "CPU time", seconds),
+    ("seconds", "GPU time", seconds),
     ("cycles", "cycles", "{:,.0f}".format),
     ("sm_hz", "MHz", _mega),
     ("device.power", "W", "{:.0f}".format),

@@ -12,7 +12,7 @@ import click
 
 from harness.errors import HarnessError
 
-VERBS = ("bench", "build", "doctor", "list", "sass", "verify")
+VERBS = ("bench", "build", "compare", "doctor", "list", "replay", "sass", "selftest", "verify")
 
 
 class Verbs(click.Group):

@@ -14,7 +14,7 @@ from harness.errors import ContextLost, HarnessError, MissingDependency, NoGpu
 
 if TYPE_CHECKING:
     from harness.bench import Bench
-    from harness.builds import Built, Skipped
+    from harness.builds import Built
     from harness.driver import Device
     from harness.measure import Measurement
     from harness.problem import Axes, Problem

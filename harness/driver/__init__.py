@@ -19,9 +19,10 @@ from harness.driver.graph import Graph
 from harness.driver.launch import PreparedLaunch, Struct
 from harness.driver.memory import Buffer, PinnedBuffer
 from harness.driver.module import Function, FunctionAttributes, Module
-from harness.driver.stream import Event, Stream
+from harness.driver.stream import BorrowedStream, Event, Stream
 
 __all__ = [
+    "BorrowedStream",
     "Buffer",
     "Context",
     "Device",
