@@ -63,17 +63,13 @@ def print_differences(found: Sequence[Difference], style: str | None) -> None:
         click.echo(f"\n{rows[0].candidate['problem']} {shape}: {rows[0].candidate['regime']}\n")
         click.echo(tables.plain_table(cells, ["kernel", *_HEADINGS], style))
         for d in rows:
-            if d.identical:
-                click.echo(f"{d.label}: identical {_code(d)}: machine noise")
-            elif d.status == "FAILED":
+            if d.status == "FAILED":
                 click.echo(f"{d.label}: {d.candidate['detail']}")
+        if same := [str(d.candidate["kernel"]) for d in rows if d.identical]:
+            click.echo(f"identical SASS: machine noise: {', '.join(dict.fromkeys(same))}")
 
 
 _HEADINGS = ["Ref Time", "+-%", "Cmp Time", "+-%", "%Diff", "Status"]
-
-
-def _code(d: Difference) -> str:
-    return "SASS" if d.candidate.get("sass_sha256") else d.candidate["kernel"]
 
 
 def _cells(d: Difference, name: str) -> list[str]:
