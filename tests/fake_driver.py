@@ -96,6 +96,7 @@ _WORKS_WHEN_LOST = NOISE | {"cuInit", "cuDriverGetVersion", "cuDeviceGet", "cuDe
 
 class FakeDriver:
     CUresult = CUresult
+    CUstream = int
     CU_MEMHOSTALLOC_DEVICEMAP = 2
 
     def __init__(self, *, devices: int = 1, version: int = 13000) -> None:

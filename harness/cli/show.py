@@ -44,11 +44,10 @@ def bench(
         click.echo(tables.table(rows, tables.timed_columns(rows), style))
         if wide:
             click.echo(f"\n{tables.table(rows, tables.MACHINE, style)}")
-        for row in rows:
-            for note in row["notes"]:
-                click.echo(f"* {row['name']}: {note}")
-            if row["identical_sass"]:
-                click.echo(f"{row['name']}: identical SASS on both sides: machine noise")
+        for note in dict.fromkeys(note for row in rows for note in row["notes"]):
+            click.echo(f"* {note}: {', '.join(row['name'] for row in rows if note in row['notes'])}")
+        if same := [row["name"] for row in rows if row["identical_sass"]]:
+            click.echo(f"identical SASS on both sides: machine noise: {', '.join(same)}")
 
 
 def _machine(about: Mapping[str, Any], row: Mapping[str, Any]) -> None:
