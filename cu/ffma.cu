@@ -30,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) ffma(const float* x, float* 
     for (int step = 0; step < steps; ++step)
         for (int j = 0; j < CHAINS; ++j) chain[j] = fmaf(a, chain[j], b);
 
-    float sum = 0.f;
-    for (int j = 0; j < CHAINS; ++j) sum += chain[j];
-    y[i] = sum;
+    float total = 0.f;
+    for (int j = 0; j < CHAINS; ++j) total += chain[j];
+    y[i] = total;
 }

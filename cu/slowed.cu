@@ -8,6 +8,7 @@
 // entry = "matmul"
 // block = ["TILE", "TILE"]
 // tile  = ["TILE", "TILE"]
+// sass  = ["LDS.128 in loop", "BAR in loop >= 2", "no LDL", "no STL"]
 // claim = "SLOW=10 does 1% more tiles than SLOW=0, with the same instructions."
 //
 // [params]

@@ -88,15 +88,17 @@ def under_nvbench(kernel: str, n: int, path: str) -> None:
     from cuda import bench
 
     with _prepared(kernel, n) as (context, run):
+        streams: dict[int, BorrowedStream] = {}
+
+        def launched(at: bench.Launch) -> None:
+            address = at.get_stream().addressof()
+            if address not in streams:
+                streams[address] = BorrowedStream(context, address)
+            run(streams[address])
 
         def once(state: bench.State) -> None:
-            def launched(at: bench.Launch) -> None:
-                address = at.get_stream().addressof()
-                run(streams.setdefault(address, BorrowedStream(context, address)))
-
             state.exec(launched, batched=False)
 
-        streams: dict[int, BorrowedStream] = {}
         bench.register(once)
         bench.run_all_benchmarks(["harness", "--devices", "0", "--json", path])
 

@@ -27,7 +27,7 @@ from harness.verify import compare
 # data in a cache.
 MARGIN = 1.02
 _RULE = StopRule(min_time=0.2, timeout=0.5)
-_COPY_OVER_L2 = 16  # the copy moves this many times the L2 cache: nothing of it stays there
+_COPY_OVER_L2 = 8  # the copy moves this many times the L2 cache: nothing of it stays there
 _FMA_STEPS = 2**15
 
 

@@ -131,7 +131,12 @@ def _pair_record(pair: Pair) -> Record:
 def _batch_record(batch: Batch) -> Record:
     """`n` of the times belong to this batch."""
     reading = asdict(batch.reading) if batch.reading else None
-    return {"n": len(batch.times), "wall": _digits(batch.wall), "sm_hz": batch.sm_hz, "nvml": reading}
+    return {
+        "n": len(batch.times),
+        "wall": batch.wall and _digits(batch.wall),
+        "sm_hz": batch.sm_hz,
+        "nvml": reading,
+    }
 
 
 def _digits(value: float) -> float:

@@ -48,9 +48,10 @@ class Samples:
         return summarize(self.times)
 
     @property
-    def wall(self) -> float:
+    def wall(self) -> float | None:
         """Seconds a run on the host's clock."""
-        return float(np.median([b.wall for b in self.batches]))
+        walls = [b.wall for b in self.batches if b.wall is not None]
+        return float(np.median(walls)) if walls else None
 
     @property
     def sm_hz(self) -> float | None:

@@ -35,13 +35,14 @@ class Batch:
     """Runs that were queued together.
 
     `times` are GPU seconds a run, one for each time `Work.run` was called. `wall` is seconds a run on the
-    host's clock, from when the GPU might start until the host knows it has finished. `sm_hz` is the measured
+    host's clock, from when the GPU might start until the host knows it has finished; None where the host was
+    busy with something else then. `sm_hz` is the measured
     SM clock (`ClockProbe`), `rated_hz` the highest that the driver names; `reading` is what NVML said while
     the batch ran.
     """
 
     times: tuple[float, ...]
-    wall: float
+    wall: float | None
     sm_hz: float | None = None
     rated_hz: float | None = None
     reading: Reading | None = None
@@ -76,6 +77,7 @@ class EventTimer(Closing):
     def __init__(self, context: Context, stream: Stream, telemetry: Telemetry) -> None:
         self._stream, self._telemetry = stream, telemetry
         self._rated = float(context.device.clock_hz)
+        self._reads = False
         with ExitStack() as owned:
             self._clock = owned.enter_context(ClockProbe(context))
             self._gate = owned.enter_context(Gate(context))
@@ -98,18 +100,19 @@ class EventTimer(Closing):
             with self._gate.holding(stream):
                 self._queue(work, count)
                 began = time.perf_counter()
-        reading = self._telemetry.read()  # the clock that counts is the one while the batch runs
-        if events[-1][1].done:
-            reading = None
+        # Every second batch: reading takes longer than some batches do, whose wall time would be NVML's.
+        self._reads = not self._reads
+        reading = self._telemetry.read() if self._reads else None
+        late = self._reads and events[-1][1].done
         events[-1][1].synchronize()
         wall = time.perf_counter() - began
         stream.synchronize()  # for the clock's second stamp
         return Batch(
             times=tuple(end.seconds_since(start) / work.repeats for start, end in events),
-            wall=wall / runs,
+            wall=None if late else wall / runs,
             sm_hz=self._clock.hertz(),
             rated_hz=self._rated,
-            reading=reading,
+            reading=None if late else reading,  # the clock that counts is the one while the batch runs
         )
 
     def _queue(self, work: Work, count: int) -> None:

@@ -151,7 +151,10 @@ def test_the_event_timer(context: Context, fake: Any) -> None:
         batch = timer.batch(Work(run), 5)
         assert batch.times == pytest.approx([1.5e-3] * 5) and len(fake.launches) == 5
         assert batch.sm_hz == pytest.approx(1.98e9) and batch.clock_share == pytest.approx(1.0)
-        assert 0 < batch.wall < 1 and batch.reading is None
+        assert batch.wall is None and batch.reading is None  # it was done before NVML had answered
+        batch = timer.batch(Work(run), 1)
+        assert batch.wall is not None and 0 < batch.wall < 1
+        fake.launches.pop()
         assert timer.overhead() == pytest.approx(1.5e-3) and len(fake.launches) == 5
         with Graph(stream, lambda s: [run(s) for _ in range(4)]) as graph:
             waits = len(fake.waits)
@@ -253,7 +256,7 @@ def test_the_extra_tiles_are_the_share_they_claim() -> None:
 
 def test_selftest(fake: Any, tmp_path: Path) -> None:
     path = tmp_path / "r.json"
-    args = ["selftest", "-a", "N=16", "--runs", "3", "--only", "noise", "--json", str(path)]
+    args = ["selftest", "-a", "N=16", "--runs", "4", "--only", "noise", "--json", str(path)]
     result = CliRunner().invoke(main, args)
     assert result.exit_code == 1, result.output  # on a fake GPU the slowed kernel is not slower
     assert "a kernel slowed by 3% is called SLOW in 0% only" in result.stdout
@@ -261,7 +264,7 @@ def test_selftest(fake: Any, tmp_path: Path) -> None:
     assert max(map(len, result.stdout.splitlines())) <= 90
     (row,) = record.load(path)["rows"]
     assert [t["slowdown"] for t in row["trials"]] == [0, 0.01, 0.03] and row["trials"][0]["called"] == 0
-    assert len(row["trials"][1]["intervals"]) == 3
+    assert [len(t["intervals"]) for t in row["trials"]] == [4, 2, 2]
 
 
 def test_selftest_without_the_other_instruments(
