@@ -107,14 +107,15 @@ class Bench(Closing):
         self, operands: Operands, kernels: Sequence[Built], progress: Progress
     ) -> Iterator[Measurement]:
         baseline, problem = self.baseline, operands.problem
-        if isinstance(baseline, CuBlas) and not isinstance(problem, Gemm):
+        if not _computes(baseline, problem):
             baseline = None
         with ExitStack() as owned:
             against: Launch | None = None
             if baseline is not None:
                 built = baseline if isinstance(baseline, Built) else None
                 prepare = functools.partial(_prepare, baseline)
-                row = yield from self._row(_label(baseline), built, prepare, operands, None, progress)
+                label = _label(baseline)
+                row = yield from self._row(label, built, prepare, operands, None, progress, baseline=True)
                 if row.right and self.method is not None:
                     with suppress(OutOfMemory):  # then there is no room for a second output: no ratio
                         twin = owned.enter_context(Twin(operands, self.stream))
@@ -131,13 +132,16 @@ class Bench(Closing):
         operands: Operands,
         against: Launch | None,
         progress: Progress,
+        *,
+        baseline: bool = False,
     ) -> Generator[Measurement, None, Measurement]:
         """One row, yielded and returned. After a fault the row says so, and then the fault is raised."""
         progress(f"{label} {operands.problem.label}")
         try:
             with blamed(type(operands.problem)), prepare(operands) as run:
                 row = measure(run, self.stream, self.timer, self.method, built=built, against=against)
-            row = replace(row, identical=against is not None and _same_code(built, self.baseline))
+            same = against is not None and _same_code(built, self.baseline)
+            row = replace(row, identical=same, baseline=baseline)
         except ContextLost as e:
             yield _error(label, built, operands.problem, e)
             raise
@@ -154,6 +158,12 @@ class Bench(Closing):
 
 def _error(label: str, built: Built | None, problem: Problem, error: HarnessError) -> Measurement:
     return Measurement(label=label, built=built, problem=problem, status=ERROR, error=str(error))
+
+
+def _computes(baseline: CuBlas | Built | None, problem: Problem) -> bool:
+    if isinstance(baseline, Built):
+        return resolve(baseline.variant.kernel) is type(problem)
+    return isinstance(problem, Gemm)
 
 
 def _label(baseline: CuBlas | Built) -> str:

@@ -88,6 +88,7 @@ class Measurement:
     ratio: Interval | None = None
     against: str = ""
     identical: bool = False
+    baseline: bool = False  # it is what the others are timed in turn with
     ceilings: Ceilings | None = None
     notes: tuple[str, ...] = ()
 

@@ -96,6 +96,7 @@ def timed_record(row: Measurement, peak_fp32: float, threshold: float | None = N
         "bandwidth": row.bandwidth,
         "against": row.against,
         "identical_sass": row.identical,
+        "baseline": row.baseline,
         "decision": decide(row.ratio, threshold) if row.ratio and threshold is not None else None,
         "ratio": asdict(row.ratio) if row.ratio else None,
         "speedup": asdict(speedup) if speedup else None,

@@ -6,12 +6,12 @@ is not what its record says.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from harness import record
 from harness.tables import params_text, plain_table
 
 HERE = Path(__file__).parent
@@ -20,13 +20,13 @@ _MARKED = re.compile(r"(<!-- table:(\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def load(name: str) -> dict[str, Any]:
-    return json.loads((HERE / f"{name}.json").read_text())
+    return record.load(HERE / f"{name}.json")
 
 
-def provenance(record: dict[str, Any]) -> str:
-    meta = record["meta"]
+def provenance(content: dict[str, Any]) -> str:
+    meta = content["meta"]
     gpu = meta["gpu"]
-    compiler = next(r["compiler"] for r in record["rows"] if "compiler" in r)
+    compiler = next(r["compiler"] for r in content["rows"] if "compiler" in r)
     return (
         f"{gpu['name']}, driver {gpu['driver']}, {compiler}, cuBLAS {gpu['cublas']} in {gpu['math_mode']}; "
         f"`{' '.join(meta['argv'])}`, {meta['utc'][:10]}."
@@ -40,24 +40,24 @@ def rate(row: dict[str, Any]) -> str:
 
 def ladder() -> str:
     """GFLOP/s of each rung by size, and its share of cuBLAS at the largest."""
-    record = load("h200-ladder")
-    shapes = list(dict.fromkeys(r["shape"] for r in record["rows"]))
-    kernels = list(dict.fromkeys(r["kernel"] for r in record["rows"]))
-    rows = {(r["kernel"], r["shape"]): r for r in record["rows"]}
+    content = load("h200-ladder")
+    shapes = list(dict.fromkeys(r["shape"] for r in content["rows"]))
+    kernels = list(dict.fromkeys(r["kernel"] for r in content["rows"]))
+    rows = {(r["kernel"], r["shape"]): r for r in content["rows"]}
     cells = []
     for kernel in kernels:
         mine = [rows[kernel, shape] for shape in shapes]
         share = mine[-1]["vs_cublas"]
         cells.append([kernel, *map(rate, mine), f"{100 * share:.1f} %" if share else "-"])
     headings = ["GFLOP/s at n =", *shapes, f"of cuBLAS at {shapes[-1]}"]
-    return f"{plain_table(cells, headings, 'md')}\n\n{provenance(record)}"
+    return f"{plain_table(cells, headings, 'md')}\n\n{provenance(content)}"
 
 
 def tiles() -> str:
     """Every parameter set of the first rungs at one size."""
-    record = load("h200-tiles")
+    content = load("h200-tiles")
     cells = []
-    for r in record["rows"]:
+    for r in content["rows"]:
         if r["params"]:
             per_byte = f"{r['intensity']:.3g}"
             occupancy = f"{r['occupancy']:.0%}"
@@ -65,7 +65,7 @@ def tiles() -> str:
             label = params_text(r)
             cells.append([r["kernel"], label, shared, registers, occupancy, per_byte, rate(r)])
     headings = ["kernel", "parameters", "shared B", "registers", "occupancy", "FLOP/B", "GFLOP/s"]
-    return f"{plain_table(cells, headings, 'md')}\n\n{provenance(record)}"
+    return f"{plain_table(cells, headings, 'md')}\n\n{provenance(content)}"
 
 
 TABLES: dict[str, Callable[[], str]] = {"ladder": ladder, "tiles": tiles}

@@ -406,6 +406,14 @@ def test_identical_code_on_both_sides_is_said(fake: Any, tmp_path: Path) -> None
     assert "identical SASS" not in other.stdout
 
 
+def test_a_reference_that_cannot_serve(fake: Any) -> None:
+    other = harness("bench", "tiled", "--ref", "copy", "-a", "N=16")
+    assert other.exit_code == 2 and "solve different problems" in other.stderr
+    assert harness("bench", "tiled", "--ref", "0[12]*", "-a", "N=16").exit_code == 2
+    broken = harness("bench", "tiled", "--ref", "tiled_no_sync", "-a", "N=16", *FAST)
+    assert broken.exit_code == 3  # it has no time, so nothing can be told
+
+
 def test_the_baseline_does_not_write_what_the_candidate_is_verified_by(fake: Any) -> None:
     """A candidate that stops working once it is timed, beside a baseline that is right."""
     seen = 0

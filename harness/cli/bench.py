@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness.cli import options, show
-from harness.errors import ContextLost, HarnessError, MissingDependency, NoGpu
+from harness.errors import ContextLost, HarnessError, MissingDependency, NoGpu, UsageError
 
 if TYPE_CHECKING:
     from harness.bench import Bench
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from harness.measure import Measurement
     from harness.problem import Axes, Problem
     from harness.record import Record
+    from harness.spec import Variant
     from harness.stopping import StopRule
 
 Points = dict[type["Problem"], list["Axes"]]
@@ -134,12 +135,12 @@ def command(
     so. Exit code 1 where a kernel failed, except one that its file marks as broken; with --ref also where
     one is slower, and 3 where that cannot be told.
     """
-    from harness import builds, catalog, record, report
+    from harness import builds, record, report, stats
     from harness.stopping import StopRule
 
     selected, variants = options.variants(kernels, params, sweep=sweep)
     points = options.points(selected, axis, "bench_axes")
-    reference = catalog.kernel(ref).variant() if ref else None
+    reference = _reference(ref, points) if ref else None
     gpu, absent = _gpu(device, require_gpu)
     rule = StopRule(
         criterion=stopping_criterion,
@@ -185,7 +186,20 @@ def command(
     if absent:
         click.echo(f"\n{absent}", err=style == "csv")
     options.finish(records if gpu else [], skipped, fault or unwritten)
-    options.conclude(r["decision"] for r in records if ref and gpu)
+    if ref and gpu:
+        compared = [r for r in records if r["status"] == "ok" and not r["baseline"]]
+        options.conclude(r["decision"] or stats.INCONCLUSIVE for r in compared)
+
+
+def _reference(word: str, points: Points) -> Variant:
+    """The kernel of --ref; UsageError where it computes something else than the others."""
+    from harness import catalog
+    from harness.problems import resolve
+
+    kernel = catalog.kernel(word)
+    if set(points) != {resolve(kernel)}:
+        raise UsageError(f"--ref {kernel.name} and the kernels compared with it solve different problems")
+    return kernel.variant()
 
 
 def _gpu(device: str, required: bool) -> tuple[Device | None, str]:
