@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli import options, show
+from harness.cli import children, options, show
 from harness.errors import ContextLost, HarnessError, MissingDependency, NoGpu, UsageError
 
 if TYPE_CHECKING:
@@ -24,11 +23,6 @@ if TYPE_CHECKING:
 
 Points = dict[type["Problem"], list["Axes"]]
 _SECONDS = options.Finite(min=0)
-# What a child process of --isolate is told as its parent was.
-_FORWARDED = (
-    "seed", "min_samples", "min_time", "timeout", "stopping_criterion", "regime", "ref",
-)  # fmt: skip
-_FORWARDED_PERCENT = ("max_noise", "throttle_threshold", "threshold")
 
 
 @click.command(name="bench")
@@ -163,16 +157,16 @@ def command(
         static = records
         if gpu is not None:
             baseline = builds.build_all([reference], [target], cache, step)[0][0] if reference else None
-            what = _Request(
+            what = Request(
                 gpu=gpu, rule=rule, regime=regime, seed=seed, baseline=baseline, threshold=threshold
             )
             if isolate:
-                source = _isolated(ctx, what, built, points, meta, kernel_timeout)
+                source = children.rows(ctx, what, built, points, meta, kernel_timeout)
             else:
                 source = _measured(what, owned, built, points, meta, rows, step)
             records, fault = options.collect(source)
             if isolate:
-                records = _in_order(records, points)
+                records = children.in_order(records, points)
     meta["ended"] = str(fault) if fault else "complete"
     meta["skipped"] = [f"{s.variant.label}, {s.arch}: {s.error}" for s in skipped]
     unwritten: HarnessError | None = None
@@ -215,7 +209,9 @@ def _gpu(device: str, required: bool) -> tuple[Device | None, str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Request:
+class Request:
+    """What is measured, on what, and how a row of it is written down."""
+
     gpu: Device
     rule: StopRule
     regime: str
@@ -230,7 +226,7 @@ class _Request:
 
 
 def _measured(
-    what: _Request,
+    what: Request,
     owned: ExitStack,
     built: Sequence[Built],
     points: Points,
@@ -252,7 +248,7 @@ def _measured(
     meta["gpu"]["no_telemetry"] = session.sensor.unavailable
 
 
-def _open(owned: ExitStack, what: _Request) -> tuple[Bench, dict[str, Any]]:
+def _open(owned: ExitStack, what: Request) -> tuple[Bench, dict[str, Any]]:
     """A session on this GPU, closed with `owned`, and what a record should say about the two."""
     from harness import cublas
     from harness.bench import Bench
@@ -278,54 +274,3 @@ def _open(owned: ExitStack, what: _Request) -> tuple[Bench, dict[str, Any]]:
         about |= {"event_overhead": session.method.overhead, "ceilings": asdict(limits) if limits else None}
     about["clock_source"] = "%clock64 over %globaltimer, median of the SMs"
     return session, about
-
-
-def _isolated(
-    ctx: click.Context,
-    what: _Request,
-    built: Sequence[Built],
-    points: Points,
-    meta: Record,
-    timeout: float,
-) -> Iterator[Record]:
-    """Each kernel's rows from a process of its own, which prepares and times everything anew."""
-    from harness import isolate
-    from harness.driver import driver_version
-    from harness.measure import ERROR, Measurement
-    from harness.problems import resolve
-
-    meta["gpu"] = {**asdict(what.gpu), "driver": "{}.{}".format(*driver_version())}
-    seen: set[tuple[str, str]] = set()  # the baseline is measured beside every kernel; one row will do
-    for one in built:
-        outcome = isolate.run_child(_child_command(ctx, what.gpu, one), timeout)
-        meta["gpu"] |= outcome.about
-        label = one.variant.label
-        mine = [r for r in outcome.rows if options.row_label(r) == label]
-        for row in outcome.rows:
-            key = (options.row_label(row), row["shape"])
-            if key not in seen:
-                seen.add(key)
-                yield row
-        cls = resolve(one.variant.kernel)
-        for axes in points[cls][len(mine) :]:
-            error = outcome.error or "its process ended without this row"
-            problem = cls.from_axes(axes)
-            yield what.record(Measurement(label=label, built=one, problem=problem, status=ERROR, error=error))
-
-
-def _child_command(ctx: click.Context, gpu: Device, one: Built) -> list[str]:
-    variant, given = one.variant, ctx.params
-    command = [sys.executable, "-m", "harness", "bench", str(variant.kernel.path.resolve())]
-    command += [f"--param={name}={value}" for name, value in variant.params.items()]
-    command += [f"--axis={text}" for text in given["axis"]]
-    command += [f"--device={gpu.uuid}", f"--arch={one.cubin.arch}", "--require-gpu"]
-    for name in _FORWARDED:
-        if given[name] is not None:
-            command.append(f"--{name.replace('_', '-')}={given[name]}")
-    return command + [f"--{name.replace('_', '-')}={100 * given[name]!r}" for name in _FORWARDED_PERCENT]
-
-
-def _in_order(records: Iterable[Record], points: Points) -> list[Record]:
-    """By size, as without --isolate; within a size as they came."""
-    shapes = [cls.from_axes(axes).label for cls, listed in points.items() for axes in listed]
-    return sorted(records, key=lambda r: shapes.index(r["shape"]))
