@@ -20,18 +20,19 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """`about` is what the child said of the GPU before its first row; `error` why it did not finish."""
+    """`about` is what the child said of the GPU before its first row; `error` why it did not finish, and
+    `interrupted` whether Ctrl-C was why.
+    """
 
     rows: tuple[Record, ...]
     about: Record
     error: str
+    interrupted: bool = False
 
 
 def run_child(command: Sequence[str], timeout: float) -> Outcome:
-    """Run `command` with ``--rows FILE`` appended, and kill it after `timeout` seconds.
-
-    Raises KeyboardInterrupt as it comes, the child ended.
-    """
+    """Run `command` with ``--rows FILE`` appended, and kill it after `timeout` seconds, or on Ctrl-C."""
+    interrupted = False
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "rows")
         path.touch()
@@ -46,11 +47,11 @@ def run_child(command: Sequence[str], timeout: float) -> Outcome:
                 error = (
                     f"not done after {timeout:g} s, and killed: it hangs, or needs a longer --kernel-timeout"
                 )
-            except BaseException:
+            except KeyboardInterrupt:
                 child.kill()
-                raise
+                error, interrupted = "interrupted", True
         about, *rows = _lines(path) or [{}]
-    return Outcome(rows=tuple(rows), about=about, error=error)
+    return Outcome(rows=tuple(rows), about=about, error=error, interrupted=interrupted)
 
 
 def append(path: Path, line: Record) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -321,11 +322,20 @@ def test_a_child_that_dies(code: str, error: str) -> None:
     assert child(f"row(gpu=1)\n{code}").error == error
 
 
+def test_ctrl_c_keeps_what_the_child_had_measured() -> None:
+    """In a process of its own, which its child interrupts as a terminal would."""
+    inner = f"{CHILD}row(gpu=1); row(kernel='a'); os.kill(os.getppid(), signal.SIGINT); time.sleep(60)"
+    call = f"isolate.run_child([sys.executable, '-c', {inner!r}], 50)"
+    command = [sys.executable, "-c", f"import sys\nfrom harness import isolate\nprint({call})"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=40, check=True)
+    assert "{'kernel': 'a'}" in done.stdout and "interrupted=True" in done.stdout
+
+
 def test_a_fault_in_one_kernel_leaves_the_others(
     fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The parent's part: what each child is told to do, and what becomes of their rows."""
-    told = []
+    told, interrupted = [], False
 
     def run_child(command: list[str], timeout: float) -> isolate.Outcome:
         told.append(command)
@@ -334,6 +344,8 @@ def test_a_fault_in_one_kernel_leaves_the_others(
         result = harness(*command[3:], "--rows", str(rows))
         assert "Traceback" not in result.output
         about, *lines = [json.loads(s) for s in rows.read_text().splitlines()]
+        if interrupted:
+            return isolate.Outcome(rows=tuple(lines[:1]), about=about, error="", interrupted=True)
         if "02_coalesced.cu" in command[4]:  # it faults in its second size
             return isolate.Outcome(rows=tuple(lines[:1]), about=about, error="the context is lost")
         return isolate.Outcome(rows=tuple(lines), about=about, error="")
@@ -359,6 +371,12 @@ def test_a_fault_in_one_kernel_leaves_the_others(
         ("02_coalesced", "16", "ok"), ("03_tiled", "16", "ok"),
         ("02_coalesced", "32", "error"), ("03_tiled", "32", "ok"),
     ]  # fmt: skip
+    interrupted = True
+    result = harness(
+        "bench", "tiled", "-a", "N=[16,32]", "--isolate", *FAST, "--json", str(tmp_path / "i.json")
+    )
+    assert result.exit_code == 130 and "interrupted" in result.stderr
+    assert [r["shape"] for r in record.load(tmp_path / "i.json")["rows"]] == ["16"]
     assert rows[2]["detail"] == "the context is lost" and content["meta"]["ended"] == "complete"
 
 

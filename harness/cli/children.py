@@ -50,6 +50,8 @@ def rows(
             if key not in seen:
                 seen.add(key)
                 yield row
+        if outcome.interrupted:
+            raise KeyboardInterrupt  # what it had measured is kept
         cls = resolve(one.variant.kernel)
         for axes in points[cls][len(mine) :]:
             error = outcome.error or "its process ended without this row"
