@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from harness.sass import disassemble as disassemble
     from harness.spec import Kernel as Kernel
     from harness.spec import Variant as Variant
-    from harness.timing import StopRule as StopRule
+    from harness.stopping import StopRule as StopRule
     from harness.verify import Verdict as Verdict
     from harness.verify import compare as compare
 
@@ -50,7 +50,7 @@ _HOME = {
     "Operands": "launch",
     "Problem": "problem",
     "Sass": "sass",
-    "StopRule": "timing",
+    "StopRule": "stopping",
     "Variant": "spec",
     "Verdict": "verify",
     "build_all": "builds",

@@ -4,39 +4,67 @@ size, or everything.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 
-from harness import launch, telemetry
+from harness import ceilings, launch, telemetry
 from harness.builds import Built, Progress
+from harness.cache import default as default_cache
 from harness.closing import Closing
 from harness.cublas import LABEL, CuBlas
 from harness.driver import Context, Stream
 from harness.errors import ContextLost, HarnessError, OutOfMemory, UsageError
 from harness.gemm import Gemm
-from harness.launch import Launch, Operands
-from harness.measure import ERROR, Measurement, measure
+from harness.launch import Launch, Operands, Twin
+from harness.measure import COLD, ERROR, HOT, Measurement, Method, measure
 from harness.problem import Axes, Problem
 from harness.problems import blamed, resolve
-from harness.timing import EventTimer, StopRule, Timer
+from harness.stopping import StopRule
+from harness.timing import EventTimer
 
 
 class Bench(Closing):
     """A GPU ready to measure: stream, timer and sensor in one context.
 
-    `rule` None verifies only. `baseline` is borrowed.
+    `rule` None verifies only. `baseline` is what every kernel is timed in turn with: cuBLAS, which is
+    borrowed, or another kernel. `method` says how, with what was found out about this card.
     """
 
     def __init__(
-        self, context: Context, *, rule: StopRule | None, baseline: CuBlas | None = None, seed: int = 1
+        self,
+        context: Context,
+        *,
+        rule: StopRule | None,
+        regime: str = COLD,
+        baseline: CuBlas | Built | None = None,
+        seed: int = 1,
+        limits: bool = False,
     ) -> None:
-        self.context, self.baseline, self.rule, self.seed = context, baseline, rule, seed
+        """`limits`: find the card's ceilings, from the cache or by a second of measuring."""
+        self.context, self.baseline, self.seed = context, baseline, seed
+        self.method: Method | None = None
+        self.no_ceilings = ""
         with ExitStack() as owned:
             self.stream = owned.enter_context(Stream(context))
             self.sensor = owned.enter_context(telemetry.Telemetry(context.device.uuid))
-            self.timer: Timer = owned.enter_context(EventTimer(context, self.stream, self.sensor))
+            self.timer = owned.enter_context(EventTimer(context, self.stream, self.sensor))
+            if rule is not None:
+                found = self._ceilings() if limits else None
+                self.method = Method(
+                    rule=rule, regime=regime, seed=seed, overhead=self.timer.overhead(), ceilings=found
+                )
             self._owned = owned.pop_all()
+
+    def _ceilings(self) -> ceilings.Ceilings | None:
+        try:
+            return ceilings.measured(self.context, self.stream, self.timer, default_cache())
+        except ContextLost:
+            raise
+        except HarnessError as e:
+            self.no_ceilings = f"this card's ceilings could not be measured: {e.what}"
+            return None
 
     def rows(
         self, built: Sequence[Built], points: Mapping[type[Problem], Sequence[Axes]], progress: Progress
@@ -63,7 +91,8 @@ class Bench(Closing):
             progress(f"inputs {problem.label}")
             try:
                 with blamed(type(problem)):
-                    sets = launch.rotation_sets(self.context, problem) if self.rule else 1
+                    hot = self.method is None or self.method.regime == HOT
+                    sets = 1 if hot else launch.rotation_sets(self.context, problem)
                     operands = Operands(self.context, problem, self.stream, seed=self.seed, sets=sets)
             except ContextLost:
                 raise
@@ -77,38 +106,42 @@ class Bench(Closing):
     def _rows(
         self, operands: Operands, kernels: Sequence[Built], progress: Progress
     ) -> Iterator[Measurement]:
-        problem, reference = operands.problem, None
-        baseline = self.baseline
-        if baseline is not None and isinstance(problem, Gemm):
-            row = yield from self._row(
-                LABEL, None, lambda: baseline.prepare(problem, operands), operands, None, progress
-            )
-            reference = row.seconds
-        for one in kernels:
-            yield from self._row(
-                one.variant.label,
-                one,
-                lambda one=one: launch.prepare(one.cubin, operands),  # type: ignore[misc]
-                operands,
-                reference,
-                progress,
-            )
+        baseline, problem = self.baseline, operands.problem
+        if not _computes(baseline, problem):
+            baseline = None
+        with ExitStack() as owned:
+            against: Launch | None = None
+            if baseline is not None:
+                built = baseline if isinstance(baseline, Built) else None
+                prepare = functools.partial(_prepare, baseline)
+                label = _label(baseline)
+                row = yield from self._row(label, built, prepare, operands, None, progress, baseline=True)
+                if row.right and self.method is not None:
+                    with suppress(OutOfMemory):  # then there is no room for a second output: no ratio
+                        twin = owned.enter_context(Twin(operands, self.stream))
+                        against = owned.enter_context(_prepare(baseline, twin))
+            for one in kernels:
+                prepare = functools.partial(_prepare, one)
+                yield from self._row(one.variant.label, one, prepare, operands, against, progress)
 
     def _row(
         self,
         label: str,
         built: Built | None,
-        prepare: Callable[[], Launch],
+        prepare: Callable[[Operands], Launch],
         operands: Operands,
-        baseline: float | None,
+        against: Launch | None,
         progress: Progress,
+        *,
+        baseline: bool = False,
     ) -> Generator[Measurement, None, Measurement]:
         """One row, yielded and returned. After a fault the row says so, and then the fault is raised."""
         progress(f"{label} {operands.problem.label}")
         try:
-            with blamed(type(operands.problem)), prepare() as run:
-                row = measure(run, self.stream, self.timer, self.rule, built=built)
-            row = replace(row, baseline=baseline)
+            with blamed(type(operands.problem)), prepare(operands) as run:
+                row = measure(run, self.stream, self.timer, self.method, built=built, against=against)
+            same = against is not None and _same_code(built, self.baseline)
+            row = replace(row, identical=same, baseline=baseline)
         except ContextLost as e:
             yield _error(label, built, operands.problem, e)
             raise
@@ -125,3 +158,30 @@ class Bench(Closing):
 
 def _error(label: str, built: Built | None, problem: Problem, error: HarnessError) -> Measurement:
     return Measurement(label=label, built=built, problem=problem, status=ERROR, error=str(error))
+
+
+def _computes(baseline: CuBlas | Built | None, problem: Problem) -> bool:
+    if isinstance(baseline, Built):
+        return resolve(baseline.variant.kernel) is type(problem)
+    return isinstance(problem, Gemm)
+
+
+def _label(baseline: CuBlas | Built) -> str:
+    return baseline.variant.label if isinstance(baseline, Built) else LABEL
+
+
+def _prepare(what: CuBlas | Built, operands: Operands) -> Launch:
+    if isinstance(what, Built):
+        return launch.prepare(what.cubin, operands)
+    if not isinstance(operands.problem, Gemm):
+        raise UsageError(f"cuBLAS does not compute {operands.problem.label}")
+    return what.prepare(operands.problem, operands)
+
+
+def _same_code(one: Built | None, other: CuBlas | Built | None) -> bool:
+    """Whether both are the same instructions, launched alike: what differs between them is noise."""
+    if one is None or not isinstance(other, Built) or one.sass is None or other.sass is None:
+        return False
+    a, b = one.variant, other.variant
+    launched = (a.block, a.tile, a.shared) == (b.block, b.tile, b.shared)
+    return launched and one.sass.sha256 == other.sass.sha256

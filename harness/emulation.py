@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,9 @@ from harness import compiled
 from harness.builds import Built, Progress
 from harness.cache import Cache
 from harness.emulator import Buffer, Emulation, emulate
-from harness.errors import HarnessError, InspectError, OutOfMemory
+from harness.errors import HarnessError, InspectError, NeedsGpu, OutOfMemory
 from harness.launch import grid
-from harness.measure import ERROR, EXPECTED, FAILED, OK, UNEXPECTED, Measurement
+from harness.measure import ERROR, EXPECTED, FAILED, OK, REFUSED, UNEXPECTED, Measurement
 from harness.problem import Axes, Problem, Reference
 from harness.problems import blamed, resolve
 from harness.verify import compare
@@ -76,6 +76,8 @@ def row(
     variant = built.variant
     try:
         run, arrays = launch(built, problem, inputs, options)
+    except NeedsGpu as e:
+        return replace(_error(built, problem, e), status=REFUSED)
     except (HarnessError, MemoryError) as e:
         error = e if isinstance(e, HarnessError) else OutOfMemory("host memory is exhausted")
         return _error(built, problem, error)

@@ -6,7 +6,9 @@
     ├── MissingDependency     a package or tool that this step needs is not installed
     ├── BuildError            the compiler refused the kernel; carries its log
     ├── InspectError          a cubin could not be disassembled
-    ├── EmulatorError         the emulator cannot run this PTX: malformed, unknown to it, endless, too large
+    ├── EmulatorError         the emulator cannot run this PTX: malformed, endless, too large
+    │   └── NeedsGpu          it has an instruction that the emulator does not know
+    ├── Interrupted           Ctrl-C; what was measured before is kept
     ├── NoGpu                 nothing to run on
     │   ├── NoDriver          libcuda is absent, too old or will not start
     │   └── NoDevice          the driver works and sees no such GPU
@@ -15,10 +17,13 @@
         └── ContextLost       a kernel faulted: nothing in this context works any more
 
 Each message says what happened, where, and what to do. ``exit_code`` is what the command line
-returns for it: 2 for a request that cannot be meant, 1 for everything that failed.
+returns for it: 2 for a request that cannot be meant, 130 for Ctrl-C, 1 for everything that failed. A
+comparison that cannot tell returns 3 (INCONCLUSIVE_EXIT).
 """
 
 from __future__ import annotations
+
+INCONCLUSIVE_EXIT = 3
 
 
 class HarnessError(Exception):
@@ -65,6 +70,14 @@ class InspectError(HarnessError):
 
 class EmulatorError(HarnessError):
     """`where` is a line of the kernel's source or of its PTX."""
+
+
+class NeedsGpu(EmulatorError):
+    pass
+
+
+class Interrupted(HarnessError):
+    exit_code = 130  # 128 + SIGINT, as shells have it
 
 
 class NoGpu(HarnessError):

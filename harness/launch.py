@@ -107,6 +107,31 @@ class Operands(Closing):
         self.buffers.clear()
 
 
+class Twin(Operands):
+    """The inputs of other operands, which are borrowed, and outputs of its own: for a second kernel that
+    runs in turn with the first without writing what the first is verified by.
+    """
+
+    def __init__(self, original: Operands, stream: Stream) -> None:
+        self.context, self.problem, self.seed = original.context, original.problem, original.seed
+        self.host, self.reference = original.host, original.reference
+        self.buffers, self._own = [], []
+        name = self.problem.output
+        with ExitStack() as undo:
+            undo.callback(self.close)
+            for copy in original.buffers:
+                self._own.append(Buffer(self.context, copy[name].nbytes))
+                self.buffers.append({**copy, name: self._own[-1]})
+            self.fill_output(stream)
+            undo.pop_all()
+
+    def close(self) -> None:
+        for buffer in reversed(self._own):
+            buffer.close()
+        self._own.clear()
+        self.buffers.clear()
+
+
 class Launch(Closing):
     """What is timed: ``launch(stream)`` enqueues one run, on the next set of operands each time.
 

@@ -7,32 +7,61 @@ computes something wrong has no time.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from harness import telemetry, timing
+from harness import sampling, telemetry
 from harness.builds import Built
-from harness.driver import Stream
+from harness.ceilings import MARGIN, Ceilings
+from harness.driver import Graph, Stream
 from harness.emulator import Emulation
 from harness.launch import Launch, Operands
 from harness.problem import Problem
-from harness.timing import Samples, StopRule, Timer
+from harness.sampling import Pair, Samples, WarmUp
+from harness.stats import Interval
+from harness.stopping import StopRule
+from harness.timing import Timer, Work
 from harness.verify import Verdict, compare
+
+COLD, HOT, GRAPH = "cold", "hot", "graph"
+REGIMES = {
+    COLD: "operands rotate through copies that displace twice the L2 cache",
+    HOT: "the same operands every time",
+    GRAPH: "as cold, many launches in one CUDA graph: no gaps between them",
+}
 
 OK = "ok"
 FAILED = "FAILED"
 EXPECTED = "FAILED as marked"  # broken on purpose, and seen to be
 UNEXPECTED = "passed, marked broken"  # a race that did not show this time
 IMPOSSIBLE = "impossible"  # faster than the hardware: the measurement is wrong, whatever the reason
+REFUSED = "needs a GPU"  # the emulator cannot run it
 ERROR = "error"  # it could not be launched, or faulted
+FAILURES = (FAILED, IMPOSSIBLE, ERROR)
 
-# How far above its rated peak a card may be: many run above the clock that their driver names. Matrix
-# instructions are not counted in that peak, and faster by less than this.
+# How far above its rated peak a card may be whose ceilings are not known: many run above the clock that
+# their driver names. Matrix instructions are not counted in that peak, and faster by less than this.
 _ABOVE_RATED, _MATRIX = 1.3, 32
+_NEAR_OVERHEAD = 10  # times the cost of the events themselves: below, that cost shows
+_GRAPH_SECONDS, _GRAPH_MOST = 0.002, 1024  # a graph's launches: about so long in all, and no more than this
+_BRIEF = 0.02  # seconds of warm-up for what has been warmed up before
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """How to time. `overhead` is the seconds that an empty pair of events takes."""
+
+    rule: StopRule
+    regime: str = COLD
+    seed: int = 1
+    overhead: float = 0.0
+    ceilings: Ceilings | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +69,9 @@ class Measurement:
     """One launch on one problem. `samples` is None where it was not timed, for the reason in `status`.
 
     `occupancy` is the driver's: active warps over the most that an SM holds. `sets` copies of the operands,
-    `bytes_touched` in all, were visited in turn; `cold` says that they displaced twice the L2 cache.
-    `emulation` is what the emulator saw, where no GPU ran it.
+    `bytes_touched` in all, were visited in turn; `cold` says that they displaced twice the L2 cache. `ratio`
+    is of times, this over that of `against`, from runs of both in turn. `notes` qualify the time. `emulation`
+    is what the emulator saw, where no GPU ran it.
     """
 
     label: str
@@ -56,7 +86,14 @@ class Measurement:
     sets: int = 0
     bytes_touched: int = 0
     cold: bool | None = None
-    baseline: float | None = None
+    regime: str = COLD
+    pair: Pair | None = None
+    ratio: Interval | None = None
+    against: str = ""
+    identical: bool = False
+    baseline: bool = False  # it is what the others are timed in turn with
+    ceilings: Ceilings | None = None
+    notes: tuple[str, ...] = ()
     emulation: Emulation | None = None
 
     @property
@@ -74,9 +111,18 @@ class Measurement:
         return self.problem.bytes / self.seconds if self.seconds else None
 
     @property
-    def speedup(self) -> float | None:
-        """cuBLAS's median time over this one's, both from this run."""
-        return self.baseline / self.seconds if self.baseline and self.seconds else None
+    def speedup(self) -> Interval | None:
+        """How many times as fast as `against` it is."""
+        return self.ratio.inverse if self.ratio else None
+
+    @property
+    def of_ceiling(self) -> float | None:
+        """Its FLOP/s over what this card reaches at best; for a problem without any, its bytes/s."""
+        if self.ceilings is None or self.samples is None:
+            return None
+        if self.flops_rate:
+            return self.flops_rate / self.ceilings.flops.at(self.samples.sm_hz)
+        return self.bandwidth / self.ceilings.bandwidth.rate if self.bandwidth else None
 
     @property
     def device(self) -> telemetry.Reading | None:
@@ -93,66 +139,132 @@ class Measurement:
 
     @property
     def failed(self) -> bool:
-        return self.status in (FAILED, IMPOSSIBLE, ERROR)
+        return self.status in FAILURES
 
 
 def measure(
-    run: Launch, stream: Stream, timer: Timer, rule: StopRule | None, *, built: Built | None = None
+    run: Launch,
+    stream: Stream,
+    timer: Timer,
+    method: Method | None,
+    *,
+    built: Built | None = None,
+    against: Launch | None = None,
 ) -> Measurement:
-    """Verify, time, verify again; see the module's docstring. Without a `rule`, verify only."""
+    """Verify, time, verify again; see the module's docstring. Without a `method`, verify only.
+
+    `against` is timed in turn with it; it has outputs of its own (`Twin`).
+    """
     operands, problem = run.operands, run.operands.problem
-    before = check(run, stream, sets=1)
-    after = samples = None
-    error = ""
-    if built is not None and built.variant.kernel.broken:
-        status = UNEXPECTED if before.ok else EXPECTED
-    elif not before.ok:
-        status = FAILED
-    else:
-        status = OK
-        if rule is not None:
-            samples, after = _timed(run, stream, timer, rule)
-            if not after.ok:
-                status, samples = FAILED, None
-            elif error := _impossible(samples.summary.median, operands, _uses_matrix_units(built)):
-                status, samples = IMPOSSIBLE, None
-    if damaged := operands.damaged_inputs(stream):
-        status = EXPECTED if status in (EXPECTED, UNEXPECTED) else FAILED
-        samples, error = None, f"FAILED: it overwrote its input {' and '.join(damaged)}"
-    return Measurement(
+    row = Measurement(
         label=run.label,
         built=built,
         problem=problem,
-        status=status,
-        error=error,
-        before=before,
-        after=after,
-        samples=samples,
+        status=OK,
+        before=check(run, stream, sets=1),
         occupancy=_occupancy(run, built),
         sets=run.sets,
         bytes_touched=operands.bytes,
         cold=operands.cold,
+        regime=method.regime if method else "",
+        ceilings=method.ceilings if method else None,
     )
+    if built is not None and built.variant.kernel.broken:
+        row = replace(row, status=UNEXPECTED if row.before and row.before.ok else EXPECTED)
+    elif row.before is None or not row.before.ok:
+        row = replace(row, status=FAILED)
+    elif method is not None:
+        row = _timed(row, run, against, stream, timer, method)
+    if damaged := operands.damaged_inputs(stream):
+        status = EXPECTED if row.status in (EXPECTED, UNEXPECTED) else FAILED
+        error = f"FAILED: it overwrote its input {' and '.join(damaged)}"
+        row = replace(row, status=status, samples=None, pair=None, ratio=None, error=error)
+    return row
 
 
-def _timed(run: Launch, stream: Stream, timer: Timer, rule: StopRule) -> tuple[Samples, Verdict]:
-    """Samples, and the verdict on what the sampled runs themselves wrote, in every set.
+def _timed(
+    row: Measurement, run: Launch, against: Launch | None, stream: Stream, timer: Timer, method: Method
+) -> Measurement:
+    """The row with samples, and the verdict on what the sampled runs themselves wrote, in every set.
 
     The outputs are spoilt between warm-up and sampling, so that the warm-up's results cannot stand in for
     those of a kernel that stops working when it sees its output filled. Where launches accumulate
     (beta != 0), what they leave is not the problem's answer, and one more run is verified instead.
     """
-    operands = run.operands
-    typical = timing.warm_up(run, timer, rule)
-    if operands.problem.accumulates:
-        operands.fill_output(stream)
-        samples = timing.sample(run, timer, rule, typical=typical, at_least=run.sets)
-        return samples, check(run, stream, sets=run.sets)
-    output = operands.host[operands.problem.output]
-    spoilt = np.full_like(output, _wrong_value(output.dtype))
-    operands.fill_output(stream, spoilt)
-    samples = timing.sample(run, timer, rule, typical=typical, at_least=run.sets)
-    return samples, _worst(operands, operands.outputs(stream), spoilt)
+    operands, rule = run.operands, method.rule
+    warm = sampling.warm_up(Work(run), timer, rule)
+    pair: Pair | None = None
+    with _work(run, warm, stream, method) as work:
+        spoilt = None
+        if not operands.problem.accumulates:
+            output = operands.host[operands.problem.output]
+            spoilt = np.full_like(output, _wrong_value(output.dtype))
+        if against is None:
+            operands.fill_output(stream, spoilt)
+            samples = sampling.sample(work, timer, rule, typical=warm.typical, at_least=run.sets)
+        else:
+            other = sampling.warm_up(Work(against), timer, replace(rule, warmup=_BRIEF, settle=_BRIEF))
+            with _work(against, other, stream, method) as opponent:
+                operands.fill_output(stream, spoilt)
+                pair = sampling.interleave(
+                    work,
+                    opponent,
+                    timer,
+                    rule,
+                    typical=(warm.typical, other.typical),
+                    seed=method.seed,
+                    at_least=run.sets,
+                )
+            samples = pair.candidate
+    if spoilt is None:
+        after = check(run, stream, sets=run.sets)
+    else:
+        after = _worst(operands, operands.outputs(stream), spoilt)
+    row = replace(row, after=after)
+    if not after.ok:
+        return replace(row, status=FAILED)
+    if error := _impossible(samples, operands, _uses_matrix_units(row.built), method.ceilings):
+        return replace(row, status=IMPOSSIBLE, error=error)
+    return replace(
+        row,
+        samples=samples,
+        pair=pair,
+        ratio=pair.ratio(method.seed) if pair else None,
+        against=against.label if against else "",
+        notes=tuple(_notes(samples, work, warm, method)),
+    )
+
+
+@contextmanager
+def _work(run: Launch, warm: WarmUp, stream: Stream, method: Method) -> Iterator[Work]:
+    """What to sample: the launch, or in the regime of graphs whole rounds of its sets in one."""
+    if method.regime != GRAPH:
+        yield Work(run)
+        return
+    rounds = math.ceil(_GRAPH_SECONDS / max(warm.typical, 1e-9) / run.sets)
+    repeats = run.sets * max(1, min(rounds, _GRAPH_MOST // run.sets))
+    repeats = max(2, repeats)
+    run.rewind()
+
+    def enqueue(stream: Stream) -> None:
+        for _ in range(repeats):
+            run(stream)
+
+    with Graph(stream, enqueue) as graph:
+        yield Work(graph, repeats)
+
+
+def _notes(samples: Samples, work: Work, warm: WarmUp, method: Method) -> Iterator[str]:
+    if samples.summary.median * work.repeats < _NEAR_OVERHEAD * method.overhead:
+        yield (
+            f"near the cost of the events themselves, {method.overhead * 1e6:.2f} us, which its time "
+            "includes; --regime graph takes it out"
+        )
+    if warm.settled is False:
+        yield "the SM clock did not settle while it warmed up"
+    if samples.discarded:
+        discarded, batches = len(samples.discarded), len(samples.discarded) + len(samples.batches)
+        yield f"{discarded} of {batches} batches discarded, the last for: {samples.discarded[-1]}"
 
 
 def check(run: Launch, stream: Stream, *, sets: int) -> Verdict:
@@ -183,21 +295,27 @@ def _uses_matrix_units(built: Built | None) -> bool:
     return built.sass is None or any(o.split(".", 1)[0].endswith("MMA") for o in built.sass.mix)
 
 
-def _impossible(seconds: float, operands: Operands, matrix: bool) -> str:
+def _impossible(samples: Samples, operands: Operands, matrix: bool, ceilings: Ceilings | None) -> str:
     """Why no kernel can have been that fast; empty where it can.
 
     Bandwidth is a limit only where a single run moves several times what the L2 cache could absorb.
     """
-    device, problem = operands.context.device, operands.problem
-    factor = _ABOVE_RATED * (_MATRIX if matrix else 1)
-    if problem.flops > factor * device.peak_fp32 * seconds:
-        rate = f"{problem.flops / seconds / 1e12:.4g} TFLOP/s"
-        return f"{rate} is above this card's peak of {device.peak_fp32 / 1e12:.4g}: not a measurement"
-    peak = device.peak_bandwidth
+    device, problem, seconds = operands.context.device, operands.problem, samples.summary.median
+    flops, bandwidth, whose = (
+        _ABOVE_RATED * device.peak_fp32,
+        _ABOVE_RATED * device.peak_bandwidth,
+        "rated peak",
+    )
+    if ceilings is not None:
+        flops, bandwidth = MARGIN * ceilings.flops.at(samples.sm_hz), MARGIN * ceilings.bandwidth.rate
+        whose = "measured ceiling"
+    if problem.flops > flops * (_MATRIX if matrix else 1) * seconds:
+        rate = f"{problem.flops / seconds / 1e12:.4g} TFLOP/s" if seconds else "an infinite rate"
+        return f"{rate} is above this card's {whose} of {flops / 1e12:.4g} TFLOP/s: not a measurement"
     large = problem.bytes > 4 * device.l2_bytes
-    if peak and large and problem.bytes > _ABOVE_RATED * peak * seconds:
-        rate = f"{problem.bytes / seconds / 1e9:.4g} GB/s"
-        return f"{rate} is above this card's peak of {peak / 1e9:.4g}: not a measurement"
+    if bandwidth and large and problem.bytes > bandwidth * seconds:
+        rate = f"{problem.bytes / seconds / 1e9:.4g} GB/s" if seconds else "an infinite rate"
+        return f"{rate} is above this card's {whose} of {bandwidth / 1e9:.4g} GB/s: not a measurement"
     return ""
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import HarnessError, SpecError, UsageError
+from harness.fma import Fma
 from harness.gemm import Gemm
 from harness.problem import Argument, Axes, Problem, Reference
 from harness.spec import Kernel
@@ -79,7 +80,7 @@ class Copy:
         return None
 
 
-BUILTIN: dict[str, type[Problem]] = {"gemm": Gemm, "copy": Copy}
+BUILTIN: dict[str, type[Problem]] = {"gemm": Gemm, "copy": Copy, "fma": Fma}
 
 
 def by_problem(kernels: Sequence[Kernel]) -> dict[type[Problem], list[Kernel]]:

@@ -1,4 +1,7 @@
-"""Record files: what was measured, under which circumstances, written whole or not at all."""
+"""Record files: what was measured, under which circumstances, written whole or not at all.
+
+Measured rows are written in the shape of nvbench's files (`harness.nvbench`), others as a plain list.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +19,62 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, cast
 
+from harness import nvbench
 from harness.errors import HarnessError, UsageError
 
-SCHEMA = 1
+SCHEMA = 2
+
+_PACKAGES = (
+    "cuda-bindings",
+    "numpy",
+    "nvidia-cuda-nvrtc",
+    "nvidia-nvjitlink",
+    "nvidia-cublas",
+    "nvmath-python",
+    "nvidia-ml-py",
+)
 
 Record = dict[str, Any]  # one flat row: JSON-ready, None where there is no value
 
 
 def document(kind: str, records: Sequence[Record], meta: Mapping[str, Any]) -> Record:
     """A record file: what was measured, and what is needed to know what it was."""
-    content = {"schema": SCHEMA, "kind": kind, "meta": dict(meta), "rows": list(records)}
-    return cast(Record, _without_folders(content))
+    meta = {"version": {"json": nvbench.JSON_VERSION}, **meta}
+    rows = [_without_folders(r) for r in records]
+    content = {"schema": SCHEMA, "kind": kind, "meta": _without_folders(meta)}
+    gpu = meta.get("gpu")
+    if kind != "bench" or gpu is None:
+        return {**content, "rows": rows}
+    numbered = [{"index": i, **row} for i, row in enumerate(rows)]
+    states = nvbench.benchmarks(numbered, gpu["ordinal"], meta.get("rule", {}))
+    return {**content, "devices": nvbench.devices(gpu), "benchmarks": states}
+
+
+def load(path: Path) -> Record:
+    """A record file of this schema or an older one, its rows under ``rows`` whatever shape it is written in.
+
+    Raises HarnessError for a file that cannot be read, is no record, or is of a newer schema.
+    """
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError as e:
+        raise UsageError(f"cannot read: {e.strerror}", where=str(path)) from None
+    except ValueError as e:
+        raise HarnessError(f"not JSON: {e}", where=str(path)) from None
+    schema = content.get("schema") if isinstance(content, dict) else None
+    if not isinstance(schema, int) or not isinstance(content.get("meta"), dict):
+        raise HarnessError("not a result file of harness", where=str(path))
+    if schema > SCHEMA:
+        raise HarnessError(
+            f"written by a newer harness: schema {schema}, this one reads up to {SCHEMA}",
+            where=str(path),
+            hint="pip install --upgrade cuda-harness",
+        )
+    try:
+        rows = content["rows"] if "rows" in content else nvbench.rows(content)
+    except (KeyError, TypeError, ValueError) as e:
+        raise HarnessError(f"a damaged result file: {e!r}", where=str(path)) from None
+    return cast(Record, {**content, "rows": rows})
 
 
 def _without_folders(value: Any) -> Any:
@@ -47,18 +95,23 @@ def provenance(*, seed: int | None = None) -> Record:
         "utc": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "seed": seed,
         "harness": _version("cuda-harness"),
-        "commit": _commit(),
+        **dict(zip(("commit", "dirty"), _commit(), strict=True)),
         "code_sha256": _code_sha256(),
         "python": platform.python_version(),
-        "versions": {name: _version(name) for name in ("cuda-bindings", "numpy", "nvmath-python")},
+        "versions": {name: _version(name) for name in _PACKAGES},
     }
 
 
 def write_json(path: Path, content: Record) -> None:
-    """One record file, a line a row, so that raw samples stay out of the way; see `write_file`."""
-    head = json.dumps({**content, "rows": []}, indent=1, allow_nan=False)
-    rows = ",\n".join("  " + json.dumps(row, allow_nan=False) for row in content["rows"])
-    write_file(path, head.replace('"rows": []', f'"rows": [\n{rows}\n ]').encode() + b"\n")
+    """One record file, a line a row or state, so that raw samples stay out of the way; see `write_file`."""
+    holders = [content] if "rows" in content else content["benchmarks"]
+    key = "rows" if "rows" in content else "states"
+    hollow = {**content, "benchmarks": [{**h, key: []} for h in holders]}
+    text = json.dumps({**content, "rows": []} if key == "rows" else hollow, indent=1, allow_nan=False)
+    for holder in holders:
+        lines = ",\n".join("  " + json.dumps(line, allow_nan=False) for line in holder[key])
+        text = text.replace(f'"{key}": []', f'"{key}": [\n{lines}\n ]', 1)
+    write_file(path, text.encode() + b"\n")
 
 
 def check_writable(path: Path) -> None:
@@ -129,8 +182,8 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-def _commit() -> str | None:
-    """The checkout's commit, with "+" where tracked files differ from it; None outside a checkout."""
+def _commit() -> tuple[str | None, bool | None]:
+    """The checkout's commit and whether tracked files differ from it; None outside a checkout."""
     folder = Path(__file__).parent
 
     def git(*args: str) -> str:
@@ -139,7 +192,7 @@ def _commit() -> str | None:
 
     try:
         if Path(git("rev-parse", "--show-toplevel")).resolve() != folder.parent.resolve():
-            return None  # installed somewhere inside another project's checkout
-        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "-uno") else "")
+            return None, None  # installed somewhere inside another project's checkout
+        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "-uno"))
     except (OSError, subprocess.CalledProcessError):
-        return None
+        return None, None

@@ -1,19 +1,11 @@
-"""Rows -> records, and records -> tables for people, CSV and Markdown."""
+"""Rows -> records: what is written to files, and what tables are made of."""
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
-
-import tabulate as tabulate_module
-from tabulate import tabulate
 
 from harness.builds import Built
 from harness.code import Code
@@ -22,11 +14,11 @@ from harness.diff import compare
 from harness.emulator import Counts
 from harness.measure import Measurement
 from harness.record import Record, sha256
+from harness.sampling import Pair
+from harness.stats import decide
+from harness.timing import Batch
 
 COUNTED = ("FFMA", "LDG", "LDG.128", "LDS", "LDS.64", "LDS.128", "STS", "BAR", "LDL", "STL")
-NO_GPU = "no GPU"  # what stands in a cell that only a GPU could fill
-
-Column = tuple[str, str, Callable[[Any], str]]  # key in the record, heading, how to print the value
 
 
 def static_record(built: Built) -> Record:
@@ -98,33 +90,53 @@ def diff_record(a: Code, b: Code) -> Record:
     return {"a": code_record(a, ()), "b": code_record(b, ()), **asdict(compare(a, b))}
 
 
-def timed_record(row: Measurement, peak_fp32: float) -> Record:
-    """A measured row; times in seconds, rates in FLOP/s and bytes/s, ratios as fractions."""
+def timed_record(row: Measurement, peak_fp32: float, threshold: float | None = None) -> Record:
+    """A measured row; times in seconds, rates in FLOP/s and bytes/s, ratios as fractions. With a `threshold`
+    it says whether the row is as fast as what it was timed in turn with.
+    """
     static: Record = {"kernel": row.label, "params": {}, "problem": "gemm"}  # the baseline
     if row.built is not None:
         static = static_record(row.built)
-    summary = row.samples.summary if row.samples else None
+    samples = row.samples
+    summary = samples.summary if samples else None
+    speedup = row.speedup
     return {
         **static,
         "shape": row.problem.label,
         "axes": {name: getattr(row.problem, name, None) for name in row.problem.axes},
         "status": row.status,
         "detail": row.detail,
+        "notes": list(row.notes),
+        "regime": _regime(row),
         "seconds": row.seconds,
+        "mean": summary.mean if summary else None,
         "noise": summary.noise if summary else None,
+        "stdev": summary.stdev if summary else None,
         "samples": summary.samples if summary else None,
-        "stopped": row.samples.stopped if row.samples else None,
+        "stopped": samples.stopped if samples else None,
+        "wall": samples.wall if samples else None,
+        "cycles": samples.cycles if samples else None,
+        "sm_hz": samples.sm_hz if samples else None,
         "flops_rate": row.flops_rate,
         "bandwidth": row.bandwidth,
-        "vs_cublas": row.speedup,
+        "against": row.against,
+        "identical_sass": row.identical,
+        "baseline": row.baseline,
+        "decision": decide(row.ratio, threshold) if row.ratio and threshold is not None else None,
+        "ratio": asdict(row.ratio) if row.ratio else None,
+        "speedup": asdict(speedup) if speedup else None,
+        "vs_cublas": speedup.estimate if speedup and row.against == "cuBLAS" else None,
         "vs_peak": row.flops_rate / peak_fp32 if row.flops_rate else None,
+        "of_ceiling": row.of_ceiling,
         "driver_occupancy": row.occupancy,
-        "regime": {True: "cold", False: "warm", None: None}[row.cold],
         "sets": row.sets,
         "bytes_touched": row.bytes_touched,
         "device": asdict(row.device) if row.device else None,
         "error_over_bound": row.before.worst if row.before and math.isfinite(row.before.worst) else None,
-        "times": [float(f"{t:.4g}") for t in row.samples.times] if row.samples else [],
+        "discarded": list(samples.discarded) if samples else [],
+        "pair": row.pair and _pair_record(row.pair),
+        "batches": [_batch_record(b) for b in samples.batches] if samples else [],
+        "times": [_digits(t) for t in samples.times] if samples else [],
     }
 
 
@@ -136,12 +148,25 @@ def emulated_record(row: Measurement) -> Record:
         "shape": row.problem.label,
         "axes": {name: getattr(row.problem, name, None) for name in row.problem.axes},
         "status": row.status,
-        "detail": row.error,
+        "detail": row.error or _kinds(row),
         "error_over_bound": row.before.worst if row.before and math.isfinite(row.before.worst) else None,
         "findings": [asdict(f) for f in run.findings] if run else [],
         "total": _counts(run.total) if run else None,
+        "emulated": run
+        and {
+            "intensity": run.total.intensity,
+            "sectors_per_request": run.total.sectors_per_request,
+            "ways": run.total.ways,
+        },
         "lines": [_counts(c) for c in run.lines] if run else [],
     }
+
+
+def _kinds(row: Measurement) -> str:
+    """``2 RAW hazards, 1 out of bounds``; empty where nothing was found."""
+    kinds = Counter(f.kind for f in row.emulation.findings) if row.emulation else Counter[str]()
+    found = ", ".join(f"{n} {kind}{'s' * (n > 1)}" for kind, n in kinds.items())
+    return f"{found}: see `harness check`" if found else ""
 
 
 def _counts(counts: Counts) -> Record:
@@ -152,140 +177,30 @@ def _counts(counts: Counts) -> Record:
     }
 
 
-# ---- tables ----------------------------------------------------------------------------------------
+def _regime(row: Measurement) -> str | None:
+    """A problem too small to be found in no cache is not called cold."""
+    return "warm" if row.regime == "cold" and row.cold is False else row.regime or None
 
 
-def params_text(record: Record) -> str:
-    """``TILE=64 COARSE=16``."""
-    return _params(record["params"])
+def _pair_record(pair: Pair) -> Record:
+    """What the ratio was made of: block i of `order` took the i-th two batches of either side."""
+    return {
+        "order": list(pair.order),
+        "candidate": [_digits(b.median) for b in pair.candidate.batches],
+        "baseline": [_digits(b.median) for b in pair.baseline.batches],
+    }
 
 
-def _params(value: Mapping[str, int]) -> str:
-    return " ".join(f"{k}={v}" for k, v in value.items())
+def _batch_record(batch: Batch) -> Record:
+    """`n` of the times belong to this batch."""
+    reading = asdict(batch.reading) if batch.reading else None
+    return {
+        "n": len(batch.times),
+        "wall": batch.wall and _digits(batch.wall),
+        "sm_hz": batch.sm_hz,
+        "nvml": reading,
+    }
 
 
-def _by(value: Sequence[int]) -> str:
-    return "x".join(map(str, value))
-
-
-def _share(value: float) -> str:
-    return f"{100 * value:.1f}"
-
-
-def _giga(value: float) -> str:
-    return f"{value / 1e9:.0f}" if value >= 1e10 else f"{value / 1e9:.2f}"
-
-
-def _si_seconds(value: float) -> str:
-    for scale, unit in ((1, "s"), (1e-3, "ms"), (1e-6, "us")):
-        if value >= scale:
-            return f"{value / scale:.2f} {unit}"
-    return f"{value / 1e-9:.0f} ns"
-
-
-STATIC: tuple[Column, ...] = (
-    ("name", "kernel", str),
-    ("params", "params", _params),
-    ("tile", "tile", _by),
-    ("registers", "regs", str),
-    ("shared", "smem", str),
-    ("intensity", "FLOP/B", "{:.3g}".format),
-    ("sass.LDS.128", "LDS.128", str),
-    ("occupancy", "occ", "{:.0%}".format),
-)
-TIMED: tuple[Column, ...] = (
-    ("name", "kernel", str),
-    ("seconds", "time", _si_seconds),
-    ("noise", "+-%", _share),
-    ("flops_rate", "GFLOP/s", _giga),
-    ("vs_cublas", "%cuBLAS", _share),
-    ("vs_peak", "%peak", _share),
-    ("bandwidth", "GB/s", _giga),
-    ("status", "check", str),
-)
-GPU_ONLY: tuple[Column, ...] = (
-    ("gpu.flops_rate", "GFLOP/s", str),
-    ("gpu.vs_cublas", "cuBLAS", str),
-)
-FLAT: tuple[Column, ...] = (
-    ("kernel", "kernel", str),
-    *STATIC[1:3],
-    ("block", "block", _by),
-    ("shape", "shape", str),
-    ("arch", "arch", str),
-    *STATIC[3:],
-    *TIMED[1:-1],
-    ("samples", "samples", str),
-    ("device.sm_mhz", "SM MHz", str),
-    ("device.power", "W", "{:.0f}".format),
-    ("regime", "regime", str),
-    ("status", "check", str),
-)
-
-
-def table(records: Sequence[Record], columns: Sequence[Column], style: str | None = None) -> str:
-    """Records as text, ``-`` where there is no value. A column without any value is left out, except the
-    GPU's: they stay and say so.
-    """
-    shown = [c for c in columns if c in GPU_ONLY or any(_look_up(r, c[0]) not in (None, {}) for r in records)]
-    rows = [[_cell(r, c) for c in shown] for r in records]
-    return plain_table(rows, [c[1] for c in shown], style)
-
-
-def plain_table(rows: Sequence[Sequence[str]], headings: Sequence[str], style: str | None = None) -> str:
-    """Cells as text; columns of numbers to the right. `style` is None for a terminal, ``md`` or ``csv``."""
-    if style == "csv":
-        out = io.StringIO()
-        csv.writer(out, lineterminator="\n").writerows([headings, *rows])
-        return out.getvalue().rstrip("\n")
-    numeric = [all(_NUMBER.match(row[i]) for row in rows) for i in range(len(headings))]
-    align = ["right" if n else "left" for n in numeric]
-    format_ = "github" if style == "md" else "simple"
-    with _narrow_columns():
-        return tabulate(
-            rows, headings, tablefmt=format_, colalign=align if rows else None, disable_numparse=True
-        )
-
-
-@contextmanager
-def _narrow_columns() -> Iterator[None]:
-    """tabulate pads every heading by two spaces, which costs us the 80th column; a module global says so."""
-    before, tabulate_module.MIN_PADDING = tabulate_module.MIN_PADDING, 0
-    try:
-        yield
-    finally:
-        tabulate_module.MIN_PADDING = before
-
-
-_NUMBER = re.compile(rf"-?[\d.,]+( (s|ms|us|ns)|%)?\Z|-\Z|{NO_GPU}\Z")
-
-
-def csv_table(records: Sequence[Record]) -> str:
-    """Everything in one table: plain numbers in base units, a column for each key."""
-    rows = [[_plain(_look_up(record, key)) for key, _, _ in FLAT] for record in records]
-    return plain_table(rows, [key for key, _, _ in FLAT], "csv")
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return _params(value)
-    if isinstance(value, list):
-        return _by(value)
-    return "" if value is None else str(value)
-
-
-def _cell(record: Record, column: Column) -> str:
-    key, _, show = column
-    value = _look_up(record, key)
-    if value is None:
-        return NO_GPU if column in GPU_ONLY else "-"
-    return show(value) or "-"
-
-
-def _look_up(record: Record, key: str) -> Any:
-    """``sass.LDS.128`` is record["sass"]["LDS.128"]."""
-    if key in record:
-        return record[key]
-    head, _, tail = key.partition(".")
-    inner = record.get(head)
-    return inner.get(tail) if isinstance(inner, Mapping) and tail else None
+def _digits(value: float) -> float:
+    return float(f"{value:.6g}")

@@ -1,139 +1,134 @@
-"""Launches -> samples: how a GPU time is taken, how long to warm up, and when there are enough.
-
-The clock is injected (`Timer`), the stopping rule is pure, so everything here but `EventTimer` is tested
-without a GPU. A sample that is not there has a reason: `Samples.stopped` says why sampling ended.
-"""
+"""How a GPU time is taken. The clock is injected everywhere else (`Timer`); this is the real one."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
+from harness.clock import ClockProbe
 from harness.closing import Closing
 from harness.driver import Context, Event, Gate, Stream
-from harness.stats import Summary, summarize
 from harness.telemetry import Reading, Telemetry
 
 Run = Callable[[Stream], object]
 
-_BATCH_SECONDS = 0.02
 # Launches and their events wait behind a gate in the driver's queue, about 1024 entries deep; a full queue
 # would block the host that is to open the gate.
-_BATCH_MOST = 100
-_WARMUP_MOST = 50_000  # runs; kernels of 2 us reach the warm-up's time before
+MOST = 100  # runs of a batch
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is timed: ``run(stream)`` queues `repeats` runs of it, more than one where it is a graph."""
+
+    run: Run
+    repeats: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Runs that were queued together.
+
+    `times` are GPU seconds a run, one for each time `Work.run` was called. `wall` is seconds a run on the
+    host's clock, from when the GPU might start until the host knows it has finished; None where the host was
+    busy with something else then. `sm_hz` is the measured
+    SM clock (`ClockProbe`), `rated_hz` the highest that the driver names; `reading` is what NVML said while
+    the batch ran.
+    """
+
+    times: tuple[float, ...]
+    wall: float | None
+    sm_hz: float | None = None
+    rated_hz: float | None = None
+    reading: Reading | None = None
+
+    @property
+    def median(self) -> float:
+        return float(np.median(self.times))
+
+    @property
+    def clock_share(self) -> float | None:
+        """The clock as a fraction of the rated one: as measured, else as NVML has it."""
+        hertz = self.sm_hz or (self.reading.sm_mhz * 1e6 if self.reading else None)
+        return hertz / self.rated_hz if hertz and self.rated_hz else None
 
 
 class Timer(Protocol):
-    """`batch` runs a callable `count` times and returns that many GPU times in seconds; what a sensor saw
-    meanwhile goes to the end of `readings`.
-    """
-
-    readings: list[Reading]
-
-    def batch(self, run: Run, count: int) -> list[float]: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class StopRule:
-    """Sampling ends when there are `min_samples`, `min_time` seconds of them and the noise (interquartile
-    range over median) is at most `max_noise`. With `timeout` seconds of samples the noise no longer matters,
-    with `max_samples` (or `min_samples`, if more) nothing does.
-
-    The names are nvbench's options; its noise is a relative standard deviation, which outliers swell.
-    """
-
-    min_samples: int = 10
-    min_time: float = 0.2
-    max_noise: float = 0.005
-    timeout: float = 2.0
-    max_samples: int = 4_000
-    warmup: float = 0.1
-
-    def decide(self, times: Sequence[float]) -> str:
-        """Why to stop now, in a few words; empty to go on."""
-        total = math.fsum(times)
-        if len(times) >= max(self.max_samples, self.min_samples):
-            return "most samples"
-        if len(times) >= self.min_samples:
-            if total >= self.min_time and summarize(times).noise <= self.max_noise:
-                return "noise reached"
-            if total >= self.timeout:
-                return "timeout"
-        return ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Samples:
-    """GPU times in seconds, in the order taken; `readings` is what NVML said meanwhile."""
-
-    times: tuple[float, ...]
-    stopped: str
-    readings: tuple[Reading, ...] = field(default=(), repr=False)
-
-    @property
-    def summary(self) -> Summary:
-        return summarize(self.times)
-
-
-def sample(run: Run, timer: Timer, rule: StopRule, *, typical: float, at_least: int = 1) -> Samples:
-    """Take batches until `rule` says why to stop; `typical` is about what one run takes (`warm_up`).
-
-    `at_least` runs happen in any case, so that a launch which rotates its operands visits all of them.
-    """
-    seen = len(timer.readings)
-    size = max(1, min(_BATCH_MOST, int(_BATCH_SECONDS / typical) if typical > 0 else _BATCH_MOST))
-    times: list[float] = []
-    while not (stopped := rule.decide(times)) or len(times) < at_least:
-        times += timer.batch(run, size)
-    return Samples(times=tuple(times), stopped=stopped, readings=tuple(timer.readings[seen:]))
-
-
-def warm_up(run: Run, timer: Timer, rule: StopRule) -> float:
-    """Run for `rule.warmup` seconds of GPU time, or _WARMUP_MOST times; a typical time of one run."""
-    spent, runs, count = 0.0, 0, 1
-    while True:
-        times = timer.batch(run, count)
-        spent, runs = spent + math.fsum(times), runs + count
-        typical = summarize(times).median
-        if spent >= rule.warmup or runs >= _WARMUP_MOST or typical <= 0:
-            return typical
-        count = max(1, min(_BATCH_MOST, math.ceil((rule.warmup - spent) / typical)))
+    def batch(self, work: Work, count: int) -> Batch:
+        """Call `work.run` that often, at most MOST times, and say how long each run took."""
+        ...
 
 
 class EventTimer(Closing):
-    """A CUDA event before and after each run, all of a batch queued behind a gate.
+    """A CUDA event before and after each call, all of a batch queued before the GPU may begin.
 
-    The gate opens when the whole batch is enqueued: the GPU then goes from event to kernel to event
-    without waiting for the host, and launch latency stays out of the times. What remains is the cost of
-    the events themselves, a microsecond or two.
+    The GPU then goes from event to kernel to event without waiting for the host, and launch latency stays
+    out of the times. What remains is the cost of the events themselves, a microsecond or two (`overhead`).
+
+    What holds the GPU back is a gate; for graphs, whose launches may fill the driver's queue, it is one run
+    of the graph that is not timed.
     """
 
     def __init__(self, context: Context, stream: Stream, telemetry: Telemetry) -> None:
         self._stream, self._telemetry = stream, telemetry
-        self.readings: list[Reading] = []
+        self._rated = float(context.device.clock_hz)
+        self._reads = False
         with ExitStack() as owned:
+            self._clock = owned.enter_context(ClockProbe(context))
             self._gate = owned.enter_context(Gate(context))
             self._events = [
                 (owned.enter_context(Event(context)), owned.enter_context(Event(context)))
-                for _ in range(_BATCH_MOST)
+                for _ in range(MOST)
             ]
             self._owned = owned.pop_all()
 
-    def batch(self, run: Run, count: int) -> list[float]:
+    def batch(self, work: Work, count: int) -> Batch:
         events, stream = self._events[:count], self._stream
-        with self._gate.holding(stream):
-            for start, end in events:
-                start.record(stream)
-                run(stream)
-                end.record(stream)
-        reading = self._telemetry.read()  # the clock that counts is the one while the batch runs
-        if reading is not None and not events[-1][1].done:
-            self.readings.append(reading)
+        runs = count * work.repeats
+        self._clock.reset()
+        began = time.perf_counter()
+        if work.repeats > 1:
+            work.run(stream)
+            runs += work.repeats
+            self._queue(work, count)
+        else:
+            with self._gate.holding(stream):
+                self._queue(work, count)
+                began = time.perf_counter()
+        # Every second batch: reading takes longer than some batches do, whose wall time would be NVML's.
+        self._reads = not self._reads
+        reading = self._telemetry.read() if self._reads else None
+        late = self._reads and events[-1][1].done
         events[-1][1].synchronize()
-        return [end.seconds_since(start) for start, end in events]
+        wall = time.perf_counter() - began
+        stream.synchronize()  # for the clock's second stamp
+        return Batch(
+            times=tuple(end.seconds_since(start) / work.repeats for start, end in events),
+            wall=None if late else wall / runs,
+            sm_hz=self._clock.hertz(),
+            rated_hz=self._rated,
+            reading=None if late else reading,  # the clock that counts is the one while the batch runs
+        )
+
+    def _queue(self, work: Work, count: int) -> None:
+        stream = self._stream
+        self._clock.start(stream)
+        for start, end in self._events[:count]:
+            start.record(stream)
+            work.run(stream)
+            end.record(stream)
+        self._clock.end(stream)
+
+    def overhead(self) -> float:
+        """Seconds between two events with nothing between them: part of every time that is taken here."""
+        nothing = Work(lambda _stream: None)
+        self.batch(nothing, MOST)
+        return self.batch(nothing, MOST).median
 
     def close(self) -> None:
         self._owned.close()

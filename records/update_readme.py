@@ -6,13 +6,13 @@ is not what its record says.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness.report import params_text, plain_table
+from harness import record
+from harness.tables import params_text, plain_table
 
 HERE = Path(__file__).parent
 README = HERE.parent / "README.md"
@@ -20,13 +20,13 @@ _MARKED = re.compile(r"(<!-- table:(\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def load(name: str) -> dict[str, Any]:
-    return json.loads((HERE / f"{name}.json").read_text())
+    return record.load(HERE / f"{name}.json")
 
 
-def provenance(record: dict[str, Any]) -> str:
-    meta = record["meta"]
+def provenance(content: dict[str, Any]) -> str:
+    meta = content["meta"]
     gpu = meta["gpu"]
-    compiler = next(r["compiler"] for r in record["rows"] if "compiler" in r)
+    compiler = next(r["compiler"] for r in content["rows"] if "compiler" in r)
     return (
         f"{gpu['name']}, driver {gpu['driver']}, {compiler}, cuBLAS {gpu['cublas']} in {gpu['math_mode']}; "
         f"`{' '.join(meta['argv'])}`, {meta['utc'][:10]}."
@@ -40,24 +40,24 @@ def rate(row: dict[str, Any]) -> str:
 
 def ladder() -> str:
     """GFLOP/s of each rung by size, and its share of cuBLAS at the largest."""
-    record = load("h200-ladder")
-    shapes = list(dict.fromkeys(r["shape"] for r in record["rows"]))
-    kernels = list(dict.fromkeys(r["kernel"] for r in record["rows"]))
-    rows = {(r["kernel"], r["shape"]): r for r in record["rows"]}
+    content = load("h200-ladder")
+    shapes = list(dict.fromkeys(r["shape"] for r in content["rows"]))
+    kernels = list(dict.fromkeys(r["kernel"] for r in content["rows"]))
+    rows = {(r["kernel"], r["shape"]): r for r in content["rows"]}
     cells = []
     for kernel in kernels:
         mine = [rows[kernel, shape] for shape in shapes]
         share = mine[-1]["vs_cublas"]
         cells.append([kernel, *map(rate, mine), f"{100 * share:.1f} %" if share else "-"])
     headings = ["GFLOP/s at n =", *shapes, f"of cuBLAS at {shapes[-1]}"]
-    return f"{plain_table(cells, headings, 'md')}\n\n{provenance(record)}"
+    return f"{plain_table(cells, headings, 'md')}\n\n{provenance(content)}"
 
 
 def tiles() -> str:
     """Every parameter set of the first rungs at one size."""
-    record = load("h200-tiles")
+    content = load("h200-tiles")
     cells = []
-    for r in record["rows"]:
+    for r in content["rows"]:
         if r["params"]:
             per_byte = f"{r['intensity']:.3g}"
             occupancy = f"{r['occupancy']:.0%}"
@@ -65,10 +65,39 @@ def tiles() -> str:
             label = params_text(r)
             cells.append([r["kernel"], label, shared, registers, occupancy, per_byte, rate(r)])
     headings = ["kernel", "parameters", "shared B", "registers", "occupancy", "FLOP/B", "GFLOP/s"]
-    return f"{plain_table(cells, headings, 'md')}\n\n{provenance(record)}"
+    return f"{plain_table(cells, headings, 'md')}\n\n{provenance(content)}"
 
 
-TABLES: dict[str, Callable[[], str]] = {"ladder": ladder, "tiles": tiles}
+# What of ncu's counters stands in the table, and its heading.
+_COUNTERS = {
+    "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum": "load requests",
+    "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": "sectors",
+    "smsp__inst_executed_op_shared_ld.sum": "shared loads",
+    "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum": "wavefronts",
+    "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum": "conflicts",
+}
+
+
+def emulator() -> str:
+    """Counts as compiled against ncu's counters: one number where they are equal."""
+    record = load("h200-emulator")
+    cells = []
+    for r in record["rows"]:
+        pairs = [(r["measured"].get(name), r["compiled"][name]) for name in _COUNTERS]
+        equal = [f"{ours:,}" if ours == theirs else f"{ours:,} / {theirs:,.0f}" for theirs, ours in pairs]
+        cells.append([r["kernel"], params_text(r), r["shape"], *equal, r["bits"]])
+    meta = record["meta"]
+    compiler = record["rows"][0]["compiler"]
+    headings = ["kernel", "parameters", "n", *_COUNTERS.values(), "output bits"]
+    note = (
+        f"One number: emulated and measured are equal; otherwise emulated / measured. {meta['gpu']['name']}, driver "
+        f"{meta['gpu']['driver']}, {compiler}; `{' '.join(meta['argv'])}`, {meta['utc'][:10]}. ncu counts a cp.async as a "
+        "shared load, too, and its zero-filled copies as sectors; at ragged edges hardware repeats a few wavefronts."
+    )
+    return f"{plain_table(cells, headings, 'md')}\n\n{note}"
+
+
+TABLES: dict[str, Callable[[], str]] = {"ladder": ladder, "tiles": tiles, "emulator": emulator}
 
 
 def updated(text: str) -> str:

@@ -10,7 +10,9 @@
 * ``fake.functions``: kernel name -> sizes of its parameters. ``fake.launches``: what was launched, with
   the parameters' bytes read through the pointers that the driver was given. ``fake.execute``, where set,
   is called with each: device memory is host memory, so it can compute what the kernel would.
-* ``fake.milliseconds``: what an event pair says.
+* ``fake.milliseconds``: what an event pair says. ``fake.sm_ghz``: the clock that our own stamp kernel
+  counts, 10 ms from stamp to stamp; its launches are not in ``fake.launches``.
+* A captured stream queues nothing; launching the graph does what was captured.
 """
 
 from __future__ import annotations
@@ -94,6 +96,7 @@ _WORKS_WHEN_LOST = NOISE | {"cuInit", "cuDriverGetVersion", "cuDeviceGet", "cuDe
 
 class FakeDriver:
     CUresult = CUresult
+    CUstream = int
     CU_MEMHOSTALLOC_DEVICEMAP = 2
 
     def __init__(self, *, devices: int = 1, version: int = 13000) -> None:
@@ -108,6 +111,9 @@ class FakeDriver:
         self.waits: list[tuple[int, int]] = []
         self.execute: Callable[[SimpleNamespace], None] | None = None
         self.milliseconds = 1.5
+        self.sm_ghz = 1.98
+        self._stamps = 0
+        self._captured: list[Callable[[], None]] | None = None
         self._failures: dict[str, list[int]] = {}
         self._next = 0x1000
         self._thread = threading.local()
@@ -135,7 +141,8 @@ class FakeDriver:
         def call(*args: Any) -> tuple[Any, ...]:
             self.log.append((name, args))
             code = self.sticky if name not in _WORKS_WHEN_LOST else 0
-            if self._failures.get(name):
+            ours = name == "cuLaunchKernelEx" and args[1] == "stamp"  # planned failures are for others
+            if self._failures.get(name) and not ours:
                 code = self._failures[name].pop(0)
             values = () if code else function(self, *args)
             if isinstance(values, CUresult):
@@ -318,7 +325,7 @@ class FakeDriver:
         return self._drop("module", module)
 
     def _cuModuleGetFunction(self, module: int, name: bytes) -> Any:
-        found = name.decode() in self.functions
+        found = name.decode() in self.functions or name == b"stamp"
         return (name.decode(),) if found else CUresult.CUDA_ERROR_NOT_FOUND
 
     def _cuModuleGetFunctionCount(self, module: int) -> Any:
@@ -340,7 +347,7 @@ class FakeDriver:
         return ()
 
     def _cuFuncGetParamInfo(self, function: str, index: int) -> Any:
-        sizes = self.functions[function]
+        sizes = (8, 4) if function == "stamp" else self.functions[function]
         return (0, sizes[index]) if index < len(sizes) else CUresult.CUDA_ERROR_INVALID_VALUE
 
     def _cuOccupancyMaxActiveBlocksPerMultiprocessor(self, function: str, threads: int, shared: int) -> Any:
@@ -351,8 +358,46 @@ class FakeDriver:
         cluster = vars(config.attrs[0].value.clusterDim) if hasattr(config, "attrs") else {}
         size = tuple(cluster[axis] for axis in "xyz") if cluster else None
         shared, stream = config.sharedMemBytes, config.hStream
-        self._launched(function, parameters, dims=dims, shared=shared, stream=stream, cluster=size)
+
+        def launch() -> None:
+            self._launched(function, parameters, dims=dims, shared=shared, stream=stream, cluster=size)
+
+        if function == "stamp":
+            self._stamp(parameters)
+        elif self._captured is not None:
+            self._captured.append(launch)
+        else:
+            launch()
         return ()
+
+    def _stamp(self, parameters: int) -> None:
+        (address,) = (ctypes.c_void_p * 1).from_address(parameters)
+        entries = ctypes.c_uint64.from_address(address).value
+        self._stamps += 1
+        nanoseconds = 10_000_000 * self._stamps
+        (ctypes.c_uint64 * 2).from_address(entries)[:] = int(nanoseconds * self.sm_ghz), nanoseconds
+
+    def _cuStreamBeginCapture(self, stream: int, mode: str) -> Any:
+        self._captured = []
+        return ()
+
+    def _cuStreamEndCapture(self, stream: int) -> Any:
+        captured, self._captured = self._captured, None
+        return (self._add("graph", captured),)
+
+    def _cuGraphInstantiate(self, graph: int, flags: int) -> Any:
+        return (self._add("executable", self.live["graph", graph]),)
+
+    def _cuGraphLaunch(self, executable: int, stream: int) -> Any:
+        for launch in self.live["executable", executable]:
+            launch()
+        return ()
+
+    def _cuGraphDestroy(self, graph: int) -> Any:
+        return self._drop("graph", graph)
+
+    def _cuGraphExecDestroy(self, executable: int) -> Any:
+        return self._drop("executable", executable)
 
     def _launched(
         self, function: str, parameters: int, *, dims: Any, shared: int, stream: int, cluster: Any

@@ -7,6 +7,7 @@ import errno
 import io
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,12 @@ import fake_gemm
 import pytest
 from click.testing import CliRunner, Result
 
-from harness import tools
+from harness import record, tools
 from harness.cli import main
 from harness.driver import api
-from harness.errors import MissingDependency, NoDriver
+from harness.errors import HarnessError, MissingDependency, NoDriver
 
-FAST = ["--min-time", "0.005", "--timeout", "0.01"]
+FAST = ["--min-time", "0.005", "--timeout", "0.05"]
 
 
 def harness(*args: str) -> Result:
@@ -44,6 +45,8 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> fake_driver.FakeDriver:
     fake = fake_driver.install(monkeypatch)
     fake.functions = {"matmul": fake_gemm.SIZES, "copy": (8, 8, 8)}
     fake.execute = fake_gemm.gemm
+    no_ceilings = HarnessError("a fake GPU has none")
+    monkeypatch.setattr("harness.ceilings.measured", lambda *_: (_ for _ in ()).throw(no_ceilings))
     return fake
 
 
@@ -195,7 +198,7 @@ def test_json_is_whole_or_not_there(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "r.json"
     assert harness("bench", "tiled", "--json", str(path)).exit_code == 0
     content = json.loads(path.read_text())
-    assert (content["schema"], content["kind"], content["rows"][0]["kernel"]) == (1, "bench", "03_tiled")
+    assert (content["schema"], content["kind"], content["rows"][0]["kernel"]) == (2, "bench", "03_tiled")
     assert [p.name for p in path.parent.iterdir()] == ["r.json"]
     (tmp_path / "file").write_text("")
     result = harness("bench", "tiled", "--json", str(tmp_path / "file" / "r.json"))
@@ -275,7 +278,7 @@ def test_bench(fake: Any, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "Fake GPU, sm_90a" in result.stdout
     assert result.stdout.count("gemm 16: warm") == result.stdout.count("gemm 32: warm") == 1
-    content = json.loads(path.read_text())
+    content = record.load(path)
     assert [(r["kernel"], r["shape"], r["status"]) for r in content["rows"]] == [
         (kernel, shape, "ok") for shape in ("16", "32") for kernel in ("02_coalesced", "03_tiled")
     ]
@@ -312,7 +315,8 @@ def test_a_kernel_marked_broken_does_not(fake: Any) -> None:
     fake.execute = fake_gemm.zeros
     for verb in (["bench", *FAST], ["verify"]):
         result = harness(*verb, "tiled_no_sync", "-a", "N=16")
-        assert result.exit_code == 0 and "FAILED as marked" in result.stdout
+        assert result.exit_code == 0
+        assert re.search(r"05_tiled_no_sync.* (broken|FAILED as marked)\n", result.stdout)
 
 
 def test_verify_counts_shapes(fake: Any) -> None:
@@ -333,7 +337,7 @@ def test_a_fault_shows_the_rows_before_it_and_fails(fake: Any, tmp_path: Path) -
     result = harness("bench", "coalesced", "tiled", "tiled_v4", "-a", "N=16", "--json", str(path), *FAST)
     assert result.exit_code == 1
     assert "03_tiled" in result.stdout and "context is lost" in result.stderr
-    content = json.loads(path.read_text())
+    content = record.load(path)
     assert [r["status"] for r in content["rows"]] == ["ok", "ok", "error"]  # the culprit is named
     assert "context is lost" in content["rows"][2]["detail"] and "context is lost" in content["meta"]["ended"]
 
@@ -367,13 +371,13 @@ def test_ctrl_c_keeps_what_was_measured(fake: Any, tmp_path: Path) -> None:
     fake.execute = interrupt
     path = tmp_path / "r.json"
     result = harness("bench", "tiled", "tiled_v4", "-a", "N=16", "--json", str(path), *FAST)
-    assert result.exit_code == 1 and "interrupted" in result.stderr and "03_tiled" in result.stdout
-    content = json.loads(path.read_text())
+    assert result.exit_code == 130 and "interrupted" in result.stderr and "03_tiled" in result.stdout
+    content = record.load(path)
     assert [r["kernel"] for r in content["rows"]] == ["03_tiled"] and "interrupted" in content["meta"][
         "ended"
     ]
     result = harness("verify", "tiled", "tiled_v4", "-a", "N=16")
-    assert result.exit_code == 1 and "03_tiled" in result.stdout
+    assert result.exit_code == 130 and "03_tiled" in result.stdout
 
 
 def test_the_record_says_what_is_missing_from_it(fake: Any, tmp_path: Path, kernel_file: Any) -> None:
@@ -392,10 +396,10 @@ def test_a_full_standard_output_does_not_cost_the_record(fake: Any, tmp_path: Pa
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("harness.report.table", full)
+        patch.setattr("harness.tables.table", full)
         result = harness(*args)
     assert result.exit_code == 1 and "No space left" in result.stderr
-    assert json.loads(path.read_text())["rows"][0]["kernel"] == "03_tiled"
+    assert record.load(path)["rows"][0]["kernel"] == "03_tiled"
 
 
 def test_a_missing_compiler_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,17 +10,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import builds, catalog, cublas, launch, measure
+from harness import builds, catalog, ceilings, cublas, launch, measure, record, sampling
 from harness.arch import Arch
 from harness.bench import Bench
+from harness.build import compile_kernel
 from harness.cache import Cache
 from harness.driver import Context, Module, Stream
 from harness.errors import MissingDependency, OutOfMemory
+from harness.fma import Fma
 from harness.gemm import Gemm
 from harness.launch import Operands
 from harness.problems import Copy, resolve
 from harness.spec import Kernel
-from harness.timing import StopRule
+from harness.stats import SLOW, decide
+from harness.stopping import StopRule
+from harness.telemetry import Telemetry
+from harness.timing import EventTimer, Work
 
 pytestmark = pytest.mark.gpu
 
@@ -172,4 +177,72 @@ def test_the_readme_example_runs(tmp_path: Any) -> None:
 
 
 def test_resolve_is_total() -> None:
-    assert {resolve(k) for k in KERNELS} == {Gemm, Copy}
+    assert {resolve(k) for k in KERNELS} == {Gemm, Copy, Fma}
+
+
+def test_the_clock_agrees_with_nvml(gpu: Context) -> None:
+    """Two counters of the same clock, under load."""
+    with Stream(gpu) as stream, EventTimer(gpu, stream, Telemetry(gpu.device.uuid)) as timer:
+        problem = Fma(N=gpu.device.sms * gpu.device.max_threads_per_sm, K=2**15)
+        cubin = compile_kernel(catalog.kernel("ffma").variant(), arch(gpu))
+        with (
+            Operands(gpu, problem, stream, seed=1, sets=1) as operands,
+            launch.prepare(cubin, operands) as run,
+        ):
+            sampling.warm_up(Work(run), timer, StopRule())
+            batch = timer.batch(Work(run), 20)
+    assert batch.sm_hz is not None and 0.3 < batch.sm_hz / gpu.device.clock_hz < 1.1
+    if batch.reading is not None:
+        assert batch.sm_hz == pytest.approx(batch.reading.sm_mhz * 1e6, rel=0.05)
+
+
+def test_ceilings_are_near_the_rated_peaks(gpu: Context, tmp_path: Any) -> None:
+    with Stream(gpu) as stream, EventTimer(gpu, stream, Telemetry(gpu.device.uuid)) as timer:
+        found = ceilings.measured(gpu, stream, timer, Cache(tmp_path))
+    assert 0.5 < found.flops.rate / gpu.device.peak_fp32 < 1.2
+    assert 0.5 < found.bandwidth.rate / gpu.device.peak_bandwidth < 1.1
+
+
+def test_regimes(gpu: Context, cache: Cache) -> None:
+    """A launch of tens of microseconds: without the events' cost in a graph, in the L2 cache when hot."""
+    built, _ = builds.build_all([catalog.kernel("tiled").variant()], [arch(gpu)], cache, lambda _: None)
+    seconds = {}
+    for regime in measure.REGIMES:
+        with Bench(gpu, rule=StopRule(), regime=regime) as session:
+            (row,) = session.rows(built, {Gemm: [{"N": 512}]}, lambda _: None)
+        assert row.status == measure.OK and row.regime == regime
+        seconds[regime] = row.seconds
+    assert seconds["graph"] < seconds["cold"] and seconds["hot"] < 1.02 * seconds["cold"]
+
+
+def test_a_kernel_against_itself_and_slowed(gpu: Context, cache: Cache) -> None:
+    variants = [catalog.kernel("slowed").variant(SLOW=slow) for slow in (0, 30)]
+    same, slower = builds.build_all(variants, [arch(gpu)], cache, lambda _: None)[0]
+    with Bench(gpu, rule=StopRule(), baseline=same) as session:
+        rows = list(session.rows([same, slower], {Gemm: [{"N": 1024}]}, lambda _: None))
+    itself, slowed = rows[1].ratio, rows[2].ratio
+    assert rows[1].identical and itself is not None and itself.estimate == pytest.approx(1, abs=0.01)
+    assert slowed is not None and decide(slowed, 0.005) == SLOW
+    assert slowed.estimate == pytest.approx(1.03, abs=0.015)
+
+
+HANG = """
+extern "C" __global__ void matmul(const float* A, const float* B, float* C, int M, int N, int K,
+                                  int lda, int ldb, int ldc, float alpha, float beta)
+{ while (true) __nanosleep(1000); }
+"""
+
+
+def test_a_hang_and_a_fault_stay_in_their_processes(tmp_path: Any, kernel_file: Any) -> None:
+    out = tmp_path / "r.json"
+    wild = kernel_file("wild.cu", body=HANG.replace("while (true) __nanosleep(1000)", "C[1LL << 40] = 1"))
+    hang = kernel_file("hang.cu", body=HANG)
+    kernels = [str(wild), str(hang), "tiled"]
+    options = ["-a", "N=256", "--isolate", "--kernel-timeout", "30", "--json", str(out)]
+    command = [sys.executable, "-m", "harness", "bench", *kernels, *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    rows = {r["kernel"]: r for r in record.load(out)["rows"]}
+    assert rows["03_tiled"]["status"] == "ok" and rows["03_tiled"]["seconds"] > 0
+    assert "ILLEGAL_ADDRESS" in rows["wild"]["detail"]
+    assert "not done after 30 s, and killed" in rows["hang"]["detail"]

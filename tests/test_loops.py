@@ -231,6 +231,8 @@ def test_loops_of_shipped_kernels(cache: Cache, name: str, arch: str) -> None:
         assert hot.count("FFMA") >= 4
     elif kernel.language == "ptx":
         assert hot.count("FFMA") > 0
+    elif kernel.problem == "fma":
+        assert hot.count("FFMA") >= 256
     else:
         assert kernel.problem == "copy"
 

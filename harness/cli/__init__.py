@@ -12,7 +12,18 @@ import click
 
 from harness.errors import HarnessError
 
-VERBS = ("bench", "build", "check", "doctor", "list", "sass", "verify")
+VERBS = (
+    "bench",
+    "build",
+    "check",
+    "compare",
+    "doctor",
+    "list",
+    "replay",
+    "sass",
+    "selftest",
+    "verify",
+)
 
 
 class Verbs(click.Group):

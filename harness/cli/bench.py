@@ -1,37 +1,28 @@
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli import options
-from harness.errors import ContextLost, HarnessError, MissingDependency, NoGpu
+from harness.cli import children, emulated, options, show
+from harness.errors import ContextLost, HarnessError, UsageError
 
 if TYPE_CHECKING:
     from harness.bench import Bench
+    from harness.builds import Built
     from harness.driver import Device
     from harness.measure import Measurement
+    from harness.problem import Axes, Problem
     from harness.record import Record
-    from harness.timing import StopRule
+    from harness.spec import Variant
+    from harness.stopping import StopRule
 
-
-class _Finite(click.FloatRange):
-    """click lets NaN and infinity through its ranges."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        number = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{value} is not a finite number", param, ctx)
-        return number
-
-
-_SECONDS = _Finite(min=0)
+Points = dict[type["Problem"], list["Axes"]]
+_SECONDS = options.Finite(min=0)
 
 
 @click.command(name="bench")
@@ -42,23 +33,72 @@ _SECONDS = _Finite(min=0)
 @options.device
 @options.arch
 @options.seed
+@click.option(
+    "--regime",
+    type=click.Choice(["cold", "hot", "graph"]),
+    default="cold",
+    show_default=True,
+    help="cold: operands rotate, none found in L2; hot: always the same; graph: cold, without launch gaps.",
+)
+@click.option(
+    "--ref", metavar="KERNEL", help="Time in turn with this kernel, not with cuBLAS, and say which wins."
+)
+@click.option(
+    "--threshold",
+    type=options.Percent(min=0),
+    default="0.5%",
+    show_default=True,
+    help="With --ref: what difference counts.",
+)
 @click.option("--min-samples", default=10, show_default=True, type=click.IntRange(min=1), help="Of each row.")
 @click.option("--min-time", default=0.2, show_default=True, type=_SECONDS, help="Seconds of samples.")
 @click.option(
-    "--max-noise", default=0.5, show_default=True, type=_SECONDS, help="Percent; sampling goes on above it."
+    "--stopping-criterion",
+    type=click.Choice(["stdrel", "entropy"]),
+    default="stdrel",
+    show_default=True,
+    help="When there are enough samples, as in nvbench.",
+)
+@click.option(
+    "--max-noise",
+    default="0.5%",
+    show_default=True,
+    type=options.Percent(min=0),
+    help="Relative standard deviation for stdrel; sampling goes on above it.",
 )
 @click.option(
     "--timeout",
     default=2.0,
     show_default=True,
     type=_SECONDS,
-    help="Seconds of samples after which noise no longer matters.",
+    help="Seconds of samples after which the criterion no longer matters.",
+)
+@click.option(
+    "--throttle-threshold",
+    default="75%",
+    show_default=True,
+    type=options.Percent(min=0),
+    help="Discard samples below this share of the rated SM clock.",
+)
+@click.option(
+    "--isolate", is_flag=True, help="Each kernel in a process of its own: faults and hangs stay there."
+)
+@click.option(
+    "--kernel-timeout",
+    default=300.0,
+    show_default=True,
+    type=_SECONDS,
+    help="With --isolate: seconds after which a kernel's process is killed.",
 )
 @options.require_gpu
+@click.option("--wide", is_flag=True, help="Also CPU time, cycles, clock, power and throttling of each row.")
 @options.markdown
 @options.comma
 @options.json_file
+@click.option("--rows", type=click.Path(path_type=Path), hidden=True)
+@click.pass_context
 def command(
+    ctx: click.Context,
     kernels: tuple[str, ...],
     params: tuple[str, ...],
     sweep: bool,
@@ -66,124 +106,164 @@ def command(
     device: str | None,
     arch: str | None,
     seed: int,
+    regime: str,
+    ref: str | None,
+    threshold: float,
     min_samples: int,
     min_time: float,
+    stopping_criterion: str,
     max_noise: float,
     timeout: float,
+    throttle_threshold: float,
+    isolate: bool,
+    kernel_timeout: float,
     require_gpu: bool,
+    wide: bool,
     style: str | None,
     json_file: Path | None,
+    rows: Path | None,
 ) -> None:
-    """Time kernels beside cuBLAS, each verified before and after.
+    """Time kernels in turn with cuBLAS, each verified before and after.
 
-    Without a GPU the kernels are compiled and inspected all the same, and the columns that need one say
-    so. Exit code 1 where a kernel failed, except one that its file marks as broken.
+    Without a GPU the emulator runs them at a small size: verified, checked for races and memory faults, with
+    counts in place of times. Exit code 1 where a kernel failed, except one that its file marks as broken;
+    with --ref also where one is slower, and 3 where that cannot be told.
     """
-    from harness import builds, record, report
-    from harness.driver import Device
-    from harness.timing import StopRule
+    from harness import builds, emulation, record, report, stats
+    from harness.stopping import StopRule
 
     selected, variants = options.variants(kernels, params, sweep=sweep)
     points = options.points(selected, axis, "bench_axes")
-    gpu: Device | None = None
-    absent = ""
-    try:
-        gpu = Device.open(device or "0")
-    except (NoGpu, MissingDependency) as e:
-        if require_gpu:
-            raise
-        absent = f"No GPU ({e.what}): nothing verified or timed; see `harness doctor`."
-    rule = StopRule(min_samples=min_samples, min_time=min_time, max_noise=max_noise / 100, timeout=timeout)
+    reference = _reference(ref, points) if ref else None
+    gpu, absent = options.open_device(device, required=require_gpu)
+    rule = StopRule(
+        criterion=stopping_criterion,
+        min_samples=min_samples,
+        min_time=min_time,
+        max_noise=max_noise,
+        timeout=timeout,
+        throttle_threshold=throttle_threshold,
+    )
     if json_file is not None:
         record.check_writable(json_file)  # now, not after minutes of measuring
-    rows: list[Measurement] = []
+    meta = {**record.provenance(seed=seed), "rule": asdict(rule), "regime": regime, "threshold": threshold}
     fault: HarnessError | None = None
-    meta = record.provenance(seed=seed)
     with ExitStack() as owned:
         step = owned.enter_context(options.progress(options.steps(variants, points if gpu else {})))
         target = options.one_arch(arch, gpu)
-        built, skipped = builds.build_all(variants, [target], options.open_cache(), step)
-        if gpu is not None:
-            session, meta["gpu"] = _open(owned, gpu, rule, seed)
-            rows, fault = options.collect(session.rows(built, points, step))
+        cache = options.open_cache()
+        built, skipped = builds.build_all(variants, [target], cache, step)
+        static = [report.static_record(b) for b in built]
+        if gpu is None:
+            # A tile or two: what takes a GPU a second takes the emulator an hour.
+            small = points if axis else {cls: cls.verify_axes[:1] for cls in points}
+            rows_of = emulation.rows(built, small, emulation.Options(seed=seed), step)
+            run, fault = options.collect(rows_of)
+            records = [report.emulated_record(r) for r in run]
+        else:
+            baseline = builds.build_all([reference], [target], cache, step)[0][0] if reference else None
+            what = Request(
+                gpu=gpu, rule=rule, regime=regime, seed=seed, baseline=baseline, threshold=threshold
+            )
+            if isolate:
+                source = children.rows(ctx, what, built, points, meta, kernel_timeout)
+            else:
+                source = _measured(what, owned, built, points, meta, rows, step)
+            records, fault = options.collect(source)
+            if isolate:
+                records = children.in_order(records, points)
     meta["ended"] = str(fault) if fault else "complete"
     meta["skipped"] = [f"{s.variant.label}, {s.arch}: {s.error}" for s in skipped]
-    static = [report.static_record(b) for b in built]
-    records = [report.timed_record(r, gpu.peak_fp32) for r in rows] if gpu else static
     unwritten: HarnessError | None = None
     if json_file is not None:
         try:  # before anything is printed: a closed or full standard output must not cost the record
             record.write_json(json_file, record.document("bench", records, meta))
         except HarnessError as e:
             unwritten = e
-    if style == "csv":
-        click.echo(report.csv_table(records))
-    else:
-        _print(static, records if gpu else [], meta.get("gpu"), style)
-    options.explain(rows, skipped, err=style == "csv")
-    if absent:
-        click.echo(f"\n{absent}", err=style == "csv")
-    options.finish(rows, skipped, fault or unwritten)
+    show.bench(static, records, meta, style, wide=wide)
+    if gpu is None:
+        click.echo(f"\n{emulated.NOTE}\n{absent}; `harness check` tells more", err=style == "csv")
+    options.explain(records, skipped, err=style == "csv")
+    options.finish(records, skipped, fault or unwritten)
+    if ref and gpu:
+        compared = [r for r in records if r["status"] == "ok" and not r["baseline"]]
+        options.conclude(r["decision"] or stats.INCONCLUSIVE for r in compared)
 
 
-def _open(owned: ExitStack, gpu: Device, rule: StopRule, seed: int) -> tuple[Bench, dict[str, Any]]:
+def _reference(word: str, points: Points) -> Variant:
+    """The kernel of --ref; UsageError where it computes something else than the others."""
+    from harness import catalog
+    from harness.problems import resolve
+
+    kernel = catalog.kernel(word)
+    if set(points) != {resolve(kernel)}:
+        raise UsageError(f"--ref {kernel.name} and the kernels compared with it solve different problems")
+    return kernel.variant()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is measured, on what, and how a row of it is written down."""
+
+    gpu: Device
+    rule: StopRule
+    regime: str
+    seed: int
+    baseline: Built | None
+    threshold: float
+
+    def record(self, row: Measurement) -> Record:
+        from harness import report
+
+        return report.timed_record(row, self.gpu.peak_fp32, self.threshold if self.baseline else None)
+
+
+def _measured(
+    what: Request,
+    owned: ExitStack,
+    built: Sequence[Built],
+    points: Points,
+    meta: Record,
+    rows: Path | None,
+    step: Any,
+) -> Iterator[Record]:
+    """Each row as it is done; what was found out about the GPU goes into `meta`, and both to `rows`."""
+    from harness import isolate
+
+    session, meta["gpu"] = _open(owned, what)
+    if rows is not None:
+        isolate.append(rows, meta["gpu"])
+    for row in session.rows(built, points, step):
+        line = what.record(row)
+        if rows is not None:
+            isolate.append(rows, line)
+        yield line
+    meta["gpu"]["no_telemetry"] = session.sensor.unavailable
+
+
+def _open(owned: ExitStack, what: Request) -> tuple[Bench, dict[str, Any]]:
     """A session on this GPU, closed with `owned`, and what a record should say about the two."""
     from harness import cublas
     from harness.bench import Bench
     from harness.driver import Context, driver_version
 
-    context = owned.enter_context(Context(gpu))
-    about = {**asdict(gpu), "driver": "{}.{}".format(*driver_version())}
-    baseline = None
-    try:
-        baseline = owned.enter_context(cublas.CuBlas(context))
-        about |= {"cublas": baseline.version, "math_mode": cublas.MATH_MODE}
-    except ContextLost:
-        raise
-    except HarnessError as e:
-        about["no_cublas"] = str(e)
-    session = owned.enter_context(Bench(context, rule=rule, baseline=baseline, seed=seed))
-    about["no_telemetry"] = session.sensor.unavailable
+    context = owned.enter_context(Context(what.gpu))
+    about = {**asdict(what.gpu), "driver": "{}.{}".format(*driver_version())}
+    baseline: Any = what.baseline
+    if baseline is None:
+        try:
+            baseline = owned.enter_context(cublas.CuBlas(context))
+            about |= {"cublas": baseline.version, "math_mode": cublas.MATH_MODE}
+        except ContextLost:
+            raise
+        except HarnessError as e:
+            about["no_cublas"] = str(e)
+    session = owned.enter_context(
+        Bench(context, rule=what.rule, regime=what.regime, baseline=baseline, seed=what.seed, limits=True)
+    )
+    about["no_telemetry"], about["no_ceilings"] = session.sensor.unavailable, session.no_ceilings
+    if session.method is not None:
+        limits = session.method.ceilings
+        about |= {"event_overhead": session.method.overhead, "ceilings": asdict(limits) if limits else None}
+    about["clock_source"] = "%clock64 over %globaltimer, median of the SMs"
     return session, about
-
-
-def _print(
-    static: list[Record], timed: list[Record], about: Mapping[str, Any] | None, style: str | None
-) -> None:
-    """One table of what the kernels are, and one for each size of how they did."""
-    from harness import report
-
-    several = len({r["kernel"] for r in static}) < len(static)
-    for row in [*static, *timed]:
-        row["name"] = f"{row['kernel']} {report.params_text(row)}" if several else row["kernel"]
-    if about is None:
-        columns = (*(c for c in report.STATIC if c[0] != "params"), *report.GPU_ONLY)
-        click.echo(report.table(static, columns, style))
-        return
-    click.echo(f"{about['name']}, {static[0]['arch']}, {static[0]['compiler']}, driver {about['driver']}")
-    if "cublas" in about:
-        click.echo(f"cuBLAS {about['cublas']}, {about['math_mode']}")
-    for note in ("no_cublas", "no_telemetry"):
-        if about.get(note):
-            click.echo(about[note])
-    click.echo()
-    click.echo(report.table(static, [c for c in report.STATIC if not several or c[0] != "params"], style))
-    for (_, shape), group in itertools.groupby(timed, key=lambda r: (r["problem"], r["shape"])):
-        rows = list(group)
-        click.echo(f"\n{_headline(shape, rows)}\n")
-        click.echo(report.table(rows, report.TIMED, style))
-
-
-def _headline(shape: str, rows: list[Record]) -> str:
-    """``gemm 2048: cold (3 sets of operands, 151 MB), 1980 MHz, 310-640 W``."""
-    text = f"{rows[0]['problem']} {shape}"
-    measured = [r for r in rows if r["sets"]]
-    if measured:
-        sets, touched = measured[0]["sets"], measured[0]["bytes_touched"]
-        text += f": {measured[0]['regime']} ({sets} sets of operands, {touched / 1e6:.0f} MB)"
-    for key, unit in (("sm_mhz", "MHz"), ("power", "W")):
-        seen = [round(r["device"][key]) for r in rows if r["device"]]
-        if seen:
-            low, high = min(seen), max(seen)
-            text += f", {low} {unit}" if low == high else f", {low}-{high} {unit}"
-    return text

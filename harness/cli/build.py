@@ -37,7 +37,7 @@ def command(
 
     CUDA C++ goes through NVRTC, PTX through nvJitLink; neither needs a GPU.
     """
-    from harness import builds, report
+    from harness import builds, tables
 
     _, variants = options.variants(kernels, params, sweep=sweep)
     targets = options.archs(arch) or [archs.DEFAULT]
@@ -55,7 +55,7 @@ def command(
             click.echo(cubin.warnings, err=True)
     rows = [_row(cubin) for cubin in cubins]
     headings = ["kernel", "params", "arch", "regs", "shared", "stack", "spills", "cubin"]
-    click.echo(report.plain_table(rows, headings, style))
+    click.echo(tables.plain_table(rows, headings, style))
     compilers = " and ".join(dict.fromkeys(c.compiler for c in cubins))
     click.echo(f"{compilers}; shared in bytes a block, stack and spills in bytes a thread.")
     options.explain([], skipped, err=True)

@@ -65,11 +65,11 @@ def command(
         if lines:
             again = replace(wanted, check=False, as_compiled=True)
             compiled, fault = options.collect(emulation.rows(built, points, again, step))
+    records = [report.emulated_record(row) for row in rows]
     if json_file is not None:
-        found = [report.emulated_record(row) for row in rows]
         meta = record.provenance(seed=seed)
         meta["ended"] = str(fault) if fault else "complete"
-        record.write_json(json_file, record.document("check", found, meta))
+        record.write_json(json_file, record.document("check", records, meta))
     emulated.print_rows(rows, style)
     options.name_shapes(points)
     click.echo(emulated.NOTE)
@@ -78,4 +78,4 @@ def command(
         for row, other in zip(rows, compiled, strict=False):
             emulated.print_lines(row, other, style)
     options.explain([], skipped)
-    options.finish(rows, skipped, fault)
+    options.finish(records, skipped, fault)

@@ -27,6 +27,7 @@ def command() -> None:
         ("cuobjdump", lambda: _tool("cuobjdump"), "no second opinion on SASS (tests)"),
         ("cuBLAS", _cublas, "no baseline column"),
         ("nvidia-ml-py", lambda: _package("nvidia-ml-py"), "clock and power are not recorded"),
+        ("cuda-bench", lambda: _package("cuda-bench"), "`harness selftest` has no nvbench to compare with"),
         ("ncu", lambda: _program("ncu"), "no profiling"),
         ("compute-sanitizer", lambda: _program("compute-sanitizer"), "no memory checks on a GPU"),
         ("cache", _cache, "every kernel is compiled anew"),

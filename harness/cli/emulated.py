@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness import report
+from harness import tables
 from harness.cli import options
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def print_rows(rows: Sequence[Measurement], style: str | None) -> None:
             ]
         )
     headings = ["kernel", "numbers ok", "findings", "FLOP/B", "sect/req", "ways", "check"]
-    click.echo(report.plain_table(table, headings, style))
+    click.echo(tables.plain_table(table, headings, style))
 
 
 def print_findings(rows: Sequence[Measurement]) -> None:
@@ -70,11 +70,11 @@ def _line(built: Built, number: int) -> str:
 
 
 def _ratios(total: Counts) -> list[str]:
-    return [
-        _over(total.flops, total.global_bytes),
-        _over(total.sectors, total.global_requests),
-        _over(total.wavefronts, total.wavefronts - total.conflicts),
-    ]
+    return [_short(total.intensity), _short(total.sectors_per_request), _short(total.ways)]
+
+
+def _short(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.3g}"
 
 
 def print_lines(row: Measurement, compiled: Measurement, style: str | None) -> None:
@@ -92,37 +92,31 @@ def print_lines(row: Measurement, compiled: Measurement, style: str | None) -> N
                 text if len(text) <= _CODE else text[: _CODE - 1] + "~",
                 _si(counts.executions),
                 _si(counts.flops),
-                *_access(counts.global_requests, counts.sectors, counts.global_requests),
-                *_access(counts.shared_requests, counts.wavefronts, counts.wavefronts - counts.conflicts),
+                *_pair(counts.global_requests, counts.sectors_per_request),
+                *_pair(counts.shared_requests, counts.ways),
                 *(_compiled(other.get(counts.source)) if other else []),
             ]
         )
     headings = ["line", "source", "threads", "FLOP", "global", "sect", "shared", "ways"]
     headings += ["SASS", "ways"] if other else []
-    click.echo(f"\n{row.label}, {row.problem.label}\n{report.plain_table(table, headings, style)}")
+    click.echo(f"\n{row.label}, {row.problem.label}\n{tables.plain_table(table, headings, style)}")
     if compiled.emulation is None:
         click.echo(f"as compiled: {compiled.detail}")
     total = row.emulation.total
     click.echo(
         f"global: {_si(total.global_bytes)}B asked for in {_si(32 * total.sectors)}B of sectors, "
-        f"{_over(total.flops, total.global_bytes)} FLOP/B; the least for this problem is "
+        f"{_short(total.intensity)} FLOP/B; the least for this problem is "
         f"{_si(row.problem.bytes)}B\nshared: {_si(total.shared_bytes)}B, "
-        f"{_over(total.flops, total.shared_bytes)} FLOP/B"
+        f"{_short(total.flops / total.shared_bytes if total.shared_bytes else None)} FLOP/B"
     )
 
 
-def _access(requests: int, parts: int, least: int) -> list[str]:
-    return [_si(requests), _over(parts, least)] if requests else ["", ""]
+def _pair(requests: int, ratio: float | None) -> list[str]:
+    return [_si(requests), _short(ratio)] if requests else ["", ""]
 
 
 def _compiled(counts: Counts | None) -> list[str]:
-    if counts is None or not counts.shared_requests:
-        return ["", ""]
-    return [_si(counts.shared_requests), _over(counts.wavefronts, counts.wavefronts - counts.conflicts)]
-
-
-def _over(a: int, b: int) -> str:
-    return f"{a / b:.3g}" if b else "-"
+    return ["", ""] if counts is None else _pair(counts.shared_requests, counts.ways)
 
 
 def _si(value: float) -> str:

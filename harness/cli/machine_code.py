@@ -10,7 +10,7 @@ from itertools import groupby
 
 import click
 
-from harness import control, listing, report
+from harness import control, listing, tables
 from harness.code import Code
 from harness.contract import Finding
 from harness.diff import compare
@@ -70,7 +70,7 @@ def _counts(codes: Sequence[Code], heading: str, names: Sequence[str], style: st
         for name, c in zip(names, codes, strict=True)
     ]
     headings = [heading, *(["arch"] if several else []), *(heading for heading, _ in _COUNTED)]
-    click.echo(report.plain_table(rows, headings, style))
+    click.echo(tables.plain_table(rows, headings, style))
 
 
 def print_code(code: Code, findings: Sequence[Finding], style: str | None, *, brief: bool) -> None:
@@ -78,7 +78,7 @@ def print_code(code: Code, findings: Sequence[Finding], style: str | None, *, br
     click.echo(f"\n{', '.join(filter(None, (code.name, code.compiler)))}\n  {_shared_loads(code)}")
     if not brief:
         click.echo(_resources(code))
-        click.echo(report.plain_table([_all(code), *(_loop(code, x) for x in code.loops)], _HEADINGS, style))
+        click.echo(tables.plain_table([_all(code), *(_loop(code, x) for x in code.loops)], _HEADINGS, style))
         if code.banks is not None:
             p = code.banks
             click.echo(
@@ -186,7 +186,7 @@ def print_difference(a: Code, b: Code, style: str | None) -> None:
         if found.noise:
             return
     rows = [[name, _text(x), _text(y), _change(x, y)] for name, (x, y) in found.figures.items()]
-    click.echo("\n" + report.plain_table(rows, ["", "a", "b", "change"], style))
+    click.echo("\n" + tables.plain_table(rows, ["", "a", "b", "change"], style))
     looped = a.hot_loop is not None and b.hot_loop is not None
     names = [*found.loop, *(name for name in found.kernel if name not in found.loop)]
     rows = [
@@ -202,7 +202,7 @@ def print_difference(a: Code, b: Code, style: str | None) -> None:
             click.echo("\nthe same opcodes, as often: operands, order or scheduling differ")
         return
     headings = ["opcode", *(["hot loop: a", "b"] if looped else []), "all code: a", "b"]
-    click.echo("\n" + report.plain_table(rows, headings, style))
+    click.echo("\n" + tables.plain_table(rows, headings, style))
 
 
 def _text(value: float | None) -> str:

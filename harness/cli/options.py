@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from harness import arch as arch_names
 from harness import axes, catalog
 from harness.arch import Arch
-from harness.errors import HarnessError, MissingDependency, NoGpu, UsageError
+from harness.errors import INCONCLUSIVE_EXIT, HarnessError, Interrupted, MissingDependency, NoGpu, UsageError
 from harness.spec import Kernel, Variant
 
 if TYPE_CHECKING:
@@ -24,6 +25,30 @@ if TYPE_CHECKING:
     from harness.problem import Axes, Problem
 
 EMULATOR = "emulator"  # in place of a GPU
+T = TypeVar("T")
+Record = Mapping[str, Any]
+
+
+class Finite(click.FloatRange):
+    """click lets NaN and infinity through its ranges."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return number
+
+
+class Percent(Finite):
+    """``2`` or ``2%``, as a fraction: 0.02."""
+
+    name = "percent"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str):
+            value = value.strip().removesuffix("%")
+        return float(super().convert(value, param, ctx)) / 100
+
 
 kernels = click.argument("kernels", metavar="[KERNEL]...", nargs=-1)
 params = click.option(
@@ -123,21 +148,21 @@ def points(kernels: Sequence[Kernel], texts: Sequence[str], default: str) -> dic
     return found
 
 
-def open_device(name: str | None) -> tuple[Device | None, str]:
-    """The GPU asked for. Without one, None and why: asked for the emulator, or nothing else is there.
+def open_device(name: str | None, *, required: bool = False) -> tuple[Device | None, str]:
+    """The GPU asked for; or None and why the emulator takes its place.
 
-    Raises NoDevice where a GPU was named that is not there.
+    Raises NoGpu where one is required, or was named and is not there.
     """
     from harness.driver import Device
 
-    if name == EMULATOR:
-        return None, "as asked"
+    if name == EMULATOR and not required:
+        return None, "In the emulator, as asked"
     try:
-        return Device.open(name or "0"), ""
+        return Device.open("0" if name is None else name), ""
     except (NoGpu, MissingDependency) as e:
-        if name is not None:
+        if required or name is not None:
             raise
-        return None, f"no GPU: {e.what}"
+        return None, f"No GPU ({e.what}): in the emulator"
 
 
 def open_cache() -> Cache:
@@ -174,16 +199,16 @@ def steps(variants: Sequence[Variant], points: Mapping[type[Problem], Sequence[A
     return len(variants) + rows + 2 * sum(map(len, points.values()))
 
 
-def collect(rows: Iterable[Measurement]) -> tuple[list[Measurement], HarnessError | None]:
+def collect(rows: Iterable[T]) -> tuple[list[T], HarnessError | None]:
     """All rows, or those before a fault or Ctrl-C, and what ended them early."""
-    found: list[Measurement] = []
+    found: list[T] = []
     try:
         for row in rows:
             found.append(row)  # one at a time: what was measured is kept
     except HarnessError as e:
         return found, e
     except KeyboardInterrupt:
-        return found, HarnessError("interrupted: these are the rows measured before")
+        return found, Interrupted("interrupted: these are the rows measured before")
     return found, None
 
 
@@ -201,20 +226,36 @@ def name_shapes(points: Mapping[type[Problem], Sequence[Axes]]) -> None:
         click.echo(f"shapes: {', '.join(cls.from_axes(a).label for a in axes_list)}")
 
 
-def explain(rows: Sequence[Measurement], skipped: Sequence[Skipped], *, err: bool = False) -> None:
+def explain(rows: Sequence[Record], skipped: Sequence[Skipped], *, err: bool = False) -> None:
     """Below a table, in full: every row that is not simply right, and every kernel that has none."""
     for row in rows:
-        if not row.right:
-            click.echo(f"{row.label}, {row.problem.label}: {row.detail}", err=err)
+        if row["status"] != "ok":
+            click.echo(f"{row_label(row)}, {row['shape']}: {row['detail']}", err=err)
     for s in skipped:
         click.echo(f"skipped {s.variant.label}, {s.arch}: {s.error}", err=err)
 
 
-def finish(
-    rows: Sequence[Measurement], skipped: Sequence[Skipped], fault: HarnessError | None = None
-) -> None:
+def row_label(row: Record) -> str:
+    """``03_tiled TILE=16``."""
+    return " ".join([row["kernel"], *(f"{k}={v}" for k, v in row["params"].items())])
+
+
+def finish(rows: Sequence[Record], skipped: Sequence[Skipped], fault: HarnessError | None = None) -> None:
     """The exit code: a fault is raised, and a row or kernel that failed is 1."""
+    from harness.measure import FAILURES
+
     if fault is not None:
         raise fault
-    if any(r.failed for r in rows) or any(s.failed for s in skipped):
+    if any(r["status"] in FAILURES for r in rows) or any(s.failed for s in skipped):
         raise SystemExit(1)
+
+
+def conclude(decisions: Iterable[str | None]) -> None:
+    """The exit code of a comparison: 1 where something is slower, 3 where it cannot be told."""
+    from harness.stats import INCONCLUSIVE, SLOW
+
+    found = set(decisions)
+    if SLOW in found:
+        raise SystemExit(1)
+    if INCONCLUSIVE in found:
+        raise SystemExit(INCONCLUSIVE_EXIT)

@@ -36,7 +36,7 @@ def command(
     Without a GPU it is the emulator that runs them, and a race or memory fault is as wrong as a number (see
     `harness check`). Exit code 1 where a kernel is wrong, except one that its file marks as broken.
     """
-    from harness import bench, builds, emulation, report
+    from harness import bench, builds, emulation, report, tables
     from harness.cli import emulated
     from harness.driver import Context
 
@@ -54,13 +54,16 @@ def command(
             found = session.rows(built, points, step)
         rows, fault = options.collect(found)
     cells = [_row(label, group) for label, group in options.by_kernel(rows)]
-    click.echo(report.plain_table(cells, ["kernel", "shapes ok", "error/bound", "check"], style))
+    click.echo(tables.plain_table(cells, ["kernel", "shapes ok", "error/bound", "check"], style))
     options.name_shapes(points)
     if gpu is None:
-        click.echo(f"in the emulator ({absent})")
+        click.echo(absent)
         emulated.print_findings(rows)
-    options.explain(rows if gpu is not None else [], skipped)
-    options.finish(rows, skipped, fault)
+        records = [report.emulated_record(r) for r in rows]
+    else:
+        records = [report.timed_record(r, gpu.peak_fp32) for r in rows]
+    options.explain(records if gpu is not None else [], skipped)
+    options.finish(records, skipped, fault)
 
 
 def _row(label: str, rows: list[Measurement]) -> list[str]:

@@ -15,12 +15,14 @@ from harness.driver.api import driver_version
 from harness.driver.context import Context
 from harness.driver.device import Device
 from harness.driver.gate import Gate
+from harness.driver.graph import Graph
 from harness.driver.launch import PreparedLaunch, Struct
 from harness.driver.memory import Buffer, PinnedBuffer
 from harness.driver.module import Function, FunctionAttributes, Module
-from harness.driver.stream import Event, Stream
+from harness.driver.stream import BorrowedStream, Event, Stream
 
 __all__ = [
+    "BorrowedStream",
     "Buffer",
     "Context",
     "Device",
@@ -28,6 +30,7 @@ __all__ = [
     "Function",
     "FunctionAttributes",
     "Gate",
+    "Graph",
     "Module",
     "PinnedBuffer",
     "PreparedLaunch",

@@ -34,6 +34,16 @@ class Stream(Resource):
         self.context.call("cuStreamWaitEvent", self.handle, event.handle, 0)
 
 
+class BorrowedStream(Stream):
+    """A stream that somebody else made in this context, by its address: used, never destroyed."""
+
+    def __init__(self, context: Context, address: int) -> None:
+        Resource.__init__(self, context, api.bindings().CUstream(address))
+
+    def _free(self, handle: Any) -> None:
+        pass
+
+
 class Event(Resource):
     """A point in a stream. ``timing=False`` makes a cheaper one that only orders work."""
 

@@ -42,6 +42,21 @@ class Counts:
     shared_bytes: int = 0
     atomics: int = 0
 
+    @property
+    def intensity(self) -> float | None:
+        """FLOP for each byte that threads ask global memory for."""
+        return self.flops / self.global_bytes if self.global_bytes else None
+
+    @property
+    def sectors_per_request(self) -> float | None:
+        return self.sectors / self.global_requests if self.global_requests else None
+
+    @property
+    def ways(self) -> float | None:
+        """Wavefronts of the shared requests over the least for their widths: 1 without bank conflicts."""
+        least = self.wavefronts - self.conflicts
+        return self.wavefronts / least if least else None
+
 
 def total(counts: Iterable[Counts], source: Source = UNKNOWN) -> Counts:
     """The sum, under one `source`."""

@@ -18,7 +18,7 @@ from harness.emulator.findings import Finding
 from harness.emulator.group import Group, Value
 from harness.emulator.ptx import BYTES, Entry, Instruction
 from harness.emulator.values import Integer, Lanes, signed
-from harness.errors import EmulatorError
+from harness.errors import EmulatorError, NeedsGpu
 
 Run = Callable[[Group, Lanes], None]
 Reader = Callable[[Group], Any]
@@ -131,8 +131,8 @@ class Decoder:
     def where(self, ins: Instruction) -> str:
         return f"{ins.source} (PTX line {ins.ptx_line})"
 
-    def refusal(self, ins: Instruction) -> EmulatorError:
-        return EmulatorError(
+    def refusal(self, ins: Instruction) -> NeedsGpu:
+        return NeedsGpu(
             f"the emulator does not know {self.text(ins)!r}",
             where=self.where(ins),
             hint="This kernel needs a GPU.",

@@ -1,0 +1,101 @@
+"""What this very card reaches at best: multiply-adds and bytes a second, by kernels of our own.
+
+A percentage of a data sheet's peak says little of a card that runs at another clock; nor is a time above
+the data sheet's peak impossible. Above these it is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from harness import catalog, launch, sampling
+from harness.arch import Arch
+from harness.build import Cubin, compile_kernel
+from harness.cache import Cache, digest
+from harness.driver import Context, Stream, driver_version
+from harness.errors import HarnessError
+from harness.launch import Operands
+from harness.problem import Problem
+from harness.problems import resolve
+from harness.stopping import StopRule
+from harness.timing import Timer, Work
+from harness.verify import compare
+
+# How far above a ceiling a measurement may come out: both have noise, and a kernel may find some of its
+# data in a cache.
+MARGIN = 1.02
+_RULE = StopRule(min_time=0.2, timeout=0.5)
+_COPY_OVER_L2 = 8  # the copy moves this many times the L2 cache: nothing of it stays there
+_FMA_STEPS = 2**15
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ceiling:
+    """`rate` in FLOP/s or bytes/s, at the SM clock `sm_hz` (None: not measured)."""
+
+    rate: float
+    sm_hz: float | None
+
+    def at(self, sm_hz: float | None) -> float:
+        """The ceiling for a kernel that ran at `sm_hz`: in proportion where that clock was higher."""
+        faster = sm_hz / self.sm_hz if sm_hz and self.sm_hz else 1.0
+        return self.rate * max(1.0, faster)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ceilings:
+    """`flops`: FFMA only, FLOP/s; `bandwidth`: a device-to-device copy, bytes/s, reads and writes."""
+
+    flops: Ceiling
+    bandwidth: Ceiling
+
+
+def measured(context: Context, stream: Stream, timer: Timer, cache: Cache) -> Ceilings:
+    """This card's ceilings: measured once, and kept in the cache for this GPU, driver and code.
+
+    Raises HarnessError where one of the two kernels is wrong or cannot run.
+    """
+    device = context.device
+    arch = str(Arch.of_capability(*device.capability))
+    cubins = [compile_kernel(catalog.kernel(name).variant(), arch, cache) for name in ("ffma", "copy")]
+    key = digest("ceilings 1", device.uuid, str(driver_version()), *(c.code for c in cubins))
+    if found := cache.get(key):
+        return _from_json(json.loads(found["ceilings.json"]))
+    sizes: list[Mapping[str, int]] = [
+        {"N": device.sms * device.max_threads_per_sm, "K": _FMA_STEPS},
+        {"N": max(2**22, _COPY_OVER_L2 * device.l2_bytes // 8)},
+    ]
+    flops, bandwidth = (
+        _measure(context, stream, timer, cubin, resolve(cubin.variant.kernel).from_axes(axes))
+        for cubin, axes in zip(cubins, sizes, strict=True)
+    )
+    ceilings = Ceilings(flops=flops, bandwidth=bandwidth)
+    cache.put(key, {"ceilings.json": json.dumps(asdict(ceilings)).encode()})
+    return ceilings
+
+
+def _measure(context: Context, stream: Stream, timer: Timer, cubin: Cubin, problem: Problem) -> Ceiling:
+    with (
+        Operands(context, problem, stream, seed=1, sets=1) as operands,
+        launch.prepare(cubin, operands) as run,
+    ):
+        work = Work(run)
+        typical = sampling.warm_up(work, timer, _RULE).typical
+        operands.fill_output(stream)
+        samples = sampling.sample(work, timer, _RULE, typical=typical)
+        (output,) = operands.outputs(stream)
+        verdict = compare(output, operands.reference)
+        if not verdict.ok:
+            raise HarnessError(f"the ceiling's own kernel {cubin.variant.label} is wrong: {verdict}")
+        # The fastest tenth: a ceiling is what can be reached, not what usually is.
+        seconds = sorted(samples.times)[len(samples.times) // 10]
+    return Ceiling(rate=(problem.flops or problem.bytes) / seconds, sm_hz=samples.sm_hz)
+
+
+def _from_json(content: Mapping[str, Mapping[str, float]]) -> Ceilings:
+    flops, bandwidth = (
+        Ceiling(rate=content[key]["rate"], sm_hz=content[key]["sm_hz"]) for key in ("flops", "bandwidth")
+    )
+    return Ceilings(flops=flops, bandwidth=bandwidth)

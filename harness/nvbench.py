@@ -1,0 +1,150 @@
+"""Rows in the shape of nvbench's JSON files, so that its tools open ours.
+
+Field names as in nvbench's json_printer.cu, file version 1.0.0. A summary carries an ``nv/`` tag only where
+its meaning is nvbench's: GPU times of single launches that find their operands in no cache. Everything else
+is under ``harness/`` tags, and whole in each state's ``harness`` entry, which nvbench's tools pass over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Record = dict[str, Any]
+
+JSON_VERSION = {"major": 1, "minor": 0, "patch": 0, "string": "1.0.0"}
+_KEY = "harness"
+
+
+def devices(gpu: Mapping[str, Any]) -> list[Record]:
+    """One GPU as nvbench describes it, with the UUID besides."""
+    major, minor = gpu["capability"]
+    return [
+        {
+            "id": gpu["ordinal"],
+            "name": gpu["name"],
+            "uuid": gpu["uuid"],
+            "sm_version": 100 * major + 10 * minor,
+            "ptx_version": 100 * major + 10 * minor,
+            "sm_default_clock_rate": gpu["clock_hz"],
+            "number_of_sms": gpu["sms"],
+            "max_threads_per_sm": gpu["max_threads_per_sm"],
+            "registers_per_sm": gpu["registers_per_sm"],
+            "global_memory_size": gpu["memory_bytes"],
+            "global_memory_bus_peak_clock_rate": gpu["memory_clock_hz"],
+            "global_memory_bus_width": gpu["bus_bits"],
+            "l2_cache_size": gpu["l2_bytes"],
+            "shared_memory_per_sm": gpu["shared_per_sm"],
+        }
+    ]
+
+
+def benchmarks(rows: Sequence[Record], device: int, rule: Mapping[str, Any]) -> list[Record]:
+    """A benchmark for each kernel and its parameters, a state for each size."""
+    names = list(dict.fromkeys(_name(row) for row in rows))
+    return [_benchmark(name, [r for r in rows if _name(r) == name], device, rule) for name in names]
+
+
+def rows(content: Mapping[str, Any]) -> list[Record]:
+    """What `benchmarks` was made of, in the order of the states' index."""
+    states = [state for bench in content["benchmarks"] for state in bench["states"]]
+    return [state[_KEY] for state in sorted(states, key=lambda s: int(s[_KEY]["index"]))]
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return " ".join([row["kernel"], *(f"{k}={v}" for k, v in row["params"].items())])
+
+
+def _benchmark(name: str, rows: Sequence[Record], device: int, rule: Mapping[str, Any]) -> Record:
+    limits = {
+        "min_samples": rule.get("min_samples", 0),
+        "min_time": rule.get("min_time", 0.0),
+        "max_noise": rule.get("max_noise", 0.0),
+        "skip_time": -1.0,
+        "timeout": rule.get("timeout", 0.0),
+    }
+    axes = {
+        n: [r["axes"][n] for r in rows] for n in rows[0].get("axes", {}) if rows[0]["axes"][n] is not None
+    }
+    states = []
+    for row in rows:
+        values = [(n, row["axes"][n]) for n in axes]
+        skipped = row.get("seconds") is None
+        states.append(
+            {
+                "name": " ".join([f"Device={device}", *(f"{n}={v}" for n, v in values)]),
+                **limits,
+                "device": device,
+                "type_config_index": 0,
+                "axis_values": [_value(n, v) for n, v in values] or None,
+                "summaries": None if skipped else _summaries(row),
+                "is_skipped": skipped,
+                **({"skip_reason": str(row.get("detail") or "emulated: no times")} if skipped else {}),
+                _KEY: row,
+            }
+        )
+    return {
+        "name": name,
+        "index": 0,
+        **limits,
+        "devices": [device],
+        "axes": [_axis(n, values) for n, values in axes.items()] or None,
+        "states": states,
+    }
+
+
+def _axis(name: str, values: Sequence[float]) -> Record:
+    distinct = list(dict.fromkeys(values))
+    kind = _value(name, distinct[0])["type"]
+    shown = [{"input_string": str(v), "description": "", "value": v} for v in distinct]
+    return {"name": name, "type": kind, "flags": "", "values": shown}
+
+
+def _value(name: str, value: float) -> Record:
+    """Numbers are strings here, as nvbench writes them."""
+    return {"name": name, "type": "int64" if isinstance(value, int) else "float64", "value": str(value)}
+
+
+def _summaries(row: Mapping[str, Any]) -> list[Record]:
+    cold = row["regime"] == "cold"
+    prefix = "nv/cold" if cold else f"harness/{row['regime']}"
+    how = "isolated" if cold else row["regime"]
+    found = [
+        _summary(
+            f"{prefix}/sample_size", "Samples", f"Number of {how} executions", "sample_size", row["samples"]
+        ),
+        # Ours is a batch's: nvbench's CPU time is that of a single launch which the host waits for.
+        _summary(
+            "harness/time/cpu",
+            "CPU Time",
+            "Wall time a run, of runs queued together",
+            "duration",
+            row["wall"],
+        ),
+        _summary(
+            f"{prefix}/time/gpu/mean", "GPU Time", f"Mean {how} time (CUDA events)", "duration", row["mean"]
+        ),
+        _summary(
+            f"{prefix}/time/gpu/stdev/relative",
+            "Noise",
+            "Relative standard deviation",
+            "percentage",
+            row["stdev"],
+        ),
+        _summary("harness/time/gpu/median", "Median", "Median GPU time", "duration", row["seconds"]),
+        _summary("harness/cycles", "Cycles", "SM cycles a run", "", row["cycles"]),
+        _summary("harness/sm_clock_rate", "Clock Rate", "Measured SM clock", "frequency", row["sm_hz"]),
+        _summary("harness/flops", "FLOP/s", "At the median time", "item_rate", row["flops_rate"]),
+        _summary("harness/bandwidth", "Compulsory BW", "At the median time", "byte_rate", row["bandwidth"]),
+    ]
+    return [s for s in found if s is not None]
+
+
+def _summary(tag: str, name: str, description: str, hint: str, value: float | None) -> Record | None:
+    if value is None:
+        return None
+    kind = "int64" if isinstance(value, int) else "float64"
+    entry: Record = {"tag": tag, "name": name, "description": description}
+    if hint:
+        entry["hint"] = hint
+    return {**entry, "data": [{"name": "value", "type": kind, "value": str(value)}]}
