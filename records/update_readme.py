@@ -90,9 +90,10 @@ def emulator() -> str:
     compiler = record["rows"][0]["compiler"]
     headings = ["kernel", "parameters", "n", *_COUNTERS.values(), "output bits"]
     note = (
-        f"One number: emulated and measured are equal; otherwise emulated / measured. {meta['gpu']['name']}, driver "
-        f"{meta['gpu']['driver']}, {compiler}; `{' '.join(meta['argv'])}`, {meta['utc'][:10]}. ncu counts a cp.async as a "
-        "shared load, too, and its zero-filled copies as sectors; at ragged edges hardware repeats a few wavefronts."
+        f"One number: emulated and measured are equal; otherwise emulated / measured. {meta['gpu']['name']}, "
+        f"driver {meta['gpu']['driver']}, {compiler}; `records/calibrate_emulator.py`, {meta['utc'][:10]}. ncu "
+        "counts a cp.async as a shared load, too, and more sectors where copies are zero-filled; at ragged "
+        "edges the hardware repeats a few wavefronts."
     )
     return f"{plain_table(cells, headings, 'md')}\n\n{note}"
 
