@@ -91,9 +91,9 @@ def emulator() -> str:
     headings = ["kernel", "parameters", "n", *_COUNTERS.values(), "output bits"]
     note = (
         f"One number: emulated and measured are equal; otherwise emulated / measured. {meta['gpu']['name']}, "
-        f"driver {meta['gpu']['driver']}, {compiler}; `records/calibrate_emulator.py`, {meta['utc'][:10]}. ncu "
-        "counts a cp.async as a shared load, too, and more sectors where copies are zero-filled; at ragged "
-        "edges the hardware repeats a few wavefronts."
+        f"driver {meta['gpu']['driver']}, {compiler}; `records/calibrate_emulator.py`, {meta['utc'][:10]}. "
+        "ncu counts a cp.async as a shared load, too, and more sectors where copies are zero-filled; at "
+        "ragged edges the hardware repeats a few wavefronts."
     )
     return f"{plain_table(cells, headings, 'md')}\n\n{note}"
 

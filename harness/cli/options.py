@@ -158,7 +158,7 @@ def open_device(name: str | None, *, required: bool = False) -> tuple[Device | N
     if name == EMULATOR and not required:
         return None, "In the emulator, as asked"
     try:
-        return Device.open("0" if name is None else name), ""
+        return Device.open(name), ""
     except (NoGpu, MissingDependency) as e:
         if required or name is not None:
             raise

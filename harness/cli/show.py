@@ -40,7 +40,11 @@ def bench(
         return
     _machine(about, static[0])
     click.echo()
-    click.echo(tables.table(static, [c for c in tables.STATIC if not several or c[0] != "params"], style))
+    click.echo(tables.table(static, [c for c in tables.STATIC if c[0] != "params"], style))
+    if not several:
+        for row in static:
+            if row["params"]:
+                click.echo(f"{row['kernel']}: {tables.params_text(row)}")
     for (_, shape), group in itertools.groupby(timed, key=lambda r: (r["problem"], r["shape"])):
         rows = list(group)
         click.echo(f"\n{_headline(shape, rows)}\n")

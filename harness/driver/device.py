@@ -36,14 +36,14 @@ class Device:
     max_threads_per_sm: int
 
     @classmethod
-    def open(cls, selector: int | str = 0) -> Self:
-        """The GPU of that index, or whose UUID begins so (``"GPU-5a"``, as CUDA_VISIBLE_DEVICES takes it).
+    def open(cls, selector: int | str | None = None) -> Self:
+        """The first GPU (None), that of an index, or whose UUID begins so (``"GPU-5a"``, as CUDA_VISIBLE_DEVICES takes it).
 
         A string of digits is an index. `UsageError`, with a list of what is there, if none or several fit;
         `NoDriver` or `NoDevice` if there is nothing at all.
         """
         devices = cls.all()
-        wanted = str(selector).strip()
+        wanted = "0" if selector is None else str(selector).strip()
         if re.fullmatch(r"-?[0-9]+", wanted):
             found = [device for device in devices if device.ordinal == int(wanted)]
         else:
