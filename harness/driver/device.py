@@ -37,9 +37,9 @@ class Device:
 
     @classmethod
     def open(cls, selector: int | str | None = None) -> Self:
-        """The first GPU (None), that of an index, or whose UUID begins so (``"GPU-5a"``, as CUDA_VISIBLE_DEVICES takes it).
+        """The first GPU (None), that of an index, or whose UUID begins so.
 
-        A string of digits is an index. `UsageError`, with a list of what is there, if none or several fit;
+        UUIDs are as CUDA_VISIBLE_DEVICES takes them: ``"GPU-5a"``. A string of digits is an index. `UsageError`, with a list of what is there, if none or several fit;
         `NoDriver` or `NoDevice` if there is nothing at all.
         """
         devices = cls.all()
