@@ -71,7 +71,7 @@ def test_a_race_fails_with_both_lines(kernel_file: Any) -> None:
     assert f"line {write}: As[y][x] = row < M" in result.output
     verify = harness("verify", str(path), "-a", "N=48", "-d", "emulator")
     assert (
-        verify.exit_code == 1 and "FAILED" in verify.output and "in the emulator (as asked)" in verify.output
+        verify.exit_code == 1 and "FAILED" in verify.output and "In the emulator, as asked" in verify.output
     )
     fine = kernel_file(body=TILED)
     assert harness("check", str(fine), "-a", "N=48").exit_code == 0

@@ -39,8 +39,8 @@ class Device:
     def open(cls, selector: int | str | None = None) -> Self:
         """The first GPU (None), that of an index, or whose UUID begins so.
 
-        UUIDs are as CUDA_VISIBLE_DEVICES takes them: ``"GPU-5a"``. A string of digits is an index. `UsageError`, with a list of what is there, if none or several fit;
-        `NoDriver` or `NoDevice` if there is nothing at all.
+        A string of digits is an index, ``"GPU-5a"`` a UUID, as CUDA_VISIBLE_DEVICES takes it. `UsageError`,
+        with a list of what is there, if none or several fit; `NoDriver` or `NoDevice` if there is nothing.
         """
         devices = cls.all()
         wanted = "0" if selector is None else str(selector).strip()
