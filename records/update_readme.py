@@ -98,7 +98,65 @@ def emulator() -> str:
     return f"{plain_table(cells, headings, 'md')}\n\n{note}"
 
 
-TABLES: dict[str, Callable[[], str]] = {"ladder": ladder, "tiles": tiles, "emulator": emulator}
+def selftest() -> str:
+    """What comparisons of known differences came to."""
+    record = load("h200-selftest")
+    (row,) = record["rows"]
+    cells = [
+        [
+            "itself" if t["slowdown"] == 0 else f"{t['slowdown']:.0%} more work",
+            str(t["runs"]),
+            f"{t['estimate']:+.2%}",
+            f"{t['half_width']:.2%}",
+            f"{t['called']:.1%}",
+        ]
+        for t in row["trials"]
+    ]
+    called = f"called at {row['threshold']:.1%}"
+    headings = ["a tiled kernel against", "runs", "mean estimate", "interval +-", called]
+    note = f"n = {row['shape']}; {machine(record)}"
+    return f"{plain_table(cells, headings, 'md')}\n\n{note}"
+
+
+def calibration() -> str:
+    """Our times beside those of nvbench's Python package and of Nsight Compute, on the same cubins."""
+    record = load("h200-calibration")
+    cells = []
+    for r in record["rows"]:
+        apart = [f"{r['cold_mean'] / r['cuda-bench'] - 1:+.1%}", f"{r['cold_mean'] / r['ncu'] - 1:+.1%}"]
+        times = [f"{r[key] * 1e6:,.2f}" for key in ("cold_mean", "graph_mean", "cuda-bench", "ncu")]
+        cells.append([r["kernel"], r["shape"], *times, *apart])
+    headings = ["us", "n", "cold", "graph", "cuda-bench", "ncu", "cold to cuda-bench", "to ncu"]
+    overhead = record["rows"][0]["event_overhead"] * 1e6
+    note = (
+        f"An empty pair of events takes {overhead:.2f} us, which cold times contain, as nvbench's do, and ncu's "
+        f"do not: the residual of the shortest kernels. {machine(record)}"
+    )
+    return f"{plain_table(cells, headings, 'md')}\n\n{note}"
+
+
+def launch_cost() -> str:
+    """What a launch costs the host."""
+    record = load("h200-launch-cost")
+    cells = [[r["peer"], r["version"][:7], f"{r['median'] * 1e6:.2f} us", r["text"]] for r in record["rows"]]
+    meta = record["meta"]
+    note = f"{meta['gpu']}'s host, `benchmarks/launch_cost.py`, {meta['utc'][:10]}."
+    return f"{plain_table(cells, ['', 'version', 'a launch', 'over harness'], 'md')}\n\n{note}"
+
+
+def machine(record: dict[str, Any]) -> str:
+    meta = record["meta"]
+    return f"{meta['gpu']['name']}; `{' '.join(meta['argv'])}`, {meta['utc'][:10]}."
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "ladder": ladder,
+    "tiles": tiles,
+    "emulator": emulator,
+    "selftest": selftest,
+    "calibration": calibration,
+    "launch_cost": launch_cost,
+}
 
 
 def updated(text: str) -> str:
