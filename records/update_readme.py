@@ -129,8 +129,8 @@ def calibration() -> str:
     headings = ["us", "n", "cold", "graph", "cuda-bench", "ncu", "cold to cuda-bench", "to ncu"]
     overhead = record["rows"][0]["event_overhead"] * 1e6
     note = (
-        f"An empty pair of events takes {overhead:.2f} us, which cold times contain, as nvbench's do, and ncu's "
-        f"do not: the residual of the shortest kernels. {machine(record)}"
+        f"An empty pair of events takes {overhead:.2f} us, which cold times contain, as nvbench's do, and "
+        f"ncu's do not: the residual of the shortest kernels. {machine(record)}"
     )
     return f"{plain_table(cells, headings, 'md')}\n\n{note}"
 
