@@ -164,7 +164,7 @@ def test_roundings_to_integers_and_floats(mode: str) -> None:
     assert same(elementwise(f"__float2int_{mode}(x)", "int", x), function(x).astype(np.int32))
     whole = integers(np.int32)
     near = whole.astype(np.float32).astype(np.float64)
-    step = {"rn": 0, "rz": np.abs(near) > np.abs(whole), "ru": near < whole, "rd": near > whole}[mode]
+    step = {"rn": 0, "rz": np.abs(near) > np.abs(whole.astype(np.int64)), "ru": near < whole, "rd": near > whole}[mode]
     way = {"rn": 0, "rz": 0, "ru": np.inf, "rd": -np.inf}[mode]
     wanted = np.where(step, np.nextafter(near.astype(np.float32), np.float32(way)), near.astype(np.float32))
     assert same(elementwise(f"__int2float_{mode}(x)", "float", whole), wanted)

@@ -121,15 +121,17 @@ def _split(x: Array) -> tuple[Array, Array]:
 
 def fma_exact(a: float, b: float, c: float) -> float:
     """One fma of float64 through exact rationals."""
-    if not (math.isfinite(a) and math.isfinite(b) and math.isfinite(c)):
+    if not (math.isfinite(a) and math.isfinite(b)):
         return a * b + c
+    if not math.isfinite(c):
+        return c
     exact = Fraction(a) * Fraction(b) + Fraction(c)
     if not exact:  # the sign of a zero: exact products of zero keep it, a cancelled sum is +0
         return a * b + c if a == 0 or b == 0 else 0.0
     try:
         return exact.numerator / exact.denominator  # of integers, correctly rounded
     except OverflowError:
-        return math.copysign(math.inf, exact)
+        return math.inf if exact > 0 else -math.inf
 
 
 def flush(x: Any) -> Any:

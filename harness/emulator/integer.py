@@ -23,11 +23,11 @@ def is_unsigned(ins: Instruction) -> bool:
     return ins.opcode[-1][0] != "s"
 
 
-def operation(decoder: Decoder, ins: Instruction, compute: Compute, widths: list[int] | None = None) -> Run:
-    """`compute` on the operands; `widths`: their bits, where they are not the type's."""
-    bits = width(ins)
-    widths = widths or [bits] * (len(ins.operands) - 1)
-    read = [decoder.integer(ins, text, w) for text, w in zip(ins.operands[1:], widths, strict=True)]
+def operation(decoder: Decoder, ins: Instruction, compute: Compute, widths: list[int]) -> Run:
+    """`compute` on the operands, which have `widths` bits each."""
+    if len(ins.operands) != len(widths) + 1:
+        raise IndexError(len(widths))
+    read = [decoder.integer(ins, text, bits) for text, bits in zip(ins.operands[1:], widths, strict=True)]
     into = decoder.register(ins, ins.operands[0])
 
     def run(group: Group, where: Lanes) -> None:
@@ -50,15 +50,15 @@ def add(decoder: Decoder, ins: Instruction) -> Run:
             exact = algebra.exact(a, 1, b, sign)
             return algebra.apply(("clip", bits), lambda v: np.clip(v, low, high), exact)
 
-        return operation(decoder, ins, saturate)
-    return operation(decoder, ins, lambda algebra, a, b: algebra.linear(a, 1, b, sign, bits=bits))
+        return operation(decoder, ins, saturate, [bits, bits])
+    return operation(decoder, ins, lambda algebra, a, b: algebra.linear(a, 1, b, sign, bits=bits), [bits, bits])
 
 
 @handles("neg", family="integer")
 def neg(decoder: Decoder, ins: Instruction) -> Run:
     decoder.parts(ins, _TYPES)
     bits = width(ins)
-    return operation(decoder, ins, lambda algebra, a: algebra.linear(a, -1, bits=bits))
+    return operation(decoder, ins, lambda algebra, a: algebra.linear(a, -1, bits=bits), [bits])
 
 
 def product(algebra: Algebra, a: Integer, b: Integer, bits: int) -> Integer:
@@ -116,7 +116,7 @@ _MUL = _TYPES | {"lo", "hi", "wide"}
 def mul(decoder: Decoder, ins: Instruction) -> Run:
     decoder.parts(ins, _MUL)
     compute, _ = _multiply(ins)
-    return operation(decoder, ins, compute)
+    return operation(decoder, ins, compute, [width(ins)] * 2)
 
 
 @handles("mad", family="integer")
@@ -143,7 +143,7 @@ def mul24(decoder: Decoder, ins: Instruction) -> Run:
     def compute(algebra: Algebra, a: Integer, b: Integer, c: Integer = 0) -> Integer:
         return algebra.linear(product(algebra, low24(algebra, a), low24(algebra, b), 32), 1, c, 1, bits=32)
 
-    return operation(decoder, ins, compute)
+    return operation(decoder, ins, compute, [32] * (2 if ins.opcode[0] == "mul24" else 3))
 
 
 @handles("div", "rem", family="integer")
@@ -168,14 +168,14 @@ def div(decoder: Decoder, ins: Instruction) -> Run:
             a, b = algebra.unsigned(a, bits), algebra.unsigned(b, bits)
         return algebra.wrap(algebra.apply((str(ins), bits), divide, a, b), bits)
 
-    return operation(decoder, ins, compute)
+    return operation(decoder, ins, compute, [bits, bits])
 
 
 @handles("abs", family="integer")
 def absolute(decoder: Decoder, ins: Instruction) -> Run:
     decoder.parts(ins, _TYPES)
     bits = width(ins)
-    return operation(decoder, ins, lambda algebra, a: algebra.wrap(algebra.apply("abs", np.abs, a), bits))
+    return operation(decoder, ins, lambda algebra, a: algebra.wrap(algebra.apply("abs", np.abs, a), bits), [bits])
 
 
 @handles("min", "max", family="integer")
@@ -187,7 +187,7 @@ def extreme(decoder: Decoder, ins: Instruction) -> Run:
         first = algebra.compare("ge" if largest else "le", a, b, unsigned=unsigned, bits=bits)
         return algebra.select(first, a, b)
 
-    return operation(decoder, ins, compute)
+    return operation(decoder, ins, compute, [bits, bits])
 
 
 @handles("shl", family="integer")
@@ -257,17 +257,19 @@ def bitwise(decoder: Decoder, ins: Instruction) -> Run:
     def compute(algebra: Algebra, a: Integer, b: Integer) -> Integer:
         return algebra.apply(name, _BITWISE[name], a, b)
 
-    return operation(decoder, ins, compute)
+    return operation(decoder, ins, compute, [width(ins)] * 2)
 
 
 @handles("not", "cnot", family="integer")
 def complement(decoder: Decoder, ins: Instruction) -> Run:
     decoder.parts(ins, _TYPES)
-    if ins.opcode[0] == "cnot":
-        return operation(
-            decoder, ins, lambda algebra, a: algebra.apply("cnot", lambda v: np.where(v == 0, 1, 0), a)
-        )
-    return operation(decoder, ins, lambda algebra, a: algebra.linear(a, -1, -1, 1, bits=64))
+
+    def compute(algebra: Algebra, a: Integer) -> Integer:
+        if ins.opcode[0] == "cnot":
+            return algebra.apply("cnot", lambda v: np.where(v == 0, 1, 0), a)
+        return algebra.linear(a, -1, -1, 1, bits=64)
+
+    return operation(decoder, ins, compute, [width(ins)])
 
 
 @handles("lop3", family="integer")
@@ -285,22 +287,22 @@ def lop3(decoder: Decoder, ins: Instruction) -> Run:
     def compute(algebra: Algebra, a: Integer, b: Integer, c: Integer, _: Integer) -> Integer:
         return algebra.apply(("lop3", table), logic, a, b, c)
 
-    return operation(decoder, ins, compute)
+    return operation(decoder, ins, compute, [32] * 4)
 
 
 def _on_unsigned(name: str, function: Callable[..., Array]) -> Callable[[Decoder, Instruction], Run]:
-    """An instruction whose `function` takes unsigned int64 arrays and the bits, operands after the first 32-bit."""
+    """An instruction of one operand; `function` takes its bits and the operand, unsigned."""
 
     def maker(decoder: Decoder, ins: Instruction) -> Run:
-        decoder.parts(ins, _TYPES | {"shiftamt"})
+        decoder.parts(ins, _TYPES)
         bits = width(ins)
 
-        def compute(algebra: Algebra, *values: Integer) -> Integer:
-            whole = [algebra.unsigned(v, bits) for v in values]
-            found = algebra.apply((str(ins), bits), lambda *v: np.asarray(function(bits, *v), np.int64), *whole)
-            return algebra.wrap(found, 32 if name in ("popc", "clz", "bfind") else bits)
+        def compute(algebra: Algebra, a: Integer) -> Integer:
+            whole = algebra.unsigned(a, bits)
+            found = algebra.apply((str(ins), bits), lambda v: np.asarray(function(bits, v), np.int64), whole)
+            return algebra.wrap(found, 32 if name in ("popc", "clz") else bits)
 
-        return operation(decoder, ins, compute, [bits] + [32] * (len(ins.operands) - 2))
+        return operation(decoder, ins, compute, [bits])
 
     return handles(name, family="integer")(maker)
 
@@ -321,6 +323,24 @@ def _brev(bits: int, value: Array) -> Array:
     for bit in range(bits):
         result |= ((value >> bit) & 1) << (bits - 1 - bit)
     return result
+
+
+@handles("bfind", family="integer")
+def bfind(decoder: Decoder, ins: Instruction) -> Run:
+    """The highest bit that is not the sign's, all ones if there is none."""
+    decoder.parts(ins, _TYPES | {"shiftamt"})
+    bits, amount = width(ins), "shiftamt" in ins.opcode
+
+    def find(value: Array) -> Array:
+        value = np.where(value < 0, ~value, value) if not is_unsigned(ins) else value
+        highest = _bit_length(np.asarray(value)) - 1
+        return np.where(highest < 0, -1, bits - 1 - highest if amount else highest)
+
+    def compute(algebra: Algebra, a: Integer) -> Integer:
+        a = algebra.unsigned(a, bits) if is_unsigned(ins) else a
+        return algebra.apply((str(ins), bits), find, a)
+
+    return operation(decoder, ins, compute, [bits])
 
 
 _on_unsigned("popc", _popc)

@@ -265,11 +265,19 @@ class _Runner:
         while self.ready:
             pc = min(self.ready)
             where = self.ready.pop(pc)
-            while where is not False:
-                if self.ready and pc >= min(self.ready):
-                    self._join(pc, where)
-                    break
-                pc, where = self._step(pc, where)
+            try:
+                while where is not False:
+                    if self.ready and pc >= min(self.ready):
+                        self._join(pc, where)
+                        break
+                    pc, where = self._step(pc, where)
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+                # PTX that no compiler wrote: operands of a type or a number that decoding let through.
+                ins = self.steps[pc].instruction
+                raise EmulatorError(
+                    f"cannot execute {ins} {', '.join(ins.operands)}: {error}",
+                    where=f"{ins.source} (PTX line {ins.ptx_line})",
+                ) from error
 
     def _join(self, pc: int, where: Lanes) -> None:
         self.ready[pc] = self.group.algebra.either(self.ready.get(pc, False), where)

@@ -263,7 +263,10 @@ class Access:
 
 
 def access(memo: Memo, address: Integer, where: Lanes, columns: Array, shape: tuple[int, int]) -> Access:
-    """The access pattern of `address`; lanes outside `where` may be anywhere and are clipped."""
+    """The access pattern of `address`; lanes outside `where` may be anywhere and are clipped.
+
+    `columns`: the owner of each lane, (1, C) for shared memory and (T, C) for local.
+    """
     if isinstance(address, int):
         key: Any = ("access", address & 3, columns.shape)
         offset = address
@@ -273,16 +276,17 @@ def access(memo: Memo, address: Integer, where: Lanes, columns: Array, shape: tu
 
     def make() -> tuple[Access, int]:
         parts = np.zeros((1, 1), np.int64) if isinstance(address, int) else address.parts()
-        low = _lowest(parts, where, shape) & ~3  # whole words, so that byte offsets keep their place
-        offsets = parts - low + (offset & 3)
+        low = _lowest(parts, where, shape)
+        offsets = parts - low + (low + offset & 3)
         rows = None
-        if not isinstance(address, int) and address.block is None and address.full is None:
+        alike = not isinstance(address, int) and address.block is None and address.full is None
+        if alike and columns.shape[0] == 1:
             rows = (offsets >> 2).ravel()
         return Access(rows, offsets, columns, shape), low
 
     found: tuple[Access, int] = memo.get(key, make, 24 * shape[0] * shape[1])
     at, low = found
-    at.first = (low + (offset & ~3)) >> 2
+    at.first = (low + offset) >> 2
     return at
 
 

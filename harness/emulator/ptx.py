@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from harness.emulator.findings import Source
 from harness.errors import EmulatorError
@@ -21,10 +21,11 @@ BYTES = {"b8": 1, "b16": 2, "b32": 4, "b64": 8, "b128": 16, "f16": 2, "bf16": 2,
 BYTES |= {"f32": 4, "f64": 8, "tf32": 4, "pred": 1}
 
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
+_SECTION = re.compile(r"\.section\b[^{};]*\{[^}]*\}")  # debug information, in a grammar of its own
 _LINE_DIRECTIVE = re.compile(r"^([ \t]*\.(?:loc|file|version|target|address_size)\b[^\n;{}]*)$", re.MULTILINE)
 _PIECE = re.compile(r'"[^"\n]*"|[;{}]|[^;{}"]+|"')
 _LABEL = re.compile(r"\s*([A-Za-z_$%][\w$%]*)\s*:(?!:)")
-_HEADER = re.compile(r"\.(entry|func|section)\b")
+_HEADER = re.compile(r"\.(entry|func)\b")
 _OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|\([^)]*\)|[^,\s{}\[\]()]+")
 _PARAMETER = re.compile(r"\.param\b(?P<attributes>[^,()]*?)(?P<name>[\w$%]+)\s*(?:\[(?P<count>\d+)\])?\s*$")
 _VARIABLE = re.compile(
@@ -106,7 +107,8 @@ class _Body:
 
 def parse(text: str) -> dict[str, Entry]:
     """The entries of a PTX module by name. Raises EmulatorError where the text is not PTX."""
-    text = _COMMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+    for nothing in (_COMMENT, _SECTION):
+        text = nothing.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
     text = _LINE_DIRECTIVE.sub(r"\1;", text)
     statements = list(_statements(text))
     files = _files(statements)
@@ -116,7 +118,7 @@ def parse(text: str) -> dict[str, Entry]:
     body: _Body | None = None
     skipping = 0  # braces deep in something that is not an entry
     where = Source()
-    has_lines = any(statement.startswith(".loc") for _, statement in statements)
+    has_lines = any(_LOC.match(statement) for _, statement in statements)
     for line, statement in statements:
         if statement == "{":
             if body is None or skipping:
@@ -127,7 +129,7 @@ def parse(text: str) -> dict[str, Entry]:
         elif statement == "}":
             if skipping:
                 skipping -= 1
-            elif body is None:
+            elif body is None or not body.scope:
                 raise EmulatorError("a closing brace without its opening one", where=f"PTX line {line}")
             else:
                 body.scope.pop()
@@ -137,12 +139,12 @@ def parse(text: str) -> dict[str, Entry]:
         elif skipping:
             continue
         elif body is None:
-            if re.search(r"\.entry\b", statement) and not statement.startswith(".section"):
+            if re.search(r"\.entry\b", statement):
                 body = _header(statement, line, module, sizes)
                 where = Source()
             elif re.match(r"(?:\.\w+\s+)*\.(shared|global|const|local)\b", statement):
                 _declare(statement, line, module, sizes)
-        elif statement.startswith(".loc"):
+        elif _LOC.match(statement):
             where = _location(statement, files) or where
         else:
             here = where if has_lines else Source(line=line)
@@ -167,9 +169,11 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
             yield start, "{"
             buffer = ""
         elif piece == "}" and not depth:
-            if buffer.strip():
+            if buffer.strip() and not _LABEL.fullmatch(buffer.strip()):
                 raise EmulatorError(f"no semicolon after {buffer.strip()[:60]!r}", where=f"PTX line {start}")
+            yield from _labels_apart(start, buffer.strip())
             yield start, "}"
+            buffer = ""
         elif piece == ";":
             yield from _labels_apart(start, buffer.strip())
             buffer, depth = "", 0
@@ -188,7 +192,7 @@ def _labels_apart(line: int, text: str) -> Iterator[tuple[int, str]]:
             break
         yield line, match[0].strip()
         text = rest.lstrip()
-        line += match[0].count("\n") + len(rest[: len(rest) - len(text)].split("\n")) - 1
+        line += rest[: len(rest) - len(text)].count("\n")
     if text:
         yield line, text
 
@@ -312,6 +316,7 @@ def _finish(body: _Body) -> Entry:
                 targets=_targets(parts, found, scope, line, body),
             )
         )
+    _place_dynamic(body)
     return Entry(
         name=body.name,
         parameters=body.parameters,
@@ -320,6 +325,14 @@ def _finish(body: _Body) -> Entry:
         sizes=body.sizes,
         instructions=tuple(instructions),
     )
+
+
+def _place_dynamic(body: _Body) -> None:
+    """``extern __shared__`` arrays begin where the static ones end."""
+    dynamic = [v for v in body.variables.values() if v.space == "shared" and not v.size]
+    if dynamic:
+        start = body.sizes["shared"] = _aligned(body.sizes["shared"], 16, 0)
+        body.variables.update({v.name: replace(v, offset=start) for v in dynamic})
 
 
 def _targets(
