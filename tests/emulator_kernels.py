@@ -34,7 +34,9 @@ def _checked(result: tuple[Any, ...]) -> Any:
     return result[1] if len(result) > 1 else None
 
 
-SIGNATURE = 'extern "C" __global__ void mm(const float* a,const float* b,float* c,float alpha,float beta,int n)'
+SIGNATURE = (
+    'extern "C" __global__ void mm(const float* a,const float* b,float* c,float alpha,float beta,int n)'
+)
 
 NAIVE = f"""{SIGNATURE} {{
   int r=blockIdx.y*blockDim.y+threadIdx.y, q=blockIdx.x*blockDim.x+threadIdx.x;
@@ -67,7 +69,7 @@ BLOCKED = f"""
 #define BK 8
 #define TM 8
 #define TN 8
-{SIGNATURE.replace("void mm", "void __launch_bounds__(NT) mm").replace("float* ", "float* __restrict__ ", 2)} {{
+{SIGNATURE.replace("void mm", "void __launch_bounds__(NT) mm").replace("* ", "* __restrict__ ", 2)} {{
  __shared__ __align__(16) float as[BK][BM];
  __shared__ __align__(16) float bs[BK][BN];
  int tid=threadIdx.x;
@@ -187,7 +189,9 @@ def matmul(
     return run, c, expected
 
 
-def launch(source: str, entry: str, grid: Any, block: Any, *arguments: Any, arch: str = "compute_90", **options: Any) -> Emulation:
+def launch(
+    source: str, entry: str, grid: Any, block: Any, *arguments: Any, arch: str = "compute_90", **options: Any
+) -> Emulation:
     """Run a kernel of `source`; arrays are named a, b, c... in their order."""
     names = iter("abcdefgh")
     bound = [Buffer(array=x, name=next(names)) if isinstance(x, np.ndarray) else x for x in arguments]

@@ -51,7 +51,9 @@ def test_patterns_of_random_addresses(size: int, seed: int) -> None:
     for block in range(blocks):
         for warp in range(0, threads, 32):
             lanes = {
-                t - warp: int(addresses[t, block]) for t in range(warp, min(warp + 32, threads)) if active[t, block]
+                t - warp: int(addresses[t, block])
+                for t in range(warp, min(warp + 32, threads))
+                if active[t, block]
             }
             if lanes:
                 wanted += [1, plain_sectors(lanes, size), plain_wavefronts(lanes, size)]
@@ -151,4 +153,7 @@ def test_a_block_that_ends_within_a_warp_and_counts_off() -> None:
     source = 'extern "C" __global__ void k(float* a) { a[threadIdx.x] = 1; }'
     run = launch(source, "k", (2,), (40,), np.zeros(40, np.float32), check=False)
     assert (run.total.global_requests, run.total.sectors, run.total.global_bytes) == (4, 10, 320)
-    assert launch(source, "k", (2,), (40,), np.zeros(40, np.float32), check=False, count=False).instructions == ()
+    assert (
+        launch(source, "k", (2,), (40,), np.zeros(40, np.float32), check=False, count=False).instructions
+        == ()
+    )

@@ -1,4 +1,4 @@
-"""Each fault that the emulator reports: planted, found with the right lines; and silence on the right kernel."""
+"""Each fault that the emulator reports, planted and found with its lines; silence on the right kernels."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ def test_no_barrier_before_the_reads(n: int) -> None:
     source = TILED16.replace(FIRST, "\n")
     run, _, _ = matmul(source, (16, 16), 16, n)
     product = line_of(source, PRODUCT)
-    wanted = {(name, (line_of(source, store), product)) for name, store in zip(("as", "bs"), STORES, strict=True)}
+    wanted = {
+        (name, (line_of(source, store), product)) for name, store in zip(("as", "bs"), STORES, strict=True)
+    }
     assert kinds(run) == {"RAW hazard"}
     assert hazards(run, "RAW hazard") == wanted
 
@@ -69,7 +71,9 @@ def test_no_barrier_after_the_reads(n: int) -> None:
     source = TILED16.replace(SECOND, "\n")
     run, c, expected = matmul(source, (16, 16), 16, n)
     product = line_of(source, PRODUCT)
-    wanted = {(name, (product, line_of(source, store))) for name, store in zip(("as", "bs"), STORES, strict=True)}
+    wanted = {
+        (name, (product, line_of(source, store))) for name, store in zip(("as", "bs"), STORES, strict=True)
+    }
     assert kinds(run) == {"WAR hazard"}
     assert hazards(run, "WAR hazard") == wanted
     assert np.abs(c - expected).max() < 1e-4  # lock-step hides it from the numbers
@@ -90,7 +94,7 @@ def test_a_hazard_names_element_threads_and_block() -> None:
       __shared__ float pad[4]; __shared__ float s[64];
       if (threadIdx.x < 4) pad[threadIdx.x] = 0;
       s[threadIdx.x] = threadIdx.x;
-      c[blockIdx.x * 64 + threadIdx.x] = s[threadIdx.x == 5 ? 9 : threadIdx.x] + (threadIdx.x < 4 ? pad[threadIdx.x] : 0);
+      int t = threadIdx.x; c[blockIdx.x*64 + t] = s[t==5 ? 9 : t] + (t<4 ? pad[t] : 0);
     }"""
     run = launch(source, "k", (2,), (64,), np.zeros(128, np.float32))
     (found,) = run.findings
@@ -189,7 +193,9 @@ def test_a_read_before_the_start() -> None:
 
 
 def test_shared_memory_out_of_bounds() -> None:
-    source = f"{SIGNATURE} {{ __shared__ float s[8]; int t=threadIdx.x; s[t+n-8]=a[t]; __syncwarp(); c[t]=s[t]; }}"
+    source = (
+        f"{SIGNATURE} {{ __shared__ float s[8]; int t=threadIdx.x; s[t+n-8]=a[t]; __syncwarp(); c[t]=s[t]; }}"
+    )
     run, _, _ = matmul(source, (8, 1), 8, 8)
     assert run.findings == ()
     run, _, _ = matmul(source, (8, 1), 8, 9)
@@ -207,7 +213,9 @@ def test_a_misaligned_vector() -> None:
 
 def test_shared_memory_read_before_it_is_written() -> None:
     store = "as[threadIdx.y][threadIdx.x]= (r<n&&t*T+threadIdx.x<n)?a[r*n+t*T+threadIdx.x]:0.f;"
-    source = TILED16.replace(store, "if(r<n&&t*T+threadIdx.x<n) as[threadIdx.y][threadIdx.x]=a[r*n+t*T+threadIdx.x];")
+    source = TILED16.replace(
+        store, "if(r<n&&t*T+threadIdx.x<n) as[threadIdx.y][threadIdx.x]=a[r*n+t*T+threadIdx.x];"
+    )
     assert source != TILED16
     run, _, _ = matmul(source, (16, 16), 16, 37)
     assert {(f.kind, f.variable, lines(f)) for f in run.findings} == {
@@ -227,7 +235,14 @@ def test_global_memory_read_before_it_is_written(initialised: bool) -> None:
         "mm",
         grid=(2, 2),
         block=(16, 16),
-        arguments=[a, a.copy(), Buffer(array=c, name="C", initialised=initialised), np.float32(1), np.float32(0), np.int32(n)],
+        arguments=[
+            a,
+            a.copy(),
+            Buffer(array=c, name="C", initialised=initialised),
+            np.float32(1),
+            np.float32(0),
+            np.int32(n),
+        ],
     )
     wanted = () if initialised else (("uninitialised read", "C", (line_of(NAIVE, "c[r*n+q]=alpha"),)),)
     assert tuple((f.kind, f.variable, lines(f)) for f in run.findings) == wanted
@@ -244,7 +259,14 @@ def test_a_buffer_written_first_may_be_read() -> None:
         "mm",
         grid=(1,),
         block=(32,),
-        arguments=[a, a.copy(), Buffer(array=c, name="C", initialised=False), np.float32(1), np.float32(0), np.int32(1)],
+        arguments=[
+            a,
+            a.copy(),
+            Buffer(array=c, name="C", initialised=False),
+            np.float32(1),
+            np.float32(0),
+            np.int32(1),
+        ],
     )
     assert run.findings == ()
     assert (c == np.concatenate([a + 1, a + 1])).all()
@@ -267,7 +289,9 @@ def test_an_uninitialised_register() -> None:
 }
 """
     run = emulate(ptx, "k", grid=(1,), block=(1,), arguments=[np.zeros(1, np.float32)])
-    assert [(f.kind, f.variable, f.sources) for f in run.findings] == [("uninitialised read", "%s", (Source(11),))]
+    assert [(f.kind, f.variable, f.sources) for f in run.findings] == [
+        ("uninitialised read", "%s", (Source(11),))
+    ]
 
 
 REDUCTION = f"""{SIGNATURE} {{

@@ -105,7 +105,9 @@ def test_rounding_modes_by_exact_rationals(mode: str) -> None:
         high = np.nextafter(np.float32(found), np.float32(np.inf))
         exact, here = Fraction(value), Fraction(found)
         if mode == "rn":
-            assert abs(exact - here) <= min(abs(exact - Fraction(float(low))), abs(exact - Fraction(float(high))))
+            assert abs(exact - here) <= min(
+                abs(exact - Fraction(float(low))), abs(exact - Fraction(float(high)))
+            )
         elif mode == "rz":
             assert abs(here) <= abs(exact) < max(abs(Fraction(float(low))), abs(Fraction(float(high))))
         elif mode == "rm":
@@ -126,11 +128,16 @@ def test_a_product_of_matrices_is_a_chain_of_libms_fmas(source: str) -> None:
             for k in range(n):
                 total = LIBM.fmaf(float(a[row, k]), float(b[k, column]), total)
             scaled = np.float32(0.5) * old[row, column]  # alpha * s + beta * c: one of the two is the fma
-            either = {LIBM.fmaf(1.5, total, float(scaled)), LIBM.fmaf(0.5, float(old[row, column]), float(np.float32(1.5) * np.float32(total)))}
+            either = {
+                LIBM.fmaf(1.5, total, float(scaled)),
+                LIBM.fmaf(0.5, float(old[row, column]), float(np.float32(1.5) * np.float32(total))),
+            }
             assert float(c[row, column]) in either
 
 
-@pytest.mark.parametrize("name", ["naive16", "tiled16"])  # of reg64, NVRTC fuses the epilogue another way on 100
+@pytest.mark.parametrize(
+    "name", ["naive16", "tiled16"]
+)  # of reg64, NVRTC fuses the epilogue another way on 100
 def test_all_architectures_compute_the_same_bits(name: str) -> None:
     found = [matmul(*MATMULS[name], 64, f"compute_{a}")[1].tobytes() for a in (75, 80, 90, 100, 120)]
     assert len(set(found)) == 1

@@ -5,8 +5,10 @@
     run.findings, run.total, run.lines
 
 Arrays are changed in place, as by a launch. The reading order of the package: `ptx` (text to instructions),
-`values` and `floats` (arithmetic), `group` (registers), `decode` and the instruction modules, `machine`
-(divergence and barriers), `hazards` and `races`, `patterns` and `counts`.
+`values`, `algebra` and `floats` (arithmetic), `group` (registers), `decode` and the instruction modules
+(`integer`, `bits`, `predicates`, `floating`, `half`, `moving`, `loading`, `asynchronous`, `atomics`, `warp`,
+`matrix`), `memory` and `access`, `batch` (divergence and barriers), `machine` (the launch), `touches` and
+`hazards`, `races`, `patterns` and `counts`.
 """
 
 from __future__ import annotations
@@ -101,7 +103,9 @@ def emulate(
         constants = [v for v in kernel.variables.values() if v.space in ("global", "const")]
         arena = Arena([*buffers, *(_constant(v) for v in constants)])
         symbols = {v.name: v.offset for v in kernel.variables.values()}
-        symbols |= {v.name: a.start for v, a in zip(constants, arena.allocations[len(buffers) :], strict=True)}
+        symbols |= {
+            v.name: a.start for v, a in zip(constants, arena.allocations[len(buffers) :], strict=True)
+        }
         launch = Launch(
             kernel,
             steps,
@@ -153,7 +157,9 @@ def _bind(kernel: Entry, arguments: Sequence[Argument]) -> tuple[list[Buffer], A
             )
         if isinstance(argument, Buffer):
             if not argument.array.flags.c_contiguous or argument.array.dtype.hasobject:
-                raise EmulatorError(f"array {argument.name} is not contiguous", hint="Pass a contiguous copy.")
+                raise EmulatorError(
+                    f"array {argument.name} is not contiguous", hint="Pass a contiguous copy."
+                )
             pieces.append((parameter.offset, len(buffers), raw))
             buffers.append(argument)
         else:
@@ -171,6 +177,5 @@ def _bind(kernel: Entry, arguments: Sequence[Argument]) -> tuple[list[Buffer], A
 
 def _constant(variable: Any) -> Buffer:
     """A variable of the module, with its initial values; what has none is zero."""
-    from harness.emulator.initial import values_of
 
     return Buffer(array=values_of(variable), name=variable.name)

@@ -2,40 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from harness.emulator.decode import Decoder, Run, handles
 from harness.emulator.findings import Finding
-from harness.emulator.group import BITS_OF, Group, spread
-from harness.emulator.hazards import READ, WRITE
+from harness.emulator.group import Group, spread
 from harness.emulator.memory import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE, Allocation, Scratch, access
-from harness.emulator.ptx import BYTES, Instruction
+from harness.emulator.ptx import Instruction
 from harness.emulator.values import (
-    Affine,
     Array,
     Integer,
     Lanes,
     Mask,
-    bounds,
     identity,
-    integer_of,
     lane_id,
     mask_of,
     shift,
 )
-
-SPACES = ("global", "shared", "local", "param", "const")
-_HINTS = {
-    "volatile", "weak", "relaxed", "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "cta", "gpu", "sys",
-    "L1_no_allocate", "L1_evict_last", "L1_evict_first", "L1_evict_normal", "L1_evict_unchanged",
-    "L2_64B", "L2_128B", "L2_256B", "shared_cta",
-}  # fmt: skip
-_ORDERED = {"acquire", "release"}
-_KINDS = {kind for kind in BYTES if kind not in ("pred", "tf32")}
 
 
 @dataclass(kw_only=True)
@@ -47,13 +32,6 @@ class Place:
     where: Lanes
     owner: Allocation | None = None
     scratch: Scratch | None = None
-
-
-def shape_of(ins: Instruction) -> tuple[int, int, str]:
-    """(bytes of an element, elements, space) of a memory instruction; space "" is generic."""
-    count = next((int(part[1:]) for part in ins.opcode if part in ("v2", "v4", "v8")), 1)
-    space = next((part for part in (p.split("_")[0] for p in ins.opcode) if part in SPACES), "")
-    return BYTES[ins.opcode[-1]], count, space
 
 
 def place(group: Group, ins: Instruction, space: str, address: Integer, where: Lanes, size: int) -> Place:
@@ -127,7 +105,13 @@ def _aligned(group: Group, ins: Instruction, space: str, address: Integer, where
     if bad is not False and group.launch.check:
         variable, offset, _ = _name(group, space, _first(group, address, bad), size)
         _report(
-            group, ins, "misaligned", bad, variable, offset, f"a {size}-byte access at offset {offset} of {variable}"
+            group,
+            ins,
+            "misaligned",
+            bad,
+            variable,
+            offset,
+            f"a {size}-byte access at offset {offset} of {variable}",
         )
     return kept
 
@@ -142,7 +126,9 @@ def _outside(
         variable, offset, distance = _name(group, space, _first(group, address, bad), size)
         verb = "reads" if ins.opcode[0] in ("ld", "ldu", "cp") else "writes"
         side = "before the start" if offset < 0 else "past the end"
-        message = f"{verb} {size} bytes at offset {offset} of {variable}, {distance} past what is its own ({side})"
+        message = (
+            f"{verb} {size} bytes at offset {offset} of {variable}, {distance} past what is its own ({side})"
+        )
         _report(group, ins, "out of bounds", bad, variable, offset, message, distance)
     return group.algebra.both(where, inside)
 
@@ -197,7 +183,7 @@ def _report(
 
 
 def load(group: Group, ins: Instruction, at: Place, size: int, count: int, deliver: Any) -> None:
-    """`count` elements of `size` bytes: deliver(i, function that gives them, into an array if it gets one)."""
+    """`count` elements of `size` bytes: deliver(i, what gives them, into an array if it gets one)."""
     step = size * count
     if at.scratch is None:
         _check_written(group, ins, at, step)
@@ -208,7 +194,7 @@ def load(group: Group, ins: Instruction, at: Place, size: int, count: int, deliv
     columns = group.batch.columns(at.space, group)
     for i in range(count):
         where = access(group.launch.memo, shift(at.base, i * size), at.where, columns, group.shape)
-        deliver(i, lambda out, where=where: _spread(at.scratch.load(where, size, out), group.shape))  # type: ignore[union-attr]
+        deliver(i, lambda out, where=where: _spread(at.scratch.load(where, size, out), group.shape))
     if at.space == "shared" and group.launch.check:
         _check_scratch(group, ins, at, step)
 
@@ -269,7 +255,9 @@ def _check_scratch(group: Group, ins: Instruction, at: Place, step: int) -> None
     bad: Lanes = False
     for i in range(step // unit):
         where = access(group.launch.memo, shift(at.base, i * unit), at.where, columns, group.shape)
-        bad = group.algebra.either(bad, mask_of(np.array(_spread(at.scratch.unwritten(where, unit), group.shape))))
+        bad = group.algebra.either(
+            bad, mask_of(np.array(_spread(at.scratch.unwritten(where, unit), group.shape)))
+        )
     bad = group.algebra.both(bad, at.where)
     if bad is False:
         group.batch.written.add(key)
@@ -294,7 +282,11 @@ def store(group: Group, at: Place, size: int, values: list[Any]) -> None:
         chosen = np.broadcast_to(at.where.array, group.shape)
         index = index[chosen]
     for i, value in enumerate(values):
-        lanes = value if chosen is None or not isinstance(value, np.ndarray) else _spread(value, group.shape)[chosen]
+        lanes = (
+            value
+            if chosen is None or not isinstance(value, np.ndarray)
+            else _spread(value, group.shape)[chosen]
+        )
         group.launch.arena.store(index, first + i * size, size, lanes, at.owner)
 
 
@@ -313,146 +305,3 @@ def observe(group: Group, ins: Instruction, at: Place, kind: str, size: int, val
             launch.counter.global_access(ins, at.base, at.where, size, group.shape)
         if launch.races is not None and at.owner is not None:
             launch.races.record(group, ins, kind, at.owner, at.base, at.where, size)
-
-
-# -- instructions
-
-
-def _registers(text: str) -> list[str]:
-    return [name.strip() for name in text.strip("{}").split(",")]
-
-
-def _allowed(decoder: Decoder, ins: Instruction) -> None:
-    decoder.parts(ins, {*SPACES, *_HINTS, *_ORDERED, *_KINDS, "v2", "v4", "v8"})
-
-
-@handles("ld", "ldu")
-def ld(decoder: Decoder, ins: Instruction) -> Run:
-    _allowed(decoder, ins)
-    size, count, space = shape_of(ins)
-    names = _registers(ins.operands[0])
-    into = [decoder.register(ins, name) for name in names]
-    if len(into) != count or size > 8:
-        raise decoder.refusal(ins)
-    if space == "param":
-        return _load_parameter(decoder, ins, into, size)
-    read = decoder.address(ins, ins.operands[1])
-    finish = _extension(decoder, ins, names, size)
-
-    def run(group: Group, where: Lanes) -> None:
-        base, offset = read(group)
-        at = place(group, ins, space, shift(base, offset), where, size * count)
-        observe(group, ins, at, READ, size * count)
-        if at.where is False:
-            for register in into:
-                group.write(register, -1, where)  # what the hardware would not have delivered: NaN, all ones
-            return
-
-        def deliver(i: int, give: Any) -> None:
-            if into[i] < 0:
-                return
-            if finish is not None:
-                group.write(into[i], finish(group, give(None)), at.where)
-            else:
-                dtype = BITS_OF[size]
-                group.write(into[i], give(group.out(into[i], at.where, dtype)), at.where)
-
-        load(group, ins, at, size, count, deliver)
-
-    return run
-
-
-def _extension(
-    decoder: Decoder, ins: Instruction, names: list[str], size: int
-) -> Callable[[Group, Array], Any] | None:
-    """How a narrow element fills its register; None where it fills it as it is."""
-    bits = {decoder.bits(name) for name in names if name != "_"}
-    kind = ins.opcode[-1]
-    if size >= 4 and all(b == 8 * size for b in bits):
-        return None
-    if kind[0] == "s":
-        return lambda group, array: integer_of(_integers(array, size, "i"))
-    if size == 2 and all(b == 16 for b in bits):
-        return lambda group, array: integer_of(_integers(array, size, "i"))
-    return lambda group, array: integer_of(_integers(array, size, "u"))
-
-
-def _integers(array: Array, size: int, sign: str) -> Array:
-    return np.ascontiguousarray(array).view(f"{sign}{size}").astype(np.int64)
-
-
-def _load_parameter(decoder: Decoder, ins: Instruction, into: list[int], size: int) -> Run:
-    base, _, offset = ins.operands[1].strip("[] ").partition("+")
-    parameter = next((p for p in decoder.entry.parameters if p.name == base.strip()), None)
-    if parameter is None or int(offset or 0) + size * len(into) > parameter.size:
-        raise decoder.refusal(ins)
-    start = parameter.offset + int(offset or 0)
-    kind = ins.opcode[-1]
-
-    def run(group: Group, where: Lanes) -> None:
-        for i, register in enumerate(into):
-            raw = group.launch.parameters[start + i * size : start + (i + 1) * size]
-            if kind in ("f32", "f64"):
-                group.write(register, np.frombuffer(raw, BITS_OF[size])[0], where)
-            else:
-                signed = kind[0] != "u" or size >= 4
-                group.write(register, int.from_bytes(raw, "little", signed=signed), where)
-
-    return run
-
-
-@handles("st")
-def st(decoder: Decoder, ins: Instruction) -> Run:
-    _allowed(decoder, ins)
-    size, count, space = shape_of(ins)
-    names = _registers(ins.operands[1])
-    if len(names) != count or space in ("param", "const") or size > 8:
-        raise decoder.refusal(ins)
-    read = decoder.address(ins, ins.operands[0])
-    values = [stored(decoder, ins, name, size) for name in names]
-
-    def run(group: Group, where: Lanes) -> None:
-        base, offset = read(group)
-        at = place(group, ins, space, shift(base, offset), where, size * count)
-        new = [value(group) for value in values]
-        constant = new[0].tobytes() if count == 1 and not np.ndim(new[0]) else None
-        observe(group, ins, at, WRITE, size * count, constant)
-        store(group, at, size, new)
-
-    return run
-
-
-def stored(decoder: Decoder, ins: Instruction, name: str, size: int) -> Callable[[Group], Any]:
-    """The low `size` bytes of an operand, as memory takes them: a scalar or an array."""
-    if re_float(name):
-        read = decoder.floating(ins, name, BITS_OF[size])
-    else:
-        read = decoder.value(ins, name)
-        if name in decoder.numbers:
-            decoder.bits(name)
-        else:
-            read = decoder.integer(ins, name, 8 * size)
-
-    def bits(group: Group) -> Any:
-        value = read(group)
-        if not isinstance(value, int | Affine) and value.dtype.itemsize == size and size >= 4:
-            return value
-        whole = group.integer(value, 64)
-        if isinstance(whole, int):
-            return np.array(whole & ((1 << 8 * size) - 1), f"u{size}").view(BITS_OF[size] if size >= 4 else f"u{size}")[()]
-        array = whole.array().astype(f"i{size}")
-        return array.view(BITS_OF[size] if size >= 4 else f"u{size}")
-
-    return bits
-
-
-def re_float(name: str) -> bool:
-    return name[:2] in ("0f", "0F", "0d", "0D")
-
-
-@handles("prefetch", "prefetchu", "applypriority", "discard")
-def prefetch(decoder: Decoder, ins: Instruction) -> Run:
-    return lambda group, where: None
-
-
-

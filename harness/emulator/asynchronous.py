@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from harness.emulator.access import active_bounds, load, observe, place, spread, store
+from harness.emulator.access import active_bounds, load, observe, place, store
 from harness.emulator.decode import Decoder, Run, handles
-from harness.emulator.group import Group
-from harness.emulator.hazards import READ
+from harness.emulator.group import Group, spread
 from harness.emulator.memory import LOCAL_BASE, SHARED_BASE
 from harness.emulator.ptx import Instruction
+from harness.emulator.touches import READ
 from harness.emulator.values import Array, Lanes, Mask, mask_of, shift
 
 
@@ -64,7 +64,9 @@ def _copy(decoder: Decoder, ins: Instruction) -> Run:
     if size not in (4, 8, 16):
         raise decoder.refusal(ins)
     extra = ins.operands[3] if len(ins.operands) > 3 else ""
-    ignore = decoder.predicate(ins, extra) if decoder.entry.registers.get(extra.lstrip("!")) == "pred" else None
+    ignore = (
+        decoder.predicate(ins, extra) if decoder.entry.registers.get(extra.lstrip("!")) == "pred" else None
+    )
     keep = decoder.integer(ins, extra, 32) if extra and ignore is None else None
 
     def run(group: Group, where: Lanes) -> None:
@@ -72,7 +74,11 @@ def _copy(decoder: Decoder, ins: Instruction) -> Run:
         base, offset = source(group)
         wanted = where if ignore is None else algebra.both(where, algebra.negate(ignore(group)))
         length: Any = size if keep is None else keep(group)
-        reading = wanted if keep is None else algebra.both(wanted, algebra.compare("gt", length, 0, unsigned=False, bits=32))
+        reading = (
+            wanted
+            if keep is None
+            else algebra.both(wanted, algebra.compare("gt", length, 0, unsigned=False, bits=32))
+        )
         values = [np.zeros(group.shape, np.float32) for _ in range(size // 4)]
         if reading is not False:
             _fetch(group, ins, shift(base, offset), reading, size, length, values)
@@ -145,7 +151,8 @@ def _wait(group: Group, where: Lanes, left: int) -> None:
     for committed in reversed(group.groups):
         due = group.algebra.both(group.algebra.both(mask_of(newer >= left), where), committed.where)
         newer = newer + np.broadcast_to(
-            committed.where.array if isinstance(committed.where, Mask) else np.bool_(committed.where), group.shape
+            committed.where.array if isinstance(committed.where, Mask) else np.bool_(committed.where),
+            group.shape,
         )
         if due is False:
             continue

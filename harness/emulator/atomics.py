@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from harness.emulator.access import SPACES, Place, observe, place, shape_of, stored
+from harness.emulator.access import Place, observe, place
 from harness.emulator.decode import Decoder, Run, handles
 from harness.emulator.group import Group, spread
-from harness.emulator.hazards import ATOMIC
+from harness.emulator.loading import SPACES, shape_of, stored
 from harness.emulator.memory import GLOBAL_BASE
 from harness.emulator.predicates import broadcast_mask
 from harness.emulator.ptx import Instruction
+from harness.emulator.touches import ATOMIC
 from harness.emulator.values import Array, Lanes, integer_of, shift
 
 _OPERATIONS: dict[str, Callable[..., Any]] = {
@@ -86,7 +88,7 @@ def _in_turn(cells: _Cells, operation: Callable[..., Any], new: list[Array]) -> 
     old = np.zeros(len(ordered), cells.kind)
     by_turn = np.argsort(turn, kind="stable")
     bounds = np.searchsorted(turn[by_turn], np.arange(turn.max(initial=0) + 2))
-    for start, end in zip(bounds[:-1], bounds[1:], strict=True):
+    for start, end in itertools.pairwise(bounds):
         lanes = order[by_turn[start:end]]
         before = cells.get(lanes)
         old[lanes] = before
@@ -116,7 +118,8 @@ class _Cells:
 
     def get(self, lanes: Array) -> Array:
         if self.flat is not None:
-            return self.flat[self.index[lanes]]
+            direct: Array = self.flat[self.index[lanes]]
+            return direct
         below = self.index[lanes]
         pair = np.stack([self._words[below], self._words[below + self._step()]], axis=-1)
         found: Array = pair.view(self.kind)[..., 0]
@@ -137,5 +140,3 @@ class _Cells:
 
     def _step(self) -> int:
         return self._scratch.columns if self._scratch is not None else 0
-
-

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from harness.emulator.findings import Source
+from harness.emulator.algebra import Memo
+from harness.emulator.findings import UNKNOWN, Source
 from harness.emulator.patterns import SECTOR, sectors, wavefronts
 from harness.emulator.ptx import Instruction
-from harness.emulator.values import Affine, Array, Integer, Lanes, Mask, Memo, lane_id
+from harness.emulator.values import Affine, Array, Integer, Lanes, Mask, lane_id
 
 _NUMBERS = 10  # the last fields of Counts, which add up
 
@@ -27,7 +28,7 @@ class Counts:
       the request; shared_bytes: what the threads asked for
     """
 
-    source: Source = Source()
+    source: Source = UNKNOWN
     opcode: str = ""
     ptx_line: int = 0
     executions: int = 0
@@ -42,9 +43,9 @@ class Counts:
     atomics: int = 0
 
 
-def total(counts: Iterable[Counts], source: Source = Source()) -> Counts:  # noqa: B008 - immutable
+def total(counts: Iterable[Counts], source: Source = UNKNOWN) -> Counts:
     """The sum, under one `source`."""
-    sums = dict.fromkeys([f.name for f in fields(Counts)[-_NUMBERS:]], 0)
+    sums: Any = dict.fromkeys([f.name for f in fields(Counts)[-_NUMBERS:]], 0)
     for count in counts:
         for name in sums:
             sums[name] += getattr(count, name)
@@ -64,7 +65,9 @@ class Counter:
     where it was merged into another.
     """
 
-    def __init__(self, instructions: tuple[Instruction, ...], flops: list[int], widths: Mapping[int, int]) -> None:
+    def __init__(
+        self, instructions: tuple[Instruction, ...], flops: list[int], widths: Mapping[int, int]
+    ) -> None:
         self._instructions = instructions
         self._flops = flops
         self._widths = widths
@@ -137,7 +140,9 @@ class Counter:
         def make() -> tuple[int, int, int]:
             offset = part.offset & 3
             if alike:
-                column = (np.zeros((shape[0], 1), np.int64) if part.thread is None else part.thread.array) + offset
+                column = (
+                    np.zeros((shape[0], 1), np.int64) if part.thread is None else part.thread.array
+                ) + offset
                 return wavefronts(column, where.array if isinstance(where, Mask) else None, size)
             return wavefronts(_spread(part.parts() + offset, shape), _active(where, shape), size)
 

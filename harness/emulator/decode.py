@@ -25,7 +25,15 @@ Reader = Callable[[Group], Any]
 Maker = Callable[["Decoder", Instruction], Run]
 FLOAT: dict[str, Any] = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
 HANDLERS: dict[tuple[str, str], Maker] = {}
-_HARDWARE = ("wgmma", "tcgen05", "mbarrier", "clusterlaunchcontrol", "setmaxnreg", "griddepcontrol", "multimem")
+_HARDWARE = (
+    "wgmma",
+    "tcgen05",
+    "mbarrier",
+    "clusterlaunchcontrol",
+    "setmaxnreg",
+    "griddepcontrol",
+    "multimem",
+)
 _HARDWARE_PARTS = ("tensor", "bulk", "cluster", "mbarrier", "tensormap", "shared_cluster")
 _CONTROL = ("bra", "brx", "ret", "exit", "bar", "barrier", "trap")  # executed by the machine itself
 
@@ -125,7 +133,9 @@ class Decoder:
 
     def refusal(self, ins: Instruction) -> EmulatorError:
         return EmulatorError(
-            f"the emulator does not know {self.text(ins)!r}", where=self.where(ins), hint="This kernel needs a GPU."
+            f"the emulator does not know {self.text(ins)!r}",
+            where=self.where(ins),
+            hint="This kernel needs a GPU.",
         )
 
     def parts(self, ins: Instruction, allowed: Iterable[str]) -> set[str]:
@@ -163,7 +173,9 @@ class Decoder:
                 return unset(group, ins, text) if found is None else found
 
             return read
-        return _constant(self._literal(ins, text)) if not self._symbol(text) else self._symbol_reader(ins, text)
+        return (
+            _constant(self._literal(ins, text)) if not self._symbol(text) else self._symbol_reader(ins, text)
+        )
 
     def integer(self, ins: Instruction, text: str, bits: int) -> Reader:
         read = self.value(ins, text)
@@ -220,7 +232,9 @@ class Decoder:
         if text in ("%clock", "%clock64", "%globaltimer", "%globaltimer_lo", "%smid", "%nsmid", "%gridid"):
             return _constant(0)
         if text not in _SPECIAL:
-            raise EmulatorError(f"{self.text(ins)!r} reads {text!r}, which nobody declares", where=self.where(ins))
+            raise EmulatorError(
+                f"{self.text(ins)!r} reads {text!r}, which nobody declares", where=self.where(ins)
+            )
         return lambda group: group.special[text]
 
     def _literal(self, ins: Instruction, text: str) -> Any:
@@ -234,7 +248,9 @@ class Decoder:
             digits = match[2]
             octal = len(digits) > 1 and digits[0] == "0" and digits.isdigit()
             return int(match[1] + digits, 8 if octal else 0)
-        raise EmulatorError(f"{self.text(ins)!r} reads {text!r}, which nobody declares", where=self.where(ins))
+        raise EmulatorError(
+            f"{self.text(ins)!r} reads {text!r}, which nobody declares", where=self.where(ins)
+        )
 
 
 _SPECIAL = {f"%{name}.{axis}" for name in ("tid", "ctaid", "ntid", "nctaid") for axis in "xyz"} | {

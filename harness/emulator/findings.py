@@ -17,6 +17,9 @@ class Source(NamedTuple):
         return f"{self.file}:{self.line}" if self.file else f"line {self.line}"
 
 
+UNKNOWN = Source()
+
+
 class Index3(NamedTuple):
     """A thread in its block or a block in its grid."""
 
@@ -26,6 +29,9 @@ class Index3(NamedTuple):
 
     def __str__(self) -> str:
         return f"({self.x}, {self.y}, {self.z})"
+
+
+ORIGIN = Index3(0, 0, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +55,7 @@ class Finding:
     offset: int = 0
     distance: int = 0
     threads: tuple[Index3, ...] = ()
-    block: Index3 = Index3(0, 0, 0)
+    block: Index3 = ORIGIN
     seen: int = 1
 
     def __str__(self) -> str:

@@ -60,10 +60,7 @@ def _directed(function: Any, mode: str) -> Compute:
 
     def compute(out: Array, work: Workspace, a: Any, b: Any) -> None:
         x, y = (np.broadcast_to(np.asarray(v, np.float64), out.shape) for v in (a, b))
-        if function is np.multiply:
-            exact = x * y
-        else:
-            exact = odd_sum(x, y if function is np.add else -y)
+        exact = x * y if function is np.multiply else odd_sum(x, y if function is np.add else -y)
         np.copyto(out, round_to(exact, np.float32, mode))
 
     return compute
@@ -108,9 +105,7 @@ def extreme(decoder: Decoder, ins: Instruction) -> Run:
     def compute(out: Array, work: Workspace, a: Any, b: Any) -> None:
         found = quiet(a, b)
         zeros = (np.asarray(a) == 0) & (np.asarray(b) == 0)
-        negative = (
-            (np.signbit(a) & np.signbit(b)) if largest else (np.signbit(a) | np.signbit(b))
-        )
+        negative = (np.signbit(a) & np.signbit(b)) if largest else (np.signbit(a) | np.signbit(b))
         zero = np.where(negative, out.dtype.type(-0.0), out.dtype.type(0.0))
         np.copyto(out, np.where(zeros, zero, found))
 
@@ -119,7 +114,7 @@ def extreme(decoder: Decoder, ins: Instruction) -> Run:
 
 @handles("div", family="float", flops=1)
 def div(decoder: Decoder, ins: Instruction) -> Run:
-    """``.approx`` and ``.full`` are computed exactly here; the hardware's own results differ in the last bits."""
+    """``.approx`` and ``.full`` are rounded once here; the hardware's own results differ in the last bits."""
     if _rounding(decoder, ins, {"rn", "approx", "full"}) != "rn":
         raise decoder.refusal(ins)
     return operation(decoder, ins, _ufunc(np.divide), 2)

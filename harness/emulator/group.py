@@ -1,8 +1,8 @@
 """Threads that execute together: their registers, and how a value gets in and out of one.
 
-A register holds bits in whatever form they came: an `Integer`, a NumPy float scalar, an array (T, C) of floats,
-or `Lanes` for a predicate. `integer` and `floating` reinterpret, as PTX does when an untyped ``.b32`` register
-meets a typed instruction.
+A register holds bits in whatever form they came: an `Integer`, a NumPy float scalar, an array (T, C) of
+floats, or `Lanes` for a predicate. `integer` and `floating` reinterpret, as PTX does when an untyped ``.b32``
+register meets a typed instruction.
 """
 
 from __future__ import annotations
@@ -11,26 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from harness.emulator.algebra import Algebra
 from harness.emulator.floats import Workspace
-from harness.emulator.hazards import Clock
 from harness.emulator.patterns import WARP
-from harness.emulator.values import (
-    Affine,
-    Algebra,
-    Array,
-    Integer,
-    Lanes,
-    Mask,
-    array_of,
-    integer_of,
-    signed,
-)
+from harness.emulator.touches import Clock
+from harness.emulator.values import Affine, Array, Integer, Lanes, Mask, array_of, integer_of, signed
 
 if TYPE_CHECKING:
-    from harness.emulator.machine import Batch
+    from harness.emulator.batch import Batch
 
 BITS_OF: dict[int, Any] = {2: np.float16, 4: np.float32, 8: np.float64}
-Value = Integer | Lanes | Any  # Any: float scalars and arrays
+Value = Any  # Integer, Lanes, a float scalar or an array of floats
 
 
 class Group(Clock):
@@ -92,7 +83,7 @@ class Group(Clock):
         return found if found.dtype.type is dtype else found.view(dtype)
 
     def out(self, register: int, where: Lanes, dtype: Any) -> Array:
-        """Where to compute a result for `write`: the register itself, or a spare array if lanes stay as they are."""
+        """Where to compute a result for `write`: the register itself, or a spare array for some lanes."""
         if where is True:
             return self.buffer(register, dtype)
         if dtype not in self._spare:
@@ -152,8 +143,10 @@ def _special(batch: Batch, row: int, threads: int) -> dict[str, Integer]:
         "%lanemask_ge": 0xFFFFFFFF ^ ((1 << lane) - 1),
     }
     # A column of one thread has the shape of a block's part: the same for all threads either way.
-    special = {name: batch.launch.memo.get(("special", name, row, threads, batch.first), _maker(array))
-               for name, array in found.items()}
+    special = {
+        name: batch.launch.memo.get(("special", name, row, threads, batch.first), _maker(array))
+        for name, array in found.items()
+    }
     for axis, limit, count in zip("xyz", block, grid, strict=True):
         special[f"%ntid.{axis}"], special[f"%nctaid.{axis}"] = limit, count
     special["%nwarpid"] = -(-block.x * block.y * block.z // WARP)

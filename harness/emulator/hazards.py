@@ -18,32 +18,10 @@ import numpy as np
 from harness.emulator.findings import Finding, Findings
 from harness.emulator.patterns import WARP
 from harness.emulator.ptx import Instruction
-from harness.emulator.values import Array, Integer, Lanes, Mask, array_of, identity, lane_id
+from harness.emulator.touches import ATOMIC, ISSUE, READ, WRITE, Clock, Layout, Touch
+from harness.emulator.values import Array, Integer, Lanes, identity, lane_id
 
-READ, WRITE, ATOMIC, ISSUE = "read", "write", "atomic", "cp.async"
 _MEMORY = 4096  # intervals remembered
-
-
-@dataclass(kw_only=True)
-class Touch:
-    """One access pattern; `first` and `last` are when a thread came to it, `epoch` its warp barriers till then.
-
-    `row` is the first thread of the group that did it, `shape` (threads, blocks) of the group; `value` tells
-    stores of one same value, which harm nobody.
-    """
-
-    instruction: Instruction
-    kind: str
-    address: Integer
-    where: Lanes
-    size: int
-    row: int
-    shape: tuple[int, int]
-    epoch: int
-    value: Hashable
-    signature: Hashable
-    first: int = 0
-    last: int = 0
 
 
 @dataclass(kw_only=True)
@@ -62,20 +40,6 @@ class Interval:
 
     columns: Array | None
     times: dict[Hashable, tuple[int, int]] = field(default_factory=dict)
-
-
-class Clock:
-    """How far a group of threads has come: `row` is its first thread, `epoch` counts its warp barriers."""
-
-    def __init__(self, row: int, shape: tuple[int, int]) -> None:
-        self.row = row
-        self.shape = shape
-        self.clock = 0
-        self.epoch = 0
-
-    def tick(self) -> int:
-        self.clock += 1
-        return self.clock
 
 
 class HazardWatch:
@@ -202,7 +166,7 @@ class HazardWatch:
         copies = [replace(f.touch, where=f.where) for f in self._flights]
         if not copies and all(touch.kind == READ for touch in touches):
             return
-        layout = _Layout([*touches, *copies], self._blocks, columns)
+        layout = Layout([*touches, *copies], self._blocks, columns)
         for flight, copy in zip(self._flights, copies, strict=True):
             self._in_flight(flight, copy, touches, layout, seen)
         if not layout.conflict(touches):
@@ -215,7 +179,13 @@ class HazardWatch:
                     self._pair(kind, write, other, owners, layout, seen)
 
     def _pair(
-        self, kind: str, write: Touch, other: Touch, owners: tuple[Array, Array], layout: _Layout, seen: list[Any]
+        self,
+        kind: str,
+        write: Touch,
+        other: Touch,
+        owners: tuple[Array, Array],
+        layout: Layout,
+        seen: list[Any],
     ) -> None:
         cells, threads = layout.cells(other)
         low, high = owners[0][cells], owners[1][cells]
@@ -231,7 +201,7 @@ class HazardWatch:
             self._report(kind, pair, int(cells[place]), len(bad), layout, seen)
 
     def _in_flight(
-        self, flight: Flight, copy: Touch, touches: list[Touch], layout: _Layout, seen: list[Any]
+        self, flight: Flight, copy: Touch, touches: list[Touch], layout: Layout, seen: list[Any]
     ) -> None:
         low, high = layout.owners(copy)
         for touch in touches:
@@ -248,7 +218,13 @@ class HazardWatch:
                 self._report("missing cp.async wait", pair, cell, len(bad), layout, seen)
 
     def _report(
-        self, kind: str, pair: list[tuple[Touch, int]], cell: int, times: int, layout: _Layout, seen: list[Any]
+        self,
+        kind: str,
+        pair: list[tuple[Touch, int]],
+        cell: int,
+        times: int,
+        layout: Layout,
+        seen: list[Any],
     ) -> None:
         offset, column = layout.place(cell)
         variable, within, block = self._describe(offset, column)
@@ -259,7 +235,9 @@ class HazardWatch:
             size = touches[-1].size if touches[-1].size <= 8 else 4
             names = [self._thread(number) for _, number in pair]
             verbs = [_VERB[touch.kind] for touch in touches]
-            between = "before the copy has landed" if kind.startswith("missing") else "with no barrier between"
+            between = (
+                "before the copy has landed" if kind.startswith("missing") else "with no barrier between"
+            )
             message = (
                 f"{variable}[{within // size}] ({size}-byte elements): thread {names[0]} {verbs[0]} it, "
                 f"thread {names[1]} {verbs[1]} it {between}, block {block}"
@@ -295,81 +273,10 @@ def _kinds(write: Touch, other: Touch) -> list[str]:
 
 def _unordered(writer: Array, epoch: int, thread: Array, other: int) -> Array:
     """Different threads, and no warp barrier between the two accesses of one warp."""
-    apart = writer != thread
-    return apart if epoch == other else apart & (writer // WARP != thread // WARP)
-
-
-class _Layout:
-    """Cells of shared memory: `granule` bytes of one block; one block stands for all where they do the same."""
-
-    def __init__(self, touches: list[Touch], blocks: int, columns: Array | None) -> None:
-        self.granule = min(4, *(t.size for t in touches), 4)
-        alike = all(_alike(t) for t in touches)
-        chosen = np.arange(blocks) if columns is None else np.nonzero(columns)[0]
-        self._columns = chosen[:1] if alike else chosen
-        self._blocks = blocks
-        self._cells: dict[int, tuple[Array, Array]] = {}
-        highest = max((int(self.cells(t)[0].max(initial=0)) for t in touches), default=0)
-        self.count = highest + 1
-
-    def cells(self, touch: Touch) -> tuple[Array, Array]:
-        """(cell, thread) of each active lane and element."""
-        found = self._cells.get(id(touch))
-        if found is None:
-            found = self._cells[id(touch)] = self._find(touch)
-        return found
-
-    def _find(self, touch: Touch) -> tuple[Array, Array]:
-        shape = (touch.shape[0], self._blocks)
-        address = np.broadcast_to(array_of(touch.address), shape)[:, self._columns]
-        threads = np.broadcast_to(np.arange(shape[0])[:, None] + touch.row, address.shape)
-        cells = address // self.granule * len(self._columns) + np.arange(len(self._columns))
-        if isinstance(touch.where, Mask):
-            active = np.broadcast_to(touch.where.array, shape)[:, self._columns]
-            cells, threads = cells[active], threads[active]
-        cells, threads = cells.ravel(), threads.ravel()
-        count = max(1, touch.size // self.granule)
-        if count > 1:
-            cells = np.concatenate([cells + i * len(self._columns) for i in range(count)])
-            threads = np.tile(threads, count)
-        return cells, threads
-
-    def place(self, cell: int) -> tuple[int, int]:
-        """(byte, column) of a cell."""
-        word, column = divmod(cell, len(self._columns))
-        return word * self.granule, int(self._columns[column])
-
-    def owners(self, touch: Touch) -> tuple[Array, Array]:
-        """Per cell the lowest and the highest thread that touched it, (huge, -1) where none did."""
-        low = np.full(self.count, 1 << 30, np.int64)
-        high = np.full(self.count, -1, np.int64)
-        cells, threads = self.cells(touch)
-        np.minimum.at(low, cells, threads)
-        np.maximum.at(high, cells, threads)
-        return low, high
-
-    def conflict(self, touches: list[Touch]) -> bool:
-        """Whether any cell has a writer and another thread: the quick test that most intervals pass."""
-        low = np.full(self.count, 1 << 30, np.int64)
-        high = np.full(self.count, -1, np.int64)
-        for touch in touches:
-            if touch.kind != READ:
-                cells, threads = self.cells(touch)
-                np.minimum.at(low, cells, threads)
-                np.maximum.at(high, cells, threads)
-        if ((high >= 0) & (low != high)).any():
-            return True
-        for touch in touches:
-            if touch.kind == READ:
-                cells, threads = self.cells(touch)
-                if ((high[cells] >= 0) & (high[cells] != threads)).any():
-                    return True
-        return False
-
-
-def _alike(touch: Touch) -> bool:
-    by_block = isinstance(touch.address, int) or (touch.address.block is None and touch.address.full is None)
-    return by_block and not (isinstance(touch.where, Mask) and touch.where.array.shape[1] > 1)
+    apart: Array = writer != thread
+    if epoch != other:
+        apart = apart & (writer // WARP != thread // WARP)
+    return apart
 
 
 def _overlap(mine: Array | None, others: Array | None) -> Array | None:

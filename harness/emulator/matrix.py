@@ -14,9 +14,9 @@ from harness.emulator.access import load, observe, place
 from harness.emulator.decode import Decoder, Run, handles
 from harness.emulator.group import Group
 from harness.emulator.half import halves, widen
-from harness.emulator.hazards import READ
 from harness.emulator.patterns import WARP
 from harness.emulator.ptx import Instruction
+from harness.emulator.touches import READ
 from harness.emulator.values import Array, Lanes, Mask, shift
 from harness.emulator.warp import bits_of, unwarp, warps
 
@@ -40,12 +40,20 @@ def _positions(depth: int, size: int) -> tuple[list[tuple[Array, Array]], list[t
 @handles("mma")
 def mma(decoder: Decoder, ins: Instruction) -> Run:
     parts = list(ins.opcode[1:])
-    decoder.parts(ins, {"sync", "aligned", "row", "col", *(s for s, _ in _SHAPES), "f32", "f16", "bf16", "tf32"})
+    decoder.parts(
+        ins, {"sync", "aligned", "row", "col", *(s for s, _ in _SHAPES), "f32", "f16", "bf16", "tf32"}
+    )
     shape = next(part for part in parts if part.startswith("m16"))
     to, kind, other, add = parts[-4:]
     size = 4 if kind == "tf32" else 2
     layout = [p for p in parts if p in ("row", "col")]
-    if (shape, size) not in _SHAPES or kind != other or layout != ["row", "col"] or to != add or kind == "f32":
+    if (
+        (shape, size) not in _SHAPES
+        or kind != other
+        or layout != ["row", "col"]
+        or to != add
+        or kind == "f32"
+    ):
         raise decoder.refusal(ins)
     depth = int(shape.split("k")[1])
     positions = _positions(depth, size)
@@ -100,7 +108,9 @@ def _matrix(
 
 @handles("ldmatrix")
 def ldmatrix(decoder: Decoder, ins: Instruction) -> Run:
-    parts = decoder.parts(ins, {"sync", "aligned", "m8n8", "x1", "x2", "x4", "trans", "shared", "shared_cta", "b16"})
+    parts = decoder.parts(
+        ins, {"sync", "aligned", "m8n8", "x1", "x2", "x4", "trans", "shared", "shared_cta", "b16"}
+    )
     count = next(n for n in (1, 2, 4) if f"x{n}" in parts)
     into = [decoder.register(ins, name.strip()) for name in ins.operands[0].strip("{}").split(",")]
     read = decoder.address(ins, ins.operands[1])
@@ -116,7 +126,9 @@ def ldmatrix(decoder: Decoder, ins: Instruction) -> Run:
         rows = np.zeros((*group.shape, 8), np.uint16)  # what each lane's address points to
 
         def deliver(i: int, give: Any) -> None:
-            rows[..., 2 * i : 2 * i + 2] = np.ascontiguousarray(give(None)).view(np.uint16).reshape(*group.shape, 2)
+            rows[..., 2 * i : 2 * i + 2] = (
+                np.ascontiguousarray(give(None)).view(np.uint16).reshape(*group.shape, 2)
+            )
 
         if at.where is not False:
             load(group, ins, at, 4, 4, deliver)

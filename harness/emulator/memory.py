@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.emulator.values import Array, Integer, Lanes, Mask, Memo, lane_id
+from harness.emulator.algebra import Memo
+from harness.emulator.values import Array, Integer, Lanes, Mask, lane_id
 from harness.errors import EmulatorError
 
 GLOBAL_BASE = 1 << 40
@@ -25,8 +26,8 @@ UNIT: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.float32, 8: np.float64}
 
 @dataclass(frozen=True, kw_only=True)
 class Buffer:
-    """An array that a kernel gets as a pointer. `initialised` False: its content must not be read before it is
-    written, whatever it holds.
+    """An array that a kernel gets as a pointer. `initialised` False: whatever it holds, nothing may be read
+    before it is written.
     """
 
     array: NDArray[Any]
@@ -89,6 +90,8 @@ class Arena:
         """What the kernel stored, into the arrays it came from."""
         for index in self.stored:
             array = buffers[index].array
+            if not array.flags.writeable:
+                raise EmulatorError(f"the kernel stores to {buffers[index].name}, a read-only array")
             array[...] = self._slice(self.allocations[index]).view(array.dtype).reshape(array.shape)
 
     def holding(self, low: int, end: int) -> Allocation | None:
@@ -148,7 +151,8 @@ def _check_room(wanted: int) -> None:
     room = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if wanted > room * 3 // 4:
         raise EmulatorError(
-            f"the kernel's arrays take {wanted:,} bytes and this machine has {room:,}", hint="Take a smaller shape."
+            f"the kernel's arrays take {wanted:,} bytes and this machine has {room:,}",
+            hint="Take a smaller shape.",
         )
 
 
@@ -231,7 +235,8 @@ def _scatter(flat: Array, index: Array, values: Any, where: Lanes) -> None:
 def _halves(values: Any, shape: tuple[int, int], dtype: Any) -> Array:
     wide = np.float64 if dtype == np.float32 else np.uint64
     whole = np.ascontiguousarray(np.broadcast_to(np.asarray(values, wide), shape))
-    return whole.view(dtype).reshape(*shape, 2)
+    pair: Array = whole.view(dtype).reshape(*shape, 2)
+    return pair
 
 
 class Access:
@@ -294,4 +299,3 @@ def _lowest(parts: Array, where: Lanes, shape: tuple[int, int]) -> int:
     if isinstance(where, Mask):
         parts = np.broadcast_to(parts, shape)[np.broadcast_to(where.array, shape)]
     return int(parts.min())
-

@@ -62,7 +62,9 @@ def _pack(decoder: Decoder, ins: Instruction, bits: int) -> Run:
         algebra = group.algebra
         total: Integer = 0
         for place, reader in enumerate(read):
-            total = algebra.linear(total, 1, algebra.unsigned(reader(group), each), 1 << place * each, bits=bits)
+            total = algebra.linear(
+                total, 1, algebra.unsigned(reader(group), each), 1 << place * each, bits=bits
+            )
         group.write(into, total, where)
 
     return run
@@ -94,7 +96,8 @@ def _unpack(decoder: Decoder, ins: Instruction, bits: int) -> Run:
 def _halves(value: Array, count: int) -> Array:
     size = value.dtype.itemsize // count
     kind: Any = np.float32 if size == 4 else np.float16
-    return np.ascontiguousarray(value).view(kind).reshape(*value.shape, count)
+    parts: Array = np.ascontiguousarray(value).view(kind).reshape(*value.shape, count)
+    return parts
 
 
 @handles("selp")
@@ -232,7 +235,7 @@ def _to_float(source: str, to: str, parts: set[str]) -> Any:
     def convert(group: Group, value: Integer) -> Any:
         if unsigned:
             value = group.algebra.unsigned(value, bits)
-        whole = array_of(value)
+        whole: Any = array_of(value)
         if unsigned and bits == 64:
             whole = whole.view(np.uint64)
         if to == "bf16":
@@ -263,10 +266,7 @@ def _to_integer(source: str, width: int, unsigned: bool, parts: set[str]) -> Any
         whole = np.atleast_2d(rounding(np.asarray(value, np.float64)))
         top = whole >= float(high)
         safe = np.where(np.isnan(whole) | top | (whole <= float(low)), 0, whole)
-        if unsigned and width == 64:
-            found = safe.astype(np.uint64).view(np.int64)
-        else:
-            found = safe.astype(np.int64)
+        found = safe.astype(np.uint64 if unsigned and width == 64 else np.int64).view(np.int64)
         last = high - (1 << 64) if high >= 1 << 63 else high
         found = np.where(top, last, np.where(whole <= float(low), low, found))
         nan = -(1 << 63) if width == 64 else 0

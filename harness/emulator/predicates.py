@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from harness.emulator.algebra import Algebra
 from harness.emulator.decode import FLOAT, Decoder, Run, handles
 from harness.emulator.group import Group
 from harness.emulator.ptx import Instruction
-from harness.emulator.values import Algebra, Array, Lanes, Mask, mask_of
+from harness.emulator.values import Array, Lanes, Mask, mask_of
 
 _TYPES = {f"{k}{b}" for k in "usb" for b in (8, 16, 32, 64)}
 _UNORDERED = {"equ": "eq", "neu": "ne", "ltu": "lt", "leu": "le", "gtu": "gt", "geu": "ge"}

@@ -7,12 +7,11 @@ Grammar: PTX ISA, chapters "Syntax" and "Directives".
 
 from __future__ import annotations
 
-import bisect
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from harness.emulator.findings import Source
+from harness.emulator.statements import LABEL, statements
 from harness.errors import EmulatorError
 
 BYTES = {"b8": 1, "b16": 2, "b32": 4, "b64": 8, "b128": 16, "f16": 2, "bf16": 2, "f16x2": 4, "bf16x2": 4} | {
@@ -20,12 +19,6 @@ BYTES = {"b8": 1, "b16": 2, "b32": 4, "b64": 8, "b128": 16, "f16": 2, "bf16": 2,
 }
 BYTES |= {"f32": 4, "f64": 8, "tf32": 4, "pred": 1}
 
-_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
-_SECTION = re.compile(r"\.section\b[^{};]*\{[^}]*\}")  # debug information, in a grammar of its own
-_LINE_DIRECTIVE = re.compile(r"^([ \t]*\.(?:loc|file|version|target|address_size)\b[^\n;{}]*)$", re.MULTILINE)
-_PIECE = re.compile(r'"[^"\n]*"|[;{}]|[^;{}"]+|"')
-_LABEL = re.compile(r"\s*([A-Za-z_$%][\w$%]*)\s*:(?!:)")
-_HEADER = re.compile(r"\.(entry|func)\b")
 _OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|\([^)]*\)|[^,\s{}\[\]()]+")
 _PARAMETER = re.compile(r"\.param\b(?P<attributes>[^,()]*?)(?P<name>[\w$%]+)\s*(?:\[(?P<count>\d+)\])?\s*$")
 _VARIABLE = re.compile(
@@ -107,104 +100,67 @@ class _Body:
 
 def parse(text: str) -> dict[str, Entry]:
     """The entries of a PTX module by name. Raises EmulatorError where the text is not PTX."""
-    for nothing in (_COMMENT, _SECTION):
-        text = nothing.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
-    text = _LINE_DIRECTIVE.sub(r"\1;", text)
-    statements = list(_statements(text))
-    files = _files(statements)
-    module: dict[str, Variable] = {}
-    sizes: dict[str, int] = {}
-    entries: dict[str, Entry] = {}
-    body: _Body | None = None
-    skipping = 0  # braces deep in something that is not an entry
-    where = Source()
-    has_lines = any(_LOC.match(statement) for _, statement in statements)
-    for line, statement in statements:
-        if statement == "{":
-            if body is None or skipping:
-                skipping += 1
-            else:
-                body.scopes += 1
-                body.scope.append(body.scopes)
-        elif statement == "}":
-            if skipping:
-                skipping -= 1
-            elif body is None or not body.scope:
-                raise EmulatorError("a closing brace without its opening one", where=f"PTX line {line}")
-            else:
-                body.scope.pop()
-                if not body.scope:
-                    entries[body.name] = _finish(body)
-                    body = None
-        elif skipping:
-            continue
-        elif body is None:
-            if re.search(r"\.entry\b", statement):
-                body = _header(statement, line, module, sizes)
-                where = Source()
-            elif re.match(r"(?:\.\w+\s+)*\.(shared|global|const|local)\b", statement):
-                _declare(statement, line, module, sizes)
-        elif _LOC.match(statement):
-            where = _location(statement, files) or where
+    found = list(statements(text))
+    reader = _Reader(_files(found), any(_LOC.match(statement) for _, statement in found))
+    for line, statement in found:
+        if reader.body is None:
+            reader.outside(line, statement)
         else:
-            here = where if has_lines else Source(line=line)
-            _statement(statement, line, here, body)
-    if body is not None or skipping:
+            reader.inside(line, statement, reader.body)
+    if reader.body is not None or reader.skipping:
         raise EmulatorError("the text ends inside a function", where="PTX", hint="Is the file cut short?")
-    return entries
+    return reader.entries
 
 
-def _statements(text: str) -> Iterator[tuple[int, str]]:
-    """(line, statement) without its semicolon; the braces of a body are statements of their own."""
-    newlines = [match.start() for match in re.finditer("\n", text)]
-    buffer, start, depth = "", 0, 0
-    for match in _PIECE.finditer(text):
-        piece = match[0]
-        if not buffer.strip():
-            blank = len(piece) - len(piece.lstrip())
-            start = bisect.bisect_left(newlines, match.start() + blank) + 1
-        if piece == "{" and not depth and (not buffer.strip() or _opens_block(buffer)):
-            if buffer.strip():
-                yield start, buffer.strip()
-            yield start, "{"
-            buffer = ""
-        elif piece == "}" and not depth:
-            if buffer.strip() and not _LABEL.fullmatch(buffer.strip()):
-                raise EmulatorError(f"no semicolon after {buffer.strip()[:60]!r}", where=f"PTX line {start}")
-            yield from _labels_apart(start, buffer.strip())
-            yield start, "}"
-            buffer = ""
-        elif piece == ";":
-            yield from _labels_apart(start, buffer.strip())
-            buffer, depth = "", 0
+class _Reader:
+    """Where `parse` is: in the module, in an entry's `body`, or `skipping` braces deep in a function."""
+
+    def __init__(self, files: dict[str, str], has_lines: bool) -> None:
+        self._files = files
+        self._has_lines = has_lines
+        self._module: dict[str, Variable] = {}
+        self._sizes: dict[str, int] = {}
+        self._where = Source()
+        self.entries: dict[str, Entry] = {}
+        self.body: _Body | None = None
+        self.skipping = 0
+
+    def outside(self, line: int, statement: str) -> None:
+        if statement == "{":
+            self.skipping += 1
+        elif statement == "}":
+            if not self.skipping:
+                raise EmulatorError("a closing brace without its opening one", where=f"PTX line {line}")
+            self.skipping -= 1
+        elif self.skipping:
+            return
+        elif re.search(r"\.entry\b", statement):
+            self.body = _header(statement, line, self._module, self._sizes)
+            self._where = Source()
+        elif re.match(r"(?:\.\w+\s+)*\.(shared|global|const|local)\b", statement):
+            _declare(statement, line, self._module, self._sizes)
+
+    def inside(self, line: int, statement: str, body: _Body) -> None:
+        if statement == "{":
+            body.scopes += 1
+            body.scope.append(body.scopes)
+        elif statement == "}":
+            if not body.scope:
+                raise EmulatorError("a closing brace without its opening one", where=f"PTX line {line}")
+            body.scope.pop()
+            if not body.scope:
+                self.entries[body.name] = _finish(body)
+                self.body = None
+        elif _LOC.match(statement):
+            self._where = _location(statement, self._files) or self._where
         else:
-            depth += (piece == "{") - (piece == "}")
-            buffer += piece
-    if buffer.strip():
-        raise EmulatorError(f"no semicolon after {buffer.strip()[:60]!r}", where=f"PTX line {start}")
+            _statement(statement, line, self._where if self._has_lines else Source(line=line), body)
 
 
-def _labels_apart(line: int, text: str) -> Iterator[tuple[int, str]]:
-    """``label: statement`` as two, so that the statement shows what it is; ``label: .branchtargets`` is one."""
-    while match := _LABEL.match(text):
-        rest = text[match.end() :]
-        if rest.lstrip().startswith((".branchtargets", ".calltargets", ".callprototype")):
-            break
-        yield line, match[0].strip()
-        text = rest.lstrip()
-        line += rest[: len(rest) - len(text)].count("\n")
-    if text:
-        yield line, text
-
-
-def _opens_block(buffer: str) -> bool:
-    return bool(_HEADER.search(buffer)) or bool(re.fullmatch(r"\s*[\w$%]+\s*:\s*", buffer))
-
-
-def _files(statements: list[tuple[int, str]]) -> dict[str, str]:
+def _files(found: list[tuple[int, str]]) -> dict[str, str]:
     """File number -> its name, "" for the first: the kernel's own file."""
-    found = [m for _, s in statements if (m := re.match(r'\.file\s+(\d+)\s+"([^"]*)"', s))]
-    return {match[1]: match[2] if place else "" for place, match in enumerate(found)}
+    matches = [m for _, s in found if (m := re.match(r'\.file\s+(\d+)\s+"([^"]*)"', s))]
+    return {match[1]: match[2] if place else "" for place, match in enumerate(matches)}
 
 
 def _location(statement: str, files: dict[str, str]) -> Source | None:
@@ -268,7 +224,7 @@ def _declare(text: str, line: int, variables: dict[str, Variable], sizes: dict[s
 
 
 def _statement(text: str, line: int, where: Source, body: _Body) -> None:
-    if match := _LABEL.match(text):
+    if match := LABEL.match(text):
         if rest := text[match.end() :].strip():
             body.tables[match[1]] = rest.partition(" ")[2]
         else:

@@ -14,16 +14,16 @@ import numpy as np
 
 from harness.emulator.findings import Finding, Findings, Index3
 from harness.emulator.group import Group, spread
-from harness.emulator.hazards import ATOMIC, READ
 from harness.emulator.memory import Allocation
 from harness.emulator.ptx import Instruction
+from harness.emulator.touches import ATOMIC, READ
 from harness.emulator.values import Array, Integer, Lanes, Mask
 
 _NOBODY = 1 << 30
 _GRAIN = 4  # bytes
 
 
-class Rewatch(Exception):  # noqa: N818 - a request, not an error
+class Rewatch(Exception):
     """A buffer was stored to whose reads were not kept: run again with it watched."""
 
     def __init__(self, index: int) -> None:

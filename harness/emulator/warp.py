@@ -61,7 +61,13 @@ def shfl(decoder: Decoder, ins: Instruction) -> Run:
             source = lane - b
             inside = source >= most
         else:
-            source = lane + b if "down" in modes else lane ^ b if "bfly" in modes else (lane & segment) | (b & ~segment)
+            source = (
+                lane + b
+                if "down" in modes
+                else lane ^ b
+                if "bfly" in modes
+                else (lane & segment) | (b & ~segment)
+            )
             inside = source <= most
         source = np.where(inside, source, lane)
         rows = np.minimum(np.arange(group.shape[0]).reshape(-1, 1) - lane + source, group.shape[0] - 1)
@@ -92,7 +98,7 @@ def vote(decoder: Decoder, ins: Instruction) -> Run:
             group.write(into, integer_of(np.array(bits)), where)
             return
         any_yes, all_yes = (here & says).any(1, keepdims=True), (~here | says).all(1, keepdims=True)
-        found = any_yes if "any" in modes else all_yes if "all" in modes else all_yes | ~any_yes
+        found: Any = any_yes if "any" in modes else all_yes if "all" in modes else all_yes | ~any_yes
         group.write(into, mask_of(np.array(unwarp(found, group.shape))), where)
 
     return run

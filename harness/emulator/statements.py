@@ -1,0 +1,76 @@
+"""PTX text in statements: comments and debug sections gone, labels and braces apart, each with its line."""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections.abc import Iterator
+
+from harness.errors import EmulatorError
+
+_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
+
+
+_SECTION = re.compile(r"\.section\b[^{};]*\{[^}]*\}")  # debug information, in a grammar of its own
+
+
+_LINE_DIRECTIVE = re.compile(r"^([ \t]*\.(?:loc|file|version|target|address_size)\b[^\n;{}]*)$", re.MULTILINE)
+
+
+_PIECE = re.compile(r'"[^"\n]*"|[;{}]|[^;{}"]+|"')
+
+
+LABEL = re.compile(r"\s*([A-Za-z_$%][\w$%]*)\s*:(?!:)")
+
+
+_HEADER = re.compile(r"\.(entry|func)\b")
+
+
+def statements(text: str) -> Iterator[tuple[int, str]]:
+    """(line, statement) without its semicolon; the braces of a body are statements of their own."""
+    for nothing in (_COMMENT, _SECTION):
+        text = nothing.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+    text = _LINE_DIRECTIVE.sub(r"\1;", text)
+    newlines = [match.start() for match in re.finditer("\n", text)]
+    buffer, start, depth = "", 0, 0
+    for match in _PIECE.finditer(text):
+        piece = match[0]
+        if not buffer.strip():
+            blank = len(piece) - len(piece.lstrip())
+            start = bisect.bisect_left(newlines, match.start() + blank) + 1
+        if piece == "{" and not depth and (not buffer.strip() or _opens_block(buffer)):
+            if buffer.strip():
+                yield start, buffer.strip()
+            yield start, "{"
+            buffer = ""
+        elif piece == "}" and not depth:
+            if buffer.strip() and not LABEL.fullmatch(buffer.strip()):
+                raise EmulatorError(f"no semicolon after {buffer.strip()[:60]!r}", where=f"PTX line {start}")
+            yield from _labels_apart(start, buffer.strip())
+            yield start, "}"
+            buffer = ""
+        elif piece == ";":
+            yield from _labels_apart(start, buffer.strip())
+            buffer, depth = "", 0
+        else:
+            depth += (piece == "{") - (piece == "}")
+            buffer += piece
+    if buffer.strip():
+        raise EmulatorError(f"no semicolon after {buffer.strip()[:60]!r}", where=f"PTX line {start}")
+
+
+def _labels_apart(line: int, text: str) -> Iterator[tuple[int, str]]:
+    """``label: statement`` as two, so that it shows what it is; ``label: .branchtargets`` is one."""
+    while match := LABEL.match(text):
+        rest = text[match.end() :]
+        if rest.lstrip().startswith((".branchtargets", ".calltargets", ".callprototype")):
+            break
+        yield line, match[0].strip()
+        text = rest.lstrip()
+        line += rest[: len(rest) - len(text)].count("\n")
+    if text:
+        yield line, text
+
+
+def _opens_block(buffer: str) -> bool:
+    return bool(_HEADER.search(buffer)) or bool(re.fullmatch(r"\s*[\w$%]+\s*:\s*", buffer))
