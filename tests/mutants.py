@@ -1,6 +1,6 @@
 """Mutants of a kernel, one small fault each and made mechanically, and what the emulator says of them.
 
-    python tests/mutants.py tiled cp_async    every mutant of these; of the whole ladder where none is named
+python tests/mutants.py tiled cp_async    every mutant of these; of the whole ladder where none is named
 """
 
 from __future__ import annotations
@@ -114,7 +114,9 @@ def mutants(kernel: Kernel) -> Iterator[Mutant]:
         code = re.sub(r"\s*//.*", "", whole)
         if _LEFT_ALONE.search(code):
             continue
-        changes = {changed: operator for operator, changed in _changes(code, kernel.language) if changed != code}
+        changes = {
+            changed: operator for operator, changed in _changes(code, kernel.language) if changed != code
+        }
         for changed, operator in changes.items():
             text = "\n".join([*lines[:number], changed, *lines[number + 1 :]])
             yield Mutant(operator=operator, line=code.strip(), changed=changed.strip(), source=text)
@@ -152,7 +154,11 @@ class Subject:
     def of(kernel: Kernel) -> Subject:
         variant = min(kernel.variants(), key=lambda v: (min(v.tile) < 4, v.tile[0] * v.tile[1], v.threads))
         m, n = variant.tile
-        step = variant.params.get("BK") or variant.params.get("TILE") or (32 if kernel.language == "ptx" else 128)
+        step = (
+            variant.params.get("BK")
+            or variant.params.get("TILE")
+            or (32 if kernel.language == "ptx" else 128)
+        )
         return Subject(variant=variant, points=_points(m, n, step))
 
     def built(self, source: str) -> Built | None:
@@ -176,7 +182,9 @@ class Subject:
         problem = Gemm.from_axes(axes)
         inputs = problem.inputs(1)
         with mock.patch.object(emulation, "emulate", partial(emulate, budget=_BUDGET)):
-            row = emulation.row(built, problem, inputs, problem.reference(inputs), emulation.Options(count=False))
+            row = emulation.row(
+                built, problem, inputs, problem.reference(inputs), emulation.Options(count=False)
+            )
         if row.status == ERROR and _ENDLESS not in row.error:
             raise HarnessError(row.error)
         return row
@@ -189,24 +197,39 @@ class Subject:
 
 def _points(m: int, n: int, step: int) -> tuple[Axes, ...]:
     """Three steps of k and two blocks or more in most; tiles that are whole, and cut in each quarter of m and of
-    `step`; N of every remainder by 4, and each leading dimension in turn one that float4 cannot read.
+    `step`; N and K of every remainder by 4, and each leading dimension in turn one that float4 cannot read.
     """
     whole = {"M": m, "N": n, "K": 3 * step}
-    part = m // 4, step // 4
-    return (
-        {"M": m + 5, "N": 2 * n + 3, "K": 3 * step + 5, "lda": 3 * step + 9, "ldb": 2 * n + 6, "ldc": 2 * n + 4}
-        | {"alpha": 1.5, "beta": 0.5},
-        {"M": 2 * m, "N": 2 * n, "K": 4 * step, "lda": 4 * step + 4, "ldb": 2 * n + 8, "ldc": 2 * n + 12, "alpha": 0.75},
-        {"M": m + part[0] + 4, "N": n + 2, "K": 2 * step + part[1] + 1, "ldc": n + 4},
-        {"M": 2 * part[0] + 4, "N": n + 4, "K": 3 * step + 2 * part[1] + 2},
-        {"M": m, "N": n, "K": 3 * step + 3 * part[1] + 3, "lda": 4 * step + 4, "beta": 1.0},
-        {**whole, "K": 3 * step - 4, "lda": 3 * step + 2},
-        {**whole, "ldb": n + 3},
-        {**whole, "ldc": n + 1, "beta": 0.25},
-        {"M": 3 * part[0] + 4, "N": n + 1, "K": step + 1},
+    a, k = m // 4, step // 4
+
+    def odd(least: int) -> int:
+        return least + (5 - least) % 10  # a multiple of 5 too
+
+    points: tuple[Axes, ...] = (
+        {
+            "M": m + 5,
+            "N": 2 * n + 3,
+            "K": 3 * step + 5,
+            "lda": 3 * step + 9,
+            "ldb": 2 * n + 6,
+            "ldc": 2 * n + 4,
+        }
+        | {"beta": 0.5},
+        {"M": 2 * m, "N": 2 * n, "K": 4 * step, "lda": 4 * step + 4, "ldb": 2 * n + 8, "ldc": 2 * n + 12},
+        {"M": m + a + 4, "N": n + 2, "K": 2 * step + k + 1, "ldc": n + 4},
+        {"M": 2 * n + 2 * a + 4, "N": n + 4, "K": 8 * step},
+        {"M": m + 4, "N": 2 * n, "K": 3 * step + 2 * k + 4},
+        {"M": m + 4, "N": 2 * n, "K": 3 * step},
+        {"M": m, "N": n, "K": 3 * step + 3 * k + 3, "lda": 4 * step + 4, "beta": 1.0},
+        {**whole, "K": 3 * step - 4, "lda": odd(3 * step)},
+        {**whole, "ldb": odd(n)},
+        {**whole, "ldc": odd(n), "beta": 0.25},
+        {**whole, "lda": odd(3 * step), "ldb": odd(n), "ldc": odd(n)},
+        {"M": 3 * a + 4, "N": n + 1, "K": step + 2},
         {"M": 2, "N": 3, "K": step, "beta": 2.0},
         {"M": 1, "N": 1, "K": 1},
     )
+    return tuple({"alpha": 0.75} | axes for axes in points)
 
 
 @dataclass
@@ -224,7 +247,9 @@ def hunt(subject: Subject, chosen: Sequence[Mutant]) -> Tally:
     """Compile and run each; the original itself must be right. Equal code is run once."""
     original = subject.built(flat(subject.variant.kernel))
     if original is None or (fault := subject.fault(original)):
-        raise AssertionError(f"{subject.variant.label} itself: {'does not compile' if original is None else fault}")
+        raise AssertionError(
+            f"{subject.variant.label} itself: {'does not compile' if original is None else fault}"
+        )
     right, verdicts = _code(original), dict[str, str]()
     tally = Tally(tried=len(chosen))
     for mutant in chosen:
@@ -250,7 +275,9 @@ def hunt(subject: Subject, chosen: Sequence[Mutant]) -> Tally:
 
 def _code(built: Built) -> str:
     """PTX without where it came from; as a digest."""
-    text = re.sub(r"^\s*\.(?:loc|file)\b.*|\.section\b[^{]*\{[^}]*\}", "", built.cubin.ptx, flags=re.MULTILINE)
+    text = re.sub(
+        r"^\s*\.(?:loc|file)\b.*|\.section\b[^{]*\{[^}]*\}", "", built.cubin.ptx, flags=re.MULTILINE
+    )
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -140,7 +140,8 @@ def test_bug(name: str) -> None:
     found, source = rung(bug.rung, bug.edits, bug.axes or RAGGED, **SIZES[bug.rung])
     assert found.status == FAILED
     assert faults(found.emulation) == {
-        (kind, variable, tuple(line_of(source, text) for text in texts)) for kind, variable, texts in bug.wanted
+        (kind, variable, tuple(line_of(source, text) for text in texts))
+        for kind, variable, texts in bug.wanted
     }
     assert found.before is not None
     assert found.before.ok == bug.right
@@ -255,7 +256,9 @@ def test_cp_async_waited_for_too_little(wait: str) -> None:
     run, c, expected = matmul(source, (32, 32), 32, 128)
     early, late, use = (line_of(source, text) for text in (EARLY, LATE, USE))
     read_in_flight = {f for f in faults(run) if f[0] == "missing cp.async wait" and f[2][1] == use}
-    assert read_in_flight == {("missing cp.async wait", v, (copy, use)) for v in ("as", "bs") for copy in (early, late)}
+    assert read_in_flight == {
+        ("missing cp.async wait", v, (copy, use)) for v in ("as", "bs") for copy in (early, late)
+    }
     assert not np.abs(c - expected).max() < 1
 
 
@@ -267,7 +270,9 @@ def test_cp_async_waited_for_too_little(wait: str) -> None:
 def test_cp_async_without_a_barrier(barrier: str, kind: str, lines: tuple[tuple[str, str], ...]) -> None:
     source = edited(ASYNC, ((barrier, "\n"),))
     run, _, _ = matmul(source, (32, 32), 32, 128)
-    wanted = {(kind, v, tuple(line_of(source, text) for text in pair)) for v in ("as", "bs") for pair in lines}
+    wanted = {
+        (kind, v, tuple(line_of(source, text) for text in pair)) for v in ("as", "bs") for pair in lines
+    }
     assert faults(run) == wanted
 
 
@@ -298,7 +303,9 @@ def test_a_reduction_without_a_barrier(barrier: str, wanted: tuple[str, str] | N
     run = launch(source, "sum", (3,), (128,), a, b, np.int32(1000))
     lines = tuple(line_of(source, text) for text in wanted or ())
     assert faults(run) == ({("RAW hazard", "s", lines)} if wanted else set())
-    assert b == pytest.approx([a[np.arange(1000) // 128 % 3 == i].sum(dtype=np.float64) for i in range(3)], abs=1e-4)
+    assert b == pytest.approx(
+        [a[np.arange(1000) // 128 % 3 == i].sum(dtype=np.float64) for i in range(3)], abs=1e-4
+    )
 
 
 def test_a_barrier_that_only_some_threads_reach() -> None:

@@ -67,7 +67,9 @@ def blocks(axes: dict[str, Any], tile: tuple[int, int]) -> Iterator[tuple[int, i
     return ((x, y) for y in range(-(-axes["M"] // tile[0])) for x in range(-(-axes["N"] // tile[1])))
 
 
-def store(count: Recount, warp: Any, axes: dict[str, Any], place: Callable[[int, int], tuple[int, int]]) -> None:
+def store(
+    count: Recount, warp: Any, axes: dict[str, Any], place: Callable[[int, int], tuple[int, int]]
+) -> None:
     """The last line: C read where beta asks for it, and written."""
 
     def c(x: int, y: int) -> int | None:
@@ -182,11 +184,18 @@ def vectorised(count: Recount, axes: dict[str, Any], T: int, BK: int) -> None:
                     inside = [(x, y) for x, y in warp if c(x, y)[0] < M]
                     whole = {t for t in inside if ldc % 4 == 0 and N - c(*t)[1] >= 4}
                     for _ in range(1 + (axes["beta"] != 0)):
-                        quad = of(warp, lambda x, y: c(x, y)[0] * ldc + c(x, y)[1] if (x, y) in whole else None)
+                        quad = of(
+                            warp, lambda x, y: c(x, y)[0] * ldc + c(x, y)[1] if (x, y) in whole else None
+                        )
                         count("global", line, quad, 16)
                         for e in range(4):
                             rest = {t for t in inside if t not in whole and c(*t)[1] + e < N}
-                            word = of(warp, lambda x, y, e=e: c(x, y)[0] * ldc + c(x, y)[1] + e if (x, y) in rest else None)
+                            word = of(
+                                warp,
+                                lambda x, y, e=e: (
+                                    c(x, y)[0] * ldc + c(x, y)[1] + e if (x, y) in rest else None
+                                ),
+                            )
                             count("global", line, word)
 
 

@@ -29,7 +29,11 @@ def right(name: str) -> tuple[Subject, Built]:
 
 @pytest.mark.parametrize("name", RUNGS)
 @settings(
-    max_examples=20, derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=20,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 @given(
     extents=st.tuples(EXTENTS, EXTENTS, EXTENTS),
