@@ -82,9 +82,14 @@ _PTX: tuple[tuple[str, str, str | Callable[[re.Match[str]], str]], ...] = (
     ("literal + 1", r", (\d+);", lambda m: f", {int(m[1]) + 1};"),
 )
 _PARTNERS = {
-    "cuda": "As/Bs A/B a4/b4 lda/ldb ldb/ldc row/col M/N N/K tx/ty am/ak bk/bn now/next threadIdx.x/threadIdx.y "
-    "blockIdx.x/blockIdx.y".split(),
-    "ptx": "As/Bs %M/%N %N/%K %tx/%ty %row/%col %lda/%ldb %ldb/%ldc %alpha/%beta %ctaid.x/%ctaid.y".split(),
+    "cuda": (
+        *("As/Bs", "A/B", "a4/b4", "lda/ldb", "ldb/ldc", "row/col", "M/N", "N/K", "tx/ty", "am/ak", "bk/bn"),
+        *("now/next", "threadIdx.x/threadIdx.y", "blockIdx.x/blockIdx.y"),
+    ),
+    "ptx": (
+        *("As/Bs", "%M/%N", "%N/%K", "%tx/%ty", "%row/%col", "%lda/%ldb", "%ldb/%ldc"),
+        *("%alpha/%beta", "%ctaid.x/%ctaid.y"),
+    ),
 }
 _LEFT_ALONE = re.compile(r"^\s*[#.]|__shared__|__global__|\basm\b|matmul\(")
 
@@ -196,8 +201,8 @@ class Subject:
 
 
 def _points(m: int, n: int, step: int) -> tuple[Axes, ...]:
-    """Three steps of k and two blocks or more in most; tiles that are whole, and cut in each quarter of m and of
-    `step`; N and K of every remainder by 4, and each leading dimension in turn one that float4 cannot read.
+    """Three steps of k and two blocks or more in most; tiles that are whole, and cut in each quarter of m and
+    of `step`; N and K of every remainder by 4, and each leading dimension in turn one without float4.
     """
     whole = {"M": m, "N": n, "K": 3 * step}
     a, k = m // 4, step // 4
@@ -226,7 +231,7 @@ def _points(m: int, n: int, step: int) -> tuple[Axes, ...]:
         {**whole, "ldc": odd(n), "beta": 0.25},
         {**whole, "lda": odd(3 * step), "ldb": odd(n), "ldc": odd(n)},
         {"M": 3 * a + 4, "N": n + 1, "K": step + 2},
-        {"M": 2, "N": 3, "K": step, "beta": 2.0},
+        {"M": 2, "N": 3, "K": 3 * step + 1, "beta": 2.0},
         {"M": 1, "N": 1, "K": 1},
     )
     return tuple({"alpha": 0.75} | axes for axes in points)
@@ -287,11 +292,11 @@ def main(names: Sequence[str]) -> None:
             continue
         start = time.perf_counter()
         tally = hunt(Subject.of(kernel), list(mutants(kernel)))
-        run = tally.killed.total() + len(tally.survivors)
+        killed, seconds = tally.killed.total(), time.perf_counter() - start
+        run = killed + len(tally.survivors)
         print(
-            f"{kernel.name}: {tally.tried} mutants, {tally.uncompiled} do not compile, {tally.identical} the same "
-            f"PTX, {tally.killed.total()} of {run} killed ({tally.killed.total() / max(1, run):.1%}), "
-            f"{time.perf_counter() - start:.0f} s",
+            f"{kernel.name}: {tally.tried} mutants, {tally.uncompiled} do not compile, {tally.identical} give "
+            f"the same PTX, {killed} of {run} killed ({killed / max(1, run):.1%}), {seconds:.0f} s",
             flush=True,
         )
         for mutant in tally.survivors:

@@ -1,5 +1,5 @@
-"""The catalogue of bugs that the emulator is there for: each planted in a right kernel, found with its kind, both
-source lines and the variable, and nothing besides; and no finding in the kernel without it.
+"""The catalogue of bugs that the emulator is there for: each planted in a right kernel, found with its kind,
+both source lines and the variable, and nothing besides; and no finding in the kernel without it.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ class Bug:
 RAW = ("RAW hazard", "As", (AS, PRODUCT)), ("RAW hazard", "Bs", (BS, PRODUCT))
 WAR = ("WAR hazard", "As", (PRODUCT, AS)), ("WAR hazard", "Bs", (PRODUCT, BS))
 C_LINE = "*c = beta == 0.f"
+RACE = "global race", "C", (C_LINE, C_LINE)
 LOOP = "sum += *a * *b"
 
 BUGS = {
@@ -96,7 +97,7 @@ BUGS = {
         "01_naive",
         (("|| col >= N) return", "|| col > N) return"),),
         # past the end of the last row, and in the other rows on the next one's first element
-        (("out of bounds", "B", (LOOP,)), ("out of bounds", "C", (C_LINE,)), ("global race", "C", (C_LINE, C_LINE))),
+        (("out of bounds", "B", (LOOP,)), ("out of bounds", "C", (C_LINE,)), RACE),
         False,
     ),
     "one column too many stored, into the padding": Bug(
@@ -113,13 +114,17 @@ BUGS = {
     ),
     "subscripts swapped in a store": Bug("03_tiled", ((AS, "As[tx][ty] = "),), (), False),
     "subscripts swapped in a read": Bug("03_tiled", (("* Bs[k][tx]", "* Bs[tx][k]"),), (), False),
-    "row and column swapped": Bug("02_coalesced", (("C + (long long)row * ldc + col", "C + (long long)col * ldc + row"),),
-        (), False, {"M": 40, "N": 40, "K": 20}),
+    "row and column swapped": Bug(
+        "02_coalesced", (("row * ldc + col", "col * ldc + row"),), (), False, {"M": 40, "N": 40, "K": 20}
+    ),
     "C read at beta == 0": Bug(
-        "03_tiled", (("beta == 0.f ? alpha * sum : ", ""),), (("uninitialised read", "C", ("*c = alpha",)),), False
+        "03_tiled",
+        (("beta == 0.f ? alpha * sum : ", ""),),
+        (("uninitialised read", "C", ("*c = alpha",)),),
+        False,
     ),
     "blocks that overlap": Bug(
-        "03_tiled", (("blockIdx.x * TILE", "blockIdx.x * (TILE - 1)"),), (("global race", "C", (C_LINE, C_LINE)),), True
+        "03_tiled", (("blockIdx.x * TILE", "blockIdx.x * (TILE - 1)"),), (RACE,), True
     ),
 }  # fmt: skip
 SIZES = {"01_naive": {"BX": 16, "BY": 8}, "02_coalesced": {"BX": 16, "BY": 8}, "03_tiled": {"TILE": 16}}
@@ -171,7 +176,7 @@ def test_the_rung_that_is_broken_on_purpose() -> None:
 def test_how_far_out_of_bounds_and_who() -> None:
     M, N, K = (RAGGED[x] for x in "MNK")
     row_too_many = (("if (row >= M ||", "if (row > M ||"),)
-    found, source = rung("01_naive", row_too_many, BX=16, BY=8)
+    found, _ = rung("01_naive", row_too_many, BX=16, BY=8)
     assert found.emulation is not None
     read, write = found.emulation.findings
     assert "reads 4 bytes" in read.message
@@ -294,7 +299,11 @@ REDUCTION = """extern "C" __global__ void sum(const float* a, float* b, int n) {
 
 @pytest.mark.parametrize(
     ("barrier", "wanted"),
-    [("", None), ("__syncthreads();  // before", ("s[t] = v", "s[t] +=")), ("__syncthreads();  // between", ("s[t] +=",) * 2)],
+    [
+        ("", None),
+        ("__syncthreads();  // before", ("s[t] = v", "s[t] +=")),
+        ("__syncthreads();  // between", ("s[t] +=", "s[t] +=")),
+    ],
     ids=["none", "before", "between"],
 )  # fmt: skip
 def test_a_reduction_without_a_barrier(barrier: str, wanted: tuple[str, str] | None) -> None:
