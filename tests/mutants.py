@@ -295,8 +295,8 @@ def main(names: Sequence[str]) -> None:
         killed, seconds = tally.killed.total(), time.perf_counter() - start
         run = killed + len(tally.survivors)
         print(
-            f"{kernel.name}: {tally.tried} mutants, {tally.uncompiled} do not compile, {tally.identical} give "
-            f"the same PTX, {killed} of {run} killed ({killed / max(1, run):.1%}), {seconds:.0f} s",
+            f"{kernel.name}: {tally.tried} mutants, {tally.uncompiled} do not compile, {tally.identical} "
+            f"give the same PTX, {killed} of {run} killed ({killed / max(1, run):.1%}), {seconds:.0f} s",
             flush=True,
         )
         for mutant in tally.survivors:

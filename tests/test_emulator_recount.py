@@ -128,8 +128,8 @@ def tiled(
 def vectorised(  # noqa: PLR0912 - a branch for each of the kernel's own
     count: Recount, axes: dict[str, Any], T: int, BK: int
 ) -> None:
-    """10_vectorized with a tile of T x T and 8 x 8 outputs a thread. Global memory in quads where a whole tile
-    and all rows allow it, else word by word; shared memory in quads but for the writes of A.
+    """10_vectorized with a tile of T x T and 8 x 8 outputs a thread. Global memory in quads where a whole
+    tile and all rows allow it, else word by word; shared memory in quads but for the writes of A.
     """
     M, N, K, ldc = (axes[x] for x in ("M", "N", "K", "ldc"))
     side = T // 8
