@@ -1,4 +1,4 @@
-"""The shipped kernels in the emulator: right numbers, no findings, any shape; and the rung without barriers."""
+"""The shipped kernels in the emulator: right numbers, no findings, any shape; the rung without barriers."""
 
 from __future__ import annotations
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from harness.emulator.findings import Finding
 from harness.emulator.group import Group, spread
-from harness.emulator.memory import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE, Allocation, Scratch, access
+from harness.emulator.memory import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE, Access, Allocation, Scratch, access
 from harness.emulator.ptx import Instruction
 from harness.emulator.values import (
     Array,
@@ -25,13 +25,27 @@ from harness.emulator.values import (
 
 @dataclass(kw_only=True)
 class Place:
-    """The lanes of one access that are in bounds and aligned: `where`; `base` is the address in its space."""
+    """The lanes of one access that are in bounds and aligned: `where`; `base` is the address in its space.
+
+    `accesses`: of shared and local memory, by bytes from `base`; `initialised`: known to have been written.
+    """
 
     space: str
     base: Integer
     where: Lanes
     owner: Allocation | None = None
     scratch: Scratch | None = None
+    accesses: dict[int, Access] = field(default_factory=dict)
+    initialised: bool = False
+
+    def access(self, group: Group, offset: int) -> Access:
+        found = self.accesses.get(offset)
+        if found is None:
+            columns = group.batch.columns(self.space, group)
+            address = shift(self.base, offset)
+            found = access(group.launch.memo, address, self.where, columns, group.shape)
+            self.accesses[offset] = found
+        return found
 
 
 def place(group: Group, ins: Instruction, space: str, address: Integer, where: Lanes, size: int) -> Place:
@@ -39,13 +53,21 @@ def place(group: Group, ins: Instruction, space: str, address: Integer, where: L
     if space in ("", "const"):
         space, address = _resolve(group, ins, address, where)
     if space in ("shared", "local"):
+        key = (space, identity(address), lane_id(where), size)
+        known: Place | None = group.places.get(key)
+        if known is not None:
+            return known
         scratch = group.batch.shared if space == "shared" else group.batch.local
+        asked = where
         low, high = active_bounds(group, address, where)
         if low < 0 or high + size > scratch.size:
             inside = _inside_scratch(group, address, scratch.size, size)
             where = _outside(group, ins, space, address, where, inside, size)
         where = _aligned(group, ins, space, address, where, size)
-        return Place(space=space, base=address, where=where, scratch=scratch)
+        found = Place(space=space, base=address, where=where, scratch=scratch)
+        if where is asked:  # else each time is a finding
+            group.places[key] = found
+        return found
     low, high = active_bounds(group, address, where)
     owner = group.launch.arena.holding(low, high + size)
     if owner is None:
@@ -191,11 +213,10 @@ def load(group: Group, ins: Instruction, at: Place, size: int, count: int, deliv
         for i in range(count):
             deliver(i, lambda out, i=i: group.launch.arena.load(index, first + i * size, size, out))
         return
-    columns = group.batch.columns(at.space, group)
     for i in range(count):
-        where = access(group.launch.memo, shift(at.base, i * size), at.where, columns, group.shape)
-        deliver(i, lambda out, where=where: _spread(at.scratch.load(where, size, out), group.shape))
-    if at.space == "shared" and group.launch.check:
+        lanes = at.access(group, i * size)
+        deliver(i, lambda out, lanes=lanes: _spread(at.scratch.load(lanes, size, out), group.shape))
+    if group.launch.check and not at.initialised:
         _check_scratch(group, ins, at, step)
 
 
@@ -247,20 +268,16 @@ def _check_written(group: Group, ins: Instruction, at: Place, step: int) -> None
 
 
 def _check_scratch(group: Group, ins: Instruction, at: Place, step: int) -> None:
-    key = (identity(at.base), lane_id(at.where), step, group.row)
-    if key in group.batch.written or at.scratch is None:
+    if at.scratch is None:
         return
-    columns = group.batch.columns(at.space, group)
     unit = min(step, 4)
     bad: Lanes = False
     for i in range(step // unit):
-        where = access(group.launch.memo, shift(at.base, i * unit), at.where, columns, group.shape)
-        bad = group.algebra.either(
-            bad, mask_of(np.array(_spread(at.scratch.unwritten(where, unit), group.shape)))
-        )
+        unwritten = at.scratch.unwritten(at.access(group, i * unit), unit)
+        bad = group.algebra.either(bad, mask_of(np.array(_spread(unwritten, group.shape))))
     bad = group.algebra.both(bad, at.where)
     if bad is False:
-        group.batch.written.add(key)
+        at.initialised = True
         return
     variable, offset, _ = _name(group, at.space, _first(group, at.base, bad), step)
     message = f"{variable} at offset {offset} was never written"
@@ -271,10 +288,8 @@ def store(group: Group, at: Place, size: int, values: list[Any]) -> None:
     if at.where is False:
         return
     if at.scratch is not None:
-        columns = group.batch.columns(at.space, group)
         for i, value in enumerate(values):
-            where = access(group.launch.memo, shift(at.base, i * size), at.where, columns, group.shape)
-            at.scratch.store(where, size, value, at.where)
+            at.scratch.store(at.access(group, i * size), size, value, at.where)
         return
     index, first = _global_index(group, at, size)
     chosen = None

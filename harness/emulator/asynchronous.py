@@ -5,7 +5,7 @@ So a missing wait shows in the numbers, and in the hazards (`HazardWatch.issue` 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -93,7 +93,7 @@ def _copy(decoder: Decoder, ins: Instruction) -> Run:
         flight = None
         if group.launch.hazards is not None:
             flight = group.launch.hazards.issue(ins, into.base, into.where, size, group)
-        group.flights.append(Copy(into=into, values=values, flight=flight))
+        group.flights.append(Copy(into=replace(into), values=values, flight=flight))
 
     return run
 

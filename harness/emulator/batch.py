@@ -9,7 +9,7 @@ numbers.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -40,7 +40,6 @@ class Batch:
             raise EmulatorError(
                 "shared and local memory of one batch of blocks do not fit this machine"
             ) from error
-        self.written: set[Any] = set()  # shared patterns known to be initialised
         self.steps_left = launch.budget
         if launch.hazards is not None:
             launch.hazards.start(blocks)

@@ -36,6 +36,7 @@ class Group(Clock):
         self.registers: list[Value] = [None] * registers
         self.flights: list[Any] = []  # cp.async since the last commit
         self.groups: list[Any] = []  # committed, oldest first
+        self.places: dict[Any, Any] = {}  # of shared and local accesses without a finding
         self._buffers: dict[int, Array] = {}
         self._spare: dict[Any, Array] = {}
         self._work: Workspace | None = None

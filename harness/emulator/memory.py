@@ -241,7 +241,7 @@ def _halves(values: Any, shape: tuple[int, int], dtype: Any) -> Array:
 
 class Access:
     """Where a group's lanes go in a `Scratch`: `rows` (T,) from word `first` on if all blocks agree, else by
-    lane. Made once per address pattern; only `first` changes as an address moves.
+    lane. Of one address pattern only `first` changes as the address moves: see `moved`.
     """
 
     __slots__ = ("_offsets", "_units", "columns", "first", "rows", "shape")
@@ -253,6 +253,12 @@ class Access:
         self.shape = shape
         self._units: dict[int, Array] = {}
         self.first = 0
+
+    def moved(self, first: int) -> Access:
+        other = Access(self.rows, self._offsets, self.columns, self.shape)
+        other._units = self._units
+        other.first = first
+        return other
 
     def words(self, columns: int) -> Array:
         if 8 not in self._units:
@@ -290,9 +296,8 @@ def access(memo: Memo, address: Integer, where: Lanes, columns: Array, shape: tu
         return Access(rows, offsets, columns, shape), low
 
     found: tuple[Access, int] = memo.get(key, make, 24 * shape[0] * shape[1])
-    at, low = found
-    at.first = (low + offset) >> 2
-    return at
+    pattern, low = found
+    return pattern.moved((low + offset) >> 2)
 
 
 def _lowest(parts: Array, where: Lanes, shape: tuple[int, int]) -> int:
