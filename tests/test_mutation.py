@@ -63,6 +63,10 @@ EQUIVALENT: dict[str, tuple[tuple[str, str], ...]] = {
         ("N % 4 == 0", "K % 4 == 0"),
         ("in_quads(B, ldb) && N", "in_quads(B, ldb) && true || false && N"),
     ),
+    "only the order of the products of one k differs, each of its own sum": (
+        ("j % 2 ? TM", "j % (2 + 1) ? TM"),
+        ("j % 2 ? TM", "j / 2 ? TM"),
+    ),
     "the two are equal there": (
         ("now = now + 1 ==", "now = next + 1 =="),
         ("0 : now + 1", "0 : next + 1"),
