@@ -67,6 +67,9 @@ EQUIVALENT: dict[str, tuple[tuple[str, str], ...]] = {
         ("j % 2 ? TM", "j % (2 + 1) ? TM"),
         ("j % 2 ? TM", "j / 2 ? TM"),
     ),
+    "one group more is waited for than need be": (
+        ("wait_for_copies<STAGES - 2>", "wait_for_copies<STAGES - (2 + 1)>"),
+    ),
     "the two are equal there": (
         ("now = now + 1 ==", "now = next + 1 =="),
         ("0 : now + 1", "0 : next + 1"),
