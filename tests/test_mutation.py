@@ -70,6 +70,7 @@ EQUIVALENT: dict[str, tuple[tuple[str, str], ...]] = {
     "one group more is waited for than need be": (
         ("wait_for_copies<STAGES - 2>", "wait_for_copies<STAGES - (2 + 1)>"),
     ),
+    "where quads are copied, b_count is a multiple of 4": (("b_count > 0", "b_count > (0 + 1)"),),
     "the two are equal there": (
         ("now = now + 1 ==", "now = next + 1 =="),
         ("0 : now + 1", "0 : next + 1"),
