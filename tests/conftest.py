@@ -72,3 +72,15 @@ def gpu() -> Iterator[Any]:
 
     with Context(Device.open()) as context:
         yield context
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The kill rates of tests/test_mutation.py, which a test that passes would keep to itself."""
+    reports = [r for key in ("passed", "failed") for r in terminalreporter.getreports(key)]
+    rates = sorted(
+        value for r in reports for key, value in r.user_properties if key == "mutation" and r.when == "call"
+    )
+    if rates:
+        terminalreporter.section("mutants")
+        for line in rates:
+            terminalreporter.write_line(line)

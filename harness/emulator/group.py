@@ -93,6 +93,8 @@ class Group(Clock):
 
     def write(self, register: int, value: Value, where: Lanes) -> None:
         old = self.registers[register]
+        if old is None and where is not True and isinstance(value, np.ndarray | np.floating):
+            old = value.dtype.type(np.nan)  # the other lanes hold nothing: using it shall show
         if where is not True and old is not None:
             self._blend(register, value, old, where)
         elif isinstance(value, np.ndarray):
