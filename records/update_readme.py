@@ -144,6 +144,20 @@ def launch_cost() -> str:
     return f"{plain_table(cells, ['', 'version', 'a launch', 'over harness'], 'md')}\n\n{note}"
 
 
+def emulator_speed() -> str:
+    """Seconds a launch takes."""
+    record = load("emulator-speed")
+    sizes = list(dict.fromkeys(r["n"] for r in record["rows"]))
+    by_kernel: dict[str, list[str]] = {}
+    for r in record["rows"]:
+        by_kernel.setdefault(r["kernel"], []).append(f"{r['seconds']:.2g}")
+    cells = [[kernel, *times] for kernel, times in by_kernel.items()]
+    peak = record["meta"]["peak_bytes"] / 2**20
+    day = record["meta"]["utc"][:10]
+    note = f"Two cores of a server, `benchmarks/emulator_speed.py`, {day}; {peak:.0f} MiB at most."
+    return f"{plain_table(cells, ['seconds at n =', *map(str, sizes)], 'md')}\n\n{note}"
+
+
 def machine(record: dict[str, Any]) -> str:
     meta = record["meta"]
     return f"{meta['gpu']['name']}; `{' '.join(meta['argv'])}`, {meta['utc'][:10]}."
@@ -153,6 +167,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "ladder": ladder,
     "tiles": tiles,
     "emulator": emulator,
+    "emulator_speed": emulator_speed,
     "selftest": selftest,
     "calibration": calibration,
     "launch_cost": launch_cost,
