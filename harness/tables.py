@@ -92,7 +92,7 @@ TIMED: tuple[Column, ...] = (
 EMULATED: tuple[Column, ...] = (
     *(c for c in STATIC if c[0] not in ("params", "intensity", "tile")),
     ("emulated.intensity", "FLOP/B", "{:.3g}".format),
-    ("emulated.sectors_per_request", "sect/req", "{:.3g}".format),
+    ("emulated.sectors_per_request", "sect", "{:.3g}".format),
     ("emulated.ways", "ways", "{:.3g}".format),
     ("status", "emulated", _short),
 )

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 _CODE = 17  # characters of a source line
 NOTE = (
-    "FLOP/B: of bytes asked of global memory; sect/req: 32-byte sectors of a global request;\n"
-    "ways: wavefronts of shared requests over the least. Emulated: no times, no caches."
+    "FLOP/B: of bytes asked of global memory; sect: 32-byte sectors a global request;\n"
+    "ways: wavefronts of shared requests over the least. Emulated: no times or caches."
 )
 
 
