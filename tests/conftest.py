@@ -41,6 +41,26 @@ extern "C" __global__ void matmul(const float* A, const float* B, float* C, int 
 """
 
 
+TILED = """\
+extern "C" __global__ void matmul(const float* A, const float* B, float* C, int M, int N, int K,
+                                  int lda, int ldb, int ldc, float alpha, float beta)
+{
+    __shared__ float As[TILE][TILE], Bs[TILE][TILE];
+    int x = threadIdx.x, y = threadIdx.y, col = blockIdx.x * TILE + x, row = blockIdx.y * TILE + y;
+    float sum = 0;
+    for (int k = 0; k < K; k += TILE) {
+        As[y][x] = row < M && k + x < K ? A[row * lda + k + x] : 0.f;
+        Bs[y][x] = k + y < K && col < N ? B[(k + y) * ldb + col] : 0.f;
+        __syncthreads();
+        for (int i = 0; i < TILE; ++i) sum += As[y][i] * Bs[i][x];
+        __syncthreads();
+    }
+    if (row < M && col < N)
+        C[row * ldc + col] = beta == 0 ? alpha * sum : alpha * sum + beta * C[row * ldc + col];
+}
+"""
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Never the user's cache: what is in it must not decide a test."""

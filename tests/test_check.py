@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from conftest import BODY
+from conftest import BODY, TILED
 
 from harness import behaviour, catalog, compiled, emulation
 from harness.build import compile_kernel
@@ -20,24 +20,6 @@ from harness.gemm import Gemm
 from harness.sass import disassemble
 
 ARCHS = ("sm_75", "sm_80", "sm_90a", "sm_100", "sm_120")
-TILED = """\
-extern "C" __global__ void matmul(const float* A, const float* B, float* C, int M, int N, int K,
-                                  int lda, int ldb, int ldc, float alpha, float beta)
-{
-    __shared__ float As[TILE][TILE], Bs[TILE][TILE];
-    int x = threadIdx.x, y = threadIdx.y, col = blockIdx.x * TILE + x, row = blockIdx.y * TILE + y;
-    float sum = 0;
-    for (int k = 0; k < K; k += TILE) {
-        As[y][x] = row < M && k + x < K ? A[row * lda + k + x] : 0.f;
-        Bs[y][x] = k + y < K && col < N ? B[(k + y) * ldb + col] : 0.f;
-        __syncthreads();
-        for (int i = 0; i < TILE; ++i) sum += As[y][i] * Bs[i][x];
-        __syncthreads();
-    }
-    if (row < M && col < N)
-        C[row * ldc + col] = beta == 0 ? alpha * sum : alpha * sum + beta * C[row * ldc + col];
-}
-"""
 
 
 def harness(*args: str) -> Result:
