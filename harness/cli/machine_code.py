@@ -97,7 +97,7 @@ def _resources(code: Code) -> str:
         first = "  a device function: registers and shared memory are its callers'"
     else:
         peak = code.sass.peak
-        where = "" if peak is None else f" (at most {peak.live} live, at {peak.address:#x}{_line(peak)})"
+        where = "" if peak is None else f" (peak {peak.live} at {peak.address:#x}{_line(peak)})"
         kind = "static shared" if code.foreign and code.threads is None else "shared"
         first = f"  {code.registers} registers{where}, {code.shared} B {kind}"
         if code.spills is not None:
