@@ -119,12 +119,14 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                 for (int k = 0; k < BK; k += 8)
                     for (int i = 0; i < A_ROWS; ++i)
                         copy_async(&As[stage][ak + k][am + i * a_step],
-                                   a + (long long)min(row + am + i * a_step, M - 1u) * lda + k, ak + k < left);
+                                   a + (long long)min(row + am + i * a_step, M - 1u) * lda + k,
+                                   ak + k < left);
                 const float* b = B + (long long)(K - left + bk) * ldb + col + bn;
                 #pragma unroll 1
                 for (int i = 0; i < B_QUADS; ++i, b += (long long)b_step * ldb)
                     if (quads)
-                        copy_quad_async(&Bs[stage][bk + i * b_step][bn], b, bk + i * b_step < left && b_count > 0);
+                        copy_quad_async(&Bs[stage][bk + i * b_step][bn], b,
+                                        bk + i * b_step < left && b_count > 0);
                     else
                         for (int e = 0; e < 4; ++e)
                             copy_async(&Bs[stage][bk + i * b_step][bn + e], b + e,

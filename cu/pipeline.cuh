@@ -45,5 +45,6 @@ __device__ inline void give_registers() { asm volatile("setmaxnreg.dec.sync.alig
 // Four registers as they are. (A float4 would be a copy of them, which need not lie side by side.)
 __device__ inline void store_raw(float* p, float x, float y, float z, float w)
 {
-    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" :: "l"(p), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
+    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};"
+                 :: "l"(p), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
 }
