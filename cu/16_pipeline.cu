@@ -70,39 +70,67 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     __syncthreads();  // the barriers exist
 
     if (self >= CONSUMERS) {
-        give_registers<64>();  // fewer would do, but then ptxas does worse for the consumers, too
-        // As in 13: the float of A that this thread copies, eight lanes along k, and the quad of B.
+        give_registers<88>();  // fewer would do, but then ptxas does worse for the consumers, too
         const int lane = self - CONSUMERS;
-        const int am = lane / 8, ak = lane % 8, a_step = PRODUCERS / 8;
-        const int bk = lane / (BN / 4), bn = lane % (BN / 4) * 4, b_step = PRODUCERS / (BN / 4);
         const bool quads = in_quads(B, ldb) && N % 4 == 0;  // then each quad is there or not, as a whole
+        // As in 13: the float of A that this thread copies, eight lanes along k.
+        const int am = lane / 8, ak = lane % 8, a_step = PRODUCERS / 8;
 
         int stage = 0, parity = 1;
         for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
             const unsigned row = row_of(tile), col = col_of(tile);
-            const int b_count = N - (int)(col + bn);
-            const float *a_row[A_ROWS], *b = B + (long long)bk * ldb + col + bn;
-            for (int i = 0; i < A_ROWS; ++i)  // rows past the last one repeat it: nobody stores them
-                a_row[i] = A + (long long)min(row + am + i * a_step, M - 1u) * lda + ak;
+            int left = K;
 
+            // Whole stages: nothing to test, and as few addresses as can be, for the producers take their
+            // issue slots from the consumers. A thread's quads of B lie in one row, so that one address does;
+            // every other row begins with the other half of the memory banks.
+            if (quads && col + BN <= N && lda <= 0x7fffffff / BM) {
+                const int width = PRODUCERS / BK, bk = lane / width, odd = bk % 2;
+                const int even = (lane % width + odd * width) * 4, other = (lane % width + !odd * width) * 4;
+                const float *b = B + (long long)bk * ldb + col, *a = A + (long long)row * lda + ak;
+                int a_row[A_ROWS];
+                for (int i = 0; i < A_ROWS; ++i)  // rows past the last one repeat it: nobody stores them
+                    a_row[i] = min(am + i * a_step, (int)(M - 1 - row)) * lda;
+
+                #pragma unroll 1
+                for (; left >= BK; left -= BK) {
+                    wait(empty + stage, parity);  // the consumers have read what was there
+                    for (int n = 0; n < BN; n += 8 * width) {
+                        copy_quad_async(&Bs[stage][bk][even] + n, b + even + n, true);
+                        copy_quad_async(&Bs[stage][bk][other] + n, b + other + n, true);
+                    }
+                    for (int k = 0; k < BK; k += 8)
+                        for (int i = 0; i < A_ROWS; ++i)
+                            copy_async(&As[stage][ak + k][am + i * a_step], a + a_row[i] + k, true);
+                    a += BK;
+                    b += (long long)BK * ldb;
+                    arrive_with_copies(full + stage);
+                    if (++stage == STAGES) stage = 0, parity ^= 1;
+                }
+            }
+
+            // And the rest, as in 13.
+            const int bk = lane / (BN / 4), bn = lane % (BN / 4) * 4, b_step = PRODUCERS / (BN / 4);
+            const int b_count = N - (int)(col + bn);
             #pragma unroll 1
-            for (int left = K; left > 0; left -= BK) {
-                wait(empty + stage, parity);  // the consumers have read what was there
+            for (; left > 0; left -= BK) {
+                wait(empty + stage, parity);
+                const float* a = A + (K - left + ak);
                 for (int k = 0; k < BK; k += 8)
                     for (int i = 0; i < A_ROWS; ++i)
-                        copy_async(&As[stage][ak + k][am + i * a_step], a_row[i] + k, ak + k < left);
-                for (int i = 0; i < A_ROWS; ++i) a_row[i] += BK;
-                if (quads) {
-                    for (int i = 0; i < B_QUADS; ++i, b += (long long)b_step * ldb)
+                        copy_async(&As[stage][ak + k][am + i * a_step],
+                                   a + (long long)min(row + am + i * a_step, M - 1u) * lda + k,
+                                   ak + k < left);
+                const float* b = B + (long long)(K - left + bk) * ldb + col + bn;
+                #pragma unroll 1
+                for (int i = 0; i < B_QUADS; ++i, b += (long long)b_step * ldb)
+                    if (quads)
                         copy_quad_async(&Bs[stage][bk + i * b_step][bn], b,
                                         bk + i * b_step < left && b_count > 0);
-                } else {
-                    #pragma unroll 1
-                    for (int i = 0; i < B_QUADS; ++i, b += (long long)b_step * ldb)
+                    else
                         for (int e = 0; e < 4; ++e)
                             copy_async(&Bs[stage][bk + i * b_step][bn + e], b + e,
                                        bk + i * b_step < left && e < b_count);
-                }
                 arrive_with_copies(full + stage);
                 if (++stage == STAGES) stage = 0, parity ^= 1;
             }
@@ -110,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         return;
     }
 
-    take_registers<216>();
+    take_registers<208>();
     const int warp = self / 32, lane = self % 32;
     const int tile_m = warp / (BN / WN) * WM + lane / 2 % 4 * 4;  // this thread's first row quad
     const int tile_n = warp % (BN / WN) * WN + (lane / 8 * 2 + lane % 2) * 4;  // and column quad
@@ -157,16 +185,33 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             if (lane == 0) arrive(empty + done);  // may be filled anew
         }
 
-        const unsigned row = row_of(tile) + tile_m, col = col_of(tile) + tile_n;
-        #pragma unroll  // registers have no index: every sum[i][j] must be known to the compiler
-        for (int i = 0; i < TM; ++i) {
-            const unsigned r = row + i / 4 * 16 + i % 4;
-            if (r >= M) continue;
+        // Registers lie in two banks by parity, and a product wants its a and its sum from different ones.
+        // ptxas chooses; but quads that are stored are aligned quads of registers, as those of `a` are. So
+        // here is a store of quads whose pairs are turned. It never happens: K is positive.
+        if (K < 0)
             #pragma unroll
-            for (int j = 0; j < TN; j += 4) {
-                const unsigned s = col + j * 8;
-                store_quad(C + (long long)r * ldc + s, &sum[i][j], N - (int)s, in_quads(C, ldc), alpha, beta);
-            }
+            for (int i = 0; i < TM; i += 4)
+                #pragma unroll
+                for (int j = 0; j < TN; ++j)
+                    store_raw(C, sum[i + 1][j], sum[i][j], sum[i + 3][j], sum[i + 2][j]);
+
+        const unsigned row = row_of(tile) + tile_m, col = col_of(tile) + tile_n;
+        float* c = C + (long long)row * ldc + col;
+        if (row - tile_m + BM <= M && col - tile_n + BN <= N && in_quads(C, ldc) && beta == 0.f) {
+            #pragma unroll
+            for (int i = 0; i < TM; ++i, c += i % 4 ? ldc : 13ll * ldc)  // straight code: little to fetch
+                #pragma unroll
+                for (int j = 0; j < TN; j += 4)
+                    *(float4*)(c + j * 8) = make_float4(alpha * sum[i][j], alpha * sum[i][j + 1],
+                                                        alpha * sum[i][j + 2], alpha * sum[i][j + 3]);
+            continue;
+        }
+        #pragma unroll  // registers have no index: every sum[i][j] must be known to the compiler
+        for (int i = 0; i < TM; ++i, c += i % 4 ? ldc : 13ll * ldc) {
+            if (row + i / 4 * 16 + i % 4 >= M) continue;
+            #pragma unroll
+            for (int j = 0; j < TN; j += 4)
+                store_quad(c + j * 8, &sum[i][j], N - (int)(col + j * 8), in_quads(C, ldc), alpha, beta);
         }
     }
 }
