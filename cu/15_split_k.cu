@@ -29,6 +29,7 @@
 // ///
 
 #include "async.cuh"
+#include "cluster.cuh"
 #include "quads.cuh"
 
 #define TM (WM / 4)  // a thread's outputs: the lanes of a warp are 4 x 8, its quads lie 16 rows apart
@@ -37,24 +38,6 @@
 #define PAD 4  // floats: as few as keep a quad aligned
 #define A_ROWS (BM / (THREADS / 8))  // rows of A of which a thread copies every eighth float
 #define B_QUADS (BK * BN / 4 / THREADS)
-
-// Until all blocks of the cluster are here; what they wrote before, each may read after.
-__device__ inline void cluster_barrier()
-{
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
-// Four floats at p of this block's shared memory, but in that of another block of the cluster.
-__device__ inline float4 read_block(int rank, const float* p)
-{
-    float4 v;
-    unsigned there;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(p)), "r"(rank));
-    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(there));
-    return v;
-}
 
 extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREADS)
                        matmul(const float* A, const float* B, float* C, int M, int N, int K,

@@ -136,8 +136,11 @@ def loops(instructions: Sequence[Instruction]) -> tuple[Loop, ...]:
 
 
 def hot_loop(found: Sequence[Loop]) -> Loop | None:
-    """The innermost loop with the most arithmetic; the first of equals; None where there is no loop."""
-    innermost = [loop for loop in found if loop.innermost]
+    """The innermost loop with the most arithmetic; the first of equals; None where there is no loop. A loop
+    inside that does no arithmetic, a wait for a barrier, say, does not count.
+    """
+    busy = [loop for loop in found if loop.arithmetic]
+    innermost = [loop for loop in found if not any(loop.contains(other) for other in busy)]
     return max(innermost, key=lambda loop: (loop.arithmetic, len(loop.instructions)), default=None)
 
 

@@ -327,3 +327,22 @@ def test_loops_that_call_branch_and_diverge(
         assert indirect, "the compiler made no jump table of it"
         ours, theirs = ({(a, b) for a, b in s if a not in indirect} for s in (ours, theirs))
     assert ours == theirs
+
+
+def test_a_wait_inside_does_not_make_the_loop_around_it_any_less_innermost() -> None:
+    """A spin on a barrier in a loop of multiply-adds, and a small loop of them after it."""
+    code = [
+        (0x00, "", "FFMA", "R1,R2,R3,R1"),
+        (0x10, "", "FFMA", "R4,R2,R3,R4"),
+        (0x20, "", "SYNCS.PHASECHK.TRANS64.TRYWAIT", "P0,[R5],R6"),
+        (0x30, "@!P0", "BRA", "0x20"),
+        (0x40, "@P1", "BRA", "0x0"),
+        (0x50, "", "FFMA", "R1,R2,R3,R1"),
+        (0x60, "@P2", "BRA", "0x50"),
+        (0x70, "", "EXIT", ""),
+    ]
+    instructions = [Instruction(address=a, opcode=o, operands=x, predicate=p, line=0) for a, p, o, x in code]
+    found = loops(instructions)
+    assert [loop.header for loop in found] == [0x00, 0x20, 0x50]
+    hot = hot_loop(found)
+    assert hot is not None and hot.header == 0x00 and hot.count("FFMA") == 2

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness import tables
 from harness.cli import options
 
 if TYPE_CHECKING:
@@ -24,6 +23,8 @@ NOTE = (
 
 def print_rows(rows: Sequence[Measurement], style: str | None) -> None:
     """A line for each kernel, over all sizes; the ratios are those of the first."""
+    from harness import tables
+
     table = []
     for label, group in options.by_kernel(rows):
         run = group[0].emulation
@@ -79,6 +80,8 @@ def _short(ratio: float | None) -> str:
 
 def print_lines(row: Measurement, compiled: Measurement, style: str | None) -> None:
     """Counts of one row by source line: as written in the PTX, and in the widths of the machine code."""
+    from harness import tables
+
     if row.emulation is None or row.built is None:
         return
     other = {c.source: c for c in compiled.emulation.lines} if compiled.emulation is not None else {}

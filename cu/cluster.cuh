@@ -1,0 +1,24 @@
+// Blocks of a cluster: they run at the same time, and each may read the shared memory of the others. Hopper
+// and later.
+
+#pragma once
+
+#include "async.cuh"
+
+// Until all blocks of the cluster are here; what they wrote before, each may read after.
+__device__ inline void cluster_barrier()
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// Four floats at p of this block's shared memory, but in that of another block of the cluster.
+__device__ inline float4 read_block(int rank, const float* p)
+{
+    float4 v;
+    unsigned there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(p)), "r"(rank));
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(there));
+    return v;
+}
