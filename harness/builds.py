@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -23,12 +24,13 @@ Progress = Callable[[str], None]  # told what begins now
 class Built:
     """One variant compiled and disassembled: everything known without a GPU.
 
-    `sass` is None where nvdisasm is not installed.
+    `sass` is None where nvdisasm is not installed. `seconds` is what it took, next to nothing from the cache.
     """
 
     variant: Variant
     cubin: Cubin
     sass: Sass | None
+    seconds: float = 0.0
 
     @property
     def occupancy(self) -> Occupancy:
@@ -80,10 +82,35 @@ def build_all(
     return built, skipped
 
 
+def in_turn(
+    variants: Sequence[Variant], arch: str, cache: Cache, done: Callable[[], object]
+) -> Iterator[Built | Skipped]:
+    """The same one by one, in order, while the next ones are compiled; `done` is called after each build,
+    from its thread. Closing the iterator gives up what has not begun.
+
+    Threads: NVRTC holds neither the interpreter's lock nor one of its own, and nvdisasm is a process anyway.
+    """
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, _AT_ONCE)) as pool:
+        futures = [pool.submit(_build, variant, arch, cache) for variant in variants]
+        for future in futures:
+            future.add_done_callback(lambda f: None if f.cancelled() else done())
+        try:
+            for variant, future in zip(variants, futures, strict=True):
+                found: Built | Skipped
+                try:
+                    found = future.result()
+                except HarnessError as e:
+                    found = Skipped(variant=variant, arch=arch, error=e)
+                yield found
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
 def _build(variant: Variant, arch: str, cache: Cache) -> Built:
+    began = time.perf_counter()
     cubin = compile_kernel(variant, arch, cache)
     try:
         sass = disassemble(cubin, cache)
     except MissingDependency:
         sass = None  # what it would have counted is not what this kernel is measured by
-    return Built(variant=variant, cubin=cubin, sass=sass)
+    return Built(variant=variant, cubin=cubin, sass=sass, seconds=time.perf_counter() - began)
