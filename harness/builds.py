@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from harness.build import Cubin, compile_kernel
@@ -82,11 +83,12 @@ def build_all(
     return built, skipped
 
 
-def in_turn(
+@contextmanager
+def building(
     variants: Sequence[Variant], arch: str, cache: Cache, done: Callable[[], object]
-) -> Iterator[Built | Skipped]:
-    """The same one by one, in order, while the next ones are compiled; `done` is called after each build,
-    from its thread. Closing the iterator gives up what has not begun.
+) -> Iterator[Iterator[Built | Skipped]]:
+    """The same in the background: one by one, in order, while the next ones are compiled. `done` is called
+    after each build, from its thread. Leaving gives up what has not begun.
 
     Threads: NVRTC holds neither the interpreter's lock nor one of its own, and nvdisasm is a process anyway.
     """
@@ -95,15 +97,16 @@ def in_turn(
         for future in futures:
             future.add_done_callback(lambda f: None if f.cancelled() else done())
         try:
-            for variant, future in zip(variants, futures, strict=True):
-                found: Built | Skipped
-                try:
-                    found = future.result()
-                except HarnessError as e:
-                    found = Skipped(variant=variant, arch=arch, error=e)
-                yield found
+            yield (_outcome(v, arch, f) for v, f in zip(variants, futures, strict=True))
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _outcome(variant: Variant, arch: str, future: Future[Built]) -> Built | Skipped:
+    try:
+        return future.result()
+    except HarnessError as e:
+        return Skipped(variant=variant, arch=arch, error=e)
 
 
 def _build(variant: Variant, arch: str, cache: Cache) -> Built:

@@ -23,15 +23,16 @@ class Journal:
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self._rows: dict[str, Record] = {}
-        self._open: dict[str, Record] = {}
+        self.unfinished: tuple[str, Record] | None = None
+        """Key and beginnings of the measurement that the last line of the file began."""
         for line in self._lines():
             key = line.pop("key", None)
             if not isinstance(key, str):
                 continue
-            if _BEGINS in line:
-                self._open[key] = line
+            if line.pop(_BEGINS, False):
+                self.unfinished = key, line
             else:
-                self._open.pop(key, None)
+                self.unfinished = None
                 self._rows[key] = line
 
     def __len__(self) -> int:
@@ -42,23 +43,18 @@ class Journal:
 
     def begin(self, key: str, about: Record) -> None:
         """Say that `key` is being measured; `about` is what an error row should say of it."""
+        self.unfinished = key, about
         self._append({"key": key, _BEGINS: True, **about})
 
     def put(self, key: str, row: Record) -> None:
         self._rows[key] = row
-        self._open.pop(key, None)
+        self.unfinished = None
         self._append({"key": key, **row})
-
-    @property
-    def unfinished(self) -> tuple[str, Record] | None:
-        """What the last process began and did not end, if it has been left in the middle of one."""
-        found = list(self._open.items())
-        return (found[-1][0], {k: v for k, v in found[-1][1].items() if k != _BEGINS}) if found else None
 
     def clear(self) -> None:
         """Forget everything."""
         self._rows.clear()
-        self._open.clear()
+        self.unfinished = None
         if self.path is not None:
             self.path.unlink(missing_ok=True)
 

@@ -6,13 +6,13 @@ Tuner ships); times are milliseconds, as ``metadata.timeunit`` says, which is Ke
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
 from harness.measure import ERROR, FAILED, IMPOSSIBLE, OK
 from harness.record import Record
+from harness.tune import Unfit
 
 VERSION = "1.0.0"
-COMPILE, CONSTRAINTS = "compile", "constraints"  # why a candidate was not launched
 _INVALID = {OK: "correct", FAILED: "correctness", IMPOSSIBLE: "runtime", ERROR: "runtime"}
 _MEASURED = (  # key of a record, name here, its unit, what it is multiplied by
     ("seconds", "time", "ms", 1e3),
@@ -21,12 +21,9 @@ _MEASURED = (  # key of a record, name here, its unit, what it is multiplied by
 )
 
 
-def document(ranking: Sequence[Record], skipped: Iterable[tuple[Mapping[str, int], str, str, str]]) -> Record:
-    """`ranking` as in `tune.Result`; `skipped` candidates by parameters, COMPILE or CONSTRAINTS, why, and when
-    (ISO 8601).
-    """
-    results = [_measured(row) for row in ranking]
-    results += [_skipped(*one) for one in skipped]
+def document(ranking: Sequence[Record], unfit: Sequence[Unfit], when: str) -> Record:
+    """Of the candidates in `ranking` (see `tune.Result`), and of the unfit as of `when` (ISO 8601)."""
+    results = [_measured(row) for row in ranking] + [_unfit(one, when) for one in unfit]
     return {"results": results, "schema_version": VERSION, "metadata": {"timeunit": "milliseconds"}}
 
 
@@ -55,13 +52,13 @@ def _measured(row: Record) -> Record:
     }
 
 
-def _skipped(params: Mapping[str, int], kind: str, why: str, when: str) -> Record:
+def _unfit(one: Unfit, when: str) -> Record:
     return {
         "timestamp": when,
-        "configuration": dict(params),
+        "configuration": dict(one.variant.params),
         "objectives": ["time"],
         "times": {"runtimes": []},
-        "invalidity": kind,
+        "invalidity": "constraints" if one.compiled else "compile",
         "correctness": 0,
-        "measurements": [{"name": "error", "value": why, "unit": ""}],
+        "measurements": [{"name": "error", "value": one.why, "unit": ""}],
     }

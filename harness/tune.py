@@ -42,6 +42,15 @@ _SEARCH_SHARE = 0.75  # of a size's time; the rest is for the finals
 
 
 @dataclass(frozen=True, kw_only=True)
+class Unfit:
+    """A candidate that was not launched at any size; not `compiled` where the compiler refused it."""
+
+    variant: Variant
+    why: str
+    compiled: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Result:
     """What a tuning found at one size.
 
@@ -83,7 +92,7 @@ class Tuner:
         self.session, self.plan, self.clock = session, plan, clock
         self.method: Method = session.method
         self.trials = Trials(session, journal, identity=identity, threshold=plan.threshold, progress=progress)
-        self.skipped: dict[str, tuple[Variant, str]] = {}  # label -> why it was not launched at any size
+        self.unfit: list[Unfit] = []
         self._end = math.inf if plan.time_limit is None else clock() + plan.time_limit
         self._size: _Size | None = None
 
@@ -109,13 +118,14 @@ class Tuner:
 
     def _worthy(self, candidates: Iterable[Built | Skipped], kept: list[Built]) -> Iterator[Built]:
         for one in candidates:
+            compiled = not isinstance(one, Skipped)
             if isinstance(one, Skipped):
                 why = str(one.error)
             elif not (why := pruning.reason(one, self.session.context.device)):
                 kept.append(one)
                 yield one
                 continue
-            self.skipped[one.variant.label] = one.variant, why
+            self.unfit.append(Unfit(variant=one.variant, why=why, compiled=compiled))
 
 
 class _TimeUp(Exception):
@@ -160,11 +170,18 @@ class _Size:
                     if row["status"] == OK and row["pair"]:
                         times = (_blocks(row["pair"][side]) for side in ("candidate", "baseline"))
                         self.race.add(entrant, *times)
-                        self.last[entrant] = {**row, "ratio": asdict(self.race.standings[entrant])}
+                        self.last[entrant] = self._so_far(entrant)
                     else:
                         self.race.remove(entrant)
                 if settled({e: self.race.standings[e] for e in self._ahead()}, self.plan.threshold):
                     break
+
+    def _so_far(self, entrant: int) -> Record:
+        """Its last row, with the ratio of all its rungs."""
+        row, ratio = self.last[entrant], self.race.standings[entrant]
+        if not math.isfinite(ratio.high):
+            return row
+        return {**row, "ratio": asdict(ratio), "speedup": asdict(ratio.inverse)}
 
     def _enter(self, candidates: Iterator[Built]) -> Iterator[int]:
         for one in candidates:

@@ -76,8 +76,9 @@ LAYERS = [
     ["bench", "emulation"],
     ["behaviour"],
     ["comparison", "isolate", "record", "report", "tables"],
-    ["journal", "t4", "trial"],
+    ["journal", "trial"],
     ["tune"],
+    ["t4"],
     ["calibration", "selftest"],
     ["cli", "pytest_plugin"],
     ["__init__", "__main__"],  # the library's names and the command: whatever they need
