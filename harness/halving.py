@@ -31,28 +31,28 @@ class Race:
     def __init__(self, *, seed: int) -> None:
         self._seed = seed
         self._blocks: dict[int, tuple[list[float], list[float]]] = {}
+        self._ratios: dict[int, Interval] = {}
 
-    def add(self, entrant: int, candidate: Sequence[float], reference: Sequence[float]) -> None:
-        """One more rung: as many block times of either, in seconds."""
+    def add(self, entrant: int, candidate: Sequence[float], reference: Sequence[float]) -> Interval:
+        """One more rung, as many block times of either, in seconds -> its ratio from all of its rungs."""
         times = self._blocks.setdefault(entrant, ([], []))
         times[0].extend(candidate)
         times[1].extend(reference)
+        ratio = paired_ratio(*times, seed=self._seed)
+        if ratio is None:  # a single block says nothing of how far off it may be
+            ratio = Interval(low=0.0, estimate=times[0][0] / times[1][0], high=math.inf)
+        self._ratios[entrant] = ratio
+        return ratio
 
     def remove(self, entrant: int) -> None:
         """It turned out to be wrong: it has no time, and nobody is dropped because of it."""
         self._blocks.pop(entrant, None)
+        self._ratios.pop(entrant, None)
 
     @property
     def standings(self) -> dict[int, Interval]:
         """The ratio to the reference of each entrant, from all of its rungs, the fastest first."""
-        found = {e: self._interval(a, b) for e, (a, b) in self._blocks.items()}
-        return dict(sorted(found.items(), key=lambda item: item[1].estimate))
-
-    def _interval(self, candidate: Sequence[float], reference: Sequence[float]) -> Interval:
-        known = paired_ratio(candidate, reference, seed=self._seed)
-        if known is not None:
-            return known
-        return Interval(low=0.0, estimate=candidate[0] / reference[0], high=math.inf)  # of a single block
+        return dict(sorted(self._ratios.items(), key=lambda item: item[1].estimate))
 
 
 def survivors(standings: Mapping[T, Interval], threshold: float) -> list[T]:

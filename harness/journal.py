@@ -35,7 +35,8 @@ class Journal:
                 self.unfinished = None
                 self._rows[key] = line
 
-    def __len__(self) -> int:
+    @property
+    def count(self) -> int:
         return len(self._rows)
 
     def get(self, key: str) -> Record | None:

@@ -38,6 +38,7 @@ class Trials:
         self.session, self.journal = session, journal
         self.rows: list[Record] = []  # of this process, in order, those from the journal included
         self.measured = self.resumed = 0
+        self._own: set[str] = set()  # the keys of `rows`
         self._identity, self._threshold, self._progress = tuple(identity), threshold, progress
 
     def row(
@@ -61,8 +62,12 @@ class Trials:
         except UsageError as e:  # no such grid
             return self._keep(self._record(_error(one, problem, e), one, stage))
         if (known := self.journal.get(key)) is not None:
+            if key in self._own:
+                return known
+            self._own.add(key)
             self.resumed += 1
             return self._keep(known)
+        self._own.add(key)
         self.journal.begin(key, self._record(_error(one, problem, ""), one, stage))
         found, lost = self.session.attempt(
             one.variant.label,

@@ -32,7 +32,7 @@ from harness.problem import Problem
 from harness.problems import blamed
 from harness.record import Record
 from harness.spec import Variant
-from harness.stats import FAST, SLOW
+from harness.stats import FAST, SLOW, Interval
 from harness.trial import Trials
 
 FINAL, DUEL = "final", "duel"  # stages after the rungs: against the reference, against the best
@@ -152,11 +152,16 @@ class _Size:
             self._search(candidates)
         except _TimeUp:
             self.note = "time limit: the search ended before all were told apart"
-        self.winners = self._ahead()
         self.deadline = self.end
         try:
-            if self.winners:
-                self._finals(self.winners)
+            while finalists := self._ahead():
+                self.winners = finalists
+                self._finals(finalists)
+                wrong = [e for e in finalists if not self._right(e)]
+                if not wrong:
+                    break
+                for entrant in wrong:  # nobody stays dropped because of one that was wrong
+                    self.race.remove(entrant)
         except _TimeUp:
             self.note = self.note or "time limit: not confirmed on fresh data"
 
@@ -169,19 +174,12 @@ class _Size:
                     row = self._trial(entrant, operands, reference, f"rung {rung}", method)
                     if row["status"] == OK and row["pair"]:
                         times = (_blocks(row["pair"][side]) for side in ("candidate", "baseline"))
-                        self.race.add(entrant, *times)
-                        self.last[entrant] = self._so_far(entrant)
+                        self.last[entrant] = _with_ratio(row, self.race.add(entrant, *times))
                     else:
                         self.race.remove(entrant)
-                if settled({e: self.race.standings[e] for e in self._ahead()}, self.plan.threshold):
+                standings = self.race.standings
+                if settled({e: standings[e] for e in self._ahead()}, self.plan.threshold):
                     break
-
-    def _so_far(self, entrant: int) -> Record:
-        """Its last row, with the ratio of all its rungs."""
-        row, ratio = self.last[entrant], self.race.standings[entrant]
-        if not math.isfinite(ratio.high):
-            return row
-        return {**row, "ratio": asdict(ratio), "speedup": asdict(ratio.inverse)}
 
     def _enter(self, candidates: Iterator[Built]) -> Iterator[int]:
         for one in candidates:
@@ -194,15 +192,19 @@ class _Size:
     def _finals(self, finalists: Sequence[int]) -> None:
         """On fresh data: each against the reference, and then against the best of them."""
         with self._operands(self.plan.seed + 1) as operands, ExitStack() as owned:
-            entered = iter([self.entered[e] for e in finalists])
-            reference, _ = self._reference(operands, entered, owned)
+            reference, _ = self._reference(operands, self._best_first(finalists), owned)
             for entrant in finalists:
                 self._trial(entrant, operands, reference, FINAL, self.tuner.method)
             right = [e for e in finalists if self._right(e)]
             self.winners = sorted(right, key=lambda e: _estimate(self.last[e]))
             if len(right) > 1:
                 self.winners = self._duels(self.winners, operands)
-        self.confirmed = True
+        self.confirmed = bool(self.winners)
+
+    def _best_first(self, finalists: Sequence[int]) -> Iterator[Built]:
+        """For a reference: on other data the finalists may all be wrong."""
+        others = (e for e in self.race.standings if e not in finalists)
+        return (self.entered[e] for e in itertools.chain(finalists, others))
 
     def _duels(self, right: Sequence[int], operands: Operands) -> list[int]:
         """The champion, and whom it does not beat. Whoever beats it takes its place and meets all others."""
@@ -315,6 +317,12 @@ class _Opponent:
 def _blocks(medians: Sequence[float]) -> list[float]:
     """The time of each ABBA block, from the medians of its two batches; see `sampling.Pair`."""
     return [math.sqrt(a * b) for a, b in zip(medians[0::2], medians[1::2], strict=True)]
+
+
+def _with_ratio(row: Record, ratio: Interval) -> Record:
+    if not math.isfinite(ratio.high):
+        return row
+    return {**row, "ratio": asdict(ratio), "speedup": asdict(ratio.inverse)}
 
 
 def _estimate(row: Record) -> float:

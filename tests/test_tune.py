@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -198,7 +197,7 @@ def test_the_finals_have_fresh_data(context: Context, space: list[Built], speeds
     ((result,), _) = tune(context, space)
     (failed,) = [r for r in result.ranking if r["params"]["TILE"] == 7]
     assert (failed["status"], failed["stage"]) == ("FAILED", "final")
-    assert result.winners == ()  # the others were dropped because of it, which no one may rely on
+    assert tiles(result.winners) == [5], "nobody stays dropped because of a wrong one"
 
 
 # ---- the race, by itself ---------------------------------------------------------------------------
@@ -235,17 +234,17 @@ def test_a_single_block_drops_nobody_and_nobody_is_dropped_by_it() -> None:
 def test_the_best_is_hardly_ever_dropped(gap: float) -> None:
     """Forty candidates with 1% noise a block, over all rungs: the best survives, the hopeless do not."""
     lost, left = 0, []
-    for trial in range(60):
+    for trial in range(20):
         rng = np.random.default_rng(trial)
         race, alive = halving.Race(seed=trial), list(range(40))
         for blocks in halving.RUNGS:
             for e in alive:
                 times = (1.0 + (gap if e else 0.0)) * np.exp(rng.normal(0, 0.01, blocks))
                 race.add(e, list(times), list(np.exp(rng.normal(0, 0.002, blocks))))
-            alive = halving.survivors({e: race.standings[e] for e in alive}, 0.0)
+            alive = halving.survivors(race.standings, 0.0)
         lost += 0 not in alive
         left.append(len(alive))
-    assert lost <= 6 if gap == 0 else lost == 0
+    assert lost <= 2 if gap == 0 else lost == 0
     assert np.mean(left) > 20 if gap == 0 else np.mean(left) < 10
 
 
@@ -324,7 +323,7 @@ def test_max_fevals_bounds_what_is_visited(context: Context, space: list[Built],
     assert len(result.ranking) == 3 and len(speeds.runs) == 3 and result.winners
 
 
-@pytest.mark.parametrize("seconds", [4, 12, 30])
+@pytest.mark.parametrize("seconds", [4, 10, 30])
 def test_the_time_limit_ends_a_search(
     context: Context, space: list[Built], speeds: Speeds, seconds: int
 ) -> None:
@@ -344,7 +343,7 @@ def test_the_time_limit_ends_a_search(
         tuner = Tuner(session, plan, journal, clock=lambda: now[0])
         (result,) = tuner.run([N], iter(space))
     assert now[0] <= seconds
-    assert bool(result.note) == (seconds < 30) and result.confirmed == (seconds == 30)
+    assert bool(result.note) == (seconds < 30) and (result.confirmed or seconds < 30)
     assert result.winners, "what is known by then"
     if seconds == 4:
         assert len(result.ranking) < len(TILES) and "search ended" in result.note
@@ -402,7 +401,7 @@ def test_a_torn_journal_loses_its_last_line_only(tmp_path: Path) -> None:
     assert journal.get("a") == {"x": 1} and journal.get("c") is None
     assert journal.unfinished == ("b", {"x": 2})
     journal.put("b", {"x": 3})
-    assert len(Journal(path)) == 2 and Journal(path).unfinished is None
+    assert Journal(path).count == 2 and Journal(path).unfinished is None
 
 
 def test_a_fault_is_kept_and_the_next_run_goes_on_without_it(
@@ -586,7 +585,7 @@ def test_isolation_goes_on_without_whoever_ended_it(
     monkeypatch.setattr(supervise, "command", lambda *_: [sys.executable, "-c", code])
     code = supervise.run(None, None, path, 1.5)  # type: ignore[arg-type]
     journal = Journal(path)
-    assert code == (0 if end == "pass" else 1) and len(journal) == 4
+    assert code == (0 if end == "pass" else 1) and journal.count == 4
     assert why in journal.get("1")["detail"] and journal.get("1").get("hung") is hung
 
 
@@ -598,7 +597,7 @@ def test_isolation_blames_nobody_for_what_an_earlier_run_left(
     monkeypatch.setattr(supervise, "command", lambda *_: die)
     with pytest.raises(HarnessError, match="SIGSEGV"):
         supervise.run(None, None, tmp_path / "j", 5)  # type: ignore[arg-type]
-    assert len(Journal(tmp_path / "j")) == 0
+    assert Journal(tmp_path / "j").count == 0
 
 
 def test_what_the_isolated_child_is_told(fake: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -626,4 +625,4 @@ def test_what_the_isolated_child_is_told(fake: Any, monkeypatch: pytest.MonkeyPa
     assert 100 < float(budget.removeprefix("--budget=")) < 120
     assert f"--t4={tmp_path / 't'}" in command and "--isolate" not in command
     parsed = subprocess.run([*command, "--help"], capture_output=True, text=True, check=False)
-    assert parsed.returncode == 0 and signal.SIGINT
+    assert parsed.returncode == 0

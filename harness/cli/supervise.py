@@ -37,7 +37,7 @@ def run(ctx: click.Context, gpu: Device, path: Path | None, timeout: float) -> i
         )
     began = time.monotonic()
     while True:
-        known, size = len(Journal(path)), _size(path)
+        known, size = Journal(path).count, _size(path)
         code, why = _watch(command(ctx, gpu, time.monotonic() - began), path, timeout)
         journal = Journal(path)
         if why and journal.unfinished is not None and _size(path) > size:
@@ -47,7 +47,7 @@ def run(ctx: click.Context, gpu: Device, path: Path | None, timeout: float) -> i
             raise HarnessError(f"the tuning's process: {why}")
         if code != AGAIN and not why:
             return code
-        if len(Journal(path)) <= known:
+        if Journal(path).count <= known:
             raise HarnessError("the tuning ended twice at the same place", hint="run it without --isolate")
 
 

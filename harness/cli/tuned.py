@@ -74,7 +74,9 @@ def show(results: Sequence[Result], unfit: Sequence[Unfit], meta: Any, arch: str
             click.echo(tables.table(mine, [*columns, ("place", "place", str)], style))
         best = ", ".join(tables.params_text(row) for row in r.winners)
         how = "fastest" if len(r.winners) == 1 else f"tied within {100 * meta['threshold']:g}%"
-        click.echo(f"\n{how}{'' if r.confirmed else ' so far'}: {best}" if best else "\nnone is right")
+        click.echo(
+            f"\n{how}{'' if r.confirmed and not r.note else ' so far'}: {best}" if best else "\nnone is right"
+        )
         if r.note:
             click.echo(r.note)
     err = style == "csv"
