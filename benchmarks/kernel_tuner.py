@@ -1,12 +1,12 @@
-"""Configurations a second: `harness tune` and Kernel Tuner on the same spaces, on this machine, with cold caches.
+"""Configurations a second: `harness tune` and Kernel Tuner on the same spaces and machine, with cold caches.
 
     python benchmarks/kernel_tuner.py [-a N=2048] [--json FILE] [KERNEL...]
 
-Kernel Tuner (1.5, with CuPy, which compiles with NVRTC as we do) gets the same source, parameters, restrictions,
-inputs and the same float64 answer to verify against, and its own defaults otherwise: brute force, 7 iterations.
-Either is timed as a whole, harness in a process of its own with an empty cache, start-up included. Where the
-winners differ, `harness bench KERNEL -p NAME=[a,b]` times both in turn with cuBLAS. Exits with 0 and the
-reason where there is no GPU or no Kernel Tuner.
+Kernel Tuner (1.5, with CuPy, which compiles with NVRTC as we do) gets the same source, parameters,
+restrictions, inputs and the same float64 answer to verify against, and its own defaults otherwise: brute
+force, 7 iterations. Either is timed as a whole, harness in a process of its own with an empty cache, start-up
+included. Where the winners differ, `harness bench KERNEL -p NAME=[a,b]` times both in turn with cuBLAS.
+Exits with 0 and the reason where there is no GPU or no Kernel Tuner.
 """
 
 from __future__ import annotations
