@@ -137,20 +137,36 @@ class Bench(Closing):
     ) -> Generator[Measurement, None, Measurement]:
         """One row, yielded and returned. After a fault the row says so, and then the fault is raised."""
         progress(f"{label} {operands.problem.label}")
+        row, lost = self.attempt(label, built, prepare, operands, against, self.method)
+        row = replace(row, baseline=baseline)
+        yield row
+        if lost is not None:
+            raise lost
+        return row
+
+    def attempt(
+        self,
+        label: str,
+        built: Built | None,
+        prepare: Callable[[Operands], Launch],
+        operands: Operands,
+        against: Launch | None,
+        method: Method | None,
+    ) -> tuple[Measurement, ContextLost | None]:
+        """One launch measured, whatever happens: an error is a row too. After a fault nothing more can be
+        done in this context, which is what the second value says.
+        """
         try:
             with blamed(type(operands.problem)), prepare(operands) as run:
-                row = measure(run, self.stream, self.timer, self.method, built=built, against=against)
+                row = measure(run, self.stream, self.timer, method, built=built, against=against)
             same = against is not None and _same_code(built, self.baseline)
-            row = replace(row, identical=same, baseline=baseline)
+            return replace(row, identical=same), None
         except ContextLost as e:
-            yield _error(label, built, operands.problem, e)
-            raise
+            return _error(label, built, operands.problem, e), e
         except (HarnessError, MemoryError) as e:
             error = e if isinstance(e, HarnessError) else OutOfMemory("host memory is exhausted")
-            row = _error(label, built, operands.problem, error)
             operands.damaged_inputs(self.stream)  # the next kernel must not be blamed for this one's
-        yield row
-        return row
+            return _error(label, built, operands.problem, error), None
 
     def close(self) -> None:
         self._owned.close()

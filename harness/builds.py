@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from harness.build import Cubin, compile_kernel
@@ -23,12 +25,13 @@ Progress = Callable[[str], None]  # told what begins now
 class Built:
     """One variant compiled and disassembled: everything known without a GPU.
 
-    `sass` is None where nvdisasm is not installed.
+    `sass` is None where nvdisasm is not installed. `seconds` is what it took, next to nothing from the cache.
     """
 
     variant: Variant
     cubin: Cubin
     sass: Sass | None
+    seconds: float = 0.0
 
     @property
     def occupancy(self) -> Occupancy:
@@ -80,10 +83,37 @@ def build_all(
     return built, skipped
 
 
+@contextmanager
+def building(
+    variants: Sequence[Variant], arch: str, cache: Cache, done: Callable[[], object]
+) -> Iterator[Iterator[Built | Skipped]]:
+    """The same in the background: one by one, in order, while the next ones are compiled. `done` is called
+    after each build, from its thread. Leaving gives up what has not begun.
+
+    Threads: NVRTC holds neither the interpreter's lock nor one of its own, and nvdisasm is a process anyway.
+    """
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, _AT_ONCE)) as pool:
+        futures = [pool.submit(_build, variant, arch, cache) for variant in variants]
+        for future in futures:
+            future.add_done_callback(lambda f: None if f.cancelled() else done())
+        try:
+            yield (_outcome(v, arch, f) for v, f in zip(variants, futures, strict=True))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _outcome(variant: Variant, arch: str, future: Future[Built]) -> Built | Skipped:
+    try:
+        return future.result()
+    except HarnessError as e:
+        return Skipped(variant=variant, arch=arch, error=e)
+
+
 def _build(variant: Variant, arch: str, cache: Cache) -> Built:
+    began = time.perf_counter()
     cubin = compile_kernel(variant, arch, cache)
     try:
         sass = disassemble(cubin, cache)
     except MissingDependency:
         sass = None  # what it would have counted is not what this kernel is measured by
-    return Built(variant=variant, cubin=cubin, sass=sass)
+    return Built(variant=variant, cubin=cubin, sass=sass, seconds=time.perf_counter() - began)

@@ -22,6 +22,7 @@ VERBS = (
     "replay",
     "sass",
     "selftest",
+    "tune",
     "verify",
 )
 

@@ -230,7 +230,7 @@ def _measured(
     """Each row as it is done; what was found out about the GPU goes into `meta`, and both to `rows`."""
     from harness import isolate
 
-    session, meta["gpu"] = _open(owned, what)
+    session, meta["gpu"] = open_session(owned, what)
     if rows is not None:
         isolate.append(rows, meta["gpu"])
     for row in session.rows(built, points, step):
@@ -241,7 +241,7 @@ def _measured(
     meta["gpu"]["no_telemetry"] = session.sensor.unavailable
 
 
-def _open(owned: ExitStack, what: Request) -> tuple[Bench, dict[str, Any]]:
+def open_session(owned: ExitStack, what: Request) -> tuple[Bench, dict[str, Any]]:
     """A session on this GPU, closed with `owned`, and what a record should say about the two."""
     from harness import cublas
     from harness.bench import Bench

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import click
 
@@ -48,6 +48,18 @@ class Percent(Finite):
         if isinstance(value, str):
             value = value.strip().removesuffix("%")
         return float(super().convert(value, param, ctx)) / 100
+
+
+class Seconds(Finite):
+    """``120``, ``120s``, ``2m`` or ``1h``, in seconds."""
+
+    name = "time"
+    _units: ClassVar = {"s": 1, "m": 60, "h": 3600}
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        unit = value[-1:] if isinstance(value, str) and value[-1:] in self._units else ""
+        number = value.removesuffix(unit) if unit else value
+        return super().convert(number, param, ctx) * self._units.get(unit, 1)
 
 
 kernels = click.argument("kernels", metavar="[KERNEL]...", nargs=-1)
