@@ -45,14 +45,16 @@ class Matrix(NamedTuple):
             return False
         if self.ld != other.ld or (other.address - self.address) % 4:
             return True
-        shift = (other.address - self.address) // 4 % self.ld  # columns from the first's to the second's start
+        shift = (other.address - self.address) // 4 % self.ld  # columns to the right
         return shift < self.columns or shift + other.columns > self.ld
 
 
 def read(name: str, array: Any, stream: int | None, *, written: bool = False) -> Matrix:
-    """`array` as a matrix. `stream` is the one it will be used on (None: not known yet), which an owner that
-    speaks DLPack makes wait for it. `written`: it is an output. Raises UsageError, with `name`, for everything
-    that is not a float32 matrix in device memory with its rows' elements side by side.
+    """`array` as a matrix.
+
+    `stream` is the one it will be used on (None: not known yet), which an owner that speaks DLPack makes wait
+    for it. `written`: it is an output. Raises UsageError, with `name`, for everything that is not a float32
+    matrix in device memory with the elements of a row side by side.
     """
     try:
         if is_torch(array):
@@ -65,10 +67,9 @@ def read(name: str, array: Any, stream: int | None, *, written: bool = False) ->
         raise
     except Exception as e:  # whatever another library raises where an array cannot be handed over
         _refuse(name, f"cannot be read: {type(e).__name__}: {e}")
-    _refuse(
-        name,
-        f"is a {type(array).__name__}, no array in device memory",
-        "such as a CUDA tensor, a CuPy array, or Buffer(...).array('float32', (M, N))",
+    raise UsageError(
+        f"{name} is a {type(array).__name__}, no array in device memory",
+        hint="pass a CUDA tensor, a CuPy array, or Buffer(...).array('float32', (M, N))",
     )
 
 
@@ -121,7 +122,7 @@ def _interface(name: str, array: Any, interface: dict[str, Any], written: bool) 
         _refuse(name, "is read-only")
     shape, strides = interface["shape"], interface.get("strides")
     if strides is not None:
-        if any(stride % 4 for stride in strides):
+        if [stride for stride in strides if stride % 4]:
             _refuse(name, f"has strides of {strides} bytes, no multiples of 4")
         strides = [stride // 4 for stride in strides]
     rows, columns, ld = _layout(name, shape, strides)
@@ -182,7 +183,7 @@ def _layout(name: str, shape: Sequence[int], strides: Sequence[int] | None) -> t
         return rows, columns, columns
     down, right = strides
     if right != 1 and columns > 1:
-        hint = "a transposed matrix is column-major: copy it first (x.contiguous(), cupy.ascontiguousarray(x))"
+        hint = "a transposed matrix is column-major: copy it first (x.contiguous(), cupy.ascontiguousarray)"
         _refuse(name, f"has {right} elements from column to column; 1 is needed: row-major", hint)
     if rows == 1:
         return rows, columns, columns

@@ -1,8 +1,8 @@
-"""`matmul`: device arrays of any library -> the fastest kernel there is for their shape, on their stream.
+"""`matmul`: device arrays of any library -> the kernel that is the fastest for their shape, on their stream.
 
-Everything that depends on the shape alone is done once for each GPU and kept: the choice, the compiled module,
-the launch with its parameters packed. A call reads the arrays, writes three addresses and two scalars into
-those parameters, and launches.
+What depends on the shape alone is done once for each GPU and kept: the choice, the compiled module, the
+launch with its parameters packed. A call reads the arrays, writes three addresses and two scalars into those
+parameters, and launches.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ def matmul(
     """``alpha * a @ b + beta * out`` in float32 (true float32: no tensor cores); returns `out`.
 
     `a` (M x K), `b` (K x N) and `out` (M x N) are matrices on one GPU: PyTorch or CuPy, anything with
-    ``__cuda_array_interface__`` or (inputs only) ``__dlpack__``, or ``Buffer.array("float32", shape)``. Rows may
-    be any distance apart, a row's elements side by side. Without `out` one is made by the library of `a`
+    ``__cuda_array_interface__`` or (inputs only) ``__dlpack__``, or ``Buffer.array("float32", shape)``. Rows
+    may be any distance apart, a row's elements side by side. Without `out` one is made by the library of `a`
     (PyTorch, CuPy); with ``beta == 0`` what it holds is not read. It must not overlap `a` or `b`.
 
     It is queued on `stream`: a harness Stream, any object with ``__cuda_stream__`` (CUDA's Python protocol),
-    ``cuda_stream`` (PyTorch) or ``ptr`` (CuPy), or an address (0 and 1: the legacy default stream). Without, on
-    the stream of `a`: PyTorch's or CuPy's current one, the one that its array interface names, else the legacy
-    default stream. Arrays that are ready on another stream are waited for on the GPU, and that stream then
-    waits for the product: the result can be used as if the call had been on it.
+    ``cuda_stream`` (PyTorch) or ``ptr`` (CuPy), or an address (0 and 1: the legacy default stream). Without,
+    on the stream of `a`: PyTorch's or CuPy's current one, the one that its array interface names, else the
+    legacy default stream. Arrays that are ready on another stream are waited for on the GPU, and that stream
+    then waits for the product: the result can be used as if the call had been on it.
 
     Runs in the primary context of the GPU, which is left as current as it was. The first call for a shape
     chooses and may compile a kernel (do it before capturing a graph); from then on the same shape gives
@@ -71,7 +71,7 @@ def matmul(
         raise UsageError(f"a, b and out are on GPUs {left.device}, {right.device} and {result.device}")
     for name, matrix in (("a", left), ("b", right)):
         if result.overlaps(matrix):
-            raise UsageError(f"out overlaps {name}", hint="a product cannot be made in place: pass another out")
+            raise UsageError(f"out overlaps {name}", hint="no product is made in place: pass another")
     if isinstance(stream, Stream) and (other := stream.context.device.ordinal) != left.device:
         raise UsageError(f"the stream is of GPU {other}, a of GPU {left.device}")
     # On the stream of `a`, arrays that are ready where `a` is need no waiting; nor do those ready anywhere.
@@ -113,9 +113,7 @@ class _Gpu:
         self._streams: dict[int, Stream] = {}
         self._lock = threading.Lock()
 
-    def run(
-        self, operands: Operands, scalars: tuple[float, float], stream: int, ordered: bool
-    ) -> None:
+    def run(self, operands: Operands, scalars: tuple[float, float], stream: int, ordered: bool) -> None:
         if self.context.is_current:
             self._run(operands, scalars, stream, ordered)
         else:
@@ -123,9 +121,7 @@ class _Gpu:
             with self.context.current():
                 self._run(operands, scalars, stream, ordered)
 
-    def _run(
-        self, operands: Operands, scalars: tuple[float, float], stream: int, ordered: bool
-    ) -> None:
+    def _run(self, operands: Operands, scalars: tuple[float, float], stream: int, ordered: bool) -> None:
         a, b, c = operands
         plan = self.plan(a.rows, b.columns, a.columns, a.ld, b.ld, c.ld)
         queue = self._stream(stream)

@@ -1,23 +1,25 @@
-"""A product's shape and a GPU -> the variant that `harness.matmul` runs: from what was measured, else a model.
+"""A product's shape and a GPU -> the variant that `harness.matmul` runs: as measured, or by a cost model.
 
 ``heuristic.json`` beside this file holds both. ``tuned``: for a GPU by name, ranges of M, N and K and the
-variant that was the fastest there (made from result files by ``records/tune_matmul.py``); the first range that
-holds the shape decides. Everywhere else the cheapest of the ``candidates``:
+variant that was the fastest there (written by ``records/tune_matmul.py`` from result files); the first range
+that holds the shape decides. Everywhere else the cheapest of the ``candidates``:
 
     cycles = START + max(busy, compulsory bytes / (SMs * DRAM bytes a cycle))
 
 The output is cut into tiles, each tile into SPLIT parts of k, and each part is a block. An SM holds
-`resident` blocks at once and reaches the share `full` of its peak with all of them, `alone` with one, so it is
+`resident` blocks at once and reaches the share `full` of its peak with all of them, `alone` with one; it is
 busy for
 
     each round of SMs * resident blocks     resident * work / full
     a first round that is not full          b * work / share,   b = blocks / SMs, rounded up
 
 with `share` on the line from `alone` to `full`. A later round that is not full takes as long as a full one,
-for the scheduler fills the SM that is free first, not the emptiest. `work` is in cycles: a block's multiply-adds
-(a tile counts whole, ragged or not) at 128 a cycle, and with SPLIT its sums, written and read once more; for a
-skinny kernel the bytes that a block loads, at 64 a cycle. The shares were measured on an H200, except those
-of rung 15, of rung 18 and of rung 17 beside ROWS=4, which are estimates; on other GPUs they stand for what nobody has measured there.
+for the scheduler fills the SM that is free first, not the emptiest. `work` is in cycles: a block's
+multiply-adds (a tile counts whole, ragged or not) at 128 a cycle, and with SPLIT its sums, written and read
+once more; for a skinny kernel the bytes that a block loads, at 64 a cycle.
+
+The shares of rungs 11 to 14 and 16 are fitted to the H200's times at n = 512 to 4096, those of 17 to its
+ROWS=4 there; those of 15 and 18 are estimates. On other GPUs they stand in for what nobody has measured.
 
 Pure and deterministic: the same shape on the same kind of GPU is always the same code, and bitwise the same
 result. (Leading dimensions, addresses, alpha and beta do not enter.)
@@ -154,8 +156,8 @@ def _inside(entry: Mapping[str, Any], shape: Mapping[str, int]) -> bool:
 
 
 def ranges(M: int, N: int, K: int, tile: tuple[int, ...]) -> dict[str, list[int]]:
-    """The shapes for which a measurement at one of them speaks: as many tiles of the winner, and K within half
-    an octave (a winner's lead changes slowly with K, and in steps with its tiles).
+    """The shapes for which a measurement at one of them speaks: as many tiles of the winner, and K within
+    half an octave (its lead changes in steps with the tiles, and slowly with K).
     """
 
     def extent(size: int, step: int) -> list[int]:

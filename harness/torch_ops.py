@@ -1,4 +1,4 @@
-"""`harness.matmul` as an operator of PyTorch, ``torch.ops.harness.matmul``: with gradients, and for torch.compile.
+"""`harness.matmul` as PyTorch's ``torch.ops.harness.matmul``, with gradients and for torch.compile.
 
 Importing this module registers it; nothing else here imports PyTorch. ``harness.torch_ops.matmul(a, b)`` is
 ``torch.matmul(a, b)`` for float32 matrices on a GPU. Operands that are not row-major (a transpose, a step
@@ -65,7 +65,11 @@ def _gradients(ctx: Any, grad: Any) -> tuple[Any, Any]:
 
 
 matmul = torch.library.custom_op(
-    "harness::matmul", _multiply, mutates_args=(), device_types="cuda", schema="(Tensor a, Tensor b) -> Tensor"
+    "harness::matmul",
+    _multiply,
+    mutates_args=(),
+    device_types="cuda",
+    schema="(Tensor a, Tensor b) -> Tensor",
 )
 matmul.register_fake(_shape)
 matmul.register_autograd(_gradients, setup_context=_keep)

@@ -186,7 +186,7 @@ def test_arrays_ready_elsewhere_are_waited_for_and_wait(fake: FakeDriver, gpu: C
     assert order(fake) == [
         ("record", 0x800), ("wait", 0x700), ("launch", 0x700), ("record", 0x700), ("wait", 0x800),
     ]  # fmt: skip
-    assert ("event", ) not in {key[:1] for key in fake.live}
+    assert ("event",) not in {key[:1] for key in fake.live}
 
 
 @pytest.mark.parametrize("kind", ["harness", "address", "torch", "cupy", "protocol", "property"])
@@ -281,7 +281,7 @@ def test_it_runs_on_the_gpu_of_the_arrays(fake: FakeDriver, gpu: Context) -> Non
 # What is refused
 
 
-def bad(what: str, gpu: Context) -> tuple[tuple[Any, Any, Any], dict[str, Any]]:
+def bad(what: str, gpu: Context) -> tuple[tuple[Any, Any, Any], dict[str, Any]]:  # noqa: PLR0912
     a, b, c = operands(gpu)
     more: dict[str, Any] = {}
     match what:
@@ -332,6 +332,7 @@ def bad(what: str, gpu: Context) -> tuple[tuple[Any, Any, Any], dict[str, Any]]:
         case "alpha='x' is not a number":
             more = {"alpha": "x"}
         case "a cannot be read: KeyError":
+
             class Torn:
                 __cuda_array_interface__ = {"shape": (5, 3)}  # noqa: RUF012
 

@@ -98,7 +98,7 @@ class Context(Owner):
         return int(api.call("cuCtxGetCurrent")) == self._address
 
     def refuse_sibling(self) -> None:
-        """`UsageError` if another context of the same GPU is current: its memory cannot be reached from here."""
+        """`UsageError` if another context of this GPU is current: its memory cannot be reached from here."""
         if int(api.call("cuCtxGetCurrent")) not in (0, self._address) and (
             int(api.call("cuCtxGetDevice")) == self.device.ordinal
         ):

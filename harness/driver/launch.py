@@ -87,7 +87,9 @@ class PreparedLaunch:
         `UsageError` if the argument has another size.
         """
         if ctypes.sizeof(kind) != (size := self.function.parameter_sizes[index]):
-            raise UsageError(f"argument {index} of {self.function.name} has {size} bytes, {kind} another size")
+            raise UsageError(
+                f"argument {index} of {self.function.name} has {size} bytes, {kind} another size"
+            )
         return kind.from_address(self._params.pointers[index])
 
     def _bind(self, stream: Stream) -> tuple[object, Callable[[], tuple[Any]]]:
@@ -147,7 +149,7 @@ def pack(args: Sequence[Any], sizes: Sequence[int], kernel: str) -> Packed:
     for (data, _), offset in zip(values, offsets, strict=True):
         ctypes.memmove(base + offset, data, len(data))
     pointers = (ctypes.c_void_p * len(values))(*(base + offset for offset in offsets))
-    return Packed(ctypes.addressof(pointers), pointers, memory)
+    return Packed(ctypes.addressof(pointers), [base + offset for offset in offsets], (memory, pointers))
 
 
 def _encode(index: int, arg: Any) -> tuple[bytes, int]:

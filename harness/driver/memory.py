@@ -144,7 +144,8 @@ class PinnedBuffer(Resource):
         kind, shape = _fitting(dtype, shape, self.nbytes)
         wanted = kind.itemsize * math.prod(shape)
         # NumPy keeps what offers the array interface alive as the base of every view of it.
-        return np.asarray(self)[:wanted].view(kind).reshape(shape)
+        found: npt.NDArray[Any] = np.asarray(self)[:wanted].view(kind).reshape(shape)
+        return found
 
 
 def device_of(address: int) -> int:
