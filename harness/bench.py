@@ -140,7 +140,7 @@ class Bench(Closing):
             with blamed(type(operands.problem)), prepare(operands) as run:
                 row = measure(run, self.stream, self.timer, self.method, built=built, against=against)
             same = against is not None and _same_code(built, self.baseline)
-            row = replace(row, identical=same, baseline=baseline)
+            row = replace(row, label=label, identical=same, baseline=baseline)
         except ContextLost as e:
             yield _error(label, built, operands.problem, e)
             raise
