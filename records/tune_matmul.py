@@ -71,10 +71,10 @@ def written(table: dict[str, Any], made: list[Row]) -> str:
     gpus = {entry["gpu"] for entry in made}
     tuned = [entry for entry in table["tuned"] if entry["gpu"] not in gpus] + made
 
-    def lines(values: list[Row]) -> str:
-        return ",\n".join(f"  {json.dumps(value)}" for value in values)
+    def listed(values: list[Row]) -> str:
+        return "[\n" + ",\n".join(f"  {json.dumps(value)}" for value in values) + "\n ]" if values else "[]"
 
-    parts = [f' "{key}": [\n{lines(value)}\n ]' for key, value in (table | {"tuned": tuned}).items()]
+    parts = [f' "{key}": {listed(value)}' for key, value in (table | {"tuned": tuned}).items()]
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
