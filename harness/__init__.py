@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from harness.cache import Cache as Cache
     from harness.catalog import kernel as kernel
     from harness.catalog import ladder as ladder
+    from harness.dispatch import matmul as matmul
     from harness.errors import HarnessError as HarnessError
     from harness.gemm import Gemm as Gemm
+    from harness.heuristic import choose as choose
     from harness.launch import Launch as Launch
     from harness.launch import Operands as Operands
     from harness.launch import prepare as prepare
@@ -54,11 +56,13 @@ _HOME = {
     "Variant": "spec",
     "Verdict": "verify",
     "build_all": "builds",
+    "choose": "heuristic",
     "compare": "verify",
     "compile_kernel": "build",
     "disassemble": "sass",
     "kernel": "catalog",
     "ladder": "catalog",
+    "matmul": "dispatch",
     "prepare": "launch",
 }
 

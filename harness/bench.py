@@ -71,11 +71,10 @@ class Bench(Closing):
     ) -> Iterator[Measurement]:
         """Every kernel on every point of its problem, the baseline first; each row as it is done."""
         for cls, axes_list in points.items():
-            kernels = [b for b in built if resolve(b.variant.kernel) is cls]
             for axes in axes_list:
                 with blamed(cls):
                     problem = cls.from_axes(axes)
-                yield from self._point(problem, kernels, progress)
+                yield from self._point(problem, [b for b in built if b.serves(problem)], progress)
 
     def _point(self, problem: Problem, kernels: Sequence[Built], progress: Progress) -> Iterator[Measurement]:
         """One size. What cannot be launched at all is told before minutes go into its inputs."""
@@ -86,7 +85,7 @@ class Bench(Closing):
                     launch.grid(one.variant, problem, sms=self.context.device.sms)
                 fitting.append(one)
             except UsageError as e:
-                refused.append(_error(one.variant.label, one, problem, e))
+                refused.append(_error(one.label, one, problem, e))
         if fitting:
             progress(f"inputs {problem.label}")
             try:
@@ -97,7 +96,7 @@ class Bench(Closing):
             except ContextLost:
                 raise
             except HarnessError as e:
-                refused += [_error(one.variant.label, one, problem, e) for one in fitting]
+                refused += [_error(one.label, one, problem, e) for one in fitting]
             else:
                 with operands:
                     yield from self._rows(operands, fitting, progress)
@@ -122,7 +121,7 @@ class Bench(Closing):
                         against = owned.enter_context(_prepare(baseline, twin))
             for one in kernels:
                 prepare = functools.partial(_prepare, one)
-                yield from self._row(one.variant.label, one, prepare, operands, against, progress)
+                yield from self._row(one.label, one, prepare, operands, against, progress)
 
     def _row(
         self,
@@ -160,7 +159,7 @@ class Bench(Closing):
             with blamed(type(operands.problem)), prepare(operands) as run:
                 row = measure(run, self.stream, self.timer, method, built=built, against=against)
             same = against is not None and _same_code(built, self.baseline)
-            return replace(row, identical=same), None
+            return replace(row, label=label, identical=same), None
         except ContextLost as e:
             return _error(label, built, operands.problem, e), e
         except (HarnessError, MemoryError) as e:
@@ -183,7 +182,7 @@ def _computes(baseline: CuBlas | Built | None, problem: Problem) -> bool:
 
 
 def _label(baseline: CuBlas | Built) -> str:
-    return baseline.variant.label if isinstance(baseline, Built) else LABEL
+    return baseline.label if isinstance(baseline, Built) else LABEL
 
 
 def _prepare(what: CuBlas | Built, operands: Operands) -> Launch:

@@ -7,12 +7,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from harness import heuristic
 from harness.build import Cubin, compile_kernel
 from harness.cache import Cache
 from harness.errors import HarnessError, MissingDependency, SpecError, UsageError
+from harness.gemm import Gemm
 from harness.occupancy import Occupancy, occupancy
+from harness.problem import Problem
 from harness.problems import resolve
 from harness.sass import Sass, disassemble
 from harness.spec import Variant
@@ -26,12 +29,27 @@ class Built:
     """One variant compiled and disassembled: everything known without a GPU.
 
     `sass` is None where nvdisasm is not installed. `seconds` is what it took, next to nothing from the cache.
+    `chosen_for`, where it is the dispatcher that is measured, are the problems for which it takes this
+    variant; None for a kernel that was named itself.
     """
 
     variant: Variant
     cubin: Cubin
     sass: Sass | None
     seconds: float = 0.0
+    chosen_for: frozenset[Problem] | None = None
+
+    @property
+    def label(self) -> str:
+        """``03_tiled TILE=16``, or ``matmul -> 15_split_k SPLIT=4``: there only what is not a default."""
+        chosen = self.chosen_for is not None
+        return f"{heuristic.NAME} -> {self.variant.brief}" if chosen else self.variant.label
+
+    def serves(self, problem: Problem) -> bool:
+        """Whether it is to be run on this problem."""
+        if self.chosen_for is not None:
+            return isinstance(problem, Gemm) and problem in self.chosen_for
+        return resolve(self.variant.kernel) is type(problem)
 
     @property
     def occupancy(self) -> Occupancy:
@@ -107,6 +125,18 @@ def _outcome(variant: Variant, arch: str, future: Future[Built]) -> Built | Skip
         return future.result()
     except HarnessError as e:
         return Skipped(variant=variant, arch=arch, error=e)
+
+
+def build_chosen(
+    problems: Sequence[Gemm], arch: str, cache: Cache, progress: Progress, *, sms: int, gpu: str
+) -> tuple[list[Built], list[Skipped]]:
+    """What `harness.matmul` runs for each of these problems on such a GPU, each variant once."""
+    chosen: dict[str, tuple[Variant, set[Problem]]] = {}
+    for problem in problems:
+        variant = heuristic.choose(problem.M, problem.N, problem.K, sms=sms, arch=arch, gpu=gpu)
+        chosen.setdefault(variant.label, (variant, set()))[1].add(problem)
+    built, skipped = build_all([variant for variant, _ in chosen.values()], [arch], cache, progress)
+    return [replace(b, chosen_for=frozenset(chosen[b.variant.label][1])) for b in built], skipped
 
 
 def _build(variant: Variant, arch: str, cache: Cache) -> Built:

@@ -18,7 +18,7 @@ from harness.errors import HarnessError, InspectError, NeedsGpu, OutOfMemory
 from harness.launch import grid
 from harness.measure import ERROR, EXPECTED, FAILED, OK, REFUSED, UNEXPECTED, Measurement
 from harness.problem import Axes, Problem, Reference
-from harness.problems import blamed, resolve
+from harness.problems import blamed
 from harness.verify import compare
 
 _COPIES = 6  # of the operands: inputs, what the kernel sees, the float64 reference and its bound
@@ -48,10 +48,10 @@ def rows(
 ) -> Iterator[Measurement]:
     """Every kernel on every point of its problem; each row as it is done."""
     for cls, axes_list in points.items():
-        kernels = [b for b in built if resolve(b.variant.kernel) is cls]
         for axes in axes_list:
             with blamed(cls):
                 problem = cls.from_axes(axes)
+            kernels = [b for b in built if b.serves(problem)]
             progress(f"inputs {problem.label}")
             try:
                 inputs, reference = _inputs(problem, options.seed)
@@ -59,7 +59,7 @@ def rows(
                 yield from (_error(one, problem, e) for one in kernels)
                 continue
             for one in kernels:
-                progress(f"{one.variant.label} {problem.label}")
+                progress(f"{one.label} {problem.label}")
                 yield row(one, problem, inputs, reference, options)
 
 
@@ -89,7 +89,7 @@ def row(
     right = not wrong and not run.findings
     ends = (UNEXPECTED, EXPECTED) if variant.kernel.broken else (OK, FAILED)
     return Measurement(
-        label=variant.label,
+        label=built.label,
         built=built,
         problem=problem,
         status=ends[not right],
@@ -161,18 +161,16 @@ def _same(a: NDArray[Any], b: NDArray[Any]) -> bool:
 
 def _widths(built: Built, options: Options) -> Mapping[int, int]:
     if built.sass is None:
-        raise InspectError("counts as compiled need nvdisasm", where=built.variant.label)
+        raise InspectError("counts as compiled need nvdisasm", where=built.label)
     found = compiled.widths(built.cubin, built.sass, options.cache or Cache(None))
     if found.ambiguous:
         raise InspectError(
             f"PTX lines {', '.join(map(str, found.ambiguous))} were compiled to accesses of several widths: "
             "counts as compiled are not known",
-            where=built.variant.label,
+            where=built.label,
         )
     return found.bytes
 
 
 def _error(built: Built, problem: Problem, error: HarnessError) -> Measurement:
-    return Measurement(
-        label=built.variant.label, built=built, problem=problem, status=ERROR, error=str(error)
-    )
+    return Measurement(label=built.label, built=built, problem=problem, status=ERROR, error=str(error))

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from harness import heuristic
 from harness.builds import Built
 from harness.code import Code
 from harness.contract import Finding
@@ -22,11 +23,20 @@ COUNTED = ("FFMA", "LDG", "LDG.128", "LDS", "LDS.64", "LDS.128", "STS", "BAR", "
 
 
 def static_record(built: Built) -> Record:
-    """What is known of a kernel without running it."""
+    """What is known of a kernel without running it.
+
+    The dispatcher is one kernel without parameters, so that its rows compare from run to run; what it chose
+    is under ``chosen``.
+    """
     variant, resources, sass = built.variant, built.cubin.resources, built.sass
+    params = dict(variant.params)
+    dispatched = built.chosen_for is not None
     return {
-        "kernel": variant.kernel.name,
-        "params": dict(variant.params),
+        "kernel": heuristic.NAME if dispatched else variant.kernel.name,
+        "params": {} if dispatched else params,
+        "chosen": {"kernel": variant.kernel.name, "params": params, "label": variant.brief}
+        if dispatched
+        else None,
         "arch": built.cubin.arch,
         "compiler": built.cubin.compiler,
         "problem": variant.kernel.problem,

@@ -135,6 +135,12 @@ class Variant:
         return f"{self.kernel.name} {self.params_label}".rstrip()
 
     @property
+    def brief(self) -> str:
+        """The label without what is at its default."""
+        chosen = [f"{n}={v}" for n, v in self.params.items() if v != self.kernel.params[n][0]]
+        return " ".join([self.kernel.name, *chosen])
+
+    @property
     def block(self) -> tuple[int, int, int]:
         """Threads (x, y, z) of a block; 1 to 1024 of them in all."""
         shape = self._each("block", self.kernel.block)

@@ -120,6 +120,7 @@ FLAT: tuple[Column, ...] = (
     *((f"speedup.{key}", key, str) for key in ("low", "estimate", "high")),
     *((f"device.{key}", key, str) for key in ("sm_mhz", "power", "temperature", "throttle")),
     ("status", "check", str),
+    ("chosen.label", "chosen", str),
 )
 
 

@@ -110,6 +110,7 @@ class FakeDriver:
         self.launches: list[SimpleNamespace] = []
         self.waits: list[tuple[int, int]] = []
         self.execute: Callable[[SimpleNamespace], None] | None = None
+        self.memory_device: dict[int, int] = {}
         self.milliseconds = 1.5
         self.sm_ghz = 1.98
         self._stamps = 0
@@ -206,9 +207,12 @@ class FakeDriver:
     # --- contexts
 
     def _cuDevicePrimaryCtxRetain(self, device: int) -> Any:
-        return (self._add("context", handle=0x10 + device),)
+        return (self._add("context", self.live.get(("context", 0x10 + device), 0) + 1, 0x10 + device),)
 
     def _cuDevicePrimaryCtxRelease(self, device: int) -> Any:
+        if self.live.get(("context", 0x10 + device), 0) > 1:
+            self.live["context", 0x10 + device] -= 1
+            return ()
         return self._drop("context", 0x10 + device)
 
     def _cuCtxCreate(self, params: None, flags: int, device: int) -> Any:
@@ -231,6 +235,10 @@ class FakeDriver:
     def _cuCtxGetCurrent(self) -> Any:
         return (self.stack[-1] if self.stack else 0,)
 
+    def _cuCtxGetDevice(self) -> Any:
+        handle = self.stack[-1]
+        return (handle - 0x10 if 0 <= handle - 0x10 < self.devices else 0,)
+
     def _cuCtxSynchronize(self) -> Any:
         return ()
 
@@ -246,6 +254,13 @@ class FakeDriver:
             return CUresult.CUDA_ERROR_OUT_OF_MEMORY
         memory = ctypes.create_string_buffer(nbytes)
         return (self._add(kind, memory, handle=ctypes.addressof(memory)),)
+
+    def _cuPointerGetAttribute(self, attribute: str, pointer: int) -> Any:
+        """Of memory that lives; `memory_device` says where it is."""
+        for (kind, address), memory in self.live.items():
+            if kind == "memory" and address <= pointer < address + ctypes.sizeof(memory):
+                return (self.memory_device.get(address, 0),)
+        return CUresult.CUDA_ERROR_INVALID_VALUE
 
     def _cuMemAlloc(self, nbytes: int) -> Any:
         return self._allocate("memory", nbytes)

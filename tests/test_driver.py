@@ -32,6 +32,7 @@ from harness.driver import (
     Stream,
     Struct,
     api,
+    device_of,
     driver_version,
 )
 from harness.driver import gate as gate_module
@@ -941,3 +942,49 @@ def test_launch_config_of_the_real_bindings_takes_the_cluster():
     config.numAttrs = 1
     stored = config.attrs[0].value.clusterDim
     assert (stored.x, stored.y, stored.z) == (2, 3, 4)
+
+
+# --- one launch for many buffers
+
+
+def test_arguments_change_between_launches(fake: FakeDriver, context: Context, stream: Stream):
+    launch = kernel(fake, context, 8, 4).prepare(1, 1, [np.uint64(1), np.float32(2)])
+    address, scale = launch.argument(0, ctypes.c_uint64), launch.argument(1, ctypes.c_float)
+    assert (address.value, scale.value) == (1, 2.0)
+    launch(stream)
+    address.value, scale.value = 0x7000, -0.5
+    launch(stream)
+    assert [seen.args for seen in fake.launches] == [
+        [np.uint64(1).tobytes(), np.float32(2).tobytes()],
+        [np.uint64(0x7000).tobytes(), np.float32(-0.5).tobytes()],
+    ]
+    with pytest.raises(UsageError, match="argument 1 of kernel has 4 bytes"):
+        launch.argument(1, ctypes.c_uint64)
+
+
+def test_buffers_as_arrays(fake: FakeDriver, context: Context):
+    buffer = Buffer(context, 100)
+    about = buffer.array("float32", (4, 6)).__cuda_array_interface__
+    assert (about["shape"], about["typestr"], about["data"]) == ((4, 6), "<f4", (buffer.ptr, False))
+    assert buffer.array(np.int8, 100).shape == (100,)
+    with pytest.raises(UsageError, match="104 bytes does not fit into 100"):
+        buffer.array("float32", (2, 13))
+
+
+def test_where_memory_is(fake: FakeDriver, context: Context):
+    buffer = Buffer(context, 100)
+    fake.memory_device[buffer.ptr] = 1
+    assert device_of(buffer.ptr + 99) == 1
+    with pytest.raises(UsageError, match="is not the address of device memory"):
+        device_of(buffer.ptr + 100)
+
+
+def test_which_context_is_current(fake: FakeDriver, context: Context):
+    own = Context(Device.open(), primary=False)
+    assert context.is_current and not own.is_current
+    context.refuse_sibling()
+    with own.current():
+        assert own.is_current and not context.is_current
+        with pytest.raises(UsageError, match="not the GPU's primary one"):
+            context.refuse_sibling()
+    own.close()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli import children, emulated, options, show
+from harness.cli import children, dispatched, emulated, options, show
 from harness.errors import ContextLost, HarnessError, UsageError
 
 if TYPE_CHECKING:
@@ -123,7 +123,8 @@ def command(
     json_file: Path | None,
     rows: Path | None,
 ) -> None:
-    """Time kernels in turn with cuBLAS, each verified before and after.
+    """Time kernels in turn with cuBLAS, each verified before and after. The kernel `matmul` is what
+    harness.matmul runs at each size.
 
     Without a GPU the emulator runs them at a small size: verified, checked for races and memory faults, with
     counts in place of times. Exit code 1 where a kernel failed, except one that its file marks as broken;
@@ -132,10 +133,13 @@ def command(
     from harness import builds, emulation, record, report, stats
     from harness.stopping import StopRule
 
-    selected, variants = options.variants(kernels, params, sweep=sweep)
-    points = options.points(selected, axis, "bench_axes")
+    variants, points = dispatched.select(kernels, params, axis, "bench_axes", sweep=sweep)
+    dispatched.refuse(kernels, isolate, "--isolate")
     reference = _reference(ref, points) if ref else None
     gpu, absent = options.open_device(device, required=require_gpu)
+    if gpu is None and not axis:
+        # A tile or two: what takes a GPU a second takes the emulator an hour.
+        points = {cls: list(cls.verify_axes[:1]) for cls in points}
     rule = StopRule(
         criterion=stopping_criterion,
         min_samples=min_samples,
@@ -152,12 +156,12 @@ def command(
         step = owned.enter_context(options.progress(options.steps(variants, points if gpu else {})))
         target = options.one_arch(arch, gpu)
         cache = options.open_cache()
-        built, skipped = builds.build_all(variants, [target], cache, step)
+        built, skipped = dispatched.build(
+            variants, dispatched.named(kernels), points, target, gpu, cache, step
+        )
         static = [report.static_record(b) for b in built]
         if gpu is None:
-            # A tile or two: what takes a GPU a second takes the emulator an hour.
-            small = points if axis else {cls: cls.verify_axes[:1] for cls in points}
-            rows_of = emulation.rows(built, small, emulation.Options(seed=seed), step)
+            rows_of = emulation.rows(built, points, emulation.Options(seed=seed), step)
             run, fault = options.collect(rows_of)
             records = [report.emulated_record(r) for r in run]
         else:

@@ -146,12 +146,16 @@ def one_arch(text: str | None, gpu: Device | None) -> str:
     return str(Arch.of_capability(*gpu.capability)) if gpu else arch_names.DEFAULT
 
 
-def points(kernels: Sequence[Kernel], texts: Sequence[str], default: str) -> dict[type[Problem], list[Axes]]:
-    """The sizes to visit for each problem that the kernels solve: from `-a`, else its own `default` list."""
+def points(
+    kernels: Sequence[Kernel], texts: Sequence[str], default: str, also: Sequence[type[Problem]] = ()
+) -> dict[type[Problem], list[Axes]]:
+    """The sizes to visit for each problem that the kernels solve, and each of `also`: from `-a`, else its own
+    `default` list.
+    """
     from harness.problems import blamed, by_problem
 
     found: dict[type[Problem], list[Axes]] = {}
-    for cls in by_problem(kernels):
+    for cls in dict.fromkeys([*by_problem(kernels), *also]):
         listed = axes.points(texts, cls.axes) if texts else getattr(cls, default)
         found[cls] = list(listed)
         for point in found[cls]:

@@ -27,9 +27,10 @@ def bench(
     if style == "csv":
         click.echo(tables.csv_table(timed if about else static))
         return
-    several = len({r["kernel"] for r in static}) < len(static)
+    plain = [r["kernel"] for r in static if not r["chosen"]]
+    several = len(set(plain)) < len(plain)
     for row in [*static, *timed]:
-        row["name"] = f"{row['kernel']} {tables.params_text(row)}" if several else row["kernel"]
+        row["name"] = _name(row, several)
         row["time"] = tables.starred_time(row)
     if about is None:
         for _, group in itertools.groupby(timed, key=lambda r: r["problem"]):
@@ -55,6 +56,15 @@ def bench(
             click.echo(f"* {note}: {', '.join(row['name'] for row in rows if note in row['notes'])}")
         if same := [row["name"] for row in rows if row["identical_sass"]]:
             click.echo(f"identical SASS on both sides: machine noise: {', '.join(same)}")
+
+
+def _name(row: Record, several: bool) -> str:
+    """Of a kernel, with its parameters where there are several of one; of the dispatcher, with its choice."""
+    from harness import tables
+
+    if row.get("chosen"):
+        return f"{row['kernel']} -> {row['chosen']['label']}"
+    return f"{row['kernel']} {tables.params_text(row)}" if several and row["params"] else str(row["kernel"])
 
 
 def _machine(about: Mapping[str, Any], row: Mapping[str, Any]) -> None:

@@ -36,16 +36,23 @@ def command(
     Without a GPU it is the emulator that runs them, and a race or memory fault is as wrong as a number (see
     `harness check`). Exit code 1 where a kernel is wrong, except one that its file marks as broken.
     """
-    from harness import bench, builds, emulation, report, tables
-    from harness.cli import emulated
+    from harness import bench, emulation, report, tables
+    from harness.cli import dispatched, emulated
     from harness.driver import Context
 
-    selected, variants = options.variants(kernels, params, sweep=sweep)
-    points = options.points(selected, axis, "verify_axes")
+    variants, points = dispatched.select(kernels, params, axis, "verify_axes", sweep=sweep)
     gpu, absent = options.open_device(device)
     with ExitStack() as owned:
         step = owned.enter_context(options.progress(options.steps(variants, points)))
-        built, skipped = builds.build_all(variants, [options.one_arch(arch, gpu)], options.open_cache(), step)
+        built, skipped = dispatched.build(
+            variants,
+            dispatched.named(kernels),
+            points,
+            options.one_arch(arch, gpu),
+            gpu,
+            options.open_cache(),
+            step,
+        )
         if gpu is None:
             found = emulation.rows(built, points, emulation.Options(seed=seed, count=False), step)
         else:

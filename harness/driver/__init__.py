@@ -17,7 +17,7 @@ from harness.driver.device import Device
 from harness.driver.gate import Gate
 from harness.driver.graph import Graph
 from harness.driver.launch import PreparedLaunch, Struct
-from harness.driver.memory import Buffer, PinnedBuffer
+from harness.driver.memory import Buffer, DeviceArray, PinnedBuffer, device_of
 from harness.driver.module import Function, FunctionAttributes, Module
 from harness.driver.stream import BorrowedStream, Event, Stream
 
@@ -26,6 +26,7 @@ __all__ = [
     "Buffer",
     "Context",
     "Device",
+    "DeviceArray",
     "Event",
     "Function",
     "FunctionAttributes",
@@ -36,5 +37,6 @@ __all__ = [
     "PreparedLaunch",
     "Stream",
     "Struct",
+    "device_of",
     "driver_version",
 ]

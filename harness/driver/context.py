@@ -92,6 +92,18 @@ class Context(Owner):
         finally:
             self._pop()
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the driver has it as this thread's current one, whoever made it so."""
+        return int(api.call("cuCtxGetCurrent")) == self._address
+
+    def refuse_sibling(self) -> None:
+        """`UsageError` if another context of this GPU is current: its memory cannot be reached from here."""
+        if int(api.call("cuCtxGetCurrent")) not in (0, self._address) and (
+            int(api.call("cuCtxGetDevice")) == self.device.ordinal
+        ):
+            raise UsageError("the current context is not the GPU's primary one", hint="leave it first")
+
     def close(self) -> None:
         """Close what still lives in it, newest first, then release or destroy it. Idempotent."""
         if self.closed:

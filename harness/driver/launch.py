@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from harness.driver import api
 from harness.driver.stream import Stream, require_stream
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from harness.driver.module import Function
 
 Dims: TypeAlias = int | tuple[int, ...]
+Scalar = TypeVar("Scalar", bound="ctypes._SimpleCData[Any]")
 
 _GRID_LIMIT = (2**31 - 1, 65535, 65535)
 _BLOCK_LIMIT = (1024, 1024, 64)
@@ -79,6 +80,18 @@ class PreparedLaunch:
         if result is not self._success:
             self.function.context.check("cuLaunchKernelEx", result)
 
+    def argument(self, index: int, kind: type[Scalar]) -> Scalar:
+        """The memory of one argument as a ctypes scalar: its ``value`` is what the next launch passes.
+
+        So one prepared launch serves many buffers. The driver copies arguments before a launch returns.
+        `UsageError` if the argument has another size.
+        """
+        if ctypes.sizeof(kind) != (size := self.function.parameter_sizes[index]):
+            raise UsageError(
+                f"argument {index} of {self.function.name} has {size} bytes, {kind} another size"
+            )
+        return kind.from_address(self._params.pointers[index])
+
     def _bind(self, stream: Stream) -> tuple[object, Callable[[], tuple[Any]]]:
         # Everything that can be looked up beforehand is. cuLaunchKernelEx with a ready config and an int
         # for the parameter array converts least: 2.9 us a launch, as against 5 for argument tuples (H200).
@@ -109,10 +122,11 @@ class PreparedLaunch:
 
 @dataclass(frozen=True)
 class Packed:
-    """Parameters in memory: `address` is that of the array of pointers to them, 0 if there are none."""
+    """Parameters in memory: `address` is that of the array of `pointers` to them, 0 if there are none."""
 
     address: int
-    keep: tuple[Any, ...]
+    pointers: Sequence[int]
+    memory: Any
 
 
 def pack(args: Sequence[Any], sizes: Sequence[int], kernel: str) -> Packed:
@@ -124,7 +138,7 @@ def pack(args: Sequence[Any], sizes: Sequence[int], kernel: str) -> Packed:
             f"{kernel} takes {len(sizes)} arguments of {list(sizes)} bytes, not {len(given)} of {given}",
         )
     if not values:
-        return Packed(0, ())
+        return Packed(0, (), None)
     offsets, end = [], 0
     for data, align in values:
         offsets.append(-(-end // align) * align)
@@ -135,7 +149,7 @@ def pack(args: Sequence[Any], sizes: Sequence[int], kernel: str) -> Packed:
     for (data, _), offset in zip(values, offsets, strict=True):
         ctypes.memmove(base + offset, data, len(data))
     pointers = (ctypes.c_void_p * len(values))(*(base + offset for offset in offsets))
-    return Packed(ctypes.addressof(pointers), (memory, pointers))
+    return Packed(ctypes.addressof(pointers), [base + offset for offset in offsets], (memory, pointers))
 
 
 def _encode(index: int, arg: Any) -> tuple[bytes, int]:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from harness.driver import api
 from harness.driver.context import Context, Resource
 from harness.driver.stream import Stream, require_stream
-from harness.errors import UsageError
+from harness.errors import DriverError, UsageError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+
+_INVALID_VALUE = 1
 
 
 class Buffer(Resource):
@@ -45,6 +50,15 @@ class Buffer(Resource):
             "strides": None,
             "version": 3,
         }
+
+    def array(self, dtype: npt.DTypeLike, shape: int | tuple[int, ...]) -> DeviceArray:
+        """The first bytes as an array with a shape, for `harness.matmul`, CuPy, PyTorch and Numba.
+
+        A view that keeps the buffer; closing by hand frees it all the same. `UsageError` if the array would
+        be larger than the buffer.
+        """
+        kind, shape = _fitting(dtype, shape, self.nbytes)
+        return DeviceArray(self, kind.str, shape)
 
     def upload(self, source: Any, stream: Stream) -> None:
         """Fill the whole buffer from a NumPy array, or anything with the buffer protocol.
@@ -84,6 +98,20 @@ class Buffer(Resource):
         self.context.call("cuMemcpyDtoDAsync", self.handle, other.handle, self.nbytes, stream.handle)
 
 
+@dataclass(frozen=True)
+class DeviceArray:
+    """A row-major view of a buffer's first bytes; `typestr` as NumPy has it (``"<f4"``)."""
+
+    buffer: Buffer
+    typestr: str
+    shape: tuple[int, ...]
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """It names no stream, as that of `Buffer`."""
+        return {**self.buffer.__cuda_array_interface__, "shape": self.shape, "typestr": self.typestr}
+
+
 class PinnedBuffer(Resource):
     """`nbytes` of page-locked host memory, which the GPU reads and writes directly.
 
@@ -113,19 +141,39 @@ class PinnedBuffer(Resource):
         """
         import numpy as np
 
-        kind = np.dtype(dtype)
-        shape = (shape,) if isinstance(shape, int) else shape
+        kind, shape = _fitting(dtype, shape, self.nbytes)
         wanted = kind.itemsize * math.prod(shape)
-        if wanted > self.nbytes:
-            raise UsageError(f"an array of {wanted} bytes does not fit into {self.nbytes} pinned bytes")
         # NumPy keeps what offers the array interface alive as the base of every view of it.
-        return np.asarray(self)[:wanted].view(kind).reshape(shape)
+        found: npt.NDArray[Any] = np.asarray(self)[:wanted].view(kind).reshape(shape)
+        return found
+
+
+def device_of(address: int) -> int:
+    """The ordinal of the GPU that this device memory is on. `UsageError` if it is no device memory."""
+    attribute = api.bindings().CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    try:
+        return int(api.call("cuPointerGetAttribute", attribute, address))
+    except DriverError as error:
+        if error.code != _INVALID_VALUE:
+            raise
+        raise UsageError(f"{address:#x} is not the address of device memory") from None
 
 
 def _size(nbytes: int) -> int:
     if nbytes <= 0:
         raise UsageError(f"a buffer needs at least one byte, not {nbytes}")
     return int(nbytes)
+
+
+def _fitting(dtype: Any, shape: int | tuple[int, ...], nbytes: int) -> tuple[Any, tuple[int, ...]]:
+    """Both as NumPy and tuples have them; `UsageError` if such an array has more than `nbytes`."""
+    import numpy as np
+
+    kind = np.dtype(dtype)
+    shape = (shape,) if isinstance(shape, int) else shape
+    if (wanted := kind.itemsize * math.prod(shape)) > nbytes:
+        raise UsageError(f"an array of {wanted} bytes does not fit into {nbytes} bytes")
+    return kind, shape
 
 
 def _host_array(memory: Any, nbytes: int) -> npt.NDArray[Any]:

@@ -1,0 +1,63 @@
+"""``matmul`` among the kernels of a command line: whatever `harness.matmul` runs at each size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from harness import heuristic
+from harness.cli import options
+from harness.errors import UsageError
+
+if TYPE_CHECKING:
+    from harness.builds import Built, Skipped
+    from harness.cache import Cache
+    from harness.driver import Device
+    from harness.problem import Axes, Problem
+    from harness.spec import Variant
+
+
+def named(kernels: Sequence[str]) -> bool:
+    return heuristic.NAME in kernels
+
+
+def refuse(kernels: Sequence[str], given: bool, option: str) -> None:
+    """Raises UsageError for the dispatcher and an option that is about a single kernel."""
+    if given and named(kernels):
+        raise UsageError(f"{option} takes a kernel, and matmul is several", hint="name one that it chooses")
+
+
+def select(
+    kernels: Sequence[str], params: Sequence[str], axis: Sequence[str], default: str, *, sweep: bool
+) -> tuple[list[Variant], dict[type[Problem], list[Axes]]]:
+    """The variants of all other words, and the sizes of every problem: `options.variants` and `points`."""
+    from harness.gemm import Gemm
+
+    others = [word for word in kernels if word != heuristic.NAME]
+    if named(kernels) and not others:
+        refuse(kernels, bool(params), "-p")
+        return [], options.points([], axis, default, also=[Gemm])
+    selected, variants = options.variants(others, params, sweep=sweep)
+    return variants, options.points(selected, axis, default, also=[Gemm] if named(kernels) else [])
+
+
+def build(
+    variants: Sequence[Variant],
+    dispatched: bool,
+    points: Mapping[type[Problem], Sequence[Axes]],
+    arch: str,
+    gpu: Device | None,
+    cache: Cache,
+    step: Callable[[str], None],
+) -> tuple[list[Built], list[Skipped]]:
+    """The variants, and with `dispatched` what is chosen for each product: without a GPU, as on an H200."""
+    from harness import builds
+    from harness.gemm import Gemm
+
+    built, skipped = builds.build_all(variants, [arch], cache, step)
+    if dispatched:
+        sms, name = (gpu.sms, gpu.name) if gpu else (heuristic.H200_SMS, "")
+        products = [Gemm.from_axes(axes) for axes in points[Gemm]]
+        chosen, missed = builds.build_chosen(products, arch, cache, step, sms=sms, gpu=name)
+        built, skipped = built + chosen, skipped + missed
+    return built, skipped

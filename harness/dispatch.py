@@ -1,0 +1,220 @@
+"""`matmul`: device arrays of any library -> the kernel that is the fastest for their shape, on their stream.
+
+What depends on the shape alone is done once for each GPU and kept: the choice, the compiled module, the
+launch with its parameters packed. A call reads the arrays, writes three addresses and two scalars into those
+parameters, and launches.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import math
+import threading
+from typing import Any
+
+import numpy as np
+
+from harness import arrays, heuristic, launch
+from harness.arch import Arch
+from harness.arrays import LEGACY, TORCH_CURRENT, Matrix
+from harness.build import compile_kernel
+from harness.driver import BorrowedStream, Context, Device, Event, Function, Module, Stream
+from harness.errors import UsageError
+from harness.gemm import Gemm
+from harness.spec import Variant
+
+Operands = tuple[Matrix, Matrix, Matrix]  # a, b and out
+_FLOAT_MAX = float(np.finfo(np.float32).max)
+_MOST_PLANS = 4096  # a GPU; beyond that the oldest go
+
+
+def matmul(
+    a: Any, b: Any, out: Any = None, *, alpha: float = 1.0, beta: float = 0.0, stream: Any = None
+) -> Any:
+    """``alpha * a @ b + beta * out`` in float32 (true float32: no tensor cores); returns `out`.
+
+    `a` (M x K), `b` (K x N) and `out` (M x N) are matrices on one GPU: PyTorch or CuPy, anything with
+    ``__cuda_array_interface__`` or (inputs only) ``__dlpack__``, or ``Buffer.array("float32", shape)``. Rows
+    may be any distance apart, a row's elements side by side. Without `out` one is made by the library of `a`
+    (PyTorch, CuPy); with ``beta == 0`` what it holds is not read. It must not overlap `a` or `b`.
+
+    It is queued on `stream`: a harness Stream, any object with ``__cuda_stream__`` (CUDA's Python protocol),
+    ``cuda_stream`` (PyTorch) or ``ptr`` (CuPy), or an address (0 and 1: the legacy default stream). Without,
+    on the stream of `a`: PyTorch's or CuPy's current one, the one that its array interface names, else the
+    legacy default stream. Arrays that are ready on another stream are waited for on the GPU, and that stream
+    then waits for the product: the result can be used as if the call had been on it.
+
+    Runs in the primary context of the GPU, which is left as current as it was. The first call for a shape
+    chooses and may compile a kernel (do it before capturing a graph); from then on the same shape gives
+    bitwise the same result. Any number of threads may call. Raises UsageError before anything is queued.
+    """
+    asked = None if stream is None else _address(stream)
+    left = arrays.read("a", a, asked)
+    if asked is None:
+        if arrays.is_ours(a):
+            raise UsageError("a lies in a Buffer, which belongs to no stream", hint="pass stream=")
+        asked = LEGACY if left.ready is None else _resolved(left)
+    right = arrays.read("b", b, asked)
+    if left.columns != right.rows:
+        shapes = f"a is {left.rows} x {left.columns} and b is {right.rows} x {right.columns}"
+        raise UsageError(f"{shapes}: a's columns must be as many as b's rows")
+    scalars = _scalar("alpha", alpha), _scalar("beta", beta)
+    if out is None:
+        if scalars[1]:
+            raise UsageError(f"beta={beta:g} without out", hint="out is what beta multiplies: pass out=")
+        out = arrays.empty_like(a, left.rows, right.columns)
+    result = arrays.read("out", out, asked, written=True)
+    if (result.rows, result.columns) != (left.rows, right.columns):
+        raise UsageError(f"out is {result.rows} x {result.columns}, not {left.rows} x {right.columns}")
+    if not left.device == right.device == result.device:
+        raise UsageError(f"a, b and out are on GPUs {left.device}, {right.device} and {result.device}")
+    for name, matrix in (("a", left), ("b", right)):
+        if result.overlaps(matrix):
+            raise UsageError(f"out overlaps {name}", hint="no product is made in place: pass another")
+    if isinstance(stream, Stream) and (other := stream.context.device.ordinal) != left.device:
+        raise UsageError(f"the stream is of GPU {other}, a of GPU {left.device}")
+    # On the stream of `a`, arrays that are ready where `a` is need no waiting; nor do those ready anywhere.
+    alike = left.ready == right.ready == result.ready
+    ordered = alike and (stream is None or left.ready is None)
+    _gpu(left.device).run((left, right, result), scalars, asked, ordered)
+    return out
+
+
+class _Plan:
+    """One shape's launch. Its parameters are its own, so one thread at a time writes and launches them."""
+
+    def __init__(self, function: Function, variant: Variant, problem: Gemm, sms: int) -> None:
+        arguments = [np.uint64(0) if isinstance(a, str) else a for a in problem.arguments()]
+        shape = launch.grid(variant, problem, sms=sms)
+        self.variant = variant
+        self._launch = function.prepare(shape, variant.block, arguments, shared=variant.shared)
+        self._a, self._b, self._c = (self._launch.argument(i, ctypes.c_uint64) for i in range(3))
+        self._alpha, self._beta = (self._launch.argument(i, ctypes.c_float) for i in (9, 10))
+        self._lock = threading.Lock()
+
+    def __call__(self, operands: Operands, scalars: tuple[float, float], stream: Stream) -> None:
+        a, b, c = operands
+        with self._lock:
+            self._a.value, self._b.value, self._c.value = a.address, b.address, c.address
+            self._alpha.value, self._beta.value = scalars
+            self._launch(stream)
+
+
+class _Gpu:
+    """One GPU: its primary context, held as long as the process lives, and what is prepared in it."""
+
+    def __init__(self, ordinal: int) -> None:
+        self.device = Device.open(ordinal)
+        self.context = Context(self.device)
+        self.arch = str(Arch.of_capability(*self.device.capability))
+        self._functions: dict[str, Function] = {}
+        self._plans: dict[tuple[int, ...], _Plan] = {}
+        self._streams: dict[int, Stream] = {}
+        self._lock = threading.Lock()
+
+    def run(self, operands: Operands, scalars: tuple[float, float], stream: int, ordered: bool) -> None:
+        if self.context.is_current:
+            self._run(operands, scalars, stream, ordered)
+        else:
+            self.context.refuse_sibling()
+            with self.context.current():
+                self._run(operands, scalars, stream, ordered)
+
+    def _run(self, operands: Operands, scalars: tuple[float, float], stream: int, ordered: bool) -> None:
+        a, b, c = operands
+        plan = self.plan(a.rows, b.columns, a.columns, a.ld, b.ld, c.ld)
+        queue = self._stream(stream)
+        ready = set() if ordered else {_resolved(m) for m in operands if m.ready is not None}
+        others = [self._stream(address) for address in ready - {stream}]
+        for other in others:
+            _order(other, queue)
+        plan(operands, scalars, queue)
+        for other in others:
+            _order(queue, other)
+
+    def plan(self, *shape: int) -> _Plan:
+        """The launch for M, N, K, lda, ldb, ldc, made at the first call."""
+        found = self._plans.get(shape)
+        if found is None:
+            with self._lock:
+                found = self._plans.get(shape) or self._prepare(shape)
+        return found
+
+    def _prepare(self, shape: tuple[int, ...]) -> _Plan:
+        problem = Gemm(**dict(zip(("M", "N", "K", "lda", "ldb", "ldc"), shape, strict=True)))
+        sms = self.device.sms
+        variant = heuristic.choose(*shape[:3], sms=sms, arch=self.arch, gpu=self.device.name)
+        function = self._functions.get(variant.label)
+        if function is None:
+            module = Module(self.context, compile_kernel(variant, self.arch).code)
+            function = self._functions[variant.label] = module.function(variant.kernel.entry)
+        for old in list(itertools.islice(self._plans, max(0, len(self._plans) + 1 - _MOST_PLANS))):
+            del self._plans[old]
+        plan = self._plans[shape] = _Plan(function, variant, problem, sms)
+        return plan
+
+    def _stream(self, address: int) -> Stream:
+        found = self._streams.get(address)
+        if found is None:
+            found = self._streams[address] = BorrowedStream(self.context, address)
+        return found
+
+
+_gpus: dict[int, _Gpu] = {}
+_opening = threading.Lock()
+
+
+def _gpu(ordinal: int) -> _Gpu:
+    found = _gpus.get(ordinal)
+    if found is None:
+        with _opening:
+            found = _gpus.get(ordinal)
+            if found is None:
+                found = _gpus[ordinal] = _Gpu(ordinal)
+    return found
+
+
+def _resolved(matrix: Matrix) -> int:
+    """The address of the stream that a matrix is ready on."""
+    if matrix.ready == TORCH_CURRENT:
+        return arrays.torch_stream(matrix.device)
+    return LEGACY if matrix.ready is None else matrix.ready
+
+
+def _order(first: Stream, then: Stream) -> None:
+    """What is queued in `then` from now on starts after what is queued in `first` so far."""
+    with Event(then.context, timing=False) as event:  # the driver keeps it until it has been passed
+        event.record(first)
+        then.wait(event)
+
+
+def _address(stream: Any) -> int:
+    if isinstance(stream, Stream):
+        if not stream.context.primary:
+            raise UsageError("the stream is in a context of its own", hint="make it in Context(device)")
+        address = int(stream.handle)
+    elif isinstance(stream, int) and not isinstance(stream, bool):
+        address = stream
+    elif (protocol := getattr(stream, "__cuda_stream__", None)) is not None:
+        _, address = protocol() if callable(protocol) else protocol
+    elif (found := getattr(stream, "cuda_stream", getattr(stream, "ptr", None))) is not None:
+        address = found
+    else:
+        raise UsageError(
+            f"{stream!r} is no stream",
+            hint="pass a harness Stream, a PyTorch or CuPy stream, or its address",
+        )
+    if address < 0:
+        raise UsageError(f"{address} is not the address of a stream")
+    return int(address) or LEGACY
+
+
+def _scalar(name: str, value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise UsageError(f"{name}={value!r} is not a number") from None
+    if not math.fabs(number) <= _FLOAT_MAX:
+        raise UsageError(f"{name}={value} is not a finite float32")
+    return number

@@ -1,0 +1,167 @@
+"""A product's shape and a GPU -> the variant that `harness.matmul` runs: as measured, or by a cost model.
+
+``heuristic.json`` beside this file holds both. ``tuned``: for a GPU by name, ranges of M, N and K and the
+variant that was the fastest there (written by ``records/tune_matmul.py`` from result files); the first range
+that holds the shape decides. Everywhere else the cheapest of the ``candidates``:
+
+    cycles = START + max(busy, compulsory bytes / (SMs * DRAM bytes a cycle))
+
+The output is cut into tiles, each tile into SPLIT parts of k, and each part is a block. An SM holds
+`resident` blocks at once and reaches the share `full` of its peak with all of them, `alone` with one; it is
+busy for
+
+    each round of SMs * resident blocks     resident * work / full
+    a first round that is not full          b * work / share,   b = blocks / SMs, rounded up
+
+with `share` on the line from `alone` to `full`. A later round that is not full takes as long as a full one,
+for the scheduler fills the SM that is free first, not the emptiest. `work` is in cycles: a block's
+multiply-adds (a tile counts whole, ragged or not) at 128 a cycle, and with SPLIT its sums, written and read
+once more; for a skinny kernel the bytes that a block loads, at 64 a cycle.
+
+The shares of rungs 11 to 14 and 16 are fitted to the H200's times at n = 512 to 4096, those of 17 to its
+ROWS=4 there; those of 15 and 18 are estimates. On other GPUs they stand in for what nobody has measured.
+
+Pure and deterministic: the same shape on the same kind of GPU is always the same code, and bitwise the same
+result. (Leading dimensions, addresses, alpha and beta do not enter.)
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness import catalog
+from harness.errors import UsageError
+from harness.spec import Variant
+
+NAME = "matmul"  # what the dispatcher is called where kernels are named
+SKINNY = 16  # M or N up to here may go to the kernels that are bound by memory
+H200_SMS = 132
+_TABLE = Path(__file__).with_suffix(".json")
+
+_START = 8000  # cycles from launch to the first product and from the last to the end: 3 to 5 us on the H200
+_SUM_CYCLES = 0.25  # 8 bytes through shared memory for each sum of a block, 32 a cycle between SMs
+_FMA = 128  # a cycle and SM, from compute capability 8.6 on and on 9.0; half as many elsewhere, for all alike
+_LOAD_BYTES = 64  # a cycle and SM, from L2
+_DRAM_BYTES = 15.5  # a cycle and SM: 4.06 TB/s of the H200, copied
+_GRID_ROWS = 65535  # tiles along M, where the grid is a block a tile: CUDA's limit for y
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A variant, and what the model needs to know of it (see the module)."""
+
+    variant: Variant
+    resident: int
+    alone: float
+    full: float
+
+    @property
+    def skinny(self) -> bool:
+        return "skinny" in self.variant.kernel.name
+
+    @property
+    def split(self) -> int:
+        return self.variant.params.get("SPLIT", 1)
+
+    @property
+    def persistent(self) -> bool:
+        return any("SMS" in e.text for e in self.variant.kernel.grid)
+
+    def serves(self, M: int, N: int, arch: str) -> bool:
+        """Whether it can run there, and is not a skinny kernel far from home."""
+        rows, columns = self.variant.tile
+        if self.skinny and (M if columns > rows else N) > SKINNY:
+            return False
+        return self.variant.kernel.fits(arch) and (self.persistent or math.ceil(M / rows) <= _GRID_ROWS)
+
+    def work(self, K: int) -> float:
+        """Of a block, in cycles at its SM's peak."""
+        rows, columns = self.variant.tile
+        if self.skinny:
+            return 4 * (self.variant.loads or 0) * K / _LOAD_BYTES
+        step = self.variant.params["BK"]
+        depth = math.ceil(math.ceil(K / self.split) / step) * step
+        return rows * columns * (depth / _FMA + _SUM_CYCLES * (self.split > 1))
+
+    def busy(self, M: int, N: int, K: int, sms: int) -> float:
+        """Cycles from the first block's start to the last one's end, if memory does not hold them up."""
+        rows, columns = self.variant.tile
+        blocks = math.ceil(M / rows) * math.ceil(N / columns) * self.split
+        rounds, rest = divmod(blocks, sms * self.resident)
+        if rounds:
+            return (rounds + (rest > 0)) * self.resident * self.work(K) / self.full
+        together = math.ceil(rest / sms)
+        part = (together - 1) / max(1, self.resident - 1)
+        return together * self.work(K) / (self.alone + (self.full - self.alone) * part)
+
+
+def choose(M: int, N: int, K: int, *, sms: int, arch: str, gpu: str = "") -> Variant:
+    """The variant for ``(M x K) @ (K x N)`` on a GPU of `sms` multiprocessors.
+
+    `arch` is what it is compiled for (``"sm_90a"``); `gpu` the device's name, by which the table knows it: an
+    empty one leaves the choice to the model. Raises UsageError where no kernel here serves.
+    """
+    return _choose(M, N, K, sms, arch, gpu)
+
+
+@functools.lru_cache(maxsize=4096)
+def _choose(M: int, N: int, K: int, sms: int, arch: str, gpu: str) -> Variant:
+    for entry in table()["tuned"]:
+        if entry["gpu"] == gpu and entry["sms"] == sms and _inside(entry, {"M": M, "N": N, "K": K}):
+            variant = _variant(entry)
+            if variant.kernel.fits(arch):
+                return variant
+    found = ranked(M, N, K, sms=sms, arch=arch)
+    if not found:
+        raise UsageError(
+            f"no kernel for {M}x{N}x{K} on {arch}", hint="sm_75 or newer, and M up to 8 million rows"
+        )
+    return found[0][0]
+
+
+def ranked(M: int, N: int, K: int, *, sms: int, arch: str) -> list[tuple[Variant, float]]:
+    """The candidates that serve, the best first, with their cycles by the model; of equals the less busy."""
+    traffic = 4 * (M * K + K * N + M * N) / (sms * _DRAM_BYTES)
+    serving = [(c.variant, c.busy(M, N, K, sms)) for c in candidates() if c.serves(M, N, arch)]
+    serving.sort(key=lambda found: (max(found[1], traffic), found[1]))
+    return [(variant, _START + max(busy, traffic)) for variant, busy in serving]
+
+
+@functools.cache
+def candidates() -> tuple[Candidate, ...]:
+    return tuple(
+        Candidate(variant=_variant(c), resident=c["resident"], alone=c["alone"], full=c["full"])
+        for c in table()["candidates"]
+    )
+
+
+@functools.cache
+def table() -> Mapping[str, Any]:
+    """``heuristic.json`` as it is shipped."""
+    return dict(json.loads(_TABLE.read_text(encoding="utf-8")))
+
+
+def _variant(entry: Mapping[str, Any]) -> Variant:
+    return catalog.kernel(entry["kernel"]).variant(**entry["params"])
+
+
+def _inside(entry: Mapping[str, Any], shape: Mapping[str, int]) -> bool:
+    return all(entry[axis][0] <= size <= entry[axis][1] for axis, size in shape.items())
+
+
+def ranges(M: int, N: int, K: int, tile: tuple[int, ...]) -> dict[str, list[int]]:
+    """The shapes for which a measurement at one of them speaks: as many tiles of the winner, and K within
+    half an octave (its lead changes in steps with the tiles, and slowly with K).
+    """
+
+    def extent(size: int, step: int) -> list[int]:
+        return [max(1, (math.ceil(size / step) - 1) * step + 1), max(size, math.ceil(size / step) * step)]
+
+    span = [math.ceil(K / math.sqrt(2)), math.floor(K * math.sqrt(2))]
+    return {"M": extent(M, tile[0]), "N": extent(N, tile[1]), "K": span}

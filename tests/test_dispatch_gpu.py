@@ -1,0 +1,246 @@
+"""`harness.matmul` on a real GPU, with the libraries whose arrays it takes, those installed."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import harness
+from harness.driver import Buffer, Context, Stream
+from harness.errors import UsageError
+from harness.gemm import Gemm
+from harness.verify import compare
+
+pytestmark = pytest.mark.gpu
+
+SHAPES = [
+    (1, 1, 1), (1, 4097, 1000), (16, 513, 257), (17, 33, 65), (1000, 1, 999), (301, 3, 5), (127, 129, 255),
+    (512, 512, 512), (513, 511, 1023), (1024, 1024, 1024), (2049, 2047, 100), (64, 64, 16384),
+    (2304, 2048, 256),
+]  # fmt: skip
+
+
+class Ours:
+    """Operands of a `Gemm` in Buffers, rows as far apart as it says."""
+
+    def __init__(self, gpu: Context, stream: Stream, problem: Gemm) -> None:
+        self.problem, self.stream = problem, stream
+        self.host = problem.inputs(seed=7)
+        self.buffers = {name: Buffer(gpu, array.nbytes) for name, array in self.host.items()}
+        for name, array in self.host.items():
+            self.buffers[name].upload(array, stream)
+
+    def view(self, name: str) -> Any:
+        rows, columns = {
+            "A": (self.problem.M, self.problem.K),
+            "B": (self.problem.K, self.problem.N),
+            "C": (self.problem.M, self.problem.N),
+        }[name]
+        buffer, ld = self.buffers[name], self.host[name].shape[1]
+
+        class View:
+            __cuda_array_interface__ = {  # noqa: RUF012
+                "shape": (rows, columns), "typestr": "<f4", "data": (buffer.ptr, False),
+                "strides": (4 * ld, 4), "version": 3,
+            }  # fmt: skip
+
+        return View()
+
+    def result(self) -> np.ndarray:
+        out = np.empty_like(self.host["C"])
+        self.buffers["C"].download(out, self.stream)
+        return out
+
+
+@pytest.fixture
+def stream(gpu: Context):
+    with gpu.current(), Stream(gpu) as stream:
+        yield stream
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "x".join(map(str, s)))
+@pytest.mark.parametrize("extra", [{}, {"pads": 3, "alpha": -0.5, "beta": 2.0}], ids=["plain", "padded"])
+def test_numbers(gpu: Context, stream: Stream, shape: tuple[int, int, int], extra: dict[str, Any]) -> None:
+    """Against float64 with the bounds of `harness verify`; padding is NaN and stays as it is."""
+    m, n, k = shape
+    pads = extra.get("pads", 0)
+    scalars = {key: extra[key] for key in ("alpha", "beta") if key in extra}
+    problem = Gemm(M=m, N=n, K=k, lda=k + pads, ldb=n + pads, ldc=n + pads, **scalars)
+    mine = Ours(gpu, stream, problem)
+    harness.matmul(mine.view("A"), mine.view("B"), mine.view("C"), stream=stream, **scalars)
+    out = mine.result()
+    verdict = compare(out, problem.reference(mine.host), mine.host["C"])
+    assert verdict.ok, str(verdict)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "x".join(map(str, s)))
+def test_the_same_bits_each_time(gpu: Context, stream: Stream, shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    mine = Ours(gpu, stream, Gemm(M=m, N=n, K=k))
+    a, b, c = (mine.view(name) for name in "ABC")
+    harness.matmul(a, b, c, stream=stream)
+    first = mine.result()
+    for _ in range(20):
+        mine.buffers["C"].fill_u32(0x7FC00000, stream)
+        harness.matmul(a, b, c, stream=stream)
+        assert np.array_equal(first.view(np.uint32), mine.result().view(np.uint32))
+
+
+def test_threads_and_streams(gpu: Context) -> None:
+    """One shape, so one prepared launch, from four threads on four streams."""
+    failed: list[str] = []
+
+    def work(seed: int) -> None:
+        with gpu.current(), Stream(gpu) as stream:
+            problem = Gemm(M=200, N=300, K=100)
+            mine = Ours(gpu, stream, problem)
+            mine.host["A"] += seed
+            mine.buffers["A"].upload(mine.host["A"], stream)
+            a, b, c = (mine.view(name) for name in "ABC")
+            for _ in range(100):
+                harness.matmul(a, b, c, stream=stream)
+            verdict = compare(mine.result(), problem.reference(mine.host), mine.host["C"])
+            if not verdict.ok:
+                failed.append(str(verdict))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert failed == []
+
+
+def test_out_may_not_overlap_and_host_memory_is_refused(gpu: Context, stream: Stream) -> None:
+    buffer = Buffer(gpu, 4 * 64 * 64)
+    square = buffer.array("float32", (64, 64))
+    with pytest.raises(UsageError, match="out overlaps a"):
+        harness.matmul(square, Buffer(gpu, 4 * 64 * 64).array("float32", (64, 64)), square, stream=stream)
+
+    class Host:
+        __cuda_array_interface__ = {  # noqa: RUF012
+            "shape": (64, 64), "typestr": "<f4", "version": 3,
+            "data": (np.zeros((64, 64), np.float32).ctypes.data, False),
+        }  # fmt: skip
+
+    with pytest.raises(UsageError, match="not the address of device memory"):
+        harness.matmul(Host(), square, stream=stream)
+
+
+# PyTorch
+
+
+@pytest.fixture
+def torch() -> Any:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("PyTorch sees no GPU")
+    torch.backends.cuda.matmul.allow_tf32 = False
+    return torch
+
+
+def close(torch: Any, found: Any, a: Any, b: Any) -> None:
+    expected = a.double() @ b.double()
+    bound = 4 * (a.shape[1] + 3) ** 0.5 * 2**-24 * (a.double().abs() @ b.double().abs()) + 1e-30
+    assert found.dtype is torch.float32 and bool(((found.double() - expected).abs() <= bound).all())
+
+
+def test_torch(torch: Any) -> None:
+    big = torch.randn(300, 700, device="cuda")
+    a, b = big[:, 5:205], torch.randn(200, 130, device="cuda")
+    assert a.stride(0) == 700
+    out = harness.matmul(a, b)
+    assert type(out) is torch.Tensor and out.device == a.device
+    close(torch, out, a, b)
+    whole = torch.full((300, 200), 7.0, device="cuda")
+    assert harness.matmul(a, b, whole[:, :130]) is not None
+    close(torch, whole[:, :130], a, b)
+    assert bool((whole[:, 130:] == 7).all())
+    with pytest.raises(UsageError, match="column-major"):
+        harness.matmul(b.t(), a.t())
+    with pytest.raises(UsageError, match="requires gradients"):
+        harness.matmul(a.clone().requires_grad_(), b)
+    with pytest.raises(UsageError, match="on cpu"):
+        harness.matmul(a.cpu(), b)
+
+
+def test_torch_streams(torch: Any) -> None:
+    """What is queued before on either stream is waited for; afterwards the current stream has the result."""
+    side = torch.cuda.Stream()
+    b = torch.eye(2048, device="cuda")
+    for _ in range(5):
+        a = torch.zeros(2048, 2048, device="cuda")
+        torch.cuda._sleep(20_000_000)  # cycles
+        a += 3
+        out = harness.matmul(a, b, stream=side)
+        total = out.sum()  # on the current stream
+        assert total.item() == 3 * 2048 * 2048
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(20_000_000)
+        a = torch.full((2048, 2048), 2.0, device="cuda")
+        assert harness.matmul(a, b).sum().item() == 2 * 2048 * 2048
+
+
+def test_torch_in_a_graph(torch: Any) -> None:
+    a, b = torch.randn(256, 256, device="cuda"), torch.randn(256, 256, device="cuda")
+    out = harness.matmul(a, b)  # compiles and loads before the capture
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        harness.matmul(a, b, out)
+    a.normal_()
+    graph.replay()
+    close(torch, out, a, b)
+
+
+def test_the_operator_has_gradients(torch: Any) -> None:
+    from harness import torch_ops
+
+    for shape in [(300, 200, 130), (4, 1000, 513), (1, 1, 7), (0, 3, 4), (3, 0, 4)]:
+        m, n, k = shape
+        a = torch.randn(m, k, device="cuda", requires_grad=True)
+        b = torch.randn(n, k, device="cuda").t().requires_grad_()  # column-major: copied
+        seed = torch.randn(m, n, device="cuda")
+        out = torch_ops.matmul(a, b)
+        found = torch.autograd.grad(out, (a, b), seed)
+        if 0 in shape:
+            assert out.shape == (m, n) and [g.shape for g in found] == [a.shape, b.shape]
+            continue
+        close(torch, out, a.detach(), b.detach())
+        close(torch, found[0], seed, b.detach().t())
+        close(torch, found[1], a.detach().t(), seed)
+    torch.library.opcheck(torch.ops.harness.matmul.default, (a.detach(), b.detach()))
+    with pytest.raises(UsageError, match="3 dimensions"):
+        torch_ops.matmul(torch.ones(2, 3, 4, device="cuda"), b)
+
+
+def test_the_operator_compiles(torch: Any) -> None:
+    from harness import torch_ops
+
+    compiled = torch.compile(lambda a, b: torch_ops.matmul(a, b) + 1, backend="aot_eager", fullgraph=True)
+    a, b = torch.randn(64, 32, device="cuda"), torch.randn(32, 48, device="cuda")
+    assert torch.allclose(compiled(a, b), a @ b + 1, atol=1e-4)
+
+
+# CuPy
+
+
+def test_cupy() -> None:
+    cupy = pytest.importorskip("cupy")
+    rng = cupy.random.default_rng(1)
+    big = rng.standard_normal((300, 700), dtype=cupy.float32)
+    a, b = big[:, 5:205], rng.standard_normal((200, 130), dtype=cupy.float32)
+    out = harness.matmul(a, b)
+    expected = a.astype("f8") @ b.astype("f8")
+    assert isinstance(out, cupy.ndarray) and float(abs(out - expected).max()) < 1e-3
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        x = a + 1
+        assert float(abs(harness.matmul(x, b) - x.astype("f8") @ b.astype("f8")).max()) < 1e-3
+    harness.matmul(a, b, out, stream=stream)
+    assert float(abs(out - expected).max()) < 1e-3
+    with pytest.raises(UsageError, match="column-major"):
+        harness.matmul(b.T, a.T)
+    with pytest.raises(UsageError, match="out overlaps a"):
+        harness.matmul(big[:200, :200], b[:, :130], big[:200, :130])

@@ -1,0 +1,214 @@
+"""Which kernel for which product: the table, the model, and what both promise."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import harness
+from harness import heuristic
+from harness.errors import UsageError
+
+ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100a", "sm_120a")
+SIZES = (1, 2, 3, 15, 16, 17, 100, 511, 512, 513, 2048, 5000)
+
+
+def label(*shape: int, sms: int = 132, arch: str = "sm_90a", gpu: str = "") -> str:
+    return harness.choose(*shape, sms=sms, arch=arch, gpu=gpu).label
+
+
+def test_every_shape_gets_a_kernel_that_can_run_there() -> None:
+    seen = set()
+    for arch in ARCHS:
+        for shape in [(m, n, k) for m in SIZES for n in SIZES for k in (1, 16, 1000)]:
+            variant = harness.choose(*shape, sms=80, arch=arch)
+            assert variant.kernel.fits(arch) and not variant.kernel.broken
+            seen.add(variant.kernel.name)
+    seen |= {label(n, n, n).split()[0] for n in (4096, 8192)}
+    assert {"16_pipeline", "15_split_k", "14_warp_tiles", "17_skinny_rows", "18_skinny_columns"} <= seen
+
+
+def test_what_is_known_of_the_h200() -> None:
+    """Each of these choices is one that gemm.md or the ladder's measurements give."""
+    assert label(8192, 8192, 8192).startswith("16_pipeline")
+    assert label(2048, 2048, 2048).startswith("16_pipeline")
+    assert label(1024, 1024, 1024).startswith("15_split_k")
+    assert label(512, 512, 512).startswith("15_split_k")
+    assert label(1, 4096, 4096).startswith("17_skinny_rows")
+    assert label(16, 8192, 8192).startswith("17_skinny_rows")
+    assert label(8192, 1, 8192).startswith("18_skinny_columns")
+    assert not label(17, 8192, 8192).startswith("17_skinny_rows")
+    assert label(4096, 4096, 4096, arch="sm_80").startswith("14_warp_tiles")
+    assert label(4096, 4096, 4096, arch="sm_75").startswith("11_conflict_free")
+
+
+# Measured on an H200, cold, in microseconds: what the model was fitted to.
+MEASURED: dict[str, dict[int, float]] = {
+    "14_warp_tiles": {512: 91.8, 1024: 179.5, 2048: 348.4, 4096: 2720},
+    "13_cp_async": {512: 55.6, 1024: 107.9, 2048: 381.6, 4096: 2940},
+    "12_prefetch": {512: 38.9, 1024: 72.2, 2048: 624.8, 4096: 3610},
+    "11_conflict_free": {512: 71.4, 1024: 139.0, 2048: 393.8, 4096: 3060},
+    "16_pipeline": {512: 90.1, 2048: 342.4},
+}
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_the_model_tells_measured_times(name: str) -> None:
+    """Within 8%, over two orders of magnitude: waves and partly filled rounds are what makes them."""
+    for n, microseconds in MEASURED[name].items():
+        (cycles,) = [
+            cycles
+            for variant, cycles in heuristic.ranked(n, n, n, sms=132, arch="sm_90a")
+            if variant.kernel.name == name
+        ]
+        assert cycles / 1980 == pytest.approx(microseconds, rel=0.08), n
+
+
+def test_the_model_by_hand() -> None:
+    (one,) = [c for c in heuristic.candidates() if c.variant.kernel.name == "13_cp_async"]
+    tile = 128 * 128 * 256 / 128
+    assert one.busy(128, 128, 250, 132) == tile / one.alone  # K to whole steps of 16
+    assert one.busy(128, 128 * 132, 256, 132) == tile / one.alone
+    assert one.busy(128, 128 * 133, 256, 132) == pytest.approx(2 * tile / one.full)
+    assert one.busy(128, 128 * 264, 256, 132) == pytest.approx(2 * tile / one.full)
+    assert one.busy(129, 128 * 133, 256, 132) == pytest.approx(4 * tile / one.full)  # a second round
+    assert one.busy(1, 1, 250, 132) == one.busy(128, 128, 256, 132)
+
+
+def test_the_choice_is_a_function_of_the_shape() -> None:
+    """Deterministic, also from a cold start; and ties go by what is busy least, then by the table's order."""
+    shapes = [(m, n, k) for m in SIZES for n in SIZES for k in SIZES]
+    first = [label(*s) for s in shapes]
+    heuristic._choose.cache_clear()
+    assert [label(*s) for s in reversed(shapes)] == first[::-1]
+    cycles = [c for _, c in heuristic.ranked(777, 888, 999, sms=132, arch="sm_90a")]
+    assert cycles == sorted(cycles) and len(cycles) > 5
+
+
+def test_grids_stay_within_their_limits() -> None:
+    rows = 65535 * 128 + 1
+    assert label(rows, 8, 8).startswith("16_pipeline")  # persistent: no block a tile
+    with pytest.raises(UsageError, match=f"no kernel for {rows}x8x8 on sm_80"):
+        label(rows, 8, 8, arch="sm_80")
+    assert label(rows - 1, 32, 8, arch="sm_80")
+
+
+def entry(**changes: Any) -> dict[str, Any]:
+    return {
+        "gpu": "NVIDIA H200", "sms": 132, "M": [500, 600], "N": [500, 600], "K": [100, 700],
+        "kernel": "03_tiled", "params": {"TILE": 32}, **changes,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def tuned(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
+    entries: list[dict[str, Any]] = []
+    table = {**heuristic.table(), "tuned": entries}
+    monkeypatch.setattr(heuristic, "table", lambda: table)
+    heuristic._choose.cache_clear()
+    yield entries
+    heuristic._choose.cache_clear()
+
+
+def test_what_was_measured_comes_before_the_model(tuned: list[dict[str, Any]]) -> None:
+    tuned += [entry(), entry(params={"TILE": 8}), entry(M=[1, 2**31], kernel="02_coalesced", params={})]
+    assert label(512, 512, 512, gpu="NVIDIA H200") == "03_tiled TILE=32"  # the first range that holds it
+    assert label(600, 500, 700, gpu="NVIDIA H200") == "03_tiled TILE=32"
+    assert label(601, 500, 700, gpu="NVIDIA H200").startswith("02_coalesced")
+    for shape, more in [
+        ((512, 512, 701), {"gpu": "NVIDIA H200"}),
+        ((512, 512, 512), {"gpu": "NVIDIA H100"}),
+        ((512, 512, 512), {"gpu": "NVIDIA H200", "sms": 16}),  # a slice of one
+        ((512, 512, 512), {}),
+    ]:
+        assert label(*shape, **more).split("_")[0] not in ("03", "02")
+
+
+def test_a_measured_kernel_for_another_architecture_is_passed_over(tuned: list[dict[str, Any]]) -> None:
+    tuned.append(entry(kernel="16_pipeline", params={}))
+    assert label(512, 512, 512, gpu="NVIDIA H200") == "16_pipeline BM=128 BN=256 BK=32 WM=64 WN=64 " + (
+        "STAGES=4 CHUNK=8 GROUP=8"
+    )
+    assert label(512, 512, 512, gpu="NVIDIA H200", arch="sm_80").startswith("12_prefetch")
+
+
+def test_the_range_of_a_measurement() -> None:
+    """As many tiles each way; and the neighbours' ranges neither overlap nor leave a gap."""
+    assert heuristic.ranges(512, 513, 1000, (64, 128)) == {"M": [449, 512], "N": [513, 640], "K": [708, 1414]}
+    assert heuristic.ranges(1, 1, 1, (64, 64)) == {"M": [1, 64], "N": [1, 64], "K": [1, 1]}
+    for size in range(1, 300):
+        low, high = heuristic.ranges(size, 1, 1, (48, 1))["M"]
+        assert low <= size <= high and math.ceil(low / 48) == math.ceil(high / 48)
+        assert math.ceil((low - 1) / 48) != math.ceil((high + 1) / 48) - 1
+
+
+def test_the_shipped_table() -> None:
+    """Every entry names a kernel and parameters that there are, and a range."""
+    assert len(heuristic.candidates()) == len(heuristic.table()["candidates"])
+    for c in heuristic.candidates():
+        assert 0 < c.alone <= c.full <= 1 and c.resident >= 1 and c.variant.kernel.problem == "gemm"
+    for found in heuristic.table()["tuned"]:
+        assert heuristic._variant(found).kernel.problem == "gemm"
+        assert all(found[axis][0] <= found[axis][1] for axis in "MNK")
+
+
+# The script that writes the table
+
+
+def tune_matmul() -> Any:
+    path = Path(__file__).parent.parent / "records" / "tune_matmul.py"
+    spec = importlib.util.spec_from_file_location("tune_matmul", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def row(kernel: str, params: dict[str, int], seconds: float, n: int, **changes: Any) -> dict[str, Any]:
+    axes = {"M": n, "N": n, "K": n, "lda": n, "ldb": n, "ldc": n, "alpha": 1.0, "beta": 0.0}
+    variant = harness.kernel(kernel).variant(**params)
+    return {
+        "kernel": kernel, "params": dict(variant.params), "tile": list(variant.tile), "seconds": seconds,
+        "axes": axes, "status": "ok", "baseline": False, "arch": "sm_90a", **changes,
+    }  # fmt: skip
+
+
+def test_result_files_become_the_table(
+    tmp_path: Path, tuned: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        row("15_split_k", {"SPLIT": 2}, 3e-5, 512),
+        row("15_split_k", {"SPLIT": 4}, 2e-5, 512),
+        row("13_cp_async", {}, 1e-5, 512, status="FAILED"),  # wrong: it has no time
+        row("13_cp_async", {}, 1e-5, 512, baseline=True),
+        row("13_cp_async", {}, 1e-5, 512, chosen={"label": "the dispatcher's own row"}),
+        row("13_cp_async", {}, 4e-5, 1024),
+    ]
+    rows.append(row("12_prefetch", {}, 1e-6, 1024))
+    rows[-1]["axes"] = {**rows[-1]["axes"], "lda": 1025}  # padded: another question
+    file = tmp_path / "squares.json"
+    meta = {"gpu": {"name": "NVIDIA H200", "sms": 132}}
+    file.write_text(json.dumps({"schema": 2, "kind": "bench", "meta": meta, "rows": rows}))
+    script = tune_matmul()
+    measured = script.rows([file])
+    script.report(measured)
+    assert "13_cp_async" not in capsys.readouterr().out.splitlines()[0]
+    made = script.entries(measured)
+    text = script.written({"candidates": [], "tuned": [entry(gpu="other"), entry()]}, made)
+    table = json.loads(text)
+    assert [e["gpu"] for e in table["tuned"]] == ["other", "NVIDIA H200", "NVIDIA H200"]
+    assert table["tuned"][1]["M"] == [449, 512] and table["tuned"][1]["file"] == "squares.json"
+    tuned += table["tuned"]
+    assert label(512, 512, 512, gpu="NVIDIA H200").endswith("SPLIT=4")
+    assert label(1024, 1024, 1024, gpu="NVIDIA H200").startswith("13_cp_async")
+
+
+def test_the_shipped_table_is_as_the_script_writes_it() -> None:
+    shipped = heuristic._TABLE.read_text()
+    assert tune_matmul().written(json.loads(shipped), json.loads(shipped)["tuned"]) == shipped
