@@ -163,7 +163,7 @@ def _narrow_columns() -> Iterator[None]:
         tabulate_module.MIN_PADDING = before
 
 
-_NUMBER = re.compile(r"[+-]?[\d.,]+( (s|ms|us|ns)\*?|%)?( \+-[\d.?]+)?\Z|-\Z")
+_NUMBER = re.compile(r"[+-]?[\d.,]+( (s|ms|us|ns)\*?|%)?( \+-[\d.?]+| \(\d+%\))?\Z|-\Z")
 
 
 def csv_table(records: Sequence[Record]) -> str:

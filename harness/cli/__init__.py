@@ -19,6 +19,7 @@ VERBS = (
     "compare",
     "doctor",
     "list",
+    "profile",
     "replay",
     "sass",
     "selftest",
