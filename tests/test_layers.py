@@ -69,6 +69,7 @@ LAYERS = [
         "launch",
         "listing",
         "ncu",
+        "sanitizer",
     ],
     ["timing"],
     ["sampling"],
