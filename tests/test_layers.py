@@ -33,6 +33,7 @@ LAYERS = [
         "frontmatter",
         "problem",
         "gemm",
+        "predict",
         "problems",
         "spec",
         "stats",
@@ -78,7 +79,7 @@ LAYERS = [
     ["bench", "emulation"],
     ["behaviour"],
     ["comparison", "isolate", "record", "report", "tables"],
-    ["calibration", "selftest"],
+    ["calibration", "explanation", "selftest"],
     ["cli", "pytest_plugin"],
     ["__init__", "__main__"],  # the library's names and the command: whatever they need
 ]

@@ -18,6 +18,7 @@ VERBS = (
     "check",
     "compare",
     "doctor",
+    "explain",
     "list",
     "profile",
     "replay",
