@@ -134,7 +134,7 @@ def timed_columns(records: Sequence[Record]) -> list[Column]:
 def table(records: Sequence[Record], columns: Sequence[Column], style: str | None = None) -> str:
     """Records as text, ``-`` where there is no value. A column without any value is left out."""
     shown = [c for c in columns if any(_look_up(r, c[0]) not in (None, {}) for r in records)]
-    rows = [[_cell(r, c) for c in shown] for r in records]
+    rows = [[cell(r, c) for c in shown] for r in records]
     return plain_table(rows, [c[1] for c in shown], style)
 
 
@@ -180,7 +180,8 @@ def _plain(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def _cell(record: Record, column: Column) -> str:
+def cell(record: Record, column: Column) -> str:
+    """One value as text, ``-`` where there is none."""
     key, _, show = column
     value = _look_up(record, key)
     return "-" if value is None else show(value) or "-"

@@ -79,6 +79,8 @@ LAYERS = [
     ["bench", "emulation"],
     ["behaviour"],
     ["comparison", "isolate", "record", "report", "tables"],
+    ["charts"],
+    ["page"],
     ["calibration", "explanation", "selftest"],
     ["cli", "pytest_plugin"],
     ["__init__", "__main__"],  # the library's names and the command: whatever they need
@@ -94,6 +96,7 @@ OWNERS = {
     "cuda.bench": {"calibration"},
     "cuda.pathfinder": {"tools"},
     "cuda": {"driver", "build", "calibration", "tools"},
+    "matplotlib": {"charts", "page"},
     "nvmath": {"cublas"},
     "pynvml": {"telemetry"},
     "click": {"cli"},

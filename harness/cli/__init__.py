@@ -22,6 +22,7 @@ VERBS = (
     "list",
     "profile",
     "replay",
+    "report",
     "sass",
     "selftest",
     "verify",
