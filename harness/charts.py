@@ -107,10 +107,11 @@ def roofline(rows: Sequence[Record], profiles: Sequence[Record], about: Mapping[
     figure, axes = _new(8, 5.2)
     low = min(0.1, *(x for _, x, _, _ in points))
     high = max(1000.0, *(2 * x for _, x, _, _ in points))
-    roofs = [(bandwidth, "-", "DRAM")] if bandwidth else []
+    told = "measured" if _ceiling(about, "bandwidth") else "rated"
+    roofs = [(bandwidth, "-", "DRAM", told)] if bandwidth else []
     if about.get("sms") and about.get("clock_hz"):
-        roofs.append((_L1_BYTES * about["sms"] * about["clock_hz"], "--", "L1"))
-    for rate, dashes, level in roofs:
+        roofs.append((_L1_BYTES * about["sms"] * about["clock_hz"], "--", "L1", "rated"))
+    for rate, dashes, level, told in roofs:
         ridge = flops / rate
         axes.plot(
             [low, ridge, high],
@@ -118,7 +119,7 @@ def roofline(rows: Sequence[Record], profiles: Sequence[Record], about: Mapping[
             dashes,
             color=_INK,
             linewidth=1.2,
-            label=f"roof of {level}, {rate / 1e12:.3g} TB/s",
+            label=f"{level}, {told}: {rate / 1e12:.3g} TB/s",
         )
     seen = {name: i for i, name in enumerate(dict.fromkeys(name for name, *_ in points))}
     colours = _colours(len(seen))
@@ -223,13 +224,11 @@ def svg(figure: Figure, name: str, description: str) -> str:
 @_styled
 def save(figure: Figure, folder: Path, name: str) -> None:
     """As SVG and PNG, on white. Raises HarnessError where they cannot be written."""
-    dark = {_INK: "#222222"}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        out = io.StringIO()
-        figure.savefig(out, format="svg", bbox_inches="tight", facecolor="white", metadata={"Date": None})
-        (folder / f"{name}.svg").write_text(out.getvalue().replace(_INK, dark[_INK]), encoding="utf-8")
-        figure.savefig(folder / f"{name}.png", dpi=160, bbox_inches="tight", facecolor="white")
+        for suffix, metadata in (("svg", {"Date": None}), ("png", {})):
+            path = folder / f"{name}.{suffix}"
+            figure.savefig(path, dpi=160, bbox_inches="tight", facecolor="white", metadata=metadata)
     except OSError as e:
         raise HarnessError(f"cannot write: {e.strerror}", where=str(folder)) from None
 
@@ -269,7 +268,8 @@ def _roofs(about: Mapping[str, Any]) -> tuple[float | None, float | None]:
     """FLOP/s and bytes/s."""
     flops, bandwidth = _ceiling(about, "flops"), _ceiling(about, "bandwidth")
     if flops is None and about.get("sms") and about.get("clock_hz"):
-        flops = about["sms"] * 128 * 2 * about["clock_hz"]  # fp32 lanes of an SM since sm_86, and of sm_90
+        lanes = 64 if list(about.get("capability") or (9, 0)) <= [8, 0] else 128  # as Device.peak_fp32
+        flops = 2 * lanes * about["sms"] * about["clock_hz"]
     if bandwidth is None and about.get("memory_clock_hz") and about.get("bus_bits"):
         bandwidth = 2 * about["memory_clock_hz"] * about["bus_bits"] / 8
     return flops, bandwidth

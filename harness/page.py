@@ -198,7 +198,9 @@ def _provenance(contents: Mapping[str, Record]) -> Iterator[str]:
         meta = content["meta"]
         gpu = meta.get("gpu")
         about = gpu if isinstance(gpu, Mapping) else {"name": gpu or "-"}
-        code = (meta.get("commit") or "-")[:10] + ("+" if meta.get("dirty") else "")
+        code = (meta.get("commit") or meta.get("code_sha256") or "-")[:10] + (
+            "+" if meta.get("dirty") else ""
+        )
         rows.append(
             [
                 name,
@@ -210,7 +212,7 @@ def _provenance(contents: Mapping[str, Record]) -> Iterator[str]:
                 code,
             ]
         )
-    yield _table(("file", "command", "time", "GPU", "driver", "cuBLAS", "commit"), rows)
+    yield _table(("file", "command", "time", "GPU", "driver", "cuBLAS", "commit or code"), rows)
 
 
 def _e(text: object) -> str:
