@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from harness import catalog, counters, diagnosis, ncu, record, tools
-from harness.cli import main
+from harness.cli import main, options
 from harness.errors import CountersDenied, HarnessError, UsageError
 
 DATA = Path(__file__).parent / "data"
@@ -214,6 +214,11 @@ def test_what_is_no_report_is_refused(tmp_path: Path, change: Any, said: str) ->
         ncu.load(path)
     result = harness("profile", f"--from={path}")
     assert result.exit_code == 2 and "error: " in result.output and "Traceback" not in result.output
+
+
+def test_a_size_is_chosen_where_none_is_given() -> None:
+    sizes = [{"N": n} for n in (512, 1024, 2048, 4096)]
+    assert options.typical(sizes) == {"N": 2048} and options.typical(sizes[:1]) == {"N": 512}
 
 
 def test_bad_requests() -> None:

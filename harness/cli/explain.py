@@ -180,7 +180,7 @@ def _paired(gpu: Device, a: Built, b: Built, seed: int) -> Any:
     if resolve(a.variant.kernel) is not cls:
         raise UsageError("the two solve different problems: their times cannot be compared")
     with Context(gpu) as context, Bench(context, rule=StopRule(), baseline=a, seed=seed) as session:
-        *_, row = session.rows([b], {cls: [cls.bench_axes[-2]]}, lambda _: None)
+        *_, row = session.rows([b], {cls: [options.typical(cls.bench_axes)]}, lambda _: None)
     return row
 
 

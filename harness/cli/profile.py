@@ -86,7 +86,7 @@ def command(
         points = options.points(selected, axis, "bench_axes")
         if axis and any(len(listed) != 1 for listed in points.values()):
             raise UsageError("one launch of each kernel is profiled: one size, such as -a N=2048")
-        at = {cls: listed[0] if axis else listed[-2] for cls, listed in points.items()}
+        at = {cls: listed[0] if axis else options.typical(listed) for cls, listed in points.items()}
         how = {"sections": sections, "metrics": more, "clocks": clocks, "seed": seed}
         try:
             gpu, _ = options.open_device(None, required=True)
