@@ -13,6 +13,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
+import fake_driver
 import pytest
 from click.testing import CliRunner, Result
 
@@ -240,7 +241,7 @@ def fake_ncu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str) -> Pa
     """A tool that keeps its arguments in ``args`` and then does `script`; $LOG is its --log-file."""
     path = tmp_path / "ncu"
     find = 'while [ $# -gt 0 ]; do [ "$1" = --log-file ] && LOG="$2"; shift; done'
-    path.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/args\n{find}\n{script}\n')
+    path.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/args\nALL="$*"\n{find}\n{script}\n')
     path.chmod(path.stat().st_mode | stat.S_IEXEC)
     monkeypatch.setattr(tools, "find", lambda name: path if name == "ncu" else None)
     return tmp_path / "args"
@@ -285,6 +286,31 @@ def test_a_kernel_that_ncu_did_not_see(
     fake_ncu(monkeypatch, tmp_path, script)
     with pytest.raises(HarnessError, match=said):
         ncu.profile(catalog.kernel("tiled").variant(), {"N": 64})
+
+
+def test_the_command_on_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One kernel that ncu sees, and one that it does not: the first is kept, the second told."""
+    fake_driver.install(monkeypatch)
+    only = f'case "$ALL" in *03_tiled*) cat {DATA}/ncu-tiled.csv > "$LOG";; esac'
+    fake_ncu(monkeypatch, tmp_path, only)
+    out = tmp_path / "p.json"
+    result = harness("profile", "tiled", "-a", "N=2048", "--json", str(out))
+    assert result.exit_code == 0 and "MIO-queue-bound" in result.output, result.output
+    content = record.load(out)
+    assert content["meta"]["gpu"]["uuid"].startswith("GPU-")
+    (row,) = content["rows"]
+    assert (row["kernel"], row["shape"], row["params"]) == ("03_tiled", "2048", {"TILE": 16})
+    result = harness("profile", "naive", "tiled", "-a", "N=2048", "--json", str(out))
+    assert result.exit_code == 1 and "ncu saw no launch" in result.output
+    assert [r["kernel"] for r in record.load(out)["rows"]] == ["03_tiled"]
+
+
+def test_the_command_without_permission(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake_driver.install(monkeypatch)
+    fake_ncu(monkeypatch, tmp_path, 'echo "==ERROR== ERR_NVGPUCTRPERM" > "$LOG"; exit 1')
+    result = harness("profile", "tiled", "-a", "N=32")
+    assert result.exit_code == 0 and "ERR_NVGPUCTRPERM" in result.output and "sect/req" in result.output
+    assert harness("profile", "tiled", "-a", "N=32", "--require-gpu").exit_code == 1
 
 
 def test_an_ncu_rep_is_read_by_ncu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
