@@ -11,6 +11,7 @@
 // loads = "2 * BX * BY"
 // sass  = ["FFMA in loop", "no LDS", "no LDL", "no STL"]
 // claim = "With BX = 32, each step of k costs a warp 33 sectors: 32 of A, 1 of B."
+// predict = ["sectors_per_request >= 16"]
 //
 // [params]
 // BX = [32, 16]

@@ -11,6 +11,7 @@
 // loads = "2 * BX * BY"
 // sass  = ["FFMA in loop", "no LDS", "no LDL", "no STL"]
 // claim = "Two indices swapped: a step of k costs a warp 5 sectors instead of 33 (BX = 32)."
+// predict = ["sectors <= 0.16 of 01_naive"]
 //
 // [params]
 // BX = [32, 16]

@@ -11,7 +11,7 @@
 // loads = "2 * TILE"
 // sass  = ["LDS.128 in loop", "BAR in loop >= 2", "no LDL", "no STL"]
 // claim = "Global loads a product fall from 2 to 2 / TILE; 5 shared loads serve 4 products."
-//
+// predict = ["global_bytes <= 0.07 of 02_coalesced", "conflicts == 0"]
 // [params]
 // TILE = [16, 8, 32]
 // ///

@@ -12,6 +12,7 @@
 // loads = "2 * TILE"
 // sass  = ["LDS.128 in loop", "no LDL", "no STL"]
 // claim = "Shared loads a product fall from 1.25 to 1/4 + 1/COARSE, 0.31 at COARSE = 16."
+// predict = ["shared_requests <= 0.3 of 03_tiled"]
 //
 // [params]
 // TILE   = [64, 32]

@@ -11,6 +11,7 @@
 // loads = "2 * TILE"
 // sass  = ["LDS in loop", "BAR in loop >= 2", "no LDL", "no STL"]
 // claim = "At TILE = 32 each read of Bs is a 32-way bank conflict: 32 wavefronts instead of 1."
+// predict = ["ways >= 20"]
 //
 // [params]
 // TILE = [32, 16]

@@ -10,6 +10,7 @@
 // loads = "2 * TILE"
 // sass  = ["LDS in loop", "BAR in loop >= 2", "no LDL", "no STL"]
 // claim = "One padding word a row makes the 32 wavefronts of each read of Bs a single one again."
+// predict = ["conflicts == 0", "wavefronts <= 0.06 of 06_bank_conflict"]
 //
 // [params]
 // TILE = [32, 16]

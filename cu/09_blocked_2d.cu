@@ -13,6 +13,7 @@
 // loads = "BM + BN"
 // sass  = ["FFMA share in loop >= 70%", "LDS.128 in loop", "no LDG.128", "no LDL", "no STL"]
 // claim = "Shared loads a product fall from 0.31 to 1/(4 TN) + 1/TM: 0.16 with 8 x 8 outputs a thread."
+// predict = ["shared_requests <= 0.55 of 04_tiled_coarse"]
 //
 // [params]
 // BM = [128, 64]

@@ -13,6 +13,7 @@
 // loads = "BM + BN"
 // sass  = ["LDG.128", "LDS.128 in loop >= 16", "FFMA share in loop >= 90%", "no LDL", "no STL"]
 // claim = "Shared loads a product fall from 0.16 to 1/16 with 8 x 8 outputs; 92% of the loop is FFMA."
+// predict = ["shared_requests <= 0.45 of 09_blocked_2d"]
 //
 // [params]
 // BM = [128, 64]

@@ -14,6 +14,7 @@
 // loads = "BM + BN"
 // sass  = ["LDG.128", "LDS.128 in loop >= 16", "FFMA share in loop >= 90%", "no LDL", "no STL"]
 // claim = "No bank conflict left: 4 wavefronts instead of 4 x 4 for four writes of A, 2 for any read."
+// predict = ["conflicts == 0", "wavefronts <= 0.75 of 10_vectorized"]
 //
 // [params]
 // BM = [128, 64]

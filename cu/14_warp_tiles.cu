@@ -16,6 +16,7 @@
 // loads = "BM + BN"
 // sass  = ["LDGSTS in loop", "LDS.128 in loop >= 32", "FFMA share in loop >= 85%", "no LDL", "no STL"]
 // claim = "Floats read from shared memory a product fall from 1/4 to 3/16, and global ones by a quarter."
+// predict = ["sectors <= 0.82 of 13_cp_async", "shared_requests <= 0.9 of 13_cp_async"]
 //
 // [params]
 // BM = [128]

@@ -8,6 +8,7 @@
     ├── InspectError          a cubin could not be disassembled
     ├── EmulatorError         the emulator cannot run this PTX: malformed, endless, too large
     │   └── NeedsGpu          it has an instruction that the emulator does not know
+    ├── CountersDenied        Nsight Compute is not permitted to read the GPU's counters
     ├── Interrupted           Ctrl-C; what was measured before is kept
     ├── NoGpu                 nothing to run on
     │   ├── NoDriver          libcuda is absent, too old or will not start
@@ -73,6 +74,10 @@ class EmulatorError(HarnessError):
 
 
 class NeedsGpu(EmulatorError):
+    pass
+
+
+class CountersDenied(HarnessError):
     pass
 
 

@@ -15,11 +15,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from harness import expect
+from harness import expect, predict
 from harness.arch import Arch
 from harness.errors import SpecError, UsageError
 from harness.expect import Expectation
 from harness.expr import Expr, ExprError
+from harness.predict import Prediction
 
 OPEN, CLOSE = "/// kernel", "///"
 MAX_CONFIGS = 100_000  # a space larger than this is a mistake in the front matter, not a space
@@ -171,6 +172,15 @@ class _Reader:
         except UsageError as e:
             self.fail(key, f"{key}: {e.what}", e.hint)
 
+    def predictions(self, key: str) -> tuple[Prediction, ...]:
+        value = self.table[key]
+        if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+            self.fail(key, f"{key} must be a list of strings such as 'conflicts == 0', not {value!r}")
+        try:
+            return tuple(predict.parse(v) for v in value)
+        except UsageError as e:
+            self.fail(key, f"{key}: {e.what}", e.hint)
+
     def params(self, key: str) -> dict[str, tuple[int, ...]]:
         table = self.table[key]
         if not isinstance(table, dict):
@@ -222,6 +232,7 @@ KEYS: dict[str, Callable[[_Reader, str], Any]] = {
     "where": _Reader.exprs,
     "sass": _Reader.sass,
     "claim": _Reader.text,
+    "predict": _Reader.predictions,
     "broken": _Reader.text,
     "params": _Reader.params,
 }

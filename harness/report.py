@@ -7,13 +7,16 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from harness import heuristic
+from harness import counters, heuristic
 from harness.builds import Built
 from harness.code import Code
 from harness.contract import Finding
+from harness.diagnosis import diagnose
 from harness.diff import compare
 from harness.emulator import Counts
+from harness.errors import HarnessError
 from harness.measure import Measurement
+from harness.ncu import Profile
 from harness.record import Record, sha256
 from harness.sampling import Pair
 from harness.stats import decide
@@ -148,6 +151,35 @@ def timed_record(row: Measurement, peak_fp32: float, threshold: float | None = N
         "batches": [_batch_record(b) for b in samples.batches] if samples else [],
         "times": [_digits(t) for t in samples.times] if samples else [],
     }
+
+
+def profile_record(profile: Profile, more: Sequence[str] = ()) -> Record:
+    """One launch under ncu: the counters that are shown, `more` of the user's, and what they come to."""
+    kept = (*counters.METRICS, *counters.SECTION_METRICS, *more)
+    return {
+        "label": profile.label,
+        "function": profile.function,
+        "grid": profile.grid,
+        "block_text": profile.block,
+        "capability": profile.capability,
+        "counters": {name: profile.counters[name] for name in kept if name in profile.counters},
+        "diagnoses": [asdict(d) for d in diagnose(profile.counters)],
+    }
+
+
+def profile_of(row: Record) -> Profile:
+    """The same back. Raises HarnessError for a row that lacks something."""
+    try:
+        return Profile(
+            label=row["label"],
+            function=row["function"],
+            grid=row["grid"],
+            block=row["block_text"],
+            capability=row["capability"],
+            counters={name: float(value) for name, value in row["counters"].items()},
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as e:
+        raise HarnessError(f"a damaged profile: {e!r}") from None
 
 
 def emulated_record(row: Measurement) -> Record:

@@ -13,6 +13,7 @@ from harness.arch import Arch
 from harness.errors import SpecError, UsageError
 from harness.expect import Expectation
 from harness.expr import Expr, ExprError
+from harness.predict import Prediction
 
 MAX_THREADS = 1024  # a block, on every CUDA architecture
 _SUFFIXES = {".cu": "cuda", ".ptx": "ptx"}
@@ -47,6 +48,7 @@ class Kernel:
     where: tuple[Expr, ...] = ()
     sass: Mapping[str, tuple[Expectation, ...]] = field(default_factory=dict)
     claim: str = ""
+    predict: tuple[Prediction, ...] = ()
     broken: str = ""
     params: Mapping[str, tuple[int, ...]]
 

@@ -135,7 +135,7 @@ def timed_columns(records: Sequence[Record]) -> list[Column]:
 def table(records: Sequence[Record], columns: Sequence[Column], style: str | None = None) -> str:
     """Records as text, ``-`` where there is no value. A column without any value is left out."""
     shown = [c for c in columns if any(_look_up(r, c[0]) not in (None, {}) for r in records)]
-    rows = [[_cell(r, c) for c in shown] for r in records]
+    rows = [[cell(r, c) for c in shown] for r in records]
     return plain_table(rows, [c[1] for c in shown], style)
 
 
@@ -164,7 +164,7 @@ def _narrow_columns() -> Iterator[None]:
         tabulate_module.MIN_PADDING = before
 
 
-_NUMBER = re.compile(r"[+-]?[\d.,]+( (s|ms|us|ns)\*?|%)?( \+-[\d.?]+)?\Z|-\Z")
+_NUMBER = re.compile(r"[+-]?[\d.,]+( (s|ms|us|ns)\*?|%)?( \+-[\d.?]+| \(\d+%\))?\Z|-\Z")
 
 
 def csv_table(records: Sequence[Record]) -> str:
@@ -181,7 +181,8 @@ def _plain(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def _cell(record: Record, column: Column) -> str:
+def cell(record: Record, column: Column) -> str:
+    """One value as text, ``-`` where there is none."""
     key, _, show = column
     value = _look_up(record, key)
     return "-" if value is None else show(value) or "-"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.cli import options
+from harness.errors import UsageError
 
 if TYPE_CHECKING:
     from harness.measure import Measurement
@@ -25,6 +26,19 @@ if TYPE_CHECKING:
     show_default=True,
     help="Of warps: all at once, or each to its next barrier before the next one starts.",
 )
+@click.option(
+    "-d",
+    "--device",
+    default=options.EMULATOR,
+    show_default=True,
+    metavar="gpu|N|UUID",
+    help="A GPU: compute-sanitizer runs them there.",
+)
+@click.option(
+    "--tool",
+    type=click.Choice(["memcheck", "racecheck", "initcheck", "synccheck"]),
+    help="Of compute-sanitizer; racecheck by default.",
+)
 @click.option("--lines", is_flag=True, help="Count executions, FLOP and memory requests by source line.")
 @options.markdown
 @options.json_file
@@ -36,11 +50,14 @@ def command(
     arch: str | None,
     seed: int,
     schedule: str,
+    device: str,
+    tool: str | None,
     lines: bool,
     style: str | None,
     json_file: Path | None,
 ) -> None:
-    """Run kernels in the emulator: numbers, races, memory faults and memory behaviour. No GPU, no times.
+    """Run kernels in the emulator: numbers, races, memory faults and memory behaviour. No GPU, no times. With
+    --device gpu they run under NVIDIA's compute-sanitizer, whose findings come with their source lines.
 
     Found are shared-memory hazards, races between blocks, barriers in divergent code, missing cp.async waits,
     accesses out of bounds or misaligned, reads of what nothing wrote. Exit code 1 on a finding or a wrong
@@ -49,12 +66,19 @@ def command(
     from dataclasses import replace
 
     from harness import builds, emulation, record, report
-    from harness.cli import emulated
+    from harness.cli import emulated, sanitized
 
     if json_file is not None:
         record.check_writable(json_file)
     selected, variants = options.variants(kernels, params, sweep=sweep)
     points = options.points(selected, axis, "verify_axes")
+    if device != options.EMULATOR:
+        if arch or lines or schedule != "lockstep":
+            raise UsageError("--arch, --schedule and --lines are the emulator's")
+        sanitized.run(variants, points, tool or "racecheck", device, seed, style, json_file)
+        return
+    if tool:
+        raise UsageError("--tool is compute-sanitizer's: add --device gpu")
     target = options.one_arch(arch, None)
     cache = options.open_cache()
     wanted = emulation.Options(seed=seed, schedule=schedule, cache=cache)

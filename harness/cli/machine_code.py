@@ -112,6 +112,17 @@ def _resources(code: Code) -> str:
     )
 
 
+def print_occupancy(codes: Sequence[Code], style: str | None) -> None:
+    """A line each: what a thread and a block take, and how much of an SM they fill."""
+    rows = []
+    for code in codes:
+        found = code.occupancy
+        filled = ["-"] * 3 if found is None else [f"{found.fraction:.0%}", str(found.warps), found.limiter]
+        rows.append([code.label, *map(str, (code.registers, code.shared, code.spills)), *filled])
+    headings = ["kernel", "registers", "shared B", "spills", "occupancy", "warps an SM", "limited by"]
+    click.echo(tables.plain_table(rows, headings, style))
+
+
 _WIDTHS = (32, 64, 128)
 _HEADINGS = ["", "lines", "instr", "FFMA", "LDG32/64/128", "LDS32/64/128", "STS", "BAR", "local", "bytes"]
 

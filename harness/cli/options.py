@@ -164,6 +164,11 @@ def points(
     return found
 
 
+def typical(listed: Sequence[Axes]) -> Axes:
+    """One size of those that a problem is measured at: the second largest, large enough to fill a GPU."""
+    return listed[max(0, len(listed) - 2)]
+
+
 def open_device(name: str | None, *, required: bool = False) -> tuple[Device | None, str]:
     """The GPU asked for; or None and why the emulator takes its place.
 

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harness.cli import options
+from harness.errors import HarnessError, MissingDependency, UsageError
+
+if TYPE_CHECKING:
+    from harness.builds import Built
+    from harness.driver import Device
+    from harness.explanation import Outcome
+    from harness.predict import Figures
+    from harness.spec import Variant
+
+
+@click.command(name="explain")
+@click.argument("kernels", metavar="A B", nargs=-1)
+@click.option("--claims", is_flag=True, help="In place of A B: does what each kernel's file predicts hold?")
+@options.axis
+@options.device
+@options.arch
+@options.seed
+@click.option(
+    "--record",
+    "files",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A --json file of bench or profile: their times and counters are shown, too.",
+)
+@options.markdown
+def command(
+    kernels: tuple[str, ...],
+    claims: bool,
+    axis: tuple[str, ...],
+    device: str | None,
+    arch: str | None,
+    seed: int,
+    files: tuple[Path, ...],
+    style: str | None,
+) -> None:
+    """Say why B is faster than A: what changed in the machine code, in memory requests, in counters.
+
+    A and B are kernels, with parameters in quotes: 'tiled TILE=32'. Counts are the emulator's, at the size of
+    -a. With a GPU both are timed in turn. Exit code 1 where a prediction of a kernel's file does not hold.
+    """
+    from harness.cli import explained
+
+    if claims:
+        _, variants = options.variants(kernels, ())
+        counted = _Counted(axis, arch, seed)
+        found = [(v, counted.outcomes(v)) for v in variants if v.kernel.claim]
+        explained.print_claims(found, style)
+        counted.note()
+        _conclude([o for _, listed in found for o in listed])
+        return
+    if len(kernels) != 2:
+        raise UsageError(
+            f"explain compares two kernels, not {len(kernels)}",
+            hint="harness explain coalesced 'tiled TILE=32'; or --claims [KERNEL]...",
+        )
+    a, b = map(_variant, kernels)
+    contents = [_read(path) for path in files]
+    gpu, _ = options.open_device(device) if not files else (None, "")
+    counted = _Counted(axis, arch or (str(_arch(gpu)) if gpu else None), seed)
+    codes = [_code(counted.built(v)) for v in (a, b)]
+    explained.print_head(a, b)
+    explained.print_times(a, b, [(p.name, c) for p, c in zip(files, contents, strict=True)])
+    if gpu is not None:
+        explained.print_paired(_paired(gpu, counted.built(a), counted.built(b), seed))
+    explained.print_code(codes[0], codes[1], style)
+    explained.print_figures(counted.figures(a), counted.figures(b), style)
+    counted.note()
+    explained.print_counters(a, b, contents, style)
+    listed = counted.outcomes(b)
+    explained.print_outcomes(b, listed, style)
+    _conclude(listed)
+
+
+class _Counted:
+    """Each variant compiled and run in the emulator once, whoever asks."""
+
+    def __init__(self, axis: Sequence[str], arch: str | None, seed: int) -> None:
+        self._axis, self._target, self._seed = axis, options.one_arch(arch, None), seed
+        self._built: dict[str, Built] = {}
+        self._figures: dict[str, Figures] = {}
+        self._shapes: dict[str, None] = {}
+        self._errors: dict[str, str] = {}
+
+    def built(self, variant: Variant) -> Built:
+        from harness import builds
+
+        key = f"{variant.kernel.path} {variant.params_label}"
+        if key not in self._built:
+            (self._built[key],), _ = builds.build_all(
+                [variant], [self._target], options.open_cache(), lambda _: None
+            )
+        return self._built[key]
+
+    def figures(self, variant: Variant) -> Figures:
+        from harness import emulation, explanation
+
+        key = f"{variant.kernel.path} {variant.params_label}"
+        if key not in self._figures:
+            points = options.points([variant.kernel], self._axis, "verify_axes")
+            small = {cls: listed[:1] for cls, listed in points.items()}
+            how = emulation.Options(
+                seed=self._seed, check=False, as_compiled=True, cache=options.open_cache()
+            )
+            built = self.built(variant)
+            (row,) = emulation.rows([built], small, how, lambda _: None)
+            if row.emulation is None:
+                self._errors[variant.label] = row.error
+            self._shapes[row.problem.label] = None
+            self._figures[key] = explanation.figures(built, row)
+        return self._figures[key]
+
+    def outcomes(self, variant: Variant) -> list[Outcome]:
+        from harness import explanation
+
+        return explanation.outcomes(variant, self.figures)
+
+    def note(self) -> None:
+        click.echo(
+            f"emulated at {', '.join(self._shapes)}, in the widths of the machine code ({self._target})"
+        )
+        for label, error in self._errors.items():
+            click.echo(f"not counted: {label}: {error}")
+
+
+def _variant(text: str) -> Variant:
+    try:
+        name, *params = shlex.split(text)
+    except ValueError as e:
+        raise UsageError(f"{text!r}: {e}") from None
+    _, variants = options.variants([name], params)
+    if len(variants) != 1:
+        raise UsageError(f"{text!r} names {len(variants)} kernels; one is needed")
+    return variants[0]
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    from harness import record
+
+    content = record.load(path)
+    if content.get("kind") not in ("bench", "profile"):
+        raise UsageError(
+            "neither times nor counters in it", where=str(path), hint="a --json of bench or profile"
+        )
+    return content
+
+
+def _arch(gpu: Device) -> object:
+    from harness.arch import Arch
+
+    return Arch.of_capability(*gpu.capability)
+
+
+def _code(built: Built) -> Any:
+    from harness.code import Code
+
+    if built.sass is None:
+        raise MissingDependency("nvdisasm is not installed", hint="pip install nvidia-cuda-nvdisasm")
+    return Code.of(built.cubin, built.sass)
+
+
+def _paired(gpu: Device, a: Built, b: Built, seed: int) -> Any:
+    """B's row, timed in turn with A; at the size that is second to the largest of the usual ones."""
+    from harness.bench import Bench
+    from harness.driver import Context
+    from harness.problems import resolve
+    from harness.stopping import StopRule
+
+    cls = resolve(b.variant.kernel)
+    if resolve(a.variant.kernel) is not cls:
+        raise UsageError("the two solve different problems: their times cannot be compared")
+    with Context(gpu) as context, Bench(context, rule=StopRule(), baseline=a, seed=seed) as session:
+        *_, row = session.rows([b], {cls: [options.typical(cls.bench_axes)]}, lambda _: None)
+    return row
+
+
+def _conclude(found: Sequence[Outcome]) -> None:
+    if any(o.holds is False for o in found):
+        raise HarnessError(f"{sum(o.holds is False for o in found)} of {len(found)} predictions do not hold")

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from harness.errors import UsageError
+
+
+@click.command(name="report")
+@click.argument("files", metavar="RECORD.json...", nargs=-1, type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("report.html"),
+    show_default=True,
+    metavar="FILE",
+)
+@click.option("--title", default="CUDA kernels, measured", show_default=True)
+@click.option(
+    "--plots",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Also write each chart there as SVG and PNG.",
+)
+def command(files: tuple[Path, ...], output: Path, title: str, plots: Path | None) -> None:
+    """Make one page of what bench and profile recorded: charts, tables, provenance. No GPU, no network.
+
+    Records of different GPUs are kept apart. Needs matplotlib: pip install 'cuda-harness[report]'.
+    """
+    from harness import charts, page, record
+
+    if not files:
+        raise UsageError("no record files", hint="harness report records/*.json -o report.html")
+    record.check_writable(output)
+    contents = {path.name: record.load(path) for path in files}
+    if len(contents) < len(files):
+        raise UsageError("two of the files have the same name", hint="a page names its sources by it")
+    record.write_file(output, page.page(contents, title).encode())
+    found = page.parts(contents)
+    if plots is not None:
+        for i, part in enumerate(found):
+            for chart in page.figures(part):
+                charts.save(chart.figure, plots, chart.name if len(found) == 1 else f"{chart.name}-{i + 1}")
+    click.echo(f"{output}: {output.stat().st_size / 1e6:.2f} MB, {', '.join(p.gpu for p in found)}")

@@ -1,0 +1,171 @@
+"""`harness explain`: what differs between two kernels, and whether their claims hold."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import fake_driver
+import fake_gemm
+import pytest
+from click.testing import CliRunner, Result
+
+from harness import catalog, explanation, predict, record, spec
+from harness.cli import main
+from harness.errors import SpecError, UsageError
+
+ROOT = Path(__file__).parent.parent
+DATA = Path(__file__).parent / "data"
+
+
+def harness(*args: str) -> Result:
+    return CliRunner().invoke(main, args, env={"COLUMNS": "80"})
+
+
+@pytest.fixture(scope="module")
+def profiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A record of the recorded reports, labelled as the rungs."""
+    out = tmp_path_factory.mktemp("explain") / "p.json"
+    files = [f"--from={DATA / f'ncu-{n}.csv'}" for n in ("coalesced", "tiled")]
+    assert harness("profile", *files, "--json", str(out)).exit_code == 0
+    content = json.loads(out.read_text())
+    for row, label in zip(content["rows"], ("02_coalesced BX=32 BY=32", "03_tiled TILE=16"), strict=True):
+        row["label"] = label
+    out.write_text(json.dumps(content))
+    return out
+
+
+# Predictions
+
+
+def test_a_prediction_is_read() -> None:
+    p = predict.parse(" sectors <= 0.16 of 01_naive ")
+    assert (p.figure, p.comparison, p.bound, p.of) == ("sectors", "<=", 0.16, "01_naive")
+    assert p.holds({"sectors": 16}, {"sectors": 100}) is True
+    assert p.holds({"sectors": 16.1}, {"sectors": 100}) is False
+    assert predict.parse("conflicts == 0").holds({"conflicts": 0}) is True
+    assert predict.parse("conflicts == 0").holds({"conflicts": 1}) is False
+    assert predict.parse("ways >= 20").holds({"ways": 19.9}) is False
+
+
+def test_what_was_not_counted_does_not_hold() -> None:
+    assert predict.parse("conflicts == 0").holds({}) is None
+    p = predict.parse("sectors <= 0.5 of 01_naive")
+    assert p.holds({"sectors": 1}) is None and p.holds({"sectors": 1}, {}) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "sectors", "sectors < x", "sectors = 1", "conflicts == 0 of", "1 < sectors"]
+)
+def test_a_malformed_prediction_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="cannot read the prediction"):
+        predict.parse(text)
+
+
+def test_the_nearest_figure_is_named(kernel_file: Any) -> None:
+    with pytest.raises(UsageError, match="did you mean sectors"):
+        predict.parse("sector <= 1")
+    path = kernel_file(extra='predict = ["conflict == 0"]')
+    with pytest.raises(SpecError, match=r"(?s)mine\.cu:7.*predict.*did you mean conflicts") as e:
+        spec.load(path)
+    assert "Traceback" not in str(e.value)
+    with pytest.raises(SpecError, match="must be a list of strings"):
+        spec.load(kernel_file("b.cu", extra="predict = 3"))
+
+
+def test_figures_are_those_of_the_emulator() -> None:
+    from harness.emulator import Counts
+
+    counted = set(predict.FIGURES) - {"registers", "shared", "occupancy"}
+    assert all(hasattr(Counts(), name) for name in counted)
+
+
+# Claims of the ladder
+
+
+def test_claims_of_the_first_rungs_hold() -> None:
+    result = harness("explain", "--claims", "0[1-7]*")
+    assert result.exit_code == 0, result.output
+    held = [s.split()[0] for s in result.output.splitlines() if s.endswith("held")]
+    assert len(held) == 8 and "NOT HELD" not in result.output
+    assert "claims in prose only: 05_tiled_no_sync" in result.output
+
+
+def test_a_false_claim_is_told(tmp_path: Path) -> None:
+    """The conflicts of rung 06 under the claim of rung 07."""
+    source = (ROOT / "cu" / "06_bank_conflict.cu").read_text()
+    path = tmp_path / "mine.cu"
+    path.write_text(source.replace('"ways >= 20"', '"conflicts == 0"'))
+    result = harness("explain", "--claims", str(path))
+    assert result.exit_code == 1 and "NOT HELD" in result.output
+    assert "1 of 1 predictions do not hold" in result.output
+
+
+def test_a_claim_about_no_kernel_is_refused(kernel_file: Any) -> None:
+    path = kernel_file(extra='claim = "x"\npredict = ["sectors <= 1 of 99_nothing"]')
+    result = harness("explain", "--claims", str(path), "-a", "N=32")
+    assert result.exit_code == 2 and "no kernel '99_nothing'" in result.output
+
+
+# Two kernels
+
+
+def test_a_card_from_code_and_counts(profiles: Path) -> None:
+    ladder = ROOT / "records" / "h200-ladder.json"
+    result = harness("explain", "coalesced", "tiled", "--record", str(ladder), "--record", str(profiles))
+    assert result.exit_code == 0, result.output
+    lines = {s.split("  ")[0].strip(): s.split() for s in result.output.splitlines() if s.strip()}
+    assert lines["global_requests"][1:4] == ["1,050,624", "67,584", "0.0643"]  # by ncu, too: records/
+    assert lines["shared bytes"][-2:] == ["0", "2,048"]
+    assert "BAR.SYNC" in result.output and "times as fast at 4096 on NVIDIA H200" in result.output
+    assert lines["gpu__time_duration.sum"][-2:] == ["2,668,928", "2,105,152"]
+    assert "A is memory-bound" in result.output and "B is MIO-queue-bound" in result.output
+    assert lines["global_bytes <= 0.07 of 02_coalesced"][-1] == "held"
+
+
+def test_the_recorded_ratio_is_of_the_largest_size() -> None:
+    content = record.load(ROOT / "records" / "h200-ladder.json")
+    a, b = (catalog.kernel(n).variant() for n in ("coalesced", "tiled"))
+    found = explanation.recorded(a, b, content, "x")
+    rows = {r["kernel"]: r["seconds"] for r in content["rows"] if r["shape"] == "4096"}
+    assert found is not None and found.shape == "4096"
+    assert found.seconds == (rows["02_coalesced"], rows["03_tiled"])
+    assert found.ratio is not None
+    assert found.ratio.estimate == pytest.approx(rows["03_tiled"] / rows["02_coalesced"], rel=0.01)
+    assert explanation.recorded(a, catalog.kernel("tiled").variant(TILE=32), content, "x") is None
+
+
+def test_a_kernel_and_itself() -> None:
+    result = harness("explain", "tiled", "tiled TILE=16", "--device", "emulator")
+    assert result.exit_code == 0 and "identical machine code" in result.output
+
+
+def test_timed_in_turn_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    from harness.gemm import Gemm
+
+    fake = fake_driver.install(monkeypatch)
+    fake.functions = {"matmul": fake_gemm.SIZES}
+    fake.execute = fake_gemm.gemm
+    monkeypatch.setattr(Gemm, "bench_axes", ({"N": 32}, {"N": 48}))
+    result = harness("explain", "coalesced", "tiled", "-a", "N=32")
+    assert " times as fast at 32, timed in turn" in result.output, result.output
+    fake.execute = lambda *_: None  # nothing is written: wrong, and a wrong kernel has no time
+    assert "not timed: " in harness("explain", "coalesced", "tiled", "-a", "N=32").output
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["coalesced"],
+        ["coalesced", "tiled", "naive"],
+        ["coalesced", "tiled TILE=[8,16]"],
+        ["coalesced", "'tiled"],
+        ["coalesced", "nothing"],
+        ["coalesced", "tiled", "--record", "nowhere.json"],
+        ["coalesced", "tiled", "--record", str(ROOT / "records" / "h200-selftest.json")],
+    ],
+)
+def test_bad_requests(args: list[str]) -> None:
+    result = harness("explain", *args)
+    assert result.exit_code == 2 and result.output.startswith(("error: ", "Usage")), result.output

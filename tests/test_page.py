@@ -1,0 +1,226 @@
+"""`harness report`: one page of what was recorded, which needs nothing beside it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import shutil
+import subprocess
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.dom import minidom
+
+import pytest
+from click.testing import CliRunner, Result
+
+from harness import page, record
+from harness.cli import main
+from harness.errors import MissingDependency, UsageError
+
+ROOT = Path(__file__).parent.parent
+RECORDS = ROOT / "records"
+DATA = Path(__file__).parent / "data"
+
+
+def harness(*args: str) -> Result:
+    return CliRunner().invoke(main, args, env={"COLUMNS": "80"})
+
+
+def content(name: str) -> dict[str, Any]:
+    return dict(record.load(RECORDS / f"h200-{name}.json"))
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page of the ladder, the tile sizes and a profile of two rungs, and its plots."""
+    pytest.importorskip("matplotlib")
+    folder = tmp_path_factory.mktemp("page")
+    files = [f"--from={DATA / f'ncu-{n}.csv'}" for n in ("naive", "tiled")]
+    assert harness("profile", *files, "--json", str(folder / "profile.json")).exit_code == 0
+    path = folder / "profile.json"
+    profile = json.loads(path.read_text())
+    profile["meta"]["gpu"] = {"name": "NVIDIA H200"}
+    for row, kernel in zip(profile["rows"], ("01_naive", "03_tiled"), strict=True):
+        row |= {"kernel": kernel, "label": kernel, "shape": "2048", "params": {}}
+    path.write_text(json.dumps(profile))
+    names = [str(RECORDS / f"h200-{n}.json") for n in ("ladder", "tiles", "selftest")]
+    start = time.process_time()
+    result = harness(
+        "report", *names, str(path), "-o", str(folder / "r.html"), "--plots", str(folder / "plots")
+    )
+    assert result.exit_code == 0, result.output
+    assert time.process_time() - start < 8  # 3 s on a machine of its own; the page alone is half of it
+    return folder
+
+
+class Reader(HTMLParser):
+    """Every element is closed; tables by their headings."""
+
+    VOID = frozenset({"meta", "br", "hr", "link", "img", "path", "use"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+
+def test_the_page_needs_nothing_beside_it(drawn: Path) -> None:
+    text = (drawn / "r.html").read_text()
+    assert len(text) < 3_000_000
+    reader = Reader(text)
+    assert reader.open == []
+    assert not [t for t, a in reader.seen if t in ("link", "img", "iframe") or (t == "script" and "src" in a)]
+    outside = set(re.findall(r"(?:https?:)?//[\w.]+\.\w+[^\s\"'<)]*", text)) - {
+        "http://www.w3.org/1999/xlink"
+    }
+    assert not outside and "@import" not in text
+    ids = [a["id"] for _, a in reader.seen if "id" in a]
+    assert len(set(ids)) == len(ids), "two figures share an id: one would be drawn with the other's shapes"
+    used = {a["xlink:href"] for t, a in reader.seen if t == "use"}
+    assert used and used <= {f"#{i}" for i in ids}
+
+
+def test_figures_can_be_heard_and_seen_in_the_dark(drawn: Path) -> None:
+    text = (drawn / "r.html").read_text()
+    figures = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
+    assert len(figures) == 5  # ladder, roofline, tiles, stalls, traffic
+    for figure in figures:
+        minidom.parseString(figure)
+        assert 'role="img"' in figure and re.search(r'aria-label="[^"]*NVIDIA H200"', figure)
+        assert "currentColor" in figure and "#123456" not in figure
+    assert "prefers-color-scheme: dark" in text and 'name="viewport"' in text
+
+
+def test_numbers_are_those_of_the_records(drawn: Path) -> None:
+    text = (drawn / "r.html").read_text()
+    rows = {(r["kernel"], r["shape"]): r for r in content("ladder")["rows"]}
+    row = rows["04_tiled_coarse", "4096"]
+    assert f"<td>{row['flops_rate'] / 1e9:,.0f}</td>" in text
+    step = rows["03_tiled", "4096"]["seconds"] / row["seconds"]
+    (line,) = [s for s in text.splitlines() if s.startswith("<tr><td>04_tiled_coarse</td><td>4096</td><td>")]
+    assert f"<td>{step:.2f}</td>" in line
+    (line,) = [s for s in text.splitlines() if s.startswith("<tr><td>03_tiled</td><td>4096</td>")]
+    assert "MIO-queue-bound" in line
+    assert "<td>FAILED as marked</td>" in text, "a kernel without a time is told, not left out"
+    meta = content("ladder")["meta"]
+    assert meta["gpu"]["uuid"] in text and meta["utc"] in text and meta["code_sha256"][:10] in text
+    assert "Nothing to show in: h200-selftest.json" in text
+
+
+def test_plots_are_written(drawn: Path) -> None:
+    names = {p.name for p in (drawn / "plots").iterdir()}
+    assert names == {
+        f"{n}.{s}" for n in ("ladder", "roofline", "tiles", "stalls", "traffic") for s in ("svg", "png")
+    }
+    assert all(
+        (drawn / "plots" / n).read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" for n in names if n.endswith("png")
+    )
+
+
+def test_the_same_records_give_the_same_page(drawn: Path) -> None:
+    contents = {"l": content("ladder")}
+    assert page.page(contents, "t") == page.page(contents, "t")
+
+
+def test_titles_and_names_are_text(drawn: Path) -> None:
+    made = page.page({"<b>.json": content("copy")}, "<script>alert(1)</script>")
+    assert "<script>alert" not in made and "<b>.json" not in made and "&lt;b&gt;.json" in made
+
+
+def test_points_lie_under_their_roofs() -> None:
+    """No kernel of the record is above what its bytes allow; one that is planted there is seen to be."""
+    pytest.importorskip("matplotlib")
+    from harness import charts
+
+    found = content("ladder")
+    about = found["meta"]["gpu"]
+    flops, bandwidth = charts._roofs(about)
+    assert flops == pytest.approx(66.9e12, rel=0.01) and bandwidth == pytest.approx(4.81e12, rel=0.01)
+    l1 = charts._L1_BYTES * about["sms"] * about["clock_hz"]
+
+    def above(rows: list[Any]) -> list[str]:
+        return [n for n, x, y, _ in charts._points(rows, []) if y * 1e9 > min(flops, x * l1)]
+
+    assert above(found["rows"]) == []
+    planted = [{**r, "flops_rate": 10 * r["flops_rate"]} for r in found["rows"] if r.get("flops_rate")]
+    assert "02_coalesced" in above(planted)
+
+
+# GPUs apart
+
+
+def test_gpus_are_kept_apart() -> None:
+    ladder = content("ladder")
+    other = copy.deepcopy(ladder)
+    other["meta"]["gpu"] |= {"name": "NVIDIA Other", "uuid": "GPU-2"}
+    same = copy.deepcopy(ladder)
+    same["meta"]["gpu"]["uuid"] = "GPU-3"  # another card of the same name
+    found = page.parts({"a": ladder, "b": other, "c": content("tiles"), "d": same})
+    assert [(p.gpu, sorted(p.benches)) for p in found] == [
+        ("NVIDIA H200", ["a", "c"]),
+        ("NVIDIA Other", ["b"]),
+        ("NVIDIA H200", ["d"]),
+    ]
+    pytest.importorskip("matplotlib")
+    text = page.page({"a": ladder, "b": other}, "t")
+    assert "Measured on 2 GPUs, kept apart below: NVIDIA H200, NVIDIA Other." in text
+    assert "kept apart" not in page.page({"a": ladder}, "t")
+
+
+def test_sweeps_are_no_ladder() -> None:
+    (part,) = page.parts({"a": content("ladder"), "c": content("tiles")})
+    assert len(part.ladder) == len(content("ladder")["rows"]) and len(part.sweeps) == len(
+        content("tiles")["rows"]
+    )
+
+
+# Bad input
+
+
+def test_nothing_to_show_is_refused(tmp_path: Path) -> None:
+    empty = {**content("ladder"), "rows": []}
+    for contents in ({}, {"a": empty}, {"a": content("selftest")}):
+        with pytest.raises(UsageError, match="no rows of bench or profile"):
+            page.parts(contents)
+    result = harness("report", str(RECORDS / "h200-selftest.json"), "-o", str(tmp_path / "r.html"))
+    assert result.exit_code == 2 and not (tmp_path / "r.html").exists()
+    assert harness("report").exit_code == 2
+    assert harness("report", "nowhere.json", "-o", str(tmp_path / "r.html")).exit_code == 2
+
+
+def test_without_matplotlib_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    with pytest.raises(MissingDependency, match=r"cuda-harness\[report\]"):
+        page.page({"a": content("ladder")}, "t")
+    result = harness("report", str(RECORDS / "h200-ladder.json"), "-o", str(tmp_path / "r.html"))
+    assert result.exit_code == 1 and "not installed" in result.output and not (tmp_path / "r.html").exists()
+
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no browser")
+def test_a_browser_shows_it_and_sorts(drawn: Path) -> None:
+    text = (drawn / "r.html").read_text()
+    click = "document.querySelectorAll('table')[0].querySelectorAll('th button')[2].click()"
+    probe = drawn / "probe.html"
+    probe.write_text(text.replace("</body>", f"<script>{click}</script></body>"))
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", probe.as_uri()]
+    done = subprocess.run([str(BROWSER), *flags], capture_output=True, text=True, timeout=60, check=True)
+    assert 'aria-sort="descending"' in done.stdout

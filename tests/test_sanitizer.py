@@ -1,0 +1,186 @@
+"""`harness check --device gpu`: compute-sanitizer's findings are read, and that it looked is made sure of.
+
+tests/data/racecheck-no_sync.txt is what it said of the rung without barriers on an H200 (2025.3, N = 64).
+"""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import fake_driver
+import pytest
+from click.testing import CliRunner, Result
+
+from harness import catalog, sanitizer, tools
+from harness.cli import main
+from harness.errors import HarnessError
+
+DATA = Path(__file__).parent / "data"
+RACES = DATA / "racecheck-no_sync.txt"
+CLEAN = """\
+========= COMPUTE-SANITIZER
+kernel            shapes ok  error/bound  check
+----------------  ---------  -----------  -----
+03_tiled TILE=16  1/1               0.04  ok
+shapes: 64
+========= {}
+"""
+# In the form that NVIDIA's documentation has (Compute Sanitizer, "Using Memcheck"), not recorded.
+BOUNDS = """\
+========= COMPUTE-SANITIZER
+========= Invalid __global__ read of size 4 bytes
+=========     at planted(const float *, int)+0x70 in /a/b/mine.cu:14
+=========     by thread (0,0,0) in block (1,0,0)
+=========     Access to 0x100 is out of bounds
+=========     Saved host backtrace up to driver entry point at kernel launch time
+=========         Host Frame: cuLaunchKernel [0x7d2] in libcuda.so.1
+=========
+========= Invalid __global__ write of size 16 bytes
+=========     at planted+0x90
+=========     by thread (1,0,0) in block (1,0,0)
+=========
+========= ERROR SUMMARY: 2 errors
+"""
+
+
+def harness(*args: str) -> Result:
+    return CliRunner().invoke(main, args, env={"COLUMNS": "80"})
+
+
+def test_races_are_read_to_their_source_lines() -> None:
+    error, warning = sanitizer.parse(RACES.read_text())
+    assert (error.severity, warning.severity) == ("error", "warning")
+    assert error.sources == ("05_tiled_no_sync.cu:38", "05_tiled_no_sync.cu:41")
+    assert warning.sources == ("05_tiled_no_sync.cu:37", "05_tiled_no_sync.cu:41")
+    assert len(error.places) == 17 and len(warning.places) == 5
+    assert str(error.places[0]) == "write at 05_tiled_no_sync.cu:38" and error.places[0].offset == 0x3D0
+    assert {p.access for p in error.places[1:]} == {"read"}
+    source = catalog.kernel("05_tiled_no_sync").source.splitlines()
+    assert "Bs[" in source[37] and "Bs[" in source[40], "the lines are those of the fault"
+
+
+def test_faults_of_memory_are_read() -> None:
+    read, write = sanitizer.parse(BOUNDS)
+    assert read.message == "Invalid __global__ read of size 4 bytes" and read.sources == ("mine.cu:14",)
+    assert (read.places[0].function, read.places[0].offset) == ("planted", 0x70)
+    assert "by thread (0,0,0) in block (1,0,0)" in read.details and not any("Host" in s for s in read.details)
+    assert write.sources == () and str(write.places[0]) == "at planted+0x90"
+
+
+@pytest.mark.parametrize("summary", ["ERROR SUMMARY: 0 errors", "RACECHECK SUMMARY: 0 hazards displayed"])
+def test_nothing_found(summary: str) -> None:
+    assert sanitizer.parse(CLEAN.format(summary)) == ()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "03_tiled TILE=16  1/1  ok", "========= COMPUTE-SANITIZER\n03_tiled 1/1 ok\n"]
+)
+def test_silence_is_not_a_pass(text: str) -> None:
+    with pytest.raises(HarnessError, match="said nothing, or was cut off"):
+        sanitizer.parse(text)
+
+
+def test_a_summary_of_errors_that_cannot_be_read_is_not_a_pass() -> None:
+    with pytest.raises(HarnessError, match="3 errors, none of which could be read"):
+        sanitizer.parse(CLEAN.format("ERROR SUMMARY: 3 errors"))
+
+
+# The tool, by a script in its place
+
+
+def fake_tool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str) -> Path:
+    path = tmp_path / "compute-sanitizer"
+    path.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >> {tmp_path}/args\nALL="$*"\n{script}\n')
+    path.chmod(path.stat().st_mode | stat.S_IEXEC)
+    monkeypatch.setattr(tools, "find", lambda name: path if name == "compute-sanitizer" else None)
+    return tmp_path / "args"
+
+
+HONEST = f'case "$ALL" in *no_sync*) cat {RACES};; *) cat {{clean}};; esac'
+
+
+@pytest.fixture
+def clean(tmp_path: Path) -> Path:
+    path = tmp_path / "clean.txt"
+    path.write_text(CLEAN.format("RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"))
+    return path
+
+
+def test_exactly_this_kernel_on_exactly_this_gpu(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, clean: Path
+) -> None:
+    args = fake_tool(monkeypatch, tmp_path, f"cat {clean}")
+    variant = catalog.kernel("tiled").variant()
+    assert sanitizer.check(variant, {"N": 64}, "racecheck", device="GPU-1") == ()
+    given = args.read_text().splitlines()
+    assert given[:4] == ["--tool", "racecheck", "--report-api-errors", "no"]
+    assert given[given.index("-d") + 1] == "GPU-1" and {"verify", "-pTILE=16", "-aN=64"} <= set(given)
+
+
+def test_a_tool_that_did_not_see_the_kernel(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, clean: Path
+) -> None:
+    """A clean summary of another run: nothing was looked at."""
+    fake_tool(monkeypatch, tmp_path, f"cat {clean}; echo 'error: no such GPU'")
+    with pytest.raises(HarnessError, match=r"racecheck saw no launch of it\. error: no such GPU"):
+        sanitizer.check(catalog.kernel("naive").variant(), {"N": 64}, "racecheck")
+
+
+def test_the_broken_kernel_is_the_control(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, clean: Path
+) -> None:
+    fake_tool(monkeypatch, tmp_path, HONEST.format(clean=clean))
+    assert sanitizer.control("racecheck") is None
+    blind = clean.with_name("blind.txt")
+    blind.write_text(clean.read_text().replace("03_tiled TILE=16", "05_tiled_no_sync TILE=16"))
+    fake_tool(monkeypatch, tmp_path, f"cat {blind}")
+    said = sanitizer.control("racecheck")
+    assert said is not None and "it does not look" in said
+    fake_tool(monkeypatch, tmp_path, "exit 1")
+    assert "could not be tried" in (sanitizer.control("racecheck") or "")
+    assert sanitizer.control("initcheck") is None  # it has none
+
+
+@pytest.mark.parametrize("tool", ["memcheck", "synccheck"])
+def test_planted_faults_are_faults(tool: str) -> None:
+    """The emulator finds them too."""
+    path = Path(sanitizer.__file__).parent / "probes" / f"{sanitizer.CONTROLS[tool]}.cu"
+    result = harness("check", str(path), "-a", "N=32")
+    assert result.exit_code == 0 and "FAILED as marked" in result.output, result.output
+    said = {"memcheck": "out of bounds", "synccheck": "barrier"}[tool]
+    assert said in result.output.lower()
+
+
+def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, clean: Path) -> None:
+    fake_driver.install(monkeypatch)
+    fake_tool(monkeypatch, tmp_path, HONEST.format(clean=clean))
+    result = harness("check", "tiled", "-d", "gpu", "-a", "N=64")
+    assert result.exit_code == 0 and "control: racecheck finds the fault in 05_tiled_no_sync" in result.output
+    result = harness("check", "tiled_no_sync", "-d", "gpu", "-a", "N=64", "--json", str(tmp_path / "o.json"))
+    assert result.exit_code == 0 and "FAILED as marked" in result.output, result.output
+    assert "05_tiled_no_sync.cu:38: Bs[ty][tx]" in result.output
+    assert "and 10 more" in result.output and "05_tiled_no_sync.cu:41" in (tmp_path / "o.json").read_text()
+
+
+def test_a_finding_in_a_sound_kernel_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake_driver.install(monkeypatch)
+    fake_tool(monkeypatch, tmp_path, f"cat {RACES}")
+    result = harness("check", "tiled", "--device", "gpu", "-a", "N=64")
+    assert result.exit_code == 1 and "FAILED" in result.output
+
+
+def test_a_blind_tool_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, clean: Path) -> None:
+    fake_driver.install(monkeypatch)
+    fake_tool(monkeypatch, tmp_path, f"sed s/03_tiled/05_tiled_no_sync/ {clean}")
+    result = harness("check", "tiled_no_sync", "-d", "gpu", "-a", "N=64")
+    assert result.exit_code == 1 and "it does not look" in result.output
+
+
+def test_bad_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert harness("check", "tiled", "--tool", "racecheck").exit_code == 2
+    assert harness("check", "tiled", "-d", "gpu", "--lines").exit_code == 2
+    fake_driver.install(monkeypatch)
+    monkeypatch.setattr(tools, "find", lambda name: None)
+    result = harness("check", "tiled", "-d", "gpu", "-a", "N=64")
+    assert result.exit_code == 1 and "compute-sanitizer is not installed" in result.output
