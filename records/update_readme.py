@@ -6,6 +6,7 @@ is not what its record says.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -76,6 +77,27 @@ _COUNTERS = {
     "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum": "wavefronts",
     "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum": "conflicts",
 }
+
+
+def matmul() -> str:
+    """The dispatcher beside cuBLAS: squares, then rectangles, and the geometric mean of each."""
+    squares = load("h200-matmul")
+    files = sorted((HERE / "rectangles").glob("h200-*.json"), key=lambda f: int(f.stem.rpartition("-")[2]))
+    cells, means = [], []
+    for rows in (squares["rows"], [r for f in files for r in load(f"rectangles/{f.stem}")["rows"]]):
+        timed = [r for r in rows if not r["baseline"]]
+        for r in timed:
+            chosen = r["chosen"]
+            label = chosen["label"]
+            share = r["speedup"]
+            within = f"{100 * share['estimate']:.1f} ({100 * share['low']:.1f} to {100 * share['high']:.1f})"
+            cells.append([r["shape"], label, rate(r), within])
+        means.append(math.exp(sum(math.log(r["speedup"]["estimate"]) for r in timed) / len(timed)))
+    note = (
+        f"Geometric means: {means[0]:.3f} over the squares, {means[1]:.3f} over the rectangles. "
+        f"{provenance(squares)}"
+    )
+    return f"{plain_table(cells, ['M x N x K', 'chosen', 'GFLOP/s', '% of cuBLAS'], 'md')}\n\n{note}"
 
 
 def emulator() -> str:
@@ -165,6 +187,7 @@ def machine(record: dict[str, Any]) -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "ladder": ladder,
+    "matmul": matmul,
     "tiles": tiles,
     "emulator": emulator,
     "emulator_speed": emulator_speed,
