@@ -19,13 +19,13 @@
 // claim = "Twice the blocks of rung 16 where its tiles are too few, and 90% of the loop is FFMA still."
 //
 // [params]
-// BM = [128]
+// BM = [128, 64]
 // BN = [128]
 // BK = [16]
 // WM = [32]
 // WN = [64]
 // STAGES = [6]
-// SPLIT = [2, 4]
+// SPLIT = [2, 1, 4, 8]
 // ///
 
 #include "cluster.cuh"
