@@ -24,7 +24,7 @@ from harness.builds import Built
 from harness.emulator import emulate
 from harness.errors import BuildError, HarnessError
 from harness.gemm import Gemm
-from harness.measure import ERROR, OK, Measurement
+from harness.measure import ERROR, OK, REFUSED, Measurement
 from harness.problem import Axes
 from harness.spec import Kernel, Variant
 
@@ -139,12 +139,19 @@ def _changes(code: str, language: str) -> Iterator[tuple[str, str]]:
 
 
 def flat(kernel: Kernel) -> str:
-    """The source with its own headers in place of their #include."""
+    """The source with its own headers in place of their #include, each once."""
     folder = kernel.path.parent
     text, old = kernel.source, ""
+    seen: set[str] = set()
+
+    def header(match: re.Match[str]) -> str:
+        again = match[1] in seen
+        seen.add(match[1])
+        return "" if again else (folder / match[1]).read_text()
+
     while text != old:
         old = text
-        text = re.sub(r'#include "([^"]+)"', lambda m: (folder / m[1]).read_text(), text)
+        text = re.sub(r'#include "([^"]+)"', header, text)
     return text.replace("#pragma once", "")
 
 
@@ -190,7 +197,7 @@ class Subject:
             row = emulation.row(
                 built, problem, inputs, problem.reference(inputs), emulation.Options(count=False)
             )
-        if row.status == ERROR and _ENDLESS not in row.error:
+        if row.status == REFUSED or (row.status == ERROR and _ENDLESS not in row.error):
             raise HarnessError(row.error)
         return row
 

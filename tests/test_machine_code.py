@@ -267,7 +267,7 @@ def test_diff_on_the_command_line(what: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("args", "text"),
     [
-        (["0*", "--diff", "tiled"], "compares one kernel with another; the command line selects 8"),
+        (["0*", "--diff", "tiled"], "compares one kernel with another; the command line selects 9"),
         (["tiled", "--diff", ""], "does not say one thing"),
         (["tiled", "--diff", "naive coalesced"], "does not say one thing"),
         (["tiled", "--diff", "'"], "No closing quotation"),
@@ -297,7 +297,7 @@ def test_a_listing_holds_every_instruction_once(name: str, read: Read) -> None:
     code = read(name, "sm_90a")
     wanted = sorted(str(i) for i in code.sass.instructions)
     for rows in (listing.by_address(code), listing.by_source(code, width=160)):
-        found = [re.search(r"([ *]) ([0-9a-f]{4}) {1,6}(@\S+)? *(\S+.*)$", row) for row in rows]
+        found = [re.search(r"([ *]) ([0-9a-f]{4,5}) {1,6}(@\S+)? *(\S+.*)$", row) for row in rows]
         shown = [f for f in found if f and int(f[2], 16) % 16 == 0 and f[4].split(" ")[0][0].isupper()]
         assert sorted(f"{f[3] or ''} {f[4]}".strip() for f in shown) == wanted
         assert code.hot_loop is not None

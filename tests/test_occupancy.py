@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness import record
 from harness.build import supported_archs
 from harness.errors import UsageError
 from harness.occupancy import LIMITS, Limits, Occupancy, limits_of, occupancy
@@ -51,13 +52,13 @@ def test_measured_on_an_h200(threads: int, registers: int, shared: int, fraction
 
 
 def measured(name: str) -> list[dict[str, Any]]:
-    rows = json.loads((RECORDS / name).read_text())["rows"]
+    rows = record.load(RECORDS / name)["rows"]
     return [row for row in rows if row.get("occupancy") is not None]
 
 
-@pytest.mark.parametrize("path", sorted(RECORDS.glob("h200-*.json")), ids=lambda path: path.stem)
-def test_every_row_of_the_records(path: Path) -> None:
-    rows = measured(path.name)
+@pytest.mark.parametrize("name", ["ladder", "tiles", "copy", "matmul", "emulator"])
+def test_every_row_of_the_records(name: str) -> None:
+    rows = measured(f"h200-{name}.json")
     assert rows
     for row in rows:
         found = occupancy(
