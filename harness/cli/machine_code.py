@@ -123,7 +123,6 @@ def print_occupancy(codes: Sequence[Code], style: str | None) -> None:
     click.echo(tables.plain_table(rows, headings, style))
 
 
-_WIDTHS = (32, 64, 128)
 _HEADINGS = ["", "lines", "instr", "FFMA", "LDG32/64/128", "LDS32/64/128", "STS", "BAR", "local", "bytes"]
 
 
