@@ -29,16 +29,11 @@
 // GROUP = [8]
 // ///
 
-#include "pipeline.cuh"
-#include "quads.cuh"
+#include "producer.cuh"
 
 #define TM (WM / 4)  // a thread's outputs: the lanes of a warp are 4 x 8, its quads lie 16 rows apart
 #define TN (WN / 8)  // and 32 columns
 #define CONSUMERS (32 * (BM / WM) * (BN / WN))  // threads; the producers follow them
-#define PRODUCERS 128
-#define PAD 4    // floats: as few as keep a quad aligned
-#define A_ROWS (BM / (PRODUCERS / 8))  // rows of A of which a producer copies every eighth float
-#define B_QUADS (BK * BN / 4 / PRODUCERS)
 
 extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                        matmul(const float* A, const float* B, float* C, int M, int N, int K,
@@ -71,70 +66,9 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
 
     if (self >= CONSUMERS) {
         give_registers<88>();  // fewer would do, but then ptxas does worse for the consumers, too
-        const int lane = self - CONSUMERS;
-        const bool quads = in_quads(B, ldb) && N % 4 == 0;  // then each quad is there or not, as a whole
-        // As in 13: the float of A that this thread copies, eight lanes along k.
-        const int am = lane / 8, ak = lane % 8, a_step = PRODUCERS / 8;
-
         int stage = 0, parity = 1;
-        for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-            const unsigned row = row_of(tile), col = col_of(tile);
-            int left = K;
-
-            // Whole stages: nothing to test, and as few addresses as can be, for the producers take their
-            // issue slots from the consumers. A thread's quads of B lie in one row, so that one address does;
-            // every other row begins with the other half of the memory banks.
-            if (quads && col + BN <= N && lda <= 0x7fffffff / BM) {
-                const int width = PRODUCERS / BK, bk = lane / width, odd = bk % 2;
-                const int even = (lane % width + odd * width) * 4, other = (lane % width + !odd * width) * 4;
-                const float *b = B + (long long)bk * ldb + col, *a = A + (long long)row * lda + ak;
-                int a_row[A_ROWS];
-                for (int i = 0; i < A_ROWS; ++i)  // rows past the last one repeat it: nobody stores them
-                    a_row[i] = min(am + i * a_step, (int)(M - 1 - row)) * lda;
-
-                #pragma unroll 1
-                for (; left >= BK; left -= BK) {
-                    wait(empty + stage, parity);  // the consumers have read what was there
-                    for (int n = 0; n < BN; n += 8 * width) {
-                        copy_quad_async(&Bs[stage][bk][even] + n, b + even + n, true);
-                        copy_quad_async(&Bs[stage][bk][other] + n, b + other + n, true);
-                    }
-                    for (int k = 0; k < BK; k += 8)
-                        for (int i = 0; i < A_ROWS; ++i)
-                            copy_async(&As[stage][ak + k][am + i * a_step], a + a_row[i] + k, true);
-                    a += BK;
-                    b += (long long)BK * ldb;
-                    arrive_with_copies(full + stage);
-                    if (++stage == STAGES) stage = 0, parity ^= 1;
-                }
-            }
-
-            // And the rest, as in 13.
-            const int bk = lane / (BN / 4), bn = lane % (BN / 4) * 4, b_step = PRODUCERS / (BN / 4);
-            const int b_count = N - (int)(col + bn);
-            #pragma unroll 1
-            for (; left > 0; left -= BK) {
-                wait(empty + stage, parity);
-                const float* a = A + (K - left + ak);
-                for (int k = 0; k < BK; k += 8)
-                    for (int i = 0; i < A_ROWS; ++i)
-                        copy_async(&As[stage][ak + k][am + i * a_step],
-                                   a + (long long)min(row + am + i * a_step, M - 1u) * lda + k,
-                                   ak + k < left);
-                const float* b = B + (long long)(K - left + bk) * ldb + col + bn;
-                #pragma unroll 1
-                for (int i = 0; i < B_QUADS; ++i, b += (long long)b_step * ldb)
-                    if (quads)
-                        copy_quad_async(&Bs[stage][bk + i * b_step][bn], b,
-                                        bk + i * b_step < left && b_count > 0);
-                    else
-                        for (int e = 0; e < 4; ++e)
-                            copy_async(&Bs[stage][bk + i * b_step][bn + e], b + e,
-                                       bk + i * b_step < left && e < b_count);
-                arrive_with_copies(full + stage);
-                if (++stage == STAGES) stage = 0, parity ^= 1;
-            }
-        }
+        for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x)
+            fetch(As, Bs, full, empty, stage, parity, A, B, row_of(tile), col_of(tile), 0, K, M, N, lda, ldb);
         return;
     }
 

@@ -15,7 +15,7 @@
 //
 // [params]
 // ROWS    = [4, 1, 2, 8]
-// THREADS = [512, 256]
+// THREADS = [512, 256, 1024]
 // ///
 
 #include "quads.cuh"

@@ -689,6 +689,18 @@ def test_cluster_launch(fake: FakeDriver, context: Context, stream: Stream):
     assert "cuFuncSetAttribute" in fake.names()
 
 
+def test_a_compiled_cluster_of_more_than_eight_blocks_is_opted_into(fake: FakeDriver, context: Context):
+    for side, blocks in (("WIDTH", 1), ("HEIGHT", 1), ("DEPTH", 8)):
+        fake.function_attributes[f"CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_{side}"] = blocks
+    assert kernel(fake, context).prepare((2, 2, 8), 32, []).cluster is None  # the driver knows it
+    assert "cuFuncSetAttribute" not in fake.names()
+    with pytest.raises(UsageError, match="must divide the grid"):
+        kernel(fake, context).prepare((2, 2, 4), 32, [])
+    fake.function_attributes["CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH"] = 16
+    kernel(fake, context).prepare((2, 2, 16), 32, [])
+    assert "cuFuncSetAttribute" in fake.names()
+
+
 def test_clusters_need_hopper(fake: FakeDriver):
     fake.device_attributes["CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR"] = 8
     with Context(Device.open()) as context, pytest.raises(UsageError, match="clusters need sm_90"):

@@ -63,8 +63,8 @@ class PreparedLaunch:
         self.shared = shared
         self.cluster = None if cluster is None else _dims("cluster", cluster, self.grid)
         _check_block(function, self.block)
-        if self.cluster is not None:
-            _check_cluster(function, self.grid, self.cluster)
+        if clustered := self.cluster or function.compiled_cluster:
+            _check_cluster(function, self.grid, clustered)
         self._args = tuple(args)
         self._params = pack(self._args, function.parameter_sizes, function.name)
         function.allow_shared(shared)

@@ -96,20 +96,27 @@ class Function:
 
     @cached_property
     def attributes(self) -> FunctionAttributes:
-        names = api.bindings().CUfunction_attribute
-
-        def read(name: str) -> int:
-            return int(self.context.call("cuFuncGetAttribute", getattr(names, name), self.handle))
-
         return FunctionAttributes(
-            registers=read("CU_FUNC_ATTRIBUTE_NUM_REGS"),
-            static_shared=read("CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES"),
-            local_bytes=read("CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES"),
-            const_bytes=read("CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES"),
-            max_threads=read("CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK"),
-            ptx_version=read("CU_FUNC_ATTRIBUTE_PTX_VERSION"),
-            binary_version=read("CU_FUNC_ATTRIBUTE_BINARY_VERSION"),
+            registers=self._attribute("NUM_REGS"),
+            static_shared=self._attribute("SHARED_SIZE_BYTES"),
+            local_bytes=self._attribute("LOCAL_SIZE_BYTES"),
+            const_bytes=self._attribute("CONST_SIZE_BYTES"),
+            max_threads=self._attribute("MAX_THREADS_PER_BLOCK"),
+            ptx_version=self._attribute("PTX_VERSION"),
+            binary_version=self._attribute("BINARY_VERSION"),
         )
+
+    @cached_property
+    def compiled_cluster(self) -> tuple[int, int, int] | None:
+        """Blocks (x, y, z) of a cluster where the kernel says so itself (``__cluster_dims__``)."""
+        if self.context.device.capability < (9, 0):
+            return None
+        x, y, z = (self._attribute(f"REQUIRED_CLUSTER_{side}") for side in ("WIDTH", "HEIGHT", "DEPTH"))
+        return (x, y, z) if x and y and z else None
+
+    def _attribute(self, name: str) -> int:
+        attribute = getattr(api.bindings().CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
+        return int(self.context.call("cuFuncGetAttribute", attribute, self.handle))
 
     @cached_property
     def parameter_sizes(self) -> tuple[int, ...]:

@@ -1,0 +1,84 @@
+// The warpgroup that fetches, of rungs 16 and 19. It fills buffer after buffer in shared memory: BK columns
+// of BM rows of A, transposed, and BK rows of BN columns of B (the parameters of the rung that includes it).
+#pragma once
+
+#include "pipeline.cuh"
+#include "quads.cuh"
+
+#define PRODUCERS 128  // threads
+#define PAD 4          // floats after a transposed column of A: as few as keep a quad aligned
+#define A_ROWS (BM / (PRODUCERS / 8))   // rows of A of which a thread copies every eighth float
+#define WIDTH (PRODUCERS / BK)          // threads to a row of B when they copy quads
+#define B_ROWS (BK / (PRODUCERS / 32))  // rows of B of which a thread copies every 32nd float else
+
+// Columns `k` to `end` of A's rows from `row` on, and those rows of B's columns from `col` on.
+__device__ inline void fetch(float (*As)[BK][BM + PAD], float (*Bs)[BK][BN], Barrier* full, Barrier* empty,
+                             int& stage, int& parity, const float* A, const float* B,
+                             unsigned row, unsigned col, int k, int end, int M, int N, int lda, int ldb)
+{
+    // As in 13: the float of A that this thread copies, eight lanes along k.
+    const int lane = threadIdx.x % PRODUCERS, am = lane / 8, ak = lane % 8, a_step = PRODUCERS / 8;
+    const bool quads = in_quads(B, ldb) && N % 4 == 0;  // then each quad is there or not, as a whole
+    const int last_row = M - 1 - row, last_col = N - 1 - col;
+
+    // Whole stages: nothing to test, and as few addresses as can be, for the producers take their issue
+    // slots from the consumers. What lies past the last row or column repeats it: nobody stores it.
+    if (lda <= 0x7fffffff / BM) {
+        // Quads of B, all of one row; every other row begins with the other half of the memory banks.
+        const int bk = lane / WIDTH, odd = bk % 2;
+        const int even = (lane % WIDTH + odd * WIDTH) * 4, other = (lane % WIDTH + !odd * WIDTH) * 4;
+        // Or floats, a warp to a row. Where quads are copied and none is outside, `b` needs no limit.
+        const int sk = lane / 32, n = lane % 32;
+        const bool inside = quads && last_col >= BN - 1;
+        int b_col[BN / 32];
+        for (int j = 0; j < BN / 32; ++j) b_col[j] = min(n + j * 32, last_col);
+
+        const float *b = B + (long long)(k + (inside ? bk : sk)) * ldb + col, *a = A + (long long)row * lda + k + ak;
+        int a_row[A_ROWS];
+        for (int i = 0; i < A_ROWS; ++i) a_row[i] = min(am + i * a_step, last_row) * lda;
+
+        #pragma unroll 1
+        for (; end - k >= BK; k += BK) {
+            wait(empty + stage, parity);  // the consumers have read what was there
+            if (inside) {
+                for (int n = 0; n < BN; n += 8 * WIDTH) {
+                    copy_quad_async(&Bs[stage][bk][even] + n, b + even + n, true);
+                    copy_quad_async(&Bs[stage][bk][other] + n, b + other + n, true);
+                }
+            } else {
+                const float* from = b;
+                #pragma unroll 1  // few registers and little code matter more here
+                for (int i = 0; i < B_ROWS; ++i, from += PRODUCERS / 32 * (long long)ldb)
+                    for (int j = 0; j < BN / 32; ++j)
+                        copy_async(&Bs[stage][sk + i * (PRODUCERS / 32)][n + j * 32], from + b_col[j], true);
+            }
+            for (int k = 0; k < BK; k += 8)
+                for (int i = 0; i < A_ROWS; ++i)
+                    copy_async(&As[stage][ak + k][am + i * a_step], a + a_row[i] + k, true);
+            a += BK;
+            b += (long long)BK * ldb;
+            arrive_with_copies(full + stage);
+            if (++stage == STAGES) stage = 0, parity ^= 1;
+        }
+    }
+
+    // And what is left of k.
+    #pragma unroll 1
+    for (; k < end; k += BK) {
+        wait(empty + stage, parity);
+        #pragma unroll 1
+        for (int i = 0; i < A_ROWS; ++i) {
+            const float* a = A + (long long)min(row + am + i * a_step, M - 1u) * lda + k;
+            for (int j = ak; j < BK; j += 8)
+                copy_async(&As[stage][j][am + i * a_step], a + j, j < end - k);
+        }
+        #pragma unroll 1
+        for (int i = lane / 32; i < BK; i += PRODUCERS / 32) {
+            const float* b = B + (long long)(k + i) * ldb + col;
+            for (int j = lane % 32; j < BN; j += 32)
+                copy_async(&Bs[stage][i][j], b + j, i < end - k && j <= last_col);
+        }
+        arrive_with_copies(full + stage);
+        if (++stage == STAGES) stage = 0, parity ^= 1;
+    }
+}
