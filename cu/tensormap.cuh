@@ -66,30 +66,33 @@ __device__ inline void publish_barriers() { asm volatile("fence.mbarrier_init.re
 
 // Stands in for a box of 128-byte rows, swizzled, of a matrix that cannot have a map: HEIGHT rows of the
 // matrix, of which `rows` exist, and of each `columns` elements. By WARPS warps, of which this is number
-// `warp`; a lane has one word of 32 bits in each row.
-template <int HEIGHT, int WARPS, class T>
+// `warp`; a lane has one word of 32 bits in each row, and BATCH rows on their way at once.
+template <int HEIGHT, int WARPS, int BATCH, class T>
 __device__ inline void copy_box(void* to, const T* from, int ld, int rows, int columns, int warp)
 {
-    const int lane = threadIdx.x % 32, each = 4 / sizeof(T), batch = HEIGHT / WARPS < 16 ? HEIGHT / WARPS : 16;
-    static_assert(HEIGHT % (WARPS * batch) == 0, "a batch is cut off");
+    static_assert(HEIGHT % (WARPS * BATCH) == 0 && WARPS * BATCH % 8 == 0, "whole batches, alike in swizzle");
+    const int lane = threadIdx.x % 32, each = 4 / sizeof(T);
+    auto place = (unsigned char*)to + warp * 128 + lane % 4 * 4;
+    from += (long long)warp * ld + lane * each;
     columns -= lane * each;
-    from += lane * each;
+    rows -= warp;
     #pragma unroll 1
-    for (int first = warp; first < HEIGHT; first += WARPS * batch) {
-        unsigned word[batch][each];  // many loads on their way at once
+    for (int batch = 0; batch < HEIGHT; batch += WARPS * BATCH) {
+        unsigned word[BATCH][each];
         #pragma unroll
-        for (int i = 0; i < batch; ++i)
+        for (int i = 0; i < BATCH; ++i, from += (long long)WARPS * ld)
             #pragma unroll
             for (int e = 0; e < each; ++e) {
-                const int row = first + i * WARPS;
                 word[i][e] = 0;
-                if (row < rows && e < columns) word[i][e] = bits_of(from[(long long)row * ld + e]);
+                if (i * WARPS < rows && e < columns) word[i][e] = bits_of(from[e]);
             }
+        rows -= WARPS * BATCH;
         #pragma unroll
-        for (int i = 0; i < batch; ++i) {
-            const int row = first + i * WARPS;
-            unsigned char* p = (unsigned char*)to + row * 128 + (lane / 4 ^ row % 8) * 16 + lane % 4 * 4;
-            *(unsigned*)p = each == 1 ? word[i][0] : word[i][0] | word[i][each - 1] << 16;
+        for (int i = 0; i < BATCH; ++i) {
+            const int unit = lane / 4 ^ (warp + i * WARPS) % 8;
+            *(unsigned*)(place + i * WARPS * 128 + unit * 16) =
+                each == 1 ? word[i][0] : word[i][0] | word[i][each - 1] << 16;
         }
+        place += WARPS * BATCH * 128;
     }
 }
