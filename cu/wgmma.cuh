@@ -45,6 +45,15 @@ __device__ inline void wait_for_sums(float (&sum)[COUNT])
     for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(sum[i]));
 }
 
+// Four 8 x 8 matrices of 16-bit elements to shared memory, from where products leave them: the first from the
+// first words of all lanes, and so on. A lane says where one row of eight goes: those from 0 on for the first
+// matrix, from 8 on for the second...
+__device__ inline void store_matrices(void* to, unsigned w0, unsigned w1, unsigned w2, unsigned w3)
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+                 :: "r"(shared_address(to)), "r"(w0), "r"(w1), "r"(w2), "r"(w3) : "memory");
+}
+
 // multiply(T(), sum, a, b, add): sum = (add ? sum : 0) + a * b for 64 rows, 16 k of type T and 2 * COUNT
 // columns, where sum has COUNT floats a thread: 32, 64, 96 or 128. a has k along its rows of shared memory, b
 // across.
