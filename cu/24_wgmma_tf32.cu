@@ -12,11 +12,12 @@
 // block = "2 * BN + 128"
 // tile  = ["BM", "BN"]
 // grid  = "(SPLIT == 1) * BLOCKS * SMS + (SPLIT > 1) * SPLIT * TILES_X * TILES_Y"
-// where = ["BM <= 2 * BN", "1024 <= BLOCKS * STAGES * (BM + BN) <= 1536", "BLOCKS == 1 or SPLIT == 1 and BN == 64"]
+// where = ["BM <= 2 * BN", "1024 <= BLOCKS * STAGES * (BM + BN) <= 1536", "BM * SPLIT <= 512",
+//          "BLOCKS == 1 or SPLIT == 1 and BN == 64"]
 // shared = "128 * STAGES * (BM + BN) + 256 * BN + 16 * STAGES"
 // loads = "BM + BN"
-// sass  = ["HGMMA in loop == 8", "LDS.64 in loop == 16", "no BAR in loop", "USETMAXREG", "UTMALDG", "UTMASTG",
-//          "no LDL", "no STL"]
+// sass  = ["HGMMA in loop == 8", "LDS.64 in loop == 16", "WARPGROUP.DEPBAR in loop == 2", "no BAR in loop",
+//          "USETMAXREG", "UTMALDG", "no LDL", "no STL"]
 // claim = "Two shared loads a thread for 64 x BM x 8 products, and none of them meets a bank conflict."
 //
 // [tensormaps]
@@ -43,7 +44,11 @@
 #define PRODUCERS 128
 #define CONSUMER_REGISTERS (BN == 64 ? 168 : 208)  // with the producers' 88 as many as the block begins with
 
+#if SPLIT > 1
 extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1)
+#else
+extern "C" __global__ void
+#endif
                        __launch_bounds__(CONSUMERS + PRODUCERS, BN == 64 ? 2 : 1)
                        matmul(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
                               const __grid_constant__ TensorMap map_c, const float* A, const float* B, float* C,
