@@ -173,15 +173,13 @@ def broken(p: Gemm, inputs: Any, how: str) -> Any:
         return finished(p, inputs, total)
     if how == "halves of k added up in the type":
         half = p.K // 2
-        parts = [
-            rounded(x @ y, p.dtype.precision) for x, y in ((a[:, :half], b[:half]), (a[:, half:], b[half:]))
-        ]
-        return finished(p, inputs, parts[0] + parts[1])
+        parts = a[:, :half] @ b[:half], a[:, half:] @ b[half:]
+        return finished(p, inputs, sum(rounded(part, p.dtype.precision) for part in parts))
     if how == "output truncated":
         return p.dtype.encode(truncated(a @ b, p.dtype.precision).astype(np.float32))
-    if how == "one element a step off":
+    if how == "one element four steps off":
         out = finished(p, inputs, a @ b)
-        out.view(np.uint16)[p.M // 2, p.N // 2] += 2
+        out.view(np.uint16)[p.M // 2, p.N // 2] += 4
         return out
     raise ValueError(how)
 
@@ -198,7 +196,7 @@ FAULTS = [
             "summed in the type",
             "halves of k added up in the type",
             "output truncated",
-            "one element a step off",
+            "one element four steps off",
         )
     ),
 ]
