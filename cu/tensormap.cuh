@@ -72,26 +72,30 @@ __device__ inline void copy_box(void* to, const T* from, int ld, int rows, int c
 {
     static_assert(HEIGHT % (WARPS * BATCH) == 0 && WARPS * BATCH % 8 == 0, "whole batches, alike in swizzle");
     const int lane = threadIdx.x % 32, each = 4 / sizeof(T);
+    const unsigned pitch = ld;  // without a sign: half the instructions for an address
     auto place = (unsigned char*)to + warp * 128 + lane % 4 * 4;
-    from += (long long)warp * ld + lane * each;
+    from += warp * (unsigned long long)pitch + lane * each;
     columns -= lane * each;
     rows -= warp;
     #pragma unroll 1
     for (int batch = 0; batch < HEIGHT; batch += WARPS * BATCH) {
-        unsigned word[BATCH][each];
+        T word[BATCH][each];  // as they are: rounding at once would wait for each
         #pragma unroll
-        for (int i = 0; i < BATCH; ++i, from += (long long)WARPS * ld)
+        for (int e = 0; e < each; ++e) {
+            const int there = e < columns ? rows : 0;
             #pragma unroll
-            for (int e = 0; e < each; ++e) {
-                word[i][e] = 0;
-                if (i * WARPS < rows && e < columns) word[i][e] = bits_of(from[e]);
+            for (int i = 0; i < BATCH; ++i) {
+                word[i][e] = T();
+                if (i * WARPS < there) word[i][e] = from[i * WARPS * (unsigned long long)pitch + e];
             }
+        }
+        from += WARPS * BATCH * (unsigned long long)pitch;
         rows -= WARPS * BATCH;
         #pragma unroll
         for (int i = 0; i < BATCH; ++i) {
             const int unit = lane / 4 ^ (warp + i * WARPS) % 8;
             *(unsigned*)(place + i * WARPS * 128 + unit * 16) =
-                each == 1 ? word[i][0] : word[i][0] | word[i][each - 1] << 16;
+                each == 1 ? bits_of(word[i][0]) : bits_of(word[i][0]) | bits_of(word[i][each - 1]) << 16;
         }
         place += WARPS * BATCH * 128;
     }
