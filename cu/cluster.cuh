@@ -3,7 +3,7 @@
 
 #pragma once
 
-#include "async.cuh"
+#include "pipeline.cuh"
 
 // Until all blocks of the cluster are here; what they wrote before, each may read after.
 __device__ inline void cluster_barrier()
@@ -21,4 +21,14 @@ __device__ inline float4 read_block(int rank, const float* p)
     asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
                  : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(there));
     return v;
+}
+
+// Arrives at the barrier that another block of the cluster has at this place. (To say that it is a release to
+// the cluster, which it is not meant to be, would cost a fence of all memory.)
+__device__ inline void arrive_at(int rank, Barrier* b)
+{
+    asm volatile("{ .reg .b32 there;"
+                 "  mapa.shared::cluster.u32 there, %0, %1;"
+                 "  mbarrier.arrive.shared::cluster.b64 _, [there]; }"
+                 :: "r"(shared_address(b)), "r"(rank) : "memory");
 }

@@ -26,6 +26,7 @@ FORMAT = "3"  # of a cache entry; part of its key
 # report (seen with 13.0), so it is switched off: ours holds code and report together.
 NVRTC_OPTIONS = ("-lineinfo", "--std=c++17", "--ptxas-options=-v", "--no-cache")
 NVJITLINK_OPTIONS = ("-lineinfo", "-Xptxas=-v", "-no-cache")
+_SERIALIZED = re.compile(r"\(C751\d\) (.*wgmma.*)")  # ptxas made each wgmma wait for the one before
 _INCLUDE = re.compile(r'#[ \t]*include[ \t]*["<]([^">\n]+)[">]')
 
 
@@ -98,6 +99,7 @@ def compile_kernel(variant: Variant, arch: str, cache: Cache | None = None) -> C
             "log.txt": log.encode(),
         }
         _parse_report(log, kernel.entry, str(kernel.path))  # nothing enters the cache that has no report
+        _check_overlap(log, variant, arch)
         cache.put(key, entry)
     return Cubin(
         variant=variant,
@@ -303,6 +305,17 @@ def _parse_report(log: str, entry: str, where: str) -> Resources:
         spill_stores=number(r"(\d+) bytes spill stores"),
         spill_loads=number(r"(\d+) bytes spill loads"),
     )
+
+
+def _check_overlap(log: str, variant: Variant, arch: str) -> None:
+    """A wgmma that ptxas makes wait is right, and slow for a reason that no line of the source shows."""
+    if found := _SERIALIZED.search(log):
+        raise BuildError(
+            f"{variant.label} for {arch}: wgmma serialized: {found[1]}",
+            where=str(variant.kernel.path),
+            hint="touch no accumulator between wgmma.fence and wait_group; use fewer registers",
+            log=_as_typed(log, variant.kernel.path),
+        )
 
 
 @functools.cache

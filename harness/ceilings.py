@@ -14,8 +14,9 @@ from harness import catalog, launch, sampling
 from harness.arch import Arch
 from harness.build import Cubin, compile_kernel
 from harness.cache import Cache, digest
-from harness.driver import Context, Stream, driver_version
+from harness.driver import Context, Device, Stream, driver_version
 from harness.errors import HarnessError
+from harness.gemm import Gemm
 from harness.launch import Operands
 from harness.problem import Problem
 from harness.problems import resolve
@@ -26,6 +27,9 @@ from harness.verify import compare
 # How far above a ceiling a measurement may come out: both have noise, and a kernel may find some of its
 # data in a cache.
 MARGIN = 1.02
+# Multiply-adds of the tensor cores for each one of the float32 units, dense, on A100 to H200 (NVIDIA's white
+# papers); consumer cards have fewer, and from compute capability 10.0 on (B200) it is twice that.
+_MATRIX = {"tf32": 8, "bf16": 16, "fp16": 16}
 _RULE = StopRule(min_time=0.2, timeout=0.5)
 _COPY_OVER_L2 = 8  # the copy moves this many times the L2 cache: nothing of it stays there
 _FMA_STEPS = 2**15
@@ -50,6 +54,12 @@ class Ceilings:
 
     flops: Ceiling
     bandwidth: Ceiling
+
+
+def peaks(problem: Problem, device: Device) -> int:
+    """How many times the peak of the float32 units counts as the peak for the problem's element type."""
+    name = problem.dtype.name if isinstance(problem, Gemm) else ""
+    return _MATRIX.get(name, 1) * (2 if name in _MATRIX and device.capability >= (10, 0) else 1)
 
 
 def measured(context: Context, stream: Stream, timer: Timer, cache: Cache) -> Ceilings:

@@ -1,13 +1,16 @@
-"""The baseline: cuBLAS SGEMM through nvmath's bindings, in the shape of a `Launch`.
+"""The baseline: cuBLAS through nvmath's bindings, in the shape of a `Launch`; one for each element type.
 
-Pedantic math: no TF32, no BF16x9 emulation, so that float32 is compared with float32.
+float32 is pedantic: no TF32, no BF16x9 emulation, so that it is compared with float32. The others are summed
+in float32 as in our kernels, the parts of a split k too (cuBLAS would also add those up in bf16 or fp16).
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from harness.closing import Closing
@@ -17,8 +20,32 @@ from harness.gemm import Gemm
 from harness.launch import Launch, Operands
 
 LABEL = "cuBLAS"
-MATH_MODE = "pedantic fp32 (no TF32)"
+MATH_MODES = {
+    "fp32": "pedantic fp32 (no TF32)",
+    "tf32": "tf32 (COMPUTE_32F_FAST_TF32)",
+    "bf16": "bf16 (COMPUTE_32F, reductions in fp32)",
+    "fp16": "fp16 (COMPUTE_32F, reductions in fp32)",
+}
 _WORKSPACE = 32 << 20  # bytes; what cuBLAS's documentation recommends for Hopper
+
+
+@dataclass(frozen=True)
+class _Routine:
+    """How cuBLAS multiplies a type: `matrix` is the matrices' cudaDataType; no `compute` is SGEMM itself."""
+
+    modes: tuple[str, ...]
+    matrix: str = "CUDA_R_32F"
+    compute: str = ""
+
+
+_DATA_TYPES = {"CUDA_R_32F": 0, "CUDA_R_16F": 2, "CUDA_R_16BF": 14}  # cudaDataType, library_types.h
+_FP32_SUMS = ("DEFAULT_MATH", "DISALLOW_REDUCED_PRECISION_REDUCTION")
+_ROUTINES = {
+    "fp32": _Routine(("PEDANTIC_MATH",)),
+    "tf32": _Routine(_FP32_SUMS, "CUDA_R_32F", "COMPUTE_32F_FAST_TF32"),
+    "bf16": _Routine(_FP32_SUMS, "CUDA_R_16BF", "COMPUTE_32F"),
+    "fp16": _Routine(_FP32_SUMS, "CUDA_R_16F", "COMPUTE_32F"),
+}
 
 
 class CuBlas(Closing):
@@ -31,7 +58,7 @@ class CuBlas(Closing):
         self._workspace = Buffer(context, _WORKSPACE)
         try:
             self._handle = self._call("create")
-            self._call("set_math_mode", self._handle, int(self._api.Math.PEDANTIC_MATH))
+            self._modes: tuple[str, ...] = ()
             self._stream: Stream | None = None
             number = self._call("get_version", self._handle)
         except BaseException:
@@ -40,29 +67,40 @@ class CuBlas(Closing):
         self.version = f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
     def prepare(self, problem: Gemm, operands: Operands) -> Launch:
-        """One bound SGEMM a set of operands.
+        """One bound product a set of operands.
 
         cuBLAS is column-major, where a row-major matrix is its own transpose: C^T = B^T A^T.
         """
+        routine = _ROUTINES[problem.dtype.name]
         n = int(self._api.Operation.N)
         alpha, beta = ctypes.c_float(problem.alpha), ctypes.c_float(problem.beta)
+        typed: tuple[int, ...] = ()  # what gemm_ex is told besides, behind each address
+        algorithm: tuple[int, ...] = ()
+        if routine.compute:
+            typed = (_DATA_TYPES[routine.matrix],)
+            compute = getattr(self._api.ComputeType, routine.compute)
+            algorithm = int(compute), int(self._api.GemmAlgo.DEFAULT)
         calls: list[Callable[[Stream], object]] = []
         for copy in operands.buffers:
             args = (
                 *(n, n, problem.N, problem.M, problem.K, ctypes.addressof(alpha)),
-                *(copy["B"].ptr, problem.ldb, copy["A"].ptr, problem.lda, ctypes.addressof(beta)),
-                *(copy["C"].ptr, problem.ldc),
+                *(copy["B"].ptr, *typed, problem.ldb, copy["A"].ptr, *typed, problem.lda),
+                *(ctypes.addressof(beta), copy["C"].ptr, *typed, problem.ldc, *algorithm),
             )
-            calls.append(functools.partial(self._sgemm, args, (alpha, beta)))  # keeps the scalars alive
+            calls.append(functools.partial(self._gemm, routine, args, (alpha, beta)))  # keeps the scalars
         return Launch(LABEL, operands, calls)
 
-    def _sgemm(self, args: tuple[int, ...], _keep: object, stream: Stream) -> None:
+    def _gemm(self, routine: _Routine, args: tuple[int, ...], _keep: object, stream: Stream) -> None:
+        if routine.modes != self._modes:
+            modes = (int(getattr(self._api.Math, name)) for name in routine.modes)
+            self._call("set_math_mode", self._handle, functools.reduce(operator.or_, modes))
+            self._modes = routine.modes
         if stream is not self._stream:
             self._call("set_stream", self._handle, int(stream.handle))
             # set_stream resets the workspace. One of our own: cuBLAS must not allocate inside a measurement.
             self._call("set_workspace", self._handle, self._workspace.ptr, _WORKSPACE)
             self._stream = stream
-        self._call("sgemm", self._handle, *args)
+        self._call("gemm_ex" if routine.compute else "sgemm", self._handle, *args)
 
     def _call(self, name: str, *args: Any) -> Any:
         try:

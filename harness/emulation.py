@@ -104,6 +104,8 @@ def launch(
 ) -> tuple[Emulation, dict[str, NDArray[Any]]]:
     """One launch on copies of `inputs`: what it did, and what it left in them. Raises HarnessError."""
     variant = built.variant
+    if variant.kernel.tensormaps:
+        raise NeedsGpu("it copies by tensor maps (TMA), which the emulator has not", where=variant.label)
     arrays = {name: array.copy() for name, array in inputs.items()}
     with blamed(type(problem)):
         shape, arguments = grid(variant, problem), problem.arguments()

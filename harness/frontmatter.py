@@ -12,11 +12,13 @@ import keyword
 import re
 import tomllib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from harness import expect, predict
 from harness.arch import Arch
+from harness.dtypes import DTYPES
 from harness.errors import SpecError, UsageError
 from harness.expect import Expectation
 from harness.expr import Expr, ExprError
@@ -37,7 +39,20 @@ _TAKEN = frozenset(keyword.kwlist) | frozenset(
     )
 )
 GRID_NAMES = ("TILES_X", "TILES_Y", "TILES_Z", "SMS")  # what `grid` may use beside the parameters
+SWIZZLES = (0, 32, 64, 128)
+_MATRICES = ("A", "B", "C")  # of the problem that is built in
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorMap:
+    """A TMA descriptor of an operand: rows and columns of the box that one copy moves, in elements, and the
+    bytes within which its 16-byte units are permuted in shared memory.
+    """
+
+    operand: str
+    box: tuple[Expr, Expr]
+    swizzle: int = 0
 
 
 def read(source: str, path: Path) -> tuple[str, dict[str, Any]]:
@@ -142,6 +157,34 @@ class _Reader:
         except ExprError as e:
             self.fail(key, f"{key}: {e}")
 
+    def dtype(self, key: str) -> str:
+        value = self.text(key)
+        if value not in DTYPES:
+            self.fail(key, f"no element type {value!r}", nearest(value, DTYPES, "known:"))
+        if self.table.get("problem", "gemm") != "gemm":
+            self.fail(key, "dtype is that of the gemm problem; others have their own")
+        return value
+
+    def tensormaps(self, key: str) -> tuple[TensorMap, ...]:
+        """A table, ``A = {box = ["BM", 64], swizzle = 128}``; the order of its lines is that of the maps."""
+        table = self.table[key]
+        if not isinstance(table, dict) or not table:
+            self.fail(key, "tensormaps must be a table: [tensormaps] with a line for each operand")
+        return tuple(self._tensormap(f"{key}.{operand}", operand, entry) for operand, entry in table.items())
+
+    def _tensormap(self, key: str, operand: str, entry: Any) -> TensorMap:
+        if self.table.get("problem", "gemm") == "gemm" and operand not in _MATRICES:
+            self.fail(key, f"no operand {operand!r} to map", f"operands: {', '.join(_MATRICES)}")
+        if not isinstance(entry, dict) or not {"box"} <= set(entry) <= {"box", "swizzle"}:
+            self.fail(key, f'{operand} must be {{box = ["ROWS", 64], swizzle = 128}}, not {entry!r}')
+        box, swizzle = entry["box"], entry.get("swizzle", 0)
+        if not isinstance(box, list) or len(box) != 2:
+            self.fail(key, f"box of {operand} must be [rows, columns], not {box!r}")
+        if isinstance(swizzle, bool) or swizzle not in SWIZZLES:
+            self.fail(key, f"swizzle of {operand} must be one of {SWIZZLES} bytes, not {swizzle!r}")
+        rows, columns = (self._parse(key, extent) for extent in box)
+        return TensorMap(operand=operand, box=(rows, columns), swizzle=swizzle)
+
     def sass(self, key: str) -> dict[str, tuple[Expectation, ...]]:
         """A list for every architecture, or a table: ``expect``, and ``[sass.sm_75]`` where one differs."""
         value = self.table[key]
@@ -214,15 +257,21 @@ class _Reader:
             value = fields.get(key, ())
             known = {**params, **dict.fromkeys(GRID_NAMES)} if key == "grid" else params
             for expr in (value,) if isinstance(value, Expr) else value:
-                for name in sorted(expr.names - set(known)):
-                    hint = nearest(name, known)
-                    self.fail(key, f"{key} uses {name}, which is not under [params]", hint)
+                self._check_names(key, expr, known)
+        for tensor_map in fields.get("tensormaps", ()):
+            for expr in tensor_map.box:
+                self._check_names(f"tensormaps.{tensor_map.operand}", expr, params)
+
+    def _check_names(self, key: str, expr: Expr, known: Mapping[str, Any]) -> None:
+        for name in sorted(expr.names - set(known)):
+            self.fail(key, f"{key} uses {name}, which is not under [params]", nearest(name, known))
 
 
 # Every key of the front matter and how it is read, in the order of the documentation.
 KEYS: dict[str, Callable[[_Reader, str], Any]] = {
     "entry": _Reader.identifier,
     "problem": _Reader.text,
+    "dtype": _Reader.dtype,
     "min_arch": _Reader.arch,
     "block": _Reader.exprs,
     "tile": _Reader.exprs,
@@ -234,6 +283,7 @@ KEYS: dict[str, Callable[[_Reader, str], Any]] = {
     "claim": _Reader.text,
     "predict": _Reader.predictions,
     "broken": _Reader.text,
+    "tensormaps": _Reader.tensormaps,
     "params": _Reader.params,
 }
 _REQUIRED = ("entry", "block", "tile")

@@ -1,4 +1,4 @@
-"""Matrix multiplication as a `Problem`."""
+"""Matrix multiplication as a `Problem`, a class for each element type."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from harness import bounds
+from harness.dtypes import BF16, FP16, FP32, TF32, DType
 from harness.errors import UsageError
-from harness.problem import Argument, Axes, Reference
+from harness.problem import Argument, Axes, Layout, Reference
 
 _INT_MAX = 2**31 - 1
-U32 = 2.0**-24  # unit roundoff of float32
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gemm:
-    """``C = alpha * A @ B + beta * C`` in float32, row-major, leading dimensions in elements.
+    """``C = alpha * A @ B + beta * C``, row-major, leading dimensions in elements.
 
     A is M x K, B is K x N, C is M x N; ``lda >= K``, ``ldb >= N``, ``ldc >= N`` (0: just that).
-    With ``beta == 0`` C is not read, as in BLAS.
+    With ``beta == 0`` C is not read, as in BLAS. All three are of type `dtype`, float32 here; products are
+    summed in float32, in which alpha and beta are, too, and the result is rounded once.
     """
 
     M: int
@@ -46,6 +48,7 @@ class Gemm:
         {"M": 31, "N": 65, "K": 1000, "lda": 1003, "ldb": 67, "ldc": 66, "beta": 1.0},
     )
     output: ClassVar[str] = "C"
+    dtype: ClassVar[DType] = FP32
 
     def __post_init__(self) -> None:
         for name in ("N", "M", "K"):
@@ -75,7 +78,8 @@ class Gemm:
         shape = str(self.N) if square else f"{self.M}x{self.N}x{self.K}"
         dense = {"lda": self.K, "ldb": self.N, "ldc": self.N, "alpha": 1.0, "beta": 0.0}
         extra = [f"{k}={getattr(self, k)}" for k, v in dense.items() if getattr(self, k) != v]
-        return " ".join([shape, *extra])
+        typed = [] if self.dtype is FP32 else [self.dtype.name]
+        return " ".join([shape, *typed, *extra])
 
     @property
     def extents(self) -> tuple[int, ...]:
@@ -88,24 +92,29 @@ class Gemm:
     @property
     def bytes(self) -> int:
         reads_c = self.beta != 0
-        return 4 * (self.M * self.K + self.K * self.N + self.M * self.N * (2 if reads_c else 1))
+        return self.dtype.itemsize * (
+            self.M * self.K + self.K * self.N + self.M * self.N * (2 if reads_c else 1)
+        )
 
     @property
     def buffer_bytes(self) -> int:
-        return 4 * (self.M * self.lda + self.K * self.ldb + self.M * self.ldc)
+        return self.dtype.itemsize * (self.M * self.lda + self.K * self.ldb + self.M * self.ldc)
 
     @property
     def accumulates(self) -> bool:
         return self.beta != 0
 
     def inputs(self, seed: int) -> dict[str, NDArray[Any]]:
-        """Standard normal A and B, and C where beta reads it. Padding holds NaN, so that using it shows."""
+        """Standard normal A and B, and C where beta reads it, rounded to what is stored: the problem is what
+        they then hold (tf32 stores float32, and rounds as it multiplies). Padding holds NaN, so that using
+        it shows.
+        """
         rng = np.random.default_rng(seed)
 
         def operand(rows: int, columns: int, ld: int, filled: bool) -> NDArray[Any]:
-            array = np.full((rows, ld), np.nan, dtype=np.float32)
+            array = np.full((rows, ld), self.dtype.encode(np.full(1, np.nan, np.float32)))
             if filled:
-                array[:, :columns] = rng.standard_normal((rows, columns), dtype=np.float32)
+                array[:, :columns] = self.dtype.encode(rng.standard_normal((rows, columns), dtype=np.float32))
             return array
 
         return {
@@ -115,49 +124,48 @@ class Gemm:
         }
 
     def reference(self, inputs: Mapping[str, NDArray[Any]]) -> Reference:
-        """The product in float64, and two bounds on a float32 kernel's error. Element by element::
-
-            |err| <= g * (|alpha| |A||B| + |beta| |C|),    g = min(n, 4 sqrt(n)) * 2^-24,    n = K + 3
-
-        The n term is the worst case of any summation order (Higham, Accuracy and Stability of Numerical
-        Algorithms, 2nd ed., eq. 3.5, to first order, plus three roundings for alpha and beta). The square
-        root is the probabilistic bound of Higham and Mary (SIAM J. Sci. Comput. 41, 2019, A2815) with
-        lambda = 4; on random data float32 stays some 15 standard deviations inside it, while one dropped
-        term of a sum of 4096 does not. The worst case alone lets that through.
-
-        And for the root mean square of all errors, because |A||B| grows faster with K than errors do::
-
-            rms(err) <= g * rms(sqrt(alpha^2 (A*A)(B*B) + D^2)),    D the expected result, * elementwise
-
-        The right side is g times the size of a typical partial sum, whether terms cancel or add up. TF32
-        inputs (an error near 2^-12 of it, whatever K is) break it up to K of a million.
+        """The product of the inputs in float64, and two bounds on a kernel's error, element by element and
+        for their root mean square: `harness.bounds` derives them.
         """
-        a = inputs["A"][:, : self.K].astype(np.float64)
-        b = inputs["B"][:, : self.N].astype(np.float64)
+        a, b = self.dtype.decode(inputs["A"][:, : self.K]), self.dtype.decode(inputs["B"][:, : self.N])
+        c = self.dtype.decode(inputs["C"][:, : self.N]) if self.beta else None
         alpha, beta = float(np.float32(self.alpha)), float(np.float32(self.beta))
-        expected = a @ b
-        expected *= alpha
-        # The mean over all elements of (A*A)(B*B), without forming it.
-        squares = float(np.mean(a * a, axis=0) @ np.mean(b * b, axis=1)) * alpha**2
-        magnitude = np.abs(a, out=a) @ np.abs(b, out=b)
-        magnitude *= abs(alpha)
-        if beta:
-            c = inputs["C"][:, : self.N].astype(np.float64)
-            expected += beta * c
-            magnitude += np.abs(beta * c)
-        n = self.K + 3
-        g = min(n, 4 * math.sqrt(n)) * U32
-        tiny = n * 2.0**-149  # below float32's normal range accuracy is absolute, not relative
-        magnitude *= g
-        magnitude += tiny
-        typical = math.sqrt(squares + float(np.mean(np.square(expected))))
-        return Reference(expected=expected, bound=magnitude, rms_bound=g * typical + tiny)
+        return bounds.product(self.dtype, a, b, c, alpha=alpha, beta=beta)
 
     def arguments(self) -> tuple[Argument, ...]:
         sizes = (self.M, self.N, self.K, self.lda, self.ldb, self.ldc)
         return ("A", "B", "C", *map(np.int32, sizes), np.float32(self.alpha), np.float32(self.beta))
 
+    def layouts(self) -> dict[str, Layout]:
+        """See `harness.problem.Matrices`."""
+        return {
+            "A": Layout(rows=self.M, columns=self.K, ld=self.lda, dtype=self.dtype),
+            "B": Layout(rows=self.K, columns=self.N, ld=self.ldb, dtype=self.dtype),
+            "C": Layout(rows=self.M, columns=self.N, ld=self.ldc, dtype=self.dtype),
+        }
+
     @classmethod
     def intensity(cls, tile: tuple[int, ...], loads: int) -> float | None:
         """A step of k is one multiply-add for each element of the tile."""
-        return 2 * math.prod(tile) / (4 * loads)
+        return 2 * math.prod(tile) / (cls.dtype.itemsize * loads)
+
+
+class GemmTf32(Gemm):
+    """The same on float32 matrices whose elements are rounded to tf32, to nearest, as they are multiplied."""
+
+    dtype: ClassVar[DType] = TF32
+
+
+class GemmBf16(Gemm):
+    """The same on bf16 matrices."""
+
+    dtype: ClassVar[DType] = BF16
+
+
+class GemmFp16(Gemm):
+    """The same on fp16 matrices."""
+
+    dtype: ClassVar[DType] = FP16
+
+
+GEMMS: dict[str, type[Gemm]] = {cls.dtype.name: cls for cls in (Gemm, GemmTf32, GemmBf16, GemmFp16)}

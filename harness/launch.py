@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,15 @@ from numpy.typing import NDArray
 
 from harness.build import Cubin
 from harness.closing import Closing
-from harness.driver import Buffer, Context, Function, Module, Stream
+from harness.driver import Buffer, Context, Function, Module, Stream, Struct, tensormap
+from harness.dtypes import TF32
 from harness.errors import OutOfMemory, SpecError, UsageError
-from harness.problem import Problem
+from harness.problem import Layout, Matrices, Problem
 from harness.problems import blamed
-from harness.spec import Variant
+from harness.spec import Box, Variant
 
 MAX_SETS = 512  # copies of the operands; tiny problems stay inside the L2 cache beyond this, and say so
+_ELEMENTS = {"float32": "FLOAT32", "float16": "FLOAT16", "uint16": "BFLOAT16"}  # of a tensor map, by storage
 _MEMORY_SHARE = 0.5  # of the free device memory, at most, for copies beyond the first
 
 
@@ -175,6 +178,7 @@ def prepare(cubin: Cubin, operands: Operands) -> Launch:
     """
     variant, problem = cubin.variant, operands.problem
     shape = grid(variant, problem, sms=operands.context.device.sms)
+    mapped = maps(variant, problem)
     module = Module(operands.context, cubin.code)
     with ExitStack() as undo:
         undo.callback(module.close)
@@ -183,13 +187,60 @@ def prepare(cubin: Cubin, operands: Operands) -> Launch:
             function.prepare(
                 shape,
                 variant.block,
-                [copy[a] if isinstance(a, str) else a for a in problem.arguments()],
+                [
+                    *(tensor_map(operands.context, copy[m.operand].ptr, m) for m in mapped),
+                    *(copy[a] if isinstance(a, str) else a for a in problem.arguments()),
+                ],
                 shared=variant.shared,
             )
             for copy in operands.buffers
         ]
         undo.pop_all()
     return Launch(variant.label, operands, calls, function=function, owned=module)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mapped:
+    """An operand to be copied by TMA: how it lies in memory, the box of a copy, and what it is made of."""
+
+    operand: str
+    layout: Layout
+    box: Box
+    element: str
+
+
+def maps(variant: Variant, problem: Problem) -> tuple[Mapped, ...]:
+    """What the kernel's tensor maps describe of this problem. Raises SpecError for what has no layout."""
+    if not variant.kernel.tensormaps:
+        return ()
+    layouts = problem.layouts() if isinstance(problem, Matrices) else {}
+    found = []
+    for box in variant.boxes:
+        if box.operand not in layouts:
+            raise SpecError(
+                f"tensormaps.{box.operand}: this problem has no such matrix",
+                where=str(variant.kernel.path),
+                hint=f"it has {', '.join(layouts) or 'none: see harness.problem.Matrices'}",
+            )
+        layout = layouts[box.operand]
+        rounded = layout.dtype is TF32 and box.operand != problem.output  # by the TMA, to nearest
+        element = "TFLOAT32" if rounded else _ELEMENTS[layout.dtype.storage]
+        found.append(Mapped(operand=box.operand, layout=layout, box=box, element=element))
+    return tuple(found)
+
+
+def tensor_map(context: Context, address: int, mapped: Mapped) -> Struct:
+    """The descriptor to pass; all zeros where the address or the leading dimension does not allow one."""
+    layout, box = mapped.layout, mapped.box
+    return tensormap.encode(
+        context,
+        address,
+        element=mapped.element,
+        extents=(layout.rows, layout.columns),
+        pitch=layout.ld * layout.dtype.itemsize,
+        box=(box.rows, box.columns),
+        swizzle=box.swizzle,
+    )
 
 
 def grid(variant: Variant, problem: Problem, *, sms: int = 1) -> tuple[int, int, int]:

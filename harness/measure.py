@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 
 from harness import sampling, telemetry
 from harness.builds import Built
-from harness.ceilings import MARGIN, Ceilings
+from harness.ceilings import MARGIN, Ceilings, peaks
 from harness.driver import Graph, Stream
+from harness.dtypes import DType
 from harness.emulator import Emulation
+from harness.gemm import Gemm
 from harness.launch import Launch, Operands
 from harness.problem import Problem
 from harness.sampling import Pair, Samples, WarmUp
@@ -46,8 +48,9 @@ ERROR = "error"  # it could not be launched, or faulted
 FAILURES = (FAILED, IMPOSSIBLE, ERROR)
 
 # How far above its rated peak a card may be whose ceilings are not known: many run above the clock that
-# their driver names. Matrix instructions are not counted in that peak, and faster by less than this.
-_ABOVE_RATED, _MATRIX = 1.3, 32
+# their driver names.
+_ABOVE_RATED = 1.3
+_MATRIX = 32  # times the peak of the float32 units: no kernel with matrix instructions is faster than this
 _NEAR_OVERHEAD = 10  # times the cost of the events themselves: below, that cost shows
 _GRAPH_SECONDS, _GRAPH_MOST = 0.002, 1024  # a graph's launches: about so long in all, and no more than this
 _BRIEF = 0.02  # seconds of warm-up for what has been warmed up before
@@ -73,8 +76,9 @@ class Measurement:
 
     `occupancy` is the driver's: active warps over the most that an SM holds. `sets` copies of the operands,
     `bytes_touched` in all, were visited in turn; `cold` says that they displaced twice the L2 cache. `ratio`
-    is of times, this over that of `against`, from runs of both in turn. `notes` qualify the time. `emulation`
-    is what the emulator saw, where no GPU ran it.
+    is of times, this over that of `against`, from runs of both in turn. `peaks` is how many times the peak of
+    float32 units counts as the peak for this problem's type. `notes` qualify the time. `emulation` is what
+    the emulator saw, where no GPU ran it.
     """
 
     label: str
@@ -96,6 +100,7 @@ class Measurement:
     identical: bool = False
     baseline: bool = False  # it is what the others are timed in turn with
     ceilings: Ceilings | None = None
+    peaks: int = 1
     notes: tuple[str, ...] = ()
     emulation: Emulation | None = None
 
@@ -124,12 +129,17 @@ class Measurement:
         if self.ceilings is None or self.samples is None:
             return None
         if self.flops_rate:
-            return self.flops_rate / self.ceilings.flops.at(self.samples.sm_hz)
+            return self.flops_rate / (self.peaks * self.ceilings.flops.at(self.samples.sm_hz))
         return self.bandwidth / self.ceilings.bandwidth.rate if self.bandwidth else None
 
     @property
     def device(self) -> telemetry.Reading | None:
         return None if self.samples is None else telemetry.summarize(self.samples.readings)
+
+    @property
+    def dtype(self) -> str | None:
+        """The element type, of a gemm."""
+        return self.problem.dtype.name if isinstance(self.problem, Gemm) else None
 
     @property
     def detail(self) -> str:
@@ -171,6 +181,7 @@ def measure(
         cold=operands.cold,
         regime=method.regime if method else "",
         ceilings=method.ceilings if method else None,
+        peaks=peaks(problem, operands.context.device),
     )
     if built is not None and built.variant.kernel.broken:
         row = replace(row, status=UNEXPECTED if row.before and row.before.ok else EXPECTED)
@@ -201,7 +212,7 @@ def _timed(
         spoilt = None
         if not operands.problem.accumulates:
             output = operands.host[operands.problem.output]
-            spoilt = np.full_like(output, _wrong_value(output.dtype))
+            spoilt = np.full_like(output, _wrong_value(output.dtype, operands.reference.dtype))
         if against is None:
             operands.fill_output(stream, spoilt)
             samples = sampling.sample(work, timer, rule, typical=warm.typical, at_least=run.sets)
@@ -227,7 +238,9 @@ def _timed(
     row = replace(row, after=after)
     if not after.ok:
         return replace(row, status=FAILED)
-    if error := _impossible(samples, operands, _uses_matrix_units(row.built), method.ceilings):
+    # For a float32 problem tensor cores are no peak to be measured by, and no impossible way either.
+    most = max(row.peaks, _MATRIX if _uses_matrix_units(row.built) else 1)
+    if error := _impossible(samples, operands, most, method.ceilings):
         return replace(row, status=IMPOSSIBLE, error=error)
     return replace(
         row,
@@ -287,8 +300,10 @@ def _worst(operands: Operands, outputs: Iterable[NDArray[Any]], before: NDArray[
     return max(verdicts, key=lambda v: (not v.ok, v.bad, v.stray, v.worst))
 
 
-def _wrong_value(dtype: np.dtype[Any]) -> Any:
+def _wrong_value(dtype: np.dtype[Any], element: DType | None) -> Any:
     """The largest there is: no result has it, and unlike NaN it is not what an empty output is known by."""
+    if element is not None:
+        return element.encode(np.full(1, element.largest, np.float32))[0]
     return np.finfo(dtype).max if dtype.kind == "f" else np.iinfo(dtype).max
 
 
@@ -299,8 +314,8 @@ def _uses_matrix_units(built: Built | None) -> bool:
     return built.sass is None or any(o.split(".", 1)[0].endswith("MMA") for o in built.sass.mix)
 
 
-def _impossible(samples: Samples, operands: Operands, matrix: bool, ceilings: Ceilings | None) -> str:
-    """Why no kernel can have been that fast; empty where it can.
+def _impossible(samples: Samples, operands: Operands, most: int, ceilings: Ceilings | None) -> str:
+    """Why no kernel can have been that fast; empty where it can. `most`: times the float32 units' peak.
 
     Bandwidth is a limit only where a single run moves several times what the L2 cache could absorb.
     """
@@ -313,7 +328,8 @@ def _impossible(samples: Samples, operands: Operands, matrix: bool, ceilings: Ce
     if ceilings is not None:
         flops, bandwidth = MARGIN * ceilings.flops.at(samples.sm_hz), MARGIN * ceilings.bandwidth.rate
         whose = "measured ceiling"
-    if problem.flops > flops * (_MATRIX if matrix else 1) * seconds:
+    flops *= most
+    if problem.flops > flops * seconds:
         rate = f"{problem.flops / seconds / 1e12:.4g} TFLOP/s" if seconds else "an infinite rate"
         return f"{rate} is above this card's {whose} of {flops / 1e12:.4g} TFLOP/s: not a measurement"
     large = problem.bytes > 4 * device.l2_bytes

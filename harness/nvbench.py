@@ -52,7 +52,9 @@ def rows(content: Mapping[str, Any]) -> list[Record]:
 
 
 def _name(row: Mapping[str, Any]) -> str:
-    return " ".join([row["kernel"], *(f"{k}={v}" for k, v in row["params"].items())])
+    """cuBLAS and the dispatcher have one name for all element types."""
+    typed = [] if row.get("dtype") in (None, "fp32") else [f"dtype={row['dtype']}"]
+    return " ".join([row["kernel"], *(f"{k}={v}" for k, v in row["params"].items()), *typed])
 
 
 def _benchmark(name: str, rows: Sequence[Record], device: int, rule: Mapping[str, Any]) -> Record:

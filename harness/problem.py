@@ -1,6 +1,6 @@
 """What a kernel computes, independent of how: the `Problem` protocol.
 
-A problem makes inputs, knows the right answer and how close a float32 kernel must come to it, and counts
+A problem makes inputs, knows the right answer and how close a kernel must come to it, and counts
 the work. `harness.gemm` and `harness.problems` hold those there are.
 """
 
@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+
+from harness.dtypes import DType
 
 Argument = str | np.generic  # a buffer by name, or a scalar whose dtype is its C type
 Axes = Mapping[str, int | float]
@@ -19,13 +21,38 @@ Axes = Mapping[str, int | float]
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """`expected` in float64, and what a correct float32 kernel keeps: an elementwise `bound`, and a much
-    tighter one on the root mean square of all errors, `rms_bound`, where the problem knows one.
+    """`expected` in float64, and what a correct kernel keeps: an elementwise `bound`, and a much
+    tighter one on the root mean square of all errors, `rms_bound`, where the problem knows one. `dtype` is
+    the output's element type, where NumPy's own does not say it.
     """
 
     expected: NDArray[np.float64]
     bound: NDArray[np.float64]
     rms_bound: float | None = None
+    dtype: DType | None = None
+
+    def decode(self, output: NDArray[Any]) -> NDArray[np.float64]:
+        """Elements of the output as numbers."""
+        return output.astype(np.float64) if self.dtype is None else self.dtype.decode(output)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How a row-major matrix lies in its buffer; the leading dimension `ld` in elements."""
+
+    rows: int
+    columns: int
+    ld: int
+    dtype: DType
+
+
+@runtime_checkable
+class Matrices(Protocol):
+    """What a problem has besides, if kernels for it are to have ``tensormaps``."""
+
+    def layouts(self) -> Mapping[str, Layout]:
+        """Of each operand that is a matrix, by name."""
+        ...
 
 
 class Problem(Protocol):
@@ -88,6 +115,6 @@ class Problem(Protocol):
     @classmethod
     def intensity(cls, tile: tuple[int, ...], loads: int) -> float | None:
         """FLOP for each byte loaded from global memory, for blocks that cover `tile` and load `loads`
-        floats a step; None where the problem knows no such notion.
+        elements a step; None where the problem knows no such notion.
         """
         ...

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from harness.errors import HarnessError, SpecError, UsageError
 from harness.fma import Fma
-from harness.gemm import Gemm
+from harness.gemm import GEMMS, Gemm
 from harness.problem import Argument, Axes, Problem, Reference
 from harness.spec import Kernel
 
@@ -99,18 +99,21 @@ def blamed(cls: type[Problem]) -> Iterator[None]:
     except (HarnessError, MemoryError):
         raise
     except Exception as e:
-        if cls in BUILTIN.values():
+        if cls in (*BUILTIN.values(), *GEMMS.values()):
             raise
         raise SpecError(f"{type(e).__name__}: {e}", where=f"problem {cls.__qualname__}") from e
 
 
 def resolve(kernel: Kernel) -> type[Problem]:
-    """The class that a kernel's ``problem`` names: built in, or ``file.py:Class`` beside the kernel.
+    """The class that a kernel's ``problem`` and ``dtype`` name: built in, or ``file.py:Class`` beside the
+    kernel.
 
     Such a file is Python of the kernel's author and is executed, once. Raises SpecError where it cannot
     serve.
     """
     name, where = kernel.problem, str(kernel.path)
+    if name == "gemm":
+        return GEMMS[kernel.dtype]
     if name in BUILTIN:
         return BUILTIN[name]
     file, colon, class_name = name.partition(":")

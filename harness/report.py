@@ -43,6 +43,7 @@ def static_record(built: Built) -> Record:
         "arch": built.cubin.arch,
         "compiler": built.cubin.compiler,
         "problem": variant.kernel.problem,
+        "dtype": variant.kernel.dtype,
         "tile": list(variant.tile),
         "block": list(variant.block),
         "registers": resources.registers,
@@ -107,7 +108,8 @@ def timed_record(row: Measurement, peak_fp32: float, threshold: float | None = N
     """A measured row; times in seconds, rates in FLOP/s and bytes/s, ratios as fractions. With a `threshold`
     it says whether the row is as fast as what it was timed in turn with.
     """
-    static: Record = {"kernel": row.label, "params": {}, "problem": "gemm"}  # the baseline
+    # Of the baseline there is nothing static but this.
+    static: Record = {"kernel": row.label, "params": {}, "problem": "gemm", "dtype": row.dtype}
     if row.built is not None:
         static = static_record(row.built)
     samples = row.samples
@@ -139,7 +141,7 @@ def timed_record(row: Measurement, peak_fp32: float, threshold: float | None = N
         "ratio": asdict(row.ratio) if row.ratio else None,
         "speedup": asdict(speedup) if speedup else None,
         "vs_cublas": speedup.estimate if speedup and row.against == "cuBLAS" else None,
-        "vs_peak": row.flops_rate / peak_fp32 if row.flops_rate else None,
+        "vs_peak": row.flops_rate / (row.peaks * peak_fp32) if row.flops_rate else None,
         "of_ceiling": row.of_ceiling,
         "driver_occupancy": row.occupancy,
         "sets": row.sets,

@@ -10,12 +10,15 @@ from typing import NoReturn
 
 from harness import frontmatter
 from harness.arch import Arch
+from harness.dtypes import DTYPES, DType
 from harness.errors import SpecError, UsageError
 from harness.expect import Expectation
 from harness.expr import Expr, ExprError
+from harness.frontmatter import TensorMap
 from harness.predict import Prediction
 
 MAX_THREADS = 1024  # a block, on every CUDA architecture
+MAX_BOX = 256  # elements along either side of what the TMA copies at once
 _SUFFIXES = {".cu": "cuda", ".ptx": "ptx"}
 
 Params = Mapping[str, int]
@@ -28,9 +31,10 @@ class Kernel:
     `block` and `tile` are expressions over `params`: threads (x, y, z), and the extents of the output
     that one block covers, outermost first. `grid` holds expressions that may also use the tiles that cover
     the output (TILES_X, TILES_Y, TILES_Z) and the GPU's multiprocessors (SMS); a block a tile where it is
-    empty. `loads` is the number of floats a block loads from global
-    memory for one step of k, the source of the arithmetic-intensity column. `params` maps a name to
-    its tuning space, the default first. `broken` says why a kernel that is wrong on purpose is wrong.
+    empty. `dtype` names the element type of a gemm's matrices. `loads` is the number of elements a block
+    loads from global memory for one step of k, the source of the arithmetic-intensity column. `tensormaps`
+    are passed before all other arguments. `params` maps a name to its tuning space, the default first.
+    `broken` says why a kernel that is wrong on purpose is wrong.
     """
 
     path: Path
@@ -42,6 +46,7 @@ class Kernel:
     tile: tuple[Expr, ...]
     grid: tuple[Expr, ...] = ()
     problem: str = "gemm"
+    dtype: str = "fp32"
     min_arch: str = "sm_75"
     shared: Expr
     loads: Expr | None = None
@@ -50,6 +55,7 @@ class Kernel:
     claim: str = ""
     predict: tuple[Prediction, ...] = ()
     broken: str = ""
+    tensormaps: tuple[TensorMap, ...] = ()
     params: Mapping[str, tuple[int, ...]]
 
     @property
@@ -117,6 +123,16 @@ class Kernel:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Box:
+    """A `TensorMap` with its parameters chosen: what one TMA copy moves, in elements; `swizzle` in bytes."""
+
+    operand: str
+    rows: int
+    columns: int
+    swizzle: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Variant:
     """A kernel with its parameters chosen: what is compiled, launched and measured."""
 
@@ -125,7 +141,7 @@ class Variant:
 
     def checked(self) -> Variant:
         """Itself. Raises SpecError where an expression has no sensible value for these parameters."""
-        _ = self.block, self.tile, self.shared, self.loads
+        _ = self.block, self.tile, self.shared, self.loads, self.boxes
         return self
 
     @property
@@ -176,8 +192,27 @@ class Variant:
         return self._value("shared", self.kernel.shared, least=0)
 
     @property
+    def boxes(self) -> tuple[Box, ...]:
+        """Of its tensor maps, in their order; extents as the TMA allows them, 1 to 256, their rows whole
+        16-byte units and no longer than the swizzle.
+        """
+        dtype = DTYPES[self.kernel.dtype]
+        return tuple(self._box(t, dtype) for t in self.kernel.tensormaps)
+
+    def _box(self, tensor_map: TensorMap, dtype: DType) -> Box:
+        key, swizzle = f"tensormaps.{tensor_map.operand}", tensor_map.swizzle
+        rows, columns = (self._value(key, e, least=1) for e in tensor_map.box)
+        inner = columns * dtype.itemsize
+        if max(rows, columns) > MAX_BOX:
+            self._refuse(f"{key}: a box of {rows} x {columns}; {MAX_BOX} is the most")
+        if inner % 16 or (swizzle and inner > swizzle):
+            limit = f", at most the swizzle's {swizzle}" if swizzle else ""
+            self._refuse(f"{key}: a row of {columns} {dtype.name} is {inner} bytes; it takes 16s{limit}")
+        return Box(operand=tensor_map.operand, rows=rows, columns=columns, swizzle=swizzle)
+
+    @property
     def loads(self) -> int | None:
-        """Floats a block loads from global memory for one step of k, where the file says so."""
+        """Elements a block loads from global memory for one step of k, where the file says so."""
         return None if self.kernel.loads is None else self._value("loads", self.kernel.loads, least=1)
 
     def _each(self, key: str, exprs: tuple[Expr, ...]) -> tuple[int, ...]:

@@ -11,6 +11,11 @@ from numpy.typing import NDArray
 
 from harness.problem import Reference
 
+_SUSPECTS = {  # what makes errors larger all over
+    "fp32": "reduced precision, such as TF32?",
+    "tf32": "inputs truncated, not rounded to nearest?",
+    "": "rounded more than once, or truncated?",
+}
 _CHUNK = 1 << 17  # elements looked at together: their float64 temporaries stay in a CPU's cache
 
 
@@ -18,7 +23,8 @@ _CHUNK = 1 << 17  # elements looked at together: their float64 temporaries stay 
 class Verdict:
     """`worst` is the largest ``|error| / bound`` (1 is the limit, inf for NaN), `rms` the same for the root
     mean square of all errors; `max_error` is the largest absolute error, in units of the output. `stray`
-    counts elements outside the result that were written (the padding of a leading dimension).
+    counts elements outside the result that were written (the padding of a leading dimension). `dtype` is the
+    type whose bounds these are.
     """
 
     ok: bool
@@ -31,6 +37,7 @@ class Verdict:
     first_bad: tuple[int, ...] | None = None
     got: float | None = None
     expected: float | None = None
+    dtype: str = "fp32"
 
     def __str__(self) -> str:
         if self.ok:
@@ -38,7 +45,7 @@ class Verdict:
         if self.rms > 1 and not self.bad:
             return (
                 f"FAILED: each element within its bound, but the errors' root mean square is {self.rms:.3g} "
-                "times what float32 gives (reduced precision, such as TF32?)"
+                f"times what {self.dtype} gives ({_SUSPECTS.get(self.dtype, _SUSPECTS[''])})"
             )
         if not self.bad:
             return f"FAILED: {self.stray} elements of the padding were written"
@@ -64,9 +71,11 @@ def compare(output: NDArray[Any], reference: Reference, before: NDArray[Any] | N
         part = slice(start, start + rows)
         expected, bound = reference.expected[part], reference.bound[part]
         inside = tuple(slice(0, n) for n in expected.shape)
-        got = output[part][inside].astype(np.float64)
-        error = np.abs(got - expected)
+        got = reference.decode(output[part][inside])
+        with np.errstate(invalid="ignore"):
+            error = np.where(got == expected, 0.0, np.abs(got - expected))  # equal infinities, too
         good = error <= bound  # False where either side is NaN
+        error[good & np.isinf(bound)] = 0.0
         wrong = int(good.size - np.count_nonzero(good))
         if wrong and first is None:
             index = np.unravel_index(int(np.argmin(good)), good.shape)
@@ -95,8 +104,9 @@ def compare(output: NDArray[Any], reference: Reference, before: NDArray[Any] | N
         rms=rms,
         max_error=max_error,
         first_bad=first,
-        got=None if first is None else float(output[first]),
+        got=None if first is None else float(reference.decode(output[first][None])[0]),
         expected=None if first is None else float(reference.expected[first]),
+        dtype="fp32" if reference.dtype is None else reference.dtype.name,
     )
 
 

@@ -18,6 +18,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import threading
 import uuid
 from collections.abc import Callable
@@ -99,7 +100,7 @@ _WORKS_WHEN_LOST = NOISE | {"cuInit", "cuDriverGetVersion", "cuDeviceGet", "cuDe
 
 class FakeDriver:
     CUresult = CUresult
-    CUstream = int
+    CUstream = cuuint32_t = cuuint64_t = int
     CU_MEMHOSTALLOC_DEVICEMAP = 2
 
     def __init__(self, *, devices: int = 1, version: int = 13000) -> None:
@@ -292,6 +293,12 @@ class FakeDriver:
     def _cuMemsetD32Async(self, pointer: int, value: int, count: int, stream: int) -> Any:
         ctypes.memmove(pointer, value.to_bytes(4, "little") * count, 4 * count)
         return ()
+
+    def _cuTensorMapEncodeTiled(self, *args: Any) -> Any:
+        """A descriptor that says what it was made of: the address first, the rest's digest behind it."""
+        rest = hashlib.sha256(repr((*args[:2], *args[3:])).encode()).digest()
+        memory = ctypes.create_string_buffer(args[2].to_bytes(8, "little") + rest, 128)
+        return (SimpleNamespace(getPtr=lambda: ctypes.addressof(memory)),)
 
     # --- streams and events
 

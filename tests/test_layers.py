@@ -21,10 +21,11 @@ PACKAGE = Path(harness.__file__).parent
 # A module imports only from its own layer and those below; a folder is one module here. Of one layer,
 # no two import each other.
 LAYERS = [
-    ["errors", "closing", "nvbench"],
+    ["errors", "closing", "dtypes", "nvbench"],
     [
         "arch",
         "axes",
+        "bounds",
         "catalog",
         "counters",
         "expect",

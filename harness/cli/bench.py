@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -167,7 +167,13 @@ def command(
         else:
             baseline = builds.build_all([reference], [target], cache, step)[0][0] if reference else None
             what = Request(
-                gpu=gpu, rule=rule, regime=regime, seed=seed, baseline=baseline, threshold=threshold
+                gpu=gpu,
+                rule=rule,
+                regime=regime,
+                seed=seed,
+                baseline=baseline,
+                threshold=threshold,
+                dtypes=dtypes(points),
             )
             if isolate:
                 source = children.rows(ctx, what, built, points, meta, kernel_timeout)
@@ -205,6 +211,13 @@ def _reference(word: str, points: Points) -> Variant:
     return kernel.variant()
 
 
+def dtypes(points: Iterable[type[Problem]]) -> tuple[str, ...]:
+    """The element types that cuBLAS is asked to multiply."""
+    from harness.gemm import Gemm
+
+    return tuple(cls.dtype.name for cls in points if issubclass(cls, Gemm)) or (Gemm.dtype.name,)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """What is measured, on what, and how a row of it is written down."""
@@ -215,6 +228,7 @@ class Request:
     seed: int
     baseline: Built | None
     threshold: float
+    dtypes: tuple[str, ...]
 
     def record(self, row: Measurement) -> Record:
         from harness import report
@@ -257,7 +271,8 @@ def open_session(owned: ExitStack, what: Request) -> tuple[Bench, dict[str, Any]
     if baseline is None:
         try:
             baseline = owned.enter_context(cublas.CuBlas(context))
-            about |= {"cublas": baseline.version, "math_mode": cublas.MATH_MODE}
+            modes = "; ".join(cublas.MATH_MODES[name] for name in what.dtypes)
+            about |= {"cublas": baseline.version, "math_mode": modes}
         except ContextLost:
             raise
         except HarnessError as e:

@@ -106,7 +106,7 @@ def _cublas() -> str:
 
     cublas.api()
     with Context(Device.open()) as context, cublas.CuBlas(context) as handle:
-        return f"{handle.version}, used as {cublas.MATH_MODE}"
+        return f"{handle.version}, used as {cublas.MATH_MODES['fp32']}"
 
 
 def _cache() -> str:

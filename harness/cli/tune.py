@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.cli import options, supervise, tuned
-from harness.cli.bench import Request, open_session
+from harness.cli.bench import Request, dtypes, open_session
 from harness.errors import ContextLost, MissingDependency, NoGpu, UsageError
 
 if TYPE_CHECKING:
@@ -148,7 +148,15 @@ def command(
         "regime": regime,
         "threshold": threshold,
     }
-    what = Request(gpu=gpu, rule=StopRule(), regime=regime, seed=seed, baseline=None, threshold=threshold)
+    what = Request(
+        gpu=gpu,
+        rule=StopRule(),
+        regime=regime,
+        seed=seed,
+        baseline=None,
+        threshold=threshold,
+        dtypes=dtypes(points),
+    )
     with ExitStack() as owned:
         built, timed = owned.enter_context(_bars(len(chosen), len(chosen) * len(problems)))
         target, cache = options.one_arch(None, gpu), options.open_cache()

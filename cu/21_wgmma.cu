@@ -1,0 +1,110 @@
+// A warpgroup's product, read from shared memory by the tensor cores themselves
+//
+// mma.sync wants its operands in registers, and 16 x 8 outputs at a time. On Hopper 128 threads together ask
+// for 64 x BN outputs, from shared memory as TMA has laid it there: one thread asks for a box of a matrix and
+// goes on, the box arrives swizzled, with zeros for what is outside, and a barrier counts its bytes. So hardly
+// an instruction is left but the products.
+//
+// /// kernel
+// entry = "matmul"
+// dtype = "bf16"
+// min_arch = "sm_90a"
+// block = "2 * BM"
+// tile  = ["BM", "BN"]
+// shared = "STAGES * (128 * (BM + BN) + 8)"
+// loads = "BM + BN"
+// sass  = ["HGMMA in loop >= 4", "UTMALDG in loop >= 2", "WARPGROUP.DEPBAR in loop == 1", "no LDSM", "no HMMA",
+//          "no LDL", "no STL"]
+// claim = "A k of 64 is four instructions; the operands pass no register."
+//
+// [tensormaps]
+// A = {box = ["BM", 64], swizzle = 128}
+// B = {box = [64, 64], swizzle = 128}
+//
+// [params]
+// BM = [128, 64]
+// BN = [128, 256, 64]
+// STAGES = [4]
+// ///
+
+#include "tensormap.cuh"
+#include "wgmma.cuh"
+
+#define THREADS (2 * BM)  // a warpgroup for 64 rows
+#define BK 64             // 128 bytes: as wide as the swizzle
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+                       matmul(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
+                              const Bf16* A, const Bf16* B, Bf16* C, int M, int N, int K,
+                              int lda, int ldb, int ldc, float alpha, float beta)
+{
+    extern __shared__ __align__(1024) unsigned char memory[];
+    auto As = (Bf16(*)[BM][BK])memory;
+    auto Bs = (Bf16(*)[BN / 64][BK][64])(As + STAGES);  // boxes of 64 columns
+    auto full = (Barrier*)(Bs + STAGES);
+
+    const int self = threadIdx.x, warp = self / 32, lane = self % 32;
+    const unsigned row = blockIdx.y * BM, col = blockIdx.x * BN;
+
+    // A matrix that cannot have a map is copied by all threads, and then all arrive.
+    const bool map_for_a = has_map(A, lda), map_for_b = has_map(B, ldb);
+    if (self < STAGES) make_barrier(full + self, map_for_a && map_for_b ? 1 : 1 + THREADS);
+    publish_barriers();
+    __syncthreads();  // the barriers exist
+
+    const auto fetch = [&](int stage, int k) {
+        if (self == 0) {
+            arrive_expecting(full + stage, (map_for_a ? sizeof *As : 0) + (map_for_b ? sizeof *Bs : 0));
+            if (map_for_a) fetch_box(As[stage], map_a, row, k, full + stage);
+            if (map_for_b)
+                for (int j = 0; j < BN / 64; ++j)
+                    fetch_box(Bs[stage][j], map_b, k, col + 64 * j, full + stage);
+        }
+        if (map_for_a && map_for_b) return;
+        if (!map_for_a)
+            copy_box<BM, THREADS / 32, 8>(As[stage], A + (long long)row * lda + k, lda, M - row, K - k, warp);
+        if (!map_for_b)
+            #pragma unroll 1
+            for (int j = 0; j < BN / 64; ++j)
+                copy_box<BK, THREADS / 32, 8>(Bs[stage][j], B + (long long)k * ldb + col + 64 * j, ldb, K - k,
+                                           N - (int)(col + 64 * j), warp);
+        publish_to_units();
+        arrive(full + stage);
+    };
+
+    int ahead = K;  // what has not been fetched yet
+    for (int stage = 0; stage < STAGES - 1; ++stage, ahead -= BK)
+        if (ahead > 0) fetch(stage, K - ahead);
+
+    float sum[BN / 2];
+    int now = 0, parity = 0, next = STAGES - 1;
+    for (int left = K; left > 0; left -= BK, ahead -= BK) {
+        wait(full + now, parity);
+        const Operand a = operand(As[now][self / 128 * 64], 0, 1024);
+        const Operand b = operand(Bs[now], 8192, 1024);
+        begin_products();
+        #pragma unroll
+        for (int k = 0; k < BK; k += 16)
+            multiply(Bf16(), sum, further(a, 2 * k), further(b, 128 * k), left < K || k > 0);
+        commit_products();
+        wait_for_products<1>();  // those of the last tile are done,
+        __syncthreads();         // everyone's: its place may be filled anew
+        if (ahead > 0) fetch(next, K - ahead);
+        next = now;
+        if (++now == STAGES) now = 0, parity ^= 1;
+    }
+    wait_for_sums(sum);
+
+    const bool words = (unsigned long long)C % 4 == 0 && ldc % 2 == 0;
+    #pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const unsigned r = row + 16 * warp + 8 * half + lane / 4;
+        if (r >= M) continue;
+        #pragma unroll
+        for (int j = 0; j < BN / 8; ++j) {
+            const unsigned s = col + 8 * j + lane % 4 * 2;
+            store_pair(C + (long long)r * ldc + s, sum[4 * j + 2 * half], sum[4 * j + 2 * half + 1], N - (int)s,
+                       words, alpha, beta);
+        }
+    }
+}

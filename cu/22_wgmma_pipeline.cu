@@ -1,0 +1,197 @@
+// A warp that fetches, warpgroups that multiply, and results that leave by themselves
+//
+// One thread of its own asks for boxes, as far ahead as there is room, and is told by barriers where the
+// products are done: nobody waits for everybody. The block stays on its SM for tile after tile. Results go
+// back through shared memory, box by box, and TMA writes them while the next tile is multiplied. Blocks of a
+// cluster can share the boxes of B: each fetches its part for all.
+//
+// /// kernel
+// entry = "matmul"
+// dtype = "bf16"
+// min_arch = "sm_90a"
+// block = "2 * BM + 128"
+// tile  = ["BM", "BN"]
+// grid  = "SMS // CLUSTER * CLUSTER"
+// where = ["1024 <= STAGES * (BM + BN)", "STAGES * (BM + BN) <= 1280", "64 * CLUSTER <= BN",
+//          "LAG == 0 or BM == 128"]
+// shared = "STAGES * (128 * (BM + BN) + 16) + 2 * BM * BN"
+// loads = "BM + BN"
+// sass  = ["HGMMA in loop >= 4", "WARPGROUP.DEPBAR in loop == 1", "no UTMALDG in loop", "no BAR in loop",
+//          "no MEMBAR in loop", "STSM", "UTMASTG", "no LDL", "no STL"]
+// claim = "Nothing in the loop but four products, two barriers and the address of a stage."
+//
+// [tensormaps]
+// A = {box = ["BM", 64], swizzle = 128}
+// B = {box = [64, 64], swizzle = 128}
+// C = {box = [16, 64], swizzle = 128}
+//
+// [params]
+// BM = [128, 64]
+// BN = [256, 128, 192, 64]
+// STAGES = [3, 4, 6, 8]
+// CLUSTER = [1, 2]
+// GROUP = [8]
+// LAG = [0, 2]
+// ///
+
+#include "cluster.cuh"
+#include "tensormap.cuh"
+#include "wgmma.cuh"
+
+#ifndef ELEMENT
+#define ELEMENT Bf16
+#endif
+#define BK 64               // 128 bytes: as wide as the swizzle
+#define CONSUMERS (2 * BM)  // threads, a warpgroup for 64 rows; the producers follow them
+#define PRODUCERS 128       // one would do; all of them copy a matrix that cannot have a map
+#define COPIES (CLUSTER == 1 ? 16 : 8)  // rows of a matrix without a map that a warp has on their way
+
+#if CLUSTER > 1
+extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(CONSUMERS + PRODUCERS, 1)
+#else
+extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
+#endif
+                       matmul(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
+                              const __grid_constant__ TensorMap map_c,
+                              const ELEMENT* A, const ELEMENT* B, ELEMENT* C, int M, int N, int K,
+                              int lda, int ldb, int ldc, float alpha, float beta)
+{
+    extern __shared__ __align__(1024) unsigned char memory[];
+    auto As = (ELEMENT(*)[BM][BK])memory;
+    auto Bs = (ELEMENT(*)[BN / 64][BK][64])(As + STAGES);  // boxes of 64 columns
+    auto Cs = (ELEMENT(*)[BN / 64][16][64])(Bs + STAGES);  // of each warp
+    auto full = (Barrier*)(Cs + CONSUMERS / 32), empty = full + STAGES;
+
+    // Tiles, one above the other for the blocks of a cluster, are walked in bands of GROUP rows, so that those
+    // of one moment share rows of A and columns of B in the L2 cache.
+    const int rank = blockIdx.x % CLUSTER;
+    const unsigned first = blockIdx.x / CLUSTER, step = gridDim.x / CLUSTER;
+    const unsigned tiles_m = (M + BM * CLUSTER - 1u) / (BM * CLUSTER), tiles_n = (N + BN - 1u) / BN;
+    const unsigned tiles = tiles_m * tiles_n;
+    const auto row_of = [&](unsigned tile) {
+        const unsigned band = tile / (GROUP * tiles_n) * GROUP;
+        return ((band + tile % (GROUP * tiles_n) % min(GROUP, tiles_m - band)) * CLUSTER + rank) * BM;
+    };
+    const auto col_of = [&](unsigned tile) {
+        const unsigned band = tile / (GROUP * tiles_n) * GROUP;
+        return tile % (GROUP * tiles_n) / min(GROUP, tiles_m - band) * BN;
+    };
+    if (first >= tiles) return;  // more SMs than tiles
+
+    const int self = threadIdx.x, lane = self % 32, warp = __shfl_sync(~0u, self / 32, 0);  // alike in a warp
+    const bool map_for_a = has_map(A, lda), map_for_b = has_map(B, ldb), maps = map_for_a && map_for_b;
+    if (self < STAGES) {
+        make_barrier(full + self, maps ? 1 : 1 + PRODUCERS);
+        make_barrier(empty + self, CONSUMERS / 128 * CLUSTER);  // a warpgroup arrives as one, at all blocks
+        publish_barriers();
+    }
+    if (CLUSTER > 1) cluster_barrier();
+    else __syncthreads();  // the barriers exist
+
+    if (self >= CONSUMERS) {
+        if (BM == 128) give_registers<88>();
+        int stage = 0, parity = 1;
+        for (unsigned tile = first; tile < tiles && (self == CONSUMERS || !maps); tile += step) {
+            const unsigned row = row_of(tile), col = col_of(tile);
+            for (int left = K; left > 0; left -= BK) {
+                const int k = K - left;
+                wait(empty + stage, parity);  // what was there has been multiplied, in all blocks
+                if (self == CONSUMERS) {
+                    arrive_expecting(full + stage, (map_for_a ? sizeof *As : 0) + (map_for_b ? sizeof *Bs : 0));
+                    if (map_for_a) fetch_box(As[stage], map_a, row, k, full + stage);
+                    if (map_for_b)
+                        #pragma unroll
+                        for (int i = 0; i < BN / 64 / CLUSTER; ++i) {
+                            const int j = BN / 64 / CLUSTER * rank + i;
+                            if (CLUSTER == 1) fetch_box(Bs[stage][j], map_b, k, col + 64 * j, full + stage);
+                            else fetch_box_for((1 << CLUSTER) - 1, Bs[stage][j], map_b, k, col + 64 * j, full + stage);
+                        }
+                }
+                if (!maps) {
+                    if (!map_for_a)
+                        copy_box<BM, PRODUCERS / 32, COPIES>(As[stage], A + (long long)row * lda + k, lda, M - row,
+                                                         K - k, warp % 4);
+                    if (!map_for_b)
+                        #pragma unroll 1
+                        for (int j = 0; j < BN / 64; ++j)
+                            copy_box<BK, PRODUCERS / 32, COPIES>(Bs[stage][j], B + (long long)k * ldb + col + 64 * j,
+                                                             ldb, K - k, N - (int)(col + 64 * j), warp % 4);
+                    publish_to_units();
+                    arrive(full + stage);
+                }
+                if (++stage == STAGES) stage = 0, parity ^= 1;
+            }
+        }
+    } else {
+        if (BM == 128) take_registers<208>();
+        const bool map_for_c = has_map(C, ldc) && beta == 0.f;
+        const bool words = (unsigned long long)C % 4 == 0 && ldc % 2 == 0;
+        const auto release = [&](int stage) {  // a warpgroup's products of a stage are done together
+            if (CLUSTER == 1 && self % 128 == 0) arrive(empty + stage);
+            if (CLUSTER > 1 && lane == 0 && warp % 4 < CLUSTER) arrive_at(warp % 4, empty + stage);
+        };
+
+        float sum[BN / 2];
+        int stage = 0, parity = 0;
+        if (LAG > 0 && warp >= 4 && K > LAG * BK) wait(full + LAG, 0);  // so that not all have results at the same time
+        for (unsigned tile = first; tile < tiles; tile += step) {
+            const unsigned row = row_of(tile) + 16 * warp, col = col_of(tile);
+            int last = 0;
+            #pragma unroll 1
+            for (int left = K; left > 0; left -= BK) {
+                wait(full + stage, parity);
+                const Operand a = operand(As[stage][warp / 4 * 64], 0, 1024);
+                const Operand b = operand(Bs[stage], 8192, 1024);
+                begin_products();
+                #pragma unroll
+                for (int k = 0; k < BK; k += 16)
+                    multiply(ELEMENT(), sum, further(a, 2 * k), further(b, 128 * k), left < K || k > 0);
+                commit_products();
+                wait_for_products<1>();
+                if (left < K) release(last);  // while the youngest products go on
+                last = stage;
+                if (++stage == STAGES) stage = 0, parity ^= 1;
+            }
+            wait_for_sums(sum);
+            release(last);
+
+            if (alpha != 1.f)
+                #pragma unroll
+                for (int i = 0; i < BN / 2; ++i) sum[i] *= alpha;
+            if (map_for_c) {
+                if (lane == 0) wait_for_stores<0>();  // of the last tile: its memory is free
+                __syncwarp();
+                const int r = lane % 16, unit = lane / 16;
+                #pragma unroll
+                for (int i = 0; i < BN / 2; i += 8)  // 16 columns
+                    store_matrices(&Cs[warp][i / 32][r][((i / 4 + unit) % 8 ^ r % 8) * 8],
+                                   narrow<ELEMENT>(sum[i], sum[i + 1]), narrow<ELEMENT>(sum[i + 2], sum[i + 3]),
+                                   narrow<ELEMENT>(sum[i + 4], sum[i + 5]), narrow<ELEMENT>(sum[i + 6], sum[i + 7]));
+                publish_to_units();
+                __syncwarp();
+                if (lane == 0) {
+                    #pragma unroll
+                    for (int j = 0; j < BN / 64; ++j) store_box(map_c, row, col + 64 * j, Cs[warp][j]);
+                    commit_stores();
+                }
+            } else {
+                #pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    const unsigned r = row + 8 * half + lane / 4;
+                    if (r >= M) continue;
+                    #pragma unroll
+                    for (int j = 0; j < BN / 8; ++j) {
+                        const unsigned s = col + 8 * j + lane % 4 * 2;
+                        store_pair(C + (long long)r * ldc + s, sum[4 * j + 2 * half], sum[4 * j + 2 * half + 1],
+                                   N - (int)s, words, 1.f, beta);
+                    }
+                }
+            }
+        }
+        if (lane == 0) wait_for_stores<0>();  // shared memory must outlive them
+    }
+    if (CLUSTER > 1) {
+        __syncwarp();
+        cluster_barrier();  // nobody leaves while others fetch for it or arrive at its barriers
+    }
+}

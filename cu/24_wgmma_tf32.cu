@@ -1,0 +1,238 @@
+// The tensor cores on floats, rounded to tf32, with B as it lies
+//
+// The tensor cores read 32-bit operands from shared memory only with k along the rows: A lies like that, a
+// row-major B does not. A transposed copy would cost a pass over B. But one operand may come from registers,
+// in any order that threads can load: so this computes C^T = B^T A^T, with B in registers and A in shared
+// memory. Everything else is the pipeline of 22. TMA rounds to nearest tf32; the tensor cores would cut off.
+//
+// /// kernel
+// entry = "matmul"
+// dtype = "tf32"
+// min_arch = "sm_90a"
+// block = "2 * BN + 128"
+// tile  = ["BM", "BN"]
+// grid  = "(SPLIT == 1) * BLOCKS * SMS + (SPLIT > 1) * SPLIT * TILES_X * TILES_Y"
+// where = ["BM <= 2 * BN", "1024 <= BLOCKS * STAGES * (BM + BN) <= 1536", "BM * SPLIT <= 512",
+//          "BLOCKS == 1 or SPLIT == 1 and BN == 64"]
+// shared = "128 * STAGES * (BM + BN) + 256 * BN + 16 * STAGES"
+// loads = "BM + BN"
+// sass  = ["HGMMA in loop == 8", "LDS.64 in loop == 16", "WARPGROUP.DEPBAR in loop == 2", "no BAR in loop",
+//          "USETMAXREG", "UTMALDG", "no LDL", "no STL"]
+// claim = "Two shared loads a thread for 64 x BM x 8 products, and none of them meets a bank conflict."
+//
+// [tensormaps]
+// A = {box = ["BM", 32], swizzle = 128}
+// B = {box = [32, 32], swizzle = 128}
+// C = {box = [32, 32], swizzle = 128}
+//
+// [params]
+// BM = [256, 128, 64]
+// BN = [128, 64]
+// STAGES = [4, 6, 8]
+// BLOCKS = [1, 2]
+// SPLIT = [1, 2, 4, 8]
+// GROUP = [8]
+// ///
+
+#include "cluster.cuh"
+#include "quads.cuh"
+#include "tensormap.cuh"
+#include "wgmma.cuh"
+
+#define BK 32                // 128 bytes of a row of A
+#define CONSUMERS (2 * BN)   // threads: a warpgroup for 64 columns of C; the producers follow them
+#define PRODUCERS 128
+#define CONSUMER_REGISTERS (BN == 64 ? 168 : 208)  // with the producers' 88 as many as the block begins with
+
+#if SPLIT > 1
+extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1)
+#else
+extern "C" __global__ void
+#endif
+                       __launch_bounds__(CONSUMERS + PRODUCERS, BN == 64 ? 2 : 1)
+                       matmul(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
+                              const __grid_constant__ TensorMap map_c, const float* A, const float* B, float* C,
+                              int M, int N, int K, int lda, int ldb, int ldc, float alpha, float beta)
+{
+    extern __shared__ __align__(1024) float memory[];
+    auto As = (float(*)[BM][BK])memory;
+    auto Bs = (float(*)[BN / 32][BK][32])(As + STAGES);  // boxes of 32 columns
+    auto Cs = (float(*)[2][32][32])(Bs + STAGES);        // two boxes for every 32 columns
+    auto full = (Barrier*)(Cs + BN / 32), empty = full + STAGES;
+
+    // Tiles are walked in bands of GROUP rows, as in 16.
+    const unsigned tiles_m = (M + BM - 1u) / BM, tiles_n = (N + BN - 1u) / BN, tiles = tiles_m * tiles_n;
+    const auto row_of = [&](unsigned tile) {
+        const unsigned band = tile / (GROUP * tiles_n) * GROUP;
+        return (band + tile % (GROUP * tiles_n) % min(GROUP, tiles_m - band)) * BM;
+    };
+    const auto col_of = [&](unsigned tile) {
+        const unsigned band = tile / (GROUP * tiles_n) * GROUP;
+        return tile % (GROUP * tiles_n) / min(GROUP, tiles_m - band) * BN;
+    };
+    const unsigned first_tile = blockIdx.x / SPLIT, at_once = gridDim.x / SPLIT;
+    if (first_tile >= tiles) return;  // more SMs than tiles
+
+    // With SPLIT blocks for a tile, this one's part of k, in stages; maybe none.
+    const int rank = blockIdx.x % SPLIT, stages_of_k = (K - 1) / BK + 1;
+    const int begin = (long long)stages_of_k * rank / SPLIT, end = (long long)stages_of_k * (rank + 1) / SPLIT;
+
+    const int self = threadIdx.x, lane = self % 32;
+    const int warp = __shfl_sync(~0u, self / 32, 0);  // the same for all lanes, and the compiler knows it
+    if (self == 0) {
+        for (int stage = 0; stage < STAGES; ++stage) {
+            make_barrier(full + stage, 1);
+            make_barrier(empty + stage, CONSUMERS / 32);  // a warp arrives as one
+        }
+        publish_barriers();
+    }
+    __syncthreads();  // the barriers exist
+
+    if (warp >= CONSUMERS / 32) {
+        give_registers<88>();
+        // TMA takes one thread. Where an operand cannot have a map, four warps take turns at copying it.
+        const bool a_mapped = has_map(A, lda), b_mapped = has_map(B, ldb);
+        const int turns = a_mapped && b_mapped ? 1 : PRODUCERS / 32, mine = warp - CONSUMERS / 32;
+        if (mine >= turns) return;
+        int stage = 0, parity = 1, turn = 0;
+        for (unsigned tile = first_tile; tile < tiles; tile += at_once) {
+            const int row = row_of(tile), col = col_of(tile);
+            #pragma unroll 1
+            for (int k = begin; k < end; ++k) {
+                if (turn == mine) {
+                    wait(empty + stage, parity);  // the consumers have read what was there
+                    if (!a_mapped)
+                        copy_box<BM, 1, 64>(As[stage], A + (long long)row * lda + k * BK, lda, M - row, K - k * BK, 0);
+                    if (!b_mapped)
+                        #pragma unroll 1
+                        for (int n = 0; n < BN; n += 32)
+                            copy_box<BK, 1, 32>(Bs[stage][n / 32], B + (long long)k * BK * ldb + col + n, ldb, K - k * BK,
+                                            N - col - n, 0);
+                    if (turns > 1) publish_to_units();
+                    __syncwarp();
+                    if (lane == 0) {
+                        arrive_expecting(full + stage, 4 * BK * (a_mapped * BM + b_mapped * BN));
+                        if (a_mapped) fetch_box(As[stage], map_a, row, k * BK, full + stage);
+                        if (b_mapped)
+                            for (int n = 0; n < BN; n += 32)
+                                fetch_box(Bs[stage][n / 32], map_b, k * BK, col + n, full + stage);
+                    }
+                }
+                if (++turn == turns) turn = 0;
+                if (++stage == STAGES) stage = 0, parity ^= 1;
+            }
+        }
+        return;  // who has left counts as arrived at the barriers of the cluster
+    }
+
+    take_registers<CONSUMER_REGISTERS>();
+    // Two warps share 32 columns. Of each k a thread holds two neighbours of B, for rows lane / 4 and eight
+    // below of the product's 64 x BM. Which two is free to choose, as long as C goes there, too. So 16 lanes
+    // (a shared load of 64 bits serves as many at once) take 16-byte units u and u ^ 5 of four rows of B, and
+    // write units u and u ^ 5 of four rows of C that lie two apart: after the swizzle, u ^ row % 8, these are
+    // all eight units each time.
+    const int box = warp / 2, k_lane = lane % 4;
+    const int unit = lane / 8 % 2 * 5 ^ lane / 16 ^ warp % 2 * 2, n_lane = unit * 4 + lane / 4 % 2 * 2;
+    const int b_low = k_lane * 32 + (n_lane ^ k_lane * 4), b_high = (k_lane + 4) * 32 + (n_lane ^ (k_lane + 4) * 4);
+
+    float sum[BM / 2] = {};  // of n_lane: 8 * j + 2 * k_lane + e of m at 4 * j + e; of its neighbour at + 2
+    unsigned even[16], odd[16];  // B of four steps of 8 k; two, because the products read while we load
+    int stage = 0, parity = 0, before = 0;
+    const auto multiply_stage = [&](unsigned (&b)[16], bool add) {
+        wait(full + stage, parity);
+        const float* bs = Bs[stage][box][0];
+        #pragma unroll
+        for (int k = 0; k < BK / 8; ++k) {
+            const uint2 low = *(const uint2*)(bs + k * 8 * 32 + b_low);
+            const uint2 high = *(const uint2*)(bs + k * 8 * 32 + b_high);
+            b[4 * k] = low.x, b[4 * k + 1] = low.y, b[4 * k + 2] = high.x, b[4 * k + 3] = high.y;
+        }
+        begin_products();
+        const Operand a = operand(As[stage], 16, 1024);
+        #pragma unroll
+        for (int k = 0; k < BK / 8; ++k) multiply(sum, b + 4 * k, further(a, 32 * k), add || k > 0);
+        commit_products();
+        wait_for_products<1>();
+        if (lane == 0 && add) arrive(empty + before);  // the stage before may be filled anew
+        before = stage;
+        if (++stage == STAGES) stage = 0, parity ^= 1;
+    };
+
+    for (unsigned tile = first_tile; tile < tiles; tile += at_once) {
+        if (begin < end) {
+            #pragma unroll 1
+            for (int k = begin;;) {
+                multiply_stage(even, k > begin);
+                if (++k == end) break;
+                multiply_stage(odd, true);
+                if (++k == end) break;
+            }
+            wait_for_sums(sum);
+            if (lane == 0) arrive(empty + before);
+        }
+        const int row = row_of(tile), col = col_of(tile) + box * 32;  // of the two warps' columns
+
+        if (SPLIT > 1) {
+            asm volatile("bar.sync 1, %0;" :: "n"(CONSUMERS) : "memory");  // all have read the last stage
+            const auto sums = (float(*)[BN + 4])memory;
+            #pragma unroll
+            for (int i = 0; i < BM / 2; i += 4)
+                #pragma unroll
+                for (int e = 0; e < 2; ++e)
+                    *(float2*)&sums[2 * i + 2 * k_lane + e][box * 32 + n_lane] =
+                        make_float2(sum[i + e], sum[i + e + 2]);
+            cluster_barrier();  // all sums of this tile are there
+
+            #pragma unroll
+            for (int i = 0; i < BM * BN / 4 / SPLIT / CONSUMERS; ++i) {
+                const int q = (rank * (BM * BN / 4 / SPLIT / CONSUMERS) + i) * CONSUMERS + self;
+                const int m = q / (BN / 4), n = q % (BN / 4) * 4;
+                float total[4] = {};
+                #pragma unroll
+                for (int other = 0; other < SPLIT; ++other) {
+                    const float4 v = read_block(other, &sums[m][n]);
+                    total[0] += v.x, total[1] += v.y, total[2] += v.z, total[3] += v.w;
+                }
+                const int left = N - (int)col_of(tile) - n;
+                if (row + m < M && left > 0)
+                    store_quad(C + (long long)(row + m) * ldc + (N - left), total, left, in_quads(C, ldc), alpha, beta);
+            }
+            cluster_barrier();  // nobody leaves while others read its memory
+        } else if (has_map(C, ldc) && beta == 0.f) {
+            // By TMA, 32 rows at once, from two boxes in turn; the next tile begins while they are written.
+            const bool leader = warp % 2 == 0 && lane == 0;
+            const auto both_warps = [&] { asm volatile("bar.sync %0, 64;" :: "r"(1 + box) : "memory"); };
+            #pragma unroll
+            for (int m = 0; m < BM; m += 32) {
+                const auto cs = Cs[box][m / 32 % 2];
+                if (leader) wait_for_stores<1>();  // the box has been read
+                both_warps();
+                #pragma unroll
+                for (int j = 0; j < 4; ++j)
+                    #pragma unroll
+                    for (int e = 0; e < 2; ++e) {
+                        const int i = m / 2 + 4 * j + e, m_lane = 2 * k_lane + e;
+                        *(float2*)&cs[8 * j + m_lane][n_lane ^ m_lane * 4] =
+                            make_float2(alpha * sum[i], alpha * sum[i + 2]);
+                    }
+                publish_to_units();
+                both_warps();
+                if (leader) {
+                    store_box(map_c, row + m, col, cs);
+                    commit_stores();
+                }
+            }
+        } else {
+            float* c = C + (long long)(row + 2 * k_lane) * ldc + col + n_lane;
+            #pragma unroll
+            for (int i = 0; i < BM / 2; i += 4, c += 8ll * ldc)
+                #pragma unroll
+                for (int e = 0; e < 4; ++e) {
+                    float* here = c + e % 2 * (long long)ldc + e / 2;
+                    if (row + 2 * i + 2 * k_lane + e % 2 < M && col + n_lane + e / 2 < N)
+                        *here = beta == 0.f ? alpha * sum[i + e] : alpha * sum[i + e] + beta * *here;
+                }
+        }
+    }
+    if (lane == 0) wait_for_stores<0>();  // their memory goes with the block
+}

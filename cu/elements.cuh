@@ -1,0 +1,61 @@
+// Elements of 16 bits: bits that only conversions look into. (CUDA's own headers are not at hand here.)
+#pragma once
+
+struct Bf16 { unsigned short bits; };
+struct Fp16 { unsigned short bits; };
+
+__device__ inline float widen(Bf16 x) { return __uint_as_float((unsigned)x.bits << 16); }
+__device__ inline float widen(Fp16 x)
+{
+    float y;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+    return y;
+}
+
+// As the tensor cores take it: 16 bits, or a float rounded to tf32's eleven significant bits.
+__device__ inline unsigned bits_of(Bf16 x) { return x.bits; }
+__device__ inline unsigned bits_of(Fp16 x) { return x.bits; }
+__device__ inline unsigned bits_of(float x)
+{
+    unsigned bits;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+    return bits;
+}
+
+// Two neighbours of a row as one word, the first in its lower half; each rounded once, to nearest even.
+template <class T>
+__device__ inline unsigned narrow(float first, float second);
+template <>
+__device__ inline unsigned narrow<Bf16>(float first, float second)
+{
+    unsigned word;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
+    return word;
+}
+template <>
+__device__ inline unsigned narrow<Fp16>(float first, float second)
+{
+    unsigned word;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
+    return word;
+}
+
+// c = alpha * sum + beta * c for two neighbours, of which `count` exist; as one word where `words` says that
+// the matrix allows it. BLAS: with beta == 0, C is output only and may hold NaN.
+template <class T>
+__device__ inline void store_pair(T* c, float first, float second, int count, bool words, float alpha,
+                                  float beta)
+{
+    first *= alpha, second *= alpha;
+    if (beta != 0.f) {
+        if (count > 0) first += beta * widen(c[0]);
+        if (count > 1) second += beta * widen(c[1]);
+    }
+    const unsigned word = narrow<T>(first, second);
+    if (words && count > 1) {
+        *(unsigned*)c = word;
+    } else {
+        if (count > 0) c[0].bits = word;
+        if (count > 1) c[1].bits = word >> 16;
+    }
+}

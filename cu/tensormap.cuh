@@ -1,0 +1,102 @@
+// Boxes of matrices, copied between global and shared memory as a whole by the TMA unit (sm_90): one thread
+// says which. A map, made on the host, says where the matrix is, how large, how large a box, and how its rows
+// are swizzled. What is outside the matrix arrives as zeros, and is not written.
+#pragma once
+
+#include "elements.cuh"
+#include "pipeline.cuh"
+
+struct __align__(64) TensorMap { unsigned long long opaque[16]; };
+
+// Whether the matrix can have a map: it begins, and so do all its rows, at a multiple of 16 bytes.
+template <class T>
+__device__ inline bool has_map(const T* matrix, int ld)
+{
+    return (unsigned long long)matrix % 16 == 0 && ld % (16 / (int)sizeof(T)) == 0;
+}
+
+// Arrives at the barrier, whose phase then ends no sooner than so many bytes of boxes have landed.
+__device__ inline void arrive_expecting(Barrier* b, int bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+                 :: "r"(shared_address(b)), "r"(bytes) : "memory");
+}
+
+// The box whose first element stands in this row and column. Counts at the barrier, also for what is outside.
+__device__ inline void fetch_box(void* to, const TensorMap& map, int row, int column, Barrier* b)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4}], [%2];"
+                 :: "r"(shared_address(to)), "l"(&map), "r"(shared_address(b)), "r"(column), "r"(row)
+                 : "memory");
+}
+
+// The same for all blocks of the cluster whose bits are set in `blocks`: at the same place and barrier in each.
+__device__ inline void fetch_box_for(unsigned short blocks, void* to, const TensorMap& map, int row,
+                                     int column, Barrier* b)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;"
+                 :: "r"(shared_address(to)), "l"(&map), "r"(shared_address(b)), "r"(column), "r"(row),
+                    "h"(blocks)
+                 : "memory");
+}
+
+// Stores are closed in groups, like copies, by the thread that issues them.
+__device__ inline void store_box(const TensorMap& map, int row, int column, const void* from)
+{
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];"
+                 :: "l"(&map), "r"(shared_address(from)), "r"(column), "r"(row) : "memory");
+}
+__device__ inline void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+// Until the boxes have been read, so that their memory may be written again, but for the PENDING youngest
+// groups.
+template <int PENDING>
+__device__ inline void wait_for_stores()
+{
+    asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(PENDING) : "memory");
+}
+
+// What this thread has written to shared memory, TMA and tensor cores will see: they read past the threads.
+__device__ inline void publish_to_units() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Barriers that were made, TMA and the other blocks of the cluster will see.
+__device__ inline void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+// Stands in for a box of 128-byte rows, swizzled, of a matrix that cannot have a map: HEIGHT rows of the
+// matrix, of which `rows` exist, and of each `columns` elements. By WARPS warps, of which this is number
+// `warp`; a lane has one word of 32 bits in each row, and BATCH rows on their way at once.
+template <int HEIGHT, int WARPS, int BATCH, class T>
+__device__ inline void copy_box(void* to, const T* from, int ld, int rows, int columns, int warp)
+{
+    static_assert(HEIGHT % (WARPS * BATCH) == 0 && WARPS * BATCH % 8 == 0, "whole batches, alike in swizzle");
+    const int lane = threadIdx.x % 32, each = 4 / sizeof(T);
+    const unsigned pitch = ld;  // without a sign: half the instructions for an address
+    auto place = (unsigned char*)to + warp * 128 + lane % 4 * 4;
+    from += warp * (unsigned long long)pitch + lane * each;
+    columns -= lane * each;
+    rows -= warp;
+    #pragma unroll 1
+    for (int batch = 0; batch < HEIGHT; batch += WARPS * BATCH) {
+        T word[BATCH][each];  // as they are: rounding at once would wait for each
+        #pragma unroll
+        for (int e = 0; e < each; ++e) {
+            const int there = e < columns ? rows : 0;
+            #pragma unroll
+            for (int i = 0; i < BATCH; ++i) {
+                word[i][e] = T();
+                if (i * WARPS < there) word[i][e] = from[i * WARPS * (unsigned long long)pitch + e];
+            }
+        }
+        from += WARPS * BATCH * (unsigned long long)pitch;
+        rows -= WARPS * BATCH;
+        #pragma unroll
+        for (int i = 0; i < BATCH; ++i) {
+            const int unit = lane / 4 ^ (warp + i * WARPS) % 8;
+            *(unsigned*)(place + i * WARPS * 128 + unit * 16) =
+                each == 1 ? bits_of(word[i][0]) : bits_of(word[i][0]) | bits_of(word[i][each - 1]) << 16;
+        }
+        place += WARPS * BATCH * 128;
+    }
+}

@@ -1,0 +1,59 @@
+"""Tensor maps: the 128-byte descriptors by which the Tensor Memory Accelerator copies boxes of a matrix."""
+
+from __future__ import annotations
+
+import ctypes
+
+from harness.driver import api
+from harness.driver.context import Context
+from harness.driver.launch import Struct
+from harness.errors import UsageError
+
+BYTES = 128
+_ALIGN = 64  # of the descriptor itself
+_UNIT = 16  # bytes; of the addresses and pitches that the TMA takes
+
+
+def possible(address: int, pitch: int) -> bool:
+    """Whether a matrix at `address`, with `pitch` bytes from row to row, can be copied by TMA."""
+    return address % _UNIT == 0 and pitch % _UNIT == 0
+
+
+def encode(
+    context: Context,
+    address: int,
+    *,
+    element: str,
+    extents: tuple[int, int],
+    pitch: int,
+    box: tuple[int, int],
+    swizzle: int = 0,
+) -> Struct:
+    """The map of a row-major matrix, to be passed as a ``const __grid_constant__`` parameter.
+
+    `element` as CUDA names it (``"BFLOAT16"``); `extents` and `box` are rows and columns in elements, `pitch`
+    is the bytes from row to row, `swizzle` 0, 32, 64 or 128 bytes. What a box holds beyond the matrix arrives
+    as zeros, and is not written. Where no map is `possible` all 128 bytes are zero, and the kernel must not
+    use it. `UsageError` on a GPU without TMA, `DriverError` for extents that it does not take.
+    """
+    if context.device.capability < (9, 0):
+        raise UsageError(f"tensor maps need sm_90, {context.device.name} is {context.device.arch}")
+    if not possible(address, pitch):
+        return Struct(bytes(BYTES), _ALIGN)
+    driver = api.bindings()
+    (rows, columns), (box_rows, box_columns) = extents, box
+    found = context.call(
+        "cuTensorMapEncodeTiled",
+        getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{element}"),
+        2,
+        address,
+        [driver.cuuint64_t(columns), driver.cuuint64_t(rows)],  # innermost first
+        [driver.cuuint64_t(pitch)],
+        [driver.cuuint32_t(box_columns), driver.cuuint32_t(box_rows)],
+        [driver.cuuint32_t(1), driver.cuuint32_t(1)],
+        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{f'{swizzle}B' if swizzle else 'NONE'}"),
+        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    )
+    return Struct(ctypes.string_at(int(found.getPtr()), BYTES), _ALIGN)

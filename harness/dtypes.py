@@ -1,0 +1,84 @@
+"""Element types of matrices: how they lie in memory, and what rounding to them costs.
+
+bf16 has no NumPy type and is stored as the uint16 of its bits; tf32 is float32 in memory, of whose
+significand the tensor cores take 11 bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, kw_only=True)
+class DType:
+    """A binary floating-point type.
+
+    `storage` is the NumPy type of its arrays. `precision` counts the significant bits that are stored, the
+    leading one included, and `reads` those that a product takes of an input; the unit roundoff is 2^-bits.
+    `emin` and `emax` are the exponents of the least normal and the largest number. `accumulate` bounds the
+    relative error of one addition of a sum of products: 2^-24 for float32 rounded to nearest, 2^-23 for
+    tensor cores, which truncate (Fasi, Higham, Mikaitis, Pranesh, PeerJ Comput. Sci. 7, 2021, e330).
+    """
+
+    name: str
+    storage: str
+    precision: int
+    reads: int
+    emin: int
+    emax: int
+    accumulate: float
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes."""
+        return 2 if self.storage.endswith("16") else 4
+
+    @property
+    def largest(self) -> float:
+        return (2 - 2.0 ** (1 - self.precision)) * 2.0**self.emax
+
+    @property
+    def overflow(self) -> float:
+        """The least magnitude that rounds to infinity: half a step above the largest number."""
+        return (2 - 2.0**-self.precision) * 2.0**self.emax
+
+    def encode(self, values: NDArray[np.float32]) -> NDArray[Any]:
+        """float32 values as this type is stored, rounded to nearest even; NaN stays NaN."""
+        import numpy as np
+
+        if self.storage != "uint16":
+            with np.errstate(over="ignore"):  # to infinity, as the hardware does
+                return values.astype(self.storage, copy=False)
+        bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+        even = (bits >> 16) & 1
+        rounded = ((bits + 0x7FFF + even) >> 16).astype(np.uint16)
+        return np.where(np.isnan(values), np.uint16(0x7FC0), rounded)
+
+    def decode(self, stored: NDArray[Any]) -> NDArray[np.float64]:
+        """Stored values in float64, exactly."""
+        import numpy as np
+
+        if self.storage == "uint16":
+            stored = (stored.astype(np.uint32) << 16).view(np.float32)
+        return stored.astype(np.float64)
+
+    def half_spacing(self, magnitude: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The most that rounding to nearest changes a number of this magnitude, subnormal ones included."""
+        import numpy as np
+
+        # f * 2^exponent with 1/2 <= f < 1; numbers below the least normal one are as far apart as above it
+        _, exponent = np.frexp(np.maximum(magnitude, 2.0**self.emin))
+        half: NDArray[np.float64] = np.ldexp(1.0, exponent - 1 - self.precision)
+        return half
+
+
+FP32 = DType(name="fp32", storage="float32", precision=24, reads=24, emin=-126, emax=127, accumulate=2.0**-24)
+TF32 = DType(name="tf32", storage="float32", precision=24, reads=11, emin=-126, emax=127, accumulate=2.0**-23)
+BF16 = DType(name="bf16", storage="uint16", precision=8, reads=8, emin=-126, emax=127, accumulate=2.0**-23)
+FP16 = DType(name="fp16", storage="float16", precision=11, reads=11, emin=-14, emax=15, accumulate=2.0**-23)
+DTYPES = {t.name: t for t in (FP32, TF32, BF16, FP16)}
