@@ -15,7 +15,7 @@ from harness.builds import Built, Progress
 from harness.cache import Cache
 from harness.emulator import Buffer, Emulation, emulate
 from harness.errors import HarnessError, InspectError, NeedsGpu, OutOfMemory
-from harness.launch import grid
+from harness.launch import grid, workspace
 from harness.measure import ERROR, EXPECTED, FAILED, OK, REFUSED, UNEXPECTED, Measurement
 from harness.problem import Axes, Problem, Reference
 from harness.problems import blamed
@@ -109,12 +109,16 @@ def launch(
     arrays = {name: array.copy() for name, array in inputs.items()}
     with blamed(type(problem)):
         shape, arguments = grid(variant, problem), problem.arguments()
+        size = workspace(variant, problem)
+    bound = [_bound(a, arrays, problem) if isinstance(a, str) else a for a in arguments]
+    if size:
+        bound.append(Buffer(array=np.zeros(size, dtype=np.uint8), name="workspace"))
     run = emulate(
         built.cubin.ptx,
         variant.kernel.entry,
         grid=shape,
         block=variant.block,
-        arguments=[_bound(a, arrays, problem) if isinstance(a, str) else a for a in arguments],
+        arguments=bound,
         shared=variant.shared,
         schedule=options.schedule,
         check=options.check,

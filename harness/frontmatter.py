@@ -38,7 +38,7 @@ _TAKEN = frozenset(keyword.kwlist) | frozenset(
         threadIdx blockIdx blockDim gridDim warpSize x y z""",
     )
 )
-GRID_NAMES = ("TILES_X", "TILES_Y", "TILES_Z", "SMS")  # what `grid` may use beside the parameters
+GRID_NAMES = ("TILES_X", "TILES_Y", "TILES_Z", "SMS")  # what _OF_LAUNCH may use, too
 SWIZZLES = (0, 32, 64, 128)
 _MATRICES = ("A", "B", "C")  # of the problem that is built in
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
@@ -236,7 +236,7 @@ class _Reader:
             if not _IDENTIFIER.match(name) or name in _TAKEN or name.startswith("__"):
                 self.fail(name, f"parameter {name!r} cannot be a macro's name", "such as TILE or BM")
             if name in GRID_NAMES:
-                self.fail(name, f"parameter {name}: this name means something else in grid")
+                self.fail(name, f"parameter {name}: this name means something else in grid and workspace")
             if name == self.table.get("entry"):
                 self.fail(name, f"parameter {name} is the kernel's own name: it becomes a macro")
             values = listed if isinstance(listed, list) else [listed]
@@ -253,9 +253,9 @@ class _Reader:
     def check_names(self, fields: Mapping[str, Any]) -> None:
         """Every name an expression uses must be a parameter."""
         params = fields["params"]
-        for key in ("block", "tile", "grid", "where", "shared", "loads"):
+        for key in ("block", "tile", "grid", "where", "shared", "workspace", "loads"):
             value = fields.get(key, ())
-            known = {**params, **dict.fromkeys(GRID_NAMES)} if key == "grid" else params
+            known = {**params, **dict.fromkeys(GRID_NAMES)} if key in _OF_LAUNCH else params
             for expr in (value,) if isinstance(value, Expr) else value:
                 self._check_names(key, expr, known)
         for tensor_map in fields.get("tensormaps", ()):
@@ -277,6 +277,7 @@ KEYS: dict[str, Callable[[_Reader, str], Any]] = {
     "tile": _Reader.exprs,
     "grid": _Reader.exprs,
     "shared": _Reader.expr,
+    "workspace": _Reader.expr,
     "loads": _Reader.expr,
     "where": _Reader.exprs,
     "sass": _Reader.sass,
@@ -287,6 +288,7 @@ KEYS: dict[str, Callable[[_Reader, str], Any]] = {
     "params": _Reader.params,
 }
 _REQUIRED = ("entry", "block", "tile")
+_OF_LAUNCH = ("grid", "workspace")  # what depends on the problem and on the GPU
 _DIMENSIONS = {"block": 3, "tile": 3, "grid": 3}
 
 

@@ -176,27 +176,30 @@ def prepare(cubin: Cubin, operands: Operands) -> Launch:
 
     Raises UsageError where the problem is too large for a grid, DriverError where the GPU refuses the code.
     """
-    variant, problem = cubin.variant, operands.problem
-    shape = grid(variant, problem, sms=operands.context.device.sms)
+    variant, problem, context = cubin.variant, operands.problem, operands.context
+    shape = grid(variant, problem, sms=context.device.sms)
+    size = workspace(variant, problem, sms=context.device.sms)
     mapped = maps(variant, problem)
-    module = Module(operands.context, cubin.code)
+    module = Module(context, cubin.code)
     with ExitStack() as undo:
         undo.callback(module.close)
+        scratch = [undo.enter_context(zeroed(context, size))] if size else []  # one for all launches
         function = module.function(variant.kernel.entry)
         calls = [
             function.prepare(
                 shape,
                 variant.block,
                 [
-                    *(tensor_map(operands.context, copy[m.operand].ptr, m) for m in mapped),
+                    *(tensor_map(context, copy[m.operand].ptr, m) for m in mapped),
                     *(copy[a] if isinstance(a, str) else a for a in problem.arguments()),
+                    *scratch,
                 ],
                 shared=variant.shared,
             )
             for copy in operands.buffers
         ]
-        undo.pop_all()
-    return Launch(variant.label, operands, calls, function=function, owned=module)
+        owned = undo.pop_all()
+    return Launch(variant.label, operands, calls, function=function, owned=owned)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,20 +250,42 @@ def grid(variant: Variant, problem: Problem, *, sms: int = 1) -> tuple[int, int,
     """Blocks (x, y, z) of the launch: the tiles that cover the problem's output, innermost extent along x, or
     what the kernel's `grid` makes of them and of the GPU's `sms`. (Results do not depend on `sms`.)
     """
-    tile, extents = variant.tile, problem.extents
-    if len(tile) != len(extents):
-        raise SpecError(
-            f"tile has {len(tile)} extents, the output of this problem {len(extents)}",
-            where=str(variant.kernel.path),
-        )
-    tiles = (*(math.ceil(e / t) for e, t in zip(reversed(extents), reversed(tile), strict=True)), 1, 1)[:3]
-    x, y, z = variant.grid(tiles, sms)  # type: ignore[arg-type]
+    x, y, z = variant.grid(_tiles(variant, problem), sms)
     if x > 2**31 - 1 or y > 65535 or z > 65535:
         raise UsageError(
             f"{variant.label} would need a grid of {x} x {y} x {z} blocks for {problem.label}; "
             "the limits are 2147483647 x 65535 x 65535",
             hint="choose a smaller size or a larger tile",
         )
+    return x, y, z
+
+
+def workspace(variant: Variant, problem: Problem, *, sms: int = 1) -> int:
+    """Bytes that the kernel wants beside the operands; zeroed before its first launch, left to it from then
+    on.
+    """
+    return variant.workspace(_tiles(variant, problem), sms)
+
+
+def zeroed(context: Context, size: int) -> Buffer:
+    """Device memory of at least `size` bytes, all zero."""
+    buffer = Buffer(context, -(-size // 16) * 16)
+    with Stream(context) as stream:
+        buffer.fill_u32(0, stream)
+        stream.synchronize()
+    return buffer
+
+
+def _tiles(variant: Variant, problem: Problem) -> tuple[int, int, int]:
+    """How many (x, y, z) cover the output."""
+    tile, extents = variant.tile, problem.extents
+    if len(tile) != len(extents):
+        raise SpecError(
+            f"tile has {len(tile)} extents, the output of this problem {len(extents)}",
+            where=str(variant.kernel.path),
+        )
+    counts = [math.ceil(e / t) for e, t in zip(reversed(extents), reversed(tile), strict=True)]
+    x, y, z = (*counts, 1, 1)[:3]
     return x, y, z
 
 

@@ -29,11 +29,11 @@ class Kernel:
     """One kernel file, read and checked.
 
     `block` and `tile` are expressions over `params`: threads (x, y, z), and the extents of the output
-    that one block covers, outermost first. `grid` holds expressions that may also use the tiles that cover
-    the output (TILES_X, TILES_Y, TILES_Z) and the GPU's multiprocessors (SMS); a block a tile where it is
-    empty. `dtype` names the element type of a gemm's matrices. `loads` is the number of elements a block
-    loads from global memory for one step of k, the source of the arithmetic-intensity column. `tensormaps`
-    are passed before all other arguments. `params` maps a name to its tuning space, the default first.
+    that one block covers, outermost first. `grid` and `workspace` may also use the tiles that cover the
+    output (TILES_X, TILES_Y, TILES_Z) and the GPU's multiprocessors (SMS). Without `grid`: a block a tile.
+    `workspace` is in bytes; a pointer to so many is the last argument. `dtype` names the element type of a
+    gemm's matrices. `loads` is the number of elements a block loads from global memory for one step of k,
+    the source of the arithmetic-intensity column. `tensormaps` are passed before all other arguments. `params` maps a name to its tuning space, the default first.
     `broken` says why a kernel that is wrong on purpose is wrong.
     """
 
@@ -49,6 +49,7 @@ class Kernel:
     dtype: str = "fp32"
     min_arch: str = "sm_75"
     shared: Expr
+    workspace: Expr | None = None
     loads: Expr | None = None
     where: tuple[Expr, ...] = ()
     sass: Mapping[str, tuple[Expectation, ...]] = field(default_factory=dict)
@@ -181,10 +182,19 @@ class Variant:
         """Blocks (x, y, z), where `tiles` (x, y, z) cover the output, on a GPU of `sms` multiprocessors."""
         if not self.kernel.grid:
             return tiles
-        values = {**self.params, **dict(zip(frontmatter.GRID_NAMES, (*tiles, sms), strict=True))}
+        values = self._of_launch(tiles, sms)
         shape = tuple(self._value("grid", e, least=1, values=values) for e in self.kernel.grid)
         x, y, z = (*shape, 1, 1)[:3]
         return x, y, z
+
+    def workspace(self, tiles: tuple[int, int, int], sms: int) -> int:
+        """Bytes of global memory that a launch needs beside the operands, zeroed before the first one."""
+        if self.kernel.workspace is None:
+            return 0
+        return self._value("workspace", self.kernel.workspace, least=0, values=self._of_launch(tiles, sms))
+
+    def _of_launch(self, tiles: tuple[int, int, int], sms: int) -> Params:
+        return {**self.params, **dict(zip(frontmatter.GRID_NAMES, (*tiles, sms), strict=True))}
 
     @property
     def shared(self) -> int:

@@ -1,0 +1,249 @@
+// No SM idle: the last tiles shared out by k
+//
+// Rung 16 gives every SM whole tiles, and 1.3 tiles a block take as long as 2. Here what is left over after
+// the whole tiles, or all of it where there are fewer tiles than SMs, is cut along k into equal shares, one
+// a block: a tile begins in one block and ends in another. Blocks leave the sums of such pieces in a
+// workspace; when all of a tile have done so, each adds up a part of it, in the order of the blocks, so that
+// equal inputs give equal bits. The pieces come first, so that their sums are there when the whole tiles are
+// done. (Stream-K: Osama et al., PPoPP 2023.)
+//
+// /// kernel
+// entry = "matmul"
+// min_arch = "sm_90a"
+// block = "32 * (BM // WM) * (BN // WN) + 128"
+// tile  = ["BM", "BN"]
+// grid  = "SMS"
+// where = ["BM * BN > 8192", "(BM * BN > 16384) == (WM == 64)", "(WM == 64) == (CHUNK == 8)"]
+// shared = "4 * STAGES * BK * (BM + 4 + BN) + 16 * STAGES"
+// workspace = "16 * SMS + 8 * SMS * BM * BN"
+// loads = "BM + BN"
+// sass  = ["LDS.128 in loop >= 32", "FFMA share in loop >= 92%", "no LDGSTS in loop", "no BAR in loop",
+//          "no LDL", "no STL"]
+// claim = "All SMs end together: 36 tiles of 128 x 256 (n = 1025) keep 132 SMs busy, not 36."
+//
+// [params]
+// BM = [128, 64]
+// BN = [256, 128]
+// BK = [32]
+// WM = [64, 32]
+// WN = [64]
+// STAGES = [4]
+// CHUNK = [8, 16]
+// GROUP = [8]
+// LEAST = [4]
+// ///
+
+#include "grid.cuh"
+#include "producer.cuh"
+
+#define TM (WM / 4)  // a thread's outputs: the lanes of a warp are 4 x 8, its quads lie 16 rows apart
+#define TN (WN / 8)  // and 32 columns
+#define CONSUMERS (32 * (BM / WM) * (BN / WN))  // threads; the producers follow them
+#define QUADS (TM * TN / 4)  // of outputs, a thread
+
+struct Piece {
+    unsigned tile, begin, end;  // stages of it, along k
+};
+
+// How the work is shared out, and what this block does. It lies in shared memory: registers are for sums.
+struct Work {
+    unsigned stages;         // of a tile
+    unsigned tiles, shared;  // in all; those of which blocks have shares, the first ones
+    unsigned sharers;        // blocks that have a share; a tile's worth at most, so that it lies in two
+
+    Piece shares[2];
+    unsigned count;  // of them
+
+    __device__ void plan(unsigned all_tiles, int K)
+    {
+        stages = (K - 1) / BK + 1u, tiles = all_tiles, shared = tiles % gridDim.x;
+        const unsigned long long least = (unsigned long long)shared * stages / LEAST;
+        sharers = max(shared, (unsigned)min((unsigned long long)gridDim.x, least));
+        count = 0;
+        for (unsigned at = first(blockIdx.x), end = first(blockIdx.x + 1); at < end; ++count) {
+            const unsigned begin = at % stages;
+            shares[count] = {at / stages, begin, min(stages, begin + end - at)};
+            at += shares[count].end - begin;
+        }
+    }
+
+    // The first stage of a block's share, counted through the shared tiles.
+    __device__ unsigned first(unsigned block) const
+    {
+        return shared ? (unsigned long long)shared * stages * min(block, sharers) / sharers : 0;
+    }
+
+    // The block in whose share a stage lies.
+    __device__ unsigned block_of(unsigned stage) const
+    {
+        return ((stage + 1ull) * sharers - 1) / ((unsigned long long)shared * stages);
+    }
+
+    // The n-th piece of this block: shares, then whole tiles. False when there is none.
+    __device__ bool get(unsigned n, Piece& piece) const
+    {
+        if (n < count) piece = shares[n];
+        else piece = {shared + blockIdx.x + (n - count) * gridDim.x, 0, stages};
+        return piece.tile < tiles;
+    }
+};
+
+__device__ inline void consumers_meet() { asm volatile("bar.sync 1, %0;" :: "n"(CONSUMERS) : "memory"); }
+
+extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
+                       matmul(const float* A, const float* B, float* C, int M, int N, int K,
+                              int lda, int ldb, int ldc, float alpha, float beta, unsigned* workspace)
+{
+    extern __shared__ __align__(16) float memory[];
+    auto As = (float(*)[BK][BM + PAD])memory;
+    auto Bs = (float(*)[BK][BN])(As + STAGES);
+    auto full = (Barrier*)(Bs + STAGES), empty = full + STAGES;
+
+    // For each shared tile how many blocks have left their sums, and above that, how many have read them.
+    unsigned* counters = workspace;
+    auto parts = (float4(*)[QUADS][CONSUMERS])(workspace + 4 * gridDim.x);  // two a block
+
+    // Tiles are walked in bands of GROUP rows, as in 16.
+    const unsigned tiles_m = (M + BM - 1u) / BM, tiles_n = (N + BN - 1u) / BN;
+    const auto row_of = [&](unsigned tile) {
+        const unsigned band = tile / (GROUP * tiles_n) * GROUP;
+        return (band + tile % (GROUP * tiles_n) % min(GROUP, tiles_m - band)) * BM;
+    };
+    const auto col_of = [&](unsigned tile) {
+        const unsigned band = tile / (GROUP * tiles_n) * GROUP;
+        return tile % (GROUP * tiles_n) / min(GROUP, tiles_m - band) * BN;
+    };
+    __shared__ Work work;
+    const int self = threadIdx.x;
+    if (self == 0) work.plan(tiles_m * tiles_n, K);
+    if (self < STAGES) {
+        make_barrier(full + self, PRODUCERS);
+        make_barrier(empty + self, CONSUMERS / 32);  // a warp arrives as one
+    }
+    __syncthreads();  // the plan and the barriers exist
+    Piece piece;
+    if (!work.get(0, piece)) return;  // more SMs than shares
+
+    if (self >= CONSUMERS) {
+        if (TM * TN > 64) give_registers<88>();  // fewer would do, but then ptxas does worse for the consumers
+        int stage = 0, parity = 1;
+        for (unsigned n = 0; work.get(n, piece); ++n)
+            fetch(As, Bs, full, empty, stage, parity, A, B, row_of(piece.tile), col_of(piece.tile),
+                  piece.begin * BK, min((long long)K, piece.end * (long long)BK), M, N, lda, ldb);
+        return;
+    }
+
+    if (TM * TN > 64) take_registers<208>();
+    const int warp = self / 32, lane = self % 32;
+    const int tile_m = warp / (BN / WN) * WM + lane / 2 % 4 * 4;  // this thread's first row quad
+    const int tile_n = warp % (BN / WN) * WN + (lane / 8 * 2 + lane % 2) * 4;  // and column quad
+
+    float a[2][TM], b[2][TN];  // fragments of one k, and of the next
+    const auto read = [&](int which, const float* as, const float* bs) {
+        for (int i = 0; i < TM; i += 4) *(float4*)&a[which][i] = *(const float4*)&as[i * 4];
+        for (int j = 0; j < TN; j += 4) *(float4*)&b[which][j] = *(const float4*)&bs[j * 8];
+    };
+
+    int stage = 0, parity = 0;
+    const float *as = &As[0][0][tile_m], *bs = &Bs[0][0][tile_n];
+    wait(full, 0);
+    read(0, as, bs);
+    bool more = true;
+    for (unsigned n = 0; more; ++n) {
+        const Piece now = piece;
+        more = work.get(n + 1, piece);
+        float sum[TM][TN] = {};
+        for (unsigned left = now.end - now.begin; left > 0; --left) {
+            // The next stage, so that the loop need not wait where it reads ahead; the last one of all
+            // stays, and what is read ahead then is not used.
+            const int done = stage;
+            if (left > 1 || more) {
+                if (++stage == STAGES) stage = 0, parity ^= 1;
+                wait(full + stage, parity);
+            }
+            #pragma unroll 1  // all of BK = 32 would be 67 KB of code, more than the instruction cache likes
+            for (int chunk = CHUNK; chunk <= BK; chunk += CHUNK) {
+                #pragma unroll  // which of two fragments must be known to the compiler
+                for (int k = 1; k <= CHUNK; ++k) {
+                    if (k < CHUNK) {
+                        read(k % 2, as + k * (BM + PAD), bs + k * BN);
+                    } else {
+                        as = chunk < BK ? as + CHUNK * (BM + PAD) : &As[stage][0][tile_m];
+                        bs = chunk < BK ? bs + CHUNK * BN : &Bs[stage][0][tile_n];
+                        read(0, as, bs);
+                    }
+                    for (int j = 0; j < TN; ++j)
+                        for (int i = 0; i < TM; ++i) {
+                            const int m = j % 2 ? TM - 1 - i : i;  // turn round: a[m] is still at hand
+                            sum[m][j] += a[(k - 1) % 2][m] * b[(k - 1) % 2][j];
+                        }
+                }
+            }
+            __syncwarp();
+            if (lane == 0) arrive(empty + done);  // may be filled anew
+        }
+
+        if (now.end - now.begin < work.stages) {
+            const auto part = parts[2 * blockIdx.x + (n > 0)];
+            #pragma unroll
+            for (int i = 0; i < TM; ++i)
+                #pragma unroll
+                for (int j = 0; j < TN; j += 4)
+                    part[(i * TN + j) / 4][self] = make_float4(alpha * sum[i][j], alpha * sum[i][j + 1],
+                                                               alpha * sum[i][j + 2], alpha * sum[i][j + 3]);
+            consumers_meet();  // all their stores come before what follows
+            if (self == 0) add_release(counters + now.tile, 1);
+            continue;
+        }
+        const unsigned row = row_of(now.tile) + tile_m, col = col_of(now.tile) + tile_n;
+        float* c = C + (long long)row * ldc + col;
+        if (row - tile_m + BM <= M && col - tile_n + BN <= N && in_quads(C, ldc) && beta == 0.f) {
+            #pragma unroll
+            for (int i = 0; i < TM; ++i, c += i % 4 ? ldc : 13ll * ldc)  // straight code: little to fetch
+                #pragma unroll
+                for (int j = 0; j < TN; j += 4)
+                    *(float4*)(c + j * 8) = make_float4(alpha * sum[i][j], alpha * sum[i][j + 1],
+                                                        alpha * sum[i][j + 2], alpha * sum[i][j + 3]);
+            continue;
+        }
+        #pragma unroll  // registers have no index: every sum[i][j] must be known to the compiler
+        for (int i = 0; i < TM; ++i, c += i % 4 ? ldc : 13ll * ldc) {
+            if (row + i / 4 * 16 + i % 4 >= M) continue;
+            #pragma unroll
+            for (int j = 0; j < TN; j += 4)
+                store_quad(c + j * 8, &sum[i][j], N - (int)(col + j * 8), in_quads(C, ldc), alpha, beta);
+        }
+    }
+
+    // The tiles of which this block has computed a piece, and of each its part of the outputs.
+    for (unsigned n = 0; n < 2 && work.get(n, piece) && piece.end - piece.begin < work.stages; ++n) {
+        // The blocks from `low` to `high` share this tile.
+        const unsigned from = piece.tile * work.stages, to = from + work.stages;
+        const unsigned low = work.block_of(from), high = work.block_of(to - 1), sharers = high - low + 1;
+        const bool second = work.first(low) < from;  // of the pieces of `low`; of the others' it is the first
+
+        if (self == 0)
+            while ((load_acquire(counters + piece.tile) & 0xffff) < sharers) {}
+        consumers_meet();
+        const unsigned begin = (blockIdx.x - low) * (QUADS * CONSUMERS) / sharers;
+        const unsigned end = (blockIdx.x - low + 1) * (QUADS * CONSUMERS) / sharers;
+        for (unsigned at = begin + self; at < end; at += CONSUMERS) {
+            const unsigned quad = at / CONSUMERS, thread = at % CONSUMERS;  // whose sums they are
+            float total[4] = {};
+            #pragma unroll 8  // so many reads under way
+            for (unsigned block = low; block <= high; ++block) {
+                const float4 v = __ldcg(&parts[2 * block + (block == low && second)][quad][thread]);
+                total[0] += v.x, total[1] += v.y, total[2] += v.z, total[3] += v.w;
+            }
+            const int i = quad / (TN / 4), j = quad % (TN / 4) * 32;
+            const int w = thread / 32, l = thread % 32;
+            const unsigned row = row_of(piece.tile) + w / (BN / WN) * WM + l / 2 % 4 * 4 + i / 4 * 16 + i % 4;
+            const unsigned col = col_of(piece.tile) + w % (BN / WN) * WN + (l / 8 * 2 + l % 2) * 4 + j;
+            if (row < M)
+                store_quad(C + (long long)row * ldc + col, total, N - (int)col, in_quads(C, ldc), 1.f, beta);
+        }
+        consumers_meet();  // all have read
+        if (self == 0 && add_release(counters + piece.tile, 0x10000) >> 16 == sharers - 1)
+            counters[piece.tile] = 0;  // as the next launch expects it
+    }
+}
