@@ -11,7 +11,7 @@ from harness.errors import CountersDenied, HarnessError, MissingDependency, NoGp
 
 if TYPE_CHECKING:
     from harness.driver import Device
-    from harness.ncu import Profile
+    from harness.ncu_reports import Profile
     from harness.problem import Axes, Problem
     from harness.record import Record
     from harness.spec import Variant
@@ -106,10 +106,10 @@ def command(
 
 
 def _load(path: Path, more: Sequence[str]) -> list[tuple[Profile, Record]]:
-    from harness import ncu, record, report
+    from harness import ncu_reports, record, report
 
     if path.suffix != ".json":
-        return [(p, report.profile_record(p, more)) for p in ncu.load(path)]
+        return [(p, report.profile_record(p, more)) for p in ncu_reports.load(path)]
     content = record.load(path)
     if content.get("kind") != "profile" or not content["rows"]:
         raise UsageError("no profile in it", where=str(path), hint="harness profile --json writes one")
@@ -121,6 +121,7 @@ def _measure(
 ) -> tuple[list[tuple[Profile, Record]], HarnessError | None]:
     """What ncu counted, and the first kernel's fault where one could not be: the others are kept."""
     from harness import builds, ncu, report, tools
+    from harness.code import Code
     from harness.problems import resolve
 
     tools.require("ncu")
@@ -134,7 +135,8 @@ def _measure(
             step(f"ncu {one.variant.label}")
             cls = resolve(one.variant.kernel)
             try:
-                p = ncu.profile(one.variant, at[cls], **how)
+                code = Code.of(one.cubin, one.sass) if one.sass is not None else None
+                p = ncu.profile(one.variant, at[cls], code=code, **how)
             except CountersDenied:
                 raise
             except HarnessError as e:
