@@ -246,7 +246,10 @@ def source_page(text: str) -> list[list[Sampled]]:
         elif row[0] == "Address":
             names = row
         elif found and len(row) == len(names):
-            address = int(row[0], 16)
+            try:
+                address = int(row[0], 16)
+            except ValueError:
+                raise UsageError(f"not a source page of ncu: {row[0]!r} is no address") from None
             first = first if found[-1] else address
             found[-1].append(_instruction(dict(zip(names, row, strict=True)), address - first))
     return found
