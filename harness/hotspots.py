@@ -9,18 +9,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Self
 
-from harness.code import Code
 from harness.errors import HarnessError
 
 _KEPT = 12  # lines, and instructions, of a launch
 _READY = frozenset({"selected", "not_selected"})  # no waiting: the warp could issue
-_PADDING = "NOP"  # stands behind a kernel's last instruction, in memory only
 
-Sources = Mapping[str, Sequence[str]]  # a file's name -> its lines
+Sources = Mapping[str, Mapping[int, str]]  # a file's name -> its lines, from 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,30 +82,12 @@ class Hotspots:
             raise HarnessError(f"damaged samples of a profile: {e!r}") from None
 
 
-def located(sampled: Sequence[Sampled], code: Code) -> list[Sampled]:
-    """The same with the lines of `code`, where it is the code that was sampled: the same opcodes at the same
-    offsets. Else as they are.
-    """
-    at = {i.address: i for i in code.sass.instructions}
-    real = [s for s in sampled if s.offset in at or not _opcode(s).startswith(_PADDING)]
-    if not real or any(s.offset not in at or at[s.offset].opcode != _opcode(s) for s in real):
-        return list(sampled)
-    lines = {s.offset: at[s.offset].line for s in real}
-    return [replace(s, file=code.file, line=lines.get(s.offset, 0)) for s in sampled]
-
-
-def _opcode(s: Sampled) -> str:
-    words = s.text.split()
-    return next((w.rstrip(";") for w in words if not w.startswith("@")), "")
-
-
 def _place(s: Sampled) -> str:
     return f"{PurePath(s.file).name}:{s.line}"
 
 
 def _text(s: Sampled, sources: Sources) -> str:
-    lines = sources.get(PurePath(s.file).name, ())
-    return lines[s.line - 1].strip() if s.line <= len(lines) else ""
+    return sources.get(PurePath(s.file).name, {}).get(s.line, "").strip()
 
 
 def _hottest(

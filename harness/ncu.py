@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import NoReturn
 
 from harness import ncu_reports, tools
-from harness.code import Code
 from harness.counters import METRICS
 from harness.errors import CountersDenied, HarnessError
 from harness.ncu_reports import Profile
@@ -41,15 +40,13 @@ def profile(
     sections: str = "basic",
     metrics: Sequence[str] = (),
     clocks: str = "none",
-    code: Code | None = None,
     seed: int = 1,
 ) -> Profile:
     """All that ``harness profile`` shows of one launch, with a set of ncu's sections and more `metrics` of
-    the user's. `clocks`: ncu's ``--clock-control``; `code`: what runs, which tells source lines where the
-    report cannot. Raises as `counters` does.
+    the user's. `clocks`: ncu's ``--clock-control``. Raises as `counters` does.
     """
     wanted = ["--set", sections, "--section", "SourceCounters", "--metrics", ",".join([*METRICS, *metrics])]
-    return _launch(variant, axes, wanted, seed, clocks, code)
+    return _launch(variant, axes, wanted, seed, clocks)
 
 
 def _launch(
@@ -58,7 +55,6 @@ def _launch(
     wanted: Sequence[str],
     seed: int,
     clocks: str = "none",
-    code: Code | None = None,
 ) -> Profile:
     tool = tools.require("ncu")
     kernel = variant.kernel
@@ -76,7 +72,7 @@ def _launch(
         if not report.exists():
             said = log.read_text(errors="replace") if log.exists() else ""
             _refuse(variant, f"{said}\n{done.stdout}\n{done.stderr}")
-        return ncu_reports.load(report, label=variant.label, code=code)[0]
+        return ncu_reports.load(report, label=variant.label)[0]
 
 
 def _refuse(variant: Variant, text: str) -> NoReturn:

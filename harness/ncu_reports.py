@@ -1,31 +1,35 @@
 """ncu's reports -> counters by ncu's own metric names, and samples by instruction.
 
 An ``.ncu-rep`` is read by NVIDIA's own package: ``pip install ncu-report``, or the copy in ncu's folder.
-Without either, ncu prints the same as two pages of CSV, which lack source lines. Raw pages that were exported
-elsewhere are read, too.
+Without either, ncu prints the same as pages of CSV. Raw pages that were exported elsewhere are read, too.
 """
 
 from __future__ import annotations
 
 import csv
 import math
+import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any
 
 from harness import tools
-from harness.code import Code
 from harness.errors import UsageError
-from harness.hotspots import Hotspots, Sampled, located
+from harness.hotspots import Hotspots, Sampled
 
 RAW = ("--csv", "--page", "raw", "--print-units", "base")
-_SOURCE = ("--csv", "--page", "source")
+_SASS = ("--csv", "--page", "source", "--print-source", "sass")
+_LINES = ("--csv", "--page", "source", "--print-source", "cuda,sass")
 _ABOUT = ("Kernel Name", "Grid Size", "Block Size", "CC")
 # Units in which --print-units base prints nothing that harness reads.
 _SCALED = {"us", "ms", "s", "usecond", "msecond", "second", "Ghz", "Mhz", "Kbyte", "Mbyte", "Gbyte"}
-_EXTRAS = ("extras/python", "nsight-compute*/extras/python")  # under ncu's folder; under a toolkit's
+# A folder a version; the ncu of a toolkit is a script that goes there.
+_INSTALLED = Path("/opt/nvidia/nsight-compute")
+_FILE = re.compile(r'"File Path","(.*)"')
+_LINE = re.compile(r'"(\d+)","(.*?)","-","-",')  # quotes in the source are not doubled: no CSV
+_OF_LINE = re.compile(r'"","","(0x[0-9a-f]+)",')
 _SAMPLES = "smsp__pcsamp_warps_issue_stalled_"
 # Names of reasons that the samplers, and the source page, have for those of `counters.STALLS`.
 _REASONS = {
@@ -58,9 +62,9 @@ class Profile:
     hotspots: Hotspots | None = None
 
 
-def load(path: Path, *, label: str = "", code: Code | None = None) -> list[Profile]:
+def load(path: Path, *, label: str = "") -> list[Profile]:
     """The launches of a report: an ``.ncu-rep``, or a raw page as CSV (``ncu --csv --page raw --print-units
-    base``). `code`: what ran, for source lines where the report tells none.
+    base``), which has no samples.
 
     Raises UsageError for a file that is no such report, MissingDependency for an .ncu-rep without ncu-report
     and ncu.
@@ -78,7 +82,7 @@ def load(path: Path, *, label: str = "", code: Code | None = None) -> list[Profi
     elif (package := _package()) is not None:
         found = _by_package(package, path, label)
     else:
-        found, said = _by_ncu(path, label, code)
+        found, said = _by_ncu(path, label)
     if not found:
         raise UsageError(
             "no launch in it" + said,
@@ -91,8 +95,8 @@ def load(path: Path, *, label: str = "", code: Code | None = None) -> list[Profi
 def _package() -> Any | None:
     """NVIDIA's ncu_report; None where there is none, or none that this Python can load."""
     ncu = tools.find("ncu")
-    above = ncu.resolve().parents if ncu else ()
-    beside = [str(p) for a in above for x in _EXTRAS for p in a.glob(x)]
+    above = [*(ncu.resolve().parents if ncu else ()), *sorted(_INSTALLED.glob("*"), reverse=True)]
+    beside = [str(a / "extras" / "python") for a in above if (a / "extras" / "python").is_dir()]
     for folders in ([], *([folder] for folder in beside)):
         sys.path.extend(folders)
         try:
@@ -107,21 +111,24 @@ def _package() -> Any | None:
 
 def _by_package(package: Any, path: Path, label: str) -> list[Profile]:
     try:
-        context = package.load_report(str(path))
-        return [_profile(action, label) for launches in context for action in launches]
+        actions = [action for launches in package.load_report(str(path)) for action in launches]
     except Exception as e:  # of kinds that differ from version to version
         raise UsageError(
             f"ncu-report cannot read it: {e}",
             where=str(path),
             hint="a report of a newer Nsight Compute needs a newer ncu-report",
         ) from None
+    return [_profile(action, label) for action in actions]
 
 
 def _profile(action: Any, label: str) -> Profile:
     metrics = {name: action.metric_by_name(name) for name in action.metric_names()}
     values = {name: metric.value() for name, metric in metrics.items()}
     major, minor = (values.get(f"device__attribute_compute_capability_{x}", 0) for x in ("major", "minor"))
-    sources = {PurePath(name).name: text.splitlines() for name, text in (action.source_files() or {}).items()}
+    sources = {
+        PurePath(name).name: dict(enumerate(text.splitlines(), 1))
+        for name, text in (action.source_files() or {}).items()
+    }
     return Profile(
         label=label,
         function=action.name(),
@@ -171,22 +178,18 @@ def _by_address(metric: Any) -> dict[int, int]:
     return {addresses.value(i): metric.value(i) for i in range(metric.num_instances())}
 
 
-def _by_ncu(path: Path, label: str, code: Code | None) -> tuple[list[Profile], str]:
+def _by_ncu(path: Path, label: str) -> tuple[list[Profile], str]:
     """Also ncu's last word, for where there is none."""
     ncu = tools.require("ncu")
     raw = tools.run([ncu, "--import", path, *RAW], str(path))
     found = raw_page(raw.stdout, label, str(path))
     if not found:
         return [], last_word(f"{raw.stdout}\n{raw.stderr}")
-    sampled = source_page(tools.run([ncu, "--import", path, *_SOURCE], str(path)).stdout)
+    places, sources = line_page(tools.run([ncu, "--import", path, *_LINES], str(path)).stdout)
+    sampled = source_page(tools.run([ncu, "--import", path, *_SASS], str(path)).stdout, places)
     if len(sampled) != len(found):
         return found, ""
-    return [_with(p, s, code) for p, s in zip(found, sampled, strict=True)], ""
-
-
-def _with(profile: Profile, sampled: Sequence[Sampled], code: Code | None) -> Profile:
-    sources = {code.file: code.source.splitlines()} if code else {}
-    return replace(profile, hotspots=Hotspots.of(located(sampled, code) if code else sampled, sources))
+    return [replace(p, hotspots=Hotspots.of(s, sources)) for p, s in zip(found, sampled, strict=True)], ""
 
 
 def raw_page(text: str, label: str, where: str) -> list[Profile]:
@@ -235,7 +238,7 @@ def _numbers(cells: Mapping[str, str]) -> dict[str, float]:
     return found
 
 
-def source_page(text: str) -> list[list[Sampled]]:
+def source_page(text: str, places: Mapping[int, tuple[str, int]]) -> list[list[Sampled]]:
     """Each launch's instructions, from a CSV page: the kernel's name, headings, a row an instruction."""
     found: list[list[Sampled]] = []
     names: list[str] = []
@@ -251,11 +254,31 @@ def source_page(text: str) -> list[list[Sampled]]:
             except ValueError:
                 raise UsageError(f"not a source page of ncu: {row[0]!r} is no address") from None
             first = first if found[-1] else address
-            found[-1].append(_instruction(dict(zip(names, row, strict=True)), address - first))
+            cells = dict(zip(names, row, strict=True))
+            found[-1].append(_instruction(cells, address - first, places.get(address, ("", 0))))
     return found
 
 
-def _instruction(cells: Mapping[str, str], offset: int) -> Sampled:
+def line_page(text: str) -> tuple[dict[int, tuple[str, int]], dict[str, dict[int, str]]]:
+    """An instruction's address -> its file and line, and a file's name -> the text of its lines, from a CSV
+    page of source lines, each above its instructions. One that was inlined stands under several lines; the
+    first counts, which is the one that ncu-report tells.
+    """
+    places: dict[int, tuple[str, int]] = {}
+    sources: dict[str, dict[int, str]] = {}
+    file, line = "", 0
+    for row in text.splitlines():
+        if match := _FILE.match(row):
+            file = PurePath(match[1]).name
+        elif match := _LINE.match(row):
+            line = int(match[1])
+            sources.setdefault(file, {})[line] = match[2]
+        elif match := _OF_LINE.match(row):
+            places.setdefault(int(match[1], 16), (file, line))
+    return places, sources
+
+
+def _instruction(cells: Mapping[str, str], offset: int, place: tuple[str, int]) -> Sampled:
     stalls = {}
     for name, value in cells.items():
         reason = name.removeprefix("stall_")
@@ -267,6 +290,8 @@ def _instruction(cells: Mapping[str, str], offset: int) -> Sampled:
         text=" ".join(cells["Source"].split()),
         stalls=stalls,
         executed=int(executed) if executed.isdigit() else 0,
+        file=place[0],
+        line=place[1],
     )
 
 

@@ -31,7 +31,7 @@ _PLACE = re.compile(
     r"(?: in (?P<file>\S+?):(?P<line>\d+))?(?: \[(?P<hazards>\d+) hazards?\])?\s*$"
 )
 _SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)")
-_NOISE = re.compile(r"Host Frame|Saved host backtrace|^\s*$|COMPUTE-SANITIZER|SUMMARY")
+_NOISE = re.compile(r"Host Frame|Saved host backtrace|^\s*$|COMPUTE-SANITIZER|SUMMARY|Target application")
 
 
 @dataclass(frozen=True, kw_only=True)

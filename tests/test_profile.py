@@ -9,7 +9,9 @@ from __future__ import annotations
 import csv
 import json
 import stat
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import fake_driver
@@ -236,11 +238,18 @@ def test_bad_requests() -> None:
 # ncu itself, by a script in its place
 
 
-PAGES = {"raw": DATA / "ncu-tiled.csv", "source": DATA / "source-tiled-512.csv"}
+PAGES = {
+    "raw": DATA / "ncu-tiled.csv",
+    "source --print-source sass": DATA / "tiled-512-sass.csv",
+    "source --print-source cuda,sass": DATA / "tiled-512-lines.csv",
+}
 
 
 def fake_ncu(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, measure: str = ': > "$EXPORT"', **pages: str
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    measure: str = ': > "$EXPORT"',
+    pages: Mapping[str, str] = MappingProxyType({}),
 ) -> Path:
     """A tool that keeps the arguments of a measurement in ``args`` and then does `measure`, $LOG being its
     --log-file and $EXPORT its report; its reports have the `pages` (a page's name -> a shell command). No
@@ -317,7 +326,7 @@ def test_the_command_on_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     assert content["meta"]["gpu"]["uuid"].startswith("GPU-")
     (row,) = content["rows"]
     assert (row["kernel"], row["shape"], row["params"]) == ("03_tiled", "2048", {"TILE": 16})
-    assert row["hotspots"]["samples"] == 5045
+    assert row["hotspots"]["samples"] == 5116
     result = harness("profile", "naive", "tiled", "-a", "N=2048", "--json", str(out))
     assert result.exit_code == 1 and "ncu saw no launch" in result.output
     assert [r["kernel"] for r in record.load(out)["rows"]] == ["03_tiled"]
@@ -336,14 +345,21 @@ def test_without_ncu_report_an_ncu_rep_is_read_by_ncu(
 ) -> None:
     path = tmp_path / "naive.ncu-rep"
     path.touch()
-    fake_ncu(monkeypatch, tmp_path, raw=f"cat {DATA}/ncu-naive.csv")
+    fake_ncu(monkeypatch, tmp_path, pages={"raw": f"cat {DATA}/ncu-naive.csv"})
     (found,) = ncu_reports.load(path)
     assert found.counters[counters.TIME] == 35313824 and found.label == "naive"
-    assert found.hotspots is not None and found.hotspots.samples == 5045
-    fake_ncu(monkeypatch, tmp_path, source="exit 1")  # an old ncu has no such page
+    assert found.hotspots is not None and found.hotspots.samples == 5116
+    assert found.hotspots.lines[0].place.startswith("03_tiled.cu:")
+    fake_ncu(
+        monkeypatch, tmp_path, pages={"source --print-source sass": "exit 1"}
+    )  # an old ncu has no such page
     (found,) = ncu_reports.load(path)
     assert found.counters and found.hotspots is None
-    fake_ncu(monkeypatch, tmp_path, raw='echo "==ERROR== Failed to open report: newer version"; exit 1')
+    fake_ncu(
+        monkeypatch,
+        tmp_path,
+        pages={"raw": 'echo "==ERROR== Failed to load report file. newer version"; exit 1'},
+    )
     with pytest.raises(UsageError, match="newer version"):
         ncu_reports.load(path)
     monkeypatch.setattr(tools, "find", lambda name: None)

@@ -121,7 +121,6 @@ def _measure(
 ) -> tuple[list[tuple[Profile, Record]], HarnessError | None]:
     """What ncu counted, and the first kernel's fault where one could not be: the others are kept."""
     from harness import builds, ncu, report, tools
-    from harness.code import Code
     from harness.problems import resolve
 
     tools.require("ncu")
@@ -135,8 +134,7 @@ def _measure(
             step(f"ncu {one.variant.label}")
             cls = resolve(one.variant.kernel)
             try:
-                code = Code.of(one.cubin, one.sass) if one.sass is not None else None
-                p = ncu.profile(one.variant, at[cls], code=code, **how)
+                p = ncu.profile(one.variant, at[cls], **how)
             except CountersDenied:
                 raise
             except HarnessError as e:
