@@ -85,10 +85,11 @@ LAYERS = [
     ["comparison", "isolate", "record", "report", "tables"],
     ["journal", "trial"],
     ["tune"],
-    ["t4"],
-    ["charts"],
+    ["t4", "markup"],
+    ["charts", "explanation"],
+    ["cards"],
     ["page"],
-    ["calibration", "explanation", "selftest"],
+    ["calibration", "selftest"],
     ["cli", "pytest_plugin"],
     ["__init__", "__main__"],  # the library's names and the command: whatever they need
 ]

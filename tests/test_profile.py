@@ -340,6 +340,15 @@ def test_the_command_without_permission(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert harness("profile", "tiled", "-a", "N=32", "--require-gpu").exit_code == 1
 
 
+def test_a_gpu_without_ncu(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_driver.install(monkeypatch)
+    monkeypatch.setattr(tools, "find", lambda name: None)
+    result = harness("profile", "tiled", "-a", "N=32")
+    assert result.exit_code == 0 and "no counters: ncu is not installed" in result.output, result.output
+    assert "ncu comes with the CUDA toolkit" in result.output and "sect/req" in result.output
+    assert harness("profile", "tiled", "-a", "N=32", "--require-gpu").exit_code == 1
+
+
 def test_without_ncu_report_an_ncu_rep_is_read_by_ncu(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
