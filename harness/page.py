@@ -5,6 +5,7 @@ What was measured on different GPUs is kept apart: a page has a part for each.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -65,7 +66,9 @@ class Part:
 
 
 def parts(contents: Mapping[str, Record]) -> list[Part]:
-    """By GPU, from record files by name. Raises UsageError where there is nothing to show."""
+    """By GPU, the one with the most rungs first, from record files by name. Raises UsageError where there is
+    nothing to show.
+    """
     unfit = [name for name, c in contents.items() if c.get("kind") not in KINDS or not c["rows"]]
     if all(name in unfit or c["kind"] == "claims" for name, c in contents.items()):
         raise UsageError(
@@ -91,7 +94,7 @@ def parts(contents: Mapping[str, Record]) -> list[Part]:
         if content["kind"] == "claims" and name not in unfit:
             for part in found.values():
                 part.claims.extend(content["rows"])
-    return list(found.values())
+    return sorted(found.values(), key=lambda p: -len(explanation.rungs(p.ladder)))
 
 
 def _sweeps(content: Record) -> bool:
@@ -127,7 +130,8 @@ def page(contents: Mapping[str, Record], title: str) -> str:
     found = parts(contents)
     body = [f"<h1>{markup.text(title)}</h1>"]
     if len(found) > 1:
-        names = ", ".join(p.gpu for p in found)
+        models = Counter(p.gpu for p in found)
+        names = ", ".join(f"{n} {model}" if n > 1 else model for model, n in models.items())
         body.append(
             f'<p class="note">Measured on {len(found)} GPUs, kept apart below: {markup.text(names)}.</p>'
         )
