@@ -111,7 +111,8 @@ def _package() -> Any | None:
 
 def _by_package(package: Any, path: Path, label: str) -> list[Profile]:
     try:
-        actions = [action for launches in package.load_report(str(path)) for action in launches]
+        context = package.load_report(str(path))  # owns the actions: it must outlive them
+        actions = [action for launches in context for action in launches]
     except Exception as e:  # of kinds that differ from version to version
         raise UsageError(
             f"ncu-report cannot read it: {e}",
