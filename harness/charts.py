@@ -83,7 +83,8 @@ def ladder(rows: Sequence[Record], about: Mapping[str, Any]) -> Figure | None:
     ceiling = _ceiling(about, "flops")
     if ceiling:
         axes.axhline(ceiling / 1e9, color=_INK, linewidth=1, linestyle=":")
-        axes.annotate("FFMA ceiling, measured", (min(x for v in lines.values() for x, _ in v), ceiling / 1e9))
+        start = min(x for v in lines.values() for x, _ in v), ceiling / 1e9
+        axes.annotate("FFMA ceiling, measured", start, (0, 3), textcoords="offset points")
     axes.set(xscale="log", yscale="log", xlabel="n (square product)", ylabel="GFLOP/s")
     sizes = sorted({x for v in lines.values() for x, _ in v})
     axes.set_xticks(sizes, [f"{x:g}" for x in sizes])
@@ -123,7 +124,7 @@ def roofline(rows: Sequence[Record], profiles: Sequence[Record], about: Mapping[
         )
     seen = {name: i for i, name in enumerate(dict.fromkeys(name for name, *_ in points))}
     colours = _colours(len(seen))
-    for name, x, y, counted in points:
+    for n, (name, x, y, counted) in enumerate(points):
         i = seen[name]
         axes.scatter(
             x,
@@ -131,10 +132,11 @@ def roofline(rows: Sequence[Record], profiles: Sequence[Record], about: Mapping[
             marker=_MARKERS[i % len(_MARKERS)],
             facecolors=colours[i] if counted else "none",
             edgecolors=colours[i],
-            label=f"{name} ({'DRAM' if counted else 'loads'})",
+            label=name if name not in {earlier for earlier, *_ in points[:n]} else None,
             zorder=3,
         )
-    axes.set(xscale="log", yscale="log", xlabel="FLOP / byte", ylabel="GFLOP/s")
+    below = "open: bytes that threads load; filled: bytes that ncu counted at DRAM"
+    axes.set(xscale="log", yscale="log", xlabel=f"FLOP / byte ({below})", ylabel="GFLOP/s")
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9)
     return figure
 

@@ -30,6 +30,8 @@ LOADS = "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"
 LOAD_SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
 SECTORS = "memory_l2_theoretical_sectors_global"
 SECTORS_IDEAL = "memory_l2_theoretical_sectors_global_ideal"
+# Wavefronts by instruction, which WAVEFRONTS exceeds by what arbitration repeats.
+PASSES, PASSES_IDEAL = "memory_l1_wavefronts_shared", "memory_l1_wavefronts_shared_ideal"
 DATA_STAGE = "l1tex__data_pipe_lsu_wavefronts.avg.pct_of_peak_sustained_elapsed"
 SHARED_STAGE = "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum.pct_of_peak_sustained_elapsed"
 WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"
@@ -197,5 +199,5 @@ METRICS: tuple[str, ...] = tuple(
         ]
     )
 )
-# These two come with a section of ncu's, not by name.
-SECTION_METRICS = (SECTORS, SECTORS_IDEAL)
+# These come with a section of ncu's, not by name.
+SECTION_METRICS = (SECTORS, SECTORS_IDEAL, PASSES, PASSES_IDEAL)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness import catalog
+from harness import catalog, counters, tables
 from harness.builds import Built
 from harness.emulator import Counts
 from harness.errors import HarnessError, UsageError
@@ -17,6 +19,7 @@ from harness.spec import Variant
 from harness.stats import Interval, unpaired_ratio
 
 Count = Callable[[Variant], Figures]
+Side = Variant | Record  # a kernel, or a row of a record file that names one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +40,17 @@ class Recorded:
     shape: str
     seconds: tuple[float, float]
     ratio: Interval | None
-    source: str
+
+    @property
+    def speed(self) -> str:
+        """``1.45 (1.44 to 1.46)``: how many times as fast B is."""
+        if self.ratio is None:
+            return f"{self.seconds[0] / self.seconds[1]:.2f}"
+        return interval(self.ratio.inverse)
+
+
+def interval(ratio: Interval) -> str:
+    return f"{ratio.estimate:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
 def figures(built: Built, row: Measurement | None) -> dict[str, float]:
@@ -78,14 +91,14 @@ def outcomes(variant: Variant, count: Count) -> list[Outcome]:
     return found
 
 
-def recorded(a: Variant, b: Variant, content: Mapping[str, Any], source: str) -> Recorded | None:
-    """Both kernels' times at the largest size of which a file of ``harness bench`` has both; None without."""
-    rows: dict[str, dict[int, Record]] = {}
-    for row in content["rows"]:
-        for side, variant in enumerate((a, b)):
-            if _is(variant, row) and row.get("seconds"):
-                rows.setdefault(row["shape"], {})[side] = row
-    both = [(shape, sides) for shape, sides in rows.items() if len(sides) == 2]
+def recorded(a: Side, b: Side, rows: Sequence[Record]) -> Recorded | None:
+    """Both kernels' times at the largest size of which rows of ``harness bench`` have both; None without."""
+    timed: dict[str, dict[int, Record]] = {}
+    for row in rows:
+        for side, key in enumerate((_key(a), _key(b))):
+            if _key(row) == key and row.get("seconds"):
+                timed.setdefault(row["shape"], {})[side] = row
+    both = [(shape, sides) for shape, sides in timed.items() if len(sides) == 2]
     if not both:
         return None
     shape, sides = max(both, key=lambda item: item[1][0]["seconds"])
@@ -93,15 +106,162 @@ def recorded(a: Variant, b: Variant, content: Mapping[str, Any], source: str) ->
         shape=shape,
         seconds=(sides[0]["seconds"], sides[1]["seconds"]),
         ratio=unpaired_ratio(sides[1]["times"], sides[0]["times"], seed=0),
-        source=source,
     )
 
 
-def profiled(variant: Variant, contents: Sequence[Mapping[str, Any]]) -> Record | None:
-    """The kernel's row in the first file of ``harness profile`` that has one."""
-    rows = (row for content in contents if content.get("kind") == "profile" for row in content["rows"])
-    return next((row for row in rows if _is(variant, row) or row.get("label") == variant.label), None)
+def find(side: Side, rows: Sequence[Record]) -> Record | None:
+    """The kernel's first row with its parameters, or with its label: a report made elsewhere has no more."""
+    label = side.label if isinstance(side, Variant) else side.get("label")
+    return next((r for r in rows if _key(r) == _key(side) or (label and r.get("label") == label)), None)
 
 
-def _is(variant: Variant, row: Record) -> bool:
-    return bool(row.get("kernel") == variant.kernel.name and row.get("params") == dict(variant.params))
+def _key(side: Side) -> tuple[str, dict[str, Any]]:
+    if isinstance(side, Variant):
+        return side.kernel.name, dict(side.params)
+    return side.get("kernel", ""), dict(side.get("params") or {})
+
+
+def measured(profile: Record) -> dict[str, float]:
+    """Those of `FIGURES` that ncu counted in a launch, by what it counts for each instruction."""
+    values = profile["counters"]
+    known = {
+        "sectors": values.get(counters.SECTORS),
+        "wavefronts": values.get(counters.PASSES),
+        "registers": values.get(counters.REGISTERS),
+    }
+    passes, ideal = values.get(counters.PASSES), values.get(counters.PASSES_IDEAL)
+    if passes is not None and ideal is not None:
+        known |= {"conflicts": passes - ideal, "ways": passes / ideal if ideal else None}
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def claim_record(
+    variant: Variant, known: Figures, counted: Sequence[Outcome], by_ncu: Sequence[Outcome]
+) -> Record:
+    """A kernel's claim, what was counted of it, and each prediction's outcome by that and by ncu."""
+    return {
+        "kernel": variant.kernel.name,
+        "params": dict(variant.params),
+        "label": variant.label,
+        "title": variant.kernel.title,
+        "claim": variant.kernel.claim,
+        "figures": dict(known),
+        "outcomes": [_outcome_record(o) for o in counted],
+        "measured": [_outcome_record(o) for o in by_ncu],
+    }
+
+
+def _outcome_record(o: Outcome) -> Record:
+    return {"prediction": o.prediction.text, "value": o.value, "limit": o.limit, "holds": o.holds}
+
+
+VERDICTS = {True: "held", False: "NOT HELD", None: "not known"}
+
+# What of two rows of ``harness bench`` is held against each other; the counts of opcodes come on top.
+_RESOURCES = {
+    "block": "threads",
+    "registers": "registers",
+    "shared": "shared bytes",
+    "occupancy": "occupancy",
+    "occupancy_limiter": "limited by",
+    "spills": "spills",
+    "intensity": "FLOP a byte loaded",
+}
+_COUNTERS = (
+    counters.TIME,
+    counters.L1,
+    counters.L2,
+    counters.DRAM,
+    counters.ISSUED,
+    counters.L1_HIT,
+    counters.SHARED_STAGE,
+    counters.ELIGIBLE,
+    counters.ACHIEVED,
+)
+_LONG = 0.05  # share of a warp's time from which a stall is shown
+
+
+def changed(a: Record, b: Record) -> list[tuple[str, str, str]]:
+    """Resources and opcodes of two rows of ``harness bench`` that are not the same: name, A's, B's."""
+    pairs = [(name, a.get(key), b.get(key)) for key, name in _RESOURCES.items()]
+    mixes = [row.get("sass") or {} for row in (a, b)]
+    pairs += [(f"{name} in the code", *(m.get(name, 0) for m in mixes)) for name in mixes[0] | mixes[1]]
+    return [(name, _text(x), _text(y)) for name, x, y in pairs if x != y]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return str(math.prod(value))  # a block's threads
+    return value if isinstance(value, str) else tables.number(value)
+
+
+def counted(a: Figures, b: Figures) -> list[tuple[str, str, str, str, str]]:
+    """What the emulator counted of both: figure, A's, B's, B's share of A's, what it is."""
+    static = ("registers", "shared", "occupancy")
+    return [
+        (
+            name,
+            tables.number(a.get(name)),
+            tables.number(b.get(name)),
+            f"{b[name] / a[name]:.3g}" if a.get(name) and name in b else "-",
+            FIGURES[name],
+        )
+        for name in FIGURES
+        if (name in a or name in b) and name not in static
+    ]
+
+
+def compared(a: Record, b: Record) -> list[tuple[str, str, str]]:
+    """ncu's counters of two profiles, and the stalls that are long in one of them: metric, A's, B's."""
+    values = [row["counters"] for row in (a, b)]
+    shares = [counters.stalls(v) for v in values]
+    worst = {r: max(s[r][1] for s in shares if r in s) for r in shares[0] | shares[1]}
+    long = [r for r in sorted(worst, key=lambda r: -worst[r]) if worst[r] >= _LONG]
+    found = [(m, *(tables.number(v.get(m)) for v in values)) for m in _COUNTERS]
+    found += [
+        (counters.stall(r), *(f"{s[r][0]:.2f} ({s[r][1]:.0%})" if r in s else "-" for s in shares))
+        for r in long
+    ]
+    return [(name, x, y) for name, x, y in found]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """Two neighbouring rungs of the same records: rows of ``harness bench``, and, where there are any, of
+    ``harness profile`` and of ``harness explain --claims``.
+    """
+
+    a: Record
+    b: Record
+    times: Recorded
+    profiles: tuple[Record, Record] | None
+    claims: tuple[Record | None, Record | None]
+
+
+def rungs(rows: Sequence[Record]) -> list[Record]:
+    """Those of ``harness bench`` that are right and have a time at the largest size, in their order."""
+    found = [r for r in rows if r.get("registers") is not None and r.get("seconds") and r["status"] == "ok"]
+    if not found:
+        return []
+    shape = max(found, key=lambda r: r["seconds"])["shape"]
+    return [r for r in found if r["shape"] == shape]
+
+
+def cards(steps: Sequence[Record], profiles: Sequence[Record], claims: Sequence[Record]) -> list[Card]:
+    """One for each of `rungs` but the first, against the one before it."""
+    found = []
+    for a, b in itertools.pairwise(steps):
+        times = recorded(a, b, (a, b))
+        if times is None:  # the same kernel twice
+            continue
+        pair = find(a, profiles), find(b, profiles)
+        found.append(
+            Card(
+                a=a,
+                b=b,
+                times=times,
+                profiles=(pair[0], pair[1]) if pair[0] and pair[1] else None,
+                claims=(find(a, claims), find(b, claims)),
+            )
+        )
+    return found

@@ -15,8 +15,9 @@ from harness.diagnosis import diagnose
 from harness.diff import compare
 from harness.emulator import Counts
 from harness.errors import HarnessError
+from harness.hotspots import Hotspots
 from harness.measure import Measurement
-from harness.ncu import Profile
+from harness.ncu_reports import Profile
 from harness.record import Record, sha256
 from harness.sampling import Pair
 from harness.stats import decide
@@ -166,6 +167,7 @@ def profile_record(profile: Profile, more: Sequence[str] = ()) -> Record:
         "capability": profile.capability,
         "counters": {name: profile.counters[name] for name in kept if name in profile.counters},
         "diagnoses": [asdict(d) for d in diagnose(profile.counters)],
+        "hotspots": asdict(profile.hotspots) if profile.hotspots else None,
     }
 
 
@@ -179,6 +181,7 @@ def profile_of(row: Record) -> Profile:
             block=row["block_text"],
             capability=row["capability"],
             counters={name: float(value) for name, value in row["counters"].items()},
+            hotspots=Hotspots.of_record(row["hotspots"]) if row.get("hotspots") else None,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as e:
         raise HarnessError(f"a damaged profile: {e!r}") from None

@@ -7,9 +7,7 @@ kernel with a planted fault (`CONTROLS`) was seen to have it.
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +31,7 @@ _PLACE = re.compile(
     r"(?: in (?P<file>\S+?):(?P<line>\d+))?(?: \[(?P<hazards>\d+) hazards?\])?\s*$"
 )
 _SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)")
-_NOISE = re.compile(r"Host Frame|Saved host backtrace|^\s*$|COMPUTE-SANITIZER|SUMMARY")
+_NOISE = re.compile(r"Host Frame|Saved host backtrace|^\s*$|COMPUTE-SANITIZER|SUMMARY|Target application")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,14 +78,7 @@ def check(
         *(f"-p{name}={value}" for name, value in variant.params.items()),
         *(f"-a{name}={value}" for name, value in axes.items()),
     ]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_TIMEOUT, check=False, env=_environment()
-        )
-    except subprocess.TimeoutExpired:
-        raise HarnessError(f"{tool} was not done after {_TIMEOUT} s", where=variant.label) from None
-    except OSError as e:
-        raise HarnessError(f"compute-sanitizer cannot be run: {e}", where=variant.label) from None
+    done = tools.run(command, variant.label, timeout=_TIMEOUT)
     text = f"{done.stdout}\n{done.stderr}"
     found = parse(text)
     if not found and f"\n{variant.label}" not in f"\n{text}":
@@ -167,9 +158,3 @@ def _finding(block: Sequence[str]) -> Finding:
         places=tuple(places),
         details=tuple(block[1:]),
     )
-
-
-def _environment() -> dict[str, str]:
-    """The same package as here, in a bare checkout, too."""
-    here = str(Path(__file__).parents[1])
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))}

@@ -53,6 +53,13 @@ def _short(status: str) -> str:
     return "broken" if status == "FAILED as marked" else status
 
 
+def number(value: float | None) -> str:
+    """``1,050,624``, ``0.0643``, or ``-``."""
+    if value is None or not math.isfinite(value):
+        return "-"
+    return f"{value:,.0f}" if value == int(value) or abs(value) >= 1e5 else f"{value:.3g}"
+
+
 def seconds(value: float) -> str:
     for scale, unit in ((1, "s"), (1e-3, "ms"), (1e-6, "us")):
         if value >= scale:

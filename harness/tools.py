@@ -1,12 +1,15 @@
-"""NVIDIA's command-line tools: found in their wheels, in a toolkit, or on the PATH."""
+"""NVIDIA's command-line tools: found in their wheels, in a toolkit, or on the PATH, and run."""
 
 from __future__ import annotations
 
 import functools
+import os
 import shutil
+import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
-from harness.errors import MissingDependency
+from harness.errors import HarnessError, MissingDependency
 
 _PACKAGES = {"nvdisasm": "nvidia-cuda-nvdisasm", "cuobjdump": "nvidia-cuda-cuobjdump"}
 
@@ -35,3 +38,26 @@ def require(name: str) -> Path:
         hint = f"pip install '{package}>=13.4,<14'" if package else f"put {name} on the PATH"
         raise MissingDependency(f"{name} is not installed", hint=hint)
     return path
+
+
+def run(
+    command: Sequence[str | Path], where: str, *, timeout: float = 600
+) -> subprocess.CompletedProcess[str]:
+    """A tool's answer, whatever it is; what it starts by ``python -m harness`` is the package that runs here.
+    Raises HarnessError where it gives none within `timeout` seconds, or cannot be started.
+    """
+    name = Path(command[0]).name
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout, check=False, env=environment()
+        )
+    except subprocess.TimeoutExpired:
+        raise HarnessError(f"{name} gave no answer within {timeout:.0f} s", where=where) from None
+    except OSError as e:
+        raise HarnessError(f"{name} cannot be run: {e}", where=where) from None
+
+
+def environment() -> dict[str, str]:
+    """That of this process, in which Python finds the same package as here, in a bare checkout, too."""
+    here = str(Path(__file__).parents[1])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))}

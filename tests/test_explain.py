@@ -11,7 +11,7 @@ import fake_gemm
 import pytest
 from click.testing import CliRunner, Result
 
-from harness import catalog, explanation, predict, record, spec
+from harness import catalog, explanation, predict, record, spec, tables
 from harness.cli import main
 from harness.errors import SpecError, UsageError
 
@@ -108,6 +108,42 @@ def test_a_claim_about_no_kernel_is_refused(kernel_file: Any) -> None:
     assert result.exit_code == 2 and "no kernel '99_nothing'" in result.output
 
 
+def test_claims_are_held_against_what_ncu_counted(tmp_path: Path) -> None:
+    """With counters that are made up, so that one of three does not hold."""
+    from harness import counters
+
+    rows = []
+    for kernel, passes, ideal in (("06_bank_conflict", 2200, 100), ("07_bank_padded", 110, 109)):
+        variant = catalog.kernel(kernel).variant()
+        values = {counters.PASSES: passes, counters.PASSES_IDEAL: ideal}
+        rows.append({"kernel": kernel, "params": dict(variant.params), "counters": values})
+    path, out = tmp_path / "p.json", tmp_path / "c.json"
+    record.write_json(path, record.document("profile", rows, record.provenance(seed=1)))
+    args = ["explain", "--claims", "0[67]*", "-a", "N=64", "--record", str(path), "--json", str(out)]
+    result = harness(*args)
+    assert result.exit_code == 1 and "1 of 6 predictions do not hold" in result.output, result.output
+    found = {r["kernel"]: r for r in record.load(out)["rows"]}
+    measured = [o for r in found.values() for o in r["measured"]]
+    assert [(o["value"], o["holds"]) for o in measured] == [(22, True), (1, False), (110, True)]
+    assert all(o["holds"] for r in found.values() for o in r["outcomes"])
+    assert found["07_bank_padded"]["figures"]["conflicts"] == 0
+    assert record.load(out)["meta"]["emulated"].startswith("emulated at 64")
+    assert harness("explain", "coalesced", "tiled", "--json", str(out)).exit_code == 2
+
+
+def test_what_ncu_counts_is_what_the_emulator_counts() -> None:
+    """The recorded report of the plain tiled kernel, at its own size."""
+    from harness import ncu_reports
+
+    (profile,) = ncu_reports.load(DATA / "tiled-512-raw.csv")
+    measured = explanation.measured({"counters": profile.counters})
+    result = harness("explain", "tiled", "tiled TILE=16", "-a", "N=512", "-d", "emulator")
+    table = result.output.split("emulated at 512")[0]
+    lines = {s.split()[0]: s.split() for s in table.splitlines() if s}
+    for figure in ("sectors", "wavefronts", "conflicts", "ways"):
+        assert lines[figure][1] == tables.number(measured[figure]), figure
+
+
 # Two kernels
 
 
@@ -127,13 +163,13 @@ def test_a_card_from_code_and_counts(profiles: Path) -> None:
 def test_the_recorded_ratio_is_of_the_largest_size() -> None:
     content = record.load(ROOT / "records" / "h200-ladder.json")
     a, b = (catalog.kernel(n).variant() for n in ("coalesced", "tiled"))
-    found = explanation.recorded(a, b, content, "x")
+    found = explanation.recorded(a, b, content["rows"])
     rows = {r["kernel"]: r["seconds"] for r in content["rows"] if r["shape"] == "4096"}
     assert found is not None and found.shape == "4096"
     assert found.seconds == (rows["02_coalesced"], rows["03_tiled"])
     assert found.ratio is not None
     assert found.ratio.estimate == pytest.approx(rows["03_tiled"] / rows["02_coalesced"], rel=0.01)
-    assert explanation.recorded(a, catalog.kernel("tiled").variant(TILE=32), content, "x") is None
+    assert explanation.recorded(a, catalog.kernel("tiled").variant(TILE=32), content["rows"]) is None
 
 
 def test_a_kernel_and_itself() -> None:

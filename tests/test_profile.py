@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import fake_driver
 import pytest
 from click.testing import CliRunner, Result
 
-from harness import catalog, counters, diagnosis, ncu, record, tools
+from harness import catalog, counters, diagnosis, ncu, ncu_reports, record, tools
 from harness.cli import main, options
-from harness.errors import CountersDenied, HarnessError, UsageError
+from harness.errors import CountersDenied, HarnessError, MissingDependency, UsageError
 
 DATA = Path(__file__).parent / "data"
 KINDS = {
@@ -42,7 +43,7 @@ def harness(*args: str) -> Result:
 
 
 def recorded(name: str) -> dict[str, float]:
-    (profile,) = ncu.load(DATA / f"ncu-{name}.csv")
+    (profile,) = ncu_reports.load(DATA / f"ncu-{name}.csv")
     return dict(profile.counters)
 
 
@@ -190,7 +191,7 @@ def rewritten(tmp_path: Path, change: Any, name: str = "tiled") -> Path:
 
 def test_several_launches_and_what_was_not_measured(tmp_path: Path) -> None:
     path = rewritten(tmp_path, lambda rows: [*rows, ["n/a" if "__" in n else "" for n in rows[0]]])
-    first, second = ncu.load(path)
+    first, second = ncu_reports.load(path)
     assert first.counters and not second.counters
     result = harness("profile", f"--from={path}")
     assert result.exit_code == 0 and "not judged, for want of counters: memory-bound" in result.output
@@ -212,7 +213,7 @@ def test_several_launches_and_what_was_not_measured(tmp_path: Path) -> None:
 def test_what_is_no_report_is_refused(tmp_path: Path, change: Any, said: str) -> None:
     path = rewritten(tmp_path, change)
     with pytest.raises(UsageError, match=said):
-        ncu.load(path)
+        ncu_reports.load(path)
     result = harness("profile", f"--from={path}")
     assert result.exit_code == 2 and "error: " in result.output and "Traceback" not in result.output
 
@@ -237,18 +238,42 @@ def test_bad_requests() -> None:
 # ncu itself, by a script in its place
 
 
-def fake_ncu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str) -> Path:
-    """A tool that keeps its arguments in ``args`` and then does `script`; $LOG is its --log-file."""
+PAGES = {
+    "raw": DATA / "ncu-tiled.csv",
+    "source --print-source sass": DATA / "tiled-512-sass.csv",
+    "source --print-source cuda,sass": DATA / "tiled-512-lines.csv",
+}
+
+
+def fake_ncu(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    measure: str = ': > "$EXPORT"',
+    pages: Mapping[str, str] = MappingProxyType({}),
+) -> Path:
+    """A tool that keeps the arguments of a measurement in ``args`` and then does `measure`, $LOG being its
+    --log-file and $EXPORT its report; its reports have the `pages` (a page's name -> a shell command). No
+    ncu-report.
+    """
     path = tmp_path / "ncu"
-    find = 'while [ $# -gt 0 ]; do [ "$1" = --log-file ] && LOG="$2"; shift; done'
-    path.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/args\nALL="$*"\n{find}\n{script}\n')
+    shown = {page: pages.get(page, f"cat {PAGES[page]}") for page in PAGES}
+    find = """ALL="$*"
+while [ $# -gt 0 ]; do
+  [ "$1" = --log-file ] && LOG="$2"; [ "$1" = --export ] && EXPORT="$2"; shift
+done"""
+    cases = "".join(f'*"--page {page}"*) {command};;\n' for page, command in shown.items())
+    path.write_text(
+        f'#!/bin/sh\ncase "$*" in *--export*) printf "%s\\n" "$@" > {tmp_path}/args;; esac\n{find}\n'
+        f'case "$ALL" in\n{cases}*) {measure};;\nesac\n'
+    )
     path.chmod(path.stat().st_mode | stat.S_IEXEC)
     monkeypatch.setattr(tools, "find", lambda name: path if name == "ncu" else None)
+    monkeypatch.setattr(ncu_reports, "_package", lambda: None)
     return tmp_path / "args"
 
 
 def test_one_launch_of_exactly_this_kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    args = fake_ncu(monkeypatch, tmp_path, f'(echo "==PROF== Connected"; cat {DATA}/ncu-tiled.csv) > "$LOG"')
+    args = fake_ncu(monkeypatch, tmp_path, 'echo "==PROF== Connected" > "$LOG"; : > "$EXPORT"')
     variant = catalog.kernel("tiled").variant(TILE=8)
     found = ncu.profile(variant, {"N": 2048}, sections="full", metrics=["my__metric.sum"])
     assert found.label == "03_tiled TILE=8" and found.function == "matmul" and found.grid == "(128, 128, 1)"
@@ -256,6 +281,8 @@ def test_one_launch_of_exactly_this_kernel(monkeypatch: pytest.MonkeyPatch, tmp_
     given = args.read_text().splitlines()
     assert {"--launch-count", "--kernel-name", "matmul", "verify", "-pTILE=8", "-aN=2048"} <= set(given)
     assert given[given.index("--clock-control") + 1] == "none" and given[given.index("--set") + 1] == "full"
+    assert given[given.index("--section") + 1] == "SourceCounters"
+    assert given[given.index("--import-source") + 1] == "yes"
     wanted = given[given.index("--metrics") + 1].split(",")
     assert set(counters.METRICS) | {"my__metric.sum"} == set(wanted)
     assert ncu.counters(variant, {"N": 64}, [counters.TIME, "no__such"]) == {counters.TIME: 2105152.0}
@@ -291,8 +318,7 @@ def test_a_kernel_that_ncu_did_not_see(
 def test_the_command_on_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One kernel that ncu sees, and one that it does not: the first is kept, the second told."""
     fake_driver.install(monkeypatch)
-    only = f'case "$ALL" in *03_tiled*) cat {DATA}/ncu-tiled.csv > "$LOG";; esac'
-    fake_ncu(monkeypatch, tmp_path, only)
+    fake_ncu(monkeypatch, tmp_path, 'case "$ALL" in *03_tiled*) : > "$EXPORT";; esac')
     out = tmp_path / "p.json"
     result = harness("profile", "tiled", "-a", "N=2048", "--json", str(out))
     assert result.exit_code == 0 and "MIO-queue-bound" in result.output, result.output
@@ -300,6 +326,7 @@ def test_the_command_on_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     assert content["meta"]["gpu"]["uuid"].startswith("GPU-")
     (row,) = content["rows"]
     assert (row["kernel"], row["shape"], row["params"]) == ("03_tiled", "2048", {"TILE": 16})
+    assert row["hotspots"]["samples"] == 5116
     result = harness("profile", "naive", "tiled", "-a", "N=2048", "--json", str(out))
     assert result.exit_code == 1 and "ncu saw no launch" in result.output
     assert [r["kernel"] for r in record.load(out)["rows"]] == ["03_tiled"]
@@ -313,13 +340,40 @@ def test_the_command_without_permission(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert harness("profile", "tiled", "-a", "N=32", "--require-gpu").exit_code == 1
 
 
-def test_an_ncu_rep_is_read_by_ncu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    args = fake_ncu(monkeypatch, tmp_path, f"cat {DATA}/ncu-naive.csv")
-    (found,) = ncu.load(tmp_path / "naive.ncu-rep")
-    assert found.counters[counters.TIME] == 35313824 and "--import" in args.read_text()
-    fake_ncu(monkeypatch, tmp_path, 'echo "==ERROR== Failed to open report: newer version"; exit 1')
+def test_a_gpu_without_ncu(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_driver.install(monkeypatch)
+    monkeypatch.setattr(tools, "find", lambda name: None)
+    result = harness("profile", "tiled", "-a", "N=32")
+    assert result.exit_code == 0 and "no counters: ncu is not installed" in result.output, result.output
+    assert "ncu comes with the CUDA toolkit" in result.output and "sect/req" in result.output
+    assert harness("profile", "tiled", "-a", "N=32", "--require-gpu").exit_code == 1
+
+
+def test_without_ncu_report_an_ncu_rep_is_read_by_ncu(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "naive.ncu-rep"
+    path.touch()
+    fake_ncu(monkeypatch, tmp_path, pages={"raw": f"cat {DATA}/ncu-naive.csv"})
+    (found,) = ncu_reports.load(path)
+    assert found.counters[counters.TIME] == 35313824 and found.label == "naive"
+    assert found.hotspots is not None and found.hotspots.samples == 5116
+    assert found.hotspots.lines[0].place.startswith("03_tiled.cu:")
+    fake_ncu(
+        monkeypatch, tmp_path, pages={"source --print-source sass": "exit 1"}
+    )  # an old ncu has no such page
+    (found,) = ncu_reports.load(path)
+    assert found.counters and found.hotspots is None
+    fake_ncu(
+        monkeypatch,
+        tmp_path,
+        pages={"raw": 'echo "==ERROR== Failed to load report file. newer version"; exit 1'},
+    )
     with pytest.raises(UsageError, match="newer version"):
-        ncu.load(tmp_path / "naive.ncu-rep")
+        ncu_reports.load(path)
+    monkeypatch.setattr(tools, "find", lambda name: None)
+    with pytest.raises(MissingDependency, match="ncu is not installed"):
+        ncu_reports.load(path)
 
 
 def test_without_a_gpu_it_says_how_and_gives_what_is_known() -> None:
@@ -334,8 +388,3 @@ def test_without_a_gpu_it_says_how_and_gives_what_is_known() -> None:
     (row,) = [s for s in result.output.splitlines() if s.startswith("01_naive") and s.endswith("ok")]
     assert "16.6" in row
     assert harness("profile", "naive", "--require-gpu").exit_code == 1
-
-
-def test_the_environment_finds_this_package() -> None:
-    here = str(Path(ncu.__file__).parents[1])
-    assert ncu._environment()["PYTHONPATH"].split(os.pathsep)[0] == here

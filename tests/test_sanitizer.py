@@ -1,6 +1,7 @@
 """`harness check --device gpu`: compute-sanitizer's findings are read, and that it looked is made sure of.
 
-tests/data/racecheck-no_sync.txt is what it said of the rung without barriers on an H200 (2025.3, N = 64).
+tests/data/racecheck-no_sync.txt is what it said of the rung without barriers on an H200 (2025.3, N = 64), and
+memcheck-bounds.txt of the probe with a read out of bounds (two frames of each host backtrace are kept).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from harness.errors import HarnessError
 
 DATA = Path(__file__).parent / "data"
 RACES = DATA / "racecheck-no_sync.txt"
+BOUNDS = DATA / "memcheck-bounds.txt"
 CLEAN = """\
 ========= COMPUTE-SANITIZER
 kernel            shapes ok  error/bound  check
@@ -26,21 +28,15 @@ kernel            shapes ok  error/bound  check
 shapes: 64
 ========= {}
 """
-# In the form that NVIDIA's documentation has (Compute Sanitizer, "Using Memcheck"), not recorded.
-BOUNDS = """\
+# In the form that NVIDIA's documentation has (Compute Sanitizer, "Understanding Synccheck Reports"), not
+# recorded: without line numbers, and with the function's arguments.
+DIVERGENT = """\
 ========= COMPUTE-SANITIZER
-========= Invalid __global__ read of size 4 bytes
-=========     at planted(const float *, int)+0x70 in /a/b/mine.cu:14
-=========     by thread (0,0,0) in block (1,0,0)
-=========     Access to 0x100 is out of bounds
-=========     Saved host backtrace up to driver entry point at kernel launch time
-=========         Host Frame: cuLaunchKernel [0x7d2] in libcuda.so.1
+========= Barrier error detected. Divergent thread(s) in block
+=========     at planted(const float *, int)+0x90
+=========     by thread (32,0,0) in block (0,0,0)
 =========
-========= Invalid __global__ write of size 16 bytes
-=========     at planted+0x90
-=========     by thread (1,0,0) in block (1,0,0)
-=========
-========= ERROR SUMMARY: 2 errors
+========= ERROR SUMMARY: 1 error
 """
 
 
@@ -61,11 +57,23 @@ def test_races_are_read_to_their_source_lines() -> None:
 
 
 def test_faults_of_memory_are_read() -> None:
-    read, write = sanitizer.parse(BOUNDS)
-    assert read.message == "Invalid __global__ read of size 4 bytes" and read.sources == ("mine.cu:14",)
-    assert (read.places[0].function, read.places[0].offset) == ("planted", 0x70)
-    assert "by thread (0,0,0) in block (1,0,0)" in read.details and not any("Host" in s for s in read.details)
-    assert write.sources == () and str(write.places[0]) == "at planted+0x90"
+    found = sanitizer.parse(BOUNDS.read_text())
+    assert len(found) == 4, "as its own summary says; that the program failed is no finding"
+    for one in found:
+        assert (one.severity, one.message) == ("error", "Invalid __global__ read of size 4 bytes")
+        assert one.sources == ("planted_bounds.cu:13",)
+        assert (one.places[0].function, one.places[0].offset) == ("planted", 0xA0)
+        assert "Access to 0x807770c00000 is out of bounds" in one.details
+        assert not any("Host" in s or "backtrace" in s for s in one.details)
+    source = (Path(sanitizer.__file__).parent / "probes" / "planted_bounds.cu").read_text().splitlines()
+    assert "A[1LL << 38]" in source[12], "the line is that of the fault"
+
+
+def test_faults_of_barriers_are_read() -> None:
+    (found,) = sanitizer.parse(DIVERGENT)
+    assert found.message == "Barrier error detected. Divergent thread(s) in block"
+    assert found.sources == () and str(found.places[0]) == "at planted+0x90"
+    assert found.details[-1] == "by thread (32,0,0) in block (0,0,0)"
 
 
 @pytest.mark.parametrize("summary", ["ERROR SUMMARY: 0 errors", "RACECHECK SUMMARY: 0 hazards displayed"])

@@ -31,9 +31,10 @@ if TYPE_CHECKING:
     multiple=True,
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="A --json file of bench or profile: their times and counters are shown, too.",
+    help="A --json file of bench or profile: times and counters in it are shown, or held against claims.",
 )
 @options.markdown
+@options.json_file
 def command(
     kernels: tuple[str, ...],
     claims: bool,
@@ -43,6 +44,7 @@ def command(
     seed: int,
     files: tuple[Path, ...],
     style: str | None,
+    json_file: Path | None,
 ) -> None:
     """Say why B is faster than A: what changed in the machine code, in memory requests, in counters.
 
@@ -52,13 +54,10 @@ def command(
     from harness.cli import explained
 
     if claims:
-        _, variants = options.variants(kernels, ())
-        counted = _Counted(axis, arch, seed)
-        found = [(v, counted.outcomes(v)) for v in variants if v.kernel.claim]
-        explained.print_claims(found, style)
-        counted.note()
-        _conclude([o for _, listed in found for o in listed])
+        _claims(kernels, _Counted(axis, arch, seed), files, seed, style, json_file)
         return
+    if json_file is not None:
+        raise UsageError("--json goes with --claims")
     if len(kernels) != 2:
         raise UsageError(
             f"explain compares two kernels, not {len(kernels)}",
@@ -80,6 +79,38 @@ def command(
     listed = counted.outcomes(b)
     explained.print_outcomes(b, listed, style)
     _conclude(listed)
+
+
+def _claims(
+    kernels: Sequence[str],
+    counted: _Counted,
+    files: Sequence[Path],
+    seed: int,
+    style: str | None,
+    json_file: Path | None,
+) -> None:
+    """What every kernel's file predicts, by the emulator's counts, and by ncu's where `files` have them."""
+    from harness import explanation, record
+    from harness.cli import explained
+
+    if json_file is not None:
+        record.check_writable(json_file)
+    profiles = [row for c in map(_read, files) if c["kind"] == "profile" for row in c["rows"]]
+
+    def by_ncu(variant: Variant) -> Figures:
+        row = explanation.find(variant, profiles)
+        return explanation.measured(row) if row else {}
+
+    _, variants = options.variants(kernels, ())
+    claiming = [v for v in variants if v.kernel.claim]
+    found = [(v, counted.outcomes(v), explanation.outcomes(v, by_ncu)) for v in claiming]
+    explained.print_claims(found, style)
+    if json_file is not None:
+        rows = [explanation.claim_record(v, counted.figures(v), ours, theirs) for v, ours, theirs in found]
+        meta = record.provenance(seed=seed) | {"emulated": counted.about}
+        record.write_json(json_file, record.document("claims", rows, meta))
+    counted.note()
+    _conclude([o for _, ours, theirs in found for o in (*ours, *(theirs if profiles else ()))])
 
 
 class _Counted:
@@ -125,10 +156,12 @@ class _Counted:
 
         return explanation.outcomes(variant, self.figures)
 
+    @property
+    def about(self) -> str:
+        return f"emulated at {', '.join(self._shapes)}, in the widths of the machine code ({self._target})"
+
     def note(self) -> None:
-        click.echo(
-            f"emulated at {', '.join(self._shapes)}, in the widths of the machine code ({self._target})"
-        )
+        click.echo(self.about)
         for label, error in self._errors.items():
             click.echo(f"not counted: {label}: {error}")
 

@@ -11,7 +11,7 @@ from harness.errors import CountersDenied, HarnessError, MissingDependency, NoGp
 
 if TYPE_CHECKING:
     from harness.driver import Device
-    from harness.ncu import Profile
+    from harness.ncu_reports import Profile
     from harness.problem import Axes, Problem
     from harness.record import Record
     from harness.spec import Variant
@@ -106,10 +106,10 @@ def command(
 
 
 def _load(path: Path, more: Sequence[str]) -> list[tuple[Profile, Record]]:
-    from harness import ncu, record, report
+    from harness import ncu_reports, record, report
 
     if path.suffix != ".json":
-        return [(p, report.profile_record(p, more)) for p in ncu.load(path)]
+        return [(p, report.profile_record(p, more)) for p in ncu_reports.load(path)]
     content = record.load(path)
     if content.get("kind") != "profile" or not content["rows"]:
         raise UsageError("no profile in it", where=str(path), hint="harness profile --json writes one")

@@ -10,9 +10,12 @@ import click
 from harness import counters, diagnosis, tables
 
 if TYPE_CHECKING:
-    from harness.ncu import Profile
+    from harness.hotspots import Hotspots
+    from harness.ncu_reports import Profile
 
 _STALLS = 8  # of the reasons, those that are longest for some kernel
+_LINES, _INSTRUCTIONS = 5, 3  # with the most samples
+_WIDEST = 60  # characters of a line of source
 
 
 def print_profiles(found: Sequence[Profile], more: Sequence[str], style: str | None) -> None:
@@ -34,6 +37,8 @@ def print_profiles(found: Sequence[Profile], more: Sequence[str], style: str | N
         return
     for p in found:
         print_diagnosis(p)
+        if p.hotspots is not None:
+            print_hotspots(p.hotspots, style)
 
 
 def _idle(row: counters.Row, found: Sequence[Profile]) -> bool:
@@ -70,3 +75,14 @@ def print_diagnosis(p: Profile) -> None:
         click.echo(f"  not judged, for want of counters: {names}")
     elif not said:
         click.echo("  no rule speaks: see the table")
+
+
+def print_hotspots(found: Hotspots, style: str | None) -> None:
+    """Where its warps stand, by source line and by instruction: shares of all samples."""
+    rows = []
+    for spot in (*found.lines[:_LINES], *found.instructions[:_INSTRUCTIONS]):
+        text = spot.text if len(spot.text) <= _WIDEST else spot.text[: _WIDEST - 1] + "~"
+        reason = f"{spot.reason} {spot.because / spot.samples:.0%}"
+        rows.append([spot.place, f"{spot.samples / found.samples:.0%}", reason, text])
+    headings = [f"of {found.samples:,} samples", "share", "mostly", ""]
+    click.echo("\n" + tables.plain_table(rows, headings, style))

@@ -1,17 +1,20 @@
-// A barrier that half a warp never reaches: what synccheck must find
+// Warps of a block that wait at two different barriers: what synccheck must find
 //
 // /// kernel
 // entry  = "planted"
-// block  = 32
-// tile   = [32, 32]
-// broken = "__syncthreads stands in code that only 16 of 32 threads run."
+// block  = 64
+// tile   = [64, 64]
+// broken = "The two warps of a block wait at two different __syncthreads, which the hardware takes for one."
 // ///
 
 extern "C" __global__ void planted(const float* A, const float* B, float* C, int M, int N, int K,
                                    int lda, int ldb, int ldc, float alpha, float beta)
 {
-    if (threadIdx.x < 16) {
+    if (threadIdx.x < 32) {
         __syncthreads();
         C[threadIdx.x] = 1;
+    } else {
+        C[threadIdx.x] = 2;
+        __syncthreads();
     }
 }
