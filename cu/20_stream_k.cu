@@ -13,7 +13,8 @@
 // block = "32 * (BM // WM) * (BN // WN) + 128"
 // tile  = ["BM", "BN"]
 // grid  = "SMS"
-// where = ["BM * BN > 8192", "(BM * BN > 16384) == (WM == 64)", "(WM == 64) == (CHUNK == 8)"]
+// where = ["BM * BN > 8192", "(BM * BN > 16384) == (WM == 64)", "(WM == 64) == (CHUNK == 8)",
+//          "BK * STAGES == 128", "CHUNK < BK"]
 // shared = "4 * STAGES * BK * (BM + 4 + BN) + 16 * STAGES"
 // workspace = "16 * SMS + 8 * SMS * BM * BN"
 // loads = "BM + BN"
@@ -24,10 +25,10 @@
 // [params]
 // BM = [128, 64]
 // BN = [256, 128]
-// BK = [32]
+// BK = [32, 16]
 // WM = [64, 32]
 // WN = [64]
-// STAGES = [4]
+// STAGES = [4, 8]
 // CHUNK = [8, 16]
 // GROUP = [8]
 // LEAST = [4]
@@ -89,6 +90,37 @@ struct Work {
 };
 
 __device__ inline void consumers_meet() { asm volatile("bar.sync 1, %0;" :: "n"(CONSUMERS) : "memory"); }
+
+// The sums of the blocks from `low` to `high`, in their order, of every CONSUMERS-th quad from `at` to `end`;
+// QUADS_AT_ONCE * BLOCKS_AT_ONCE reads are under way at a time, for each takes most of a microsecond.
+template <int QUADS_AT_ONCE, int BLOCKS_AT_ONCE, typename Part, typename Store>
+__device__ inline void add_up(Part part, unsigned low, unsigned high, unsigned at, unsigned end, Store store)
+{
+    #pragma unroll 1
+    for (; at < end; at += QUADS_AT_ONCE * CONSUMERS) {
+        float4 total[QUADS_AT_ONCE] = {};
+        #pragma unroll 1
+        for (unsigned first = low; first <= high; first += BLOCKS_AT_ONCE) {
+            float4 v[BLOCKS_AT_ONCE][QUADS_AT_ONCE] = {};
+            #pragma unroll
+            for (int b = 0; b < BLOCKS_AT_ONCE; ++b)
+                #pragma unroll
+                for (int q = 0; q < QUADS_AT_ONCE; ++q)
+                    if (first + b <= high && at + q * CONSUMERS < end)
+                        v[b][q] = __ldcg(part(first + b) + at + q * CONSUMERS);
+            #pragma unroll
+            for (int b = 0; b < BLOCKS_AT_ONCE; ++b)
+                #pragma unroll
+                for (int q = 0; q < QUADS_AT_ONCE; ++q) {
+                    total[q].x += v[b][q].x, total[q].y += v[b][q].y;
+                    total[q].z += v[b][q].z, total[q].w += v[b][q].w;
+                }
+        }
+        #pragma unroll
+        for (int q = 0; q < QUADS_AT_ONCE; ++q)
+            if (at + q * CONSUMERS < end) store(at + q * CONSUMERS, total[q]);
+    }
+}
 
 extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                        matmul(const float* A, const float* B, float* C, int M, int N, int K,
@@ -227,21 +259,18 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         consumers_meet();
         const unsigned begin = (blockIdx.x - low) * (QUADS * CONSUMERS) / sharers;
         const unsigned end = (blockIdx.x - low + 1) * (QUADS * CONSUMERS) / sharers;
-        for (unsigned at = begin + self; at < end; at += CONSUMERS) {
+        const auto store = [&](unsigned at, const float4& v) {
             const unsigned quad = at / CONSUMERS, thread = at % CONSUMERS;  // whose sums they are
-            float total[4] = {};
-            #pragma unroll 8  // so many reads under way
-            for (unsigned block = low; block <= high; ++block) {
-                const float4 v = __ldcg(&parts[2 * block + (block == low && second)][quad][thread]);
-                total[0] += v.x, total[1] += v.y, total[2] += v.z, total[3] += v.w;
-            }
-            const int i = quad / (TN / 4), j = quad % (TN / 4) * 32;
-            const int w = thread / 32, l = thread % 32;
+            const int w = thread / 32, l = thread % 32, i = quad / (TN / 4), j = quad % (TN / 4) * 32;
             const unsigned row = row_of(piece.tile) + w / (BN / WN) * WM + l / 2 % 4 * 4 + i / 4 * 16 + i % 4;
             const unsigned col = col_of(piece.tile) + w % (BN / WN) * WN + (l / 8 * 2 + l % 2) * 4 + j;
+            const float total[4] = {v.x, v.y, v.z, v.w};
             if (row < M)
                 store_quad(C + (long long)row * ldc + col, total, N - (int)col, in_quads(C, ldc), 1.f, beta);
-        }
+        };
+        const auto part = [&](unsigned block) { return &parts[2 * block + (block == low && second)][0][0]; };
+        if (sharers <= 4) add_up<4, 4>(part, low, high, begin + self, end, store);
+        else add_up<1, 16>(part, low, high, begin + self, end, store);
         consumers_meet();  // all have read
         if (self == 0 && add_release(counters + piece.tile, 0x10000) >> 16 == sharers - 1)
             counters[piece.tile] = 0;  // as the next launch expects it
