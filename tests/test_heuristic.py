@@ -94,7 +94,7 @@ def test_the_choice_is_a_function_of_the_shape() -> None:
 def test_grids_stay_within_their_limits() -> None:
     rows = 65535 * 128 + 1
     assert label(rows, 8, 8).startswith("16_pipeline")  # persistent: no block a tile
-    with pytest.raises(UsageError, match=f"no kernel for {rows}x8x8 on sm_80"):
+    with pytest.raises(UsageError, match=f"no kernel for {rows}x8x8 in fp32 on sm_80"):
         label(rows, 8, 8, arch="sm_80")
     assert label(rows - 1, 32, 8, arch="sm_80")
 
