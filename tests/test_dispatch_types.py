@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from types import SimpleNamespace
 from typing import Any
 
 import fake_gemm
@@ -16,12 +15,11 @@ import pytest
 import tma_gemm
 from fake_driver import FakeDriver
 from test_dispatch import Array, Dlpack, fake, gpu, torch  # noqa: F401  (fixtures)
-from typed_gemm import correct
 
 import harness
 from harness import arrays, dispatch, heuristic, spec
 from harness.driver import Buffer, Context
-from harness.dtypes import BF16, DTYPES, FP16, FP32, DType
+from harness.dtypes import BF16, FP16, FP32, DType
 from harness.errors import UsageError
 from harness.gemm import GEMMS
 from harness.verify import compare
@@ -49,35 +47,18 @@ class Typed(Array):
         self.dtype = NAMES[dtype.name]
 
 
-def typed_gemm(launch: SimpleNamespace) -> None:
-    """A kernel of any type: which one says `dtype`, and maps, where there are any, are passed over."""
-    plain = launch.args[len(launch.args) - len(fake_gemm.SIZES) :]
-    a, b, c, m, n, k, lda, ldb, ldc, alpha, beta = struct.unpack("=QQQiiiiiiff", b"".join(plain))
-    dtype: DType = typed_gemm.dtype  # type: ignore[attr-defined]
-
-    def matrix(address: int, rows: int, columns: int, ld: int) -> Any:
-        raw = (ctypes.c_char * (dtype.itemsize * ((rows - 1) * ld + columns))).from_address(address)
-        flat = np.frombuffer(raw, dtype.storage)
-        return np.lib.stride_tricks.as_strided(flat, (rows, columns), (ld * flat.itemsize, flat.itemsize))
-
-    p = GEMMS[dtype.name](M=m, N=n, K=k, alpha=alpha, beta=beta)
-    out = matrix(c, m, n, ldc)
-    out[:] = correct(p, {"A": matrix(a, m, k, lda), "B": matrix(b, k, n, ldb), "C": out})
-
-
 @pytest.fixture
 def kernels(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     """The fake GPU with kernels of every type: how many maps they take is what their files say."""
-    sizes = {n: (128,) * n + fake_gemm.SIZES for n in range(4)}
+    kernel = fake_gemm.TypedGemm()
     original = dispatch.compile_kernel
 
     def compile_kernel(variant: Any, arch: str) -> Any:
-        fake.functions = {"matmul": sizes[len(variant.kernel.tensormaps)]}
-        typed_gemm.dtype = DTYPES[variant.kernel.dtype]  # type: ignore[attr-defined]
+        fake.functions = {"matmul": kernel.becomes(variant)}
         return original(variant, arch)
 
     monkeypatch.setattr(dispatch, "compile_kernel", compile_kernel)
-    fake.execute = typed_gemm
+    fake.execute = kernel
     return fake
 
 
