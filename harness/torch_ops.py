@@ -64,7 +64,7 @@ def _keep(ctx: Any, inputs: tuple[Any, Any, str], output: Any) -> None:
 def _gradients(ctx: Any, grad: Any) -> tuple[Any, Any, None]:
     """Of C = A B: dA = dC B^T, dB = A^T dC. By the same operator, so that they can be derived again."""
     a, b = ctx.saved_tensors
-    of_a, of_b, _ = ctx.needs_input_grad
+    of_a, of_b = ctx.needs_input_grad[:2]  # PyTorch leaves out arguments at their default
     left = matmul(grad, b.t(), ctx.precision) if of_a else None
     return left, matmul(a.t(), grad, ctx.precision) if of_b else None, None
 
