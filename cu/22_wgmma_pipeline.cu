@@ -12,8 +12,9 @@
 // block = "2 * BM + 128"
 // tile  = ["BM", "BN"]
 // grid  = "SMS // CLUSTER * CLUSTER"
-// where = ["1024 <= STAGES * (BM + BN)", "STAGES * (BM + BN) <= 1280", "64 * CLUSTER <= BN"]
-// shared = "STAGES * (128 * (BM + BN) + 16) + 512 * BM"
+// where = ["1024 <= STAGES * (BM + BN)", "STAGES * (BM + BN) <= 1280", "64 * CLUSTER <= BN",
+//          "LAG == 0 or BM == 128"]
+// shared = "STAGES * (128 * (BM + BN) + 16) + 2 * BM * BN"
 // loads = "BM + BN"
 // sass  = ["HGMMA in loop >= 4", "WARPGROUP.DEPBAR in loop == 1", "no UTMALDG in loop", "no BAR in loop",
 //          "no MEMBAR in loop", "STSM", "UTMASTG", "no LDL", "no STL"]
@@ -30,6 +31,7 @@
 // STAGES = [3, 4, 6, 8]
 // CLUSTER = [1, 2]
 // GROUP = [8]
+// LAG = [0, 2]
 // ///
 
 #include "cluster.cuh"
@@ -42,7 +44,7 @@
 #define BK 64               // 128 bytes: as wide as the swizzle
 #define CONSUMERS (2 * BM)  // threads, a warpgroup for 64 rows; the producers follow them
 #define PRODUCERS 128       // one would do; all of them copy a matrix that cannot have a map
-#define BUFFERS 4           // boxes of C that a warp can have on their way
+#define COPIES (CLUSTER == 1 ? 16 : 8)  // rows of a matrix without a map that a warp has on their way
 
 #if CLUSTER > 1
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(CONSUMERS + PRODUCERS, 1)
@@ -57,7 +59,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     extern __shared__ __align__(1024) unsigned char memory[];
     auto As = (ELEMENT(*)[BM][BK])memory;
     auto Bs = (ELEMENT(*)[BN / 64][BK][64])(As + STAGES);  // boxes of 64 columns
-    auto Cs = (ELEMENT(*)[BUFFERS][16][64])(Bs + STAGES);  // of each warp
+    auto Cs = (ELEMENT(*)[BN / 64][16][64])(Bs + STAGES);  // of each warp
     auto full = (Barrier*)(Cs + CONSUMERS / 32), empty = full + STAGES;
 
     // Tiles, one above the other for the blocks of a cluster, are walked in bands of GROUP rows, so that those
@@ -107,12 +109,12 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                 }
                 if (!maps) {
                     if (!map_for_a)
-                        copy_box<BM, PRODUCERS / 32, 16>(As[stage], A + (long long)row * lda + k, lda, M - row,
+                        copy_box<BM, PRODUCERS / 32, COPIES>(As[stage], A + (long long)row * lda + k, lda, M - row,
                                                          K - k, warp % 4);
                     if (!map_for_b)
                         #pragma unroll 1
                         for (int j = 0; j < BN / 64; ++j)
-                            copy_box<BK, PRODUCERS / 32, 16>(Bs[stage][j], B + (long long)k * ldb + col + 64 * j,
+                            copy_box<BK, PRODUCERS / 32, COPIES>(Bs[stage][j], B + (long long)k * ldb + col + 64 * j,
                                                              ldb, K - k, N - (int)(col + 64 * j), warp % 4);
                     publish_to_units();
                     arrive(full + stage);
@@ -130,8 +132,10 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         };
 
         float sum[BN / 2];
-        int stage = 0, parity = 0, buffer = 0;
+        int stage = 0, parity = 0;
+        if (LAG > 0 && warp >= 4 && K > LAG * BK) wait(full + LAG, 0);  // so that not all have results at the same time
         for (unsigned tile = first; tile < tiles; tile += step) {
+            const unsigned row = row_of(tile) + 16 * warp, col = col_of(tile);
             int last = 0;
             #pragma unroll 1
             for (int left = K; left > 0; left -= BK) {
@@ -151,30 +155,24 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             wait_for_sums(sum);
             release(last);
 
-            const unsigned row = row_of(tile) + 16 * warp, col = col_of(tile);
+            if (alpha != 1.f)
+                #pragma unroll
+                for (int i = 0; i < BN / 2; ++i) sum[i] *= alpha;
             if (map_for_c) {
+                if (lane == 0) wait_for_stores<0>();  // of the last tile: its memory is free
+                __syncwarp();
                 const int r = lane % 16, unit = lane / 16;
                 #pragma unroll
-                for (int j = 0; j < BN / 64; ++j) {
-                    ELEMENT(*box)[64] = Cs[warp][buffer];
-                    if (++buffer == BUFFERS) buffer = 0;
-                    if (lane == 0) wait_for_stores<BUFFERS - 1>();  // what was here has been read
-                    __syncwarp();
+                for (int i = 0; i < BN / 2; i += 8)  // 16 columns
+                    store_matrices(&Cs[warp][i / 32][r][((i / 4 + unit) % 8 ^ r % 8) * 8],
+                                   narrow<ELEMENT>(sum[i], sum[i + 1]), narrow<ELEMENT>(sum[i + 2], sum[i + 3]),
+                                   narrow<ELEMENT>(sum[i + 4], sum[i + 5]), narrow<ELEMENT>(sum[i + 6], sum[i + 7]));
+                publish_to_units();
+                __syncwarp();
+                if (lane == 0) {
                     #pragma unroll
-                    for (int i = 0; i < 4; ++i) {  // 16 columns
-                        const float* s = &sum[32 * j + 8 * i];
-                        store_matrices(&box[r][8 * ((2 * i + unit) ^ r % 8)],
-                                       narrow<ELEMENT>(alpha * s[0], alpha * s[1]),
-                                       narrow<ELEMENT>(alpha * s[2], alpha * s[3]),
-                                       narrow<ELEMENT>(alpha * s[4], alpha * s[5]),
-                                       narrow<ELEMENT>(alpha * s[6], alpha * s[7]));
-                    }
-                    publish_to_units();
-                    __syncwarp();
-                    if (lane == 0) {
-                        store_box(map_c, row, col + 64 * j, box);
-                        commit_stores();
-                    }
+                    for (int j = 0; j < BN / 64; ++j) store_box(map_c, row, col + 64 * j, Cs[warp][j]);
+                    commit_stores();
                 }
             } else {
                 #pragma unroll
@@ -185,7 +183,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                     for (int j = 0; j < BN / 8; ++j) {
                         const unsigned s = col + 8 * j + lane % 4 * 2;
                         store_pair(C + (long long)r * ldc + s, sum[4 * j + 2 * half], sum[4 * j + 2 * half + 1],
-                                   N - (int)s, words, alpha, beta);
+                                   N - (int)s, words, 1.f, beta);
                     }
                 }
             }

@@ -37,13 +37,16 @@ class Buffer:
 
 @dataclass(frozen=True, kw_only=True)
 class Allocation:
-    """`start` to `end` are device addresses."""
+    """`start` to `end` are device addresses; `grain` is the bytes in which races are told apart, an element's
+    or 4.
+    """
 
     index: int
     name: str
     start: int
     end: int
     initialised: bool
+    grain: int
 
 
 class Arena:
@@ -61,6 +64,7 @@ class Arena:
                     start=start,
                     end=start + buffer.array.nbytes,
                     initialised=buffer.initialised,
+                    grain=min(4, buffer.array.itemsize),
                 )
             )
             top += -(-(buffer.array.nbytes + GAP) // GAP) * GAP

@@ -20,7 +20,6 @@ from harness.emulator.touches import ATOMIC, READ
 from harness.emulator.values import Array, Integer, Lanes, Mask
 
 _NOBODY = 1 << 30
-_GRAIN = 4  # bytes
 
 
 class Rewatch(Exception):
@@ -32,11 +31,11 @@ class Rewatch(Exception):
 
 
 class _Watched:
-    """Per 4 bytes of a buffer: the lowest and highest block that read, wrote or updated it, and where."""
+    """Per grain of a buffer: the lowest and highest block that read, wrote or updated it, and where."""
 
     def __init__(self, allocation: Allocation) -> None:
         self.allocation = allocation
-        size = -(-(allocation.end - allocation.start) // _GRAIN) + 1
+        size = -(-(allocation.end - allocation.start) // allocation.grain) + 1
         self.low = {kind: np.full(size, _NOBODY, np.int32) for kind in ("read", "write", "atomic")}
         self.high = {kind: np.full(size, -1, np.int32) for kind in self.low}
         self.site = {kind: np.full(size, -1, np.int32) for kind in self.low}
@@ -111,13 +110,13 @@ class RaceWatch:
         watched = self._watched.get(owner.index)
         if watched is None:
             watched = self._watched[owner.index] = _Watched(owner)
-        cells = (spread(address, group.shape) - owner.start) // _GRAIN
+        cells = (spread(address, group.shape) - owner.start) // owner.grain
         blocks = np.broadcast_to(np.arange(group.shape[1]) + group.batch.first, group.shape)
         if isinstance(where, Mask):
             active = np.broadcast_to(where.array, group.shape)
             cells, blocks = cells[active], blocks[active]
         name = "read" if kind == READ else "atomic" if kind == ATOMIC else "write"
-        for i in range(max(1, size // _GRAIN)):
+        for i in range(max(1, size // owner.grain)):
             watched.mark(name, ins.index, cells.ravel() + i, blocks.ravel().astype(np.int32))
 
     def judge(self, instructions: tuple[Instruction, ...], block_index: Any) -> None:
@@ -147,7 +146,7 @@ class RaceWatch:
             one, two = int(watched.high[kind][cell]), int(watched.low[other][cell])
         blocks: tuple[Index3, Index3] = (block_index(one), block_index(two))
         verb = {"read": "reads", "write": "writes", "atomic": "updates"}
-        offset = int(cell) * _GRAIN
+        offset = int(cell) * watched.allocation.grain
 
         sources = tuple(instructions[site].source for site in sites)
 

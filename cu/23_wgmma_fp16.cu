@@ -1,0 +1,35 @@
+// The same in fp16
+//
+// Three bits more of a number, and three fewer of its exponent: at most 65504. Same code, same speed.
+//
+// /// kernel
+// entry = "matmul"
+// dtype = "fp16"
+// min_arch = "sm_90a"
+// block = "2 * BM + 128"
+// tile  = ["BM", "BN"]
+// grid  = "SMS // CLUSTER * CLUSTER"
+// where = ["1024 <= STAGES * (BM + BN)", "STAGES * (BM + BN) <= 1280", "64 * CLUSTER <= BN",
+//          "LAG == 0 or BM == 128"]
+// shared = "STAGES * (128 * (BM + BN) + 16) + 2 * BM * BN"
+// loads = "BM + BN"
+// sass  = ["HGMMA in loop >= 4", "WARPGROUP.DEPBAR in loop == 1", "no UTMALDG in loop", "no BAR in loop",
+//          "no MEMBAR in loop", "STSM", "UTMASTG", "no LDL", "no STL"]
+// claim = "The machine code of rung 22, but for the type in its products and its rounding."
+//
+// [tensormaps]
+// A = {box = ["BM", 64], swizzle = 128}
+// B = {box = [64, 64], swizzle = 128}
+// C = {box = [16, 64], swizzle = 128}
+//
+// [params]
+// BM = [128, 64]
+// BN = [256, 128, 192, 64]
+// STAGES = [3, 4, 6, 8]
+// CLUSTER = [1, 2]
+// GROUP = [8]
+// LAG = [0, 2]
+// ///
+
+#define ELEMENT Fp16
+#include "22_wgmma_pipeline.cu"

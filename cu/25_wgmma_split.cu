@@ -1,0 +1,159 @@
+// k shared by the blocks of a cluster, for products that are too small for all SMs
+//
+// 1024 x 1024 outputs are 64 tiles of 128 x 128, 512 x 512 are no more of 64 x 64: half of the SMs would stand
+// idle. As in rung 19, SPLIT blocks take a tile together, each a part of k. Then each adds up a part of the
+// tile from everybody's shared memory, in the order of ranks, so that equal inputs give equal bits.
+//
+// /// kernel
+// entry = "matmul"
+// dtype = "bf16"
+// min_arch = "sm_90a"
+// block = "2 * BM + 128"
+// tile  = ["BM", "BN"]
+// grid  = ["TILES_X", "TILES_Y", "SPLIT"]
+// where = ["768 <= STAGES * (BM + BN)", "STAGES * (BM + BN) <= 1152"]  # the sums take the place of the stages
+// shared = "STAGES * (128 * (BM + BN) + 16)"
+// loads = "BM + BN"
+// sass  = ["HGMMA == 4", "WARPGROUP.DEPBAR == 2", "UTMALDG", "UCGABAR_WAIT", "no LDL", "no STL"]
+// claim = "SPLIT times as many blocks: 128 instead of 64 at n = 512 and 1024, on 132 SMs."
+//
+// [tensormaps]
+// A = {box = ["BM", 64], swizzle = 128}
+// B = {box = [64, 64], swizzle = 128}
+//
+// [params]
+// BM = [64, 128]
+// BN = [64, 128]
+// STAGES = [6, 4]
+// SPLIT = [2, 4, 8, 1]
+// ///
+
+#include "cluster.cuh"
+#include "tensormap.cuh"
+#include "wgmma.cuh"
+
+#ifndef ELEMENT
+#define ELEMENT Bf16
+#endif
+#define BK 64               // 128 bytes: as wide as the swizzle
+#define CONSUMERS (2 * BM)  // threads, a warpgroup for 64 rows; the producers follow them
+#define PRODUCERS 128       // one would do; all of them copy a matrix that cannot have a map
+#define THREADS (CONSUMERS + PRODUCERS)
+#define PAD 8               // floats: rows of sums that are written at the same time lie in different banks
+
+extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREADS, 1)
+                       matmul(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
+                              const ELEMENT* A, const ELEMENT* B, ELEMENT* C, int M, int N, int K,
+                              int lda, int ldb, int ldc, float alpha, float beta)
+{
+    extern __shared__ __align__(1024) unsigned char memory[];
+    auto As = (ELEMENT(*)[BM][BK])memory;
+    auto Bs = (ELEMENT(*)[BN / 64][BK][64])(As + STAGES);  // boxes of 64 columns
+    auto full = (Barrier*)(Bs + STAGES), empty = full + STAGES;
+    const auto sums = (float(*)[BN + PAD])memory;
+    static_assert(sizeof *sums * BM <= STAGES * (sizeof *As + sizeof *Bs), "no room for the sums");
+
+    const int self = threadIdx.x, lane = self % 32, warp = __shfl_sync(~0u, self / 32, 0);  // alike in a warp
+    const unsigned row = blockIdx.y * BM, col = blockIdx.x * BN;
+
+    // This block's part of k: as many whole stages as the others have or, at the end, fewer, maybe none.
+    const int rank = blockIdx.z, stages = (K - 1) / BK + 1, share = (stages + SPLIT - 1) / SPLIT;
+    const int begin = min(rank * share, stages), end = min(begin + share, stages);
+
+    const bool map_for_a = has_map(A, lda), map_for_b = has_map(B, ldb), maps = map_for_a && map_for_b;
+    if (self < STAGES) {
+        make_barrier(full + self, maps ? 1 : 1 + PRODUCERS);
+        make_barrier(empty + self, CONSUMERS / 128);  // a warpgroup arrives as one
+        publish_barriers();
+    }
+    __syncthreads();  // the barriers exist
+
+    if (self >= CONSUMERS) {
+        int stage = 0, parity = 1;
+        for (int step = begin; step < end && (self == CONSUMERS || !maps); ++step) {
+            const int k = step * BK;
+            wait(empty + stage, parity);  // what was there has been multiplied
+            if (self == CONSUMERS) {
+                arrive_expecting(full + stage, (map_for_a ? sizeof *As : 0) + (map_for_b ? sizeof *Bs : 0));
+                if (map_for_a) fetch_box(As[stage], map_a, row, k, full + stage);
+                if (map_for_b)
+                    #pragma unroll
+                    for (int j = 0; j < BN / 64; ++j)
+                        fetch_box(Bs[stage][j], map_b, k, col + 64 * j, full + stage);
+            }
+            if (!maps) {
+                if (!map_for_a)
+                    copy_box<BM, PRODUCERS / 32, 16>(As[stage], A + (long long)row * lda + k, lda, M - row, K - k,
+                                                     warp % 4);
+                if (!map_for_b)
+                    #pragma unroll 1
+                    for (int j = 0; j < BN / 64; ++j)
+                        copy_box<BK, PRODUCERS / 32, 16>(Bs[stage][j], B + (long long)k * ldb + col + 64 * j, ldb,
+                                                         K - k, N - (int)(col + 64 * j), warp % 4);
+                publish_to_units();
+                arrive(full + stage);
+            }
+            if (++stage == STAGES) stage = 0, parity ^= 1;
+        }
+    } else {
+        float sum[BN / 2] = {};
+        int stage = 0, parity = 0, last = 0;
+        #pragma unroll 1
+        for (int left = end - begin; left > 0; --left) {
+            wait(full + stage, parity);
+            const Operand a = operand(As[stage][warp / 4 * 64], 0, 1024);
+            const Operand b = operand(Bs[stage], 8192, 1024);
+            begin_products();
+            #pragma unroll
+            for (int k = 0; k < BK; k += 16)
+                multiply(ELEMENT(), sum, further(a, 2 * k), further(b, 128 * k), true);
+            commit_products();
+            wait_for_products<1>();
+            if (self % 128 == 0 && left < end - begin) arrive(empty + last);  // while the youngest go on
+            last = stage;
+            if (++stage == STAGES) stage = 0, parity ^= 1;
+        }
+        wait_for_sums(sum);
+
+        asm volatile("bar.sync 1, %0;" :: "n"(CONSUMERS) : "memory");  // of all: no stage is needed any more
+        const int m = 16 * warp + lane / 4, n = lane % 4 * 2;
+        #pragma unroll
+        for (int j = 0; j < BN / 8; ++j) {
+            *(float2*)&sums[m][8 * j + n] = make_float2(sum[4 * j], sum[4 * j + 1]);
+            *(float2*)&sums[m + 8][8 * j + n] = make_float2(sum[4 * j + 2], sum[4 * j + 3]);
+        }
+    }
+    __syncwarp();
+    cluster_barrier();  // all sums of this tile are there
+
+    const bool units = has_map(C, ldc) && beta == 0.f, words = (unsigned long long)C % 4 == 0 && ldc % 2 == 0;
+    for (int q = self; q < BM / SPLIT * BN / 8; q += THREADS) {
+        const int m = rank * (BM / SPLIT) + q / (BN / 8), n = q % (BN / 8) * 8;
+        float4 v[SPLIT][2];
+        #pragma unroll
+        for (int other = 0; other < SPLIT; ++other) {
+            v[other][0] = read_block(other, &sums[m][n]);
+            v[other][1] = read_block(other, &sums[m][n + 4]);
+        }
+        float total[8] = {};
+        #pragma unroll
+        for (int other = 0; other < SPLIT; ++other)
+            #pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                total[4 * half] += v[other][half].x, total[4 * half + 1] += v[other][half].y;
+                total[4 * half + 2] += v[other][half].z, total[4 * half + 3] += v[other][half].w;
+            }
+        if (row + m >= M) continue;
+        ELEMENT* c = C + (long long)(row + m) * ldc + col + n;
+        if (units && (long long)col + n + 8 <= N)
+            *(uint4*)c = make_uint4(narrow<ELEMENT>(alpha * total[0], alpha * total[1]),
+                                    narrow<ELEMENT>(alpha * total[2], alpha * total[3]),
+                                    narrow<ELEMENT>(alpha * total[4], alpha * total[5]),
+                                    narrow<ELEMENT>(alpha * total[6], alpha * total[7]));
+        else
+            #pragma unroll
+            for (int e = 0; e < 8; e += 2)
+                store_pair(c + e, total[e], total[e + 1], N - (int)(col + n + e), words, alpha, beta);
+    }
+    cluster_barrier();  // nobody leaves while others read its memory
+}

@@ -1,0 +1,28 @@
+// Rung 25 in fp16
+//
+// /// kernel
+// entry = "matmul"
+// dtype = "fp16"
+// min_arch = "sm_90a"
+// block = "2 * BM + 128"
+// tile  = ["BM", "BN"]
+// grid  = ["TILES_X", "TILES_Y", "SPLIT"]
+// where = ["768 <= STAGES * (BM + BN)", "STAGES * (BM + BN) <= 1152"]  # the sums take the place of the stages
+// shared = "STAGES * (128 * (BM + BN) + 16)"
+// loads = "BM + BN"
+// sass  = ["HGMMA == 4", "WARPGROUP.DEPBAR == 2", "UTMALDG", "UCGABAR_WAIT", "no LDL", "no STL"]
+// claim = "The machine code of rung 25, but for the type in its products and its rounding."
+//
+// [tensormaps]
+// A = {box = ["BM", 64], swizzle = 128}
+// B = {box = [64, 64], swizzle = 128}
+//
+// [params]
+// BM = [64, 128]
+// BN = [64, 128]
+// STAGES = [6, 4]
+// SPLIT = [2, 4, 8, 1]
+// ///
+
+#define ELEMENT Fp16
+#include "25_wgmma_split.cu"

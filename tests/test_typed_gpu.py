@@ -1,0 +1,181 @@
+"""Tensor maps, element types and their baselines on a real GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tma_gemm
+from typed_gemm import KINDS, exact, rounded
+
+from harness import build, catalog, cublas, launch, measure, spec
+from harness.cache import Cache
+from harness.driver import Buffer, Context, Module, Stream, tensormap
+from harness.dtypes import DTYPES
+from harness.errors import MissingDependency
+from harness.gemm import GEMMS
+from harness.launch import Operands
+
+pytestmark = pytest.mark.gpu
+
+BOX = r"""// One box, as the TMA lays it out in shared memory
+//
+// /// kernel
+// entry = "box"
+// min_arch = "sm_90a"
+// block = 32
+// tile = [1, 1]
+// ///
+struct __align__(64) TensorMap { unsigned long long words[16]; };
+extern "C" __global__ void box(const __grid_constant__ TensorMap map, unsigned* out, int x, int y, int bytes)
+{
+    extern __shared__ __align__(1024) unsigned tile[];
+    __shared__ __align__(8) unsigned long long barrier;
+    const unsigned to = __cvta_generic_to_shared(tile), bar = __cvta_generic_to_shared(&barrier);
+    for (int i = threadIdx.x; i < bytes / 4; i += 32) tile[i] = 0xdeadbeef;
+    if (threadIdx.x == 0) {
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(bar) : "memory");
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+                     :: "r"(bar), "r"(bytes) : "memory");
+        asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                     "[%0], [%1, {%2, %3}], [%4];"
+                     :: "r"(to), "l"(&map), "r"(x), "r"(y), "r"(bar) : "memory");
+    }
+    asm volatile("{ .reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0;"
+                 " @!p bra again; }" :: "r"(bar) : "memory");
+    for (int i = threadIdx.x; i < bytes / 4; i += 32) out[i] = tile[i];
+}
+"""
+TYPES = {"bf16": "BFLOAT16", "fp16": "FLOAT16", "fp32": "FLOAT32", "tf32": "TFLOAT32"}
+
+
+@pytest.fixture(autouse=True)
+def _tma(gpu: Context) -> None:
+    if gpu.device.capability[0] != 9:
+        pytest.skip("written for sm_90a")
+
+
+def permuted(box: Any, swizzle: int) -> Any:
+    """Rows of bytes with their 16-byte units exchanged as the TMA does (CUDA C++ Programming Guide, "Swizzle
+    Modes"): unit u of each 128 bytes becomes u ^ (line of 128 bytes modulo 8), in 3, 2 or 1 bits.
+    """
+    if not swizzle:
+        return box
+    units = box.reshape(-1, 16)
+    at = np.arange(len(units))
+    return units[at ^ (at // 8 % (swizzle // 16))].reshape(box.shape)
+
+
+@pytest.mark.parametrize("swizzle", [0, 32, 64, 128])
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize(("x", "y"), [(0, 0), (8, 5), (40, 60), (-8, -3), (200, 0)])
+def test_a_box_arrives(
+    gpu: Context, cache: Cache, tmp_path: Path, name: str, swizzle: int, x: int, y: int
+) -> None:
+    """Inside, over the edges (zeros there) and outside, in every swizzle; of tf32 rounded to nearest."""
+    path = tmp_path / "box.cu"
+    path.write_text(BOX)
+    cubin = build.compile_kernel(spec.load(path).variant(), "sm_90a", cache)
+    dtype, (rows, columns, ld) = DTYPES[name], (67, 60, 64)
+    full = np.full((rows, ld), np.nan, np.float32)  # the padding is no part of the matrix
+    full[:, :columns] = np.random.default_rng(1).standard_normal((rows, columns))
+    matrix = dtype.encode(full)
+    extents = (16, (swizzle or 32) // dtype.itemsize)
+    expected = np.zeros(extents, matrix.dtype)
+    for r in range(extents[0]):
+        for c in range(extents[1]):
+            if 0 <= y + r < rows and 0 <= x + c < columns:
+                expected[r, c] = matrix[y + r, x + c]
+    if name == "tf32":
+        nonzero = expected != 0
+        expected[nonzero] = rounded(expected[nonzero].astype(np.float64), 11)
+    got = np.empty(expected.nbytes, np.uint8)
+    with Stream(gpu) as stream, Buffer(gpu, matrix.nbytes) as source, Buffer(gpu, got.nbytes) as target:
+        source.upload(matrix, stream)
+        made = tensormap.encode(
+            gpu,
+            source.ptr,
+            element=TYPES[name],
+            extents=(rows, columns),
+            pitch=ld * dtype.itemsize,
+            box=extents,
+            swizzle=swizzle,
+        )
+        with Module(gpu, cubin.code) as module:
+            arguments = [made, target, np.int32(x), np.int32(y), np.int32(got.nbytes)]
+            module.function("box").prepare(1, 32, arguments, shared=got.nbytes + 1024)(stream)
+            target.download(got, stream)
+    wanted = permuted(expected.view(np.uint8).reshape(-1), swizzle)
+    assert np.array_equal(got, wanted)
+    if swizzle and (x, y) == (0, 0):
+        assert not np.array_equal(got, expected.view(np.uint8).reshape(-1))  # the swizzle is one
+
+
+@pytest.mark.parametrize(
+    "axes",
+    [
+        {"M": 64, "N": 64, "K": 128},
+        {"M": 33, "N": 31, "K": 72},  # over the edges
+        {"M": 33, "N": 31, "K": 71},  # no map: 142 bytes a row
+        {"M": 17, "N": 40, "K": 64, "lda": 65, "beta": 0.5},
+        {"M": 1, "N": 1, "K": 8},
+    ],
+)
+@pytest.mark.parametrize("kind", [*KINDS, "random"])
+def test_maps_and_the_way_around_them(
+    gpu: Context, cache: Cache, tmp_path: Path, axes: dict[str, Any], kind: str
+) -> None:
+    cubin = build.compile_kernel(spec.load(tma_gemm.write(tmp_path)).variant(), "sm_90a", cache)
+    cls = GEMMS["bf16"] if kind == "random" else exact("bf16", kind)
+    _verified(gpu, cubin, cls.from_axes(axes))
+
+
+TYPED = [k for k in catalog.ladder() if k.dtype != "fp32" and not k.broken]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kernel", TYPED, ids=lambda k: k.name)
+def test_rungs_multiply_integers_exactly(gpu: Context, cache: Cache, kernel: spec.Kernel, kind: str) -> None:
+    """A wrong swizzle, transpose or fragment shows as another integer."""
+    cubin = build.compile_kernel(kernel.variant(), "sm_90a", cache)
+    cls = exact(kernel.dtype, kind)
+    for axes in (
+        {"N": 256},
+        {"M": 300, "N": 500, "K": 260, "alpha": 2.0, "beta": -1.0},
+        {"M": 65, "N": 131, "K": 97},
+    ):
+        _verified(gpu, cubin, cls.from_axes(axes))
+
+
+def _verified(gpu: Context, cubin: build.Cubin, problem: Any) -> None:
+    with (
+        Stream(gpu) as stream,
+        Operands(gpu, problem, stream, seed=1, sets=2) as operands,
+        launch.prepare(cubin, operands) as run,
+    ):
+        verdict = measure.check(run, stream, sets=2)
+        assert verdict.ok, f"{cubin.variant.label} {problem.label}: {verdict}"
+        assert not operands.damaged_inputs(stream)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "random"])
+@pytest.mark.parametrize("name", ["bf16", "fp16", "tf32"])
+def test_cublas_keeps_each_types_bounds(gpu: Context, name: str, kind: str) -> None:
+    cls = GEMMS[name] if kind == "random" else exact(name, kind)
+    try:
+        baseline = cublas.CuBlas(gpu)
+    except MissingDependency as e:
+        pytest.skip(e.what)
+    with baseline, Stream(gpu) as stream:
+        for axes in ({"N": 512}, {"M": 304, "N": 504, "K": 2048, "lda": 2056, "alpha": 2.0, "beta": 1.0}):
+            problem = cls.from_axes(axes)
+            with Operands(gpu, problem, stream, seed=1, sets=2) as operands:
+                verdict = measure.check(baseline.prepare(problem, operands), stream, sets=2)
+            assert verdict.ok, f"{problem.label}: {verdict}"
