@@ -31,7 +31,7 @@ from harness.driver import (
     Struct,
     tensormap,
 )
-from harness.dtypes import FP32, TF32
+from harness.dtypes import FP32, TF32, TF32X3
 from harness.errors import UsageError
 from harness.gemm import GEMMS, Gemm
 from harness.launch import Mapped
@@ -39,7 +39,7 @@ from harness.spec import Variant
 
 Operands = tuple[Matrix, Matrix, Matrix]  # a, b and out
 IEEE = "ieee"
-PRECISIONS = (IEEE, TF32.name)  # of float32
+PRECISIONS = (IEEE, TF32.name, TF32X3.name)  # of float32
 _FLOAT_MAX = float(np.finfo(np.float32).max)
 _MOST_PLANS = 4096  # a GPU; beyond that the oldest go
 _MOST_MAPS = 64  # an operand of a plan; beyond that all go, and are made again as they are needed
@@ -58,7 +58,8 @@ def matmul(
     """``alpha * a @ b + beta * out``; returns `out`.
 
     All are of one type. float32 is true float32, without tensor cores; ``precision="tf32"`` rounds the
-    elements of `a` and `b` to tf32 and uses them. bfloat16 and float16 go to the tensor cores, are summed in
+    elements of `a` and `b` to tf32 and uses them, ``"3xtf32"`` makes three such products for nearly float32's
+    (see cu/27_3xtf32.cu for what is lost). bfloat16 and float16 go to the tensor cores, are summed in
     float32 and rounded once.
 
     `a` (M x K), `b` (K x N) and `out` (M x N) are matrices on one GPU: PyTorch or CuPy, anything with
@@ -116,10 +117,12 @@ def _type(left: Matrix, right: Matrix, precision: str) -> str:
     if left.dtype is not right.dtype:
         raise UsageError(f"a is of {left.dtype.name}, b of {right.dtype.name}", hint="convert one of them")
     if precision not in PRECISIONS:
-        raise UsageError(f"no precision {precision!r}", hint=f"there are {' and '.join(PRECISIONS)}")
-    if precision == TF32.name and left.dtype is not FP32:
-        raise UsageError(f"precision='tf32' is about float32, and a is of {left.dtype.name}")
-    return precision if precision == TF32.name else left.dtype.name
+        raise UsageError(f"no precision {precision!r}", hint=f"there are {', '.join(PRECISIONS)}")
+    if precision == IEEE:
+        return left.dtype.name
+    if left.dtype is not FP32:
+        raise UsageError(f"precision={precision!r} is about float32, and a is of {left.dtype.name}")
+    return precision
 
 
 class _Map:

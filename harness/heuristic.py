@@ -53,7 +53,7 @@ _START = 8000  # cycles from launch to the first product and from the last to th
 _SUM_CYCLES = 0.25  # 8 bytes through shared memory for each sum of a block, 32 a cycle between SMs
 # Multiply-adds a cycle and SM: of float32 from compute capability 8.6 on and on 9.0, of the others on 9.0.
 # Where they are fewer, they are for all candidates of a type alike.
-_FMA = {"fp32": 128, "tf32": 1024, "bf16": 2048, "fp16": 2048}
+_FMA = {"fp32": 128, "tf32": 1024, "3xtf32": 1024 / 3, "bf16": 2048, "fp16": 2048}
 _SWIZZLED = 128  # bytes of k that a step of the tensor-core rungs takes
 _LOAD_BYTES = 64  # a cycle and SM, from L2
 _DRAM_BYTES = 15.5  # a cycle and SM: 4.06 TB/s of the H200, copied

@@ -1,9 +1,9 @@
 """`harness.matmul` as PyTorch's ``torch.ops.harness.matmul``, with gradients and for torch.compile.
 
 Importing this module registers it; nothing else here imports PyTorch. ``harness.torch_ops.matmul(a, b)`` is
-``torch.matmul(a, b)`` for float32, bfloat16 and float16 matrices on a GPU; ``precision="tf32"`` multiplies
-float32 on tensor cores, its gradients too. Operands that are not row-major (a transpose, a step
-between columns) are copied first; batches are refused.
+``torch.matmul(a, b)`` for float32, bfloat16 and float16 matrices on a GPU; ``precision="tf32"`` (or
+``"3xtf32"``) multiplies float32 on tensor cores, its gradients too. Operands that are not row-major (a
+transpose, a step between columns) are copied first; batches are refused.
 """
 
 from __future__ import annotations
