@@ -25,9 +25,9 @@
 // BM = [128, 64]
 // BN = [256, 128, 192, 64]
 // STAGES = [3, 4, 6, 8]
-// CLUSTER = [1, 2]
+// CLUSTER = [1]
 // GROUP = [8]
-// LAG = [0, 2]
+// LAG = [0]
 // ///
 
 #define ELEMENT Fp16
