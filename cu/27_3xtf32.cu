@@ -50,7 +50,8 @@ __device__ inline Pair split(float x)
 // d = a * b + c for 16 x 8 elements and 8 k. Of a, a lane holds row and k of lane / 4 and lane % 4, then eight
 // rows below, then both four k further on; of b, k and column of lane % 4 and lane / 4, then four k further on;
 // of c, row lane / 4 and columns 2 * (lane % 4) and the next, then eight rows below.
-__device__ inline void multiply(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], const float (&c)[4])
+__device__ inline void multiply(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
+                                const float (&c)[4])
 {
     asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
                  "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
@@ -64,7 +65,8 @@ __device__ inline void multiply(float (&d)[4], const unsigned (&a)[4], const uns
 template <int ROWS, int COLUMNS, int PITCH>
 __device__ inline void copy_tile(float* to, const float* from, int ld, int rows, int columns, bool quads)
 {
-    const int r = threadIdx.x / (COLUMNS / 4), c = threadIdx.x % (COLUMNS / 4) * 4, below = THREADS / (COLUMNS / 4);
+    const int r = threadIdx.x / (COLUMNS / 4), c = threadIdx.x % (COLUMNS / 4) * 4;
+    const int below = THREADS / (COLUMNS / 4);
     from += (long long)r * ld + c;
     to += r * PITCH + c;
     rows -= r, columns -= c;
