@@ -7,7 +7,7 @@
 // block = "2 * BM + 128"
 // tile  = ["BM", "BN"]
 // grid  = ["TILES_X", "TILES_Y", "SPLIT"]
-// where = ["1024 <= STAGES * (BM + BN)", "STAGES * (BM + BN) <= 1152"]
+// where = ["STAGES * (BM + BN) <= 1152", "STAGES == 6 or BM + BN == 256"]
 // shared = "STAGES * (128 * (BM + BN) + 16)"
 // loads = "BM + BN"
 // sass  = ["HGMMA == 4", "WARPGROUP.DEPBAR == 2", "UTMALDG", "UCGABAR_WAIT", "no LDL", "no STL"]
@@ -20,8 +20,8 @@
 // [params]
 // BM = [64, 128]
 // BN = [64, 128]
-// STAGES = [8, 6, 4]
-// SPLIT = [2, 4, 8]
+// STAGES = [6, 4]
+// SPLIT = [2, 4, 8, 1]
 // ///
 
 #define ELEMENT Fp16
