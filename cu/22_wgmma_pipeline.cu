@@ -12,7 +12,7 @@
 // block = "2 * BM + 128"
 // tile  = ["BM", "BN"]
 // grid  = "SMS // CLUSTER * CLUSTER"
-// where = ["1024 <= STAGES * (BM + BN)", "STAGES * (BM + BN) <= 1280", "64 * CLUSTER <= BN",
+// where = ["1024 <= STAGES * (BM + BN)", "STAGES * (BM + BN) <= 1280", "BN % (64 * CLUSTER) == 0",
 //          "LAG == 0 or BM == 128"]
 // shared = "STAGES * (128 * (BM + BN) + 16) + 2 * BM * BN"
 // loads = "BM + BN"
@@ -55,6 +55,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                               int lda, int ldb, int ldc, float alpha, float beta)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
+    static_assert(BN % (64 * CLUSTER) == 0, "a box of B that no block would fetch");
     auto As = (ELEMENT(*)[BM][BK])memory;
     auto Bs = (ELEMENT(*)[BN / 64][BK][64])(As + STAGES);  // boxes of 64 columns
     auto Cs = (ELEMENT(*)[BN / 64][16][64])(Bs + STAGES);  // of each warp
