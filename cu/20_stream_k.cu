@@ -259,11 +259,12 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         consumers_meet();
         const unsigned begin = (blockIdx.x - low) * (QUADS * CONSUMERS) / sharers;
         const unsigned end = (blockIdx.x - low + 1) * (QUADS * CONSUMERS) / sharers;
+        const unsigned first_row = row_of(piece.tile), first_col = col_of(piece.tile);
         const auto store = [&](unsigned at, const float4& v) {
             const unsigned quad = at / CONSUMERS, thread = at % CONSUMERS;  // whose sums they are
             const int w = thread / 32, l = thread % 32, i = quad / (TN / 4), j = quad % (TN / 4) * 32;
-            const unsigned row = row_of(piece.tile) + w / (BN / WN) * WM + l / 2 % 4 * 4 + i / 4 * 16 + i % 4;
-            const unsigned col = col_of(piece.tile) + w % (BN / WN) * WN + (l / 8 * 2 + l % 2) * 4 + j;
+            const unsigned row = first_row + w / (BN / WN) * WM + l / 2 % 4 * 4 + i / 4 * 16 + i % 4;
+            const unsigned col = first_col + w % (BN / WN) * WN + (l / 8 * 2 + l % 2) * 4 + j;
             const float total[4] = {v.x, v.y, v.z, v.w};
             if (row < M)
                 store_quad(C + (long long)row * ldc + col, total, N - (int)col, in_quads(C, ldc), 1.f, beta);

@@ -13,8 +13,7 @@
 // tile  = ["BM", "BN"]
 // shared = "STAGES * (128 * (BM + BN) + 8)"
 // loads = "BM + BN"
-// sass  = ["HGMMA in loop >= 4", "UTMALDG in loop >= 2", "WARPGROUP.DEPBAR in loop == 1", "no LDSM", "no HMMA",
-//          "no LDL", "no STL"]
+// sass  = ["HGMMA == 4", "WARPGROUP.DEPBAR == 2", "UTMALDG", "no LDSM", "no HMMA", "no LDL", "no STL"]
 // claim = "A k of 64 is four instructions; the operands pass no register."
 //
 // [tensormaps]
@@ -52,7 +51,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     publish_barriers();
     __syncthreads();  // the barriers exist
 
-    const auto fetch = [&](int stage, int k) {
+    const auto fetch = [&](int stage, int left) {  // the next of `left` columns of A and rows of B
+        const int k = K - left;
         if (self == 0) {
             arrive_expecting(full + stage, (map_for_a ? sizeof *As : 0) + (map_for_b ? sizeof *Bs : 0));
             if (map_for_a) fetch_box(As[stage], map_a, row, k, full + stage);
@@ -62,19 +62,20 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
         if (map_for_a && map_for_b) return;
         if (!map_for_a)
-            copy_box<BM, THREADS / 32, 8>(As[stage], A + (long long)row * lda + k, lda, M - row, K - k, warp);
+            copy_box<BM, THREADS / 32, 8>(As[stage], A + (long long)row * lda + k, lda, M - row, left, warp);
         if (!map_for_b)
             #pragma unroll 1
-            for (int j = 0; j < BN / 64; ++j)
-                copy_box<BK, THREADS / 32, 8>(Bs[stage][j], B + (long long)k * ldb + col + 64 * j, ldb, K - k,
-                                           N - (int)(col + 64 * j), warp);
+            for (int j = 0; j < BN / 64; ++j) {
+                const int n = col + 64 * j;
+                copy_box<BK, THREADS / 32, 8>(Bs[stage][j], B + (long long)k * ldb + n, ldb, left, N - n, warp);
+            }
         publish_to_units();
         arrive(full + stage);
     };
 
     int ahead = K;  // what has not been fetched yet
     for (int stage = 0; stage < STAGES - 1; ++stage, ahead -= BK)
-        if (ahead > 0) fetch(stage, K - ahead);
+        if (ahead > 0) fetch(stage, ahead);
 
     float sum[BN / 2];
     int now = 0, parity = 0, next = STAGES - 1;
@@ -89,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         commit_products();
         wait_for_products<1>();  // those of the last tile are done,
         __syncthreads();         // everyone's: its place may be filled anew
-        if (ahead > 0) fetch(next, K - ahead);
+        if (ahead > 0) fetch(next, ahead);
         next = now;
         if (++now == STAGES) now = 0, parity ^= 1;
     }
@@ -101,10 +102,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const unsigned r = row + 16 * warp + 8 * half + lane / 4;
         if (r >= M) continue;
         #pragma unroll
-        for (int j = 0; j < BN / 8; ++j) {
-            const unsigned s = col + 8 * j + lane % 4 * 2;
-            store_pair(C + (long long)r * ldc + s, sum[4 * j + 2 * half], sum[4 * j + 2 * half + 1], N - (int)s,
-                       words, alpha, beta);
+        for (int i = 2 * half; i < BN / 2; i += 4) {
+            const unsigned s = col + i / 4 * 8 + lane % 4 * 2;
+            store_pair(C + (long long)r * ldc + s, sum[i], sum[i + 1], N - (int)s, words, alpha, beta);
         }
     }
 }

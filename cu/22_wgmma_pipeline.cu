@@ -12,12 +12,11 @@
 // block = "2 * BM + 128"
 // tile  = ["BM", "BN"]
 // grid  = "SMS // CLUSTER * CLUSTER"
-// where = ["1024 <= STAGES * (BM + BN)", "STAGES * (BM + BN) <= 1280", "64 * CLUSTER <= BN",
+// where = ["1024 <= STAGES * (BM + BN)", "STAGES * (BM + BN) <= 1280", "BN % (64 * CLUSTER) == 0",
 //          "LAG == 0 or BM == 128"]
 // shared = "STAGES * (128 * (BM + BN) + 16) + 2 * BM * BN"
 // loads = "BM + BN"
-// sass  = ["HGMMA in loop >= 4", "WARPGROUP.DEPBAR in loop == 1", "no UTMALDG in loop", "no BAR in loop",
-//          "no MEMBAR in loop", "STSM", "UTMASTG", "no LDL", "no STL"]
+// sass  = ["HGMMA == 4", "WARPGROUP.DEPBAR == 2", "UTMALDG", "STSM", "UTMASTG", "no LDL", "no STL"]
 // claim = "Nothing in the loop but four products, two barriers and the address of a stage."
 //
 // [tensormaps]
@@ -44,7 +43,6 @@
 #define BK 64               // 128 bytes: as wide as the swizzle
 #define CONSUMERS (2 * BM)  // threads, a warpgroup for 64 rows; the producers follow them
 #define PRODUCERS 128       // one would do; all of them copy a matrix that cannot have a map
-#define COPIES (CLUSTER == 1 ? 16 : 8)  // rows of a matrix without a map that a warp has on their way
 
 #if CLUSTER > 1
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(CONSUMERS + PRODUCERS, 1)
@@ -57,6 +55,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                               int lda, int ldb, int ldc, float alpha, float beta)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
+    static_assert(BN % (64 * CLUSTER) == 0, "a box of B that no block would fetch");
     auto As = (ELEMENT(*)[BM][BK])memory;
     auto Bs = (ELEMENT(*)[BN / 64][BK][64])(As + STAGES);  // boxes of 64 columns
     auto Cs = (ELEMENT(*)[BN / 64][16][64])(Bs + STAGES);  // of each warp
@@ -89,7 +88,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     else __syncthreads();  // the barriers exist
 
     if (self >= CONSUMERS) {
-        if (BM == 128) give_registers<88>();
+        if (BM == 128) give_registers<104>();
         int stage = 0, parity = 1;
         for (unsigned tile = first; tile < tiles && (self == CONSUMERS || !maps); tile += step) {
             const unsigned row = row_of(tile), col = col_of(tile);
@@ -102,20 +101,21 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                     if (map_for_b)
                         #pragma unroll
                         for (int i = 0; i < BN / 64 / CLUSTER; ++i) {
-                            const int j = BN / 64 / CLUSTER * rank + i;
-                            if (CLUSTER == 1) fetch_box(Bs[stage][j], map_b, k, col + 64 * j, full + stage);
-                            else fetch_box_for((1 << CLUSTER) - 1, Bs[stage][j], map_b, k, col + 64 * j, full + stage);
+                            const int j = BN / 64 / CLUSTER * rank + i, n = col + 64 * j;
+                            if (CLUSTER == 1) fetch_box(Bs[stage][j], map_b, k, n, full + stage);
+                            else fetch_box_for((1 << CLUSTER) - 1, Bs[stage][j], map_b, k, n, full + stage);
                         }
                 }
                 if (!maps) {
                     if (!map_for_a)
-                        copy_box<BM, PRODUCERS / 32, COPIES>(As[stage], A + (long long)row * lda + k, lda, M - row,
-                                                         K - k, warp % 4);
+                        copy_box<BM, 4, 16>(As[stage], A + (long long)row * lda + k, lda, M - row, left, warp % 4);
                     if (!map_for_b)
                         #pragma unroll 1
-                        for (int j = 0; j < BN / 64; ++j)
-                            copy_box<BK, PRODUCERS / 32, COPIES>(Bs[stage][j], B + (long long)k * ldb + col + 64 * j,
-                                                             ldb, K - k, N - (int)(col + 64 * j), warp % 4);
+                        for (int j = 0; j < BN / 64; ++j) {
+                            const int n = col + 64 * j;
+                            copy_box<BK, 4, 16>(Bs[stage][j], B + (long long)k * ldb + n, ldb, left, N - n,
+                                                warp % 4);
+                        }
                     publish_to_units();
                     arrive(full + stage);
                 }
@@ -123,7 +123,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             }
         }
     } else {
-        if (BM == 128) take_registers<208>();
+        if (BM == 128) take_registers<200>();
         const bool map_for_c = has_map(C, ldc) && beta == 0.f;
         const bool words = (unsigned long long)C % 4 == 0 && ldc % 2 == 0;
         const auto release = [&](int stage) {  // a warpgroup's products of a stage are done together
@@ -133,7 +133,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
 
         float sum[BN / 2];
         int stage = 0, parity = 0;
-        if (LAG > 0 && warp >= 4 && K > LAG * BK) wait(full + LAG, 0);  // so that not all have results at the same time
+        // The second warpgroup begins later, so that it still multiplies when the first has its results.
+        if (LAG > 0 && warp >= 4 && K > LAG * BK) wait(full + LAG, 0);
         for (unsigned tile = first; tile < tiles; tile += step) {
             const unsigned row = row_of(tile) + 16 * warp, col = col_of(tile);
             int last = 0;
@@ -165,8 +166,10 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                 #pragma unroll
                 for (int i = 0; i < BN / 2; i += 8)  // 16 columns
                     store_matrices(&Cs[warp][i / 32][r][((i / 4 + unit) % 8 ^ r % 8) * 8],
-                                   narrow<ELEMENT>(sum[i], sum[i + 1]), narrow<ELEMENT>(sum[i + 2], sum[i + 3]),
-                                   narrow<ELEMENT>(sum[i + 4], sum[i + 5]), narrow<ELEMENT>(sum[i + 6], sum[i + 7]));
+                                   narrow<ELEMENT>(sum[i], sum[i + 1]),
+                                   narrow<ELEMENT>(sum[i + 2], sum[i + 3]),
+                                   narrow<ELEMENT>(sum[i + 4], sum[i + 5]),
+                                   narrow<ELEMENT>(sum[i + 6], sum[i + 7]));
                 publish_to_units();
                 __syncwarp();
                 if (lane == 0) {
@@ -180,10 +183,10 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                     const unsigned r = row + 8 * half + lane / 4;
                     if (r >= M) continue;
                     #pragma unroll
-                    for (int j = 0; j < BN / 8; ++j) {
-                        const unsigned s = col + 8 * j + lane % 4 * 2;
-                        store_pair(C + (long long)r * ldc + s, sum[4 * j + 2 * half], sum[4 * j + 2 * half + 1],
-                                   N - (int)s, words, 1.f, beta);
+                    for (int i = 2 * half; i < BN / 2; i += 4) {
+                        const unsigned s = col + i / 4 * 8 + lane % 4 * 2;
+                        store_pair(C + (long long)r * ldc + s, sum[i], sum[i + 1], N - (int)s, words, 1.f,
+                                   beta);
                     }
                 }
             }

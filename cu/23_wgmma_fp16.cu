@@ -9,12 +9,11 @@
 // block = "2 * BM + 128"
 // tile  = ["BM", "BN"]
 // grid  = "SMS // CLUSTER * CLUSTER"
-// where = ["1024 <= STAGES * (BM + BN)", "STAGES * (BM + BN) <= 1280", "64 * CLUSTER <= BN",
+// where = ["1024 <= STAGES * (BM + BN)", "STAGES * (BM + BN) <= 1280", "BN % (64 * CLUSTER) == 0",
 //          "LAG == 0 or BM == 128"]
 // shared = "STAGES * (128 * (BM + BN) + 16) + 2 * BM * BN"
 // loads = "BM + BN"
-// sass  = ["HGMMA in loop >= 4", "WARPGROUP.DEPBAR in loop == 1", "no UTMALDG in loop", "no BAR in loop",
-//          "no MEMBAR in loop", "STSM", "UTMASTG", "no LDL", "no STL"]
+// sass  = ["HGMMA == 4", "WARPGROUP.DEPBAR == 2", "UTMALDG", "STSM", "UTMASTG", "no LDL", "no STL"]
 // claim = "The machine code of rung 22, but for the type in its products and its rounding."
 //
 // [tensormaps]
@@ -26,9 +25,9 @@
 // BM = [128, 64]
 // BN = [256, 128, 192, 64]
 // STAGES = [3, 4, 6, 8]
-// CLUSTER = [1, 2]
+// CLUSTER = [1]
 // GROUP = [8]
-// LAG = [0, 2]
+// LAG = [0]
 // ///
 
 #define ELEMENT Fp16

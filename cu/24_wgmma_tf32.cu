@@ -50,9 +50,11 @@ extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1)
 extern "C" __global__ void
 #endif
                        __launch_bounds__(CONSUMERS + PRODUCERS, BN == 64 ? 2 : 1)
-                       matmul(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
-                              const __grid_constant__ TensorMap map_c, const float* A, const float* B, float* C,
-                              int M, int N, int K, int lda, int ldb, int ldc, float alpha, float beta)
+                       matmul(const __grid_constant__ TensorMap map_a,
+                              const __grid_constant__ TensorMap map_b,
+                              const __grid_constant__ TensorMap map_c,
+                              const float* A, const float* B, float* C, int M, int N, int K,
+                              int lda, int ldb, int ldc, float alpha, float beta)
 {
     extern __shared__ __align__(1024) float memory[];
     auto As = (float(*)[BM][BK])memory;
@@ -75,7 +77,8 @@ extern "C" __global__ void
 
     // With SPLIT blocks for a tile, this one's part of k, in stages; maybe none.
     const int rank = blockIdx.x % SPLIT, stages_of_k = (K - 1) / BK + 1;
-    const int begin = (long long)stages_of_k * rank / SPLIT, end = (long long)stages_of_k * (rank + 1) / SPLIT;
+    const int begin = (long long)stages_of_k * rank / SPLIT;
+    const int end = (long long)stages_of_k * (rank + 1) / SPLIT;
 
     const int self = threadIdx.x, lane = self % 32;
     const int warp = __shfl_sync(~0u, self / 32, 0);  // the same for all lanes, and the compiler knows it
@@ -98,24 +101,25 @@ extern "C" __global__ void
         for (unsigned tile = first_tile; tile < tiles; tile += at_once) {
             const int row = row_of(tile), col = col_of(tile);
             #pragma unroll 1
-            for (int k = begin; k < end; ++k) {
+            for (int part = begin; part < end; ++part) {
                 if (turn == mine) {
+                    const int k = part * BK;
                     wait(empty + stage, parity);  // the consumers have read what was there
                     if (!a_mapped)
-                        copy_box<BM, 1, 64>(As[stage], A + (long long)row * lda + k * BK, lda, M - row, K - k * BK, 0);
+                        copy_box<BM, 1, 64>(As[stage], A + (long long)row * lda + k, lda, M - row, K - k, 0);
                     if (!b_mapped)
                         #pragma unroll 1
                         for (int n = 0; n < BN; n += 32)
-                            copy_box<BK, 1, 32>(Bs[stage][n / 32], B + (long long)k * BK * ldb + col + n, ldb, K - k * BK,
-                                            N - col - n, 0);
+                            copy_box<BK, 1, 32>(Bs[stage][n / 32], B + (long long)k * ldb + col + n, ldb,
+                                                K - k, N - col - n, 0);
                     if (turns > 1) publish_to_units();
                     __syncwarp();
                     if (lane == 0) {
                         arrive_expecting(full + stage, 4 * BK * (a_mapped * BM + b_mapped * BN));
-                        if (a_mapped) fetch_box(As[stage], map_a, row, k * BK, full + stage);
+                        if (a_mapped) fetch_box(As[stage], map_a, row, k, full + stage);
                         if (b_mapped)
                             for (int n = 0; n < BN; n += 32)
-                                fetch_box(Bs[stage][n / 32], map_b, k * BK, col + n, full + stage);
+                                fetch_box(Bs[stage][n / 32], map_b, k, col + n, full + stage);
                     }
                 }
                 if (++turn == turns) turn = 0;
@@ -133,7 +137,8 @@ extern "C" __global__ void
     // all eight units each time.
     const int box = warp / 2, k_lane = lane % 4;
     const int unit = lane / 8 % 2 * 5 ^ lane / 16 ^ warp % 2 * 2, n_lane = unit * 4 + lane / 4 % 2 * 2;
-    const int b_low = k_lane * 32 + (n_lane ^ k_lane * 4), b_high = (k_lane + 4) * 32 + (n_lane ^ (k_lane + 4) * 4);
+    const int b_low = k_lane * 32 + (n_lane ^ k_lane * 4);
+    const int b_high = (k_lane + 4) * 32 + (n_lane ^ (k_lane + 4) * 4);
 
     float sum[BM / 2] = {};  // of n_lane: 8 * j + 2 * k_lane + e of m at 4 * j + e; of its neighbour at + 2
     unsigned even[16], odd[16];  // B of four steps of 8 k; two, because the products read while we load
@@ -161,11 +166,11 @@ extern "C" __global__ void
     for (unsigned tile = first_tile; tile < tiles; tile += at_once) {
         if (begin < end) {
             #pragma unroll 1
-            for (int k = begin;;) {
-                multiply_stage(even, k > begin);
-                if (++k == end) break;
+            for (int part = begin;;) {
+                multiply_stage(even, part > begin);
+                if (++part == end) break;
                 multiply_stage(odd, true);
-                if (++k == end) break;
+                if (++part == end) break;
             }
             wait_for_sums(sum);
             if (lane == 0) arrive(empty + before);
@@ -195,7 +200,8 @@ extern "C" __global__ void
                 }
                 const int left = N - (int)col_of(tile) - n;
                 if (row + m < M && left > 0)
-                    store_quad(C + (long long)(row + m) * ldc + (N - left), total, left, in_quads(C, ldc), alpha, beta);
+                    store_quad(C + (long long)(row + m) * ldc + (N - left), total, left, in_quads(C, ldc),
+                               alpha, beta);
             }
             cluster_barrier();  // nobody leaves while others read its memory
         } else if (has_map(C, ldc) && beta == 0.f) {

@@ -11,7 +11,7 @@
 // block = "2 * BM + 128"
 // tile  = ["BM", "BN"]
 // grid  = ["TILES_X", "TILES_Y", "SPLIT"]
-// where = ["768 <= STAGES * (BM + BN)", "STAGES * (BM + BN) <= 1152"]  # the sums take the place of the stages
+// where = ["STAGES * (BM + BN) <= 1152", "STAGES == 6 or BM + BN == 256"]
 // shared = "STAGES * (128 * (BM + BN) + 16)"
 // loads = "BM + BN"
 // sass  = ["HGMMA == 4", "WARPGROUP.DEPBAR == 2", "UTMALDG", "UCGABAR_WAIT", "no LDL", "no STL"]
@@ -83,13 +83,14 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREA
             }
             if (!maps) {
                 if (!map_for_a)
-                    copy_box<BM, PRODUCERS / 32, 16>(As[stage], A + (long long)row * lda + k, lda, M - row, K - k,
-                                                     warp % 4);
+                    copy_box<BM, 4, 16>(As[stage], A + (long long)row * lda + k, lda, M - row, K - k, warp % 4);
                 if (!map_for_b)
                     #pragma unroll 1
-                    for (int j = 0; j < BN / 64; ++j)
-                        copy_box<BK, PRODUCERS / 32, 16>(Bs[stage][j], B + (long long)k * ldb + col + 64 * j, ldb,
-                                                         K - k, N - (int)(col + 64 * j), warp % 4);
+                    for (int j = 0; j < BN / 64; ++j) {
+                        const int n = col + 64 * j;
+                        copy_box<BK, 4, 16>(Bs[stage][j], B + (long long)k * ldb + n, ldb, K - k, N - n,
+                                            warp % 4);
+                    }
                 publish_to_units();
                 arrive(full + stage);
             }

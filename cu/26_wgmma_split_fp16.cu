@@ -7,7 +7,7 @@
 // block = "2 * BM + 128"
 // tile  = ["BM", "BN"]
 // grid  = ["TILES_X", "TILES_Y", "SPLIT"]
-// where = ["768 <= STAGES * (BM + BN)", "STAGES * (BM + BN) <= 1152"]  # the sums take the place of the stages
+// where = ["STAGES * (BM + BN) <= 1152", "STAGES == 6 or BM + BN == 256"]
 // shared = "STAGES * (128 * (BM + BN) + 16)"
 // loads = "BM + BN"
 // sass  = ["HGMMA == 4", "WARPGROUP.DEPBAR == 2", "UTMALDG", "UCGABAR_WAIT", "no LDL", "no STL"]

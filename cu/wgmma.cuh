@@ -64,14 +64,16 @@ __device__ inline void store_matrices(void* to, unsigned w0, unsigned w1, unsign
 // Thread t of warp w has, of eight columns each, floats 4j and 4j + 1: row 16w + t / 4, columns
 // 8j + 2 * (t % 4) and the next; 4j + 2 and 4j + 3: eight rows below. Its a of 8 k: row and k of t / 4 and
 // t % 4, then eight rows below, then four k further on both.
-#define TEN(t) "%" #t "0, %" #t "1, %" #t "2, %" #t "3, %" #t "4, %" #t "5, %" #t "6, %" #t "7, %" #t "8, %" #t "9, "
+#define FIVE(t, a, b, c, d, e) "%" #t #a ", %" #t #b ", %" #t #c ", %" #t #d ", %" #t #e ", "
+#define TEN(t) FIVE(t, 0, 1, 2, 3, 4) FIVE(t, 5, 6, 7, 8, 9)
 #define NAMES_32 TEN() TEN(1) TEN(2) "%30, %31"
 #define NAMES_64 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) "%60, %61, %62, %63"
 #define NAMES_96 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) "%90, %91, %92, %93, %94, %95"
 #define NAMES_128 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) TEN(11) \
     "%120, %121, %122, %123, %124, %125, %126, %127"
 #define FOUR(i) "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3])
-#define SUMS(i) FOUR(i), FOUR(i + 4), FOUR(i + 8), FOUR(i + 12), FOUR(i + 16), FOUR(i + 20), FOUR(i + 24), FOUR(i + 28)
+#define SUMS(i) FOUR(i), FOUR(i + 4), FOUR(i + 8), FOUR(i + 12), \
+                FOUR(i + 16), FOUR(i + 20), FOUR(i + 24), FOUR(i + 28)
 #define SUMS_32 SUMS(0)
 #define SUMS_64 SUMS_32, SUMS(32)
 #define SUMS_96 SUMS_64, SUMS(64)
@@ -107,6 +109,7 @@ MULTIPLY_TF32(128, 64, "%64, %65, %66, %67", "%68", "%69")
 MULTIPLY_TF32(192, 96, "%96, %97, %98, %99", "%100", "%101")
 MULTIPLY_TF32(256, 128, "%128, %129, %130, %131", "%132", "%133")
 
+#undef FIVE
 #undef TEN
 #undef NAMES_32
 #undef NAMES_64

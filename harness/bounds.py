@@ -16,7 +16,8 @@ one dropped term of a sum of 4096 does not; the worst case alone lets that throu
 their errors have a mean: at most u/2 of a partial sum every 8 products. Where partial sums grow like sqrt(K)
 that is a tenth of g at most; data of one sign reaches g at K of 2^15, and from there on is not served.
 
-**Reading** float32 as tf32, v = 2^-11, to nearest: each product changes by a factor (1 + d)(1 + e)::
+**Reading** float32 as tf32, v = 2^-11 (in three products, v = 2^-22), to nearest: each product changes by a
+factor (1 + d)(1 + e)::
 
     |err| <= min((2 v + v^2) |A||B|, 8 sqrt(2/3) (1 + v) v x)
     rms   <= sqrt(2/3) v rms(x) * (1 + 6 / sqrt(f)),        f = M N K / (K + max(M, N))

@@ -133,7 +133,8 @@ def build_chosen(
     """What `harness.matmul` runs for each of these problems on such a GPU, each variant once."""
     chosen: dict[str, tuple[Variant, set[Problem]]] = {}
     for problem in problems:
-        variant = heuristic.choose(problem.M, problem.N, problem.K, sms=sms, arch=arch, gpu=gpu)
+        shape, dtype = (problem.M, problem.N, problem.K), problem.dtype.name
+        variant = heuristic.choose(*shape, sms=sms, arch=arch, gpu=gpu, dtype=dtype)
         chosen.setdefault(variant.label, (variant, set()))[1].add(problem)
     built, skipped = build_all([variant for variant, _ in chosen.values()], [arch], cache, progress)
     return [replace(b, chosen_for=frozenset(chosen[b.variant.label][1])) for b in built], skipped

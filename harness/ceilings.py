@@ -29,7 +29,7 @@ from harness.verify import compare
 MARGIN = 1.02
 # Multiply-adds of the tensor cores for each one of the float32 units, dense, on A100 to H200 (NVIDIA's white
 # papers); consumer cards have fewer, and from compute capability 10.0 on (B200) it is twice that.
-_MATRIX = {"tf32": 8, "bf16": 16, "fp16": 16}
+_MATRIX = {"tf32": 8, "3xtf32": 8 / 3, "bf16": 16, "fp16": 16}
 _RULE = StopRule(min_time=0.2, timeout=0.5)
 _COPY_OVER_L2 = 8  # the copy moves this many times the L2 cache: nothing of it stays there
 _FMA_STEPS = 2**15
@@ -56,7 +56,7 @@ class Ceilings:
     bandwidth: Ceiling
 
 
-def peaks(problem: Problem, device: Device) -> int:
+def peaks(problem: Problem, device: Device) -> float:
     """How many times the peak of the float32 units counts as the peak for the problem's element type."""
     name = problem.dtype.name if isinstance(problem, Gemm) else ""
     return _MATRIX.get(name, 1) * (2 if name in _MATRIX and device.capability >= (10, 0) else 1)

@@ -68,7 +68,7 @@ def ladder(rows: Sequence[Record], about: Mapping[str, Any]) -> Figure | None:
     for row in rows:
         n = _size(row)
         if row.get("flops_rate") and row.get("status") == "ok" and n:
-            lines.setdefault(row["kernel"], []).append((n, row["flops_rate"] / 1e9))
+            lines.setdefault(_series(row), []).append((n, row["flops_rate"] / 1e9))
     lines = {k: sorted(v) for k, v in lines.items()}
     if not any(len(v) > 1 for v in lines.values()):
         return None
@@ -77,8 +77,8 @@ def ladder(rows: Sequence[Record], about: Mapping[str, Any]) -> Figure | None:
     colours = _colours(len(order))
     for i, name in enumerate(order):
         x, y = zip(*lines[name], strict=True)
-        dashed = "--" if name == "cuBLAS" else "-"
-        colour = _INK if name == "cuBLAS" else colours[i]
+        dashed = "--" if name.startswith("cuBLAS") else "-"
+        colour = _INK if name.startswith("cuBLAS") else colours[i]
         axes.plot(x, y, dashed, marker=_MARKERS[i % len(_MARKERS)], color=colour, label=name, markersize=5)
     ceiling = _ceiling(about, "flops")
     if ceiling:
@@ -255,6 +255,12 @@ def _colours(count: int) -> list[Any]:
     return [map_(0.08 + 0.84 * i / max(1, count - 1)) for i in range(count)]
 
 
+def _series(row: Record) -> str:
+    """A kernel's name, with its element type where that is not float32: cuBLAS and matmul have several."""
+    dtype = row.get("dtype") or "fp32"
+    return str(row["kernel"]) if dtype == "fp32" else f"{row['kernel']} ({dtype})"
+
+
 def _size(row: Record) -> float | None:
     axes = row.get("axes") or {}
     sizes = {axes.get(k) for k in ("M", "N", "K")}
@@ -278,7 +284,10 @@ def _roofs(about: Mapping[str, Any]) -> tuple[float | None, float | None]:
 
 
 def _points(rows: Sequence[Record], profiles: Sequence[Record]) -> list[tuple[str, float, float, bool]]:
-    """(kernel, FLOP/B, GFLOP/s, whether ncu counted the bytes), each kernel at its largest size."""
+    """(kernel, FLOP/B, GFLOP/s, whether ncu counted the bytes), each float32 kernel at its largest size: the
+    roof is that of float32.
+    """
+    rows = [row for row in rows if (row.get("dtype") or "fp32") == "fp32"]
     largest: dict[str, Record] = {}
     for row in rows:
         if row.get("flops_rate") and row.get("status") == "ok":

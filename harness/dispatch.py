@@ -1,8 +1,8 @@
 """`matmul`: device arrays of any library -> the kernel that is the fastest for their shape, on their stream.
 
-What depends on the shape alone is done once for each GPU and kept: the choice, the compiled module, the
-launch with its parameters packed. A call reads the arrays, writes three addresses and two scalars into those
-parameters, and launches.
+What depends on the shape and type alone is done once for each GPU and kept: the choice, the compiled module,
+the launch with its parameters packed. A call reads the arrays, writes three addresses and two scalars into
+those parameters, and launches. Where the kernel copies by TMA an address that is new costs a tensor map, too.
 """
 
 from __future__ import annotations
@@ -19,20 +19,48 @@ from harness import arrays, heuristic, launch
 from harness.arch import Arch
 from harness.arrays import LEGACY, TORCH_CURRENT, Matrix
 from harness.build import compile_kernel
-from harness.driver import BorrowedStream, Context, Device, Event, Function, Module, Stream
+from harness.driver import (
+    BorrowedStream,
+    Context,
+    Device,
+    Event,
+    Function,
+    Module,
+    PreparedLaunch,
+    Stream,
+    Struct,
+    tensormap,
+)
+from harness.dtypes import FP32, TF32, TF32X3
 from harness.errors import UsageError
-from harness.gemm import Gemm
+from harness.gemm import GEMMS, Gemm
+from harness.launch import Mapped
 from harness.spec import Variant
 
 Operands = tuple[Matrix, Matrix, Matrix]  # a, b and out
+IEEE = "ieee"
+PRECISIONS = (IEEE, TF32.name, TF32X3.name)  # of float32
 _FLOAT_MAX = float(np.finfo(np.float32).max)
 _MOST_PLANS = 4096  # a GPU; beyond that the oldest go
+_MOST_MAPS = 64  # an operand of a plan; beyond that all go, and are made again as they are needed
 
 
 def matmul(
-    a: Any, b: Any, out: Any = None, *, alpha: float = 1.0, beta: float = 0.0, stream: Any = None
+    a: Any,
+    b: Any,
+    out: Any = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    precision: str = IEEE,
+    stream: Any = None,
 ) -> Any:
-    """``alpha * a @ b + beta * out`` in float32 (true float32: no tensor cores); returns `out`.
+    """``alpha * a @ b + beta * out``; returns `out`.
+
+    All are of one type. float32 is true float32, without tensor cores; ``precision="tf32"`` rounds the
+    elements of `a` and `b` to tf32 and uses them, ``"3xtf32"`` makes three such products for nearly float32's
+    (see cu/27_3xtf32.cu for what is lost). bfloat16 and float16 go to the tensor cores, are summed in
+    float32 and rounded once.
 
     `a` (M x K), `b` (K x N) and `out` (M x N) are matrices on one GPU: PyTorch or CuPy, anything with
     ``__cuda_array_interface__`` or (inputs only) ``__dlpack__``, or ``Buffer.array("float32", shape)``. Rows
@@ -56,6 +84,7 @@ def matmul(
             raise UsageError("a lies in a Buffer, which belongs to no stream", hint="pass stream=")
         asked = LEGACY if left.ready is None else _resolved(left)
     right = arrays.read("b", b, asked)
+    dtype = _type(left, right, precision)
     if left.columns != right.rows:
         shapes = f"a is {left.rows} x {left.columns} and b is {right.rows} x {right.columns}"
         raise UsageError(f"{shapes}: a's columns must be as many as b's rows")
@@ -67,6 +96,8 @@ def matmul(
     result = arrays.read("out", out, asked, written=True)
     if (result.rows, result.columns) != (left.rows, right.columns):
         raise UsageError(f"out is {result.rows} x {result.columns}, not {left.rows} x {right.columns}")
+    if result.dtype is not left.dtype:
+        raise UsageError(f"out is of {result.dtype.name}, a and b of {left.dtype.name}")
     if not left.device == right.device == result.device:
         raise UsageError(f"a, b and out are on GPUs {left.device}, {right.device} and {result.device}")
     for name, matrix in (("a", left), ("b", right)):
@@ -77,20 +108,63 @@ def matmul(
     # On the stream of `a`, arrays that are ready where `a` is need no waiting; nor do those ready anywhere.
     alike = left.ready == right.ready == result.ready
     ordered = alike and (stream is None or left.ready is None)
-    _gpu(left.device).run((left, right, result), scalars, asked, ordered)
+    _gpu(left.device).run((left, right, result), scalars, asked, ordered, dtype)
     return out
+
+
+def _type(left: Matrix, right: Matrix, precision: str) -> str:
+    """The element type of the product."""
+    if left.dtype is not right.dtype:
+        raise UsageError(f"a is of {left.dtype.name}, b of {right.dtype.name}", hint="convert one of them")
+    if precision not in PRECISIONS:
+        raise UsageError(f"no precision {precision!r}", hint=f"there are {', '.join(PRECISIONS)}")
+    if precision == IEEE:
+        return left.dtype.name
+    if left.dtype is not FP32:
+        raise UsageError(f"precision={precision!r} is about float32, and a is of {left.dtype.name}")
+    return precision
+
+
+class _Map:
+    """A tensor map among a launch's parameters, made anew for each address that it has not seen lately."""
+
+    def __init__(self, context: Context, prepared: PreparedLaunch, index: int, mapped: Mapped) -> None:
+        self._context, self._mapped = context, mapped
+        self._operand = "ABC".index(mapped.operand)
+        self._memory = prepared.argument(index, ctypes.c_char * tensormap.BYTES)
+        self._made: dict[int, bytes] = {}
+        self._address = 0  # the memory holds no map, as for an address without one
+
+    def move(self, operands: Operands) -> None:
+        address = operands[self._operand].address
+        if address == self._address:
+            return
+        made = self._made.get(address)
+        if made is None:
+            if len(self._made) >= _MOST_MAPS:
+                self._made.clear()
+            made = launch.tensor_map(self._context, address, self._mapped).data
+            self._made[address] = made
+        ctypes.memmove(self._memory, made, tensormap.BYTES)
+        self._address = address
 
 
 class _Plan:
     """One shape's launch. Its parameters are its own, so one thread at a time writes and launches them."""
 
     def __init__(self, function: Function, variant: Variant, problem: Gemm, sms: int) -> None:
+        mapped = launch.maps(variant, problem)
+        none = Struct(bytes(tensormap.BYTES), tensormap.ALIGN)
         arguments = [np.uint64(0) if isinstance(a, str) else a for a in problem.arguments()]
         shape = launch.grid(variant, problem, sms=sms)
         self.variant = variant
-        self._launch = function.prepare(shape, variant.block, arguments, shared=variant.shared)
-        self._a, self._b, self._c = (self._launch.argument(i, ctypes.c_uint64) for i in range(3))
-        self._alpha, self._beta = (self._launch.argument(i, ctypes.c_float) for i in (9, 10))
+        self._launch = function.prepare(
+            shape, variant.block, [none] * len(mapped) + arguments, shared=variant.shared
+        )
+        first = len(mapped)
+        self._a, self._b, self._c = (self._launch.argument(first + i, ctypes.c_uint64) for i in range(3))
+        self._alpha, self._beta = (self._launch.argument(first + i, ctypes.c_float) for i in (9, 10))
+        self._maps = [_Map(function.context, self._launch, i, m) for i, m in enumerate(mapped)]
         self._lock = threading.Lock()
 
     def __call__(self, operands: Operands, scalars: tuple[float, float], stream: Stream) -> None:
@@ -98,6 +172,8 @@ class _Plan:
         with self._lock:
             self._a.value, self._b.value, self._c.value = a.address, b.address, c.address
             self._alpha.value, self._beta.value = scalars
+            for one in self._maps:
+                one.move(operands)
             self._launch(stream)
 
 
@@ -109,21 +185,25 @@ class _Gpu:
         self.context = Context(self.device)
         self.arch = str(Arch.of_capability(*self.device.capability))
         self._functions: dict[str, Function] = {}
-        self._plans: dict[tuple[int, ...], _Plan] = {}
+        self._plans: dict[tuple[int | str, ...], _Plan] = {}
         self._streams: dict[int, Stream] = {}
         self._lock = threading.Lock()
 
-    def run(self, operands: Operands, scalars: tuple[float, float], stream: int, ordered: bool) -> None:
+    def run(
+        self, operands: Operands, scalars: tuple[float, float], stream: int, ordered: bool, dtype: str
+    ) -> None:
         if self.context.is_current:
-            self._run(operands, scalars, stream, ordered)
+            self._run(operands, scalars, stream, ordered, dtype)
         else:
             self.context.refuse_sibling()
             with self.context.current():
-                self._run(operands, scalars, stream, ordered)
+                self._run(operands, scalars, stream, ordered, dtype)
 
-    def _run(self, operands: Operands, scalars: tuple[float, float], stream: int, ordered: bool) -> None:
+    def _run(
+        self, operands: Operands, scalars: tuple[float, float], stream: int, ordered: bool, dtype: str
+    ) -> None:
         a, b, c = operands
-        plan = self.plan(a.rows, b.columns, a.columns, a.ld, b.ld, c.ld)
+        plan = self.plan((a.rows, b.columns, a.columns, a.ld, b.ld, c.ld), dtype)
         queue = self._stream(stream)
         ready = set() if ordered else {_resolved(m) for m in operands if m.ready is not None}
         others = [self._stream(address) for address in ready - {stream}]
@@ -133,25 +213,25 @@ class _Gpu:
         for other in others:
             _order(queue, other)
 
-    def plan(self, *shape: int) -> _Plan:
+    def plan(self, shape: tuple[int, ...], dtype: str) -> _Plan:
         """The launch for M, N, K, lda, ldb, ldc, made at the first call."""
-        found = self._plans.get(shape)
+        found = self._plans.get((*shape, dtype))
         if found is None:
             with self._lock:
-                found = self._plans.get(shape) or self._prepare(shape)
+                found = self._plans.get((*shape, dtype)) or self._prepare(shape, dtype)
         return found
 
-    def _prepare(self, shape: tuple[int, ...]) -> _Plan:
-        problem = Gemm(**dict(zip(("M", "N", "K", "lda", "ldb", "ldc"), shape, strict=True)))
-        sms = self.device.sms
-        variant = heuristic.choose(*shape[:3], sms=sms, arch=self.arch, gpu=self.device.name)
+    def _prepare(self, shape: tuple[int, ...], dtype: str) -> _Plan:
+        problem = GEMMS[dtype](**dict(zip(("M", "N", "K", "lda", "ldb", "ldc"), shape, strict=True)))
+        sms, gpu = self.device.sms, self.device.name
+        variant = heuristic.choose(*shape[:3], sms=sms, arch=self.arch, gpu=gpu, dtype=dtype)
         function = self._functions.get(variant.label)
         if function is None:
             module = Module(self.context, compile_kernel(variant, self.arch).code)
             function = self._functions[variant.label] = module.function(variant.kernel.entry)
         for old in list(itertools.islice(self._plans, max(0, len(self._plans) + 1 - _MOST_PLANS))):
             del self._plans[old]
-        plan = self._plans[shape] = _Plan(function, variant, problem, sms)
+        plan = self._plans[*shape, dtype] = _Plan(function, variant, problem, sms)
         return plan
 
     def _stream(self, address: int) -> Stream:

@@ -77,8 +77,13 @@ class DType:
         return half
 
 
+# 3xtf32 adds three products of tf32, which leaves 2^-21 of a product's magnitude (cu/27_3xtf32.cu says why):
+# as if both of its inputs were read with 22 bits.
 FP32 = DType(name="fp32", storage="float32", precision=24, reads=24, emin=-126, emax=127, accumulate=2.0**-24)
 TF32 = DType(name="tf32", storage="float32", precision=24, reads=11, emin=-126, emax=127, accumulate=2.0**-23)
+TF32X3 = DType(
+    name="3xtf32", storage="float32", precision=24, reads=22, emin=-126, emax=127, accumulate=2.0**-23
+)
 BF16 = DType(name="bf16", storage="uint16", precision=8, reads=8, emin=-126, emax=127, accumulate=2.0**-23)
 FP16 = DType(name="fp16", storage="float16", precision=11, reads=11, emin=-14, emax=15, accumulate=2.0**-23)
-DTYPES = {t.name: t for t in (FP32, TF32, BF16, FP16)}
+DTYPES = {t.name: t for t in (FP32, TF32, TF32X3, BF16, FP16)}

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness import bounds
-from harness.dtypes import BF16, FP16, FP32, TF32, DType
+from harness.dtypes import BF16, FP16, FP32, TF32, TF32X3, DType
 from harness.errors import UsageError
 from harness.problem import Argument, Axes, Layout, Reference
 
@@ -156,6 +156,12 @@ class GemmTf32(Gemm):
     dtype: ClassVar[DType] = TF32
 
 
+class Gemm3xTf32(Gemm):
+    """The same on float32 matrices, nearly as exact, by three products of tf32 for each."""
+
+    dtype: ClassVar[DType] = TF32X3
+
+
 class GemmBf16(Gemm):
     """The same on bf16 matrices."""
 
@@ -168,4 +174,6 @@ class GemmFp16(Gemm):
     dtype: ClassVar[DType] = FP16
 
 
-GEMMS: dict[str, type[Gemm]] = {cls.dtype.name: cls for cls in (Gemm, GemmTf32, GemmBf16, GemmFp16)}
+GEMMS: dict[str, type[Gemm]] = {
+    cls.dtype.name: cls for cls in (Gemm, GemmTf32, Gemm3xTf32, GemmBf16, GemmFp16)
+}

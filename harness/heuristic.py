@@ -2,7 +2,8 @@
 
 ``heuristic.json`` beside this file holds both. ``tuned``: for a GPU by name, ranges of M, N and K and the
 variant that was the fastest there (written by ``records/tune_matmul.py`` from result files); the first range
-that holds the shape decides. Everywhere else the cheapest of the ``candidates``:
+that holds the shape decides. Everywhere else the cheapest of the ``candidates``. Each is for one element
+type, fp32 where it names no ``dtype``:
 
     cycles = START + max(busy, compulsory bytes / (SMs * DRAM bytes a cycle))
 
@@ -15,11 +16,13 @@ busy for
 
 with `share` on the line from `alone` to `full`. A later round that is not full takes as long as a full one,
 for the scheduler fills the SM that is free first, not the emptiest. `work` is in cycles: a block's
-multiply-adds (a tile counts whole, ragged or not) at 128 a cycle, and with SPLIT its sums, written and read
-once more; for a skinny kernel the bytes that a block loads, at 64 a cycle.
+multiply-adds (a tile counts whole, ragged or not) at 128 a cycle, on tensor cores 1024 (tf32) or 2048 (bf16,
+fp16), and with SPLIT its sums, written and read once more; for a skinny kernel the bytes that a block loads,
+at 64 a cycle.
 
 The shares of rungs 11 to 14 and 16 are fitted to the H200's times at n = 512 to 4096, those of 17 to its
-ROWS=4 there; those of 15 and 18 are estimates. On other GPUs they stand in for what nobody has measured.
+ROWS=4 there; those of 15, 18 and the tensor-core rungs are estimates. On other GPUs they stand in for what
+nobody has measured.
 
 Pure and deterministic: the same shape on the same kind of GPU is always the same code, and bitwise the same
 result. (Leading dimensions, addresses, alpha and beta do not enter.)
@@ -36,6 +39,8 @@ from pathlib import Path
 from typing import Any
 
 from harness import catalog
+from harness.arch import Arch
+from harness.dtypes import DTYPES, FP32, DType
 from harness.errors import UsageError
 from harness.spec import Variant
 
@@ -46,7 +51,10 @@ _TABLE = Path(__file__).with_suffix(".json")
 
 _START = 8000  # cycles from launch to the first product and from the last to the end: 3 to 5 us on the H200
 _SUM_CYCLES = 0.25  # 8 bytes through shared memory for each sum of a block, 32 a cycle between SMs
-_FMA = 128  # a cycle and SM, from compute capability 8.6 on and on 9.0; half as many elsewhere, for all alike
+# Multiply-adds a cycle and SM: of float32 from compute capability 8.6 on and on 9.0, of the others on 9.0.
+# Where they are fewer, they are for all candidates of a type alike.
+_FMA = {"fp32": 128, "tf32": 1024, "3xtf32": 1024 / 3, "bf16": 2048, "fp16": 2048}
+_SWIZZLED = 128  # bytes of k that a step of the tensor-core rungs takes
 _LOAD_BYTES = 64  # a cycle and SM, from L2
 _DRAM_BYTES = 15.5  # a cycle and SM: 4.06 TB/s of the H200, copied
 _GRID_ROWS = 65535  # tiles along M, where the grid is a block a tile: CUDA's limit for y
@@ -57,6 +65,7 @@ class Candidate:
     """A variant, and what the model needs to know of it (see the module)."""
 
     variant: Variant
+    dtype: DType
     resident: int
     alone: float
     full: float
@@ -84,10 +93,10 @@ class Candidate:
         """Of a block, in cycles at its SM's peak."""
         rows, columns = self.variant.tile
         if self.skinny:
-            return 4 * (self.variant.loads or 0) * K / _LOAD_BYTES
-        step = self.variant.params["BK"]
+            return self.dtype.itemsize * (self.variant.loads or 0) * K / _LOAD_BYTES
+        step = self.variant.params.get("BK", _SWIZZLED // self.dtype.itemsize)
         depth = math.ceil(math.ceil(K / self.split) / step) * step
-        return rows * columns * (depth / _FMA + _SUM_CYCLES * (self.split > 1))
+        return rows * columns * (depth / _FMA[self.dtype.name] + _SUM_CYCLES * (self.split > 1))
 
     def busy(self, M: int, N: int, K: int, sms: int) -> float:
         """Cycles from the first block's start to the last one's end, if memory does not hold them up."""
@@ -101,34 +110,43 @@ class Candidate:
         return together * self.work(K) / (self.alone + (self.full - self.alone) * part)
 
 
-def choose(M: int, N: int, K: int, *, sms: int, arch: str, gpu: str = "") -> Variant:
+def choose(M: int, N: int, K: int, *, sms: int, arch: str, gpu: str = "", dtype: str = FP32.name) -> Variant:
     """The variant for ``(M x K) @ (K x N)`` on a GPU of `sms` multiprocessors.
 
     `arch` is what it is compiled for (``"sm_90a"``); `gpu` the device's name, by which the table knows it: an
-    empty one leaves the choice to the model. Raises UsageError where no kernel here serves.
+    empty one leaves the choice to the model. `dtype` names the element type. Raises UsageError where no
+    kernel here serves.
     """
-    return _choose(M, N, K, sms, arch, gpu)
+    return _choose(M, N, K, sms, arch, gpu, dtype)
 
 
 @functools.lru_cache(maxsize=4096)
-def _choose(M: int, N: int, K: int, sms: int, arch: str, gpu: str) -> Variant:
+def _choose(M: int, N: int, K: int, sms: int, arch: str, gpu: str, dtype: str) -> Variant:
+    asked = gpu, sms, dtype
     for entry in table()["tuned"]:
-        if entry["gpu"] == gpu and entry["sms"] == sms and _inside(entry, {"M": M, "N": N, "K": K}):
+        about = entry["gpu"], entry["sms"], _dtype(entry)
+        if about == asked and _inside(entry, {"M": M, "N": N, "K": K}):
             variant = _variant(entry)
             if variant.kernel.fits(arch):
                 return variant
-    found = ranked(M, N, K, sms=sms, arch=arch)
+    found = ranked(M, N, K, sms=sms, arch=arch, dtype=dtype)
     if not found:
+        archs = [Arch.parse(c.variant.kernel.min_arch) for c in candidates() if c.dtype.name == dtype]
+        least = min(archs, key=lambda a: a.number)
         raise UsageError(
-            f"no kernel for {M}x{N}x{K} on {arch}", hint="sm_75 or newer, and M up to 8 million rows"
+            f"no kernel for {M}x{N}x{K} in {dtype} on {arch}",
+            hint=f"its kernels need {least}, and M may be 8 million",
         )
     return found[0][0]
 
 
-def ranked(M: int, N: int, K: int, *, sms: int, arch: str) -> list[tuple[Variant, float]]:
+def ranked(
+    M: int, N: int, K: int, *, sms: int, arch: str, dtype: str = FP32.name
+) -> list[tuple[Variant, float]]:
     """The candidates that serve, the best first, with their cycles by the model; of equals the less busy."""
-    traffic = 4 * (M * K + K * N + M * N) / (sms * _DRAM_BYTES)
-    serving = [(c.variant, c.busy(M, N, K, sms)) for c in candidates() if c.serves(M, N, arch)]
+    able = [c for c in candidates() if c.dtype.name == dtype and c.serves(M, N, arch)]
+    traffic = DTYPES[dtype].itemsize * (M * K + K * N + M * N) / (sms * _DRAM_BYTES)
+    serving = [(c.variant, c.busy(M, N, K, sms)) for c in able]
     serving.sort(key=lambda found: (max(found[1], traffic), found[1]))
     return [(variant, _START + max(busy, traffic)) for variant, busy in serving]
 
@@ -136,7 +154,13 @@ def ranked(M: int, N: int, K: int, *, sms: int, arch: str) -> list[tuple[Variant
 @functools.cache
 def candidates() -> tuple[Candidate, ...]:
     return tuple(
-        Candidate(variant=_variant(c), resident=c["resident"], alone=c["alone"], full=c["full"])
+        Candidate(
+            variant=_variant(c),
+            dtype=DTYPES[_dtype(c)],
+            resident=c["resident"],
+            alone=c["alone"],
+            full=c["full"],
+        )
         for c in table()["candidates"]
     )
 
@@ -145,6 +169,10 @@ def candidates() -> tuple[Candidate, ...]:
 def table() -> Mapping[str, Any]:
     """``heuristic.json`` as it is shipped."""
     return dict(json.loads(_TABLE.read_text(encoding="utf-8")))
+
+
+def _dtype(entry: Mapping[str, Any]) -> str:
+    return str(entry.get("dtype", FP32.name))
 
 
 def _variant(entry: Mapping[str, Any]) -> Variant:

@@ -100,7 +100,7 @@ class Measurement:
     identical: bool = False
     baseline: bool = False  # it is what the others are timed in turn with
     ceilings: Ceilings | None = None
-    peaks: int = 1
+    peaks: float = 1
     notes: tuple[str, ...] = ()
     emulation: Emulation | None = None
 
@@ -314,7 +314,7 @@ def _uses_matrix_units(built: Built | None) -> bool:
     return built.sass is None or any(o.split(".", 1)[0].endswith("MMA") for o in built.sass.mix)
 
 
-def _impossible(samples: Samples, operands: Operands, most: int, ceilings: Ceilings | None) -> str:
+def _impossible(samples: Samples, operands: Operands, most: float, ceilings: Ceilings | None) -> str:
     """Why no kernel can have been that fast; empty where it can. `most`: times the float32 units' peak.
 
     Bandwidth is a limit only where a single run moves several times what the L2 cache could absorb.

@@ -1,15 +1,16 @@
 """`harness.matmul` as PyTorch's ``torch.ops.harness.matmul``, with gradients and for torch.compile.
 
 Importing this module registers it; nothing else here imports PyTorch. ``harness.torch_ops.matmul(a, b)`` is
-``torch.matmul(a, b)`` for float32 matrices on a GPU. Operands that are not row-major (a transpose, a step
-between columns) are copied first; batches are refused.
+``torch.matmul(a, b)`` for float32, bfloat16 and float16 matrices on a GPU; ``precision="tf32"`` (or
+``"3xtf32"``) multiplies float32 on tensor cores, its gradients too. Operands that are not row-major (a
+transpose, a step between columns) are copied first; batches are refused.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from harness import dispatch
+from harness import arrays, dispatch
 from harness.errors import MissingDependency, UsageError
 
 try:
@@ -26,10 +27,12 @@ def _check(a: Any, b: Any) -> None:
         if x.dim() != 2:
             hint = "multiply the matrices of a batch one by one, or use torch.matmul"
             raise UsageError(f"{name} has {x.dim()} dimensions, not 2", hint=hint)
-        if x.dtype is not torch.float32:
-            raise UsageError(f"{name} is of {x.dtype}, not of torch.float32")
+        if str(x.dtype) not in arrays.TORCH:
+            raise UsageError(f"{name} is of {x.dtype}, not of {', '.join(arrays.TORCH)}")
         if x.device.type != "cuda":
             raise UsageError(f"{name} is on {x.device}, not on a GPU")
+    if a.dtype is not b.dtype:
+        raise UsageError(f"a is of {a.dtype}, b of {b.dtype}")
     torch._check(
         a.shape[1] == b.shape[0], lambda: f"a is {tuple(a.shape)}, b is {tuple(b.shape)}: they do not match"
     )
@@ -41,27 +44,29 @@ def _row_major(x: Any) -> Any:
     return x if right == 1 and down >= x.shape[1] else x.contiguous()
 
 
-def _multiply(a: Any, b: Any) -> Any:
+def _multiply(a: Any, b: Any, precision: str = dispatch.IEEE) -> Any:
     _check(a, b)
     if 0 in (*a.shape, *b.shape):  # no kernel: an empty product, or sums of nothing
         return a.new_zeros((a.shape[0], b.shape[1]))
-    return dispatch.matmul(_row_major(a.detach()), _row_major(b.detach()))
+    return dispatch.matmul(_row_major(a.detach()), _row_major(b.detach()), precision=precision)
 
 
-def _shape(a: Any, b: Any) -> Any:
+def _shape(a: Any, b: Any, precision: str = dispatch.IEEE) -> Any:
     _check(a, b)
     return a.new_empty((a.shape[0], b.shape[1]))
 
 
-def _keep(ctx: Any, inputs: tuple[Any, Any], output: Any) -> None:
-    ctx.save_for_backward(*inputs)
+def _keep(ctx: Any, inputs: tuple[Any, Any, str], output: Any) -> None:
+    a, b, ctx.precision = inputs
+    ctx.save_for_backward(a, b)
 
 
-def _gradients(ctx: Any, grad: Any) -> tuple[Any, Any]:
+def _gradients(ctx: Any, grad: Any) -> tuple[Any, Any, None]:
     """Of C = A B: dA = dC B^T, dB = A^T dC. By the same operator, so that they can be derived again."""
     a, b = ctx.saved_tensors
-    of_a, of_b = ctx.needs_input_grad
-    return matmul(grad, b.t()) if of_a else None, matmul(a.t(), grad) if of_b else None
+    of_a, of_b = ctx.needs_input_grad[:2]  # PyTorch leaves out arguments at their default
+    left = matmul(grad, b.t(), ctx.precision) if of_a else None
+    return left, matmul(a.t(), grad, ctx.precision) if of_b else None, None
 
 
 matmul = torch.library.custom_op(
@@ -69,7 +74,7 @@ matmul = torch.library.custom_op(
     _multiply,
     mutates_args=(),
     device_types="cuda",
-    schema="(Tensor a, Tensor b) -> Tensor",
+    schema="(Tensor a, Tensor b, str precision='ieee') -> Tensor",
 )
 matmul.register_fake(_shape)
 matmul.register_autograd(_gradients, setup_context=_keep)

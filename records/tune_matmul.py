@@ -4,8 +4,8 @@
     harness bench '1[5-8]*' --sweep -a M=[1,4,16] -a N=4096 -a K=4096 --json rows.json
     python records/tune_matmul.py squares.json rows.json [--write]
 
-For each size that the files hold, the fastest verified variant, and what the model would have chosen: its
-regret is the time that it loses. ``--write`` replaces the entries of these GPUs in the table.
+For each size and element type in the files, the fastest verified variant, and what the model would have
+chosen: its regret is the time that it loses. ``--write`` replaces the entries of these GPUs and types.
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ TABLE = Path(heuristic.__file__).with_suffix(".json")
 Row = dict[str, Any]
 
 
-def rows(files: list[Path]) -> dict[tuple[str, int, int, int, int], list[Row]]:
-    """Right and timed GEMMs with alpha 1 and beta 0, tightly packed, by (GPU, SMs, M, N, K)."""
-    found: dict[tuple[str, int, int, int, int], list[Row]] = defaultdict(list)
+Point = tuple[str, int, str, int, int, int]  # GPU, SMs, element type, M, N, K
+
+
+def rows(files: list[Path]) -> dict[Point, list[Row]]:
+    """Right and timed GEMMs with alpha 1 and beta 0, tightly packed."""
+    found: dict[Point, list[Row]] = defaultdict(list)
     for file in files:
         content = record.load(file)
         gpu = content["meta"]["gpu"]
@@ -33,33 +36,35 @@ def rows(files: list[Path]) -> dict[tuple[str, int, int, int, int], list[Row]]:
             packed = axes.get("lda") == axes.get("K") and axes.get("ldb") == axes.get("ldc") == axes.get("N")
             plain = packed and (axes.get("alpha"), axes.get("beta")) == (1.0, 0.0)
             if plain and row["status"] == "ok" and not row["baseline"] and not row.get("chosen"):
-                key = gpu["name"], gpu["sms"], axes["M"], axes["N"], axes["K"]
+                dtype = row.get("dtype", "fp32")
+                key = gpu["name"], gpu["sms"], dtype, axes["M"], axes["N"], axes["K"]
                 found[key].append({**row, "file": file.name})
     return found
 
 
-def entries(measured: dict[tuple[str, int, int, int, int], list[Row]]) -> list[Row]:
+def entries(measured: dict[Point, list[Row]]) -> list[Row]:
     """A range for each measured size, in order of size; of two that overlap, the first decides."""
     made = []
-    for (gpu, sms, m, n, k), candidates in sorted(measured.items()):
+    for (gpu, sms, dtype, m, n, k), candidates in sorted(measured.items()):
         best = min(candidates, key=lambda r: r["seconds"])
         span = heuristic.ranges(m, n, k, tuple(best["tile"]))
         about = {"kernel": best["kernel"], "params": best["params"], "file": best["file"]}
-        made.append({"gpu": gpu, "sms": sms, **span, **about})
+        typed = {} if dtype == "fp32" else {"dtype": dtype}
+        made.append({"gpu": gpu, "sms": sms, **typed, **span, **about})
     return made
 
 
-def report(measured: dict[tuple[str, int, int, int, int], list[Row]]) -> None:
+def report(measured: dict[Point, list[Row]]) -> None:
     """The best of each size, and the model's choice beside it."""
-    for (gpu, sms, m, n, k), candidates in sorted(measured.items()):
+    for (gpu, sms, dtype, m, n, k), candidates in sorted(measured.items()):
         by_label = {_label(r["kernel"], r["params"]): r["seconds"] for r in candidates}
         best = min(by_label, key=lambda label: by_label[label])
         arch = candidates[0]["arch"]
-        model = next(
-            (v.label for v, _ in heuristic.ranked(m, n, k, sms=sms, arch=arch) if v.label in by_label), None
-        )
+        ranked = heuristic.ranked(m, n, k, sms=sms, arch=arch, dtype=dtype)
+        model = next((v.label for v, _ in ranked if v.label in by_label), None)
         regret = "-" if model is None else f"{100 * (by_label[model] / by_label[best] - 1):.1f}%"
-        print(f"{gpu} {m}x{n}x{k}: {best} {by_label[best] * 1e6:.1f} us; the model's {model}: +{regret}")
+        fastest = f"{best} {by_label[best] * 1e6:.1f} us"
+        print(f"{gpu} {dtype} {m}x{n}x{k}: {fastest}; the model's {model}: +{regret}")
 
 
 def _label(kernel: str, params: dict[str, int]) -> str:
@@ -67,9 +72,13 @@ def _label(kernel: str, params: dict[str, int]) -> str:
 
 
 def written(table: dict[str, Any], made: list[Row]) -> str:
-    """The table with these entries in place of those of the same GPUs, an entry a line."""
-    gpus = {entry["gpu"] for entry in made}
-    tuned = [entry for entry in table["tuned"] if entry["gpu"] not in gpus] + made
+    """The table with these entries in place of those of the same GPUs and types, an entry a line."""
+
+    def about(entry: Row) -> tuple[str, str]:
+        return entry["gpu"], entry.get("dtype", "fp32")
+
+    replaced = {about(entry) for entry in made}
+    tuned = [entry for entry in table["tuned"] if about(entry) not in replaced] + made
 
     def listed(values: list[Row]) -> str:
         return "[\n" + ",\n".join(f"  {json.dumps(value)}" for value in values) + "\n ]" if values else "[]"

@@ -8,6 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from typed_gemm import correct
+
+from harness.dtypes import DTYPES, FP32
+from harness.gemm import GEMMS
+from harness.spec import Variant
 
 SIZES = (8, 8, 8, 4, 4, 4, 4, 4, 4, 4, 4)
 
@@ -48,3 +53,28 @@ class WrongLater:
         self.left -= 1
         if self.left < 0:
             parameters(launch)[2][-1, -1] += 1
+
+
+class TypedGemm:
+    """The kernel of any type that `becomes` made it last; maps before its parameters are passed over."""
+
+    def __init__(self) -> None:
+        self.dtype = FP32
+
+    def becomes(self, variant: Variant) -> tuple[int, ...]:
+        """The sizes of its parameters."""
+        self.dtype = DTYPES[variant.kernel.dtype]
+        return (128,) * len(variant.kernel.tensormaps) + SIZES
+
+    def __call__(self, launch: SimpleNamespace) -> None:
+        plain = b"".join(launch.args[len(launch.args) - len(SIZES) :])
+        a, b, c, m, n, k, lda, ldb, ldc, alpha, beta = struct.unpack("=QQQiiiiiiff", plain)
+        p = GEMMS[self.dtype.name](M=m, N=n, K=k, alpha=alpha, beta=beta)
+        out = self._matrix(c, m, n, ldc)
+        out[:] = correct(p, {"A": self._matrix(a, m, k, lda), "B": self._matrix(b, k, n, ldb), "C": out})
+
+    def _matrix(self, address: int, rows: int, columns: int, ld: int) -> Any:
+        size = self.dtype.itemsize
+        data = (ctypes.c_char * (size * ((rows - 1) * ld + columns))).from_address(address)
+        flat = np.frombuffer(data, self.dtype.storage)
+        return np.lib.stride_tricks.as_strided(flat, (rows, columns), (ld * size, size))

@@ -490,7 +490,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     current = SimpleNamespace(cuda_stream=0x5500)
     module = SimpleNamespace(
         Tensor=Tensor,
-        float32=object(),
+        float32="torch.float32",
         current=current,
         cuda=SimpleNamespace(current_stream=lambda device: current),
         is_grad_enabled=lambda: True,
@@ -522,7 +522,7 @@ def test_torch(fake: FakeDriver, gpu: Context, torch: Any) -> None:
     ("what", "change"),
     [
         ("a is on cpu, not on a GPU", {"is_cuda": False, "device": "cpu"}),
-        ("a is of torch.float16, not", {"dtype": "torch.float16"}),
+        ("a is of torch.float64, not", {"dtype": "torch.float64"}),
         ("a requires gradients", {"requires_grad": True}),
     ],
 )

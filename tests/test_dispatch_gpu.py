@@ -167,6 +167,32 @@ def test_torch(torch: Any) -> None:
         harness.matmul(a.cpu(), b)
 
 
+@pytest.mark.parametrize("precision", ["ieee", "tf32"])
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "float16"])
+def test_torch_types(torch: Any, kind: str, precision: str) -> None:
+    """Within what the type's rounding costs, and no further from float64 than torch.mm itself is."""
+    if torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("tensor-core kernels of sm_90a")
+    dtype = getattr(torch, kind)
+    if precision == "tf32" and kind != "float32":
+        a = torch.ones(8, 8, device="cuda", dtype=dtype)
+        with pytest.raises(UsageError, match="is about float32"):
+            harness.matmul(a, a, precision=precision)
+        return
+    unit = {"float32": 2**-24, "bfloat16": 2**-8, "float16": 2**-11}[kind]
+    for m, n, k, left in [(300, 130, 200, 8), (300, 130, 200, 5), (513, 257, 1025, 0), (1, 7, 3, 1)]:
+        big = torch.randn(m, k + 8, device="cuda").to(dtype)
+        a, b = big[:, left : left + k], torch.randn(k, n, device="cuda").to(dtype)
+        out = harness.matmul(a, b, precision=precision)
+        assert out.dtype is dtype
+        expected, size = a.double() @ b.double(), a.double().abs() @ b.double().abs()
+        tensor_cores = kind != "float32" or precision == "tf32"
+        summing = 4 * (k + 3) ** 0.5 * (2**-23 if tensor_cores else 2**-24) * size
+        reading = (2**-10 + 2**-22) * size if precision == "tf32" else 0
+        bound = summing + reading + unit * (expected.abs() + summing) + 1e-6
+        assert bool(((out.double() - expected).abs() <= bound).all()), (m, n, k, left)
+
+
 def test_torch_streams(torch: Any) -> None:
     """What is queued before on either stream is waited for; afterwards the current stream has the result."""
     side = torch.cuda.Stream()

@@ -11,10 +11,11 @@ import fake_gemm
 import pytest
 from test_cli import FAST, fake, harness, no_gpu  # noqa: F401  (fixtures)
 
-from harness import builds, heuristic, measure
+from harness import builds, heuristic, measure, record
 from harness.bench import Bench
 from harness.cache import Cache
 from harness.driver import Context, Device
+from harness.dtypes import DTYPES
 from harness.gemm import Gemm
 
 SHAPES = [{"M": 2, "N": 300, "K": 40}, {"N": 300}, {"M": 3, "N": 300, "K": 40}, {"M": 300, "N": 1}]
@@ -95,3 +96,36 @@ def test_without_a_gpu() -> None:
 def test_what_the_dispatcher_cannot_be_asked(args: list[str], message: str) -> None:
     result = harness(*args)
     assert result.exit_code == 2 and message in result.output
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "tf32"])
+def test_a_type_of_its_own(fake: fake_driver.FakeDriver, tmp_path: Path, dtype: str) -> None:  # noqa: F811
+    chosen = heuristic.choose(300, 300, 300, sms=132, arch="sm_90a", gpu="Fake GPU", dtype=dtype)
+    kernel = fake_gemm.TypedGemm()
+    fake.functions = {"matmul": kernel.becomes(chosen)}
+    fake.execute = kernel
+    out = tmp_path / "out.json"
+    command = ["bench", "matmul", "--dtype", dtype, "-a", "N=300", *FAST, "--json", str(out)]
+    result = harness(*command)
+    assert result.exit_code == 0, result.output
+    assert f"gemm 300 {dtype}" in result.stdout and f"matmul -> {chosen.brief}" in result.stdout
+    (row,) = record.load(out)["rows"]
+    assert (row["kernel"], row["dtype"], row["chosen"]["label"]) == ("matmul", dtype, chosen.brief)
+    kernel.dtype = DTYPES["bf16" if dtype != "bf16" else "fp16"]  # it takes the bits for another type's
+    assert harness(*command).exit_code == 1
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_several_types_without_a_gpu() -> None:
+    """The kernels need one, which is said; those of float32 at that size do not."""
+    result = harness(
+        "bench", "matmul", "--dtype", "bf16", "--dtype", "fp32", "--arch", "sm_90a", "-a", "N=40"
+    )
+    assert result.exit_code == 0, result.output
+    assert "matmul -> 25_wgmma_split" in result.stdout and "needs a GPU" in result.stdout
+    assert "40 bf16" in result.stdout
+
+
+def test_a_type_is_not_asked_of_a_kernel() -> None:
+    result = harness("bench", "tiled", "--dtype", "bf16", "-d", "emulator")
+    assert result.exit_code == 2 and "a kernel's own file says its type" in result.output

@@ -19,8 +19,8 @@ ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100a", "sm_1
 SIZES = (1, 2, 3, 15, 16, 17, 100, 511, 512, 513, 2048, 5000)
 
 
-def label(*shape: int, sms: int = 132, arch: str = "sm_90a", gpu: str = "") -> str:
-    return harness.choose(*shape, sms=sms, arch=arch, gpu=gpu).label
+def label(*shape: int, sms: int = 132, arch: str = "sm_90a", gpu: str = "", dtype: str = "fp32") -> str:
+    return harness.choose(*shape, sms=sms, arch=arch, gpu=gpu, dtype=dtype).label
 
 
 def test_every_shape_gets_a_kernel_that_can_run_there() -> None:
@@ -94,7 +94,7 @@ def test_the_choice_is_a_function_of_the_shape() -> None:
 def test_grids_stay_within_their_limits() -> None:
     rows = 65535 * 128 + 1
     assert label(rows, 8, 8).startswith("16_pipeline")  # persistent: no block a tile
-    with pytest.raises(UsageError, match=f"no kernel for {rows}x8x8 on sm_80"):
+    with pytest.raises(UsageError, match=f"no kernel for {rows}x8x8 in fp32 on sm_80"):
         label(rows, 8, 8, arch="sm_80")
     assert label(rows - 1, 32, 8, arch="sm_80")
 
@@ -148,13 +148,44 @@ def test_the_range_of_a_measurement() -> None:
         assert math.ceil((low - 1) / 48) != math.ceil((high + 1) / 48) - 1
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "tf32"])
+def test_every_shape_of_each_type_gets_a_kernel_of_that_type(dtype: str) -> None:
+    seen = set()
+    for m in SIZES:
+        for shape in [(m, n, k) for n in SIZES for k in (1, 16, 1000, 20000)]:
+            variant = harness.choose(*shape, sms=132, arch="sm_90a", dtype=dtype)
+            assert variant.kernel.dtype == dtype and not variant.kernel.broken
+            seen.add(variant.label)
+    assert len(seen) >= 4  # not one for all
+    assert "BM=128 BN=256" in label(8192, 8192, 8192, dtype=dtype) or dtype == "tf32"
+    with pytest.raises(UsageError, match=f"in {dtype} on sm_75"):
+        label(64, 64, 64, arch="sm_75", dtype=dtype)
+
+
+def test_types_have_entries_of_their_own(tuned: list[dict[str, Any]]) -> None:
+    tuned += [entry(dtype="bf16", kernel="22_wgmma_pipeline", params={"BN": 128, "STAGES": 4}), entry()]
+    assert label(512, 512, 512, gpu="NVIDIA H200") == "03_tiled TILE=32"
+    assert "BN=128 STAGES=4" in label(512, 512, 512, gpu="NVIDIA H200", dtype="bf16")
+    assert label(512, 512, 512, gpu="NVIDIA H200", dtype="fp16").startswith("26")
+
+
+def test_the_peaks_of_the_types_by_hand() -> None:
+    one = next(c for c in heuristic.candidates() if c.variant.kernel.name == "22_wgmma_pipeline")
+    assert one.work(4096) == 128 * 256 * 4096 / 2048 and one.work(1) == 128 * 256 * 64 / 2048
+    other = next(c for c in heuristic.candidates() if c.dtype.name == "tf32" and c.split == 1)
+    rows, columns = other.variant.tile
+    assert other.work(1000) == rows * columns * 1024 / 1024
+
+
 def test_the_shipped_table() -> None:
     """Every entry names a kernel and parameters that there are, and a range."""
     assert len(heuristic.candidates()) == len(heuristic.table()["candidates"])
     for c in heuristic.candidates():
         assert 0 < c.alone <= c.full <= 1 and c.resident >= 1 and c.variant.kernel.problem == "gemm"
+        assert c.variant.kernel.dtype == c.dtype.name
     for found in heuristic.table()["tuned"]:
-        assert heuristic._variant(found).kernel.problem == "gemm"
+        kernel = heuristic._variant(found).kernel
+        assert (kernel.problem, kernel.dtype) == ("gemm", heuristic._dtype(found))
         assert all(found[axis][0] <= found[axis][1] for axis in "MNK")
 
 
@@ -190,6 +221,7 @@ def test_result_files_become_the_table(
         row("13_cp_async", {}, 1e-5, 512, chosen={"label": "the dispatcher's own row"}),
         row("13_cp_async", {}, 4e-5, 1024),
     ]
+    rows.append(row("24_wgmma_tf32", {}, 1e-6, 512, dtype="tf32"))  # faster, and of another type
     rows.append(row("12_prefetch", {}, 1e-6, 1024))
     rows[-1]["axes"] = {**rows[-1]["axes"], "lda": 1025}  # padded: another question
     file = tmp_path / "squares.json"
@@ -200,10 +232,12 @@ def test_result_files_become_the_table(
     script.report(measured)
     assert "13_cp_async" not in capsys.readouterr().out.splitlines()[0]
     made = script.entries(measured)
-    text = script.written({"candidates": [], "tuned": [entry(gpu="other"), entry()]}, made)
+    kept = [entry(gpu="other"), entry(dtype="bf16")]
+    text = script.written({"candidates": [], "tuned": [*kept, entry(), entry(dtype="tf32")]}, made)
     table = json.loads(text)
-    assert [e["gpu"] for e in table["tuned"]] == ["other", "NVIDIA H200", "NVIDIA H200"]
-    assert table["tuned"][1]["M"] == [449, 512] and table["tuned"][1]["file"] == "squares.json"
+    assert table["tuned"][:2] == kept and len(table["tuned"]) == 5
+    assert [e.get("dtype") for e in table["tuned"][2:]] == [None, None, "tf32"]
+    assert table["tuned"][2]["M"] == [449, 512] and table["tuned"][2]["file"] == "squares.json"
     tuned += table["tuned"]
     assert label(512, 512, 512, gpu="NVIDIA H200").endswith("SPLIT=4")
     assert label(1024, 1024, 1024, gpu="NVIDIA H200").startswith("13_cp_async")

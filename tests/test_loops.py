@@ -226,7 +226,9 @@ def test_loops_of_shipped_kernels(cache: Cache, name: str, arch: str) -> None:
     assert not any(hot.contains(loop) and loop.arithmetic for loop in found)
     source = kernel.source.splitlines()
     sums = {n for n, line in enumerate(source, 1) if re.search(r"\bsums?(\[\w+\])* \+=", line)}
-    if sums:
+    if kernel.dtype != "fp32":
+        assert any(loop.count("HGMMA") + loop.count("HMMA") >= 4 for loop in found)
+    elif sums:
         assert sums & {i.line for i in hot.instructions}
         assert hot.count("FFMA") >= 4
     elif kernel.language == "ptx":

@@ -229,6 +229,25 @@ def test_points_lie_under_their_roofs() -> None:
     assert "02_coalesced" in above(planted)
 
 
+def test_types_have_lines_of_their_own_and_no_place_under_the_roof_of_float32() -> None:
+    pytest.importorskip("matplotlib")
+    from harness import charts
+
+    found = content("ladder")
+    about, rows = found["meta"]["gpu"], list(found["rows"])
+    typed = [
+        {**r, "dtype": "bf16", "flops_rate": 15 * r["flops_rate"]}
+        for r in rows
+        if r["kernel"] == "cuBLAS" or (r["kernel"] == "02_coalesced" and r["flops_rate"])
+    ]
+    figure = charts.ladder([*rows, *typed], about)
+    names = [line.get_label() for line in figure.axes[0].lines]
+    assert {"cuBLAS", "cuBLAS (bf16)", "02_coalesced (bf16)"} <= set(names)
+    sizes = {line.get_label(): len(line.get_xdata()) for line in figure.axes[0].lines}
+    assert sizes["cuBLAS"] == sizes["cuBLAS (bf16)"]  # not one line through both
+    assert charts._points([*rows, *typed], []) == charts._points(rows, [])
+
+
 # GPUs apart
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from harness.errors import MissingDependency
 
-REGISTER = "torch.library.register_kernel('harness::matmul', 'cpu', torch.mm)"
+REGISTER = "torch.library.register_kernel('harness::matmul', 'cpu', multiply)"
 
 
 @pytest.fixture
@@ -34,10 +34,13 @@ def test_fake_tensors_have_the_shape(torch: Any) -> None:
         a, b = torch.empty(5, 3, device="cuda"), torch.empty(3, 7, device="cuda")
         out = torch.ops.harness.matmul(a, b)
         assert (tuple(out.shape), out.dtype, out.device.type) == ((5, 7), torch.float32, "cuda")
+        for dtype in (torch.bfloat16, torch.float16):
+            assert torch.ops.harness.matmul(a.to(dtype), b.to(dtype)).dtype is dtype
         wrong = {
             "do not match": (b, b),
             "a has 3 dimensions": (torch.empty(2, 5, 3, device="cuda"), b),
             "b is of torch.float64": (a, torch.empty(3, 7, device="cuda", dtype=torch.float64)),
+            "a is of torch.float32, b of torch.bfloat16": (a, b.bfloat16()),
             "a is on cpu": (torch.empty(5, 3), b),
         }
         for message, operands in wrong.items():
@@ -50,6 +53,10 @@ def test_gradients_and_their_gradients(torch: Any) -> None:
     code = f"""
 import torch
 from harness import torch_ops
+seen = []
+def multiply(a, b, precision="ieee"):
+    seen.append(precision)
+    return torch.mm(a, b)
 {REGISTER}
 torch_ops._check = lambda a, b: None
 a = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
@@ -60,6 +67,10 @@ only = torch_ops.matmul(a, b.detach()).sum()
 only.backward()
 assert b.grad is None and a.grad.shape == a.shape
 torch.library.opcheck(torch.ops.harness.matmul.default, (a.detach(), b.detach()))
+assert set(seen) == {{"ieee"}}
+seen.clear()
+torch_ops.matmul(a, b, "tf32").sum().backward()
+assert seen == ["tf32"] * 3, seen  # its gradients, too
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -10,6 +10,7 @@ import pytest
 import tma_gemm
 from typed_gemm import KINDS, exact, rounded
 
+import harness
 from harness import build, catalog, cublas, launch, measure, spec
 from harness.cache import Cache
 from harness.driver import Buffer, Context, Module, Stream, tensormap
@@ -17,6 +18,7 @@ from harness.dtypes import DTYPES
 from harness.errors import MissingDependency
 from harness.gemm import GEMMS
 from harness.launch import Operands
+from harness.verify import compare
 
 pytestmark = pytest.mark.gpu
 
@@ -179,3 +181,103 @@ def test_cublas_keeps_each_types_bounds(gpu: Context, name: str, kind: str) -> N
             with Operands(gpu, problem, stream, seed=1, sets=2) as operands:
                 verdict = measure.check(baseline.prepare(problem, operands), stream, sets=2)
             assert verdict.ok, f"{problem.label}: {verdict}"
+
+
+# -- the dispatcher
+
+
+class Given:
+    """Operands of a problem in buffers, each `offset` elements behind an address that has a map."""
+
+    def __init__(self, gpu: Context, stream: Stream, problem: Any, offset: int = 0, seed: int = 7) -> None:
+        self.problem, self.stream, self.offset = problem, stream, offset * problem.dtype.itemsize
+        self.host = problem.inputs(seed)
+        self.raw: dict[str, Any] = {}
+        self.buffers: dict[str, Buffer] = {}
+        for name, array in self.host.items():
+            raw = np.full(array.nbytes + 32, 0xAB, np.uint8)
+            raw[self.offset : self.offset + array.nbytes] = array.view(np.uint8).reshape(-1)
+            self.raw[name], self.buffers[name] = raw, Buffer(gpu, raw.nbytes)
+            self.buffers[name].upload(raw, stream)
+
+    def view(self, name: str) -> Any:
+        layout, address = self.problem.layouts()[name], self.buffers[name].ptr + self.offset
+        size = layout.dtype.itemsize
+
+        class View:
+            dtype = {"bf16": "bfloat16", "fp16": "float16"}.get(layout.dtype.name, "float32")
+            __cuda_array_interface__ = {  # noqa: RUF012
+                "shape": (layout.rows, layout.columns),
+                "typestr": {"bfloat16": "<V2", "float16": "<f2", "float32": "<f4"}[dtype],
+                "data": (address, False),
+                "strides": (size * layout.ld, size),
+                "version": 3,
+            }
+
+        return View()
+
+    def multiply(self) -> None:
+        harness.matmul(
+            *(self.view(name) for name in "ABC"),
+            alpha=self.problem.alpha,
+            beta=self.problem.beta,
+            precision="tf32" if self.problem.dtype.name == "tf32" else "ieee",
+            stream=self.stream,
+        )
+
+    def result(self) -> Any:
+        """C; nothing around it may have changed."""
+        raw = np.empty_like(self.raw["C"])
+        self.buffers["C"].download(raw, self.stream)
+        end = self.offset + self.host["C"].nbytes
+        assert (raw[: self.offset] == 0xAB).all() and (raw[end:] == 0xAB).all()
+        return raw[self.offset : end].view(self.host["C"].dtype).reshape(self.host["C"].shape)
+
+
+SHAPES = [
+    (1, 1, 1), (1, 4097, 1000), (16, 513, 257), (17, 33, 65), (1000, 1, 999), (301, 3, 5), (127, 129, 255),
+    (512, 512, 512), (513, 511, 1023), (1024, 1024, 1024), (2049, 2047, 100), (64, 64, 16384),
+    (2304, 2048, 256),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "x".join(map(str, s)))
+@pytest.mark.parametrize(
+    ("pad", "offset", "scalars"),
+    [
+        (0, 0, {}),
+        (3, 0, {"alpha": -0.5, "beta": 2.0}),
+        (8, 0, {"beta": 1.0}),
+        (0, 1, {}),
+        (5, 3, {"alpha": 2.0}),
+    ],
+)
+@pytest.mark.parametrize("name", ["bf16", "fp16", "tf32"])
+def test_the_dispatcher_takes_any_shape_and_alignment(
+    gpu: Context, name: str, shape: tuple[int, int, int], pad: int, offset: int, scalars: dict[str, float]
+) -> None:
+    m, n, k = shape
+    problem = GEMMS[name](M=m, N=n, K=k, lda=k + pad, ldb=n + pad, ldc=n + pad, **scalars)
+    with gpu.current(), Stream(gpu) as stream:
+        mine = Given(gpu, stream, problem, offset)
+        mine.multiply()
+        verdict = compare(mine.result(), problem.reference(mine.host), mine.host["C"])
+        assert verdict.ok, str(verdict)
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp16", "tf32"])
+def test_a_plan_serves_addresses_in_turn(gpu: Context, name: str) -> None:
+    """With maps and without, from one plan; the same bits each time, by either way."""
+    problem = GEMMS[name](M=256, N=384, K=512)
+    with gpu.current(), Stream(gpu) as stream:
+        sets = [Given(gpu, stream, problem, offset, seed) for seed, offset in enumerate((0, 1, 0, 2))]
+        first = []
+        for mine in sets:
+            mine.multiply()
+            first.append(mine.result().copy())
+            assert compare(first[-1], problem.reference(mine.host)).ok
+        for _ in range(20):
+            for mine, before in zip(sets, first, strict=True):
+                mine.buffers["C"].upload(mine.raw["C"], stream)
+                mine.multiply()
+                assert np.array_equal(mine.result().view(np.uint8), before.view(np.uint8))

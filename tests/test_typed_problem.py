@@ -8,13 +8,23 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typed_gemm import KINDS, correct, exact, finished, operands, rounded, tensor_core_sum, truncated
+from typed_gemm import (
+    KINDS,
+    correct,
+    exact,
+    finished,
+    operands,
+    rounded,
+    split_sum,
+    tensor_core_sum,
+    truncated,
+)
 
 from harness.dtypes import BF16, DTYPES, FP16, FP32, TF32
 from harness.gemm import GEMMS, Gemm
 from harness.verify import compare
 
-TYPED = ["tf32", "bf16", "fp16"]
+TYPED = ["tf32", "3xtf32", "bf16", "fp16"]
 
 
 # -- the types
@@ -86,7 +96,7 @@ def test_inputs_are_of_the_type_seeded_and_poisoned(name: str) -> None:
     assert np.array_equal(one["A"][:, :50], dtype.encode(same))  # the same numbers, rounded
 
 
-@pytest.mark.parametrize(("name", "size"), [("tf32", 4), ("bf16", 2), ("fp16", 2)])
+@pytest.mark.parametrize(("name", "size"), [("tf32", 4), ("3xtf32", 4), ("bf16", 2), ("fp16", 2)])
 def test_work_of_each_type(name: str, size: int) -> None:
     p = GEMMS[name](M=2, N=3, K=5, beta=1)
     assert (p.flops, p.bytes) == (60, size * (10 + 15 + 12))
@@ -158,6 +168,10 @@ def broken(p: Gemm, inputs: Any, how: str) -> Any:
     a, b = operands(p, inputs)
     if how == "one term dropped":
         return finished(p, inputs, a[:, :-1] @ b[:-1])
+    if how == "one correction left out":
+        return finished(p, inputs, split_sum(p, inputs, corrections=1))
+    if how == "tf32 alone":
+        return finished(p, inputs, tensor_core_sum(rounded(a, 11), rounded(b, 11)))
     if how == "inputs truncated":
         bits = {"tf32": 11, "bf16": 7, "fp16": 8}[p.dtype.name]  # fp16 to bf16; bf16 by one bit
         raw = p.dtype.decode(inputs["A"][:, : p.K]), p.dtype.decode(inputs["B"][:, : p.N])
@@ -185,6 +199,7 @@ def broken(p: Gemm, inputs: Any, how: str) -> Any:
 
 
 FAULTS = [
+    *(("3xtf32", f) for f in ("one term dropped", "one correction left out", "tf32 alone")),
     *(("tf32", f) for f in ("one term dropped", "inputs truncated", "summed in the type")),
     *(
         (name, fault)

@@ -30,6 +30,7 @@ _SECONDS = options.Finite(min=0)
 @options.params
 @options.sweep
 @options.axis
+@dispatched.dtype
 @options.device
 @options.arch
 @options.seed
@@ -103,6 +104,7 @@ def command(
     params: tuple[str, ...],
     sweep: bool,
     axis: tuple[str, ...],
+    dtypes: tuple[str, ...],
     device: str | None,
     arch: str | None,
     seed: int,
@@ -133,7 +135,7 @@ def command(
     from harness import builds, emulation, record, report, stats
     from harness.stopping import StopRule
 
-    variants, points = dispatched.select(kernels, params, axis, "bench_axes", sweep=sweep)
+    variants, points = dispatched.select(kernels, params, axis, "bench_axes", dtypes, sweep=sweep)
     dispatched.refuse(kernels, isolate, "--isolate")
     reference = _reference(ref, points) if ref else None
     gpu, absent = options.open_device(device, required=require_gpu)
@@ -157,7 +159,7 @@ def command(
         target = options.one_arch(arch, gpu)
         cache = options.open_cache()
         built, skipped = dispatched.build(
-            variants, dispatched.named(kernels), points, target, gpu, cache, step
+            variants, dispatched.named(kernels), dtypes, points, target, gpu, cache, step
         )
         static = [report.static_record(b) for b in built]
         if gpu is None:
@@ -173,7 +175,7 @@ def command(
                 seed=seed,
                 baseline=baseline,
                 threshold=threshold,
-                dtypes=dtypes(points),
+                dtypes=element_types(points),
             )
             if isolate:
                 source = children.rows(ctx, what, built, points, meta, kernel_timeout)
@@ -211,7 +213,7 @@ def _reference(word: str, points: Points) -> Variant:
     return kernel.variant()
 
 
-def dtypes(points: Iterable[type[Problem]]) -> tuple[str, ...]:
+def element_types(points: Iterable[type[Problem]]) -> tuple[str, ...]:
     """The element types that cuBLAS is asked to multiply."""
     from harness.gemm import Gemm
 

@@ -5,16 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import click
+
 from harness import heuristic
 from harness.cli import options
+from harness.dtypes import DTYPES
 from harness.errors import UsageError
 
 if TYPE_CHECKING:
     from harness.builds import Built, Skipped
     from harness.cache import Cache
     from harness.driver import Device
+    from harness.gemm import Gemm
     from harness.problem import Axes, Problem
     from harness.spec import Variant
+
+
+dtype = click.option(
+    "--dtype",
+    "dtypes",
+    multiple=True,
+    type=click.Choice(list(DTYPES)),
+    help="Element type that matmul multiplies, several if given again; fp32 by default.",
+)
 
 
 def named(kernels: Sequence[str]) -> bool:
@@ -28,22 +41,36 @@ def refuse(kernels: Sequence[str], given: bool, option: str) -> None:
 
 
 def select(
-    kernels: Sequence[str], params: Sequence[str], axis: Sequence[str], default: str, *, sweep: bool
+    kernels: Sequence[str],
+    params: Sequence[str],
+    axis: Sequence[str],
+    default: str,
+    dtypes: Sequence[str],
+    *,
+    sweep: bool,
 ) -> tuple[list[Variant], dict[type[Problem], list[Axes]]]:
     """The variants of all other words, and the sizes of every problem: `options.variants` and `points`."""
-    from harness.gemm import Gemm
-
+    if dtypes and not named(kernels):
+        raise UsageError("--dtype is matmul's: a kernel's own file says its type")
+    also = _products(dtypes) if named(kernels) else []
     others = [word for word in kernels if word != heuristic.NAME]
     if named(kernels) and not others:
         refuse(kernels, bool(params), "-p")
-        return [], options.points([], axis, default, also=[Gemm])
+        return [], options.points([], axis, default, also=also)
     selected, variants = options.variants(others, params, sweep=sweep)
-    return variants, options.points(selected, axis, default, also=[Gemm] if named(kernels) else [])
+    return variants, options.points(selected, axis, default, also=also)
+
+
+def _products(dtypes: Sequence[str]) -> list[type[Gemm]]:
+    from harness.gemm import GEMMS, Gemm
+
+    return [GEMMS[name] for name in dict.fromkeys(dtypes)] or [Gemm]
 
 
 def build(
     variants: Sequence[Variant],
     dispatched: bool,
+    dtypes: Sequence[str],
     points: Mapping[type[Problem], Sequence[Axes]],
     arch: str,
     gpu: Device | None,
@@ -52,12 +79,11 @@ def build(
 ) -> tuple[list[Built], list[Skipped]]:
     """The variants, and with `dispatched` what is chosen for each product: without a GPU, as on an H200."""
     from harness import builds
-    from harness.gemm import Gemm
 
     built, skipped = builds.build_all(variants, [arch], cache, step)
     if dispatched:
         sms, name = (gpu.sms, gpu.name) if gpu else (heuristic.H200_SMS, "")
-        products = [Gemm.from_axes(axes) for axes in points[Gemm]]
+        products = [cls.from_axes(axes) for cls in _products(dtypes) for axes in points[cls]]
         chosen, missed = builds.build_chosen(products, arch, cache, step, sms=sms, gpu=name)
         built, skipped = built + chosen, skipped + missed
     return built, skipped

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.cli import options, supervise, tuned
-from harness.cli.bench import Request, dtypes, open_session
+from harness.cli.bench import Request, element_types, open_session
 from harness.errors import ContextLost, MissingDependency, NoGpu, UsageError
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def command(
         seed=seed,
         baseline=None,
         threshold=threshold,
-        dtypes=dtypes(points),
+        dtypes=element_types(points),
     )
     with ExitStack() as owned:
         built, timed = owned.enter_context(_bars(len(chosen), len(chosen) * len(problems)))

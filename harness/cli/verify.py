@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli import options
+from harness.cli import dispatched, options
 
 if TYPE_CHECKING:
     from harness.measure import Measurement
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 @options.params
 @options.sweep
 @options.axis
+@dispatched.dtype
 @options.device
 @options.arch
 @options.seed
@@ -26,6 +27,7 @@ def command(
     params: tuple[str, ...],
     sweep: bool,
     axis: tuple[str, ...],
+    dtypes: tuple[str, ...],
     device: str | None,
     arch: str | None,
     seed: int,
@@ -37,16 +39,17 @@ def command(
     `harness check`). Exit code 1 where a kernel is wrong, except one that its file marks as broken.
     """
     from harness import bench, emulation, report, tables
-    from harness.cli import dispatched, emulated
+    from harness.cli import emulated
     from harness.driver import Context
 
-    variants, points = dispatched.select(kernels, params, axis, "verify_axes", sweep=sweep)
+    variants, points = dispatched.select(kernels, params, axis, "verify_axes", dtypes, sweep=sweep)
     gpu, absent = options.open_device(device)
     with ExitStack() as owned:
         step = owned.enter_context(options.progress(options.steps(variants, points)))
         built, skipped = dispatched.build(
             variants,
             dispatched.named(kernels),
+            dtypes,
             points,
             options.one_arch(arch, gpu),
             gpu,

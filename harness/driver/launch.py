@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from harness.driver import api
 from harness.driver.stream import Stream, require_stream
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from harness.driver.module import Function
 
 Dims: TypeAlias = int | tuple[int, ...]
-Scalar = TypeVar("Scalar", bound="ctypes._SimpleCData[Any]")
+Value = TypeVar("Value", bound="ctypes._SimpleCData[Any] | ctypes.Array[Any]")
 
 _GRID_LIMIT = (2**31 - 1, 65535, 65535)
 _BLOCK_LIMIT = (1024, 1024, 64)
@@ -80,8 +80,8 @@ class PreparedLaunch:
         if result is not self._success:
             self.function.context.check("cuLaunchKernelEx", result)
 
-    def argument(self, index: int, kind: type[Scalar]) -> Scalar:
-        """The memory of one argument as a ctypes scalar: its ``value`` is what the next launch passes.
+    def argument(self, index: int, kind: type[Value]) -> Value:
+        """The memory of one argument as a ctypes scalar or array: the next launch passes what it holds.
 
         So one prepared launch serves many buffers. The driver copies arguments before a launch returns.
         `UsageError` if the argument has another size.
@@ -90,7 +90,8 @@ class PreparedLaunch:
             raise UsageError(
                 f"argument {index} of {self.function.name} has {size} bytes, {kind} another size"
             )
-        return kind.from_address(self._params.pointers[index])
+        found: Any = kind.from_address(self._params.pointers[index])
+        return cast(Value, found)
 
     def _bind(self, stream: Stream) -> tuple[object, Callable[[], tuple[Any]]]:
         # Everything that can be looked up beforehand is. cuLaunchKernelEx with a ready config and an int

@@ -54,11 +54,15 @@ class Buffer(Resource):
     def array(self, dtype: npt.DTypeLike, shape: int | tuple[int, ...]) -> DeviceArray:
         """The first bytes as an array with a shape, for `harness.matmul`, CuPy, PyTorch and Numba.
 
-        A view that keeps the buffer; closing by hand frees it all the same. `UsageError` if the array would
-        be larger than the buffer.
+        `dtype` is anything NumPy takes for one, and ``"bfloat16"``, which it does not know. A view that keeps
+        the buffer; closing by hand frees it all the same. `UsageError` if the array would be larger than the
+        buffer.
         """
+        if dtype == "bfloat16":
+            _, shape = _fitting("u2", shape, self.nbytes)
+            return DeviceArray(self, "<V2", shape, "bfloat16")
         kind, shape = _fitting(dtype, shape, self.nbytes)
-        return DeviceArray(self, kind.str, shape)
+        return DeviceArray(self, kind.str, shape, kind.name)
 
     def upload(self, source: Any, stream: Stream) -> None:
         """Fill the whole buffer from a NumPy array, or anything with the buffer protocol.
@@ -100,11 +104,12 @@ class Buffer(Resource):
 
 @dataclass(frozen=True)
 class DeviceArray:
-    """A row-major view of a buffer's first bytes; `typestr` as NumPy has it (``"<f4"``)."""
+    """A row-major view of a buffer's first bytes; `typestr` as NumPy has it (``"<f4"``), `dtype` its name."""
 
     buffer: Buffer
     typestr: str
     shape: tuple[int, ...]
+    dtype: str
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from harness.driver.launch import Struct
 from harness.errors import UsageError
 
 BYTES = 128
-_ALIGN = 64  # of the descriptor itself
+ALIGN = 64  # of the descriptor itself
 _UNIT = 16  # bytes; of the addresses and pitches that the TMA takes
 
 
@@ -39,7 +39,7 @@ def encode(
     if context.device.capability < (9, 0):
         raise UsageError(f"tensor maps need sm_90, {context.device.name} is {context.device.arch}")
     if not possible(address, pitch):
-        return Struct(bytes(BYTES), _ALIGN)
+        return Struct(bytes(BYTES), ALIGN)
     driver = api.bindings()
     (rows, columns), (box_rows, box_columns) = extents, box
     found = context.call(
@@ -56,4 +56,4 @@ def encode(
         driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )
-    return Struct(ctypes.string_at(int(found.getPtr()), BYTES), _ALIGN)
+    return Struct(ctypes.string_at(int(found.getPtr()), BYTES), ALIGN)

@@ -1,0 +1,167 @@
+// Nearly float32 from three products of tf32
+//
+// A float of 24 significant bits is the sum of a tf32 number (its upper 11 bits, to nearest), another one (what
+// is left, cut to 11) and a rest of 2^-23 of it at most. So a * b is hi * hi + hi * lo + lo * hi, but for 2^-21
+// of |a * b|: lo * lo is 2^-22 of it at most, and each rest 2^-23. Three products where tf32 has one, on units
+// that are eight times as fast as those of float32. It is not float32, which rounds only the sum, and is called
+// what it is: 3xtf32. Infinities, and what rounds to them, become NaN, because their rest is.
+//
+// Tensor cores cut off what does not fit a sum, which shifts it towards zero, the more the longer it is. So
+// theirs are no longer than 8 k: the threads add those up, and round.
+//
+// /// kernel
+// entry = "matmul"
+// dtype = "3xtf32"
+// min_arch = "sm_80"
+// block = "32 * (BM // WM) * (BN // WN)"
+// tile  = ["BM", "BN"]
+// where = ["2 * WM == BM", "BK == 16 or BM == 128 and BN == 128"]
+// shared = "4 * STAGES * (BM * (BK + 4) + BK * (BN + 8))"
+// loads = "BM + BN"
+// sass  = ["HMMA.1688.F32.TF32 in loop >= 48", "LDGSTS in loop", "FADD in loop >= 64", "no LDL", "no STL"]
+// claim = "Three products of tensor cores for one, and the error of a product falls from 2^-10 to 2^-21."
+//
+// [params]
+// BM = [128, 64]
+// BN = [128, 64]
+// BK = [16, 32]
+// WM = [64, 32]
+// WN = [32]
+// STAGES = [4, 3]
+// ///
+
+#include "async.cuh"
+#include "quads.cuh"
+
+#define THREADS (32 * (BM / WM) * (BN / WN))
+// Floats behind each row: the 32 lanes of a fragment, 8 rows of A or 4 of B, meet 32 different banks.
+#define A_PITCH (BK + 4)
+#define B_PITCH (BN + 8)
+
+// A float as two numbers of tf32, largest part first.
+struct Pair { unsigned hi, lo; };
+
+__device__ inline Pair split(float x)
+{
+    const unsigned hi = (__float_as_uint(x) + 0x1000) & 0xffffe000;
+    return {hi, __float_as_uint(x - __uint_as_float(hi))};  // tensor cores ignore the lower 13 bits themselves
+}
+
+// d = a * b + c for 16 x 8 elements and 8 k. Of a, a lane holds row and k of lane / 4 and lane % 4, then eight
+// rows below, then both four k further on; of b, k and column of lane % 4 and lane / 4, then four k further on;
+// of c, row lane / 4 and columns 2 * (lane % 4) and the next, then eight rows below.
+__device__ inline void multiply(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
+                                const float (&c)[4])
+{
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
+                 : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]),
+                   "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+}
+
+// ROWS x COLUMNS floats to shared memory, asynchronously, by all threads. `rows` and `columns` of them exist;
+// zeros stand for the others. `quads`: whole ones exist or do not, at multiples of 16 bytes.
+template <int ROWS, int COLUMNS, int PITCH>
+__device__ inline void copy_tile(float* to, const float* from, int ld, int rows, int columns, bool quads)
+{
+    const int r = threadIdx.x / (COLUMNS / 4), c = threadIdx.x % (COLUMNS / 4) * 4;
+    const int below = THREADS / (COLUMNS / 4);
+    from += (long long)r * ld + c;
+    to += r * PITCH + c;
+    rows -= r, columns -= c;
+    #pragma unroll
+    for (int i = 0; i < ROWS; i += below, from += (long long)below * ld)
+        if (quads)
+            copy_quad_async(to + i * PITCH, from, i < rows && columns > 0);
+        else
+            for (int e = 0; e < 4; ++e) copy_async(to + i * PITCH + e, from + e, i < rows && e < columns);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+                       matmul(const float* A, const float* B, float* C, int M, int N, int K,
+                              int lda, int ldb, int ldc, float alpha, float beta)
+{
+    extern __shared__ __align__(16) float memory[];
+    auto As = (float(*)[BM][A_PITCH])memory;
+    auto Bs = (float(*)[BK][B_PITCH])(As + STAGES);
+
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 4, within = lane % 4;
+    const int tile_m = warp / (BN / WN) * WM + group, tile_n = warp % (BN / WN) * WN + group;
+    const unsigned row = blockIdx.y * BM, col = blockIdx.x * BN;
+    A += (long long)row * lda;
+    B += col;
+
+    const bool a_quads = in_quads(A, lda) && K % 4 == 0, b_quads = in_quads(B, ldb) && N % 4 == 0;
+    const auto fetch = [&](int stage, int k) {
+        copy_tile<BM, BK, A_PITCH>(As[stage][0], A + k, lda, M - row, K - k, a_quads);
+        copy_tile<BK, BN, B_PITCH>(Bs[stage][0], B + (long long)k * ldb, ldb, K - k, N - col, b_quads);
+    };
+
+    int ahead = 0;  // the k that is fetched next
+    for (int stage = 0; stage < STAGES - 1; ++stage, ahead += BK) {
+        if (ahead < K) fetch(stage, ahead);
+        commit_copies();
+    }
+
+    float sum[WM / 16][WN / 8][4] = {};
+    int now = 0, next = STAGES - 1;
+    for (int k = 0; k < K; k += BK, ahead += BK) {
+        wait_for_copies<STAGES - 2>();
+        __syncthreads();  // this tile has landed, and the one before has been read
+        if (ahead < K) fetch(next, ahead);
+        commit_copies();
+
+        #pragma unroll
+        for (int step = 0; step < BK; step += 8) {
+            unsigned b_hi[WN / 8][2], b_lo[WN / 8][2];
+            #pragma unroll
+            for (int j = 0; j < WN / 8; ++j)
+                #pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    const Pair b = split(Bs[now][step + within + 4 * e][tile_n + 8 * j]);
+                    b_hi[j][e] = b.hi, b_lo[j][e] = b.lo;
+                }
+            #pragma unroll
+            for (int i = 0; i < WM / 16; ++i) {
+                unsigned a_hi[4], a_lo[4];
+                #pragma unroll
+                for (int e = 0; e < 4; ++e) {
+                    const Pair a = split(As[now][tile_m + 16 * i + 8 * (e % 2)][step + within + 4 * (e / 2)]);
+                    a_hi[e] = a.hi, a_lo[e] = a.lo;
+                }
+                const float zero[4] = {};
+                float part[WN / 8][4];  // the small products first, before there is something to cut them off
+                #pragma unroll
+                for (int j = 0; j < WN / 8; ++j) multiply(part[j], a_lo, b_hi[j], zero);
+                #pragma unroll
+                for (int j = 0; j < WN / 8; ++j) multiply(part[j], a_hi, b_lo[j], part[j]);
+                #pragma unroll
+                for (int j = 0; j < WN / 8; ++j) multiply(part[j], a_hi, b_hi[j], part[j]);
+                #pragma unroll
+                for (int j = 0; j < WN / 8; ++j)
+                    #pragma unroll
+                    for (int e = 0; e < 4; ++e) sum[i][j][e] += part[j][e];
+            }
+        }
+        next = now;
+        now = now + 1 == STAGES ? 0 : now + 1;
+    }
+
+    #pragma unroll  // registers have no index: every sum must be known to the compiler
+    for (int i = 0; i < WM / 16; ++i)
+        #pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const unsigned r = row + tile_m + 16 * i + 8 * half;
+            if (r >= M) continue;
+            #pragma unroll
+            for (int j = 0; j < WN / 8; ++j)
+                #pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    const unsigned s = col + tile_n - group + 8 * j + 2 * within + e;
+                    float* c = C + (long long)r * ldc + s;
+                    const float value = alpha * sum[i][j][2 * half + e];
+                    if (s < N) *c = beta == 0.f ? value : value + beta * *c;
+                }
+        }
+}
