@@ -124,7 +124,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         }
     } else {
         if (BM == 128) take_registers<200>();
-        const bool map_for_c = has_map(C, ldc) && beta == 0.f;
+        // The TMA writes 16 bytes or none of them: at a ragged edge it would write past the end of a row.
+        const bool map_for_c = has_map(C, ldc) && N % 8 == 0 && beta == 0.f;
         const bool words = (unsigned long long)C % 4 == 0 && ldc % 2 == 0;
         const auto release = [&](int stage) {  // a warpgroup's products of a stage are done together
             if (CLUSTER == 1 && self % 128 == 0) arrive(empty + stage);

@@ -204,7 +204,7 @@ extern "C" __global__ void
                                alpha, beta);
             }
             cluster_barrier();  // nobody leaves while others read its memory
-        } else if (has_map(C, ldc) && beta == 0.f) {
+        } else if (has_map(C, ldc) && N % 4 == 0 && beta == 0.f) {  // whole 16 bytes are written, or none
             // By TMA, 32 rows at once, from two boxes in turn; the next tile begins while they are written.
             const bool leader = warp % 2 == 0 && lane == 0;
             const auto both_warps = [&] { asm volatile("bar.sync %0, 64;" :: "r"(1 + box) : "memory"); };
