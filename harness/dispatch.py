@@ -59,7 +59,7 @@ def matmul(
 
     All are of one type. float32 is true float32, without tensor cores; ``precision="tf32"`` rounds the
     elements of `a` and `b` to tf32 and uses them, ``"3xtf32"`` makes three such products for nearly float32's
-    (see cu/27_3xtf32.cu for what is lost). bfloat16 and float16 go to the tensor cores, are summed in
+    (see cu/28_3xtf32.cu for what is lost). bfloat16 and float16 go to the tensor cores, are summed in
     float32 and rounded once.
 
     `a` (M x K), `b` (K x N) and `out` (M x N) are matrices on one GPU: PyTorch or CuPy, anything with

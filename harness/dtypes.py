@@ -77,7 +77,7 @@ class DType:
         return half
 
 
-# 3xtf32 adds three products of tf32, which leaves 2^-21 of a product's magnitude (cu/27_3xtf32.cu says why):
+# 3xtf32 adds three products of tf32, which leaves 2^-21 of a product's magnitude (cu/28_3xtf32.cu says why):
 # as if both of its inputs were read with 22 bits.
 FP32 = DType(name="fp32", storage="float32", precision=24, reads=24, emin=-126, emax=127, accumulate=2.0**-24)
 TF32 = DType(name="tf32", storage="float32", precision=24, reads=11, emin=-126, emax=127, accumulate=2.0**-23)

@@ -121,10 +121,10 @@ def test_the_kernel_without_barriers_fails_the_expectation_of_one(read: Read, ar
         ("14_warp_tiles", "16_pipeline", "no BAR in loop"),
         ("14_warp_tiles", "16_pipeline", "FFMA share in loop >= 94%"),
         ("14_warp_tiles", "17_skinny_rows", "no LDS in loop"),
-        ("14_warp_tiles", "24_wgmma_tf32", "HGMMA in loop == 8"),
-        ("14_warp_tiles", "24_wgmma_tf32", "LDS.64 in loop == 16"),
-        ("14_warp_tiles", "24_wgmma_tf32", "USETMAXREG"),
-        ("14_warp_tiles", "27_3xtf32", "HMMA.1688.F32.TF32 in loop >= 48"),
+        ("14_warp_tiles", "25_wgmma_tf32", "HGMMA in loop == 8"),
+        ("14_warp_tiles", "25_wgmma_tf32", "LDS.64 in loop == 16"),
+        ("14_warp_tiles", "25_wgmma_tf32", "USETMAXREG"),
+        ("14_warp_tiles", "28_3xtf32", "HMMA.1688.F32.TF32 in loop >= 48"),
     ],
 )
 def test_a_rung_fails_what_a_later_one_promises(

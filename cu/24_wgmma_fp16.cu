@@ -14,7 +14,7 @@
 // shared = "STAGES * (128 * (BM + BN) + 16) + 2 * BM * BN"
 // loads = "BM + BN"
 // sass  = ["HGMMA == 4", "WARPGROUP.DEPBAR == 2", "UTMALDG", "STSM", "UTMASTG", "no LDL", "no STL"]
-// claim = "The machine code of rung 22, but for the type in its products and its rounding."
+// claim = "The machine code of rung 23, but for the type in its products and its rounding."
 //
 // [tensormaps]
 // A = {box = ["BM", 64], swizzle = 128}
@@ -31,4 +31,4 @@
 // ///
 
 #define ELEMENT Fp16
-#include "22_wgmma_pipeline.cu"
+#include "23_wgmma_pipeline.cu"

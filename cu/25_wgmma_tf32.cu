@@ -3,7 +3,7 @@
 // The tensor cores read 32-bit operands from shared memory only with k along the rows: A lies like that, a
 // row-major B does not. A transposed copy would cost a pass over B. But one operand may come from registers,
 // in any order that threads can load: so this computes C^T = B^T A^T, with B in registers and A in shared
-// memory. Everything else is the pipeline of 22. TMA rounds to nearest tf32; the tensor cores would cut off.
+// memory. Everything else is the pipeline of 23. TMA rounds to nearest tf32; the tensor cores would cut off.
 //
 // /// kernel
 // entry = "matmul"

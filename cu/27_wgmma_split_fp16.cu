@@ -1,4 +1,4 @@
-// Rung 25 in fp16
+// Rung 26 in fp16
 //
 // /// kernel
 // entry = "matmul"
@@ -11,7 +11,7 @@
 // shared = "STAGES * (128 * (BM + BN) + 16)"
 // loads = "BM + BN"
 // sass  = ["HGMMA == 4", "WARPGROUP.DEPBAR == 2", "UTMALDG", "UCGABAR_WAIT", "no LDL", "no STL"]
-// claim = "The machine code of rung 25, but for the type in its products and its rounding."
+// claim = "The machine code of rung 26, but for the type in its products and its rounding."
 //
 // [tensormaps]
 // A = {box = ["BM", 64], swizzle = 128}
@@ -25,4 +25,4 @@
 // ///
 
 #define ELEMENT Fp16
-#include "25_wgmma_split.cu"
+#include "26_wgmma_split.cu"
