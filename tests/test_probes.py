@@ -26,10 +26,12 @@ from harness.cache import Cache
 from harness.ceilings import Ceiling, Ceilings
 from harness.cli import main
 from harness.clock import ClockProbe
-from harness.driver import BorrowedStream, Context, Device, Event, Gate, Graph, Stream
+from harness.driver import BorrowedStream, Context, Device, Event, Gate, Graph, Module, Stream
+from harness.dtypes import DTYPES
 from harness.errors import DriverError, HarnessError, UsageError
 from harness.fma import CHAINS, Fma
-from harness.gemm import Gemm
+from harness.gemm import GEMMS, Gemm
+from harness.launch import Launch, Operands
 from harness.stopping import StopRule
 from harness.telemetry import Telemetry
 from harness.timing import EventTimer, Work
@@ -230,6 +232,39 @@ def test_above_the_measured_ceiling_is_impossible(
         assert row.of_ceiling == pytest.approx(share)
     else:
         assert row.of_ceiling is None and "above this card's measured ceiling" in row.detail
+
+
+@pytest.mark.parametrize(("share", "status"), [(1.01, measure.OK), (1.05, measure.IMPOSSIBLE)])
+@pytest.mark.parametrize(("dtype", "peaks"), [("bf16", 16), ("tf32", 8), ("3xtf32", 8 / 3)])
+def test_the_ceiling_of_a_type_is_that_of_its_units(
+    context: Context,
+    fake: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    dtype: str,
+    peaks: float,
+    share: float,
+    status: str,
+) -> None:
+    """cuBLAS on tensor cores, of whose code nothing is known: not impossible till there, and not beyond."""
+    limits = Ceilings(flops=Ceiling(rate=1e9, sm_hz=1.98e9), bandwidth=Ceiling(rate=1e12, sm_hz=None))
+    monkeypatch.setattr(ceilings, "measured", lambda *_: limits)
+    fake.milliseconds = 1e3 * 2 * 32**3 / (share * peaks * 1e9)
+    kernel = fake_gemm.TypedGemm()
+    kernel.dtype = DTYPES[dtype]
+    problem = GEMMS[dtype](M=32, N=32, K=32)
+    module = Module(context, b"cubin")
+    with (
+        Bench(context, rule=FEW, limits=True) as session,
+        Operands(context, problem, session.stream, seed=1, sets=1) as operands,
+    ):
+        fake.functions, fake.execute = {"matmul": fake_gemm.SIZES}, kernel
+        copy = operands.buffers[0]
+        arguments = [copy[a] if isinstance(a, str) else a for a in problem.arguments()]
+        run = Launch("cuBLAS", operands, [module.function("matmul").prepare(1, 32, arguments)])
+        row = measure.measure(run, session.stream, session.timer, session.method)
+    assert (row.status, row.peaks, row.dtype) == (status, peaks, dtype)
+    if status == measure.OK:
+        assert row.of_ceiling == pytest.approx(share)
 
 
 # ---- the slowed kernel, the self-test, other instruments -------------------------------------------

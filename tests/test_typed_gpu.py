@@ -168,7 +168,7 @@ def _verified(gpu: Context, cubin: build.Cubin, problem: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "random"])
-@pytest.mark.parametrize("name", ["bf16", "fp16", "tf32"])
+@pytest.mark.parametrize("name", ["bf16", "fp16", "tf32", "3xtf32"])
 def test_cublas_keeps_each_types_bounds(gpu: Context, name: str, kind: str) -> None:
     cls = GEMMS[name] if kind == "random" else exact(name, kind)
     try:
@@ -221,7 +221,7 @@ class Given:
             *(self.view(name) for name in "ABC"),
             alpha=self.problem.alpha,
             beta=self.problem.beta,
-            precision="tf32" if self.problem.dtype.name == "tf32" else "ieee",
+            precision=name if (name := self.problem.dtype.name).endswith("tf32") else "ieee",
             stream=self.stream,
         )
 
@@ -252,7 +252,7 @@ SHAPES = [
         (5, 3, {"alpha": 2.0}),
     ],
 )
-@pytest.mark.parametrize("name", ["bf16", "fp16", "tf32"])
+@pytest.mark.parametrize("name", ["bf16", "fp16", "tf32", "3xtf32"])
 def test_the_dispatcher_takes_any_shape_and_alignment(
     gpu: Context, name: str, shape: tuple[int, int, int], pad: int, offset: int, scalars: dict[str, float]
 ) -> None:
@@ -265,7 +265,7 @@ def test_the_dispatcher_takes_any_shape_and_alignment(
         assert verdict.ok, str(verdict)
 
 
-@pytest.mark.parametrize("name", ["bf16", "fp16", "tf32"])
+@pytest.mark.parametrize("name", ["bf16", "fp16", "tf32", "3xtf32"])
 def test_a_plan_serves_addresses_in_turn(gpu: Context, name: str) -> None:
     """With maps and without, from one plan; the same bits each time, by either way."""
     problem = GEMMS[name](M=256, N=384, K=512)
