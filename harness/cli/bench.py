@@ -76,10 +76,10 @@ _SECONDS = options.Finite(min=0)
 )
 @click.option(
     "--throttle-threshold",
-    default="75%",
+    default="60%",
     show_default=True,
     type=options.Percent(min=0),
-    help="Discard samples below this share of the rated SM clock.",
+    help="Discard samples below this share of the rated SM clock; power caps alone go down to 70% or so.",
 )
 @click.option(
     "--isolate", is_flag=True, help="Each kernel in a process of its own: faults and hangs stay there."
