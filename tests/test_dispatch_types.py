@@ -17,7 +17,7 @@ from fake_driver import FakeDriver
 from test_dispatch import Array, Dlpack, fake, gpu, torch  # noqa: F401  (fixtures)
 
 import harness
-from harness import arrays, dispatch, heuristic, spec
+from harness import arrays, dispatch, gemm_launch, heuristic, spec
 from harness.driver import Buffer, Context
 from harness.dtypes import BF16, FP16, FP32, DType
 from harness.errors import UsageError
@@ -226,7 +226,7 @@ def test_maps_kept_are_bounded(
     gpu: Context,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dispatch, "_MOST_MAPS", 2)
+    monkeypatch.setattr(gemm_launch, "_MOST_MAPS", 2)
     sets = [operands(gpu, BF16) for _ in range(4)]
     for given in (*sets, *sets):
         harness.matmul(*given)
