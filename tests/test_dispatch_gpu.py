@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import harness
-from harness.driver import Buffer, Context, Stream
+from harness import catalog, dispatch, heuristic
+from harness.driver import Buffer, Context, Graph, Stream
 from harness.errors import UsageError
 from harness.gemm import Gemm
 from harness.verify import compare
@@ -128,6 +129,78 @@ def test_out_may_not_overlap_and_host_memory_is_refused(gpu: Context, stream: St
 
     with pytest.raises(UsageError, match="not the address of device memory"):
         harness.matmul(Host(), square, stream=stream)
+
+
+# Workspaces
+
+
+@pytest.fixture(params=[{}, {"BM": 64, "WM": 32, "CHUNK": 16}], ids=str)
+def stream_k(gpu: Context, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Every product by rung 20, whose launches share tiles through a workspace."""
+    if gpu.device.capability != (9, 0):
+        pytest.skip("20_stream_k is made for sm_90a")
+    variant = catalog.kernel("20_stream_k").variant(**request.param)
+    monkeypatch.setattr(heuristic, "choose", lambda *shape, **where: variant)
+    monkeypatch.setattr(dispatch, "_gpus", {})
+
+
+STREAM_K_SHAPES = [(300, 1025, 3000), (1025, 1025, 1025), (128, 256, 20000), (64, 64, 64)]
+
+
+def products(gpu: Context, stream: Stream) -> tuple[list[Ours], list[np.ndarray]]:
+    """Operands whose tiles are shared in different ways, and what one call after the other makes of them."""
+    sets = [Ours(gpu, stream, Gemm(M=m, N=n, K=k)) for m, n, k in STREAM_K_SHAPES]
+    for mine in sets:
+        call(mine, stream)
+    results = [mine.result() for mine in sets]
+    for mine, result in zip(sets, results, strict=True):
+        verdict = compare(result, mine.problem.reference(mine.host), mine.host["C"])
+        assert verdict.ok, str(verdict)
+    return sets, results
+
+
+def call(mine: Ours, stream: Stream) -> None:
+    harness.matmul(*(mine.view(name) for name in "ABC"), stream=stream)
+
+
+def test_streams_at_once_with_workspaces(gpu: Context, stream_k: None) -> None:
+    """Launches of two streams overlap; through one workspace they would add up each other's sums."""
+    with gpu.current(), Stream(gpu) as one, Stream(gpu) as other:
+        mine, expected = products(gpu, one)
+        theirs, _ = products(gpu, other)
+        for _ in range(50):
+            for left, right in zip(mine, reversed(theirs), strict=True):
+                left.buffers["C"].fill_u32(0x7FC00000, one)
+                right.buffers["C"].fill_u32(0x7FC00000, other)
+                call(left, one), call(right, other)
+            for sets in (mine, theirs):
+                for got, wanted in zip(sets, expected, strict=True):
+                    assert np.array_equal(got.result(), wanted)
+
+
+def test_a_graph_replayed_elsewhere_while_calls_run(gpu: Context, stream_k: None) -> None:
+    """The graph was captured in the stream of the calls, and has memory of its own all the same."""
+    with gpu.current(), Stream(gpu) as stream, Stream(gpu) as elsewhere:
+        captured, expected = products(gpu, stream)
+        ordinary, _ = products(gpu, stream)
+
+        def enqueue(queue: Stream) -> None:
+            for mine in captured:
+                call(mine, queue)
+
+        with Graph(stream, enqueue) as graph:
+            for _ in range(50):
+                for mine in (*captured, *ordinary):
+                    mine.buffers["C"].fill_u32(0x7FC00000, stream)
+                stream.synchronize()
+                graph(elsewhere)
+                for mine in ordinary:
+                    call(mine, stream)
+                graph(elsewhere)
+                elsewhere.synchronize()
+                for sets in (captured, ordinary):
+                    for got, wanted in zip(sets, expected, strict=True):
+                        assert np.array_equal(got.result(), wanted)
 
 
 # PyTorch
