@@ -63,11 +63,10 @@ def matmul(
     chooses and may compile a kernel (do it before capturing a graph); from then on the same shape gives
     bitwise the same result. Any number of threads may call. Raises UsageError before anything is queued.
 
-    Some kernels need memory beside the operands. Each stream's calls share what is kept for them (OutOfMemory
-    where there is no room; tens of MB). In a captured stream such a call becomes nodes that allocate, zero and
-    free it, so a replay may run in any stream beside ordinary calls; but CUDA restricts graphs with such nodes:
-    one instantiation at a time, no clones, child of a graph only where it is moved there, and not the body of a
-    conditional node.
+    Some kernels need memory beside the operands, tens of MB: it is kept for each stream, and OutOfMemory says
+    where there is no room. In a captured stream such a call becomes nodes that allocate, zero and free it, so
+    that replays in any stream may overlap ordinary calls. CUDA lets a graph with such nodes be instantiated
+    once at a time, not cloned, a child of another only by moving it there, and no body of a conditional node.
     """
     asked = None if stream is None else _address(stream)
     left = arrays.read("a", a, asked)

@@ -7,7 +7,6 @@ import ctypes
 import threading
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import fake_gemm
 import numpy as np
