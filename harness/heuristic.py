@@ -20,8 +20,14 @@ multiply-adds (a tile counts whole, ragged or not) at 128 a cycle, on tensor cor
 fp16), and with SPLIT its sums, written and read once more; for a skinny kernel the bytes that a block loads,
 at 64 a cycle.
 
-The shares of rungs 11 to 14 and 16 are fitted to the H200's times at n = 512 to 4096, those of 17 to its
-ROWS=4 there; those of 15, 18 and the tensor-core rungs are estimates. On other GPUs they stand in for what
+A kernel with a `meeting` (20_stream_k) is persistent, a block an SM, and shares the tiles that are left over
+after the whole rounds among all blocks, or among fewer, so that each has LEAST steps of k. To its part of a
+tile each adds a step that it waits for, and `meeting` cycles for leaving sums, finding the others and adding
+up: 22,000 on the H200 with 128 x 256 tiles.
+
+The shares of rungs 11 to 14, 16 and 19 are fitted to the H200's times at n = 512 to 4096 and at the README's
+rectangles, those of 17 to its ROWS=4 there; 20 has those of 16, and 0.75 with 64 rows, a little optimistic;
+those of 15, 18, of 19 with 128 x 256 tiles and of the tensor-core rungs are estimates. On other GPUs they stand in for what
 nobody has measured.
 
 Pure and deterministic: the same shape on the same kind of GPU is always the same code, and bitwise the same
@@ -69,6 +75,7 @@ class Candidate:
     resident: int
     alone: float
     full: float
+    meeting: int = 0
 
     @property
     def skinny(self) -> bool:
@@ -77,6 +84,11 @@ class Candidate:
     @property
     def split(self) -> int:
         return self.variant.params.get("SPLIT", 1)
+
+    @property
+    def step(self) -> int:
+        """Of k, that a block takes at once."""
+        return self.variant.params.get("BK", _SWIZZLED // self.dtype.itemsize)
 
     @property
     def persistent(self) -> bool:
@@ -94,20 +106,30 @@ class Candidate:
         rows, columns = self.variant.tile
         if self.skinny:
             return self.dtype.itemsize * (self.variant.loads or 0) * K / _LOAD_BYTES
-        step = self.variant.params.get("BK", _SWIZZLED // self.dtype.itemsize)
-        depth = math.ceil(math.ceil(K / self.split) / step) * step
+        depth = math.ceil(math.ceil(K / self.split) / self.step) * self.step
         return rows * columns * (depth / _FMA[self.dtype.name] + _SUM_CYCLES * (self.split > 1))
 
     def busy(self, M: int, N: int, K: int, sms: int) -> float:
         """Cycles from the first block's start to the last one's end, if memory does not hold them up."""
         rows, columns = self.variant.tile
         blocks = math.ceil(M / rows) * math.ceil(N / columns) * self.split
+        if self.meeting:
+            return self._busy_sharing(blocks, K, sms)
         rounds, rest = divmod(blocks, sms * self.resident)
         if rounds:
             return (rounds + (rest > 0)) * self.resident * self.work(K) / self.full
         together = math.ceil(rest / sms)
         part = (together - 1) / max(1, self.resident - 1)
         return together * self.work(K) / (self.alone + (self.full - self.alone) * part)
+
+    def _busy_sharing(self, tiles: int, K: int, sms: int) -> float:
+        whole, rest = divmod(tiles, sms)
+        if not rest:
+            return whole * self.work(K) / self.full
+        steps = math.ceil(K / self.step)
+        sharers = max(rest, min(sms, rest * steps // self.variant.params["LEAST"]))
+        share = rest / sharers + 1 / steps
+        return (whole + share) * self.work(K) / self.full + self.meeting
 
 
 def choose(M: int, N: int, K: int, *, sms: int, arch: str, gpu: str = "", dtype: str = FP32.name) -> Variant:
@@ -160,6 +182,7 @@ def candidates() -> tuple[Candidate, ...]:
             resident=c["resident"],
             alone=c["alone"],
             full=c["full"],
+            meeting=c.get("meeting", 0),
         )
         for c in table()["candidates"]
     )

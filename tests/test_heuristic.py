@@ -30,13 +30,23 @@ def test_every_shape_gets_a_kernel_that_can_run_there() -> None:
             variant = harness.choose(*shape, sms=80, arch=arch)
             assert variant.kernel.fits(arch) and not variant.kernel.broken
             seen.add(variant.kernel.name)
-    seen |= {label(n, n, n).split()[0] for n in (4096, 8192)}
-    assert {"16_pipeline", "15_split_k", "14_warp_tiles", "17_skinny_rows", "18_skinny_columns"} <= seen
+    seen |= {label(n, n, n).split()[0] for n in (2048, 8192)}
+    assert {
+        "20_stream_k",
+        "16_pipeline",
+        "15_split_k",
+        "14_warp_tiles",
+        "17_skinny_rows",
+        "18_skinny_columns",
+    } <= seen
 
 
 def test_what_is_known_of_the_h200() -> None:
     """Each of these choices is one that gemm.md or the ladder's measurements give."""
-    assert label(8192, 8192, 8192).startswith("16_pipeline")
+    assert label(8192, 8192, 8192).startswith("20_stream_k BM=128 BN=256")
+    assert label(512, 512, 16384).startswith("20_stream_k BM=128 BN=256")
+    assert label(128, 1024, 8192).startswith("20_stream_k")
+    assert label(64, 4096, 4096).startswith("20_stream_k BM=64")
     assert label(2048, 2048, 2048).startswith("16_pipeline")
     assert label(1024, 1024, 1024).startswith("19_pipeline_split")
     assert label(512, 512, 512).startswith("15_split_k")
@@ -68,6 +78,47 @@ def test_the_model_tells_measured_times(name: str) -> None:
             if variant.kernel.name == name
         ]
         assert cycles / 1980 == pytest.approx(microseconds, rel=0.08), n
+
+
+# The same for the kernels that share tiles out along k: shape, parameters, microseconds.
+SHARED: list[tuple[tuple[int, int, int], str, dict[str, int], float]] = [
+    ((512, 512, 16384), "20_stream_k", {"BM": 128}, 179.9),
+    ((128, 1024, 8192), "20_stream_k", {"BM": 128}, 59.7),
+    ((1024, 3072, 768), "20_stream_k", {"BM": 128}, 120),
+    ((8192, 8192, 8192), "20_stream_k", {"BM": 128}, 20032),
+    ((2048, 2048, 2048), "20_stream_k", {"BM": 128}, 345),
+    ((1024, 1024, 1024), "20_stream_k", {"BM": 128}, 64.5),
+    ((64, 4096, 4096), "20_stream_k", {"BM": 64}, 69),
+    ((1024, 1024, 1024), "19_pipeline_split", {"BM": 128, "BN": 128, "SPLIT": 2}, 54.0),
+    ((1024, 1024, 1024), "19_pipeline_split", {"BM": 64, "SPLIT": 2}, 54.0),
+    ((1024, 3072, 768), "19_pipeline_split", {"BM": 64, "SPLIT": 2}, 120.3),
+    ((8192, 256, 1024), "19_pipeline_split", {"BM": 64, "SPLIT": 1}, 98.4),
+    ((2049, 2047, 2049), "19_pipeline_split", {"BM": 64, "SPLIT": 1}, 391.7),
+]
+
+
+@pytest.mark.parametrize(("shape", "name", "params", "microseconds"), SHARED)
+def test_the_model_tells_times_of_shared_tiles(
+    shape: tuple[int, int, int], name: str, params: dict[str, int], microseconds: float
+) -> None:
+    (cycles,) = [
+        cycles
+        for variant, cycles in heuristic.ranked(*shape, sms=132, arch="sm_90a")
+        if variant.kernel.name == name and params.items() <= variant.params.items()
+    ]
+    assert cycles / 1980 == pytest.approx(microseconds, rel=0.13)
+
+
+def test_shared_tiles_by_hand() -> None:
+    one = next(c for c in heuristic.candidates() if c.meeting)
+    tile, step = 128 * 256 * 1024 / 128, 128 * 256 * 32 / 128
+    assert one.busy(128, 256 * 132, 1024, 132) == pytest.approx(tile / one.full)  # none is shared
+    half = (tile / 2 + step) / one.full + 22000
+    assert one.busy(128, 256 * 66, 1024, 132) == pytest.approx(half)
+    assert one.busy(128, 256 * 198, 1024, 132) == pytest.approx(tile / one.full + half)
+    assert one.busy(128, 256, 1024, 132) == pytest.approx(
+        5 * step / one.full + 22000
+    )  # LEAST=4 steps, and one
 
 
 def test_the_model_by_hand() -> None:
