@@ -18,7 +18,7 @@ from harness import arrays, heuristic
 from harness.arch import Arch
 from harness.arrays import LEGACY, TORCH_CURRENT, Matrix
 from harness.build import compile_kernel
-from harness.driver import BorrowedStream, Context, Device, Event, Function, Module, Stream
+from harness.driver import BorrowedStream, Context, Device, Event, Function, Module, Stream, tensormap
 from harness.dtypes import FP32, TF32, TF32X3
 from harness.errors import UsageError
 from harness.gemm import GEMMS
@@ -63,10 +63,12 @@ def matmul(
     chooses and may compile a kernel (do it before capturing a graph); from then on the same shape gives
     bitwise the same result. Any number of threads may call. Raises UsageError before anything is queued.
 
-    Some kernels need memory beside the operands, tens of MB: it is kept for each stream, and OutOfMemory says
-    where there is no room. In a captured stream such a call becomes nodes that allocate, zero and free it, so
-    that replays in any stream may overlap ordinary calls. CUDA lets a graph with such nodes be instantiated
-    once at a time, not cloned, a child of another only by moving it there, and no body of a conditional node.
+    Some kernels need memory beside the operands, tens of MB; and a large product copies `a` and `b` first if
+    the TMA cannot take them as they lie (address or rows at no multiple of 16 bytes). Such memory is kept for
+    each stream; OutOfMemory says where there is no room. In a captured stream the call becomes nodes that
+    allocate, zero and free it, so that replays in any stream may overlap ordinary calls. CUDA lets a graph
+    with such nodes be instantiated once at a time, not cloned, a child of another only by moving it there,
+    and no body of a conditional node.
     """
     asked = None if stream is None else _address(stream)
     left = arrays.read("a", a, asked)
@@ -143,7 +145,8 @@ class _Gpu:
         self, operands: Operands, scalars: tuple[float, float], stream: int, ordered: bool, dtype: str
     ) -> None:
         a, b, c = operands
-        plan = self.plan((a.rows, b.columns, a.columns, a.ld, b.ld, c.ld), dtype)
+        unmapped = ("" if _has_map(a) else "A") + ("" if _has_map(b) else "B")
+        plan = self.plan((a.rows, b.columns, a.columns, a.ld, b.ld, c.ld), unmapped, dtype)
         queue = self._stream(stream)
         ready = set() if ordered else {_resolved(m) for m in operands if m.ready is not None}
         others = [self._stream(address) for address in ready - {stream}]
@@ -153,25 +156,30 @@ class _Gpu:
         for other in others:
             _order(queue, other)
 
-    def plan(self, shape: tuple[int, ...], dtype: str) -> GemmLaunch:
-        """The launch for M, N, K, lda, ldb, ldc, made at the first call."""
-        found = self._plans.get((*shape, dtype))
+    def plan(self, shape: tuple[int, ...], unmapped: str, dtype: str) -> GemmLaunch:
+        """The launch for M, N, K, lda, ldb, ldc, made at the first call; `unmapped` names the operands that
+        cannot have a tensor map.
+        """
+        found = self._plans.get((*shape, unmapped, dtype))
         if found is None:
             with self._lock:
-                found = self._plans.get((*shape, dtype)) or self._prepare(shape, dtype)
+                found = self._plans.get((*shape, unmapped, dtype)) or self._prepare(shape, unmapped, dtype)
         return found
 
-    def _prepare(self, shape: tuple[int, ...], dtype: str) -> GemmLaunch:
+    def _prepare(self, shape: tuple[int, ...], unmapped: str, dtype: str) -> GemmLaunch:
         problem = GEMMS[dtype](**dict(zip(("M", "N", "K", "lda", "ldb", "ldc"), shape, strict=True)))
         sms, gpu = self.device.sms, self.device.name
         variant = heuristic.choose(*shape[:3], sms=sms, arch=self.arch, gpu=gpu, dtype=dtype)
+        copied = heuristic.copied(variant, *shape[:3], sms=sms, unmapped=unmapped)
         function = self._functions.get(variant.label)
         if function is None:
             module = Module(self.context, compile_kernel(variant, self.arch).code)
             function = self._functions[variant.label] = module.function(variant.kernel.entry)
         for old in list(itertools.islice(self._plans, max(0, len(self._plans) + 1 - _MOST_PLANS))):
             del self._plans[old]
-        plan = self._plans[*shape, dtype] = GemmLaunch(function, variant, problem, sms, self._workspaces)
+        plan = self._plans[*shape, unmapped, dtype] = GemmLaunch(
+            function, variant, problem, sms=sms, workspaces=self._workspaces, copied=copied
+        )
         return plan
 
     def _stream(self, address: int) -> Stream:
@@ -193,6 +201,10 @@ def _gpu(ordinal: int) -> _Gpu:
             if found is None:
                 found = _gpus[ordinal] = _Gpu(ordinal)
     return found
+
+
+def _has_map(matrix: Matrix) -> bool:
+    return tensormap.possible(matrix.address, matrix.ld * matrix.dtype.itemsize)
 
 
 def _resolved(matrix: Matrix) -> int:

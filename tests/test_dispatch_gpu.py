@@ -266,6 +266,39 @@ def test_torch_types(torch: Any, kind: str, precision: str) -> None:
         assert bool(((out.double() - expected).abs() <= bound).all()), (m, n, k, left)
 
 
+@pytest.mark.parametrize("precision", ["ieee", "tf32"])
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("shape", [(2049, 2047, 2049), (600, 513, 2001), (300, 1111, 8001)], ids=str)
+def test_torch_copied_operands(
+    torch: Any, shape: tuple[int, int, int], kind: str, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bitwise the product of aligned operands, of those that the kernel loads itself, and a graph's."""
+    if torch.cuda.get_device_capability()[0] != 9 or (kind != "float32" and precision == "tf32"):
+        pytest.skip("tensor-core kernels of sm_90a")
+    (m, n, k), dtype = shape, getattr(torch, kind)
+    a = torch.zeros(m, k + 15, device="cuda", dtype=dtype)[:, : k + 15 - (k + 15) % 8]
+    a = a.contiguous()[:, :k].normal_()
+    b = torch.zeros(k, n + 15 - (n + 15) % 8, device="cuda", dtype=dtype)[:, :n].normal_()
+    expected = harness.matmul(a, b, precision=precision)
+    odd = torch.zeros(m * k + k * n + 1, device="cuda", dtype=dtype)  # rows and addresses without maps
+    x, y = odd[1 : 1 + m * k].view(m, k), odd[1 + m * k :].view(k, n)
+    x.copy_(a), y.copy_(b)
+    out = harness.matmul(x, y, precision=precision)
+    assert torch.equal(out, expected)
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        harness.matmul(x, y, out, precision=precision)
+    out.zero_()
+    graph.replay()
+    harness.matmul(x, y, precision=precision)
+    assert torch.equal(out, expected)
+
+    monkeypatch.setattr(heuristic, "copied", lambda *given, **where: "")
+    monkeypatch.setattr(dispatch, "_gpus", {})
+    assert torch.equal(harness.matmul(x, y, precision=precision), expected)
+
+
 def test_torch_streams(torch: Any) -> None:
     """What is queued before on either stream is waited for; afterwards the current stream has the result."""
     side = torch.cuda.Stream()

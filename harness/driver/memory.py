@@ -174,6 +174,25 @@ def fill_u32(address: int, value: int, count: int, stream: Stream) -> None:
     require_stream(stream).context.call("cuMemsetD32Async", address, value, count, stream.handle)
 
 
+class RowCopy:
+    """Rows of device memory to another distance: ``copy(source, target, stream)`` queues it. In bytes.
+
+    One thread at a time may call it.
+    """
+
+    def __init__(self, *, rows: int, width: int, source_pitch: int, target_pitch: int) -> None:
+        driver = api.bindings()
+        device = driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
+        self._copy = copy = driver.CUDA_MEMCPY2D()
+        copy.srcMemoryType = copy.dstMemoryType = device
+        copy.srcPitch, copy.dstPitch = source_pitch, target_pitch
+        copy.WidthInBytes, copy.Height = width, rows
+
+    def __call__(self, source: int, target: int, stream: Stream) -> None:
+        self._copy.srcDevice, self._copy.dstDevice = source, target
+        require_stream(stream).context.call("cuMemcpy2DAsync", self._copy, stream.handle)
+
+
 def device_of(address: int) -> int:
     """The ordinal of the GPU that this device memory is on. `UsageError` if it is no device memory."""
     attribute = api.bindings().CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
