@@ -190,7 +190,8 @@ def copied(variant: Variant, M: int, N: int, K: int, *, sms: int, unmapped: str)
     """The operands among `unmapped` ("", "A", "B", "AB": those that cannot have a tensor map) that are better
     copied to where they can, in that order.
     """
-    if not variant.kernel.tensormaps:
+    unmapped = "".join(x for x in unmapped if any(x == t.operand for t in variant.kernel.tensormaps))
+    if not unmapped:
         return ""
     dtype, split = DTYPES[variant.kernel.dtype], variant.params.get("SPLIT", 1)
     rows, columns = variant.tile

@@ -330,6 +330,25 @@ def test_a_graph_copies_in_each_replay(copying: FakeDriver, gpu: Context) -> Non
             assert compare(c.host, GEMMS["bf16"](M=24, N=40, K=15).reference(inputs)).ok
 
 
+def test_copies_and_a_workspace(
+    copying: FakeDriver, gpu: Context, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    """Each its own memory: the kernel finds zeros, whatever has been copied."""
+    path = tma_gemm.write(tmp_path)
+    path.write_text(path.read_text().replace('// entry = "', '// workspace = "4 * ROWS"\n// entry = "', 1))
+    variant = spec.load(path).variant()
+    monkeypatch.setattr(heuristic, "choose", lambda *shape, **where: variant)
+    a, b, c = operands(gpu, BF16, k=15)
+    inputs = {"A": a.host.copy(), "B": b.host.copy(), "C": c.host.copy()}
+    for _ in range(2):
+        harness.matmul(a, b, c)
+        (own,) = struct.unpack("=Q", copying.launches[-1].args[-1])
+        assert ctypes.string_at(own, 64) == bytes(64)
+        copy, pointer_b = struct.unpack("=QQ", b"".join(copying.launches[-1].args[-12:-10]))
+        assert len({own, copy, a.host.ctypes.data}) == 3 and pointer_b == b.host.ctypes.data
+        assert compare(c.host, GEMMS["bf16"](M=24, N=40, K=15).reference(inputs)).ok
+
+
 def test_small_products_are_not_copied(kernels: FakeDriver, gpu: Context) -> None:
     harness.matmul(*operands(gpu, BF16, k=15))
     assert copies(kernels) == 0 and leading(kernels) == (15, 40, 40)

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tma_gemm
 
 import harness
-from harness import heuristic
+from harness import heuristic, spec
 from harness.errors import UsageError
 
 ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100a", "sm_120a")
@@ -245,8 +246,10 @@ def test_operands_without_a_map_are_copied_where_that_pays(dtype: str) -> None:
     assert "A" in copied(dtype, 301, 16383, 4001)  # small, and read for each column of tiles
 
 
-def test_kernels_without_maps_copy_nothing() -> None:
-    assert copied("fp32", 2049, 2047, 2049) == ""
+def test_what_a_kernel_takes_no_map_of_is_not_copied(tmp_path: Path) -> None:
+    assert copied("fp32", 2049, 2047, 2049) == copied("3xtf32", 2049, 2047, 2049) == ""
+    of_a = spec.load(tma_gemm.write(tmp_path)).variant()
+    assert heuristic.copied(of_a, 2049, 2047, 2049, sms=132, unmapped="AB") == "A"
 
 
 def test_a_copy_by_hand() -> None:
@@ -257,8 +260,8 @@ def test_a_copy_by_hand() -> None:
     def copied(N: int, unmapped: str) -> str:
         return heuristic.copied(variant, 128, N, 4096, sms=1, unmapped=unmapped)
 
-    # Cycles at N = 256: 131,072 for the loads of A, 262,144 for those of B, 65,536 for the products, 207,000 for
-    # all traffic; 160,500 to copy A and 317,000 to copy B: on one SM copying is no gain.
+    # Cycles at N = 256: 131,072 for the loads of A, 262,144 for those of B, 65,536 for the products, 207,000
+    # for all traffic; 160,500 to copy A and 317,000 to copy B: on one SM copying is no gain.
     assert copied(256, "A") == copied(256, "B") == copied(256, "AB") == ""
     # On 132 of them, with a tile each, every copy serves many.
     assert heuristic.copied(variant, 128 * 11, 256 * 12, 4096, sms=132, unmapped="AB") == "AB"
