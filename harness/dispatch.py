@@ -7,7 +7,6 @@ those parameters, and launches. Where the kernel copies by TMA an address that i
 
 from __future__ import annotations
 
-import itertools
 import math
 import threading
 from typing import Any
@@ -20,7 +19,7 @@ from harness.arrays import LEGACY, TORCH_CURRENT, Matrix
 from harness.build import compile_kernel
 from harness.driver import BorrowedStream, Context, Device, Event, Function, Module, Stream, tensormap
 from harness.dtypes import FP32, TF32, TF32X3
-from harness.errors import UsageError
+from harness.errors import OutOfMemory, UsageError
 from harness.gemm import GEMMS
 from harness.gemm_launch import GemmLaunch, Operands
 from harness.workspaces import Workspaces
@@ -65,10 +64,11 @@ def matmul(
 
     Some kernels need memory beside the operands, tens of MB; and a large product copies `a` and `b` first if
     the TMA cannot take them as they lie (address or rows at no multiple of 16 bytes). Such memory is kept for
-    each stream; OutOfMemory says where there is no room. In a captured stream the call becomes nodes that
-    allocate, zero and free it, so that replays in any stream may overlap ordinary calls. CUDA lets a graph
-    with such nodes be instantiated once at a time, not cloned, a child of another only by moving it there,
-    and no body of a conditional node.
+    each stream. Where there is no room for a copy there is none; for what a kernel needs, OutOfMemory.
+
+    In a captured stream it is nodes of the graph that allocate, zero and free that memory, so that replays in
+    any stream may overlap ordinary calls. CUDA lets such a graph be instantiated once at a time, not cloned,
+    made a child of another only by moving it there, and not be the body of a conditional node.
     """
     asked = None if stream is None else _address(stream)
     left = arrays.read("a", a, asked)
@@ -146,24 +146,37 @@ class _Gpu:
     ) -> None:
         a, b, c = operands
         unmapped = ("" if _has_map(a) else "A") + ("" if _has_map(b) else "B")
-        plan = self.plan((a.rows, b.columns, a.columns, a.ld, b.ld, c.ld), unmapped, dtype)
+        shape = a.rows, b.columns, a.columns, a.ld, b.ld, c.ld
+        plan = self.plan(shape, unmapped, dtype)
         queue = self._stream(stream)
         ready = set() if ordered else {_resolved(m) for m in operands if m.ready is not None}
         others = [self._stream(address) for address in ready - {stream}]
         for other in others:
             _order(other, queue)
-        plan(operands, scalars, queue)
+        try:
+            plan(operands, scalars, queue)
+        except OutOfMemory:
+            if not plan.copied:
+                raise
+            plan = self.plan(shape, unmapped, dtype, copying=False)  # slower, and the same bits
+            plan(operands, scalars, queue)
         for other in others:
             _order(queue, other)
 
-    def plan(self, shape: tuple[int, ...], unmapped: str, dtype: str) -> GemmLaunch:
-        """The launch for M, N, K, lda, ldb, ldc, made at the first call; `unmapped` names the operands that
-        cannot have a tensor map.
+    def plan(self, shape: tuple[int, ...], unmapped: str, dtype: str, copying: bool = True) -> GemmLaunch:
+        """The launch for M, N, K, lda, ldb, ldc, made at the first call. `unmapped` names the operands that
+        cannot have a tensor map; with `copying` it copies those that are better copied.
         """
-        found = self._plans.get((*shape, unmapped, dtype))
+        key: tuple[int | str, ...] = (*shape, unmapped, dtype, copying)
+        found = self._plans.get(key)
         if found is None:
             with self._lock:
-                found = self._plans.get((*shape, unmapped, dtype)) or self._prepare(shape, unmapped, dtype)
+                found = self._plans.get(key)
+                if found is None:
+                    found = self._prepare(shape, unmapped if copying else "", dtype)
+                    for old in list(self._plans)[: max(0, len(self._plans) + 1 - _MOST_PLANS)]:
+                        del self._plans[old]
+                    self._plans[key] = found
         return found
 
     def _prepare(self, shape: tuple[int, ...], unmapped: str, dtype: str) -> GemmLaunch:
@@ -175,12 +188,7 @@ class _Gpu:
         if function is None:
             module = Module(self.context, compile_kernel(variant, self.arch).code)
             function = self._functions[variant.label] = module.function(variant.kernel.entry)
-        for old in list(itertools.islice(self._plans, max(0, len(self._plans) + 1 - _MOST_PLANS))):
-            del self._plans[old]
-        plan = self._plans[*shape, unmapped, dtype] = GemmLaunch(
-            function, variant, problem, sms=sms, workspaces=self._workspaces, copied=copied
-        )
-        return plan
+        return GemmLaunch(function, variant, problem, sms=sms, workspaces=self._workspaces, copied=copied)
 
     def _stream(self, address: int) -> Stream:
         found = self._streams.get(address)

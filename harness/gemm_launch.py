@@ -40,6 +40,7 @@ class GemmLaunch:
         workspaces: Workspaces,
         copied: str = "",
     ) -> None:
+        self.copied = copied
         self._copies = [_Copy(name, problem.layouts()[name]) for name in copied]
         problem = dataclasses.replace(problem, **{f"ld{c.name.lower()}": c.ld for c in self._copies})
         mapped = launch.maps(variant, problem)

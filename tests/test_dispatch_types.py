@@ -330,6 +330,17 @@ def test_a_graph_copies_in_each_replay(copying: FakeDriver, gpu: Context) -> Non
             assert compare(c.host, GEMMS["bf16"](M=24, N=40, K=15).reference(inputs)).ok
 
 
+def test_without_room_nothing_is_copied(copying: FakeDriver, gpu: Context) -> None:
+    a, b, c = operands(gpu, BF16, k=15)
+    inputs = {"A": a.host.copy(), "B": b.host.copy(), "C": c.host.copy()}
+    for left in (1, 0):
+        copying.fail("cuMemAlloc", *[2] * left)
+        harness.matmul(a, b, c)
+        assert copies(copying) == 1 - left and leading(copying)[0] == (15 if left else 16)
+        assert compare(c.host, GEMMS["bf16"](M=24, N=40, K=15).reference(inputs)).ok
+    assert len(copying.launches) == 2
+
+
 def test_copies_and_a_workspace(
     copying: FakeDriver, gpu: Context, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:

@@ -16,8 +16,8 @@ from test_dispatch import Array, fake, gpu, operands  # noqa: F401  (fixtures)
 
 import harness
 from harness import heuristic, spec, workspaces
-from harness.driver import Context, Graph, Stream
-from harness.errors import DriverError, OutOfMemory
+from harness.driver import Context, Graph, RowCopy, Stream, outside_captures, stream_memory
+from harness.errors import DriverError, OutOfMemory, UsageError
 
 KERNEL = """\
 // Counts in memory of its own
@@ -174,6 +174,36 @@ def test_threads_and_streams(fake: FakeDriver, gpu: Context, kernel: Counting) -
         t.join()
     assert all(right(given) for given in sets) and len(kernel.used) == 240
     assert len(set(kernel.used)) == len(set(kernel.addresses)) == 4
+
+
+# What the driver's part of it promises
+
+
+def test_stream_memory_goes_with_its_block(fake: FakeDriver, gpu: Context) -> None:
+    with Stream(gpu) as stream:
+        before = set(fake.live)
+        with pytest.raises(ZeroDivisionError), stream_memory(stream, 64) as address:
+            assert ("memory", address) in fake.live
+            raise ZeroDivisionError
+        assert set(fake.live) == before
+        with pytest.raises(UsageError, match="at least one byte"), stream_memory(stream, 0):
+            pass
+
+
+def test_the_capture_mode_comes_back(fake: FakeDriver, gpu: Context) -> None:
+    with pytest.raises(ZeroDivisionError), outside_captures():
+        assert fake._mode == "CU_STREAM_CAPTURE_MODE_RELAXED"
+        raise ZeroDivisionError
+    assert fake._mode == "CU_STREAM_CAPTURE_MODE_GLOBAL"
+
+
+def test_rows_are_copied_and_nothing_beside_them(fake: FakeDriver, gpu: Context) -> None:
+    source, target = Array(gpu, 5, 7, ld=9, seed=1), Array(gpu, 5, 7, ld=12, seed=2)
+    beside = target.whole[:, 7:].copy()
+    with Stream(gpu) as stream:
+        copy = RowCopy(rows=5, width=28, source_pitch=36, target_pitch=48)
+        copy(source.buffer.ptr, target.buffer.ptr, stream)
+    assert np.array_equal(target.host, source.host) and np.array_equal(target.whole[:, 7:], beside)
 
 
 # Graphs
