@@ -29,8 +29,8 @@ class Bench(Closing):
     """A GPU ready to measure: stream, timer and sensor in one context.
 
     `rule` None verifies only. `baseline` is what every kernel is timed in turn with: cuBLAS, which is
-    borrowed, or another kernel. With `alone` it is timed, too, but by itself, as every kernel is: at the clock
-    and power of that kernel. `method` says how, with what was found out about this card.
+    borrowed, or another kernel. With `alone` each is timed by itself instead, at a clock and power of its
+    own. `method` says how, with what was found out about this card.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness import record
+from harness import catalog, record
 from harness.tables import params_text, plain_table
 
 HERE = Path(__file__).parent
@@ -95,8 +95,22 @@ def ladder(dtype: str = "fp32") -> str:
         more = [f"of cuBLAS at {shapes[-1]}"]
     else:
         more = [f"% of cuBLAS at {shapes[-1]}", "SM MHz there"]
-    table = plain_table(cells, [f"{unit(dtype)[0]} at n =", *shapes, *more], "md")
-    return f"{table}\n\n{provenance(records[0])}"
+    typed = "" if dtype == "fp32" else f"{dtype}, "
+    table = plain_table(cells, [f"{typed}{unit(dtype)[0]} at n =", *shapes, *more], "md")
+    return f"{table}\n\n{provenance(records[0])}{'' if dtype == 'fp32' else plot(dtype)}"
+
+
+def plot(dtype: str) -> str:
+    """The type's ladder as a chart, where `harness report --plots` has drawn it."""
+    name = f"plots/ladder-{dtype}.svg"
+    drawn = (HERE / name).exists()
+    return f"\n\n![GFLOP/s of each {dtype} rung by size, against cuBLAS](records/{name})" if drawn else ""
+
+
+def rungs() -> str:
+    """What each rung of the tensor cores is, in the words of its file."""
+    cells = [[k.name, k.dtype, k.min_arch, k.title, k.claim] for k in catalog.ladder() if k.dtype != "fp32"]
+    return plain_table(cells, ["rung", "type", "from", "what", "gained"], "md")
 
 
 def sustained(dtype: str) -> str:
@@ -112,7 +126,7 @@ def sustained(dtype: str) -> str:
         watts = r["device"]["power"] if r["device"] else None
         energy = [f"{watts:.0f}", f"{watts / r['flops_rate'] * 1e12:.3g}"] if watts else ["-", "-"]
         cells.append([size(r), r["kernel"], rate(r, dtype), clock(r), *energy])
-    headings = ["n", "kernel", unit(dtype)[0], "SM MHz", "W", "pJ/FLOP"]
+    headings = [f"{dtype}, sustained, n =", "kernel", unit(dtype)[0], "SM MHz", "W", "pJ/FLOP"]
     note = (
         "Each by itself, not in turn; W: the median of NVML's readings. A pJ/FLOP is a mJ/GFLOP. "
         f"{provenance(records[0])}"
@@ -163,7 +177,9 @@ def matmul(dtype: str = "fp32") -> str:
         if (rows := [r for r in shapes if r["status"] == "ok"])
     ]
     headings = ["M x N x K", "chosen", unit(dtype)[0], "% of cuBLAS"]
-    table = plain_table(cells, headings if dtype == "fp32" else [*headings, "SM MHz"], "md")
+    if dtype != "fp32":
+        headings = [f"{dtype}, {headings[0]}", *headings[1:], "SM MHz"]
+    table = plain_table(cells, headings, "md")
     return f"{table}\n\nGeometric means: {', '.join(means)}. {provenance(records[0])}"
 
 
@@ -261,6 +277,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "selftest": selftest,
     "calibration": calibration,
     "launch_cost": launch_cost,
+    "rungs": rungs,
 }
 # Tables of types that were not measured are empty.
 for _dtype in ("bf16", "fp16", "tf32", "3xtf32"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -115,7 +116,7 @@ def test_alone_or_in_turn(context: Context, cache: Cache, fake: Any) -> None:
         assert first.baseline and first.seconds and row.seconds and not row.baseline
         assert (row.pair is None, row.ratio is None) == (alone, alone)
         order = [run.block for run in fake.launches]
-        changes = sum(a != b for a, b in zip(order, order[1:], strict=False))
+        changes = sum(a != b for a, b in itertools.pairwise(order))
         assert (changes == 1) is alone
 
 

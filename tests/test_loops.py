@@ -105,8 +105,15 @@ TRAP = ("EXIT", "trap: BRA trap")
             [(0, 5, 1, True)],
         ),
         (
-            ["top: FFMA", "CALL.REL.NOINC fun", "@P1 BRA top", "EXIT", "fun: FADD", "@P0 BRA on", "MOV"]
-            + ["on: RET.REL R2"],
+            [
+                "top: FFMA",
+                "CALL.REL.NOINC fun",
+                "@P1 BRA top",
+                "EXIT",
+                "fun: @P0 BRA on",
+                "MOV",
+                "on: RET R2",
+            ],
             [(0, 2, 1, True)],
         ),
         (["top: FFMA", "CALL.ABS.NOINC R2", "@P1 BRA top", "EXIT"], [(0, 2, 1, True)]),
@@ -275,7 +282,7 @@ def our_steps(instructions: Sequence[Instruction]) -> Steps:
 
 @pytest.mark.parametrize(("name", "arch"), BUILDS)
 def test_the_same_steps_as_nvdisasm_draws(cache: Cache, tmp_path: Path, name: str, arch: str) -> None:
-    """All of them but those of a function without a name (a division's second copy), which it does not draw."""
+    """It does not draw a function without a name: a division's second copy."""
     (kernel,) = catalog.find(name)
     cubin = compile_kernel(kernel.variant(), arch, cache)
     code = disassemble(cubin, cache).instructions

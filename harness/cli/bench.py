@@ -143,9 +143,7 @@ def command(
 
     variants, points = dispatched.select(kernels, params, axis, "bench_axes", dtypes, sweep=sweep)
     dispatched.refuse(kernels, isolate, "--isolate")
-    if ref and alone:
-        raise UsageError("--ref times kernels in turn, --alone does not: one of the two")
-    reference = _reference(ref, points) if ref else None
+    reference = _reference(ref, points, alone) if ref else None
     gpu, absent = options.open_device(device, required=require_gpu)
     if gpu is None and not axis:
         # A tile or two: what takes a GPU a second takes the emulator an hour.
@@ -211,11 +209,13 @@ def command(
         options.conclude(r["decision"] or stats.INCONCLUSIVE for r in compared)
 
 
-def _reference(word: str, points: Points) -> Variant:
-    """The kernel of --ref; UsageError where it computes something else than the others."""
+def _reference(word: str, points: Points, alone: bool) -> Variant:
+    """The kernel of --ref; UsageError where it computes something else than the others, or with --alone."""
     from harness import catalog
     from harness.problems import resolve
 
+    if alone:
+        raise UsageError("--ref times kernels in turn, --alone does not: one of the two")
     kernel = catalog.kernel(word)
     if set(points) != {resolve(kernel)}:
         raise UsageError(f"--ref {kernel.name} and the kernels compared with it solve different problems")
