@@ -211,9 +211,7 @@ def test_the_same_as_cuobjdump_prints(read: Read, tmp_path: Path, kernel: str, a
     listed = [s.replace(" ", "") for _, _, _, s in TEXT.findall(text)][: len(theirs)]
     for i, theirs_here in zip(code.instructions, listed, strict=True):
         ours = i.operands.replace(" ", "")
-        unnamed = re.sub(
-            r",?(\$\S+|matmul)$", "", ours
-        )  # cuobjdump has addresses in place of functions' names
+        unnamed = re.sub(r",?(\$\S+|matmul)$", "", ours)  # in place of a name cuobjdump has an address
         assert unnamed == (theirs_here if unnamed == ours else re.sub(r"0x\w+$", "", theirs_here)), str(i)
 
 
