@@ -2,9 +2,9 @@
 //
 // From sm_80 on a warp multiplies 16 x 16 by 16 x 8 elements at once, for which its lanes would need 64
 // multiply-adds each. Its operands are spread over the lanes' registers in a pattern of the hardware's, and
-// ldmatrix fetches them in it: four matrices of 8 x 8 from rows of 16 bytes, whose addresses the lanes give. B is
-// transposed on this way. The eight rows of a matrix lie in one column of the tile, so on the same banks, unless
-// each row has its units of 16 bytes exchanged by another pattern: a swizzle, which needs no padding.
+// ldmatrix fetches them in it: four matrices of 8 x 8, from rows of 16 bytes whose addresses the lanes give. B
+// is transposed on this way. The eight rows of a matrix lie below each other, so on the same banks, unless each
+// row of the tile has its units of 16 bytes exchanged in another way: a swizzle, which needs no padding.
 //
 // /// kernel
 // entry = "matmul"
@@ -18,7 +18,7 @@
 // loads = "BM + BN"
 // sass  = ["HMMA.16816.F32.BF16 in loop >= 16", "LDSM.M88.4 in loop >= 4", "LDSM.MT88.4 in loop >= 4",
 //          "LDGSTS.128 in loop", "no LDL", "no STL"]
-// claim = "32 instructions for 64 x 64 products of 16 k, 12 to fetch them; no bank conflict, no padding."
+// claim = "32 instructions multiply 64 x 16 by 16 x 64, 8 fetch them; no bank conflict, no padding."
 // predict = ["conflicts == 0"]
 //
 // [params]
@@ -35,8 +35,8 @@
 
 #define THREADS (32 * (BM / WM) * (BN / WN))
 
-// Where a tile holds row r, columns c to c + 7. Eight rows below each other are on different banks: 128 bytes are
-// all of them, eight units, and which unit is exchanged for which changes with each 128 bytes.
+// Where a tile holds row r, columns c to c + 7: a unit of 16 bytes. Eight of them are all banks, so which unit
+// is exchanged for which changes every 128 bytes, and eight rows below each other are on different banks.
 template <int COLUMNS>
 __device__ inline int swizzled(int r, int c)
 {
@@ -44,17 +44,15 @@ __device__ inline int swizzled(int r, int c)
     return r * COLUMNS + (c ^ r / (8 / units) % units * 8);
 }
 
-// The four matrices from row `row`, column `column` of a tile on: the first is the upper left one, the second
-// below. Of each, a lane gets row lane / 4, columns 2 * (lane % 4) and the next; transposed, these are column and
-// rows.
+// Four matrices of 8 x 8, whose rows the lanes point to, eight lanes a matrix. Of each, a lane gets row lane / 4,
+// columns 2 * (lane % 4) and the next; or, transposed, that column and these rows.
 #define LOAD_MATRICES(form, to, from) \
     asm volatile("ldmatrix.sync.aligned.m8n8.x4" form ".shared.b16 {%0, %1, %2, %3}, [%4];" \
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(shared_address(from)) : "memory")
 
-// d += a * b for 16 x 8 elements and 16 k. Of a, a lane holds row and k of lane / 4 and 2 * (lane % 4) and the
-// next, then eight rows below, then both eight k further on; of b, k and column of 2 * (lane % 4) and the next and
-// lane / 4, then eight k further on; of d, row lane / 4 and columns 2 * (lane % 4) and the next, then eight rows
-// below.
+// d += a * b for 16 x 8 elements and 16 k. Of a, a lane holds row lane / 4 and k of 2 * (lane % 4) and the
+// next, then eight rows below, then both eight k further on; of b, these k and column lane / 4, then eight k
+// further on; of d, row lane / 4 and columns 2 * (lane % 4) and the next, then eight rows below.
 __device__ inline void multiply(float (&d)[4], const unsigned* a, const unsigned* b)
 {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
@@ -63,8 +61,8 @@ __device__ inline void multiply(float (&d)[4], const unsigned* a, const unsigned
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// Eight elements from any address, of which `count` exist, to a multiple of 16 bytes; zeros stand for the others.
-// At once: four stores of a word each would meet on their banks.
+// Eight elements from any address, of which `count` exist, to a unit; zeros stand for the others. In one store:
+// four of a word each would meet on their banks.
 __device__ inline void copy_some(Bf16* to, const Bf16* from, int count)
 {
     unsigned word[4];
@@ -76,8 +74,8 @@ __device__ inline void copy_some(Bf16* to, const Bf16* from, int count)
                  :: "r"(shared_address(to)), "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3]) : "memory");
 }
 
-// ROWS x COLUMNS elements to shared memory, by all threads. `rows` and `columns` of them exist. `units`: whole ones
-// of eight exist or do not, at multiples of 16 bytes, and are copied asynchronously.
+// ROWS x COLUMNS elements to shared memory, by all threads. `rows` and `columns` of them exist; zeros stand for
+// the others. `units`: whole ones exist or do not, at multiples of 16 bytes, and are copied asynchronously.
 template <int ROWS, int COLUMNS>
 __device__ inline void copy_tile(Bf16* to, const Bf16* from, int ld, int rows, int columns, bool units)
 {
@@ -96,7 +94,7 @@ __device__ inline void copy_tile(Bf16* to, const Bf16* from, int ld, int rows, i
     }
 }
 
-// Whether every eighth element of a row is at a multiple of 16 bytes.
+// Whether every row begins at a multiple of 16 bytes.
 __device__ inline bool in_units(const Bf16* matrix, int ld)
 {
     return (unsigned long long)matrix % 16 == 0 && ld % 8 == 0;
@@ -131,7 +129,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     float sum[WM / 16][WN / 8][4] = {};
     unsigned a[2][WM / 16][4], b[2][WN / 16][4];  // fragments of 16 k, and of the next
     const auto read = [&](int which, int stage, int k) {
-        const int down = lane % 16, right = lane / 16 * 8;  // the lanes' rows: two matrices below, two beside
+        const int down = lane % 16, right = lane / 16 * 8;  // two matrices below each other, two to the right
         for (int i = 0; i < WM / 16; ++i)
             LOAD_MATRICES("", a[which][i], As[stage] + swizzled<BK>(tile_m + 16 * i + down, k + right));
         for (int j = 0; j < WN / 16; ++j)
