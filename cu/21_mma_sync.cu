@@ -44,8 +44,8 @@ __device__ inline int swizzled(int r, int c)
     return r * COLUMNS + (c ^ r / (8 / units) % units * 8);
 }
 
-// Four matrices of 8 x 8, whose rows the lanes point to, eight lanes a matrix. Of each, a lane gets row lane / 4,
-// columns 2 * (lane % 4) and the next; or, transposed, that column and these rows.
+// Four matrices of 8 x 8, whose rows the lanes point to, eight lanes a matrix. Of each, a lane gets row
+// lane / 4, columns 2 * (lane % 4) and the next; or, transposed, that column and these rows.
 #define LOAD_MATRICES(form, to, from) \
     asm volatile("ldmatrix.sync.aligned.m8n8.x4" form ".shared.b16 {%0, %1, %2, %3}, [%4];" \
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(shared_address(from)) : "memory")

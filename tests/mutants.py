@@ -91,7 +91,7 @@ _PARTNERS = {
         *("%alpha/%beta", "%ctaid.x/%ctaid.y"),
     ),
 }
-_LEFT_ALONE = re.compile(r"^\s*[#.]|__shared__|__global__|\basm\b|matmul\(")
+_LEFT_ALONE = re.compile(r'^\s*[#.":]|__shared__|__global__|\basm\b|matmul\(')  # text of an asm among it
 
 
 @dataclass(frozen=True, kw_only=True)
