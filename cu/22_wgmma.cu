@@ -13,7 +13,8 @@
 // tile  = ["BM", "BN"]
 // shared = "STAGES * (128 * (BM + BN) + 8)"
 // loads = "BM + BN"
-// sass  = ["HGMMA == 4", "WARPGROUP.DEPBAR == 2", "UTMALDG", "no LDSM", "no HMMA", "no LDL", "no STL"]
+// sass  = ["HGMMA == 4", "HGMMA in loop == 4", "WARPGROUP.DEPBAR == 2", "UTMALDG in loop",
+//          "no LDSM", "no HMMA", "no LDL", "no STL"]
 // claim = "A k of 64 is four instructions; the operands pass no register."
 //
 // [tensormaps]

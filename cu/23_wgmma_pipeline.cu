@@ -15,7 +15,8 @@
 // where = ["1024 <= STAGES * (BM + BN)", "STAGES * (BM + BN) <= 1280", "BN % (64 * CLUSTER) == 0"]
 // shared = "STAGES * (128 * (BM + BN) + 16) + 2 * BM * BN"
 // loads = "BM + BN"
-// sass  = ["HGMMA == 4", "WARPGROUP.DEPBAR == 2", "UTMALDG", "STSM", "UTMASTG", "no LDL", "no STL"]
+// sass  = ["HGMMA == 4", "HGMMA in loop == 4", "WARPGROUP.DEPBAR in loop == 1", "no BAR in loop",
+//          "UTMALDG", "STSM", "UTMASTG", "no LDL", "no STL"]
 // claim = "Nothing in the loop but four products, two barriers and the address of a stage."
 //
 // [tensormaps]

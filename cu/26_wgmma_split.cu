@@ -14,7 +14,8 @@
 // where = ["STAGES * (BM + BN) <= 1152", "STAGES == 6 or BM + BN == 256"]
 // shared = "STAGES * (128 * (BM + BN) + 16)"
 // loads = "BM + BN"
-// sass  = ["HGMMA == 4", "WARPGROUP.DEPBAR == 2", "UTMALDG", "UCGABAR_WAIT", "no LDL", "no STL"]
+// sass  = ["HGMMA == 4", "HGMMA in loop == 4", "WARPGROUP.DEPBAR in loop == 1", "no BAR in loop",
+//          "UTMALDG", "UCGABAR_WAIT", "no LDL", "no STL"]
 // claim = "SPLIT times as many blocks: 128 instead of 64 at n = 512 and 1024, on 132 SMs."
 //
 // [tensormaps]

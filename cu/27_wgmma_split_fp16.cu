@@ -10,7 +10,8 @@
 // where = ["STAGES * (BM + BN) <= 1152", "STAGES == 6 or BM + BN == 256"]
 // shared = "STAGES * (128 * (BM + BN) + 16)"
 // loads = "BM + BN"
-// sass  = ["HGMMA == 4", "WARPGROUP.DEPBAR == 2", "UTMALDG", "UCGABAR_WAIT", "no LDL", "no STL"]
+// sass  = ["HGMMA == 4", "HGMMA in loop == 4", "WARPGROUP.DEPBAR in loop == 1", "no BAR in loop",
+//          "UTMALDG", "UCGABAR_WAIT", "no LDL", "no STL"]
 // claim = "The machine code of rung 26, but for the type in its products and its rounding."
 //
 // [tensormaps]

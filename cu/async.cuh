@@ -12,8 +12,9 @@ __device__ inline void copy_async(float* to, const float* from, bool there)
                  :: "r"(shared_address(to)), "l"(from), "r"(there ? 4 : 0));
 }
 
-// Four floats, all or none, at multiples of 16 bytes. Past L1: nobody else on this SM will want them.
-__device__ inline void copy_quad_async(float* to, const float* from, bool there)
+// Four floats or eight halves, all or none, at multiples of 16 bytes. Past L1: nobody else on this SM will
+// want them.
+__device__ inline void copy_quad_async(void* to, const void* from, bool there)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                  :: "r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0));

@@ -71,7 +71,7 @@ def _instructions(scope: Scope, code: Code) -> tuple[tuple[Instruction, ...] | N
     if not at:
         return None, f"no loop has code of line {scope.line}"
     inner = [a for a in at if not any(a.contains(b) for b in at)]  # unrolled, and its remainder, say
-    return max(inner, key=lambda loop: loop.arithmetic).instructions, ""
+    return max(inner, key=lambda loop: loop.work).instructions, ""
 
 
 def _spelling(pattern: str, code: Code) -> str:

@@ -22,13 +22,15 @@ _INDIRECT = {"BRX", "BRXU", "JMX", "JMXU"}
 _ENDS = {"EXIT", "RET", "KILL"} | _INDIRECT
 _TARGET = re.compile(r"(?:^|,)(0x[0-9a-f]+)$")
 
-# What a kernel is there for: multiply-adds and matrix instructions, the arithmetic that marks the hot loop.
-ARITHMETIC = frozenset(
+# What a kernel is there for: the arithmetic that marks the hot loop. A matrix instruction does that of hundreds.
+MATRIX = frozenset(
     [
-        *("FFMA", "FFMA2", "DFMA", "HFMA2", "FADD", "FMUL", "DADD", "DMUL", "HADD2", "HMUL2", "IDP", "IMAD"),
         *("HMMA", "IMMA", "DMMA", "BMMA", "QMMA", "OMMA", "HGMMA", "IGMMA", "QGMMA", "BGMMA"),
         *("UTCHMMA", "UTCIMMA", "UTCQMMA", "UTCOMMA"),
     ]
+)
+ARITHMETIC = MATRIX | frozenset(
+    ["FFMA", "FFMA2", "DFMA", "HFMA2", "FADD", "FMUL", "DADD", "DMUL", "HADD2", "HMUL2", "IDP", "IMAD"]
 )
 
 
@@ -64,6 +66,11 @@ class Loop:
     def arithmetic(self) -> int:
         """How many of its instructions `is_arithmetic`."""
         return sum(is_arithmetic(i) for i in self.instructions)
+
+    @property
+    def work(self) -> tuple[int, int]:
+        """(matrix instructions, arithmetic): by this loops are ranked, so any with the former come first."""
+        return sum(i.opcode.split(".")[0] in MATRIX for i in self.instructions), self.arithmetic
 
     @property
     def last(self) -> int:
@@ -139,12 +146,13 @@ def loops(instructions: Sequence[Instruction]) -> tuple[Loop, ...]:
 
 
 def hot_loop(found: Sequence[Loop]) -> Loop | None:
-    """The innermost loop with the most arithmetic; the first of equals; None where there is no loop. A loop
-    inside that does no arithmetic, a wait for a barrier, say, does not count.
+    """The innermost loop with the most work; the first of equals; None where there is no loop. Loops inside
+    that do none of it, a wait for a barrier, say, or copies within a loop of matrix instructions, do not count.
     """
-    busy = [loop for loop in found if loop.arithmetic]
+    matrix = any(loop.work[0] for loop in found)
+    busy = [loop for loop in found if loop.work[not matrix]]
     innermost = [loop for loop in found if not any(loop.contains(other) for other in busy)]
-    return max(innermost, key=lambda loop: (loop.arithmetic, len(loop.instructions)), default=None)
+    return max(innermost, key=lambda loop: (loop.work, len(loop.instructions)), default=None)
 
 
 def _dominators(graph: Sequence[Block], before: Sequence[Sequence[int]]) -> list[int]:

@@ -23,7 +23,7 @@ from harness.build import Cubin, Resources, link_ptx, source_text
 from harness.builds import Built
 from harness.emulator import emulate
 from harness.errors import BuildError, HarnessError
-from harness.gemm import Gemm
+from harness.gemm import GEMMS
 from harness.measure import ERROR, OK, REFUSED, Measurement
 from harness.problem import Axes
 from harness.spec import Kernel, Variant
@@ -91,7 +91,7 @@ _PARTNERS = {
         *("%alpha/%beta", "%ctaid.x/%ctaid.y"),
     ),
 }
-_LEFT_ALONE = re.compile(r"^\s*[#.]|__shared__|__global__|\basm\b|matmul\(")
+_LEFT_ALONE = re.compile(r'^\s*[#.":]|__shared__|__global__|\basm\b|matmul\(')  # text of an asm among it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,7 +191,7 @@ class Subject:
 
     def run(self, built: Built, axes: Axes) -> Measurement:
         """Raises HarnessError where the emulator cannot run it."""
-        problem = Gemm.from_axes(axes)
+        problem = GEMMS[self.variant.kernel.dtype].from_axes(axes)
         inputs = problem.inputs(1)
         with mock.patch.object(emulation, "emulate", partial(emulate, budget=_BUDGET)):
             row = emulation.row(

@@ -145,6 +145,16 @@ def test_build_exports(tmp_path: Path) -> None:
     assert (tmp_path / "out" / names[0]).read_bytes().startswith(b"\x7fELF")
 
 
+def test_list_says_from_where_and_of_which_type_on_80_columns() -> None:
+    lines = harness("list").stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].split() == ["kernel", "from", "type", "parameters", "what"]
+    heads = {line.split()[0]: line.split()[1:3] for line in lines[2:] if not line.startswith(" ")}
+    assert heads["03_tiled"] == ["sm_75", "fp32"] and heads["21_mma_sync"] == ["sm_80", "bf16"]
+    assert heads["24_wgmma_fp16"] == ["sm_90a", "fp16"] and heads["28_3xtf32"] == ["sm_80", "3xtf32"]
+    assert "| 25_wgmma_tf32 | sm_90a | tf32 |" in " ".join(harness("list", "25*", "--md").stdout.split())
+
+
 def test_list_and_doctor() -> None:
     assert "(broken)" in harness("list").stdout
     doctor = harness("doctor")

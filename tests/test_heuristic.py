@@ -214,6 +214,19 @@ def test_every_shape_of_each_type_gets_a_kernel_of_that_type(dtype: str) -> None
         label(64, 64, 64, arch="sm_75", dtype=dtype)
 
 
+def test_bf16_is_served_wherever_there_are_tensor_cores_for_it() -> None:
+    """By mma.sync where there is no wgmma; on Hopper it is never expected to be the faster one."""
+    for shape in [(m, n, 1000) for m in (1, 17, 512, 5000) for n in (1, 64, 2048)]:
+        for arch in ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100a", "sm_120a"):
+            assert label(*shape, sms=80, arch=arch, dtype="bf16").startswith("21_mma_sync")
+        assert not label(*shape, dtype="bf16").startswith("21_mma_sync")
+    with pytest.raises(UsageError, match="in bf16 on sm_75") as refused:
+        label(64, 64, 64, arch="sm_75", dtype="bf16")
+    assert "need sm_80" in refused.value.hint
+    with pytest.raises(UsageError, match="in fp16 on sm_80"):
+        label(64, 64, 64, arch="sm_80", dtype="fp16")
+
+
 def test_types_have_entries_of_their_own(tuned: list[dict[str, Any]]) -> None:
     tuned += [entry(dtype="bf16", kernel="23_wgmma_pipeline", params={"BN": 128, "STAGES": 4}), entry()]
     assert label(512, 512, 512, gpu="NVIDIA H200") == "03_tiled TILE=32"

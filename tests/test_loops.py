@@ -160,6 +160,31 @@ def test_the_hot_loop_is_the_innermost_with_the_most_arithmetic() -> None:
     assert hot_loop([]) is None
 
 
+MMA, FMA, COPY = ["m: LDSM", "HMMA.16816.F32", "@P0 BRA m"], ["f: FFMA", "FFMA", "FFMA", "@P1 BRA f"], "c: LDG"
+
+
+@pytest.mark.parametrize(
+    ("lines", "header"),
+    [
+        ([*FMA, *MMA], 4),  # a matrix instruction outweighs any number of others
+        ([*MMA, *FMA], 0),
+        (["m: HGMMA.64x64x16.F32", "@P0 BRA m", *FMA], 0),
+        (["m: UTCHMMA", "@P0 BRA m", *FMA], 0),
+        ([*MMA, "n: HMMA.16816.F32", "HMMA.16816.F32", "@P2 BRA n"], 3),  # of two the one with more of them
+        ([*MMA, "n: HMMA.16816.F32", "FADD", "@P2 BRA n"], 3),  # and of equals the one with more arithmetic
+        # copies inside that reckon addresses are none of the work, multiply-adds after it neither
+        (["t: HMMA.16816.F32", COPY, "IMAD", "IMAD", "@P2 BRA c", "@P3 BRA t", *FMA], 0),
+        # but a loop of products in it is, and without any the loop of multiply-adds
+        (["t: HMMA.16816.F32", "FADD", *MMA, "@P3 BRA t"], 2),
+        (["t: FFMA", COPY, "IMAD", "@P2 BRA c", "@P3 BRA t"], 1),
+        (["m: LDSM", "MOVM.16.MT88", "@P0 BRA m", *FMA], 3),  # it only moves a matrix
+    ],
+)
+def test_loops_of_matrix_instructions_come_first(lines: list[str], header: int) -> None:
+    hot = hot_loop(loops(code(*lines, "EXIT")))
+    assert hot is not None and hot.header == 16 * header
+
+
 @pytest.mark.parametrize(
     ("opcode", "expected"),
     [
@@ -235,11 +260,11 @@ def test_loops_of_shipped_kernels(cache: Cache, name: str, arch: str) -> None:
     assert expected == brute_force(instructions)
     hot = hot_loop(found)
     assert hot is not None
-    assert not any(hot.contains(loop) and loop.arithmetic for loop in found)
+    assert not any(hot.contains(loop) and loop.work >= hot.work for loop in found)
     source = kernel.source.splitlines()
     sums = {n for n, line in enumerate(source, 1) if re.search(r"\bsums?(\[\w+\])* \+=", line)}
     if kernel.dtype != "fp32":
-        assert any(loop.count("HGMMA") + loop.count("HMMA") >= 4 for loop in found)
+        assert hot.count("HGMMA") + hot.count("HMMA") >= 4
     elif sums:
         assert sums & {i.line for i in hot.instructions}
         assert hot.count("FFMA") >= 4

@@ -50,6 +50,8 @@ EQUIVALENT: dict[str, tuple[tuple[str, str], ...]] = {
         ("quads && left >= 4", "quads && left >= (4 + 1)"),
         ("quads && count >= 4", "quads && count > 4"),
         ("quads && count >= 4", "quads && count >= (4 + 1)"),
+        ("words && count > 1", "words && count > (1 + 1)"),
+        ("ldc % 2 == 0", "ldc / 2 == 0"),
     ),
     "float4 is used less often but for rows of 1 to 3 floats, which have none": (
         ("ld % 4 == 0", "ld / 4 == 0"),
@@ -62,6 +64,16 @@ EQUIVALENT: dict[str, tuple[tuple[str, str], ...]] = {
         ("N % 4 == 0", "M % 4 == 0"),
         ("N % 4 == 0", "K % 4 == 0"),
         ("in_quads(B, ldb) && N", "in_quads(B, ldb) && true || false && N"),
+        ("N % 8 == 0", "N / 8 == 0"),
+        ("N % 8 == 0", "N % 8 != 0"),
+        ("N % 8 == 0", "N % 8 == (0 + 1)"),
+        ("N % 8 == 0", "N % (8 + 1) == 0"),
+        ("N % 8 == 0", "M % 8 == 0"),
+        ("N % 8 == 0", "K % 8 == 0"),
+        ("in_units(B, ldb) && N", "in_units(B, ldb) && true || false && N"),
+    ),
+    "another swizzle, or none: banks conflict, and nobody counts that here": (
+        ("? COLUMNS / 8 : 8", "? COLUMNS % 8 : 8"),
     ),
     "only the order of the products of one k differs, each of its own sum": (
         ("j % 2 ? TM", "j % (2 + 1) ? TM"),
