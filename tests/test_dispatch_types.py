@@ -306,6 +306,18 @@ def test_a_copied_operand_gives_the_same_bits(
     assert all(one != bytes(128) for one in maps[:2])
 
 
+def test_alignment_is_asked_of_each_call(copying: FakeDriver, gpu: Context) -> None:
+    """Leading dimensions are alike, and one of the addresses is odd: it alone is copied, then."""
+    a, b, c = operands(gpu, BF16)
+    odd = Typed(gpu, BF16, 24, 16, offset=1)
+    done = []
+    for left in (a, odd, a):
+        harness.matmul(left, b, c)
+        done.append(copies(copying))
+        assert (pointers(copying)[0] == left.host.ctypes.data) == (left is a)
+    assert done == [0, 1, 1]
+
+
 def test_copies_are_of_what_is_there_now(copying: FakeDriver, gpu: Context) -> None:
     """Each call copies again, in its own stream, into memory of that stream."""
     a, b, c = operands(gpu, BF16, k=15)
