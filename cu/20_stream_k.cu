@@ -16,6 +16,7 @@
 // where = ["BM * BN > 8192", "(BM * BN > 16384) == (WM == 64)", "(WM == 64) == (CHUNK == 8)",
 //          "BK * STAGES == 128", "CHUNK < BK"]
 // shared = "4 * STAGES * BK * (BM + 4 + BN) + 16 * STAGES"
+// cooperative = true
 // workspace = "16 * SMS + 8 * SMS * BM * BN"
 // loads = "BM + BN"
 // sass  = ["LDS.128 in loop >= 32", "FFMA share in loop >= 92%", "no LDGSTS in loop", "no BAR in loop",

@@ -126,6 +126,12 @@ class _Reader:
             self.fail(key, f"{key} must be a non-empty string, not {value!r}")
         return value.strip()
 
+    def flag(self, key: str) -> bool:
+        value = self.table[key]
+        if not isinstance(value, bool):
+            self.fail(key, f"{key} must be true or false, not {value!r}")
+        return value
+
     def identifier(self, key: str) -> str:
         value = self.text(key)
         if not _IDENTIFIER.match(value):
@@ -278,6 +284,7 @@ KEYS: dict[str, Callable[[_Reader, str], Any]] = {
     "grid": _Reader.exprs,
     "shared": _Reader.expr,
     "workspace": _Reader.expr,
+    "cooperative": _Reader.flag,
     "loads": _Reader.expr,
     "where": _Reader.exprs,
     "sass": _Reader.sass,

@@ -56,6 +56,7 @@ class GemmLaunch:
             variant.block,
             [none] * len(mapped) + arguments + [np.uint64(0)] * len(own),
             shared=variant.shared,
+            cooperative=variant.kernel.cooperative,
         )
         first, last = len(mapped), len(mapped) + len(arguments)
         self._pointers = [self._launch.argument(first + i, ctypes.c_uint64) for i in range(3)]

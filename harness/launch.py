@@ -195,6 +195,7 @@ def prepare(cubin: Cubin, operands: Operands) -> Launch:
                     *scratch,
                 ],
                 shared=variant.shared,
+                cooperative=variant.kernel.cooperative,
             )
             for copy in operands.buffers
         ]

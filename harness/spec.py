@@ -31,7 +31,8 @@ class Kernel:
     `block` and `tile` are expressions over `params`: threads (x, y, z), and the extents of the output
     that one block covers, outermost first. `grid` and `workspace` may also use the tiles that cover the
     output (TILES_X, TILES_Y, TILES_Z) and the GPU's multiprocessors (SMS). Without `grid`: a block a tile.
-    `workspace` is in bytes; a pointer to so many is the last argument. `dtype` names the element type of a
+    `workspace` is in bytes; a pointer to so many is the last argument. `cooperative`: its blocks wait for one
+    another, and all must run at the same time. `dtype` names the element type of a
     gemm's matrices. `loads` is the number of elements a block loads from global memory for one step of k,
     the source of the arithmetic-intensity column. `tensormaps` are passed before all other arguments.
     `params` maps a name to its tuning space, the default first. `broken` says why a kernel that is wrong on
@@ -51,6 +52,7 @@ class Kernel:
     min_arch: str = "sm_75"
     shared: Expr
     workspace: Expr | None = None
+    cooperative: bool = False
     loads: Expr | None = None
     where: tuple[Expr, ...] = ()
     sass: Mapping[str, tuple[Expectation, ...]] = field(default_factory=dict)

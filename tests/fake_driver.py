@@ -427,7 +427,9 @@ class FakeDriver:
 
     def _cuLaunchKernelEx(self, config: Any, function: str, parameters: int, extra: int) -> Any:
         dims = tuple(getattr(config, part + "Dim" + axis) for part in ("grid", "block") for axis in "XYZ")
-        cluster = vars(config.attrs[0].value.clusterDim) if hasattr(config, "attrs") else {}
+        given = {a.id: a.value for a in getattr(config, "attrs", [])}
+        clustered = given.get("CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION")
+        cluster = vars(clustered.clusterDim) if clustered else {}
         size = tuple(cluster[axis] for axis in "xyz") if cluster else None
         shared, stream = config.sharedMemBytes, config.hStream
 
@@ -442,6 +444,7 @@ class FakeDriver:
             block=dims[3:],
             shared=shared,
             stream=stream,
+            cooperative="CU_LAUNCH_ATTRIBUTE_COOPERATIVE" in given,
             args=[ctypes.string_at(at, size) for at, size in zip(addresses, sizes, strict=True)],
             addresses=list(addresses),
             cluster=size,

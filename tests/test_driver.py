@@ -701,6 +701,18 @@ def test_a_compiled_cluster_of_more_than_eight_blocks_is_opted_into(fake: FakeDr
     assert "cuFuncSetAttribute" in fake.names()
 
 
+def test_cooperative_launch(fake: FakeDriver, context: Context, stream: Stream):
+    function = kernel(fake, context)
+    function.prepare(8, 32, [], cooperative=True)(stream)
+    function.prepare(8, 32, [], cooperative=True, cluster=2)(stream)
+    function.prepare(8, 32, [])(stream)
+    assert [(seen.cooperative, seen.cluster) for seen in fake.launches[-3:]] == [
+        (True, None),
+        (True, (2, 1, 1)),
+        (False, None),
+    ]
+
+
 def test_clusters_need_hopper(fake: FakeDriver):
     fake.device_attributes["CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR"] = 8
     with Context(Device.open()) as context, pytest.raises(UsageError, match="clusters need sm_90"):
@@ -943,6 +955,16 @@ def test_the_fake_answers_every_function_used():
     names, _ = names_used(source)
     functions = {name for name in names if name.startswith("cu")}
     assert [name for name in sorted(functions) if not hasattr(FakeDriver, "_" + name)] == []
+
+
+def test_launch_config_of_the_real_bindings_takes_cooperation():
+    driver = pytest.importorskip("cuda.bindings.driver")
+    attribute, config = driver.CUlaunchAttribute(), driver.CUlaunchConfig()
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+    attribute.value.cooperative = 1
+    config.attrs = [attribute]
+    config.numAttrs = 1
+    assert config.attrs[0].value.cooperative == 1
 
 
 def test_launch_config_of_the_real_bindings_takes_the_cluster():

@@ -82,6 +82,14 @@ def test_a_size_that_cannot_be_is_refused(kernel: Any, bad: str) -> None:
         launch.workspace(spec.load(kernel(bad)).variant(), Gemm(M=16, N=16, K=16))
 
 
+def test_blocks_that_wait_for_one_another_are_launched_together(kernel: Any) -> None:
+    assert catalog.kernel("20_stream_k").cooperative and not catalog.kernel("tiled").cooperative
+    path = kernel()
+    path.write_text(path.read_text().replace("// [params]", "// cooperative = 1\n// [params]"))
+    with pytest.raises(SpecError, match="cooperative must be true or false, not 1"):
+        spec.load(path)
+
+
 def test_it_is_the_last_argument_in_the_emulator(kernel: Any) -> None:
     done = CliRunner().invoke(main, ["check", str(kernel()), "-a", "M=20", "-a", "N=33", "-a", "K=17"])
     assert done.exit_code == 0, done.output

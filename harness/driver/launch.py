@@ -55,12 +55,14 @@ class PreparedLaunch:
         *,
         shared: int = 0,
         cluster: Dims | None = None,
+        cooperative: bool = False,
     ) -> None:
         self.function = function
         _ = function.handle  # UsageError if its module is closed
         self.grid = _dims("grid", grid, _GRID_LIMIT)
         self.block = _dims("block", block, _BLOCK_LIMIT)
         self.shared = shared
+        self.cooperative = cooperative
         self.cluster = None if cluster is None else _dims("cluster", cluster, self.grid)
         _check_block(function, self.block)
         if clustered := self.cluster or function.compiled_cluster:
@@ -111,13 +113,21 @@ class PreparedLaunch:
         config.blockDimX, config.blockDimY, config.blockDimZ = self.block
         config.sharedMemBytes = self.shared
         config.hStream = stream_handle
+        attributes = []
         if self.cluster is not None:
             attribute = driver.CUlaunchAttribute()
             attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
             size = attribute.value.clusterDim
             size.x, size.y, size.z = self.cluster
-            config.attrs = [attribute]
-            config.numAttrs = 1
+            attributes.append(attribute)
+        if self.cooperative:
+            attribute = driver.CUlaunchAttribute()
+            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+            attribute.value.cooperative = 1
+            attributes.append(attribute)
+        if attributes:
+            config.attrs = attributes
+            config.numAttrs = len(attributes)
         return config
 
 

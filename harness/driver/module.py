@@ -153,6 +153,7 @@ class Function:
         *,
         shared: int = 0,
         cluster: Dims | None = None,
+        cooperative: bool = False,
     ) -> PreparedLaunch:
         """Check and pack a launch once, to run it often: ``launch = f.prepare(...); launch(stream)``.
 
@@ -162,9 +163,14 @@ class Function:
         ctypes structures for values; `Struct` for raw bytes. Plain ints and floats are refused, for
         their size is a guess.
 
+        `cooperative`: all blocks run at the same time, so that they may wait for one another, or the
+        launch fails.
+
         `UsageError` if a dimension, the shared memory or the number or size of the arguments cannot be.
         """
-        return PreparedLaunch(self, grid, block, args, shared=shared, cluster=cluster)
+        return PreparedLaunch(
+            self, grid, block, args, shared=shared, cluster=cluster, cooperative=cooperative
+        )
 
     def allow_shared(self, dynamic: int) -> None:
         """Opt in to that many bytes of dynamic shared memory a block; `UsageError` if the GPU has less."""
