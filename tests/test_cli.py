@@ -18,10 +18,10 @@ import pytest
 from click.testing import CliRunner, Result
 from conftest import TILED
 
-from harness import record, tools
+from harness import catalog, record, tools
 from harness.cli import main
 from harness.driver import api
-from harness.errors import HarnessError, MissingDependency, NoDriver
+from harness.errors import HarnessError, MissingDependency, NoDriver, UsageError
 
 FAST = ["--min-time", "0.005", "--timeout", "0.05"]
 
@@ -453,3 +453,14 @@ def test_records_hold_no_folders(
     assert harness(*args).exit_code == 1
     assert str(tmp_path.parent) not in path.read_text()
     assert "--json=r.json" in json.loads(path.read_text())["meta"]["argv"]
+
+
+@pytest.mark.parametrize("word", ["03_tiled", "tiled", "03"])
+def test_a_rung_by_name_and_number(word: str) -> None:
+    assert [k.name for k in catalog.find(word)] == ["03_tiled"]
+
+
+@pytest.mark.parametrize("word", ["3", "0", "", "003"])
+def test_parts_of_a_number_name_nothing(word: str) -> None:
+    with pytest.raises(UsageError):
+        catalog.find(word)
