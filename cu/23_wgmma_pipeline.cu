@@ -12,8 +12,7 @@
 // block = "2 * BM + 128"
 // tile  = ["BM", "BN"]
 // grid  = "SMS // CLUSTER * CLUSTER"
-// where = ["1024 <= STAGES * (BM + BN)", "STAGES * (BM + BN) <= 1280", "BN % (64 * CLUSTER) == 0",
-//          "LAG == 0 or BM == 128"]
+// where = ["1024 <= STAGES * (BM + BN)", "STAGES * (BM + BN) <= 1280", "BN % (64 * CLUSTER) == 0"]
 // shared = "STAGES * (128 * (BM + BN) + 16) + 2 * BM * BN"
 // loads = "BM + BN"
 // sass  = ["HGMMA == 4", "HGMMA in loop == 4", "WARPGROUP.DEPBAR in loop == 1", "no BAR in loop",
@@ -31,7 +30,6 @@
 // STAGES = [3, 4, 6, 8]
 // CLUSTER = [1, 2]
 // GROUP = [8]
-// LAG = [0, 2]
 // ///
 
 #include "cluster.cuh"
@@ -80,13 +78,16 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
 
     const int self = threadIdx.x, lane = self % 32, warp = __shfl_sync(~0u, self / 32, 0);  // alike in a warp
     const bool map_for_a = has_map(A, lda), map_for_b = has_map(B, ldb), maps = map_for_a && map_for_b;
-    if (self < STAGES) {
-        make_barrier(full + self, maps ? 1 : 1 + PRODUCERS);
-        make_barrier(empty + self, CONSUMERS / 128 * CLUSTER);  // a warpgroup arrives as one, at all blocks
+    if (self == CONSUMERS) {
+        read_soon(map_a), read_soon(map_b);
+        for (int i = 0; i < STAGES; ++i) {
+            make_barrier(full + i, maps ? 1 : 1 + PRODUCERS);
+            make_barrier(empty + i, CONSUMERS / 128 * CLUSTER);  // a warpgroup arrives as one, at all blocks
+        }
         publish_barriers();
     }
     if (CLUSTER > 1) cluster_barrier();
-    else __syncthreads();  // the barriers exist
+    else ready<CONSUMERS + PRODUCERS>(maps && self >= CONSUMERS);
 
     if (self >= CONSUMERS) {
         if (BM == 128) give_registers<104>();
@@ -135,8 +136,6 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
 
         float sum[BN / 2];
         int stage = 0, parity = 0;
-        // The second warpgroup begins later, so that it still multiplies when the first has its results.
-        if (LAG > 0 && warp >= 4 && K > LAG * BK) wait(full + LAG, 0);
         for (unsigned tile = first; tile < tiles; tile += step) {
             const unsigned row = row_of(tile) + 16 * warp, col = col_of(tile);
             int last = 0;
@@ -166,18 +165,20 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                 __syncwarp();
                 const int r = lane % 16, unit = lane / 16;
                 #pragma unroll
-                for (int i = 0; i < BN / 2; i += 8)  // 16 columns
-                    store_matrices(&Cs[warp][i / 32][r][((i / 4 + unit) % 8 ^ r % 8) * 8],
-                                   narrow<ELEMENT>(sum[i], sum[i + 1]),
-                                   narrow<ELEMENT>(sum[i + 2], sum[i + 3]),
-                                   narrow<ELEMENT>(sum[i + 4], sum[i + 5]),
-                                   narrow<ELEMENT>(sum[i + 6], sum[i + 7]));
-                publish_to_units();
-                __syncwarp();
-                if (lane == 0) {
+                for (int j = 0; j < BN / 64; ++j) {  // a box is on its way while the next is written
                     #pragma unroll
-                    for (int j = 0; j < BN / 64; ++j) store_box(map_c, row, col + 64 * j, Cs[warp][j]);
-                    commit_stores();
+                    for (int i = 32 * j; i < 32 * j + 32; i += 8)  // 16 columns
+                        store_matrices(&Cs[warp][j][r][((i / 4 + unit) % 8 ^ r % 8) * 8],
+                                       narrow<ELEMENT>(sum[i], sum[i + 1]),
+                                       narrow<ELEMENT>(sum[i + 2], sum[i + 3]),
+                                       narrow<ELEMENT>(sum[i + 4], sum[i + 5]),
+                                       narrow<ELEMENT>(sum[i + 6], sum[i + 7]));
+                    publish_to_units();
+                    __syncwarp();
+                    if (lane == 0) {
+                        store_box(map_c, row, col + 64 * j, Cs[warp][j]);
+                        commit_stores();
+                    }
                 }
             } else {
                 #pragma unroll

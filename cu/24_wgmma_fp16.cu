@@ -9,8 +9,7 @@
 // block = "2 * BM + 128"
 // tile  = ["BM", "BN"]
 // grid  = "SMS // CLUSTER * CLUSTER"
-// where = ["1024 <= STAGES * (BM + BN)", "STAGES * (BM + BN) <= 1280", "BN % (64 * CLUSTER) == 0",
-//          "LAG == 0 or BM == 128"]
+// where = ["1024 <= STAGES * (BM + BN)", "STAGES * (BM + BN) <= 1280", "BN % (64 * CLUSTER) == 0"]
 // shared = "STAGES * (128 * (BM + BN) + 16) + 2 * BM * BN"
 // loads = "BM + BN"
 // sass  = ["HGMMA == 4", "HGMMA in loop == 4", "WARPGROUP.DEPBAR in loop == 1", "no BAR in loop",
@@ -28,7 +27,6 @@
 // STAGES = [3, 4, 6, 8]
 // CLUSTER = [1]
 // GROUP = [8]
-// LAG = [0]
 // ///
 
 #define ELEMENT Fp16

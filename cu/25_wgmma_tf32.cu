@@ -82,19 +82,20 @@ extern "C" __global__ void
 
     const int self = threadIdx.x, lane = self % 32;
     const int warp = __shfl_sync(~0u, self / 32, 0);  // the same for all lanes, and the compiler knows it
-    if (self == 0) {
+    const bool a_mapped = has_map(A, lda), b_mapped = has_map(B, ldb);
+    if (self == CONSUMERS) {
+        read_soon(map_a), read_soon(map_b);
         for (int stage = 0; stage < STAGES; ++stage) {
             make_barrier(full + stage, 1);
             make_barrier(empty + stage, CONSUMERS / 32);  // a warp arrives as one
         }
         publish_barriers();
     }
-    __syncthreads();  // the barriers exist
+    ready<CONSUMERS + PRODUCERS>(a_mapped && b_mapped && warp >= CONSUMERS / 32);
 
     if (warp >= CONSUMERS / 32) {
         give_registers<88>();
         // TMA takes one thread. Where an operand cannot have a map, four warps take turns at copying it.
-        const bool a_mapped = has_map(A, lda), b_mapped = has_map(B, ldb);
         const int turns = a_mapped && b_mapped ? 1 : PRODUCERS / 32, mine = warp - CONSUMERS / 32;
         if (mine >= turns) return;
         int stage = 0, parity = 1, turn = 0;

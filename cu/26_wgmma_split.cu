@@ -62,12 +62,15 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREA
     const int begin = min(rank * share, stages), end = min(begin + share, stages);
 
     const bool map_for_a = has_map(A, lda), map_for_b = has_map(B, ldb), maps = map_for_a && map_for_b;
-    if (self < STAGES) {
-        make_barrier(full + self, maps ? 1 : 1 + PRODUCERS);
-        make_barrier(empty + self, CONSUMERS / 128);  // a warpgroup arrives as one
+    if (self == CONSUMERS) {
+        read_soon(map_a), read_soon(map_b);
+        for (int i = 0; i < STAGES; ++i) {
+            make_barrier(full + i, maps ? 1 : 1 + PRODUCERS);
+            make_barrier(empty + i, CONSUMERS / 128);  // a warpgroup arrives as one
+        }
         publish_barriers();
     }
-    __syncthreads();  // the barriers exist
+    ready<CONSUMERS + PRODUCERS>(maps && self >= CONSUMERS);
 
     if (self >= CONSUMERS) {
         int stage = 0, parity = 1;

@@ -15,6 +15,12 @@ __device__ inline bool has_map(const T* matrix, int ld)
     return (unsigned long long)matrix % 16 == 0 && ld % (16 / (int)sizeof(T)) == 0;
 }
 
+// A map is read from global memory like anything else: soon, so that the first box need not wait for it.
+__device__ inline void read_soon(const TensorMap& map)
+{
+    asm volatile("prefetch.tensormap [%0];" :: "l"(&map) : "memory");
+}
+
 // Arrives at the barrier, whose phase then ends no sooner than so many bytes of boxes have landed.
 __device__ inline void arrive_expecting(Barrier* b, int bytes)
 {
@@ -63,6 +69,16 @@ __device__ inline void publish_to_units() { asm volatile("fence.proxy.async.shar
 
 // Barriers that were made, TMA and the other blocks of the cluster will see.
 __device__ inline void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+// What one thread of the producers has set up before, all THREADS of the block may use after. Those that go
+// ahead do not wait for the others: the first boxes are on their way while the block still starts.
+template <int THREADS>
+__device__ inline void ready(bool go_ahead)
+{
+    __syncwarp();
+    if (go_ahead) asm volatile("barrier.cta.arrive.aligned 15, %0;" :: "n"(THREADS) : "memory");
+    else asm volatile("barrier.cta.sync.aligned 15, %0;" :: "n"(THREADS) : "memory");
+}
 
 // Stands in for a box of 128-byte rows, swizzled, of a matrix that cannot have a map: HEIGHT rows of the
 // matrix, of which `rows` exist, and of each `columns` elements. By WARPS warps, of which this is number

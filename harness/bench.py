@@ -29,7 +29,8 @@ class Bench(Closing):
     """A GPU ready to measure: stream, timer and sensor in one context.
 
     `rule` None verifies only. `baseline` is what every kernel is timed in turn with: cuBLAS, which is
-    borrowed, or another kernel. `method` says how, with what was found out about this card.
+    borrowed, or another kernel. With `alone` each is timed by itself instead, at a clock and power of its
+    own. `method` says how, with what was found out about this card.
     """
 
     def __init__(
@@ -41,9 +42,10 @@ class Bench(Closing):
         baseline: CuBlas | Built | None = None,
         seed: int = 1,
         limits: bool = False,
+        alone: bool = False,
     ) -> None:
         """`limits`: find the card's ceilings, from the cache or by a second of measuring."""
-        self.context, self.baseline, self.seed = context, baseline, seed
+        self.context, self.baseline, self.seed, self.alone = context, baseline, seed, alone
         self.method: Method | None = None
         self.no_ceilings = ""
         with ExitStack() as owned:
@@ -115,7 +117,7 @@ class Bench(Closing):
                 prepare = functools.partial(_prepare, baseline)
                 label = _label(baseline)
                 row = yield from self._row(label, built, prepare, operands, None, progress, baseline=True)
-                if row.right and self.method is not None:
+                if row.right and self.method is not None and not self.alone:
                     with suppress(OutOfMemory):  # then there is no room for a second output: no ratio
                         twin = owned.enter_context(Twin(operands, self.stream))
                         against = owned.enter_context(_prepare(baseline, twin))

@@ -15,7 +15,7 @@ from harness.errors import UsageError
 from harness.spec import Kernel, Variant
 
 _PACKAGE = Path(__file__).parent
-_NUMBER = re.compile(r"\d+_")
+_NUMBER = re.compile(r"(\d+)_")
 
 
 def folders() -> list[Path]:
@@ -36,8 +36,9 @@ def ladder() -> list[Kernel]:
 
 
 def find(pattern: str, folder: Path | None = None) -> list[Kernel]:
-    """Kernels for one command-line word: a path, a stem (``03_tiled``, ``tiled``) or a glob (``0[1-3]*``,
-    ``cu/*.cu``). A relative path starts at `folder`, else at the working directory.
+    """Kernels for one command-line word: a path, a stem (``03_tiled``), its number or the rest (``03``,
+    ``tiled``) or a glob (``0[1-3]*``, ``cu/*.cu``). A relative path starts at `folder`, else at the working
+    directory.
 
     Raises UsageError where nothing matches, with the nearest names.
     """
@@ -116,5 +117,6 @@ def _globbed(pattern: str, folder: Path | None) -> list[str]:
     return kernels if folder is None else [str(folder / name) for name in kernels]
 
 
-def _names(path: Path) -> tuple[str, str]:
-    return path.stem, _NUMBER.sub("", path.stem, count=1)
+def _names(path: Path) -> tuple[str, ...]:
+    number = _NUMBER.match(path.stem)
+    return (path.stem, path.stem[number.end() :], number[1]) if number else (path.stem,)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from harness import counters
+from harness.dtypes import FP32
 from harness.errors import HarnessError, MissingDependency
 from harness.record import Record
 
@@ -61,14 +62,24 @@ def _styled(draw: Callable[P, T]) -> Callable[P, T]:
     return inner
 
 
+def by_type(rows: Sequence[Record]) -> dict[str, list[Record]]:
+    """Rows by the element type of their matrices, float32 where they name none."""
+    found: dict[str, list[Record]] = {}
+    for row in rows:
+        found.setdefault(row.get("dtype") or FP32.name, []).append(row)
+    return found
+
+
 @_styled
 def ladder(rows: Sequence[Record], about: Mapping[str, Any]) -> Figure | None:
-    """GFLOP/s of each kernel by size, the baseline dashed, and this card's ceiling."""
+    """GFLOP/s of each kernel by size, the baseline dashed, and this card's ceiling. Rows are of one element
+    type (see `by_type`).
+    """
     lines: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
         n = _size(row)
         if row.get("flops_rate") and row.get("status") == "ok" and n:
-            lines.setdefault(_series(row), []).append((n, row["flops_rate"] / 1e9))
+            lines.setdefault(row["kernel"], []).append((n, row["flops_rate"] / 1e9))
     lines = {k: sorted(v) for k, v in lines.items()}
     if not any(len(v) > 1 for v in lines.values()):
         return None
@@ -77,15 +88,16 @@ def ladder(rows: Sequence[Record], about: Mapping[str, Any]) -> Figure | None:
     colours = _colours(len(order))
     for i, name in enumerate(order):
         x, y = zip(*lines[name], strict=True)
-        dashed = "--" if name.startswith("cuBLAS") else "-"
-        colour = _INK if name.startswith("cuBLAS") else colours[i]
+        dashed = "--" if name == "cuBLAS" else "-"
+        colour = _INK if name == "cuBLAS" else colours[i]
         axes.plot(x, y, dashed, marker=_MARKERS[i % len(_MARKERS)], color=colour, label=name, markersize=5)
+    (dtype,) = by_type(rows)
     ceiling = _ceiling(about, "flops")
-    if ceiling:
+    if ceiling and dtype == FP32.name:
         axes.axhline(ceiling / 1e9, color=_INK, linewidth=1, linestyle=":")
         start = min(x for v in lines.values() for x, _ in v), ceiling / 1e9
         axes.annotate("FFMA ceiling, measured", start, (0, 3), textcoords="offset points")
-    axes.set(xscale="log", yscale="log", xlabel="n (square product)", ylabel="GFLOP/s")
+    axes.set(xscale="log", yscale="log", xlabel="n (square product)", ylabel=f"GFLOP/s, {dtype}")
     sizes = sorted({x for v in lines.values() for x, _ in v})
     axes.set_xticks(sizes, [f"{x:g}" for x in sizes])
     axes.minorticks_off()
@@ -255,12 +267,6 @@ def _colours(count: int) -> list[Any]:
     return [map_(0.08 + 0.84 * i / max(1, count - 1)) for i in range(count)]
 
 
-def _series(row: Record) -> str:
-    """A kernel's name, with its element type where that is not float32: cuBLAS and matmul have several."""
-    dtype = row.get("dtype") or "fp32"
-    return str(row["kernel"]) if dtype == "fp32" else f"{row['kernel']} ({dtype})"
-
-
 def _size(row: Record) -> float | None:
     axes = row.get("axes") or {}
     sizes = {axes.get(k) for k in ("M", "N", "K")}
@@ -287,7 +293,7 @@ def _points(rows: Sequence[Record], profiles: Sequence[Record]) -> list[tuple[st
     """(kernel, FLOP/B, GFLOP/s, whether ncu counted the bytes), each float32 kernel at its largest size: the
     roof is that of float32.
     """
-    rows = [row for row in rows if (row.get("dtype") or "fp32") == "fp32"]
+    rows = by_type(rows).get(FP32.name, [])
     largest: dict[str, Record] = {}
     for row in rows:
         if row.get("flops_rate") and row.get("status") == "ok":

@@ -7,42 +7,27 @@ those parameters, and launches. Where the kernel copies by TMA an address that i
 
 from __future__ import annotations
 
-import ctypes
-import itertools
 import math
 import threading
 from typing import Any
 
 import numpy as np
 
-from harness import arrays, heuristic, launch
+from harness import arrays, heuristic
 from harness.arch import Arch
 from harness.arrays import LEGACY, TORCH_CURRENT, Matrix
 from harness.build import compile_kernel
-from harness.driver import (
-    BorrowedStream,
-    Context,
-    Device,
-    Event,
-    Function,
-    Module,
-    PreparedLaunch,
-    Stream,
-    Struct,
-    tensormap,
-)
+from harness.driver import BorrowedStream, Context, Device, Event, Function, Module, Stream, tensormap
 from harness.dtypes import FP32, TF32, TF32X3
-from harness.errors import UsageError
-from harness.gemm import GEMMS, Gemm
-from harness.launch import Mapped
-from harness.spec import Variant
+from harness.errors import OutOfMemory, UsageError
+from harness.gemm import GEMMS
+from harness.gemm_launch import GemmLaunch, Operands
+from harness.workspaces import Workspaces
 
-Operands = tuple[Matrix, Matrix, Matrix]  # a, b and out
 IEEE = "ieee"
 PRECISIONS = (IEEE, TF32.name, TF32X3.name)  # of float32
 _FLOAT_MAX = float(np.finfo(np.float32).max)
 _MOST_PLANS = 4096  # a GPU; beyond that the oldest go
-_MOST_MAPS = 64  # an operand of a plan; beyond that all go, and are made again as they are needed
 
 
 def matmul(
@@ -76,6 +61,14 @@ def matmul(
     Runs in the primary context of the GPU, which is left as current as it was. The first call for a shape
     chooses and may compile a kernel (do it before capturing a graph); from then on the same shape gives
     bitwise the same result. Any number of threads may call. Raises UsageError before anything is queued.
+
+    Some kernels need memory beside the operands, tens of MB; and a large product copies `a` and `b` first if
+    the TMA cannot take them as they lie (address or rows at no multiple of 16 bytes). Such memory is kept for
+    each stream. Where there is no room for a copy there is none; for what a kernel needs, OutOfMemory.
+
+    In a captured stream it is nodes of the graph that allocate, zero and free that memory, so that replays in
+    any stream may overlap ordinary calls. CUDA lets such a graph be instantiated once at a time, not cloned,
+    made a child of another only by moving it there, and not be the body of a conditional node.
     """
     asked = None if stream is None else _address(stream)
     left = arrays.read("a", a, asked)
@@ -125,58 +118,6 @@ def _type(left: Matrix, right: Matrix, precision: str) -> str:
     return precision
 
 
-class _Map:
-    """A tensor map among a launch's parameters, made anew for each address that it has not seen lately."""
-
-    def __init__(self, context: Context, prepared: PreparedLaunch, index: int, mapped: Mapped) -> None:
-        self._context, self._mapped = context, mapped
-        self._operand = "ABC".index(mapped.operand)
-        self._memory = prepared.argument(index, ctypes.c_char * tensormap.BYTES)
-        self._made: dict[int, bytes] = {}
-        self._address = 0  # the memory holds no map, as for an address without one
-
-    def move(self, operands: Operands) -> None:
-        address = operands[self._operand].address
-        if address == self._address:
-            return
-        made = self._made.get(address)
-        if made is None:
-            if len(self._made) >= _MOST_MAPS:
-                self._made.clear()
-            made = launch.tensor_map(self._context, address, self._mapped).data
-            self._made[address] = made
-        ctypes.memmove(self._memory, made, tensormap.BYTES)
-        self._address = address
-
-
-class _Plan:
-    """One shape's launch. Its parameters are its own, so one thread at a time writes and launches them."""
-
-    def __init__(self, function: Function, variant: Variant, problem: Gemm, sms: int) -> None:
-        mapped = launch.maps(variant, problem)
-        none = Struct(bytes(tensormap.BYTES), tensormap.ALIGN)
-        arguments = [np.uint64(0) if isinstance(a, str) else a for a in problem.arguments()]
-        shape = launch.grid(variant, problem, sms=sms)
-        self.variant = variant
-        self._launch = function.prepare(
-            shape, variant.block, [none] * len(mapped) + arguments, shared=variant.shared
-        )
-        first = len(mapped)
-        self._a, self._b, self._c = (self._launch.argument(first + i, ctypes.c_uint64) for i in range(3))
-        self._alpha, self._beta = (self._launch.argument(first + i, ctypes.c_float) for i in (9, 10))
-        self._maps = [_Map(function.context, self._launch, i, m) for i, m in enumerate(mapped)]
-        self._lock = threading.Lock()
-
-    def __call__(self, operands: Operands, scalars: tuple[float, float], stream: Stream) -> None:
-        a, b, c = operands
-        with self._lock:
-            self._a.value, self._b.value, self._c.value = a.address, b.address, c.address
-            self._alpha.value, self._beta.value = scalars
-            for one in self._maps:
-                one.move(operands)
-            self._launch(stream)
-
-
 class _Gpu:
     """One GPU: its primary context, held as long as the process lives, and what is prepared in it."""
 
@@ -185,8 +126,9 @@ class _Gpu:
         self.context = Context(self.device)
         self.arch = str(Arch.of_capability(*self.device.capability))
         self._functions: dict[str, Function] = {}
-        self._plans: dict[tuple[int | str, ...], _Plan] = {}
+        self._plans: dict[tuple[int | str, ...], GemmLaunch] = {}
         self._streams: dict[int, Stream] = {}
+        self._workspaces = Workspaces(self.context)
         self._lock = threading.Lock()
 
     def run(
@@ -203,36 +145,50 @@ class _Gpu:
         self, operands: Operands, scalars: tuple[float, float], stream: int, ordered: bool, dtype: str
     ) -> None:
         a, b, c = operands
-        plan = self.plan((a.rows, b.columns, a.columns, a.ld, b.ld, c.ld), dtype)
+        unmapped = ("" if _has_map(a) else "A") + ("" if _has_map(b) else "B")
+        shape = a.rows, b.columns, a.columns, a.ld, b.ld, c.ld
+        plan = self.plan(shape, unmapped, dtype)
         queue = self._stream(stream)
         ready = set() if ordered else {_resolved(m) for m in operands if m.ready is not None}
         others = [self._stream(address) for address in ready - {stream}]
         for other in others:
             _order(other, queue)
-        plan(operands, scalars, queue)
+        try:
+            plan(operands, scalars, queue)
+        except OutOfMemory:
+            if not plan.copied:
+                raise
+            plan = self.plan(shape, unmapped, dtype, copying=False)  # slower, and the same bits
+            plan(operands, scalars, queue)
         for other in others:
             _order(queue, other)
 
-    def plan(self, shape: tuple[int, ...], dtype: str) -> _Plan:
-        """The launch for M, N, K, lda, ldb, ldc, made at the first call."""
-        found = self._plans.get((*shape, dtype))
+    def plan(self, shape: tuple[int, ...], unmapped: str, dtype: str, copying: bool = True) -> GemmLaunch:
+        """The launch for M, N, K, lda, ldb, ldc, made at the first call. `unmapped` names the operands that
+        cannot have a tensor map; with `copying` it copies those that are better copied.
+        """
+        key: tuple[int | str, ...] = (*shape, unmapped, dtype, copying)
+        found = self._plans.get(key)
         if found is None:
             with self._lock:
-                found = self._plans.get((*shape, dtype)) or self._prepare(shape, dtype)
+                found = self._plans.get(key)
+                if found is None:
+                    found = self._prepare(shape, unmapped if copying else "", dtype)
+                    for old in list(self._plans)[: max(0, len(self._plans) + 1 - _MOST_PLANS)]:
+                        del self._plans[old]
+                    self._plans[key] = found
         return found
 
-    def _prepare(self, shape: tuple[int, ...], dtype: str) -> _Plan:
+    def _prepare(self, shape: tuple[int, ...], unmapped: str, dtype: str) -> GemmLaunch:
         problem = GEMMS[dtype](**dict(zip(("M", "N", "K", "lda", "ldb", "ldc"), shape, strict=True)))
         sms, gpu = self.device.sms, self.device.name
         variant = heuristic.choose(*shape[:3], sms=sms, arch=self.arch, gpu=gpu, dtype=dtype)
+        copied = heuristic.copied(variant, *shape[:3], sms=sms, unmapped=unmapped)
         function = self._functions.get(variant.label)
         if function is None:
             module = Module(self.context, compile_kernel(variant, self.arch).code)
             function = self._functions[variant.label] = module.function(variant.kernel.entry)
-        for old in list(itertools.islice(self._plans, max(0, len(self._plans) + 1 - _MOST_PLANS))):
-            del self._plans[old]
-        plan = self._plans[*shape, dtype] = _Plan(function, variant, problem, sms)
-        return plan
+        return GemmLaunch(function, variant, problem, sms=sms, workspaces=self._workspaces, copied=copied)
 
     def _stream(self, address: int) -> Stream:
         found = self._streams.get(address)
@@ -253,6 +209,10 @@ def _gpu(ordinal: int) -> _Gpu:
             if found is None:
                 found = _gpus[ordinal] = _Gpu(ordinal)
     return found
+
+
+def _has_map(matrix: Matrix) -> bool:
+    return tensormap.possible(matrix.address, matrix.ld * matrix.dtype.itemsize)
 
 
 def _resolved(matrix: Matrix) -> int:

@@ -20,20 +20,32 @@ multiply-adds (a tile counts whole, ragged or not) at 128 a cycle, on tensor cor
 fp16), and with SPLIT its sums, written and read once more; for a skinny kernel the bytes that a block loads,
 at 64 a cycle.
 
-The shares of rungs 11 to 14 and 16 are fitted to the H200's times at n = 512 to 4096, those of 17 to its
-ROWS=4 there; those of 15, 18 and the tensor-core rungs are estimates. On other GPUs they stand in for what
-nobody has measured.
+A kernel with a `meeting` (20_stream_k) is persistent, a block an SM, and shares the tiles that are left over
+after the whole rounds among all blocks, or among fewer, so that each has LEAST steps of k. To its part of a
+tile each adds a step that it waits for, and `meeting` cycles for leaving sums, finding the others and adding
+up: 22,000 on the H200 with 128 x 256 tiles.
+
+The shares of rungs 11 to 14, 16 and 19 are fitted to the H200's times at n = 512 to 4096 and at the README's
+rectangles, those of 17 to its ROWS=4 there; 20 has those of 16, and 0.75 with 64 rows, a little optimistic;
+those of 15, 18, of 19 with 128 x 256 tiles and of the tensor-core rungs are estimates. On other GPUs they
+stand in for what nobody has measured.
+
+`copied` says which operands that cannot have a tensor map are worth a copy that can. A kernel loads such an
+operand at 8 bytes a cycle and SM, beside the products: 2049 x 2047 x 2049 on the H200 took 200 to 273 us in
+bf16 and 374 in tf32, the model says 199 and 397. A copy takes 2 us, and each byte is read and written at
+3.5 TB/s (of the H200's 4.06).
 
 Pure and deterministic: the same shape on the same kind of GPU is always the same code, and bitwise the same
-result. (Leading dimensions, addresses, alpha and beta do not enter.)
+result. (Alpha and beta do not enter, addresses and leading dimensions only in whether there are tensor maps.)
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,6 +69,8 @@ _FMA = {"fp32": 128, "tf32": 1024, "3xtf32": 1024 / 3, "bf16": 2048, "fp16": 204
 _SWIZZLED = 128  # bytes of k that a step of the tensor-core rungs takes
 _LOAD_BYTES = 64  # a cycle and SM, from L2
 _DRAM_BYTES = 15.5  # a cycle and SM: 4.06 TB/s of the H200, copied
+_UNMAPPED_BYTES = 8  # a cycle and SM, loaded by a kernel that has no tensor map
+_COPY_START, _COPY_BYTES = 4000, 13.4  # cycles before a copy; bytes a cycle and SM, read or written
 _GRID_ROWS = 65535  # tiles along M, where the grid is a block a tile: CUDA's limit for y
 
 
@@ -69,6 +83,7 @@ class Candidate:
     resident: int
     alone: float
     full: float
+    meeting: int = 0
 
     @property
     def skinny(self) -> bool:
@@ -77,6 +92,11 @@ class Candidate:
     @property
     def split(self) -> int:
         return self.variant.params.get("SPLIT", 1)
+
+    @property
+    def step(self) -> int:
+        """Of k, that a block takes at once."""
+        return self.variant.params.get("BK", _SWIZZLED // self.dtype.itemsize)
 
     @property
     def persistent(self) -> bool:
@@ -94,20 +114,30 @@ class Candidate:
         rows, columns = self.variant.tile
         if self.skinny:
             return self.dtype.itemsize * (self.variant.loads or 0) * K / _LOAD_BYTES
-        step = self.variant.params.get("BK", _SWIZZLED // self.dtype.itemsize)
-        depth = math.ceil(math.ceil(K / self.split) / step) * step
+        depth = math.ceil(math.ceil(K / self.split) / self.step) * self.step
         return rows * columns * (depth / _FMA[self.dtype.name] + _SUM_CYCLES * (self.split > 1))
 
     def busy(self, M: int, N: int, K: int, sms: int) -> float:
         """Cycles from the first block's start to the last one's end, if memory does not hold them up."""
         rows, columns = self.variant.tile
         blocks = math.ceil(M / rows) * math.ceil(N / columns) * self.split
+        if self.meeting:
+            return self._busy_sharing(blocks, K, sms)
         rounds, rest = divmod(blocks, sms * self.resident)
         if rounds:
             return (rounds + (rest > 0)) * self.resident * self.work(K) / self.full
         together = math.ceil(rest / sms)
         part = (together - 1) / max(1, self.resident - 1)
         return together * self.work(K) / (self.alone + (self.full - self.alone) * part)
+
+    def _busy_sharing(self, tiles: int, K: int, sms: int) -> float:
+        whole, rest = divmod(tiles, sms)
+        if not rest:
+            return whole * self.work(K) / self.full
+        steps = math.ceil(K / self.step)
+        sharers = max(rest, min(sms, rest * steps // self.variant.params["LEAST"]))
+        share = rest / sharers + 1 / steps
+        return (whole + share) * self.work(K) / self.full + self.meeting
 
 
 def choose(M: int, N: int, K: int, *, sms: int, arch: str, gpu: str = "", dtype: str = FP32.name) -> Variant:
@@ -145,10 +175,40 @@ def ranked(
 ) -> list[tuple[Variant, float]]:
     """The candidates that serve, the best first, with their cycles by the model; of equals the less busy."""
     able = [c for c in candidates() if c.dtype.name == dtype and c.serves(M, N, arch)]
-    traffic = DTYPES[dtype].itemsize * (M * K + K * N + M * N) / (sms * _DRAM_BYTES)
+    traffic = _traffic(M, N, K, DTYPES[dtype], sms)
     serving = [(c.variant, c.busy(M, N, K, sms)) for c in able]
     serving.sort(key=lambda found: (max(found[1], traffic), found[1]))
     return [(variant, _START + max(busy, traffic)) for variant, busy in serving]
+
+
+def _traffic(M: int, N: int, K: int, dtype: DType, sms: int) -> float:
+    """Cycles that compulsory bytes take: each operand read or written once."""
+    return dtype.itemsize * (M * K + K * N + M * N) / (sms * _DRAM_BYTES)
+
+
+def copied(variant: Variant, M: int, N: int, K: int, *, sms: int, unmapped: str) -> str:
+    """The operands among `unmapped` ("", "A", "B", "AB": those that cannot have a tensor map) that are better
+    copied to where they can, in that order.
+    """
+    unmapped = "".join(x for x in unmapped if any(x == t.operand for t in variant.kernel.tensormaps))
+    if not unmapped:
+        return ""
+    dtype, split = DTYPES[variant.kernel.dtype], variant.params.get("SPLIT", 1)
+    rows, columns = variant.tile
+    rounds = math.ceil(math.ceil(M / rows) * math.ceil(N / columns) * split / sms)
+    depth = math.ceil(K / split)
+    loads = {"A": min(rows, M), "B": min(columns, N)}
+    elements = {"A": M * K, "B": K * N}
+
+    def cycles(chosen: Sequence[str]) -> float:
+        left = sum(loads[x] for x in unmapped if x not in chosen) * depth * dtype.itemsize
+        copies = sum(_COPY_START + 2 * elements[x] * dtype.itemsize / (sms * _COPY_BYTES) for x in chosen)
+        busy = rounds * max(rows * columns * depth / _FMA[dtype.name], left / _UNMAPPED_BYTES)
+        return copies + max(busy, _traffic(M, N, K, dtype, sms))
+
+    sets = [s for count in range(len(unmapped) + 1) for s in itertools.combinations(unmapped, count)]
+    best = min(sets, key=cycles)  # of equals the fewest copies
+    return "".join(best)
 
 
 @functools.cache
@@ -160,6 +220,7 @@ def candidates() -> tuple[Candidate, ...]:
             resident=c["resident"],
             alone=c["alone"],
             full=c["full"],
+            meeting=c.get("meeting", 0),
         )
         for c in table()["candidates"]
     )

@@ -4,7 +4,7 @@ A loop is a natural loop (Aho et al., Compilers, 2nd ed., 9.6.6): a branch back 
 it, and every block from which that branch is reached without passing through its header. Loops that share a
 header are one. Targets of indirect branches (BRX, of a switch) are not in the code: blocks that nothing else
 reaches count as those of the last one before them, and without one as entries of their own. A call of another
-function (a division's slow path, say) comes back.
+function (a division's slow path, say) comes back; a function is what a RET ends, for not all have a name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _INDIRECT = {"BRX", "BRXU", "JMX", "JMXU"}
 _ENDS = {"EXIT", "RET", "KILL"} | _INDIRECT
 _TARGET = re.compile(r"(?:^|,)(0x[0-9a-f]+)$")
 
-# What a kernel is there for: the arithmetic that marks the hot loop. A matrix instruction does that of hundreds.
+# What a kernel is there for: the arithmetic that marks the hot loop. A matrix instruction does most of it.
 MATRIX = frozenset(
     [
         *("HMMA", "IMMA", "DMMA", "BMMA", "QMMA", "OMMA", "HGMMA", "IGMMA", "QGMMA", "BGMMA"),
@@ -88,6 +88,8 @@ def blocks(instructions: Sequence[Instruction]) -> list[Block]:
     """The basic blocks in address order; `successors` index the list."""
     index_of = {i.address: n for n, i in enumerate(instructions)}
     targets = {n: index_of.get(_target(i), -1) for n, i in enumerate(instructions)}
+    calls = [n for n, t in targets.items() if t >= 0 and _base(instructions[n]) == "CALL"]
+    called = {n for n in calls if _returns(instructions[targets[n] :])}
     leaders = {0} | {t for t in targets.values() if t >= 0}
     leaders |= {n + 1 for n, i in enumerate(instructions) if _base(i) in _JUMPS | _ENDS}
     starts = sorted(n for n in leaders if n < len(instructions))
@@ -95,8 +97,9 @@ def blocks(instructions: Sequence[Instruction]) -> list[Block]:
     ends = [*starts[1:], len(instructions)] if starts else []
     successors: list[list[int]] = []
     for end in ends:
-        following = [targets[end - 1]] if targets[end - 1] >= 0 else []
-        if end < len(instructions) and _falls_through(instructions[end - 1]):
+        jumps = targets[end - 1] >= 0 and end - 1 not in called
+        following = [targets[end - 1]] if jumps else []
+        if end < len(instructions) and (end - 1 in called or _falls_through(instructions[end - 1])):
             following.append(end)
         successors.append([number[s] for s in following])
     reached = {s for following in successors for s in following}
@@ -144,7 +147,7 @@ def loops(instructions: Sequence[Instruction]) -> tuple[Loop, ...]:
 
 def hot_loop(found: Sequence[Loop]) -> Loop | None:
     """The innermost loop with the most work; the first of equals; None where there is no loop. Loops inside
-    that do none of it, a wait for a barrier, say, or copies within a loop of matrix instructions, do not count.
+    that do none of it do not count: a wait for a barrier, say, or copies in a loop of matrix instructions.
     """
     matrix = any(loop.work[0] for loop in found)
     busy = [loop for loop in found if loop.work[not matrix]]
@@ -217,6 +220,11 @@ def _is_trap(instructions: Sequence[Instruction], block: Block, to_itself: bool)
 def _target(i: Instruction) -> int:
     match = _TARGET.search(i.operands) if _base(i) in _JUMPS else None
     return int(match[1], 16) if match else -1
+
+
+def _returns(code: Sequence[Instruction]) -> bool:
+    """Whether what begins here is a function: a RET ends it, not the EXIT of the kernel."""
+    return next((_base(i) for i in code if _base(i) in ("RET", "EXIT")), "") == "RET"
 
 
 def _falls_through(i: Instruction) -> bool:

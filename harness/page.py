@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from harness import cards, charts, explanation, markup, tables
+from harness.dtypes import FP32
 from harness.errors import UsageError
 from harness.record import Record
 
@@ -107,8 +108,17 @@ def _sweeps(content: Record) -> bool:
 
 def figures(part: Part) -> list[Chart]:
     """Every chart that the records of one GPU have something to show in."""
+    ladders = [
+        (
+            "ladder" if dtype == FP32.name else f"ladder-{dtype}",
+            f"Ladder, {dtype}",
+            f"GFLOP/s of each kernel by size, {dtype}",
+            charts.ladder(rows, part.about),
+        )
+        for dtype, rows in charts.by_type(part.ladder).items()
+    ]
     candidates = (
-        ("ladder", "Ladder", "GFLOP/s of each kernel by size", charts.ladder(part.ladder, part.about)),
+        *ladders,
         (
             "roofline",
             "Roofline",

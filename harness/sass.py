@@ -177,12 +177,13 @@ def _instructions(rows: list[dict[str, Any]], live: dict[int, int], text: bytes)
         if "source-line" in row:
             line = row["source-line"] if row.get("source-file-id", 0) == own else 0
         address = INSTRUCTION_BYTES * index
+        predicate, operands = _guard(row)
         found.append(
             Instruction(
                 address=address,
                 opcode=row["opcode"],
-                operands=row.get("operands", ""),
-                predicate=row.get("predicate", ""),
+                operands=operands,
+                predicate=predicate,
                 line=line,
                 live=live.get(address),
                 encoding=int.from_bytes(text[address : address + INSTRUCTION_BYTES], "little"),
@@ -191,6 +192,17 @@ def _instructions(rows: list[dict[str, Any]], live: dict[int, int], text: bytes)
     while found and found[-1].opcode == "NOP":
         found.pop()
     return tuple(found)
+
+
+def _guard(row: dict[str, Any]) -> tuple[str, str]:
+    """Predicate and operands. nvdisasm takes PR, all predicates as one operand, for the predicate of the
+    instruction: P2R R22,PR,RZ,0x1.
+    """
+    predicate, operands = row.get("predicate", ""), row.get("operands", "")
+    if predicate != "PR":
+        return predicate, operands
+    first, *others = operands.split(",")
+    return "", ",".join([first, "PR", *others] if row["opcode"].startswith("P2R") else ["PR", first, *others])
 
 
 def _live(text: str) -> dict[str, dict[int, int]]:

@@ -33,8 +33,9 @@ class Kernel:
     output (TILES_X, TILES_Y, TILES_Z) and the GPU's multiprocessors (SMS). Without `grid`: a block a tile.
     `workspace` is in bytes; a pointer to so many is the last argument. `dtype` names the element type of a
     gemm's matrices. `loads` is the number of elements a block loads from global memory for one step of k,
-    the source of the arithmetic-intensity column. `tensormaps` are passed before all other arguments. `params` maps a name to its tuning space, the default first.
-    `broken` says why a kernel that is wrong on purpose is wrong.
+    the source of the arithmetic-intensity column. `tensormaps` are passed before all other arguments.
+    `params` maps a name to its tuning space, the default first. `broken` says why a kernel that is wrong on
+    purpose is wrong.
     """
 
     path: Path

@@ -45,7 +45,7 @@ class StopRule:
     min_blocks: int = 20
     warmup: float = 0.1
     settle: float = 2.0
-    throttle_threshold: float = 0.75
+    throttle_threshold: float = 0.6  # at their power cap tensor cores run at 0.7 of it (H200)
 
     def __post_init__(self) -> None:
         if self.criterion not in CRITERIA:

@@ -6,13 +6,14 @@ is not what its record says.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness import record
+from harness import catalog, record
 from harness.tables import params_text, plain_table
 
 HERE = Path(__file__).parent
@@ -34,24 +35,103 @@ def provenance(content: dict[str, Any]) -> str:
     )
 
 
-def rate(row: dict[str, Any]) -> str:
+def of_type(dtype: str, *patterns: str) -> list[dict[str, Any]]:
+    """The records of these names, each with its rows of this element type; those that have none left out."""
+    files = [f for p in patterns for f in sorted(HERE.glob(p), key=lambda f: (len(f.stem), f.stem))]
+    found = []
+    for content in map(record.load, files):
+        rows = [r for r in content["rows"] if (r.get("dtype") or "fp32") == dtype]
+        found += [{**content, "rows": rows}] if rows else []
+    return found
+
+
+def unit(dtype: str) -> tuple[str, float, str]:
+    """What a rate is given in, how much that is in FLOP/s, and its format."""
+    return ("GFLOP/s", 1e9, ",.0f") if dtype == "fp32" else ("TFLOP/s", 1e12, ",.1f")
+
+
+def rate(row: dict[str, Any], dtype: str = "fp32") -> str:
     """A rate stands only for what was verified and timed."""
-    return f"{row['flops_rate'] / 1e9:,.0f}" if row["status"] == "ok" else row["status"]
+    _, scale, form = unit(dtype)
+    return f"{row['flops_rate'] / scale:{form}}" if row["status"] == "ok" else row["status"]
 
 
-def ladder() -> str:
-    """GFLOP/s of each rung by size, and its share of cuBLAS at the largest."""
-    content = load("h200-ladder")
-    shapes = list(dict.fromkeys(r["shape"] for r in content["rows"]))
-    kernels = list(dict.fromkeys(r["kernel"] for r in content["rows"]))
-    rows = {(r["kernel"], r["shape"]): r for r in content["rows"]}
+def size(row: dict[str, Any]) -> str:
+    """``512`` or ``300x500x260``, without the type that the table is about."""
+    return str(row["shape"].split()[0])
+
+
+def share(row: dict[str, Any]) -> str:
+    """% of cuBLAS with its interval, where it was timed in turn with that and verified."""
+    if row["status"] != "ok" or row["against"] != "cuBLAS" or not row["speedup"]:
+        return "-"
+    low, estimate, high = (100 * row["speedup"][key] for key in ("low", "estimate", "high"))
+    return f"{estimate:.1f} ({low:.1f} to {high:.1f})"
+
+
+def clock(row: dict[str, Any]) -> str:
+    return f"{row['sm_hz'] / 1e6:,.0f}" if row["status"] == "ok" and row["sm_hz"] else "-"
+
+
+def ladder(dtype: str = "fp32") -> str:
+    """Each rung's rate by size; at the largest its share of cuBLAS."""
+    records = of_type(dtype, "h200-ladder*.json")
+    if not records:
+        return ""
+    found = [r for content in records for r in content["rows"]]
+    shapes = list(dict.fromkeys(map(size, found)))
+    rows = {(r["kernel"], size(r)): r for r in found}
     cells = []
-    for kernel in kernels:
-        mine = [rows[kernel, shape] for shape in shapes]
-        share = mine[-1]["vs_cublas"]
-        cells.append([kernel, *map(rate, mine), f"{100 * share:.1f} %" if share else "-"])
-    headings = ["GFLOP/s at n =", *shapes, f"of cuBLAS at {shapes[-1]}"]
-    return f"{plain_table(cells, headings, 'md')}\n\n{provenance(content)}"
+    for kernel in dict.fromkeys(r["kernel"] for r in found):
+        mine = [rows.get((kernel, shape)) for shape in shapes]
+        rates = [rate(r, dtype) if r else "-" for r in mine]
+        last = mine[-1]
+        if dtype == "fp32":
+            told = [f"{100 * last['vs_cublas']:.1f} %" if last and last["vs_cublas"] else "-"]
+        else:
+            told = [share(last), clock(last)] if last else ["-", "-"]
+        cells.append([kernel, *rates, *told])
+    if dtype == "fp32":
+        more = [f"of cuBLAS at {shapes[-1]}"]
+    else:
+        more = [f"% of cuBLAS at {shapes[-1]}", "SM MHz there"]
+    typed = "" if dtype == "fp32" else f"{dtype}, "
+    table = plain_table(cells, [f"{typed}{unit(dtype)[0]} at n =", *shapes, *more], "md")
+    return f"{table}\n\n{provenance(records[0])}{'' if dtype == 'fp32' else plot(dtype)}"
+
+
+def plot(dtype: str) -> str:
+    """The type's ladder as a chart, where `harness report --plots` has drawn it."""
+    name = f"plots/ladder-{dtype}.svg"
+    drawn = (HERE / name).exists()
+    return f"\n\n![GFLOP/s of each {dtype} rung by size, against cuBLAS](records/{name})" if drawn else ""
+
+
+def rungs() -> str:
+    """What each rung of the tensor cores is, in the words of its file."""
+    cells = [[k.name, k.dtype, k.min_arch, k.title, k.claim] for k in catalog.ladder() if k.dtype != "fp32"]
+    return plain_table(cells, ["rung", "type", "from", "what", "gained"], "md")
+
+
+def sustained(dtype: str) -> str:
+    """Each kernel by itself for seconds: what the card's power leaves of its speed, and energy."""
+    records = of_type(dtype, "h200-sustained*.json")
+    if not records:
+        return ""
+    rows = [r for content in records for r in content["rows"] if r["status"] == "ok"]
+    if paired := [r["kernel"] for r in rows if r["pair"]]:
+        raise ValueError(f"{paired[0]} was timed in turn with another: the power is of both")
+    cells = []
+    for r in sorted(rows, key=lambda r: r["axes"]["M"] * r["axes"]["N"] * r["axes"]["K"]):
+        watts = r["device"]["power"] if r["device"] else None
+        energy = [f"{watts:.0f}", f"{watts / r['flops_rate'] * 1e12:.3g}"] if watts else ["-", "-"]
+        cells.append([size(r), r["kernel"], rate(r, dtype), clock(r), *energy])
+    headings = [f"{dtype}, sustained, n =", "kernel", unit(dtype)[0], "SM MHz", "W", "pJ/FLOP"]
+    note = (
+        "Each by itself, not in turn; W: the median of NVML's readings. A pJ/FLOP is a mJ/GFLOP. "
+        f"{provenance(records[0])}"
+    )
+    return f"{plain_table(cells, headings, 'md')}\n\n{note}"
 
 
 def tiles() -> str:
@@ -79,25 +159,28 @@ _COUNTERS = {
 }
 
 
-def matmul() -> str:
+def matmul(dtype: str = "fp32") -> str:
     """The dispatcher beside cuBLAS: squares, then rectangles, and the geometric mean of each."""
-    squares = load("h200-matmul")
-    files = sorted((HERE / "rectangles").glob("h200-*.json"), key=lambda f: int(f.stem.rpartition("-")[2]))
-    cells, means = [], []
-    for rows in (squares["rows"], [r for f in files for r in load(f"rectangles/{f.stem}")["rows"]]):
-        timed = [r for r in rows if not r["baseline"]]
-        for r in timed:
-            chosen = r["chosen"]
-            label = chosen["label"]
-            share = r["speedup"]
-            within = f"{100 * share['estimate']:.1f} ({100 * share['low']:.1f} to {100 * share['high']:.1f})"
-            cells.append([r["shape"], label, rate(r), within])
-        means.append(math.exp(sum(math.log(r["speedup"]["estimate"]) for r in timed) / len(timed)))
-    note = (
-        f"Geometric means: {means[0]:.3f} over the squares, {means[1]:.3f} over the rectangles. "
-        f"{provenance(squares)}"
-    )
-    return f"{plain_table(cells, ['M x N x K', 'chosen', 'GFLOP/s', '% of cuBLAS'], 'md')}\n\n{note}"
+    records = of_type(dtype, "h200-matmul*.json", "rectangles/h200-*.json")
+    if not records:
+        return ""
+    timed = [r for content in records for r in content["rows"] if not r["baseline"]]
+    squares = [r for r in timed if "x" not in size(r)]
+    rectangles = [r for r in timed if "x" in size(r)]
+    cells = []
+    for r in squares + rectangles:
+        told = [size(r), r["chosen"]["label"], rate(r, dtype), share(r)]
+        cells.append(told if dtype == "fp32" else [*told, clock(r)])
+    means = [
+        f"{math.exp(sum(math.log(r['speedup']['estimate']) for r in rows) / len(rows)):.3f} over the {what}"
+        for shapes, what in ((squares, "squares"), (rectangles, "rectangles"))
+        if (rows := [r for r in shapes if r["status"] == "ok"])
+    ]
+    headings = ["M x N x K", "chosen", unit(dtype)[0], "% of cuBLAS"]
+    if dtype != "fp32":
+        headings = [f"{dtype}, {headings[0]}", *headings[1:], "SM MHz"]
+    table = plain_table(cells, headings, "md")
+    return f"{table}\n\nGeometric means: {', '.join(means)}. {provenance(records[0])}"
 
 
 def emulator() -> str:
@@ -194,12 +277,17 @@ TABLES: dict[str, Callable[[], str]] = {
     "selftest": selftest,
     "calibration": calibration,
     "launch_cost": launch_cost,
+    "rungs": rungs,
 }
+# Tables of types that were not measured are empty.
+for _dtype in ("bf16", "fp16", "tf32", "3xtf32"):
+    for _name, _table in {"ladder": ladder, "sustained": sustained, "matmul": matmul}.items():
+        TABLES[f"{_name}_{_dtype}"] = functools.partial(_table, _dtype)
 
 
 def updated(text: str) -> str:
     """`text` with every marked table as its record has it now."""
-    return _MARKED.sub(lambda m: f"{m[1]}{TABLES[m[2]]()}\n{m[3]}", text)
+    return _MARKED.sub(lambda m: m[1] + (f"{made}\n" if (made := TABLES[m[2]]()) else "") + m[3], text)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,10 @@
   is called with each: device memory is host memory, so it can compute what the kernel would.
 * ``fake.milliseconds``: what an event pair says. ``fake.sm_ghz``: the clock that our own stamp kernel
   counts, 10 ms from stamp to stamp; its launches are not in ``fake.launches``.
-* A captured stream queues nothing; launching the graph does what was captured.
+* A captured stream queues nothing; launching the graph does what was captured. Meanwhile allocating and
+  freeing is refused in a thread that has not exchanged its capture mode for RELAXED. What a graph allocates
+  is uninitialised (0xFF) at each of its launches.
+* ``fake.stream_ids``: address -> what `cuStreamGetId` says, the address itself where it is not listed.
 """
 
 from __future__ import annotations
@@ -57,6 +60,7 @@ class CUresult(IntEnum):
     CUDA_ERROR_LAUNCH_FAILED = 719
     CUDA_ERROR_NOT_SUPPORTED = 801
     CUDA_ERROR_SYSTEM_DRIVER_MISMATCH = 803
+    CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900
     CUDA_ERROR_UNKNOWN = 999
 
 
@@ -93,6 +97,7 @@ FUNCTION = {
     "CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH": 0,
 }
 MEMORY = 1 << 30
+_STRUCTS = ("CUlaunchConfig", "CUlaunchAttribute")
 
 # What a lost context still does in the driver: bookkeeping and error texts.
 _WORKS_WHEN_LOST = NOISE | {"cuInit", "cuDriverGetVersion", "cuDeviceGet", "cuDeviceGetAttribute"}
@@ -118,7 +123,9 @@ class FakeDriver:
         self.milliseconds = 1.5
         self.sm_ghz = 1.98
         self._stamps = 0
+        self.stream_ids: dict[int, int] = {}
         self._captured: list[Callable[[], None]] | None = None
+        self._capturing = 0
         self._failures: dict[str, list[int]] = {}
         self._next = 0x1000
         self._thread = threading.local()
@@ -137,8 +144,10 @@ class FakeDriver:
         return self._thread.stack
 
     def __getattr__(self, name: str) -> Any:
+        if name == "CUDA_MEMCPY2D":
+            return SimpleNamespace
         if name.startswith("CU"):
-            return _plain_object if name in ("CUlaunchConfig", "CUlaunchAttribute") else _Names()
+            return _plain_object if name in _STRUCTS else _Names()
         function = getattr(type(self), "_" + name, None) if name.startswith("cu") else None
         if function is None:
             raise AttributeError(name)
@@ -267,10 +276,32 @@ class FakeDriver:
         return CUresult.CUDA_ERROR_INVALID_VALUE
 
     def _cuMemAlloc(self, nbytes: int) -> Any:
+        if self._captures_forbid:
+            return CUresult.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
         return self._allocate("memory", nbytes)
 
     def _cuMemFree(self, pointer: int) -> Any:
+        if self._captures_forbid:
+            return CUresult.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
         return self._drop("memory", pointer)
+
+    def _cuMemAllocAsync(self, nbytes: int, stream: int) -> Any:
+        """Of a captured stream: memory that stays, and holds nothing of use when the graph is launched."""
+        if not self._is_captured(stream):
+            return self._allocate("memory", nbytes)
+        (address,) = self._allocate("graph memory", nbytes)
+        self._queue(stream, lambda: ctypes.memset(address, 0xFF, nbytes))
+        return (address,)
+
+    def _cuMemFreeAsync(self, pointer: int, stream: int) -> Any:
+        if not self._is_captured(stream):
+            return self._drop("memory", pointer)
+        if ("graph memory", pointer) not in self.live:
+            return CUresult.CUDA_ERROR_INVALID_VALUE
+        memory = self.live["graph memory", pointer]
+        self._drop("graph memory", pointer)
+        self._queue(stream, lambda: ctypes.memset(pointer, 0xFF, ctypes.sizeof(memory)))
+        return ()
 
     def _cuMemHostAlloc(self, nbytes: int, flags: int) -> Any:
         return self._allocate("pinned", nbytes)
@@ -291,7 +322,23 @@ class FakeDriver:
     _cuMemcpyHtoDAsync = _cuMemcpyDtoHAsync = _cuMemcpyDtoDAsync = _copy
 
     def _cuMemsetD32Async(self, pointer: int, value: int, count: int, stream: int) -> Any:
-        ctypes.memmove(pointer, value.to_bytes(4, "little") * count, 4 * count)
+        words = value.to_bytes(4, "little") * count
+        self._queue(stream, lambda: ctypes.memmove(pointer, words, 4 * count))
+        return ()
+
+    def _cuMemcpy2DAsync(self, copy: Any, stream: int) -> Any:
+        if (copy.srcMemoryType, copy.dstMemoryType) != ("CU_MEMORYTYPE_DEVICE",) * 2:
+            return CUresult.CUDA_ERROR_INVALID_VALUE
+        source, target, width = int(copy.srcDevice), int(copy.dstDevice), copy.WidthInBytes
+        pitches, rows = (copy.srcPitch, copy.dstPitch), copy.Height
+        if width > min(pitches):
+            return CUresult.CUDA_ERROR_INVALID_VALUE
+
+        def run() -> None:
+            for row in range(rows):
+                ctypes.memmove(target + row * pitches[1], source + row * pitches[0], width)
+
+        self._queue(stream, run)
         return ()
 
     def _cuTensorMapEncodeTiled(self, *args: Any) -> Any:
@@ -384,15 +431,22 @@ class FakeDriver:
         size = tuple(cluster[axis] for axis in "xyz") if cluster else None
         shared, stream = config.sharedMemBytes, config.hStream
 
-        def launch() -> None:
-            self._launched(function, parameters, dims=dims, shared=shared, stream=stream, cluster=size)
-
         if function == "stamp":
             self._stamp(parameters)
-        elif self._captured is not None:
-            self._captured.append(launch)
-        else:
-            launch()
+            return ()
+        sizes = self.functions[function]
+        addresses = (ctypes.c_void_p * len(sizes)).from_address(parameters) if sizes else ()
+        launch = SimpleNamespace(
+            function=function,
+            grid=dims[:3],
+            block=dims[3:],
+            shared=shared,
+            stream=stream,
+            args=[ctypes.string_at(at, size) for at, size in zip(addresses, sizes, strict=True)],
+            addresses=list(addresses),
+            cluster=size,
+        )
+        self._queue(stream, lambda: self._launched(launch))
         return ()
 
     def _stamp(self, parameters: int) -> None:
@@ -403,8 +457,36 @@ class FakeDriver:
         (ctypes.c_uint64 * 2).from_address(entries)[:] = int(nanoseconds * self.sm_ghz), nanoseconds
 
     def _cuStreamBeginCapture(self, stream: int, mode: str) -> Any:
-        self._captured = []
+        self._captured, self._capturing = [], int(stream)
         return ()
+
+    def _is_captured(self, stream: int) -> bool:
+        return self._captured is not None and self._capturing == int(stream)
+
+    def _queue(self, stream: int, work: Callable[[], object]) -> None:
+        """Done at once, or when the graph is launched that this becomes part of."""
+        if self._captured is not None and self._capturing == int(stream):
+            self._captured.append(work)
+        else:
+            work()
+
+    @property
+    def _captures_forbid(self) -> bool:
+        return self._captured is not None and self._mode != "CU_STREAM_CAPTURE_MODE_RELAXED"
+
+    @property
+    def _mode(self) -> str:
+        return getattr(self._thread, "mode", "CU_STREAM_CAPTURE_MODE_GLOBAL")
+
+    def _cuThreadExchangeStreamCaptureMode(self, mode: str) -> Any:
+        before, self._thread.mode = self._mode, mode
+        return (before,)
+
+    def _cuStreamIsCapturing(self, stream: int) -> Any:
+        return ("CU_STREAM_CAPTURE_STATUS_" + ("ACTIVE" if self._is_captured(stream) else "NONE"),)
+
+    def _cuStreamGetId(self, stream: int) -> Any:
+        return (self.stream_ids.get(int(stream), int(stream)),)
 
     def _cuStreamEndCapture(self, stream: int) -> Any:
         captured, self._captured = self._captured, None
@@ -424,26 +506,10 @@ class FakeDriver:
     def _cuGraphExecDestroy(self, executable: int) -> Any:
         return self._drop("executable", executable)
 
-    def _launched(
-        self, function: str, parameters: int, *, dims: Any, shared: int, stream: int, cluster: Any
-    ) -> None:
-        sizes = self.functions[function]
-        addresses = (ctypes.c_void_p * len(sizes)).from_address(parameters) if sizes else ()
-        data = [ctypes.string_at(at, size) for at, size in zip(addresses, sizes, strict=True)]
-        self.launches.append(
-            SimpleNamespace(
-                function=function,
-                grid=dims[:3],
-                block=dims[3:],
-                shared=shared,
-                stream=stream,
-                args=data,
-                addresses=list(addresses),
-                cluster=cluster,
-            )
-        )
+    def _launched(self, launch: SimpleNamespace) -> None:
+        self.launches.append(launch)
         if self.execute is not None:
-            self.execute(self.launches[-1])
+            self.execute(launch)
 
 
 def _plain_object() -> SimpleNamespace:

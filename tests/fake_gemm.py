@@ -56,18 +56,23 @@ class WrongLater:
 
 
 class TypedGemm:
-    """The kernel of any type that `becomes` made it last; maps before its parameters are passed over."""
+    """The kernel of any type that `becomes` made it last; maps before its parameters are passed over, and
+    the address of a workspace behind them.
+    """
 
     def __init__(self) -> None:
         self.dtype = FP32
+        self.behind = 0
 
     def becomes(self, variant: Variant) -> tuple[int, ...]:
         """The sizes of its parameters."""
         self.dtype = DTYPES[variant.kernel.dtype]
-        return (128,) * len(variant.kernel.tensormaps) + SIZES
+        self.behind = int(variant.kernel.workspace is not None)
+        return (128,) * len(variant.kernel.tensormaps) + SIZES + (8,) * self.behind
 
     def __call__(self, launch: SimpleNamespace) -> None:
-        plain = b"".join(launch.args[len(launch.args) - len(SIZES) :])
+        end = len(launch.args) - self.behind
+        plain = b"".join(launch.args[end - len(SIZES) : end])
         a, b, c, m, n, k, lda, ldb, ldc, alpha, beta = struct.unpack("=QQQiiiiiiff", plain)
         p = GEMMS[self.dtype.name](M=m, N=n, K=k, alpha=alpha, beta=beta)
         out = self._matrix(c, m, n, ldc)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -103,6 +104,20 @@ def test_broken_kernels_are_never_timed(context: Context, cache: Cache, fake: An
     fake.execute = fake_gemm.zeros
     row = one(context, cache, "tiled_no_sync")
     assert (row.status, row.samples, row.failed) == (measure.EXPECTED, None, False)
+
+
+def test_alone_or_in_turn(context: Context, cache: Cache, fake: Any) -> None:
+    """With `alone` the baseline has its row, and no kernel is timed beside it."""
+    (baseline,) = built(cache, "coalesced")
+    for alone in (False, True):
+        fake.launches.clear()
+        with Bench(context, rule=RULE, baseline=baseline, alone=alone) as session:
+            first, row = session.rows(built(cache, "tiled"), {Gemm: [{"N": 32}]}, lambda _: None)
+        assert first.baseline and first.seconds and row.seconds and not row.baseline
+        assert (row.pair is None, row.ratio is None) == (alone, alone)
+        order = [run.block for run in fake.launches]
+        changes = sum(a != b for a, b in itertools.pairwise(order))
+        assert (changes == 1) is alone
 
 
 def test_verify_only(context: Context, cache: Cache, fake: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -136,10 +137,11 @@ def test_bad_input(args: list[str], code: int, text: str) -> None:
 
 
 def test_a_kernel_that_never_ends(kernel_file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.emulator.BUDGET", 10_000)
+    monkeypatch.setattr(emulation, "emulate", partial(emulation.emulate, budget=10_000))
     path = kernel_file(body=BODY.replace("k < K; ++k", "k < K || *(volatile float*)A != 1e30f; ++k"))
     result = harness("check", str(path), "-a", "N=20")
     assert result.exit_code == 1 and "Traceback" not in result.output
+    assert "has not ended after 10,000 instructions" in result.output
 
 
 # Widths of the machine code

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import harness
-from harness.driver import Buffer, Context, Stream
+from harness import catalog, dispatch, heuristic
+from harness.driver import Buffer, Context, Graph, Stream
 from harness.errors import UsageError
 from harness.gemm import Gemm
 from harness.verify import compare
@@ -130,6 +131,78 @@ def test_out_may_not_overlap_and_host_memory_is_refused(gpu: Context, stream: St
         harness.matmul(Host(), square, stream=stream)
 
 
+# Workspaces
+
+
+@pytest.fixture(params=[{}, {"BM": 64, "WM": 32, "CHUNK": 16}], ids=str)
+def stream_k(gpu: Context, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Every product by rung 20, whose launches share tiles through a workspace."""
+    if gpu.device.capability != (9, 0):
+        pytest.skip("20_stream_k is made for sm_90a")
+    variant = catalog.kernel("20_stream_k").variant(**request.param)
+    monkeypatch.setattr(heuristic, "choose", lambda *shape, **where: variant)
+    monkeypatch.setattr(dispatch, "_gpus", {})
+
+
+STREAM_K_SHAPES = [(300, 1025, 3000), (1025, 1025, 1025), (128, 256, 20000), (64, 64, 64)]
+
+
+def products(gpu: Context, stream: Stream) -> tuple[list[Ours], list[np.ndarray]]:
+    """Operands whose tiles are shared in different ways, and what one call after the other makes of them."""
+    sets = [Ours(gpu, stream, Gemm(M=m, N=n, K=k)) for m, n, k in STREAM_K_SHAPES]
+    for mine in sets:
+        call(mine, stream)
+    results = [mine.result() for mine in sets]
+    for mine, result in zip(sets, results, strict=True):
+        verdict = compare(result, mine.problem.reference(mine.host), mine.host["C"])
+        assert verdict.ok, str(verdict)
+    return sets, results
+
+
+def call(mine: Ours, stream: Stream) -> None:
+    harness.matmul(*(mine.view(name) for name in "ABC"), stream=stream)
+
+
+def test_streams_at_once_with_workspaces(gpu: Context, stream_k: None) -> None:
+    """Launches of two streams overlap; through one workspace they would add up each other's sums."""
+    with gpu.current(), Stream(gpu) as one, Stream(gpu) as other:
+        mine, expected = products(gpu, one)
+        theirs, _ = products(gpu, other)
+        for _ in range(50):
+            for left, right in zip(mine, reversed(theirs), strict=True):
+                left.buffers["C"].fill_u32(0x7FC00000, one)
+                right.buffers["C"].fill_u32(0x7FC00000, other)
+                call(left, one), call(right, other)
+            for sets in (mine, theirs):
+                for got, wanted in zip(sets, expected, strict=True):
+                    assert np.array_equal(got.result(), wanted)
+
+
+def test_a_graph_replayed_elsewhere_while_calls_run(gpu: Context, stream_k: None) -> None:
+    """The graph was captured in the stream of the calls, and has memory of its own all the same."""
+    with gpu.current(), Stream(gpu) as stream, Stream(gpu) as elsewhere:
+        captured, expected = products(gpu, stream)
+        ordinary, _ = products(gpu, stream)
+
+        def enqueue(queue: Stream) -> None:
+            for mine in captured:
+                call(mine, queue)
+
+        with Graph(stream, enqueue) as graph:
+            for _ in range(50):
+                for mine in (*captured, *ordinary):
+                    mine.buffers["C"].fill_u32(0x7FC00000, stream)
+                stream.synchronize()
+                graph(elsewhere)
+                for mine in ordinary:
+                    call(mine, stream)
+                graph(elsewhere)
+                elsewhere.synchronize()
+                for sets in (captured, ordinary):
+                    for got, wanted in zip(sets, expected, strict=True):
+                        assert np.array_equal(got.result(), wanted)
+
+
 # PyTorch
 
 
@@ -191,6 +264,39 @@ def test_torch_types(torch: Any, kind: str, precision: str) -> None:
         reading = (2**-10 + 2**-22) * size if precision == "tf32" else 0
         bound = summing + reading + unit * (expected.abs() + summing) + 1e-6
         assert bool(((out.double() - expected).abs() <= bound).all()), (m, n, k, left)
+
+
+@pytest.mark.parametrize("precision", ["ieee", "tf32"])
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("shape", [(2049, 2047, 2049), (600, 513, 2001), (300, 1111, 8001)], ids=str)
+def test_torch_copied_operands(
+    torch: Any, shape: tuple[int, int, int], kind: str, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bitwise the product of aligned operands, of those that the kernel loads itself, and a graph's."""
+    if torch.cuda.get_device_capability()[0] != 9 or (kind != "float32" and precision == "tf32"):
+        pytest.skip("tensor-core kernels of sm_90a")
+    (m, n, k), dtype = shape, getattr(torch, kind)
+    a = torch.zeros(m, k + 15, device="cuda", dtype=dtype)[:, : k + 15 - (k + 15) % 8]
+    a = a.contiguous()[:, :k].normal_()
+    b = torch.zeros(k, n + 15 - (n + 15) % 8, device="cuda", dtype=dtype)[:, :n].normal_()
+    expected = harness.matmul(a, b, precision=precision)
+    odd = torch.zeros(m * k + k * n + 1, device="cuda", dtype=dtype)  # rows and addresses without maps
+    x, y = odd[1 : 1 + m * k].view(m, k), odd[1 + m * k :].view(k, n)
+    x.copy_(a), y.copy_(b)
+    out = harness.matmul(x, y, precision=precision)
+    assert torch.equal(out, expected)
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        harness.matmul(x, y, out, precision=precision)
+    out.zero_()
+    graph.replay()
+    harness.matmul(x, y, precision=precision)
+    assert torch.equal(out, expected)
+
+    monkeypatch.setattr(heuristic, "copied", lambda *given, **where: "")
+    monkeypatch.setattr(dispatch, "_gpus", {})
+    assert torch.equal(harness.matmul(x, y, precision=precision), expected)
 
 
 def test_torch_streams(torch: Any) -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tma_gemm
 
 import harness
-from harness import heuristic
+from harness import heuristic, spec
 from harness.errors import UsageError
 
 ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100a", "sm_120a")
@@ -30,13 +31,23 @@ def test_every_shape_gets_a_kernel_that_can_run_there() -> None:
             variant = harness.choose(*shape, sms=80, arch=arch)
             assert variant.kernel.fits(arch) and not variant.kernel.broken
             seen.add(variant.kernel.name)
-    seen |= {label(n, n, n).split()[0] for n in (4096, 8192)}
-    assert {"16_pipeline", "15_split_k", "14_warp_tiles", "17_skinny_rows", "18_skinny_columns"} <= seen
+    seen |= {label(n, n, n).split()[0] for n in (2048, 8192)}
+    assert {
+        "20_stream_k",
+        "16_pipeline",
+        "15_split_k",
+        "14_warp_tiles",
+        "17_skinny_rows",
+        "18_skinny_columns",
+    } <= seen
 
 
 def test_what_is_known_of_the_h200() -> None:
     """Each of these choices is one that gemm.md or the ladder's measurements give."""
-    assert label(8192, 8192, 8192).startswith("16_pipeline")
+    assert label(8192, 8192, 8192).startswith("20_stream_k BM=128 BN=256")
+    assert label(512, 512, 16384).startswith("20_stream_k BM=128 BN=256")
+    assert label(128, 1024, 8192).startswith("20_stream_k")
+    assert label(64, 4096, 4096).startswith("20_stream_k BM=64")
     assert label(2048, 2048, 2048).startswith("16_pipeline")
     assert label(1024, 1024, 1024).startswith("19_pipeline_split")
     assert label(512, 512, 512).startswith("15_split_k")
@@ -68,6 +79,47 @@ def test_the_model_tells_measured_times(name: str) -> None:
             if variant.kernel.name == name
         ]
         assert cycles / 1980 == pytest.approx(microseconds, rel=0.08), n
+
+
+# The same for the kernels that share tiles out along k: shape, parameters, microseconds.
+SHARED: list[tuple[tuple[int, int, int], str, dict[str, int], float]] = [
+    ((512, 512, 16384), "20_stream_k", {"BM": 128}, 179.9),
+    ((128, 1024, 8192), "20_stream_k", {"BM": 128}, 59.7),
+    ((1024, 3072, 768), "20_stream_k", {"BM": 128}, 120),
+    ((8192, 8192, 8192), "20_stream_k", {"BM": 128}, 20032),
+    ((2048, 2048, 2048), "20_stream_k", {"BM": 128}, 345),
+    ((1024, 1024, 1024), "20_stream_k", {"BM": 128}, 64.5),
+    ((64, 4096, 4096), "20_stream_k", {"BM": 64}, 69),
+    ((1024, 1024, 1024), "19_pipeline_split", {"BM": 128, "BN": 128, "SPLIT": 2}, 54.0),
+    ((1024, 1024, 1024), "19_pipeline_split", {"BM": 64, "SPLIT": 2}, 54.0),
+    ((1024, 3072, 768), "19_pipeline_split", {"BM": 64, "SPLIT": 2}, 120.3),
+    ((8192, 256, 1024), "19_pipeline_split", {"BM": 64, "SPLIT": 1}, 98.4),
+    ((2049, 2047, 2049), "19_pipeline_split", {"BM": 64, "SPLIT": 1}, 391.7),
+]
+
+
+@pytest.mark.parametrize(("shape", "name", "params", "microseconds"), SHARED)
+def test_the_model_tells_times_of_shared_tiles(
+    shape: tuple[int, int, int], name: str, params: dict[str, int], microseconds: float
+) -> None:
+    (cycles,) = [
+        cycles
+        for variant, cycles in heuristic.ranked(*shape, sms=132, arch="sm_90a")
+        if variant.kernel.name == name and params.items() <= variant.params.items()
+    ]
+    assert cycles / 1980 == pytest.approx(microseconds, rel=0.13)
+
+
+def test_shared_tiles_by_hand() -> None:
+    one = next(c for c in heuristic.candidates() if c.meeting)
+    tile, step = 128 * 256 * 1024 / 128, 128 * 256 * 32 / 128
+    assert one.busy(128, 256 * 132, 1024, 132) == pytest.approx(tile / one.full)  # none is shared
+    half = (tile / 2 + step) / one.full + 22000
+    assert one.busy(128, 256 * 66, 1024, 132) == pytest.approx(half)
+    assert one.busy(128, 256 * 198, 1024, 132) == pytest.approx(tile / one.full + half)
+    assert one.busy(128, 256, 1024, 132) == pytest.approx(
+        5 * step / one.full + 22000
+    )  # LEAST=4 steps, and one
 
 
 def test_the_model_by_hand() -> None:
@@ -188,6 +240,51 @@ def test_the_peaks_of_the_types_by_hand() -> None:
     other = next(c for c in heuristic.candidates() if c.dtype.name == "tf32" and c.split == 1)
     rows, columns = other.variant.tile
     assert other.work(1000) == rows * columns * 1024 / 1024
+
+
+def copied(dtype: str, *shape: int, unmapped: str = "AB") -> str:
+    variant = harness.choose(*shape, sms=132, arch="sm_90a", dtype=dtype)
+    return heuristic.copied(variant, *shape, sms=132, unmapped=unmapped)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "tf32"])
+def test_operands_without_a_map_are_copied_where_that_pays(dtype: str) -> None:
+    assert copied(dtype, 2049, 2047, 2049) == "AB"  # 5 times as long where it is not: measured
+    assert copied(dtype, 2049, 2047, 2049, unmapped="A") == "A"
+    assert copied(dtype, 2049, 2047, 2049, unmapped="B") == "B"
+    assert copied(dtype, 2049, 2047, 2049, unmapped="") == ""
+    assert copied(dtype, 100, 100, 100) == ""  # over before a copy has begun
+    assert copied(dtype, 8191, 8191, 9) == ""  # nothing to load: all of it is writing
+    assert "B" not in copied(dtype, 1, 8191, 8191)  # each element of B is used once
+    assert "A" in copied(dtype, 301, 16383, 4001)  # small, and read for each column of tiles
+
+
+def test_what_a_kernel_takes_no_map_of_is_not_copied(tmp_path: Path) -> None:
+    assert copied("fp32", 2049, 2047, 2049) == copied("3xtf32", 2049, 2047, 2049) == ""
+    of_a = spec.load(tma_gemm.write(tmp_path)).variant()
+    assert heuristic.copied(of_a, 2049, 2047, 2049, sms=132, unmapped="AB") == "A"
+
+
+def test_a_copy_by_hand() -> None:
+    """One block of 128 x 256 on one SM, a third of its loads of A."""
+    variant = harness.kernel("23_wgmma_pipeline").variant()
+    assert variant.tile == (128, 256)
+
+    def copied(N: int, unmapped: str) -> str:
+        return heuristic.copied(variant, 128, N, 4096, sms=1, unmapped=unmapped)
+
+    # Cycles at N = 256: 131,072 for the loads of A, 262,144 for those of B, 65,536 for the products, 207,000
+    # for all traffic; 160,500 to copy A and 317,000 to copy B: on one SM copying is no gain.
+    assert copied(256, "A") == copied(256, "B") == copied(256, "AB") == ""
+    # On 132 of them, with a tile each, every copy serves many.
+    assert heuristic.copied(variant, 128 * 11, 256 * 12, 4096, sms=132, unmapped="AB") == "AB"
+
+
+def test_a_copy_pays_from_some_size_on() -> None:
+    """The rule has one threshold along the squares, where a launch takes about as long as two copies."""
+    kinds = [copied("bf16", n, n, n) for n in range(50, 1200, 50)]
+    first = kinds.index("AB")
+    assert set(kinds[first:]) == {"AB"} and 150 <= 50 * (first + 1) <= 600, kinds
 
 
 def test_the_shipped_table() -> None:

@@ -229,7 +229,7 @@ def test_points_lie_under_their_roofs() -> None:
     assert "02_coalesced" in above(planted)
 
 
-def test_types_have_lines_of_their_own_and_no_place_under_the_roof_of_float32() -> None:
+def test_types_have_charts_of_their_own_and_no_place_under_the_roof_of_float32() -> None:
     pytest.importorskip("matplotlib")
     from harness import charts
 
@@ -240,11 +240,16 @@ def test_types_have_lines_of_their_own_and_no_place_under_the_roof_of_float32() 
         for r in rows
         if r["kernel"] == "cuBLAS" or (r["kernel"] == "02_coalesced" and r["flops_rate"])
     ]
-    figure = charts.ladder([*rows, *typed], about)
-    names = [line.get_label() for line in figure.axes[0].lines]
-    assert {"cuBLAS", "cuBLAS (bf16)", "02_coalesced (bf16)"} <= set(names)
-    sizes = {line.get_label(): len(line.get_xdata()) for line in figure.axes[0].lines}
-    assert sizes["cuBLAS"] == sizes["cuBLAS (bf16)"]  # not one line through both
+    part = page.Part(gpu="a", about=about, benches={"l": {**found, "rows": [*rows, *typed]}})
+    drawn = {c.name: c.figure.axes[0] for c in page.figures(part) if c.name.startswith("ladder")}
+    assert set(drawn) == {"ladder", "ladder-bf16"}
+    assert {line.get_label() for line in drawn["ladder-bf16"].lines} == {"cuBLAS", "02_coalesced"}
+    ours = next(line for line in drawn["ladder-bf16"].lines if line.get_label() == "02_coalesced")
+    assert list(ours.get_ydata()) == [
+        r["flops_rate"] / 1e9 for r in typed if r["kernel"] == "02_coalesced" and r["dtype"] == "bf16"
+    ]
+    texts = {name: [t.get_text() for t in axes.texts] for name, axes in drawn.items()}
+    assert texts == {"ladder": ["FFMA ceiling, measured"], "ladder-bf16": []}
     assert charts._points([*rows, *typed], []) == charts._points(rows, [])
 
 

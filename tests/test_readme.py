@@ -99,3 +99,113 @@ def test_names_of_the_library() -> None:
         assert getattr(harness, name).__module__.startswith("harness.")
     with pytest.raises(AttributeError):
         _ = harness.nothing
+
+
+# Tables of element types, on records made up for the purpose
+
+N = (512, 1024)
+
+
+def row(kernel: str, dtype: str, shape: tuple[int, int, int], seconds: float, **more: Any) -> dict[str, Any]:
+    m, n, k = shape
+    label = str(n) if m == n == k else f"{m}x{n}x{k}"
+    speed = {"low": 1.014, "estimate": 1.0251, "high": 1.036}
+    return {
+        "kernel": kernel, "params": {}, "dtype": dtype, "shape": f"{label} {dtype}", "status": "ok",
+        "axes": {"M": m, "N": n, "K": k}, "seconds": seconds, "flops_rate": 2 * m * n * k / seconds,
+        "sm_hz": 1.6049e9, "device": {"power": 690.0}, "against": "cuBLAS", "speedup": speed, "pair": None,
+        "vs_cublas": 1.0251, "baseline": kernel == "cuBLAS", "compiler": "NVRTC 13.0", **more,
+    }  # fmt: skip
+
+
+def baseline(dtype: str, shape: tuple[int, int, int]) -> dict[str, Any]:
+    return row("cuBLAS", dtype, shape, 1e-3, speedup=None, vs_cublas=None, against="")
+
+
+@pytest.fixture
+def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The tables by name, of records that `write` puts in a folder of their own."""
+    import json
+
+    module = update_readme()
+    monkeypatch.setattr(module, "HERE", tmp_path)
+    meta = {
+        "argv": ["harness", "bench"], "utc": "2026-11-21T10:00:00",
+        "gpu": {"name": "NVIDIA H200", "driver": "13.0", "cublas": "13.1.0", "math_mode": "some mode"},
+    }  # fmt: skip
+
+    def write(name: str, *rows: dict[str, Any]) -> None:
+        path = tmp_path / f"{name}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps({"schema": 1, "kind": "bench", "meta": meta, "rows": rows}))
+
+    module.write = write
+    return module
+
+
+def cells(table: str, first: str) -> list[str]:
+    """The other cells of the row that begins so."""
+    (line,) = [s for s in table.splitlines() if s.startswith(f"| {first} ")]
+    return [cell.strip() for cell in line.strip("|").split("|")][1:]
+
+
+def test_a_ladder_of_another_type(tables: Any) -> None:
+    shapes = [(n, n, n) for n in N]
+    tables.write("h200-ladder", row("16_pipeline", "fp32", (512,) * 3, 1e-3))
+    made = [row("22_wgmma", "bf16", s, 4e-6) for s in shapes[:1]]
+    made += [row("26_wgmma_split", "bf16", s, 2e-6, sm_hz=1.98e9) for s in shapes]
+    made += [row("23_wgmma_pipeline", "bf16", shapes[1], 1e-6, status="FAILED", flops_rate=None)]
+    tables.write("h200-ladder-bf16", *[baseline("bf16", s) for s in shapes], *made)
+    table = tables.TABLES["ladder_bf16"]()
+    assert "TFLOP/s at n =" in table and "16_pipeline" not in table and "some mode" in table
+    assert cells(table, "cuBLAS") == ["0.3", "2.1", "-", "1,605"]
+    assert cells(table, "26_wgmma_split") == ["134.2", "1,073.7", "102.5 (101.4 to 103.6)", "1,980"]
+    assert cells(table, "22_wgmma") == ["67.1", "-", "-", "-"], "not measured at the largest size"
+    assert cells(table, "23_wgmma_pipeline") == ["-", "FAILED", "-", "-"], "what is wrong has no ratio"
+
+
+def test_types_of_one_file_have_tables_of_their_own(tables: Any) -> None:
+    """3xtf32 is never among the rows of tf32."""
+    n = (512,) * 3
+    pair = row("25_wgmma_tf32", "tf32", n, 1e-6), row("28_3xtf32", "3xtf32", n, 2e-6)
+    tables.write("h200-ladder-tf32", baseline("tf32", n), baseline("3xtf32", n), *pair)
+    one, other = tables.TABLES["ladder_tf32"](), tables.TABLES["ladder_3xtf32"]()
+    assert "25_wgmma_tf32" in one and "28_3xtf32" not in one
+    assert "28_3xtf32" in other and "25_wgmma_tf32" not in other
+
+
+def test_the_dispatcher_by_type(tables: Any) -> None:
+    chosen = {"chosen": {"label": "26_wgmma_split"}}
+    square, wide = (512,) * 3, (8192, 256, 1024)
+    tables.write("h200-matmul", row("matmul", "fp32", square, 1e-3, **chosen))
+    tables.write(
+        "rectangles/h200-bf16-1", row("matmul", "bf16", wide, 1e-5, **chosen), baseline("bf16", wide)
+    )
+    failed = row("matmul", "bf16", (1024,) * 3, 1e-6, **chosen) | {"status": "FAILED", "speedup": None}
+    half = {"low": 0.5, "estimate": 0.5, "high": 0.5}
+    tables.write("h200-matmul-bf16", row("matmul", "bf16", square, 2e-6, **chosen, speedup=half), failed)
+    table = tables.TABLES["matmul_bf16"]()
+    assert cells(table, "512") == ["26_wgmma_split", "134.2", "50.0 (50.0 to 50.0)", "1,605"]
+    assert cells(table, "8192x256x1024")[1] == "429.5" and cells(table, "1024")[1:3] == ["FAILED", "-"]
+    assert "0.500 over the squares, 1.025 over the rectangles" in table
+
+
+def test_energy_is_of_what_ran_alone(tables: Any) -> None:
+    n = (4096,) * 3
+    flops = 2 * 4096**3
+    alone = row("23_wgmma_pipeline", "bf16", n, flops / 690e12)
+    tables.write("h200-sustained-bf16", baseline("bf16", n), alone)
+    line = next(s for s in tables.TABLES["sustained_bf16"]().splitlines() if "23_wgmma" in s)
+    assert [c.strip() for c in line.strip("|").split("|")] == [
+        "4096", "23_wgmma_pipeline", "690.0", "1,605", "690", "1",
+    ]  # fmt: skip
+    tables.write("h200-sustained-bf16", alone | {"pair": {"order": []}})
+    with pytest.raises(ValueError, match="the power is of both"):
+        tables.TABLES["sustained_bf16"]()
+
+
+def test_tables_without_a_record_are_empty(tables: Any) -> None:
+    text = "a\n<!-- table:ladder_bf16 -->\n| old |\n<!-- end -->\nb\n"
+    assert tables.updated(text) == "a\n<!-- table:ladder_bf16 -->\n<!-- end -->\nb\n"
+    tables.write("h200-ladder-bf16", baseline("bf16", (512,) * 3))
+    assert "| cuBLAS " in tables.updated(text)

@@ -360,11 +360,13 @@ def test_a_fault_in_one_kernel_leaves_the_others(
         "--isolate",
         "--kernel-timeout",
         "9",
+        "--alone",
         "--regime",
         "hot",
     )
     assert len(told) == 2 and told[0][:4] == [sys.executable, "-m", "harness", "bench"]
     assert "--regime=hot" in told[0] and "--param=BX=32" in told[0] and "--axis=N=[16,32]" in told[0]
+    assert "--alone" in told[0]
     assert "--max-noise=0.5" in told[0] and "--throttle-threshold=75.0" in told[0]
     rows = record.load(tmp_path / "r.json")["rows"]
     assert [(r["kernel"], r["shape"], r["status"]) for r in rows] == [
@@ -425,6 +427,8 @@ def test_identical_code_on_both_sides_is_said(fake: Any, tmp_path: Path) -> None
 
 
 def test_a_reference_that_cannot_serve(fake: Any) -> None:
+    both = harness("bench", "tiled", "--ref", "coalesced", "--alone", "-a", "N=16")
+    assert both.exit_code == 2 and "one of the two" in both.stderr
     other = harness("bench", "tiled", "--ref", "copy", "-a", "N=16")
     assert other.exit_code == 2 and "solve different problems" in other.stderr
     assert harness("bench", "tiled", "--ref", "0[12]*", "-a", "N=16").exit_code == 2

@@ -208,8 +208,11 @@ def test_the_same_as_cuobjdump_prints(read: Read, tmp_path: Path, kernel: str, a
         theirs.pop()
     assert [(i.address, i.predicate, i.opcode) for i in code.instructions] == theirs
     assert code.code_bytes == theirs[-1][0] + 16
-    operands = [i.operands.replace(" ", "") for i in code.instructions]
-    assert operands == [s.replace(" ", "") for _, _, _, s in TEXT.findall(text)][: len(theirs)]
+    listed = [s.replace(" ", "") for _, _, _, s in TEXT.findall(text)][: len(theirs)]
+    for i, theirs_here in zip(code.instructions, listed, strict=True):
+        ours = i.operands.replace(" ", "")
+        unnamed = re.sub(r",?(\$\S+|matmul)$", "", ours)  # in place of a name cuobjdump has an address
+        assert unnamed == (theirs_here if unnamed == ours else re.sub(r"0x\w+$", "", theirs_here)), str(i)
 
 
 def test_one_kernel_of_several(kernel_file: Any) -> None:

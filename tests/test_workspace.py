@@ -1,4 +1,6 @@
-"""`workspace`: memory of a kernel's own, zeroed once. Blocks that share a tile along k leave sums and counts there."""
+"""`workspace`: memory of a kernel's own, zeroed once. Blocks that share a tile along k leave sums and counts
+there.
+"""
 
 from __future__ import annotations
 

@@ -45,6 +45,11 @@ _SECONDS = options.Finite(min=0)
     "--ref", metavar="KERNEL", help="Time in turn with this kernel, not with cuBLAS, and say which wins."
 )
 @click.option(
+    "--alone",
+    is_flag=True,
+    help="Each kernel, cuBLAS too, by itself and not in turn: clock and power are its own.",
+)
+@click.option(
     "--threshold",
     type=options.Percent(min=0),
     default="0.5%",
@@ -76,10 +81,10 @@ _SECONDS = options.Finite(min=0)
 )
 @click.option(
     "--throttle-threshold",
-    default="75%",
+    default="60%",
     show_default=True,
     type=options.Percent(min=0),
-    help="Discard samples below this share of the rated SM clock.",
+    help="Discard samples below this share of the rated SM clock; power caps alone go down to 70% or so.",
 )
 @click.option(
     "--isolate", is_flag=True, help="Each kernel in a process of its own: faults and hangs stay there."
@@ -110,6 +115,7 @@ def command(
     seed: int,
     regime: str,
     ref: str | None,
+    alone: bool,
     threshold: float,
     min_samples: int,
     min_time: float,
@@ -137,7 +143,7 @@ def command(
 
     variants, points = dispatched.select(kernels, params, axis, "bench_axes", dtypes, sweep=sweep)
     dispatched.refuse(kernels, isolate, "--isolate")
-    reference = _reference(ref, points) if ref else None
+    reference = _reference(ref, points, alone) if ref else None
     gpu, absent = options.open_device(device, required=require_gpu)
     if gpu is None and not axis:
         # A tile or two: what takes a GPU a second takes the emulator an hour.
@@ -174,6 +180,7 @@ def command(
                 regime=regime,
                 seed=seed,
                 baseline=baseline,
+                alone=alone,
                 threshold=threshold,
                 dtypes=element_types(points),
             )
@@ -202,11 +209,13 @@ def command(
         options.conclude(r["decision"] or stats.INCONCLUSIVE for r in compared)
 
 
-def _reference(word: str, points: Points) -> Variant:
-    """The kernel of --ref; UsageError where it computes something else than the others."""
+def _reference(word: str, points: Points, alone: bool) -> Variant:
+    """The kernel of --ref; UsageError where it computes something else than the others, or with --alone."""
     from harness import catalog
     from harness.problems import resolve
 
+    if alone:
+        raise UsageError("--ref times kernels in turn, --alone does not: one of the two")
     kernel = catalog.kernel(word)
     if set(points) != {resolve(kernel)}:
         raise UsageError(f"--ref {kernel.name} and the kernels compared with it solve different problems")
@@ -229,6 +238,7 @@ class Request:
     regime: str
     seed: int
     baseline: Built | None
+    alone: bool = False
     threshold: float
     dtypes: tuple[str, ...]
 
@@ -280,7 +290,15 @@ def open_session(owned: ExitStack, what: Request) -> tuple[Bench, dict[str, Any]
         except HarnessError as e:
             about["no_cublas"] = str(e)
     session = owned.enter_context(
-        Bench(context, rule=what.rule, regime=what.regime, baseline=baseline, seed=what.seed, limits=True)
+        Bench(
+            context,
+            rule=what.rule,
+            regime=what.regime,
+            baseline=baseline,
+            seed=what.seed,
+            limits=True,
+            alone=what.alone,
+        )
     )
     about["no_telemetry"], about["no_ceilings"] = session.sensor.unavailable, session.no_ceilings
     if session.method is not None:

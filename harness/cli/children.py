@@ -65,6 +65,7 @@ def _command(ctx: click.Context, gpu: Device, one: Built) -> list[str]:
     command += [f"--param={name}={value}" for name, value in variant.params.items()]
     command += [f"--axis={text}" for text in given["axis"]]
     command += [f"--device={gpu.uuid}", f"--arch={one.cubin.arch}", "--require-gpu"]
+    command += ["--alone"] if given["alone"] else []
     for name in _FORWARDED:
         if given[name] is not None:
             command.append(f"--{name.replace('_', '-')}={given[name]}")

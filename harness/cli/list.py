@@ -19,7 +19,7 @@ def command(kernels: tuple[str, ...], style: str | None) -> None:
         params = " ".join(f"{n}={','.join(map(str, v))}" for n, v in k.params.items())
         title = f"{k.title} (broken)" if k.broken else k.title
         rows.append([k.name, k.min_arch, k.dtype, params or "-", title])
-    widths = None if style else [24, None, None, 19, 22]
+    widths = None if style else [24, None, None, 20, 20]
     headings = ["kernel", "from", "type", "parameters", "what"]
     click.echo(tabulate(rows, headings, tablefmt=_style(style), maxcolwidths=widths))
 

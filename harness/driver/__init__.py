@@ -15,9 +15,17 @@ from harness.driver.api import driver_version
 from harness.driver.context import Context
 from harness.driver.device import Device
 from harness.driver.gate import Gate
-from harness.driver.graph import Graph
+from harness.driver.graph import Graph, outside_captures
 from harness.driver.launch import PreparedLaunch, Struct
-from harness.driver.memory import Buffer, DeviceArray, PinnedBuffer, device_of
+from harness.driver.memory import (
+    Buffer,
+    DeviceArray,
+    PinnedBuffer,
+    RowCopy,
+    device_of,
+    fill_u32,
+    stream_memory,
+)
 from harness.driver.module import Function, FunctionAttributes, Module
 from harness.driver.stream import BorrowedStream, Event, Stream
 
@@ -35,8 +43,12 @@ __all__ = [
     "Module",
     "PinnedBuffer",
     "PreparedLaunch",
+    "RowCopy",
     "Stream",
     "Struct",
     "device_of",
     "driver_version",
+    "fill_u32",
+    "outside_captures",
+    "stream_memory",
 ]

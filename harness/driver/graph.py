@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from harness.driver import api
 from harness.driver.context import Resource
@@ -40,3 +40,16 @@ class Graph(Resource):
 
     def __call__(self, stream: Stream) -> None:
         self.context.call("cuGraphLaunch", self.handle, require_stream(stream).handle)
+
+
+@contextmanager
+def outside_captures() -> Iterator[None]:
+    """Allocate and free in the block although some stream is being captured: the driver forbids what a
+    replay would not repeat (``CU_STREAM_CAPTURE_MODE_RELAXED``). For memory that no graph is to own.
+    """
+    relaxed = api.bindings().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    before = api.call("cuThreadExchangeStreamCaptureMode", relaxed)
+    try:
+        yield
+    finally:
+        api.call("cuThreadExchangeStreamCaptureMode", before)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -92,7 +94,7 @@ class Buffer(Resource):
         require_stream(stream)
         if self.nbytes % 4 or not 0 <= value < 2**32:
             raise UsageError(f"cannot fill {self.nbytes} bytes with the 32-bit value {value}")
-        self.context.call("cuMemsetD32Async", self.handle, value, self.nbytes // 4, stream.handle)
+        fill_u32(self.ptr, value, self.nbytes // 4, stream)
 
     def copy_from(self, other: Buffer, stream: Stream) -> None:
         """Copy all of `other`, of the same size, into this buffer; queued, not waited for."""
@@ -151,6 +153,44 @@ class PinnedBuffer(Resource):
         # NumPy keeps what offers the array interface alive as the base of every view of it.
         found: npt.NDArray[Any] = np.asarray(self)[:wanted].view(kind).reshape(shape)
         return found
+
+
+@contextmanager
+def stream_memory(stream: Stream, nbytes: int) -> Iterator[int]:
+    """The address of `nbytes` of device memory, uninitialised, for what is queued in `stream` in the block.
+
+    In a captured stream it belongs to the graph: each replay has it, and graphs share what is under it.
+    """
+    call = require_stream(stream).context.call
+    address = int(call("cuMemAllocAsync", _size(nbytes), stream.handle))
+    try:
+        yield address
+    finally:
+        call("cuMemFreeAsync", address, stream.handle)
+
+
+def fill_u32(address: int, value: int, count: int, stream: Stream) -> None:
+    """Write the 32-bit `value` into `count` words of device memory; queued, not waited for."""
+    require_stream(stream).context.call("cuMemsetD32Async", address, value, count, stream.handle)
+
+
+class RowCopy:
+    """Rows of device memory to another distance: ``copy(source, target, stream)`` queues it. In bytes.
+
+    One thread at a time may call it.
+    """
+
+    def __init__(self, *, rows: int, width: int, source_pitch: int, target_pitch: int) -> None:
+        driver = api.bindings()
+        device = driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
+        self._copy = copy = driver.CUDA_MEMCPY2D()
+        copy.srcMemoryType = copy.dstMemoryType = device
+        copy.srcPitch, copy.dstPitch = source_pitch, target_pitch
+        copy.WidthInBytes, copy.Height = width, rows
+
+    def __call__(self, source: int, target: int, stream: Stream) -> None:
+        self._copy.srcDevice, self._copy.dstDevice = source, target
+        require_stream(stream).context.call("cuMemcpy2DAsync", self._copy, stream.handle)
 
 
 def device_of(address: int) -> int:

@@ -29,6 +29,19 @@ class Stream(Resource):
         self.context.refuse_if_held(self)
         self.context.call("cuStreamSynchronize", self.handle)
 
+    @property
+    def id(self) -> int:
+        """The driver's number for it, never used again: an address may be that of a later stream, and that
+        of the per-thread default stream is one for all threads. Ask where the context is current.
+        """
+        return int(api.call("cuStreamGetId", self.handle))
+
+    @property
+    def capturing(self) -> bool:
+        """Whether what is queued now becomes part of a graph. Ask where the context is current."""
+        idle = api.bindings().CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+        return bool(api.call("cuStreamIsCapturing", self.handle) != idle)
+
     def wait(self, event: Event) -> None:
         """Let later work in this stream start only after `event`. Returns at once."""
         self.context.call("cuStreamWaitEvent", self.handle, event.handle, 0)

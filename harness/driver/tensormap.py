@@ -11,12 +11,12 @@ from harness.errors import UsageError
 
 BYTES = 128
 ALIGN = 64  # of the descriptor itself
-_UNIT = 16  # bytes; of the addresses and pitches that the TMA takes
+UNIT = 16  # bytes; of the addresses and pitches that the TMA takes
 
 
 def possible(address: int, pitch: int) -> bool:
     """Whether a matrix at `address`, with `pitch` bytes from row to row, can be copied by TMA."""
-    return address % _UNIT == 0 and pitch % _UNIT == 0
+    return address % UNIT == 0 and pitch % UNIT == 0
 
 
 def encode(
