@@ -22,7 +22,7 @@ _INDIRECT = {"BRX", "BRXU", "JMX", "JMXU"}
 _ENDS = {"EXIT", "RET", "KILL"} | _INDIRECT
 _TARGET = re.compile(r"(?:^|,)(0x[0-9a-f]+)$")
 
-# What a kernel is there for: the arithmetic that marks the hot loop. A matrix instruction does that of hundreds.
+# What a kernel is there for: the arithmetic that marks the hot loop. A matrix instruction does most of it.
 MATRIX = frozenset(
     [
         *("HMMA", "IMMA", "DMMA", "BMMA", "QMMA", "OMMA", "HGMMA", "IGMMA", "QGMMA", "BGMMA"),
@@ -147,7 +147,7 @@ def loops(instructions: Sequence[Instruction]) -> tuple[Loop, ...]:
 
 def hot_loop(found: Sequence[Loop]) -> Loop | None:
     """The innermost loop with the most work; the first of equals; None where there is no loop. Loops inside
-    that do none of it, a wait for a barrier, say, or copies within a loop of matrix instructions, do not count.
+    that do none of it do not count: a wait for a barrier, say, or copies in a loop of matrix instructions.
     """
     matrix = any(loop.work[0] for loop in found)
     busy = [loop for loop in found if loop.work[not matrix]]
