@@ -9,6 +9,7 @@
 // entry = "matmul"
 // block = "THREADS"
 // tile  = ["ROWS", "32"]
+// where = ["ROWS * THREADS <= 4096"]  # registers for the sums
 // loads = "ROWS + 32"
 // sass  = ["LDG.128 >= 5", "no LDS in loop", "no LDL", "no STL"]
 // claim = "B crosses the memory bus once, 16 bytes a load: M = 1 takes 4 K N bytes of bandwidth."

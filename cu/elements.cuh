@@ -12,13 +12,14 @@ __device__ inline float widen(Fp16 x)
     return y;
 }
 
-// As the tensor cores take it: 16 bits, or a float rounded to tf32's eleven significant bits.
+// As the tensor cores take it: 16 bits, or a float rounded to tf32's eleven significant bits, of two as near to
+// the even one. (The TMA does not round halves away from zero, as cvt.rna would: seen on the H200.)
 __device__ inline unsigned bits_of(Bf16 x) { return x.bits; }
 __device__ inline unsigned bits_of(Fp16 x) { return x.bits; }
 __device__ inline unsigned bits_of(float x)
 {
     unsigned bits;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+    asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
     return bits;
 }
 
