@@ -21,7 +21,7 @@
 // loads = "BM + BN"
 // sass  = ["LDS.128 in loop >= 32", "FFMA share in loop >= 92%", "no LDGSTS in loop", "no BAR in loop",
 //          "no LDL", "no STL"]
-// claim = "All SMs end together: 36 tiles of 128 x 256 (n = 1025) keep 132 SMs busy, not 36."
+// claim = "All SMs end together: 45 tiles of 128 x 256 (n = 1025) keep 132 SMs busy, not 45."
 //
 // [params]
 // BM = [128, 64]

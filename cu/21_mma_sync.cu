@@ -120,7 +120,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         copy_tile<BK, BN>(Bs[stage], B + (long long)k * ldb, ldb, K - k, N - col, b_units);
     };
 
-    int ahead = 0;  // the k that is fetched next
+    unsigned ahead = 0;  // the k that is fetched next, maybe past the last one
     for (int stage = 0; stage < STAGES - 1; ++stage, ahead += BK) {
         if (ahead < K) fetch(stage, ahead);
         commit_copies();
@@ -140,7 +140,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     __syncthreads();  // everyone's copies of the first tile have landed
     read(0, 0, 0);
     int now = 0, next = STAGES - 1;
-    for (int k = 0; k < K; k += BK, ahead += BK) {
+    for (unsigned k = 0; k < K; k += BK, ahead += BK) {
         if (ahead < K) fetch(next, ahead);
         commit_copies();
         next = now;

@@ -86,6 +86,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         }
         publish_barriers();
     }
+    __syncwarp();
     if (CLUSTER > 1) cluster_barrier();
     else ready<CONSUMERS + PRODUCERS>(maps && self >= CONSUMERS);
 

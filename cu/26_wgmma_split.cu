@@ -160,5 +160,6 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREA
             for (int e = 0; e < 8; e += 2)
                 store_pair(c + e, total[e], total[e + 1], N - (int)(col + n + e), words, alpha, beta);
     }
+    __syncwarp();
     cluster_barrier();  // nobody leaves while others read its memory
 }

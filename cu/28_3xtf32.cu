@@ -98,7 +98,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         copy_tile<BK, BN, B_PITCH>(Bs[stage][0], B + (long long)k * ldb, ldb, K - k, N - col, b_quads);
     };
 
-    int ahead = 0;  // the k that is fetched next
+    unsigned ahead = 0;  // the k that is fetched next, maybe past the last one
     for (int stage = 0; stage < STAGES - 1; ++stage, ahead += BK) {
         if (ahead < K) fetch(stage, ahead);
         commit_copies();
@@ -106,7 +106,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
     float sum[WM / 16][WN / 8][4] = {};
     int now = 0, next = STAGES - 1;
-    for (int k = 0; k < K; k += BK, ahead += BK) {
+    for (unsigned k = 0; k < K; k += BK, ahead += BK) {
         wait_for_copies<STAGES - 2>();
         __syncthreads();  // this tile has landed, and the one before has been read
         if (ahead < K) fetch(next, ahead);

@@ -1,4 +1,4 @@
-// The warpgroup that fetches, of rungs 16 and 19. It fills buffer after buffer in shared memory: BK columns
+// The warpgroup that fetches, of rungs 16, 19 and 20. It fills buffer after buffer in shared memory: BK columns
 // of BM rows of A, transposed, and BK rows of BN columns of B (the parameters of the rung that includes it).
 #pragma once
 

@@ -70,8 +70,8 @@ __device__ inline void publish_to_units() { asm volatile("fence.proxy.async.shar
 // Barriers that were made, TMA and the other blocks of the cluster will see.
 __device__ inline void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
-// What one thread of the producers has set up before, all THREADS of the block may use after. Those that go
-// ahead do not wait for the others: the first boxes are on their way while the block still starts.
+// What one thread of the producers has set up before, its warp and all who wait may use after. Producers that
+// go ahead do not wait: the first boxes are on their way while the block still starts.
 template <int THREADS>
 __device__ inline void ready(bool go_ahead)
 {

@@ -27,6 +27,7 @@ from harness.workspaces import Workspaces
 IEEE = "ieee"
 PRECISIONS = (IEEE, TF32.name, TF32X3.name)  # of float32
 _FLOAT_MAX = float(np.finfo(np.float32).max)
+_MOST_PITCH = 2**31 - 17  # bytes from row to row that CUDA copies (CU_DEVICE_ATTRIBUTE_MAX_PITCH), and 16
 _MOST_PLANS = 4096  # a GPU; beyond that the oldest go
 
 
@@ -183,6 +184,8 @@ class _Gpu:
         problem = GEMMS[dtype](**dict(zip(("M", "N", "K", "lda", "ldb", "ldc"), shape, strict=True)))
         sms, gpu = self.device.sms, self.device.name
         variant = heuristic.choose(*shape[:3], sms=sms, arch=self.arch, gpu=gpu, dtype=dtype)
+        pitches = {"A": problem.lda, "B": problem.ldb}
+        unmapped = "".join(x for x in unmapped if pitches[x] * problem.dtype.itemsize <= _MOST_PITCH)
         copied = heuristic.copied(variant, *shape[:3], sms=sms, unmapped=unmapped)
         function = self._functions.get(variant.label)
         if function is None:

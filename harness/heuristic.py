@@ -51,7 +51,6 @@ from pathlib import Path
 from typing import Any
 
 from harness import catalog
-from harness.arch import Arch
 from harness.dtypes import DTYPES, FP32, DType
 from harness.errors import UsageError
 from harness.spec import Variant
@@ -161,12 +160,11 @@ def _choose(M: int, N: int, K: int, sms: int, arch: str, gpu: str, dtype: str) -
                 return variant
     found = ranked(M, N, K, sms=sms, arch=arch, dtype=dtype)
     if not found:
-        archs = [Arch.parse(c.variant.kernel.min_arch) for c in candidates() if c.dtype.name == dtype]
-        least = min(archs, key=lambda a: a.number)
-        raise UsageError(
-            f"no kernel for {M}x{N}x{K} in {dtype} on {arch}",
-            hint=f"its kernels need {least}, and M may be 8 million",
-        )
+        kernels = [c.variant.kernel for c in candidates() if c.dtype.name == dtype]
+        archs = dict.fromkeys(k.min_arch for k in kernels)
+        fits = any(k.fits(arch) for k in kernels)
+        hint = "M may be 8 million" if fits else f"its kernels are for {' and '.join(archs)}"
+        raise UsageError(f"no kernel for {M}x{N}x{K} in {dtype} on {arch}", hint=hint)
     return found[0][0]
 
 

@@ -162,12 +162,12 @@ def _part(part: Part, number: int) -> Iterator[str]:
     if part.profiles:
         yield "<h3>What holds each back</h3>"
         yield from _diagnoses(part.profiles)
-    rungs = explanation.rungs(part.ladder)
-    steps = explanation.cards(rungs, part.profiles, part.claims)
-    if steps:
-        yield "<h3>Rung by rung</h3>"
-        yield markup.table(_STEPS, _steps(rungs, steps, part.profiles))
-        yield from map(cards.card, steps)
+    for dtype, rows in charts.by_type(part.ladder).items():
+        rungs = explanation.rungs(rows)
+        if steps := explanation.cards(rungs, part.profiles, part.claims):
+            yield f"<h3>Rung by rung{'' if dtype == FP32.name else f', {dtype}'}</h3>"
+            yield markup.table(_STEPS, _steps(rungs, steps, part.profiles))
+            yield from map(cards.card, steps)
     for name, content in part.benches.items():
         yield f"<h3>{markup.text(name)}</h3>"
         shown = [c for c in _COLUMNS if any(tables.cell(r, c) != "-" for r in content["rows"])]

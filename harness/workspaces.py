@@ -8,8 +8,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from harness.driver import Buffer, Context, Stream, fill_u32, outside_captures, stream_memory
+from harness.errors import OutOfMemory
 
-_MOST_KEPT = 64  # a GPU; beyond that the one that was used the longest ago goes
+_MOST_KEPT = 512  # a GPU; beyond that the one that was used the longest ago goes, and that waits for the GPU
 _UNIT = 16  # bytes that sizes are rounded up to: whole words for the filling
 
 
@@ -52,23 +53,31 @@ class Workspaces:
                 yield addresses
         else:
             with self._lock:  # held while launches are queued: nobody frees what they are about to use
-                yield [self._keep(need, stream) for need in needs]
+                in_use = {(stream.id, need.user) for need in needs}
+                yield [self._keep(need, stream, in_use) for need in needs]
 
-    def _keep(self, need: Need, stream: Stream) -> int:
+    def _keep(self, need: Need, stream: Stream, in_use: set[tuple[int, str]]) -> int:
         key = stream.id, need.user
         found = self._kept.pop(key, None)
         if found is None or found.nbytes < need.size:
-            found = self._made(need, stream, found)
+            found = self._made(need, stream, found, in_use)
         self._kept[key] = found
         return found.ptr
 
-    def _made(self, need: Need, stream: Stream, smaller: Buffer | None) -> Buffer:
+    def _made(
+        self, need: Need, stream: Stream, smaller: Buffer | None, in_use: set[tuple[int, str]]
+    ) -> Buffer:
         with outside_captures():  # of other streams
             if smaller is not None:
                 smaller.close()  # which waits for the launches that use it
             while len(self._kept) >= _MOST_KEPT:
                 self._kept.pop(next(iter(self._kept))).close()
-            made = Buffer(self._context, _rounded(need.size))
+            try:
+                made = Buffer(self._context, _rounded(need.size))
+            except OutOfMemory:  # what other streams, maybe long gone, have left is worth less than this call
+                for key in self._kept.keys() - in_use:
+                    self._kept.pop(key).close()
+                made = Buffer(self._context, _rounded(need.size))
         if need.zeroed:
             made.fill_u32(0, stream)
         return made

@@ -346,7 +346,7 @@ def test_without_room_nothing_is_copied(copying: FakeDriver, gpu: Context) -> No
     a, b, c = operands(gpu, BF16, k=15)
     inputs = {"A": a.host.copy(), "B": b.host.copy(), "C": c.host.copy()}
     for left in (1, 0):
-        copying.fail("cuMemAlloc", *[2] * left)
+        copying.fail("cuMemAlloc", *[2, 2] * left)
         harness.matmul(a, b, c)
         assert copies(copying) == 1 - left and leading(copying)[0] == (15 if left else 16)
         assert compare(c.host, GEMMS["bf16"](M=24, N=40, K=15).reference(inputs)).ok

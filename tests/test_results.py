@@ -367,7 +367,7 @@ def test_a_fault_in_one_kernel_leaves_the_others(
     assert len(told) == 2 and told[0][:4] == [sys.executable, "-m", "harness", "bench"]
     assert "--regime=hot" in told[0] and "--param=BX=32" in told[0] and "--axis=N=[16,32]" in told[0]
     assert "--alone" in told[0]
-    assert "--max-noise=0.5" in told[0] and "--throttle-threshold=75.0" in told[0]
+    assert "--max-noise=0.5" in told[0] and "--throttle-threshold=60.0" in told[0]
     rows = record.load(tmp_path / "r.json")["rows"]
     assert [(r["kernel"], r["shape"], r["status"]) for r in rows] == [
         ("02_coalesced", "16", "ok"), ("03_tiled", "16", "ok"),

@@ -152,12 +152,22 @@ def test_they_are_bounded(
 
 def test_no_room(fake: FakeDriver, gpu: Context, kernel: Counting) -> None:
     given = operands(gpu)
-    fake.fail("cuMemAlloc", 2)
+    fake.fail("cuMemAlloc", 2, 2)
     with pytest.raises(OutOfMemory):
         harness.matmul(*given)
     assert fake.launches == []
     harness.matmul(*given)  # it was that once
     assert right(given)
+
+
+def test_what_another_stream_has_left_makes_room(fake: FakeDriver, gpu: Context, kernel: Counting) -> None:
+    given = operands(gpu)
+    with Stream(gpu) as gone:
+        harness.matmul(*given, stream=gone)
+    freed = fake.names().count("cuMemFree")
+    fake.fail("cuMemAlloc", 2)
+    harness.matmul(*given)
+    assert right(given) and fake.names().count("cuMemFree") == freed + 1
 
 
 def test_threads_and_streams(fake: FakeDriver, gpu: Context, kernel: Counting) -> None:

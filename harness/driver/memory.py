@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -165,8 +165,11 @@ def stream_memory(stream: Stream, nbytes: int) -> Iterator[int]:
     address = int(call("cuMemAllocAsync", _size(nbytes), stream.handle))
     try:
         yield address
-    finally:
-        call("cuMemFreeAsync", address, stream.handle)
+    except BaseException:
+        with suppress(DriverError):  # of a capture that has failed nothing more can be asked
+            call("cuMemFreeAsync", address, stream.handle)
+        raise
+    call("cuMemFreeAsync", address, stream.handle)
 
 
 def fill_u32(address: int, value: int, count: int, stream: Stream) -> None:
