@@ -161,9 +161,11 @@ def _choose(M: int, N: int, K: int, sms: int, arch: str, gpu: str, dtype: str) -
     found = ranked(M, N, K, sms=sms, arch=arch, dtype=dtype)
     if not found:
         kernels = [c.variant.kernel for c in candidates() if c.dtype.name == dtype]
-        archs = dict.fromkeys(k.min_arch for k in kernels)
+        archs = dict.fromkeys(
+            a if a[-1].isalpha() else f"{a} and newer" for a in (k.min_arch for k in kernels)
+        )
         fits = any(k.fits(arch) for k in kernels)
-        hint = "M may be 8 million" if fits else f"its kernels are for {' and '.join(archs)}"
+        hint = "M may be 8 million" if fits else f"its kernels are for {' or '.join(archs)}"
         raise UsageError(f"no kernel for {M}x{N}x{K} in {dtype} on {arch}", hint=hint)
     return found[0][0]
 
