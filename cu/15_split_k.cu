@@ -151,5 +151,5 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREA
             store_quad(C + (long long)(row + m) * ldc + col + n, total, N - (int)(col + n), in_quads(C, ldc),
                        alpha, beta);
     }
-    cluster_barrier();  // nobody leaves while others read its memory
+    cluster_meeting();  // nobody leaves while others read its memory
 }

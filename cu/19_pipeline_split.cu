@@ -141,5 +141,5 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
             for (int i = 0; i < 4; ++i, c += ldc)
                 if (row + m + i < M) *c = beta == 0.f ? alpha * total[i] : alpha * total[i] + beta * *c;
     }
-    cluster_barrier();  // nobody leaves while others read its memory
+    cluster_meeting();  // nobody leaves while others read its memory
 }

@@ -12,8 +12,8 @@
 // block = "2 * BM + 128"
 // tile  = ["BM", "BN"]
 // grid  = "SMS // CLUSTER * CLUSTER"
-// where = ["1024 <= STAGES * (BM + BN)", "STAGES * (BM + BN) <= 1280", "BN % (64 * CLUSTER) == 0"]
-// shared = "STAGES * (128 * (BM + BN) + 16) + 2 * BM * BN"
+// where = ["1024 <= STAGES * (BM + BN) <= 1536", "BN % (64 * CLUSTER) == 0"]
+// shared = "STAGES * (128 * (BM + BN) + 16) + 128 * BM * (1 + (BN > 64))"
 // loads = "BM + BN"
 // sass  = ["HGMMA == 4", "HGMMA in loop == 4", "WARPGROUP.DEPBAR in loop == 1", "no BAR in loop",
 //          "UTMALDG", "STSM", "UTMASTG", "no LDL", "no STL"]
@@ -27,7 +27,7 @@
 // [params]
 // BM = [128, 64]
 // BN = [256, 128, 192, 64]
-// STAGES = [3, 4, 6, 8]
+// STAGES = [3, 4, 6, 8, 12]
 // CLUSTER = [1, 2]
 // GROUP = [8]
 // ///
@@ -42,6 +42,7 @@
 #define BK 64               // 128 bytes: as wide as the swizzle
 #define CONSUMERS (2 * BM)  // threads, a warpgroup for 64 rows; the producers follow them
 #define PRODUCERS 128       // one would do; all of them copy a matrix that cannot have a map
+#define BOXES (BN > 64 ? 2 : 1)  // for a warp's results
 
 #if CLUSTER > 1
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(CONSUMERS + PRODUCERS, 1)
@@ -57,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     static_assert(BN % (64 * CLUSTER) == 0, "a box of B that no block would fetch");
     auto As = (ELEMENT(*)[BM][BK])memory;
     auto Bs = (ELEMENT(*)[BN / 64][BK][64])(As + STAGES);  // boxes of 64 columns
-    auto Cs = (ELEMENT(*)[BN / 64][16][64])(Bs + STAGES);  // of each warp
+    auto Cs = (ELEMENT(*)[BOXES][16][64])(Bs + STAGES);  // of each warp
     auto full = (Barrier*)(Cs + CONSUMERS / 32), empty = full + STAGES;
 
     // Tiles, one above the other for the blocks of a cluster, are walked in bands of GROUP rows, so that those
@@ -66,20 +67,22 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     const unsigned first = blockIdx.x / CLUSTER, step = gridDim.x / CLUSTER;
     const unsigned tiles_m = (M + BM * CLUSTER - 1u) / (BM * CLUSTER), tiles_n = (N + BN - 1u) / BN;
     const unsigned tiles = tiles_m * tiles_n;
-    const auto row_of = [&](unsigned tile) {
-        const unsigned band = tile / (GROUP * tiles_n) * GROUP;
-        return ((band + tile % (GROUP * tiles_n) % min(GROUP, tiles_m - band)) * CLUSTER + rank) * BM;
+    struct Place {
+        unsigned row, col;
     };
-    const auto col_of = [&](unsigned tile) {
-        const unsigned band = tile / (GROUP * tiles_n) * GROUP;
-        return tile % (GROUP * tiles_n) / min(GROUP, tiles_m - band) * BN;
+    const auto place_of = [&](unsigned tile) {
+        const unsigned band = tile / (GROUP * tiles_n) * GROUP, rows = min(GROUP, tiles_m - band);
+        const unsigned within = tile % (GROUP * tiles_n);
+        return Place{((band + within % rows) * CLUSTER + rank) * BM, within / rows * BN};
     };
     if (first >= tiles) return;  // more SMs than tiles
 
     const int self = threadIdx.x, lane = self % 32, warp = __shfl_sync(~0u, self / 32, 0);  // alike in a warp
     const bool map_for_a = has_map(A, lda), map_for_b = has_map(B, ldb), maps = map_for_a && map_for_b;
+    Place place = {};
     if (self == CONSUMERS) {
         read_soon(map_a), read_soon(map_b);
+        place = place_of(first);  // now: its divisions take as long as making the barriers
         for (int i = 0; i < STAGES; ++i) {
             make_barrier(full + i, maps ? 1 : 1 + PRODUCERS);
             make_barrier(empty + i, CONSUMERS / 128 * CLUSTER);  // a warpgroup arrives as one, at all blocks
@@ -87,29 +90,39 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         publish_barriers();
     }
     __syncwarp();
-    if (CLUSTER > 1) cluster_barrier();
+    if (CLUSTER > 1) cluster_meeting();
     else ready<CONSUMERS + PRODUCERS>(maps && self >= CONSUMERS);
 
     if (self >= CONSUMERS) {
         if (BM == 128) give_registers<104>();
-        int stage = 0, parity = 1;
-        for (unsigned tile = first; tile < tiles && (self == CONSUMERS || !maps); tile += step) {
-            const unsigned row = row_of(tile), col = col_of(tile);
-            for (int left = K; left > 0; left -= BK) {
-                const int k = K - left;
-                wait(empty + stage, parity);  // what was there has been multiplied, in all blocks
-                if (self == CONSUMERS) {
-                    arrive_expecting(full + stage, (map_for_a ? sizeof *As : 0) + (map_for_b ? sizeof *Bs : 0));
-                    if (map_for_a) fetch_box(As[stage], map_a, row, k, full + stage);
-                    if (map_for_b)
-                        #pragma unroll
-                        for (int i = 0; i < BN / 64 / CLUSTER; ++i) {
-                            const int j = BN / 64 / CLUSTER * rank + i, n = col + 64 * j;
-                            if (CLUSTER == 1) fetch_box(Bs[stage][j], map_b, k, n, full + stage);
-                            else fetch_box_for((1 << CLUSTER) - 1, Bs[stage][j], map_b, k, n, full + stage);
-                        }
+        const auto fetch = [&](int stage, int row, int col, int k, bool a, bool b) {
+            arrive_expecting(full + stage, (a ? sizeof *As : 0) + (b ? sizeof *Bs : 0));
+            if (a) fetch_box(As[stage], map_a, row, k, full + stage);
+            if (b)
+                #pragma unroll
+                for (int i = 0; i < BN / 64 / CLUSTER; ++i) {
+                    const int j = BN / 64 / CLUSTER * rank + i, n = col + 64 * j;
+                    if (CLUSTER == 1) fetch_box(Bs[stage][j], map_b, k, n, full + stage);
+                    else fetch_box_for((1 << CLUSTER) - 1, Bs[stage][j], map_b, k, n, full + stage);
                 }
-                if (!maps) {
+        };
+        int stage = 0, parity = 1;
+        if (maps && self == CONSUMERS)
+            for (unsigned tile = first; tile < tiles; tile += step) {
+                if (tile > first) place = place_of(tile);
+                for (int left = K; left > 0; left -= BK) {
+                    wait(empty + stage, parity);  // what was there has been multiplied, in all blocks
+                    fetch(stage, place.row, place.col, K - left, true, true);
+                    if (++stage == STAGES) stage = 0, parity ^= 1;
+                }
+            }
+        if (!maps)  // apart, or else what this prepares would delay the first box above
+            for (unsigned tile = first; tile < tiles; tile += step) {
+                const auto [row, col] = place_of(tile);
+                for (int left = K; left > 0; left -= BK) {
+                    const int k = K - left;
+                    wait(empty + stage, parity);
+                    if (self == CONSUMERS) fetch(stage, row, col, k, map_for_a, map_for_b);
                     if (!map_for_a)
                         copy_box<BM, 4, 16>(As[stage], A + (long long)row * lda + k, lda, M - row, left, warp % 4);
                     if (!map_for_b)
@@ -121,10 +134,9 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                         }
                     publish_to_units();
                     arrive(full + stage);
+                    if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
-                if (++stage == STAGES) stage = 0, parity ^= 1;
             }
-        }
     } else {
         if (BM == 128) take_registers<200>();
         // The TMA writes 16 bytes or none of them: at a ragged edge it would write past the end of a row.
@@ -138,7 +150,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         float sum[BN / 2];
         int stage = 0, parity = 0;
         for (unsigned tile = first; tile < tiles; tile += step) {
-            const unsigned row = row_of(tile) + 16 * warp, col = col_of(tile);
+            const auto [tile_row, col] = place_of(tile);
+            const unsigned row = tile_row + 16 * warp;
             int last = 0;
             #pragma unroll 1
             for (int left = K; left > 0; left -= BK) {
@@ -162,14 +175,15 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                 #pragma unroll
                 for (int i = 0; i < BN / 2; ++i) sum[i] *= alpha;
             if (map_for_c) {
-                if (lane == 0) wait_for_stores<0>();  // of the last tile: its memory is free
-                __syncwarp();
                 const int r = lane % 16, unit = lane / 16;
                 #pragma unroll
                 for (int j = 0; j < BN / 64; ++j) {  // a box is on its way while the next is written
+                    const auto cs = Cs[warp][j % BOXES];
+                    if (lane == 0) wait_for_stores<BOXES - 1>();  // what was in this one has been read
+                    __syncwarp();
                     #pragma unroll
                     for (int i = 32 * j; i < 32 * j + 32; i += 8)  // 16 columns
-                        store_matrices(&Cs[warp][j][r][((i / 4 + unit) % 8 ^ r % 8) * 8],
+                        store_matrices(&cs[r][((i / 4 + unit) % 8 ^ r % 8) * 8],
                                        narrow<ELEMENT>(sum[i], sum[i + 1]),
                                        narrow<ELEMENT>(sum[i + 2], sum[i + 3]),
                                        narrow<ELEMENT>(sum[i + 4], sum[i + 5]),
@@ -177,7 +191,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                     publish_to_units();
                     __syncwarp();
                     if (lane == 0) {
-                        store_box(map_c, row, col + 64 * j, Cs[warp][j]);
+                        store_box(map_c, row, col + 64 * j, cs);
                         commit_stores();
                     }
                 }
@@ -199,6 +213,6 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     }
     if (CLUSTER > 1) {
         __syncwarp();
-        cluster_barrier();  // nobody leaves while others fetch for it or arrive at its barriers
+        cluster_meeting();  // nobody leaves while others fetch for it or arrive at its barriers
     }
 }

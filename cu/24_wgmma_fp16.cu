@@ -9,8 +9,8 @@
 // block = "2 * BM + 128"
 // tile  = ["BM", "BN"]
 // grid  = "SMS // CLUSTER * CLUSTER"
-// where = ["1024 <= STAGES * (BM + BN)", "STAGES * (BM + BN) <= 1280", "BN % (64 * CLUSTER) == 0"]
-// shared = "STAGES * (128 * (BM + BN) + 16) + 2 * BM * BN"
+// where = ["1024 <= STAGES * (BM + BN) <= 1536", "BN % (64 * CLUSTER) == 0"]
+// shared = "STAGES * (128 * (BM + BN) + 16) + 128 * BM * (1 + (BN > 64))"
 // loads = "BM + BN"
 // sass  = ["HGMMA == 4", "HGMMA in loop == 4", "WARPGROUP.DEPBAR in loop == 1", "no BAR in loop",
 //          "UTMALDG", "STSM", "UTMASTG", "no LDL", "no STL"]
@@ -24,7 +24,7 @@
 // [params]
 // BM = [128, 64]
 // BN = [256, 128, 192, 64]
-// STAGES = [3, 4, 6, 8]
+// STAGES = [3, 4, 6, 8, 12]
 // CLUSTER = [1]
 // GROUP = [8]
 // ///

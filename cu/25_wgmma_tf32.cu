@@ -64,13 +64,13 @@ extern "C" __global__ void
 
     // Tiles are walked in bands of GROUP rows, as in 16.
     const unsigned tiles_m = (M + BM - 1u) / BM, tiles_n = (N + BN - 1u) / BN, tiles = tiles_m * tiles_n;
-    const auto row_of = [&](unsigned tile) {
-        const unsigned band = tile / (GROUP * tiles_n) * GROUP;
-        return (band + tile % (GROUP * tiles_n) % min(GROUP, tiles_m - band)) * BM;
+    struct Place {
+        int row, col;
     };
-    const auto col_of = [&](unsigned tile) {
-        const unsigned band = tile / (GROUP * tiles_n) * GROUP;
-        return tile % (GROUP * tiles_n) / min(GROUP, tiles_m - band) * BN;
+    const auto place_of = [&](unsigned tile) {
+        const unsigned band = tile / (GROUP * tiles_n) * GROUP, rows = min(GROUP, tiles_m - band);
+        const unsigned within = tile % (GROUP * tiles_n);
+        return Place{int((band + within % rows) * BM), int(within / rows * BN)};
     };
     const unsigned first_tile = blockIdx.x / SPLIT, at_once = gridDim.x / SPLIT;
     if (first_tile >= tiles) return;  // more SMs than tiles
@@ -82,51 +82,64 @@ extern "C" __global__ void
 
     const int self = threadIdx.x, lane = self % 32;
     const int warp = __shfl_sync(~0u, self / 32, 0);  // the same for all lanes, and the compiler knows it
-    const bool a_mapped = has_map(A, lda), b_mapped = has_map(B, ldb);
+    const bool a_mapped = has_map(A, lda), b_mapped = has_map(B, ldb), maps = a_mapped && b_mapped;
+    Place place = {};
     if (self == CONSUMERS) {
         read_soon(map_a), read_soon(map_b);
+        place = place_of(first_tile);  // now: its divisions take as long as making the barriers
         for (int stage = 0; stage < STAGES; ++stage) {
             make_barrier(full + stage, 1);
             make_barrier(empty + stage, CONSUMERS / 32);  // a warp arrives as one
         }
         publish_barriers();
     }
-    ready<CONSUMERS + PRODUCERS>(a_mapped && b_mapped && warp >= CONSUMERS / 32);
+    ready<CONSUMERS + PRODUCERS>(maps && warp >= CONSUMERS / 32);
 
     if (warp >= CONSUMERS / 32) {
         give_registers<88>();
-        // TMA takes one thread. Where an operand cannot have a map, four warps take turns at copying it.
-        const int turns = a_mapped && b_mapped ? 1 : PRODUCERS / 32, mine = warp - CONSUMERS / 32;
-        if (mine >= turns) return;
+        const auto fetch = [&](int stage, int row, int col, int k, bool a, bool b) {
+            arrive_expecting(full + stage, 4 * BK * (a * BM + b * BN));
+            if (a) fetch_box(As[stage], map_a, row, k, full + stage);
+            if (b)
+                #pragma unroll
+                for (int n = 0; n < BN; n += 32)
+                    fetch_box(Bs[stage][n / 32], map_b, k, col + n, full + stage);
+        };
         int stage = 0, parity = 1, turn = 0;
-        for (unsigned tile = first_tile; tile < tiles; tile += at_once) {
-            const int row = row_of(tile), col = col_of(tile);
-            #pragma unroll 1
-            for (int part = begin; part < end; ++part) {
-                if (turn == mine) {
-                    const int k = part * BK;
+        if (maps && self != CONSUMERS) return;
+        if (maps)
+            for (unsigned tile = first_tile; tile < tiles; tile += at_once) {
+                if (tile > first_tile) place = place_of(tile);
+                #pragma unroll 1
+                for (int part = begin; part < end; ++part) {
                     wait(empty + stage, parity);  // the consumers have read what was there
-                    if (!a_mapped)
-                        copy_box<BM, 1, 64>(As[stage], A + (long long)row * lda + k, lda, M - row, K - k, 0);
-                    if (!b_mapped)
-                        #pragma unroll 1
-                        for (int n = 0; n < BN; n += 32)
-                            copy_box<BK, 1, 32>(Bs[stage][n / 32], B + (long long)k * ldb + col + n, ldb,
-                                                K - k, N - col - n, 0);
-                    if (turns > 1) publish_to_units();
-                    __syncwarp();
-                    if (lane == 0) {
-                        arrive_expecting(full + stage, 4 * BK * (a_mapped * BM + b_mapped * BN));
-                        if (a_mapped) fetch_box(As[stage], map_a, row, k, full + stage);
-                        if (b_mapped)
-                            for (int n = 0; n < BN; n += 32)
-                                fetch_box(Bs[stage][n / 32], map_b, k, col + n, full + stage);
-                    }
+                    fetch(stage, place.row, place.col, part * BK, true, true);
+                    if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
-                if (++turn == turns) turn = 0;
-                if (++stage == STAGES) stage = 0, parity ^= 1;
             }
-        }
+        else  // apart, as in 23; four warps take turns
+            for (unsigned tile = first_tile; tile < tiles; tile += at_once) {
+                const auto [row, col] = place_of(tile);
+                #pragma unroll 1
+                for (int part = begin; part < end; ++part) {
+                    if (turn == warp % 4) {
+                        const int k = part * BK;
+                        wait(empty + stage, parity);
+                        if (!a_mapped)
+                            copy_box<BM, 1, 64>(As[stage], A + (long long)row * lda + k, lda, M - row, K - k, 0);
+                        if (!b_mapped)
+                            #pragma unroll 1
+                            for (int n = 0; n < BN; n += 32)
+                                copy_box<BK, 1, 32>(Bs[stage][n / 32], B + (long long)k * ldb + col + n, ldb,
+                                                    K - k, N - col - n, 0);
+                        publish_to_units();
+                        __syncwarp();
+                        if (lane == 0) fetch(stage, row, col, k, a_mapped, b_mapped);
+                    }
+                    if (++turn == 4) turn = 0;
+                    if (++stage == STAGES) stage = 0, parity ^= 1;
+                }
+            }
         return;  // who has left counts as arrived at the barriers of the cluster
     }
 
@@ -176,7 +189,8 @@ extern "C" __global__ void
             wait_for_sums(sum);
             if (lane == 0) arrive(empty + before);
         }
-        const int row = row_of(tile), col = col_of(tile) + box * 32;  // of the two warps' columns
+        const auto [row, tile_col] = place_of(tile);
+        const int col = tile_col + box * 32;  // of the two warps' columns
 
         if (SPLIT > 1) {
             asm volatile("bar.sync 1, %0;" :: "n"(CONSUMERS) : "memory");  // all have read the last stage
@@ -199,12 +213,12 @@ extern "C" __global__ void
                     const float4 v = read_block(other, &sums[m][n]);
                     total[0] += v.x, total[1] += v.y, total[2] += v.z, total[3] += v.w;
                 }
-                const int left = N - (int)col_of(tile) - n;
+                const int left = N - tile_col - n;
                 if (row + m < M && left > 0)
                     store_quad(C + (long long)(row + m) * ldc + (N - left), total, left, in_quads(C, ldc),
                                alpha, beta);
             }
-            cluster_barrier();  // nobody leaves while others read its memory
+            cluster_meeting();  // nobody leaves while others read its memory
         } else if (has_map(C, ldc) && N % 4 == 0 && beta == 0.f) {  // whole 16 bytes are written, or none
             // By TMA, 32 rows at once, from two boxes in turn; the next tile begins while they are written.
             const bool leader = warp % 2 == 0 && lane == 0;

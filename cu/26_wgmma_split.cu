@@ -11,7 +11,7 @@
 // block = "2 * BM + 128"
 // tile  = ["BM", "BN"]
 // grid  = ["TILES_X", "TILES_Y", "SPLIT"]
-// where = ["STAGES * (BM + BN) <= 1152", "STAGES == 6 or BM + BN == 256"]
+// where = ["768 <= STAGES * (BM + BN) <= 1536", "BM + BN <= 320"]
 // shared = "STAGES * (128 * (BM + BN) + 16)"
 // loads = "BM + BN"
 // sass  = ["HGMMA == 4", "HGMMA in loop == 4", "WARPGROUP.DEPBAR in loop == 1", "no BAR in loop",
@@ -24,9 +24,9 @@
 //
 // [params]
 // BM = [64, 128]
-// BN = [64, 128]
-// STAGES = [6, 4]
-// SPLIT = [2, 4, 8, 1]
+// BN = [64, 128, 256]
+// STAGES = [6, 4, 8, 12]
+// SPLIT = [2, 3, 4, 5, 6, 7, 8, 1]
 // ///
 
 #include "cluster.cuh"
@@ -40,6 +40,7 @@
 #define CONSUMERS (2 * BM)  // threads, a warpgroup for 64 rows; the producers follow them
 #define PRODUCERS 128       // one would do; all of them copy a matrix that cannot have a map
 #define THREADS (CONSUMERS + PRODUCERS)
+#define ROWS ((BM + SPLIT - 1) / SPLIT)  // of the tile, that a block adds up; the last block perhaps fewer
 #define PAD 8               // floats: rows of sums that are written at the same time lie in different banks
 
 extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREADS, 1)
@@ -57,9 +58,9 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREA
     const int self = threadIdx.x, lane = self % 32, warp = __shfl_sync(~0u, self / 32, 0);  // alike in a warp
     const unsigned row = blockIdx.y * BM, col = blockIdx.x * BN;
 
-    // This block's part of k: as many whole stages as the others have or, at the end, fewer, maybe none.
-    const int rank = blockIdx.z, stages = (K - 1) / BK + 1, share = (stages + SPLIT - 1) / SPLIT;
-    const int begin = min(rank * share, stages), end = min(begin + share, stages);
+    // This block's part of k, in stages; maybe none.
+    const int rank = blockIdx.z, stages = (K - 1) / BK + 1;
+    const int begin = (long long)stages * rank / SPLIT, end = (long long)stages * (rank + 1) / SPLIT;
 
     const bool map_for_a = has_map(A, lda), map_for_b = has_map(B, ldb), maps = map_for_a && map_for_b;
     if (self == CONSUMERS) {
@@ -73,19 +74,25 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREA
     ready<CONSUMERS + PRODUCERS>(maps && self >= CONSUMERS);
 
     if (self >= CONSUMERS) {
+        const auto fetch = [&](int stage, int k, bool a, bool b) {
+            arrive_expecting(full + stage, (a ? sizeof *As : 0) + (b ? sizeof *Bs : 0));
+            if (a) fetch_box(As[stage], map_a, row, k, full + stage);
+            if (b)
+                #pragma unroll
+                for (int j = 0; j < BN / 64; ++j) fetch_box(Bs[stage][j], map_b, k, col + 64 * j, full + stage);
+        };
         int stage = 0, parity = 1;
-        for (int step = begin; step < end && (self == CONSUMERS || !maps); ++step) {
-            const int k = step * BK;
-            wait(empty + stage, parity);  // what was there has been multiplied
-            if (self == CONSUMERS) {
-                arrive_expecting(full + stage, (map_for_a ? sizeof *As : 0) + (map_for_b ? sizeof *Bs : 0));
-                if (map_for_a) fetch_box(As[stage], map_a, row, k, full + stage);
-                if (map_for_b)
-                    #pragma unroll
-                    for (int j = 0; j < BN / 64; ++j)
-                        fetch_box(Bs[stage][j], map_b, k, col + 64 * j, full + stage);
+        if (maps && self == CONSUMERS)
+            for (int step = begin; step < end; ++step) {
+                wait(empty + stage, parity);  // what was there has been multiplied
+                fetch(stage, step * BK, true, true);
+                if (++stage == STAGES) stage = 0, parity ^= 1;
             }
-            if (!maps) {
+        if (!maps)  // apart, as in 23
+            for (int step = begin; step < end; ++step) {
+                const int k = step * BK;
+                wait(empty + stage, parity);
+                if (self == CONSUMERS) fetch(stage, k, map_for_a, map_for_b);
                 if (!map_for_a)
                     copy_box<BM, 4, 16>(As[stage], A + (long long)row * lda + k, lda, M - row, K - k, warp % 4);
                 if (!map_for_b)
@@ -97,9 +104,8 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREA
                     }
                 publish_to_units();
                 arrive(full + stage);
+                if (++stage == STAGES) stage = 0, parity ^= 1;
             }
-            if (++stage == STAGES) stage = 0, parity ^= 1;
-        }
     } else {
         float sum[BN / 2] = {};
         int stage = 0, parity = 0, last = 0;
@@ -132,8 +138,8 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREA
     cluster_barrier();  // all sums of this tile are there
 
     const bool units = has_map(C, ldc) && beta == 0.f, words = (unsigned long long)C % 4 == 0 && ldc % 2 == 0;
-    for (int q = self; q < BM / SPLIT * BN / 8; q += THREADS) {
-        const int m = rank * (BM / SPLIT) + q / (BN / 8), n = q % (BN / 8) * 8;
+    for (int q = self; q < min(ROWS, BM - rank * ROWS) * BN / 8; q += THREADS) {
+        const int m = rank * ROWS + q / (BN / 8), n = q % (BN / 8) * 8;
         float4 v[SPLIT][2];
         #pragma unroll
         for (int other = 0; other < SPLIT; ++other) {
@@ -161,5 +167,5 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREA
                 store_pair(c + e, total[e], total[e + 1], N - (int)(col + n + e), words, alpha, beta);
     }
     __syncwarp();
-    cluster_barrier();  // nobody leaves while others read its memory
+    cluster_meeting();  // nobody leaves while others read its memory
 }

@@ -7,7 +7,7 @@
 // block = "2 * BM + 128"
 // tile  = ["BM", "BN"]
 // grid  = ["TILES_X", "TILES_Y", "SPLIT"]
-// where = ["STAGES * (BM + BN) <= 1152", "STAGES == 6 or BM + BN == 256"]
+// where = ["768 <= STAGES * (BM + BN) <= 1536", "BM + BN <= 320"]
 // shared = "STAGES * (128 * (BM + BN) + 16)"
 // loads = "BM + BN"
 // sass  = ["HGMMA == 4", "HGMMA in loop == 4", "WARPGROUP.DEPBAR in loop == 1", "no BAR in loop",
@@ -20,9 +20,9 @@
 //
 // [params]
 // BM = [64, 128]
-// BN = [64, 128]
-// STAGES = [6, 4]
-// SPLIT = [2, 4, 8, 1]
+// BN = [64, 128, 256]
+// STAGES = [6, 4, 8, 12]
+// SPLIT = [2, 3, 4, 5, 6, 7, 8, 1]
 // ///
 
 #define ELEMENT Fp16

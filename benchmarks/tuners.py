@@ -1,6 +1,6 @@
 """Configurations a second: `harness tune` and Kernel Tuner on the same spaces and machine, with cold caches.
 
-    python benchmarks/kernel_tuner.py [-a N=2048] [--json FILE] [KERNEL...]
+    python benchmarks/tuners.py [-a N=2048] [--json FILE] [KERNEL...]
 
 Kernel Tuner (1.5, with CuPy, which compiles with NVRTC as we do) gets the same source, parameters,
 restrictions, inputs and the same float64 answer to verify against, and its own defaults otherwise: brute
