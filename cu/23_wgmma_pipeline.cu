@@ -33,13 +33,13 @@
 // ///
 
 #include "cluster.cuh"
-#include "tensormap.cuh"
+#include "stage.cuh"
 #include "wgmma.cuh"
 
 #ifndef ELEMENT
 #define ELEMENT Bf16
 #endif
-#define BK 64               // 128 bytes: as wide as the swizzle
+#define BK 64               // of a stage
 #define CONSUMERS (2 * BM)  // threads, a warpgroup for 64 rows; the producers follow them
 #define PRODUCERS 128       // one would do; all of them copy a matrix that cannot have a map
 #define BOXES (BN > 64 ? 2 : 1)  // for a warp's results
@@ -56,9 +56,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
     static_assert(BN % (64 * CLUSTER) == 0, "a box of B that no block would fetch");
-    auto As = (ELEMENT(*)[BM][BK])memory;
-    auto Bs = (ELEMENT(*)[BN / 64][BK][64])(As + STAGES);  // boxes of 64 columns
-    auto Cs = (ELEMENT(*)[BOXES][16][64])(Bs + STAGES);  // of each warp
+    const auto stages = (Stage<ELEMENT>*)memory;
+    const auto Cs = (ELEMENT(*)[BOXES][16][64])(stages + STAGES);  // of each warp
     auto full = (Barrier*)(Cs + CONSUMERS / 32), empty = full + STAGES;
 
     // Tiles, one above the other for the blocks of a cluster, are walked in bands of GROUP rows, so that those
@@ -95,24 +94,14 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
 
     if (self >= CONSUMERS) {
         if (BM == 128) give_registers<104>();
-        const auto fetch = [&](int stage, int row, int col, int k, bool a, bool b) {
-            arrive_expecting(full + stage, (a ? sizeof *As : 0) + (b ? sizeof *Bs : 0));
-            if (a) fetch_box(As[stage], map_a, row, k, full + stage);
-            if (b)
-                #pragma unroll
-                for (int i = 0; i < BN / 64 / CLUSTER; ++i) {
-                    const int j = BN / 64 / CLUSTER * rank + i, n = col + 64 * j;
-                    if (CLUSTER == 1) fetch_box(Bs[stage][j], map_b, k, n, full + stage);
-                    else fetch_box_for((1 << CLUSTER) - 1, Bs[stage][j], map_b, k, n, full + stage);
-                }
-        };
         int stage = 0, parity = 1;
         if (maps && self == CONSUMERS)
             for (unsigned tile = first; tile < tiles; tile += step) {
                 if (tile > first) place = place_of(tile);
                 for (int left = K; left > 0; left -= BK) {
                     wait(empty + stage, parity);  // what was there has been multiplied, in all blocks
-                    fetch(stage, place.row, place.col, K - left, true, true);
+                    stages[stage].fetch<CLUSTER>(map_a, map_b, place.row, place.col, K - left, full + stage, true,
+                                                 true, rank);
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
             }
@@ -122,17 +111,10 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                 for (int left = K; left > 0; left -= BK) {
                     const int k = K - left;
                     wait(empty + stage, parity);
-                    if (self == CONSUMERS) fetch(stage, row, col, k, map_for_a, map_for_b);
-                    if (!map_for_a)
-                        copy_box<BM, 4, 16>(As[stage], A + (long long)row * lda + k, lda, M - row, left, warp % 4);
-                    if (!map_for_b)
-                        #pragma unroll 1
-                        for (int j = 0; j < BN / 64; ++j) {
-                            const int n = col + 64 * j;
-                            copy_box<BK, 4, 16>(Bs[stage][j], B + (long long)k * ldb + n, ldb, left, N - n,
-                                                warp % 4);
-                        }
-                    publish_to_units();
+                    if (self == CONSUMERS)
+                        stages[stage].fetch<CLUSTER>(map_a, map_b, row, col, k, full + stage, map_for_a,
+                                                     map_for_b, rank);
+                    stages[stage].copy(A, B, row, col, k, M, N, K, lda, ldb, map_for_a, map_for_b);
                     arrive(full + stage);
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
@@ -156,8 +138,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             #pragma unroll 1
             for (int left = K; left > 0; left -= BK) {
                 wait(full + stage, parity);
-                const Operand a = operand(As[stage][warp / 4 * 64], 0, 1024);
-                const Operand b = operand(Bs[stage], 8192, 1024);
+                const Operand a = operand(stages[stage].a[warp / 4 * 64], 0, 1024);
+                const Operand b = operand(stages[stage].b, 8192, 1024);
                 begin_products();
                 #pragma unroll
                 for (int k = 0; k < BK; k += 16)

@@ -30,13 +30,13 @@
 // ///
 
 #include "cluster.cuh"
-#include "tensormap.cuh"
+#include "stage.cuh"
 #include "wgmma.cuh"
 
 #ifndef ELEMENT
 #define ELEMENT Bf16
 #endif
-#define BK 64               // 128 bytes: as wide as the swizzle
+#define BK 64               // of a stage
 #define CONSUMERS (2 * BM)  // threads, a warpgroup for 64 rows; the producers follow them
 #define PRODUCERS 128       // one would do; all of them copy a matrix that cannot have a map
 #define THREADS (CONSUMERS + PRODUCERS)
@@ -49,18 +49,17 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREA
                               int lda, int ldb, int ldc, float alpha, float beta)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
-    auto As = (ELEMENT(*)[BM][BK])memory;
-    auto Bs = (ELEMENT(*)[BN / 64][BK][64])(As + STAGES);  // boxes of 64 columns
-    auto full = (Barrier*)(Bs + STAGES), empty = full + STAGES;
+    const auto stages = (Stage<ELEMENT>*)memory;
+    auto full = (Barrier*)(stages + STAGES), empty = full + STAGES;
     const auto sums = (float(*)[BN + PAD])memory;
-    static_assert(sizeof *sums * BM <= STAGES * (sizeof *As + sizeof *Bs), "no room for the sums");
+    static_assert(sizeof *sums * BM <= STAGES * sizeof *stages, "no room for the sums");
 
     const int self = threadIdx.x, lane = self % 32, warp = __shfl_sync(~0u, self / 32, 0);  // alike in a warp
     const unsigned row = blockIdx.y * BM, col = blockIdx.x * BN;
 
     // This block's part of k, in stages; maybe none.
-    const int rank = blockIdx.z, stages = (K - 1) / BK + 1;
-    const int begin = (long long)stages * rank / SPLIT, end = (long long)stages * (rank + 1) / SPLIT;
+    const int rank = blockIdx.z, stages_of_k = (K - 1) / BK + 1;
+    const int begin = (long long)stages_of_k * rank / SPLIT, end = (long long)stages_of_k * (rank + 1) / SPLIT;
 
     const bool map_for_a = has_map(A, lda), map_for_b = has_map(B, ldb), maps = map_for_a && map_for_b;
     if (self == CONSUMERS) {
@@ -74,35 +73,20 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREA
     ready<CONSUMERS + PRODUCERS>(maps && self >= CONSUMERS);
 
     if (self >= CONSUMERS) {
-        const auto fetch = [&](int stage, int k, bool a, bool b) {
-            arrive_expecting(full + stage, (a ? sizeof *As : 0) + (b ? sizeof *Bs : 0));
-            if (a) fetch_box(As[stage], map_a, row, k, full + stage);
-            if (b)
-                #pragma unroll
-                for (int j = 0; j < BN / 64; ++j) fetch_box(Bs[stage][j], map_b, k, col + 64 * j, full + stage);
-        };
         int stage = 0, parity = 1;
         if (maps && self == CONSUMERS)
             for (int step = begin; step < end; ++step) {
                 wait(empty + stage, parity);  // what was there has been multiplied
-                fetch(stage, step * BK, true, true);
+                stages[stage].fetch(map_a, map_b, row, col, step * BK, full + stage);
                 if (++stage == STAGES) stage = 0, parity ^= 1;
             }
         if (!maps)  // apart, as in 23
             for (int step = begin; step < end; ++step) {
                 const int k = step * BK;
                 wait(empty + stage, parity);
-                if (self == CONSUMERS) fetch(stage, k, map_for_a, map_for_b);
-                if (!map_for_a)
-                    copy_box<BM, 4, 16>(As[stage], A + (long long)row * lda + k, lda, M - row, K - k, warp % 4);
-                if (!map_for_b)
-                    #pragma unroll 1
-                    for (int j = 0; j < BN / 64; ++j) {
-                        const int n = col + 64 * j;
-                        copy_box<BK, 4, 16>(Bs[stage][j], B + (long long)k * ldb + n, ldb, K - k, N - n,
-                                            warp % 4);
-                    }
-                publish_to_units();
+                if (self == CONSUMERS)
+                    stages[stage].fetch(map_a, map_b, row, col, k, full + stage, map_for_a, map_for_b);
+                stages[stage].copy(A, B, row, col, k, M, N, K, lda, ldb, map_for_a, map_for_b);
                 arrive(full + stage);
                 if (++stage == STAGES) stage = 0, parity ^= 1;
             }
@@ -110,17 +94,17 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREA
         float sum[BN / 2] = {};
         int stage = 0, parity = 0, last = 0;
         #pragma unroll 1
-        for (int left = end - begin; left > 0; --left) {
+        for (int step = begin; step < end; ++step) {
             wait(full + stage, parity);
-            const Operand a = operand(As[stage][warp / 4 * 64], 0, 1024);
-            const Operand b = operand(Bs[stage], 8192, 1024);
+            const Operand a = operand(stages[stage].a[warp / 4 * 64], 0, 1024);
+            const Operand b = operand(stages[stage].b, 8192, 1024);
             begin_products();
             #pragma unroll
             for (int k = 0; k < BK; k += 16)
                 multiply(ELEMENT(), sum, further(a, 2 * k), further(b, 128 * k), true);
             commit_products();
             wait_for_products<1>();
-            if (self % 128 == 0 && left < end - begin) arrive(empty + last);  // while the youngest go on
+            if (self % 128 == 0 && step > begin) arrive(empty + last);  // while the youngest go on
             last = stage;
             if (++stage == STAGES) stage = 0, parity ^= 1;
         }

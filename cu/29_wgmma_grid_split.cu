@@ -1,0 +1,177 @@
+// k shared by blocks anywhere on the GPU, through memory
+//
+// A cluster must find its SMs in one part of the GPU (a GPC), and then 8 blocks can share a tile at most, 17
+// clusters of 6 find room, but only 15 of 7 or 8: 512 x 512 outputs of a deep k, 16 tiles of 128 x 128, keep 96
+// SMs busy. Here all SMs / tiles blocks take a tile together, wherever they are. They leave their sums in a
+// workspace, and when all of a tile have done so, each adds up a part of it, in the order of the blocks, so
+// that equal inputs give equal bits. It takes longer than to read each other's shared memory: for deep k only.
+//
+// /// kernel
+// entry = "matmul"
+// dtype = "bf16"
+// min_arch = "sm_90a"
+// block = "2 * BM + 128"
+// tile  = ["BM", "BN"]
+// grid  = "SMS"
+// where = ["1024 <= STAGES * (BM + BN) <= 1536", "BM + BN <= 320"]
+// shared = "STAGES * (128 * (BM + BN) + 16)"
+// cooperative = true
+// workspace = "16 * SMS + 4 * SMS * BM * BN"
+// loads = "BM + BN"
+// sass  = ["HGMMA == 4", "HGMMA in loop == 4", "WARPGROUP.DEPBAR in loop == 1", "no BAR in loop",
+//          "UTMALDG", "no UCGABAR_WAIT", "no LDL", "no STL"]
+// claim = "128 SMs busy where clusters reach 96: 16 tiles, each shared by 8 blocks."
+//
+// [tensormaps]
+// A = {box = ["BM", 64], swizzle = 128}
+// B = {box = [64, 64], swizzle = 128}
+//
+// [params]
+// BM = [128, 64]
+// BN = [128, 64, 256]
+// STAGES = [6, 4, 8, 12]
+// ///
+
+#include "elements.cuh"
+#include "grid.cuh"
+#include "stage.cuh"
+#include "wgmma.cuh"
+
+#ifndef ELEMENT
+#define ELEMENT Bf16
+#endif
+#define BK 64               // of a stage
+#define CONSUMERS (2 * BM)  // threads, a warpgroup for 64 rows; the producers follow them
+#define PRODUCERS 128       // one would do; all of them copy a matrix that cannot have a map
+#define QUADS (BN / 8)      // of a thread's sums: two columns of two rows
+#define AT_ONCE 8           // reads of sums under way, for each takes most of a microsecond
+
+__device__ inline void consumers_meet() { asm volatile("bar.sync 1, %0;" :: "n"(CONSUMERS) : "memory"); }
+
+extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
+                       matmul(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
+                              const ELEMENT* A, const ELEMENT* B, ELEMENT* C, int M, int N, int K,
+                              int lda, int ldb, int ldc, float alpha, float beta, unsigned* workspace)
+{
+    extern __shared__ __align__(1024) unsigned char memory[];
+    const auto stages = (Stage<ELEMENT>*)memory;
+    auto full = (Barrier*)(stages + STAGES), empty = full + STAGES;
+
+    // For each tile how many blocks have left their sums, and above that, how many have read them.
+    unsigned* counters = workspace;
+    auto parts = (float4(*)[QUADS][CONSUMERS])(workspace + 4 * gridDim.x);  // one a block
+
+    // The first `parts_of_tile` blocks share the first tile, and so on; of k, in stages, each takes every
+    // `parts_of_tile`-th. With more tiles than blocks, each takes whole ones in turn.
+    const unsigned tiles_n = (N + BN - 1u) / BN, tiles = (M + BM - 1u) / BM * tiles_n;
+    const int stages_of_k = (K - 1) / BK + 1;
+    const unsigned sharers = max(1u, min(gridDim.x / tiles, (unsigned)stages_of_k));
+    const unsigned first = blockIdx.x / sharers, step = gridDim.x / sharers, rank = blockIdx.x % sharers;
+    if (first >= min(tiles, step)) return;  // more SMs than shares
+
+    const int self = threadIdx.x, lane = self % 32, warp = __shfl_sync(~0u, self / 32, 0);  // alike in a warp
+    const bool map_for_a = has_map(A, lda), map_for_b = has_map(B, ldb), maps = map_for_a && map_for_b;
+    if (self == CONSUMERS) {
+        read_soon(map_a), read_soon(map_b);
+        for (int i = 0; i < STAGES; ++i) {
+            make_barrier(full + i, maps ? 1 : 1 + PRODUCERS);
+            make_barrier(empty + i, CONSUMERS / 128);  // a warpgroup arrives as one
+        }
+        publish_barriers();
+    }
+    ready<CONSUMERS + PRODUCERS>(maps && self >= CONSUMERS);
+
+    int stage = 0;
+    if (self >= CONSUMERS) {
+        int parity = 1;
+        if (maps && self == CONSUMERS)
+            for (unsigned tile = first; tile < tiles; tile += step) {
+                const int row = tile / tiles_n * BM, col = tile % tiles_n * BN;
+                for (int part = rank; part < stages_of_k; part += sharers) {
+                    wait(empty + stage, parity);  // what was there has been multiplied
+                    stages[stage].fetch(map_a, map_b, row, col, part * BK, full + stage);
+                    if (++stage == STAGES) stage = 0, parity ^= 1;
+                }
+            }
+        if (!maps)  // apart, as in 23
+            for (unsigned tile = first; tile < tiles; tile += step) {
+                const int row = tile / tiles_n * BM, col = tile % tiles_n * BN;
+                for (int part = rank; part < stages_of_k; part += sharers) {
+                    wait(empty + stage, parity);
+                    if (self == CONSUMERS)
+                        stages[stage].fetch(map_a, map_b, row, col, part * BK, full + stage, map_for_a,
+                                            map_for_b);
+                    stages[stage].copy(A, B, row, col, part * BK, M, N, K, lda, ldb, map_for_a, map_for_b);
+                    arrive(full + stage);
+                    if (++stage == STAGES) stage = 0, parity ^= 1;
+                }
+            }
+        return;
+    }
+
+    const bool words = (unsigned long long)C % 4 == 0 && ldc % 2 == 0;
+    int parity = 0;
+    for (unsigned tile = first; tile < tiles; tile += step) {
+        float sum[BN / 2];
+        int last = 0;
+        #pragma unroll 1
+        for (int part = rank; part < stages_of_k; part += sharers) {
+            wait(full + stage, parity);
+            const Operand a = operand(stages[stage].a[warp / 4 * 64], 0, 1024);
+            const Operand b = operand(stages[stage].b, 8192, 1024);
+            begin_products();
+            #pragma unroll
+            for (int k = 0; k < BK; k += 16)
+                multiply(ELEMENT(), sum, further(a, 2 * k), further(b, 128 * k), part > rank || k > 0);
+            commit_products();
+            wait_for_products<1>();
+            if (self % 128 == 0 && part > rank) arrive(empty + last);  // while the youngest go on
+            last = stage;
+            if (++stage == STAGES) stage = 0, parity ^= 1;
+        }
+        wait_for_sums(sum);
+        if (self % 128 == 0) arrive(empty + last);
+
+        // Floats 4j to 4j + 3 are columns 8j + n and the next, of row m and of the one eight below.
+        const unsigned m = tile / tiles_n * BM + 16 * warp + lane / 4, n = tile % tiles_n * BN + lane % 4 * 2;
+        const auto store = [&](int j, float4 v) {
+            ELEMENT* c = C + (long long)m * ldc + n + 8 * j;
+            const int left = N - (int)(n + 8 * j);
+            if (m < M) store_pair(c, v.x, v.y, left, words, alpha, beta);
+            if (m + 8 < M) store_pair(c + 8ll * ldc, v.z, v.w, left, words, alpha, beta);
+        };
+        if (sharers == 1) {
+            #pragma unroll
+            for (int j = 0; j < QUADS; ++j)
+                store(j, make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]));
+            continue;
+        }
+
+        #pragma unroll
+        for (int j = 0; j < QUADS; ++j)
+            parts[blockIdx.x][j][self] = make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]);
+        consumers_meet();  // all their stores come before what follows
+        if (self == 0) {
+            add_release(counters + tile, 1);
+            while ((load_acquire(counters + tile) & 0xffff) < sharers) {}
+        }
+        consumers_meet();
+        const unsigned low = blockIdx.x - rank;
+        for (unsigned j = QUADS * rank / sharers; j < QUADS * (rank + 1) / sharers; ++j) {
+            float4 total = {};
+            for (unsigned begin = 0; begin < sharers; begin += AT_ONCE) {
+                float4 v[AT_ONCE] = {};
+                #pragma unroll
+                for (int i = 0; i < AT_ONCE; ++i)
+                    if (begin + i < sharers) v[i] = __ldcg(&parts[low + begin + i][j][self]);
+                #pragma unroll
+                for (int i = 0; i < AT_ONCE; ++i)
+                    total.x += v[i].x, total.y += v[i].y, total.z += v[i].z, total.w += v[i].w;
+            }
+            store(j, total);
+        }
+        consumers_meet();  // all have read
+        if (self == 0 && add_release(counters + tile, 0x10000) >> 16 == sharers - 1)
+            counters[tile] = 0;  // as the next launch expects it
+    }
+}

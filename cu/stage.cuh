@@ -1,0 +1,44 @@
+// One stage of the rungs from 23 on that feed the tensor cores with 16-bit elements: BM rows of A and BN
+// columns of B, 64 k of each, that is 128 bytes, as wide as the swizzle (the parameters are those of the rung
+// that includes it).
+#pragma once
+
+#include "tensormap.cuh"
+
+template <class T>
+struct Stage {
+    T a[BM][64];
+    T b[BN / 64][64][64];  // boxes of 64 columns
+
+    // By one thread: what has a map is on its way to here from (row, k) and (k, col). The BLOCKS of a cluster
+    // that share these columns fetch a part of B each, for all of them.
+    template <int BLOCKS = 1>
+    __device__ void fetch(const TensorMap& map_a, const TensorMap& map_b, int row, int col, int k, Barrier* full,
+                          bool has_a = true, bool has_b = true, int rank = 0)
+    {
+        arrive_expecting(full, (has_a ? sizeof a : 0) + (has_b ? sizeof b : 0));
+        if (has_a) fetch_box(a, map_a, row, k, full);
+        if (has_b)
+            #pragma unroll
+            for (int i = 0; i < BN / 64 / BLOCKS; ++i) {
+                const int j = BN / 64 / BLOCKS * rank + i;
+                if (BLOCKS == 1) fetch_box(b[j], map_b, k, col + 64 * j, full);
+                else fetch_box_for((1 << BLOCKS) - 1, b[j], map_b, k, col + 64 * j, full);
+            }
+    }
+
+    // By four warps: the rest is copied.
+    __device__ void copy(const T* A, const T* B, int row, int col, int k, int M, int N, int K, int lda, int ldb,
+                         bool has_a, bool has_b)
+    {
+        const int warp = threadIdx.x / 32 % 4;
+        if (!has_a) copy_box<BM, 4, 16>(a, A + (long long)row * lda + k, lda, M - row, K - k, warp);
+        if (!has_b)
+            #pragma unroll 1
+            for (int j = 0; j < BN / 64; ++j) {
+                const int n = col + 64 * j;
+                copy_box<64, 4, 16>(b[j], B + (long long)k * ldb + n, ldb, K - k, N - n, warp);
+            }
+        publish_to_units();
+    }
+};
