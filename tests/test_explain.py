@@ -11,7 +11,7 @@ import fake_gemm
 import pytest
 from click.testing import CliRunner, Result
 
-from harness import catalog, explanation, predict, record, spec, tables
+from harness import catalog, claims, explanation, predict, record, spec, tables
 from harness.cli import main
 from harness.errors import SpecError, UsageError
 
@@ -136,7 +136,7 @@ def test_what_ncu_counts_is_what_the_emulator_counts() -> None:
     from harness import ncu_reports
 
     (profile,) = ncu_reports.load(DATA / "tiled-512-raw.csv")
-    measured = explanation.measured({"counters": profile.counters})
+    measured = claims.measured({"counters": profile.counters})
     result = harness("explain", "tiled", "tiled TILE=16", "-a", "N=512", "-d", "emulator")
     table = result.output.split("emulated at 512")[0]
     lines = {s.split()[0]: s.split() for s in table.splitlines() if s}
