@@ -13,6 +13,7 @@ from harness import cards, catalog, claims, counters, explanation, record, spec
 from harness.cli import main
 from harness.errors import UsageError
 from harness.gemm import Gemm
+from harness.problems import resolve
 
 ROOT = Path(__file__).parent.parent
 RECORDS = ROOT / "records"
@@ -30,8 +31,9 @@ def shipped(name: str) -> str:
 
 def row(kernel: str, seconds: float | None, *, n: int = 64, **changes: Any) -> dict[str, Any]:
     """Of harness bench, without samples."""
-    problem = Gemm.from_axes({"N": n})
-    params = {} if kernel == "cuBLAS" else dict(catalog.kernel(kernel).variant().params)
+    ours = None if kernel == "cuBLAS" else catalog.kernel(kernel)
+    problem = (resolve(ours) if ours else Gemm).from_axes({"N": n})
+    params = dict(ours.variant().params) if ours else {}
     axes = {name: getattr(problem, name) for name in problem.axes}
     about = {"kernel": kernel, "params": params, "shape": problem.label, "axes": axes}
     return {**about, "status": "ok", "seconds": seconds, "times": [], **changes}
@@ -80,6 +82,19 @@ def test_a_size_is_all_its_axes(kernel_file: Any) -> None:
     added = row("03_tiled", 0.5)
     added["axes"] = {**added["axes"], "beta": 1.0}
     assert judged(kernel_file, AT, run(row("02_coalesced", 1.0), added)).holds is None
+
+
+def test_each_kernel_has_its_own_type(kernel_file: Any) -> None:
+    """fp16 against bf16; and no cuBLAS but that of the kernel's own type."""
+    text = "seconds <= 1.05 of 23_wgmma_pipeline at N=64"
+    rows = row("23_wgmma_pipeline", 1.0), row("24_wgmma_fp16", 1.04)
+    assert [r["shape"] for r in rows] == ["64 bf16", "64 fp16"]
+    assert judged(kernel_file, text, run(*rows), body="24_wgmma_fp16").holds is True
+    text = "seconds < 1.05 of cuBLAS at N=64"
+    cublas = row("cuBLAS", 1.0)
+    assert judged(kernel_file, text, run(cublas, rows[1]), body="24_wgmma_fp16").holds is None
+    cublas |= {"shape": "64 fp16"}
+    assert judged(kernel_file, text, run(cublas, rows[1]), body="24_wgmma_fp16").holds is True
 
 
 def test_times_of_two_runs_are_not_compared(kernel_file: Any) -> None:
