@@ -11,8 +11,8 @@
 // loads = "2 * TILE"
 // sass  = ["LDS.128 in loop", "no BAR"]
 // claim = "As and Bs are read and written with no barrier between: a race on each, wrong results."
+// predict = ["races >= 2"]
 // broken = "both barriers are missing: warps race on As and Bs"
-//
 // [params]
 // TILE = [16, 8, 32]
 // ///

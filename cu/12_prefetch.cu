@@ -12,6 +12,7 @@
 // loads = "BM + BN"
 // sass  = ["LDG.128", "LDS.128 in loop >= 16", "FFMA share in loop >= 90%", "no LDL", "no STL"]
 // claim = "A load has the time of BK * TM * TN products a thread to arrive; 1 barrier a tile instead of 2."
+// predict = ["barriers <= 0.55 of 11_conflict_free", "conflicts == 0"]
 //
 // [params]
 // BM = [128, 64]

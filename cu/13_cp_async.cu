@@ -14,6 +14,7 @@
 // loads = "BM + BN"
 // sass  = ["LDGSTS", "no STS", "LDS.128 in loop >= 16", "FFMA share in loop >= 90%", "no LDL", "no STL"]
 // claim = "STAGES - 1 tiles in flight, not 1; 10 copies a thread and tile replace 4 loads and 10 stores."
+// predict = ["shared_requests <= 0.9 of 11_conflict_free", "seconds < 1 of 11_conflict_free at N=4096"]
 //
 // [params]
 // BM = [128]

@@ -17,6 +17,7 @@
 // sass  = ["LDGSTS in loop", "LDS.128 in loop >= 32", "FFMA share in loop >= 70%", "UCGABAR_WAIT",
 //          "no LDL", "no STL"]
 // claim = "SPLIT times as many blocks: 128 instead of 64 at n = 512, on 132 SMs."
+// predict = ["seconds <= 0.5 of 13_cp_async at N=512", "seconds < 1 of cuBLAS at N=512"]
 //
 // [params]
 // BM = [64]

@@ -17,6 +17,7 @@
 // sass  = ["LDS.128 in loop >= 48", "FFMA share in loop >= 94%", "no LDGSTS in loop", "no BAR in loop",
 //          "USETMAXREG", "no LDL", "no STL"]
 // claim = "Nothing but products and the reads of their fragments in the loop: 95% of it is FFMA."
+// predict = ["seconds <= 0.95 of 14_warp_tiles at N=4096", "seconds < 1 of cuBLAS at N=4096"]
 //
 // [params]
 // BM = [128]

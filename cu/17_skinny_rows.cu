@@ -13,6 +13,7 @@
 // loads = "ROWS + 32"
 // sass  = ["LDG.128 >= 5", "no LDS in loop", "no LDL", "no STL"]
 // claim = "B crosses the memory bus once, 16 bytes a load: M = 1 takes 4 K N bytes of bandwidth."
+// predict = ["sectors with ROWS=1 <= 8704 at M=1 N=256"]  # B is 8192 of them
 //
 // [params]
 // ROWS    = [4, 1, 2, 8]

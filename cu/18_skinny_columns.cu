@@ -12,6 +12,7 @@
 // loads = "ROWS + COLS"
 // sass  = ["LDG.128 >= 4", "LDS.128", "no LDL", "no STL"]
 // claim = "A crosses the memory bus once, 512 bytes a warp and load: N = 1 takes 4 M K bytes of bandwidth."
+// predict = ["sectors <= 8704 at M=256 N=1 K=256"]  # A is 8192 of them
 //
 // [params]
 // ROWS = [32]

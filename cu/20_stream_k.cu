@@ -22,6 +22,7 @@
 // sass  = ["LDS.128 in loop >= 32", "FFMA share in loop >= 92%", "no LDGSTS in loop", "no BAR in loop",
 //          "no LDL", "no STL"]
 // claim = "All SMs end together: 45 tiles of 128 x 256 (n = 1025) keep 132 SMs busy, not 45."
+// predict = ["seconds <= 0.6 of 16_pipeline at N=1024"]
 //
 // [params]
 // BM = [128, 64]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness import explanation, tables
+from harness import claims, explanation, tables
 from harness.explanation import Card
 from harness.hotspots import Hotspots
 from harness.markup import table, text
 from harness.record import Record
 
 _LINES = 5  # of the hottest
-_OUTCOMES = ("prediction", "counted", "limit", "is", "by ncu", "limit", "is")
+_OUTCOMES = ("prediction", "counted or timed", "limit", "is", "by ncu", "limit", "is")
 
 
 def card(found: Card) -> str:
@@ -34,6 +34,7 @@ def _inside(found: Card) -> Iterator[str]:
         yield f"<p>{text(claim['title'])}. Its claim: {text(claim['claim'])}</p>"
     if claim and claim["outcomes"]:
         yield table(_OUTCOMES, _outcomes(claim))
+        yield from (f"<p>{text(said)}</p>" for said in _about(claim))
     first, second = map(tables.seconds, found.times.seconds)
     yield f"<p>{text(f'{first}, {second}; not timed in turn')}</p>"
     changed = explanation.changed(found.a, found.b)
@@ -55,10 +56,20 @@ def _outcomes(claim: Record) -> list[list[str]]:
     for counted, by_ncu in zip(claim["outcomes"], claim["measured"], strict=True):
         row = [counted["prediction"]]
         for o in (counted, by_ncu):
-            verdict = explanation.VERDICTS[o["holds"]]
+            verdict = claims.VERDICTS[o["holds"]]
             row += [tables.number(o["value"]), tables.number(o["limit"]), verdict]
         rows.append(row)
     return rows
+
+
+def _about(claim: Record) -> Iterator[str]:
+    """What the table has no room for: the interval of a ratio of times, its source, why one is not known."""
+    for o in claim["outcomes"]:
+        if o.get("record"):
+            low, high = o["interval"]["low"], o["interval"]["high"]
+            yield f"{o['prediction']}: a ratio of times, {low:.4g} to {high:.4g}, from {o['record']}"
+        if o.get("reason"):
+            yield f"{o['prediction']}: not known: {o['reason']}"
 
 
 def hottest(profile: Record) -> Iterator[str]:

@@ -27,6 +27,8 @@ PIPES = {  # instructions issued to a pipe, of the most that it takes
 ARITHMETIC = {name: metric for name, metric in PIPES.items() if name != "lsu"}
 L1_HIT, L2_HIT = "l1tex__t_sector_hit_rate.pct", "lts__t_sector_hit_rate.pct"
 LOADS = "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"
+STORES = "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum"
+GLOBAL_BYTES = "smsp__sass_data_bytes_mem_global.sum"  # that threads ask for
 LOAD_SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
 SECTORS = "memory_l2_theoretical_sectors_global"
 SECTORS_IDEAL = "memory_l2_theoretical_sectors_global_ideal"
@@ -36,7 +38,10 @@ DATA_STAGE = "l1tex__data_pipe_lsu_wavefronts.avg.pct_of_peak_sustained_elapsed"
 SHARED_STAGE = "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum.pct_of_peak_sustained_elapsed"
 WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"
 CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
+# Instructions by warp. Loads without ldmatrix, which has its own; copies (cp.async) are in none of them.
 SHARED_LOADS = "smsp__sass_inst_executed_op_shared_ld.sum"
+SHARED_STORES = "smsp__sass_inst_executed_op_shared_st.sum"
+SHARED_MATRICES = "smsp__inst_executed_op_ldsm.sum"
 ELIGIBLE = "smsp__warps_eligible.avg.per_cycle_active"
 ACTIVE_WARPS = "smsp__warps_active.avg.per_cycle_active"
 INSTRUCTIONS = "smsp__inst_executed.sum"
@@ -188,12 +193,15 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
     ),
 }
 
+# What only predictions are held against (`harness.claims`).
+CLAIMED = (STORES, GLOBAL_BYTES, SHARED_STORES, SHARED_MATRICES)
 # What ncu is asked for: everything above and what it is computed from.
 METRICS: tuple[str, ...] = tuple(
     dict.fromkeys(
         [
             *(row.name for rows in SECTIONS.values() for row in rows if row.derived is None),
             *(LOAD_SECTORS, SMS_BUSY, ELAPSED, SMS, CLOCK),
+            *CLAIMED,
             *(_LIMIT + name for name in LIMITS),
             *map(stall, STALLS),
         ]

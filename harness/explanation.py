@@ -1,36 +1,20 @@
-"""Two kernels, or a kernel and its claim -> what differs between them, in figures."""
+"""Two kernels -> what differs between them, in figures."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness import catalog, counters, tables
-from harness.builds import Built
-from harness.emulator import Counts
-from harness.errors import HarnessError, UsageError
-from harness.measure import Measurement
-from harness.predict import FIGURES, Figures, Prediction
+from harness import counters, tables
+from harness.predict import FIGURES, RACES, SECONDS, Figures
 from harness.record import Record
 from harness.spec import Variant
 from harness.stats import Interval, unpaired_ratio
 
-Count = Callable[[Variant], Figures]
 Side = Variant | Record  # a kernel, or a row of a record file that names one
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """A prediction, the figure and what it was held against; `holds` is None where one is not known."""
-
-    kernel: str
-    prediction: Prediction
-    value: float | None
-    limit: float | None
-    holds: bool | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,44 +35,6 @@ class Recorded:
 
 def interval(ratio: Interval) -> str:
     return f"{ratio.estimate:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
-
-
-def figures(built: Built, row: Measurement | None) -> dict[str, float]:
-    """Those of `FIGURES` that are known; `row` is the kernel's in the emulator."""
-    counts: Counts | None = row.emulation.total if row is not None and row.emulation is not None else None
-    known: dict[str, Any] = {
-        "registers": built.cubin.resources.registers,
-        "shared": built.cubin.shared,
-        "occupancy": built.occupancy.fraction,
-    }
-    if counts is not None:
-        known |= {name: getattr(counts, name) for name in FIGURES if hasattr(counts, name)}
-    return {name: known[name] for name in FIGURES if known.get(name) is not None}
-
-
-def outcomes(variant: Variant, count: Count) -> list[Outcome]:
-    """Every prediction of a kernel's file, checked with what `count` says of it and of those it names."""
-    found = []
-    for p in variant.kernel.predict:
-        try:
-            ours = count(variant)
-            theirs = count(catalog.kernel(p.of).variant()) if p.of else None
-        except UsageError as e:
-            raise UsageError(
-                f"predict {p.text!r}: {e.what}", where=str(variant.kernel.path), hint=e.hint
-            ) from e
-        except HarnessError:
-            ours, theirs = {}, None
-        found.append(
-            Outcome(
-                kernel=variant.label,
-                prediction=p,
-                value=ours.get(p.figure),
-                limit=p.limit(theirs),
-                holds=p.holds(ours, theirs),
-            )
-        )
-    return found
 
 
 def recorded(a: Side, b: Side, rows: Sequence[Record]) -> Recorded | None:
@@ -120,42 +66,6 @@ def _key(side: Side) -> tuple[str, dict[str, Any]]:
         return side.kernel.name, dict(side.params)
     return side.get("kernel", ""), dict(side.get("params") or {})
 
-
-def measured(profile: Record) -> dict[str, float]:
-    """Those of `FIGURES` that ncu counted in a launch, by what it counts for each instruction."""
-    values = profile["counters"]
-    known = {
-        "sectors": values.get(counters.SECTORS),
-        "wavefronts": values.get(counters.PASSES),
-        "registers": values.get(counters.REGISTERS),
-    }
-    passes, ideal = values.get(counters.PASSES), values.get(counters.PASSES_IDEAL)
-    if passes is not None and ideal is not None:
-        known |= {"conflicts": passes - ideal, "ways": passes / ideal if ideal else None}
-    return {name: value for name, value in known.items() if value is not None}
-
-
-def claim_record(
-    variant: Variant, known: Figures, counted: Sequence[Outcome], by_ncu: Sequence[Outcome]
-) -> Record:
-    """A kernel's claim, what was counted of it, and each prediction's outcome by that and by ncu."""
-    return {
-        "kernel": variant.kernel.name,
-        "params": dict(variant.params),
-        "label": variant.label,
-        "title": variant.kernel.title,
-        "claim": variant.kernel.claim,
-        "figures": dict(known),
-        "outcomes": [_outcome_record(o) for o in counted],
-        "measured": [_outcome_record(o) for o in by_ncu],
-    }
-
-
-def _outcome_record(o: Outcome) -> Record:
-    return {"prediction": o.prediction.text, "value": o.value, "limit": o.limit, "holds": o.holds}
-
-
-VERDICTS = {True: "held", False: "NOT HELD", None: "not known"}
 
 # What of two rows of ``harness bench`` is held against each other; the counts of opcodes come on top.
 _RESOURCES = {
@@ -197,7 +107,7 @@ def _text(value: Any) -> str:
 
 def counted(a: Figures, b: Figures) -> list[tuple[str, str, str, str, str]]:
     """What the emulator counted of both: figure, A's, B's, B's share of A's, what it is."""
-    static = ("registers", "shared", "occupancy")
+    others = ("registers", "shared", "occupancy", RACES, SECONDS)
     return [
         (
             name,
@@ -207,7 +117,7 @@ def counted(a: Figures, b: Figures) -> list[tuple[str, str, str, str, str]]:
             FIGURES[name],
         )
         for name in FIGURES
-        if (name in a or name in b) and name not in static
+        if (name in a or name in b) and name not in others
     ]
 
 

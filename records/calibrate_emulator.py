@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import harness
-from harness import emulation, ncu, record
+from harness import counters, emulation, ncu, record
 from harness.arch import Arch
 from harness.builds import Built
 from harness.cache import default as default_cache
@@ -40,6 +40,11 @@ METRICS = (
     "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
     "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",
     "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum",
+    # What predictions are held against: here copies are no loads, and ldmatrix has a counter of its own.
+    counters.SHARED_LOADS,
+    counters.SHARED_STORES,
+    counters.SHARED_MATRICES,
+    counters.GLOBAL_BYTES,
 )
 SHAPES: tuple[dict[str, int | float], ...] = ({"N": 256}, {"M": 300, "N": 500, "K": 260})
 KERNELS = (
@@ -131,6 +136,10 @@ def counts(run: Emulation) -> dict[str, int]:
             sums[f"smsp__inst_executed_op_shared_{end}.sum"] += c.shared_requests
             sums[f"l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{end}.sum"] += c.wavefronts
             sums[f"l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{end}.sum"] += c.conflicts
+            matrix = c.opcode.startswith("ldmatrix")
+            own = counters.SHARED_LOADS if loads else counters.SHARED_STORES
+            sums[counters.SHARED_MATRICES if matrix else own] += c.shared_requests
+        sums[counters.GLOBAL_BYTES] += c.global_bytes
         if c.opcode.startswith("fma"):
             sums["smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"] += c.executions
     return sums

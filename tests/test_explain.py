@@ -11,7 +11,7 @@ import fake_gemm
 import pytest
 from click.testing import CliRunner, Result
 
-from harness import catalog, explanation, predict, record, spec, tables
+from harness import catalog, claims, explanation, predict, record, spec, tables
 from harness.cli import main
 from harness.errors import SpecError, UsageError
 
@@ -56,11 +56,34 @@ def test_what_was_not_counted_does_not_hold() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "sectors", "sectors < x", "sectors = 1", "conflicts == 0 of", "1 < sectors"]
+    "text",
+    [
+        *("", "sectors", "sectors < x", "sectors = 1", "conflicts == 0 of", "1 < sectors", "ways >= 2 at"),
+        *("ways >= 2 at N", "ways >= 2 at N=x", "ways with >= 2", "ways >= 2 with TILE=8"),
+    ],
 )
 def test_a_malformed_prediction_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="cannot read the prediction"):
         predict.parse(text)
+
+
+def test_parameters_and_sizes_of_a_prediction_are_read() -> None:
+    p = predict.parse("seconds with BM=64 BN=128 < 0.9 of 03_tiled with TILE=32 at M=1 N=4096")
+    assert (p.figure, p.comparison, p.bound, p.of) == ("seconds", "<", 0.9, "03_tiled")
+    assert (p.params, p.of_params) == ({"BM": 64, "BN": 128}, {"TILE": 32})
+    assert p.at == {"M": 1, "N": 4096}
+    assert predict.parse("conflicts == 0").at == {}
+    with pytest.raises(UsageError, match="'N=1 N=2' names one of them twice"):
+        predict.parse("ways >= 2 at N=1 N=2")
+
+
+@pytest.mark.parametrize(
+    "text", ["seconds < 1", "seconds < 1 of cuBLAS", "seconds < 1 at N=64", "seconds == 1 of cuBLAS at N=64"]
+)
+def test_a_time_is_predicted_of_another_kernels_at_a_size(text: str) -> None:
+    with pytest.raises(UsageError, match="is of no use: times differ from GPU to GPU") as e:
+        predict.parse(text)
+    predict.parse(e.value.hint.split("'")[1])
 
 
 def test_the_nearest_figure_is_named(kernel_file: Any) -> None:
@@ -77,7 +100,8 @@ def test_the_nearest_figure_is_named(kernel_file: Any) -> None:
 def test_figures_are_those_of_the_emulator() -> None:
     from harness.emulator import Counts
 
-    counted = set(predict.FIGURES) - {"registers", "shared", "occupancy"}
+    others = {"registers", "shared", "occupancy", "barriers", predict.RACES, predict.SECONDS}
+    counted = set(predict.FIGURES) - others
     assert all(hasattr(Counts(), name) for name in counted)
 
 
@@ -85,11 +109,11 @@ def test_figures_are_those_of_the_emulator() -> None:
 
 
 def test_claims_of_the_first_rungs_hold() -> None:
-    result = harness("explain", "--claims", "0[1-7]*")
+    result = harness("explain", "--claims", "0[1-8]*")
     assert result.exit_code == 0, result.output
     held = [s.split()[0] for s in result.output.splitlines() if s.endswith("held")]
-    assert len(held) == 8 and "NOT HELD" not in result.output
-    assert "claims in prose only: 05_tiled_no_sync" in result.output
+    assert len(held) == 10 and "NOT HELD" not in result.output
+    assert "claims in prose only" not in result.output
 
 
 def test_a_false_claim_is_told(tmp_path: Path) -> None:
@@ -136,7 +160,7 @@ def test_what_ncu_counts_is_what_the_emulator_counts() -> None:
     from harness import ncu_reports
 
     (profile,) = ncu_reports.load(DATA / "tiled-512-raw.csv")
-    measured = explanation.measured({"counters": profile.counters})
+    measured = claims.measured({"counters": profile.counters})
     result = harness("explain", "tiled", "tiled TILE=16", "-a", "N=512", "-d", "emulator")
     table = result.output.split("emulated at 512")[0]
     lines = {s.split()[0]: s.split() for s in table.splitlines() if s}

@@ -89,7 +89,7 @@ LAYERS = [
     ["journal", "trial"],
     ["tune"],
     ["t4", "markup"],
-    ["charts", "explanation"],
+    ["charts", "claims", "explanation"],
     ["cards"],
     ["page"],
     ["calibration", "selftest"],

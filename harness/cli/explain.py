@@ -12,9 +12,10 @@ from harness.errors import HarnessError, MissingDependency, UsageError
 
 if TYPE_CHECKING:
     from harness.builds import Built
+    from harness.claims import Outcome, Runs
     from harness.driver import Device
-    from harness.explanation import Outcome
     from harness.predict import Figures
+    from harness.problem import Axes
     from harness.spec import Variant
 
 
@@ -76,7 +77,7 @@ def command(
     explained.print_figures(counted.figures(a), counted.figures(b), style)
     counted.note()
     explained.print_counters(a, b, contents, style)
-    listed = counted.outcomes(b)
+    listed = counted.outcomes(b, _runs(files, contents))
     explained.print_outcomes(b, listed, style)
     _conclude(listed)
 
@@ -89,25 +90,27 @@ def _claims(
     style: str | None,
     json_file: Path | None,
 ) -> None:
-    """What every kernel's file predicts, by the emulator's counts, and by ncu's where `files` have them."""
-    from harness import explanation, record
+    """What every kernel's file predicts, by the emulator, and by the times and ncu's counters of `files`."""
+    from harness import claims, record
     from harness.cli import explained
 
     if json_file is not None:
         record.check_writable(json_file)
-    profiles = [row for c in map(_read, files) if c["kind"] == "profile" for row in c["rows"]]
+    contents = [_read(path) for path in files]
+    profiles = [row for c in contents if c["kind"] == "profile" for row in c["rows"]]
+    runs = _runs(files, contents)
 
-    def by_ncu(variant: Variant) -> Figures:
-        row = explanation.find(variant, profiles)
-        return explanation.measured(row) if row else {}
+    def by_ncu(variant: Variant, at: Axes) -> Figures:
+        return claims.profiled(variant, at, profiles)
 
     _, variants = options.variants(kernels, ())
     claiming = [v for v in variants if v.kernel.claim]
-    found = [(v, counted.outcomes(v), explanation.outcomes(v, by_ncu)) for v in claiming]
-    explained.print_claims(found, style)
+    found = [(v, counted.outcomes(v, runs), claims.outcomes(v, by_ncu, {})) for v in claiming]
+    explained.print_claims(found, runs, style)
     if json_file is not None:
-        rows = [explanation.claim_record(v, counted.figures(v), ours, theirs) for v, ours, theirs in found]
-        meta = record.provenance(seed=seed) | {"emulated": counted.about}
+        rows = [claims.claim_record(v, counted.figures(v), ours, theirs) for v, ours, theirs in found]
+        timed = {name: (content["meta"].get("gpu") or {}).get("name") for name, content in runs.items()}
+        meta = record.provenance(seed=seed) | {"emulated": counted.about, "timed": timed}
         record.write_json(json_file, record.document("claims", rows, meta))
     counted.note()
     _conclude([o for _, ours, theirs in found for o in (*ours, *(theirs if profiles else ()))])
@@ -133,28 +136,32 @@ class _Counted:
             )
         return self._built[key]
 
-    def figures(self, variant: Variant) -> Figures:
-        from harness import emulation, explanation
+    def figures(self, variant: Variant, at: Axes | None = None) -> Figures:
+        from harness import claims, emulation
 
-        key = f"{variant.kernel.path} {variant.params_label}"
+        axis = [f"{name}={value}" for name, value in (at or {}).items()] or self._axis
+        key = f"{variant.kernel.path} {variant.params_label} {axis}"
         if key not in self._figures:
-            points = options.points([variant.kernel], self._axis, "verify_axes")
+            points = options.points([variant.kernel], axis, "verify_axes")
             small = {cls: listed[:1] for cls, listed in points.items()}
             how = emulation.Options(
-                seed=self._seed, check=False, as_compiled=True, cache=options.open_cache()
+                seed=self._seed,
+                check=claims.predicts_races(variant.kernel),
+                as_compiled=True,
+                cache=options.open_cache(),
             )
             built = self.built(variant)
             (row,) = emulation.rows([built], small, how, lambda _: None)
             if row.emulation is None:
                 self._errors[variant.label] = row.error
             self._shapes[row.problem.label] = None
-            self._figures[key] = explanation.figures(built, row)
+            self._figures[key] = claims.figures(built, row)
         return self._figures[key]
 
-    def outcomes(self, variant: Variant) -> list[Outcome]:
-        from harness import explanation
+    def outcomes(self, variant: Variant, runs: Runs) -> list[Outcome]:
+        from harness import claims
 
-        return explanation.outcomes(variant, self.figures)
+        return claims.outcomes(variant, self.figures, runs)
 
     @property
     def about(self) -> str:
@@ -186,6 +193,11 @@ def _read(path: Path) -> Mapping[str, Any]:
             "neither times nor counters in it", where=str(path), hint="a --json of bench or profile"
         )
     return content
+
+
+def _runs(files: Sequence[Path], contents: Sequence[Mapping[str, Any]]) -> Runs:
+    """Those of bench, by the files' names."""
+    return {p.name: dict(c) for p, c in zip(files, contents, strict=True) if c["kind"] == "bench"}
 
 
 def _arch(gpu: Device) -> object:

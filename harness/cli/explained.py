@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness import diff, explanation, tables
+from harness import claims, diff, explanation, tables
+from harness.predict import SECONDS
 
 if TYPE_CHECKING:
+    from harness.claims import Outcome, Runs
     from harness.code import Code
-    from harness.explanation import Outcome
     from harness.measure import Measurement
     from harness.predict import Figures
     from harness.spec import Variant
@@ -89,6 +90,7 @@ def print_outcomes(variant: Variant, found: Sequence[Outcome], style: str | None
         click.echo(f"\n{variant.kernel.name} predicts nothing that can be checked here")
         return
     click.echo("\n" + tables.plain_table([_outcome(o) for o in found], _HEADINGS, style))
+    _print_unknown(found)
 
 
 _HEADINGS = ["prediction of B's file", "is", "limit", ""]
@@ -99,17 +101,30 @@ def _outcome(o: Outcome) -> list[str]:
         o.prediction.text,
         tables.number(o.value),
         tables.number(o.limit),
-        explanation.VERDICTS[o.holds],
+        claims.VERDICTS[o.holds],
     ]
 
 
+def _by_ncu(o: Outcome) -> list[str]:
+    """Times are none of ncu's business."""
+    return ["-", "-", ""] if o.prediction.figure == SECONDS else _outcome(o)[1:]
+
+
+def _print_unknown(found: Sequence[Outcome]) -> None:
+    for o in found:
+        if o.reason:
+            click.echo(f"not known: {o.prediction.figure} of {o.kernel.split()[0]}: {o.reason}")
+
+
 def print_claims(
-    found: Sequence[tuple[Variant, Sequence[Outcome], Sequence[Outcome]]], style: str | None
+    found: Sequence[tuple[Variant, Sequence[Outcome], Sequence[Outcome]]], runs: Runs, style: str | None
 ) -> None:
-    """Every kernel's claim as counted, and as ncu measured it where records tell; then what is prose."""
+    """Every kernel's claim as counted or timed, and by ncu where records tell; then what is prose, what is
+    not known, and where times are from.
+    """
     by_ncu = any(o.holds is not None for *_, listed in found for o in listed)
     rows = [
-        [v.kernel.name, *_outcome(o), *(_outcome(m)[1:] if by_ncu else ())]
+        [v.kernel.name, *_outcome(o), *(_by_ncu(m) if by_ncu else ())]
         for v, listed, measured in found
         for o, m in zip(listed, measured, strict=True)
     ]
@@ -118,3 +133,10 @@ def print_claims(
     bare = [v.kernel.name for v, listed, _ in found if not listed]
     if bare:
         click.echo(f"claims in prose only: {', '.join(bare)}")
+    if runs:
+        _print_unknown([o for _, listed, _ in found for o in listed])
+    elif any(o.prediction.figure == SECONDS for _, listed, _ in found for o in listed):
+        click.echo("times are in result files: --record with a --json of bench")
+    for name in dict.fromkeys(o.record for _, listed, _ in found for o in listed if o.record):
+        gpu = (runs[name]["meta"].get("gpu") or {}).get("name", "a GPU")
+        click.echo(f"times are ratios, from {name} ({gpu})")
