@@ -18,6 +18,7 @@
 // sass  = ["HGMMA == 4", "HGMMA in loop == 4", "WARPGROUP.DEPBAR in loop == 1", "no BAR in loop",
 //          "UTMALDG", "STSM", "UTMASTG", "no LDL", "no STL"]
 // claim = "Nothing in the loop but four products, two barriers and the address of a stage."
+// predict = ["seconds < 1 of 22_wgmma at N=4096"]
 //
 // [tensormaps]
 // A = {box = ["BM", 64], swizzle = 128}
@@ -27,7 +28,7 @@
 // [params]
 // BM = [128, 64]
 // BN = [256, 128, 192, 64]
-// STAGES = [3, 4, 6, 8, 12]
+// STAGES = [4, 3, 6, 8, 12]
 // CLUSTER = [1, 2]
 // GROUP = [8]
 // ///

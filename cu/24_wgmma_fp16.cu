@@ -15,6 +15,7 @@
 // sass  = ["HGMMA == 4", "HGMMA in loop == 4", "WARPGROUP.DEPBAR in loop == 1", "no BAR in loop",
 //          "UTMALDG", "STSM", "UTMASTG", "no LDL", "no STL"]
 // claim = "The machine code of rung 23, but for the type in its products and its rounding."
+// predict = ["registers == 1 of 23_wgmma_pipeline", "shared == 1 of 23_wgmma_pipeline"]
 //
 // [tensormaps]
 // A = {box = ["BM", 64], swizzle = 128}
@@ -24,7 +25,7 @@
 // [params]
 // BM = [128, 64]
 // BN = [256, 128, 192, 64]
-// STAGES = [3, 4, 6, 8, 12]
+// STAGES = [4, 3, 6, 8, 12]
 // CLUSTER = [1]
 // GROUP = [8]
 // ///

@@ -13,6 +13,7 @@
 // sass  = ["HGMMA == 4", "HGMMA in loop == 4", "WARPGROUP.DEPBAR in loop == 1", "no BAR in loop",
 //          "UTMALDG", "UCGABAR_WAIT", "no LDL", "no STL"]
 // claim = "The machine code of rung 26, but for the type in its products and its rounding."
+// predict = ["registers == 1 of 26_wgmma_split", "shared == 1 of 26_wgmma_split"]
 //
 // [tensormaps]
 // A = {box = ["BM", 64], swizzle = 128}
@@ -21,7 +22,7 @@
 // [params]
 // BM = [64, 128]
 // BN = [64, 128, 256]
-// STAGES = [6, 4, 8, 12]
+// STAGES = [8, 6, 4, 12]
 // SPLIT = [2, 3, 4, 5, 6, 7, 8, 1]
 // ///
 

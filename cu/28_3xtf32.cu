@@ -20,6 +20,7 @@
 // loads = "BM + BN"
 // sass  = ["HMMA.1688.F32.TF32 in loop >= 48", "LDGSTS in loop", "FADD in loop >= 64", "no LDL", "no STL"]
 // claim = "Three products of tensor cores for one, and the error of a product falls from 2^-10 to 2^-21."
+// predict = ["conflicts == 0"]
 //
 // [params]
 // BM = [128, 64]

@@ -21,6 +21,7 @@
 // sass  = ["HGMMA == 4", "HGMMA in loop == 4", "WARPGROUP.DEPBAR in loop == 1", "no BAR in loop",
 //          "UTMALDG", "no UCGABAR_WAIT", "no LDL", "no STL"]
 // claim = "128 SMs busy where clusters reach 96: 16 tiles, each shared by 8 blocks."
+// predict = ["seconds <= 0.9 of 26_wgmma_split at M=512 N=512 K=16384"]
 //
 // [tensormaps]
 // A = {box = ["BM", 64], swizzle = 128}
