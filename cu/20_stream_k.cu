@@ -93,37 +93,6 @@ struct Work {
 
 __device__ inline void consumers_meet() { asm volatile("bar.sync 1, %0;" :: "n"(CONSUMERS) : "memory"); }
 
-// The sums of the blocks from `low` to `high`, in their order, of every CONSUMERS-th quad from `at` to `end`;
-// QUADS_AT_ONCE * BLOCKS_AT_ONCE reads are under way at a time, for each takes most of a microsecond.
-template <int QUADS_AT_ONCE, int BLOCKS_AT_ONCE, typename Part, typename Store>
-__device__ inline void add_up(Part part, unsigned low, unsigned high, unsigned at, unsigned end, Store store)
-{
-    #pragma unroll 1
-    for (; at < end; at += QUADS_AT_ONCE * CONSUMERS) {
-        float4 total[QUADS_AT_ONCE] = {};
-        #pragma unroll 1
-        for (unsigned first = low; first <= high; first += BLOCKS_AT_ONCE) {
-            float4 v[BLOCKS_AT_ONCE][QUADS_AT_ONCE] = {};
-            #pragma unroll
-            for (int b = 0; b < BLOCKS_AT_ONCE; ++b)
-                #pragma unroll
-                for (int q = 0; q < QUADS_AT_ONCE; ++q)
-                    if (first + b <= high && at + q * CONSUMERS < end)
-                        v[b][q] = __ldcg(part(first + b) + at + q * CONSUMERS);
-            #pragma unroll
-            for (int b = 0; b < BLOCKS_AT_ONCE; ++b)
-                #pragma unroll
-                for (int q = 0; q < QUADS_AT_ONCE; ++q) {
-                    total[q].x += v[b][q].x, total[q].y += v[b][q].y;
-                    total[q].z += v[b][q].z, total[q].w += v[b][q].w;
-                }
-        }
-        #pragma unroll
-        for (int q = 0; q < QUADS_AT_ONCE; ++q)
-            if (at + q * CONSUMERS < end) store(at + q * CONSUMERS, total[q]);
-    }
-}
-
 extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                        matmul(const float* A, const float* B, float* C, int M, int N, int K,
                               int lda, int ldb, int ldc, float alpha, float beta, unsigned* workspace)
@@ -272,8 +241,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                 store_quad(C + (long long)row * ldc + col, total, N - (int)col, in_quads(C, ldc), 1.f, beta);
         };
         const auto part = [&](unsigned block) { return &parts[2 * block + (block == low && second)][0][0]; };
-        if (sharers <= 4) add_up<4, 4>(part, low, high, begin + self, end, store);
-        else add_up<1, 16>(part, low, high, begin + self, end, store);
+        if (sharers <= 4) add_up<CONSUMERS, 4, 4>(part, low, high, begin + self, end, store);
+        else add_up<CONSUMERS, 1, 16>(part, low, high, begin + self, end, store);
         consumers_meet();  // all have read
         if (self == 0 && add_release(counters + piece.tile, 0x10000) >> 16 == sharers - 1)
             counters[piece.tile] = 0;  // as the next launch expects it

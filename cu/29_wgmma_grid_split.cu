@@ -45,7 +45,6 @@
 #define CONSUMERS (2 * BM)  // threads, a warpgroup for 64 rows; the producers follow them
 #define PRODUCERS 128       // one would do; all of them copy a matrix that cannot have a map
 #define QUADS (BN / 8)      // of a thread's sums: two columns of two rows
-#define AT_ONCE 8           // reads of sums under way, for each takes most of a microsecond
 
 __device__ inline void consumers_meet() { asm volatile("bar.sync 1, %0;" :: "n"(CONSUMERS) : "memory"); }
 
@@ -58,8 +57,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     const auto stages = (Stage<ELEMENT>*)memory;
     auto full = (Barrier*)(stages + STAGES), empty = full + STAGES;
 
-    // For each tile how many blocks have left their sums, and above that, how many have read them.
-    unsigned* counters = workspace;
+    unsigned* counters = workspace;  // for each tile, of blocks that have left their sums
     auto parts = (float4(*)[QUADS][CONSUMERS])(workspace + 4 * gridDim.x);  // one a block
 
     // The first `parts_of_tile` blocks share the first tile, and so on; of k, in stages, each takes every
@@ -153,26 +151,19 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             parts[blockIdx.x][j][self] = make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]);
         consumers_meet();  // all their stores come before what follows
         if (self == 0) {
-            add_release(counters + tile, 1);
-            while ((load_acquire(counters + tile) & 0xffff) < sharers) {}
+            // One adds so much that all together turn the highest bit and leave 0 below it: nobody has to set
+            // the counter back for the next launch. (So do the grid barriers of cooperative groups.)
+            const unsigned before = add_release(counters + tile, rank ? 1 : 0x80000000 - (sharers - 1));
+            while ((load_acquire(counters + tile) ^ before) >> 31 == 0) {}
         }
         consumers_meet();
-        const unsigned low = blockIdx.x - rank;
-        for (unsigned j = QUADS * rank / sharers; j < QUADS * (rank + 1) / sharers; ++j) {
-            float4 total = {};
-            for (unsigned begin = 0; begin < sharers; begin += AT_ONCE) {
-                float4 v[AT_ONCE] = {};
-                #pragma unroll
-                for (int i = 0; i < AT_ONCE; ++i)
-                    if (begin + i < sharers) v[i] = __ldcg(&parts[low + begin + i][j][self]);
-                #pragma unroll
-                for (int i = 0; i < AT_ONCE; ++i)
-                    total.x += v[i].x, total.y += v[i].y, total.z += v[i].z, total.w += v[i].w;
-            }
-            store(j, total);
-        }
-        consumers_meet();  // all have read
-        if (self == 0 && add_release(counters + tile, 0x10000) >> 16 == sharers - 1)
-            counters[tile] = 0;  // as the next launch expects it
+        const unsigned low = blockIdx.x - rank, high = low + sharers - 1;
+        const unsigned begin = QUADS * rank / sharers, end = QUADS * (rank + 1) / sharers;  // of each thread's
+        const auto part = [&](unsigned block) { return &parts[block][0][0]; };
+        const auto store_at = [&](unsigned at, const float4& v) { store(at / CONSUMERS, v); };
+        if (sharers <= 8)
+            add_up<CONSUMERS, 2, 8>(part, low, high, begin * CONSUMERS + self, end * CONSUMERS, store_at);
+        else
+            add_up<CONSUMERS, 1, 16>(part, low, high, begin * CONSUMERS + self, end * CONSUMERS, store_at);
     }
 }

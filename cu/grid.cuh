@@ -16,3 +16,34 @@ __device__ inline unsigned load_acquire(const unsigned* counter)
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
     return value;
 }
+
+// The sums of the blocks from `low` to `high`, in their order, of every STEP-th quad from `at` to `end`;
+// QUADS_AT_ONCE * BLOCKS_AT_ONCE reads are under way at a time, for each takes most of a microsecond.
+template <int STEP, int QUADS_AT_ONCE, int BLOCKS_AT_ONCE, typename Part, typename Store>
+__device__ inline void add_up(Part part, unsigned low, unsigned high, unsigned at, unsigned end, Store store)
+{
+    #pragma unroll 1
+    for (; at < end; at += QUADS_AT_ONCE * STEP) {
+        float4 total[QUADS_AT_ONCE] = {};
+        #pragma unroll 1
+        for (unsigned first = low; first <= high; first += BLOCKS_AT_ONCE) {
+            float4 v[BLOCKS_AT_ONCE][QUADS_AT_ONCE] = {};
+            #pragma unroll
+            for (int b = 0; b < BLOCKS_AT_ONCE; ++b)
+                #pragma unroll
+                for (int q = 0; q < QUADS_AT_ONCE; ++q)
+                    if (first + b <= high && at + q * STEP < end)
+                        v[b][q] = __ldcg(part(first + b) + at + q * STEP);
+            #pragma unroll
+            for (int b = 0; b < BLOCKS_AT_ONCE; ++b)
+                #pragma unroll
+                for (int q = 0; q < QUADS_AT_ONCE; ++q) {
+                    total[q].x += v[b][q].x, total[q].y += v[b][q].y;
+                    total[q].z += v[b][q].z, total[q].w += v[b][q].w;
+                }
+        }
+        #pragma unroll
+        for (int q = 0; q < QUADS_AT_ONCE; ++q)
+            if (at + q * STEP < end) store(at + q * STEP, total[q]);
+    }
+}
