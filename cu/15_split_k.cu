@@ -143,14 +143,14 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREA
     const int quads_each = BM * BN / 4 / SPLIT;
     for (int q = rank * quads_each + self; q < (rank + 1) * quads_each; q += THREADS) {
         const int m = q / (BN / 4), n = q % (BN / 4) * 4;
+        if (row + m >= M) continue;
         float total[4] = {};
         for (int other = 0; other < SPLIT; ++other) {
             const float4 v = read_block(other, &sums[m][n]);
             total[0] += v.x, total[1] += v.y, total[2] += v.z, total[3] += v.w;
         }
-        if (row + m < M)
-            store_quad(C + (long long)(row + m) * ldc + col + n, total, N - (int)(col + n), in_quads(C, ldc),
-                       alpha, beta);
+        store_quad(C + (long long)(row + m) * ldc + col + n, total, N - (int)(col + n), in_quads(C, ldc), alpha,
+                   beta);
     }
     cluster_meeting();  // nobody leaves while others read its memory
 }

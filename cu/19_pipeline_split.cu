@@ -130,6 +130,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
     const int columns = BN / SPLIT;
     for (int q = self; q < BM / 4 * columns; q += CONSUMERS) {
         const int n = rank * columns + q / 2 % columns, m = (q / 2 / columns * 2 + q % 2) * 4;
+        if (row + m >= M || col + n >= N) continue;
         float total[4] = {};
         #pragma unroll
         for (int other = 0; other < SPLIT; ++other) {
@@ -137,10 +138,9 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
             total[0] += v.y, total[1] += v.x, total[2] += v.w, total[3] += v.z;
         }
         float* c = C + (long long)(row + m) * ldc + col + n;
-        if (col + n < N)
-            #pragma unroll
-            for (int i = 0; i < 4; ++i, c += ldc)
-                if (row + m + i < M) *c = beta == 0.f ? alpha * total[i] : alpha * total[i] + beta * *c;
+        #pragma unroll
+        for (int i = 0; i < 4; ++i, c += ldc)
+            if (row + m + i < M) *c = beta == 0.f ? alpha * total[i] : alpha * total[i] + beta * *c;
     }
     cluster_meeting();  // nobody leaves while others read its memory
 }

@@ -120,6 +120,11 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
             }
+        if (CLUSTER > 1 && self == CONSUMERS)  // the block must outlive what others arrive at
+            for (int i = 0; i < STAGES; ++i) {
+                wait(empty + stage, parity);
+                if (++stage == STAGES) stage = 0, parity ^= 1;
+            }
     } else {
         if (BM == 128) take_registers<200>();
         // The TMA writes 16 bytes or none of them: at a ragged edge it would write past the end of a row.
@@ -162,7 +167,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                 #pragma unroll
                 for (int j = 0; j < BN / 64; ++j) {  // a box is on its way while the next is written
                     const auto cs = Cs[warp][j % BOXES];
-                    if (lane == 0) wait_for_stores<BOXES - 1>();  // what was in this one has been read
+                    if (lane == 0 && j == 0) wait_for_stores<0>();  // of the last tile, long ago
+                    if (lane == 0 && j >= BOXES) wait_for_stores<BOXES - 1>();  // what was in this one is read
                     __syncwarp();
                     #pragma unroll
                     for (int i = 32 * j; i < 32 * j + 32; i += 8)  // 16 columns
@@ -193,9 +199,5 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             }
         }
         if (lane == 0) wait_for_stores<0>();  // shared memory must outlive them
-    }
-    if (CLUSTER > 1) {
-        __syncwarp();
-        cluster_meeting();  // nobody leaves while others fetch for it or arrive at its barriers
     }
 }

@@ -208,16 +208,16 @@ extern "C" __global__ void
             for (int i = 0; i < BM * BN / 4 / SPLIT / CONSUMERS; ++i) {
                 const int q = (rank * (BM * BN / 4 / SPLIT / CONSUMERS) + i) * CONSUMERS + self;
                 const int m = q / (BN / 4), n = q % (BN / 4) * 4;
+                const int left = N - tile_col - n;
+                if (row + m >= M || left <= 0) continue;
                 float total[4] = {};
                 #pragma unroll
                 for (int other = 0; other < SPLIT; ++other) {
                     const float4 v = read_block(other, &sums[m][n]);
                     total[0] += v.x, total[1] += v.y, total[2] += v.z, total[3] += v.w;
                 }
-                const int left = N - tile_col - n;
-                if (row + m < M && left > 0)
-                    store_quad(C + (long long)(row + m) * ldc + (N - left), total, left, in_quads(C, ldc),
-                               alpha, beta);
+                store_quad(C + (long long)(row + m) * ldc + (N - left), total, left, in_quads(C, ldc), alpha,
+                           beta);
             }
             cluster_meeting();  // nobody leaves while others read its memory
         } else if (has_map(C, ldc) && N % 4 == 0 && beta == 0.f) {  // whole 16 bytes are written, or none

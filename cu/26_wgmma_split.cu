@@ -126,6 +126,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREA
     const bool units = has_map(C, ldc) && beta == 0.f, words = (unsigned long long)C % 4 == 0 && ldc % 2 == 0;
     for (int q = self; q < min(ROWS, BM - rank * ROWS) * BN / 8; q += THREADS) {
         const int m = rank * ROWS + q / (BN / 8), n = q % (BN / 8) * 8;
+        if (row + m >= M) continue;
         float4 v[SPLIT][2];
         #pragma unroll
         for (int other = 0; other < SPLIT; ++other) {
@@ -140,7 +141,6 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREA
                 total[4 * half] += v[other][half].x, total[4 * half + 1] += v[other][half].y;
                 total[4 * half + 2] += v[other][half].z, total[4 * half + 3] += v[other][half].w;
             }
-        if (row + m >= M) continue;
         ELEMENT* c = C + (long long)(row + m) * ldc + col + n;
         if (units && (long long)col + n + 8 <= N)
             *(uint4*)c = make_uint4(narrow<ELEMENT>(alpha * total[0], alpha * total[1]),

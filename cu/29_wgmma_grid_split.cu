@@ -2,7 +2,7 @@
 //
 // A cluster must find its SMs in one part of the GPU (a GPC), and then 8 blocks can share a tile at most, 17
 // clusters of 6 find room, but only 15 of 7 or 8: 512 x 512 outputs of a deep k, 16 tiles of 128 x 128, keep 96
-// SMs busy. Here all SMs / tiles blocks take a tile together, wherever they are. They leave their sums in a
+// SMs busy. Here SMs / tiles blocks take a tile together, wherever they are. They leave their sums in a
 // workspace, and when all of a tile have done so, each adds up a part of it, in the order of the blocks, so
 // that equal inputs give equal bits. It takes longer than to read each other's shared memory: for deep k only.
 //
@@ -60,8 +60,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     unsigned* counters = workspace;  // for each tile, of blocks that have left their sums
     auto parts = (float4(*)[QUADS][CONSUMERS])(workspace + 4 * gridDim.x);  // one a block
 
-    // The first `parts_of_tile` blocks share the first tile, and so on; of k, in stages, each takes every
-    // `parts_of_tile`-th. With more tiles than blocks, each takes whole ones in turn.
+    // The first `sharers` blocks share the first tile, and so on; of k, in stages, each takes every `sharers`-th.
+    // With tiles for more than half of the blocks, each takes whole ones in turn.
     const unsigned tiles_n = (N + BN - 1u) / BN, tiles = (M + BM - 1u) / BM * tiles_n;
     const int stages_of_k = (K - 1) / BK + 1;
     const unsigned sharers = max(1u, min(gridDim.x / tiles, (unsigned)stages_of_k));

@@ -13,7 +13,7 @@ __device__ inline void cluster_barrier()
 }
 
 // The same, but for what they wrote: that need not have arrived. A good deal sooner therefore, where it is only
-// that nobody leaves too early.
+// that nobody leaves before others have read (and used what they read: nothing else says that it is there).
 __device__ inline void cluster_meeting()
 {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");

@@ -8,6 +8,7 @@ from harness import claims, explanation, tables
 from harness.explanation import Card
 from harness.hotspots import Hotspots
 from harness.markup import table, text
+from harness.predict import SECONDS
 from harness.record import Record
 
 _LINES = 5  # of the hottest
@@ -22,7 +23,8 @@ def card(found: Card) -> str:
 def _summary(found: Card) -> str:
     claim = found.claims[1]
     held = [o["holds"] for o in claim["outcomes"]] if claim else []
-    told = f"; {sum(h is True for h in held)} of {len(held)} predictions held" if held else ""
+    unknown = f", {held.count(None)} not known" if None in held else ""
+    told = f"; {held.count(True)} of {len(held)} predictions held{unknown}" if held else ""
     speed = f"{found.times.speed} times as fast as {found.a['kernel']} at {found.times.shape}"
     return f"<b>{text(found.b['kernel'])}</b>: {text(speed + told)}"
 
@@ -55,8 +57,9 @@ def _outcomes(claim: Record) -> list[list[str]]:
     rows = []
     for counted, by_ncu in zip(claim["outcomes"], claim["measured"], strict=True):
         row = [counted["prediction"]]
+        timed = counted["prediction"].startswith(SECONDS)
         for o in (counted, by_ncu):
-            verdict = claims.VERDICTS[o["holds"]]
+            verdict = "" if o is by_ncu and timed else claims.VERDICTS[o["holds"]]  # times are none of ncu's
             row += [tables.number(o["value"]), tables.number(o["limit"]), verdict]
         rows.append(row)
     return rows

@@ -55,6 +55,8 @@ def outcomes(variant: Variant, count: Count, runs: Runs) -> list[Outcome]:
     for p in variant.kernel.predict:
         with _blamed(variant, p):
             ours = variant.kernel.variant(**{**variant.params, **p.params}) if p.params else variant
+            if p.of == CUBLAS and p.of_params:
+                raise UsageError(f"{CUBLAS} has no parameters", hint="leave out its 'with'")
             theirs = catalog.kernel(p.of).variant(**p.of_params) if p.of not in ("", CUBLAS) else None
             timed = p.figure == SECONDS
             found.append(_timed(ours, theirs, p, runs) if timed else _counted(ours, theirs, p, count))
@@ -72,19 +74,26 @@ def _blamed(variant: Variant, p: Prediction) -> Iterator[None]:
 def _counted(variant: Variant, other: Variant | None, p: Prediction, count: Count) -> Outcome:
     if p.of == CUBLAS:
         raise UsageError(f"nothing counts {p.figure} of {CUBLAS}", hint="only its seconds are known")
-    try:
-        ours, theirs = count(variant, p.at), count(other, p.at) if other else None
-    except UsageError:
-        raise
-    except HarnessError:
-        ours, theirs = {}, None
+    ours, why = _figures(count, variant, p)
+    theirs, of_theirs = _figures(count, other, p) if other else (None, "")
     return Outcome(
         kernel=variant.label,
         prediction=p,
         value=ours.get(p.figure),
         limit=p.limit(theirs),
         holds=p.holds(ours, theirs),
+        reason=why or of_theirs,
     )
+
+
+def _figures(count: Count, variant: Variant, p: Prediction) -> tuple[Mapping[str, float], str]:
+    """What is counted, or why nothing is."""
+    try:
+        return count(variant, p.at), ""
+    except UsageError:
+        raise
+    except HarnessError as e:
+        return {}, f"{variant.kernel.name}: {e.what}"
 
 
 def _timed(variant: Variant, other: Variant | None, p: Prediction, runs: Runs) -> Outcome:

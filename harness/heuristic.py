@@ -193,9 +193,11 @@ def copied(variant: Variant, M: int, N: int, K: int, *, sms: int, unmapped: str)
     unmapped = "".join(x for x in unmapped if any(x == t.operand for t in variant.kernel.tensormaps))
     if not unmapped:
         return ""
-    dtype, split = DTYPES[variant.kernel.dtype], variant.params.get("SPLIT", 1)
-    rows, columns = variant.tile
-    rounds = math.ceil(math.ceil(M / rows) * math.ceil(N / columns) * split / sms)
+    dtype, (rows, columns) = DTYPES[variant.kernel.dtype], variant.tile
+    tiles = math.ceil(M / rows) * math.ceil(N / columns)
+    # A kernel with a workspace shares each tile among as many blocks as there are.
+    split = max(1, sms // tiles) if variant.kernel.workspace else variant.params.get("SPLIT", 1)
+    rounds = math.ceil(tiles * split / sms)
     depth = math.ceil(K / split)
     loads = {"A": min(rows, M), "B": min(columns, N)}
     elements = {"A": M * K, "B": K * N}

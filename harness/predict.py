@@ -100,6 +100,8 @@ def parse(text: str) -> Prediction:
             f"{text!r} is of no use: times differ from GPU to GPU, and no two are equal",
             hint="such as 'seconds <= 0.9 of 13_cp_async at N=4096'",
         )
+    if figure == RACES and of:
+        raise UsageError(f"{text!r}: races of two kernels are not compared", hint="such as 'races >= 1'")
     return Prediction(
         text=text.strip(),
         figure=figure,

@@ -57,7 +57,7 @@ def number(value: float | None) -> str:
     """``1,050,624``, ``0.0643``, or ``-``."""
     if value is None or not math.isfinite(value):
         return "-"
-    return f"{value:,.0f}" if value == int(value) or abs(value) >= 1e5 else f"{value:.3g}"
+    return f"{value:,.0f}" if value == int(value) or abs(value) >= 1e3 else f"{value:.3g}"
 
 
 def seconds(value: float) -> str:

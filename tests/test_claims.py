@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from harness import cards, catalog, claims, counters, explanation, record, spec
 from harness.cli import main
-from harness.errors import UsageError
+from harness.errors import DriverError, UsageError
 from harness.gemm import Gemm
 from harness.problems import resolve
 
@@ -167,12 +167,43 @@ def test_turns_come_before_samples(kernel_file: Any) -> None:
         ("seconds < 1 of cuBLAS at X=64", "no axis 'X'"),
         ("seconds < 1 of cuBLAS at N=0", "N=0"),
         ("sectors < 1 of cuBLAS", "nothing counts sectors of cuBLAS"),
+        ("seconds < 1 of cuBLAS with BM=1 at N=64", "cuBLAS has no parameters"),
     ],
 )
 def test_a_prediction_about_nothing_is_refused(kernel_file: Any, prediction: str, said: str) -> None:
     with pytest.raises(UsageError) as e:
         judged(kernel_file, prediction, run(row("02_coalesced", 1.0)))
     assert prediction in str(e.value) and said in str(e.value) and "03_tiled.cu" in str(e.value)
+
+
+def test_what_could_not_be_counted_says_why(kernel_file: Any) -> None:
+    """And leaves what could be."""
+    path = kernel_file("x.cu", extra='predict = ["sectors < 1 of 03_tiled"]')
+    variant = spec.load(path).variant()
+
+    def count(asked: Any, _: Any) -> dict[str, float]:
+        if asked.kernel.name == "03_tiled":
+            raise DriverError("out of luck", call="x", code=1, name="X")
+        return {"sectors": 7}
+
+    (found,) = claims.outcomes(variant, count, {})
+    assert (found.value, found.limit, found.holds) == (7, None, None)
+    assert found.reason.startswith("03_tiled: ") and "out of luck" in found.reason
+
+
+def test_result_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    """The first of two knows, the second does not."""
+    content = record.load(LADDER)
+    rows = [r for r in content["rows"] if r["kernel"] in ("11_conflict_free", "13_cp_async")]
+    for folder, kept in (("a", rows), ("b", rows[:1])):
+        file = tmp_path / folder / "run.json"
+        file.parent.mkdir()
+        plain = {"schema": 2, "kind": "bench", "meta": content["meta"], "rows": kept}
+        file.write_text(json.dumps(plain))
+    files = [part for folder in "ab" for part in ("--record", str(tmp_path / folder / "run.json"))]
+    result = harness("explain", "--claims", "13", "-a", "N=64", *files)
+    line = next(s for s in result.output.splitlines() if "seconds < 1" in s)
+    assert line.endswith("held"), result.output
 
 
 def test_times_in_the_table_and_on_the_card(tmp_path: Path) -> None:

@@ -86,6 +86,14 @@ def test_a_time_is_predicted_of_another_kernels_at_a_size(text: str) -> None:
     predict.parse(e.value.hint.split("'")[1])
 
 
+def test_races_are_not_compared() -> None:
+    """They are looked for only in a kernel that predicts them."""
+    assert predict.parse("races >= 1").holds({"races": 2}) is True
+    with pytest.raises(UsageError, match="not compared") as e:
+        predict.parse("races >= 1 of 05_tiled_no_sync")
+    predict.parse(e.value.hint.split("'")[1])
+
+
 def test_the_nearest_figure_is_named(kernel_file: Any) -> None:
     with pytest.raises(UsageError, match="did you mean sectors"):
         predict.parse("sector <= 1")

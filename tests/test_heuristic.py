@@ -13,7 +13,7 @@ import pytest
 import tma_gemm
 
 import harness
-from harness import heuristic, spec
+from harness import catalog, heuristic, spec
 from harness.errors import UsageError
 
 ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100a", "sm_120a")
@@ -257,6 +257,16 @@ def test_operands_without_a_map_are_copied_where_that_pays(dtype: str) -> None:
     assert copied(dtype, 8191, 8191, 9) == ""  # nothing to load: all of it is writing
     assert "B" not in copied(dtype, 1, 8191, 8191)  # each element of B is used once
     assert "A" in copied(dtype, 301, 16383, 4001)  # small, and read for each column of tiles
+
+
+def test_a_kernel_whose_blocks_share_tiles_loads_less_each() -> None:
+    """16 tiles on 132 SMs: eight blocks load a tile's operands, not one."""
+    shape, where = (512, 512, 1024), {"sms": 132, "unmapped": "AB"}
+    sharing = catalog.kernel("29_wgmma_grid_split").variant()
+    alone = catalog.kernel("26_wgmma_split").variant(BM=128, BN=128, STAGES=6, SPLIT=1)
+    split = catalog.kernel("26_wgmma_split").variant(BM=128, BN=128, STAGES=6, SPLIT=8)
+    assert heuristic.copied(alone, *shape, **where) == "AB"
+    assert heuristic.copied(sharing, *shape, **where) == heuristic.copied(split, *shape, **where) == ""
 
 
 def test_what_a_kernel_takes_no_map_of_is_not_copied(tmp_path: Path) -> None:

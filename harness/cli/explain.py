@@ -196,8 +196,13 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 
 def _runs(files: Sequence[Path], contents: Sequence[Mapping[str, Any]]) -> Runs:
-    """Those of bench, by the files' names."""
-    return {p.name: dict(c) for p, c in zip(files, contents, strict=True) if c["kind"] == "bench"}
+    """Those of bench, by the files' names, with the folder where two have the same one."""
+    names = [p.name for p in files]
+    return {
+        p.name if names.count(p.name) == 1 else str(p): dict(c)
+        for p, c in zip(files, contents, strict=True)
+        if c["kind"] == "bench"
+    }
 
 
 def _arch(gpu: Device) -> object:
