@@ -139,7 +139,7 @@ def main() -> int:
     headings = ["kernel", "tool", "visited", "all of it", "without start-up", "a second", "winner"]
     print(plain_table(cells, headings))
     if given.json:
-        meta = {**record.provenance(seed=1), "axis": given.axis}
+        meta = {**record.provenance(seed=1), "axis": given.axis, "gpu": Device.open().name}
         record.write_json(given.json, record.document("tuners", rows, meta))
     return 0
 

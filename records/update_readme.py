@@ -25,14 +25,19 @@ def load(name: str) -> dict[str, Any]:
     return record.load(HERE / f"{name}.json")
 
 
-def provenance(content: dict[str, Any]) -> str:
+def provenance(content: dict[str, Any], *others: dict[str, Any]) -> str:
+    """Of a table; `others` are further records of the same machine in it."""
     meta = content["meta"]
     gpu = meta["gpu"]
     compiler = next(r["compiler"] for r in content["rows"] if "compiler" in r)
     return (
         f"{gpu['name']}, driver {gpu['driver']}, {compiler}, cuBLAS {gpu['cublas']} in {gpu['math_mode']}; "
-        f"`{' '.join(meta['argv'])}`, {meta['utc'][:10]}."
+        f"{' and '.join(f'`{command(c)}`' for c in (content, *others))}, {meta['utc'][:10]}."
     )
+
+
+def command(content: dict[str, Any]) -> str:
+    return " ".join(content["meta"]["argv"])
 
 
 def of_type(dtype: str, *patterns: str) -> list[dict[str, Any]]:
@@ -97,7 +102,7 @@ def ladder(dtype: str = "fp32") -> str:
         more = [f"% of cuBLAS at {shapes[-1]}", "SM MHz there"]
     typed = "" if dtype == "fp32" else f"{dtype}, "
     table = plain_table(cells, [f"{typed}{unit(dtype)[0]} at n =", *shapes, *more], "md")
-    return f"{table}\n\n{provenance(records[0])}{'' if dtype == 'fp32' else plot(dtype)}"
+    return f"{table}\n\n{provenance(*records)}{'' if dtype == 'fp32' else plot(dtype)}"
 
 
 def plot(dtype: str) -> str:
@@ -125,13 +130,15 @@ def sustained(dtype: str) -> str:
     for r in sorted(rows, key=lambda r: r["axes"]["M"] * r["axes"]["N"] * r["axes"]["K"]):
         watts = r["device"]["power"] if r["device"] else None
         energy = [f"{watts:.0f}", f"{watts / r['flops_rate'] * 1e12:.3g}"] if watts else ["-", "-"]
-        cells.append([size(r), r["kernel"], rate(r, dtype), clock(r), *energy])
+        star = "*" if r["notes"] else ""
+        cells.append([size(r), r["kernel"], f"{rate(r, dtype)}{star}", clock(r), *energy])
     headings = [f"{dtype}, sustained, n =", "kernel", unit(dtype)[0], "SM MHz", "W", "pJ/FLOP"]
     note = (
         "Each by itself, not in turn; W: the median of NVML's readings. A pJ/FLOP is a mJ/GFLOP. "
         f"{provenance(records[0])}"
     )
-    return f"{plain_table(cells, headings, 'md')}\n\n{note}"
+    said = "".join(f" * {r['kernel']}: {'; '.join(r['notes'])}." for r in rows if r["notes"])
+    return f"{plain_table(cells, headings, 'md')}\n\n{note}{said}"
 
 
 def tiles() -> str:
@@ -249,6 +256,21 @@ def launch_cost() -> str:
     return f"{plain_table(cells, ['', 'version', 'a launch', 'over harness'], 'md')}\n\n{note}"
 
 
+def tuners() -> str:
+    """`harness tune` beside Kernel Tuner, on spaces of a few sets each."""
+    record = load("h200-tuners")
+    cells = [
+        [
+            *(r["kernel"], r["tool"], str(r["visited"]), f"{r['wall']:.2f} s", f"{r['search']:.2f} s"),
+            *(f"{r['visited'] / r['search']:.2f}", " ".join(f"{k}={v}" for k, v in r["winner"].items())),
+        ]
+        for r in record["rows"]
+    ]
+    headings = ["kernel", "tool", "sets", "all of it", "without start-up", "sets a second", "winner"]
+    note = f"One H200, `benchmarks/tuners.py`, {record['meta']['axis']}, {record['meta']['utc'][:10]}."
+    return f"{plain_table(cells, headings, 'md')}\n\n{note}"
+
+
 def emulator_speed() -> str:
     """Seconds a launch takes."""
     record = load("emulator-speed")
@@ -277,6 +299,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "selftest": selftest,
     "calibration": calibration,
     "launch_cost": launch_cost,
+    "tuners": tuners,
     "rungs": rungs,
 }
 # Tables of types that were not measured are empty.
