@@ -75,6 +75,8 @@ def ladder(rows: Sequence[Record], about: Mapping[str, Any]) -> Figure | None:
     """GFLOP/s of each kernel by size, the baseline dashed, and this card's ceiling. Rows are of one element
     type (see `by_type`).
     """
+    from matplotlib.ticker import LogLocator, StrMethodFormatter
+
     lines: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
         n = _size(row)
@@ -101,6 +103,8 @@ def ladder(rows: Sequence[Record], about: Mapping[str, Any]) -> Figure | None:
     sizes = sorted({x for v in lines.values() for x, _ in v})
     axes.set_xticks(sizes, [f"{x:g}" for x in sizes])
     axes.minorticks_off()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))  # most types span less than two decades
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9)
     return figure
 
