@@ -2,8 +2,9 @@
 
 ``heuristic.json`` beside this file holds both. ``tuned``: for a GPU by name, ranges of M, N and K and the
 variant that was the fastest there (written by ``records/tune_matmul.py`` from result files); the first range
-that holds the shape decides. Everywhere else the cheapest of the ``candidates``. Each is for one element
-type, fp32 where it names no ``dtype``:
+that holds the shape decides, and before it those of a table of your own (`own_table`, written by ``harness
+choose --write``). Everywhere else the cheapest of the ``candidates``. Each is for one element type, fp32
+where it names no ``dtype``:
 
     cycles = START + max(busy, compulsory bytes / (SMs * DRAM bytes a cycle))
 
@@ -35,8 +36,9 @@ operand at 8 bytes a cycle and SM, beside the products: 2049 x 2047 x 2049 on th
 bf16 and 374 in tf32, the model says 199 and 397. A copy takes 2 us, and each byte is read and written at
 3.5 TB/s (of the H200's 4.06).
 
-Pure and deterministic: the same shape on the same kind of GPU is always the same code, and bitwise the same
-result. (Alpha and beta do not enter, addresses and leading dimensions only in whether there are tensor maps.)
+Deterministic, by tables that are read once: the same shape on the same kind of GPU is always the same code,
+and bitwise the same result. (Alpha and beta do not enter, addresses and leading dimensions only in whether
+there are tensor maps.)
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import catalog
+from harness import catalog, own_table
 from harness.dtypes import DTYPES, FP32, DType
 from harness.errors import UsageError
 from harness.spec import Variant
@@ -152,7 +154,7 @@ def choose(M: int, N: int, K: int, *, sms: int, arch: str, gpu: str = "", dtype:
 @functools.lru_cache(maxsize=4096)
 def _choose(M: int, N: int, K: int, sms: int, arch: str, gpu: str, dtype: str) -> Variant:
     asked = gpu, sms, dtype
-    for entry in table()["tuned"]:
+    for entry in (*own_table.entries(), *table()["tuned"]):
         about = entry["gpu"], entry["sms"], _dtype(entry)
         if about == asked and _inside(entry, {"M": M, "N": N, "K": K}):
             variant = _variant(entry)
@@ -232,6 +234,12 @@ def candidates() -> tuple[Candidate, ...]:
 def table() -> Mapping[str, Any]:
     """``heuristic.json`` as it is shipped."""
     return dict(json.loads(_TABLE.read_text(encoding="utf-8")))
+
+
+def reread() -> None:
+    """A table has changed."""
+    own_table.entries.cache_clear()
+    _choose.cache_clear()
 
 
 def _dtype(entry: Mapping[str, Any]) -> str:

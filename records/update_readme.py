@@ -130,14 +130,14 @@ def sustained(dtype: str) -> str:
     for r in sorted(rows, key=lambda r: r["axes"]["M"] * r["axes"]["N"] * r["axes"]["K"]):
         watts = r["device"]["power"] if r["device"] else None
         energy = [f"{watts:.0f}", f"{watts / r['flops_rate'] * 1e12:.3g}"] if watts else ["-", "-"]
-        star = "*" if r["notes"] else ""
+        star = "*" if r.get("notes") else ""
         cells.append([size(r), r["kernel"], f"{rate(r, dtype)}{star}", clock(r), *energy])
     headings = [f"{dtype}, sustained, n =", "kernel", unit(dtype)[0], "SM MHz", "W", "pJ/FLOP"]
     note = (
         "Each by itself, not in turn; W: the median of NVML's readings. A pJ/FLOP is a mJ/GFLOP. "
         f"{provenance(records[0])}"
     )
-    said = "".join(f" * {r['kernel']}: {'; '.join(r['notes'])}." for r in rows if r["notes"])
+    said = "".join(f" * {r['kernel']}: {'; '.join(r['notes'])}." for r in rows if r.get("notes"))
     return f"{plain_table(cells, headings, 'md')}\n\n{note}{said}"
 
 

@@ -86,8 +86,9 @@ def parameter_sets(kernel: Kernel, arch: str) -> Iterator[Variant]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Never the user's cache: what is in it must not decide a test."""
+    """Never the user's cache nor table: what is in them must not decide a test."""
     os.environ["HARNESS_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+    os.environ["HARNESS_TABLE"] = str(tmp_path_factory.mktemp("table") / "matmul.json")
 
 
 @pytest.fixture(scope="session")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -309,62 +307,3 @@ def test_the_shipped_table() -> None:
         kernel = heuristic._variant(found).kernel
         assert (kernel.problem, kernel.dtype) == ("gemm", heuristic._dtype(found))
         assert all(found[axis][0] <= found[axis][1] for axis in "MNK")
-
-
-# The script that writes the table
-
-
-def tune_matmul() -> Any:
-    path = Path(__file__).parent.parent / "records" / "tune_matmul.py"
-    spec = importlib.util.spec_from_file_location("tune_matmul", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def row(kernel: str, params: dict[str, int], seconds: float, n: int, **changes: Any) -> dict[str, Any]:
-    axes = {"M": n, "N": n, "K": n, "lda": n, "ldb": n, "ldc": n, "alpha": 1.0, "beta": 0.0}
-    variant = harness.kernel(kernel).variant(**params)
-    return {
-        "kernel": kernel, "params": dict(variant.params), "tile": list(variant.tile), "seconds": seconds,
-        "axes": axes, "status": "ok", "baseline": False, "arch": "sm_90a", **changes,
-    }  # fmt: skip
-
-
-def test_result_files_become_the_table(
-    tmp_path: Path, tuned: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = [
-        row("15_split_k", {"SPLIT": 2}, 3e-5, 512),
-        row("15_split_k", {"SPLIT": 4}, 2e-5, 512),
-        row("13_cp_async", {}, 1e-5, 512, status="FAILED"),  # wrong: it has no time
-        row("13_cp_async", {}, 1e-5, 512, baseline=True),
-        row("13_cp_async", {}, 1e-5, 512, chosen={"label": "the dispatcher's own row"}),
-        row("13_cp_async", {}, 4e-5, 1024),
-    ]
-    rows.append(row("25_wgmma_tf32", {}, 1e-6, 512, dtype="tf32"))  # faster, and of another type
-    rows.append(row("12_prefetch", {}, 1e-6, 1024))
-    rows[-1]["axes"] = {**rows[-1]["axes"], "lda": 1025}  # padded: another question
-    file = tmp_path / "squares.json"
-    meta = {"gpu": {"name": "NVIDIA H200", "sms": 132}}
-    file.write_text(json.dumps({"schema": 2, "kind": "bench", "meta": meta, "rows": rows}))
-    script = tune_matmul()
-    measured = script.rows([file])
-    script.report(measured)
-    assert "13_cp_async" not in capsys.readouterr().out.splitlines()[0]
-    made = script.entries(measured)
-    kept = [entry(gpu="other"), entry(dtype="bf16")]
-    text = script.written({"candidates": [], "tuned": [*kept, entry(), entry(dtype="tf32")]}, made)
-    table = json.loads(text)
-    assert table["tuned"][:2] == kept and len(table["tuned"]) == 5
-    assert [e.get("dtype") for e in table["tuned"][2:]] == [None, None, "tf32"]
-    assert table["tuned"][2]["M"] == [449, 512] and table["tuned"][2]["file"] == "squares.json"
-    tuned += table["tuned"]
-    assert label(512, 512, 512, gpu="NVIDIA H200").endswith("SPLIT=4")
-    assert label(1024, 1024, 1024, gpu="NVIDIA H200").startswith("13_cp_async")
-
-
-def test_the_shipped_table_is_as_the_script_writes_it() -> None:
-    shipped = heuristic._TABLE.read_text()
-    assert tune_matmul().written(json.loads(shipped), json.loads(shipped)["tuned"]) == shipped

@@ -16,6 +16,7 @@ VERBS = (
     "bench",
     "build",
     "check",
+    "choose",
     "compare",
     "doctor",
     "explain",
