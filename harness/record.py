@@ -50,6 +50,9 @@ def document(kind: str, records: Sequence[Record], meta: Mapping[str, Any]) -> R
     return {**content, "devices": nvbench.devices(gpu), "benchmarks": states}
 
 
+_WANTED = "give a file that a command of harness wrote with --json, whole"
+
+
 def load(path: Path) -> Record:
     """A record file of this schema or an older one, its rows under ``rows`` whatever shape it is written in.
 
@@ -60,10 +63,10 @@ def load(path: Path) -> Record:
     except OSError as e:
         raise UsageError(f"cannot read: {e.strerror}", where=str(path)) from None
     except ValueError as e:
-        raise HarnessError(f"not JSON: {e}", where=str(path)) from None
+        raise HarnessError(f"not JSON: {e}", where=str(path), hint=_WANTED) from None
     schema = content.get("schema") if isinstance(content, dict) else None
     if not isinstance(schema, int) or not isinstance(content.get("meta"), dict):
-        raise HarnessError("not a result file of harness", where=str(path))
+        raise HarnessError("not a result file of harness", where=str(path), hint=_WANTED)
     if schema > SCHEMA:
         raise HarnessError(
             f"written by a newer harness: schema {schema}, this one reads up to {SCHEMA}",

@@ -130,6 +130,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, text: str, message: str) -> N
     (tmp_path / "r.json").write_text(text)
     result = harness("compare", str(tmp_path / "r.json"), str(tmp_path / "r.json"))
     assert result.exit_code == 1 and message in result.stderr and "Traceback" not in result.output
+    assert ("with --json" in result.stderr) is message.startswith("not ")
     assert harness("compare", str(tmp_path / "r.json"), str(tmp_path / "none.json")).exit_code in (1, 2)
 
 
