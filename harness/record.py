@@ -50,6 +50,9 @@ def document(kind: str, records: Sequence[Record], meta: Mapping[str, Any]) -> R
     return {**content, "devices": nvbench.devices(gpu), "benchmarks": states}
 
 
+_WANTED = "give a file that a command of harness wrote with --json, whole"
+
+
 def load(path: Path) -> Record:
     """A record file of this schema or an older one, its rows under ``rows`` whatever shape it is written in.
 
@@ -60,10 +63,10 @@ def load(path: Path) -> Record:
     except OSError as e:
         raise UsageError(f"cannot read: {e.strerror}", where=str(path)) from None
     except ValueError as e:
-        raise HarnessError(f"not JSON: {e}", where=str(path)) from None
+        raise HarnessError(f"not JSON: {e}", where=str(path), hint=_WANTED) from None
     schema = content.get("schema") if isinstance(content, dict) else None
     if not isinstance(schema, int) or not isinstance(content.get("meta"), dict):
-        raise HarnessError("not a result file of harness", where=str(path))
+        raise HarnessError("not a result file of harness", where=str(path), hint=_WANTED)
     if schema > SCHEMA:
         raise HarnessError(
             f"written by a newer harness: schema {schema}, this one reads up to {SCHEMA}",
@@ -74,7 +77,40 @@ def load(path: Path) -> Record:
         rows = content["rows"] if "rows" in content else nvbench.rows(content)
     except (KeyError, TypeError, ValueError) as e:
         raise HarnessError(f"a damaged result file: {e!r}", where=str(path)) from None
+    if damage := _damage(content, rows):
+        raise HarnessError(f"a damaged result file: {damage}", where=str(path), hint=_WANTED)
     return cast(Record, {**content, "rows": rows})
+
+
+# What rows of a kind must have, and of which type whatever of these they have is.
+_NEEDED = {"bench": ("kernel", "status"), "profile": ("counters",)}
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("kernel", "status", "shape"), str),
+    **dict.fromkeys(("params", "axes", "counters"), Mapping),
+    **dict.fromkeys(("ratio", "chosen"), (Mapping, type(None))),
+    "seconds": (int, float, type(None)),
+    "times": (list, type(None)),
+}
+
+
+def _damage(content: Record, rows: Any) -> str:
+    """What a row lacks, or has of another type than was ever written; empty where all is well."""
+    if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
+        return "its rows are no list of objects"
+    needed = _NEEDED.get(str(content.get("kind")))
+    if needed is None:
+        return ""
+    if not isinstance(content["meta"].get("gpu"), Mapping | None):
+        return "meta.gpu is no object"
+    for i, row in enumerate(rows):
+        if missing := [key for key in needed if key not in row]:
+            return f"row {i} has no {missing[0]!r}"
+        if wrong := [key for key, kind in _TYPES.items() if key in row and not isinstance(row[key], kind)]:
+            return f"{wrong[0]!r} of row {i} is {str(row[wrong[0]])[:40]!r}"
+        ratio = row.get("ratio")
+        if ratio and set(ratio) != {"low", "estimate", "high"}:
+            return f"'ratio' of row {i} is no interval"
+    return ""
 
 
 def _without_folders(value: Any) -> Any:

@@ -129,6 +129,7 @@ FLAT: tuple[Column, ...] = (
     ("status", "check", str),
     ("chosen.label", "chosen", str),
 )
+FLAT_EMULATED: tuple[Column, ...] = (*FLAT, *(c for c in EMULATED if c[0].startswith("emulated.")))
 
 
 def timed_columns(records: Sequence[Record]) -> list[Column]:
@@ -174,10 +175,10 @@ def _narrow_columns() -> Iterator[None]:
 _NUMBER = re.compile(r"[+-]?[\d.,]+( (s|ms|us|ns)\*?|%)?( \+-[\d.?]+| \(\d+%\))?\Z|-\Z")
 
 
-def csv_table(records: Sequence[Record]) -> str:
+def csv_table(records: Sequence[Record], columns: Sequence[Column] = FLAT) -> str:
     """Everything in one table: plain numbers in base units, a column for each key."""
-    rows = [[_plain(_look_up(record, key)) for key, _, _ in FLAT] for record in records]
-    return plain_table(rows, [key for key, _, _ in FLAT], "csv")
+    rows = [[_plain(_look_up(record, key)) for key, _, _ in columns] for record in records]
+    return plain_table(rows, [key for key, _, _ in columns], "csv")
 
 
 def _plain(value: Any) -> str:

@@ -155,6 +155,22 @@ def test_list_says_from_where_and_of_which_type_on_80_columns() -> None:
     assert "| 25_wgmma_tf32 | sm_90a | tf32 |" in " ".join(harness("list", "25*", "--md").stdout.split())
 
 
+def test_list_breaks_no_value_of_a_parameter() -> None:
+    assert "SPLIT=2,3,4,5,6,7,8,1 " in harness("list", "26").stdout
+
+
+def test_what_the_emulator_refuses_has_no_error_to_show() -> None:
+    lines = harness("verify", "22", "-a", "N=16").stdout.splitlines()
+    assert "> 100" not in lines[2] and lines[2].split()[-4:] == ["-", "needs", "a", "GPU"]
+
+
+def test_csv_without_a_gpu_tells_what_the_emulator_found() -> None:
+    result = harness("bench", "tiled", "16", "-a", "N=16", "--csv")
+    tiled, pipeline = csv.DictReader(io.StringIO(result.stdout))
+    assert (tiled["shape"], tiled["status"], tiled["emulated.ways"]) == ("16", "ok", "1.0")
+    assert (pipeline["status"], pipeline["emulated.ways"]) == ("needs a GPU", "")
+
+
 def test_list_and_doctor() -> None:
     assert "(broken)" in harness("list").stdout
     doctor = harness("doctor")

@@ -134,6 +134,22 @@ def test_a_false_claim_is_told(tmp_path: Path) -> None:
     assert "1 of 1 predictions do not hold" in result.output
 
 
+def test_a_prediction_needs_no_sentence_beside_it(kernel_file: Any) -> None:
+    path = kernel_file(extra='predict = ["registers <= 1"]')
+    result = harness("explain", "--claims", str(path), "-a", "N=32")
+    assert result.exit_code == 1 and "1 of 1 predictions do not hold" in result.output
+
+
+def test_nothing_to_check_is_no_pass(kernel_file: Any) -> None:
+    result = harness("explain", "--claims", str(kernel_file()))
+    assert result.exit_code == 2 and "nothing to check" in result.output
+
+
+def test_a_claim_about_time_alone_is_not_said_to_be_emulated() -> None:
+    result = harness("explain", "--claims", "16", "--record", str(ROOT / "records" / "h200-ladder.json"))
+    assert result.exit_code == 0 and "held" in result.output and "emulated at" not in result.output
+
+
 def test_a_claim_about_no_kernel_is_refused(kernel_file: Any) -> None:
     path = kernel_file(extra='claim = "x"\npredict = ["sectors <= 1 of 99_nothing"]')
     result = harness("explain", "--claims", str(path), "-a", "N=32")

@@ -47,6 +47,13 @@ def test_every_parameter_set_is_exact_and_meets_no_bank_twice(variant: spec.Vari
         assert conflicts(row) == 0
 
 
+def test_its_products_are_counted() -> None:
+    problem = GEMMS["bf16"].from_axes({"N": 64})
+    row = run(RUNG.variant(**SMALL), problem)
+    assert row.emulation is not None
+    assert problem.flops <= row.emulation.total.flops < 1.1 * problem.flops
+
+
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.tuples(*[st.integers(1, 140)] * 3),

@@ -187,7 +187,7 @@ def test_cards_tell_what_did_not_hold_and_what_is_not_known(drawn: Path) -> None
     assert [o[5] for o in cells(found["03_tiled"], "global_bytes &lt;= 0.07 of 02_coalesced")] == [
         "not known"
     ]
-    assert "<th" in found["16_pipeline"] and "ncu" not in found["16_pipeline"], "it was not profiled here"
+    assert "<th" in found["16_pipeline"] and ">ncu<" not in found["16_pipeline"], "it was not profiled here"
 
 
 def test_plots_are_written(drawn: Path) -> None:
@@ -337,6 +337,13 @@ def test_two_cards_of_a_model_are_told_apart() -> None:
     text = page.page({"a": first, "b": second}, "t")
     headings = re.findall(r"<h2>(NVIDIA.*?)</h2>", text)
     assert len(headings) == len(set(headings)) == 2 and headings[1].endswith("GPU-2")
+
+
+def test_cards_of_a_model_are_counted(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    files = [str(RECORDS / f"h200-ladder{name}.json") for name in ("", "-20")]
+    result = harness("report", *files, "-o", str(tmp_path / "r.html"))
+    assert result.exit_code == 0 and result.stdout.endswith("MB, 2 x NVIDIA H200\n")
 
 
 def test_without_matplotlib_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -124,12 +124,18 @@ def test_files_of_the_first_schema_are_read() -> None:
         ('{"schema": "2", "meta": {}}', "not a result file"),
         ('{"schema": 2, "meta": {}}', "a damaged result file"),
         ('{"schema": 2, "meta": {}, "benchmarks": [{}]}', "a damaged result file"),
+        ('{"schema": 2, "kind": "bench", "meta": {}, "rows": null}', "no list of objects"),
+        ('{"schema": 2, "kind": "bench", "meta": {"gpu": "x"}, "rows": []}', "meta.gpu is no object"),
+        ('{"schema": 2, "kind": "bench", "meta": {}, "rows": [{"kernel": "a"}]}', "row 0 has no 'status'"),
+        ('{"schema": 2, "kind": "profile", "meta": {}, "rows": [{"kernel": "a"}]}', "no 'counters'"),
+        ('{"schema": 2, "kind": "bench", "meta": {}, "rows": [{"kernel": 1, "status": ""}]}', "'kernel' of"),
     ],
 )
 def test_files_that_cannot_be_read(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "r.json").write_text(text)
     result = harness("compare", str(tmp_path / "r.json"), str(tmp_path / "r.json"))
     assert result.exit_code == 1 and message in result.stderr and "Traceback" not in result.output
+    assert "with --json" in result.stderr or not message.startswith("not ")
     assert harness("compare", str(tmp_path / "r.json"), str(tmp_path / "none.json")).exit_code in (1, 2)
 
 

@@ -104,7 +104,12 @@ def _claims(
         return claims.profiled(variant, at, profiles)
 
     _, variants = options.variants(kernels, ())
-    claiming = [v for v in variants if v.kernel.claim]
+    claiming = [v for v in variants if v.kernel.claim or v.kernel.predict]
+    if not claiming:
+        raise UsageError(
+            f"nothing to check: {', '.join(v.kernel.name for v in variants)} predicts nothing",
+            hint="""add predict = ["conflicts == 0"] to a kernel's front matter""",
+        )
     found = [(v, counted.outcomes(v, runs), claims.outcomes(v, by_ncu, {})) for v in claiming]
     explained.print_claims(found, runs, style)
     if json_file is not None:
@@ -168,7 +173,8 @@ class _Counted:
         return f"emulated at {', '.join(self._shapes)}, in the widths of the machine code ({self._target})"
 
     def note(self) -> None:
-        click.echo(self.about)
+        if self._shapes:
+            click.echo(self.about)
         for label, error in self._errors.items():
             click.echo(f"not counted: {label}: {error}")
 

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import textwrap
+
 import click
 
 from harness import catalog, spec
 from harness.cli import options
+
+_COLUMN = 20
 
 
 @click.command(name="list")
@@ -18,10 +22,16 @@ def command(kernels: tuple[str, ...], style: str | None) -> None:
     for k in found:
         params = " ".join(f"{n}={','.join(map(str, v))}" for n, v in k.params.items())
         title = f"{k.title} (broken)" if k.broken else k.title
-        rows.append([k.name, k.min_arch, k.dtype, params or "-", title])
-    widths = None if style else [24, None, None, 20, 20]
+        texts = [params or "-", title] if style else map(_wrapped, (params or "-", title))
+        rows.append([k.name, k.min_arch, k.dtype, *texts])
+    widths = None if style else [24, None, None, None, None]
     headings = ["kernel", "from", "type", "parameters", "what"]
     click.echo(tabulate(rows, headings, tablefmt=_style(style), maxcolwidths=widths))
+
+
+def _wrapped(text: str) -> str:
+    """Within `_COLUMN` characters, but for a word that is longer: it stays whole."""
+    return textwrap.fill(text, _COLUMN, break_long_words=False, break_on_hyphens=False)
 
 
 def _style(style: str | None) -> str:

@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from harness.errors import UsageError
+
+if TYPE_CHECKING:
+    from harness.page import Part
 
 
 @click.command(name="report")
@@ -43,4 +49,9 @@ def command(files: tuple[Path, ...], output: Path, title: str, plots: Path | Non
         for i, part in enumerate(found):
             for chart in page.figures(part):
                 charts.save(chart.figure, plots, chart.name if len(found) == 1 else f"{chart.name}-{i + 1}")
-    click.echo(f"{output}: {output.stat().st_size / 1e6:.2f} MB, {', '.join(p.gpu for p in found)}")
+    click.echo(f"{output}: {output.stat().st_size / 1e6:.2f} MB, {_cards(found)}")
+
+
+def _cards(found: Sequence[Part]) -> str:
+    """``4 x NVIDIA H200``: cards of one model are kept apart."""
+    return ", ".join(f"{n} x {gpu}" if n > 1 else gpu for gpu, n in Counter(p.gpu for p in found).items())

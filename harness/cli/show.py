@@ -25,7 +25,7 @@ def bench(
 
     about = meta.get("gpu")
     if style == "csv":
-        click.echo(tables.csv_table(timed if about else static))
+        click.echo(tables.csv_table(timed, tables.FLAT if about else tables.FLAT_EMULATED))
         return
     plain = [r["kernel"] for r in static if not r["chosen"]]
     several = len(set(plain)) < len(plain)

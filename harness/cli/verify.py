@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -81,6 +80,7 @@ def _row(label: str, rows: list[Measurement]) -> list[str]:
     from harness.measure import UNEXPECTED
 
     bad = [r.status for r in rows if not r.right and r.status != UNEXPECTED]
-    worst = max((r.before.worst for r in rows if r.before is not None), default=math.inf)
+    worst = max((r.before.worst for r in rows if r.before is not None), default=None)
+    error = "-" if worst is None else f"{worst:.2f}" if worst < 100 else "> 100"
     status = bad[0] if bad else rows[0].status
-    return [label, f"{len(rows) - len(bad)}/{len(rows)}", f"{worst:.2f}" if worst < 100 else "> 100", status]
+    return [label, f"{len(rows) - len(bad)}/{len(rows)}", error, status]

@@ -38,7 +38,9 @@ _HARDWARE_PARTS = ("tensor", "bulk", "cluster", "mbarrier", "tensormap", "shared
 _CONTROL = ("bra", "brx", "ret", "exit", "bar", "barrier", "trap")  # executed by the machine itself
 
 
-def handles(*opcodes: str, family: str = "any", flops: int = 0) -> Callable[[Maker], Maker]:
+def handles(
+    *opcodes: str, family: str = "any", flops: int | Callable[[Instruction], int] = 0
+) -> Callable[[Maker], Maker]:
     """Register a maker. family: integer, float (f32, f64), half (f16, bf16), pred or any."""
 
     def register(maker: Maker) -> Maker:
@@ -50,7 +52,7 @@ def handles(*opcodes: str, family: str = "any", flops: int = 0) -> Callable[[Mak
     return register
 
 
-FLOPS: dict[tuple[str, str], int] = {}
+FLOPS: dict[tuple[str, str], int | Callable[[Instruction], int]] = {}
 
 
 @dataclass(kw_only=True)
@@ -102,7 +104,8 @@ class Decoder:
             step.run = HANDLERS[key](self, ins)
         except (IndexError, ValueError, KeyError) as error:
             raise EmulatorError(f"cannot read {self.text(ins)!r}", where=self.where(ins)) from error
-        step.flops = FLOPS[key]
+        flops = FLOPS[key]
+        step.flops = flops if isinstance(flops, int) else flops(ins)
         return step
 
     def _control(self, step: Step) -> None:

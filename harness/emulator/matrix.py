@@ -37,7 +37,16 @@ def _positions(depth: int, size: int) -> tuple[list[tuple[Array, Array]], list[t
     return a, b
 
 
-@handles("mma")
+def _share(ins: Instruction) -> int:
+    """A lane's FLOP of m16n8kK: a multiplication and an addition for each product."""
+    return 2 * 16 * 8 * _depth(ins) // WARP
+
+
+def _depth(ins: Instruction) -> int:
+    return int(next(part for part in ins.opcode if part.startswith("m16")).split("k")[1])
+
+
+@handles("mma", flops=_share)
 def mma(decoder: Decoder, ins: Instruction) -> Run:
     parts = list(ins.opcode[1:])
     decoder.parts(
@@ -55,7 +64,7 @@ def mma(decoder: Decoder, ins: Instruction) -> Run:
         or kind == "f32"
     ):
         raise decoder.refusal(ins)
-    depth = int(shape.split("k")[1])
+    depth = _depth(ins)
     positions = _positions(depth, size)
     into, a, b, c = ([n.strip() for n in text.strip("{}").split(",")] for text in ins.operands)
     targets = [decoder.register(ins, name) for name in into]
