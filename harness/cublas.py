@@ -123,7 +123,7 @@ class CuBlas(Closing):
             self._workspace.close()
 
 
-_INSTALL = "pip install nvmath-python nvidia-cublas"
+_INSTALL = "pip install 'cuda-harness[cublas]'"
 
 
 def api() -> Any:

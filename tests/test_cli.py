@@ -78,6 +78,17 @@ def test_bench_without_a_gpu_is_emulated_and_says_so() -> None:
     assert max(map(len, lines[: lines.index("")])) <= 80
 
 
+def test_shapes_fit_80_columns_and_one_refusal_is_said_once() -> None:
+    result = CliRunner().invoke(main, ["verify", "26", "03"], env={"COLUMNS": "80"})
+    lines = result.output.splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("shapes: "))
+    shown = [line for line in lines[first:] if line.startswith(("shapes: ", "        "))]
+    assert len(shown) > 2 and max(map(len, shown)) <= 80
+    assert "129x132x17 lda=20 ldb=140 ldc=135 alpha=-1.5" in "\n".join(shown)  # no label is broken in two
+    refused = [line for line in lines if "which the emulator has not" in line]
+    assert len(refused) == 1 and "5 of 5 shapes" in refused[0]
+
+
 @pytest.mark.usefixtures("no_gpu")
 def test_bench_without_a_gpu_fails_for_a_race(kernel_file: Any) -> None:
     racy = kernel_file(body=TILED.replace("        __syncthreads();\n    }", "    }"))

@@ -51,9 +51,11 @@ def print_findings(rows: Sequence[Measurement]) -> None:
                 text = "" if source.file or row.built is None else _line(row.built, source.line)
                 click.echo(f"  {source}: {text}".rstrip(": "))
             click.echo(f"  {finding.message}")
-        for row in group:
-            if row.error:
-                click.echo(f"\n{label}, {row.problem.label}: {row.error}")
+        errors = dict.fromkeys(str(row.error) for row in group if row.error)
+        for error in errors:
+            shapes = [row.problem.label for row in group if str(row.error) == error]
+            where = shapes[0] if len(shapes) == 1 else f"{len(shapes)} of {len(group)} shapes"
+            click.echo(f"\n{label}, {where}: {error}")
 
 
 def _distinct(group: Sequence[Measurement]) -> list[tuple[Finding, Measurement]]:

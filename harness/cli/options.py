@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -243,8 +245,11 @@ def by_kernel(rows: Iterable[Measurement]) -> list[tuple[str, list[Measurement]]
 
 def name_shapes(points: Mapping[type[Problem], Sequence[Axes]]) -> None:
     """Below a table that has no room for them."""
+    width = shutil.get_terminal_size().columns
     for cls, axes_list in points.items():
-        click.echo(f"shapes: {', '.join(cls.from_axes(a).label for a in axes_list)}")
+        whole = [cls.from_axes(a).label.replace(" ", "\N{NO-BREAK SPACE}") for a in axes_list]
+        text = textwrap.fill(f"shapes: {', '.join(whole)}", width, subsequent_indent=" " * 8)
+        click.echo(text.replace("\N{NO-BREAK SPACE}", " "))
 
 
 def explain(rows: Sequence[Record], skipped: Sequence[Skipped], *, err: bool = False) -> None:
