@@ -67,8 +67,8 @@ LARGE = 12  # parameter sets of a kernel
 
 def parameter_sets(kernel: Kernel, arch: str) -> Iterator[Variant]:
     """The sets of the kernel's space on the architecture that the records come from, the default elsewhere:
-    compiling all of them for all architectures takes half an hour. HARNESS_ALL_SETS=1 does it. Of a large
-    space those that bring a value which none before them has.
+    compiling all of them for all architectures takes half an hour, and running them on a GPU as long.
+    HARNESS_ALL_SETS=1 does it. Of a large space those that bring a value which none before them has.
     """
     everything = list(kernel.variants())
     if os.environ.get("HARNESS_ALL_SETS") == "1":
