@@ -117,7 +117,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
 
     // Quads of sums are those of one column, turned in pairs: so the registers of sum[m][n] and a[m] differ
     // in parity, that is, lie in different banks.
-    asm volatile("bar.sync 1, %0;" :: "n"(CONSUMERS) : "memory");  // all have read the last stage
+    meet<CONSUMERS>();  // all have read the last stage
     const auto sums = (float(*)[BM + PAD])memory;
     #pragma unroll
     for (int j = 0; j < TN; ++j)

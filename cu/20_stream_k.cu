@@ -91,8 +91,6 @@ struct Work {
     }
 };
 
-__device__ inline void consumers_meet() { asm volatile("bar.sync 1, %0;" :: "n"(CONSUMERS) : "memory"); }
-
 extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                        matmul(const float* A, const float* B, float* C, int M, int N, int K,
                               int lda, int ldb, int ldc, float alpha, float beta, unsigned* workspace)
@@ -194,7 +192,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                 for (int j = 0; j < TN; j += 4)
                     part[(i * TN + j) / 4][self] = make_float4(alpha * sum[i][j], alpha * sum[i][j + 1],
                                                                alpha * sum[i][j + 2], alpha * sum[i][j + 3]);
-            consumers_meet();  // all their stores come before what follows
+            meet<CONSUMERS>();  // all their stores come before what follows
             if (self == 0) add_release(counters + now.tile, 1);
             continue;
         }
@@ -227,7 +225,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
 
         if (self == 0)
             while ((load_acquire(counters + piece.tile) & 0xffff) < sharers) {}
-        consumers_meet();
+        meet<CONSUMERS>();
         const unsigned begin = (blockIdx.x - low) * (QUADS * CONSUMERS) / sharers;
         const unsigned end = (blockIdx.x - low + 1) * (QUADS * CONSUMERS) / sharers;
         const unsigned first_row = row_of(piece.tile), first_col = col_of(piece.tile);
@@ -243,7 +241,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         const auto part = [&](unsigned block) { return &parts[2 * block + (block == low && second)][0][0]; };
         if (sharers <= 4) add_up<CONSUMERS, 4, 4>(part, low, high, begin + self, end, store);
         else add_up<CONSUMERS, 1, 16>(part, low, high, begin + self, end, store);
-        consumers_meet();  // all have read
+        meet<CONSUMERS>();  // all have read
         if (self == 0 && add_release(counters + piece.tile, 0x10000) >> 16 == sharers - 1)
             counters[piece.tile] = 0;  // as the next launch expects it
     }

@@ -41,12 +41,6 @@
 #include "stage.cuh"
 #include "wgmma.cuh"
 
-#ifndef ELEMENT
-#define ELEMENT Bf16
-#endif
-#define BK 64               // of a stage
-#define CONSUMERS (2 * BM)  // threads, a warpgroup for 64 rows; the producers follow them
-#define PRODUCERS 128       // one would do; all of them copy a matrix that cannot have a map
 #define BOXES (BN > 64 ? 2 : 1)  // for a warp's results
 
 #if CLUSTER > 1
@@ -61,7 +55,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
     static_assert(BN % (64 * CLUSTER) == 0, "a box of B that no block would fetch");
-    const auto stages = (Stage<ELEMENT>*)memory;
+    const auto stages = (Stage*)memory;
     const auto Cs = (ELEMENT(*)[BOXES][16][64])(stages + STAGES);  // of each warp
     auto full = (Barrier*)(Cs + CONSUMERS / 32), empty = full + STAGES;
 
@@ -87,11 +81,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     if (self == CONSUMERS) {
         read_soon(map_a), read_soon(map_b);
         place = place_of(first);  // now: its divisions take as long as making the barriers
-        for (int i = 0; i < STAGES; ++i) {
-            make_barrier(full + i, maps ? 1 : 1 + PRODUCERS);
-            make_barrier(empty + i, CONSUMERS / 128 * CLUSTER);  // a warpgroup arrives as one, at all blocks
-        }
-        publish_barriers();
+        make_stage_barriers(full, empty, maps, CONSUMERS / 128 * CLUSTER);  // a warpgroup as one, at all blocks
     }
     __syncwarp();
     if (CLUSTER > 1) cluster_meeting();

@@ -194,7 +194,7 @@ extern "C" __global__ void
         const int col = tile_col + box * 32;  // of the two warps' columns
 
         if (SPLIT > 1) {
-            asm volatile("bar.sync 1, %0;" :: "n"(CONSUMERS) : "memory");  // all have read the last stage
+            meet<CONSUMERS>();  // all have read the last stage
             const auto sums = (float(*)[BN + 4])memory;
             #pragma unroll
             for (int i = 0; i < BM / 2; i += 4)

@@ -35,12 +35,6 @@
 #include "stage.cuh"
 #include "wgmma.cuh"
 
-#ifndef ELEMENT
-#define ELEMENT Bf16
-#endif
-#define BK 64               // of a stage
-#define CONSUMERS (2 * BM)  // threads, a warpgroup for 64 rows; the producers follow them
-#define PRODUCERS 128       // one would do; all of them copy a matrix that cannot have a map
 #define THREADS (CONSUMERS + PRODUCERS)
 #define ROWS ((BM + SPLIT - 1) / SPLIT)  // of the tile, that a block adds up; the last block perhaps fewer
 #define PAD 8               // floats: rows of sums that are written at the same time lie in different banks
@@ -51,7 +45,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREA
                               int lda, int ldb, int ldc, float alpha, float beta)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
-    const auto stages = (Stage<ELEMENT>*)memory;
+    const auto stages = (Stage*)memory;
     auto full = (Barrier*)(stages + STAGES), empty = full + STAGES;
     const auto sums = (float(*)[BN + PAD])memory;
     static_assert(sizeof *sums * BM <= STAGES * sizeof *stages, "no room for the sums");
@@ -66,11 +60,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREA
     const bool map_for_a = has_map(A, lda), map_for_b = has_map(B, ldb), maps = map_for_a && map_for_b;
     if (self == CONSUMERS) {
         read_soon(map_a), read_soon(map_b);
-        for (int i = 0; i < STAGES; ++i) {
-            make_barrier(full + i, maps ? 1 : 1 + PRODUCERS);
-            make_barrier(empty + i, CONSUMERS / 128);  // a warpgroup arrives as one
-        }
-        publish_barriers();
+        make_stage_barriers(full, empty, maps, CONSUMERS / 128);  // a warpgroup arrives as one
     }
     ready<CONSUMERS + PRODUCERS>(maps && self >= CONSUMERS);
 
@@ -112,7 +102,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREA
         }
         wait_for_sums(sum);
 
-        asm volatile("bar.sync 1, %0;" :: "n"(CONSUMERS) : "memory");  // of all: no stage is needed any more
+        meet<CONSUMERS>();  // of all: no stage is needed any more
         const int m = 16 * warp + lane / 4, n = lane % 4 * 2;
         #pragma unroll
         for (int j = 0; j < BN / 8; ++j) {

@@ -42,15 +42,7 @@
 #include "stage.cuh"
 #include "wgmma.cuh"
 
-#ifndef ELEMENT
-#define ELEMENT Bf16
-#endif
-#define BK 64               // of a stage
-#define CONSUMERS (2 * BM)  // threads, a warpgroup for 64 rows; the producers follow them
-#define PRODUCERS 128       // one would do; all of them copy a matrix that cannot have a map
 #define QUADS (BN / 8)      // of a thread's sums: two columns of two rows
-
-__device__ inline void consumers_meet() { asm volatile("bar.sync 1, %0;" :: "n"(CONSUMERS) : "memory"); }
 
 extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                        matmul(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
@@ -58,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                               int lda, int ldb, int ldc, float alpha, float beta, unsigned* workspace)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
-    const auto stages = (Stage<ELEMENT>*)memory;
+    const auto stages = (Stage*)memory;
     auto full = (Barrier*)(stages + STAGES), empty = full + STAGES;
 
     unsigned* counters = workspace;  // for each tile, of blocks that have left their sums
@@ -76,11 +68,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     const bool map_for_a = has_map(A, lda), map_for_b = has_map(B, ldb), maps = map_for_a && map_for_b;
     if (self == CONSUMERS) {
         read_soon(map_a), read_soon(map_b);
-        for (int i = 0; i < STAGES; ++i) {
-            make_barrier(full + i, maps ? 1 : 1 + PRODUCERS);
-            make_barrier(empty + i, CONSUMERS / 128);  // a warpgroup arrives as one
-        }
-        publish_barriers();
+        make_stage_barriers(full, empty, maps, CONSUMERS / 128);  // a warpgroup arrives as one
     }
     ready<CONSUMERS + PRODUCERS>(maps && self >= CONSUMERS);
 
@@ -153,14 +141,14 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         #pragma unroll
         for (int j = 0; j < QUADS; ++j)
             parts[blockIdx.x][j][self] = make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]);
-        consumers_meet();  // all their stores come before what follows
+        meet<CONSUMERS>();  // all their stores come before what follows
         if (self == 0) {
             // One adds so much that all together turn the highest bit and leave 0 below it: nobody has to set
             // the counter back for the next launch. (So do the grid barriers of cooperative groups.)
             const unsigned before = add_release(counters + tile, rank ? 1 : 0x80000000 - (sharers - 1));
             while ((load_acquire(counters + tile) ^ before) >> 31 == 0) {}
         }
-        consumers_meet();
+        meet<CONSUMERS>();
         const unsigned low = blockIdx.x - rank, high = low + sharers - 1;
         const unsigned begin = QUADS * rank / sharers, end = QUADS * (rank + 1) / sharers;  // of each thread's
         const auto part = [&](unsigned block) { return &parts[block][0][0]; };

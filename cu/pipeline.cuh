@@ -48,3 +48,10 @@ __device__ inline void store_raw(float* p, float x, float y, float z, float w)
     asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};"
                  :: "l"(p), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
 }
+
+// Until the first THREADS of the block are here, those that multiply; the others need not come.
+template <int THREADS>
+__device__ inline void meet()
+{
+    asm volatile("bar.sync 1, %0;" :: "n"(THREADS) : "memory");
+}

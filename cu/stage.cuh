@@ -5,10 +5,16 @@
 
 #include "tensormap.cuh"
 
-template <class T>
+#ifndef ELEMENT
+#define ELEMENT Bf16
+#endif
+#define BK 64               // of a stage
+#define CONSUMERS (2 * BM)  // threads, a warpgroup for 64 rows; the producers follow them
+#define PRODUCERS 128       // one would do; all of them copy a matrix that cannot have a map
+
 struct Stage {
-    T a[BM][64];
-    T b[BN / 64][64][64];  // boxes of 64 columns
+    ELEMENT a[BM][BK];
+    ELEMENT b[BN / 64][BK][64];  // boxes of 64 columns
 
     // By one thread: what has a map is on its way to here from (row, k) and (k, col). The BLOCKS of a cluster
     // that share these columns fetch a part of B each, for all of them.
@@ -28,7 +34,7 @@ struct Stage {
     }
 
     // By four warps: the rest is copied.
-    __device__ void copy(const T* A, const T* B, int row, int col, int k, int M, int N, int K, int lda, int ldb,
+    __device__ void copy(const ELEMENT* A, const ELEMENT* B, int row, int col, int k, int M, int N, int K, int lda, int ldb,
                          bool has_a, bool has_b)
     {
         const int warp = threadIdx.x / 32 % 4;
@@ -37,8 +43,18 @@ struct Stage {
             #pragma unroll 1
             for (int j = 0; j < BN / 64; ++j) {
                 const int n = col + 64 * j;
-                copy_box<64, 4, 16>(b[j], B + (long long)k * ldb + n, ldb, K - k, N - n, warp);
+                copy_box<BK, 4, 16>(b[j], B + (long long)k * ldb + n, ldb, K - k, N - n, warp);
             }
         publish_to_units();
     }
 };
+
+// By one thread of the producers: the barriers of all stages, where `arrivals` say that one may be filled anew.
+__device__ inline void make_stage_barriers(Barrier* full, Barrier* empty, bool maps, int arrivals)
+{
+    for (int i = 0; i < STAGES; ++i) {
+        make_barrier(full + i, maps ? 1 : 1 + PRODUCERS);
+        make_barrier(empty + i, arrivals);
+    }
+    publish_barriers();
+}
