@@ -31,6 +31,7 @@
 // ///
 
 #include "producer.cuh"
+#include "raster.cuh"
 
 #define TM (WM / 4)  // a thread's outputs: the lanes of a warp are 4 x 8, its quads lie 16 rows apart
 #define TN (WN / 8)  // and 32 columns
@@ -45,17 +46,9 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     auto Bs = (float(*)[BK][BN])(As + STAGES);
     auto full = (Barrier*)(Bs + STAGES), empty = full + STAGES;
 
-    // Tiles are walked in bands of GROUP rows, so that those of one moment share rows of A and columns of
-    // B in the L2 cache.
     const unsigned tiles_m = (M + BM - 1u) / BM, tiles_n = (N + BN - 1u) / BN, tiles = tiles_m * tiles_n;
-    const auto row_of = [&](unsigned tile) {
-        const unsigned band = tile / (GROUP * tiles_n) * GROUP;
-        return (band + tile % (GROUP * tiles_n) % min(GROUP, tiles_m - band)) * BM;
-    };
-    const auto col_of = [&](unsigned tile) {
-        const unsigned band = tile / (GROUP * tiles_n) * GROUP;
-        return tile % (GROUP * tiles_n) / min(GROUP, tiles_m - band) * BN;
-    };
+    const auto row_of = [&](unsigned tile) { return in_bands(tile, tiles_m, tiles_n, GROUP).row * BM; };
+    const auto col_of = [&](unsigned tile) { return in_bands(tile, tiles_m, tiles_n, GROUP).col * BN; };
     if (blockIdx.x >= tiles) return;  // more SMs than tiles
 
     const int self = threadIdx.x;

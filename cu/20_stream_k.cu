@@ -104,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     unsigned* counters = workspace;
     auto parts = (float4(*)[QUADS][CONSUMERS])(workspace + 4 * gridDim.x);  // two a block
 
-    // Tiles are walked in bands of GROUP rows, as in 16.
+    // Tiles are walked in bands of GROUP rows, as in 16 (raster.cuh would give other machine code).
     const unsigned tiles_m = (M + BM - 1u) / BM, tiles_n = (N + BN - 1u) / BN;
     const auto row_of = [&](unsigned tile) {
         const unsigned band = tile / (GROUP * tiles_n) * GROUP;

@@ -38,6 +38,7 @@
 // ///
 
 #include "cluster.cuh"
+#include "raster.cuh"
 #include "stage.cuh"
 #include "wgmma.cuh"
 
@@ -59,19 +60,14 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     const auto Cs = (ELEMENT(*)[BOXES][16][64])(stages + STAGES);  // of each warp
     auto full = (Barrier*)(Cs + CONSUMERS / 32), empty = full + STAGES;
 
-    // Tiles, one above the other for the blocks of a cluster, are walked in bands of GROUP rows, so that those
-    // of one moment share rows of A and columns of B in the L2 cache.
+    // The blocks of a cluster take tiles one above the other.
     const int rank = blockIdx.x % CLUSTER;
     const unsigned first = blockIdx.x / CLUSTER, step = gridDim.x / CLUSTER;
     const unsigned tiles_m = (M + BM * CLUSTER - 1u) / (BM * CLUSTER), tiles_n = (N + BN - 1u) / BN;
     const unsigned tiles = tiles_m * tiles_n;
-    struct Place {
-        unsigned row, col;
-    };
     const auto place_of = [&](unsigned tile) {
-        const unsigned band = tile / (GROUP * tiles_n) * GROUP, rows = min(GROUP, tiles_m - band);
-        const unsigned within = tile % (GROUP * tiles_n);
-        return Place{((band + within % rows) * CLUSTER + rank) * BM, within / rows * BN};
+        const auto [row, col] = in_bands(tile, tiles_m, tiles_n, GROUP);
+        return Place{(row * CLUSTER + rank) * BM, col * BN};
     };
     if (first >= tiles) return;  // more SMs than tiles
 

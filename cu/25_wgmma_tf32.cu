@@ -37,6 +37,7 @@
 
 #include "cluster.cuh"
 #include "quads.cuh"
+#include "raster.cuh"
 #include "tensormap.cuh"
 #include "wgmma.cuh"
 
@@ -63,15 +64,13 @@ extern "C" __global__ void
     auto Cs = (float(*)[2][32][32])(Bs + STAGES);        // two boxes for every 32 columns
     auto full = (Barrier*)(Cs + BN / 32), empty = full + STAGES;
 
-    // Tiles are walked in bands of GROUP rows, as in 16.
     const unsigned tiles_m = (M + BM - 1u) / BM, tiles_n = (N + BN - 1u) / BN, tiles = tiles_m * tiles_n;
-    struct Place {
+    struct Corner {
         int row, col;
     };
-    const auto place_of = [&](unsigned tile) {
-        const unsigned band = tile / (GROUP * tiles_n) * GROUP, rows = min(GROUP, tiles_m - band);
-        const unsigned within = tile % (GROUP * tiles_n);
-        return Place{int((band + within % rows) * BM), int(within / rows * BN)};
+    const auto corner_of = [&](unsigned tile) {
+        const auto [row, col] = in_bands(tile, tiles_m, tiles_n, GROUP);
+        return Corner{int(row * BM), int(col * BN)};
     };
     const unsigned first_tile = blockIdx.x / SPLIT, at_once = gridDim.x / SPLIT;
     if (first_tile >= tiles) return;  // more SMs than tiles
@@ -84,10 +83,10 @@ extern "C" __global__ void
     const int self = threadIdx.x, lane = self % 32;
     const int warp = __shfl_sync(~0u, self / 32, 0);  // the same for all lanes, and the compiler knows it
     const bool a_mapped = has_map(A, lda), b_mapped = has_map(B, ldb), maps = a_mapped && b_mapped;
-    Place place = {};
+    Corner corner = {};
     if (self == CONSUMERS) {
         read_soon(map_a), read_soon(map_b);
-        place = place_of(first_tile);  // now: its divisions take as long as making the barriers
+        corner = corner_of(first_tile);  // now: its divisions take as long as making the barriers
         for (int stage = 0; stage < STAGES; ++stage) {
             make_barrier(full + stage, 1);
             make_barrier(empty + stage, CONSUMERS / 32);  // a warp arrives as one
@@ -110,17 +109,17 @@ extern "C" __global__ void
         if (maps && self != CONSUMERS) return;
         if (maps)
             for (unsigned tile = first_tile; tile < tiles; tile += at_once) {
-                if (tile > first_tile) place = place_of(tile);
+                if (tile > first_tile) corner = corner_of(tile);
                 #pragma unroll 1
                 for (int part = begin; part < end; ++part) {
                     wait(empty + stage, parity);  // the consumers have read what was there
-                    fetch(stage, place.row, place.col, part * BK, true, true);
+                    fetch(stage, corner.row, corner.col, part * BK, true, true);
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
             }
         else  // apart, as in 23; four warps take turns
             for (unsigned tile = first_tile; tile < tiles; tile += at_once) {
-                const auto [row, col] = place_of(tile);
+                const auto [row, col] = corner_of(tile);
                 #pragma unroll 1
                 for (int part = begin; part < end; ++part) {
                     if (turn == warp % 4) {
@@ -190,7 +189,7 @@ extern "C" __global__ void
             wait_for_sums(sum);
             if (lane == 0) arrive(empty + before);
         }
-        const auto [row, tile_col] = place_of(tile);
+        const auto [row, tile_col] = corner_of(tile);
         const int col = tile_col + box * 32;  // of the two warps' columns
 
         if (SPLIT > 1) {

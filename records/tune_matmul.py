@@ -2,10 +2,10 @@
 
     harness bench '1[1-8]*' --sweep -a N=[256,512,1024,2048,4096,8192] --json squares.json
     harness bench '1[5-8]*' --sweep -a M=[1,4,16] -a N=4096 -a K=4096 --json rows.json
-    python records/tune_matmul.py squares.json rows.json [--write]
+    python records/tune_matmul.py squares.json rows.json
 
-``harness choose`` does so for a table of your own, and shows how good today's choices are. ``--write``
-replaces the entries of these GPUs and types.
+It replaces the entries of these GPUs and types. ``harness choose`` with the same files shows before how good
+today's choices are, and does this for a table of your own.
 """
 
 from __future__ import annotations
@@ -40,13 +40,8 @@ def written(table: dict[str, Any], made: list[Row]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("files", nargs="+", type=Path)
-    parser.add_argument("--write", action="store_true")
-    given = parser.parse_args()
-    measured = choices.measured(given.files)
-    for found in choices.judged(measured):
-        print(found)
-    if given.write:
-        TABLE.write_text(written(json.loads(TABLE.read_text()), choices.entries(measured)))
+    made = choices.entries(choices.measured(parser.parse_args().files))
+    TABLE.write_text(written(json.loads(TABLE.read_text()), made))
 
 
 if __name__ == "__main__":
