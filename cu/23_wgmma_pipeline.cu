@@ -37,7 +37,6 @@
 // GROUP = [8]
 // ///
 
-#include "cluster.cuh"
 #include "raster.cuh"
 #include "stage.cuh"
 #include "wgmma.cuh"
@@ -110,20 +109,12 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
             }
-        if (CLUSTER > 1 && self == CONSUMERS)  // the block must outlive what others arrive at
-            for (int i = 0; i < STAGES; ++i) {
-                wait(empty + stage, parity);
-                if (++stage == STAGES) stage = 0, parity ^= 1;
-            }
+        if (CLUSTER > 1 && self == CONSUMERS) wait_for_all(empty, stage, parity);
     } else {
         if (BM == 128) take_registers<200>();
         // The TMA writes 16 bytes or none of them: at a ragged edge it would write past the end of a row.
         const bool map_for_c = has_map(C, ldc) && N % 8 == 0 && beta == 0.f;
         const bool words = (unsigned long long)C % 4 == 0 && ldc % 2 == 0;
-        const auto release = [&](int stage) {  // a warpgroup's products of a stage are done together
-            if (CLUSTER == 1 && self % 128 == 0) arrive(empty + stage);
-            if (CLUSTER > 1 && lane == 0 && warp % 4 < CLUSTER) arrive_at(warp % 4, empty + stage);
-        };
 
         float sum[BN / 2];
         int stage = 0, parity = 0;
@@ -142,12 +133,12 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                     multiply(ELEMENT(), sum, further(a, 2 * k), further(b, 128 * k), left < K || k > 0);
                 commit_products();
                 wait_for_products<1>();
-                if (left < K) release(last);  // while the youngest products go on
+                if (left < K) release<CLUSTER>(empty + last, self, warp);  // while the youngest products go on
                 last = stage;
                 if (++stage == STAGES) stage = 0, parity ^= 1;
             }
             wait_for_sums(sum);
-            release(last);
+            release<CLUSTER>(empty + last, self, warp);
 
             if (alpha != 1.f)
                 #pragma unroll

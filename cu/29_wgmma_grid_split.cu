@@ -5,10 +5,14 @@
 // SMs busy. Here SMs / tiles blocks take a tile together, wherever they are. They leave their sums in a
 // workspace, and when all of a tile have done so, each adds up a part of it, in the order of the blocks, so
 // that equal inputs give equal bits. It takes longer than to read each other's shared memory: for deep k only.
+// Clusters of two, one tile above the other, share the boxes of B as in rung 23.
 //
-// At 512 x 512 x 16384 it takes 24 to 26 us, clusters of 6 take 27, cuBLAS 20 (H200). Some 6 us are for meeting
-// and adding up, and a stage takes 0.43 us, where the tensor cores need 0.28. That did not change with parts of k
-// in one piece, nor with rows of tiles that begin at different k.
+// At 512 x 512 x 16384 it takes 22.5 us in clusters of two and 24.5 alone, clusters of 6 that share k take 27,
+// cuBLAS 20.5 (H200). By clock stamps, of 32,500 cycles: 3,300 until the first stage is there; 32 stages of 630,
+// where the tensor cores need 512 and 32 KB cannot reach an SM in less; 1,700 to leave the sums, 3,500 until all
+// others have left theirs, for L2 takes writes at 3 TB/s; 3,000 to add up. A flag a warp in place of the
+// counter, or reads that begin with the first sums to be there: no difference, it is the bytes. Smaller tiles
+// leave fewer sums, but 128 x 64 wants 96 bytes a cycle where 64 arrive. Larger ones leave twice the sums.
 //
 // /// kernel
 // entry = "matmul"
@@ -16,14 +20,14 @@
 // min_arch = "sm_90a"
 // block = "2 * BM + 128"
 // tile  = ["BM", "BN"]
-// grid  = "SMS"
-// where = ["1024 <= STAGES * (BM + BN) <= 1536", "BM + BN <= 320"]
+// grid  = "SMS // CLUSTER * CLUSTER"
+// where = ["1024 <= STAGES * (BM + BN) <= 1536", "BN % (64 * CLUSTER) == 0"]
 // shared = "STAGES * (128 * (BM + BN) + 16)"
 // cooperative = true
 // workspace = "16 * SMS + 4 * SMS * BM * BN"
 // loads = "BM + BN"
 // sass  = ["HGMMA == 4", "HGMMA in loop == 4", "WARPGROUP.DEPBAR in loop == 1", "no BAR in loop",
-//          "UTMALDG", "no UCGABAR_WAIT", "no LDL", "no STL"]
+//          "UTMALDG", "no LDL", "no STL"]
 // claim = "128 SMs busy where clusters reach 96: 16 tiles, each shared by 8 blocks."
 // predict = ["seconds <= 0.9 of 26_wgmma_split at M=512 N=512 K=16384"]
 //
@@ -35,6 +39,7 @@
 // BM = [128, 64]
 // BN = [128, 64, 256]
 // STAGES = [6, 4, 8, 12]
+// CLUSTER = [2, 1]
 // ///
 
 #include "elements.cuh"
@@ -44,7 +49,11 @@
 
 #define QUADS (BN / 8)      // of a thread's sums: two columns of two rows
 
+#if CLUSTER > 1
+extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(CONSUMERS + PRODUCERS, 1)
+#else
 extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
+#endif
                        matmul(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
                               const ELEMENT* A, const ELEMENT* B, ELEMENT* C, int M, int N, int K,
                               int lda, int ldb, int ldc, float alpha, float beta, unsigned* workspace)
@@ -56,50 +65,59 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     unsigned* counters = workspace;  // for each tile, of blocks that have left their sums
     auto parts = (float4(*)[QUADS][CONSUMERS])(workspace + 4 * gridDim.x);  // one a block
 
-    // The first `sharers` blocks share the first tile, and so on; of k, in stages, each takes every `sharers`-th.
-    // With tiles for more than half of the blocks, each takes whole ones in turn.
-    const unsigned tiles_n = (N + BN - 1u) / BN, tiles = (M + BM - 1u) / BM * tiles_n;
+    // The blocks of a cluster take tiles one above the other, and the same parts of k. The first `sharers`
+    // clusters share the first such tiles, and so on; of k, in stages, each takes every `sharers`-th. With tiles
+    // for more than half of the blocks, each takes whole ones in turn.
+    const unsigned cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER, place = blockIdx.x % CLUSTER;
+    const unsigned tiles_m = (M + BM * CLUSTER - 1u) / (BM * CLUSTER), tiles_n = (N + BN - 1u) / BN;
+    const unsigned tiles = tiles_m * tiles_n;
     const int stages_of_k = (K - 1) / BK + 1;
-    const unsigned sharers = max(1u, min(gridDim.x / tiles, (unsigned)stages_of_k));
-    const unsigned first = blockIdx.x / sharers, step = gridDim.x / sharers, rank = blockIdx.x % sharers;
+    const unsigned sharers = max(1u, min(clusters / tiles, (unsigned)stages_of_k));
+    const unsigned first = cluster / sharers, step = clusters / sharers, rank = cluster % sharers;
     if (first >= min(tiles, step)) return;  // more SMs than shares
 
     const int self = threadIdx.x, lane = self % 32, warp = __shfl_sync(~0u, self / 32, 0);  // alike in a warp
     const bool map_for_a = has_map(A, lda), map_for_b = has_map(B, ldb), maps = map_for_a && map_for_b;
     if (self == CONSUMERS) {
         read_soon(map_a), read_soon(map_b);
-        make_stage_barriers(full, empty, maps, CONSUMERS / 128);  // a warpgroup arrives as one
+        make_stage_barriers(full, empty, maps, CONSUMERS / 128 * CLUSTER);  // a warpgroup as one, at all blocks
     }
-    ready<CONSUMERS + PRODUCERS>(maps && self >= CONSUMERS);
+    __syncwarp();
+    if (CLUSTER > 1) cluster_meeting();
+    else ready<CONSUMERS + PRODUCERS>(maps && self >= CONSUMERS);
 
     int stage = 0;
     if (self >= CONSUMERS) {
+        if (BM == 128) give_registers<104>();
         int parity = 1;
         if (maps && self == CONSUMERS)
             for (unsigned tile = first; tile < tiles; tile += step) {
-                const int row = tile / tiles_n * BM, col = tile % tiles_n * BN;
+                const int row = (tile / tiles_n * CLUSTER + place) * BM, col = tile % tiles_n * BN;
                 for (int part = rank; part < stages_of_k; part += sharers) {
                     wait(empty + stage, parity);  // what was there has been multiplied
-                    stages[stage].fetch(map_a, map_b, row, col, part * BK, full + stage);
+                    stages[stage].fetch<CLUSTER>(map_a, map_b, row, col, part * BK, full + stage, true, true,
+                                                 place);
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
             }
         if (!maps)  // apart, as in 23
             for (unsigned tile = first; tile < tiles; tile += step) {
-                const int row = tile / tiles_n * BM, col = tile % tiles_n * BN;
+                const int row = (tile / tiles_n * CLUSTER + place) * BM, col = tile % tiles_n * BN;
                 for (int part = rank; part < stages_of_k; part += sharers) {
                     wait(empty + stage, parity);
                     if (self == CONSUMERS)
-                        stages[stage].fetch(map_a, map_b, row, col, part * BK, full + stage, map_for_a,
-                                            map_for_b);
+                        stages[stage].fetch<CLUSTER>(map_a, map_b, row, col, part * BK, full + stage, map_for_a,
+                                                     map_for_b, place);
                     stages[stage].copy(A, B, row, col, part * BK, M, N, K, lda, ldb, map_for_a, map_for_b);
                     arrive(full + stage);
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
             }
+        if (CLUSTER > 1 && self == CONSUMERS) wait_for_all(empty, stage, parity);
         return;
     }
 
+    if (BM == 128) take_registers<200>();
     const bool words = (unsigned long long)C % 4 == 0 && ldc % 2 == 0;
     int parity = 0;
     for (unsigned tile = first; tile < tiles; tile += step) {
@@ -116,15 +134,16 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                 multiply(ELEMENT(), sum, further(a, 2 * k), further(b, 128 * k), part > rank || k > 0);
             commit_products();
             wait_for_products<1>();
-            if (self % 128 == 0 && part > rank) arrive(empty + last);  // while the youngest go on
+            if (part > rank) release<CLUSTER>(empty + last, self, warp);  // while the youngest go on
             last = stage;
             if (++stage == STAGES) stage = 0, parity ^= 1;
         }
         wait_for_sums(sum);
-        if (self % 128 == 0) arrive(empty + last);
+        release<CLUSTER>(empty + last, self, warp);
 
         // Floats 4j to 4j + 3 are columns 8j + n and the next, of row m and of the one eight below.
-        const unsigned m = tile / tiles_n * BM + 16 * warp + lane / 4, n = tile % tiles_n * BN + lane % 4 * 2;
+        const unsigned m = (tile / tiles_n * CLUSTER + place) * BM + 16 * warp + lane / 4;
+        const unsigned n = tile % tiles_n * BN + lane % 4 * 2;
         const auto store = [&](int j, float4 v) {
             ELEMENT* c = C + (long long)m * ldc + n + 8 * j;
             const int left = N - (int)(n + 8 * j);
@@ -145,17 +164,18 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         if (self == 0) {
             // One adds so much that all together turn the highest bit and leave 0 below it: nobody has to set
             // the counter back for the next launch. (So do the grid barriers of cooperative groups.)
-            const unsigned before = add_release(counters + tile, rank ? 1 : 0x80000000 - (sharers - 1));
-            while ((load_acquire(counters + tile) ^ before) >> 31 == 0) {}
+            unsigned* counter = counters + tile * CLUSTER + place;
+            const unsigned before = add_release(counter, rank ? 1 : 0x80000000 - (sharers - 1));
+            while ((load_acquire(counter) ^ before) >> 31 == 0) {}
         }
         meet<CONSUMERS>();
-        const unsigned low = blockIdx.x - rank, high = low + sharers - 1;
+        const unsigned low = blockIdx.x - rank * CLUSTER;
         const unsigned begin = QUADS * rank / sharers, end = QUADS * (rank + 1) / sharers;  // of each thread's
-        const auto part = [&](unsigned block) { return &parts[block][0][0]; };
+        const auto part = [&](unsigned rank) { return &parts[low + rank * CLUSTER][0][0]; };
         const auto store_at = [&](unsigned at, const float4& v) { store(at / CONSUMERS, v); };
         if (sharers <= 8)
-            add_up<CONSUMERS, 2, 8>(part, low, high, begin * CONSUMERS + self, end * CONSUMERS, store_at);
+            add_up<CONSUMERS, 2, 8>(part, 0, sharers - 1, begin * CONSUMERS + self, end * CONSUMERS, store_at);
         else
-            add_up<CONSUMERS, 1, 16>(part, low, high, begin * CONSUMERS + self, end * CONSUMERS, store_at);
+            add_up<CONSUMERS, 1, 16>(part, 0, sharers - 1, begin * CONSUMERS + self, end * CONSUMERS, store_at);
     }
 }

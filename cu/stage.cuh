@@ -3,6 +3,7 @@
 // that includes it).
 #pragma once
 
+#include "cluster.cuh"
 #include "tensormap.cuh"
 
 #ifndef ELEMENT
@@ -57,4 +58,22 @@ __device__ inline void make_stage_barriers(Barrier* full, Barrier* empty, bool m
         make_barrier(empty + i, arrivals);
     }
     publish_barriers();
+}
+
+// By a warpgroup, whose products of a stage are done together: at its barrier, of all BLOCKS of the cluster.
+template <int BLOCKS>
+__device__ inline void release(Barrier* empty, int self, int warp)
+{
+    if (BLOCKS == 1 && self % 128 == 0) arrive(empty);
+    if (BLOCKS > 1 && self % 32 == 0 && warp % 4 < BLOCKS) arrive_at(warp % 4, empty);
+}
+
+// By one thread of the producers, last: all stages have been released by all blocks. Until then a block must
+// stay, for others arrive at its barriers.
+__device__ inline void wait_for_all(Barrier* empty, int stage, int parity)
+{
+    for (int i = 0; i < STAGES; ++i) {
+        wait(empty + stage, parity);
+        if (++stage == STAGES) stage = 0, parity ^= 1;
+    }
 }

@@ -179,8 +179,10 @@ VARIANTS = [
     ("26_wgmma_split", {"SPLIT": 7, "BM": 128, "BN": 128, "STAGES": 4}, (300, 520, 264)),
     ("26_wgmma_split", {"SPLIT": 3, "BN": 256, "STAGES": 4}, (130, 520, 1000)),
     ("29_wgmma_grid_split", {}, (300, 520, 2000)),
+    ("29_wgmma_grid_split", {"CLUSTER": 1}, (300, 520, 2000)),
+    ("29_wgmma_grid_split", {"BN": 256, "STAGES": 4}, (300, 520, 2000)),
     ("29_wgmma_grid_split", {}, (4096, 2048, 128)),
-    ("29_wgmma_grid_split", {"BM": 64, "BN": 64, "STAGES": 8}, (64, 64, 20000)),
+    ("29_wgmma_grid_split", {"BM": 64, "BN": 64, "STAGES": 8, "CLUSTER": 1}, (64, 64, 20000)),
     ("29_wgmma_grid_split", {"BM": 64, "BN": 256, "STAGES": 4}, (300, 520, 2000)),
 ]
 
