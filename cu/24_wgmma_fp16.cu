@@ -27,7 +27,7 @@
 // BN = [256, 128, 192, 64]
 // STAGES = [4, 3, 6, 8, 12]
 // CLUSTER = [1]
-// GROUP = [8]
+// GROUP = [8, 1, 2, 4]
 // ///
 
 #define ELEMENT Fp16
