@@ -59,13 +59,13 @@ def load(path: Path) -> Record:
     Raises HarnessError for a file that cannot be read, is no record, or is of a newer schema.
     """
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes(), parse_constant=_no_number)
     except OSError as e:
         raise UsageError(f"cannot read: {e.strerror}", where=str(path)) from None
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise HarnessError(f"not JSON: {e}", where=str(path), hint=_WANTED) from None
     schema = content.get("schema") if isinstance(content, dict) else None
-    if not isinstance(schema, int) or not isinstance(content.get("meta"), dict):
+    if type(schema) is not int or not isinstance(content.get("meta"), dict):
         raise HarnessError("not a result file of harness", where=str(path), hint=_WANTED)
     if schema > SCHEMA:
         raise HarnessError(
@@ -82,8 +82,13 @@ def load(path: Path) -> Record:
     return cast(Record, {**content, "rows": rows})
 
 
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON")
+
+
 # What rows of a kind must have, and of which type whatever of these they have is.
-_NEEDED = {"bench": ("kernel", "status"), "profile": ("counters",)}
+_MEASURED = ("kernel", "status", "params")
+_NEEDED = {"bench": _MEASURED, "tune": _MEASURED, "profile": ("counters",)}
 _TYPES: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("kernel", "status", "shape"), str),
     **dict.fromkeys(("params", "axes", "counters"), Mapping),
@@ -103,10 +108,12 @@ def _damage(content: Record, rows: Any) -> str:
     if not isinstance(content["meta"].get("gpu"), Mapping | None):
         return "meta.gpu is no object"
     for i, row in enumerate(rows):
-        if missing := [key for key in needed if key not in row]:
-            return f"row {i} has no {missing[0]!r}"
         if wrong := [key for key, kind in _TYPES.items() if key in row and not isinstance(row[key], kind)]:
             return f"{wrong[0]!r} of row {i} is {str(row[wrong[0]])[:40]!r}"
+        if missing := [key for key in needed if key not in row]:
+            return f"row {i} has no {missing[0]!r}"
+        if row.get("seconds") is not None and not row["seconds"] > 0:
+            return f"'seconds' of row {i} is {row['seconds']}"
         ratio = row.get("ratio")
         if ratio and set(ratio) != {"low", "estimate", "high"}:
             return f"'ratio' of row {i} is no interval"

@@ -129,6 +129,19 @@ def test_files_of_the_first_schema_are_read() -> None:
         ('{"schema": 2, "kind": "bench", "meta": {}, "rows": [{"kernel": "a"}]}', "row 0 has no 'status'"),
         ('{"schema": 2, "kind": "profile", "meta": {}, "rows": [{"kernel": "a"}]}', "no 'counters'"),
         ('{"schema": 2, "kind": "bench", "meta": {}, "rows": [{"kernel": 1, "status": ""}]}', "'kernel' of"),
+        ('{"schema": 2, "kind": "tune", "meta": {}, "rows": [{}]}', "row 0 has no 'kernel'"),
+        (
+            '{"schema": 2, "kind": "bench", "meta": {}, "rows": [{"kernel": "a", "status": "ok"}]}',
+            "no 'params'",
+        ),
+        (
+            '{"schema": 2, "kind": "bench", "meta": {}, "rows": '
+            '[{"kernel": "a", "status": "ok", "params": {}, "seconds": -1}]}',
+            "'seconds' of row 0 is -1",
+        ),
+        ('{"schema": 2, "kind": "bench", "meta": {}, "rows": [{"seconds": NaN}]}', "not JSON: NaN"),
+        ('{"schema": true, "kind": "bench", "meta": {}, "rows": []}', "not a result file"),
+        ("[" * 100_000, "not JSON"),
     ],
 )
 def test_files_that_cannot_be_read(tmp_path: Path, text: str, message: str) -> None:
