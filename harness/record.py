@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -23,6 +24,7 @@ from harness import nvbench
 from harness.errors import HarnessError, UsageError
 
 SCHEMA = 2
+_DISTRIBUTION = "cuda-harness"
 
 _PACKAGES = (
     "cuda-bindings",
@@ -132,13 +134,20 @@ def _without_folders(value: Any) -> Any:
 
 
 def provenance(*, seed: int | None = None) -> Record:
-    """Command, time, versions and commit. No paths: folders are taken off the arguments."""
+    """Command, time, versions and commit. No paths: folders are taken off the arguments.
+
+    `dirty` where the code is not that of the commit, and `differs` names the files; which code it was says
+    `code_sha256` alone.
+    """
+    commit, differs = _commit(Path(__file__).parent)
     return {
-        "argv": ["harness", *(re.sub(r"(^|=)[^=]*/", r"\1", argument) for argument in sys.argv[1:])],
+        "argv": [_program(), *(re.sub(r"(^|=)[^=]*/", r"\1", argument) for argument in sys.argv[1:])],
         "utc": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "seed": seed,
-        "harness": _version("cuda-harness"),
-        **dict(zip(("commit", "dirty"), _commit(), strict=True)),
+        "harness": _own_version(Path(__file__).parent.parent / "pyproject.toml"),
+        "commit": commit,
+        "dirty": None if differs is None else bool(differs),
+        "differs": differs,
         "code_sha256": _code_sha256(),
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in _PACKAGES},
@@ -225,17 +234,39 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-def _commit() -> tuple[str | None, bool | None]:
-    """The checkout's commit and whether tracked files differ from it; None outside a checkout."""
-    folder = Path(__file__).parent
+def _program() -> str:
+    """``harness``, however it was started, or the script that uses it as a library."""
+    started = Path(sys.argv[0])
+    own = started.resolve() == Path(__file__).with_name("__main__.py").resolve()
+    return "harness" if own else started.name
+
+
+def _own_version(pyproject: Path) -> str | None:
+    """What the checkout says, where it is one: something older may be installed beside it."""
+    try:
+        project = tomllib.loads(pyproject.read_text())["project"]
+        if project["name"] == _DISTRIBUTION:
+            return str(project["version"])
+    except (OSError, KeyError, ValueError):
+        pass
+    return _version(_DISTRIBUTION)
+
+
+def _commit(package: Path) -> tuple[str | None, list[str] | None]:
+    """The checkout's commit, and the files of code and kernels that differ from it, new ones among them.
+    None outside a checkout.
+    """
 
     def git(*args: str) -> str:
-        done = subprocess.run(["git", "-C", folder, *args], capture_output=True, text=True, check=True)
-        return done.stdout.strip()
+        done = subprocess.run(
+            ["git", "-C", package.parent, *args], capture_output=True, text=True, check=True
+        )
+        return done.stdout
 
     try:
-        if Path(git("rev-parse", "--show-toplevel")).resolve() != folder.parent.resolve():
+        if Path(git("rev-parse", "--show-toplevel").strip()).resolve() != package.parent.resolve():
             return None, None  # installed somewhere inside another project's checkout
-        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "-uno"))
+        changed = git("status", "--porcelain", "--no-renames", "-uall", "-z", "--", package.name, "cu", "ptx")
+        return git("rev-parse", "HEAD").strip(), sorted(line[3:] for line in changed.split("\0") if line)
     except (OSError, subprocess.CalledProcessError):
         return None, None
