@@ -502,6 +502,26 @@ def test_a_missing_compiler_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.usefixtures("no_gpu")
+def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.cu"))
+    path.write_text(catalog.find("tiled")[0].source)
+    for args in (["bench"], ["sass"], ["sass", "tiled", "--diff"]):
+        result = harness(*args, str(path))
+        assert result.exit_code == 2 and "its name is not UTF-8\n  -> rename it" in result.stderr
+    ladder = Path(__file__).parent.parent / "records" / "h200-tiles.json"
+    copy, page = path.with_suffix(".json"), tmp_path / "page.html"
+    copy.write_bytes(ladder.read_bytes())
+    assert harness("report", str(copy), "-o", str(page)).exit_code == 0
+    assert "caf?.json" in page.read_text(encoding="utf-8")
+
+
+def test_a_parameter_that_cannot_be_read_is_not_called_an_axis() -> None:
+    result = harness("bench", "tiled", "-p", "TILE=")
+    assert result.exit_code == 2 and "cannot read the parameter 'TILE='" in result.stderr
+    assert "-p TILE=[8,16]" in result.stderr
+
+
+@pytest.mark.usefixtures("no_gpu")
 def test_names_that_no_file_can_have(tmp_path: Path) -> None:
     result = harness("bench", "tiled", "--json", str(tmp_path / ("n" * 300)))
     assert result.exit_code == 1 and "cannot write" in result.stderr

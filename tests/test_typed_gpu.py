@@ -239,8 +239,8 @@ def test_cublas_keeps_each_types_bounds(gpu: Context, name: str, kind: str) -> N
     except MissingDependency as e:
         pytest.skip(e.what)
     with baseline, Stream(gpu) as stream:
-        # With beta cuBLAS 13.1 rounds twice in 16 bits: one step off (740 for 736), 2.24 of the bound of random
-        # data on the H200. What is exact has no bound to be near: it is exact without beta, or wrong.
+        # With beta cuBLAS 13.1 rounds twice in 16 bits: one step off (740 for 736), 2.24 of the bound of
+        # random data on the H200. What is exact has no bound to be near: it is exact without beta, or wrong.
         twice = cls.dtype.itemsize == 2
         beta = 0.0 if twice and kind != "random" else 1.0
         for axes in ({"N": 512}, {"M": 304, "N": 504, "K": 2048, "lda": 2056, "alpha": 2.0, "beta": beta}):
