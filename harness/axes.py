@@ -18,14 +18,16 @@ Point = dict[str, int | float]
 
 _AXIS = re.compile(r"\s*(\w+)\s*(?:\[\s*(pow2)?\s*\])?\s*=\s*(.*?)\s*\Z", re.DOTALL)
 _MAX_VALUES = 10_000  # a longer list is a slip of the keyboard
-_FORMS = "as in N=512, N=[256,512], N=[512:4096:512] or N[pow2]=[9:12]"
+_FORMS = "as in -a N=512, -a N=[512:4096:512], -a 'N[pow2]=[9:12]', -p TILE=32 or -p TILE=[8,16]"
 
 
-def parse_axis(text: str) -> tuple[str, tuple[int | float, ...]]:
-    """One axis: its name and values. Raises UsageError that shows the text and the accepted forms."""
+def parse_axis(text: str, what: str = "axis") -> tuple[str, tuple[int | float, ...]]:
+    """One axis: its name and values. Raises UsageError that shows the text and the accepted forms; `what` it
+    is called there.
+    """
     match = _AXIS.match(text)
     if not match or not match[3]:
-        raise UsageError(f"cannot read the axis {text!r}", hint=_FORMS)
+        raise UsageError(f"cannot read the {what} {text!r}", hint=_FORMS)
     name, power, body = match[1], match[2] is not None, match[3]
     if body.startswith("[") and body.endswith("]"):
         body = body[1:-1]
@@ -41,7 +43,7 @@ def parse_params(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """``-p TILE=[16,32]`` -> the values of each parameter; integers only."""
     chosen: dict[str, tuple[int, ...]] = {}
     for text in texts:
-        name, values = parse_axis(text)
+        name, values = parse_axis(text, "parameter")
         if any(not isinstance(v, int) for v in values):
             raise UsageError(f"parameter {name} takes integers: {text!r}")
         if name in chosen:

@@ -48,7 +48,13 @@ def measured(files: Sequence[Path]) -> dict[Point, list[Row]]:
         content = record.load(file)
         if content.get("kind") not in _KINDS:
             raise UsageError("no times of variants in it", where=str(file), hint="a --json of bench or tune")
-        gpu = content["meta"]["gpu"]
+        gpu = content["meta"].get("gpu") or {}
+        if not {"name", "sms"} <= gpu.keys():
+            raise UsageError(
+                "not measured on a GPU: there are no times in it",
+                where=str(file),
+                hint="harness bench --json on the GPU that harness.matmul shall know",
+            )
         for row in filter(_counts, content["rows"]):
             axes = row["axes"]
             point = gpu["name"], gpu["sms"], row.get("dtype") or FP32.name, axes["M"], axes["N"], axes["K"]
@@ -66,10 +72,12 @@ def measured(files: Sequence[Path]) -> dict[Point, list[Row]]:
 
 
 def _counts(row: Row) -> bool:
-    axes = row["axes"]
+    axes = row.get("axes") or {}
+    sized = all(isinstance(axes.get(name), int) for name in "MNK")
     packed = axes.get("lda") == axes.get("K") and axes.get("ldb") == axes.get("ldc") == axes.get("N")
-    plain = packed and (axes.get("alpha"), axes.get("beta")) == (1.0, 0.0)
-    right = not row["baseline"] and row["status"] == "ok" and row.get("seconds")
+    plain = sized and packed and (axes.get("alpha"), axes.get("beta")) == (1.0, 0.0)
+    # A file of the first schema does not say what a kernel was compiled for.
+    right = not row.get("baseline") and row["status"] == "ok" and row.get("seconds") and row.get("arch")
     return bool(plain and right and own_table.serves(row.get("chosen") or row, row.get("dtype")))
 
 

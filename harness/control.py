@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 LEGEND = (
-    "[B barriers awaited : R barrier set when operands are read : W when the result is there :\n"
-    " Y prefer another warp : S stall cycles]; undocumented by NVIDIA, layout from Jia et al. 2018"
+    "[B barriers awaited : R barrier set when operands are read :\n"
+    " W when the result is there : Y prefer another warp : S stall cycles];\n"
+    "undocumented by NVIDIA, layout from Jia et al. 2018"
 )
 _FIRST_BIT = 105
 _NONE = 7  # a barrier's number where none is set

@@ -105,7 +105,7 @@ def launch(
     """One launch on copies of `inputs`: what it did, and what it left in them. Raises HarnessError."""
     variant = built.variant
     if variant.kernel.tensormaps:
-        raise NeedsGpu(f"{variant.kernel.name} copies by tensor maps (TMA), which the emulator has not")
+        raise NeedsGpu("the emulator does not know TMA (tensor maps)")
     arrays = {name: array.copy() for name, array in inputs.items()}
     with blamed(type(problem)):
         shape, arguments = grid(variant, problem), problem.arguments()

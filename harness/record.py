@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -23,6 +24,7 @@ from harness import nvbench
 from harness.errors import HarnessError, UsageError
 
 SCHEMA = 2
+_DISTRIBUTION = "cuda-harness"
 
 _PACKAGES = (
     "cuda-bindings",
@@ -59,13 +61,13 @@ def load(path: Path) -> Record:
     Raises HarnessError for a file that cannot be read, is no record, or is of a newer schema.
     """
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes(), parse_constant=_no_number)
     except OSError as e:
         raise UsageError(f"cannot read: {e.strerror}", where=str(path)) from None
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise HarnessError(f"not JSON: {e}", where=str(path), hint=_WANTED) from None
     schema = content.get("schema") if isinstance(content, dict) else None
-    if not isinstance(schema, int) or not isinstance(content.get("meta"), dict):
+    if type(schema) is not int or not isinstance(content.get("meta"), dict):
         raise HarnessError("not a result file of harness", where=str(path), hint=_WANTED)
     if schema > SCHEMA:
         raise HarnessError(
@@ -82,8 +84,13 @@ def load(path: Path) -> Record:
     return cast(Record, {**content, "rows": rows})
 
 
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON")
+
+
 # What rows of a kind must have, and of which type whatever of these they have is.
-_NEEDED = {"bench": ("kernel", "status"), "profile": ("counters",)}
+_MEASURED = ("kernel", "status", "params")
+_NEEDED = {"bench": _MEASURED, "tune": _MEASURED, "profile": ("counters",)}
 _TYPES: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("kernel", "status", "shape"), str),
     **dict.fromkeys(("params", "axes", "counters"), Mapping),
@@ -103,10 +110,12 @@ def _damage(content: Record, rows: Any) -> str:
     if not isinstance(content["meta"].get("gpu"), Mapping | None):
         return "meta.gpu is no object"
     for i, row in enumerate(rows):
-        if missing := [key for key in needed if key not in row]:
-            return f"row {i} has no {missing[0]!r}"
         if wrong := [key for key, kind in _TYPES.items() if key in row and not isinstance(row[key], kind)]:
             return f"{wrong[0]!r} of row {i} is {str(row[wrong[0]])[:40]!r}"
+        if missing := [key for key in needed if key not in row]:
+            return f"row {i} has no {missing[0]!r}"
+        if row.get("seconds") is not None and not row["seconds"] > 0:
+            return f"'seconds' of row {i} is {row['seconds']}"
         ratio = row.get("ratio")
         if ratio and set(ratio) != {"low", "estimate", "high"}:
             return f"'ratio' of row {i} is no interval"
@@ -125,13 +134,20 @@ def _without_folders(value: Any) -> Any:
 
 
 def provenance(*, seed: int | None = None) -> Record:
-    """Command, time, versions and commit. No paths: folders are taken off the arguments."""
+    """Command, time, versions and commit. No paths: folders are taken off the arguments.
+
+    `dirty` where the code is not that of the commit, and `differs` names the files; which code it was says
+    `code_sha256` alone.
+    """
+    commit, differs = _commit(Path(__file__).parent)
     return {
-        "argv": ["harness", *(re.sub(r"(^|=)[^=]*/", r"\1", argument) for argument in sys.argv[1:])],
+        "argv": [_program(), *(re.sub(r"(^|=)[^=]*/", r"\1", argument) for argument in sys.argv[1:])],
         "utc": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "seed": seed,
-        "harness": _version("cuda-harness"),
-        **dict(zip(("commit", "dirty"), _commit(), strict=True)),
+        "harness": _own_version(Path(__file__).parent.parent / "pyproject.toml"),
+        "commit": commit,
+        "dirty": None if differs is None else bool(differs),
+        "differs": differs,
         "code_sha256": _code_sha256(),
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in _PACKAGES},
@@ -218,17 +234,39 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-def _commit() -> tuple[str | None, bool | None]:
-    """The checkout's commit and whether tracked files differ from it; None outside a checkout."""
-    folder = Path(__file__).parent
+def _program() -> str:
+    """``harness``, however it was started, or the script that uses it as a library."""
+    started = Path(sys.argv[0])
+    own = started.resolve() == Path(__file__).with_name("__main__.py").resolve()
+    return "harness" if own else started.name
+
+
+def _own_version(pyproject: Path) -> str | None:
+    """What the checkout says, where it is one: something older may be installed beside it."""
+    try:
+        project = tomllib.loads(pyproject.read_text())["project"]
+        if project["name"] == _DISTRIBUTION:
+            return str(project["version"])
+    except (OSError, KeyError, ValueError):
+        pass
+    return _version(_DISTRIBUTION)
+
+
+def _commit(package: Path) -> tuple[str | None, list[str] | None]:
+    """The checkout's commit, and the files of code and kernels that differ from it, new ones among them.
+    None outside a checkout.
+    """
 
     def git(*args: str) -> str:
-        done = subprocess.run(["git", "-C", folder, *args], capture_output=True, text=True, check=True)
-        return done.stdout.strip()
+        done = subprocess.run(
+            ["git", "-C", package.parent, *args], capture_output=True, text=True, check=True
+        )
+        return done.stdout
 
     try:
-        if Path(git("rev-parse", "--show-toplevel")).resolve() != folder.parent.resolve():
+        if Path(git("rev-parse", "--show-toplevel").strip()).resolve() != package.parent.resolve():
             return None, None  # installed somewhere inside another project's checkout
-        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "-uno"))
+        changed = git("status", "--porcelain", "--no-renames", "-uall", "-z", "--", package.name, "cu", "ptx")
+        return git("rev-parse", "HEAD").strip(), sorted(line[3:] for line in changed.split("\0") if line)
     except (OSError, subprocess.CalledProcessError):
         return None, None

@@ -257,9 +257,12 @@ def load(path: Path | str) -> Kernel:
     try:
         if path.exists() and not path.is_file():
             raise UsageError("cannot be read: not a regular file", where=str(path))
+        str(path).encode()
         source = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise UsageError("no such file", where=str(path)) from None
+    except UnicodeEncodeError:
+        raise UsageError("its name is not UTF-8", where=repr(str(path)), hint="rename it") from None
     except ValueError as e:  # a name that no file can have
         if isinstance(e, UnicodeDecodeError):
             raise SpecError(f"not UTF-8 text (byte {e.start})", where=str(path)) from None

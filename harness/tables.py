@@ -13,6 +13,7 @@ from typing import Any
 import tabulate as tabulate_module
 from tabulate import tabulate
 
+from harness import terminal
 from harness.record import Record
 
 Column = tuple[str, str, Callable[[Any], str]]  # key in the record, heading, how to print the value
@@ -50,7 +51,7 @@ def _mega(value: float) -> str:
 
 
 def _short(status: str) -> str:
-    return "broken" if status == "FAILED as marked" else status
+    return {"FAILED as marked": "broken", "needs a GPU": "GPU only"}.get(status, status)
 
 
 def number(value: float | None) -> str:
@@ -147,18 +148,37 @@ def table(records: Sequence[Record], columns: Sequence[Column], style: str | Non
     return plain_table(rows, [c[1] for c in shown], style)
 
 
-def plain_table(rows: Sequence[Sequence[str]], headings: Sequence[str], style: str | None = None) -> str:
-    """Cells as text; columns of numbers to the right. `style` is None for a terminal, ``md`` or ``csv``."""
+def plain_table(
+    rows: Sequence[Sequence[str]], headings: Sequence[str], style: str | None = None, keys: int = 1
+) -> str:
+    """Cells as text; columns of numbers to the right. `style` is None for a terminal, ``md`` or ``csv``.
+
+    On a terminal it is as wide as that at most: text breaks, and columns beyond go into a table below, behind
+    the `keys` first ones.
+    """
     if style == "csv":
         out = io.StringIO()
         csv.writer(out, lineterminator="\n").writerows([headings, *rows])
         return out.getvalue().rstrip("\n")
+    whole = [headings, *rows]
+    texts = [not all(_NUMBER.match(row[i]) for row in rows) for i in range(len(headings))]
+    if style == "md":
+        return _tabulated(whole, "github")
+    return "\n\n".join(_tabulated(part, "simple") for part in terminal.fit(whole, texts, keys))
+
+
+def _tabulated(whole: Sequence[Sequence[str]], format_: str) -> str:
+    headings, *rows = whole
     numeric = [all(_NUMBER.match(row[i]) for row in rows) for i in range(len(headings))]
     align = ["right" if n else "left" for n in numeric]
-    format_ = "github" if style == "md" else "simple"
     with _narrow_columns():
         return tabulate(
-            rows, headings, tablefmt=format_, colalign=align if rows else None, disable_numparse=True
+            rows,
+            headings,
+            tablefmt=format_,
+            colalign=align if rows else None,
+            disable_numparse=True,
+            preserve_whitespace=True,
         )
 
 

@@ -24,7 +24,7 @@ ARCHS = ("sm_75", "sm_80", "sm_90a", "sm_100", "sm_120")
 
 
 def harness(*args: str) -> Result:
-    return CliRunner().invoke(main, args, env={"COLUMNS": "80"})
+    return CliRunner().invoke(main, args, env={"COLUMNS": "200"})
 
 
 def line_of(path: Path, text: str) -> int:

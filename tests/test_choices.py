@@ -209,3 +209,22 @@ def test_the_shipped_table_takes_the_place_of_its_own_kind(tmp_path: Path) -> No
     assert made[0]["M"] == [449, 512] and made[0]["file"] == "run.json"
     shipped = heuristic._TABLE.read_text()
     assert script.written(json.loads(shipped), json.loads(shipped)["tuned"]) == shipped
+
+
+@pytest.mark.parametrize("gpu", [None, {}, {"name": "A GPU"}])
+def test_what_no_gpu_has_timed_is_refused(tmp_path: Path, gpu: Any) -> None:
+    file = tmp_path / "run.json"
+    rows = [row("15_split_k", {}, 1.0, 512)]
+    file.write_text(json.dumps({"schema": 2, "kind": "bench", "meta": {"gpu": gpu}, "rows": rows}))
+    result = run(file)
+    assert result.exit_code == 2 and "not measured on a GPU" in result.output
+
+
+def test_rows_that_do_not_say_enough_are_passed_over(tmp_path: Path) -> None:
+    """As in files of the first schema: no baseline, no architecture; or without a size."""
+    bare = {"kernel": "15_split_k", "status": "ok", "params": {}, "seconds": 1e-9}
+    old = {k: v for k, v in row("13_cp_async", {}, 1e-9, 512).items() if k not in ("arch", "baseline")}
+    assert run(written(tmp_path, bare, old)).exit_code == 2
+    result = run(written(tmp_path, bare, old, row("14_warp_tiles", {}, 1.0, 512)))
+    assert result.exit_code == 0 and "14_warp_tiles" in result.output
+    assert run(Path(harness.__file__).parent.parent / "records" / "h200-tiles.json").exit_code == 0

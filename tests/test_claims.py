@@ -21,7 +21,7 @@ LADDER = RECORDS / "h200-ladder.json"
 
 
 def harness(*args: str) -> Result:
-    return CliRunner().invoke(main, args, env={"COLUMNS": "80"})
+    return CliRunner().invoke(main, args, env={"COLUMNS": "200"})
 
 
 def shipped(name: str) -> str:

@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 from conftest import TILED
 
 from harness import catalog, record, tools
-from harness.cli import main
+from harness.cli import main, options
 from harness.driver import api
 from harness.errors import HarnessError, MissingDependency, NoDriver, UsageError
 
@@ -27,7 +27,7 @@ FAST = ["--min-time", "0.005", "--timeout", "0.05"]
 
 
 def harness(*args: str) -> Result:
-    result = CliRunner().invoke(main, list(args))
+    result = CliRunner().invoke(main, list(args), env={"COLUMNS": None})
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception  # a traceback for the user
     return result
@@ -73,7 +73,7 @@ def test_bench_without_a_gpu_is_emulated_and_says_so() -> None:
     ]
     assert "No GPU (libcuda was not found): in the emulator; `harness check` tells more" in lines
     assert any(line.startswith("05_tiled_no_sync") and line.endswith("broken") for line in lines)
-    assert any(line.startswith("15_split_k") and line.endswith("needs a GPU") for line in lines)
+    assert any(line.startswith("15_split_k") and line.endswith("GPU only") for line in lines)
     assert "GFLOP/s" not in result.stdout
     assert max(map(len, lines[: lines.index("")])) <= 80
 
@@ -85,8 +85,44 @@ def test_shapes_fit_80_columns_and_one_refusal_is_said_once() -> None:
     shown = [line for line in lines[first:] if line.startswith(("shapes: ", "        "))]
     assert len(shown) > 2 and max(map(len, shown)) <= 80
     assert "129x132x17 lda=20 ldb=140 ldc=135 alpha=-1.5" in "\n".join(shown)  # no label is broken in two
-    refused = [line for line in lines if "which the emulator has not" in line]
-    assert len(refused) == 1 and "5 of 5 shapes" in refused[0]
+    assert [s for s in lines if "does not know" in s] == [
+        "26_wgmma_split: the emulator does not know TMA (tensor maps)"
+    ]
+
+
+@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize("command", ["bench", "verify", "check"])
+def test_what_the_emulator_refuses_is_said_once_with_the_kernels_it_holds_for(command: str) -> None:
+    result = harness(command, "16", "19", "22", "23", "-a", "N=64")
+    lines = [line for line in result.output.splitlines() if "does not know" in line]
+    assert lines == [
+        "16_pipeline, 19_pipeline_split: the emulator does not know mbarrier.init.shared_cta.b64",
+        "22_wgmma, 23_wgmma_pipeline: the emulator does not know TMA (tensor maps)",
+    ]
+    alone = harness(command, "16", "-a", "N=[64,128]").output
+    assert "line 56 (PTX line " in alone and "'mbarrier.init.shared_cta.b64 [%r" in alone
+
+
+def test_a_reason_that_holds_for_some_rows_of_a_kernel_says_how_many(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def row(kernel: str, status: str) -> dict[str, Any]:
+        return {"kernel": kernel, "params": {}, "shape": "64", "status": status, "detail": "it is wrong"}
+
+    options.explain([row("a", "FAILED"), row("b", "FAILED"), row("b", "ok")], [])
+    assert capsys.readouterr().out == "a, b (1 of 2): it is wrong\n"
+    options.explain([row("a", "FAILED"), row("a", "ok")], [])
+    assert capsys.readouterr().out == "a, 64: it is wrong\n"
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_skipped_for_one_reason_is_said_once() -> None:
+    result = CliRunner().invoke(
+        main, ["bench", "01", "13", "14", "-a", "N=32", "--arch", "sm_75"], env={"COLUMNS": "200"}
+    )
+    assert [s for s in result.output.splitlines() if s.startswith("skipped")] == [
+        "skipped 13_cp_async, 14_warp_tiles, sm_75: needs sm_80, asked for sm_75"
+    ]
 
 
 @pytest.mark.usefixtures("no_gpu")
@@ -116,7 +152,8 @@ def test_verify_without_a_gpu_is_emulated() -> None:
 )
 def test_tables_fit_80_columns(args: list[str]) -> None:
     """Tables only: a sentence may be wrapped by the terminal."""
-    table = [s for s in harness(*args).stdout.splitlines() if "  " in s]
+    result = CliRunner().invoke(main, args, env={"COLUMNS": "80"})
+    table = [s for s in result.stdout.splitlines() if "  " in s]
     assert len(table) > 2 or args[0] == "build"
     assert max(map(len, table)) <= 80
 
@@ -292,7 +329,7 @@ def test_some_kernels_fail(kernel_file: Any) -> None:
         assert "03_tiled" in result.stdout and "skipped bad TILE=16, sm_90a" in result.stderr
     new = str(kernel_file("new.cu", extra='min_arch = "sm_90"'))
     result = harness("sass", new, "--arch", "sm_75,sm_90")
-    assert result.exit_code == 0 and "skipped new TILE=16, sm_75" in result.stderr
+    assert result.exit_code == 0 and "skipped new, sm_75: needs sm_90" in result.stderr
 
 
 @pytest.mark.usefixtures("no_gpu")
@@ -462,6 +499,26 @@ def test_a_missing_compiler_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("harness.cache.Cache.get", lambda *_: None)
     result = harness("build", "tiled", "tiled_v4")
     assert result.exit_code == 1 and "nvJitLink cannot be loaded" in result.stderr
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.cu"))
+    path.write_text(catalog.find("tiled")[0].source)
+    for args in (["bench"], ["sass"], ["sass", "tiled", "--diff"]):
+        result = harness(*args, str(path))
+        assert result.exit_code == 2 and "its name is not UTF-8\n  -> rename it" in result.stderr
+    ladder = Path(__file__).parent.parent / "records" / "h200-tiles.json"
+    copy, page = path.with_suffix(".json"), tmp_path / "page.html"
+    copy.write_bytes(ladder.read_bytes())
+    assert harness("report", str(copy), "-o", str(page)).exit_code == 0
+    assert "caf?.json" in page.read_text(encoding="utf-8")
+
+
+def test_a_parameter_that_cannot_be_read_is_not_called_an_axis() -> None:
+    result = harness("bench", "tiled", "-p", "TILE=")
+    assert result.exit_code == 2 and "cannot read the parameter 'TILE='" in result.stderr
+    assert "-p TILE=[8,16]" in result.stderr
 
 
 @pytest.mark.usefixtures("no_gpu")

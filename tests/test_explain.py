@@ -20,7 +20,7 @@ DATA = Path(__file__).parent / "data"
 
 
 def harness(*args: str) -> Result:
-    return CliRunner().invoke(main, args, env={"COLUMNS": "80"})
+    return CliRunner().invoke(main, args, env={"COLUMNS": "200"})
 
 
 @pytest.fixture(scope="module")

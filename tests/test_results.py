@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,59 @@ def test_rows_come_back_as_they_were(fake: Any, tmp_path: Path) -> None:
     assert all(len(row[f"{what}_sha256"]) == 64 for what in ("source", "cubin", "sass"))
 
 
+def test_the_program_that_ran_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Path(record.__file__).with_name("__main__.py")
+    for started, name in (
+        (own, "harness"),
+        ("/usr/bin/harness", "harness"),
+        ("benchmarks/tuners.py", "tuners.py"),
+    ):
+        monkeypatch.setattr(sys, "argv", [str(started), "-a", "N=8", "--json", "x/r.json"])
+        assert record.provenance()["argv"] == [name, "-a", "N=8", "--json", "r.json"]
+    elsewhere = Path(pytest.__file__).with_name("__main__.py")
+    monkeypatch.setattr(sys, "argv", [str(elsewhere)])
+    assert record.provenance()["argv"] == ["__main__.py"]
+
+
+def test_a_checkout_knows_its_version_without_being_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "_version", lambda name: None)
+    project = tomllib.loads((RECORDS.parent / "pyproject.toml").read_text())["project"]
+    assert record.provenance()["harness"] == project["version"]
+    monkeypatch.setattr(record, "_version", lambda name: f"{name} as installed")
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "other"\nversion = "9"\n')
+    for file in ("pyproject.toml", "none.toml"):
+        assert record._own_version(tmp_path / file) == "cuda-harness as installed"
+
+
+def test_what_differs_from_the_commit_is_named(tmp_path: Path) -> None:
+    def git(*args: str) -> str:
+        who = ["-c", "user.name=t", "-c", "user.email=t@t"]
+        done = subprocess.run(
+            ["git", "-C", tmp_path, *who, *args], capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    package = tmp_path / "harness"
+    (tmp_path / "cu").mkdir()
+    package.mkdir()
+    (package / "a.py").write_text("a = 1\n")
+    (tmp_path / "README.md").write_text("words\n")
+    assert record._commit(package) == (None, None)
+    git("init", "-q")
+    git("add", "-A")
+    git("commit", "-qm", "one")
+    (tmp_path / "README.md").write_text("other words\n")  # which nothing measured depends on
+    assert record._commit(package) == (git("rev-parse", "HEAD"), [])
+    (package / "a.py").write_text("a = 2\n")
+    (package / "new.py").write_text("")  # a working tree that was copied without its commits has such files
+    (tmp_path / "cu" / "my kernel.cu").write_text("")
+    assert record._commit(package)[1] == ["cu/my kernel.cu", "harness/a.py", "harness/new.py"]
+    (tmp_path / "inner").mkdir()
+    assert record._commit(tmp_path / "inner" / "harness") == (None, None)
+
+
 def test_files_of_the_first_schema_are_read() -> None:
     old = record.load(RECORDS / "h200-tiles.json")
     assert old["schema"] in (1, record.SCHEMA) and len(old["rows"]) == 27
@@ -129,6 +183,19 @@ def test_files_of_the_first_schema_are_read() -> None:
         ('{"schema": 2, "kind": "bench", "meta": {}, "rows": [{"kernel": "a"}]}', "row 0 has no 'status'"),
         ('{"schema": 2, "kind": "profile", "meta": {}, "rows": [{"kernel": "a"}]}', "no 'counters'"),
         ('{"schema": 2, "kind": "bench", "meta": {}, "rows": [{"kernel": 1, "status": ""}]}', "'kernel' of"),
+        ('{"schema": 2, "kind": "tune", "meta": {}, "rows": [{}]}', "row 0 has no 'kernel'"),
+        (
+            '{"schema": 2, "kind": "bench", "meta": {}, "rows": [{"kernel": "a", "status": "ok"}]}',
+            "no 'params'",
+        ),
+        (
+            '{"schema": 2, "kind": "bench", "meta": {}, "rows": '
+            '[{"kernel": "a", "status": "ok", "params": {}, "seconds": -1}]}',
+            "'seconds' of row 0 is -1",
+        ),
+        ('{"schema": 2, "kind": "bench", "meta": {}, "rows": [{"seconds": NaN}]}', "not JSON: NaN"),
+        ('{"schema": true, "kind": "bench", "meta": {}, "rows": []}', "not a result file"),
+        ("[" * 100_000, "not JSON"),
     ],
 )
 def test_files_that_cannot_be_read(tmp_path: Path, text: str, message: str) -> None:

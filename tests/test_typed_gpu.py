@@ -241,13 +241,16 @@ def test_cublas_keeps_each_types_bounds(gpu: Context, name: str, kind: str) -> N
     except MissingDependency as e:
         pytest.skip(e.what)
     with baseline, Stream(gpu) as stream:
-        for axes in ({"N": 512}, {"M": 304, "N": 504, "K": 2048, "lda": 2056, "alpha": 2.0, "beta": 1.0}):
+        # With beta cuBLAS 13.1 rounds twice in 16 bits: one step off (740 for 736), 2.24 of the bound of
+        # random data on the H200. What is exact has no bound to be near: it is exact without beta, or wrong.
+        twice = cls.dtype.itemsize == 2
+        beta = 0.0 if twice and kind != "random" else 1.0
+        for axes in ({"N": 512}, {"M": 304, "N": 504, "K": 2048, "lda": 2056, "alpha": 2.0, "beta": beta}):
             problem = cls.from_axes(axes)
             with Operands(gpu, problem, stream, seed=1, sets=2) as operands:
                 verdict = measure.check(baseline.prepare(problem, operands), stream, sets=2)
-            # In 16 bits cuBLAS 13.1 rounds there more than once: 2.24 of the bound on the H200, not 1.
-            twice = problem.accumulates and problem.dtype.itemsize == 2
-            assert verdict.ok or (twice and verdict.worst < 3), f"{problem.label}: {verdict}"
+            near = twice and problem.accumulates and verdict.worst < 3
+            assert verdict.ok or near, f"{problem.label}: {verdict}"
 
 
 # -- the dispatcher

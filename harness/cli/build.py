@@ -57,7 +57,7 @@ def command(
     headings = ["kernel", "params", "arch", "regs", "shared", "stack", "spills", "cubin"]
     click.echo(tables.plain_table(rows, headings, style))
     compilers = " and ".join(dict.fromkeys(c.compiler for c in cubins))
-    click.echo(f"{compilers}; shared in bytes a block, stack and spills in bytes a thread.")
+    click.echo(f"{compilers}; shared: bytes a block, stack, spills: bytes a thread.")
     options.explain([], skipped, err=True)
     options.finish([], skipped)
 

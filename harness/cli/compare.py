@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harness import terminal
 from harness.cli import options
 
 if TYPE_CHECKING:
@@ -64,9 +65,9 @@ def print_differences(found: Sequence[Difference], style: str | None) -> None:
         click.echo(tables.plain_table(cells, ["kernel", *_HEADINGS], style))
         for d in rows:
             if d.status == "FAILED":
-                click.echo(f"{d.label}: {d.candidate['detail']}")
+                click.echo(terminal.fill(f"{d.label}: {d.candidate['detail']}"))
         if same := [str(d.candidate["kernel"]) for d in rows if d.identical]:
-            click.echo(f"identical SASS: machine noise: {', '.join(dict.fromkeys(same))}")
+            click.echo(terminal.fill(f"identical SASS: machine noise: {', '.join(dict.fromkeys(same))}"))
 
 
 _HEADINGS = ["Ref Time", "+-%", "Cmp Time", "+-%", "%Diff", "Status"]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harness import terminal
 from harness.cli import options
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 _CODE = 17  # characters of a source line
 NOTE = (
     "FLOP/B: of bytes asked of global memory; sect: 32-byte sectors a global request;\n"
-    "ways: wavefronts of shared requests over the least. Emulated: no times or caches."
+    "ways: wavefronts of shared requests over the least. Emulated: no time, no cache."
 )
 
 
@@ -38,24 +39,27 @@ def print_rows(rows: Sequence[Measurement], style: str | None) -> None:
                 bad[0] if bad else group[0].status,
             ]
         )
-    headings = ["kernel", "numbers ok", "findings", "FLOP/B", "sect/req", "ways", "check"]
+    headings = ["kernel", "right", "findings", "FLOP/B", "sect", "ways", "check"]
     click.echo(tables.plain_table(table, headings, style))
 
 
 def print_findings(rows: Sequence[Measurement]) -> None:
-    """Each once, with the lines it speaks of, and with the first size at which it was seen."""
+    """Each once, with the lines it speaks of, and with the first size at which it was seen; then what ended
+    or spoiled runs.
+    """
+    from harness import report
+
     for label, group in options.by_kernel(rows):
         for finding, row in _distinct(group):
-            click.echo(f"\n{label}, {row.problem.label}: {finding.kind}, seen {finding.seen} times")
+            said = f"\n{label}, {row.problem.label}: {finding.kind}, seen {finding.seen} times"
+            click.echo(terminal.fill(said))
             for source in finding.sources:
                 text = "" if source.file or row.built is None else _line(row.built, source.line)
-                click.echo(f"  {source}: {text}".rstrip(": "))
-            click.echo(f"  {finding.message}")
-        errors = dict.fromkeys(str(row.error) for row in group if row.error)
-        for error in errors:
-            shapes = [row.problem.label for row in group if str(row.error) == error]
-            where = shapes[0] if len(shapes) == 1 else f"{len(shapes)} of {len(group)} shapes"
-            click.echo(f"\n{label}, {where}: {error}")
+                click.echo(terminal.fill(f"  {source}: {text}".rstrip(": "), " " * 4))
+            click.echo(terminal.fill(f"  {finding.message}", " " * 4))
+    if any(row.error for row in rows):
+        click.echo()
+        options.explain([report.emulated_record(row) | {"detail": row.error} for row in rows], [])
 
 
 def _distinct(group: Sequence[Measurement]) -> list[tuple[Finding, Measurement]]:
@@ -108,12 +112,13 @@ def print_lines(row: Measurement, compiled: Measurement, style: str | None) -> N
     if compiled.emulation is None:
         click.echo(f"as compiled: {compiled.detail}")
     total = row.emulation.total
-    click.echo(
+    said = (
         f"global: {_si(total.global_bytes)}B asked for in {_si(32 * total.sectors)}B of sectors, "
         f"{_short(total.intensity)} FLOP/B; the least for this problem is "
         f"{_si(row.problem.bytes)}B\nshared: {_si(total.shared_bytes)}B, "
         f"{_short(total.flops / total.shared_bytes if total.shared_bytes else None)} FLOP/B"
     )
+    click.echo(terminal.fill(said))
 
 
 def _pair(requests: int, ratio: float | None) -> list[str]:

@@ -173,10 +173,13 @@ class _Counted:
         return f"emulated at {', '.join(self._shapes)}, in the widths of the machine code ({self._target})"
 
     def note(self) -> None:
+        from harness import terminal
+
         if self._shapes:
-            click.echo(self.about)
-        for label, error in self._errors.items():
-            click.echo(f"not counted: {label}: {error}")
+            click.echo(terminal.fill(self.about))
+        for error in dict.fromkeys(self._errors.values()):
+            names = dict.fromkeys(label.split()[0] for label, why in self._errors.items() if why == error)
+            click.echo(terminal.fill(f"not counted: {', '.join(names)}: {error}"))
 
 
 def _variant(text: str) -> Variant:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness import claims, diff, explanation, tables
+from harness import claims, diff, explanation, tables, terminal
 from harness.predict import SECONDS
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ _OPCODES = 10  # of those whose number changed, the largest changes
 
 def print_head(a: Variant, b: Variant) -> None:
     for side, variant in (("A", a), ("B", b)):
-        click.echo(f"{side}  {variant.label}: {variant.kernel.title}")
+        click.echo(terminal.fill(f"{side}  {variant.label}: {variant.kernel.title}", "   "))
     if b.kernel.claim:
-        click.echo(f"   {b.kernel.claim}")
+        click.echo(terminal.fill(f"   {b.kernel.claim}", "   "))
 
 
 def print_times(a: Variant, b: Variant, files: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
@@ -38,7 +38,7 @@ def print_times(a: Variant, b: Variant, files: Sequence[tuple[str, Mapping[str, 
         first, second = map(tables.seconds, found.seconds)
         gpu = (content["meta"].get("gpu") or {}).get("name", "a GPU")
         how = f"{first}, {second}; {name}, not timed in turn"
-        click.echo(f"\n{found.speed} times as fast at {found.shape} on {gpu} ({how})")
+        click.echo(terminal.fill(f"\n{found.speed} times as fast at {found.shape} on {gpu} ({how})"))
 
 
 def print_paired(row: Measurement) -> None:
@@ -82,7 +82,7 @@ def print_counters(a: Variant, b: Variant, contents: Sequence[Mapping[str, Any]]
     click.echo("\n" + tables.plain_table(explanation.compared(first, second), ["ncu", "A", "B"], style))
     for side, row in (("A", first), ("B", second)):
         for d in row["diagnoses"]:
-            click.echo(f"{side} is {d['kind']}: {d['says']}")
+            click.echo(terminal.fill(f"{side} is {d['kind']}: {d['says']}"))
 
 
 def print_outcomes(variant: Variant, found: Sequence[Outcome], style: str | None) -> None:
@@ -105,15 +105,11 @@ def _outcome(o: Outcome) -> list[str]:
     ]
 
 
-def _by_ncu(o: Outcome) -> list[str]:
-    """Times are none of ncu's business."""
-    return ["-", "-", ""] if o.prediction.figure == SECONDS else _outcome(o)[1:]
-
-
 def _print_unknown(found: Sequence[Outcome]) -> None:
     for o in found:
         if o.reason:
-            click.echo(f"not known: {o.prediction.figure} of {o.kernel.split()[0]}: {o.reason}")
+            said = f"not known: {o.prediction.figure} of {o.kernel.split()[0]}: {o.reason}"
+            click.echo(terminal.fill(said))
 
 
 def print_claims(
@@ -122,17 +118,18 @@ def print_claims(
     """Every kernel's claim as counted or timed, and by ncu where records tell; then what is prose, what is
     not known, and where times are from.
     """
-    by_ncu = any(o.holds is not None for *_, listed in found for o in listed)
-    rows = [
-        [v.kernel.name, *_outcome(o), *(_by_ncu(m) if by_ncu else ())]
-        for v, listed, measured in found
-        for o, m in zip(listed, measured, strict=True)
-    ]
-    headings = ["kernel", "prediction", "is", "limit", "", *(("by ncu", "limit", "") if by_ncu else ())]
-    click.echo(tables.plain_table(rows, headings, style))
+    rows = []
+    for v, listed, measured in found:
+        for ours, theirs in zip(listed, measured, strict=True):
+            text, *said = _outcome(ours)
+            by = "times" if ours.prediction.figure == SECONDS else "counts"
+            rows.append([f"{v.kernel.name}: {text}", by, *said])
+            if theirs.value is not None and theirs.prediction.figure != SECONDS:
+                rows.append(["", "ncu", *_outcome(theirs)[1:]])
+    click.echo(tables.plain_table(rows, ["prediction", "by", "is", "limit", ""], style))
     bare = [v.kernel.name for v, listed, _ in found if not listed]
     if bare:
-        click.echo(f"claims in prose only: {', '.join(bare)}")
+        click.echo(terminal.fill(f"claims in prose only: {', '.join(bare)}"))
     if runs:
         _print_unknown([o for _, listed, _ in found for o in listed])
     elif any(o.prediction.figure == SECONDS for _, listed, _ in found for o in listed):

@@ -10,7 +10,7 @@ from itertools import groupby
 
 import click
 
-from harness import control, listing, tables
+from harness import control, listing, tables, terminal
 from harness.code import Code
 from harness.contract import Finding
 from harness.diff import compare
@@ -75,7 +75,8 @@ def _counts(codes: Sequence[Code], heading: str, names: Sequence[str], style: st
 
 def print_code(code: Code, findings: Sequence[Finding], style: str | None, *, brief: bool) -> None:
     """What one kernel takes, its loops, and every expectation with its evidence."""
-    click.echo(f"\n{', '.join(filter(None, (code.name, code.compiler)))}\n  {_shared_loads(code)}")
+    name = ", ".join(filter(None, (code.name, code.compiler)))
+    click.echo(terminal.fill(f"\n{name}\n  {_shared_loads(code)}"))
     if not brief:
         click.echo(_resources(code))
         click.echo(tables.plain_table([_all(code), *(_loop(code, x) for x in code.loops)], _HEADINGS, style))
@@ -86,7 +87,8 @@ def print_code(code: Code, findings: Sequence[Finding], style: str | None, *, br
                 f"  (a model measured on sm_90: {p.ffma_per_cycle:.2f} FFMA a cycle and scheduler at most)"
             )
     for f in findings:
-        click.echo(f"  {'holds ' if f.holds else 'FAILED'}  {f.expectation}: {_evidence(f)}")
+        verdict = f"  {'holds ' if f.holds else 'FAILED'}  {f.expectation}: {_evidence(f)}"
+        click.echo(terminal.fill(verdict, " " * 12))
         if f.note and f.actual is not None:
             click.echo(f"          warning: {f.note}")
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import shutil
 import sys
-import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import click
 
 from harness import arch as arch_names
-from harness import axes, catalog
+from harness import axes, catalog, terminal
 from harness.arch import Arch
 from harness.errors import INCONCLUSIVE_EXIT, HarnessError, Interrupted, MissingDependency, NoGpu, UsageError
 from harness.spec import Kernel, Variant
@@ -245,20 +244,40 @@ def by_kernel(rows: Iterable[Measurement]) -> list[tuple[str, list[Measurement]]
 
 def name_shapes(points: Mapping[type[Problem], Sequence[Axes]]) -> None:
     """Below a table that has no room for them."""
-    width = shutil.get_terminal_size().columns
     for cls, axes_list in points.items():
         whole = [cls.from_axes(a).label.replace(" ", "\N{NO-BREAK SPACE}") for a in axes_list]
-        text = textwrap.fill(f"shapes: {', '.join(whole)}", width, subsequent_indent=" " * 8)
+        text = terminal.fill(f"shapes: {', '.join(whole)}", " " * 8)
         click.echo(text.replace("\N{NO-BREAK SPACE}", " "))
 
 
 def explain(rows: Sequence[Record], skipped: Sequence[Skipped], *, err: bool = False) -> None:
-    """Below a table, in full: every row that is not simply right, and every kernel that has none."""
+    """Below a table: every row that is not simply right, and every kernel that has none. What holds for
+    several is said once.
+    """
+    from harness.measure import REFUSED
+
+    said: dict[str, list[Record]] = {}
     for row in rows:
-        if row["status"] != "ok":
-            click.echo(f"{row_label(row)}, {row['shape']}: {row['detail']}", err=err)
+        if row["status"] != "ok" and row["detail"]:
+            # Of a refusal only what the emulator has not: which line wants it, another kernel's does not say.
+            reason = row["detail"].split("\n")[0] if row["status"] == REFUSED else row["detail"]
+            said.setdefault(reason, []).append(row)
+    for reason, group in said.items():
+        where = f"{row_label(group[0])}, {group[0]['shape']}" if len(group) == 1 else _where(group, rows)
+        whole = {row["detail"] for row in group}
+        click.echo(terminal.fill(f"{where}: {whole.pop() if len(whole) == 1 else reason}"), err=err)
+    why: dict[str, list[str]] = {}
     for s in skipped:
-        click.echo(f"skipped {s.variant.label}, {s.arch}: {s.error}", err=err)
+        name, error = (s.variant.label, str(s.error)) if s.failed else (s.variant.kernel.name, s.error.what)
+        why.setdefault(f"{s.arch}: {error}", []).append(name)
+    for error, names in why.items():
+        click.echo(terminal.fill(f"skipped {', '.join(dict.fromkeys(names))}, {error}"), err=err)
+
+
+def _where(group: Sequence[Record], rows: Sequence[Record]) -> str:
+    """``22_wgmma, 23_wgmma_pipeline (2 of 5)``: how many of its rows, where not all."""
+    hit, all_ = (Counter(row["kernel"] for row in listed) for listed in (group, rows))
+    return ", ".join(name if n == all_[name] else f"{name} ({n} of {all_[name]})" for name, n in hit.items())
 
 
 def row_label(row: Record) -> str:

@@ -185,6 +185,7 @@ def _without(
 
 
 _HOW = (
-    "ncu comes with the CUDA toolkit; reading counters takes root, or the nvidia module loaded with\n"
-    "NVreg_RestrictProfilingToAdminUsers=0; a report made elsewhere is read with --from."
+    "ncu comes with the CUDA toolkit; reading counters takes root, or the nvidia\n"
+    "module loaded with NVreg_RestrictProfilingToAdminUsers=0; a report made elsewhere\n"
+    "is read with --from."
 )

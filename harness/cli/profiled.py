@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness import counters, diagnosis, tables
+from harness import counters, diagnosis, tables, terminal
 
 if TYPE_CHECKING:
     from harness.hotspots import Hotspots
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _STALLS = 8  # of the reasons, those that are longest for some kernel
 _LINES, _INSTRUCTIONS = 5, 3  # with the most samples
-_WIDEST = 60  # characters of a line of source
+_LEAST, _WIDEST = 20, 60  # characters of a line of source
 
 
 def print_profiles(found: Sequence[Profile], more: Sequence[str], style: str | None) -> None:
@@ -23,16 +23,20 @@ def print_profiles(found: Sequence[Profile], more: Sequence[str], style: str | N
     sections = dict(counters.SECTIONS)
     if more:
         sections["Asked for"] = tuple(counters.Row(name=name, show="{:,.6g}") for name in more)
-    rows = [
-        [section if i == 0 else "", row.name, *(row.text(p.counters) for p in found)]
-        for section, listed in sections.items()
-        for i, row in enumerate(r for r in listed if not _idle(r, found))
-    ]
-    rows += _stall_rows(found)
-    if style == "csv":
-        rows = [[_fill(rows, i), *row[1:]] for i, row in enumerate(rows)]
-    headings = ["", "metric", *(p.label.split()[0] for p in found)]
-    click.echo(tables.plain_table(rows, headings, style))
+    listed = {
+        section: [
+            [row.name, *(row.text(p.counters) for p in found)] for row in metrics if not _idle(row, found)
+        ]
+        for section, metrics in sections.items()
+    }
+    listed["Warp stalls, cycles"] = _stall_rows(found)
+    names = [p.label.split()[0] for p in found]
+    if style is None:  # a table each: one of all would have no room for the values
+        parts = [tables.plain_table(rows, [section, *names]) for section, rows in listed.items() if rows]
+        click.echo("\n\n".join(parts))
+    else:
+        rows = [[section, *row] for section, rows in listed.items() for row in rows]
+        click.echo(tables.plain_table(rows, ["", "metric", *names], style))
     if style == "csv":
         return
     for p in found:
@@ -46,43 +50,44 @@ def _idle(row: counters.Row, found: Sequence[Profile]) -> bool:
     return row.name in counters.PIPES.values() and all(row.text(p.counters) in ("0.0", "-") for p in found)
 
 
-def _fill(rows: Sequence[Sequence[str]], at: int) -> str:
-    return next(row[0] for row in reversed(rows[: at + 1]) if row[0])
-
-
 def _stall_rows(found: Sequence[Profile]) -> list[list[str]]:
     """``12.76 (34%)``: cycles of a warp's time for each instruction, and their share of it."""
     by_launch = [counters.stalls(p.counters) for p in found]
     worst = {reason: max(s.get(reason, (0, 0))[1] for s in by_launch) for reason in counters.STALLS}
     shown = sorted((r for r in worst if worst[r] > 0), key=lambda r: -worst[r])[:_STALLS]
     rows = []
-    for i, reason in enumerate(shown):
+    for reason in shown:
         cells = [f"{s[reason][0]:.2f} ({s[reason][1]:.0%})" if reason in s else "-" for s in by_launch]
-        rows.append(["Warp stalls, cycles" if i == 0 else "", counters.stall(reason), *cells])
+        rows.append([counters.stall(reason), *cells])
     return rows
 
 
 def print_diagnosis(p: Profile) -> None:
     limited = counters.limiters(p.counters)
     by = f", occupancy limited by {limited}" if limited else ""
-    click.echo(f"\n{p.label}, grid {p.grid}, block {p.block}{by}")
+    click.echo(terminal.fill(f"\n{p.label}, grid {p.grid}, block {p.block}{by}"))
     said = diagnosis.diagnose(p.counters)
     for d in said:
-        click.echo(f"  {d.kind}: {d.says}\n    -> {d.cure}")
+        click.echo(terminal.fill(f"  {d.kind}: {d.says}", " " * 4))
+        click.echo(terminal.fill(f"    -> {d.cure}", " " * 7))
     missing = diagnosis.unjudged(p.counters)
     if missing:
         names = ", ".join(rule.kind for rule in missing)
-        click.echo(f"  not judged, for want of counters: {names}")
+        click.echo(terminal.fill(f"  not judged, for want of counters: {names}", " " * 4))
     elif not said:
         click.echo("  no rule speaks: see the table")
 
 
 def print_hotspots(found: Hotspots, style: str | None) -> None:
     """Where its warps stand, by source line and by instruction: shares of all samples."""
-    rows = []
-    for spot in (*found.lines[:_LINES], *found.instructions[:_INSTRUCTIONS]):
-        text = spot.text if len(spot.text) <= _WIDEST else spot.text[: _WIDEST - 1] + "~"
-        reason = f"{spot.reason} {spot.because / spot.samples:.0%}"
-        rows.append([spot.place, f"{spot.samples / found.samples:.0%}", reason, text])
     headings = [f"of {found.samples:,} samples", "share", "mostly", ""]
+    spots = [*found.lines[:_LINES], *found.instructions[:_INSTRUCTIONS]]
+    rows = [
+        [s.place, f"{s.samples / found.samples:.0%}", f"{s.reason} {s.because / s.samples:.0%}", s.text]
+        for s in spots
+    ]
+    taken = sum(2 + max(len(row[i]) for row in (headings, *rows)) for i in range(3))
+    room = min(_WIDEST, max(_LEAST, (terminal.columns() or taken + _WIDEST) - taken))
+    for row in rows:
+        row[3] = row[3] if len(row[3]) <= room else row[3][: room - 1] + "~"
     click.echo("\n" + tables.plain_table(rows, headings, style))

@@ -43,7 +43,7 @@ def command(files: tuple[Path, ...], output: Path, title: str, plots: Path | Non
     contents = {path.name: record.load(path) for path in files}
     if len(contents) < len(files):
         raise UsageError("two of the files have the same name", hint="a page names its sources by it")
-    record.write_file(output, page.page(contents, title).encode())
+    record.write_file(output, page.page(contents, title).encode(errors="replace"))
     found = page.parts(contents)
     if plots is not None:
         for i, part in enumerate(found):

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from harness import terminal
+
 if TYPE_CHECKING:
     from harness.record import Record
 
@@ -36,7 +38,8 @@ def bench(
         for _, group in itertools.groupby(timed, key=lambda r: r["problem"]):
             rows = list(group)
             shapes = ", ".join(dict.fromkeys(r["shape"] for r in rows))
-            click.echo(f"{rows[0]['problem']} {shapes}, {rows[0]['arch']}, {rows[0]['compiler']}\n")
+            head = f"{rows[0]['problem']} {shapes}, {rows[0]['arch']}, {rows[0]['compiler']}"
+            click.echo(terminal.fill(head) + "\n")
             click.echo(tables.table(rows, tables.EMULATED, style))
         return
     _machine(about, static[0])
@@ -48,14 +51,15 @@ def bench(
                 click.echo(f"{row['kernel']}: {tables.params_text(row)}")
     for (_, shape), group in itertools.groupby(timed, key=lambda r: (r["problem"], r["shape"])):
         rows = list(group)
-        click.echo(f"\n{_headline(shape, rows)}\n")
+        click.echo(terminal.fill(f"\n{_headline(shape, rows)}\n"))
         click.echo(tables.table(rows, tables.timed_columns(rows), style))
         if wide:
             click.echo(f"\n{tables.table(rows, tables.MACHINE, style)}")
         for note in dict.fromkeys(note for row in rows for note in row["notes"]):
-            click.echo(f"* {note}: {', '.join(row['name'] for row in rows if note in row['notes'])}")
+            noted = ", ".join(row["name"] for row in rows if note in row["notes"])
+            click.echo(terminal.fill(f"* {note}: {noted}"))
         if same := [row["name"] for row in rows if row["identical_sass"]]:
-            click.echo(f"identical SASS on both sides: machine noise: {', '.join(same)}")
+            click.echo(terminal.fill(f"identical SASS on both sides: machine noise: {', '.join(same)}"))
 
 
 def _name(row: Record, several: bool) -> str:
@@ -70,7 +74,7 @@ def _name(row: Record, several: bool) -> str:
 def _machine(about: Mapping[str, Any], row: Mapping[str, Any]) -> None:
     click.echo(f"{about['name']}, {row['arch']}, {row['compiler']}, driver {about['driver']}")
     if "cublas" in about:
-        click.echo(f"cuBLAS {about['cublas']}, {about['math_mode']}")
+        click.echo(terminal.fill(f"cuBLAS {about['cublas']}, {about['math_mode']}"))
     if about.get("ceilings"):
         flops, copy = (about["ceilings"][key]["rate"] for key in ("flops", "bandwidth"))
         click.echo(f"ceilings of this card: {flops / 1e12:.1f} TFLOP/s FFMA, {copy / 1e9:.0f} GB/s copy")
@@ -78,7 +82,7 @@ def _machine(about: Mapping[str, Any], row: Mapping[str, Any]) -> None:
         click.echo(f"an empty pair of events takes {about['event_overhead'] * 1e6:.2f} us")
     for note in ("no_cublas", "no_telemetry", "no_ceilings"):
         if about.get(note):
-            click.echo(about[note])
+            click.echo(terminal.fill(about[note]))
 
 
 def _headline(shape: str, rows: Sequence[Mapping[str, Any]]) -> str:

@@ -188,7 +188,7 @@ def _gpu(name: str | None) -> Device:
     except (NoGpu, MissingDependency) as e:
         raise NoGpu(
             f"tuning is timing: it needs a GPU ({e.what})",
-            hint="harness sass KERNEL and harness check KERNEL tell what can be known without one",
+            hint="harness sass KERNEL and harness check KERNEL tell what is known without one",
         ) from None
     if gpu is None:
         raise NoGpu("tuning is timing: the emulator has no times", hint="leave --device away")

@@ -135,10 +135,10 @@ class Decoder:
         return f"{ins.source} (PTX line {ins.ptx_line})"
 
     def refusal(self, ins: Instruction) -> NeedsGpu:
+        # The first line is the same for all kernels that have such an instruction: it can be said once.
         return NeedsGpu(
-            f"the emulator does not know {self.text(ins)!r}",
-            where=self.where(ins),
-            hint="This kernel needs a GPU.",
+            f"the emulator does not know {ins}",
+            hint=f"{self.where(ins)}, {self.text(ins)!r}: this kernel needs a GPU",
         )
 
     def parts(self, ins: Instruction, allowed: Iterable[str]) -> set[str]:
