@@ -156,6 +156,35 @@ def tiles() -> str:
     return f"{plain_table(cells, headings, 'md')}\n\n{provenance(content)}"
 
 
+def tuned() -> str:
+    """Of each rung that was tuned, its default beside the parameters that were found, and rung 01."""
+    contents = [record.load(f) for f in sorted(HERE.glob("tuned/*.json"))]
+    if not contents:
+        return ""
+    naive = {size(r): r["flops_rate"] for r in load("h200-ladder")["rows"] if r["kernel"] == "01_naive"}
+    cells = []
+    for content in contents:
+        for result in content["meta"]["results"]:
+            rows = [r for r in content["rows"] if size(r) == result["shape"]]
+            last = {params_text(r): r for r in rows if r["stage"] != "duel"}  # rungs, then finals
+            kernel = catalog.kernel(rows[0]["kernel"])
+            default = last[params_text({"params": kernel.variant().params})]
+            best = last[params_text({"params": result["winners"][0]})]
+            changed = {k: v for k, v in best["params"].items() if v != default["params"][k]}
+            cells.append(
+                [
+                    *(kernel.name, result["shape"], str(len(last)), rate(default), rate(best), share(best)),
+                    *(f"{best['flops_rate'] / naive[size(best)]:,.0f}x", params_text({"params": changed}) or "-"),
+                ]
+            )
+    headings = ["", "n", "sets", "default", "tuned", "% of cuBLAS", "over 01", "other than the default"]
+    meta = contents[0]["meta"]
+    return (
+        f"{plain_table(cells, headings, 'md')}\n\nGFLOP/s. {meta['gpu']['name']}; "
+        f"`{command(contents[0])}` and so on, {meta['utc'][:10]}."
+    )
+
+
 # What of ncu's counters stands in the table, and its heading.
 _COUNTERS = {
     "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum": "load requests",
@@ -257,7 +286,7 @@ def launch_cost() -> str:
 
 
 def tuners() -> str:
-    """`harness tune` beside Kernel Tuner, on spaces of a few sets each."""
+    """`harness tune` beside Kernel Tuner, on the same spaces."""
     record = load("h200-tuners")
     cells = [
         [
@@ -299,6 +328,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "selftest": selftest,
     "calibration": calibration,
     "launch_cost": launch_cost,
+    "tuned": tuned,
     "tuners": tuners,
     "rungs": rungs,
 }
