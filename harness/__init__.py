@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from harness.gemm import Gemm as Gemm
     from harness.heuristic import choose as choose
     from harness.launch import Launch as Launch
-    from harness.launch import Operands as Operands
     from harness.launch import prepare as prepare
     from harness.measure import Measurement as Measurement
+    from harness.operands import Operands as Operands
     from harness.problem import Problem as Problem
     from harness.problems import Copy as Copy
     from harness.sass import Sass as Sass
@@ -49,7 +49,7 @@ _HOME = {
     "Kernel": "spec",
     "Launch": "launch",
     "Measurement": "measure",
-    "Operands": "launch",
+    "Operands": "operands",
     "Problem": "problem",
     "Sass": "sass",
     "StopRule": "stopping",

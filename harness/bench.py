@@ -17,8 +17,9 @@ from harness.cublas import LABEL, CuBlas
 from harness.driver import Context, Stream
 from harness.errors import ContextLost, HarnessError, OutOfMemory, UsageError
 from harness.gemm import Gemm
-from harness.launch import Launch, Operands, Twin
+from harness.launch import Launch
 from harness.measure import COLD, ERROR, HOT, Measurement, Method, measure
+from harness.operands import Operands, Twin, rotation_sets
 from harness.problem import Axes, Problem
 from harness.problems import blamed, resolve
 from harness.stopping import StopRule
@@ -93,7 +94,7 @@ class Bench(Closing):
             try:
                 with blamed(type(problem)):
                     hot = self.method is None or self.method.regime == HOT
-                    sets = 1 if hot else launch.rotation_sets(self.context, problem)
+                    sets = 1 if hot else rotation_sets(self.context, problem)
                     operands = Operands(self.context, problem, self.stream, seed=self.seed, sets=sets)
             except ContextLost:
                 raise
@@ -197,8 +198,8 @@ def _prepare(what: CuBlas | Built, operands: Operands) -> Launch:
 
 def _same_code(one: Built | None, other: CuBlas | Built | None) -> bool:
     """Whether both are the same instructions, launched alike: what differs between them is noise."""
-    if one is None or not isinstance(other, Built) or one.sass is None or other.sass is None:
+    if one is None or not isinstance(other, Built) or one.tally is None or other.tally is None:
         return False
     a, b = one.variant, other.variant
     launched = (a.block, a.tile, a.shared) == (b.block, b.tile, b.shared)
-    return launched and one.sass.sha256 == other.sass.sha256
+    return launched and one.tally.sha256 == other.tally.sha256

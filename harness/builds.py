@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from harness import heuristic
 from harness.build import Cubin, compile_kernel
 from harness.cache import Cache
+from harness.code import Code
+from harness.contract import check
 from harness.errors import HarnessError, MissingDependency, SpecError, UsageError
 from harness.gemm import Gemm
 from harness.occupancy import Occupancy, occupancy
 from harness.problem import Problem
 from harness.problems import resolve
-from harness.sass import Sass, disassemble
+from harness.sass import Sass, Tally, disassemble
 from harness.spec import Variant
 
 _AT_ONCE = 16  # compilers and disassemblers; each takes a core
@@ -28,7 +34,9 @@ Progress = Callable[[str], None]  # told what begins now
 class Built:
     """One variant compiled and disassembled: everything known without a GPU.
 
-    `sass` is None where nvdisasm is not installed. `seconds` is what it took, next to nothing from the cache.
+    `sass` is None where nvdisasm is not installed. A build of `building` comes without it, too, since it is
+    passed from process to process; `tally` is what is left of it, and `unmet` says which of the file's
+    expectations it does not meet. `seconds` is what it took, next to nothing from the cache.
     `chosen_for`, where it is the dispatcher that is measured, are the problems for which it takes this
     variant; None for a kernel that was named itself.
     """
@@ -36,8 +44,14 @@ class Built:
     variant: Variant
     cubin: Cubin
     sass: Sass | None
+    tally: Tally | None = None
+    unmet: str = ""
     seconds: float = 0.0
     chosen_for: frozenset[Problem] | None = None
+
+    def __post_init__(self) -> None:
+        if self.tally is None and self.sass is not None:
+            object.__setattr__(self, "tally", self.sass.tally)
 
     @property
     def label(self) -> str:
@@ -106,12 +120,15 @@ def building(
     variants: Sequence[Variant], arch: str, cache: Cache, done: Callable[[], object]
 ) -> Iterator[Iterator[Built | Skipped]]:
     """The same in the background: one by one, in order, while the next ones are compiled. `done` is called
-    after each build, from its thread. Leaving gives up what has not begun.
+    after each build, from another thread. Leaving gives up what has not begun.
 
-    Threads: NVRTC holds neither the interpreter's lock nor one of its own, and nvdisasm is a process anyway.
+    In processes: reading what nvdisasm says takes the interpreter as long as a measurement does, and threads
+    would take it from the one that feeds the GPU.
     """
-    with ThreadPoolExecutor(min(os.cpu_count() or 1, _AT_ONCE)) as pool:
-        futures = [pool.submit(_build, variant, arch, cache) for variant in variants]
+    workers = max(1, min((os.cpu_count() or 1) - 1, _AT_ONCE, len(variants)))
+    context = multiprocessing.get_context("spawn")  # a fork would inherit CUDA, half of it
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin) as pool:
+        futures = [pool.submit(_candidate, variant, arch, cache) for variant in variants]
         for future in futures:
             future.add_done_callback(lambda f: None if f.cancelled() else done())
         try:
@@ -120,11 +137,43 @@ def building(
             pool.shutdown(cancel_futures=True)
 
 
-def _outcome(variant: Variant, arch: str, future: Future[Built]) -> Built | Skipped:
+def _begin() -> None:
+    """In each process, first: Ctrl-C is its parent's to handle, and it does not outlive that."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+
+    def follow() -> None:
+        if parent is not None:
+            parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+def _candidate(variant: Variant, arch: str, cache: Cache) -> Built | Skipped:
+    """In a process of its own: the build, and what can be said of it with its instructions at hand."""
     try:
-        return future.result()
+        built = _build(variant, arch, cache, live=False)
     except HarnessError as e:
         return Skipped(variant=variant, arch=arch, error=e)
+    return replace(built, sass=None, unmet=unmet(built))
+
+
+def _outcome(variant: Variant, arch: str, future: Future[Built | Skipped]) -> Built | Skipped:
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        error = HarnessError("the process that compiled it was ended", hint="is there enough memory?")
+        return Skipped(variant=variant, arch=arch, error=error)
+
+
+def unmet(built: Built) -> str:
+    """Which of the expectations of its file its machine code does not meet, each with what was found."""
+    if built.sass is None:
+        return built.unmet
+    expected = built.variant.kernel.expectations(built.cubin.arch)
+    broken = [f for f in check(expected, Code.of(built.cubin, built.sass)) if not f.holds]
+    return "; ".join(f"{f.expectation.text} ({f.amount})" for f in broken)
 
 
 def build_chosen(
@@ -140,11 +189,11 @@ def build_chosen(
     return [replace(b, chosen_for=frozenset(chosen[b.variant.label][1])) for b in built], skipped
 
 
-def _build(variant: Variant, arch: str, cache: Cache) -> Built:
+def _build(variant: Variant, arch: str, cache: Cache, *, live: bool = True) -> Built:
     began = time.perf_counter()
     cubin = compile_kernel(variant, arch, cache)
     try:
-        sass = disassemble(cubin, cache)
+        sass = disassemble(cubin, cache, live=live)
     except MissingDependency:
         sass = None  # what it would have counted is not what this kernel is measured by
     return Built(variant=variant, cubin=cubin, sass=sass, seconds=time.perf_counter() - began)

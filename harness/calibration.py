@@ -26,7 +26,8 @@ from harness.build import compile_kernel
 from harness.driver import BorrowedStream, Context, Device, Stream
 from harness.errors import HarnessError, MissingDependency
 from harness.gemm import Gemm
-from harness.launch import Launch, Operands
+from harness.launch import Launch
+from harness.operands import Operands
 
 METRIC = "gpu__time_duration.sum"
 _WARM, _PROFILED = 5, 20  # launches under ncu

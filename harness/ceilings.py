@@ -17,7 +17,7 @@ from harness.cache import Cache, digest
 from harness.driver import Context, Device, Stream, driver_version
 from harness.errors import HarnessError
 from harness.gemm import Gemm
-from harness.launch import Operands
+from harness.operands import Operands
 from harness.problem import Problem
 from harness.problems import resolve
 from harness.stopping import StopRule

@@ -17,7 +17,8 @@ from harness.closing import Closing
 from harness.driver import Buffer, Context, Stream
 from harness.errors import HarnessError, MissingDependency
 from harness.gemm import Gemm
-from harness.launch import Launch, Operands
+from harness.launch import Launch
+from harness.operands import Operands
 
 LABEL = "cuBLAS"
 MATH_MODES = {

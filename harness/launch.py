@@ -4,135 +4,21 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from harness.build import Cubin
 from harness.closing import Closing
 from harness.driver import Buffer, Context, Function, Module, Stream, Struct, tensormap
 from harness.dtypes import TF32
-from harness.errors import OutOfMemory, SpecError, UsageError
+from harness.errors import SpecError, UsageError
+from harness.operands import Operands
 from harness.problem import Layout, Matrices, Problem
-from harness.problems import blamed
 from harness.spec import Box, Variant
 
-MAX_SETS = 512  # copies of the operands; tiny problems stay inside the L2 cache beyond this, and say so
 _ELEMENTS = {"float32": "FLOAT32", "float16": "FLOAT16", "uint16": "BFLOAT16"}  # of a tensor map, by storage
-_MEMORY_SHARE = 0.5  # of the free device memory, at most, for copies beyond the first
-
-
-class Operands(Closing):
-    """Device copies (`sets`) of one problem's operands: the same data at different addresses.
-
-    Launches that go round them find none of their inputs in the L2 cache once the copies together exceed
-    it (`cold`). Kernels and baseline share one Operands, so each is measured on the same memory.
-    """
-
-    def __init__(self, context: Context, problem: Problem, stream: Stream, *, seed: int, sets: int) -> None:
-        """Raises OutOfMemory before anything is allocated where one set does not fit."""
-        free, _ = context.memory_info()
-        if problem.buffer_bytes > free:
-            raise OutOfMemory(
-                f"{problem.label} needs {_gib(problem.buffer_bytes)} of device memory, {_gib(free)} is free",
-                hint="choose a smaller size with -a",
-            )
-        self.context, self.problem, self.seed = context, problem, seed
-        try:
-            with blamed(type(problem)):
-                self.host = problem.inputs(seed)
-                self.reference = problem.reference(self.host)
-        except MemoryError:
-            raise OutOfMemory(
-                f"{problem.label}: the inputs and their float64 reference do not fit in host memory",
-                hint="choose a smaller size with -a",
-            ) from None
-        self.buffers: list[dict[str, Buffer]] = []
-        with ExitStack() as undo:
-            undo.callback(self.close)
-            for _ in range(sets):
-                copy = {name: Buffer(context, array.nbytes) for name, array in self.host.items()}
-                self.buffers.append(copy)
-                for name, array in self.host.items():
-                    if self.buffers[0] is copy:
-                        copy[name].upload(array, stream)
-                    else:
-                        copy[name].copy_from(self.buffers[0][name], stream)
-            stream.synchronize()
-            undo.pop_all()
-
-    @property
-    def bytes(self) -> int:
-        """What a round of the sets touches, padding left out."""
-        return len(self.buffers) * self.problem.bytes
-
-    @property
-    def cold(self) -> bool:
-        """Whether a round of the sets displaces at least twice the L2 cache."""
-        return len(self.buffers) > 1 and self.bytes >= 2 * self.context.device.l2_bytes
-
-    def fill_output(self, stream: Stream, content: NDArray[Any] | None = None) -> None:
-        """Every output as `content`; None: as the problem made it, NaN or the C that beta multiplies."""
-        name = self.problem.output
-        self.buffers[0][name].upload(self.host[name] if content is None else content, stream)
-        for copy in self.buffers[1:]:
-            copy[name].copy_from(self.buffers[0][name], stream)
-        stream.synchronize()
-
-    def damaged_inputs(self, stream: Stream) -> list[str]:
-        """Inputs that some launch has overwritten, in any set; they are put right again."""
-        damaged = []
-        for name in self.host.keys() - {self.problem.output}:
-            array = np.empty_like(self.host[name])
-            for copy in self.buffers:
-                copy[name].download(array, stream)
-                if not np.array_equal(array.view(np.uint8), self.host[name].view(np.uint8)):
-                    damaged.append(name)
-                    copy[name].upload(self.host[name], stream)
-        return sorted(set(damaged))
-
-    def outputs(self, stream: Stream) -> Iterator[NDArray[Any]]:
-        """The output of each set, downloaded one at a time into one host array that is reused."""
-        name = self.problem.output
-        array = np.empty_like(self.host[name])
-        for copy in self.buffers:
-            copy[name].download(array, stream)
-            yield array
-
-    def close(self) -> None:
-        for copy in reversed(self.buffers):
-            for buffer in copy.values():
-                buffer.close()
-        self.buffers.clear()
-
-
-class Twin(Operands):
-    """The inputs of other operands, which are borrowed, and outputs of its own: for a second kernel that
-    runs in turn with the first without writing what the first is verified by.
-    """
-
-    def __init__(self, original: Operands, stream: Stream) -> None:
-        self.context, self.problem, self.seed = original.context, original.problem, original.seed
-        self.host, self.reference = original.host, original.reference
-        self.buffers, self._own = [], []
-        name = self.problem.output
-        with ExitStack() as undo:
-            undo.callback(self.close)
-            for copy in original.buffers:
-                self._own.append(Buffer(self.context, copy[name].nbytes))
-                self.buffers.append({**copy, name: self._own[-1]})
-            self.fill_output(stream)
-            undo.pop_all()
-
-    def close(self) -> None:
-        for buffer in reversed(self._own):
-            buffer.close()
-        self._own.clear()
-        self.buffers.clear()
 
 
 class Launch(Closing):
@@ -288,17 +174,3 @@ def _tiles(variant: Variant, problem: Problem) -> tuple[int, int, int]:
     counts = [math.ceil(e / t) for e, t in zip(reversed(extents), reversed(tile), strict=True)]
     x, y, z = (*counts, 1, 1)[:3]
     return x, y, z
-
-
-def rotation_sets(context: Context, problem: Problem) -> int:
-    """How many copies of the operands displace twice the L2 cache (NVIDIA's GEMM measurement guideline):
-    at least two, at most MAX_SETS, and no more than half of the free memory holds.
-    """
-    wanted = max(2, math.ceil(2 * context.device.l2_bytes / max(1, problem.bytes)))
-    free, _ = context.memory_info()
-    fitting = int(free * _MEMORY_SHARE) // problem.buffer_bytes
-    return max(1, min(wanted, MAX_SETS, fitting))
-
-
-def _gib(size: int) -> str:
-    return f"{size / 2**30:.2f} GiB"

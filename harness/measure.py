@@ -6,30 +6,25 @@ computes something wrong has no time.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from harness import sampling, telemetry
 from harness.builds import Built
 from harness.ceilings import MARGIN, Ceilings, peaks
 from harness.driver import Graph, Stream
-from harness.dtypes import DType
 from harness.emulator import Emulation
 from harness.gemm import Gemm
-from harness.launch import Launch, Operands
+from harness.launch import Launch
+from harness.operands import Operands
 from harness.problem import Problem
 from harness.sampling import Pair, Samples, WarmUp
 from harness.stats import Interval
 from harness.stopping import StopRule
 from harness.timing import Timer, Work
-from harness.verify import Verdict, compare
+from harness.verify import Verdict
 
 COLD, HOT, GRAPH = "cold", "hot", "graph"
 REGIMES = {
@@ -209,17 +204,15 @@ def _timed(
     warm = sampling.warm_up(Work(run), timer, rule)
     pair: Pair | None = None
     with _work(run, warm, stream, method) as work:
-        spoilt = None
-        if not operands.problem.accumulates:
-            output = operands.host[operands.problem.output]
-            spoilt = np.full_like(output, _wrong_value(output.dtype, operands.reference.dtype))
+        spoilt = not operands.problem.accumulates
         if against is None:
-            operands.fill_output(stream, spoilt)
+            operands.fill_output(stream, spoilt=spoilt)
             samples = sampling.sample(work, timer, rule, typical=warm.typical, at_least=run.sets)
         else:
-            other = sampling.warm_up(Work(against), timer, replace(rule, warmup=_BRIEF, settle=_BRIEF))
+            brief = min(_BRIEF, rule.warmup)
+            other = sampling.warm_up(Work(against), timer, replace(rule, warmup=brief, settle=brief))
             with _work(against, other, stream, method) as opponent:
-                operands.fill_output(stream, spoilt)
+                operands.fill_output(stream, spoilt=spoilt)
                 pair = sampling.interleave(
                     work,
                     opponent,
@@ -230,11 +223,11 @@ def _timed(
                     at_least=run.sets,
                 )
             samples = pair.candidate
-    if spoilt is None:
-        after = check(run, stream, sets=min(run.sets, method.verified or run.sets))
+    sets = min(run.sets, method.verified or run.sets)
+    if spoilt:
+        after = _worst(operands.verdicts(stream, sets=sets, spoilt=True))
     else:
-        outputs = itertools.islice(operands.outputs(stream), method.verified)
-        after = _worst(operands, outputs, spoilt)
+        after = check(run, stream, sets=sets)
     row = replace(row, after=after)
     if not after.ok:
         return replace(row, status=FAILED)
@@ -291,27 +284,18 @@ def check(run: Launch, stream: Stream, *, sets: int) -> Verdict:
     run.rewind()
     for _ in range(sets):
         run(stream)
-    outputs = itertools.islice(operands.outputs(stream), sets)
-    return _worst(operands, outputs, operands.host[operands.problem.output])
+    return _worst(operands.verdicts(stream, sets=sets))
 
 
-def _worst(operands: Operands, outputs: Iterable[NDArray[Any]], before: NDArray[Any]) -> Verdict:
-    verdicts = (compare(output, operands.reference, before) for output in outputs)
+def _worst(verdicts: Iterable[Verdict]) -> Verdict:
     return max(verdicts, key=lambda v: (not v.ok, v.bad, v.stray, v.worst))
-
-
-def _wrong_value(dtype: np.dtype[Any], element: DType | None) -> Any:
-    """The largest there is: no result has it, and unlike NaN it is not what an empty output is known by."""
-    if element is not None:
-        return element.encode(np.full(1, element.largest, np.float32))[0]
-    return np.finfo(dtype).max if dtype.kind == "f" else np.iinfo(dtype).max
 
 
 def _uses_matrix_units(built: Built | None) -> bool:
     """Whether its code has any kind of MMA; without nvdisasm we cannot know that it has none."""
     if built is None:
         return False
-    return built.sass is None or any(o.split(".", 1)[0].endswith("MMA") for o in built.sass.mix)
+    return built.tally is None or any(o.split(".", 1)[0].endswith("MMA") for o in built.tally.mix)
 
 
 def _impossible(samples: Samples, operands: Operands, most: float, ceilings: Ceilings | None) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from harness.builds import Built
-from harness.code import Code
-from harness.contract import check
+from harness.builds import Built, unmet
 from harness.driver import Device
 
 
@@ -20,11 +18,6 @@ def reason(one: Built, device: Device) -> str:
         )
     if resources.spill_stores or resources.spill_loads:
         return f"spills: {resources.spill_stores} B stored, {resources.spill_loads} B loaded, a thread"
-    if one.sass is not None:
-        expected = variant.kernel.expectations(one.cubin.arch)
-        broken = [f for f in check(expected, Code.of(one.cubin, one.sass)) if not f.holds]
-        if broken:
-            return "its machine code is not as the file expects: " + "; ".join(
-                f"{f.expectation.text} ({f.amount})" for f in broken
-            )
+    if missing := unmet(one):
+        return f"its machine code is not as the file expects: {missing}"
     return ""

@@ -32,7 +32,7 @@ def static_record(built: Built) -> Record:
     The dispatcher is one kernel without parameters, so that its rows compare from run to run; what it chose
     is under ``chosen``.
     """
-    variant, resources, sass = built.variant, built.cubin.resources, built.sass
+    variant, resources, tally = built.variant, built.cubin.resources, built.tally
     params = dict(variant.params)
     dispatched = built.chosen_for is not None
     return {
@@ -53,10 +53,10 @@ def static_record(built: Built) -> Record:
         "occupancy_limiter": built.occupancy.limiter,
         "spills": resources.spill_stores + resources.spill_loads,
         "intensity": built.intensity,
-        "sass": sass and {**{o: sass.count(o) for o in COUNTED}, "bytes": sass.code_bytes},
+        "sass": tally and {**{o: tally.count(o) for o in COUNTED}, "bytes": tally.code_bytes},
         "source_sha256": sha256(variant.kernel.source.encode()),
         "cubin_sha256": built.cubin.sha256,
-        "sass_sha256": sass and sass.sha256,
+        "sass_sha256": tally and tally.sha256,
     }
 
 

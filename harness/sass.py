@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
@@ -23,6 +24,7 @@ INSTRUCTION_BYTES = 16  # from Volta on
 _ESCAPE = re.compile(rb"\\(?:([0-7]{3})|.)", re.DOTALL)
 # One for the instructions with their lines, one for how many registers hold something still needed.
 _VIEWS = {"sass.json": ("-json", "-g"), "live.txt": ("-c", "-plr", "-lrm", "count")}
+_NOT_LIVE = {"sass.json": _VIEWS["sass.json"]}
 _SECTION = re.compile(r"\.text\.(\S+):")
 _LIVE_ROW = re.compile(r"\s+/\*([0-9a-f]+)\*/.*?;?\s*// \|\s*(\d*)\s*\|")
 _WIDTHS = ("256", "128", "64")
@@ -46,10 +48,7 @@ class Instruction:
 
     def matches(self, pattern: str) -> bool:
         """By dotted components, in order: ``LDS.128`` matches ``LDS.U.128``, not ``LDSM``, not ``LDS.64``."""
-        base, *modifiers = self.opcode.split(".")
-        wanted_base, *wanted = pattern.split(".")
-        rest = iter(modifiers)
-        return base == wanted_base and all(part in rest for part in wanted)
+        return matches(self.opcode, pattern)
 
     @property
     def width(self) -> int:
@@ -66,6 +65,31 @@ class Instruction:
 
     def __str__(self) -> str:
         return f"{self.predicate} {self.opcode} {self.operands}".strip()
+
+
+@functools.cache
+def matches(opcode: str, pattern: str) -> bool:
+    """See `Instruction.matches`. Code has thousands of instructions and some tens of opcodes."""
+    base, *modifiers = opcode.split(".")
+    wanted_base, *wanted = pattern.split(".")
+    rest = iter(modifiers)
+    return base == wanted_base and all(part in rest for part in wanted)
+
+
+def _count(mix: Counter[str], pattern: str) -> int:
+    return sum(count for opcode, count in mix.items() if matches(opcode, pattern))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tally:
+    """What remains of a `Sass` where its instructions are not at hand; the names are its."""
+
+    mix: Counter[str]
+    code_bytes: int
+    sha256: str
+
+    def count(self, pattern: str) -> int:
+        return _count(self.mix, pattern)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +110,7 @@ class Sass:
         return (i for i in self.instructions if i.matches(pattern))
 
     def count(self, pattern: str) -> int:
-        return sum(1 for _ in self.select(pattern))
+        return _count(self.mix, pattern)
 
     @property
     def has_lines(self) -> bool:
@@ -116,32 +140,38 @@ class Sass:
         return INSTRUCTION_BYTES * len(self.instructions)
 
     @property
+    def tally(self) -> Tally:
+        return Tally(mix=self.mix, code_bytes=self.code_bytes, sha256=self.sha256)
+
+    @property
     def vectorized_shared_loads(self) -> bool:
         """Whether the code reads shared memory 128 bits a thread at a time anywhere."""
         return self.count("LDS.128") > 0
 
 
-def disassemble(cubin: Cubin, cache: Cache | None = None) -> Sass:
+def disassemble(cubin: Cubin, cache: Cache | None = None, *, live: bool = True) -> Sass:
     """The kernel of a built cubin. nvdisasm's answers are cached (None: in the user's cache), since starting
-    it dominates the time.
+    it dominates the time: half of it goes without how many registers are `live` where.
     """
     entry, where = cubin.variant.kernel.entry, cubin.variant.label
-    functions = disassemble_all(cubin.code, default_cache() if cache is None else cache, where=where)
+    cache = default_cache() if cache is None else cache
+    functions = disassemble_all(cubin.code, cache, where=where, live=live)
     if entry not in functions:
         have = ", ".join(functions) or "none"
         raise InspectError(f"no function {entry!r} in the cubin (functions: {have})", where=where)
     return replace(functions[entry], arch=cubin.arch)
 
 
-def disassemble_all(code: bytes, cache: Cache, *, where: str) -> dict[str, Sass]:
+def disassemble_all(code: bytes, cache: Cache, *, where: str, live: bool = True) -> dict[str, Sass]:
     """Every function of any cubin, by name. Raises InspectError where nvdisasm refuses it."""
-    key = nvdisasm.key(code, _VIEWS.values())
+    views = _VIEWS if live else _NOT_LIVE
+    key = nvdisasm.key(code, views.values())
     entry = cache.get(key)
-    answers = entry or dict(zip(_VIEWS, nvdisasm.ask(code, _VIEWS.values(), where), strict=True))
+    answers = entry or dict(zip(views, nvdisasm.ask(code, views.values(), where), strict=True))
     try:
         text = _ESCAPE.sub(_byte, answers["sass.json"]).decode(errors="replace")
         about, functions, *rest = json.loads(text, strict=False)
-        live = _live(answers["live.txt"].decode(errors="replace"))
+        lives = _live(answers["live.txt"].decode(errors="replace")) if live else {}
         sections = elf.sections(code)
         found = {
             f["function-name"]: Sass(
@@ -149,7 +179,7 @@ def disassemble_all(code: bytes, cache: Cache, *, where: str) -> dict[str, Sass]
                 arch=_arch(about),
                 instructions=_instructions(
                     f["sass-instructions"],
-                    live.get(f["function-name"], {}),
+                    lives.get(f["function-name"], {}),
                     sections.get(f".text.{f['function-name']}", b""),
                 ),
                 file=_file(rest, _own_file(f["sass-instructions"])),

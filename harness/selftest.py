@@ -18,8 +18,8 @@ from harness.build import Cubin
 from harness.closing import Closing
 from harness.driver import Context, Stream
 from harness.errors import HarnessError
-from harness.launch import Operands, Twin
 from harness.measure import check
+from harness.operands import Operands, Twin, rotation_sets
 from harness.problem import Problem
 from harness.sampling import WarmUp
 from harness.stats import FAST, SLOW, Interval, decide
@@ -82,7 +82,7 @@ class SelfTest(Closing):
             self.timer = owned.enter_context(
                 EventTimer(context, self.stream, owned.enter_context(Telemetry(context.device.uuid)))
             )
-            sets = launch.rotation_sets(context, problem)
+            sets = rotation_sets(context, problem)
             self.operands = owned.enter_context(Operands(context, problem, self.stream, seed=seed, sets=sets))
             twin = owned.enter_context(Twin(self.operands, self.stream))
             self.reference = Work(owned.enter_context(launch.prepare(reference, twin)))

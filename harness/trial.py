@@ -13,8 +13,9 @@ from harness.builds import Built, Progress
 from harness.cache import digest
 from harness.errors import UsageError
 from harness.journal import Journal
-from harness.launch import Launch, Operands
+from harness.launch import Launch
 from harness.measure import ERROR, Measurement, Method
+from harness.operands import Operands
 from harness.problem import Problem
 from harness.record import Record
 

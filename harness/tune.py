@@ -14,6 +14,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 
@@ -25,8 +26,9 @@ from harness.errors import ContextLost, HarnessError, UsageError
 from harness.gemm import Gemm
 from harness.halving import Race, settled, survivors
 from harness.journal import Journal
-from harness.launch import Launch, Operands, Twin
+from harness.launch import Launch
 from harness.measure import HOT, OK, Method, check
+from harness.operands import Data, Operands, Twin, rotation_sets
 from harness.plan import Plan
 from harness.problem import Problem
 from harness.problems import blamed
@@ -37,7 +39,7 @@ from harness.trial import Trials
 
 FINAL, DUEL = "final", "duel"  # stages after the rungs: against the reference, against the best
 
-_WARM = 0.01  # seconds of warm-up before a rung: the pairing takes care of what still drifts
+_AHEAD = 1 << 30  # bytes of operands up to which the finals' are made while the search goes on
 _SEARCH_SHARE = 0.75  # of a size's time; the rest is for the finals
 
 
@@ -144,12 +146,17 @@ class _Size:
         self.last: dict[int, Record] = {}
         self.winners: list[int] = []
         self.confirmed, self.note = False, ""
+        self._fresh: Future[Data] | None = None
         trials = tuner.trials
         self._before = len(trials.rows), trials.measured, trials.resumed
 
     def tune(self, candidates: Iterator[Built]) -> None:
+        with ThreadPoolExecutor(1) as aside:
+            self._tune(candidates, aside)
+
+    def _tune(self, candidates: Iterator[Built], aside: ThreadPoolExecutor) -> None:
         try:
-            self._search(candidates)
+            self._search(candidates, aside)
         except _TimeUp:
             self.note = "time limit: the search ended before all were told apart"
         self.deadline = self.end
@@ -165,8 +172,10 @@ class _Size:
         except _TimeUp:
             self.note = self.note or "time limit: not confirmed on fresh data"
 
-    def _search(self, candidates: Iterator[Built]) -> None:
+    def _search(self, candidates: Iterator[Built], aside: ThreadPoolExecutor) -> None:
         with self._operands(self.plan.seed) as operands, ExitStack() as owned:
+            if self.problem.buffer_bytes <= _AHEAD:
+                self._fresh = aside.submit(Data.of, self.problem, self.plan.seed + 1)
             reference, candidates = self._reference(operands, candidates, owned)
             for rung, blocks in enumerate(self.plan.rungs, 1):
                 method = self._brief(blocks)
@@ -191,7 +200,8 @@ class _Size:
 
     def _finals(self, finalists: Sequence[int]) -> None:
         """On fresh data: each against the reference, and then against the best of them."""
-        with self._operands(self.plan.seed + 1) as operands, ExitStack() as owned:
+        data = self._fresh.result() if self._fresh else None
+        with self._operands(self.plan.seed + 1, data) as operands, ExitStack() as owned:
             reference, _ = self._reference(operands, self._best_first(finalists), owned)
             for entrant in finalists:
                 self._trial(entrant, operands, reference, FINAL, self.tuner.method)
@@ -243,12 +253,12 @@ class _Size:
             self.last[entrant] = row
         return row
 
-    def _operands(self, seed: int) -> Operands:
+    def _operands(self, seed: int, data: Data | None = None) -> Operands:
         session = self.tuner.session
         with blamed(type(self.problem)):
             hot = self.tuner.method.regime == HOT
-            sets = 1 if hot else launch.rotation_sets(session.context, self.problem)
-            return Operands(session.context, self.problem, session.stream, seed=seed, sets=sets)
+            sets = 1 if hot else rotation_sets(session.context, self.problem)
+            return Operands(session.context, self.problem, session.stream, seed=seed, sets=sets, data=data)
 
     def _reference(
         self, operands: Operands, candidates: Iterator[Built], owned: ExitStack
@@ -274,8 +284,9 @@ class _Size:
         )
 
     def _brief(self, blocks: int) -> Method:
-        """A rung's: so many blocks, hardly a warm-up, one set of outputs verified after. The finals, which
-        take the session's own method, warm up until the clock settles and verify every set.
+        """A rung's: so many blocks, no warm-up but a run or two, for the pairing takes care of what drifts,
+        and one set of outputs verified after. The finals, which take the session's own method, warm up
+        until the clock settles and verify every set.
         """
         rule = replace(
             self.tuner.method.rule,
@@ -283,8 +294,8 @@ class _Size:
             max_samples=1,
             min_time=math.inf,
             min_blocks=blocks,
-            warmup=_WARM,
-            settle=_WARM,
+            warmup=0.0,
+            settle=0.0,
         )
         return replace(self.tuner.method, rule=rule, verified=1)
 
@@ -320,8 +331,6 @@ def _blocks(medians: Sequence[float]) -> list[float]:
 
 
 def _with_ratio(row: Record, ratio: Interval) -> Record:
-    if not math.isfinite(ratio.high):
-        return row
     return {**row, "ratio": asdict(ratio), "speedup": asdict(ratio.inverse)}
 
 

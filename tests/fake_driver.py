@@ -11,7 +11,8 @@
   the parameters' bytes read through the pointers that the driver was given. ``fake.execute``, where set,
   is called with each: device memory is host memory, so it can compute what the kernel would.
 * ``fake.milliseconds``: what an event pair says. ``fake.sm_ghz``: the clock that our own stamp kernel
-  counts, 10 ms from stamp to stamp; its launches are not in ``fake.launches``.
+  counts, 10 ms from stamp to stamp; its launches are not in ``fake.launches``, nor are those of the kernel
+  that takes fingerprints.
 * A captured stream queues nothing; launching the graph does what was captured. Meanwhile allocating and
   freeing is refused in a thread that has not exchanged its capture mode for RELAXED. What a graph allocates
   is uninitialised (0xFF) at each of its launches.
@@ -97,6 +98,7 @@ FUNCTION = {
     "CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH": 0,
 }
 MEMORY = 1 << 30
+OURS = {"stamp": (8, 4), "fingerprint": (8, 8, 8)}  # kernels of the harness, and sizes of their parameters
 _STRUCTS = ("CUlaunchConfig", "CUlaunchAttribute")
 
 # What a lost context still does in the driver: bookkeeping and error texts.
@@ -155,7 +157,7 @@ class FakeDriver:
         def call(*args: Any) -> tuple[Any, ...]:
             self.log.append((name, args))
             code = self.sticky if name not in _WORKS_WHEN_LOST else 0
-            ours = name == "cuLaunchKernelEx" and args[1] == "stamp"  # planned failures are for others
+            ours = name == "cuLaunchKernelEx" and args[1] in OURS  # planned failures are for others
             if self._failures.get(name) and not ours:
                 code = self._failures[name].pop(0)
             values = () if code else function(self, *args)
@@ -397,7 +399,7 @@ class FakeDriver:
         return self._drop("module", module)
 
     def _cuModuleGetFunction(self, module: int, name: bytes) -> Any:
-        found = name.decode() in self.functions or name == b"stamp"
+        found = name.decode() in self.functions or name.decode() in OURS
         return (name.decode(),) if found else CUresult.CUDA_ERROR_NOT_FOUND
 
     def _cuModuleGetFunctionCount(self, module: int) -> Any:
@@ -419,7 +421,7 @@ class FakeDriver:
         return ()
 
     def _cuFuncGetParamInfo(self, function: str, index: int) -> Any:
-        sizes = (8, 4) if function == "stamp" else self.functions[function]
+        sizes = OURS.get(function) or self.functions[function]
         return (0, sizes[index]) if index < len(sizes) else CUresult.CUDA_ERROR_INVALID_VALUE
 
     def _cuOccupancyMaxActiveBlocksPerMultiprocessor(self, function: str, threads: int, shared: int) -> Any:
@@ -433,8 +435,8 @@ class FakeDriver:
         size = tuple(cluster[axis] for axis in "xyz") if cluster else None
         shared, stream = config.sharedMemBytes, config.hStream
 
-        if function == "stamp":
-            self._stamp(parameters)
+        if function in OURS:
+            getattr(self, "_" + function)(parameters)
             return ()
         sizes = self.functions[function]
         addresses = (ctypes.c_void_p * len(sizes)).from_address(parameters) if sizes else ()
@@ -458,6 +460,14 @@ class FakeDriver:
         self._stamps += 1
         nanoseconds = 10_000_000 * self._stamps
         (ctypes.c_uint64 * 2).from_address(entries)[:] = int(nanoseconds * self.sm_ghz), nanoseconds
+
+    def _fingerprint(self, parameters: int) -> None:
+        """Any 16 bytes that stand for the contents will do."""
+        data, nbytes, sums = (
+            ctypes.c_uint64.from_address(at).value for at in (ctypes.c_void_p * 3).from_address(parameters)
+        )
+        contents = ctypes.string_at(data, nbytes)
+        ctypes.memmove(sums, hashlib.blake2b(contents, digest_size=16).digest(), 16)
 
     def _cuStreamBeginCapture(self, stream: int, mode: str) -> Any:
         self._captured, self._capturing = [], int(stream)

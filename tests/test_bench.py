@@ -19,8 +19,8 @@ from harness.cache import Cache
 from harness.driver import Context, Device, Stream
 from harness.errors import ContextLost, HarnessError, OutOfMemory, UsageError
 from harness.gemm import Gemm
-from harness.launch import Operands
 from harness.measure import Measurement
+from harness.operands import MAX_SETS, Operands, rotation_sets
 from harness.problems import Copy, resolve
 from harness.spec import Variant
 from harness.stopping import StopRule
@@ -318,10 +318,10 @@ def test_no_inputs_are_made_for_a_grid_that_cannot_be(context: Context, cache: C
 
 def test_rotation_displaces_twice_the_cache(context: Context, fake: Any) -> None:
     l2 = context.device.l2_bytes
-    sets = launch.rotation_sets(context, Gemm(M=1024, N=1024, K=1024))
+    sets = rotation_sets(context, Gemm(M=1024, N=1024, K=1024))
     assert (sets - 1) * 12 * 2**20 < 2 * l2 <= sets * 12 * 2**20
-    assert launch.rotation_sets(context, Gemm(M=1, N=1, K=1)) == launch.MAX_SETS
-    assert launch.rotation_sets(context, Gemm(M=7000, N=7000, K=7000)) == 1  # half of 1 GiB holds no second
+    assert rotation_sets(context, Gemm(M=1, N=1, K=1)) == MAX_SETS
+    assert rotation_sets(context, Gemm(M=7000, N=7000, K=7000)) == 1  # half of 1 GiB holds no second
 
 
 def test_sets_hold_the_same_data_elsewhere(context: Context, fake: Any, cache: Cache) -> None:

@@ -20,7 +20,7 @@ from harness.driver import Context, Module, Stream
 from harness.errors import MissingDependency, OutOfMemory
 from harness.fma import Fma
 from harness.gemm import GEMMS, Gemm
-from harness.launch import Operands
+from harness.operands import Operands
 from harness.problems import Copy, resolve
 from harness.spec import Kernel, Variant
 from harness.stats import SLOW, decide

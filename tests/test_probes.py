@@ -31,7 +31,8 @@ from harness.dtypes import DTYPES
 from harness.errors import DriverError, HarnessError, UsageError
 from harness.fma import CHAINS, Fma
 from harness.gemm import GEMMS, Gemm
-from harness.launch import Launch, Operands
+from harness.launch import Launch
+from harness.operands import Operands
 from harness.stopping import StopRule
 from harness.telemetry import Telemetry
 from harness.timing import EventTimer, Work

@@ -18,7 +18,7 @@ from harness.cache import Cache
 from harness.driver import Context, Device, Stream, tensormap
 from harness.errors import BuildError, SpecError, UsageError
 from harness.gemm import GEMMS, Gemm
-from harness.launch import Operands
+from harness.operands import Operands
 
 PATH = Path("a/k.cu")
 GOOD = """\

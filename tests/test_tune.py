@@ -169,7 +169,7 @@ def test_a_wrong_candidate_never_wins(context: Context, space: list[Built], spee
     assert result.ranking[-1]["seconds"] is None
 
 
-@pytest.mark.parametrize("good", [20, 200])
+@pytest.mark.parametrize("good", [5, 200])
 def test_a_candidate_that_goes_wrong_later_is_dropped(
     context: Context, space: list[Built], speeds: Speeds, good: int
 ) -> None:
@@ -180,7 +180,7 @@ def test_a_candidate_that_goes_wrong_later_is_dropped(
     ((result,), _) = tune(context, space)
     assert tiles(result.winners) == [5]
     (failed,) = [r for r in result.ranking if r["params"]["TILE"] == 7]
-    assert failed["status"] == "FAILED" and (good == 20) == (failed["stage"] == "rung 1")
+    assert failed["status"] == "FAILED" and (good == 5) == (failed["stage"] == "rung 1")
 
 
 def test_the_finals_have_fresh_data(context: Context, space: list[Built], speeds: Speeds) -> None:
@@ -220,14 +220,17 @@ def test_settled_means_all_within_the_threshold() -> None:
     assert halving.settled({"a": interval(0.5, 2)}, 0.005)
 
 
-def test_a_single_block_drops_nobody_and_nobody_is_dropped_by_it() -> None:
+def test_a_single_block_drops_only_who_is_far_behind() -> None:
+    """By its own 5% and the other's; several blocks go by their scatter, as 1% shows."""
     race = halving.Race(seed=1)
-    race.add(0, [1.0, 1.01, 0.99], [1.0, 1.0, 1.0])
-    race.add(1, [9.0], [1.0])
-    race.add(2, [0.1], [1.0])
-    assert set(halving.survivors(race.standings, 0.0)) == {0, 1, 2}
-    race.remove(2)
-    assert list(race.standings) == [0, 1]
+    for entrant, time in enumerate((1.0, 1.09, 1.12)):
+        race.add(entrant, [time], [1.0])
+    assert halving.survivors(race.standings, 0.0) == [0, 1]
+    race.add(1, [1.09, 1.09], [1.0, 1.0])
+    race.add(0, [1.0, 1.0], [1.0, 1.0])
+    assert halving.survivors(race.standings, 0.0) == [0]
+    race.remove(0)
+    assert list(race.standings) == [1, 2]
 
 
 @pytest.mark.parametrize("gap", [0.0, 0.02])
@@ -361,6 +364,7 @@ def test_an_interrupted_tuning_goes_on_where_it_ended(
         raise KeyboardInterrupt
 
     speeds.execute[7] = interrupt
+    speeds.milliseconds[3] = 1.3
     with Bench(context, rule=RULE, regime="hot") as session, pytest.raises(KeyboardInterrupt):
         tuner = Tuner(session, Plan(), Journal(path))
         list(tuner.run([N], iter(space)))

@@ -17,7 +17,7 @@ from harness.driver import Buffer, Context, Module, Stream, tensormap
 from harness.dtypes import DTYPES
 from harness.errors import MissingDependency
 from harness.gemm import GEMMS
-from harness.launch import Operands
+from harness.operands import Operands
 from harness.verify import compare
 
 pytestmark = pytest.mark.gpu

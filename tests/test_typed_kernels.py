@@ -129,9 +129,11 @@ def test_blocks_that_write_halves_of_a_word_do_not_race(kernel_file: Any, cache:
 @pytest.mark.parametrize("name", DTYPES)
 def test_a_spoilt_output_is_finite_and_wrong(name: str) -> None:
     problem = GEMMS[name](M=4, N=4, K=4)
+    from harness import operands
+
     inputs = problem.inputs(1)
     reference = problem.reference(inputs)
-    value = measure._wrong_value(inputs["C"].dtype, reference.dtype)
+    value = operands.wrong_value(inputs["C"].dtype, reference.dtype)
     number = float(reference.decode(np.full(1, value, inputs["C"].dtype))[0])
     assert number == problem.dtype.largest and np.isfinite(number)
 
@@ -163,7 +165,7 @@ def test_cublas_is_asked_for_each_type(monkeypatch: pytest.MonkeyPatch) -> None:
     import fake_driver
 
     from harness.driver import Context, Device, Stream
-    from harness.launch import Operands
+    from harness.operands import Operands
 
     fake_driver.install(monkeypatch)
     api = FakeCublas()

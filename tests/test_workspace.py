@@ -19,7 +19,7 @@ from harness.cli import main
 from harness.driver import Context, Stream
 from harness.errors import SpecError
 from harness.gemm import Gemm
-from harness.launch import Operands
+from harness.operands import Operands
 
 # SPLIT blocks a tile leave their sums; the last one to do so adds them up, in order, and counts from 0 again.
 BODY = """\
