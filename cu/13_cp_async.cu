@@ -17,12 +17,12 @@
 // predict = ["shared_requests <= 0.9 of 11_conflict_free", "seconds < 1 of 11_conflict_free at N=4096"]
 //
 // [params]
-// BM = [128]
+// BM = [128, 64]
 // BN = [128, 64]
-// BK = [16]
+// BK = [16, 32]
 // TM = [8]
 // TN = [8]
-// STAGES = [3, 4]
+// STAGES = [3, 4, 2]
 // ///
 
 #include "async.cuh"
