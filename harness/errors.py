@@ -40,6 +40,16 @@ class HarnessError(Exception):
         text = f"{self.where}: {self.what}" if self.where else self.what
         return f"{text}\n  -> {self.hint}" if self.hint else text
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickled as it is: by default it would be made anew from `args`, which its keywords are not."""
+        return _unpickled, (type(self), self.args, self.__dict__)
+
+
+def _unpickled(cls: type[HarnessError], args: tuple[object, ...], state: dict[str, object]) -> HarnessError:
+    error = cls.__new__(cls, *args)
+    error.__dict__.update(state)
+    return error
+
 
 class UsageError(HarnessError):
     exit_code = 2
