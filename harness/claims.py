@@ -179,8 +179,13 @@ def figures(built: Built, row: Measurement | None) -> dict[str, float]:
     return {name: known[name] for name in FIGURES if known.get(name) is not None}
 
 
-def measured(profile: Record) -> dict[str, float]:
-    """Those of `FIGURES` that ncu counted in a launch, by what it counts for each instruction."""
+def measured(profile: Record, *, copies: bool = False) -> dict[str, float]:
+    """Those of `FIGURES` that ncu counted in a launch, by what it counts for each instruction.
+
+    Nothing of shared memory's wavefronts where the kernel `copies` by cp.async: of a copy ncu counts a pass
+    for each line of global memory that it comes from. (Rung 21 on an H200: 6 on average, which is 8 for eight
+    rows of 64 bytes and 4 for whole lines, while the hardware's counter of bank conflicts says none.)
+    """
     values = profile["counters"]
 
     def total(*names: str) -> float | None:
@@ -189,7 +194,7 @@ def measured(profile: Record) -> dict[str, float]:
     def ratio(over: float | None, under: float | None) -> float | None:
         return over / under if over is not None and under else None
 
-    passes, ideal = values.get(counters.PASSES), values.get(counters.PASSES_IDEAL)
+    passes, ideal = (None if copies else values.get(n) for n in (counters.PASSES, counters.PASSES_IDEAL))
     sectors, requests = values.get(counters.SECTORS), total(counters.LOADS, counters.STORES)
     known = {
         "global_requests": requests,
@@ -205,13 +210,16 @@ def measured(profile: Record) -> dict[str, float]:
     return {name: value for name, value in known.items() if value is not None}
 
 
-def profiled(variant: Variant, at: Axes, profiles: Sequence[Record]) -> Figures:
-    """What ncu counted of a kernel, at one size if that matters; empty where it was not profiled."""
+def profiled(variant: Variant, at: Axes, profiles: Sequence[Record], *, copies: bool = False) -> Figures:
+    """What ncu counted of a kernel, at one size if that matters; empty where it was not profiled.
+
+    `copies`: see `measured`.
+    """
     for row in profiles:
         labelled = row.get("label") == variant.label
         same = (row.get("kernel"), row.get("params")) == (variant.kernel.name, dict(variant.params))
         if (same or labelled) and (not at or _size(variant.kernel, at)[0] == row.get("shape")):
-            return measured(row)
+            return measured(row, copies=copies)
     return {}
 
 

@@ -10,8 +10,9 @@ metrics were not measured does not speak. Thresholds:
     1.5   times the least traffic: more than the ragged edge of an array explains.
     90%   of the time that SMs are busy, on average: below, a tenth of the machine stood still.
 
-The first three, memory-, compute- and latency-bound, exclude each other. A kernel whose L1 is busy with
-shared memory is none of the three: the rules on the MIO queue speak of it. The others may all hold at once.
+The first four, memory-, compute-, tensor- and latency-bound, exclude each other. A kernel whose L1 is busy
+with shared memory is none of the four: the rules on the MIO queue speak of it. The others may all hold at
+once.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ DECISIVE = 0.3  # share of a warp's time
 EXCESS = 1.5  # times the least
 FULL = 90.0  # % of the time
 _FEW_WARPS = 50.0  # % of an SM's warp slots
+_TENSOR = "the tensor cores"
+_TENSOR_INSTRUCTIONS = 1.0  # % of those that the pipe takes: kernels with none had up to 0.6 on an H200
 _LEVELS = {"DRAM": c.DRAM, "L2": c.L2, "L1/TEX": c.L1}
 
 
@@ -74,9 +77,17 @@ def _memory(counters: Counters) -> tuple[float, str]:
 
 
 def _compute(counters: Counters) -> tuple[float, str]:
-    """The same of the issue slots and the arithmetic pipes."""
+    """The same of the issue slots, the arithmetic pipes and the tensor cores.
+
+    How many instructions go to the tensor pipe says nothing where one of them is 64 x 256 x 16 products: what
+    they are busy is the SM's throughput there, that of its busiest unit. (On an H200 rungs 22 to 29 have what
+    their FLOP are of 4,096 a cycle and SM, to the last digit, tf32 of half; mma.sync what they are of 2/3.)
+    """
     pipes = ((counters[m], f"the {name} pipe") for name, m in c.ARITHMETIC.items() if m in counters)
-    return max([(counters[c.ISSUED], "the issue slots"), *pipes])
+    units = [(counters[c.ISSUED], "the issue slots"), *pipes]
+    if counters.get(c.PIPES["tensor_op_hmma"], 0.0) > _TENSOR_INSTRUCTIONS:
+        units.append((counters[c.SM], _TENSOR))
+    return max(units)
 
 
 def _for_shared(counters: Counters) -> bool:
@@ -106,13 +117,17 @@ def _memory_bound(counters: Counters) -> str | None:
 
 def _compute_bound(counters: Counters) -> str | None:
     (memory, level), (compute, unit) = _memory(counters), _compute(counters)
-    if compute < BUSY or compute < memory:
+    if compute < BUSY or compute < memory or unit == _TENSOR:
         return None
-    return (
-        f"{unit} are at {compute:.0f}% of their peak while an SM has work, {level} at {memory:.0f}%".replace(
-            " pipe are at", " pipe is at"
-        )
-    )
+    verb, whose = ("is", "its") if unit.endswith("pipe") else ("are", "their")
+    return f"{unit} {verb} at {compute:.0f}% of {whose} peak while an SM has work, {level} at {memory:.0f}%"
+
+
+def _tensor_bound(counters: Counters) -> str | None:
+    (memory, level), (compute, unit) = _memory(counters), _compute(counters)
+    if compute < BUSY or compute < memory or unit != _TENSOR:
+        return None
+    return f"{unit} are at {compute:.0f}% of their peak, {level} at {memory:.0f}%"
 
 
 def _latency_bound(counters: Counters) -> str | None:
@@ -147,6 +162,8 @@ def _lsu_bound(counters: Counters) -> str | None:
 
 def _synchronisation_bound(counters: Counters) -> str | None:
     share = _share(counters, "barrier", "membar")
+    if _tensor_bound(counters):
+        return None  # ncu counts as a barrier that a warpgroup waits for its products
     return None if share < DECISIVE else f"warps wait at barriers and fences {share:.0%} of their time"
 
 
@@ -193,7 +210,7 @@ def _quantised(counters: Counters) -> str | None:
 
 
 _LEVEL_METRICS = tuple(_LEVELS.values())
-_BOUND = (*_LEVEL_METRICS, c.ISSUED, c.DATA_STAGE, c.SHARED_STAGE)
+_BOUND = (*_LEVEL_METRICS, c.SM, c.ISSUED, c.DATA_STAGE, c.SHARED_STAGE)
 _REASONS = ("long_scoreboard", "short_scoreboard", "mio_throttle", "lg_throttle", "selected")
 _TIME = tuple(map(c.stall, _REASONS))
 
@@ -210,6 +227,13 @@ RULES: tuple[Rule, ...] = (
         judge=_compute_bound,
         cure="fewer instructions beside the arithmetic: wider loads, larger tiles a thread, unrolling; "
         "then another kind of arithmetic (tensor cores)",
+    ),
+    Rule(
+        kind="tensor-bound",
+        needs=_BOUND,
+        judge=_tensor_bound,
+        cure="larger products (64 x 256), the results of a tile written while the next is multiplied, a grid "
+        "of whole waves; a narrower type",
     ),
     Rule(
         kind="latency-bound",

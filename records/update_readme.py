@@ -13,7 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness import catalog, record
+from harness import catalog, counters, diagnosis, record
+from harness.measure import FAILED
 from harness.tables import params_text, plain_table
 
 HERE = Path(__file__).parent
@@ -58,7 +59,9 @@ def unit(dtype: str) -> tuple[str, float, str]:
 def rate(row: dict[str, Any], dtype: str = "fp32") -> str:
     """A rate stands only for what was verified and timed."""
     _, scale, form = unit(dtype)
-    return f"{row['flops_rate'] / scale:{form}}" if row["status"] == "ok" else row["status"]
+    if row["status"] == "ok":
+        return f"{row['flops_rate'] / scale:{form}}"
+    return "wrong" if row["status"].startswith(FAILED) else row["status"]
 
 
 def size(row: dict[str, Any]) -> str:
@@ -84,10 +87,10 @@ def ladder(dtype: str = "fp32") -> str:
     if not records:
         return ""
     found = [r for content in records for r in content["rows"]]
-    shapes = list(dict.fromkeys(map(size, found)))
+    shapes = sorted(set(map(size, found)), key=int)
     rows = {(r["kernel"], size(r)): r for r in found}
     cells = []
-    for kernel in dict.fromkeys(r["kernel"] for r in found):
+    for kernel in sorted({r["kernel"] for r in found}, key=lambda k: (k != "cuBLAS", k)):
         mine = [rows.get((kernel, shape)) for shape in shapes]
         rates = [rate(r, dtype) if r else "-" for r in mine]
         last = mine[-1]
@@ -116,6 +119,20 @@ def rungs() -> str:
     """What each rung of the tensor cores is, in the words of its file."""
     cells = [[k.name, k.dtype, k.min_arch, k.title, k.claim] for k in catalog.ladder() if k.dtype != "fp32"]
     return plain_table(cells, ["rung", "type", "from", "what", "gained"], "md")
+
+
+def profile_tensor() -> str:
+    """What ncu counts of the rungs of the tensor cores, and what holds each back."""
+    content = load("h200-profile-tensor")
+    cells = []
+    for r in content["rows"]:
+        values = r["counters"]
+        busy = [f"{values[metric]:.0f} %" for metric in (counters.SM, counters.ISSUED, counters.L2)]
+        time, instructions = values[counters.TIME] / 1e3, values[counters.INSTRUCTIONS] / 1e6
+        held = ", ".join(d.kind for d in diagnosis.diagnose(values))
+        cells.append([r["kernel"], f"{time:.1f}", f"{instructions:.1f}", *busy, held])
+    headings = ["n = 2048", "us", "instructions, 10^6", "tensor cores", "issue slots", "L2", "held back"]
+    return f"{plain_table(cells, headings, 'md')}\n\n{machine(content)}"
 
 
 def sustained(dtype: str) -> str:
@@ -171,12 +188,9 @@ def tuned() -> str:
             default = last[params_text({"params": kernel.variant().params})]
             best = last[params_text({"params": result["winners"][0]})]
             changed = {k: v for k, v in best["params"].items() if v != default["params"][k]}
-            cells.append(
-                [
-                    *(kernel.name, result["shape"], str(len(last)), rate(default), rate(best), share(best)),
-                    *(f"{best['flops_rate'] / naive[size(best)]:,.0f}x", params_text({"params": changed}) or "-"),
-                ]
-            )
+            faster, other = best["flops_rate"] / naive[size(best)], params_text({"params": changed})
+            told = [rate(default), rate(best), share(best), f"{faster:,.0f}x", other or "-"]
+            cells.append([kernel.name, result["shape"], str(len(last)), *told])
     headings = ["", "n", "sets", "default", "tuned", "% of cuBLAS", "over 01", "other than the default"]
     meta = contents[0]["meta"]
     return (
@@ -328,6 +342,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "selftest": selftest,
     "calibration": calibration,
     "launch_cost": launch_cost,
+    "profile_tensor": profile_tensor,
     "tuned": tuned,
     "tuners": tuners,
     "rungs": rungs,

@@ -323,6 +323,8 @@ def test_what_ncu_counts_of_a_launch() -> None:
         "wavefronts": 60,
         "conflicts": 60,
     }
+    of_copies = claims.measured({"counters": values}).keys() - {"wavefronts", "conflicts"}
+    assert claims.measured({"counters": values}, copies=True).keys() == of_copies, "lines, not conflicts"
     needed = {
         counters.STORES: {"global_requests", "sectors_per_request"},
         counters.GLOBAL_BYTES: {"global_bytes"},

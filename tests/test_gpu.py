@@ -122,6 +122,7 @@ def test_absurd_size_fails_before_any_allocation(gpu: Context, cache: Cache) -> 
 
 
 def test_nothing_leaks(gpu: Context, cache: Cache) -> None:
+    """What is free is so for all processes of the GPU: another's memory comes and goes, a leak grows."""
     built, _ = builds.build_all([k.variant() for k in CORRECT], [arch(gpu)], cache, lambda _: None)
 
     def once() -> None:
@@ -129,13 +130,16 @@ def test_nothing_leaks(gpu: Context, cache: Cache) -> None:
             points = {resolve(k): [{"N": 600}] for k in CORRECT}
             assert list(session.rows(built, points, lambda _: None))
 
+    def lost(rounds: int) -> int:
+        gpu.synchronize()
+        free, _ = gpu.memory_info()
+        for _ in range(rounds):
+            once()
+        gpu.synchronize()
+        return free - gpu.memory_info()[0]
+
     once()
-    gpu.synchronize()
-    free, _ = gpu.memory_info()
-    for _ in range(20):
-        once()
-    gpu.synchronize()
-    assert gpu.memory_info()[0] >= free - (2 << 20)
+    assert min(lost(10), lost(10), lost(10)) < 1 << 20
 
 
 @pytest.mark.parametrize("cls", list(GEMMS.values()), ids=list(GEMMS))

@@ -35,7 +35,7 @@ KINDS = {
     "pipeline": {"compute-bound"},
     "split_k": {"latency-bound", "tail-quantised"},
 }
-NOT_RECORDED = {"synchronisation-bound", "occupancy-limited"}  # no rung of the ladder is either, on an H200
+NOT_RECORDED = {"synchronisation-bound", "occupancy-limited", "tensor-bound"}  # no fp32 rung is, on an H200
 
 
 def harness(*args: str) -> Result:
@@ -97,6 +97,23 @@ def changed(name: str, **new: float) -> set[str]:
     return kinds(values | {names[key]: value for key, value in new.items()})
 
 
+def test_tensor_cores_are_busy_by_the_sms_throughput() -> None:
+    """Recorded on an H200: wgmma issues few instructions and keeps the SM's busiest unit at 71%."""
+    content = record.load(DATA.parents[1] / "records/h200-profile-tensor.json")
+    said = {r["kernel"]: diagnosis.diagnose(r["counters"])[0] for r in content["rows"]}
+    busy = said["23_wgmma_pipeline"]
+    assert busy.kind == "tensor-bound" and busy.says.startswith("the tensor cores are at 71% of their peak,")
+    idle = said["21_mma_sync"]
+    assert idle.kind == "latency-bound" and "the tensor cores 53%" in idle.says
+    for row in content["rows"]:
+        values, per_cycle = row["counters"], {"21_mma_sync": 4096 * 2 / 3, "25_wgmma_tf32": 4096 / 2}
+        cycles = values[counters.TIME] * 1e-9 * values[counters.CLOCK]
+        of_peak = 2 * 2048**3 / (132 * cycles) / per_cycle.get(row["kernel"], 4096)
+        assert values[counters.SM] / 100 == pytest.approx(of_peak, rel=1e-3)
+    without = {**content["rows"][2]["counters"], counters.PIPES["tensor_op_hmma"]: 0.0}
+    assert diagnosis.diagnose(without)[0].kind == "latency-bound", "no tensor instruction"
+
+
 def test_synchronisation_bound_planted() -> None:
     total = sum(cycles for cycles, _ in counters.stalls(recorded("pipeline")).values())
     assert "synchronisation-bound" not in changed("pipeline", barrier=0.25 * total)  # 20% of the new total
@@ -113,7 +130,7 @@ def test_occupancy_limited_planted() -> None:
 
 
 def test_bounds_exclude_each_other() -> None:
-    first = {"memory-bound", "compute-bound", "latency-bound"}
+    first = {"memory-bound", "compute-bound", "tensor-bound", "latency-bound"}
     for name in KINDS:
         for new in ({}, {"dram": 95.0}, {"l2": 70.0}, {"l1": 10.0}, {"issued": 10.0, "fma": 5.0}):
             assert len(changed(name, **new) & first) <= 1, (name, new)

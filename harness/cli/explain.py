@@ -101,7 +101,8 @@ def _claims(
     runs = _runs(files, contents)
 
     def by_ncu(variant: Variant, at: Axes) -> Figures:
-        return claims.profiled(variant, at, profiles)
+        tally = counted.built(variant).tally
+        return claims.profiled(variant, at, profiles, copies=tally is None or tally.count("LDGSTS") > 0)
 
     _, variants = options.variants(kernels, ())
     claiming = [v for v in variants if v.kernel.claim or v.kernel.predict]
