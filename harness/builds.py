@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,8 +21,8 @@ from harness.problem import Problem
 from harness.problems import resolve
 from harness.sass import Sass, Tally, disassemble
 from harness.spec import Variant
+from harness.workers import cores, processes
 
-_AT_ONCE = 16  # compilers and disassemblers; each takes a core
 Progress = Callable[[str], None]  # told what begins now
 
 
@@ -100,7 +96,7 @@ def build_all(
     """
     built, skipped = [], []
     jobs = [(variant, arch) for arch in archs for variant in variants]
-    with ThreadPoolExecutor(min(os.cpu_count() or 1, _AT_ONCE)) as pool:
+    with ThreadPoolExecutor(cores()) as pool:
         try:
             for (variant, arch), future in [(job, pool.submit(_build, *job, cache)) for job in jobs]:
                 progress(f"build {variant.label} {arch}")
@@ -125,29 +121,11 @@ def building(
     In processes: reading what nvdisasm says takes the interpreter as long as a measurement does, and threads
     would take it from the one that feeds the GPU.
     """
-    workers = max(1, min((os.cpu_count() or 1) - 1, _AT_ONCE, len(variants)))
-    context = multiprocessing.get_context("spawn")  # a fork would inherit CUDA, half of it
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin) as pool:
+    with processes(min(cores(spared=1), max(1, len(variants)))) as pool:
         futures = [pool.submit(_candidate, variant, arch, cache) for variant in variants]
         for future in futures:
             future.add_done_callback(lambda f: None if f.cancelled() else done())
-        try:
-            yield (_outcome(v, arch, f) for v, f in zip(variants, futures, strict=True))
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def _begin() -> None:
-    """In each process, first: Ctrl-C is its parent's to handle, and it does not outlive that."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-
-    def follow() -> None:
-        if parent is not None:
-            parent.join()
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=follow, daemon=True).start()
+        yield (_outcome(v, arch, f) for v, f in zip(variants, futures, strict=True))
 
 
 def _candidate(variant: Variant, arch: str, cache: Cache) -> Built | Skipped:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +23,9 @@ from harness.measure import ERROR, EXPECTED, FAILED, OK, REFUSED, UNEXPECTED, Me
 from harness.problem import Axes, Problem, Reference
 from harness.problems import blamed
 from harness.verify import compare
+from harness.workers import cores, processes
 
+_MANY = 8  # rows: fewer are done before processes have started
 _COPIES = 6  # of the operands: inputs, what the kernel sees, the float64 reference and its bound
 
 
@@ -40,27 +45,61 @@ class Options:
     cache: Cache | None = None
 
 
+_Job = tuple[Problem, Mapping[str, NDArray[Any]], Reference, Options]
+
+
 def rows(
     built: Sequence[Built],
     points: Mapping[type[Problem], Sequence[Axes]],
     options: Options,
     progress: Progress,
 ) -> Iterator[Measurement]:
-    """Every kernel on every point of its problem; each row as it is done."""
-    for cls, axes_list in points.items():
-        for axes in axes_list:
-            with blamed(cls):
-                problem = cls.from_axes(axes)
-            kernels = [b for b in built if b.serves(problem)]
-            progress(f"inputs {problem.label}")
-            try:
-                inputs, reference = _inputs(problem, options.seed)
-            except HarnessError as e:
-                yield from (_error(one, problem, e) for one in kernels)
-                continue
-            for one in kernels:
-                progress(f"{one.label} {problem.label}")
-                yield row(one, problem, inputs, reference, options)
+    """Every kernel on every point of its problem; each row as it is done, many of them in processes."""
+    with ExitStack() as owned:
+        pool = None
+        if cores() > 1 and sum(len(built) * len(axes_list) for axes_list in points.values()) >= _MANY:
+            pool = owned.enter_context(processes(cores()))
+        for cls, axes_list in points.items():
+            for axes in axes_list:
+                with blamed(cls):
+                    problem = cls.from_axes(axes)
+                kernels = [b for b in built if b.serves(problem)]
+                progress(f"inputs {problem.label}")
+                try:
+                    inputs, reference = _inputs(problem, options.seed)
+                except HarnessError as e:
+                    yield from (_error(one, problem, e) for one in kernels)
+                    continue
+                job = (problem, inputs, reference, options)
+                if pool is not None and len(kernels) > 1 and _can_leave(problem):
+                    yield from _apart(pool, kernels, job, progress)
+                    continue
+                for one in kernels:
+                    progress(f"{one.label} {problem.label}")
+                    yield row(one, *job)
+
+
+def _apart(
+    pool: ProcessPoolExecutor, kernels: Sequence[Built], job: _Job, progress: Progress
+) -> Iterator[Measurement]:
+    """The rows, in order. What is not needed to make one stays here: reading machine code takes long."""
+    problem, *_, options = job
+    lighter = [one if options.as_compiled else replace(one, sass=None) for one in kernels]
+    futures = [pool.submit(row, one, *job) for one in lighter]
+    for one, future in zip(kernels, futures, strict=True):
+        progress(f"{one.label} {problem.label}")
+        try:
+            yield replace(future.result(), built=one)
+        except BrokenProcessPool:
+            raise HarnessError(
+                f"a process that emulated {problem.label} was ended", hint="is there enough memory?"
+            ) from None
+
+
+def _can_leave(problem: Problem) -> bool:
+    """Whether it can be sent to other processes, and they have room for it."""
+    known = type(problem).__module__.partition(".")[0] == __package__  # not of a file beside a kernel
+    return known and cores() * _COPIES * problem.buffer_bytes <= _free_memory()
 
 
 def row(

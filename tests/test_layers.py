@@ -21,7 +21,7 @@ PACKAGE = Path(harness.__file__).parent
 # A module imports only from its own layer and those below; a folder is one module here. Of one layer,
 # no two import each other.
 LAYERS = [
-    ["errors", "closing", "dtypes", "nvbench", "terminal"],
+    ["errors", "closing", "dtypes", "nvbench", "terminal", "workers"],
     [
         "arch",
         "axes",

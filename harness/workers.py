@@ -1,0 +1,53 @@
+"""Processes that work beside this one, a core each."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+
+_MOST = 16
+
+
+def cores(spared: int = 0) -> int:
+    """How many are worth starting."""
+    return max(1, min((os.cpu_count() or 1) - spared, _MOST))
+
+
+@contextmanager
+def processes(count: int) -> Iterator[ProcessPoolExecutor]:
+    """`count` of them. Left in good order, what has not begun is given up and the rest waited for; left by an
+    exception, Ctrl-C among them, they end at once.
+    """
+    before = set(multiprocessing.active_children())
+    context = multiprocessing.get_context("spawn")  # a fork would inherit CUDA, half of it
+    with ProcessPoolExecutor(count, mp_context=context, initializer=_begin) as pool:
+        try:
+            yield pool
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            ours = set(multiprocessing.active_children()) - before
+            for child in ours:
+                child.terminate()
+            for child in ours:
+                child.join()
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _begin() -> None:
+    """In each process, first: Ctrl-C is its parent's to handle, and it does not outlive that."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+
+    def follow() -> None:
+        if parent is not None:
+            parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=follow, daemon=True).start()
