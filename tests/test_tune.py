@@ -20,11 +20,11 @@ import pytest
 from click.testing import CliRunner, Result
 from conftest import BODY, KERNEL
 
-from harness import builds, halving, pruning, spec, t4
+from harness import builds, halving, pruning, record, spec, t4
 from harness.bench import Bench
 from harness.builds import Built
 from harness.cache import Cache, default_root
-from harness.cli import main, supervise
+from harness.cli import main, supervise, tuned
 from harness.driver import Context, Device, api
 from harness.errors import BuildError, ContextLost, HarnessError, NoDriver, UsageError
 from harness.gemm import Gemm
@@ -675,3 +675,26 @@ def test_what_the_isolated_child_is_told(fake: Any, monkeypatch: pytest.MonkeyPa
     assert f"--t4={tmp_path / 't'}" in command and "--isolate" not in command
     parsed = subprocess.run([*command, "--help"], capture_output=True, text=True, check=False)
     assert parsed.returncode == 0
+
+
+def test_a_long_ranking_is_short_on_a_terminal_only(capsys: pytest.CaptureFixture[str]) -> None:
+    """Recorded on an H200: 120 sets."""
+    content = record.load(Path(__file__).parents[1] / "records/tuned/10_vectorized.json")
+    (summary,) = (s for s in content["meta"]["results"] if s["shape"] == "4096")
+    rows = [r for r in content["rows"] if r["shape"] == "4096" and r["stage"] != "duel"]
+    last = {str(r["params"]): r for r in rows}
+    winners = tuple(last[str(p)] for p in summary["winners"])
+    others = sorted((r for r in last.values() if r not in winners), key=lambda r: r["seconds"])
+    ranking = (*winners, *others[:-1], {**others[-1], "status": "FAILED", "seconds": None})
+    about = {"confirmed": True, "note": "", "seconds": 1.0, "measured": len(rows), "resumed": 0}
+    result = Tuned(shape="4096", winners=winners, ranking=ranking, rows=(), **about)
+
+    def printed(style: str | None) -> str:
+        tuned.show([result], [], content["meta"], "sm_90a", style)
+        return capsys.readouterr().out
+
+    assert len(ranking) == 120
+    short, markdown = printed(None), printed("md")
+    assert short.count(" slower, ") == 20 - len(winners) and "\n99 more, up to " in short
+    assert "FAILED" in short, "what has no time is never left out"
+    assert markdown.count(" slower, ") == 120 - len(winners) - 1 and " more" not in markdown

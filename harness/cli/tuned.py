@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from harness.record import Record
     from harness.tune import Result, Unfit
 
+_SHOWN = 20  # rows of a long ranking, on a terminal
+
 
 def _summary(result: Result) -> Record:
     return {
@@ -69,9 +71,14 @@ def show(results: Sequence[Result], unfit: Sequence[Unfit], meta: Any, arch: str
         kept = f" and {r.resumed} kept from before" if r.resumed else ""
         click.echo(f"\n{r.shape}: {timed}{kept}\n")
         mine = [row for row in rows if row["shape"] == r.shape]
-        if mine:
-            columns = [c for c in tables.timed_columns(mine) if c[0] not in ("status", "decision")]
-            click.echo(tables.table(mine, [*columns, ("place", "place", str)], style))
+        shown = mine if style else _short(mine)
+        if shown:
+            columns = [c for c in tables.timed_columns(shown) if c[0] not in ("status", "decision")]
+            click.echo(tables.table(shown, [*columns, ("place", "place", str)], style))
+        if len(shown) < len(mine):
+            slowest = max(row["seconds"] for row in mine if row["seconds"])
+            more = f"{len(mine) - len(shown)} more, up to {tables.seconds(slowest)}"
+            click.echo(f"{more}: --md and --csv print them, --json keeps them")
         best = ", ".join(tables.params_text(row) for row in r.winners)
         how = "fastest" if len(r.winners) == 1 else f"tied within {100 * meta['threshold']:g}%"
         click.echo(
@@ -83,6 +90,13 @@ def show(results: Sequence[Result], unfit: Sequence[Unfit], meta: Any, arch: str
     options.explain(rows, [], err=err)
     for u in unfit:
         click.echo(f"skipped {u.variant.label}: {u.why}", err=err)
+
+
+def _short(rows: Sequence[Record]) -> list[Record]:
+    """The first ones of a long ranking, and all without a time."""
+    if len(rows) <= _SHOWN + 5:
+        return list(rows)
+    return [row for place, row in enumerate(rows) if place < _SHOWN or row["status"] != "ok"]
 
 
 def _named(result: Result) -> list[Record]:
