@@ -58,14 +58,16 @@ def test_it_is_the_sum_of_the_mixed_words(cache: Cache, count: int) -> None:
     assert found == expected(words.tolist()) == taken(cache, words, words.nbytes, blocks=1)
 
 
-def test_half_a_word_at_the_end_counts(cache: Cache) -> None:
+@pytest.mark.parametrize("left", [1, 2, 3])
+def test_a_part_of_a_word_at_the_end_counts(cache: Cache, left: int) -> None:
+    """Every byte of it, and none beyond: outputs of a user's own problem may be bytes."""
     words = WORDS[:5].copy()
-    halved = [*words[:4].tolist(), int(words[4]) & 0xFFFF]
-    assert taken(cache, words, 18) == expected(halved)
-    words[4] ^= 1 << 16  # beyond the end
-    assert taken(cache, words, 18) == expected(halved)
-    words[4] ^= 1 << 15
-    assert taken(cache, words, 18) != expected(halved)
+    parted = [*words[:4].tolist(), int(words[4]) & (1 << 8 * left) - 1]
+    assert taken(cache, words, 16 + left) == expected(parted)
+    words[4] ^= 1 << 8 * left  # beyond the end
+    assert taken(cache, words, 16 + left) == expected(parted)
+    words[4] ^= 1 << 8 * left - 1
+    assert taken(cache, words, 16 + left) != expected(parted)
 
 
 def test_every_bit_and_every_place_counts() -> None:

@@ -20,7 +20,8 @@ __device__ inline u64 mix(u64 z, u64 a, u64 b, int r, int s, int t)
     return z ^ (z >> t);
 }
 
-// `sums` holds two zeros before the launch. `bytes` is even; `data` starts at a multiple of four.
+// `sums` holds two zeros before the launch. `data` starts at a multiple of four; what is left of `bytes` beyond
+// whole words is a word, too, filled up with zeros.
 extern "C" __global__ void fingerprint(const unsigned* data, u64 bytes, u64* sums)
 {
     const u64 words = bytes / 4, step = (u64)gridDim.x * blockDim.x;
@@ -32,7 +33,11 @@ extern "C" __global__ void fingerprint(const unsigned* data, u64 bytes, u64* sum
     };
     const u64 self = (u64)blockIdx.x * blockDim.x + threadIdx.x;
     for (u64 i = self; i < words; i += step) add(i, data[i]);
-    if (self == 0 && bytes % 4) add(words, ((const unsigned short*)data)[2 * words]);
+    if (self == 0 && bytes % 4) {
+        unsigned last = 0;
+        for (u64 i = bytes; i > 4 * words; --i) last = last << 8 | ((const unsigned char*)data)[i - 1];
+        add(words, last);
+    }
     for (int down = 16; down; down /= 2) {
         first += __shfl_down_sync(~0u, first, down);
         second += __shfl_down_sync(~0u, second, down);
