@@ -256,7 +256,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         kind="synchronisation-bound",
-        needs=(*_TIME, c.stall("barrier"), c.stall("membar")),
+        needs=(*_BOUND, *_TIME, c.stall("barrier"), c.stall("membar")),
         judge=_synchronisation_bound,
         cure="fewer barriers (double buffering), smaller blocks, more blocks an SM, named barriers",
     ),

@@ -160,6 +160,15 @@ def test_a_rule_without_its_metrics_does_not_speak() -> None:
     assert diagnosis.diagnose({}) == () and len(diagnosis.unjudged({})) == len(diagnosis.RULES)
 
 
+@pytest.mark.parametrize("rule", diagnosis.RULES, ids=lambda rule: rule.kind)
+def test_a_rule_reads_no_more_than_it_says(rule: diagnosis.Rule) -> None:
+    """A report made elsewhere may have just these: stalls without the throughput of memory, say."""
+    for name in KINDS:
+        values = recorded(name)
+        stalls = {m: v for m, v in values.items() if m in map(counters.stall, counters.STALLS)}
+        assert rule.judge({m: values[m] for m in rule.needs} | stalls) == rule.judge(values), name
+
+
 def test_derived_values() -> None:
     conflict, tiled = recorded("bank_conflict"), recorded("tiled")
     assert counters.ways(conflict) == pytest.approx(21.4, abs=0.1)
