@@ -60,7 +60,7 @@ def _least(breaking: Rows, rows: Rows, i: int) -> int:
     room = _LEAST[i > 0] if len(breaking) > 1 else 1
     pieces = (p.rstrip() for row in breaking for line in row[i].split("\n") for p in _pieces(line, room))
     kept = (row[i] for row in rows[len(breaking) :])
-    return max(room, *map(len, pieces), *map(len, kept))
+    return max((room, *map(len, pieces), *map(len, kept)))
 
 
 def _total(widths: Sequence[int]) -> int:

@@ -85,6 +85,17 @@ def test_columns_beyond_go_into_tables_below() -> None:
     assert heads == names and cells == [f"{i},000,000" for i in range(20)]
 
 
+@pytest.mark.parametrize("width", [1, 10, 20])
+@pytest.mark.parametrize("rows", [[], [["a name", ""]]])
+def test_a_column_with_nothing_in_it_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, rows: list[list[str]], width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = tables.plain_table(rows, ["kernels of the ladder", ""])
+    words = "kernels of the ladder a name" if rows else "kernels of the ladder"
+    assert " ".join(text.replace("-", "").split()) == words
+
+
 @pytest.mark.usefixtures("eighty")
 def test_csv_and_markdown_are_for_others_to_read() -> None:
     row = ["word " * 30 + "end", "1"]
