@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import re
 import subprocess
@@ -164,6 +165,28 @@ def test_a_compiler_that_is_killed_is_a_reason(kernel: str) -> None:
     dead.set_exception(BrokenProcessPool())
     found = builds._outcome(spec.load(kernel).variant(), "sm_90a", dead)
     assert isinstance(found, builds.Skipped) and "was ended" in str(found.error)
+
+
+def test_a_script_without_a_main_guard_is_told_so(kernel: str, tmp_path: Path) -> None:
+    """Each process imports it again, and may start none of its own while it does."""
+    script = tmp_path / "unguarded.py"
+    script.write_text(
+        "from harness import builds, spec\n"
+        "from harness.cache import Cache, default_root\n"
+        f"variants = [spec.load({kernel!r}).variant()]\n"
+        "with builds.building(variants, 'sm_90a', Cache(default_root()), lambda: None) as arriving:\n"
+        "    print(*(one.error for one in arriving))\n"
+    )
+    root = {"PYTHONPATH": str(Path(builds.__file__).parent.parent)}
+    done = subprocess.run(
+        [sys.executable, script],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=os.environ | root,
+    )
+    assert "keep what it does below if __name__" in done.stdout
 
 
 def test_survivors_get_more_samples(context: Context, space: list[Built], speeds: Speeds) -> None:
