@@ -9,8 +9,25 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from multiprocessing.context import SpawnContext, SpawnProcess
 
 _MOST = 16
+
+
+class _Process(SpawnProcess):
+    def start(self) -> None:
+        """It inherits what is held back: Ctrl-C would end it, with a traceback, while it still imports."""
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            super().start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
+
+
+class _Spawned(SpawnContext):
+    """A fork would inherit CUDA, half of it."""
+
+    Process = _Process
 
 
 def cores(spared: int = 0) -> int:
@@ -24,8 +41,7 @@ def processes(count: int) -> Iterator[ProcessPoolExecutor]:
     exception, Ctrl-C among them, they end at once.
     """
     before = set(multiprocessing.active_children())
-    context = multiprocessing.get_context("spawn")  # a fork would inherit CUDA, half of it
-    with ProcessPoolExecutor(count, mp_context=context, initializer=_begin) as pool:
+    with ProcessPoolExecutor(count, mp_context=_Spawned(), initializer=_begin) as pool:
         try:
             yield pool
         except BaseException:

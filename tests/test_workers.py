@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import time
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
@@ -34,6 +35,16 @@ def test_an_exception_ends_them_at_once() -> None:
         time.sleep(0.2)
         raise KeyboardInterrupt
     assert not multiprocessing.active_children() and time.monotonic() - began < 60
+
+
+def test_ctrl_c_does_not_end_one_that_still_starts() -> None:
+    """It goes to all processes of a terminal; what it means is for the one that was started to say."""
+    with workers.processes(1) as pool:
+        found = pool.submit(abs, -1)
+        (process,) = multiprocessing.active_children()
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGINT)
+        assert found.result() == 1
 
 
 def rows(cache: Cache, **how: Any) -> list[emulation.Measurement]:
