@@ -151,8 +151,11 @@ class _Size:
         self._before = len(trials.rows), trials.measured, trials.resumed
 
     def tune(self, candidates: Iterator[Built]) -> None:
-        with ThreadPoolExecutor(1) as aside:
+        aside = ThreadPoolExecutor(1)
+        try:
             self._tune(candidates, aside)
+        finally:
+            aside.shutdown(wait=False)  # after Ctrl-C nobody wants its data, which may take a minute
 
     def _tune(self, candidates: Iterator[Built], aside: ThreadPoolExecutor) -> None:
         try:

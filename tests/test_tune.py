@@ -8,6 +8,7 @@ import pickle
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
@@ -30,6 +31,7 @@ from harness.driver import Context, Device, api
 from harness.errors import BuildError, ContextLost, HarnessError, NoDriver, UsageError
 from harness.gemm import Gemm
 from harness.journal import Journal
+from harness.operands import Data
 from harness.plan import Plan
 from harness.stats import Interval
 from harness.stopping import StopRule
@@ -421,6 +423,28 @@ def test_the_time_limit_ends_a_search(
 
 
 # ---- interruptions ---------------------------------------------------------------------------------
+
+
+def test_ctrl_c_does_not_wait_for_the_finals_data(
+    context: Context, space: list[Built], speeds: Speeds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was measured is shown at once; --isolate ends a process that takes ten seconds more."""
+    over, real, waited = threading.Event(), Data.of, list[bool]()
+
+    def slow(problem: Any, seed: int) -> Data:
+        if seed == 2:  # the finals'
+            waited.append(over.wait(10))
+        return real(problem, seed)
+
+    def interrupt(launch: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Data, "of", slow)
+    speeds.execute[7] = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        tune(context, space)
+    assert waited == []
+    over.set()
 
 
 def test_an_interrupted_tuning_goes_on_where_it_ended(
