@@ -21,7 +21,7 @@ from harness.problem import Problem
 from harness.problems import resolve
 from harness.sass import Sass, Tally, disassemble
 from harness.spec import Variant
-from harness.workers import cores, processes
+from harness.workers import ENDED, cores, processes
 
 Progress = Callable[[str], None]  # told what begins now
 
@@ -119,8 +119,7 @@ def building(
     after each build, from another thread. Leaving gives up what has not begun.
 
     In processes: reading what nvdisasm says takes the interpreter as long as a measurement does, and threads
-    would take it from the one that feeds the GPU. A process imports the script that was started anew, so that
-    has to keep what it does below ``if __name__ == "__main__":``.
+    would take it from the one that feeds the GPU.
     """
     with processes(min(cores(spared=1), max(1, len(variants)))) as pool:
         futures = [pool.submit(_candidate, variant, arch, cache) for variant in variants]
@@ -142,11 +141,7 @@ def _outcome(variant: Variant, arch: str, future: Future[Built | Skipped]) -> Bu
     try:
         return future.result()
     except BrokenProcessPool:
-        error = HarnessError(
-            "the process that compiled it was ended",
-            hint="is there enough memory? And a script of your own has to keep what it does below "
-            "if __name__ == '__main__':, for each such process imports it",
-        )
+        error = HarnessError("the process that compiled it was ended", hint=ENDED)
         return Skipped(variant=variant, arch=arch, error=error)
 
 

@@ -23,7 +23,7 @@ from harness.measure import ERROR, EXPECTED, FAILED, OK, REFUSED, UNEXPECTED, Me
 from harness.problem import Axes, Problem, Reference
 from harness.problems import blamed
 from harness.verify import compare
-from harness.workers import cores, processes
+from harness.workers import ENDED, cores, processes
 
 _MANY = 8  # rows: fewer are done before processes have started
 _COPIES = 6  # of the operands: inputs, what the kernel sees, the float64 reference and its bound
@@ -91,9 +91,7 @@ def _apart(
         try:
             yield replace(future.result(), built=one)
         except BrokenProcessPool:
-            raise HarnessError(
-                f"a process that emulated {problem.label} was ended", hint="is there enough memory?"
-            ) from None
+            raise HarnessError(f"a process that emulated {problem.label} was ended", hint=ENDED) from None
 
 
 def _can_leave(problem: Problem) -> bool:

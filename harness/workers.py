@@ -12,6 +12,10 @@ from contextlib import contextmanager
 from multiprocessing.context import SpawnContext, SpawnProcess
 
 _MOST = 16
+ENDED = (  # of a process that its work cannot have ended
+    "is there enough memory? And a script of your own has to keep what it does below "
+    "if __name__ == '__main__':, for each process imports it"
+)
 
 
 class _Process(SpawnProcess):
@@ -38,7 +42,7 @@ def cores(spared: int = 0) -> int:
 @contextmanager
 def processes(count: int) -> Iterator[ProcessPoolExecutor]:
     """`count` of them. Left in good order, what has not begun is given up and the rest waited for; left by an
-    exception, Ctrl-C among them, they end at once.
+    exception, Ctrl-C among them, they end at once. Each imports the script that was started: see `ENDED`.
     """
     before = set(multiprocessing.active_children())
     with ProcessPoolExecutor(count, mp_context=_Spawned(), initializer=_begin) as pool:
