@@ -85,9 +85,14 @@ def _compute(counters: Counters) -> tuple[float, str]:
     """
     pipes = ((counters[m], f"the {name} pipe") for name, m in c.ARITHMETIC.items() if m in counters)
     units = [(counters[c.ISSUED], "the issue slots"), *pipes]
-    if counters.get(c.PIPES["tensor_op_hmma"], 0.0) > _TENSOR_INSTRUCTIONS:
+    if _multiplies(counters):
         units.append((counters[c.SM], _TENSOR))
     return max(units)
+
+
+def _multiplies(counters: Counters) -> bool:
+    """Whether it uses the tensor cores."""
+    return counters.get(c.PIPES["tensor_op_hmma"], 0.0) > _TENSOR_INSTRUCTIONS
 
 
 def _for_shared(counters: Counters) -> bool:
@@ -162,9 +167,10 @@ def _lsu_bound(counters: Counters) -> str | None:
 
 def _synchronisation_bound(counters: Counters) -> str | None:
     share = _share(counters, "barrier", "membar")
-    if _tensor_bound(counters):
-        return None  # ncu counts as a barrier that a warpgroup waits for its products
-    return None if share < DECISIVE else f"warps wait at barriers and fences {share:.0%} of their time"
+    if share < DECISIVE or _tensor_bound(counters):
+        return None
+    products = ", a warpgroup for its products among them" if _multiplies(counters) else ""
+    return f"warps wait at barriers and fences {share:.0%} of their time{products}"
 
 
 def _bank_conflicts(counters: Counters) -> str | None:

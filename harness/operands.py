@@ -32,7 +32,6 @@ _MEMORY_SHARE = 0.5  # of the free device memory, at most, for copies beyond the
 class Data:
     """What is made on the host: every operand, and the answer."""
 
-    seed: int
     host: dict[str, NDArray[Any]]
     reference: Reference
 
@@ -41,7 +40,7 @@ class Data:
         try:
             with blamed(type(problem)):
                 host = problem.inputs(seed)
-                return cls(seed=seed, host=host, reference=problem.reference(host))
+                return cls(host=host, reference=problem.reference(host))
         except MemoryError:
             raise OutOfMemory(
                 f"{problem.label}: the inputs and their float64 reference do not fit in host memory",

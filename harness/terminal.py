@@ -1,4 +1,6 @@
-"""Text in the columns that a terminal has. In a file or a pipe, where others search it, no line is broken."""
+"""Text in the columns that a terminal has. In a file or a pipe, where others search it, no line is broken,
+unless COLUMNS says how long one may be.
+"""
 
 from __future__ import annotations
 

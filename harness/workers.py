@@ -35,8 +35,9 @@ class _Spawned(SpawnContext):
 
 
 def cores(spared: int = 0) -> int:
-    """How many are worth starting."""
-    return max(1, min((os.cpu_count() or 1) - spared, _MOST))
+    """How many are worth starting, on the cores that are this process's."""
+    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(mine - spared, _MOST))
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import catalog, counters, diagnosis, record
-from harness.measure import FAILED
+from harness.measure import EXPECTED
 from harness.tables import params_text, plain_table
 
 HERE = Path(__file__).parent
@@ -61,7 +61,7 @@ def rate(row: dict[str, Any], dtype: str = "fp32") -> str:
     _, scale, form = unit(dtype)
     if row["status"] == "ok":
         return f"{row['flops_rate'] / scale:{form}}"
-    return "wrong" if row["status"].startswith(FAILED) else row["status"]
+    return "wrong" if row["status"] == EXPECTED else row["status"]
 
 
 def size(row: dict[str, Any]) -> str:

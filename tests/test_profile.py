@@ -110,6 +110,9 @@ def test_tensor_cores_are_busy_by_the_sms_throughput() -> None:
         cycles = values[counters.TIME] * 1e-9 * values[counters.CLOCK]
         of_peak = 2 * 2048**3 / (132 * cycles) / per_cycle.get(row["kernel"], 4096)
         assert values[counters.SM] / 100 == pytest.approx(of_peak, rel=1e-3)
+    (waits,) = (r for r in content["rows"] if r["kernel"] == "26_wgmma_split")
+    assert "a warpgroup for its products among them" in str(diagnosis.diagnose(waits["counters"]))
+    assert "a warpgroup" not in str(diagnosis.diagnose(recorded("pipeline")))
     without = {**content["rows"][2]["counters"], counters.PIPES["tensor_op_hmma"]: 0.0}
     assert diagnosis.diagnose(without)[0].kind == "latency-bound", "no tensor instruction"
 
