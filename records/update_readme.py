@@ -209,22 +209,47 @@ _COUNTERS = {
 }
 
 
+def dispatched(records: list[dict[str, Any]], *, right: bool) -> tuple[list[dict[str, Any]], ...]:
+    """The dispatcher's rows, or those that are `right`: squares and rectangles."""
+    rows = (r for content in records for r in content["rows"] if not r["baseline"])
+    timed = [r for r in rows if r["status"] == "ok" or not right]
+    return [r for r in timed if "x" not in size(r)], [r for r in timed if "x" in size(r)]
+
+
+def mean(rows: list[dict[str, Any]]) -> float:
+    """The geometric mean of their speed-ups over cuBLAS."""
+    return math.exp(sum(math.log(r["speedup"]["estimate"]) for r in rows) / len(rows))
+
+
+def headline() -> str:
+    """The dispatcher over cuBLAS in a sentence."""
+    told = []
+    for dtype in ("fp32", "tf32", "bf16", "fp16"):
+        records = of_type(dtype, "h200-matmul*.json", "rectangles/h200-*.json")
+        squares, rectangles = dispatched(records, right=True)
+        if squares and rectangles:
+            told.append(f"{dtype} {mean(squares):.2f} and {mean(rectangles):.2f}")
+    return (
+        "The speed of `harness.matmul`, which runs the fastest of these kernels for a shape, over cuBLAS's "
+        "on an H200, as geometric means over squares and over rectangles: "
+        f"{', '.join(told)} ([each of them](#matmul))."
+    )
+
+
 def matmul(dtype: str = "fp32") -> str:
     """The dispatcher beside cuBLAS: squares, then rectangles, and the geometric mean of each."""
     records = of_type(dtype, "h200-matmul*.json", "rectangles/h200-*.json")
     if not records:
         return ""
-    timed = [r for content in records for r in content["rows"] if not r["baseline"]]
-    squares = [r for r in timed if "x" not in size(r)]
-    rectangles = [r for r in timed if "x" in size(r)]
+    squares, rectangles = dispatched(records, right=False)
     cells = []
     for r in squares + rectangles:
         told = [size(r), r["chosen"]["label"], rate(r, dtype), share(r)]
         cells.append(told if dtype == "fp32" else [*told, clock(r)])
     means = [
-        f"{math.exp(sum(math.log(r['speedup']['estimate']) for r in rows) / len(rows)):.3f} over the {what}"
-        for shapes, what in ((squares, "squares"), (rectangles, "rectangles"))
-        if (rows := [r for r in shapes if r["status"] == "ok"])
+        f"{mean(rows):.3f} over the {what}"
+        for rows, what in zip(dispatched(records, right=True), ("squares", "rectangles"), strict=True)
+        if rows
     ]
     headings = ["M x N x K", "chosen", unit(dtype)[0], "% of cuBLAS"]
     if dtype != "fp32":
@@ -334,6 +359,7 @@ def machine(record: dict[str, Any]) -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
+    "headline": headline,
     "ladder": ladder,
     "matmul": matmul,
     "tiles": tiles,

@@ -190,6 +190,20 @@ def test_the_dispatcher_by_type(tables: Any) -> None:
     assert "0.500 over the squares, 1.025 over the rectangles" in table
 
 
+def test_the_headline_is_the_tables_means(tables: Any) -> None:
+    def at(factor: float) -> dict[str, float]:
+        return {"low": factor, "estimate": factor, "high": factor}
+
+    chosen = {"chosen": {"label": "16_pipeline"}}
+    squares = [row("matmul", "fp32", (n,) * 3, 1e-3, **chosen, speedup=at(256 / n)) for n in (128, 512)]
+    failed = row("matmul", "fp32", (64,) * 3, 1e-3, **chosen) | {"status": "FAILED", "speedup": None}
+    tables.write("h200-matmul", *squares, failed, baseline("fp32", (256,) * 3))
+    tables.write("h200-matmul-bf16", row("matmul", "bf16", (512,) * 3, 1e-3, **chosen, speedup=at(3)))
+    tables.write("rectangles/h200-1", row("matmul", "fp32", (1, 2, 3), 1e-3, **chosen, speedup=at(1.25)))
+    said = tables.TABLES["headline"]()
+    assert "rectangles: fp32 1.00 and 1.25 (" in said and "bf16" not in said, "bf16 has no rectangles"
+
+
 def test_energy_is_of_what_ran_alone(tables: Any) -> None:
     n = (4096,) * 3
     flops = 2 * 4096**3
