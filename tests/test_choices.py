@@ -227,4 +227,4 @@ def test_rows_that_do_not_say_enough_are_passed_over(tmp_path: Path) -> None:
     assert run(written(tmp_path, bare, old)).exit_code == 2
     result = run(written(tmp_path, bare, old, row("14_warp_tiles", {}, 1.0, 512)))
     assert result.exit_code == 0 and "14_warp_tiles" in result.output
-    assert run(Path(harness.__file__).parent.parent / "records" / "h200-tiles.json").exit_code == 0
+    assert run(Path(__file__).parents[1] / "records" / "h200-tiles.json").exit_code == 0

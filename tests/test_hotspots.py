@@ -28,7 +28,7 @@ SASS, LINES = ((DATA / f"tiled-512-{page}.csv").read_text() for page in ("sass",
 
 
 def harness(*args: str) -> Result:
-    return CliRunner().invoke(main, args, env={"COLUMNS": "80"})
+    return CliRunner().invoke(main, args, env={"COLUMNS": "200"})
 
 
 @pytest.fixture(scope="module")

@@ -129,8 +129,8 @@ def test_a_checkout_knows_its_version_without_being_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record, "_version", lambda name: None)
-    project = tomllib.loads((RECORDS.parent / "pyproject.toml").read_text())["project"]
-    assert record.provenance()["harness"] == project["version"]
+    checkout = RECORDS.parent / "pyproject.toml"
+    assert record._own_version(checkout) == tomllib.loads(checkout.read_text())["project"]["version"]
     monkeypatch.setattr(record, "_version", lambda name: f"{name} as installed")
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "other"\nversion = "9"\n')
     for file in ("pyproject.toml", "none.toml"):
