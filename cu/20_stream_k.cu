@@ -7,11 +7,11 @@
 // equal inputs give equal bits. The pieces come first, so that their sums are there when the whole tiles are
 // done. (Stream-K: Osama et al., PPoPP 2023.)
 //
-// By clock stamps (H200, 64 x 4096 x 4096 in tiles of 64 x 256, 120,000 cycles): the first stage is there after
-// 7,600, for all SMs ask for all their stages at once; with half the bytes, BK = 16 and 4 stages, after 5,900 and
-// all of it takes 62 us in place of 66. A thread's 8 x 8 outputs keep the FFMA pipe 71% busy here, 16 x 8 would
-// 81%, but then a scheduler has one warp, and that is no better. Sums: 4,400 cycles to leave them, 3,000 until
-// the others have, 3,500 to add up.
+// By clock stamps (H200, 64 x 4096 x 4096 in tiles of 64 x 256, 120,000 cycles): the first stage of 32 k is there
+// after 7,600, for all SMs ask for all their stages at once, one of 16 after 5,900; with four of 16, half the
+// bytes, all of it takes 62 us in place of 66. A thread's 8 x 8 outputs keep the FFMA pipe 71% busy here, 16 x 8
+// would 81%, but then a scheduler has one warp, and that is no better. Sums: 4,400 cycles to leave them, 3,000
+// until the others have, 3,500 to add up.
 //
 // /// kernel
 // entry = "matmul"
