@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import pickle
 import re
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +24,7 @@ from harness.builds import Built
 from harness.cache import Cache, default_root
 from harness.cli import main, supervise, tuned
 from harness.driver import Context, Device, api
-from harness.errors import BuildError, ContextLost, HarnessError, NoDriver, UsageError
+from harness.errors import ContextLost, HarnessError, NoDriver, UsageError
 from harness.gemm import Gemm
 from harness.journal import Journal
 from harness.operands import Data
@@ -125,70 +121,6 @@ def test_the_planted_winner_is_found(
     assert tiles(result.winners) == [5] and result.confirmed and result.note == ""
     assert tiles(result.ranking)[0] == 5 and set(tiles(result.ranking)) == set(TILES)
     assert result.winners[0]["stage"] == "final" and result.measured == len(result.rows)
-
-
-def test_builds_in_the_background_say_what_the_others_do(kernel: str, kernel_file: Any) -> None:
-    """Without instructions: what was counted, what is not as the file expects, why one was skipped."""
-    strict = kernel_file("strict.cu", extra='sass = ["HMMA", "FFMA"]')
-    wrong = kernel_file("wrong.cu", body="syntax error")
-    variants = [spec.load(path).variant() for path in (kernel, strict, wrong)]
-    cache, done = Cache(default_root()), list[int]()
-    with builds.building(variants, "sm_90a", cache, lambda: done.append(1)) as arriving:
-        good, unmet, skipped = list(arriving)
-    (same,), _ = builds.build_all(variants[:1], ["sm_90a"], cache, lambda _: None)
-    assert isinstance(good, Built) and isinstance(unmet, Built) and isinstance(skipped, builds.Skipped)
-    assert (good.sass, good.tally, good.unmet) == (None, same.tally, "") and builds.unmet(same) == ""
-    assert builds.unmet(unmet) == "HMMA (0)"
-    assert isinstance(skipped.error, BuildError)
-    assert "does not compile" in skipped.error.what and "wrong.cu" in skipped.error.log
-    assert len(done) == 3
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        UsageError("what", where="where", hint="hint"),
-        BuildError("what", where="k.cu", log="line 3"),
-        ContextLost("what", call="cuInit", code=7, name="NAME"),
-    ],
-)
-def test_errors_pass_from_process_to_process(error: HarnessError) -> None:
-    again = pickle.loads(pickle.dumps(error))
-    assert (type(again), again.args, vars(again), str(again)) == (
-        type(error),
-        error.args,
-        vars(error),
-        str(error),
-    )
-
-
-def test_a_compiler_that_is_killed_is_a_reason(kernel: str) -> None:
-    dead: Future[Any] = Future()
-    dead.set_exception(BrokenProcessPool())
-    found = builds._outcome(spec.load(kernel).variant(), "sm_90a", dead)
-    assert isinstance(found, builds.Skipped) and "was ended" in str(found.error)
-
-
-def test_a_script_without_a_main_guard_is_told_so(kernel: str, tmp_path: Path) -> None:
-    """Each process imports it again, and may start none of its own while it does."""
-    script = tmp_path / "unguarded.py"
-    script.write_text(
-        "from harness import builds, spec\n"
-        "from harness.cache import Cache, default_root\n"
-        f"variants = [spec.load({kernel!r}).variant()]\n"
-        "with builds.building(variants, 'sm_90a', Cache(default_root()), lambda: None) as arriving:\n"
-        "    print(*(one.error for one in arriving))\n"
-    )
-    root = {"PYTHONPATH": str(Path(builds.__file__).parent.parent)}
-    done = subprocess.run(
-        [sys.executable, script],
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=os.environ | root,
-    )
-    assert "keep what it does below if __name__" in done.stdout
 
 
 def test_survivors_get_more_samples(context: Context, space: list[Built], speeds: Speeds) -> None:
@@ -724,7 +656,7 @@ def test_what_the_isolated_child_is_told(fake: Any, monkeypatch: pytest.MonkeyPa
     assert parsed.returncode == 0
 
 
-def test_a_long_ranking_is_short_on_a_terminal_only(
+def test_a_long_ranking_is_short_in_text_only(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Recorded on an H200: 120 sets."""

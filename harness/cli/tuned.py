@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from harness.record import Record
     from harness.tune import Result, Unfit
 
-_SHOWN = 20  # rows of a long ranking, on a terminal
+_SHOWN = 20  # rows of a long ranking in plain text; --md and --csv print all
 
 
 def _summary(result: Result) -> Record:
