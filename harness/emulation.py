@@ -19,10 +19,20 @@ from harness.cache import Cache
 from harness.emulator import Buffer, Emulation, emulate
 from harness.errors import HarnessError, InspectError, NeedsGpu, OutOfMemory
 from harness.launch import grid, workspace
-from harness.measure import ERROR, EXPECTED, FAILED, OK, REFUSED, UNEXPECTED, Measurement
+from harness.measure import (
+    ERROR,
+    EXPECTED,
+    FAILED,
+    OK,
+    REFUSED,
+    REPEATABLE,
+    UNEXPECTED,
+    Measurement,
+    repeated,
+)
 from harness.problem import Axes, Problem, Reference
 from harness.problems import blamed
-from harness.verify import compare
+from harness.verify import Repeats, compare
 from harness.workers import ENDED, cores, processes
 
 _MANY = 8  # rows: fewer are done before processes have started
@@ -34,7 +44,8 @@ class Options:
     """`schedule`: ``lockstep``, or ``warp-serial``, in which a missing barrier shows in the numbers.
 
     `as_compiled`: count shared and global accesses in the widths that the machine code has, with the
-    answers of nvdisasm kept in `cache`; otherwise as the PTX has them.
+    answers of nvdisasm kept in `cache`; otherwise as the PTX has them. `repeats` more launches follow what
+    has been verified, in the other schedule and this one by turns: nothing else can differ here.
     """
 
     seed: int = 1
@@ -43,6 +54,7 @@ class Options:
     count: bool = True
     as_compiled: bool = False
     cache: Cache | None = None
+    repeats: int = 0
 
 
 _Job = tuple[Problem, Mapping[str, NDArray[Any]], Reference, Options]
@@ -125,7 +137,7 @@ def row(
     wrong += [f"it overwrote its input {' and '.join(damaged)}"] if damaged else []
     right = not wrong and not run.findings
     ends = (UNEXPECTED, EXPECTED) if variant.kernel.broken else (OK, FAILED)
-    return Measurement(
+    found = Measurement(
         label=built.label,
         built=built,
         problem=problem,
@@ -134,6 +146,23 @@ def row(
         before=verdict,
         emulation=run,
     )
+    if not options.repeats or found.status not in REPEATABLE:
+        return found
+    try:
+        return repeated(found, Repeats.of(arrays[output].tobytes(), _again(built, problem, inputs, options)))
+    except (HarnessError, MemoryError) as e:
+        return replace(found, status=ERROR, error=str(e) or "host memory is exhausted")
+
+
+def _again(
+    built: Built, problem: Problem, inputs: Mapping[str, NDArray[Any]], options: Options
+) -> Iterator[bytes]:
+    """What each of the repeats wrote."""
+    swapped = {"lockstep": "warp-serial", "warp-serial": "lockstep"}[options.schedule]
+    for number in range(options.repeats):
+        schedule = options.schedule if number % 2 else swapped
+        quick = replace(options, schedule=schedule, check=False, count=False, as_compiled=False)
+        yield launch(built, problem, inputs, quick)[1][problem.output].tobytes()
 
 
 def launch(

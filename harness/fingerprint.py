@@ -9,7 +9,8 @@ has a probability of 2^-128.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,7 @@ Fingerprint = bytes
 
 
 class Fingerprints(Closing):
-    """``fingerprints.of(buffers, stream)``: one each."""
+    """``fingerprints.of(buffers, stream)``: one each, in order."""
 
     def __init__(self, context: Context) -> None:
         kernel = spec.load(SOURCE)
@@ -46,20 +47,24 @@ class Fingerprints(Closing):
             raise
         self._data, self._nbytes, self._to = (self._launch.argument(i, ctypes.c_uint64) for i in range(3))
 
-    def of(self, buffers: Sequence[Buffer], stream: Stream) -> list[Fingerprint]:
-        """Of each buffer, after what is queued in `stream` before."""
-        found: list[Fingerprint] = []
-        for start in range(0, len(buffers), _AT_ONCE):
-            some = buffers[start : start + _AT_ONCE]
+    def of(self, buffers: Iterable[Buffer], stream: Stream) -> Iterator[Fingerprint]:
+        """Of each buffer, after what is queued in `stream` before. An iterator is asked for the next one when
+        all that concerns those before it is queued: what it queues itself lies between the two.
+        """
+        left = iter(buffers)
+        while True:
             self._sums.fill_u32(0, stream)
-            for place, buffer in enumerate(some):
+            queued = 0
+            for buffer in itertools.islice(left, _AT_ONCE):
                 self._data.value, self._nbytes.value = buffer.ptr, buffer.nbytes
-                self._to.value = self._sums.ptr + _BYTES * place
+                self._to.value = self._sums.ptr + _BYTES * queued
                 self._launch(stream)
+                queued += 1
+            if not queued:
+                return
             sums = bytearray(self._sums.nbytes)
             self._sums.download(sums, stream)
-            found += [bytes(sums[_BYTES * i : _BYTES * (i + 1)]) for i in range(len(some))]
-        return found
+            yield from (bytes(sums[_BYTES * i : _BYTES * (i + 1)]) for i in range(queued))
 
     def close(self) -> None:
         self._sums.close()

@@ -7,7 +7,7 @@ computes something wrong has no time.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -24,7 +24,7 @@ from harness.sampling import Pair, Samples, WarmUp
 from harness.stats import Interval
 from harness.stopping import StopRule
 from harness.timing import Timer, Work
-from harness.verify import Verdict
+from harness.verify import Repeats, Verdict
 
 COLD, HOT, GRAPH = "cold", "hot", "graph"
 REGIMES = {
@@ -41,6 +41,7 @@ IMPOSSIBLE = "impossible"  # faster than the hardware: the measurement is wrong,
 REFUSED = "needs a GPU"  # the emulator cannot run it
 ERROR = "error"  # it could not be launched, or faulted
 FAILURES = (FAILED, IMPOSSIBLE, ERROR)
+REPEATABLE = (OK, EXPECTED, UNEXPECTED)  # whose launches may be seen again
 
 # How far above its rated peak a card may be whose ceilings are not known: many run above the clock that
 # their driver names.
@@ -83,6 +84,7 @@ class Measurement:
     error: str = ""
     before: Verdict | None = None
     after: Verdict | None = None
+    repeats: Repeats | None = None  # launches beyond the one that `before` is of
     samples: Samples | None = None
     occupancy: float | None = None
     sets: int = 0
@@ -191,6 +193,19 @@ def measure(
     return row
 
 
+def repeated(row: Measurement, repeats: Repeats, damaged: Sequence[str] = ()) -> Measurement:
+    """The verified row with what became of more launches, and which inputs those have overwritten: other bits
+    are as wrong as wrong numbers.
+    """
+    row = replace(row, repeats=repeats)
+    wrong = [] if repeats.ok else [str(repeats)]
+    wrong += [f"FAILED: a repeat overwrote its input {' and '.join(damaged)}"] if damaged else []
+    if not wrong:
+        return row
+    status = FAILED if row.status == OK else EXPECTED
+    return replace(row, status=status, error="\n".join(filter(None, (row.error, *wrong))))
+
+
 def _timed(
     row: Measurement, run: Launch, against: Launch | None, stream: Stream, timer: Timer, method: Method
 ) -> Measurement:
@@ -295,7 +310,7 @@ def _uses_matrix_units(built: Built | None) -> bool:
     """Whether its code has any kind of MMA; without nvdisasm we cannot know that it has none."""
     if built is None:
         return False
-    return built.tally is None or any(o.split(".", 1)[0].endswith("MMA") for o in built.tally.mix)
+    return built.tally is None or built.tally.tensor_instructions > 0
 
 
 def _impossible(samples: Samples, operands: Operands, most: float, ceilings: Ceilings | None) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
@@ -122,6 +122,32 @@ class Operands(Closing):
         """On the outputs of the first `sets` sets, filled before as `fill_output` was told."""
         outputs = [copy[self.problem.output] for copy in self.buffers[:sets]]
         return self._known.verdicts(outputs, stream, spoilt=spoilt)
+
+    def repeated(
+        self, launch: Callable[[Stream], object], stream: Stream, count: int
+    ) -> Iterator[Fingerprint]:
+        """Of the first set's output: as it is, then as each of `count` launches on that set leaves it, all of
+        it filled anew before. They are queued by the hundred, and no output is downloaded.
+        """
+        output = self.buffers[0][self.problem.output]
+        content, word = self._known.filling(False)
+        with ExitStack() as owned:
+            fresh = None
+            if word is None:
+                fresh = owned.enter_context(Buffer(self.context, output.nbytes))
+                fresh.upload(content, stream)
+
+            def outputs() -> Iterator[Buffer]:
+                yield output
+                for _ in range(count):
+                    if fresh is not None:
+                        output.copy_from(fresh, stream)
+                    elif word is not None:
+                        output.fill_u32(word, stream)
+                    launch(stream)
+                    yield output
+
+            yield from self._known.fingerprints.of(outputs(), stream)
 
     def damaged_inputs(self, stream: Stream) -> list[str]:
         """Inputs that some launch has overwritten, in any set; they are put right again."""

@@ -90,7 +90,7 @@ def _no_number(name: str) -> float:
 
 # What rows of a kind must have, and of which type whatever of these they have is.
 _MEASURED = ("kernel", "status", "params")
-_NEEDED = {"bench": _MEASURED, "tune": _MEASURED, "profile": ("counters",)}
+_NEEDED = {"bench": _MEASURED, "tune": _MEASURED, "verify": _MEASURED, "profile": ("counters",)}
 _TYPES: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("kernel", "status", "shape"), str),
     **dict.fromkeys(("params", "axes", "counters"), Mapping),

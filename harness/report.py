@@ -209,6 +209,42 @@ def emulated_record(row: Measurement) -> Record:
     }
 
 
+def verified_record(row: Measurement) -> Record:
+    """A row that was verified and not timed. `worst` is the element whose error is the largest share of its
+    bound, `max_error` the largest error of all; both in units of the output.
+    """
+    verdict, repeats, run = row.before, row.repeats, row.emulation
+    tally = row.built.tally if row.built is not None else None
+    return {
+        **(static_record(row.built) if row.built is not None else {}),
+        "shape": row.problem.label,
+        "axes": {name: getattr(row.problem, name, None) for name in row.problem.axes},
+        "status": row.status,
+        "detail": row.error or _kinds(row) or row.detail,
+        "verdict": verdict
+        and {
+            "ok": verdict.ok,
+            "elements": verdict.elements,
+            "bad": verdict.bad,
+            "stray": verdict.stray,
+            "max_error": _finite(verdict.max_error),
+            "rms_over_bound": _finite(verdict.rms),
+            "worst": {
+                "error": _finite(verdict.worst * verdict.bound),
+                "bound": _finite(verdict.bound),
+                "error_over_bound": _finite(verdict.worst),
+            },
+        },
+        "repeats": repeats and asdict(repeats),
+        "tensor_instructions": tally and tally.tensor_instructions,
+        "findings": [asdict(f) for f in run.findings] if run else None,
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
 def _kinds(row: Measurement) -> str:
     """``2 RAW hazards, 1 out of bounds``; empty where nothing was found."""
     kinds = Counter(f.kind for f in row.emulation.findings) if row.emulation else Counter[str]()

@@ -91,6 +91,11 @@ class Tally:
     def count(self, pattern: str) -> int:
         return _count(self.mix, pattern)
 
+    @property
+    def tensor_instructions(self) -> int:
+        """Of any kind of MMA: HMMA, IMMA, DMMA, HGMMA and so on."""
+        return sum(n for opcode, n in self.mix.items() if opcode.split(".", 1)[0].endswith("MMA"))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sass:

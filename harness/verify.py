@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +22,10 @@ _CHUNK = 1 << 17  # elements looked at together: their float64 temporaries stay 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """`worst` is the largest ``|error| / bound`` (1 is the limit, inf for NaN), `rms` the same for the root
-    mean square of all errors; `max_error` is the largest absolute error, in units of the output. `stray`
-    counts elements outside the result that were written (the padding of a leading dimension). `dtype` is the
-    type whose bounds these are.
+    """`worst` is the largest ``|error| / bound`` (1 is the limit, inf for NaN), and `bound` that element's;
+    `rms` is the same for the root mean square of all errors; `max_error` is the largest absolute error, like
+    `bound` in units of the output. `stray` counts elements outside the result that were written (the padding
+    of a leading dimension). `dtype` is the type whose bounds these are.
     """
 
     ok: bool
@@ -34,6 +35,7 @@ class Verdict:
     worst: float
     rms: float
     max_error: float
+    bound: float = 0.0
     first_bad: tuple[int, ...] | None = None
     got: float | None = None
     expected: float | None = None
@@ -57,6 +59,39 @@ class Verdict:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Repeats:
+    """What `launches` more on the same inputs wrote: `equal` of them bitwise what the verified one did, the
+    `first` that did not, counted from 1 (None: all are).
+    """
+
+    launches: int
+    equal: int
+    first: int | None
+
+    @classmethod
+    def of(cls, verified: bytes, later: Iterable[bytes]) -> Self:
+        """From what stands for the contents of each output."""
+        launches, equal, first = 0, 0, None
+        for launches, found in enumerate(later, 1):
+            equal += found == verified
+            if found != verified and first is None:
+                first = launches
+        return cls(launches=launches, equal=equal, first=first)
+
+    @property
+    def ok(self) -> bool:
+        return self.equal == self.launches
+
+    def __str__(self) -> str:
+        if self.ok:
+            return f"{self.launches:,} equal"
+        return (
+            f"FAILED: not deterministic: launch {self.first:,} after the verified one wrote other bits from the "
+            f"same inputs, as did {self.launches - self.equal:,} of {self.launches:,} in all"
+        )
+
+
 def compare(output: NDArray[Any], reference: Reference, before: NDArray[Any] | None = None) -> Verdict:
     """Compare the leading part of `output` with the reference, element by element.
 
@@ -64,7 +99,7 @@ def compare(output: NDArray[Any], reference: Reference, before: NDArray[Any] | N
     bitwise what it was in `before`.
     """
     shape = reference.expected.shape
-    bad, stray, worst, max_error, squares = 0, 0, 0.0, 0.0, 0.0
+    bad, stray, worst, limit, max_error, squares = 0, 0, 0.0, 0.0, 0.0, 0.0
     first: tuple[int, ...] | None = None
     rows = max(1, _CHUNK // max(1, math.prod(shape[1:])))
     for start in range(0, shape[0], rows):
@@ -84,7 +119,9 @@ def compare(output: NDArray[Any], reference: Reference, before: NDArray[Any] | N
         squares += float(np.sum(np.square(error)))
         max_error = max(max_error, _largest(error))
         with np.errstate(divide="ignore", invalid="ignore"):
-            worst = max(worst, _largest(np.where(error == 0, 0.0, error / bound)))
+            shares = np.where(error == 0, 0.0, error / bound)
+        if (largest := _largest(shares)) > worst:
+            worst, limit = largest, float(bound.flat[np.argmax(shares)])
         if before is not None and output.shape != shape:
             stray += _changed_outside(output[part], before[part], inside)
     if before is not None and len(output) > shape[0]:
@@ -103,6 +140,7 @@ def compare(output: NDArray[Any], reference: Reference, before: NDArray[Any] | N
         worst=worst,
         rms=rms,
         max_error=max_error,
+        bound=limit,
         first_bad=first,
         got=None if first is None else float(reference.decode(output[first][None])[0]),
         expected=None if first is None else float(reference.expected[first]),

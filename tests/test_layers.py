@@ -87,7 +87,7 @@ LAYERS = [
     ["ceilings"],
     ["measure"],
     ["bench", "emulation"],
-    ["behaviour"],
+    ["behaviour", "repetition"],
     ["comparison", "isolate", "record", "report", "tables"],
     ["journal", "trial"],
     ["tune"],

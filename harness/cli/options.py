@@ -187,6 +187,15 @@ def open_device(name: str | None, *, required: bool = False) -> tuple[Device | N
         return None, f"No GPU ({e.what}): in the emulator"
 
 
+def about(gpu: Device) -> dict[str, Any]:
+    """What a record says of the GPU that it was made on."""
+    from dataclasses import asdict
+
+    from harness.driver import driver_version
+
+    return {**asdict(gpu), "driver": "{}.{}".format(*driver_version())}
+
+
 def open_cache() -> Cache:
     from harness.cache import Cache, default_root
 

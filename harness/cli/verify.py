@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -20,7 +21,16 @@ if TYPE_CHECKING:
 @options.device
 @options.arch
 @options.seed
+@click.option(
+    "--repeat",
+    "repeats",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Then launch each N times more on the same inputs: every output must have the same bits.",
+)
 @options.markdown
+@options.json_file
 def command(
     kernels: tuple[str, ...],
     params: tuple[str, ...],
@@ -30,17 +40,22 @@ def command(
     device: str | None,
     arch: str | None,
     seed: int,
+    repeats: int,
     style: str | None,
+    json_file: Path | None,
 ) -> None:
-    """Compare outputs with float64, element by element, on square, ragged and padded shapes.
+    """Compare outputs with float64, element by element, on square, ragged and padded shapes; with --repeat
+    also with themselves, bit by bit, launch after launch.
 
     Without a GPU it is the emulator that runs them, and a race or memory fault is as wrong as a number (see
     `harness check`). Exit code 1 where a kernel is wrong, except one that its file marks as broken.
     """
-    from harness import bench, emulation, report, tables
+    from harness import emulation, record, repetition, report, tables
     from harness.cli import emulated
     from harness.driver import Context
 
+    if json_file is not None:
+        record.check_writable(json_file)
     variants, points = dispatched.select(kernels, params, axis, "verify_axes", dtypes, sweep=sweep)
     gpu, absent = options.open_device(device)
     with ExitStack() as owned:
@@ -56,31 +71,43 @@ def command(
             step,
         )
         if gpu is None:
-            found = emulation.rows(built, points, emulation.Options(seed=seed, count=False), step)
+            wanted = emulation.Options(seed=seed, count=False, repeats=repeats)
+            found = emulation.rows(built, points, wanted, step)
         else:
             context = owned.enter_context(Context(gpu))
-            session = owned.enter_context(bench.Bench(context, rule=None, seed=seed))
+            session = owned.enter_context(repetition.Repetition(context, repeats=repeats, seed=seed))
             found = session.rows(built, points, step)
         rows, fault = options.collect(found)
-    cells = [_row(label, group) for label, group in options.by_kernel(rows)]
-    click.echo(tables.plain_table(cells, ["kernel", "shapes ok", "error/bound", "check"], style))
+    records = [report.verified_record(r) for r in rows]
+    if json_file is not None:
+        meta = record.provenance(seed=seed) | {"gpu": gpu and options.about(gpu), "repeats": repeats}
+        meta["ended"] = str(fault) if fault else "complete"
+        meta["skipped"] = [f"{s.variant.label}, {s.arch}: {s.error}" for s in skipped]
+        record.write_json(json_file, record.document("verify", records, meta))
+    cells = [_row(label, group, repeats) for label, group in options.by_kernel(rows)]
+    headings = ["kernel", "shapes ok", "error/bound", *(["repeats"] if repeats else []), "check"]
+    click.echo(tables.plain_table(cells, headings, style))
     options.name_shapes(points)
     if gpu is None:
         click.echo(absent)
         emulated.print_findings(rows)
-        records = [report.emulated_record(r) for r in rows]
-    else:
-        records = [report.timed_record(r, gpu.peak_fp32) for r in rows]
     options.explain(records if gpu is not None else [], skipped)
     options.finish(records, skipped, fault)
 
 
-def _row(label: str, rows: list[Measurement]) -> list[str]:
-    """One kernel over all shapes; its status is the first that is not simply right."""
+def _row(label: str, rows: list[Measurement], repeats: int) -> list[str]:
+    """One kernel over all shapes; its status is the first that is not simply right, and its repeats are those
+    of the shape at which the fewest were equal.
+    """
     from harness.measure import UNEXPECTED
 
     bad = [r.status for r in rows if not r.right and r.status != UNEXPECTED]
     worst = max((r.before.worst for r in rows if r.before is not None), default=None)
     error = "-" if worst is None else f"{worst:.2f}" if worst < 100 else "> 100"
     status = bad[0] if bad else rows[0].status
-    return [label, f"{len(rows) - len(bad)}/{len(rows)}", error, status]
+    told = [label, f"{len(rows) - len(bad)}/{len(rows)}", error]
+    if repeats:
+        least = min((r.repeats.equal for r in rows if r.repeats is not None), default=None)
+        of = "" if least == repeats else f" of {repeats:,}"
+        told.append("-" if least is None else f"{least:,}{of} equal")
+    return [*told, status]
