@@ -17,6 +17,8 @@ from harness import catalog, tools
 from harness.errors import HarnessError
 from harness.spec import Variant
 
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+
 # What each tool must find something in. initcheck has none: harness writes every buffer before a launch, so
 # that there is no memory left that such a kernel could be the first to read.
 CONTROLS = {

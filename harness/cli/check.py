@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--tool",
-    type=click.Choice(["memcheck", "racecheck", "initcheck", "synccheck"]),
-    help="Of compute-sanitizer; racecheck by default.",
+    "tools",
+    metavar="TOOL[,TOOL]...",
+    help="Of compute-sanitizer: memcheck, racecheck, initcheck, synccheck; racecheck by default.",
 )
 @click.option("--lines", is_flag=True, help="Count executions, FLOP and memory requests by source line.")
 @options.markdown
@@ -51,7 +52,7 @@ def command(
     seed: int,
     schedule: str,
     device: str,
-    tool: str | None,
+    tools: str | None,
     lines: bool,
     style: str | None,
     json_file: Path | None,
@@ -75,9 +76,9 @@ def command(
     if device != options.EMULATOR:
         if arch or lines or schedule != "lockstep":
             raise UsageError("--arch, --schedule and --lines are the emulator's")
-        sanitized.run(variants, points, tool or "racecheck", device, seed, style, json_file)
+        sanitized.run(variants, points, sanitized.named(tools), device, seed, style, json_file)
         return
-    if tool:
+    if tools is not None:
         raise UsageError("--tool is compute-sanitizer's: add --device gpu")
     target = options.one_arch(arch, None)
     cache = options.open_cache()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from harness import tables
 from harness.cli import options
 from harness.errors import HarnessError, UsageError
+from harness.workers import cores
 
 if TYPE_CHECKING:
     from harness.problem import Axes, Problem
@@ -18,57 +20,117 @@ if TYPE_CHECKING:
     from harness.sanitizer import Finding
     from harness.spec import Variant
 
+T = TypeVar("T")
+R = TypeVar("R")
+
+_DEFAULT = "racecheck"
 _SHOWN = 6  # lines of a finding below its first
+_AT_ONCE = 6  # processes on one GPU, where each is not even a second of its time
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    """One tool on one kernel at one size."""
+
+    variant: Variant
+    shape: str
+    axes: Axes
+    tool: str
+
+
+def named(text: str | None) -> list[str]:
+    """``memcheck,racecheck`` -> the tools' names, each once; racecheck where nothing was asked for."""
+    from harness.sanitizer import TOOLS
+
+    names = [name.strip() for name in (_DEFAULT if text is None else text).split(",")]
+    for name in names:
+        if name not in TOOLS:
+            raise UsageError(f"compute-sanitizer has no tool {name!r}", hint=f"there are {', '.join(TOOLS)}")
+    return list(dict.fromkeys(names))
 
 
 def run(
     variants: Sequence[Variant],
     points: Mapping[type[Problem], Sequence[Axes]],
-    tool: str,
+    tools: Sequence[str],
     device: str,
     seed: int,
     style: str | None,
     json_file: Path | None,
 ) -> None:
     """A line for each kernel and size, then what was found; exit code 1 where that is wrong."""
-    from harness import record, sanitizer
+    from harness import record, sanitizer, tables
     from harness.problems import resolve
 
     gpu, _ = options.open_device(None if device == "gpu" else device, required=True)
     if gpu is None:
         raise UsageError("--device gpu runs on a GPU")
-    jobs = [(v, cls, axes) for cls, listed in points.items() for v in variants if resolve(v.kernel) is cls
-            for axes in listed]  # fmt: skip
-    records: list[Record] = []
-    shown: list[tuple[Variant, str, Sequence[Finding]]] = []
-    found: Sequence[Finding]
-    with options.progress(len(jobs) + 1) as step:
-        step(f"{tool} control")
-        blind = sanitizer.control(tool, device=gpu.uuid)
-        if blind is not None:
-            raise HarnessError(blind, hint="its findings, and its silence, would mean nothing")
-        for variant, cls, axes in jobs:
-            shape = cls.from_axes(axes).label
-            step(f"{tool} {variant.label} {shape}")
-            try:
-                found = sanitizer.check(variant, axes, tool, device=gpu.uuid, seed=seed)
-                status, detail = _status(variant, tool, found), ""
-            except HarnessError as e:
-                found, status, detail = (), "error", str(e)
-            shown.append((variant, shape, found))
-            records.append(_record(variant, shape, tool, status, detail, found))
+    uuid = gpu.uuid
+    jobs = [
+        _Job(variant=variant, shape=cls.from_axes(axes).label, axes=axes, tool=tool)
+        for cls, listed in points.items()
+        for variant in variants
+        if resolve(variant.kernel) is cls
+        for axes in listed
+        for tool in tools
+    ]
+
+    def look(job: _Job) -> tuple[Sequence[Finding], str]:
+        """What was found, or why nothing could be."""
+        try:
+            return sanitizer.check(job.variant, job.axes, job.tool, device=uuid, seed=seed), ""
+        except HarnessError as e:
+            return (), str(e)
+
+    def rows() -> Iterator[tuple[_Job, Sequence[Finding], Record]]:
+        for job, (found, error) in _beside(
+            look, jobs, lambda j: step(f"{j.tool} {j.variant.label} {j.shape}")
+        ):
+            yield job, found, _record(job, found, error)
+
+    with options.progress(len(tools) + len(jobs)) as step:
+        controls = _beside(lambda t: sanitizer.control(t, device=uuid), tools, lambda t: step(f"{t} control"))
+        for _, blind in controls:
+            if blind is not None:
+                raise HarnessError(blind, hint="its findings, and its silence, would mean nothing")
+        done, fault = options.collect(rows())
+    records = [r for _, _, r in done]
     if json_file is not None:
-        record.write_json(json_file, record.document("sanitizer", records, record.provenance(seed=seed)))
-    rows = [[options.row_label(r), r["shape"], str(len(r["findings"])), r["status"]] for r in records]
-    click.echo(tables.plain_table(rows, ["kernel", "shape", "findings", tool], style))
-    _say_control(tool)
-    for variant, shape, found in shown:
-        _print(variant, shape, found)
+        meta = record.provenance(seed=seed) | {"gpu": options.about(gpu)}
+        meta["ended"] = str(fault) if fault else "complete"
+        record.write_json(json_file, record.document("sanitizer", records, meta))
+    lines = [records[i : i + len(tools)] for i in range(0, len(records), len(tools))]
+    cells = [_cells(line, len(tools)) for line in lines]
+    click.echo(tables.plain_table(cells, ["kernel", "shape", "findings", *tools], style))
+    for tool in tools:
+        _say_control(tool)
+    for job, found, _ in done:
+        _print(job, found)
     options.explain([r for r in records if r["status"] == "error"], [])
-    options.finish(records, [])
+    options.finish(records, [], fault)
 
 
-def _status(variant: Variant, tool: str, found: Sequence[Finding]) -> str:
+def _beside(work: Callable[[T], R], jobs: Sequence[T], step: Callable[[T], None]) -> Iterator[tuple[T, R]]:
+    """Each job and what came of it, in their order. Threads, several at a time: each waits for a process
+    that takes seconds to start.
+    """
+    with ThreadPoolExecutor(min(_AT_ONCE, cores())) as pool:
+        try:
+            for job, future in [(job, pool.submit(work, job)) for job in jobs]:
+                step(job)
+                yield job, future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)  # Ctrl-C starts no more
+
+
+def _cells(line: Sequence[Record], tools: int) -> list[str]:
+    """One kernel at one size, a column a tool."""
+    findings = str(sum(len(r["findings"]) for r in line))
+    told = [r["status"] for r in line]
+    return [options.row_label(line[0]), line[0]["shape"], findings, *told, *["-"] * (tools - len(told))]
+
+
+def _status(variant: Variant, found: Sequence[Finding]) -> str:
     """A broken kernel may be broken in another way than this tool looks for."""
     from harness.measure import EXPECTED, FAILED, OK
 
@@ -85,10 +147,11 @@ def _say_control(tool: str) -> None:
         click.echo(f"control: {tool} finds the fault in {name}")
 
 
-def _print(variant: Variant, shape: str, found: Sequence[Finding]) -> None:
+def _print(job: _Job, found: Sequence[Finding]) -> None:
+    variant = job.variant
     lines = variant.kernel.source.splitlines()
     for finding in found:
-        click.echo(f"\n{variant.label}, {shape}: {finding.severity}: {finding.message}")
+        click.echo(f"\n{variant.label}, {job.shape}: {finding.severity}: {finding.message}")
         for source in finding.sources:
             file, _, number = source.rpartition(":")
             known = file == variant.kernel.path.name and 0 < int(number) <= len(lines)
@@ -99,17 +162,13 @@ def _print(variant: Variant, shape: str, found: Sequence[Finding]) -> None:
             click.echo(f"    and {len(finding.details) - _SHOWN} more")
 
 
-def _record(
-    variant: Variant, shape: str, tool: str, status: str, detail: str, found: Sequence[Finding]
-) -> Record:
-    from dataclasses import asdict
-
+def _record(job: _Job, found: Sequence[Finding], error: str) -> Record:
     return {
-        "kernel": variant.kernel.name,
-        "params": dict(variant.params),
-        "shape": shape,
-        "tool": tool,
-        "status": status,
-        "detail": detail,
+        "kernel": job.variant.kernel.name,
+        "params": dict(job.variant.params),
+        "shape": job.shape,
+        "tool": job.tool,
+        "status": "error" if error else _status(job.variant, found),
+        "detail": error,
         "findings": [asdict(f) | {"sources": f.sources} for f in found],
     }
