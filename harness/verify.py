@@ -87,8 +87,8 @@ class Repeats:
         if self.ok:
             return f"{self.launches:,} equal"
         return (
-            f"FAILED: not deterministic: launch {self.first:,} after the verified one wrote other bits from the "
-            f"same inputs, as did {self.launches - self.equal:,} of {self.launches:,} in all"
+            f"FAILED: not deterministic: launch {self.first:,} after the verified one wrote other bits from "
+            f"the same inputs, as did {self.launches - self.equal:,} of {self.launches:,} in all"
         )
 
 

@@ -13,7 +13,7 @@ import fake_driver
 import pytest
 from click.testing import CliRunner, Result
 
-from harness import catalog, sanitizer, tools
+from harness import catalog, record, sanitizer, tools
 from harness.cli import main
 from harness.errors import HarnessError
 
@@ -171,6 +171,79 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, clean: Pat
     assert "and 10 more" in result.output and "05_tiled_no_sync.cu:41" in (tmp_path / "o.json").read_text()
 
 
+# What each tool says of its planted fault, and nothing of anything else; a moment later the earlier it began.
+EACH = f"""
+case "$ALL" in
+  *"memcheck "*planted_bounds*) cat {BOUNDS};;
+  *"racecheck "*no_sync*) cat {RACES};;
+  *"synccheck "*planted_barrier*) cat {{divergent}};;
+  *"memcheck "*) sleep 0.3; cat {{clean}};;
+  *) cat {{clean}};;
+esac
+"""
+
+
+@pytest.fixture
+def each(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, clean: Path) -> Path:
+    """Its arguments, a line each."""
+    divergent = tmp_path / "divergent.txt"
+    divergent.write_text(DIVERGENT)
+    both = clean.read_text().replace("shapes: 64", "05_tiled_no_sync TILE=16  1/1  0.04  ok\nshapes: 64")
+    clean.write_text(both)
+    fake_driver.install(monkeypatch)
+    return fake_tool(monkeypatch, tmp_path, EACH.format(clean=clean, divergent=divergent))
+
+
+def test_several_tools_at_once(each: Path, tmp_path: Path) -> None:
+    """A column each, in the order asked for, though the first is the last to end."""
+    out = tmp_path / "o.json"
+    asked = ("--tool", "memcheck,racecheck,synccheck,memcheck", "-a", "N=[64,65]", "--json", str(out))
+    result = harness("check", "tiled", "tiled_no_sync", "-d", "gpu", *asked)
+    assert result.exit_code == 0, result.output
+    lines = [s.split() for s in result.output.splitlines() if s.startswith(("kernel ", "03_", "05_"))][:5]
+    assert lines[0] == ["kernel", "shape", "findings", "memcheck", "racecheck", "synccheck"]
+    assert [s[2:] for s in lines[1:3]] == [["64", "0", "ok", "ok", "ok"], ["65", "0", "ok", "ok", "ok"]]
+    assert lines[3][2:] == ["64", "2", "ok", "FAILED", "as", "marked", "ok"]
+    for tool, planted in sanitizer.CONTROLS.items():
+        assert f"control: {tool} finds the fault in {planted}" in result.output
+    content = record.load(out)
+    assert content["meta"]["gpu"]["name"] == "Fake GPU" and content["meta"]["ended"] == "complete"
+    found = [(r["kernel"], r["shape"], r["tool"]) for r in content["rows"]]
+    assert found == [
+        (kernel, shape, tool)
+        for kernel in ("03_tiled", "05_tiled_no_sync")
+        for shape in ("64", "65")
+        for tool in ("memcheck", "racecheck", "synccheck")
+    ]
+    assert [r["status"] for r in content["rows"][6:9]] == ["ok", "FAILED as marked", "ok"]
+    runs = each.read_text().split("--tool\n")[1:]
+    assert len(runs) == 3 + 2 * 2 * 3, "no tool twice"
+
+
+def test_one_blind_tool_of_several_is_refused(
+    each: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, clean: Path
+) -> None:
+    blind = clean.with_name("blind.txt")
+    blind.write_text(clean.read_text() + "planted_barrier\n")
+    fake_tool(monkeypatch, tmp_path, EACH.format(clean=clean, divergent=blind))
+    result = harness("check", "tiled", "-d", "gpu", "-a", "N=64", "--tool", "memcheck,synccheck")
+    assert result.exit_code == 1 and "synccheck found nothing in planted_barrier" in result.output
+    assert harness("check", "tiled", "-d", "gpu", "-a", "N=64", "--tool", "memcheck").exit_code == 0
+
+
+def test_one_tool_that_cannot_look(
+    each: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, clean: Path
+) -> None:
+    """The others' columns stand."""
+    script = EACH.format(clean=clean, divergent=tmp_path / "divergent.txt")
+    lost = '*"synccheck "*03_tiled*) exit 1;;\n  *"memcheck "*planted'
+    fake_tool(monkeypatch, tmp_path, script.replace('*"memcheck "*planted', lost, 1))
+    result = harness("check", "tiled", "-d", "gpu", "-a", "N=64", "--tool", "memcheck,synccheck")
+    (line,) = [s.split() for s in result.output.splitlines() if s.startswith("03_tiled TILE=16  ")]
+    assert result.exit_code == 1 and line[2:] == ["64", "0", "ok", "error"]
+    assert "said nothing, or was cut off" in result.output
+
+
 def test_a_finding_in_a_sound_kernel_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake_driver.install(monkeypatch)
     fake_tool(monkeypatch, tmp_path, f"cat {RACES}")
@@ -188,6 +261,9 @@ def test_a_blind_tool_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 def test_bad_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     assert harness("check", "tiled", "--tool", "racecheck").exit_code == 2
     assert harness("check", "tiled", "-d", "gpu", "--lines").exit_code == 2
+    for wrong in ("racechek", "memcheck,", "", "all"):
+        result = harness("check", "tiled", "-d", "gpu", "--tool", wrong)
+        assert result.exit_code == 2 and "memcheck, racecheck, initcheck, synccheck" in result.output
     fake_driver.install(monkeypatch)
     monkeypatch.setattr(tools, "find", lambda name: None)
     result = harness("check", "tiled", "-d", "gpu", "-a", "N=64")
