@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import catalog, counters, diagnosis, record
-from harness.measure import EXPECTED
+from harness.measure import EXPECTED, FAILED
 from harness.tables import params_text, plain_table
 
 HERE = Path(__file__).parent
@@ -258,6 +258,46 @@ def matmul(dtype: str = "fp32") -> str:
     return f"{table}\n\nGeometric means: {', '.join(means)}. {provenance(records[0])}"
 
 
+_TOOLS = ("memcheck", "racecheck", "synccheck")
+
+
+def soundness() -> str:
+    """Of each rung what `harness verify --repeat` and compute-sanitizer found, over all sizes."""
+    verified = [record.load(f) for f in sorted(HERE.glob("h200-verify*.json"))]
+    checked = [record.load(f) for f in sorted(HERE.glob("h200-sanitizer*.json"))]
+    if not verified:
+        return ""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for r in (r for content in verified for r in content["rows"]):
+        typed = f" {r['dtype']}" if r["kernel"] == "matmul" else ""
+        groups.setdefault(r["kernel"] + typed, []).append(r)
+    cells = []
+    for rung, rows in sorted(groups.items()):
+        right = sum(r["status"] == "ok" for r in rows)
+        shares = [r["verdict"]["worst"]["error_over_bound"] if r["verdict"] else None for r in rows]
+        told = [s for s in shares if s is not None]
+        error = f"{max(told):.2f}" if right and len(told) == len(rows) else "wrong"
+        repeats = [r["repeats"] for r in rows if r["repeats"]]
+        launches, equal = (sum(r[key] for r in repeats) for key in ("launches", "equal"))
+        same = "-" if not launches else f"{equal:,}" if equal == launches else f"{equal:,} of {launches:,}"
+        found = [r for content in checked for r in content["rows"] if r["kernel"] == rung]
+        seen = [sanitized([r["status"] for r in found if r["tool"] == tool]) for tool in _TOOLS]
+        cells.append([rung, f"{right}/{len(rows)}", error, same, *seen])
+    headings = ["", "shapes right", "error/bound", "repeats equal", *_TOOLS]
+    meta = verified[0]["meta"]
+    commands = " and ".join(f"`{command(c)}`" for c in (*verified, *checked))
+    note = f"{meta['gpu']['name']}, driver {meta['gpu']['driver']}; {commands}, {meta['utc'][:10]}."
+    return f"{plain_table(cells, headings, 'md')}\n\n{note}"
+
+
+def sanitized(statuses: list[str]) -> str:
+    """What became of one tool at all sizes: the worst of it."""
+    if not statuses:
+        return "-"
+    told = {"error": "error", FAILED: FAILED, EXPECTED: "finds it"}
+    return next((told[s] for s in told if s in statuses), "clean")
+
+
 def emulator() -> str:
     """Counts as compiled against ncu's counters: one number where they are equal."""
     record = load("h200-emulator")
@@ -372,6 +412,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "tuned": tuned,
     "tuners": tuners,
     "rungs": rungs,
+    "soundness": soundness,
 }
 # Tables of types that were not measured are empty.
 for _dtype in ("bf16", "fp16", "tf32", "3xtf32"):

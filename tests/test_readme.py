@@ -223,3 +223,52 @@ def test_tables_without_a_record_are_empty(tables: Any) -> None:
     assert tables.updated(text) == "a\n<!-- table:ladder_bf16 -->\n<!-- end -->\nb\n"
     tables.write("h200-ladder-bf16", baseline("bf16", (512,) * 3))
     assert "| cuBLAS " in tables.updated(text)
+
+
+def verified(kernel: str, shape: str, status: str = "ok", share: float | None = 0.25, **more: Any) -> Any:
+    return {
+        "kernel": kernel, "params": {}, "dtype": "fp32", "shape": shape, "status": status,
+        "verdict": {"worst": {"error_over_bound": share}},
+        "repeats": {"launches": 5000, "equal": 5000, "first": None}, **more,
+    }  # fmt: skip
+
+
+def test_soundness(tables: Any) -> None:
+    """The largest error, all repeats, and the worst that a tool said, of all sizes; an output that is wrong
+    has no error to be told.
+    """
+    soundness = tables.TABLES["soundness"]
+    assert soundness() == ""
+    differs = {"repeats": {"launches": 5000, "equal": 4999, "first": 7}}
+    tables.write(
+        "h200-verify",
+        verified("03_tiled", "64"),
+        verified("03_tiled", "33x65x17", share=0.5),
+        verified("05_tiled_no_sync", "64", "FAILED as marked", share=None, repeats=None),
+        verified("16_pipeline", "64", "FAILED", **differs),
+        verified("16_pipeline", "65"),
+        verified("matmul", "64 bf16", dtype="bf16"),
+        verified("matmul", "64"),
+    )
+    table = soundness()
+    assert cells(table, "03_tiled") == ["2/2", "0.50", "10,000", "-", "-", "-"]
+    assert cells(table, "05_tiled_no_sync") == ["0/1", "wrong", "-", "-", "-", "-"]
+    assert cells(table, "16_pipeline")[:3] == ["1/2", "0.25", "9,999 of 10,000"]
+    assert cells(table, "matmul bf16")[0] == cells(table, "matmul fp32")[0] == "1/1"
+
+    def looked(kernel: str, tool: str, status: str = "ok", shape: str = "64") -> Any:
+        return {"kernel": kernel, "params": {}, "shape": shape, "tool": tool, "status": status}
+
+    tables.write(
+        "h200-sanitizer",
+        looked("03_tiled", "memcheck"),
+        looked("03_tiled", "racecheck"),
+        looked("03_tiled", "racecheck", "FAILED", "65"),
+        looked("03_tiled", "synccheck", "error"),
+        looked("05_tiled_no_sync", "memcheck"),
+        looked("05_tiled_no_sync", "racecheck", "FAILED as marked"),
+    )
+    table = soundness()
+    assert cells(table, "03_tiled")[3:] == ["clean", "FAILED", "error"]
+    assert cells(table, "05_tiled_no_sync")[3:] == ["clean", "finds it", "-"]
+    assert cells(table, "16_pipeline")[3:] == ["-", "-", "-"]
