@@ -61,6 +61,13 @@ def test_equal_launches(fake: Any, cache: Cache) -> None:  # noqa: F811
     assert len(fake.launches) == 2 * (1 + 300)
 
 
+def test_a_difference_far_behind_is_counted_right(fake: Any, cache: Cache) -> None:  # noqa: F811
+    for number in (255, 256, 257, 600):  # 256 fingerprints come at once, the verified one's first
+        fake.execute = Flips(number)
+        (row,) = rows(cache, {"N": 16}, repeats=600)
+        assert row.repeats == Repeats(launches=600, equal=599, first=number)
+
+
 def test_outputs_are_filled_anew_before_each_launch(fake: Any, cache: Cache) -> None:  # noqa: F811
     """So that one which writes nothing leaves nothing that was right."""
     seen = []
