@@ -90,7 +90,7 @@ def run(
 
     with options.progress(len(tools) + len(jobs)) as step:
         controls = _beside(lambda t: sanitizer.control(t, device=uuid), tools, lambda t: step(f"{t} control"))
-        for _, blind in controls:
+        for _, blind in list(controls):
             if blind is not None:
                 raise HarnessError(blind, hint="its findings, and its silence, would mean nothing")
         done, fault = options.collect(rows())
