@@ -1,8 +1,8 @@
 """The second baseline: cuBLASLt's best, in the shape of a `Launch`.
 
-cuBLAS takes what its heuristic names first. Here the heuristic is asked for more (`ALGORITHMS`), all of them
-are timed on the problem's own operands, and the fastest is bound: what a patient user of the library gets.
-Element types are computed as `harness.cublas` has them computed, so that the two compare.
+cuBLAS goes by a heuristic. Here cuBLASLt's is asked for several algorithms (`ALGORITHMS`), they are timed on
+the problem's own operands, and the fastest is bound: what a patient user of the library gets. Element types
+are computed as `harness.cublas` has them computed, so that the two compare.
 """
 
 from __future__ import annotations
