@@ -4,6 +4,7 @@ fastest is taken, that nothing leaks; and the fake beside nvmath's own bindings.
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ import pytest
 from click.testing import CliRunner, Result
 from fake_cublaslt import Algorithm, FakeCublas, FakeCublasLt, TimedDriver
 
-from harness import cublas, cublaslt, measure, record
+from harness import choices, comparison, cublas, cublaslt, isolate, measure, record
 from harness.cli import main
 from harness.driver import Context, Device, Stream
 from harness.errors import ContextLost, HarnessError, MissingDependency
@@ -111,13 +112,13 @@ def test_one_slow_launch_decides_nothing(
     context: Context, library: FakeCublasLt, driver: TimedDriver
 ) -> None:
     """The faster one is held up in its last round, by more than all its other launches take."""
-    library.algorithms = [Algorithm(10.0), Algorithm(9.0)]
+    library.algorithms = [Algorithm(100.0), Algorithm(90.0)]
     original = library.matmul
 
     def held_up(*args: int) -> None:
         original(*args)
         if len(library.runs) in (4, 12):  # of two trials and five rounds
-            driver.clock += 1000
+            driver.clock += 10_000
 
     library.matmul = held_up  # type: ignore[method-assign]
     prepared(context, Gemm(M=5, N=7, K=3), sets=1)
@@ -300,12 +301,53 @@ def test_no_row_without_the_option(gpu: TimedDriver, library: FakeCublasLt, tmp_
     assert not library.created
 
 
+def test_what_reads_records_knows_the_row(gpu: TimedDriver, library: FakeCublasLt, tmp_path: Path) -> None:
+    """It is no kernel to choose; of two runs it is the same code only where the algorithm is."""
+    files = [tmp_path / name for name in ("a.json", "b.json", "c.json")]
+    for path in files:
+        if path.name == "c.json":
+            library.algorithms = [Algorithm(1.0, configuration=NAMED[1:])]
+        command = ("bench", "tiled", "--cublaslt", "-a", "N=16", "--json", str(path), *FAST)
+        assert harness(*command).exit_code == 0
+    (rows,) = choices.measured(files).values()
+    assert [r["kernel"] for r in rows] == ["03_tiled"]
+    first, second, third = map(record.load, files)
+
+    def identical(a: record.Record, b: record.Record) -> dict[str, bool]:
+        return {d.label: d.identical for d in comparison.compare(a, b, threshold=0.01)}
+
+    assert identical(first, second)["cuBLASLt"] and not identical(first, third)["cuBLASLt"]
+    assert identical(first, third)["cuBLAS"]
+
+
 def test_a_failing_row_costs_itself_only(gpu: TimedDriver, library: FakeCublasLt, tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     library.algorithms = []
     result = harness("bench", "tiled", "--cublaslt", "-a", "N=16", "--json", str(path), *FAST)
     assert result.exit_code == 1 and "names no algorithm for 16" in result.stdout
     assert [r["status"] for r in record.load(path)["rows"]] == ["ok", "error", "ok"]
+
+
+def test_isolated_kernels_share_one_row(
+    gpu: TimedDriver, library: FakeCublasLt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each kernel's process is told of the option, and measures cuBLASLt as it does cuBLAS."""
+    told = []
+
+    def run_child(command: list[str], timeout: float) -> isolate.Outcome:
+        told.append("--cublaslt" in command)
+        lines = tmp_path / f"rows{len(told)}"
+        assert harness(*command[3:], "--rows", str(lines)).exit_code == 0
+        about, *rows = map(json.loads, lines.read_text().splitlines())
+        return isolate.Outcome(rows=tuple(rows), about=about, error="")
+
+    monkeypatch.setattr(isolate, "run_child", run_child)
+    path = tmp_path / "r.json"
+    command = ("bench", "tiled", "coalesced", "-a", "N=16", "--isolate", "--json", str(path), *FAST)
+    assert harness(*command, "--cublaslt").exit_code == 0 and told == [True, True]
+    names = [r["kernel"] for r in record.load(path)["rows"]]
+    assert sorted(names) == ["02_coalesced", "03_tiled", "cuBLAS", "cuBLASLt"]
+    assert harness(*command).exit_code == 0 and told[2:] == [False, False]
 
 
 def test_with_ref_or_without_the_bindings(gpu: TimedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
