@@ -9,11 +9,12 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 
-from harness import ceilings, launch, telemetry
+from harness import ceilings, cublas, cublaslt, launch, telemetry
 from harness.builds import Built, Progress
 from harness.cache import default as default_cache
 from harness.closing import Closing
-from harness.cublas import LABEL, CuBlas
+from harness.cublas import CuBlas
+from harness.cublaslt import CuBlasLt
 from harness.driver import Context, Stream
 from harness.errors import ContextLost, HarnessError, OutOfMemory, UsageError
 from harness.gemm import Gemm
@@ -31,7 +32,8 @@ class Bench(Closing):
 
     `rule` None verifies only. `baseline` is what every kernel is timed in turn with: cuBLAS, which is
     borrowed, or another kernel. With `alone` each is timed by itself instead, at a clock and power of its
-    own. `method` says how, with what was found out about this card.
+    own. `fastest`, borrowed too, has a row beside the kernels. `method` says how, with what was found out
+    about this card.
     """
 
     def __init__(
@@ -41,12 +43,14 @@ class Bench(Closing):
         rule: StopRule | None,
         regime: str = COLD,
         baseline: CuBlas | Built | None = None,
+        fastest: CuBlasLt | None = None,
         seed: int = 1,
         limits: bool = False,
         alone: bool = False,
     ) -> None:
         """`limits`: find the card's ceilings, from the cache or by a second of measuring."""
         self.context, self.baseline, self.seed, self.alone = context, baseline, seed, alone
+        self.fastest = fastest
         self.method: Method | None = None
         self.no_ceilings = ""
         with ExitStack() as owned:
@@ -122,6 +126,9 @@ class Bench(Closing):
                     with suppress(OutOfMemory):  # then there is no room for a second output: no ratio
                         twin = owned.enter_context(Twin(operands, self.stream))
                         against = owned.enter_context(_prepare(baseline, twin))
+            if self.fastest is not None and isinstance(problem, Gemm):
+                prepare = functools.partial(_prepare, self.fastest)
+                yield from self._row(cublaslt.LABEL, None, prepare, operands, against, progress)
             for one in kernels:
                 prepare = functools.partial(_prepare, one)
                 yield from self._row(one.label, one, prepare, operands, against, progress)
@@ -185,14 +192,14 @@ def _computes(baseline: CuBlas | Built | None, problem: Problem) -> bool:
 
 
 def _label(baseline: CuBlas | Built) -> str:
-    return baseline.label if isinstance(baseline, Built) else LABEL
+    return baseline.label if isinstance(baseline, Built) else cublas.LABEL
 
 
-def _prepare(what: CuBlas | Built, operands: Operands) -> Launch:
+def _prepare(what: CuBlas | CuBlasLt | Built, operands: Operands) -> Launch:
     if isinstance(what, Built):
         return launch.prepare(what.cubin, operands)
     if not isinstance(operands.problem, Gemm):
-        raise UsageError(f"cuBLAS does not compute {operands.problem.label}")
+        raise UsageError(f"{what.label} does not compute {operands.problem.label}")
     return what.prepare(operands.problem, operands)
 
 

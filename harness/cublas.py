@@ -11,7 +11,7 @@ import functools
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from harness.closing import Closing
 from harness.driver import Buffer, Context, Stream
@@ -28,7 +28,7 @@ MATH_MODES = {
     "bf16": "bf16 (COMPUTE_32F, reductions in fp32)",
     "fp16": "fp16 (COMPUTE_32F, reductions in fp32)",
 }
-_WORKSPACE = 32 << 20  # bytes; what cuBLAS's documentation recommends for Hopper
+WORKSPACE = 32 << 20  # bytes; what cuBLAS's documentation recommends for Hopper
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class _Routine:
     compute: str = ""
 
 
-_DATA_TYPES = {"CUDA_R_32F": 0, "CUDA_R_16F": 2, "CUDA_R_16BF": 14}  # cudaDataType, library_types.h
+DATA_TYPES = {"CUDA_R_32F": 0, "CUDA_R_16F": 2, "CUDA_R_16BF": 14}  # cudaDataType, library_types.h
 _FP32_SUMS = ("DEFAULT_MATH", "DISALLOW_REDUCED_PRECISION_REDUCTION")
 _ROUTINES = {
     "fp32": _Routine(("PEDANTIC_MATH",)),
@@ -51,23 +51,62 @@ _ROUTINES = {
 }
 
 
-class CuBlas(Closing):
-    """A cuBLAS handle in the current context. Raises MissingDependency where cuBLAS cannot be had."""
+class Library(Closing):
+    """A handle of one of nvmath's libraries in the current context, with a workspace of its own.
 
-    def __init__(self, context: Context) -> None:
-        self._api = api()
+    Raises MissingDependency where the library cannot be had, HarnessError for a call that fails.
+    """
+
+    label: ClassVar[str]
+
+    def __init__(self, context: Context, bindings: Any) -> None:
+        self._api, self._error = bindings, getattr(bindings, f"{self.label}Error")
         self.context = context
         self._handle = 0
-        self._workspace = Buffer(context, _WORKSPACE)
+        self._workspace = Buffer(context, WORKSPACE)  # else the library allocates inside a measurement
         try:
             self._handle = self._call("create")
-            self._modes: tuple[str, ...] = ()
-            self._stream: Stream | None = None
-            number = self._call("get_version", self._handle)
+            number = self._number()
         except BaseException:
             self.close()
             raise
         self.version = f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+
+    def _number(self) -> int:
+        """The version, as the library counts."""
+        raise NotImplementedError
+
+    def _call(self, name: str, *args: Any) -> Any:
+        try:
+            return getattr(self._api, name)(*args)
+        except self._error as e:
+            self.context.open_gates()
+            self.context.synchronize()  # a fault, if that is what it is, is the driver's to name
+            raise HarnessError(f"{self.label.replace('BLAS', 'blas')}.{name} failed: {e}") from None
+        except RuntimeError as e:  # nvmath's way to say that the library or the driver is not there
+            raise MissingDependency(f"{self.label} cannot be loaded: {e}", hint=INSTALL) from None
+
+    def close(self) -> None:
+        handle, self._handle = self._handle, 0
+        try:
+            if handle and not self.context.lost:
+                self._call("destroy", handle)
+        finally:
+            self._workspace.close()
+
+
+class CuBlas(Library):
+    """cuBLAS in the current context."""
+
+    label = LABEL
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context, api())
+        self._modes: tuple[str, ...] = ()
+        self._stream: Stream | None = None
+
+    def _number(self) -> int:
+        return int(self._call("get_version", self._handle))
 
     def prepare(self, problem: Gemm, operands: Operands) -> Launch:
         """One bound product a set of operands.
@@ -80,7 +119,7 @@ class CuBlas(Closing):
         typed: tuple[int, ...] = ()  # what gemm_ex is told besides, behind each address
         algorithm: tuple[int, ...] = ()
         if routine.compute:
-            typed = (_DATA_TYPES[routine.matrix],)
+            typed = (DATA_TYPES[routine.matrix],)
             compute = getattr(self._api.ComputeType, routine.compute)
             algorithm = int(compute), int(self._api.GemmAlgo.DEFAULT)
         calls: list[Callable[[Stream], object]] = []
@@ -100,31 +139,13 @@ class CuBlas(Closing):
             self._modes = routine.modes
         if stream is not self._stream:
             self._call("set_stream", self._handle, int(stream.handle))
-            # set_stream resets the workspace. One of our own: cuBLAS must not allocate inside a measurement.
-            self._call("set_workspace", self._handle, self._workspace.ptr, _WORKSPACE)
+            # set_stream resets the workspace.
+            self._call("set_workspace", self._handle, self._workspace.ptr, WORKSPACE)
             self._stream = stream
         self._call("gemm_ex" if routine.compute else "sgemm", self._handle, *args)
 
-    def _call(self, name: str, *args: Any) -> Any:
-        try:
-            return getattr(self._api, name)(*args)
-        except self._api.cuBLASError as e:
-            self.context.open_gates()
-            self.context.synchronize()  # a fault, if that is what it is, is the driver's to name
-            raise HarnessError(f"cublas.{name} failed: {e}") from None
-        except RuntimeError as e:  # nvmath's way to say that the library or the driver is not there
-            raise MissingDependency(f"cuBLAS cannot be loaded: {e}", hint=_INSTALL) from None
 
-    def close(self) -> None:
-        handle, self._handle = self._handle, 0
-        try:
-            if handle and not self.context.lost:
-                self._call("destroy", handle)
-        finally:
-            self._workspace.close()
-
-
-_INSTALL = "pip install 'cuda-harness[cublas]'"
+INSTALL = "pip install 'cuda-harness[cublas]'"
 
 
 def api() -> Any:
@@ -132,5 +153,5 @@ def api() -> Any:
     try:
         from nvmath.bindings import cublas
     except ImportError:
-        raise MissingDependency("nvmath-python is not installed: no cuBLAS baseline", hint=_INSTALL) from None
+        raise MissingDependency("nvmath-python is not installed: no cuBLAS baseline", hint=INSTALL) from None
     return cublas

@@ -24,7 +24,8 @@ _ELEMENTS = {"float32": "FLOAT32", "float16": "FLOAT16", "uint16": "BFLOAT16"}  
 class Launch(Closing):
     """What is timed: ``launch(stream)`` enqueues one run, on the next set of operands each time.
 
-    `operands` are borrowed; `owned` (a module, a library handle) is closed with the launch.
+    `operands` are borrowed; `owned` (a module, a library handle) is closed with the launch. `algorithm` is
+    which of its ways a library goes, in words.
     """
 
     def __init__(
@@ -35,8 +36,10 @@ class Launch(Closing):
         *,
         function: Function | None = None,
         owned: Any = None,
+        algorithm: str = "",
     ) -> None:
         self.label, self.operands, self.function = label, operands, function
+        self.algorithm = algorithm
         self.calls, self._owned = calls, owned
         self.rewind()
 

@@ -73,8 +73,8 @@ class Measurement:
     `occupancy` is the driver's: active warps over the most that an SM holds. `sets` copies of the operands,
     `bytes_touched` in all, were visited in turn; `cold` says that they displaced twice the L2 cache. `ratio`
     is of times, this over that of `against`, from runs of both in turn. `peaks` is how many times the peak of
-    float32 units counts as the peak for this problem's type. `notes` qualify the time. `emulation` is what
-    the emulator saw, where no GPU ran it.
+    float32 units counts as the peak for this problem's type. `notes` qualify the time. `algorithm` is
+    which of its ways a library goes. `emulation` is what the emulator saw, where no GPU ran it.
     """
 
     label: str
@@ -99,6 +99,7 @@ class Measurement:
     ceilings: Ceilings | None = None
     peaks: float = 1
     notes: tuple[str, ...] = ()
+    algorithm: str = ""
     emulation: Emulation | None = None
 
     @property
@@ -179,6 +180,7 @@ def measure(
         regime=method.regime if method else "",
         ceilings=method.ceilings if method else None,
         peaks=peaks(problem, operands.context.device),
+        algorithm=run.algorithm,
     )
     if built is not None and built.variant.kernel.broken:
         row = replace(row, status=UNEXPECTED if row.before and row.before.ok else EXPECTED)

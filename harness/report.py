@@ -123,6 +123,7 @@ def timed_record(row: Measurement, peak_fp32: float, threshold: float | None = N
         "status": row.status,
         "detail": row.detail,
         "notes": list(row.notes),
+        "algorithm": row.algorithm or None,
         "regime": _regime(row),
         "seconds": row.seconds,
         "mean": summary.mean if summary else None,

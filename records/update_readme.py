@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness import catalog, counters, diagnosis, record
+from harness import catalog, counters, cublaslt, diagnosis, record
 from harness.measure import EXPECTED, FAILED
 from harness.tables import params_text, plain_table
 
@@ -211,9 +211,28 @@ _COUNTERS = {
 
 def dispatched(records: list[dict[str, Any]], *, right: bool) -> tuple[list[dict[str, Any]], ...]:
     """The dispatcher's rows, or those that are `right`: squares and rectangles."""
-    rows = (r for content in records for r in content["rows"] if not r["baseline"])
+    rows = (r for content in records for r in content["rows"] if not _library(r))
     timed = [r for r in rows if r["status"] == "ok" or not right]
     return [r for r in timed if "x" not in size(r)], [r for r in timed if "x" in size(r)]
+
+
+def _library(row: dict[str, Any]) -> bool:
+    return row["baseline"] or row["kernel"] == cublaslt.LABEL
+
+
+def heuristics(records: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """cuBLASLt's row of each shape that has one which was right."""
+    rows = [r for content in records for r in content["rows"] if r["kernel"] == cublaslt.LABEL]
+    return {r["shape"]: r for r in rows if r["status"] == "ok"}
+
+
+def of_heuristics(row: dict[str, Any], other: dict[str, Any] | None) -> str:
+    """% of cuBLASLt: the quotient of their ratios to cuBLAS, each paired, or else of their times."""
+    if row["status"] != "ok" or other is None:
+        return "-"
+    if row["speedup"] and other["speedup"]:
+        return f"{100 * row['speedup']['estimate'] / other['speedup']['estimate']:.1f}"
+    return f"{100 * other['seconds'] / row['seconds']:.1f}"
 
 
 def mean(rows: list[dict[str, Any]]) -> float:
@@ -237,21 +256,25 @@ def headline() -> str:
 
 
 def matmul(dtype: str = "fp32") -> str:
-    """The dispatcher beside cuBLAS: squares, then rectangles, and the geometric mean of each."""
+    """The dispatcher beside cuBLAS: squares, then rectangles, and the geometric mean of each; also beside
+    cuBLASLt's best, where that was timed.
+    """
     records = of_type(dtype, "h200-matmul*.json", "rectangles/h200-*.json")
     if not records:
         return ""
     squares, rectangles = dispatched(records, right=False)
+    others = heuristics(records)
     cells = []
     for r in squares + rectangles:
         told = [size(r), r["chosen"]["label"], rate(r, dtype), share(r)]
+        told += [of_heuristics(r, others.get(r["shape"]))] if others else []
         cells.append(told if dtype == "fp32" else [*told, clock(r)])
     means = [
         f"{mean(rows):.3f} over the {what}"
         for rows, what in zip(dispatched(records, right=True), ("squares", "rectangles"), strict=True)
         if rows
     ]
-    headings = ["M x N x K", "chosen", unit(dtype)[0], "% of cuBLAS"]
+    headings = ["M x N x K", "chosen", unit(dtype)[0], "% of cuBLAS", *(["% of cuBLASLt"] if others else [])]
     if dtype != "fp32":
         headings = [f"{dtype}, {headings[0]}", *headings[1:], "SM MHz"]
     table = plain_table(cells, headings, "md")

@@ -190,6 +190,29 @@ def test_the_dispatcher_by_type(tables: Any) -> None:
     assert "0.500 over the squares, 1.025 over the rectangles" in table
 
 
+def test_the_dispatcher_beside_cublaslts_best(tables: Any) -> None:
+    """A column more where a row of it is right; the means and the headline are of cuBLAS as before."""
+
+    def at(factor: float) -> dict[str, Any]:
+        return {"speedup": {"low": factor, "estimate": factor, "high": factor}}
+
+    chosen = {"chosen": {"label": "26_wgmma_split"}}
+    small, large = (512,) * 3, (8192, 256, 1024)
+    mine = [row("matmul", "bf16", s, 1e-5, **chosen, **at(1.1)) for s in (small, large)]
+    tables.write("h200-matmul-bf16", baseline("bf16", small), *mine)
+    before = tables.TABLES["matmul_bf16"]()
+    assert "cuBLASLt" not in before
+    best = row("cuBLASLt", "bf16", small, 1e-5, **at(1.25))
+    wrong = row("cuBLASLt", "bf16", large, 1e-5, **at(9)) | {"status": "FAILED"}
+    tables.write("h200-matmul-bf16", baseline("bf16", small), best, wrong, *mine)
+    table = tables.TABLES["matmul_bf16"]()
+    assert cells(table, "512")[2:4] == ["110.0 (110.0 to 110.0)", "88.0"]
+    assert cells(table, "8192x256x1024")[3] == "-", "what is wrong is nothing to compare with"
+    assert "| cuBLASLt " not in table and table.splitlines()[-1] == before.splitlines()[-1]
+    unpaired = best | {"speedup": None, "seconds": 5e-6}
+    assert tables.of_heuristics(mine[0], unpaired) == "50.0", "of the times, where one has no ratio"
+
+
 def test_the_headline_is_the_tables_means(tables: Any) -> None:
     def at(factor: float) -> dict[str, float]:
         return {"low": factor, "estimate": factor, "high": factor}

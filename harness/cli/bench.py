@@ -45,6 +45,11 @@ _SECONDS = options.Finite(min=0)
     "--ref", metavar="KERNEL", help="Time in turn with this kernel, not with cuBLAS, and say which wins."
 )
 @click.option(
+    "--cublaslt",
+    is_flag=True,
+    help="A row more: cuBLASLt, by the fastest of the algorithms that its heuristic names.",
+)
+@click.option(
     "--alone",
     is_flag=True,
     help="Each kernel, cuBLAS too, by itself and not in turn: clock and power are its own.",
@@ -115,6 +120,7 @@ def command(
     seed: int,
     regime: str,
     ref: str | None,
+    cublaslt: bool,
     alone: bool,
     threshold: float,
     min_samples: int,
@@ -143,7 +149,7 @@ def command(
 
     variants, points = dispatched.select(kernels, params, axis, "bench_axes", dtypes, sweep=sweep)
     dispatched.refuse(kernels, isolate, "--isolate")
-    reference = _reference(ref, points, alone) if ref else None
+    reference = _reference(ref, points, alone, cublaslt) if ref else None
     gpu, absent = options.open_device(device, required=require_gpu)
     if gpu is None and not axis:
         # A tile or two: what takes a GPU a second takes the emulator an hour.
@@ -181,6 +187,7 @@ def command(
                 seed=seed,
                 baseline=baseline,
                 alone=alone,
+                cublaslt=cublaslt,
                 threshold=threshold,
                 dtypes=element_types(points),
             )
@@ -201,7 +208,7 @@ def command(
             unwritten = e
     show.bench(static, records, meta, style, wide=wide)
     if gpu is None:
-        click.echo(f"\n{emulated.NOTE}\n{absent}; `harness check` tells more", err=style == "csv")
+        emulated.explain(absent, cublaslt=cublaslt, err=style == "csv")
     options.explain(records, skipped, err=style == "csv")
     options.finish(records, skipped, fault or unwritten)
     if ref and gpu:
@@ -209,13 +216,17 @@ def command(
         options.conclude(r["decision"] or stats.INCONCLUSIVE for r in compared)
 
 
-def _reference(word: str, points: Points, alone: bool) -> Variant:
-    """The kernel of --ref; UsageError where it computes something else than the others, or with --alone."""
+def _reference(word: str, points: Points, alone: bool, cublaslt: bool) -> Variant:
+    """The kernel of --ref; UsageError where it computes something else than the others, and beside options
+    that go without it.
+    """
     from harness import catalog
     from harness.problems import resolve
 
     if alone:
         raise UsageError("--ref times kernels in turn, --alone does not: one of the two")
+    if cublaslt:
+        raise UsageError("--cublaslt is timed in turn with cuBLAS, whose place --ref takes: one of the two")
     kernel = catalog.kernel(word)
     if set(points) != {resolve(kernel)}:
         raise UsageError(f"--ref {kernel.name} and the kernels compared with it solve different problems")
@@ -239,6 +250,7 @@ class Request:
     seed: int
     baseline: Built | None
     alone: bool = False
+    cublaslt: bool = False
     threshold: float
     dtypes: tuple[str, ...]
 
@@ -273,7 +285,7 @@ def _measured(
 
 def open_session(owned: ExitStack, what: Request) -> tuple[Bench, dict[str, Any]]:
     """A session on this GPU, closed with `owned`, and what a record should say about the two."""
-    from harness import cublas
+    from harness import cublas, cublaslt
     from harness.bench import Bench
     from harness.driver import Context, driver_version
 
@@ -289,12 +301,16 @@ def open_session(owned: ExitStack, what: Request) -> tuple[Bench, dict[str, Any]
             raise
         except HarnessError as e:
             about["no_cublas"] = str(e)
+    fastest = owned.enter_context(cublaslt.CuBlasLt(context)) if what.cublaslt else None
+    if fastest is not None:
+        about["cublaslt"] = fastest.version
     session = owned.enter_context(
         Bench(
             context,
             rule=what.rule,
             regime=what.regime,
             baseline=baseline,
+            fastest=fastest,
             seed=what.seed,
             limits=True,
             alone=what.alone,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _FORWARDED = (
     "seed", "min_samples", "min_time", "timeout", "stopping_criterion", "regime", "ref",
 )  # fmt: skip
+_FLAGS = ("alone", "cublaslt")
 _FORWARDED_PERCENT = ("max_noise", "throttle_threshold", "threshold")
 
 
@@ -65,7 +66,7 @@ def _command(ctx: click.Context, gpu: Device, one: Built) -> list[str]:
     command += [f"--param={name}={value}" for name, value in variant.params.items()]
     command += [f"--axis={text}" for text in given["axis"]]
     command += [f"--device={gpu.uuid}", f"--arch={one.cubin.arch}", "--require-gpu"]
-    command += ["--alone"] if given["alone"] else []
+    command += [f"--{name}" for name in _FLAGS if given[name]]
     for name in _FORWARDED:
         if given[name] is not None:
             command.append(f"--{name.replace('_', '-')}={given[name]}")

@@ -22,6 +22,13 @@ NOTE = (
 )
 
 
+def explain(absent: str, *, cublaslt: bool, err: bool) -> None:
+    """What the columns mean, and why there are no others; `absent` says why there is no GPU."""
+    click.echo(f"\n{NOTE}\n{absent}; `harness check` tells more", err=err)
+    if cublaslt:
+        click.echo("cuBLASLt, like cuBLAS, needs a GPU: no row of it here", err=err)
+
+
 def print_rows(rows: Sequence[Measurement], style: str | None) -> None:
     """A line for each kernel, over all sizes; the ratios are those of the first."""
     from harness import tables

@@ -55,11 +55,19 @@ def bench(
         click.echo(tables.table(rows, tables.timed_columns(rows), style))
         if wide:
             click.echo(f"\n{tables.table(rows, tables.MACHINE, style)}")
-        for note in dict.fromkeys(note for row in rows for note in row["notes"]):
-            noted = ", ".join(row["name"] for row in rows if note in row["notes"])
-            click.echo(terminal.fill(f"* {note}: {noted}"))
-        if same := [row["name"] for row in rows if row["identical_sass"]]:
-            click.echo(terminal.fill(f"identical SASS on both sides: machine noise: {', '.join(same)}"))
+        _remarks(rows)
+
+
+def _remarks(rows: Sequence[Record]) -> None:
+    """What a table of a size has no column for."""
+    for note in dict.fromkeys(note for row in rows for note in row["notes"]):
+        noted = ", ".join(row["name"] for row in rows if note in row["notes"])
+        click.echo(terminal.fill(f"* {note}: {noted}"))
+    for row in rows:
+        if row["algorithm"]:
+            click.echo(terminal.fill(f"{row['name']}: {row['algorithm']}"))
+    if same := [row["name"] for row in rows if row["identical_sass"]]:
+        click.echo(terminal.fill(f"identical SASS on both sides: machine noise: {', '.join(same)}"))
 
 
 def _name(row: Record, several: bool) -> str:
