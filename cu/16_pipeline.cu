@@ -31,6 +31,7 @@
 // ///
 
 #include "producer.cuh"
+#include "turned.cuh"
 #include "raster.cuh"
 
 #define TM (WM / 4)  // a thread's outputs: the lanes of a warp are 4 x 8, its quads lie 16 rows apart
@@ -62,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         give_registers<88>();  // fewer would do, but then ptxas does worse for the consumers, too
         int stage = 0, parity = 1;
         for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x)
-            fetch(As, Bs, full, empty, stage, parity, A, B, row_of(tile), col_of(tile), 0, K, M, N, lda, ldb);
+            fetch(As, Bs, full, empty, stage, parity, A, B, row_of(tile), col_of(tile), 0, K, M, N, K, lda, ldb);
         return;
     }
 
@@ -134,12 +135,16 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                                                         alpha * sum[i][j + 2], alpha * sum[i][j + 3]);
             continue;
         }
+        if (!in_quads(C, ldc)) {
+            store_turned(C, ldc, row, col, sum, M, N, alpha, beta);
+            continue;
+        }
         #pragma unroll  // registers have no index: every sum[i][j] must be known to the compiler
         for (int i = 0; i < TM; ++i, c += i % 4 ? ldc : 13ll * ldc) {
             if (row + i / 4 * 16 + i % 4 >= M) continue;
             #pragma unroll
             for (int j = 0; j < TN; j += 4)
-                store_quad(c + j * 8, &sum[i][j], N - (int)(col + j * 8), in_quads(C, ldc), alpha, beta);
+                store_quad(c + j * 8, &sum[i][j], N - (int)(col + j * 8), true, alpha, beta);
         }
     }
 }

@@ -65,7 +65,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
     if (self >= CONSUMERS) {
         if (TM * TN > 64) give_registers<88>();
         int stage = 0, parity = 1;
-        fetch(As, Bs, full, empty, stage, parity, A, B, row, col, from_k, to_k, M, N, lda, ldb);
+        fetch(As, Bs, full, empty, stage, parity, A, B, row, col, from_k, to_k, M, N, K, lda, ldb);
         return;  // who has left counts as arrived at the barriers of the cluster
     }
 

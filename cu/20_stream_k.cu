@@ -19,8 +19,8 @@
 // block = "32 * (BM // WM) * (BN // WN) + 128"
 // tile  = ["BM", "BN"]
 // grid  = "SMS"
-// where = ["BM * BN > 8192", "(BM * BN > 16384) <= (WM == 64)", "(WM == 64) <= (CHUNK == 8)",
-//          "BK * STAGES <= 128", "CHUNK < BK"]
+// where = ["8192 < BM * BN <= 32768", "(BM * BN > 16384) <= (WM == 64)", "(WM == 64) <= (CHUNK == 8)",
+//          "BK * STAGES <= 128", "(BN == 512) <= (BK * STAGES == 64)", "CHUNK < BK"]
 // shared = "4 * STAGES * BK * (BM + 4 + BN) + 16 * STAGES"
 // cooperative = true
 // workspace = "16 * SMS + 8 * SMS * BM * BN"
@@ -32,7 +32,7 @@
 //
 // [params]
 // BM = [128, 64]
-// BN = [256, 128]
+// BN = [256, 128, 512]
 // BK = [32, 16]
 // WM = [64, 32]
 // WN = [64]
@@ -44,6 +44,7 @@
 
 #include "grid.cuh"
 #include "producer.cuh"
+#include "turned.cuh"
 
 #define TM (WM / 4)  // a thread's outputs: the lanes of a warp are 4 x 8, its quads lie 16 rows apart
 #define TN (WN / 8)  // and 32 columns
@@ -68,6 +69,9 @@ struct Work {
         stages = (K - 1) / BK + 1u, tiles = all_tiles, shared = tiles % gridDim.x;
         const unsigned long long least = (unsigned long long)shared * stages / LEAST;
         sharers = max(shared, (unsigned)min((unsigned long long)gridDim.x, least));
+        // Each in one tile only, where that makes a share one stage longer at most.
+        const unsigned each = sharers / max(1u, shared);
+        if (shared && (stages - 1) / each <= (first(sharers) - 1) / sharers + 1) sharers = shared * each;
         count = 0;
         for (unsigned at = first(blockIdx.x), end = first(blockIdx.x + 1); at < end; ++count) {
             const unsigned begin = at % stages;
@@ -137,7 +141,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         int stage = 0, parity = 1;
         for (unsigned n = 0; work.get(n, piece); ++n)
             fetch(As, Bs, full, empty, stage, parity, A, B, row_of(piece.tile), col_of(piece.tile),
-                  piece.begin * BK, min((long long)K, piece.end * (long long)BK), M, N, lda, ldb);
+                  piece.begin * BK, min((long long)K, piece.end * (long long)BK), M, N, K, lda, ldb);
         return;
     }
 
@@ -214,12 +218,16 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                                                         alpha * sum[i][j + 2], alpha * sum[i][j + 3]);
             continue;
         }
+        if (!in_quads(C, ldc)) {
+            store_turned(C, ldc, row, col, sum, M, N, alpha, beta);
+            continue;
+        }
         #pragma unroll  // registers have no index: every sum[i][j] must be known to the compiler
         for (int i = 0; i < TM; ++i, c += i % 4 ? ldc : 13ll * ldc) {
             if (row + i / 4 * 16 + i % 4 >= M) continue;
             #pragma unroll
             for (int j = 0; j < TN; j += 4)
-                store_quad(c + j * 8, &sum[i][j], N - (int)(col + j * 8), in_quads(C, ldc), alpha, beta);
+                store_quad(c + j * 8, &sum[i][j], N - (int)(col + j * 8), true, alpha, beta);
         }
     }
 

@@ -14,33 +14,35 @@
 // Columns `k` to `end` of A's rows from `row` on, and those rows of B's columns from `col` on.
 __device__ inline void fetch(float (*As)[BK][BM + PAD], float (*Bs)[BK][BN], Barrier* full, Barrier* empty,
                              int& stage, int& parity, const float* A, const float* B,
-                             unsigned row, unsigned col, int k, int end, int M, int N, int lda, int ldb)
+                             unsigned row, unsigned col, int k, int end, int M, int N, int K, int lda,
+                             int ldb)
 {
     // As in 13: the float of A that this thread copies, eight lanes along k.
     const int lane = threadIdx.x % PRODUCERS, am = lane / 8, ak = lane % 8, a_step = PRODUCERS / 8;
-    const bool quads = in_quads(B, ldb) && N % 4 == 0;  // then each quad is there or not, as a whole
+    const bool quads = in_quads(B, ldb);
     const int last_row = M - 1 - row, last_col = N - 1 - col;
 
     // Whole stages: nothing to test, and as few addresses as can be, for the producers take their issue
-    // slots from the consumers. What lies past the last row or column repeats it: nobody stores it.
+    // slots from the consumers. What lies past the last row repeats it, past the last column is what follows
+    // there, the next row: nobody stores it. B's last rows, where that might be past its end, are no such stage.
     if (lda <= 0x7fffffff / BM) {
         // Quads of B, all of one row; every other row begins with the other half of the memory banks.
         const int bk = lane / WIDTH, odd = bk % 2;
         const int even = (lane % WIDTH + odd * WIDTH) * 4, other = (lane % WIDTH + !odd * WIDTH) * 4;
-        // Or floats, a warp to a row. Where quads are copied and none is outside, `b` needs no limit.
+        // Or floats, a warp to a row.
         const int sk = lane / 32, n = lane % 32;
-        const bool inside = quads && last_col >= BN - 1;
-        int b_col[BN / 32];
-        for (int j = 0; j < BN / 32; ++j) b_col[j] = min(n + j * 32, last_col);
+        const unsigned past = max(0, BN - 1 - last_col);
+        const int whole = min(end, K - (int)((past + ldb - 1) / ldb));
 
-        const float *b = B + (long long)(k + (inside ? bk : sk)) * ldb + col, *a = A + (long long)row * lda + k + ak;
+        const float* b = B + (long long)(k + (quads ? bk : sk)) * ldb + col + (quads ? 0 : n);
+        const float* a = A + (long long)row * lda + k + ak;
         int a_row[A_ROWS];
         for (int i = 0; i < A_ROWS; ++i) a_row[i] = min(am + i * a_step, last_row) * lda;
 
         #pragma unroll 1
-        for (; end - k >= BK; k += BK) {
+        for (; whole - k >= BK; k += BK) {
             wait(empty + stage, parity);  // the consumers have read what was there
-            if (inside) {
+            if (quads) {
                 for (int n = 0; n < BN; n += 8 * WIDTH) {
                     copy_quad_async(&Bs[stage][bk][even] + n, b + even + n, true);
                     copy_quad_async(&Bs[stage][bk][other] + n, b + other + n, true);
@@ -50,7 +52,7 @@ __device__ inline void fetch(float (*As)[BK][BM + PAD], float (*Bs)[BK][BN], Bar
                 #pragma unroll 1  // few registers and little code matter more here
                 for (int i = 0; i < B_ROWS; ++i, from += PRODUCERS / 32 * (long long)ldb)
                     for (int j = 0; j < BN / 32; ++j)
-                        copy_async(&Bs[stage][sk + i * (PRODUCERS / 32)][n + j * 32], from + b_col[j], true);
+                        copy_async(&Bs[stage][sk + i * (PRODUCERS / 32)][n + j * 32], from + j * 32, true);
             }
             for (int k = 0; k < BK; k += 8)
                 for (int i = 0; i < A_ROWS; ++i)
