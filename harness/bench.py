@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 
-from harness import ceilings, cublas, cublaslt, launch, telemetry
+from harness import ceilings, cublas, cublaslt, gemm_launch, launch, telemetry
 from harness.builds import Built, Progress
 from harness.cache import default as default_cache
 from harness.closing import Closing
@@ -196,6 +196,11 @@ def _label(baseline: CuBlas | Built) -> str:
 
 
 def _prepare(what: CuBlas | CuBlasLt | Built, operands: Operands) -> Launch:
+    if isinstance(what, Built) and what.chosen_for is not None:
+        cubins = what.cubin, *what.others
+        return gemm_launch.prepare(
+            list(zip(cubins, what.chosen_for[operands.problem], strict=True)), operands
+        )
     if isinstance(what, Built):
         return launch.prepare(what.cubin, operands)
     if not isinstance(operands.problem, Gemm):

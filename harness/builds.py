@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -17,6 +17,7 @@ from harness.contract import check
 from harness.errors import HarnessError, MissingDependency, SpecError, UsageError
 from harness.gemm import Gemm
 from harness.occupancy import Occupancy, occupancy
+from harness.parts import Part, brief, divided
 from harness.problem import Problem
 from harness.problems import resolve
 from harness.sass import Sass, Tally, disassemble
@@ -34,7 +35,8 @@ class Built:
     passed from process to process; `tally` is what is left of it, and `unmet` says which of the file's
     expectations it does not meet. `seconds` is what it took, next to nothing from the cache.
     `chosen_for`, where it is the dispatcher that is measured, are the problems for which it takes this
-    variant; None for a kernel that was named itself.
+    variant, each with the launches that make it; `others` the code of those beside this variant's. None for
+    a kernel that was named itself.
     """
 
     variant: Variant
@@ -43,7 +45,8 @@ class Built:
     tally: Tally | None = None
     unmet: str = ""
     seconds: float = 0.0
-    chosen_for: frozenset[Problem] | None = None
+    chosen_for: Mapping[Problem, tuple[Part, ...]] | None = None
+    others: tuple[Cubin, ...] = ()
 
     def __post_init__(self) -> None:
         if self.tally is None and self.sass is not None:
@@ -52,8 +55,12 @@ class Built:
     @property
     def label(self) -> str:
         """``03_tiled TILE=16``, or ``matmul -> 15_split_k SPLIT=4``: there only what is not a default."""
-        chosen = self.chosen_for is not None
-        return f"{heuristic.NAME} -> {self.variant.brief}" if chosen else self.variant.label
+        return self.variant.label if self.chosen_for is None else f"{heuristic.NAME} -> {self.brief}"
+
+    @property
+    def brief(self) -> str:
+        """Of all its launches: ``16_pipeline + 17_skinny_rows ROWS=1``."""
+        return " + ".join(v.brief for v in (self.variant, *(cubin.variant for cubin in self.others)))
 
     def serves(self, problem: Problem) -> bool:
         """Whether it is to be run on this problem."""
@@ -157,14 +164,22 @@ def unmet(built: Built) -> str:
 def build_chosen(
     problems: Sequence[Gemm], arch: str, cache: Cache, progress: Progress, *, sms: int, gpu: str
 ) -> tuple[list[Built], list[Skipped]]:
-    """What `harness.matmul` runs for each of these problems on such a GPU, each variant once."""
-    chosen: dict[str, tuple[Variant, set[Problem]]] = {}
+    """What `harness.matmul` runs for each of these problems on such a GPU, each kernel or pair once."""
+    chosen: dict[str, dict[Problem, tuple[Part, ...]]] = {}
     for problem in problems:
         shape, dtype = (problem.M, problem.N, problem.K), problem.dtype.name
-        variant = heuristic.choose(*shape, sms=sms, arch=arch, gpu=gpu, dtype=dtype)
-        chosen.setdefault(variant.label, (variant, set()))[1].add(problem)
-    built, skipped = build_all([variant for variant, _ in chosen.values()], [arch], cache, progress)
-    return [replace(b, chosen_for=frozenset(chosen[b.variant.label][1])) for b in built], skipped
+        made = divided(*shape, sms=sms, arch=arch, gpu=gpu, dtype=dtype)
+        chosen.setdefault(brief(made), {})[problem] = made
+    variants = {p.variant.label: p.variant for by in chosen.values() for made in by.values() for p in made}
+    built, skipped = build_all(list(variants.values()), [arch], cache, progress)
+    known = {one.variant.label: one for one in built}
+    found = []
+    for by in chosen.values():
+        labels = [part.variant.label for part in next(iter(by.values()))]
+        if all(label in known for label in labels):
+            main, *rest = (known[label] for label in labels)
+            found.append(replace(main, chosen_for=by, others=tuple(one.cubin for one in rest)))
+    return found, skipped
 
 
 def _build(variant: Variant, arch: str, cache: Cache, *, live: bool = True) -> Built:

@@ -39,9 +39,9 @@ class Found:
 
 def measured(files: Sequence[Path]) -> dict[Point, list[Row]]:
     """Right and timed GEMMs with alpha 1 and beta 0, tightly packed, of shipped kernels; a row of the kernel
-    ``matmul`` counts as what was chosen. Of a variant that was timed more than once, as `harness tune` does,
-    the time with the most samples. Raises UsageError for a file of another kind, and where there is nothing
-    to choose from.
+    ``matmul`` counts as what was chosen, if that is one launch. Of a variant that was timed more than once,
+    as `harness tune` does, the time with the most samples. Raises UsageError for a file of another kind, and
+    where there is nothing to choose from.
     """
     found: dict[Point, dict[str, Row]] = defaultdict(dict)
     for file in files:
@@ -78,7 +78,8 @@ def _counts(row: Row) -> bool:
     plain = sized and packed and (axes.get("alpha"), axes.get("beta")) == (1.0, 0.0)
     # A file of the first schema does not say what a kernel was compiled for.
     right = not row.get("baseline") and row["status"] == "ok" and row.get("seconds") and row.get("arch")
-    return bool(plain and right and own_table.serves(row.get("chosen") or row, row.get("dtype")))
+    ran = row.get("chosen") or row
+    return bool(plain and right and not ran.get("others") and own_table.serves(ran, row.get("dtype")))
 
 
 def _variant(row: Row) -> Variant:

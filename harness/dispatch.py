@@ -21,9 +21,12 @@ from harness.driver import BorrowedStream, Context, Device, Event, Function, Mod
 from harness.dtypes import FP32, TF32, TF32X3
 from harness.errors import OutOfMemory, UsageError
 from harness.gemm import GEMMS
-from harness.gemm_launch import GemmLaunch, Operands
+from harness.gemm_launch import GemmLaunch
+from harness.parts import divided
+from harness.spec import Variant
 from harness.workspaces import Workspaces
 
+Operands = tuple[Matrix, Matrix, Matrix]  # a, b and out
 IEEE = "ieee"
 PRECISIONS = (IEEE, TF32.name, TF32X3.name)  # of float32
 _FLOAT_MAX = float(np.finfo(np.float32).max)
@@ -154,13 +157,14 @@ class _Gpu:
         others = [self._stream(address) for address in ready - {stream}]
         for other in others:
             _order(other, queue)
+        addresses = [matrix.address for matrix in operands]
         try:
-            plan(operands, scalars, queue)
+            plan(addresses, scalars, queue)
         except OutOfMemory:
             if not plan.copied:
                 raise
             plan = self.plan(shape, unmapped, dtype, copying=False)  # slower, and the same bits
-            plan(operands, scalars, queue)
+            plan(addresses, scalars, queue)
         for other in others:
             _order(queue, other)
 
@@ -183,15 +187,19 @@ class _Gpu:
     def _prepare(self, shape: tuple[int, ...], unmapped: str, dtype: str) -> GemmLaunch:
         problem = GEMMS[dtype](**dict(zip(("M", "N", "K", "lda", "ldb", "ldc"), shape, strict=True)))
         sms, gpu = self.device.sms, self.device.name
-        variant = heuristic.choose(*shape[:3], sms=sms, arch=self.arch, gpu=gpu, dtype=dtype)
+        parts = divided(*shape[:3], sms=sms, arch=self.arch, gpu=gpu, dtype=dtype)
         pitches = {"A": problem.lda, "B": problem.ldb}
         unmapped = "".join(x for x in unmapped if pitches[x] * problem.dtype.itemsize <= _MOST_PITCH)
-        copied = heuristic.copied(variant, *shape[:3], sms=sms, unmapped=unmapped)
-        function = self._functions.get(variant.label)
-        if function is None:
+        copied = heuristic.copied(parts[0].variant, *shape[:3], sms=sms, unmapped=unmapped)
+        launches = [(self._function(part.variant), part) for part in parts]
+        return GemmLaunch(launches, problem, sms=sms, workspaces=self._workspaces, copied=copied)
+
+    def _function(self, variant: Variant) -> Function:
+        found = self._functions.get(variant.label)
+        if found is None:
             module = Module(self.context, compile_kernel(variant, self.arch).code)
-            function = self._functions[variant.label] = module.function(variant.kernel.entry)
-        return GemmLaunch(function, variant, problem, sms=sms, workspaces=self._workspaces, copied=copied)
+            found = self._functions[variant.label] = module.function(variant.kernel.entry)
+        return found
 
     def _stream(self, address: int) -> Stream:
         found = self._streams.get(address)

@@ -4,36 +4,39 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 
 import numpy as np
 
-from harness import launch
-from harness.arrays import Matrix
-from harness.driver import Context, Function, PreparedLaunch, RowCopy, Stream, Struct, tensormap
+from harness import heuristic, launch
+from harness.build import Cubin
+from harness.driver import Context, Function, Module, PreparedLaunch, RowCopy, Stream, Struct, tensormap
+from harness.errors import UsageError
 from harness.gemm import Gemm
-from harness.launch import Mapped
+from harness.launch import Launch, Mapped
+from harness.operands import Operands
+from harness.parts import Part, brief
 from harness.problem import Layout
-from harness.spec import Variant
 from harness.workspaces import Need, Workspaces
 
-Operands = tuple[Matrix, Matrix, Matrix]  # a, b and out
 _OPERANDS = "ABC"
 _MOST_MAPS = 64  # an operand of a launch; beyond that all go, and are made again as they are needed
 _SCALARS = 9  # alpha's place among the plain arguments, and beta behind it
 
 
 class GemmLaunch:
-    """One shape's launch. Its parameters are its own, so one thread at a time writes and launches them.
+    """One shape's launches. Their parameters are its own, so one thread at a time writes and launches them.
 
-    `copied` names the operands (of "A" and "B") that it copies first, to where they can have a tensor map.
+    `parts` are what `harness.parts.divided` says, each with its function. `copied` names the operands (of "A"
+    and "B") that are copied first, to where they can have a tensor map.
     """
 
     def __init__(
         self,
-        function: Function,
-        variant: Variant,
+        parts: Sequence[tuple[Function, Part]],
         problem: Gemm,
         *,
         sms: int,
@@ -43,50 +46,106 @@ class GemmLaunch:
         self.copied = copied
         self._copies = [_Copy(name, problem.layouts()[name]) for name in copied]
         problem = dataclasses.replace(problem, **{f"ld{c.name.lower()}": c.ld for c in self._copies})
+        self._workspaces = workspaces
+        self._launches = [_Launch(function, part, problem, sms) for function, part in parts]
+        needs = [copy.need for copy in self._copies] + [one.need for one in self._launches]
+        self._needs = [need for need in needs if need is not None]
+        self._lock = threading.Lock()
+
+    def __call__(self, addresses: Sequence[int], scalars: tuple[float, float], stream: Stream) -> None:
+        """Queues it, on `a`, `b` and `out` at these addresses."""
+        with self._lock:
+            if not self._needs:
+                self._run(addresses, scalars, stream, iter(()))
+                return
+            with self._workspaces.lent(self._needs, stream) as lent:
+                self._run(addresses, scalars, stream, iter(lent))
+
+    def _run(
+        self, addresses: Sequence[int], scalars: tuple[float, float], stream: Stream, lent: Iterator[int]
+    ) -> None:
+        if self._copies:
+            addresses = list(addresses)
+            for copy in self._copies:  # their memory comes first
+                target = next(lent)
+                copy.run(addresses[copy.operand], target, stream)
+                addresses[copy.operand] = target
+        for one in self._launches:
+            one(addresses, scalars, stream, lent)
+
+
+class _Launch:
+    """One part's launch, with its parameters packed."""
+
+    def __init__(self, function: Function, part: Part, whole: Gemm, sms: int) -> None:
+        variant = part.variant
+        size = whole.dtype.itemsize
+        self._offsets = (  # bytes, of where its rows and columns begin in A, B and C
+            size * part.row * whole.lda,
+            size * part.column,
+            size * (part.row * whole.ldc + part.column),
+        )
+        problem = dataclasses.replace(whole, M=part.rows, N=part.columns)
         mapped = launch.maps(variant, problem)
         none = Struct(bytes(tensormap.BYTES), tensormap.ALIGN)
         arguments = [np.uint64(0) if isinstance(a, str) else a for a in problem.arguments()]
-        size = launch.workspace(variant, problem, sms=sms)
-        self.variant = variant
-        self._workspaces = workspaces
-        own = [Need(user=variant.label, size=size, zeroed=True)] if size else []
-        self._needs = [c.need for c in self._copies] + own
-        self._launch = function.prepare(
+        memory = launch.workspace(variant, problem, sms=sms)
+        self.need = Need(user=variant.label, size=memory, zeroed=True) if memory else None
+        own = [np.uint64(0)] if memory else []
+        self._prepared = function.prepare(
             launch.grid(variant, problem, sms=sms),
             variant.block,
-            [none] * len(mapped) + arguments + [np.uint64(0)] * len(own),
+            [none] * len(mapped) + arguments + own,
             shared=variant.shared,
             cooperative=variant.kernel.cooperative,
         )
         first, last = len(mapped), len(mapped) + len(arguments)
-        self._pointers = [self._launch.argument(first + i, ctypes.c_uint64) for i in range(3)]
-        self._scalars = [self._launch.argument(first + _SCALARS + i, ctypes.c_float) for i in range(2)]
-        self._own = [self._launch.argument(last + i, ctypes.c_uint64) for i in range(len(own))]
-        self._maps = [_Map(function.context, self._launch, i, m) for i, m in enumerate(mapped)]
-        self._lock = threading.Lock()
+        self._pointers = [self._prepared.argument(first + i, ctypes.c_uint64) for i in range(3)]
+        self._scalars = [self._prepared.argument(first + _SCALARS + i, ctypes.c_float) for i in range(2)]
+        self._own = self._prepared.argument(last, ctypes.c_uint64) if memory else None
+        self._maps = [_Map(function.context, self._prepared, i, m) for i, m in enumerate(mapped)]
 
-    def __call__(self, operands: Operands, scalars: tuple[float, float], stream: Stream) -> None:
-        with self._lock:
-            for scalar, value in zip(self._scalars, scalars, strict=True):
-                scalar.value = value
-            addresses = [matrix.address for matrix in operands]
-            if not self._needs:
-                self._run(addresses, stream)
-                return
-            with self._workspaces.lent(self._needs, stream) as lent:
-                for copy, target in zip(self._copies, lent, strict=False):  # those come first
-                    copy.run(addresses[copy.operand], target, stream)
-                    addresses[copy.operand] = target
-                for argument, address in zip(self._own, lent[len(self._copies) :], strict=True):
-                    argument.value = address
-                self._run(addresses, stream)
-
-    def _run(self, addresses: Sequence[int], stream: Stream) -> None:
-        for pointer, address in zip(self._pointers, addresses, strict=True):
+    def __call__(
+        self, addresses: Sequence[int], scalars: tuple[float, float], stream: Stream, lent: Iterator[int]
+    ) -> None:
+        for scalar, value in zip(self._scalars, scalars, strict=True):
+            scalar.value = value
+        moved = [address + offset for address, offset in zip(addresses, self._offsets, strict=True)]
+        for pointer, address in zip(self._pointers, moved, strict=True):
             pointer.value = address
+        if self._own is not None:
+            self._own.value = next(lent)
         for one in self._maps:
-            one.move(addresses)
-        self._launch(stream)
+            one.move(moved)
+        self._prepared(stream)
+
+
+def prepare(parts: Sequence[tuple[Cubin, Part]], operands: Operands) -> Launch:
+    """What `harness.matmul` would queue for these operands, to be timed: the first part's kernel stands for
+    all where one is asked for.
+    """
+    problem, context = operands.problem, operands.context
+    if not isinstance(problem, Gemm):
+        raise UsageError(f"{heuristic.NAME} does not compute {problem.label}")
+    pitches = {"A": problem.lda, "B": problem.ldb}
+    unmapped = [x for x, ld in pitches.items() if not tensormap.possible(0, ld * problem.dtype.itemsize)]
+    sms, shape = context.device.sms, (problem.M, problem.N, problem.K)
+    copied = heuristic.copied(parts[0][1].variant, *shape, sms=sms, unmapped="".join(unmapped))
+    with ExitStack() as undo:
+        workspaces = undo.enter_context(Workspaces(context))
+        functions = [
+            undo.enter_context(Module(context, cubin.code)).function(part.variant.kernel.entry)
+            for cubin, part in parts
+        ]
+        made = [(function, part) for function, (_, part) in zip(functions, parts, strict=True)]
+        queue = GemmLaunch(made, problem, sms=sms, workspaces=workspaces, copied=copied)
+        scalars = problem.alpha, problem.beta
+        calls = [
+            functools.partial(queue, [copy[name].ptr for name in _OPERANDS], scalars)
+            for copy in operands.buffers
+        ]
+        owned = undo.pop_all()
+    return Launch(brief([part for _, part in parts]), operands, calls, function=functions[0], owned=owned)
 
 
 class _Copy:
@@ -97,7 +156,7 @@ class _Copy:
         width = layout.columns * size
         pitch = -(-width // tensormap.UNIT) * tensormap.UNIT
         self.name, self.operand, self.ld = name, _OPERANDS.index(name), pitch // size
-        self.need = Need(user=f"copy of {name}", size=layout.rows * pitch, zeroed=False)
+        self.need: Need | None = Need(user=f"copy of {name}", size=layout.rows * pitch, zeroed=False)
         self.run = RowCopy(rows=layout.rows, width=width, source_pitch=layout.ld * size, target_pitch=pitch)
 
 

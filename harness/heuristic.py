@@ -153,13 +153,9 @@ def choose(M: int, N: int, K: int, *, sms: int, arch: str, gpu: str = "", dtype:
 
 @functools.lru_cache(maxsize=4096)
 def _choose(M: int, N: int, K: int, sms: int, arch: str, gpu: str, dtype: str) -> Variant:
-    asked = gpu, sms, dtype
-    for entry in (*own_table.entries(), *table()["tuned"]):
-        about = entry["gpu"], entry["sms"], _dtype(entry)
-        if about == asked and _inside(entry, {"M": M, "N": N, "K": K}):
-            variant = _variant(entry)
-            if variant.kernel.fits(arch):
-                return variant
+    known = measured(M, N, K, sms=sms, arch=arch, gpu=gpu, dtype=dtype)
+    if known is not None:
+        return known
     found = ranked(M, N, K, sms=sms, arch=arch, dtype=dtype)
     if not found:
         kernels = [c.variant.kernel for c in candidates() if c.dtype.name == dtype]
@@ -170,6 +166,20 @@ def _choose(M: int, N: int, K: int, sms: int, arch: str, gpu: str, dtype: str) -
         hint = "M may be 8 million" if fits else f"its kernels are for {' or '.join(archs)}"
         raise UsageError(f"no kernel for {M}x{N}x{K} in {dtype} on {arch}", hint=hint)
     return found[0][0]
+
+
+def measured(
+    M: int, N: int, K: int, *, sms: int, arch: str, gpu: str, dtype: str = FP32.name
+) -> Variant | None:
+    """What a table says is the fastest, if one knows the shape."""
+    asked = gpu, sms, dtype
+    for entry in (*own_table.entries(), *table()["tuned"]):
+        about = entry["gpu"], entry["sms"], _dtype(entry)
+        if about == asked and _inside(entry, {"M": M, "N": N, "K": K}):
+            variant = _variant(entry)
+            if variant.kernel.fits(arch):
+                return variant
+    return None
 
 
 def ranked(

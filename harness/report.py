@@ -26,6 +26,13 @@ from harness.timing import Batch
 COUNTED = ("FFMA", "LDG", "LDG.128", "LDS", "LDS.64", "LDS.128", "STS", "BAR", "LDL", "STL")
 
 
+def _chosen(built: Built) -> Record:
+    """The main kernel of what the dispatcher launches, and in `others` those of what it leaves to them."""
+    variant, others = built.variant, [cubin.variant.brief for cubin in built.others]
+    found = {"kernel": variant.kernel.name, "params": dict(variant.params), "label": built.brief}
+    return found | ({"others": others} if others else {})
+
+
 def static_record(built: Built) -> Record:
     """What is known of a kernel without running it.
 
@@ -38,9 +45,7 @@ def static_record(built: Built) -> Record:
     return {
         "kernel": heuristic.NAME if dispatched else variant.kernel.name,
         "params": {} if dispatched else params,
-        "chosen": {"kernel": variant.kernel.name, "params": params, "label": variant.brief}
-        if dispatched
-        else None,
+        "chosen": _chosen(built) if dispatched else None,
         "arch": built.cubin.arch,
         "compiler": built.cubin.compiler,
         "problem": variant.kernel.problem,

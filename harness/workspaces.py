@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
+from harness.closing import Closing
 from harness.driver import Buffer, Context, Stream, fill_u32, outside_captures, stream_memory
 from harness.errors import OutOfMemory
 
@@ -25,8 +26,8 @@ class Need:
     zeroed: bool
 
 
-class Workspaces:
-    """Those of one GPU.
+class Workspaces(Closing):
+    """Those of one GPU. Closing frees what is kept, after waiting for it.
 
     Launches of one stream run one after the other and so share memory; launches of two streams never do. A
     captured graph can be replayed in any stream at any time: its launches get memory that the graph itself
@@ -81,6 +82,10 @@ class Workspaces:
         if need.zeroed:
             made.fill_u32(0, stream)
         return made
+
+    def close(self) -> None:
+        while self._kept:
+            self._kept.popitem()[1].close()
 
 
 def _rounded(size: int) -> int:

@@ -34,6 +34,7 @@ LAYERS = [
         "frontmatter",
         "heuristic",
         "own_table",
+        "parts",
         "problem",
         "gemm",
         "halving",
