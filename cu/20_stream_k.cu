@@ -10,8 +10,13 @@
 // By clock stamps (H200, 64 x 4096 x 4096 in tiles of 64 x 256, 120,000 cycles): the first stage of 32 k is there
 // after 7,600, for all SMs ask for all their stages at once, one of 16 after 5,900; with four of 16, half the
 // bytes, all of it takes 62 us in place of 66. A thread's 8 x 8 outputs keep the FFMA pipe 71% busy here, 16 x 8
-// would 81%, but then a scheduler has one warp, and that is no better. Sums: 4,400 cycles to leave them, 3,000
-// until the others have, 3,500 to add up.
+// would 81%, but then a scheduler has one warp, and that is no better; tiles of 64 x 512 give it two: 59 us. Sums:
+// 4,400 cycles to leave them, 3,000 until the others have, 3,500 to add up.
+//
+// Tried at 512 x 512 x 16384, 178 us: warps that share k within a block and add up in shared memory, so that half
+// as many sums go through L2 (184: twice the waiting for stages); two teams of warps that leave and add up their
+// sums apart (178), the second a stage behind the first, to multiply while that stores (182: out of step they
+// fetch their instructions twice); 32 reads under way, not 16 (178).
 //
 // /// kernel
 // entry = "matmul"

@@ -17,9 +17,10 @@ from harness import arrays, heuristic
 from harness.arch import Arch
 from harness.arrays import LEGACY, TORCH_CURRENT, Matrix
 from harness.build import compile_kernel
-from harness.driver import BorrowedStream, Context, Device, Event, Function, Module, Stream, tensormap
+from harness.driver import BorrowedStream, Context, Device, Function, Module, Stream, tensormap
 from harness.dtypes import FP32, TF32, TF32X3
 from harness.errors import OutOfMemory, UsageError
+from harness.forks import Forks, order
 from harness.gemm import GEMMS
 from harness.gemm_launch import GemmLaunch
 from harness.parts import divided
@@ -132,7 +133,7 @@ class _Gpu:
         self._functions: dict[str, Function] = {}
         self._plans: dict[tuple[int | str, ...], GemmLaunch] = {}
         self._streams: dict[int, Stream] = {}
-        self._workspaces = Workspaces(self.context)
+        self._workspaces, self._forks = Workspaces(self.context), Forks(self.context)
         self._lock = threading.Lock()
 
     def run(
@@ -156,7 +157,7 @@ class _Gpu:
         ready = set() if ordered else {_resolved(m) for m in operands if m.ready is not None}
         others = [self._stream(address) for address in ready - {stream}]
         for other in others:
-            _order(other, queue)
+            order(other, queue)
         addresses = [matrix.address for matrix in operands]
         try:
             plan(addresses, scalars, queue)
@@ -166,7 +167,7 @@ class _Gpu:
             plan = self.plan(shape, unmapped, dtype, copying=False)  # slower, and the same bits
             plan(addresses, scalars, queue)
         for other in others:
-            _order(queue, other)
+            order(queue, other)
 
     def plan(self, shape: tuple[int, ...], unmapped: str, dtype: str, copying: bool = True) -> GemmLaunch:
         """The launch for M, N, K, lda, ldb, ldc, made at the first call. `unmapped` names the operands that
@@ -192,7 +193,8 @@ class _Gpu:
         unmapped = "".join(x for x in unmapped if pitches[x] * problem.dtype.itemsize <= _MOST_PITCH)
         copied = heuristic.copied(parts[0].variant, *shape[:3], sms=sms, unmapped=unmapped)
         launches = [(self._function(part.variant), part) for part in parts]
-        return GemmLaunch(launches, problem, sms=sms, workspaces=self._workspaces, copied=copied)
+        workspaces, forks = self._workspaces, self._forks
+        return GemmLaunch(launches, problem, sms=sms, workspaces=workspaces, forks=forks, copied=copied)
 
     def _function(self, variant: Variant) -> Function:
         found = self._functions.get(variant.label)
@@ -231,13 +233,6 @@ def _resolved(matrix: Matrix) -> int:
     if matrix.ready == TORCH_CURRENT:
         return arrays.torch_stream(matrix.device)
     return LEGACY if matrix.ready is None else matrix.ready
-
-
-def _order(first: Stream, then: Stream) -> None:
-    """What is queued in `then` from now on starts after what is queued in `first` so far."""
-    with Event(then.context, timing=False) as event:  # the driver keeps it until it has been passed
-        event.record(first)
-        then.wait(event)
 
 
 def _address(stream: Any) -> int:

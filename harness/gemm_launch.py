@@ -15,6 +15,7 @@ from harness import heuristic, launch
 from harness.build import Cubin
 from harness.driver import Context, Function, Module, PreparedLaunch, RowCopy, Stream, Struct, tensormap
 from harness.errors import UsageError
+from harness.forks import Forks
 from harness.gemm import Gemm
 from harness.launch import Launch, Mapped
 from harness.operands import Operands
@@ -29,6 +30,7 @@ _SCALARS = 9  # alpha's place among the plain arguments, and beta behind it
 
 class GemmLaunch:
     """One shape's launches. Their parameters are its own, so one thread at a time writes and launches them.
+    All but the first run beside it, where there is room.
 
     `parts` are what `harness.parts.divided` says, each with its function. `copied` names the operands (of "A"
     and "B") that are copied first, to where they can have a tensor map.
@@ -41,13 +43,14 @@ class GemmLaunch:
         *,
         sms: int,
         workspaces: Workspaces,
+        forks: Forks,
         copied: str = "",
     ) -> None:
         self.copied = copied
         self._copies = [_Copy(name, problem.layouts()[name]) for name in copied]
         problem = dataclasses.replace(problem, **{f"ld{c.name.lower()}": c.ld for c in self._copies})
-        self._workspaces = workspaces
-        self._launches = [_Launch(function, part, problem, sms) for function, part in parts]
+        self._workspaces, self._forks = workspaces, forks
+        self._launches = [_Launch(i, *part, problem, sms) for i, part in enumerate(parts)]
         needs = [copy.need for copy in self._copies] + [one.need for one in self._launches]
         self._needs = [need for need in needs if need is not None]
         self._lock = threading.Lock()
@@ -70,14 +73,20 @@ class GemmLaunch:
                 target = next(lent)
                 copy.run(addresses[copy.operand], target, stream)
                 addresses[copy.operand] = target
-        for one in self._launches:
-            one(addresses, scalars, stream, lent)
+        main, *others = self._launches
+        if not others:
+            main(addresses, scalars, stream, lent)
+            return
+        with self._forks.beside(stream) as side:
+            main(addresses, scalars, stream, lent)  # first, so that it finds all SMs free
+            for one in others:
+                one(addresses, scalars, side, lent)
 
 
 class _Launch:
     """One part's launch, with its parameters packed."""
 
-    def __init__(self, function: Function, part: Part, whole: Gemm, sms: int) -> None:
+    def __init__(self, index: int, function: Function, part: Part, whole: Gemm, sms: int) -> None:
         variant = part.variant
         size = whole.dtype.itemsize
         self._offsets = (  # bytes, of where its rows and columns begin in A, B and C
@@ -90,7 +99,8 @@ class _Launch:
         none = Struct(bytes(tensormap.BYTES), tensormap.ALIGN)
         arguments = [np.uint64(0) if isinstance(a, str) else a for a in problem.arguments()]
         memory = launch.workspace(variant, problem, sms=sms)
-        self.need = Need(user=variant.label, size=memory, zeroed=True) if memory else None
+        user = f"{variant.label}, part {index}" if index else variant.label  # beside another, not with it
+        self.need = Need(user=user, size=memory, zeroed=True) if memory else None
         own = [np.uint64(0)] if memory else []
         self._prepared = function.prepare(
             launch.grid(variant, problem, sms=sms),
@@ -132,13 +142,13 @@ def prepare(parts: Sequence[tuple[Cubin, Part]], operands: Operands) -> Launch:
     sms, shape = context.device.sms, (problem.M, problem.N, problem.K)
     copied = heuristic.copied(parts[0][1].variant, *shape, sms=sms, unmapped="".join(unmapped))
     with ExitStack() as undo:
-        workspaces = undo.enter_context(Workspaces(context))
+        workspaces, forks = undo.enter_context(Workspaces(context)), undo.enter_context(Forks(context))
         functions = [
             undo.enter_context(Module(context, cubin.code)).function(part.variant.kernel.entry)
             for cubin, part in parts
         ]
         made = [(function, part) for function, (_, part) in zip(functions, parts, strict=True)]
-        queue = GemmLaunch(made, problem, sms=sms, workspaces=workspaces, copied=copied)
+        queue = GemmLaunch(made, problem, sms=sms, workspaces=workspaces, forks=forks, copied=copied)
         scalars = problem.alpha, problem.beta
         calls = [
             functools.partial(queue, [copy[name].ptr for name in _OPERANDS], scalars)

@@ -13,6 +13,7 @@ from harness import catalog, dispatch, heuristic
 from harness.driver import Buffer, Context, Graph, Stream
 from harness.errors import UsageError
 from harness.gemm import Gemm
+from harness.parts import divided
 from harness.verify import compare
 
 pytestmark = pytest.mark.gpu
@@ -176,6 +177,35 @@ def test_streams_at_once_with_workspaces(gpu: Context, stream_k: None) -> None:
             for sets in (mine, theirs):
                 for got, wanted in zip(sets, expected, strict=True):
                     assert np.array_equal(got.result(), wanted)
+
+
+def test_parts_beside_each_other_in_streams_and_graphs(gpu: Context) -> None:
+    """What runs at the side is there for what comes next in its stream: the same bits, 200 times, replayed
+    in another stream too.
+    """
+    problem = Gemm(M=1025, N=2049, K=512)
+    device = gpu.device
+    made = divided(1025, 2049, 512, sms=device.sms, arch="sm_90a", gpu=device.name)
+    if device.capability == (9, 0):
+        assert len(made) == 3
+    with gpu.current(), Stream(gpu) as one, Stream(gpu) as other:
+        mine, theirs = Ours(gpu, one, problem), Ours(gpu, other, problem)
+        call(mine, one)
+        expected = mine.result()
+        assert compare(expected, problem.reference(mine.host), mine.host["C"]).ok
+        for _ in range(200):
+            for sets, stream in ((mine, one), (theirs, other)):
+                sets.buffers["C"].fill_u32(0x7FC00000, stream)
+                call(sets, stream)
+            assert np.array_equal(mine.result(), expected) and np.array_equal(theirs.result(), expected)
+        with Graph(one, lambda queue: call(mine, queue)) as graph:
+            for _ in range(50):
+                mine.buffers["C"].fill_u32(0x7FC00000, one)
+                one.synchronize()
+                graph(other)
+                call(theirs, one)
+                other.synchronize()
+                assert np.array_equal(mine.result(), expected)
 
 
 def test_a_graph_replayed_elsewhere_while_calls_run(gpu: Context, stream_k: None) -> None:

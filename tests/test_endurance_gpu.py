@@ -44,18 +44,18 @@ def bits(x: Any) -> Any:
     "shape",
     [
         *((512, 512, 512), (1024, 1024, 1024), (1000, 1016, 1032), (513, 511, 1023)),
-        *((128, 1024, 8192), (512, 512, 16384)),
+        *((128, 1024, 8192), (512, 512, 16384), (1025, 2049, 512)),
     ],
     ids=lambda s: "x".join(map(str, s)),
 )
 @pytest.mark.parametrize("name", TYPES)
-def test_a_thousand_launches_give_equal_bits(name: str, shape: tuple[int, int, int]) -> None:
+def test_five_thousand_launches_give_equal_bits(name: str, shape: tuple[int, int, int]) -> None:
     dtype, precision, *_ = TYPES[name]
     a, b, out = operands(dtype, *shape)
     first = harness.matmul(a, b, out=out, precision=precision).clone()
     assert not torch.isnan(first).any()
     differ = torch.zeros((), device="cuda", dtype=torch.int64)
-    for _ in range(1000):
+    for _ in range(5000):
         out.fill_(float("nan"))
         harness.matmul(a, b, out=out, precision=precision)
         differ += (bits(out) != bits(first)).any()

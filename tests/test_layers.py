@@ -74,6 +74,7 @@ LAYERS = [
         "cublaslt",
         "diff",
         "fingerprint",
+        "forks",
         "launch",
         "listing",
         "hotspots",

@@ -12,15 +12,18 @@ import pytest
 from fake_driver import FakeDriver
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_cli import FAST, fake as cli_fake, harness as command  # noqa: F401  (fixtures)
+from test_cli import FAST
+from test_cli import fake as cli_fake  # noqa: F401  (fixture)
+from test_cli import harness as command
 from test_dispatch import Array, fake, gpu  # noqa: F401  (fixtures)
 
 import harness
-from harness import choices, gemm_launch, heuristic, own_table, parts
-from harness.driver import Context
+from harness import choices, forks, gemm_launch, heuristic, own_table, parts
+from harness.driver import Context, Stream
 from harness.parts import Part, divided
 
 H200: dict[str, Any] = {"sms": 132, "arch": "sm_90a"}
+ORDERING = ["cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernelEx"]
 BOTH = 1025, 2049, 512  # a row and a column beyond whole tiles
 
 
@@ -87,6 +90,38 @@ def test_the_product_is_whole(fake: FakeDriver, gpu: Context, extra: int) -> Non
     assert fake.names().count("cuLaunchKernelEx") == 3
     np.testing.assert_allclose(c.host, 0.5 * (a.host @ b.host) - 2 * before[:, :N], atol=1e-3)
     assert np.array_equal(c.whole[:, N:], before[:, N:])
+
+
+def test_others_run_beside_the_largest(fake: FakeDriver, gpu: Context) -> None:  # noqa: F811
+    """In a stream of their own, after what was queued before and before what comes later; the same again."""
+    M, N, K = BOTH
+    a, b, c = Array(gpu, M, K), Array(gpu, K, N), Array(gpu, M, N)
+    with Stream(gpu) as stream, Stream(gpu) as another:
+        for queue in (stream, stream, another):
+            fake.log.clear()
+            harness.matmul(a, b, c, stream=queue)
+            names = [name for name in fake.names() if name in ORDERING]
+            fork, launch, join = ORDERING[:2], ORDERING[2:], ORDERING[:2]
+            assert names == [*fork, *launch * 3, *join]
+        streams = [int(one.stream) for one in fake.launches]
+        mains, sides = streams[::3], {streams[i + 1] for i in (0, 3, 6)}
+        assert streams[1::3] == streams[2::3]
+        assert mains == [int(stream.handle)] * 2 + [int(another.handle)]
+        assert streams[1] == streams[4] != streams[7] and not sides & set(mains)
+
+
+def test_streams_at_the_side_are_bounded(
+    fake: FakeDriver,  # noqa: F811
+    gpu: Context,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(forks, "_MOST_KEPT", 2)
+    with forks.Forks(gpu) as made, Stream(gpu) as one, Stream(gpu) as two, Stream(gpu) as three:
+        for stream in (one, two, three, one):
+            with made.beside(stream):
+                pass
+        assert list(made._kept) == [three.id, one.id]
+    assert not made._kept
 
 
 @pytest.mark.parametrize("operand", range(3))

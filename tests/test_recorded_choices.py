@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-import harness
-from harness import record
+from harness import parts, record
 
 RECORDS = Path(__file__).parent.parent / "records"
 FILES = sorted([*RECORDS.glob("h200-matmul*.json"), *RECORDS.glob("rectangles/*.json")])
@@ -20,15 +19,17 @@ STALE: tuple[tuple[str, str, str], ...] = ()
 
 
 def stale(name: str, content: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """File, shape and both choices, of each row that says otherwise than `harness.choose`."""
+    """File, shape and both choices, of each row that says otherwise than `harness.parts`."""
     gpu = content["meta"]["gpu"]
     for row in content["rows"]:
         if recorded := row.get("chosen"):
             shape = [row["axes"][axis] for axis in ("M", "N", "K")]
             about = {"sms": gpu["sms"], "gpu": gpu["name"], "arch": row["arch"], "dtype": row["dtype"]}
-            today = harness.choose(*shape, **about)
-            if (today.kernel.name, dict(today.params)) != (recorded["kernel"], recorded["params"]):
-                yield name, row["shape"], f"{recorded['label']} was chosen, {today.brief} would be"
+            today, *others = (part.variant for part in parts.divided(*shape, **about))
+            ran = recorded["kernel"], recorded["params"], recorded.get("others", [])
+            if (today.kernel.name, dict(today.params), [v.brief for v in others]) != ran:
+                brief = " + ".join(v.brief for v in (today, *others))
+                yield name, row["shape"], f"{recorded['label']} was chosen, {brief} would be"
 
 
 def test_recorded_choices_are_todays() -> None:

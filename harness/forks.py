@@ -1,0 +1,54 @@
+"""Work beside a stream's own: queued in a stream at its side, which joins it again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from harness.closing import Closing
+from harness.driver import Context, Event, Stream, outside_captures
+
+_MOST_KEPT = 64  # streams; beyond that the one that was made first goes, and what is queued in it still runs
+
+
+def order(first: Stream, then: Stream) -> None:
+    """What is queued in `then` from now on starts after what is queued in `first` so far."""
+    with Event(then.context, timing=False) as event:  # the driver keeps it until it has been passed
+        event.record(first)
+        then.wait(event)
+
+
+class Forks(Closing):
+    """The streams at the sides of others: each has its own, since a capture takes both."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._kept: dict[int, Stream] = {}
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def beside(self, stream: Stream) -> Iterator[Stream]:
+        """A stream for what may run beside that which is queued in `stream` in the block: it starts after
+        what was queued there before, and what is queued there later waits for it.
+        """
+        side = self._of(stream)
+        order(stream, side)
+        try:
+            yield side
+        finally:
+            order(side, stream)
+
+    def _of(self, stream: Stream) -> Stream:
+        with self._lock:
+            found = self._kept.get(stream.id)
+            if found is None:
+                with outside_captures():
+                    while len(self._kept) >= _MOST_KEPT:
+                        self._kept.pop(next(iter(self._kept))).close()
+                    found = self._kept[stream.id] = Stream(self._context)
+            return found
+
+    def close(self) -> None:
+        while self._kept:
+            self._kept.popitem()[1].close()
