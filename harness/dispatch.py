@@ -66,6 +66,8 @@ def matmul(
     Runs in the primary context of the GPU, which is left as current as it was. The first call for a shape
     chooses and may compile a kernel (do it before capturing a graph); from then on the same shape gives
     bitwise the same result. Any number of threads may call. Raises UsageError before anything is queued.
+    A few rows or columns beyond whole tiles may be a launch of their own, beside the other (see
+    `harness.parts`).
 
     Some kernels need memory beside the operands, tens of MB; and a large product copies `a` and `b` first if
     the TMA cannot take them as they lie (address or rows at no multiple of 16 bytes). Such memory is kept for

@@ -20,7 +20,7 @@ def order(first: Stream, then: Stream) -> None:
 
 
 class Forks(Closing):
-    """The streams at the sides of others: each has its own, since a capture takes both."""
+    """The streams at the sides of others, each with its own: launches of two streams are not to meet."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -30,8 +30,12 @@ class Forks(Closing):
     @contextmanager
     def beside(self, stream: Stream) -> Iterator[Stream]:
         """A stream for what may run beside that which is queued in `stream` in the block: it starts after
-        what was queued there before, and what is queued there later waits for it.
+        what was queued there before, and what is queued there later waits for it. While `stream` is captured
+        that is `stream` itself: a kept stream would have to stay in the capture until it ends.
         """
+        if stream.capturing:
+            yield stream
+            return
         side = self._of(stream)
         order(stream, side)
         try:

@@ -499,6 +499,8 @@ class FakeDriver:
         return ("CU_STREAM_CAPTURE_STATUS_" + ("ACTIVE" if self._is_captured(stream) else "NONE"),)
 
     def _cuStreamGetId(self, stream: int) -> Any:
+        if self._is_captured(stream):
+            return CUresult.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
         return (self.stream_ids.get(int(stream), int(stream)),)
 
     def _cuStreamEndCapture(self, stream: int) -> Any:

@@ -19,7 +19,7 @@ from test_dispatch import Array, fake, gpu  # noqa: F401  (fixtures)
 
 import harness
 from harness import choices, forks, gemm_launch, heuristic, own_table, parts
-from harness.driver import Context, Stream
+from harness.driver import Context, Graph, Stream
 from harness.parts import Part, divided
 
 H200: dict[str, Any] = {"sms": 132, "arch": "sm_90a"}
@@ -108,6 +108,19 @@ def test_others_run_beside_the_largest(fake: FakeDriver, gpu: Context) -> None: 
         assert streams[1::3] == streams[2::3]
         assert mains == [int(stream.handle)] * 2 + [int(another.handle)]
         assert streams[1] == streams[4] != streams[7] and not sides & set(mains)
+
+
+def test_in_a_capture_they_follow_each_other(fake: FakeDriver, gpu: Context) -> None:  # noqa: F811
+    """The driver names no stream that is being captured, and would keep one at the side until the end."""
+    M, N, K = BOTH
+    a, b, c = Array(gpu, M, K), Array(gpu, K, N), Array(gpu, M, N)
+    with Stream(gpu) as stream:
+        harness.matmul(a, b, c, stream=stream)  # compiled before
+        fake.log.clear()
+        with Graph(stream, lambda queue: harness.matmul(a, b, c, stream=queue) and None):
+            names = fake.names()
+        assert "cuStreamGetId" not in names
+        assert [name for name in names if name in ORDERING] == ["cuLaunchKernelEx"] * 3
 
 
 def test_streams_at_the_side_are_bounded(
