@@ -134,7 +134,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     if (self == 0) work.plan(tiles_m * tiles_n, K);
     if (self < STAGES) {
         make_barrier(full + self, PRODUCERS);
-        make_barrier(empty + self, CONSUMERS / 32);  // a warp arrives as one
+        make_barrier(empty + self, CONSUMERS);  // each: racecheck does not see that one speaks for a warp
     }
     __syncthreads();  // the plan and the barriers exist
     Piece piece;
@@ -196,8 +196,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                         }
                 }
             }
-            __syncwarp();
-            if (lane == 0) arrive(empty + done);  // may be filled anew
+            arrive(empty + done);  // may be filled anew
         }
 
         if (now.end - now.begin < work.stages) {

@@ -13,9 +13,7 @@ __device__ inline void store_turned(float* C, int ldc, unsigned row, unsigned co
     row -= self * 4, col += self;
     const auto turn = [&](float& even, float& odd, int bit) {
         const bool second = self & bit;
-        float got;  // (by __shfl_xor_sync ptxas chooses worse registers for the loop before)
-        asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 31, 0xffffffff;"
-                     : "=f"(got) : "f"(second ? even : odd), "r"(2 * bit));
+        const float got = __shfl_xor_sync(~0u, second ? even : odd, 2 * bit);
         (second ? even : odd) = got;
     };
     #pragma unroll
