@@ -5,6 +5,10 @@
 // block a part of k, and each adds up a part of the tile from everybody's shared memory, in the order of
 // ranks, so that equal inputs give equal bits.
 //
+// That a warp has read a stage is said by one lane for all, behind __syncwarp. compute-sanitizer's racecheck does
+// not count that, and reports races; with EACH=1 every lane says so, and it reports none. It takes 6% longer at
+// n = 1024, 32 arrivals at one address; rungs 16 and 20, whose stages take twice as long, do so at no cost.
+//
 // /// kernel
 // entry = "matmul"
 // min_arch = "sm_90a"
@@ -29,6 +33,7 @@
 // STAGES = [6, 4]
 // CHUNK = [16, 8]
 // SPLIT = [2, 1, 4, 8]
+// EACH = [0]
 // ///
 
 #include "cluster.cuh"
@@ -58,7 +63,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
 
     if (self < STAGES) {
         make_barrier(full + self, PRODUCERS);
-        make_barrier(empty + self, CONSUMERS);  // each: racecheck does not see that one speaks for a warp
+        make_barrier(empty + self, EACH ? CONSUMERS : CONSUMERS / 32);
     }
     __syncthreads();  // the barriers exist
 
@@ -111,7 +116,8 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
                     }
             }
         }
-        arrive(empty + done);  // may be filled anew
+        __syncwarp();
+        if (EACH || lane == 0) arrive(empty + done);  // may be filled anew
     }
 
     // Quads of sums are those of one column, turned in pairs: so the registers of sum[m][n] and a[m] differ
