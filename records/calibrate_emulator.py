@@ -44,7 +44,6 @@ METRICS = (
     counters.SHARED_LOADS,
     counters.SHARED_STORES,
     counters.SHARED_MATRICES,
-    counters.GLOBAL_BYTES,
 )
 SHAPES: tuple[dict[str, int | float], ...] = ({"N": 256}, {"M": 300, "N": 500, "K": 260})
 KERNELS = (
@@ -139,7 +138,6 @@ def counts(run: Emulation) -> dict[str, int]:
             matrix = c.opcode.startswith("ldmatrix")
             own = counters.SHARED_LOADS if loads else counters.SHARED_STORES
             sums[counters.SHARED_MATRICES if matrix else own] += c.shared_requests
-        sums[counters.GLOBAL_BYTES] += c.global_bytes
         if c.opcode.startswith("fma"):
             sums["smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"] += c.executions
     return sums

@@ -307,7 +307,6 @@ def test_what_ncu_counts_of_a_launch() -> None:
         counters.SECTORS: 120.0,
         counters.LOADS: 20.0,
         counters.STORES: 10.0,
-        counters.GLOBAL_BYTES: 3000.0,
         counters.SHARED_LOADS: 100.0,
         counters.SHARED_STORES: 7.0,
         counters.SHARED_MATRICES: 5.0,
@@ -318,7 +317,6 @@ def test_what_ncu_counts_of_a_launch() -> None:
         "global_requests": 30,
         "sectors": 120,
         "sectors_per_request": 4,
-        "global_bytes": 3000,
         "shared_requests": 112,
         "wavefronts": 60,
         "conflicts": 60,
@@ -327,7 +325,6 @@ def test_what_ncu_counts_of_a_launch() -> None:
     assert claims.measured({"counters": values}, copies=True).keys() == of_copies, "lines, not conflicts"
     needed = {
         counters.STORES: {"global_requests", "sectors_per_request"},
-        counters.GLOBAL_BYTES: {"global_bytes"},
         counters.SHARED_STORES: {"shared_requests"},
         counters.SHARED_MATRICES: {"shared_requests"},
     }

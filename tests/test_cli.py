@@ -100,7 +100,7 @@ def test_what_the_emulator_refuses_is_said_once_with_the_kernels_it_holds_for(co
         "22_wgmma, 23_wgmma_pipeline: the emulator does not know TMA (tensor maps)",
     ]
     alone = harness(command, "16", "-a", "N=[64,128]").output
-    assert "line 56 (PTX line " in alone and "'mbarrier.init.shared_cta.b64 [%r" in alone
+    assert "line 57 (PTX line " in alone and "'mbarrier.init.shared_cta.b64 [%r" in alone
 
 
 def test_a_reason_that_holds_for_some_rows_of_a_kernel_says_how_many(
