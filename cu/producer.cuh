@@ -24,7 +24,7 @@ __device__ inline void fetch(float (*As)[BK][BM + PAD], float (*Bs)[BK][BN], Bar
 
     // Whole stages: nothing to test, and as few addresses as can be, for the producers take their issue
     // slots from the consumers. What lies past the last row repeats it, past the last column is what follows
-    // there, the next row: nobody stores it. B's last rows, where that might be past its end, are no such stage.
+    // in memory, a gap or the next row: nobody stores it. Where that might be past B's end is no such stage.
     if (lda <= 0x7fffffff / BM) {
         // Quads of B, all of one row; every other row begins with the other half of the memory banks.
         const int bk = lane / WIDTH, odd = bk % 2;

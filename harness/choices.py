@@ -7,6 +7,7 @@ has timed; it stands for the sizes around it as in `heuristic.ranges`.
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,11 +40,13 @@ class Found:
 
 def measured(files: Sequence[Path]) -> dict[Point, list[Row]]:
     """Right and timed GEMMs with alpha 1 and beta 0, tightly packed, of shipped kernels; a row of the kernel
-    ``matmul`` counts as what was chosen, if that is one launch. Of a variant that was timed more than once,
-    as `harness tune` does, the time with the most samples. Raises UsageError for a file of another kind, and
-    where there is nothing to choose from.
+    ``matmul`` counts as what was chosen, if that is one launch. Where it is several, and they were faster
+    than any one, nothing is chosen: a table names one kernel for a shape, which would take their place. Of a
+    variant that was timed more than once, as `harness tune` does, the time with the most samples. Raises
+    UsageError for a file of another kind, and where there is nothing to choose from.
     """
     found: dict[Point, dict[str, Row]] = defaultdict(dict)
+    divided: dict[Point, float] = {}  # seconds of several launches
     for file in files:
         content = record.load(file)
         if content.get("kind") not in _KINDS:
@@ -58,10 +61,16 @@ def measured(files: Sequence[Path]) -> dict[Point, list[Row]]:
         for row in filter(_counts, content["rows"]):
             axes = row["axes"]
             point = gpu["name"], gpu["sms"], row.get("dtype") or FP32.name, axes["M"], axes["N"], axes["K"]
+            if (row.get("chosen") or {}).get("others"):
+                divided[point] = min(divided.get(point, math.inf), row["seconds"])
+                continue
             label = _variant(row).label
             known = found[point].get(label)
             if known is None or row.get("samples", 0) > known.get("samples", 0):
                 found[point][label] = {**row, "file": file.name}
+    for point, seconds in divided.items():
+        if seconds < min((r["seconds"] for r in found.get(point, {}).values()), default=math.inf):
+            found.pop(point, None)
     if not found:
         raise UsageError(
             "nothing to choose from: no shipped GEMM was right and timed with alpha 1, beta 0, tight rows",
@@ -78,8 +87,7 @@ def _counts(row: Row) -> bool:
     plain = sized and packed and (axes.get("alpha"), axes.get("beta")) == (1.0, 0.0)
     # A file of the first schema does not say what a kernel was compiled for.
     right = not row.get("baseline") and row["status"] == "ok" and row.get("seconds") and row.get("arch")
-    ran = row.get("chosen") or row
-    return bool(plain and right and not ran.get("others") and own_table.serves(ran, row.get("dtype")))
+    return bool(plain and right and own_table.serves(row.get("chosen") or row, row.get("dtype")))
 
 
 def _variant(row: Row) -> Variant:

@@ -65,7 +65,8 @@ def matmul(
 
     Runs in the primary context of the GPU, which is left as current as it was. The first call for a shape
     chooses and may compile a kernel (do it before capturing a graph); from then on the same shape gives
-    bitwise the same result. Any number of threads may call. Raises UsageError before anything is queued.
+    bitwise the same result (of float32 with a beta: where the rows of `out` begin at multiples of 16 bytes in
+    both calls, or in neither). Any number of threads may call. Raises UsageError before anything is queued.
     A few rows or columns beyond whole tiles may be a launch of their own, beside the other (see
     `harness.parts`).
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from harness.closing import Closing
 from harness.driver import Context, Event, Stream, outside_captures
 
-_MOST_KEPT = 64  # streams; beyond that the one that was made first goes, and what is queued in it still runs
+_MOST_KEPT = 64  # streams; beyond that the one that was used the longest ago goes
 
 
 def order(first: Stream, then: Stream) -> None:
@@ -45,12 +45,14 @@ class Forks(Closing):
 
     def _of(self, stream: Stream) -> Stream:
         with self._lock:
-            found = self._kept.get(stream.id)
+            key = stream.id
+            found = self._kept.pop(key, None)
             if found is None:
                 with outside_captures():
-                    while len(self._kept) >= _MOST_KEPT:
-                        self._kept.pop(next(iter(self._kept))).close()
-                    found = self._kept[stream.id] = Stream(self._context)
+                    while len(self._kept) >= _MOST_KEPT:  # not closed: another thread may be in its block
+                        self._kept.pop(next(iter(self._kept)))
+                    found = Stream(self._context)
+            self._kept[key] = found
             return found
 
     def close(self) -> None:

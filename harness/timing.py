@@ -18,7 +18,8 @@ from harness.telemetry import Reading, Telemetry
 Run = Callable[[Stream], object]
 
 # Launches and their events wait behind a gate in the driver's queue, about 1024 entries deep; a full queue
-# would block the host that is to open the gate.
+# would block the host that is to open the gate. A run takes nine at most: a product of three launches, two of
+# them in a stream at the side.
 MOST = 100  # runs of a batch
 
 

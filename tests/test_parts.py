@@ -20,6 +20,7 @@ from test_dispatch import Array, fake, gpu  # noqa: F401  (fixtures)
 import harness
 from harness import choices, forks, gemm_launch, heuristic, own_table, parts
 from harness.driver import Context, Graph, Stream
+from harness.errors import UsageError
 from harness.parts import Part, divided
 
 H200: dict[str, Any] = {"sms": 132, "arch": "sm_90a"}
@@ -130,11 +131,28 @@ def test_streams_at_the_side_are_bounded(
 ) -> None:
     monkeypatch.setattr(forks, "_MOST_KEPT", 2)
     with forks.Forks(gpu) as made, Stream(gpu) as one, Stream(gpu) as two, Stream(gpu) as three:
-        for stream in (one, two, three, one):
+        for stream in (one, two, one, three):
             with made.beside(stream):
                 pass
-        assert list(made._kept) == [three.id, one.id]
+        assert list(made._kept) == [one.id, three.id], "the one used the longest ago has gone"
     assert not made._kept
+
+
+def test_one_that_goes_while_it_is_used_still_joins(
+    fake: FakeDriver,  # noqa: F811
+    gpu: Context,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As when another thread makes room for its own."""
+    monkeypatch.setattr(forks, "_MOST_KEPT", 1)
+    with forks.Forks(gpu) as made, Stream(gpu) as one, Stream(gpu) as two:
+        with made.beside(one) as side:
+            with made.beside(two):
+                pass
+            assert list(made._kept) == [two.id]
+            fake.log.clear()
+            assert not side.closed
+        assert [name for name in fake.names() if name in ORDERING] == ORDERING[:2]
 
 
 @pytest.mark.parametrize("operand", range(3))
@@ -168,7 +186,13 @@ def test_bench_launches_all_of_it(cli_fake: FakeDriver, tmp_path: Path) -> None:
     (row,) = [r for r in rows(out) if r["kernel"] == "matmul"]
     assert row["status"] == "ok"
     assert row["chosen"]["others"] == [part.variant.brief for part in made[1:]]
-    assert not choices._counts(row | {"arch": "sm_90a"})  # it is no time of one kernel
+    with pytest.raises(UsageError, match="nothing to choose from"):  # it is no time of one kernel
+        choices.measured([out])
+    alone = json.loads(out.read_text())
+    for state in (s for b in alone["benchmarks"] for s in b["states"]):
+        (state["harness"].get("chosen") or {}).pop("others", None)
+    out.write_text(json.dumps(alone))
+    assert len(choices.measured([out])) == 1
 
 
 def rows(file: Path) -> list[dict[str, Any]]:
