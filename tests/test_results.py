@@ -396,10 +396,13 @@ def test_a_child_that_dies(code: str, error: str) -> None:
 
 
 def test_ctrl_c_keeps_what_the_child_had_measured() -> None:
-    """In a process of its own, which its child interrupts as a terminal would."""
+    """In a process of its own, which its child interrupts as a terminal would. Begun in the background, as
+    this one may have been, it would ignore that.
+    """
     inner = f"{CHILD}row(gpu=1); row(kernel='a'); os.kill(os.getppid(), signal.SIGINT); time.sleep(60)"
     call = f"isolate.run_child([sys.executable, '-c', {inner!r}], 50)"
-    command = [sys.executable, "-c", f"import sys\nfrom harness import isolate\nprint({call})"]
+    listens = "import signal, sys\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    command = [sys.executable, "-c", f"{listens}from harness import isolate\nprint({call})"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=40, check=True)
     assert "{'kernel': 'a'}" in done.stdout and "interrupted=True" in done.stdout
 
