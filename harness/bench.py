@@ -167,7 +167,7 @@ class Bench(Closing):
         """
         try:
             with blamed(type(operands.problem)), prepare(operands) as run:
-                row = measure(run, self.stream, self.timer, method, built=built, against=against)
+                row = self.measured(run, method, built, against)
             same = against is not None and _same_code(built, self.baseline)
             return replace(row, label=label, identical=same), None
         except ContextLost as e:
@@ -176,6 +176,12 @@ class Bench(Closing):
             error = e if isinstance(e, HarnessError) else OutOfMemory("host memory is exhausted")
             operands.damaged_inputs(self.stream)  # the next kernel must not be blamed for this one's
             return _error(label, built, operands.problem, error), None
+
+    def measured(
+        self, run: Launch, method: Method | None, built: Built | None, against: Launch | None
+    ) -> Measurement:
+        """What becomes of a launch that is prepared; errors are `attempt`'s."""
+        return measure(run, self.stream, self.timer, method, built=built, against=against)
 
     def close(self) -> None:
         self._owned.close()

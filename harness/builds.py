@@ -59,8 +59,8 @@ class Built:
 
     @property
     def brief(self) -> str:
-        """Of all its launches: ``16_pipeline + 17_skinny_rows ROWS=1``."""
-        return " + ".join(v.brief for v in (self.variant, *(cubin.variant for cubin in self.others)))
+        """Of all its launches."""
+        return brief([self.variant, *(cubin.variant for cubin in self.others)])
 
     def serves(self, problem: Problem) -> bool:
         """Whether it is to be run on this problem."""
@@ -169,7 +169,7 @@ def build_chosen(
     for problem in problems:
         shape, dtype = (problem.M, problem.N, problem.K), problem.dtype.name
         made = divided(*shape, sms=sms, arch=arch, gpu=gpu, dtype=dtype)
-        chosen.setdefault(brief(made), {})[problem] = made
+        chosen.setdefault(brief(part.variant for part in made), {})[problem] = made
     variants = {p.variant.label: p.variant for by in chosen.values() for made in by.values() for p in made}
     built, skipped = build_all(list(variants.values()), [arch], cache, progress)
     known = {one.variant.label: one for one in built}

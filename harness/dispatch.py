@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import arrays, heuristic
+from harness import arrays
 from harness.arch import Arch
 from harness.arrays import LEGACY, TORCH_CURRENT, Matrix
 from harness.build import compile_kernel
@@ -31,7 +31,6 @@ Operands = tuple[Matrix, Matrix, Matrix]  # a, b and out
 IEEE = "ieee"
 PRECISIONS = (IEEE, TF32.name, TF32X3.name)  # of float32
 _FLOAT_MAX = float(np.finfo(np.float32).max)
-_MOST_PITCH = 2**31 - 17  # bytes from row to row that CUDA copies (CU_DEVICE_ATTRIBUTE_MAX_PITCH), and 16
 _MOST_PLANS = 4096  # a GPU; beyond that the oldest go
 
 
@@ -192,12 +191,9 @@ class _Gpu:
         problem = GEMMS[dtype](**dict(zip(("M", "N", "K", "lda", "ldb", "ldc"), shape, strict=True)))
         sms, gpu = self.device.sms, self.device.name
         parts = divided(*shape[:3], sms=sms, arch=self.arch, gpu=gpu, dtype=dtype)
-        pitches = {"A": problem.lda, "B": problem.ldb}
-        unmapped = "".join(x for x in unmapped if pitches[x] * problem.dtype.itemsize <= _MOST_PITCH)
-        copied = heuristic.copied(parts[0].variant, *shape[:3], sms=sms, unmapped=unmapped)
         launches = [(self._function(part.variant), part) for part in parts]
         workspaces, forks = self._workspaces, self._forks
-        return GemmLaunch(launches, problem, sms=sms, workspaces=workspaces, forks=forks, copied=copied)
+        return GemmLaunch(launches, problem, sms=sms, workspaces=workspaces, forks=forks, unmapped=unmapped)
 
     def _function(self, variant: Variant) -> Function:
         found = self._functions.get(variant.label)

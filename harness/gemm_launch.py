@@ -25,6 +25,7 @@ from harness.workspaces import Need, Workspaces
 
 _OPERANDS = "ABC"
 _MOST_MAPS = 64  # an operand of a launch; beyond that all go, and are made again as they are needed
+_MOST_PITCH = 2**31 - 17  # bytes from row to row that CUDA copies (CU_DEVICE_ATTRIBUTE_MAX_PITCH), and 16
 _SCALARS = 9  # alpha's place among the plain arguments, and beta behind it
 
 
@@ -32,8 +33,9 @@ class GemmLaunch:
     """One shape's launches. Their parameters are its own, so one thread at a time writes and launches them.
     All but the first run beside it, where there is room.
 
-    `parts` are what `harness.parts.divided` says, each with its function. `copied` names the operands (of "A"
-    and "B") that are copied first, to where they can have a tensor map.
+    `parts` are what `harness.parts.divided` says, each with its function. `unmapped` names the operands (of
+    "A" and "B") that cannot have a tensor map; those of them that are better copied to where they can,
+    `copied`, are copied first.
     """
 
     def __init__(
@@ -44,10 +46,12 @@ class GemmLaunch:
         sms: int,
         workspaces: Workspaces,
         forks: Forks,
-        copied: str = "",
+        unmapped: str = "",
     ) -> None:
-        self.copied = copied
-        self._copies = [_Copy(name, problem.layouts()[name]) for name in copied]
+        shape, pitches = (problem.M, problem.N, problem.K), {"A": problem.lda, "B": problem.ldb}
+        unmapped = "".join(x for x in unmapped if pitches[x] * problem.dtype.itemsize <= _MOST_PITCH)
+        self.copied = heuristic.copied(parts[0][1].variant, *shape, sms=sms, unmapped=unmapped)
+        self._copies = [_Copy(name, problem.layouts()[name]) for name in self.copied]
         problem = dataclasses.replace(problem, **{f"ld{c.name.lower()}": c.ld for c in self._copies})
         self._workspaces, self._forks = workspaces, forks
         self._launches = [_Launch(i, *part, problem, sms) for i, part in enumerate(parts)]
@@ -139,8 +143,6 @@ def prepare(parts: Sequence[tuple[Cubin, Part]], operands: Operands) -> Launch:
         raise UsageError(f"{heuristic.NAME} does not compute {problem.label}")
     pitches = {"A": problem.lda, "B": problem.ldb}
     unmapped = [x for x, ld in pitches.items() if not tensormap.possible(0, ld * problem.dtype.itemsize)]
-    sms, shape = context.device.sms, (problem.M, problem.N, problem.K)
-    copied = heuristic.copied(parts[0][1].variant, *shape, sms=sms, unmapped="".join(unmapped))
     with ExitStack() as undo:
         workspaces, forks = undo.enter_context(Workspaces(context)), undo.enter_context(Forks(context))
         functions = [
@@ -148,14 +150,22 @@ def prepare(parts: Sequence[tuple[Cubin, Part]], operands: Operands) -> Launch:
             for cubin, part in parts
         ]
         made = [(function, part) for function, (_, part) in zip(functions, parts, strict=True)]
-        queue = GemmLaunch(made, problem, sms=sms, workspaces=workspaces, forks=forks, copied=copied)
+        queue = GemmLaunch(
+            made,
+            problem,
+            sms=context.device.sms,
+            workspaces=workspaces,
+            forks=forks,
+            unmapped="".join(unmapped),
+        )
         scalars = problem.alpha, problem.beta
         calls = [
             functools.partial(queue, [copy[name].ptr for name in _OPERANDS], scalars)
             for copy in operands.buffers
         ]
         owned = undo.pop_all()
-    return Launch(brief([part for _, part in parts]), operands, calls, function=functions[0], owned=owned)
+    label = brief(part.variant for _, part in parts)
+    return Launch(label, operands, calls, function=functions[0], owned=owned)
 
 
 class _Copy:

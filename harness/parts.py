@@ -10,7 +10,7 @@ of its tables knows is one launch: what was measured there is what runs.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from harness import heuristic
@@ -67,6 +67,6 @@ def _leftover(size: int) -> tuple[int, ...]:
     return (0, rest) if 0 < rest <= SKINNY and size > UNIT else (0,)
 
 
-def brief(parts: Sequence[Part]) -> str:
-    """``16_pipeline + 17_skinny_rows ROWS=1``"""
-    return " + ".join(part.variant.brief for part in parts)
+def brief(variants: Iterable[Variant]) -> str:
+    """Of the launches of a product: ``16_pipeline + 17_skinny_rows ROWS=1``."""
+    return " + ".join(variant.brief for variant in variants)

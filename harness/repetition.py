@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-
 from harness.bench import Bench
 from harness.builds import Built
 from harness.driver import Context
-from harness.errors import ContextLost, HarnessError
 from harness.launch import Launch
-from harness.measure import ERROR, REPEATABLE, Measurement, Method, repeated
-from harness.operands import Operands
-from harness.problems import blamed
+from harness.measure import REPEATABLE, Measurement, Method, repeated
 from harness.verify import Repeats
 
 
@@ -25,26 +19,13 @@ class Repetition(Bench):
         super().__init__(context, rule=None, seed=seed)
         self._repeats = repeats
 
-    def attempt(
-        self,
-        label: str,
-        built: Built | None,
-        prepare: Callable[[Operands], Launch],
-        operands: Operands,
-        against: Launch | None,
-        method: Method | None,
-    ) -> tuple[Measurement, ContextLost | None]:
-        """See `Bench.attempt`. What the verified launch wrote is still there when the repeats begin."""
-        row, lost = super().attempt(label, built, prepare, operands, against, method)
+    def measured(
+        self, run: Launch, method: Method | None, built: Built | None, against: Launch | None
+    ) -> Measurement:
+        """What the verified launch wrote is still there when the repeats begin."""
+        row = super().measured(run, method, built, against)
         if not self._repeats or row.status not in REPEATABLE:
-            return row, lost
-        try:
-            with blamed(type(operands.problem)), prepare(operands) as run:
-                prints = operands.repeated(run.calls[0], self.stream, self._repeats)
-                repeats = Repeats.of(next(prints), prints)
-            return repeated(row, repeats, operands.damaged_inputs(self.stream)), None
-        except ContextLost as e:
-            return replace(row, status=ERROR, error=str(e)), e
-        except HarnessError as e:
-            operands.damaged_inputs(self.stream)
-            return replace(row, status=ERROR, error=str(e)), None
+            return row
+        prints = run.operands.repeated(run.calls[0], self.stream, self._repeats)
+        repeats = Repeats.of(next(prints), prints)
+        return repeated(row, repeats, run.operands.damaged_inputs(self.stream))

@@ -28,7 +28,7 @@ def stale(name: str, content: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
             today, *others = (part.variant for part in parts.divided(*shape, **about))
             ran = recorded["kernel"], recorded["params"], recorded.get("others", [])
             if (today.kernel.name, dict(today.params), [v.brief for v in others]) != ran:
-                brief = " + ".join(v.brief for v in (today, *others))
+                brief = parts.brief((today, *others))
                 yield name, row["shape"], f"{recorded['label']} was chosen, {brief} would be"
 
 

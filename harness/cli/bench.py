@@ -287,10 +287,10 @@ def open_session(owned: ExitStack, what: Request) -> tuple[Bench, dict[str, Any]
     """A session on this GPU, closed with `owned`, and what a record should say about the two."""
     from harness import cublas, cublaslt
     from harness.bench import Bench
-    from harness.driver import Context, driver_version
+    from harness.driver import Context
 
     context = owned.enter_context(Context(what.gpu))
-    about = {**asdict(what.gpu), "driver": "{}.{}".format(*driver_version())}
+    about = options.about(what.gpu)
     baseline: Any = what.baseline
     if baseline is None:
         try:
