@@ -61,10 +61,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
     const int begin = min(rank * share, stages), end = min(begin + share, stages);
     const int from_k = begin * BK, to_k = min((long long)K, (long long)end * BK);
 
-    if (self < STAGES) {
-        make_barrier(full + self, PRODUCERS);
-        make_barrier(empty + self, EACH ? CONSUMERS : CONSUMERS / 32);
-    }
+    if (self == 0) make_barriers(full, empty, EACH ? CONSUMERS : CONSUMERS / 32);
     __syncthreads();  // the barriers exist
 
     if (self >= CONSUMERS) {

@@ -21,11 +21,13 @@
 // /// kernel
 // entry = "matmul"
 // min_arch = "sm_90a"
-// block = "32 * (BM // WM) * (BN // WN) + 128"
+// block = "32 * (BM // WM) * (BN // WN) * SLICES + 128"
 // tile  = ["BM", "BN"]
 // grid  = "SMS"
-// where = ["8192 < BM * BN <= 32768", "(BM * BN > 16384) <= (WM == 64)", "(WM == 64) <= (CHUNK == 8)",
-//          "BK * STAGES <= 128", "(BN == 512) <= (BK * STAGES == 64)", "CHUNK < BK"]
+// where = ["8192 < BM * BN <= 32768", "(BM * BN * SLICES > 16384) <= (WM == 64)",
+//          "BK * STAGES <= 64 + 64 * SLICES", "(BN == 512) <= (BK * STAGES == 64)", "CHUNK < BK",
+//          "(SLICES == 1 and WM == 64) <= (CHUNK == 8)", "(STAGES == 6) <= (SLICES == 2 and BM == 128)",
+//          "SLICES == 1 or (BM * BN == 16384 and BK == 32)"]
 // shared = "4 * STAGES * BK * (BM + 4 + BN) + 16 * STAGES"
 // cooperative = true
 // workspace = "16 * SMS + 8 * SMS * BM * BN"
@@ -41,10 +43,11 @@
 // BK = [32, 16]
 // WM = [64, 32]
 // WN = [64]
-// STAGES = [4, 8]
+// STAGES = [4, 8, 6]
 // CHUNK = [8, 16]
 // GROUP = [8]
 // LEAST = [4]
+// SLICES = [1, 2]
 // ///
 
 #include "grid.cuh"
@@ -53,18 +56,23 @@
 
 #define TM (WM / 4)  // a thread's outputs: the lanes of a warp are 4 x 8, its quads lie 16 rows apart
 #define TN (WN / 8)  // and 32 columns
-#define CONSUMERS (32 * (BM / WM) * (BN / WN))  // threads; the producers follow them
-#define QUADS (TM * TN / 4)  // of outputs, a thread
+#define SLICE (32 * (BM / WM) * (BN / WN))  // threads that multiply a part of each stage's k, for all of a tile
+#define CONSUMERS (SLICE * SLICES)  // the producers follow them
+#define DEEP (BK / SLICES)   // k of a stage, for each
+#define ROWS (TM / SLICES)   // of a thread's outputs that it keeps when the slices add up
+#define QUADS (ROWS * TN / 4)
 
 struct Piece {
     unsigned tile, begin, end;  // stages of it, along k
 };
 
-// How the work is shared out, and what this block does. It lies in shared memory: registers are for sums.
+// How the work is shared out, and what this block does. It lies in shared memory: registers are for sums. In 32
+// bits, which hold all stages of operands below 2^40 bytes: the first stage of all waits for this.
 struct Work {
     unsigned stages;         // of a tile
     unsigned tiles, shared;  // in all; those of which blocks have shares, the first ones
-    unsigned sharers;        // blocks that have a share; a tile's worth at most, so that it lies in two
+    unsigned each;           // stages in a share, the last one of all may have fewer
+    unsigned span;           // from one tile to the next, in which shares are counted
 
     Piece shares[2];
     unsigned count;  // of them
@@ -72,30 +80,22 @@ struct Work {
     __device__ void plan(unsigned all_tiles, int K)
     {
         stages = (K - 1) / BK + 1u, tiles = all_tiles, shared = tiles % gridDim.x;
-        const unsigned long long least = (unsigned long long)shared * stages / LEAST;
-        sharers = max(shared, (unsigned)min((unsigned long long)gridDim.x, least));
+        const unsigned sharers = max(max(1u, shared), min(gridDim.x, shared * stages / LEAST));
+        each = (shared * stages + sharers - 1) / sharers, span = stages;
         // Each in one tile only, where that makes a share one stage longer at most.
-        const unsigned each = sharers / max(1u, shared);
-        if (shared && (stages - 1) / each <= (first(sharers) - 1) / sharers + 1) sharers = shared * each;
+        const unsigned of_tile = sharers / max(1u, shared), longer = (stages + of_tile - 1) / of_tile;
+        if (longer <= each + 1) each = longer, span = longer * of_tile;
+        const unsigned tile = blockIdx.x * each / span, begin = blockIdx.x * each - tile * span;
         count = 0;
-        for (unsigned at = first(blockIdx.x), end = first(blockIdx.x + 1); at < end; ++count) {
-            const unsigned begin = at % stages;
-            shares[count] = {at / stages, begin, min(stages, begin + end - at)};
-            at += shares[count].end - begin;
-        }
+        if (tile < shared && begin < stages) shares[count++] = {tile, begin, min(stages, begin + each)};
+        if (tile + 1 < shared && begin + each > span) shares[count++] = {tile + 1, 0, begin + each - span};
     }
 
-    // The first stage of a block's share, counted through the shared tiles.
-    __device__ unsigned first(unsigned block) const
-    {
-        return shared ? (unsigned long long)shared * stages * min(block, sharers) / sharers : 0;
-    }
-
-    // The block in whose share a stage lies.
-    __device__ unsigned block_of(unsigned stage) const
-    {
-        return ((stage + 1ull) * sharers - 1) / ((unsigned long long)shared * stages);
-    }
+    // The blocks that share a tile are those from here...
+    __device__ unsigned low(unsigned tile) const { return tile * span / each; }
+    // ...to here. Of the first, it may be the second share.
+    __device__ unsigned high(unsigned tile) const { return (tile * span + stages - 1) / each; }
+    __device__ bool second_of(unsigned block, unsigned tile) const { return block * each < tile * span; }
 
     // The n-th piece of this block: shares, then whole tiles. False when there is none.
     __device__ bool get(unsigned n, Piece& piece) const
@@ -114,6 +114,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     auto As = (float(*)[BK][BM + PAD])memory;
     auto Bs = (float(*)[BK][BN])(As + STAGES);
     auto full = (Barrier*)(Bs + STAGES), empty = full + STAGES;
+    auto given = (float4(*)[CONSUMERS])memory;  // sums from one slice to the other, where stages were
 
     // For each shared tile how many blocks have left their sums, and above that, how many have read them.
     unsigned* counters = workspace;
@@ -132,10 +133,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     __shared__ Work work;
     const int self = threadIdx.x;
     if (self == 0) work.plan(tiles_m * tiles_n, K);
-    if (self < STAGES) {
-        make_barrier(full + self, PRODUCERS);
-        make_barrier(empty + self, CONSUMERS);  // each: racecheck does not see that one speaks for a warp
-    }
+    if (self == 32) make_barriers(full, empty, CONSUMERS);  // each: racecheck does not see one speak for a warp
     __syncthreads();  // the plan and the barriers exist
     Piece piece;
     if (!work.get(0, piece)) return;  // more SMs than shares
@@ -144,16 +142,19 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         // Fewer would do, but then ptxas does worse for the consumers.
         if (CONSUMERS > 128 && TM * TN > 64) give_registers<88>();
         int stage = 0, parity = 1;
-        for (unsigned n = 0; work.get(n, piece); ++n)
+        for (unsigned n = 0; work.get(n, piece); ++n) {
+            if (SLICES > 1 && n > 0) meet<CONSUMERS + PRODUCERS, 2>();  // what was given has been read
             fetch(As, Bs, full, empty, stage, parity, A, B, row_of(piece.tile), col_of(piece.tile),
                   piece.begin * BK, min((long long)K, piece.end * (long long)BK), M, N, K, lda, ldb);
+        }
         return;
     }
 
     if (CONSUMERS > 128 && TM * TN > 64) take_registers<208>();
-    const int warp = self / 32, lane = self % 32;
+    const int slice = SLICES > 1 ? self / SLICE : 0, warp = self % SLICE / 32, lane = self % 32;
     const int tile_m = warp / (BN / WN) * WM + lane / 2 % 4 * 4;  // this thread's first row quad
     const int tile_n = warp % (BN / WN) * WN + (lane / 8 * 2 + lane % 2) * 4;  // and column quad
+    const int kept_m = tile_m + slice * (WM / SLICES);  // of the outputs it keeps
 
     float a[2][TM], b[2][TN];  // fragments of one k, and of the next
     const auto read = [&](int which, const float* as, const float* bs) {
@@ -162,31 +163,37 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     };
 
     int stage = 0, parity = 0;
-    const float *as = &As[0][0][tile_m], *bs = &Bs[0][0][tile_n];
+    const float *as = &As[0][slice * DEEP][tile_m], *bs = &Bs[0][slice * DEEP][tile_n];
     wait(full, 0);
     read(0, as, bs);
     bool more = true;
     for (unsigned n = 0; more; ++n) {
         const Piece now = piece;
         more = work.get(n + 1, piece);
+        if (SLICES > 1 && n > 0) {
+            if (++stage == STAGES) stage = 0, parity ^= 1;
+            wait(full + stage, parity);
+            as = &As[stage][slice * DEEP][tile_m], bs = &Bs[stage][slice * DEEP][tile_n];
+            read(0, as, bs);
+        }
         float sum[TM][TN] = {};
         for (unsigned left = now.end - now.begin; left > 0; --left) {
-            // The next stage, so that the loop need not wait where it reads ahead; the last one of all
-            // stays, and what is read ahead then is not used.
+            // The next stage, so that the loop need not wait where it reads ahead; the last one of all, or
+            // before slices add up, stays, and what is read ahead then is not used.
             const int done = stage;
-            if (left > 1 || more) {
+            if (left > 1 || (more && SLICES == 1)) {
                 if (++stage == STAGES) stage = 0, parity ^= 1;
                 wait(full + stage, parity);
             }
             #pragma unroll 1  // all of BK = 32 would be 67 KB of code, more than the instruction cache likes
-            for (int chunk = CHUNK; chunk <= BK; chunk += CHUNK) {
+            for (int chunk = CHUNK; chunk <= DEEP; chunk += CHUNK) {
                 #pragma unroll  // which of two fragments must be known to the compiler
                 for (int k = 1; k <= CHUNK; ++k) {
                     if (k < CHUNK) {
                         read(k % 2, as + k * (BM + PAD), bs + k * BN);
                     } else {
-                        as = chunk < BK ? as + CHUNK * (BM + PAD) : &As[stage][0][tile_m];
-                        bs = chunk < BK ? bs + CHUNK * BN : &Bs[stage][0][tile_n];
+                        as = chunk < DEEP ? as + CHUNK * (BM + PAD) : &As[stage][slice * DEEP][tile_m];
+                        bs = chunk < DEEP ? bs + CHUNK * BN : &Bs[stage][slice * DEEP][tile_n];
                         read(0, as, bs);
                     }
                     for (int j = 0; j < TN; ++j)
@@ -199,48 +206,76 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             arrive(empty + done);  // may be filled anew
         }
 
+        // Column quads, turned in pairs: so the registers of sum[m][n] and a[m] differ in parity, that is, lie in
+        // different banks.
+        float mine[ROWS][TN];
+        if (SLICES > 1) {
+            meet<CONSUMERS>();  // all have read the last stage
+            #pragma unroll
+            for (int to = 0; to < 2; ++to)
+                if (slice != to)
+                    #pragma unroll
+                    for (int i = to * ROWS; i < to * ROWS + ROWS; i += 4)
+                        #pragma unroll
+                        for (int j = 0; j < TN; ++j)
+                            given[i % ROWS / 4 * TN + j][(self + SLICE) % CONSUMERS] =
+                                make_float4(sum[i + 1][j], sum[i][j], sum[i + 3][j], sum[i + 2][j]);
+            meet<CONSUMERS>();
+        }
+        #pragma unroll
+        for (int i = 0; i < ROWS; ++i)
+            #pragma unroll
+            for (int j = 0; j < TN; ++j) mine[i][j] = slice ? sum[TM - ROWS + i][j] : sum[i][j];
+        if (SLICES > 1)
+            #pragma unroll
+            for (int i = 0; i < ROWS; i += 4)
+                #pragma unroll
+                for (int j = 0; j < TN; ++j) {
+                    const float4 v = given[i / 4 * TN + j][self];
+                    mine[i + 1][j] += v.x, mine[i][j] += v.y, mine[i + 3][j] += v.z, mine[i + 2][j] += v.w;
+                }
+        if (SLICES > 1 && more) meet<CONSUMERS + PRODUCERS, 2>();  // the next piece may be fetched
         if (now.end - now.begin < work.stages) {
             const auto part = parts[2 * blockIdx.x + (n > 0)];
             #pragma unroll
-            for (int i = 0; i < TM; ++i)
+            for (int i = 0; i < ROWS; ++i)
                 #pragma unroll
                 for (int j = 0; j < TN; j += 4)
-                    part[(i * TN + j) / 4][self] = make_float4(alpha * sum[i][j], alpha * sum[i][j + 1],
-                                                               alpha * sum[i][j + 2], alpha * sum[i][j + 3]);
+                    part[(i * TN + j) / 4][self] = make_float4(alpha * mine[i][j], alpha * mine[i][j + 1],
+                                                               alpha * mine[i][j + 2], alpha * mine[i][j + 3]);
             meet<CONSUMERS>();  // all their stores come before what follows
             if (self == 0) add_release(counters + now.tile, 1);
             continue;
         }
-        const unsigned row = row_of(now.tile) + tile_m, col = col_of(now.tile) + tile_n;
+        const unsigned row = row_of(now.tile) + kept_m, col = col_of(now.tile) + tile_n;
         float* c = C + (long long)row * ldc + col;
-        if (row - tile_m + BM <= M && col - tile_n + BN <= N && in_quads(C, ldc) && beta == 0.f) {
+        if (row - kept_m + BM <= M && col - tile_n + BN <= N && in_quads(C, ldc) && beta == 0.f) {
             #pragma unroll
-            for (int i = 0; i < TM; ++i, c += i % 4 ? ldc : 13ll * ldc)  // straight code: little to fetch
+            for (int i = 0; i < ROWS; ++i, c += i % 4 ? ldc : 13ll * ldc)  // straight code: little to fetch
                 #pragma unroll
                 for (int j = 0; j < TN; j += 4)
-                    *(float4*)(c + j * 8) = make_float4(alpha * sum[i][j], alpha * sum[i][j + 1],
-                                                        alpha * sum[i][j + 2], alpha * sum[i][j + 3]);
+                    *(float4*)(c + j * 8) = make_float4(alpha * mine[i][j], alpha * mine[i][j + 1],
+                                                        alpha * mine[i][j + 2], alpha * mine[i][j + 3]);
             continue;
         }
         if (!in_quads(C, ldc)) {
-            store_turned(C, ldc, row, col, sum, M, N, alpha, beta);
+            store_turned(C, ldc, row, col, mine, M, N, alpha, beta);
             continue;
         }
-        #pragma unroll  // registers have no index: every sum[i][j] must be known to the compiler
-        for (int i = 0; i < TM; ++i, c += i % 4 ? ldc : 13ll * ldc) {
+        #pragma unroll  // registers have no index: every mine[i][j] must be known to the compiler
+        for (int i = 0; i < ROWS; ++i, c += i % 4 ? ldc : 13ll * ldc) {
             if (row + i / 4 * 16 + i % 4 >= M) continue;
             #pragma unroll
             for (int j = 0; j < TN; j += 4)
-                store_quad(c + j * 8, &sum[i][j], N - (int)(col + j * 8), true, alpha, beta);
+                store_quad(c + j * 8, &mine[i][j], N - (int)(col + j * 8), true, alpha, beta);
         }
     }
 
     // The tiles of which this block has computed a piece, and of each its part of the outputs.
     for (unsigned n = 0; n < 2 && work.get(n, piece) && piece.end - piece.begin < work.stages; ++n) {
         // The blocks from `low` to `high` share this tile.
-        const unsigned from = piece.tile * work.stages, to = from + work.stages;
-        const unsigned low = work.block_of(from), high = work.block_of(to - 1), sharers = high - low + 1;
-        const bool second = work.first(low) < from;  // of the pieces of `low`; of the others' it is the first
+        const unsigned low = work.low(piece.tile), high = work.high(piece.tile), sharers = high - low + 1;
+        const bool second = work.second_of(low, piece.tile);  // of the others' pieces it is the first
 
         if (self == 0)
             while ((load_acquire(counters + piece.tile) & 0xffff) < sharers) {}
@@ -250,8 +285,9 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         const unsigned first_row = row_of(piece.tile), first_col = col_of(piece.tile);
         const auto store = [&](unsigned at, const float4& v) {
             const unsigned quad = at / CONSUMERS, thread = at % CONSUMERS;  // whose sums they are
-            const int w = thread / 32, l = thread % 32, i = quad / (TN / 4), j = quad % (TN / 4) * 32;
-            const unsigned row = first_row + w / (BN / WN) * WM + l / 2 % 4 * 4 + i / 4 * 16 + i % 4;
+            const int w = thread % SLICE / 32, l = thread % 32, i = quad / (TN / 4), j = quad % (TN / 4) * 32;
+            const unsigned row = first_row + w / (BN / WN) * WM + thread / SLICE * (WM / SLICES)
+                                 + l / 2 % 4 * 4 + i / 4 * 16 + i % 4;
             const unsigned col = first_col + w % (BN / WN) * WN + (l / 8 * 2 + l % 2) * 4 + j;
             const float total[4] = {v.x, v.y, v.z, v.w};
             if (row < M)

@@ -55,6 +55,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                               const ELEMENT* A, const ELEMENT* B, ELEMENT* C, int M, int N, int K,
                               int lda, int ldb, int ldc, float alpha, float beta)
 {
+    if (threadIdx.x == CONSUMERS) read_soon(map_a), read_soon(map_b);
     extern __shared__ __align__(1024) unsigned char memory[];
     static_assert(BN % (64 * CLUSTER) == 0, "a box of B that no block would fetch");
     const auto stages = (Stage*)memory;
@@ -76,9 +77,13 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     const bool map_for_a = has_map(A, lda), map_for_b = has_map(B, ldb), maps = map_for_a && map_for_b;
     Place place = {};
     if (self == CONSUMERS) {
-        read_soon(map_a), read_soon(map_b);
         place = place_of(first);  // now: its divisions take as long as making the barriers
-        make_stage_barriers(full, empty, maps, CONSUMERS / 128 * CLUSTER);  // a warpgroup as one, at all blocks
+        // A warpgroup arrives as one, at all blocks.
+        make_stage_barriers(full, empty, maps, CONSUMERS / 128 * CLUSTER, [&] {
+            if (!maps) return;
+            stages[0].fetch_a(map_a, place.row, 0, full);
+            if (CLUSTER == 1) stages[0].fetch_b(map_b, 0, place.col, full);
+        });
     }
     __syncwarp();
     if (CLUSTER > 1) cluster_meeting();
@@ -87,16 +92,19 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     if (self >= CONSUMERS) {
         if (BM == 128) give_registers<104>();
         int stage = 0, parity = 1;
-        if (maps && self == CONSUMERS)
+        if (maps && self == CONSUMERS) {
+            if (CLUSTER > 1) stages[0].fetch_b<CLUSTER>(map_b, 0, place.col, full, rank);  // all are ready for it
+            ++stage;
             for (unsigned tile = first; tile < tiles; tile += step) {
                 if (tile > first) place = place_of(tile);
-                for (int left = K; left > 0; left -= BK) {
+                for (int left = tile > first ? K : K - BK; left > 0; left -= BK) {
                     wait(empty + stage, parity);  // what was there has been multiplied, in all blocks
                     stages[stage].fetch<CLUSTER>(map_a, map_b, place.row, place.col, K - left, full + stage, true,
                                                  true, rank);
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
             }
+        }
         if (!maps)  // apart, or else what this prepares would delay the first box above
             for (unsigned tile = first; tile < tiles; tile += step) {
                 const auto [row, col] = place_of(tile);

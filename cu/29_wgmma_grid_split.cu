@@ -59,6 +59,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                               const ELEMENT* A, const ELEMENT* B, ELEMENT* C, int M, int N, int K,
                               int lda, int ldb, int ldc, float alpha, float beta, unsigned* workspace)
 {
+    if (threadIdx.x == CONSUMERS) read_soon(map_a), read_soon(map_b);
     extern __shared__ __align__(1024) unsigned char memory[];
     const auto stages = (Stage*)memory;
     auto full = (Barrier*)(stages + STAGES), empty = full + STAGES;
@@ -80,8 +81,12 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     const int self = threadIdx.x, lane = self % 32, warp = __shfl_sync(~0u, self / 32, 0);  // alike in a warp
     const bool map_for_a = has_map(A, lda), map_for_b = has_map(B, ldb), maps = map_for_a && map_for_b;
     if (self == CONSUMERS) {
-        read_soon(map_a), read_soon(map_b);
-        make_stage_barriers(full, empty, maps, CONSUMERS / 128 * CLUSTER);  // a warpgroup as one, at all blocks
+        // A warpgroup arrives as one, at all blocks.
+        make_stage_barriers(full, empty, maps, CONSUMERS / 128 * CLUSTER, [&] {
+            if (!maps) return;
+            stages[0].fetch_a(map_a, (first / tiles_n * CLUSTER + place) * BM, rank * BK, full);
+            if (CLUSTER == 1) stages[0].fetch_b(map_b, rank * BK, first % tiles_n * BN, full);
+        });
     }
     __syncwarp();
     if (CLUSTER > 1) cluster_meeting();
@@ -91,16 +96,19 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     if (self >= CONSUMERS) {
         if (BM == 128) give_registers<104>();
         int parity = 1;
-        if (maps && self == CONSUMERS)
+        if (maps && self == CONSUMERS) {
+            if (CLUSTER > 1) stages[0].fetch_b<CLUSTER>(map_b, rank * BK, first % tiles_n * BN, full, place);
+            ++stage;
             for (unsigned tile = first; tile < tiles; tile += step) {
                 const int row = (tile / tiles_n * CLUSTER + place) * BM, col = tile % tiles_n * BN;
-                for (int part = rank; part < stages_of_k; part += sharers) {
+                for (int part = tile > first ? rank : rank + sharers; part < stages_of_k; part += sharers) {
                     wait(empty + stage, parity);  // what was there has been multiplied
                     stages[stage].fetch<CLUSTER>(map_a, map_b, row, col, part * BK, full + stage, true, true,
                                                  place);
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
             }
+        }
         if (!maps)  // apart, as in 23
             for (unsigned tile = first; tile < tiles; tile += step) {
                 const int row = (tile / tiles_n * CLUSTER + place) * BM, col = tile % tiles_n * BN;
@@ -146,10 +154,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         const unsigned m = (tile / tiles_n * CLUSTER + place) * BM + 16 * warp + lane / 4;
         const unsigned n = tile % tiles_n * BN + lane % 4 * 2;
         const auto store = [&](int j, float4 v) {
-            ELEMENT* c = C + (long long)m * ldc + n + 8 * j;
-            const int left = N - (int)(n + 8 * j);
-            if (m < M) store_pair(c, v.x, v.y, left, words, alpha, beta);
-            if (m + 8 < M) store_pair(c + 8ll * ldc, v.z, v.w, left, words, alpha, beta);
+            store_sums(C, ldc, m, n + 8 * j, v, M, N, words, alpha, beta);
         };
         if (sharers == 1) {
             #pragma unroll

@@ -13,12 +13,11 @@ __device__ inline void cluster_barrier()
 }
 
 // The same, but for what they wrote: that need not have arrived. A good deal sooner therefore, where it is only
-// that nobody leaves before others have read (and used what they read: nothing else says that it is there).
-__device__ inline void cluster_meeting()
-{
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
+// that nobody leaves before others have read (and used what they read: nothing else says that it is there), or
+// that all have begun.
+__device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+__device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+__device__ inline void cluster_meeting() { cluster_arrive(), cluster_wait(); }
 
 // Four floats at p of this block's shared memory, but in that of another block of the cluster.
 __device__ inline float4 read_block(int rank, const float* p)
@@ -29,6 +28,22 @@ __device__ inline float4 read_block(int rank, const float* p)
     asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
                  : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(there));
     return v;
+}
+
+// Where another block of the cluster, which must have begun, has what this block has at p.
+__device__ inline unsigned address_in(int rank, const void* p)
+{
+    unsigned there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(p)), "r"(rank));
+    return there;
+}
+
+// Four floats to such an address. They count at a barrier of that block, 16 bytes: to wait there costs far less
+// than a cluster_barrier(), before which all that was ever written must have arrived.
+__device__ inline void give(unsigned there, float4 v, unsigned barrier)
+{
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];"
+                 :: "r"(there), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier) : "memory");
 }
 
 // Arrives at the barrier that another block of the cluster has at this place. (To say that it is a release to

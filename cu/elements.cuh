@@ -60,3 +60,22 @@ __device__ inline void store_pair(T* c, float first, float second, int count, bo
         if (count > 1) c[1].bits = word >> 16;
     }
 }
+
+// The same for four sums of a thread as wgmma leaves them: in columns n and n + 1, of row m and of m + 8.
+template <class T>
+__device__ inline void store_sums(T* C, int ldc, unsigned m, unsigned n, float4 v, int M, int N, bool words,
+                                  float alpha, float beta)
+{
+    T* c = C + (long long)m * ldc + n;
+    if (m < M) store_pair(c, v.x, v.y, N - (int)n, words, alpha, beta);
+    if (m + 8 < M) store_pair(c + 8ll * ldc, v.z, v.w, N - (int)n, words, alpha, beta);
+}
+
+// All of them exist, in words, and beta is 0: few instructions, for those that run once are waited for.
+template <class T>
+__device__ inline void store_whole_sums(T* C, int ldc, unsigned m, unsigned n, float4 v, float alpha)
+{
+    T* c = C + (long long)m * ldc + n;
+    *(unsigned*)c = narrow<T>(alpha * v.x, alpha * v.y);
+    *(unsigned*)(c + 8ll * ldc) = narrow<T>(alpha * v.z, alpha * v.w);
+}

@@ -49,9 +49,10 @@ __device__ inline void store_raw(float* p, float x, float y, float z, float w)
                  :: "l"(p), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
 }
 
-// Until the first THREADS of the block are here, those that multiply; the others need not come.
-template <int THREADS>
+// Until the first THREADS of the block are here, those that multiply; the others need not come. Other meetings
+// at the same time have other numbers.
+template <int THREADS, int NUMBER = 1>
 __device__ inline void meet()
 {
-    asm volatile("bar.sync 1, %0;" :: "n"(THREADS) : "memory");
+    asm volatile("bar.sync %0, %1;" :: "n"(NUMBER), "n"(THREADS) : "memory");
 }

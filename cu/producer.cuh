@@ -11,6 +11,14 @@
 #define WIDTH (PRODUCERS / BK)          // threads to a row of B when they copy quads
 #define B_ROWS (BK / (PRODUCERS / 32))  // rows of B of which a thread copies every 32nd float else
 
+// By one thread: the barriers of all stages. (A thread for each would take longer: a warp makes them one by one
+// even then, and asks each time who is left.)
+__device__ inline void make_barriers(Barrier* full, Barrier* empty, int arrivals)
+{
+    #pragma unroll
+    for (int i = 0; i < STAGES; ++i) make_barrier(full + i, PRODUCERS), make_barrier(empty + i, arrivals);
+}
+
 // Columns `k` to `end` of A's rows from `row` on, and those rows of B's columns from `col` on.
 __device__ inline void fetch(float (*As)[BK][BM + PAD], float (*Bs)[BK][BN], Barrier* full, Barrier* empty,
                              int& stage, int& parity, const float* A, const float* B,
@@ -32,7 +40,7 @@ __device__ inline void fetch(float (*As)[BK][BM + PAD], float (*Bs)[BK][BN], Bar
         // Or floats, a warp to a row.
         const int sk = lane / 32, n = lane % 32;
         const unsigned past = max(0, BN - 1 - last_col);
-        const int whole = min(end, K - (int)((past + ldb - 1) / ldb));
+        const int whole = past ? min(end, K - (int)((past + ldb - 1) / ldb)) : end;
 
         const float* b = B + (long long)(k + (quads ? bk : sk)) * ldb + col + (quads ? 0 : n);
         const float* a = A + (long long)row * lda + k + ak;

@@ -17,21 +17,32 @@ struct Stage {
     ELEMENT a[BM][BK];
     ELEMENT b[BN / 64][BK][64];  // boxes of 64 columns
 
-    // By one thread: what has a map is on its way to here from (row, k) and (k, col). The BLOCKS of a cluster
-    // that share these columns fetch a part of B each, for all of them.
+    // By one thread: A is on its way to here from (row, k), and at `full` B is expected, too.
+    __device__ void fetch_a(const TensorMap& map_a, int row, int k, Barrier* full, bool has_a = true, bool has_b = true)
+    {
+        arrive_expecting(full, (has_a ? sizeof a : 0) + (has_b ? sizeof b : 0));
+        if (has_a) fetch_box(a, map_a, row, k, full);
+    }
+
+    // B from (k, col). The BLOCKS of a cluster that share these columns fetch a part each, for all of them.
+    template <int BLOCKS = 1>
+    __device__ void fetch_b(const TensorMap& map_b, int k, int col, Barrier* full, int rank = 0)
+    {
+        #pragma unroll
+        for (int i = 0; i < BN / 64 / BLOCKS; ++i) {
+            const int j = BN / 64 / BLOCKS * rank + i;
+            if (BLOCKS == 1) fetch_box(b[j], map_b, k, col + 64 * j, full);
+            else fetch_box_for((1 << BLOCKS) - 1, b[j], map_b, k, col + 64 * j, full);
+        }
+    }
+
+    // What has a map.
     template <int BLOCKS = 1>
     __device__ void fetch(const TensorMap& map_a, const TensorMap& map_b, int row, int col, int k, Barrier* full,
                           bool has_a = true, bool has_b = true, int rank = 0)
     {
-        arrive_expecting(full, (has_a ? sizeof a : 0) + (has_b ? sizeof b : 0));
-        if (has_a) fetch_box(a, map_a, row, k, full);
-        if (has_b)
-            #pragma unroll
-            for (int i = 0; i < BN / 64 / BLOCKS; ++i) {
-                const int j = BN / 64 / BLOCKS * rank + i;
-                if (BLOCKS == 1) fetch_box(b[j], map_b, k, col + 64 * j, full);
-                else fetch_box_for((1 << BLOCKS) - 1, b[j], map_b, k, col + 64 * j, full);
-            }
+        fetch_a(map_a, row, k, full, has_a, has_b);
+        if (has_b) fetch_b<BLOCKS>(map_b, k, col, full, rank);
     }
 
     // By four warps: the rest is copied.
@@ -51,10 +62,18 @@ struct Stage {
 };
 
 // By one thread of the producers: the barriers of all stages, where `arrivals` say that one may be filled anew.
-__device__ inline void make_stage_barriers(Barrier* full, Barrier* empty, bool maps, int arrivals)
+// What `begin` fetches into the first stage need not wait for the other barriers, nor for anybody to know of them:
+// all wait for it longest.
+template <class Begin>
+__device__ inline void make_stage_barriers(Barrier* full, Barrier* empty, bool maps, int arrivals, Begin begin)
 {
+    const int fillers = maps ? 1 : 1 + PRODUCERS;
+    make_barrier(full, fillers);
+    publish_barriers();
+    begin();
+    #pragma unroll
     for (int i = 0; i < STAGES; ++i) {
-        make_barrier(full + i, maps ? 1 : 1 + PRODUCERS);
+        if (i > 0) make_barrier(full + i, fillers);
         make_barrier(empty + i, arrivals);
     }
     publish_barriers();
