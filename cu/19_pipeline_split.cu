@@ -24,6 +24,9 @@
 // claim = "Twice the blocks of rung 16 where its tiles are too few, and 90% of the loop is FFMA still."
 // predict = ["seconds <= 0.5 of 16_pipeline at N=1024"]
 //
+// [tensormaps]
+// B = {box = ["BK", "BN"]}
+//
 // [params]
 // BM = [64, 128]
 // BN = [128, 256]
@@ -45,7 +48,7 @@
 
 extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
                        __launch_bounds__(CONSUMERS + PRODUCERS, TM * TN > 64 ? 1 : 0)
-                       matmul(const float* A, const float* B, float* C, int M, int N, int K,
+                       matmul(const __grid_constant__ TensorMap map_b, const float* A, const float* B, float* C, int M, int N, int K,
                               int lda, int ldb, int ldc, float alpha, float beta)
 {
     extern __shared__ __align__(128) float memory[];
@@ -67,12 +70,12 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
     if (self >= CONSUMERS) {
         if (TM * TN > 64) give_registers<88>();
         int stage = 0, parity = 1;
-        fetch(As, Bs, full, empty, stage, parity, A, B, row, col, from_k, to_k, M, N, K, lda, ldb);
+        fetch(As, Bs, full, empty, stage, parity, map_b, A, B, row, col, from_k, to_k, M, N, K, lda, ldb);
         return;  // who has left counts as arrived at the barriers of the cluster
     }
 
     if (TM * TN > 64) take_registers<208>();  // as in 16
-    const int warp = self / 32, lane = self % 32;
+    const int warp = __shfl_sync(~0u, self / 32, 0), lane = self % 32;  // the compiler knows: alike in a warp
     const int tile_m = warp / (BN / WN) * WM + lane / 2 % 4 * 4;  // this thread's first row quad
     const int tile_n = warp % (BN / WN) * WN + (lane / 8 * 2 + lane % 2) * 4;  // and column quad
 

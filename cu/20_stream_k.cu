@@ -25,7 +25,7 @@
 // tile  = ["BM", "BN"]
 // grid  = "SMS"
 // where = ["8192 < BM * BN <= 32768", "(BM * BN * SLICES > 16384) <= (WM == 64)",
-//          "BK * STAGES <= 64 + 64 * SLICES", "(BN == 512) <= (BK * STAGES == 64)", "CHUNK < BK",
+//          "BK * STAGES <= 64 + 64 * SLICES", "CHUNK < BK",
 //          "(SLICES == 1 and WM == 64) <= (CHUNK == 8)", "(STAGES == 6) <= (SLICES == 2 and BM == 128)",
 //          "SLICES == 1 or (BM * BN == 16384 and BK == 32)"]
 // shared = "4 * STAGES * BK * (BM + 4 + BN) + 16 * STAGES"
@@ -37,9 +37,12 @@
 // claim = "All SMs end together: 45 tiles of 128 x 256 (n = 1025) keep 132 SMs busy, not 45."
 // predict = ["seconds <= 0.6 of 16_pipeline at N=1024"]
 //
+// [tensormaps]
+// B = {box = ["BK", "BN"]}
+//
 // [params]
 // BM = [128, 64]
-// BN = [256, 128, 512]
+// BN = [256, 128]
 // BK = [32, 16]
 // WM = [64, 32]
 // WN = [64]
@@ -107,10 +110,10 @@ struct Work {
 };
 
 extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
-                       matmul(const float* A, const float* B, float* C, int M, int N, int K,
+                       matmul(const __grid_constant__ TensorMap map_b, const float* A, const float* B, float* C, int M, int N, int K,
                               int lda, int ldb, int ldc, float alpha, float beta, unsigned* workspace)
 {
-    extern __shared__ __align__(16) float memory[];
+    extern __shared__ __align__(128) float memory[];
     auto As = (float(*)[BK][BM + PAD])memory;
     auto Bs = (float(*)[BK][BN])(As + STAGES);
     auto full = (Barrier*)(Bs + STAGES), empty = full + STAGES;
@@ -144,14 +147,14 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         int stage = 0, parity = 1;
         for (unsigned n = 0; work.get(n, piece); ++n) {
             if (SLICES > 1 && n > 0) meet<CONSUMERS + PRODUCERS, 2>();  // what was given has been read
-            fetch(As, Bs, full, empty, stage, parity, A, B, row_of(piece.tile), col_of(piece.tile),
+            fetch(As, Bs, full, empty, stage, parity, map_b, A, B, row_of(piece.tile), col_of(piece.tile),
                   piece.begin * BK, min((long long)K, piece.end * (long long)BK), M, N, K, lda, ldb);
         }
         return;
     }
 
     if (CONSUMERS > 128 && TM * TN > 64) take_registers<208>();
-    const int slice = SLICES > 1 ? self / SLICE : 0, warp = self % SLICE / 32, lane = self % 32;
+    const int warp = __shfl_sync(~0u, self % SLICE / 32, 0), lane = self % 32, slice = SLICES > 1 ? self / SLICE : 0;
     const int tile_m = warp / (BN / WN) * WM + lane / 2 % 4 * 4;  // this thread's first row quad
     const int tile_n = warp % (BN / WN) * WN + (lane / 8 * 2 + lane % 2) * 4;  // and column quad
     const int kept_m = tile_m + slice * (WM / SLICES);  // of the outputs it keeps

@@ -23,6 +23,13 @@ __device__ inline void arrive_with_copies(Barrier* b)
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" :: "r"(shared_address(b)) : "memory");
 }
 
+// The phase ends no sooner than so many bytes more, of boxes, have landed.
+__device__ inline void expect(Barrier* b, int bytes)
+{
+    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;"
+                 :: "r"(shared_address(b)), "r"(bytes) : "memory");
+}
+
 // Until the phase of this parity has ended: 0 for the first one. One that has not begun yet counts as
 // parity 1 ended, so that a first wait for an empty buffer, with parity 1, does not wait.
 __device__ inline void wait(Barrier* b, int parity)

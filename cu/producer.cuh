@@ -2,13 +2,12 @@
 // of BM rows of A, transposed, and BK rows of BN columns of B (the parameters of the rung that includes it).
 #pragma once
 
-#include "pipeline.cuh"
+#include "tensormap.cuh"
 #include "quads.cuh"
 
 #define PRODUCERS 128  // threads
 #define PAD 4          // floats after a transposed column of A: as few as keep a quad aligned
 #define A_ROWS (BM / (PRODUCERS / 8))   // rows of A of which a thread copies every eighth float
-#define WIDTH (PRODUCERS / BK)          // threads to a row of B when they copy quads
 #define B_ROWS (BK / (PRODUCERS / 32))  // rows of B of which a thread copies every 32nd float else
 
 // By one thread: the barriers of all stages. (A thread for each would take longer: a warp makes them one by one
@@ -21,28 +20,25 @@ __device__ inline void make_barriers(Barrier* full, Barrier* empty, int arrivals
 
 // Columns `k` to `end` of A's rows from `row` on, and those rows of B's columns from `col` on.
 __device__ inline void fetch(float (*As)[BK][BM + PAD], float (*Bs)[BK][BN], Barrier* full, Barrier* empty,
-                             int& stage, int& parity, const float* A, const float* B,
+                             int& stage, int& parity, const TensorMap& map_b, const float* A, const float* B,
                              unsigned row, unsigned col, int k, int end, int M, int N, int K, int lda,
                              int ldb)
 {
     // As in 13: the float of A that this thread copies, eight lanes along k.
     const int lane = threadIdx.x % PRODUCERS, am = lane / 8, ak = lane % 8, a_step = PRODUCERS / 8;
-    const bool quads = in_quads(B, ldb);
+    const bool mapped = has_map(B, ldb);
     const int last_row = M - 1 - row, last_col = N - 1 - col;
 
     // Whole stages: nothing to test, and as few addresses as can be, for the producers take their issue
     // slots from the consumers. What lies past the last row repeats it, past the last column is what follows
     // in memory, a gap or the next row: nobody stores it. Where that might be past B's end is no such stage.
     if (lda <= 0x7fffffff / BM) {
-        // Quads of B, all of one row; every other row begins with the other half of the memory banks.
-        const int bk = lane / WIDTH, odd = bk % 2;
-        const int even = (lane % WIDTH + odd * WIDTH) * 4, other = (lane % WIDTH + !odd * WIDTH) * 4;
-        // Or floats, a warp to a row.
+        // Where B has no map, a warp copies the floats of a row.
         const int sk = lane / 32, n = lane % 32;
         const unsigned past = max(0, BN - 1 - last_col);
-        const int whole = past ? min(end, K - (int)((past + ldb - 1) / ldb)) : end;
+        const int whole = past && !mapped ? min(end, K - (int)((past + ldb - 1) / ldb)) : end;
 
-        const float* b = B + (long long)(k + (quads ? bk : sk)) * ldb + col + (quads ? 0 : n);
+        const float* b = B + (long long)(k + sk) * ldb + col + n;
         const float* a = A + (long long)row * lda + k + ak;
         int a_row[A_ROWS];
         for (int i = 0; i < A_ROWS; ++i) a_row[i] = min(am + i * a_step, last_row) * lda;
@@ -50,10 +46,10 @@ __device__ inline void fetch(float (*As)[BK][BM + PAD], float (*Bs)[BK][BN], Bar
         #pragma unroll 1
         for (; whole - k >= BK; k += BK) {
             wait(empty + stage, parity);  // the consumers have read what was there
-            if (quads) {
-                for (int n = 0; n < BN; n += 8 * WIDTH) {
-                    copy_quad_async(&Bs[stage][bk][even] + n, b + even + n, true);
-                    copy_quad_async(&Bs[stage][bk][other] + n, b + other + n, true);
+            if (mapped) {
+                if (lane == 0) {
+                    expect(full + stage, sizeof Bs[stage]);
+                    fetch_box(Bs[stage], map_b, k, col, full + stage);
                 }
             } else {
                 const float* from = b;
