@@ -2,8 +2,10 @@
 //
 // On Hopper one FFMA a cycle fills a scheduler, so every other instruction costs one. Here four warps
 // do all the fetching and hand full buffers to the eight that compute, through barriers in shared memory
-// that hold up nobody else. Fetching needs few registers, so the others get theirs. And a block stays on
-// its SM for tile after tile: while its results are stored, the next tile is on its way already.
+// that hold up nobody else. Fetching needs few registers, so the others get theirs. B's part of a buffer is a box
+// that the TMA unit copies for one thread; A's must be turned, which it cannot, so threads copy that float by
+// float. And a block stays on its SM for tile after tile: while its results are stored, the next tile is on its
+// way already.
 //
 // /// kernel
 // entry = "matmul"
@@ -15,7 +17,7 @@
 // shared = "4 * STAGES * BK * (BM + 4 + BN) + 16 * STAGES"
 // loads = "BM + BN"
 // sass  = ["LDS.128 in loop >= 48", "FFMA share in loop >= 94%", "no LDGSTS in loop", "no BAR in loop",
-//          "USETMAXREG", "no LDL", "no STL"]
+//          "UTMALDG", "USETMAXREG", "no LDL", "no STL"]
 // claim = "Nothing but products and the reads of their fragments in the loop: 95% of it is FFMA."
 // predict = ["seconds <= 0.95 of 14_warp_tiles at N=4096", "seconds < 1 of cuBLAS at N=4096"]
 //

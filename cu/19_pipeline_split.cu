@@ -20,7 +20,7 @@
 // shared = "4 * STAGES * BK * (BM + 4 + BN) + 16 * STAGES"
 // loads = "BM + BN"
 // sass  = ["LDS.128 in loop >= 48", "FFMA share in loop >= 90%", "no LDGSTS in loop", "no BAR in loop",
-//          "no LDL", "no STL"]
+//          "UTMALDG", "no LDL", "no STL"]
 // claim = "Twice the blocks of rung 16 where its tiles are too few, and 90% of the loop is FFMA still."
 // predict = ["seconds <= 0.5 of 16_pipeline at N=1024"]
 //

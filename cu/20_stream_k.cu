@@ -7,16 +7,20 @@
 // equal inputs give equal bits. The pieces come first, so that their sums are there when the whole tiles are
 // done. (Stream-K: Osama et al., PPoPP 2023.)
 //
-// By clock stamps (H200, 64 x 4096 x 4096 in tiles of 64 x 256, 120,000 cycles): the first stage of 32 k is there
-// after 7,600, for all SMs ask for all their stages at once, one of 16 after 5,900; with four of 16, half the
-// bytes, all of it takes 62 us in place of 66. A thread's 8 x 8 outputs keep the FFMA pipe 71% busy here, 16 x 8
-// would 81%, but then a scheduler has one warp, and that is no better; tiles of 64 x 512 give it two: 59 us. Sums:
-// 4,400 cycles to leave them, 3,000 until the others have, 3,500 to add up.
+// SLICES = 2: two halves of the warps take a half of each stage's k and add up in shared memory, so that a tile of
+// half the size feeds as many warps, and half as many sums go through L2.
 //
-// Tried at 512 x 512 x 16384, 178 us: warps that share k within a block and add up in shared memory, so that half
-// as many sums go through L2 (184: twice the waiting for stages); two teams of warps that leave and add up their
-// sums apart (178), the second a stage behind the first, to multiply while that stores (182: out of step they
-// fetch their instructions twice); 32 reads under way, not 16 (178).
+// By clock stamps (H200, 128 x 1024 x 8192, about 100,000 cycles): the first copies begin after 2,500, of which the
+// plan takes 1,300 (2,100 when its divisions had 64 bits), the first stage is there after 6,000; sums take 4,000 to
+// leave, 1,500 until they have arrived, which the release waits for, and 5,000 to add up; with two slices 10,000 in
+// all for 14,000, and 5% less time. At 64 x 4096 x 4096 eight stages of 16 k serve best, 56 us (tiles of 64 x 512,
+// four stages: 58). Where the compiler knows that a warp's number is alike in a warp, addresses are in uniform
+// registers, and ptxas finds better banks for the others (0.86 to 0.89 of the FFMA rate by the model): 1 to 4%.
+//
+// Tried: the first stage before the others are asked for (0 to 1% slower); chunks of 4 or 2 k, for the instruction
+// cache (1 to 3% slower, though the loop is as short as 4 KB); teams of warps that leave and add up their sums apart
+// (no gain), the second a stage behind the first, to multiply while that stores (2% slower: out of step they fetch
+// their instructions twice).
 //
 // /// kernel
 // entry = "matmul"
@@ -33,7 +37,7 @@
 // workspace = "16 * SMS + 8 * SMS * BM * BN"
 // loads = "BM + BN"
 // sass  = ["LDS.128 in loop >= 32", "FFMA share in loop >= 91%", "no LDGSTS in loop", "no BAR in loop",
-//          "no LDL", "no STL"]
+//          "UTMALDG", "no LDL", "no STL"]
 // claim = "All SMs end together: 45 tiles of 128 x 256 (n = 1025) keep 132 SMs busy, not 45."
 // predict = ["seconds <= 0.6 of 16_pipeline at N=1024"]
 //
@@ -154,7 +158,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     }
 
     if (CONSUMERS > 128 && TM * TN > 64) take_registers<208>();
-    const int warp = __shfl_sync(~0u, self % SLICE / 32, 0), lane = self % 32, slice = SLICES > 1 ? self / SLICE : 0;
+    const int warp = __shfl_sync(~0u, self % SLICE / 32, 0), lane = self % 32;  // the compiler knows: alike in a warp
+    const int slice = SLICES > 1 ? self / SLICE : 0;
     const int tile_m = warp / (BN / WN) * WM + lane / 2 % 4 * 4;  // this thread's first row quad
     const int tile_n = warp % (BN / WN) * WN + (lane / 8 * 2 + lane % 2) * 4;  // and column quad
     const int kept_m = tile_m + slice * (WM / SLICES);  // of the outputs it keeps

@@ -1,5 +1,7 @@
 // The warpgroup that fetches, of rungs 16, 19 and 20. It fills buffer after buffer in shared memory: BK columns
-// of BM rows of A, transposed, and BK rows of BN columns of B (the parameters of the rung that includes it).
+// of BM rows of A, transposed, and BK rows of BN columns of B (the parameters of the rung that includes it). B is a
+// box of the TMA unit's where it can have a map. (Quads copied by threads: up to 2% slower. A copy by the unit for
+// each row, for which no map is needed: 12% slower, since a warp issues them one by one.)
 #pragma once
 
 #include "tensormap.cuh"

@@ -135,7 +135,9 @@ def test_out_may_not_overlap_and_host_memory_is_refused(gpu: Context, stream: St
 # Workspaces
 
 
-@pytest.fixture(params=[{}, {"BM": 64, "WM": 32, "CHUNK": 16}], ids=str)
+@pytest.fixture(
+    params=[{}, {"BM": 64, "WM": 32, "CHUNK": 16}, {"BN": 128, "STAGES": 6, "SLICES": 2}], ids=str
+)
 def stream_k(gpu: Context, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Every product by rung 20, whose launches share tiles through a workspace."""
     if gpu.device.capability != (9, 0):

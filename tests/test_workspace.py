@@ -134,12 +134,15 @@ def test_on_a_gpu_one_launch_leaves_it_ready_for_the_next(gpu: Context, kernel: 
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("params", [{}, {"BM": 64, "WM": 32, "CHUNK": 16}], ids=str)
-def test_stream_k_gives_equal_bits(gpu: Context, cache: Cache, params: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "params", [{}, {"BM": 64, "WM": 32, "CHUNK": 16}, {"BN": 128, "STAGES": 6, "SLICES": 2}], ids=str
+)
+@pytest.mark.parametrize("columns", [1025, 1028], ids=["copied", "mapped"])
+def test_stream_k_gives_equal_bits(gpu: Context, cache: Cache, params: dict[str, int], columns: int) -> None:
     """Blocks meet in every order there is; the sums do not depend on it."""
     if gpu.device.capability != (9, 0):
         pytest.skip("20_stream_k is made for sm_90a")
-    problem = Gemm(M=300, N=1025, K=5000)
+    problem = Gemm(M=300, N=columns, K=5000)
     with Stream(gpu) as stream, Operands(gpu, problem, stream, seed=3, sets=2) as operands:
         cubin = compile_kernel(catalog.kernel("20_stream_k").variant(**params), "sm_90a", cache=cache)
         with launch.prepare(cubin, operands) as run:
