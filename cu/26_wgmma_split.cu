@@ -15,7 +15,7 @@
 // grid  = ["TILES_X", "TILES_Y", "SPLIT"]
 // where = ["768 <= STAGES * (BM + BN) <= 1536", "BM + BN <= 320",
 //          "128 * STAGES * (BM + BN) + 32 * BM * SPLIT * ((BN // 8 + SPLIT - 1) // SPLIT) <= 231936"]
-// shared = "STAGES * (128 * (BM + BN) + 16) + 32 * BM * SPLIT * ((BN // 8 + SPLIT - 1) // SPLIT)"
+// shared = "STAGES * (128 * (BM + BN) + 16) + 32 * BM * SPLIT * ((BN // 8 + SPLIT - 1) // SPLIT) + 16"
 // loads = "BM + BN"
 // sass  = ["HGMMA == 4", "HGMMA in loop == 4", "WARPGROUP.DEPBAR in loop == 1", "no BAR in loop",
 //          "UTMALDG", "UCGABAR_WAIT", "no LDL", "no STL"]
@@ -51,7 +51,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(CONSU
     const auto stages = (Stage*)memory;
     auto full = (Barrier*)(stages + STAGES), empty = full + STAGES;
     const auto given = (float4(*)[MOST][CONSUMERS])(empty + STAGES);  // by each block
-    __shared__ Barrier all_given;
+    auto all_given = (Barrier*)(given + SPLIT);
 
     const int self = threadIdx.x, lane = self % 32, warp = __shfl_sync(~0u, self / 32, 0);  // alike in a warp
     const unsigned row = blockIdx.y * BM, col = blockIdx.x * BN;
@@ -65,9 +65,9 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(CONSU
         make_stage_barriers(full, empty, maps, CONSUMERS / 128, [&] {  // a warpgroup arrives as one
             if (maps && begin < end) stages[0].fetch(map_a, map_b, row, col, begin * BK, full);
         });
-        make_barrier(&all_given, 1);
+        make_barrier(all_given, 1);
         publish_barriers();
-        arrive_expecting(&all_given, SPLIT * (FIRST(rank + 1) - FIRST(rank)) * sizeof *given[0]);
+        arrive_expecting(all_given, SPLIT * (FIRST(rank + 1) - FIRST(rank)) * sizeof *given[0]);
     }
     __syncwarp();
     cluster_arrive();
@@ -117,16 +117,17 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(CONSU
 
     // What a block adds up goes to it, from all.
     cluster_wait();  // they have begun
+    unsigned there[SPLIT], barrier[SPLIT];
     #pragma unroll
-    for (int to = 0; to < SPLIT; ++to) {
-        const unsigned there = address_in(to, &given[rank][0][self]), barrier = address_in(to, &all_given);
-        #pragma unroll
-        for (int i = 0; i < FIRST(to + 1) - FIRST(to); ++i) {
-            const int j = 4 * (FIRST(to) + i);
-            give(there + i * sizeof *given[0], make_float4(sum[j], sum[j + 1], sum[j + 2], sum[j + 3]), barrier);
-        }
+    for (int to = 0; to < SPLIT; ++to)
+        there[to] = address_in(to, &given[rank][0][self]), barrier[to] = address_in(to, all_given);
+    #pragma unroll
+    for (int j = 0; j < QUADS; ++j) {
+        const int to = j * SPLIT / QUADS;
+        give(there[to] + (j - FIRST(to)) * sizeof *given[0],
+             make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]), barrier[to]);
     }
-    wait(&all_given, 0);  // nobody needs the others from here on
+    wait(all_given, 0);  // nobody needs the others from here on
 
     float4 total[MOST] = {};
     #pragma unroll

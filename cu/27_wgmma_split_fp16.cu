@@ -9,7 +9,7 @@
 // grid  = ["TILES_X", "TILES_Y", "SPLIT"]
 // where = ["768 <= STAGES * (BM + BN) <= 1536", "BM + BN <= 320",
 //          "128 * STAGES * (BM + BN) + 32 * BM * SPLIT * ((BN // 8 + SPLIT - 1) // SPLIT) <= 231936"]
-// shared = "STAGES * (128 * (BM + BN) + 16) + 32 * BM * SPLIT * ((BN // 8 + SPLIT - 1) // SPLIT)"
+// shared = "STAGES * (128 * (BM + BN) + 16) + 32 * BM * SPLIT * ((BN // 8 + SPLIT - 1) // SPLIT) + 16"
 // loads = "BM + BN"
 // sass  = ["HGMMA == 4", "HGMMA in loop == 4", "WARPGROUP.DEPBAR in loop == 1", "no BAR in loop",
 //          "UTMALDG", "UCGABAR_WAIT", "no LDL", "no STL"]
