@@ -29,7 +29,7 @@
 // tile  = ["BM", "BN"]
 // grid  = "SMS"
 // where = ["8192 < BM * BN <= 32768", "(BM * BN * SLICES > 16384) <= (WM == 64)",
-//          "BK * STAGES <= 64 + 64 * SLICES", "CHUNK < BK",
+//          "BK * STAGES <= 64 + 64 * SLICES", "CHUNK < BK", "SLICES <= 2",
 //          "(SLICES == 1 and WM == 64) <= (CHUNK == 8)", "(STAGES == 6) <= (SLICES == 2 and BM == 128)",
 //          "SLICES == 1 or (BM * BN == 16384 and BK == 32)"]
 // shared = "4 * STAGES * BK * (BM + 4 + BN) + 16 * STAGES"
@@ -214,11 +214,11 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             arrive(empty + done);  // may be filled anew
         }
 
-        // Column quads, turned in pairs: so the registers of sum[m][n] and a[m] differ in parity, that is, lie in
-        // different banks.
-        float mine[ROWS][TN];
+        float mine[ROWS][TN];  // of the sums: all, or with slices a half, and the other half goes to the other slice
         if (SLICES > 1) {
             meet<CONSUMERS>();  // all have read the last stage
+            // Column quads, turned in pairs: so the registers of sum[m][n] and a[m] differ in parity, that is, lie
+            // in different banks.
             #pragma unroll
             for (int to = 0; to < 2; ++to)
                 if (slice != to)
@@ -242,7 +242,10 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                     const float4 v = given[i / 4 * TN + j][self];
                     mine[i + 1][j] += v.x, mine[i][j] += v.y, mine[i + 3][j] += v.z, mine[i + 2][j] += v.w;
                 }
-        if (SLICES > 1 && more) meet<CONSUMERS + PRODUCERS, 2>();  // the next piece may be fetched
+        if (SLICES > 1 && more) {
+            publish_to_units();
+            meet<CONSUMERS + PRODUCERS, 2>();  // the next piece may be fetched to where sums were given
+        }
         if (now.end - now.begin < work.stages) {
             const auto part = parts[2 * blockIdx.x + (n > 0)];
             #pragma unroll

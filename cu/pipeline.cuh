@@ -49,15 +49,8 @@ __device__ inline void take_registers() { asm volatile("setmaxnreg.inc.sync.alig
 template <int N>
 __device__ inline void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(N)); }
 
-// Four registers as they are. (A float4 would be a copy of them, which need not lie side by side.)
-__device__ inline void store_raw(float* p, float x, float y, float z, float w)
-{
-    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};"
-                 :: "l"(p), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
-}
-
-// Until the first THREADS of the block are here, those that multiply; the others need not come. Other meetings
-// at the same time have other numbers.
+// Until THREADS of the block are here: those that multiply, say, and the others need not come. Other meetings that
+// may be under way have other numbers.
 template <int THREADS, int NUMBER = 1>
 __device__ inline void meet()
 {

@@ -18,6 +18,7 @@ __device__ inline void make_barriers(Barrier* full, Barrier* empty, int arrivals
 {
     #pragma unroll
     for (int i = 0; i < STAGES; ++i) make_barrier(full + i, PRODUCERS), make_barrier(empty + i, arrivals);
+    publish_barriers();
 }
 
 // Columns `k` to `end` of A's rows from `row` on, and those rows of B's columns from `col` on.
@@ -32,8 +33,9 @@ __device__ inline void fetch(float (*As)[BK][BM + PAD], float (*Bs)[BK][BN], Bar
     const int last_row = M - 1 - row, last_col = N - 1 - col;
 
     // Whole stages: nothing to test, and as few addresses as can be, for the producers take their issue
-    // slots from the consumers. What lies past the last row repeats it, past the last column is what follows
-    // in memory, a gap or the next row: nobody stores it. Where that might be past B's end is no such stage.
+    // slots from the consumers. What lies past the last row repeats it, past the last column are zeros, or
+    // without a map what follows in memory, a gap or the next row: nobody stores it. Where that might be past B's
+    // end is no such stage.
     if (lda <= 0x7fffffff / BM) {
         // Where B has no map, a warp copies the floats of a row.
         const int sk = lane / 32, n = lane % 32;

@@ -185,7 +185,8 @@ def tuned() -> str:
             rows = [r for r in content["rows"] if size(r) == result["shape"]]
             last = {params_text(r): r for r in rows if r["stage"] != "duel"}  # rungs, then finals
             kernel = catalog.kernel(rows[0]["kernel"])
-            default = last[params_text({"params": kernel.variant().params})]
+            standard = kernel.variant().params.items()  # a parameter may be younger than the record
+            default = next(r for r in last.values() if r["params"].items() <= standard)
             best = last[params_text({"params": result["winners"][0]})]
             changed = {k: v for k, v in best["params"].items() if v != default["params"][k]}
             faster, other = best["flops_rate"] / naive[size(best)], params_text({"params": changed})

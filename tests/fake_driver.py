@@ -7,9 +7,10 @@
   what does not live returns INVALID_VALUE.
 * ``fake.fail("cuMemAlloc", 2)``: the next such call returns that code. ``fake.sticky = 700``: from now on
   every call that a lost context would refuse returns it.
-* ``fake.functions``: kernel name -> sizes of its parameters. ``fake.launches``: what was launched, with
-  the parameters' bytes read through the pointers that the driver was given. ``fake.execute``, where set,
-  is called with each: device memory is host memory, so it can compute what the kernel would.
+* ``fake.functions``: kernel name -> sizes of its parameters, None: what its cubin says (or `image`, in its
+  place). ``fake.launches``: what was launched, with the parameters' bytes read through the pointers that the
+  driver was given. ``fake.execute``, where set, is called with each: device memory is host memory, so it can
+  compute what the kernel would.
 * ``fake.milliseconds``: what an event pair says. ``fake.sm_ghz``: the clock that our own stamp kernel
   counts, 10 ms from stamp to stamp; its launches are not in ``fake.launches``, nor are those of the kernel
   that takes fingerprints.
@@ -23,13 +24,15 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import struct
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from types import SimpleNamespace
 from typing import Any
 
+from harness import elf
 from harness.driver import api
 
 NOISE = {"cuGetErrorName", "cuGetErrorString", "cuCtxPushCurrent", "cuCtxPopCurrent", "cuCtxGetCurrent"}
@@ -105,6 +108,36 @@ _STRUCTS = ("CUlaunchConfig", "CUlaunchAttribute")
 _WORKS_WHEN_LOST = NOISE | {"cuInit", "cuDriverGetVersion", "cuDeviceGet", "cuDeviceGetAttribute"}
 
 
+class Loaded(str):
+    """A function's handle: its name, and what it was loaded from."""
+
+    image: bytes
+
+
+_SIZES = b"sizes of parameters:"
+
+
+def image(sizes: Sequence[int]) -> bytes:
+    """What may be loaded in place of a cubin whose kernels take such parameters."""
+    return _SIZES + bytes(sizes)
+
+
+def parameter_sizes(image: bytes, function: str) -> tuple[int, ...]:
+    """A cubin has an attribute 0x17 (KPARAM_INFO) for each, of which the last 14 bits are its size."""
+    if image.startswith(_SIZES):
+        return tuple(image[len(_SIZES) :])
+    info, at, sizes = elf.sections(image)[f".nv.info.{function}"], 0, {}
+    while at < len(info):
+        form, attribute, length = struct.unpack_from("<BBH", info, at)
+        at += 4
+        if form == 4:  # `length` bytes follow; else it is the value
+            if attribute == 0x17:
+                index, last = struct.unpack_from("<4xH2xI", info, at)
+                sizes[index] = last >> 18
+            at += length
+    return tuple(sizes[i] for i in range(len(sizes)))
+
+
 class FakeDriver:
     CUresult = CUresult
     CUstream = cuuint32_t = cuuint64_t = int
@@ -116,7 +149,7 @@ class FakeDriver:
         self.live: dict[tuple[str, int], Any] = {}
         self.freed: list[str] = []
         self.sticky = 0
-        self.functions: dict[str, tuple[int, ...]] = {"kernel": ()}
+        self.functions: dict[str, tuple[int, ...] | None] = {"kernel": ()}
         self.device_attributes, self.function_attributes = dict(DEVICE), dict(FUNCTION)
         self.launches: list[SimpleNamespace] = []
         self.waits: list[tuple[int, int]] = []
@@ -393,14 +426,16 @@ class FakeDriver:
     # --- modules and launches
 
     def _cuModuleLoadData(self, image: bytes) -> Any:
-        return (self._add("module"),)
+        return (self._add("module", image),)
 
     def _cuModuleUnload(self, module: int) -> Any:
         return self._drop("module", module)
 
     def _cuModuleGetFunction(self, module: int, name: bytes) -> Any:
-        found = name.decode() in self.functions or name.decode() in OURS
-        return (name.decode(),) if found else CUresult.CUDA_ERROR_NOT_FOUND
+        function = Loaded(name.decode())
+        function.image = self.live["module", module]
+        found = function in self.functions or function in OURS
+        return (function,) if found else CUresult.CUDA_ERROR_NOT_FOUND
 
     def _cuModuleGetFunctionCount(self, module: int) -> Any:
         return (len(self.functions),)
@@ -421,8 +456,12 @@ class FakeDriver:
         return ()
 
     def _cuFuncGetParamInfo(self, function: str, index: int) -> Any:
-        sizes = OURS.get(function) or self.functions[function]
+        sizes = self._sizes(function)
         return (0, sizes[index]) if index < len(sizes) else CUresult.CUDA_ERROR_INVALID_VALUE
+
+    def _sizes(self, function: Loaded) -> tuple[int, ...]:
+        sizes = OURS.get(function) or self.functions[function]
+        return parameter_sizes(function.image, function) if sizes is None else sizes
 
     def _cuOccupancyMaxActiveBlocksPerMultiprocessor(self, function: str, threads: int, shared: int) -> Any:
         return (2048 // (-(-threads // 32) * 32),)
@@ -438,7 +477,7 @@ class FakeDriver:
         if function in OURS:
             getattr(self, "_" + function)(parameters)
             return ()
-        sizes = self.functions[function]
+        sizes = self._sizes(function)
         addresses = (ctypes.c_void_p * len(sizes)).from_address(parameters) if sizes else ()
         launch = SimpleNamespace(
             function=function,

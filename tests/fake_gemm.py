@@ -15,11 +15,18 @@ from harness.gemm import GEMMS
 from harness.spec import Variant
 
 SIZES = (8, 8, 8, 4, 4, 4, 4, 4, 4, 4, 4)
+MAP = 128
+
+
+def sizes(variant: Variant) -> tuple[int, ...]:
+    """Of a GEMM's parameters: maps before the others, the address of a workspace behind them."""
+    return (MAP,) * len(variant.kernel.tensormaps) + SIZES + (8,) * (variant.kernel.workspace is not None)
 
 
 def parameters(launch: SimpleNamespace) -> Any:
-    """A, B, C as views of their memory (C writable), alpha and beta."""
-    a, b, c, m, n, k, lda, ldb, ldc, alpha, beta = struct.unpack("=QQQiiiiiiff", b"".join(launch.args))
+    """A, B, C as views of their memory (C writable), alpha and beta; maps before them are passed over."""
+    plain = b"".join(x for x in launch.args if len(x) != MAP)
+    a, b, c, m, n, k, lda, ldb, ldc, alpha, beta = struct.unpack_from("=QQQiiiiiiff", plain)
 
     def matrix(address: int, rows: int, columns: int, ld: int) -> Any:
         data = (ctypes.c_float * (rows * ld)).from_address(address)
@@ -68,7 +75,7 @@ class TypedGemm:
         """The sizes of its parameters."""
         self.dtype = DTYPES[variant.kernel.dtype]
         self.behind = int(variant.kernel.workspace is not None)
-        return (128,) * len(variant.kernel.tensormaps) + SIZES + (8,) * self.behind
+        return sizes(variant)
 
     def __call__(self, launch: SimpleNamespace) -> None:
         end = len(launch.args) - self.behind

@@ -93,14 +93,14 @@ def test_shapes_fit_80_columns_and_one_refusal_is_said_once() -> None:
 @pytest.mark.usefixtures("no_gpu")
 @pytest.mark.parametrize("command", ["bench", "verify", "check"])
 def test_what_the_emulator_refuses_is_said_once_with_the_kernels_it_holds_for(command: str) -> None:
-    result = harness(command, "16", "19", "22", "23", "-a", "N=64")
+    result = harness(command, "15", "16", "19", "22", "-a", "N=[64,65]")
     lines = [line for line in result.output.splitlines() if "does not know" in line]
     assert lines == [
-        "16_pipeline, 19_pipeline_split: the emulator does not know mbarrier.init.shared_cta.b64",
-        "22_wgmma, 23_wgmma_pipeline: the emulator does not know TMA (tensor maps)",
+        "15_split_k: the emulator does not know barrier.cluster.arrive.release.aligned",
+        "16_pipeline, 19_pipeline_split, 22_wgmma: the emulator does not know TMA (tensor maps)",
     ]
-    alone = harness(command, "16", "-a", "N=[64,128]").output
-    assert "line 57 (PTX line " in alone and "'mbarrier.init.shared_cta.b64 [%r" in alone
+    alone = harness(command, "15", "-a", "N=[64,128]").output
+    assert "line 141 (PTX line " in alone and "'barrier.cluster.arrive.release.aligned'" in alone
 
 
 def test_a_reason_that_holds_for_some_rows_of_a_kernel_says_how_many(

@@ -13,7 +13,7 @@ from typing import Any
 import fake_gemm
 import numpy as np
 import pytest
-from fake_driver import FakeDriver, install
+from fake_driver import FakeDriver, image, install
 
 import harness
 from harness import arrays, dispatch
@@ -25,7 +25,7 @@ from harness.errors import UsageError
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     """A GPU whose every kernel is a GEMM, and a dispatcher that has seen nothing."""
     fake = install(monkeypatch, devices=2)
-    fake.functions = {"matmul": fake_gemm.SIZES}
+    fake.functions = {"matmul": None}
     fake.function_attributes["CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES"] = 0
     fake.execute = fake_gemm.gemm
     monkeypatch.setattr(dispatch, "_gpus", {})
@@ -34,7 +34,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
 
     def compile_kernel(variant: Any, arch: str) -> Any:
         compiled.append(f"{variant.label} {arch}")
-        return SimpleNamespace(code=b"cubin")
+        return SimpleNamespace(code=image(fake_gemm.sizes(variant)))
 
     monkeypatch.setattr(dispatch, "compile_kernel", compile_kernel)
     yield fake

@@ -147,7 +147,15 @@ def stream_k(gpu: Context, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
     monkeypatch.setattr(dispatch, "_gpus", {})
 
 
-STREAM_K_SHAPES = [(300, 1025, 3000), (1025, 1025, 1025), (128, 256, 20000), (64, 64, 64)]
+# Shares of two tiles, of B copied and by boxes; shares and whole tiles; a tile for all; one block.
+STREAM_K_SHAPES = [
+    (300, 1025, 3000),
+    (300, 1028, 3000),
+    (1500, 1540, 200),
+    (1025, 1025, 1025),
+    (128, 256, 20000),
+    (64, 64, 64),
+]
 
 
 def products(gpu: Context, stream: Stream) -> tuple[list[Ours], list[np.ndarray]]:

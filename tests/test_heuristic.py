@@ -261,8 +261,8 @@ def test_a_kernel_whose_blocks_share_tiles_loads_less_each() -> None:
     """16 tiles on 132 SMs: eight blocks load a tile's operands, not one."""
     shape, where = (512, 512, 1024), {"sms": 132, "unmapped": "AB"}
     sharing = catalog.kernel("29_wgmma_grid_split").variant()
-    alone = catalog.kernel("26_wgmma_split").variant(BM=128, BN=128, STAGES=6, SPLIT=1)
-    split = catalog.kernel("26_wgmma_split").variant(BM=128, BN=128, STAGES=6, SPLIT=8)
+    alone = catalog.kernel("26_wgmma_split").variant(BM=128, BN=128, STAGES=4, SPLIT=1)
+    split = catalog.kernel("26_wgmma_split").variant(BM=128, BN=128, STAGES=4, SPLIT=8)
     assert heuristic.copied(alone, *shape, **where) == "AB"
     assert heuristic.copied(sharing, *shape, **where) == heuristic.copied(split, *shape, **where) == ""
 

@@ -177,6 +177,7 @@ def test_a_part_in_the_wrong_place_is_seen(
 def test_bench_launches_all_of_it(cli_fake: FakeDriver, tmp_path: Path) -> None:  # noqa: F811
     out = tmp_path / "out.json"
     M, N, K = BOTH
+    cli_fake.functions["matmul"] = None
     result = command(
         "bench", "matmul", "-a", f"M={M}", "-a", f"N={N}", "-a", f"K={K}", *FAST, "--json", str(out)
     )

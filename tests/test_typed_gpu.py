@@ -177,6 +177,7 @@ VARIANTS = [
     ("25_wgmma_tf32", {"BM": 128, "BN": 64, "STAGES": 8, "SPLIT": 4}, (300, 520, 1000)),
     *(("26_wgmma_split", {"SPLIT": split}, (300, 520, 1000)) for split in (1, 3, 5, 6, 7, 8)),
     ("26_wgmma_split", {"SPLIT": 7, "BM": 128, "BN": 128, "STAGES": 4}, (300, 520, 264)),
+    ("26_wgmma_split", {"SPLIT": 7}, (300, 521, 264)),
     ("26_wgmma_split", {"SPLIT": 3, "BN": 256, "STAGES": 4}, (130, 520, 1000)),
     ("29_wgmma_grid_split", {}, (300, 520, 2000)),
     ("29_wgmma_grid_split", {"CLUSTER": 1}, (300, 520, 2000)),

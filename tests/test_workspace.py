@@ -146,7 +146,9 @@ def test_stream_k_gives_equal_bits(gpu: Context, cache: Cache, params: dict[str,
     with Stream(gpu) as stream, Operands(gpu, problem, stream, seed=3, sets=2) as operands:
         cubin = compile_kernel(catalog.kernel("20_stream_k").variant(**params), "sm_90a", cache=cache)
         with launch.prepare(cubin, operands) as run:
+            operands.fill_output(stream)
             run(stream)
+            assert next(operands.verdicts(stream, sets=1)).ok
             expected = next(operands.outputs(stream)).copy()
             for _ in range(100):
                 operands.fill_output(stream)
