@@ -114,6 +114,7 @@ HARDWARE = [
     "tex.2d.v4.f32.s32 {%r1,%r2,%r3,%r4}, [c, {%r5,%r6}];",
     "frobnicate.u32 %r1, %r2;",
     "add.cc.u32 %r1, %r2, %r3;",
+    "mov.b64 %d1, c;",  # where a parameter lies, not what it holds
 ]
 
 

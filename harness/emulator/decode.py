@@ -134,10 +134,10 @@ class Decoder:
     def where(self, ins: Instruction) -> str:
         return f"{ins.source} (PTX line {ins.ptx_line})"
 
-    def refusal(self, ins: Instruction) -> NeedsGpu:
+    def refusal(self, ins: Instruction, what: str = "") -> NeedsGpu:
         # The first line is the same for all kernels that have such an instruction: it can be said once.
         return NeedsGpu(
-            f"the emulator does not know {ins}",
+            f"the emulator does not know {what or ins}",
             hint=f"{self.where(ins)}, {self.text(ins)!r}: this kernel needs a GPU",
         )
 
@@ -251,6 +251,8 @@ class Decoder:
             digits = match[2]
             octal = len(digits) > 1 and digits[0] == "0" and digits.isdigit()
             return int(match[1] + digits, 8 if octal else 0)
+        if any(text == parameter.name for parameter in self.entry.parameters):
+            raise self.refusal(ins, "the address of a parameter")  # of a tensor map, mostly
         raise EmulatorError(
             f"{self.text(ins)!r} reads {text!r}, which nobody declares", where=self.where(ins)
         )
