@@ -6,6 +6,10 @@
 // in one part of the GPU (a GPC): with one block an SM, 39 clusters of 3 find room on an H200, 30 of 4, 22 of 5,
 // 17 of 6, 15 of 7 or 8.
 //
+// From the last product to the end it took 3,100 of 19,300 cycles (64 x 4096 x 4096) while blocks read each other's
+// sums between two barriers of the cluster, the first of which waits for all that was ever written. Who gets sums
+// waits for their bytes only: 14.7 us were 14.2, 13.5 were 12.7 at 128 x 1024 x 8192.
+//
 // /// kernel
 // entry = "matmul"
 // dtype = "bf16"

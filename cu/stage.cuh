@@ -63,7 +63,8 @@ struct Stage {
 
 // By one thread of the producers: the barriers of all stages, where `arrivals` say that one may be filled anew.
 // What `begin` fetches into the first stage need not wait for the other barriers, nor for anybody to know of them:
-// all wait for it longest.
+// all wait for it longest. (H200: the first box was asked for 1,700 cycles after a block's begin; 2 to 3% less time
+// for products of 10 us.)
 template <class Begin>
 __device__ inline void make_stage_barriers(Barrier* full, Barrier* empty, bool maps, int arrivals, Begin begin)
 {
