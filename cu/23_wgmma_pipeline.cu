@@ -6,10 +6,10 @@
 // cluster can share the boxes of B: each fetches its part for all.
 //
 // Of a short product half is the way to the first box: it was asked for after 1,200 cycles, when it still waited for
-// all barriers to be made, and 2,000 later it is there (H200). Hence the order of things below. More boxes on their way do more than larger tiles: 8 stages
-// of 128 x 64 took n = 1024 from 0.94 of cuBLAS to 1.00. So does the order of tiles where they are few: with
-// neighbours in a row (GROUP=1), which want the same rows of A at the same time, 8192 x 256 x 1024 went from
-// 0.96 to 1.00, 1024 to 1.015; a wide matrix of few rows wants GROUP=2 at least.
+// all barriers to be made, and 2,000 later it is there (H200). Hence the order of things below. More boxes on their
+// way do more than larger tiles: 8 stages of 128 x 64 took n = 1024 from 0.94 of cuBLAS to 1.00. So does the order
+// of tiles where they are few: with neighbours in a row (GROUP=1), which want the same rows of A at the same time,
+// 8192 x 256 x 1024 went from 0.96 to 1.00, 1024 to 1.015; a wide matrix of few rows wants GROUP=2 at least.
 //
 // /// kernel
 // entry = "matmul"
