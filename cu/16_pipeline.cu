@@ -44,8 +44,8 @@
 #define CONSUMERS (32 * (BM / WM) * (BN / WN))  // threads; the producers follow them
 
 extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
-                       matmul(const __grid_constant__ TensorMap map_b, const float* A, const float* B, float* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta)
+                       matmul(const __grid_constant__ TensorMap map_b, const float* A, const float* B, float* C,
+                              int M, int N, int K, int lda, int ldb, int ldc, float alpha, float beta)
 {
     extern __shared__ __align__(128) float memory[];
     auto As = (float(*)[BK][BM + PAD])memory;
@@ -65,7 +65,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         give_registers<88>();  // fewer would do, but then ptxas does worse for the consumers, too
         int stage = 0, parity = 1;
         for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x)
-            fetch(As, Bs, full, empty, stage, parity, map_b, A, B, row_of(tile), col_of(tile), 0, K, M, N, K, lda, ldb);
+            fetch(As, Bs, full, empty, stage, parity, map_b, A, B, row_of(tile), col_of(tile), 0, K, M, N, K, lda,
+                  ldb);
         return;
     }
 

@@ -114,8 +114,9 @@ struct Work {
 };
 
 extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
-                       matmul(const __grid_constant__ TensorMap map_b, const float* A, const float* B, float* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta, unsigned* workspace)
+                       matmul(const __grid_constant__ TensorMap map_b, const float* A, const float* B, float* C,
+                              int M, int N, int K, int lda, int ldb, int ldc, float alpha, float beta,
+                              unsigned* workspace)
 {
     extern __shared__ __align__(128) float memory[];
     auto As = (float(*)[BK][BM + PAD])memory;

@@ -18,7 +18,8 @@ struct Stage {
     ELEMENT b[BN / 64][BK][64];  // boxes of 64 columns
 
     // By one thread: A is on its way to here from (row, k), and at `full` B is expected, too.
-    __device__ void fetch_a(const TensorMap& map_a, int row, int k, Barrier* full, bool has_a = true, bool has_b = true)
+    __device__ void fetch_a(const TensorMap& map_a, int row, int k, Barrier* full, bool has_a = true,
+                            bool has_b = true)
     {
         arrive_expecting(full, (has_a ? sizeof a : 0) + (has_b ? sizeof b : 0));
         if (has_a) fetch_box(a, map_a, row, k, full);
