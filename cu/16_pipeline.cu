@@ -36,6 +36,7 @@
 // ///
 
 #include "producer.cuh"
+#include "quads.cuh"
 #include "turned.cuh"
 #include "raster.cuh"
 

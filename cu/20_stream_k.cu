@@ -59,6 +59,7 @@
 
 #include "grid.cuh"
 #include "producer.cuh"
+#include "quads.cuh"
 #include "turned.cuh"
 
 #define TM (WM / 4)  // a thread's outputs: the lanes of a warp are 4 x 8, its quads lie 16 rows apart

@@ -19,23 +19,21 @@ __device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.r
 __device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 __device__ inline void cluster_meeting() { cluster_arrive(), cluster_wait(); }
 
-// Four floats at p of this block's shared memory, but in that of another block of the cluster.
-__device__ inline float4 read_block(int rank, const float* p)
-{
-    float4 v;
-    unsigned there;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(p)), "r"(rank));
-    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(there));
-    return v;
-}
-
 // Where another block of the cluster, which must have begun, has what this block has at p.
 __device__ inline unsigned address_in(int rank, const void* p)
 {
     unsigned there;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(p)), "r"(rank));
     return there;
+}
+
+// Four floats at p of this block's shared memory, but in that of another block of the cluster.
+__device__ inline float4 read_block(int rank, const float* p)
+{
+    float4 v;
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(address_in(rank, p)));
+    return v;
 }
 
 // Four floats to such an address. They count at a barrier of that block, 16 bytes: to wait there costs far less
@@ -50,8 +48,5 @@ __device__ inline void give(unsigned there, float4 v, unsigned barrier)
 // the cluster, which it is not meant to be, would cost a fence of all memory.)
 __device__ inline void arrive_at(int rank, Barrier* b)
 {
-    asm volatile("{ .reg .b32 there;"
-                 "  mapa.shared::cluster.u32 there, %0, %1;"
-                 "  mbarrier.arrive.shared::cluster.b64 _, [there]; }"
-                 :: "r"(shared_address(b)), "r"(rank) : "memory");
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" :: "r"(address_in(rank, b)) : "memory");
 }

@@ -5,7 +5,6 @@
 #pragma once
 
 #include "tensormap.cuh"
-#include "quads.cuh"
 
 #define PRODUCERS 128  // threads
 #define PAD 4          // floats after a transposed column of A: as few as keep a quad aligned

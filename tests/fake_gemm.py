@@ -23,10 +23,14 @@ def sizes(variant: Variant) -> tuple[int, ...]:
     return (MAP,) * len(variant.kernel.tensormaps) + SIZES + (8,) * (variant.kernel.workspace is not None)
 
 
+def plain(launch: SimpleNamespace) -> tuple[Any, ...]:
+    """The values of a GEMM's own parameters; maps before them and a workspace behind are passed over."""
+    return struct.unpack_from("=QQQiiiiiiff", b"".join(x for x in launch.args if len(x) != MAP))
+
+
 def parameters(launch: SimpleNamespace) -> Any:
-    """A, B, C as views of their memory (C writable), alpha and beta; maps before them are passed over."""
-    plain = b"".join(x for x in launch.args if len(x) != MAP)
-    a, b, c, m, n, k, lda, ldb, ldc, alpha, beta = struct.unpack_from("=QQQiiiiiiff", plain)
+    """A, B, C as views of their memory (C writable), alpha and beta."""
+    a, b, c, m, n, k, lda, ldb, ldc, alpha, beta = plain(launch)
 
     def matrix(address: int, rows: int, columns: int, ld: int) -> Any:
         data = (ctypes.c_float * (rows * ld)).from_address(address)
@@ -63,24 +67,18 @@ class WrongLater:
 
 
 class TypedGemm:
-    """The kernel of any type that `becomes` made it last; maps before its parameters are passed over, and
-    the address of a workspace behind them.
-    """
+    """The kernel of any type that `becomes` made it last."""
 
     def __init__(self) -> None:
         self.dtype = FP32
-        self.behind = 0
 
     def becomes(self, variant: Variant) -> tuple[int, ...]:
         """The sizes of its parameters."""
         self.dtype = DTYPES[variant.kernel.dtype]
-        self.behind = int(variant.kernel.workspace is not None)
         return sizes(variant)
 
     def __call__(self, launch: SimpleNamespace) -> None:
-        end = len(launch.args) - self.behind
-        plain = b"".join(launch.args[end - len(SIZES) : end])
-        a, b, c, m, n, k, lda, ldb, ldc, alpha, beta = struct.unpack("=QQQiiiiiiff", plain)
+        a, b, c, m, n, k, lda, ldb, ldc, alpha, beta = plain(launch)
         p = GEMMS[self.dtype.name](M=m, N=n, K=k, alpha=alpha, beta=beta)
         out = self._matrix(c, m, n, ldc)
         out[:] = correct(p, {"A": self._matrix(a, m, k, lda), "B": self._matrix(b, k, n, ldb), "C": out})

@@ -12,11 +12,8 @@ from harness import catalog
 from harness.emulator import Buffer, emulate
 
 BK, LEAST = 16, 4
-FIELDS = 12
 
 KERNEL = """
-#define BK 16
-#define LEAST 4
 %s
 extern "C" __global__ void plan(int* out, int tiles, int K)
 {
@@ -43,7 +40,8 @@ extern "C" __global__ void sharers(int* out, int tiles, int K)  // of the tile t
 
 def source() -> str:
     text = catalog.kernel("20_stream_k").source
-    return KERNEL % text[text.index("struct Piece {") : text.index('extern "C" __global__')]
+    plan = text[text.index("struct Piece {") : text.index('extern "C" __global__')]
+    return f"#define BK {BK}\n#define LEAST {LEAST}\n{KERNEL % plan}"
 
 
 def run(entry: str, width: int, text: str, blocks: int, tiles: int, K: int) -> np.ndarray:
@@ -63,7 +61,7 @@ def check(text: str, blocks: int, tiles: int, K: int) -> None:
     times = np.zeros((tiles, stages), np.int64)
     holders: dict[int, list[tuple[int, int, int]]] = {}  # of a tile: begin, block, which of its pieces
     longest = 0
-    for block, row in enumerate(run("plan", FIELDS, text, blocks, tiles, K)):
+    for block, row in enumerate(run("plan", 12, text, blocks, tiles, K)):
         assert row[0] == stages and row[1] == tiles % blocks
         pieces = [tuple(map(int, row[3 + 3 * n : 6 + 3 * n])) for n in range(3) if row[3 + 3 * n] >= 0]
         shares = pieces[: row[2]]
