@@ -7,14 +7,20 @@
 // that equal inputs give equal bits. It takes longer than to read each other's shared memory: for deep k only.
 // Clusters of two, one tile above the other, share the boxes of B as in rung 23.
 //
-// At 512 x 512 x 16384 it takes 22.5 us in clusters of two and 24.5 alone, clusters of 6 that share k take 27,
-// cuBLAS 20.5 (H200). By clock stamps a block is there for 32,500 cycles, 18 us: 3,300 until the first stage has
-// come; 32 stages of 630, where the tensor cores need 512 and so do 32 KB at 64 bytes a cycle, the most that
-// reach an SM (52 do); 1,700 to leave the sums, 3,500 until all others have left theirs, for L2 takes writes at
-// 3 TB/s; 3,000 to add up. A flag a warp in place of the counter, or reads that begin with the first sums to be
-// there: no difference, it is the bytes. Nor need anything say that sums are there, if what has not been left is
-// known by its bits: 26.5 us, for somebody must clear that then, as many bytes again. Smaller tiles leave fewer
-// sums, but 128 x 64 wants 96 bytes a cycle. Larger ones leave twice the sums.
+// At 512 x 512 x 16384 it takes 21.9 us in clusters of two and 23.8 alone, clusters of 6 that share k take 27, cuBLAS
+// 19.8 or 20.4, by where its memory lies (H200). By clock stamps a block is there for 31,500 cycles, 17.5 us: 3,000
+// until the first stage has come; 32 stages of 650, from L2 as from memory, where the tensor cores need 512; 1,600 to
+// leave the sums, 3,300 until the slowest block's are there (it is 1,500 behind, another one each time), 2,500 to add
+// up. Of a tile's sums a block keeps those that it adds up itself: 22.3 -> 21.9 us, as predicted from the 3 TB/s at
+// which L2 takes writes. Smaller tiles leave fewer sums, but 128 x 64 wants 96 bytes a cycle, and 64 reach an SM
+// (22.5 us, A shared by two side by side); larger ones leave twice the sums.
+//
+// Tried: a flag a warp in place of the counter, or reads that begin with the first sums to be there (no difference);
+// sums that are known by their bits to be there (26.5 us: somebody must clear them, as many bytes again); 7 stages,
+// for more bytes on their way (predicted 560 cycles for each, 700 measured); sums that leave as one bulk copy from
+// shared memory (predicted -1,000 cycles, measured +1,000); half as much code after the loop, or a pass through it
+// before, so that its instructions are at hand (no difference: what is waited for is data); clusters of 2 x 2 tiles
+// that share A, too (30 of four find room, 32 are wanted); no cooperative launch (the same).
 //
 // /// kernel
 // entry = "matmul"
@@ -164,10 +170,19 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             continue;
         }
 
+        // It keeps the part that it will add up itself, where the stages were: who shares a tile has no other one.
+        const unsigned begin = QUADS * rank / sharers, end = QUADS * (rank + 1) / sharers;  // of each thread's
+        const auto own = (float4(*)[CONSUMERS])memory;
         #pragma unroll
         for (int j = 0; j < QUADS; ++j)
-            parts[blockIdx.x][j][self] = make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]);
+            if (j - begin >= end - begin)
+                parts[blockIdx.x][j][self] =
+                    make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]);
         meet<CONSUMERS>();  // all their stores come before what follows
+        #pragma unroll
+        for (int j = 0; j < QUADS; ++j)
+            if (j - begin < end - begin)
+                own[j][self] = make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]);
         if (self == 0) {
             // One adds so much that all together turn the highest bit and leave 0 below it: nobody has to set
             // the counter back for the next launch. (So do the grid barriers of cooperative groups.)
@@ -177,12 +192,16 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         }
         meet<CONSUMERS>();
         const unsigned low = blockIdx.x - rank * CLUSTER;
-        const unsigned begin = QUADS * rank / sharers, end = QUADS * (rank + 1) / sharers;  // of each thread's
-        const auto part = [&](unsigned rank) { return &parts[low + rank * CLUSTER][0][0]; };
-        const auto store_at = [&](unsigned at, const float4& v) { store(at / CONSUMERS, v); };
+        // Those of the others, in their order, and its own.
+        const auto part = [&](unsigned i) { return &parts[low + (i < rank ? i : i + 1) * CLUSTER][0][0]; };
+        const auto store_at = [&](unsigned at, float4 v) {
+            const float4 o = own[0][at];
+            v.x += o.x, v.y += o.y, v.z += o.z, v.w += o.w;
+            store(at / CONSUMERS, v);
+        };
         if (sharers <= 8)
-            add_up<CONSUMERS, 2, 8>(part, 0, sharers - 1, begin * CONSUMERS + self, end * CONSUMERS, store_at);
+            add_up<CONSUMERS, 2, 8>(part, 0, sharers - 2, begin * CONSUMERS + self, end * CONSUMERS, store_at);
         else
-            add_up<CONSUMERS, 1, 16>(part, 0, sharers - 1, begin * CONSUMERS + self, end * CONSUMERS, store_at);
+            add_up<CONSUMERS, 1, 16>(part, 0, sharers - 2, begin * CONSUMERS + self, end * CONSUMERS, store_at);
     }
 }

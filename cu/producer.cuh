@@ -20,7 +20,8 @@ __device__ inline void make_barriers(Barrier* full, Barrier* empty, int arrivals
     publish_barriers();
 }
 
-// Columns `k` to `end` of A's rows from `row` on, and those rows of B's columns from `col` on.
+// Columns `k` to `end` of A's rows from `row` on, and those rows of B's columns from `col` on. From k to end are
+// whole stages, or else it is the end of B, too: a box knows no other.
 __device__ inline void fetch(float (*As)[BK][BM + PAD], float (*Bs)[BK][BN], Barrier* full, Barrier* empty,
                              int& stage, int& parity, const TensorMap& map_b, const float* A, const float* B,
                              unsigned row, unsigned col, int k, int end, int M, int N, int K, int lda,
@@ -30,6 +31,10 @@ __device__ inline void fetch(float (*As)[BK][BM + PAD], float (*Bs)[BK][BN], Bar
     const int lane = threadIdx.x % PRODUCERS, am = lane / 8, ak = lane % 8, a_step = PRODUCERS / 8;
     const bool mapped = has_map(B, ldb);
     const int last_row = M - 1 - row, last_col = N - 1 - col;
+    const auto fetch_b = [&](int k) {
+        expect(full + stage, sizeof Bs[stage]);
+        fetch_box(Bs[stage], map_b, k, col, full + stage);
+    };
 
     // Whole stages: nothing to test, and as few addresses as can be, for the producers take their issue
     // slots from the consumers. What lies past the last row repeats it, past the last column are zeros, or
@@ -50,10 +55,7 @@ __device__ inline void fetch(float (*As)[BK][BM + PAD], float (*Bs)[BK][BN], Bar
         for (; whole - k >= BK; k += BK) {
             wait(empty + stage, parity);  // the consumers have read what was there
             if (mapped) {
-                if (lane == 0) {
-                    expect(full + stage, sizeof Bs[stage]);
-                    fetch_box(Bs[stage], map_b, k, col, full + stage);
-                }
+                if (lane == 0) fetch_b(k);
             } else {
                 const float* from = b;
                 #pragma unroll 1  // few registers and little code matter more here
@@ -73,19 +75,21 @@ __device__ inline void fetch(float (*As)[BK][BM + PAD], float (*Bs)[BK][BN], Bar
 
     // And what is left of k.
     #pragma unroll 1
-    for (; k < end; k += BK) {
+    for (int left = end - k; left > 0; left -= BK) {
+        const int k = end - left;
         wait(empty + stage, parity);
+        if (mapped && lane == 0) fetch_b(k);
         #pragma unroll 1
         for (int i = 0; i < A_ROWS; ++i) {
             const float* a = A + (long long)min(row + am + i * a_step, M - 1u) * lda + k;
             for (int j = ak; j < BK; j += 8)
-                copy_async(&As[stage][j][am + i * a_step], a + j, j < end - k);
+                copy_async(&As[stage][j][am + i * a_step], a + j, j < left);
         }
         #pragma unroll 1
-        for (int i = lane / 32; i < BK; i += PRODUCERS / 32) {
+        for (int i = mapped ? BK : lane / 32; i < BK; i += PRODUCERS / 32) {
             const float* b = B + (long long)(k + i) * ldb + col;
             for (int j = lane % 32; j < BN; j += 32)
-                copy_async(&Bs[stage][i][j], b + j, i < end - k && j <= last_col);
+                copy_async(&Bs[stage][i][j], b + j, i < left && j <= last_col);
         }
         arrive_with_copies(full + stage);
         if (++stage == STAGES) stage = 0, parity ^= 1;

@@ -52,6 +52,11 @@ class Plan:
         return found[: self.max_fevals]
 
     @property
+    def seeds(self) -> tuple[int, int]:
+        """Of the rungs' data, and of the finals'."""
+        return self.seed, self.seed + 1
+
+    @property
     def rungs(self) -> tuple[int, ...]:
         """ABBA blocks of each."""
         return RUNGS if self.strategy == HALVING else (_FULL,)

@@ -14,11 +14,11 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 
 from harness import launch, pruning
+from harness.ahead import Ahead
 from harness.bench import Bench
 from harness.builds import Built, Progress, Skipped
 from harness.cublas import LABEL, CuBlas
@@ -28,7 +28,7 @@ from harness.halving import Race, settled, survivors
 from harness.journal import Journal
 from harness.launch import Launch
 from harness.measure import HOT, OK, Method, check
-from harness.operands import Data, Operands, Twin, rotation_sets
+from harness.operands import Operands, Twin, rotation_sets
 from harness.plan import Plan
 from harness.problem import Problem
 from harness.problems import blamed
@@ -39,7 +39,6 @@ from harness.trial import Trials
 
 FINAL, DUEL = "final", "duel"  # stages after the rungs: against the reference, against the best
 
-_AHEAD = 1 << 30  # bytes of operands up to which the finals' are made while the search goes on
 _SEARCH_SHARE = 0.75  # of a size's time; the rest is for the finals
 
 
@@ -59,7 +58,8 @@ class Result:
     `winners` are tied, the best first: measured on fresh data where `confirmed`, otherwise what was ahead
     when the search had to end, for the reason in `note`. `ranking` has each candidate's last row, the winners
     first, those without a time at the end; `rows` all of them in the order in which they were taken. Rows are
-    bench's records with their `stage`; the `ratio` of a rung's in `ranking` is that of all rungs so far.
+    bench's records with their `stage`; the `ratio` of a rung's in `ranking` is that of all rungs so far. It
+    took so many `seconds`, `searching` of them until the finalists were known.
     """
 
     shape: str
@@ -69,6 +69,7 @@ class Result:
     confirmed: bool
     note: str
     seconds: float
+    searching: float
     measured: int
     resumed: int
 
@@ -83,15 +84,18 @@ class Tuner:
         session: Bench,
         plan: Plan,
         journal: Journal,
+        ahead: Ahead,
         *,
         identity: Sequence[str] = (),
         progress: Progress = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`identity`: see `Trials`. The time limit counts from here."""
+        """`ahead` may have begun to make the data of a problem. `identity`: see `Trials`. The time limit
+        counts from here.
+        """
         if session.method is None:
             raise UsageError("a tuner needs a session that times")
-        self.session, self.plan, self.clock = session, plan, clock
+        self.session, self.plan, self.ahead, self.clock = session, plan, ahead, clock
         self.method: Method = session.method
         self.trials = Trials(session, journal, identity=identity, threshold=plan.threshold, progress=progress)
         self.unfit: list[Unfit] = []
@@ -139,29 +143,23 @@ class _Size:
 
     def __init__(self, tuner: Tuner, problem: Problem, began: float, end: float) -> None:
         self.tuner, self.problem, self.plan = tuner, problem, tuner.plan
-        self.began, self.end = began, end
+        self.began, self.searched, self.end = began, math.inf, end
         self.deadline = began + _SEARCH_SHARE * (end - began)
         self.race = Race(seed=tuner.plan.seed)
         self.entered: list[Built] = []
         self.last: dict[int, Record] = {}
         self.winners: list[int] = []
         self.confirmed, self.note = False, ""
-        self._fresh: Future[Data] | None = None
         trials = tuner.trials
         self._before = len(trials.rows), trials.measured, trials.resumed
 
     def tune(self, candidates: Iterator[Built]) -> None:
-        aside = ThreadPoolExecutor(1)
+        self.tuner.ahead.begin(self.problem, self.plan.seeds)
         try:
-            self._tune(candidates, aside)
-        finally:
-            aside.shutdown(wait=False)  # after Ctrl-C nobody wants its data, which may take a minute
-
-    def _tune(self, candidates: Iterator[Built], aside: ThreadPoolExecutor) -> None:
-        try:
-            self._search(candidates, aside)
+            self._search(candidates)
         except _TimeUp:
             self.note = "time limit: the search ended before all were told apart"
+        self.searched = self.tuner.clock()
         self.deadline = self.end
         try:
             while finalists := self._ahead():
@@ -175,10 +173,9 @@ class _Size:
         except _TimeUp:
             self.note = self.note or "time limit: not confirmed on fresh data"
 
-    def _search(self, candidates: Iterator[Built], aside: ThreadPoolExecutor) -> None:
-        with self._operands(self.plan.seed) as operands, ExitStack() as owned:
-            if self.problem.buffer_bytes <= _AHEAD:
-                self._fresh = aside.submit(Data.of, self.problem, self.plan.seed + 1)
+    def _search(self, candidates: Iterator[Built]) -> None:
+        seed, _ = self.plan.seeds
+        with self._operands(seed) as operands, ExitStack() as owned:
             reference, candidates = self._reference(operands, candidates, owned)
             for rung, blocks in enumerate(self.plan.rungs, 1):
                 method = self._brief(blocks)
@@ -203,8 +200,8 @@ class _Size:
 
     def _finals(self, finalists: Sequence[int]) -> None:
         """On fresh data: each against the reference, and then against the best of them."""
-        data = self._fresh.result() if self._fresh else None
-        with self._operands(self.plan.seed + 1, data) as operands, ExitStack() as owned:
+        _, seed = self.plan.seeds
+        with self._operands(seed) as operands, ExitStack() as owned:
             reference, _ = self._reference(operands, self._best_first(finalists), owned)
             for entrant in finalists:
                 self._trial(entrant, operands, reference, FINAL, self.tuner.method)
@@ -256,9 +253,10 @@ class _Size:
             self.last[entrant] = row
         return row
 
-    def _operands(self, seed: int, data: Data | None = None) -> Operands:
+    def _operands(self, seed: int) -> Operands:
         session = self.tuner.session
         with blamed(type(self.problem)):
+            data = self.tuner.ahead.taken(self.problem, seed)
             hot = self.tuner.method.regime == HOT
             sets = 1 if hot else rotation_sets(session.context, self.problem)
             return Operands(session.context, self.problem, session.stream, seed=seed, sets=sets, data=data)
@@ -306,6 +304,7 @@ class _Size:
         winners = [e for e in self.winners or self._ahead() if self._right(e)]
         order = sorted(self.last, key=lambda e: _place(e, winners, self.last[e]))
         rows, measured, resumed = self._before
+        now = self.tuner.clock()
         trials = self.tuner.trials
         return Result(
             shape=self.problem.label,
@@ -314,7 +313,8 @@ class _Size:
             rows=tuple(trials.rows[rows:]),
             confirmed=self.confirmed,
             note=self.note,
-            seconds=self.tuner.clock() - self.began,
+            seconds=now - self.began,
+            searching=min(now, self.searched) - self.began,
             measured=trials.measured - measured,
             resumed=trials.resumed - resumed,
         )

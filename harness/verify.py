@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.problem import Reference
+from harness.workers import cores
 
 _SUSPECTS = {  # what makes errors larger all over
     "fp32": "reduced precision, such as TF32?",
@@ -93,43 +95,33 @@ class Repeats:
 
 
 def compare(output: NDArray[Any], reference: Reference, before: NDArray[Any] | None = None) -> Verdict:
-    """Compare the leading part of `output` with the reference, element by element.
+    """Compare the leading part of `output` with the reference, element by element, on all cores.
 
     `output` may be larger than the reference in any dimension (leading dimensions); that rest must be
     bitwise what it was in `before`.
     """
     shape = reference.expected.shape
-    bad, stray, worst, limit, max_error, squares = 0, 0, 0.0, 0.0, 0.0, 0.0
-    first: tuple[int, ...] | None = None
     rows = max(1, _CHUNK // max(1, math.prod(shape[1:])))
-    for start in range(0, shape[0], rows):
-        part = slice(start, start + rows)
-        expected, bound = reference.expected[part], reference.bound[part]
-        inside = tuple(slice(0, n) for n in expected.shape)
-        got = reference.decode(output[part][inside])
-        with np.errstate(invalid="ignore"):
-            error = np.where(got == expected, 0.0, np.abs(got - expected))  # equal infinities, too
-        good = error <= bound  # False where either side is NaN
-        error[good & np.isinf(bound)] = 0.0
-        wrong = int(good.size - np.count_nonzero(good))
-        if wrong and first is None:
-            index = np.unravel_index(int(np.argmin(good)), good.shape)
-            first = (start + int(index[0]), *map(int, index[1:]))
-        bad += wrong
-        squares += float(np.sum(np.square(error)))
-        max_error = max(max_error, _largest(error))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            shares = np.where(error == 0, 0.0, error / bound)
-        if (largest := _largest(shares)) > worst:
-            worst, limit = largest, float(bound.flat[np.argmax(shares)])
-        if before is not None and output.shape != shape:
-            stray += _changed_outside(output[part], before[part], inside)
+    starts = range(0, shape[0], rows)
+
+    def part(start: int) -> _Part:
+        return _part(output, reference, before, slice(start, start + rows))
+
+    if len(starts) == 1:
+        parts = [part(0)]
+    else:
+        with ThreadPoolExecutor(min(cores(), len(starts))) as threads:  # NumPy lets go of Python's lock
+            parts = list(threads.map(part, starts))
+    stray = sum(p.stray for p in parts)
     if before is not None and len(output) > shape[0]:
         stray += _changed_outside(output[shape[0] :], before[shape[0] :], (slice(0, 0),))
+    bad = sum(p.bad for p in parts)
+    first = next((p.first for p in parts if p.first is not None), None)
+    nearest = max(parts, key=lambda p: p.worst)
     elements = math.prod(shape)
     rms = 0.0
     if reference.rms_bound is not None:
-        typical = math.sqrt(squares / elements)
+        typical = math.sqrt(sum(p.squares for p in parts) / elements)
         rms = typical / reference.rms_bound if reference.rms_bound else (math.inf if typical else 0.0)
         rms = math.inf if math.isnan(rms) else rms
     return Verdict(
@@ -137,14 +129,62 @@ def compare(output: NDArray[Any], reference: Reference, before: NDArray[Any] | N
         elements=elements,
         bad=bad,
         stray=stray,
-        worst=worst,
+        worst=nearest.worst,
         rms=rms,
-        max_error=max_error,
-        bound=limit,
+        max_error=max(p.max_error for p in parts),
+        bound=nearest.limit,
         first_bad=first,
         got=None if first is None else float(reference.decode(output[first][None])[0]),
         expected=None if first is None else float(reference.expected[first]),
         dtype="fp32" if reference.dtype is None else reference.dtype.name,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """What some rows have: see `Verdict`. `limit`: the bound of the element whose share of it is `worst`."""
+
+    bad: int
+    first: tuple[int, ...] | None
+    stray: int
+    squares: float
+    max_error: float
+    worst: float
+    limit: float
+
+
+def _part(output: NDArray[Any], reference: Reference, before: NDArray[Any] | None, rows: slice) -> _Part:
+    expected, bound = reference.expected[rows], reference.bound[rows]
+    inside = tuple(slice(0, n) for n in expected.shape)
+    got = reference.decode(output[rows][inside])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        error = np.subtract(got, expected)
+        np.abs(error, out=error)
+        good = error <= bound  # False where either side is NaN
+        if not good.all():
+            error[got == expected] = 0.0  # equal infinities, too
+            good = error <= bound
+        if math.isinf(bound.max()):
+            error[good & np.isinf(bound)] = 0.0
+        shares = np.divide(error, bound, out=got)
+        if math.isnan(shares.max()):
+            shares[error == 0] = 0.0  # of a bound of 0
+    bad, first = int(good.size - np.count_nonzero(good)), None
+    if bad:
+        index = np.unravel_index(int(np.argmin(good)), good.shape)
+        first = (rows.start + int(index[0]), *map(int, index[1:]))
+    worst = _largest(shares)
+    limit = float(bound.flat[np.argmax(shares)]) if worst > 0 else 0.0
+    max_error = _largest(error)
+    padded = before is not None and output.shape != reference.expected.shape
+    return _Part(
+        bad=bad,
+        first=first,
+        stray=_changed_outside(output[rows], before[rows], inside) if padded and before is not None else 0,
+        squares=float(np.square(error, out=error).sum()),
+        max_error=max_error,
+        worst=worst,
+        limit=limit,
     )
 
 

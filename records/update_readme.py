@@ -394,11 +394,12 @@ def tuners() -> str:
     cells = [
         [
             *(r["kernel"], r["tool"], str(r["visited"]), f"{r['wall']:.2f} s", f"{r['search']:.2f} s"),
-            *(f"{r['visited'] / r['search']:.2f}", " ".join(f"{k}={v}" for k, v in r["winner"].items())),
+            *(f"{r['per_second']:.2f}", f"{r['confirmed']:.2f} s" if r["confirmed"] else "-"),
+            " ".join(f"{k}={v}" for k, v in r["winner"].items()),
         ]
         for r in record["rows"]
     ]
-    headings = ["kernel", "tool", "sets", "all of it", "without start-up", "sets a second", "winner"]
+    headings = ["kernel", "tool", "sets", "all of it", "search", "sets a second", "with finals", "winner"]
     note = f"One H200, `benchmarks/tuners.py`, {record['meta']['axis']}, {record['meta']['utc'][:10]}."
     return f"{plain_table(cells, headings, 'md')}\n\n{note}"
 

@@ -19,6 +19,7 @@ from click.testing import CliRunner, Result
 from conftest import BODY, KERNEL
 
 from harness import builds, halving, pruning, record, spec, t4
+from harness.ahead import Ahead
 from harness.bench import Bench
 from harness.builds import Built
 from harness.cache import Cache, default_root
@@ -100,9 +101,9 @@ def tune(
     clock: Any = None,
     **plan: Any,
 ) -> tuple[list[Tuned], Tuner]:
-    with Bench(context, rule=RULE, regime="hot") as session:
+    with Bench(context, rule=RULE, regime="hot") as session, Ahead() as ahead:
         extra = {"clock": clock} if clock else {}
-        tuner = Tuner(session, Plan(**plan), journal or Journal(None), **extra)
+        tuner = Tuner(session, Plan(**plan), journal or Journal(None), ahead, **extra)
         return list(tuner.run(problems, iter(space))), tuner
 
 
@@ -334,7 +335,7 @@ def test_the_time_limit_ends_a_search(
 ) -> None:
     """A clock that goes on by a second a measurement: nothing begins after the end."""
     now = [0.0]
-    with Bench(context, rule=RULE, regime="hot") as session:
+    with Bench(context, rule=RULE, regime="hot") as session, Ahead() as ahead:
         journal = Journal(None)
         begin = journal.begin
 
@@ -345,7 +346,7 @@ def test_the_time_limit_ends_a_search(
 
         journal.begin = measured  # type: ignore[method-assign]
         plan = Plan(time_limit=seconds)
-        tuner = Tuner(session, plan, journal, clock=lambda: now[0])
+        tuner = Tuner(session, plan, journal, ahead, clock=lambda: now[0])
         (result,) = tuner.run([N], iter(space))
     assert now[0] <= seconds
     assert bool(result.note) == (seconds < 30) and (result.confirmed or seconds < 30)
@@ -389,8 +390,12 @@ def test_an_interrupted_tuning_goes_on_where_it_ended(
 
     speeds.execute[7] = interrupt
     speeds.milliseconds[3] = 1.3
-    with Bench(context, rule=RULE, regime="hot") as session, pytest.raises(KeyboardInterrupt):
-        tuner = Tuner(session, Plan(), Journal(path))
+    with (
+        Bench(context, rule=RULE, regime="hot") as session,
+        Ahead() as ahead,
+        pytest.raises(KeyboardInterrupt),
+    ):
+        tuner = Tuner(session, Plan(), Journal(path), ahead)
         list(tuner.run([N], iter(space)))
     partial = tuner.interrupted()
     assert partial is not None and tiles(partial.winners) and set(tiles(partial.ranking)) == {2, 3, 4, 5, 6}
@@ -668,7 +673,14 @@ def test_a_long_ranking_is_short_in_text_only(
     winners = tuple(last[str(p)] for p in summary["winners"])
     others = sorted((r for r in last.values() if r not in winners), key=lambda r: r["seconds"])
     ranking = (*winners, *others[:-1], {**others[-1], "status": "FAILED", "seconds": None})
-    about = {"confirmed": True, "note": "", "seconds": 1.0, "measured": len(rows), "resumed": 0}
+    about = {
+        "confirmed": True,
+        "note": "",
+        "seconds": 1.0,
+        "searching": 1.0,
+        "measured": len(rows),
+        "resumed": 0,
+    }
     result = Tuned(shape="4096", winners=winners, ranking=ranking, rows=(), **about)
 
     def printed(style: str | None) -> str:

@@ -2,7 +2,10 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from harness import verify
 from harness.problem import Reference
 from harness.verify import compare
 
@@ -79,3 +82,42 @@ def test_a_zeroed_tile_of_a_large_result_is_found() -> None:
     out = expected.astype(np.float32)
     out[512:528, 512:528] = 0
     assert compare(out, Reference(expected=expected, bound=np.full(expected.shape, 1e-4))).bad == 256
+
+
+SPECIAL = [0.0, -0.0, 1.0, -1.0, 1 + 2.0**-20, 3.0, math.inf, -math.inf, math.nan]
+
+
+@given(
+    cases=st.lists(
+        st.tuples(
+            st.sampled_from(SPECIAL),
+            st.sampled_from(SPECIAL),
+            st.sampled_from([0.0, 1e-6, 0.5, 2.0, math.inf, math.nan]),
+        ),
+        min_size=1,
+        max_size=40,
+    ),
+    chunk=st.sampled_from([1, 7, 100]),
+)
+def test_special_values_as_a_comparison_one_by_one_has_them(
+    cases: list[tuple[float, float, float]], chunk: int
+) -> None:
+    """In one piece or many, which threads share."""
+    got, expected, bound = (np.array(column) for column in zip(*cases, strict=True))
+    bad, worst, largest, squares = 0, 0.0, 0.0, 0.0
+    for g, e, b in cases:
+        error = 0.0 if g == e else abs(np.float64(g) - e)
+        right = error <= b
+        error = 0.0 if right and math.isinf(b) else error
+        share = 0.0 if error == 0 else (error / b if b else math.inf)
+        bad += not right
+        worst = max(worst, math.inf if math.isnan(share) else share)
+        largest = max(largest, math.inf if math.isnan(error) else error)
+        squares += error**2
+    reference = Reference(expected=expected, bound=bound, rms_bound=1.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verify, "_CHUNK", chunk)
+        verdict = compare(got.astype(np.float32), reference)
+    assert (verdict.bad, verdict.worst, verdict.max_error) == (bad, worst, largest)
+    rms = math.sqrt(squares / len(cases))
+    assert verdict.rms == pytest.approx(math.inf if math.isnan(rms) else rms)

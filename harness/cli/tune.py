@@ -113,6 +113,7 @@ def command(
     a candidate is wrong, or where there is no GPU.
     """
     from harness import builds, record
+    from harness.ahead import Ahead
     from harness.plan import Plan
     from harness.problems import resolve
     from harness.stopping import StopRule
@@ -161,9 +162,11 @@ def command(
         built, timed = owned.enter_context(_bars(len(chosen), len(chosen) * len(problems)))
         target, cache = options.one_arch(None, gpu), options.open_cache()
         arriving = owned.enter_context(builds.building(chosen, target, cache, built))
+        ahead = owned.enter_context(Ahead())
+        ahead.begin(problems[0], plan.seeds)
         session, meta["gpu"] = open_session(owned, what)
         identity = (gpu.uuid, meta["gpu"]["driver"], meta["gpu"].get("cublas") or "")
-        tuner = Tuner(session, plan, journal, identity=identity, progress=timed)
+        tuner = Tuner(session, plan, journal, ahead, identity=identity, progress=timed)
         results, fault = options.collect(tuner.run(problems, arriving))
         if supervised and isinstance(fault, ContextLost):
             raise SystemExit(supervise.AGAIN)
@@ -175,10 +178,11 @@ def command(
     tuned.show(results, tuner.unfit, meta, target, style)
     if isinstance(fault, ContextLost):
         fault.hint = "the same command again goes on without that candidate; --isolate does so by itself"
-    wrong = any(row["status"] != "ok" for r in results for row in r.ranking)
     if fault is not None:
         raise fault
-    if wrong or not all(r.winners for r in results):
+    if any(row["status"] != "ok" for r in results for row in r.ranking) or not all(
+        r.winners for r in results
+    ):
         raise SystemExit(1)
 
 

@@ -24,6 +24,7 @@ def _summary(result: Result) -> Record:
         "confirmed": result.confirmed,
         "note": result.note,
         "seconds": result.seconds,
+        "searching": result.searching,
         "measured": result.measured,
         "resumed": result.resumed,
     }
