@@ -234,7 +234,7 @@ def test_bad_requests(tmp_path: Path) -> None:
 
 # On a GPU
 
-# Each launch adds one to a counter; the third of them, the second after the verified one, changes a bit of the last
+# Each launch adds one to a counter. The third, the second after the verified one, changes a bit of the last
 # element.
 CHANGES = """\
 extern "C" __global__ void matmul(const float* A, const float* B, float* C, int M, int N, int K,
