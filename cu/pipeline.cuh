@@ -12,6 +12,9 @@ __device__ inline void make_barrier(Barrier* b, int arrivals)
                  :: "r"(shared_address(b)), "r"(arrivals) : "memory");
 }
 
+// Barriers that were made, TMA and the other blocks of the cluster will see.
+__device__ inline void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
 __device__ inline void arrive(Barrier* b)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(shared_address(b)) : "memory");
@@ -27,6 +30,13 @@ __device__ inline void arrive_with_copies(Barrier* b)
 __device__ inline void expect(Barrier* b, int bytes)
 {
     asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;"
+                 :: "r"(shared_address(b)), "r"(bytes) : "memory");
+}
+
+// Arrives at the barrier, whose phase then ends no sooner than so many bytes, of boxes or given, have landed.
+__device__ inline void arrive_expecting(Barrier* b, int bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
                  :: "r"(shared_address(b)), "r"(bytes) : "memory");
 }
 

@@ -75,8 +75,8 @@ __device__ inline void fetch(float (*As)[BK][BM + PAD], float (*Bs)[BK][BN], Bar
 
     // And what is left of k.
     #pragma unroll 1
-    for (int left = end - k; left > 0; left -= BK) {
-        const int k = end - left;
+    for (unsigned next = k; next < end; next += BK) {  // K may be 2^31 - 1
+        const int k = next, left = end - k;
         wait(empty + stage, parity);
         if (mapped && lane == 0) fetch_b(k);
         #pragma unroll 1

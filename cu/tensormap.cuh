@@ -21,13 +21,6 @@ __device__ inline void read_soon(const TensorMap& map)
     asm volatile("prefetch.tensormap [%0];" :: "l"(&map) : "memory");
 }
 
-// Arrives at the barrier, whose phase then ends no sooner than so many bytes of boxes have landed.
-__device__ inline void arrive_expecting(Barrier* b, int bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-                 :: "r"(shared_address(b)), "r"(bytes) : "memory");
-}
-
 // The box whose first element stands in this row and column. Counts at the barrier, also for what is outside.
 __device__ inline void fetch_box(void* to, const TensorMap& map, int row, int column, Barrier* b)
 {
@@ -66,9 +59,6 @@ __device__ inline void wait_for_stores()
 
 // What this thread has written to shared memory, TMA and tensor cores will see: they read past the threads.
 __device__ inline void publish_to_units() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
-// Barriers that were made, TMA and the other blocks of the cluster will see.
-__device__ inline void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
 // What one thread of the producers has set up before, its warp and all who wait may use after. Producers that
 // go ahead do not wait: the first boxes are on their way while the block still starts.
