@@ -42,6 +42,7 @@
 #include "cluster.cuh"
 #include "producer.cuh"
 #include "quads.cuh"
+#include "turned.cuh"
 
 #define TM (WM / 4)  // a thread's outputs: the lanes of a warp are 4 x 8, its quads lie 16 rows apart
 #define TN (WN / 8)  // and 32 columns
@@ -160,9 +161,13 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
                 const float4 v = given[from][first + j][self];
                 total[0][j] += v.y, total[1][j] += v.x, total[2][j] += v.w, total[3][j] += v.z;
             }
+        if (!in_quads(C, ldc)) {
+            store_turned(C, ldc, row + m, col + n, total, M, N, alpha, beta);
+            continue;
+        }
         float* c = C + (long long)(row + m) * ldc + col + n;
         #pragma unroll
         for (int i = 0; i < 4; ++i, c += ldc)
-            if (row + m + i < M) store_quad(c, total[i], N - (int)(col + n), in_quads(C, ldc), alpha, beta);
+            if (row + m + i < M) store_quad(c, total[i], N - (int)(col + n), true, alpha, beta);
     }
 }

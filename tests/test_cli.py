@@ -96,11 +96,11 @@ def test_what_the_emulator_refuses_is_said_once_with_the_kernels_it_holds_for(co
     result = harness(command, "15", "16", "19", "22", "-a", "N=[64,65]")
     lines = [line for line in result.output.splitlines() if "does not know" in line]
     assert lines == [
-        "15_split_k: the emulator does not know barrier.cluster.arrive.release.aligned",
+        "15_split_k: the emulator does not know mbarrier.init.shared::cta.b64",
         "16_pipeline, 19_pipeline_split, 22_wgmma: the emulator does not know TMA (tensor maps)",
     ]
     alone = harness(command, "15", "-a", "N=[64,128]").output
-    assert "line 141 (PTX line " in alone and "'barrier.cluster.arrive.release.aligned'" in alone
+    assert "line 103 (PTX line " in alone and "'mbarrier.init.shared::cta.b64 " in alone
 
 
 def test_a_reason_that_holds_for_some_rows_of_a_kernel_says_how_many(

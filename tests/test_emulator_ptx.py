@@ -110,6 +110,8 @@ HARDWARE = [
     "mbarrier.init.shared.b64 [%r1], 1;",
     "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%d1], 16, [%r4];",
     "barrier.cluster.arrive;",
+    "ld.shared::cluster.u32 %r1, [%r2];",
+    "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r1], %r2, [%r3];",
     "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r1], 32;",
     "tex.2d.v4.f32.s32 {%r1,%r2,%r3,%r4}, [c, {%r5,%r6}];",
     "frobnicate.u32 %r1, %r2;",
@@ -122,7 +124,7 @@ HARDWARE = [
 def test_the_unknown_is_refused_by_name_and_line_even_if_never_reached(instruction: str) -> None:
     with pytest.raises(EmulatorError) as caught:
         run(body("ret;", instruction))
-    assert re.split(r"[\s;]", instruction)[0].replace("::", "_") in str(caught.value)
+    assert re.split(r"[\s;]", instruction)[0] in str(caught.value)
     assert "line 8" in str(caught.value)
     assert "needs a GPU" in str(caught.value)
 
@@ -147,6 +149,21 @@ def test_broken_text_is_named(name: str) -> None:
         emulate(
             ptx, "k" if "entry k" in ptx else "mm", grid=(1,), block=(32,), arguments=[np.zeros(64, np.int32)]
         )
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        ".shared .align loc .b8 s[8];",
+        ".shared .align .b8 s[8];",
+        ".shared .b8 .align s[8];",
+        ".shared .align 4 s;",
+    ],
+)
+def test_declarations_that_are_none(declared: str) -> None:
+    run(body(".shared .align 4 .b8 s[8];"))
+    with pytest.raises(EmulatorError, match=r"not a declaration.* s"):
+        run(body(declared))
 
 
 def test_a_kernel_that_never_ends() -> None:

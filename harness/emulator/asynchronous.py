@@ -57,7 +57,7 @@ def cp(decoder: Decoder, ins: Instruction) -> Run:
 
 def _copy(decoder: Decoder, ins: Instruction) -> Run:
     decoder.parts(
-        ins, {"async", "ca", "cg", "shared", "shared_cta", "global", "L2_64B", "L2_128B", "L2_256B"}
+        ins, {"async", "ca", "cg", "shared", "shared::cta", "global", "L2::64B", "L2::128B", "L2::256B"}
     )
     target, source = (decoder.address(ins, text) for text in ins.operands[:2])
     size = int(ins.operands[2], 0)

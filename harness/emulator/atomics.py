@@ -31,7 +31,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "cas": lambda old, expected, new: np.where(old == expected, new, old),
 }
 _TYPES = {f"{k}{b}" for k in "usb" for b in (32, 64)} | {"f32", "f64"}
-_SCOPES = {"relaxed", "acquire", "release", "acq_rel", "cta", "gpu", "sys", "ftz", "rn", "shared_cta"}
+_SCOPES = {"relaxed", "acquire", "release", "acq_rel", "cta", "gpu", "sys", "ftz", "rn", "shared::cta"}
 
 
 @handles("atom", "red")

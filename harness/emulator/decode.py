@@ -34,7 +34,7 @@ _HARDWARE = (
     "griddepcontrol",
     "multimem",
 )
-_HARDWARE_PARTS = ("tensor", "bulk", "cluster", "mbarrier", "tensormap", "shared_cluster")
+_HARDWARE_PARTS = ("tensor", "bulk", "cluster", "mbarrier", "tensormap", "shared::cluster")
 _CONTROL = ("bra", "brx", "ret", "exit", "bar", "barrier", "trap")  # executed by the machine itself
 
 
@@ -102,7 +102,7 @@ class Decoder:
             raise self.refusal(ins)
         try:
             step.run = HANDLERS[key](self, ins)
-        except (IndexError, ValueError, KeyError) as error:
+        except (IndexError, ValueError, KeyError, StopIteration) as error:
             raise EmulatorError(f"cannot read {self.text(ins)!r}", where=self.where(ins)) from error
         flops = FLOPS[key]
         step.flops = flops if isinstance(flops, int) else flops(ins)

@@ -20,7 +20,7 @@ SPACES = ("global", "shared", "local", "param", "const")
 _HINTS = {
     "volatile", "weak", "relaxed", "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "cta", "gpu", "sys",
     "L1_no_allocate", "L1_evict_last", "L1_evict_first", "L1_evict_normal", "L1_evict_unchanged",
-    "L2_64B", "L2_128B", "L2_256B", "shared_cta",
+    "L2::64B", "L2::128B", "L2::256B", "shared::cta",
 }  # fmt: skip
 
 

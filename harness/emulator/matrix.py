@@ -118,7 +118,7 @@ def _matrix(
 @handles("ldmatrix")
 def ldmatrix(decoder: Decoder, ins: Instruction) -> Run:
     parts = decoder.parts(
-        ins, {"sync", "aligned", "m8n8", "x1", "x2", "x4", "trans", "shared", "shared_cta", "b16"}
+        ins, {"sync", "aligned", "m8n8", "x1", "x2", "x4", "trans", "shared", "shared::cta", "b16"}
     )
     count = next(n for n in (1, 2, 4) if f"x{n}" in parts)
     into = [decoder.register(ins, name.strip()) for name in ins.operands[0].strip("{}").split(",")]

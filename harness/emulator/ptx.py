@@ -208,15 +208,15 @@ def _declare(text: str, line: int, variables: dict[str, Variable], sizes: dict[s
     words = match["attributes"].replace(".", " ").split() if match else []
     space = next((w for w in words if w in ("shared", "global", "const", "local")), "")
     kind = next((w for w in words if w in BYTES), "")
-    if not match or not kind:
+    align = [*words, ""][words.index("align") + 1] if "align" in words else str(BYTES.get(kind, ""))
+    if not match or not kind or not align.isdecimal():
         raise EmulatorError(f"not a declaration: {text[:60]!r}", where=f"PTX line {line}")
-    align = int(words[words.index("align") + 1]) if "align" in words[:-1] else BYTES[kind]
     size = BYTES[kind]
     for count in re.findall(r"\[(\d*)\]", match["shape"]):
         size *= int(count or 0)
     if size > _LARGEST:
         raise EmulatorError(f"variable {match['name']} is {size} bytes large", where=f"PTX line {line}")
-    offset = _aligned(sizes.get(space, 0), align, line)
+    offset = _aligned(sizes.get(space, 0), int(align), line)
     sizes[space] = offset + size
     variables[match["name"]] = Variable(
         name=match["name"], space=space, type=kind, offset=offset, size=size, values=match["values"] or ""
@@ -259,7 +259,7 @@ def _finish(body: _Body) -> Entry:
         if not re.fullmatch(r"[a-z][\w.:]*", opcode):
             raise EmulatorError(f"not an instruction: {text[:60]!r}", where=f"PTX line {line}")
         found = _OPERAND.findall(operands[0]) if operands else []
-        parts = tuple(part for part in opcode.replace("::", "_").split(".") if part)
+        parts = tuple(part for part in opcode.split(".") if part)
         instructions.append(
             Instruction(
                 index=index,
