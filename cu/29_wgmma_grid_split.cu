@@ -3,7 +3,7 @@
 // A cluster must find its SMs in one part of the GPU (a GPC), and then 8 blocks can share a tile at most, 17
 // clusters of 6 find room, but only 15 of 7 or 8: 512 x 512 outputs of a deep k, 16 tiles of 128 x 128, keep 96
 // SMs busy. Here SMs / tiles blocks take a tile together, wherever they are. They leave their sums in a
-// workspace, and when all of a tile have done so, each adds up a part of it, in the order of the blocks, so
+// workspace, and when all of a tile have done so, each adds up a part of it, always in the same order, so
 // that equal inputs give equal bits. It takes longer than to read each other's shared memory: for deep k only.
 // Clusters of two, one tile above the other, share the boxes of B as in rung 23.
 //

@@ -37,5 +37,12 @@ class Ahead(Closing):
         self._begun[id(problem), seed] = None
         return begun.result()
 
+    def drop(self, problem: Problem) -> None:
+        """What nobody has taken of it."""
+        for key in [key for key in self._begun if key[0] == id(problem)]:
+            if begun := self._begun.pop(key):
+                begun.cancel()
+
     def close(self) -> None:
-        self._thread.shutdown(wait=False, cancel_futures=True)  # after Ctrl-C nobody waits a minute for it
+        """What is being made is not waited for here (after Ctrl-C it is of no use), but when Python ends."""
+        self._thread.shutdown(wait=False, cancel_futures=True)

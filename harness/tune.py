@@ -115,6 +115,7 @@ class Tuner:
                 raise
             except HarnessError as e:
                 self._size.note = str(e)  # of this size: the others may fit
+            self.ahead.drop(problem)
             yield self._size.result()
             self._size = None
 

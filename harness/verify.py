@@ -107,8 +107,8 @@ def compare(output: NDArray[Any], reference: Reference, before: NDArray[Any] | N
     def part(start: int) -> _Part:
         return _part(output, reference, before, slice(start, start + rows))
 
-    if len(starts) == 1:
-        parts = [part(0)]
+    if len(starts) < 2:
+        parts = list(map(part, starts))
     else:
         with ThreadPoolExecutor(min(cores(), len(starts))) as threads:  # NumPy lets go of Python's lock
             parts = list(threads.map(part, starts))
@@ -117,7 +117,7 @@ def compare(output: NDArray[Any], reference: Reference, before: NDArray[Any] | N
         stray += _changed_outside(output[shape[0] :], before[shape[0] :], (slice(0, 0),))
     bad = sum(p.bad for p in parts)
     first = next((p.first for p in parts if p.first is not None), None)
-    nearest = max(parts, key=lambda p: p.worst)
+    worst, limit = max(((p.worst, p.limit) for p in parts), default=(0.0, 0.0), key=lambda pair: pair[0])
     elements = math.prod(shape)
     rms = 0.0
     if reference.rms_bound is not None:
@@ -129,10 +129,10 @@ def compare(output: NDArray[Any], reference: Reference, before: NDArray[Any] | N
         elements=elements,
         bad=bad,
         stray=stray,
-        worst=nearest.worst,
+        worst=worst,
         rms=rms,
-        max_error=max(p.max_error for p in parts),
-        bound=nearest.limit,
+        max_error=max((p.max_error for p in parts), default=0.0),
+        bound=limit,
         first_bad=first,
         got=None if first is None else float(reference.decode(output[first][None])[0]),
         expected=None if first is None else float(reference.expected[first]),
@@ -164,8 +164,8 @@ def _part(output: NDArray[Any], reference: Reference, before: NDArray[Any] | Non
         if not good.all():
             error[got == expected] = 0.0  # equal infinities, too
             good = error <= bound
-        if math.isinf(bound.max()):
-            error[good & np.isinf(bound)] = 0.0
+        if (unbounded := np.isinf(bound)).any():
+            error[good & unbounded] = 0.0
         shares = np.divide(error, bound, out=got)
         if math.isnan(shares.max()):
             shares[error == 0] = 0.0  # of a bound of 0

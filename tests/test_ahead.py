@@ -50,6 +50,15 @@ def test_what_was_not_begun_is_for_the_asker_to_make(ahead: Ahead, made: list[An
     assert ahead.taken(LARGE, 1) is None and ahead.taken(SMALL, 1) is None and made == []
 
 
+def test_what_is_dropped_is_not_kept(ahead: Ahead, made: list[Any]) -> None:
+    ahead.begin(SMALL, [1])
+    ahead.drop(SMALL)
+    ahead.drop(LARGE)
+    assert ahead.taken(SMALL, 1) is None
+    ahead.begin(SMALL, [1])
+    assert ahead.taken(SMALL, 1) is not None
+
+
 def test_a_failure_is_the_takers(ahead: Ahead, monkeypatch: pytest.MonkeyPatch) -> None:
     def of(problem: Any, seed: int) -> Data:
         raise OutOfMemory("no room")

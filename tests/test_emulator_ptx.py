@@ -129,6 +129,27 @@ def test_the_unknown_is_refused_by_name_and_line_even_if_never_reached(instructi
     assert "needs a GPU" in str(caught.value)
 
 
+def test_qualifiers_with_two_colons() -> None:
+    """A space with its scope, and hints to the caches, in every instruction that takes them."""
+    out = np.zeros(64, np.int32)
+    ptx = body(
+        "mov.u32 %r1, s;",
+        "mov.u32 %r2, 7;",
+        "st.shared::cta.u32 [%r1], %r2;",
+        "atom.shared::cta.add.u32 %r3, [%r1], %r2;",
+        "red.shared::cta.add.u32 [%r1], %r2;",
+        "ld.shared::cta.u32 %r4, [%r1];",
+        "ld.param.u64 %d1, [c];",
+        "st.global.L1::no_allocate.u32 [%d1], %r4;",
+        "ld.global.L1::evict_last.L2::128B.u32 %r5, [%d1];",
+        "st.global.u32 [%d1+4], %r5;",
+        "st.global.u32 [%d1+8], %r3;",
+        declared=".shared .align 4 .b8 s[4];",
+    )
+    run = emulate(ptx, "k", grid=(1,), block=(1,), arguments=[out])
+    assert run.findings == () and list(out[:3]) == [21, 21, 7]
+
+
 BROKEN = {
     "no such entry": (HEAD, "no entry"),
     "cut short": (compile_ptx(NAIVE)[:1500], "ends inside|no semicolon"),

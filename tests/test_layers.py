@@ -82,7 +82,7 @@ LAYERS = [
         "sanitizer",
         "workspaces",
     ],
-    ["arrays", "ncu_reports"],
+    ["ahead", "arrays", "ncu_reports"],
     ["gemm_launch"],
     ["ncu", "plan", "pruning", "timing", "dispatch"],
     ["torch_ops"],

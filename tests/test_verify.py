@@ -121,3 +121,15 @@ def test_special_values_as_a_comparison_one_by_one_has_them(
     assert (verdict.bad, verdict.worst, verdict.max_error) == (bad, worst, largest)
     rms = math.sqrt(squares / len(cases))
     assert verdict.rms == pytest.approx(math.inf if math.isnan(rms) else rms)
+
+
+def test_bounds_without_end_beside_bounds_that_are_none() -> None:
+    expected, bound = np.array([math.inf, 1.0, 2.0]), np.array([math.inf, math.nan, 1.0])
+    verdict = compare(np.array([-math.inf, 1.0, 2.5], np.float32), Reference(expected=expected, bound=bound))
+    assert (verdict.bad, verdict.first_bad, verdict.worst, verdict.max_error) == (1, (1,), 0.5, 0.5)
+
+
+def test_an_output_without_elements() -> None:
+    nothing = np.empty((0, 4))
+    verdict = compare(nothing.astype(np.float32), Reference(expected=nothing, bound=nothing))
+    assert verdict.ok and (verdict.elements, verdict.worst, verdict.max_error) == (0, 0.0, 0.0)

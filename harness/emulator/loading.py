@@ -19,7 +19,7 @@ SPACES = ("global", "shared", "local", "param", "const")
 
 _HINTS = {
     "volatile", "weak", "relaxed", "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "cta", "gpu", "sys",
-    "L1_no_allocate", "L1_evict_last", "L1_evict_first", "L1_evict_normal", "L1_evict_unchanged",
+    "L1::no_allocate", "L1::evict_last", "L1::evict_first", "L1::evict_normal", "L1::evict_unchanged",
     "L2::64B", "L2::128B", "L2::256B", "shared::cta",
 }  # fmt: skip
 
@@ -33,7 +33,7 @@ _KINDS = {kind for kind in BYTES if kind not in ("pred", "tf32")}
 def shape_of(ins: Instruction) -> tuple[int, int, str]:
     """(bytes of an element, elements, space) of a memory instruction; space "" is generic."""
     count = next((int(part[1:]) for part in ins.opcode if part in ("v2", "v4", "v8")), 1)
-    space = next((part for part in (p.split("_")[0] for p in ins.opcode) if part in SPACES), "")
+    space = next((part for part in (p.split("::")[0] for p in ins.opcode) if part in SPACES), "")
     return BYTES[ins.opcode[-1]], count, space
 
 
