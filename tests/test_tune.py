@@ -526,6 +526,29 @@ def test_the_command(speeds: Speeds, kernel: str, tmp_path: Path) -> None:
     assert fresh.exit_code == 0 and fresh.stdout.startswith("kernel,")
 
 
+def test_data_are_made_while_the_session_opens(
+    speeds: Speeds, kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first size's, each once, in a thread beside; the session waits here until they are there."""
+    begun, ready, real_data, real_open = list[tuple[int, bool]](), threading.Event(), Data.of, Bench.__init__
+
+    def of(problem: Any, seed: int) -> Data:
+        begun.append((seed, threading.current_thread() is threading.main_thread()))
+        data = real_data(problem, seed)
+        if len(begun) == 2:
+            ready.set()
+        return data
+
+    def opened(self: Bench, *args: Any, **more: Any) -> None:
+        assert ready.wait(10)
+        real_open(self, *args, **more)
+
+    monkeypatch.setattr(Data, "of", of)
+    monkeypatch.setattr(Bench, "__init__", opened)
+    result = harness("tune", kernel, "-p", SPACE, "-a", "N=24", "--regime", "hot", "--fresh", "--seed", "7")
+    assert result.exit_code == 0 and begun == [(7, False), (8, False)]
+
+
 def test_a_wrong_candidate_is_a_finding(speeds: Speeds, kernel: str) -> None:
     speeds.execute[7] = fake_gemm.zeros
     result = harness("tune", kernel, "-p", SPACE, "-a", "N=24", "--regime", "hot", "--fresh")
