@@ -1,0 +1,25 @@
+"""The driver layer on a fake driver: no GPU."""
+
+from __future__ import annotations
+
+import pytest
+from fake_driver import FakeDriver, install
+
+from harness.driver import Context, Device, Stream
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    return install(monkeypatch)
+
+
+@pytest.fixture
+def context(fake: FakeDriver):
+    with Context(Device.open()) as context:
+        yield context
+        fake.sticky = 0
+
+
+@pytest.fixture
+def stream(context: Context) -> Stream:
+    return Stream(context)
