@@ -9,15 +9,7 @@ import pytest
 from driver_parts import STICKY, kernel
 from fake_driver import FakeDriver, install
 
-from harness.driver import (
-    Buffer,
-    Context,
-    Device,
-    Event,
-    Stream,
-    api,
-    driver_version,
-)
+from harness.driver import Buffer, Context, Device, Event, Stream, api, driver_version
 from harness.errors import (
     ContextLost,
     DriverError,

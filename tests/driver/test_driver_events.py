@@ -11,18 +11,9 @@ from typing import Any
 import pytest
 from fake_driver import FakeDriver
 
-from harness.driver import (
-    Buffer,
-    Context,
-    Device,
-    Event,
-    Gate,
-    Stream,
-)
+from harness.driver import Buffer, Context, Device, Event, Gate, Stream
 from harness.driver import gate as gate_module
-from harness.errors import (
-    UsageError,
-)
+from harness.errors import UsageError
 
 
 def test_event(fake: FakeDriver, context: Context, stream: Stream):

@@ -10,21 +10,8 @@ import pytest
 from driver_parts import CUBIN, kernel
 from fake_driver import FakeDriver
 
-from harness.driver import (
-    Buffer,
-    Context,
-    Device,
-    Event,
-    Gate,
-    Module,
-    PreparedLaunch,
-    Stream,
-    Struct,
-)
-from harness.errors import (
-    DriverError,
-    UsageError,
-)
+from harness.driver import Buffer, Context, Device, Event, Gate, Module, PreparedLaunch, Stream, Struct
+from harness.errors import DriverError, UsageError
 
 # --- modules
 

@@ -8,17 +8,8 @@ import numpy as np
 import pytest
 from fake_driver import FakeDriver
 
-from harness.driver import (
-    Buffer,
-    Context,
-    Device,
-    PinnedBuffer,
-    Stream,
-    device_of,
-)
-from harness.errors import (
-    UsageError,
-)
+from harness.driver import Buffer, Context, Device, PinnedBuffer, Stream, device_of
+from harness.errors import UsageError
 
 
 def test_upload_and_download(fake: FakeDriver, context: Context, stream: Stream):
