@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import parameter_sets
+from kernels import parameter_sets
 
 from harness import build, catalog, spec, tools
 from harness.arch import Arch

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from conftest import BODY, TILED
+from kernels import BODY, TILED
 
 from harness import behaviour, catalog, compiled, emulation
 from harness.build import compile_kernel

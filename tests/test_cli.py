@@ -16,7 +16,7 @@ import fake_driver
 import fake_gemm
 import pytest
 from click.testing import CliRunner, Result
-from conftest import TILED
+from kernels import TILED
 
 from harness import catalog, record, tools
 from harness.cli import main, options

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from conftest import parameter_sets
+from kernels import parameter_sets
 
 from harness import catalog, spec
 from harness.build import compile_kernel

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import parameter_sets
+from kernels import parameter_sets
 
 from harness import builds, catalog, ceilings, cublas, launch, measure, record, sampling
 from harness.arch import Arch

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from conftest import BODY
+from kernels import BODY
 
 from harness import banks, binary, catalog, control, elf, listing, loops, nvdisasm, tools
 from harness.build import Cubin, compile_kernel

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import BODY
+from kernels import BODY
 
 from harness import catalog, nvdisasm, spec, tools
 from harness.build import Cubin, compile_kernel

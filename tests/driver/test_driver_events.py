@@ -151,6 +151,6 @@ keep = Last()
             capture_output=True,
             text=True,
             check=True,
-            cwd=Path(__file__).parent.parent,
+            cwd=Path(__file__).parents[2],
         )
         assert run.stdout == expected, run.stderr

@@ -1,0 +1,53 @@
+"""A fake GPU, and a kernel with a space that is built once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import fake_driver
+import fake_gemm
+import pytest
+from kernels import BODY, KERNEL
+from tuning import TILES, Speeds
+
+from harness import builds, spec
+from harness.builds import Built
+from harness.cache import Cache, default_root
+from harness.driver import Context, Device
+from harness.errors import HarnessError
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> fake_driver.FakeDriver:
+    fake = fake_driver.install(monkeypatch)
+    fake.functions = {"matmul": fake_gemm.SIZES}
+    no_ceilings = HarnessError("a fake GPU has none")
+    monkeypatch.setattr("harness.ceilings.measured", lambda *_: (_ for _ in ()).throw(no_ceilings))
+    return fake
+
+
+@pytest.fixture
+def speeds(fake: fake_driver.FakeDriver) -> Speeds:
+    """TILE=5 is the fastest, by 5%."""
+    fake.execute = Speeds(fake, {t: 1.0 + 0.05 * abs(t - 5) for t in TILES})
+    return fake.execute
+
+
+@pytest.fixture
+def context(fake: fake_driver.FakeDriver) -> Iterator[Context]:
+    with Context(Device.open()) as context:
+        yield context
+
+
+@pytest.fixture(scope="session")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """One file for all tests: where a file lies is part of its code, which takes a second to compile."""
+    path = tmp_path_factory.mktemp("kernels") / "mine.cu"
+    path.write_text(KERNEL.format(title="A kernel", extra="", body=BODY))
+    return str(path)
+
+
+@pytest.fixture
+def space(kernel: str) -> list[Built]:
+    variants = list(spec.load(kernel).variants({"TILE": TILES}))
+    return builds.build_all(variants, ["sm_90a"], Cache(default_root()), lambda _: None)[0]
