@@ -16,7 +16,7 @@
 // block = "32 * (BM // WM) * (BN // WN)"
 // tile  = ["BM", "BN"]
 // grid  = ["TILES_X", "TILES_Y", "SPLIT"]
-// where = ["BN // WN == 2", "STAGES * BK * (BM + 4 + BN) >= BM * BN"]
+// where = ["BN // WN == 2", "STAGES * BK * (BM + 4 + BN) >= BM * BN", "WM * WN // 128 % SPLIT == 0"]
 // shared = "4 * STAGES * BK * (BM + 4 + BN) + 16"
 // loads = "BM + BN"
 // sass  = ["LDGSTS in loop", "LDS.128 in loop >= 32", "FFMA share in loop >= 70%", "UCGABAR_WAIT",

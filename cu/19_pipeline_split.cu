@@ -16,7 +16,7 @@
 // tile  = ["BM", "BN"]
 // grid  = ["TILES_X", "TILES_Y", "SPLIT"]
 // where = ["(BM * BN > 8192) == (BK == 32)", "(BK == 32) == (STAGES == 4)",  # what serves each tile best
-//          "(BM * BN > 16384) == (WM == 64)", "(WM == 64) == (CHUNK == 8)", "SPLIT <= WM // 8",
+//          "(BM * BN > 16384) == (WM == 64)", "(WM == 64) == (CHUNK == 8)", "WM * WN // 512 % SPLIT == 0",
 //          "STAGES * BK * (BM + 4 + BN) >= BM * BN"]
 // shared = "4 * STAGES * BK * (BM + 4 + BN) + 16 * STAGES + 16"
 // loads = "BM + BN"

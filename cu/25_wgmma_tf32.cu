@@ -13,7 +13,7 @@
 // tile  = ["BM", "BN"]
 // grid  = "(SPLIT == 1) * BLOCKS * SMS + (SPLIT > 1) * SPLIT * TILES_X * TILES_Y"
 // where = ["BM <= 2 * BN", "1024 <= BLOCKS * STAGES * (BM + BN) <= 1536", "BM * SPLIT <= 512",
-//          "BLOCKS == 1 or SPLIT == 1 and BN == 64"]
+//          "BLOCKS == 1 or SPLIT == 1 and BN == 64", "BM % (8 * SPLIT) == 0"]
 // shared = "128 * STAGES * (BM + BN) + 256 * BN + 16 * STAGES"
 // loads = "BM + BN"
 // sass  = ["HGMMA in loop == 8", "LDS.64 in loop == 16", "WARPGROUP.DEPBAR in loop == 2", "no BAR in loop",

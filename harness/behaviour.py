@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from harness import problem_checks
 from harness.build import compile_kernel
 from harness.builds import Built
 from harness.cache import default as default_cache
@@ -11,7 +12,7 @@ from harness.emulation import Options, row
 from harness.emulator import Counts
 from harness.errors import HarnessError
 from harness.measure import ERROR, Measurement
-from harness.problems import blamed, resolve
+from harness.problems import resolve
 from harness.sass import disassemble
 from harness.spec import Variant
 from harness.tools import find
@@ -35,10 +36,8 @@ def emulate(
     cubin = compile_kernel(variant, arch)
     sass = disassemble(cubin) if find("nvdisasm") else None
     cls = resolve(variant.kernel)
-    with blamed(cls):
-        problem = cls.from_axes({"N": shape} if isinstance(shape, int) else shape)
-        inputs = problem.inputs(seed)
-        reference = problem.reference(inputs)
+    problem = problem_checks.instance(cls, {"N": shape} if isinstance(shape, int) else shape)
+    inputs, reference = problem_checks.data(problem, seed)
     options = Options(seed=seed, schedule=schedule, as_compiled=as_compiled, cache=default_cache())
     found = row(Built(variant=variant, cubin=cubin, sass=sass), problem, inputs, reference, options)
     if found.status == ERROR:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 
-from harness import ceilings, cublas, cublaslt, gemm_launch, launch, telemetry
+from harness import ceilings, cublas, cublaslt, gemm_launch, launch, problem_checks, telemetry
 from harness.builds import Built, Progress
 from harness.cache import default as default_cache
 from harness.closing import Closing
@@ -79,8 +79,7 @@ class Bench(Closing):
         """Every kernel on every point of its problem, the baseline first; each row as it is done."""
         for cls, axes_list in points.items():
             for axes in axes_list:
-                with blamed(cls):
-                    problem = cls.from_axes(axes)
+                problem = problem_checks.instance(cls, axes)
                 yield from self._point(problem, [b for b in built if b.serves(problem)], progress)
 
     def _point(self, problem: Problem, kernels: Sequence[Built], progress: Progress) -> Iterator[Measurement]:

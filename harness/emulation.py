@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness import compiled
+from harness import compiled, problem_checks
 from harness.builds import Built, Progress
 from harness.cache import Cache
 from harness.emulator import Buffer, Emulation, emulate
@@ -73,8 +73,7 @@ def rows(
             pool = owned.enter_context(processes(cores()))
         for cls, axes_list in points.items():
             for axes in axes_list:
-                with blamed(cls):
-                    problem = cls.from_axes(axes)
+                problem = problem_checks.instance(cls, axes)
                 kernels = [b for b in built if b.serves(problem)]
                 progress(f"inputs {problem.label}")
                 try:
@@ -203,9 +202,7 @@ def _inputs(problem: Problem, seed: int) -> tuple[dict[str, NDArray[Any]], Refer
             hint="choose a smaller size with -a",
         )
     try:
-        with blamed(type(problem)):
-            inputs = problem.inputs(seed)
-            return inputs, problem.reference(inputs)
+        return problem_checks.data(problem, seed)
     except MemoryError:
         raise OutOfMemory(
             f"{problem.label}: the inputs and their reference do not fit in memory",

@@ -15,13 +15,13 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from harness import problem_checks
 from harness.closing import Closing
 from harness.driver import Buffer, Context, Stream
 from harness.dtypes import DType
 from harness.errors import OutOfMemory
 from harness.fingerprint import Fingerprint, Fingerprints
 from harness.problem import Problem, Reference
-from harness.problems import blamed
 from harness.verify import Verdict, compare
 
 MAX_SETS = 512  # copies of the operands; tiny problems stay inside the L2 cache beyond this, and say so
@@ -38,9 +38,8 @@ class Data:
     @classmethod
     def of(cls, problem: Problem, seed: int) -> Self:
         try:
-            with blamed(type(problem)):
-                host = problem.inputs(seed)
-                return cls(host=host, reference=problem.reference(host))
+            host, reference = problem_checks.data(problem, seed)
+            return cls(host=host, reference=reference)
         except MemoryError:
             raise OutOfMemory(
                 f"{problem.label}: the inputs and their float64 reference do not fit in host memory",

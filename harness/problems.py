@@ -6,6 +6,7 @@ import functools
 import hashlib
 import importlib.util
 import sys
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -98,10 +99,18 @@ def blamed(cls: type[Problem]) -> Iterator[None]:
         yield
     except (HarnessError, MemoryError):
         raise
-    except Exception as e:
+    except (Exception, SystemExit) as e:
         if cls in (*BUILTIN.values(), *GEMMS.values()):
             raise
-        raise SpecError(f"{type(e).__name__}: {e}", where=f"problem {cls.__qualname__}") from e
+        what = f"{type(e).__name__}: {e}" if str(e) else type(e).__name__
+        raise SpecError(what, where=f"problem {cls.__qualname__}{_line(cls, e)}") from e
+
+
+def _line(cls: type[Problem], error: BaseException) -> str:
+    """Where in the class's own file it was raised, or what it called."""
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
+    return f", line {lines[-1]} of {Path(file).name}" if file and lines else ""
 
 
 def resolve(kernel: Kernel) -> type[Problem]:
@@ -123,11 +132,13 @@ def resolve(kernel: Kernel) -> type[Problem]:
         )
     path = (kernel.path.parent / file).resolve()
     try:
-        found = getattr(_module(path), class_name)
+        found = getattr(_module(path), class_name, None)
     except HarnessError:
         raise
     except (Exception, SystemExit) as e:
         raise SpecError(f"problem {name!r} cannot be loaded: {type(e).__name__}: {e}", where=where) from e
+    if not isinstance(found, type):
+        raise SpecError(f"problem {name!r}: {file} has no class {class_name!r}", where=where)
     missing = [member for member in _members() if not hasattr(found, member)]
     if missing:
         raise SpecError(f"problem {name!r} lacks {', '.join(missing)}", where=where)

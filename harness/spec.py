@@ -105,23 +105,26 @@ class Kernel:
         spaces = [
             chosen.get(name, values[:1] if defaults else values) for name, values in self.params.items()
         ]
-        found = False
+        found, broken = False, dict[str, None]()
         for values in itertools.product(*spaces):
             params = dict(zip(self.params, values, strict=True))
-            if self._allowed(params):
+            if fault := self._broken(params):
+                broken[fault] = None
+            else:
                 found = True
                 yield Variant(kernel=self, params=params).checked()
         if not found:
-            tried = " ".join(f"{n}={list(s)}" for n, s in zip(self.params, spaces, strict=True))
+            tried = " ".join(f"{n}={_listed(s)}" for n, s in zip(self.params, spaces, strict=True))
             raise UsageError(
-                f"no parameter set of {tried} satisfies where = {[str(w) for w in self.where]}",
+                f"no parameter set of {tried} satisfies where = {list(broken)}",
                 where=str(self.path),
                 hint="choose other values with -p, or widen the lists under [params]",
             )
 
-    def _allowed(self, params: Params) -> bool:
+    def _broken(self, params: Params) -> str:
+        """The first condition that does not hold; empty where all do."""
         try:
-            return all(w(params) for w in self.where)
+            return next((str(w) for w in self.where if not w(params)), "")
         except ExprError as e:
             raise SpecError(f"where: {e}", where=str(self.path)) from None
 
@@ -134,6 +137,10 @@ class Box:
     rows: int
     columns: int
     swizzle: int
+
+
+def _listed(values: Sequence[int]) -> str:
+    return str(values[0]) if len(values) == 1 else str(list(values))
 
 
 @dataclass(frozen=True, kw_only=True)

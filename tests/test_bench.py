@@ -249,7 +249,10 @@ def test_users_problems_are_verified(
     with Bench(context, rule=None) as session:
         right, broken = session.rows(kernels, {cls: [{"N": 16}, {"N": 24}]}, lambda _: None)
     assert right.status == measure.OK
-    assert broken.status == measure.ERROR and "problem Mine: ValueError: not this one" in broken.detail
+    assert (
+        broken.status == measure.ERROR
+        and "problem Mine, line 7 of mine.py: ValueError: not this one" in broken.detail
+    )
 
 
 def test_after_an_error_the_next_kernel_is_not_blamed(context: Context, cache: Cache, fake: Any) -> None:

@@ -187,6 +187,22 @@ def test_declarations_that_are_none(declared: str) -> None:
         run(body(declared))
 
 
+@pytest.mark.parametrize(
+    ("declared", "size"),
+    [
+        (".shared .align 4 .b8 a[16];", 16),
+        (".shared .align 0x10 .b8 a[0x10U];", 16),
+        (".shared .b8 a[020];", 16),  # octal
+        (".shared .align 16 .v4 .b32 a[4];", 64),
+        (".shared .v2 .b64 a;", 16),
+        (".shared .b16 a[ 3 ][2];", 12),
+    ],
+)
+def test_sizes_of_declarations(declared: str, size: int) -> None:
+    variables = parse(body(declared))["k"].variables
+    assert {plain_name(v.name): v.size for v in variables.values()} == {"a": size}
+
+
 def test_a_kernel_that_never_ends() -> None:
     ptx = body(".loc 1 42 1", "L: add.s32 %r1, %r1, 1;", "bra L;") + '.file 1 "k.cu"\n'
     with pytest.raises(EmulatorError, match=r"(?s)line 42: .*not ended after 1,000 instr.*budget"):

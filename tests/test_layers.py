@@ -39,6 +39,7 @@ LAYERS = [
         "gemm",
         "halving",
         "predict",
+        "problem_checks",
         "problems",
         "spec",
         "stats",

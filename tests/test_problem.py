@@ -155,7 +155,7 @@ class Half:
     [
         ("gem", "no problem 'gem'"),
         ("no.py:Twice", "not there"),
-        ("mine.py:Nope", "cannot be loaded"),
+        ("mine.py:Nope", "has no class"),
         ("mine.py:Half", "lacks accumulates, arguments, bench_axes"),
         ("bad.py:X", "SyntaxError"),
     ],

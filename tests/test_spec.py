@@ -60,7 +60,7 @@ def test_variants_follow_where_and_choice() -> None:
 
 def test_where_that_excludes_everything() -> None:
     kernel = spec.parse(GOOD, PATH)
-    with pytest.raises(UsageError, match="no parameter set of .*BM=\\[4096\\]"):
+    with pytest.raises(UsageError, match="no parameter set of .*BM=4096"):
         list(kernel.variants({"BM": [4096]}))
 
 

@@ -41,7 +41,7 @@ def print_rows(rows: Sequence[Measurement], style: str | None) -> None:
             [
                 label,
                 f"{sum(r.before is not None and r.before.ok for r in group)}/{len(group)}",
-                str(len(_distinct(group))),
+                "-" if run is None else str(len(_distinct(group))),
                 *(["-"] * 3 if run is None else _ratios(run.total)),
                 bad[0] if bad else group[0].status,
             ]

@@ -15,7 +15,15 @@ import click
 from harness import arch as arch_names
 from harness import axes, catalog, terminal
 from harness.arch import Arch
-from harness.errors import INCONCLUSIVE_EXIT, HarnessError, Interrupted, MissingDependency, NoGpu, UsageError
+from harness.errors import (
+    INCONCLUSIVE_EXIT,
+    HarnessError,
+    Interrupted,
+    MissingDependency,
+    NoGpu,
+    SpecError,
+    UsageError,
+)
 from harness.spec import Kernel, Variant
 
 if TYPE_CHECKING:
@@ -153,15 +161,17 @@ def points(
     """The sizes to visit for each problem that the kernels solve, and each of `also`: from `-a`, else its own
     `default` list.
     """
-    from harness.problems import blamed, by_problem
+    from harness import problem_checks
+    from harness.problems import by_problem
 
     found: dict[type[Problem], list[Axes]] = {}
     for cls in dict.fromkeys([*by_problem(kernels), *also]):
         listed = axes.points(texts, cls.axes) if texts else getattr(cls, default)
         found[cls] = list(listed)
+        if not found[cls]:
+            raise SpecError(f"{default} is empty: no size to visit", where=f"problem {cls.__qualname__}")
         for point in found[cls]:
-            with blamed(cls):
-                cls.from_axes(point)  # says now, before anything is compiled, that a size makes no sense
+            problem_checks.instance(cls, point)  # says now, before compilers run, that a size makes no sense
     return found
 
 

@@ -21,8 +21,10 @@ BYTES |= {"f32": 4, "f64": 8, "tf32": 4, "pred": 1}
 
 _OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|\([^)]*\)|[^,\s{}\[\]()]+")
 _PARAMETER = re.compile(r"\.param\b(?P<attributes>[^,()]*?)(?P<name>[\w$%]+)\s*(?:\[(?P<count>\d+)\])?\s*$")
+_NUMBER = r"(?:0[xX][\da-fA-F]+|\d+)U?"
 _VARIABLE = re.compile(
-    r"(?P<attributes>(?:\.\w+\s+(?:\d+\s+)?)+)(?P<name>[\w$%]+)\s*(?P<shape>(?:\[\d*\])*)\s*(?:=(?P<values>.*))?$",
+    rf"(?P<attributes>(?:\.\w+\s+(?:{_NUMBER}\s+)?)+)(?P<name>[\w$%]+)\s*"
+    rf"(?P<shape>(?:\[\s*(?:{_NUMBER})?\s*\])*)\s*(?:=(?P<values>.*))?$",
     re.DOTALL,
 )
 _GUARD = re.compile(r"@\s*(!?)\s*([\w$%]+)\s+")
@@ -203,20 +205,30 @@ def _aligned(offset: int, step: int, line: int) -> int:
     return -(-offset // step) * step
 
 
+def _integer(text: str) -> int:
+    """As PTX writes them: ``16``, ``0x10``, ``020``, each maybe with a U. Raises ValueError."""
+    digits = text.removesuffix("U")
+    octal = len(digits) > 1 and digits[0] == "0" and digits.isdecimal()
+    return int(digits, 8 if octal else 0)
+
+
 def _declare(text: str, line: int, variables: dict[str, Variable], sizes: dict[str, int]) -> None:
     match = _VARIABLE.match(text)
     words = match["attributes"].replace(".", " ").split() if match else []
     space = next((w for w in words if w in ("shared", "global", "const", "local")), "")
     kind = next((w for w in words if w in BYTES), "")
-    align = [*words, ""][words.index("align") + 1] if "align" in words else str(BYTES.get(kind, ""))
-    if not match or not kind or not align.isdecimal():
-        raise EmulatorError(f"not a declaration: {text[:60]!r}", where=f"PTX line {line}")
-    size = BYTES[kind]
-    for count in re.findall(r"\[(\d*)\]", match["shape"]):
-        size *= int(count or 0)
+    try:
+        if not match or not kind:
+            raise ValueError
+        size = BYTES[kind] * next((int(w[1:]) for w in words if w in ("v2", "v4", "v8")), 1)
+        align = _integer([*words, ""][words.index("align") + 1]) if "align" in words else size
+        for count in re.findall(r"\[\s*(\w*)\s*\]", match["shape"]):
+            size *= _integer(count or "0")
+    except ValueError:
+        raise EmulatorError(f"not a declaration: {text[:60]!r}", where=f"PTX line {line}") from None
     if size > _LARGEST:
         raise EmulatorError(f"variable {match['name']} is {size} bytes large", where=f"PTX line {line}")
-    offset = _aligned(sizes.get(space, 0), int(align), line)
+    offset = _aligned(sizes.get(space, 0), align, line)
     sizes[space] = offset + size
     variables[match["name"]] = Variable(
         name=match["name"], space=space, type=kind, offset=offset, size=size, values=match["values"] or ""
