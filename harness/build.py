@@ -162,7 +162,11 @@ def _check_arch(variant: Variant, arch: str) -> None:
         )
     least = Arch.parse(variant.kernel.min_arch)
     if not wanted.satisfies(least):
-        raise UsageError(f"needs {least}, asked for {arch}", where=str(variant.kernel.path))
+        raise UsageError(
+            f"needs {least}, asked for {arch}",
+            where=str(variant.kernel.path),
+            hint=f"--arch {least}, or later",
+        )
 
 
 def _headers(kernel: Path, source: str) -> dict[Path, bytes]:

@@ -63,7 +63,7 @@ def load(path: Path) -> Record:
     try:
         content = json.loads(path.read_bytes(), parse_constant=_no_number)
     except OSError as e:
-        raise UsageError(f"cannot read: {e.strerror}", where=str(path)) from None
+        raise UsageError(f"cannot read: {e.strerror}", where=str(path), hint=_WANTED) from None
     except (ValueError, RecursionError) as e:
         raise HarnessError(f"not JSON: {e}", where=str(path), hint=_WANTED) from None
     schema = content.get("schema") if isinstance(content, dict) else None

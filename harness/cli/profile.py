@@ -186,6 +186,6 @@ def _without(
 
 _HOW = (
     "ncu comes with the CUDA toolkit; reading counters takes root, or the nvidia\n"
-    "module loaded with NVreg_RestrictProfilingToAdminUsers=0; a report made elsewhere\n"
-    "is read with --from."
+    "module loaded with NVreg_RestrictProfilingToAdminUsers=0; a report made\n"
+    "elsewhere is read with --from."
 )
