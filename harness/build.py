@@ -162,10 +162,9 @@ def _check_arch(variant: Variant, arch: str) -> None:
         )
     least = Arch.parse(variant.kernel.min_arch)
     if not wanted.satisfies(least):
+        later = "" if str(least).endswith("a") else " or later"  # what ends in an a runs there only
         raise UsageError(
-            f"needs {least}, asked for {arch}",
-            where=str(variant.kernel.path),
-            hint=f"--arch {least}, or later",
+            f"needs {least}, asked for {arch}", where=str(variant.kernel.path), hint=f"--arch {least}{later}"
         )
 
 
