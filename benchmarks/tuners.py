@@ -88,27 +88,26 @@ def theirs(kernel: Kernel, problem: Gemm) -> dict[str, Any]:
         return blocks.get(key) == tuple(params[name] for name in names)
 
     # CuPy keeps what it has compiled: for other runs, not for this one.
-    cache = tempfile.TemporaryDirectory()
-    os.environ["CUPY_CACHE_DIR"] = cache.name
-    began = time.perf_counter()
-    results, _ = kernel_tuner.tune_kernel(
-        kernel.entry,
-        kernel.source,
-        lambda p: launch.grid(of(p), problem, sms=sms),
-        arguments,
-        space,
-        grid_div_x=[],
-        grid_div_y=[],
-        grid_div_z=[],
-        restrictions=restrict,
-        answer=answer,
-        atol=float(reference.bound.max()),
-        lang="cupy",
-        compiler_options=["-lineinfo", "--std=c++17", f"-I{kernel.path.parent.resolve()}"],
-        quiet=True,
-    )
-    wall = time.perf_counter() - began
-    cache.cleanup()
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["CUPY_CACHE_DIR"] = cache
+        began = time.perf_counter()
+        results, _ = kernel_tuner.tune_kernel(
+            kernel.entry,
+            kernel.source,
+            lambda p: launch.grid(of(p), problem, sms=sms),
+            arguments,
+            space,
+            grid_div_x=[],
+            grid_div_y=[],
+            grid_div_z=[],
+            restrictions=restrict,
+            answer=answer,
+            atol=float(reference.bound.max()),
+            lang="cupy",
+            compiler_options=["-lineinfo", "--std=c++17", f"-I{kernel.path.parent.resolve()}"],
+            quiet=True,
+        )
+        wall = time.perf_counter() - began
     timed = [r for r in results if isinstance(r["time"], float)]
     best = min(timed, key=lambda r: r["time"]) if timed else None
     return {

@@ -47,8 +47,8 @@ struct Stage {
     }
 
     // By four warps: the rest is copied.
-    __device__ void copy(const ELEMENT* A, const ELEMENT* B, int row, int col, int k, int M, int N, int K, int lda, int ldb,
-                         bool has_a, bool has_b)
+    __device__ void copy(const ELEMENT* A, const ELEMENT* B, int row, int col, int k, int M, int N, int K,
+                         int lda, int ldb, bool has_a, bool has_b)
     {
         const int warp = threadIdx.x / 32 % 4;
         if (!has_a) copy_box<BM, 4, 16>(a, A + (long long)row * lda + k, lda, M - row, K - k, warp);

@@ -167,15 +167,15 @@ def _part(output: NDArray[Any], reference: Reference, before: NDArray[Any] | Non
         if (unbounded := np.isinf(bound)).any():
             error[good & unbounded] = 0.0
         shares = np.divide(error, bound, out=got)
-        if math.isnan(shares.max()):
-            shares[error == 0] = 0.0  # of a bound of 0
+    at = int(np.argmax(shares))  # a NaN, if there is one
+    if math.isnan(shares.flat[at]):
+        shares[error == 0] = 0.0  # of a bound of 0
+        at = int(np.argmax(shares))
     bad, first = int(good.size - np.count_nonzero(good)), None
     if bad:
         index = np.unravel_index(int(np.argmin(good)), good.shape)
         first = (rows.start + int(index[0]), *map(int, index[1:]))
-    worst = _largest(shares)
-    limit = float(bound.flat[np.argmax(shares)]) if worst > 0 else 0.0
-    max_error = _largest(error)
+    worst, max_error = _number(shares.flat[at]), _number(error.max())
     padded = before is not None and output.shape != reference.expected.shape
     return _Part(
         bad=bad,
@@ -184,14 +184,13 @@ def _part(output: NDArray[Any], reference: Reference, before: NDArray[Any] | Non
         squares=float(np.square(error, out=error).sum()),
         max_error=max_error,
         worst=worst,
-        limit=limit,
+        limit=float(bound.flat[at]) if worst > 0 else 0.0,
     )
 
 
-def _largest(values: NDArray[np.float64]) -> float:
-    """The maximum, with NaN above everything."""
-    largest = float(values.max())
-    return math.inf if math.isnan(largest) else largest
+def _number(largest: float) -> float:
+    """With NaN above everything."""
+    return math.inf if math.isnan(largest) else float(largest)
 
 
 def _changed_outside(output: NDArray[Any], before: NDArray[Any], inside: tuple[slice, ...]) -> int:
