@@ -272,11 +272,14 @@ def _regime(row: Measurement) -> str | None:
 
 
 def _pair_record(pair: Pair) -> Record:
-    """What the ratio was made of: block i of `order` took the i-th two batches of either side."""
+    """What the ratio was made of: block i of `order` took the i-th two batches of either side, whose SM clock
+    is the median over its batches.
+    """
     return {
         "order": list(pair.order),
         "candidate": [_digits(b.median) for b in pair.candidate.batches],
         "baseline": [_digits(b.median) for b in pair.baseline.batches],
+        "sm_hz": {"candidate": pair.candidate.sm_hz, "baseline": pair.baseline.sm_hz},
     }
 
 

@@ -15,7 +15,6 @@ from harness.telemetry import Reading
 from harness.timing import MOST, Batch, Timer, Work
 
 _BATCH_SECONDS = 0.02
-_TURN_SECONDS = 0.005  # of a kernel in an ABBA block: short, so that little drifts within a block
 _WARMUP_MOST = 50_000  # runs; kernels of 2 us reach the warm-up's time before
 _SETTLED = 0.005  # the SM clock's range over the last _SETTLED_BATCHES batches
 _SETTLED_BATCHES = 5
@@ -147,7 +146,7 @@ def interleave(
     A discarded batch takes its whole block with it: halves cannot be compared.
     """
     works = {"A": candidate, "B": baseline}
-    sizes = {s: _count(t * works[s].repeats, _TURN_SECONDS) for s, t in zip("AB", typical, strict=True)}
+    sizes = {s: _count(t * works[s].repeats, rule.turn) for s, t in zip("AB", typical, strict=True)}
     kept: dict[str, list[Batch]] = {"A": [], "B": []}
     order: list[str] = []
     discarded: list[str] = []

@@ -27,7 +27,8 @@ class StopRule:
     * ``entropy``: the entropy of the set of times no longer grows.
 
     With `timeout` seconds of samples the criterion no longer matters, with `max_samples` (or `min_samples`,
-    if more) nothing does. A comparison takes `min_blocks` ABBA blocks as well, unless time runs out.
+    if more) nothing does. A comparison takes `min_blocks` ABBA blocks as well, unless time runs out; each of
+    a block's four turns takes about `turn` seconds, or one run: short, so that little drifts within a block.
 
     Warming up takes `warmup` seconds and goes on, up to `settle`, until the SM clock has settled. Samples
     taken below `throttle_threshold` of the rated clock are discarded.
@@ -43,6 +44,7 @@ class StopRule:
     timeout: float = 2.0
     max_samples: int = 4_000
     min_blocks: int = 20
+    turn: float = 0.005
     warmup: float = 0.1
     settle: float = 2.0
     throttle_threshold: float = 0.6  # at their power cap tensor cores run at 0.7 of it (H200)

@@ -14,7 +14,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 
 from harness import launch, pruning
@@ -22,7 +22,7 @@ from harness.ahead import Ahead
 from harness.bench import Bench
 from harness.builds import Built, Progress, Skipped
 from harness.cublas import LABEL, CuBlas
-from harness.errors import ContextLost, HarnessError, UsageError
+from harness.errors import ContextLost, HarnessError, OutOfMemory, UsageError
 from harness.gemm import Gemm
 from harness.halving import Race, settled, survivors
 from harness.journal import Journal
@@ -39,6 +39,7 @@ from harness.trial import Trials
 
 FINAL, DUEL = "final", "duel"  # stages after the rungs: against the reference, against the best
 
+_LOOK = 0.001  # seconds of a turn at the first rung, which everybody gets
 _SEARCH_SHARE = 0.75  # of a size's time; the rest is for the finals
 
 
@@ -156,6 +157,8 @@ class _Size:
 
     def tune(self, candidates: Iterator[Built]) -> None:
         self.tuner.ahead.begin(self.problem, self.plan.seeds)
+        self._load_reference()
+        self.began = self.tuner.clock()  # the data, too, were begun before
         try:
             self._search(candidates)
         except _TimeUp:
@@ -262,6 +265,13 @@ class _Size:
             sets = 1 if hot else rotation_sets(session.context, self.problem)
             return Operands(session.context, self.problem, session.stream, seed=seed, sets=sets, data=data)
 
+    def _load_reference(self) -> None:
+        """Beside the data that are being made, and not in the search: a library starts up once."""
+        session, problem = self.tuner.session, self.problem
+        if isinstance(session.baseline, CuBlas) and isinstance(problem, Gemm):
+            with suppress(OutOfMemory):  # the operands say what does not fit
+                session.baseline.load(problem, session.stream)
+
     def _reference(
         self, operands: Operands, candidates: Iterator[Built], owned: ExitStack
     ) -> tuple[_Opponent, Iterator[Built]]:
@@ -296,6 +306,7 @@ class _Size:
             max_samples=1,
             min_time=math.inf,
             min_blocks=blocks,
+            turn=_LOOK if blocks == 1 else self.tuner.method.rule.turn,
             warmup=0.0,
             settle=0.0,
         )
