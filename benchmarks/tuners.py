@@ -5,12 +5,13 @@
 Kernel Tuner (1.5, with CuPy, which compiles with NVRTC as we do) gets the same source, parameters,
 restrictions, inputs and the same float64 answer to verify against, and its own defaults otherwise: brute
 force, 7 iterations. harness runs in a process of its own with an empty cache, and is timed as a whole and
-without its start-up: Python, the imports, CUDA, clocks and ceilings of the card, which it measures in a cache
-that is empty, and cuBLAS, which loads its kernel when it is first called. Its compilers and the data do not
-wait for that. Kernel Tuner is timed here, with everything imported, CUDA ready, its inputs and the answer made. When the search is over, harness has what Kernel Tuner
-has then; with its finals it has measured the best again, on other data: both times are given. Kernels with
-dynamic shared memory are left out: a set would have to pass its own size on. Where the winners differ,
-`harness bench KERNEL -p NAME=[a,b]` times both in turn with cuBLAS.
+without its start-up: Python, the imports, CUDA, clocks and ceilings of the card, which it measures in a
+cache that is empty, and cuBLAS, which loads its kernel when it is first called. Its compilers and the data
+do not wait for that. Kernel Tuner is timed here, with everything imported, CUDA ready, its inputs and the
+answer made. When the search is over, harness has what Kernel Tuner has then; with its finals it has
+measured the best again, on other data: both times are given. Kernels with dynamic shared memory are left
+out: a set would have to pass its own size on. Where the winners differ, `harness bench KERNEL -p
+NAME=[a,b]` times both in turn with cuBLAS.
 Exits with 0 and the reason where there is no GPU or no Kernel Tuner.
 """
 

@@ -26,7 +26,10 @@ from harness.verify import compare
 
 # How far above a ceiling a measurement may come out: both have noise, and a kernel may find some of its
 # data in a cache.
-MARGIN = 1.02
+_MARGIN = 1.02
+# How far above its rated peak a card may be whose ceilings are not known: many run above the clock that
+# their driver names.
+_ABOVE_RATED = 1.3
 # Multiply-adds of the tensor cores for each one of the float32 units, dense, on A100 to H200 (NVIDIA's white
 # papers); consumer cards have fewer, and from compute capability 10.0 on (B200) it is twice that.
 _MATRIX = {"tf32": 8, "3xtf32": 8 / 3, "bf16": 16, "fp16": 16}
@@ -60,6 +63,31 @@ def peaks(problem: Problem, device: Device) -> float:
     """How many times the peak of the float32 units counts as the peak for the problem's element type."""
     name = problem.dtype.name if isinstance(problem, Gemm) else ""
     return _MATRIX.get(name, 1) * (2 if name in _MATRIX and device.capability >= (10, 0) else 1)
+
+
+def impossible(
+    problem: Problem, device: Device, seconds: float, sm_hz: float | None, most: float, known: Ceilings | None
+) -> str:
+    """Why no kernel can have been that fast, at an SM clock of `sm_hz`; empty where it can. `most`: times the
+    float32 units' peak.
+
+    Bandwidth is a limit only where a single run moves several times what the L2 cache could absorb.
+    """
+    if known is not None:
+        flops, bandwidth = _MARGIN * known.flops.at(sm_hz), _MARGIN * known.bandwidth.rate
+        whose = "measured ceiling"
+    else:
+        flops, bandwidth = _ABOVE_RATED * device.peak_fp32, _ABOVE_RATED * device.peak_bandwidth
+        whose = "rated peak"
+    flops *= most
+    if problem.flops > flops * seconds:
+        rate = f"{problem.flops / seconds / 1e12:.4g} TFLOP/s" if seconds else "an infinite rate"
+        return f"{rate} is above this card's {whose} of {flops / 1e12:.4g} TFLOP/s: not a measurement"
+    large = problem.bytes > 4 * device.l2_bytes
+    if bandwidth and large and problem.bytes > bandwidth * seconds:
+        rate = f"{problem.bytes / seconds / 1e9:.4g} GB/s" if seconds else "an infinite rate"
+        return f"{rate} is above this card's {whose} of {bandwidth / 1e9:.4g} GB/s: not a measurement"
+    return ""
 
 
 def measured(context: Context, stream: Stream, timer: Timer, cache: Cache) -> Ceilings:

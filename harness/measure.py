@@ -13,12 +13,11 @@ from dataclasses import dataclass, replace
 
 from harness import sampling, telemetry
 from harness.builds import Built
-from harness.ceilings import MARGIN, Ceilings, peaks
+from harness.ceilings import Ceilings, impossible, peaks
 from harness.driver import Graph, Stream
 from harness.emulator import Emulation
 from harness.gemm import Gemm
 from harness.launch import Launch
-from harness.operands import Operands
 from harness.problem import Problem
 from harness.sampling import Pair, Samples, WarmUp
 from harness.stats import Interval
@@ -43,12 +42,10 @@ ERROR = "error"  # it could not be launched, or faulted
 FAILURES = (FAILED, IMPOSSIBLE, ERROR)
 REPEATABLE = (OK, EXPECTED, UNEXPECTED)  # whose launches may be seen again
 
-# How far above its rated peak a card may be whose ceilings are not known: many run above the clock that
-# their driver names.
-_ABOVE_RATED = 1.3
 _MATRIX = 32  # times the peak of the float32 units: no kernel with matrix instructions is faster than this
 _NEAR_OVERHEAD = 10  # times the cost of the events themselves: below, that cost shows
 _GRAPH_SECONDS, _GRAPH_MOST = 0.002, 1024  # a graph's launches: about so long in all, and no more than this
+_CLOCKS_APART = 0.01  # of the clock: within it two kernels count as run at the same one
 _BRIEF = 0.02  # seconds of warm-up for what has been warmed up before
 
 
@@ -250,7 +247,8 @@ def _timed(
         return replace(row, status=FAILED)
     # For a float32 problem tensor cores are no peak to be measured by, and no impossible way either.
     most = max(row.peaks, _MATRIX if _uses_matrix_units(row.built) else 1)
-    if error := _impossible(samples, operands, most, method.ceilings):
+    device, seconds = operands.context.device, samples.summary.median
+    if error := impossible(operands.problem, device, seconds, samples.sm_hz, most, method.ceilings):
         return replace(row, status=IMPOSSIBLE, error=error)
     return replace(
         row,
@@ -258,7 +256,7 @@ def _timed(
         pair=pair,
         ratio=pair.ratio(method.seed) if pair else None,
         against=against.label if against else "",
-        notes=tuple(_notes(samples, work, warm, method)),
+        notes=(*_notes(samples, work, warm, method), *_clocks(pair, against)),
     )
 
 
@@ -294,6 +292,15 @@ def _notes(samples: Samples, work: Work, warm: WarmUp, method: Method) -> Iterat
         yield f"{discarded} of {batches} batches discarded, the last for: {samples.discarded[-1]}"
 
 
+def _clocks(pair: Pair | None, against: Launch | None) -> Iterator[str]:
+    """Where power moves the clock of one of the two, a ratio of times is not one of cycles."""
+    if pair is None or against is None:
+        return
+    a, b = pair.candidate.sm_hz, pair.baseline.sm_hz
+    if a and b and abs(a - b) > _CLOCKS_APART * max(a, b):
+        yield f"the SM clock was {a / 1e6:.0f} MHz in its turns, {b / 1e6:.0f} MHz in {against.label}'s"
+
+
 def check(run: Launch, stream: Stream, *, sets: int) -> Verdict:
     """Fill every output anew, run on the first `sets` sets of operands, and compare those: the worst."""
     operands = run.operands
@@ -313,31 +320,6 @@ def _uses_matrix_units(built: Built | None) -> bool:
     if built is None:
         return False
     return built.tally is None or built.tally.tensor_instructions > 0
-
-
-def _impossible(samples: Samples, operands: Operands, most: float, ceilings: Ceilings | None) -> str:
-    """Why no kernel can have been that fast; empty where it can. `most`: times the float32 units' peak.
-
-    Bandwidth is a limit only where a single run moves several times what the L2 cache could absorb.
-    """
-    device, problem, seconds = operands.context.device, operands.problem, samples.summary.median
-    flops, bandwidth, whose = (
-        _ABOVE_RATED * device.peak_fp32,
-        _ABOVE_RATED * device.peak_bandwidth,
-        "rated peak",
-    )
-    if ceilings is not None:
-        flops, bandwidth = MARGIN * ceilings.flops.at(samples.sm_hz), MARGIN * ceilings.bandwidth.rate
-        whose = "measured ceiling"
-    flops *= most
-    if problem.flops > flops * seconds:
-        rate = f"{problem.flops / seconds / 1e12:.4g} TFLOP/s" if seconds else "an infinite rate"
-        return f"{rate} is above this card's {whose} of {flops / 1e12:.4g} TFLOP/s: not a measurement"
-    large = problem.bytes > 4 * device.l2_bytes
-    if bandwidth and large and problem.bytes > bandwidth * seconds:
-        rate = f"{problem.bytes / seconds / 1e9:.4g} GB/s" if seconds else "an infinite rate"
-        return f"{rate} is above this card's {whose} of {bandwidth / 1e9:.4g} GB/s: not a measurement"
-    return ""
 
 
 def _occupancy(run: Launch, built: Built | None) -> float | None:

@@ -236,8 +236,10 @@ class _Known(Closing):
 
     @cached_property
     def _spoilt(self) -> tuple[NDArray[Any], int | None]:
-        content = np.full_like(self._fresh, wrong_value(self._fresh.dtype, self._reference.dtype))
-        return content, _word(content)
+        wrong = np.array(wrong_value(self._fresh.dtype, self._reference.dtype), self._fresh.dtype)
+        word = None if self._fresh.nbytes % 4 else _word(np.tile(wrong, 4))
+        everywhere = np.broadcast_to(wrong, self._fresh.shape)
+        return everywhere if word is not None else everywhere.copy(), word  # a copy can be uploaded
 
     def close(self) -> None:
         self.fingerprints.close()

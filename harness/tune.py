@@ -14,21 +14,19 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 
-from harness import launch, pruning
+from harness import launch, opponent, pruning
 from harness.ahead import Ahead
 from harness.bench import Bench
 from harness.builds import Built, Progress, Skipped
-from harness.cublas import LABEL, CuBlas
-from harness.errors import ContextLost, HarnessError, OutOfMemory, UsageError
-from harness.gemm import Gemm
+from harness.errors import ContextLost, HarnessError, UsageError
 from harness.halving import Race, settled, survivors
 from harness.journal import Journal
-from harness.launch import Launch
-from harness.measure import HOT, OK, Method, check
+from harness.measure import HOT, OK, Method
 from harness.operands import Operands, Twin, rotation_sets
+from harness.opponent import Opponent
 from harness.plan import Plan
 from harness.problem import Problem
 from harness.problems import blamed
@@ -157,7 +155,7 @@ class _Size:
 
     def tune(self, candidates: Iterator[Built]) -> None:
         self.tuner.ahead.begin(self.problem, self.plan.seeds)
-        self._load_reference()
+        opponent.load(self.tuner.session, self.problem)
         self.began = self.tuner.clock()  # the data, too, were begun before
         try:
             self._search(candidates)
@@ -180,7 +178,7 @@ class _Size:
     def _search(self, candidates: Iterator[Built]) -> None:
         seed, _ = self.plan.seeds
         with self._operands(seed) as operands, ExitStack() as owned:
-            reference, candidates = self._reference(operands, candidates, owned)
+            reference, candidates = opponent.reference(self.tuner.trials, operands, candidates, owned)
             for rung, blocks in enumerate(self.plan.rungs, 1):
                 method = self._brief(blocks)
                 for entrant in self._ahead() if rung > 1 else self._enter(candidates):
@@ -206,7 +204,7 @@ class _Size:
         """On fresh data: each against the reference, and then against the best of them."""
         _, seed = self.plan.seeds
         with self._operands(seed) as operands, ExitStack() as owned:
-            reference, _ = self._reference(operands, self._best_first(finalists), owned)
+            reference, _ = opponent.reference(self.tuner.trials, operands, self._best_first(finalists), owned)
             for entrant in finalists:
                 self._trial(entrant, operands, reference, FINAL, self.tuner.method)
             right = [e for e in finalists if self._right(e)]
@@ -227,9 +225,9 @@ class _Size:
             past.add(champion)
             best, stream = self.entered[champion], self.tuner.session.stream
             with Twin(operands, stream) as twin, launch.prepare(best.cubin, twin) as run:
-                opponent = _Opponent(run, best.cubin.sha256)
+                champion_run = Opponent(run, best.cubin.sha256)
                 others = [e for e in right if e != champion and self._right(e)]
-                rows = {e: self._trial(e, operands, opponent, DUEL, self.tuner.method) for e in others}
+                rows = {e: self._trial(e, operands, champion_run, DUEL, self.tuner.method) for e in others}
             met = {e: row for e, row in rows.items() if row["status"] == OK and row["ratio"]}
             faster = [e for e, row in met.items() if row["decision"] == FAST and e not in past]
             if not faster:
@@ -241,7 +239,7 @@ class _Size:
         return row["status"] == OK and row["ratio"] is not None
 
     def _trial(
-        self, entrant: int, operands: Operands, against: _Opponent, stage: str, method: Method
+        self, entrant: int, operands: Operands, against: Opponent, stage: str, method: Method
     ) -> Record:
         """Its row; also its last one, unless from a duel that it ended well: that has another reference."""
         if self.last and self.tuner.clock() >= self.deadline:
@@ -264,36 +262,6 @@ class _Size:
             hot = self.tuner.method.regime == HOT
             sets = 1 if hot else rotation_sets(session.context, self.problem)
             return Operands(session.context, self.problem, session.stream, seed=seed, sets=sets, data=data)
-
-    def _load_reference(self) -> None:
-        """Beside the data that are being made, and not in the search: a library starts up once."""
-        session, problem = self.tuner.session, self.problem
-        if isinstance(session.baseline, CuBlas) and isinstance(problem, Gemm):
-            with suppress(OutOfMemory):  # the operands say what does not fit
-                session.baseline.load(problem, session.stream)
-
-    def _reference(
-        self, operands: Operands, candidates: Iterator[Built], owned: ExitStack
-    ) -> tuple[_Opponent, Iterator[Built]]:
-        """Whom all are timed in turn with, on outputs of its own; and the candidates, none of them lost."""
-        session, problem = self.tuner.session, self.problem
-        twin = owned.enter_context(Twin(operands, session.stream))
-        if isinstance(session.baseline, CuBlas) and isinstance(problem, Gemm):
-            run = owned.enter_context(session.baseline.prepare(problem, twin))
-            if not check(run, session.stream, sets=1).ok:
-                raise HarnessError(f"{LABEL} is wrong on {problem.label}: nothing to compare with")
-            return _Opponent(run, LABEL), candidates
-        tried = []
-        for one in candidates:
-            tried.append(one)
-            row = self.tuner.trials.row(one, operands, None, "", "reference", None)
-            if row["status"] == OK:
-                run = owned.enter_context(launch.prepare(one.cubin, twin))
-                return _Opponent(run, one.cubin.sha256), itertools.chain(tried, candidates)
-        raise HarnessError(
-            f"no candidate is right on {problem.label}: nothing to tune",
-            hint="harness verify --sweep says what is wrong with each",
-        )
 
     def _brief(self, blocks: int) -> Method:
         """A rung's: so many blocks, no warm-up but a run or two, for the pairing takes care of what drifts,
@@ -330,14 +298,6 @@ class _Size:
             measured=trials.measured - measured,
             resumed=trials.resumed - resumed,
         )
-
-
-@dataclass(frozen=True)
-class _Opponent:
-    """A launch that others are timed in turn with; `name` says which code it is."""
-
-    run: Launch
-    name: str
 
 
 def _blocks(medians: Sequence[float]) -> list[float]:

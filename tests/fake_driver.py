@@ -157,7 +157,7 @@ class FakeDriver:
         self.memory_device: dict[int, int] = {}
         self.milliseconds = 1.5
         self.sm_ghz = 1.98
-        self._stamps = 0
+        self._stamps = self._cycles = 0
         self.stream_ids: dict[int, int] = {}
         self._captured: list[Callable[[], None]] | None = None
         self._capturing = 0
@@ -497,8 +497,8 @@ class FakeDriver:
         (address,) = (ctypes.c_void_p * 1).from_address(parameters)
         entries = ctypes.c_uint64.from_address(address).value
         self._stamps += 1
-        nanoseconds = 10_000_000 * self._stamps
-        (ctypes.c_uint64 * 2).from_address(entries)[:] = int(nanoseconds * self.sm_ghz), nanoseconds
+        self._cycles += int(10_000_000 * self.sm_ghz)
+        (ctypes.c_uint64 * 2).from_address(entries)[:] = self._cycles, 10_000_000 * self._stamps
 
     def _fingerprint(self, parameters: int) -> None:
         """Any 16 bytes that stand for the contents will do."""

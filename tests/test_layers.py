@@ -94,6 +94,7 @@ LAYERS = [
     ["behaviour", "repetition"],
     ["comparison", "isolate", "record", "report", "tables"],
     ["journal", "trial"],
+    ["opponent"],
     ["tune"],
     ["t4", "markup"],
     ["charts", "choices", "claims", "explanation"],

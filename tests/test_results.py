@@ -493,6 +493,23 @@ def test_bench_against_another_kernel(
     assert row["ratio"]["estimate"] == pytest.approx(ratio, rel=3e-3)
     pair = row["pair"]
     assert len(pair["candidate"]) == len(pair["baseline"]) == 2 * len(pair["order"])
+    assert pair["sm_hz"] == {"candidate": pytest.approx(1.98e9), "baseline": pytest.approx(1.98e9)}
+
+
+@pytest.mark.parametrize(("ghz", "said"), [(1.98, False), (1.965, False), (1.8, True)])
+def test_another_clock_in_the_turns_of_the_other_is_said(fake: Any, ghz: float, said: bool) -> None:
+    """As of a kernel that draws the card's power: the ratio is then not one of cycles."""
+    execute = Slower(fake, (16, 16, 1), 1.0)
+
+    def clocked(launch: Any) -> None:
+        execute(launch)
+        fake.sm_ghz = ghz if launch.block == (16, 16, 1) else 1.98
+
+    fake.execute = clocked
+    result = harness("bench", "tiled", "--ref", "coalesced", "-a", "N=16", *FAST)
+    text = " ".join(result.stdout.split())
+    assert ("* the SM clock was 1800 MHz in its turns, 1980 MHz in 02_coalesced" in text) == said
+    assert ("the SM clock was" in text) == said
 
 
 def test_identical_code_on_both_sides_is_said(fake: Any, tmp_path: Path) -> None:

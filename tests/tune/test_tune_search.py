@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import fake_gemm
 import pytest
+from fake_cublaslt import FakeCublas
 from tuning import RULE, TILES, N, Speeds, tiles, tune
 
-from harness import builds, pruning, spec
+from harness import builds, cublas, pruning, spec
 from harness.ahead import Ahead
 from harness.bench import Bench
 from harness.builds import Built
@@ -42,6 +44,42 @@ def test_survivors_get_more_samples(context: Context, space: list[Built], speeds
     assert stages[9] == ["rung 1"]
     assert "rung 2" in stages[5] and "rung 2" in stages[6] and tiles(result.winners) == [5]
     assert speeds.runs[5] > 3 * speeds.runs[9]
+
+
+def test_the_first_look_at_each_is_short(context: Context, space: list[Built], speeds: Speeds) -> None:
+    """Turns of 1 ms, of 5 ms later."""
+    speeds.milliseconds |= dict.fromkeys(TILES, 0.25)
+    ((result,), _) = tune(context, space, strategy="halving", threshold=0.0)
+    turns = {r["stage"]: {b["n"] for b in r["batches"]} for r in result.rows}
+    assert turns["rung 1"] <= {3, 4} and turns["rung 2"] <= {18, 19, 20}, "of 0.25 ms, give or take a percent"
+
+
+def test_cublas_loads_its_kernel_before_the_search(
+    context: Context, space: list[Built], speeds: Speeds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first call of all takes a minute here; the control is that any later one would count."""
+    now = [0.0]
+
+    class Lazy(FakeCublas):
+        slow = 1
+
+        def sgemm(self, *args: int) -> None:
+            self.slow -= 1
+            now[0] += 60 if self.slow == 0 else 0
+            super().sgemm(*args)
+
+    library = Lazy(SimpleNamespace(clock=0))
+    monkeypatch.setattr(cublas, "api", lambda: library)
+    for library.slow, expected in ((1, 0), (5, 60)):
+        with (
+            cublas.CuBlas(context) as baseline,
+            Bench(context, rule=RULE, regime="hot", baseline=baseline) as session,
+            Ahead() as ahead,
+        ):
+            tuner = Tuner(session, Plan(), Journal(None), ahead, clock=lambda: now[0])
+            (result,) = tuner.run((N,), iter(space))
+        assert (result.searching, result.seconds) == (expected, expected) and tiles(result.winners) == [5]
+        assert {row["against"] for row in result.rows if row["stage"] == "rung 1"} == {"cuBLAS"}
 
 
 def test_ties_are_reported_as_ties(context: Context, space: list[Built], speeds: Speeds) -> None:
