@@ -215,13 +215,15 @@ def _timed(
     (beta != 0), what they leave is not the problem's answer, and one more run is verified instead.
     """
     operands, rule = run.operands, method.rule
+    sets = min(run.sets, method.verified or run.sets)
     warm = sampling.warm_up(Work(run), timer, rule)
     pair: Pair | None = None
     with _work(run, warm, stream, method) as work:
         spoilt = not operands.problem.accumulates
+        run.rewind()  # the sets that are verified are the first that are visited
         if against is None:
             operands.fill_output(stream, spoilt=spoilt)
-            samples = sampling.sample(work, timer, rule, typical=warm.typical, at_least=run.sets)
+            samples = sampling.sample(work, timer, rule, typical=warm.typical, at_least=sets)
         else:
             brief = min(_BRIEF, rule.warmup)
             other = sampling.warm_up(Work(against), timer, replace(rule, warmup=brief, settle=brief))
@@ -234,10 +236,9 @@ def _timed(
                     rule,
                     typical=(warm.typical, other.typical),
                     seed=method.seed,
-                    at_least=run.sets,
+                    at_least=sets,
                 )
             samples = pair.candidate
-    sets = min(run.sets, method.verified or run.sets)
     if spoilt:
         after = _worst(operands.verdicts(stream, sets=sets, spoilt=True))
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -22,8 +21,6 @@ Run = Callable[[Stream], object]
 # would block the host that is to open the gate. A run takes nine at most: a product of three launches, two of
 # them in a stream at the side.
 MOST = 100  # runs of a batch
-# Seconds between readings: one takes longer than some batches do, whose wall time would be NVML's.
-_READ_EVERY = 0.01
 
 
 @dataclass(frozen=True)
@@ -81,7 +78,7 @@ class EventTimer(Closing):
     def __init__(self, context: Context, stream: Stream, telemetry: Telemetry) -> None:
         self._stream, self._telemetry = stream, telemetry
         self._rated = float(context.device.clock_hz)
-        self._read_at = -math.inf
+        self._reads = False
         with ExitStack() as owned:
             self._clock = owned.enter_context(ClockProbe(context))
             self._gate = owned.enter_context(Gate(context))
@@ -104,11 +101,10 @@ class EventTimer(Closing):
             with self._gate.holding(stream):
                 self._queue(work, count)
                 began = time.perf_counter()
-        reading, late = None, False
-        if began - self._read_at >= _READ_EVERY:
-            self._read_at = began
-            reading = self._telemetry.read()
-            late = events[-1][1].done
+        # Every second batch: reading takes longer than some batches do, whose wall time would be NVML's.
+        self._reads = not self._reads
+        reading = self._telemetry.read() if self._reads else None
+        late = self._reads and events[-1][1].done
         events[-1][1].synchronize()
         wall = time.perf_counter() - began
         stream.synchronize()  # for the clock's second stamp

@@ -9,7 +9,6 @@ import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import fake_driver
@@ -165,20 +164,6 @@ def test_the_event_timer(context: Context, fake: Any) -> None:
             batch = timer.batch(Work(graph, 4), 3)
         assert batch.times == pytest.approx([1.5e-3 / 4] * 3)
         assert len(fake.launches) == 5 + 4 * 4 and len(fake.waits) == waits  # one untimed run, no gate
-
-
-def test_nvml_is_not_asked_all_the_time(context: Context, fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It answers within a millisecond or two, which is longer than many batches: once in ten."""
-    now, asked = [0.0], list[float]()
-    monkeypatch.setattr("harness.timing.time", SimpleNamespace(perf_counter=lambda: now[0]))
-    monkeypatch.setattr(Telemetry, "read", lambda _: asked.append(now[0]))
-    run = prepared(context)
-    with Stream(context) as stream, EventTimer(context, stream, Telemetry(context.device.uuid)) as timer:
-        asked.clear()  # opening it reads once
-        for _ in range(25):
-            timer.batch(Work(run), 1)
-            now[0] += 1e-3
-    assert asked == pytest.approx([0, 10e-3, 20e-3])
 
 
 # ---- ceilings --------------------------------------------------------------------------------------

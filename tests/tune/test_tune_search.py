@@ -54,6 +54,21 @@ def test_the_first_look_at_each_is_short(context: Context, space: list[Built], s
     assert turns["rung 1"] <= {3, 4} and turns["rung 2"] <= {18, 19, 20}, "of 0.25 ms, give or take a percent"
 
 
+def test_a_rung_takes_as_few_blocks_as_it_says(context: Context, space: list[Built], speeds: Speeds) -> None:
+    """However many sets of operands there are to rotate through; the finals visit each. That what a rung's
+    timed runs write is verified has a test of its own, here with rotating sets.
+    """
+    with Bench(context, rule=RULE, regime="cold") as session, Ahead() as ahead:
+        (result,) = Tuner(session, Plan(), Journal(None), ahead).run((N,), iter(space))
+        blocks = {(r["stage"], len(r["pair"]["order"]), r["sets"]) for r in result.rows if r["pair"]}
+        assert {b for stage, b, _ in blocks if stage == "rung 1"} == {1} and {s for *_, s in blocks} == {512}
+        assert tiles(result.winners) == [5] and result.winners[0]["samples"] >= 512
+        speeds.milliseconds[7], speeds.execute[7] = 0.9, fake_gemm.WrongLater(good=2)
+        (result,) = Tuner(session, Plan(), Journal(None), ahead).run((N,), iter(space))
+    (failed,) = [r for r in result.ranking if r["params"]["TILE"] == 7]
+    assert (failed["status"], failed["stage"]) == ("FAILED", "rung 1")
+
+
 def test_cublas_loads_its_kernel_before_the_search(
     context: Context, space: list[Built], speeds: Speeds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
