@@ -20,7 +20,8 @@ from harness.errors import ContextLost, HarnessError, OutOfMemory, UsageError
 from harness.gemm import Gemm
 from harness.launch import Launch
 from harness.measure import COLD, ERROR, HOT, Measurement, Method, measure
-from harness.operands import Operands, Twin, rotation_sets
+from harness.operands import Data, Operands, Twin, rotation_sets
+from harness.placements import displacing, merged
 from harness.problem import Axes, Problem
 from harness.problems import blamed, resolve
 from harness.stopping import StopRule
@@ -32,8 +33,9 @@ class Bench(Closing):
 
     `rule` None verifies only. `baseline` is what every kernel is timed in turn with: cuBLAS, which is
     borrowed, or another kernel. With `alone` each is timed by itself instead, at a clock and power of its
-    own. `fastest`, borrowed too, has a row beside the kernels. `method` says how, with what was found out
-    about this card.
+    own. `fastest`, borrowed too, has a row beside the kernels. With several `placements` everything is done
+    that often, on operands at other addresses each time. `method` says how, with what was found out about
+    this card.
     """
 
     def __init__(
@@ -47,10 +49,11 @@ class Bench(Closing):
         seed: int = 1,
         limits: bool = False,
         alone: bool = False,
+        placements: int = 1,
     ) -> None:
         """`limits`: find the card's ceilings, from the cache or by a second of measuring."""
         self.context, self.baseline, self.seed, self.alone = context, baseline, seed, alone
-        self.fastest = fastest
+        self.fastest, self.placements = fastest, placements
         self.method: Method | None = None
         self.no_ceilings = ""
         with ExitStack() as owned:
@@ -92,21 +95,49 @@ class Bench(Closing):
                 fitting.append(one)
             except UsageError as e:
                 refused.append(_error(one.label, one, problem, e))
-        if fitting:
-            progress(f"inputs {problem.label}")
-            try:
-                with blamed(type(problem)):
-                    hot = self.method is None or self.method.regime == HOT
-                    sets = 1 if hot else rotation_sets(self.context, problem)
-                    operands = Operands(self.context, problem, self.stream, seed=self.seed, sets=sets)
-            except ContextLost:
-                raise
-            except HarnessError as e:
-                refused += [_error(one.label, one, problem, e) for one in fitting]
-            else:
-                with operands:
-                    yield from self._rows(operands, fitting, progress)
+        yield from self._placed(problem, fitting, progress) if fitting else ()
         yield from refused
+
+    def _placed(
+        self, problem: Problem, kernels: Sequence[Built], progress: Progress
+    ) -> Iterator[Measurement]:
+        """Each row as it is done, or of several placements all at the end."""
+        data = functools.cache(lambda: Data.of(problem, self.seed))
+        if self.placements == 1:
+            yield from self._on_operands(problem, kernels, progress, data)
+            return
+        rounds: list[list[Measurement]] = []
+        over: BaseException | None = None
+        with ExitStack() as owned:
+            for _ in displacing(self.context, self.placements, owned, seed=self.seed):
+                rounds.append([])
+                try:
+                    for row in self._on_operands(problem, kernels, progress, data):
+                        rounds[-1].append(row)
+                except (ContextLost, KeyboardInterrupt) as e:  # what was measured before is kept
+                    over = e
+                    break
+        yield from merged(rounds)
+        if over is not None:
+            raise over
+
+    def _on_operands(
+        self, problem: Problem, kernels: Sequence[Built], progress: Progress, data: Callable[[], Data]
+    ) -> Iterator[Measurement]:
+        progress(f"inputs {problem.label}")
+        try:
+            with blamed(type(problem)):
+                hot = self.method is None or self.method.regime == HOT
+                sets = 1 if hot else rotation_sets(self.context, problem)
+                operands = Operands(self.context, problem, self.stream, seed=self.seed, sets=sets, data=data)
+        except ContextLost:
+            raise
+        except HarnessError as e:
+            for one in kernels:
+                yield _error(one.label, one, problem, e)
+        else:
+            with operands:
+                yield from self._rows(operands, kernels, progress)
 
     def _rows(
         self, operands: Operands, kernels: Sequence[Built], progress: Progress

@@ -20,9 +20,9 @@ from typing import TypeVar
 from harness.stats import Interval, paired_ratio
 
 RUNGS = (1, 2, 4, 8)  # ABBA blocks of each rung: a look at everybody, then the total about doubles
-# A single block has no scatter to go by. Its ratio counts as known to within this factor, so that two must be
-# off by a tenth in all before the faster is dropped. On an H200 the worst of 130 with turns of 1 ms was off by
-# 3.7% from 20 with turns of 5 ms; root mean square 0.4% at n = 2048, 0.8% at 512.
+# A single block has no scatter to go by. Its ratio counts as known to within this factor, so that two must
+# be off by a tenth in all before the faster is dropped. On an H200 the worst of 130 with turns of 1 ms was
+# 3.7% off 20 with turns of 5 ms; root mean square 0.4% at n = 2048, 0.8% at 512.
 _SINGLE = 1.05
 
 T = TypeVar("T")

@@ -64,6 +64,17 @@ class Method:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Place:
+    """What came out where the operands lay in one place: median seconds, of the baseline's turns too, and
+    the ratio of the two.
+    """
+
+    seconds: float
+    baseline: float | None
+    ratio: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Measurement:
     """One launch on one problem. `samples` is None where it was not timed, for the reason in `status`.
 
@@ -71,7 +82,8 @@ class Measurement:
     `bytes_touched` in all, were visited in turn; `cold` says that they displaced twice the L2 cache. `ratio`
     is of times, this over that of `against`, from runs of both in turn. `peaks` is how many times the peak of
     float32 units counts as the peak for this problem's type. `notes` qualify the time. `algorithm` is
-    which of its ways a library goes. `emulation` is what the emulator saw, where no GPU ran it.
+    which of its ways a library goes. `places`, where the operands were placed more than once, has what each
+    came to, of which the rest is the sum. `emulation` is what the emulator saw, where no GPU ran it.
     """
 
     label: str
@@ -90,6 +102,7 @@ class Measurement:
     regime: str = COLD
     pair: Pair | None = None
     ratio: Interval | None = None
+    places: tuple[Place, ...] = ()
     against: str = ""
     identical: bool = False
     baseline: bool = False  # it is what the others are timed in turn with

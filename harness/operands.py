@@ -62,11 +62,11 @@ class Operands(Closing):
         *,
         seed: int,
         sets: int,
-        data: Data | None = None,
+        data: Callable[[], Data] | None = None,
     ) -> None:
-        """`data`: of that seed, where it has been made already.
+        """`data`: gives what `Data.of` would make, where somebody has it already.
 
-        Raises OutOfMemory before anything is allocated where one set does not fit.
+        Raises OutOfMemory before anything is made or allocated where one set does not fit.
         """
         free, _ = context.memory_info()
         if problem.buffer_bytes > free:
@@ -75,8 +75,8 @@ class Operands(Closing):
                 hint="choose a smaller size with -a",
             )
         self.context, self.problem, self.seed = context, problem, seed
-        data = data or Data.of(problem, seed)
-        self.host, self.reference = data.host, data.reference
+        made = data() if data else Data.of(problem, seed)
+        self.host, self.reference = made.host, made.reference
         self.buffers: list[dict[str, Buffer]] = []
         self._known = _Known(context, self.reference, self.host[problem.output])
         with ExitStack() as undo:

@@ -96,6 +96,22 @@ def unpaired_ratio(candidate: Sequence[float], baseline: Sequence[float], *, see
     return _interval(estimate, _deviations(a, seed) - _deviations(b, seed + 1))
 
 
+def pooled_ratio(ratios: Sequence[float]) -> Interval | None:
+    """Of measurements that have nothing in common but what they measure: the geometric mean, and Student's t
+    on the logarithms, so that what did not vary within any of them is in the interval too.
+
+    None of fewer than two.
+    """
+    if len(ratios) < 2:
+        return None
+    logs = np.log(np.asarray(ratios, dtype=np.float64))
+    estimate = float(logs.mean())
+    half = student_t(len(logs) - 1) * float(logs.std(ddof=1)) / math.sqrt(len(logs))
+    return Interval(
+        low=math.exp(estimate - half), estimate=math.exp(estimate), high=math.exp(estimate + half)
+    )
+
+
 def decide(interval: Interval, threshold: float) -> str:
     """Is the candidate as fast as the baseline, to within `threshold` (0.02 is 2%)?
 

@@ -25,7 +25,7 @@ from harness.errors import ContextLost, HarnessError, UsageError
 from harness.halving import Race, settled, survivors
 from harness.journal import Journal
 from harness.measure import HOT, OK, Method
-from harness.operands import Operands, Twin, rotation_sets
+from harness.operands import Data, Operands, Twin, rotation_sets
 from harness.opponent import Opponent
 from harness.plan import Plan
 from harness.problem import Problem
@@ -257,8 +257,11 @@ class _Size:
 
     def _operands(self, seed: int) -> Operands:
         session = self.tuner.session
+
+        def data() -> Data:
+            return self.tuner.ahead.taken(self.problem, seed) or Data.of(self.problem, seed)
+
         with blamed(type(self.problem)):
-            data = self.tuner.ahead.taken(self.problem, seed)
             hot = self.tuner.method.regime == HOT
             sets = 1 if hot else rotation_sets(session.context, self.problem)
             return Operands(session.context, self.problem, session.stream, seed=seed, sets=sets, data=data)

@@ -90,6 +90,7 @@ LAYERS = [
     ["sampling"],
     ["ceilings"],
     ["measure"],
+    ["placements"],
     ["bench", "emulation"],
     ["behaviour", "repetition"],
     ["comparison", "isolate", "record", "report", "tables"],

@@ -55,6 +55,13 @@ _SECONDS = options.Finite(min=0)
     help="Each kernel, cuBLAS too, by itself and not in turn: clock and power are its own.",
 )
 @click.option(
+    "--placements",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 20),
+    help="Everything this often, with operands at other addresses each time: the interval is of those.",
+)
+@click.option(
     "--threshold",
     type=options.Percent(min=0),
     default="0.5%",
@@ -122,6 +129,7 @@ def command(
     ref: str | None,
     cublaslt: bool,
     alone: bool,
+    placements: int,
     threshold: float,
     min_samples: int,
     min_time: float,
@@ -164,7 +172,13 @@ def command(
     )
     if json_file is not None:
         record.check_writable(json_file)  # now, not after minutes of measuring
-    meta = {**record.provenance(seed=seed), "rule": asdict(rule), "regime": regime, "threshold": threshold}
+    meta = {
+        **record.provenance(seed=seed),
+        "rule": asdict(rule),
+        "regime": regime,
+        "threshold": threshold,
+        "placements": placements,
+    }
     fault: HarnessError | None = None
     with ExitStack() as owned:
         step = owned.enter_context(options.progress(options.steps(variants, points if gpu else {})))
@@ -187,6 +201,7 @@ def command(
                 seed=seed,
                 baseline=baseline,
                 alone=alone,
+                placements=placements,
                 cublaslt=cublaslt,
                 threshold=threshold,
                 dtypes=element_types(points),
@@ -251,6 +266,7 @@ class Request:
     baseline: Built | None
     alone: bool = False
     cublaslt: bool = False
+    placements: int = 1
     threshold: float
     dtypes: tuple[str, ...]
 
@@ -314,6 +330,7 @@ def open_session(owned: ExitStack, what: Request) -> tuple[Bench, dict[str, Any]
             seed=what.seed,
             limits=True,
             alone=what.alone,
+            placements=what.placements,
         )
     )
     about["no_telemetry"], about["no_ceilings"] = session.sensor.unavailable, session.no_ceilings
