@@ -21,9 +21,9 @@ from harness.gemm import Gemm
 from harness.launch import Launch
 from harness.measure import COLD, ERROR, HOT, Measurement, Method, measure
 from harness.operands import Data, Operands, Twin, rotation_sets
-from harness.placements import displacing, merged
 from harness.problem import Axes, Problem
 from harness.problems import blamed, resolve
+from harness.rounds import merged, unsettled
 from harness.stopping import StopRule
 from harness.timing import EventTimer
 
@@ -33,9 +33,8 @@ class Bench(Closing):
 
     `rule` None verifies only. `baseline` is what every kernel is timed in turn with: cuBLAS, which is
     borrowed, or another kernel. With `alone` each is timed by itself instead, at a clock and power of its
-    own. `fastest`, borrowed too, has a row beside the kernels. With several `placements` everything is done
-    that often, on operands at other addresses each time. `method` says how, with what was found out about
-    this card.
+    own. `fastest`, borrowed too, has a row beside the kernels. With several `rounds` everything is done that
+    often, from the operands on. `method` says how, with what was found out about this card.
     """
 
     def __init__(
@@ -49,11 +48,11 @@ class Bench(Closing):
         seed: int = 1,
         limits: bool = False,
         alone: bool = False,
-        placements: int = 1,
+        rounds: int = 1,
     ) -> None:
         """`limits`: find the card's ceilings, from the cache or by a second of measuring."""
         self.context, self.baseline, self.seed, self.alone = context, baseline, seed, alone
-        self.fastest, self.placements = fastest, placements
+        self.fastest, self.rounds = fastest, rounds
         self.method: Method | None = None
         self.no_ceilings = ""
         with ExitStack() as owned:
@@ -95,29 +94,29 @@ class Bench(Closing):
                 fitting.append(one)
             except UsageError as e:
                 refused.append(_error(one.label, one, problem, e))
-        yield from self._placed(problem, fitting, progress) if fitting else ()
+        yield from self._in_rounds(problem, fitting, progress) if fitting else ()
         yield from refused
 
-    def _placed(
+    def _in_rounds(
         self, problem: Problem, kernels: Sequence[Built], progress: Progress
     ) -> Iterator[Measurement]:
-        """Each row as it is done, or of several placements all at the end."""
+        """Each row as it is done, or of several rounds all at the end."""
         data = functools.cache(lambda: Data.of(problem, self.seed))
-        if self.placements == 1:
+        if self.rounds == 1:
             yield from self._on_operands(problem, kernels, progress, data)
             return
-        rounds: list[list[Measurement]] = []
+        found: list[list[Measurement]] = []
         over: BaseException | None = None
         with ExitStack() as owned:
-            for _ in displacing(self.context, self.placements, owned, seed=self.seed):
-                rounds.append([])
+            for _ in unsettled(self.context, self.stream, self.rounds, owned, seed=self.seed):
+                found.append([])
                 try:
                     for row in self._on_operands(problem, kernels, progress, data):
-                        rounds[-1].append(row)
+                        found[-1].append(row)
                 except (ContextLost, KeyboardInterrupt) as e:  # what was measured before is kept
                     over = e
                     break
-        yield from merged(rounds)
+        yield from merged(found)
         if over is not None:
             raise over
 

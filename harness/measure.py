@@ -64,10 +64,8 @@ class Method:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """What came out where the operands lay in one place: median seconds, of the baseline's turns too, and
-    the ratio of the two.
-    """
+class Round:
+    """What one of several rounds came to: median seconds, of the baseline's turns too, and the ratio."""
 
     seconds: float
     baseline: float | None
@@ -82,8 +80,8 @@ class Measurement:
     `bytes_touched` in all, were visited in turn; `cold` says that they displaced twice the L2 cache. `ratio`
     is of times, this over that of `against`, from runs of both in turn. `peaks` is how many times the peak of
     float32 units counts as the peak for this problem's type. `notes` qualify the time. `algorithm` is
-    which of its ways a library goes. `places`, where the operands were placed more than once, has what each
-    came to, of which the rest is the sum. `emulation` is what the emulator saw, where no GPU ran it.
+    which of its ways a library goes. `rounds`, where there were several, has what each came to;
+    the rest is of all. `emulation` is what the emulator saw, where no GPU ran it.
     """
 
     label: str
@@ -102,7 +100,7 @@ class Measurement:
     regime: str = COLD
     pair: Pair | None = None
     ratio: Interval | None = None
-    places: tuple[Place, ...] = ()
+    rounds: tuple[Round, ...] = ()
     against: str = ""
     identical: bool = False
     baseline: bool = False  # it is what the others are timed in turn with

@@ -156,7 +156,7 @@ def timed_record(row: Measurement, peak_fp32: float, threshold: float | None = N
         "device": asdict(row.device) if row.device else None,
         "error_over_bound": row.before.worst if row.before and math.isfinite(row.before.worst) else None,
         "discarded": list(samples.discarded) if samples else [],
-        "places": [asdict(place) for place in row.places],
+        "rounds": [asdict(one) for one in row.rounds],
         "pair": row.pair and _pair_record(row.pair),
         "batches": [_batch_record(b) for b in samples.batches] if samples else [],
         "times": [_digits(t) for t in samples.times] if samples else [],

@@ -90,7 +90,7 @@ LAYERS = [
     ["sampling"],
     ["ceilings"],
     ["measure"],
-    ["placements"],
+    ["rounds"],
     ["bench", "emulation"],
     ["behaviour", "repetition"],
     ["comparison", "isolate", "record", "report", "tables"],

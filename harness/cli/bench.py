@@ -55,11 +55,11 @@ _SECONDS = options.Finite(min=0)
     help="Each kernel, cuBLAS too, by itself and not in turn: clock and power are its own.",
 )
 @click.option(
-    "--placements",
+    "--rounds",
     default=1,
     show_default=True,
     type=click.IntRange(1, 20),
-    help="Everything this often, with operands at other addresses each time: the interval is of those.",
+    help="Everything this often, from the operands on: the interval is of the rounds.",
 )
 @click.option(
     "--threshold",
@@ -129,7 +129,7 @@ def command(
     ref: str | None,
     cublaslt: bool,
     alone: bool,
-    placements: int,
+    rounds: int,
     threshold: float,
     min_samples: int,
     min_time: float,
@@ -177,7 +177,7 @@ def command(
         "rule": asdict(rule),
         "regime": regime,
         "threshold": threshold,
-        "placements": placements,
+        "rounds": rounds,
     }
     fault: HarnessError | None = None
     with ExitStack() as owned:
@@ -201,7 +201,7 @@ def command(
                 seed=seed,
                 baseline=baseline,
                 alone=alone,
-                placements=placements,
+                rounds=rounds,
                 cublaslt=cublaslt,
                 threshold=threshold,
                 dtypes=element_types(points),
@@ -266,7 +266,7 @@ class Request:
     baseline: Built | None
     alone: bool = False
     cublaslt: bool = False
-    placements: int = 1
+    rounds: int = 1
     threshold: float
     dtypes: tuple[str, ...]
 
@@ -330,7 +330,7 @@ def open_session(owned: ExitStack, what: Request) -> tuple[Bench, dict[str, Any]
             seed=what.seed,
             limits=True,
             alone=what.alone,
-            placements=what.placements,
+            rounds=what.rounds,
         )
     )
     about["no_telemetry"], about["no_ceilings"] = session.sensor.unavailable, session.no_ceilings

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # What a child is told as its parent was.
 _FORWARDED = (
-    "seed", "min_samples", "min_time", "timeout", "stopping_criterion", "regime", "ref", "placements",
+    "seed", "min_samples", "min_time", "timeout", "stopping_criterion", "regime", "ref", "rounds",
 )  # fmt: skip
 _FLAGS = ("alone", "cublaslt")
 _FORWARDED_PERCENT = ("max_noise", "throttle_threshold", "threshold")
