@@ -9,6 +9,8 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 
+import numpy as np
+
 from harness import ceilings, cublas, cublaslt, gemm_launch, launch, problem_checks, telemetry
 from harness.builds import Built, Progress
 from harness.cache import default as default_cache
@@ -23,7 +25,7 @@ from harness.measure import COLD, ERROR, HOT, Measurement, Method, measure
 from harness.operands import Data, Operands, Twin, rotation_sets
 from harness.problem import Axes, Problem
 from harness.problems import blamed, resolve
-from harness.rounds import merged, unsettled
+from harness.rounds import Rounds, unsettle
 from harness.stopping import StopRule
 from harness.timing import EventTimer
 
@@ -105,18 +107,19 @@ class Bench(Closing):
         if self.rounds == 1:
             yield from self._on_operands(problem, kernels, progress, data)
             return
-        found: list[list[Measurement]] = []
+        rounds, rng = Rounds(self.rounds), np.random.default_rng(self.seed)
         over: BaseException | None = None
-        with ExitStack() as owned:
-            for _ in unsettled(self.context, self.stream, self.rounds, owned, seed=self.seed):
-                found.append([])
-                try:
-                    for row in self._on_operands(problem, kernels, progress, data):
-                        found[-1].append(row)
-                except (ContextLost, KeyboardInterrupt) as e:  # what was measured before is kept
-                    over = e
-                    break
-        yield from merged(found)
+        try:
+            with ExitStack() as owned:
+                for number in range(self.rounds):
+                    left = [one for one in kernels if rounds.timed(one)]
+                    if number > 0 and left:
+                        unsettle(self.context, self.stream, owned, rng)
+                    for row in self._on_operands(problem, left, progress, data) if left else ():
+                        rounds.add(row)
+        except (Exception, KeyboardInterrupt) as e:  # what was measured before is kept
+            over = e
+        yield from rounds.merged()
         if over is not None:
             raise over
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness import tools
+
 Record = dict[str, Any]
 
 
@@ -37,7 +39,11 @@ def run_child(command: Sequence[str], timeout: float) -> Outcome:
         path = Path(folder, "rows")
         path.touch()
         with subprocess.Popen(
-            [*command, "--rows", str(path)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            [*command, "--rows", str(path)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=tools.environment(),
         ) as child:
             try:
                 _, said = child.communicate(timeout=timeout)

@@ -45,7 +45,6 @@ REPEATABLE = (OK, EXPECTED, UNEXPECTED)  # whose launches may be seen again
 _MATRIX = 32  # times the peak of the float32 units: no kernel with matrix instructions is faster than this
 _NEAR_OVERHEAD = 10  # times the cost of the events themselves: below, that cost shows
 _GRAPH_SECONDS, _GRAPH_MOST = 0.002, 1024  # a graph's launches: about so long in all, and no more than this
-_CLOCKS_APART = 0.01  # of the clock: within it two kernels count as run at the same one
 _BRIEF = 0.02  # seconds of warm-up for what has been warmed up before
 
 
@@ -65,10 +64,14 @@ class Method:
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """What one of several rounds came to: median seconds, of the baseline's turns too, and the ratio."""
+    """What one of several rounds came to: median seconds and SM clock, of the baseline's turns too, and the
+    ratio of the two.
+    """
 
     seconds: float
-    baseline: float | None
+    sm_hz: float | None
+    baseline_seconds: float | None
+    baseline_sm_hz: float | None
     ratio: float | None
 
 
@@ -219,7 +222,8 @@ def repeated(row: Measurement, repeats: Repeats, damaged: Sequence[str] = ()) ->
 def _timed(
     row: Measurement, run: Launch, against: Launch | None, stream: Stream, timer: Timer, method: Method
 ) -> Measurement:
-    """The row with samples, and the verdict on what the sampled runs themselves wrote, in every set.
+    """The row with samples, and the verdict on what the sampled runs themselves wrote, in the sets that are
+    to be verified: the first that they visit.
 
     The outputs are spoilt between warm-up and sampling, so that the warm-up's results cannot stand in for
     those of a kernel that stops working when it sees its output filled. Where launches accumulate
@@ -268,7 +272,10 @@ def _timed(
         pair=pair,
         ratio=pair.ratio(method.seed) if pair else None,
         against=against.label if against else "",
-        notes=(*_notes(samples, work, warm, method), *_clocks(pair, against)),
+        notes=(
+            *_notes(samples, work, warm, method),
+            *(pair.remarks(against.label) if pair and against else ()),
+        ),
     )
 
 
@@ -299,18 +306,7 @@ def _notes(samples: Samples, work: Work, warm: WarmUp, method: Method) -> Iterat
         )
     if warm.settled is False:
         yield "the SM clock did not settle while it warmed up"
-    if samples.discarded:
-        discarded, batches = len(samples.discarded), len(samples.discarded) + len(samples.batches)
-        yield f"{discarded} of {batches} batches discarded, the last for: {samples.discarded[-1]}"
-
-
-def _clocks(pair: Pair | None, against: Launch | None) -> Iterator[str]:
-    """Where power moves the clock of one of the two, a ratio of times is not one of cycles."""
-    if pair is None or against is None:
-        return
-    a, b = pair.candidate.sm_hz, pair.baseline.sm_hz
-    if a and b and abs(a - b) > _CLOCKS_APART * max(a, b):
-        yield f"the SM clock was {a / 1e6:.0f} MHz in its turns, {b / 1e6:.0f} MHz in {against.label}'s"
+    yield from samples.remarks
 
 
 def check(run: Launch, stream: Stream, *, sets: int) -> Verdict:

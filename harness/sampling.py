@@ -18,6 +18,7 @@ _BATCH_SECONDS = 0.02
 _WARMUP_MOST = 50_000  # runs; kernels of 2 us reach the warm-up's time before
 _SETTLED = 0.005  # the SM clock's range over the last _SETTLED_BATCHES batches
 _SETTLED_BATCHES = 5
+_CLOCKS_APART = 0.01  # of the clock: within it two kernels count as run at the same one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +65,14 @@ class Samples:
         return float(np.median(cycles)) if cycles else None
 
     @property
+    def remarks(self) -> tuple[str, ...]:
+        """What must be known with the times: how many batches do not count."""
+        if not self.discarded:
+            return ()
+        n, batches = len(self.discarded), len(self.discarded) + len(self.batches)
+        return (f"{n} of {batches} batches discarded, the last for: {self.discarded[-1]}",)
+
+    @property
     def readings(self) -> tuple[Reading, ...]:
         return tuple(b.reading for b in self.batches if b.reading)
 
@@ -81,6 +90,13 @@ class Pair:
     def ratio(self, seed: int) -> Interval | None:
         """Of the times, candidate / baseline, block by block; None of a single block."""
         return paired_ratio(_block_times(self.candidate), _block_times(self.baseline), seed=seed)
+
+    def remarks(self, against: str) -> tuple[str, ...]:
+        """Where power moves the clock of one side, a ratio of times is not one of cycles."""
+        a, b = self.candidate.sm_hz, self.baseline.sm_hz
+        if not a or not b or abs(a - b) <= _CLOCKS_APART * max(a, b):
+            return ()
+        return (f"the SM clock was {a / 1e6:.0f} MHz in its turns, {b / 1e6:.0f} MHz in {against}'s",)
 
 
 def warm_up(work: Work, timer: Timer, rule: StopRule) -> WarmUp:
@@ -111,7 +127,7 @@ def _settled(clocks: Sequence[float | None]) -> bool | None:
 def sample(work: Work, timer: Timer, rule: StopRule, *, typical: float, at_least: int = 1) -> Samples:
     """Take batches until `rule` says why to stop; `typical` is about what one run takes (`warm_up`).
 
-    `at_least` runs happen in any case, so that a launch which rotates its operands visits all of them.
+    `at_least` runs happen in any case: of a launch that rotates its operands, on as many sets of them.
     Raises HarnessError where nothing was left because of `rule.throttle_threshold`.
     """
     size = _count(typical * work.repeats, _BATCH_SECONDS)

@@ -96,17 +96,19 @@ def unpaired_ratio(candidate: Sequence[float], baseline: Sequence[float], *, see
     return _interval(estimate, _deviations(a, seed) - _deviations(b, seed + 1))
 
 
-def pooled_ratio(ratios: Sequence[float]) -> Interval | None:
+def pooled_ratio(rounds: Sequence[Interval]) -> Interval | None:
     """Of measurements that have nothing in common but what they measure: the geometric mean, and Student's t
-    on the logarithms, so that what did not vary within any of them is in the interval too.
+    on the logarithms, so that what did not vary within any of them is in the interval too. It is no narrower
+    than the widest of theirs: they may agree by chance.
 
     None of fewer than two.
     """
-    if len(ratios) < 2:
+    if len(rounds) < 2:
         return None
-    logs = np.log(np.asarray(ratios, dtype=np.float64))
+    logs = np.log([r.estimate for r in rounds])
     estimate = float(logs.mean())
-    half = student_t(len(logs) - 1) * float(logs.std(ddof=1)) / math.sqrt(len(logs))
+    within = max(math.log(r.high / r.low) / 2 for r in rounds)
+    half = max(within, student_t(len(logs) - 1) * float(logs.std(ddof=1)) / math.sqrt(len(logs)))
     return Interval(
         low=math.exp(estimate - half), estimate=math.exp(estimate), high=math.exp(estimate + half)
     )

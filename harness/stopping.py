@@ -28,7 +28,7 @@ class StopRule:
 
     With `timeout` seconds of samples the criterion no longer matters, with `max_samples` (or `min_samples`,
     if more) nothing does. A comparison takes `min_blocks` ABBA blocks as well, unless time runs out; each of
-    a block's four turns takes about `turn` seconds, or one run: short, so that little drifts within a block.
+    a block's four turns takes up to `turn` seconds, or one run: short, so that little drifts within a block.
 
     Warming up takes `warmup` seconds and goes on, up to `settle`, until the SM clock has settled. Samples
     taken below `throttle_threshold` of the rated clock are discarded.

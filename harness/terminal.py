@@ -21,18 +21,30 @@ def columns() -> int | None:
     return shutil.get_terminal_size((0, 0)).columns or None
 
 
-def fill(text: str, hanging: str = "  ") -> str:
-    """Lines that are too long, broken at spaces and continued after `hanging`. A no-break space holds."""
+def fill(text: str, hanging: str = "  ", *, start: str = "") -> str:
+    """Lines that are too long, broken at spaces and continued after `hanging`. A no-break space holds; and
+    what comes first stays beside `start`.
+    """
     width = columns()
     if width is None:
-        return text
-    wrapped = (
-        textwrap.fill(line, width, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False)
-        if len(line) > width
-        else line
-        for line in text.split("\n")
+        return start + text
+    first, *others = text.split("\n")
+    return "\n".join(
+        [_wrapped(start, first, width, hanging), *(_wrapped("", s, width, hanging) for s in others)]
     )
-    return "\n".join(wrapped)
+
+
+def _wrapped(start: str, line: str, width: int, hanging: str) -> str:
+    if len(start) + len(line) <= width:
+        return start + line
+    return textwrap.fill(
+        line,
+        width,
+        initial_indent=start,
+        subsequent_indent=hanging,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def fit(rows: Rows, texts: Sequence[bool], keys: int) -> Iterator[Rows]:

@@ -58,6 +58,9 @@ def run(
 
 
 def environment() -> dict[str, str]:
-    """That of this process, in which Python finds the same package as here, in a bare checkout, too."""
+    """That of this process, in which Python finds the same package as here, in a bare checkout, too, and in
+    which no line is broken that is to be read here.
+    """
     here = str(Path(__file__).parents[1])
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))}
+    inherited = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    return inherited | {"PYTHONPATH": os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))}

@@ -37,7 +37,7 @@ from harness.trial import Trials
 
 FINAL, DUEL = "final", "duel"  # stages after the rungs: against the reference, against the best
 
-_LOOK = 0.001  # seconds of a turn at the first rung, which everybody gets
+_LOOK = 0.001  # seconds of a turn where a single block is all there is: a first look at everybody
 _SEARCH_SHARE = 0.75  # of a size's time; the rest is for the finals
 
 

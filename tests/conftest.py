@@ -24,6 +24,17 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["HARNESS_TABLE"] = str(tmp_path_factory.mktemp("table") / "matmul.json")
 
 
+@pytest.fixture(autouse=True)
+def _no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs the tests, and on whatever screen: lines are broken where a test sets COLUMNS."""
+
+    def none(*_: int) -> os.terminal_size:
+        raise OSError("no terminal")
+
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setattr(os, "get_terminal_size", none)
+
+
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Cache:
     return Cache(tmp_path_factory.mktemp("session-cache"))

@@ -443,6 +443,28 @@ def test_unknown_gpu(fake: Any) -> None:
     assert harness("bench", "tiled", "-d", "").exit_code == 2  # not "no GPU", which would be exit 0
 
 
+@pytest.mark.parametrize(("verb", "others"), [("verify", True), ("bench", True), ("tune", False)])
+def test_what_is_no_name_of_a_gpu(verb: str, others: bool) -> None:
+    """Told so before any driver is asked, which may not be there."""
+    result = harness(verb, "tiled", "-d", "emu")
+    assert result.exit_code == 2 and "error: no GPU is called 'emu'\n" in result.stderr
+    assert "GPU-5a" in result.stderr and ("or emulator" in result.stderr) == others
+    if not others:
+        result = harness(verb, "tiled", "-d", "emulator")
+        assert result.exit_code == 2 and "the emulator is no GPU" in result.stderr
+
+
+def test_errors_and_hints_fit_the_terminal(tmp_path: Path) -> None:
+    """Broken at spaces; in a pipe, where others read them, not at all."""
+    args = ["verify", str(tmp_path / "nothing here.cu")]
+    long = harness(*args).stderr
+    assert max(map(len, long.splitlines())) > 60
+    short = CliRunner().invoke(main, args, env={"COLUMNS": "60"}).stderr
+    words = [w for line in short.splitlines() if len(line) > 60 for w in line.split() if len(w) > 40]
+    assert len(short.splitlines()) > len(long.splitlines()) and short.split() == long.split()
+    assert all(len(line) <= 60 or any(w in line for w in words) for line in short.splitlines())
+
+
 def test_missing_cublas_is_said(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 

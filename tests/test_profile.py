@@ -98,21 +98,25 @@ def changed(name: str, **new: float) -> set[str]:
 
 
 def test_tensor_cores_are_busy_by_the_sms_throughput() -> None:
-    """Recorded on an H200: wgmma issues few instructions and keeps the SM's busiest unit at 71%."""
+    """Recorded on an H200: wgmma issues few instructions and keeps the SM's busiest unit at 70% or more."""
     content = record.load(DATA.parents[1] / "records/h200-profile-tensor.json")
     said = {r["kernel"]: diagnosis.diagnose(r["counters"])[0] for r in content["rows"]}
-    busy = said["23_wgmma_pipeline"]
-    assert busy.kind == "tensor-bound" and busy.says.startswith("the tensor cores are at 71% of their peak,")
-    idle = said["21_mma_sync"]
-    assert idle.kind == "latency-bound" and "the tensor cores 53%" in idle.says
+    peak = {r["kernel"]: r["counters"][counters.SM] for r in content["rows"]}
+    busy, idle = (said[name] for name in ("23_wgmma_pipeline", "21_mma_sync"))
+    of_busy, of_idle = (f"{peak[name]:.0f}%" for name in ("23_wgmma_pipeline", "21_mma_sync"))
+    assert busy.kind == "tensor-bound" and f"the tensor cores are at {of_busy} of their peak," in busy.says
+    assert idle.kind == "latency-bound" and f"the tensor cores {of_idle}" in idle.says
+    assert peak["23_wgmma_pipeline"] >= 70 and peak["21_mma_sync"] <= 60
     for row in content["rows"]:
         values, per_cycle = row["counters"], {"21_mma_sync": 4096 * 2 / 3, "25_wgmma_tf32": 4096 / 2}
         cycles = values[counters.TIME] * 1e-9 * values[counters.CLOCK]
         of_peak = 2 * 2048**3 / (132 * cycles) / per_cycle.get(row["kernel"], 4096)
         assert values[counters.SM] / 100 == pytest.approx(of_peak, rel=1e-3)
-    (waits,) = (r for r in content["rows"] if r["kernel"] == "26_wgmma_split")
-    assert "a warpgroup for its products among them" in str(diagnosis.diagnose(waits["counters"]))
-    assert "a warpgroup" not in str(diagnosis.diagnose(recorded("pipeline")))
+    (split,) = (r["counters"] for r in content["rows"] if r["kernel"] == "26_wgmma_split")
+    for values, products in ((split, True), (recorded("pipeline"), False)):
+        waiting = {**values, counters.stall("barrier"): values[counters.stall("long_scoreboard")] * 10}
+        told = str(diagnosis.diagnose(waiting))
+        assert "wait at barriers" in told and ("a warpgroup for its products among them" in told) == products
     without = {**content["rows"][2]["counters"], counters.PIPES["tensor_op_hmma"]: 0.0}
     assert diagnosis.diagnose(without)[0].kind == "latency-bound", "no tensor instruction"
 

@@ -255,7 +255,7 @@ def test_a_blind_tool_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     fake_driver.install(monkeypatch)
     fake_tool(monkeypatch, tmp_path, f"sed s/03_tiled/05_tiled_no_sync/ {clean}")
     result = harness("check", "tiled_no_sync", "-d", "gpu", "-a", "N=64")
-    assert result.exit_code == 1 and "it does not look" in result.output
+    assert result.exit_code == 1 and "it does not look" in " ".join(result.output.split())
 
 
 def test_bad_requests(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,4 +267,4 @@ def test_bad_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_driver.install(monkeypatch)
     monkeypatch.setattr(tools, "find", lambda name: None)
     result = harness("check", "tiled", "-d", "gpu", "-a", "N=64")
-    assert result.exit_code == 1 and "compute-sanitizer is not installed" in result.output
+    assert result.exit_code == 1 and "compute-sanitizer is not installed" in " ".join(result.output.split())

@@ -10,6 +10,7 @@ from typing import Any, TextIO
 
 import click
 
+from harness import terminal
 from harness.errors import HarnessError
 
 VERBS = (
@@ -49,7 +50,7 @@ class Verbs(click.Group):
             try:
                 return super().invoke(ctx)
             except HarnessError as e:
-                click.echo(f"error: {e}", err=True)
+                click.echo(terminal.fill(str(e), start="error: "), err=True)
                 ctx.exit(e.exit_code)
             except OSError as e:
                 if e.errno not in (errno.ENOSPC, errno.EIO):
@@ -76,4 +77,4 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    print(f"warning: {message}", file=file or sys.stderr)
+    print(terminal.fill(str(message), start="warning: "), file=file or sys.stderr)

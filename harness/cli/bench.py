@@ -25,6 +25,17 @@ Points = dict[type["Problem"], list["Axes"]]
 _SECONDS = options.Finite(min=0)
 
 
+def _enough(_ctx: click.Context, _param: click.Parameter, rounds: int) -> int:
+    from harness.rounds import LEAST
+
+    if 1 < rounds < LEAST:
+        raise UsageError(
+            f"--rounds {rounds} says too little: so few may all lie in one mode",
+            hint=f"{LEAST} or more, or 1",
+        )
+    return rounds
+
+
 @click.command(name="bench")
 @options.kernels
 @options.params
@@ -59,7 +70,8 @@ _SECONDS = options.Finite(min=0)
     default=1,
     show_default=True,
     type=click.IntRange(1, 20),
-    help="Everything this often, from the operands on: the interval is of the rounds.",
+    callback=_enough,
+    help="Everything this often (5 to 20 times), from the operands on: the interval is of the rounds.",
 )
 @click.option(
     "--threshold",
@@ -177,11 +189,11 @@ def command(
         "rule": asdict(rule),
         "regime": regime,
         "threshold": threshold,
-        "rounds": rounds,
+        "rounds": rounds if gpu else 1,
     }
     fault: HarnessError | None = None
     with ExitStack() as owned:
-        step = owned.enter_context(options.progress(options.steps(variants, points if gpu else {})))
+        step = owned.enter_context(options.progress(options.steps(variants, points if gpu else {}, rounds)))
         target = options.one_arch(arch, gpu)
         cache = options.open_cache()
         built, skipped = dispatched.build(

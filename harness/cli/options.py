@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -183,12 +184,19 @@ def typical(listed: Sequence[Axes]) -> Axes:
 def open_device(name: str | None, *, required: bool = False) -> tuple[Device | None, str]:
     """The GPU asked for; or None and why the emulator takes its place.
 
-    Raises NoGpu where one is required, or was named and is not there.
+    Raises NoGpu where one is required, or was named and is not there, UsageError for what is no name of any.
     """
     from harness.driver import Device
 
-    if name == EMULATOR and not required:
+    if name == EMULATOR:
+        if required:
+            raise UsageError(f"the {EMULATOR} is no GPU, which is needed here", hint="leave --device away")
         return None, "In the emulator, as asked"
+    if name is not None and not re.fullmatch(r"-?[0-9]+|gpu.*", name.strip(), re.IGNORECASE):
+        others = "" if required else f", or {EMULATOR}"
+        raise UsageError(
+            f"no GPU is called {name!r}", hint=f"its number, or a UUID that begins so: GPU-5a{others}"
+        )
     try:
         return Device.open(name), ""
     except (NoGpu, MissingDependency) as e:
@@ -232,12 +240,14 @@ def progress(total: int) -> Iterator[Callable[[str], None]]:
         yield step
 
 
-def steps(variants: Sequence[Variant], points: Mapping[type[Problem], Sequence[Axes]]) -> int:
+def steps(
+    variants: Sequence[Variant], points: Mapping[type[Problem], Sequence[Axes]], rounds: int = 1
+) -> int:
     """How many steps a run reports to `progress`: a build each, and inputs, baseline and rows a point."""
     from harness.problems import resolve
 
     rows = sum(len(points.get(resolve(v.kernel), ())) for v in variants)
-    return len(variants) + rows + 2 * sum(map(len, points.values()))
+    return len(variants) + rounds * (rows + 2 * sum(map(len, points.values())))
 
 
 def collect(rows: Iterable[T]) -> tuple[list[T], HarnessError | None]:

@@ -101,6 +101,8 @@ def _headline(shape: str, rows: Sequence[Mapping[str, Any]]) -> str:
         sets, touched = measured[0]["sets"], measured[0]["bytes_touched"]
         count = f"{sets} sets" if sets > 1 else "1 set"
         text += f": {measured[0]['regime']} ({count} of operands, {touched / 1e6:.0f} MB)"
+    if rounds := max(len(r.get("rounds") or ()) for r in rows):
+        text += f", {rounds} rounds"
     for key, unit in (("sm_mhz", "MHz"), ("power", "W")):
         seen = [round(r["device"][key]) for r in rows if r["device"]]
         if seen:
