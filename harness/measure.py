@@ -80,11 +80,11 @@ class Measurement:
     """One launch on one problem. `samples` is None where it was not timed, for the reason in `status`.
 
     `occupancy` is the driver's: active warps over the most that an SM holds. `sets` copies of the operands,
-    `bytes_touched` in all, were visited in turn; `cold` says that they displaced twice the L2 cache. `ratio`
-    is of times, this over that of `against`, from runs of both in turn. `peaks` is how many times the peak of
-    float32 units counts as the peak for this problem's type. `notes` qualify the time. `algorithm` is
-    which of its ways a library goes. `rounds`, where there were several, has what each came to;
-    the rest is of all. `emulation` is what the emulator saw, where no GPU ran it.
+    `bytes_touched` in all, are visited in turn (as far as a first look goes); `cold` says that they displace
+    twice the L2 cache. `ratio` is of times, this over that of `against`, from runs of both in turn. `peaks`
+    is how many times the peak of float32 units counts as the peak for this problem's type. `notes` qualify
+    the time. `algorithm` is which of its ways a library goes. `rounds`, where there were several, has what
+    each came to; the rest is of all. `emulation` is what the emulator saw, where no GPU ran it.
     """
 
     label: str

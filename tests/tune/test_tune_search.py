@@ -97,6 +97,29 @@ def test_cublas_loads_its_kernel_before_the_search(
         assert {row["against"] for row in result.rows if row["stage"] == "rung 1"} == {"cuBLAS"}
 
 
+def test_without_room_to_load_cublas_its_first_call_does(
+    context: Context, space: list[Built], speeds: Speeds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What does not fit is for the operands to say."""
+    monkeypatch.setattr(cublas, "api", lambda: FakeCublas(SimpleNamespace(clock=0)))
+    full: list[Any] = []
+    real = cublas.CuBlas.load
+
+    def load(*args: Any) -> None:
+        speeds.fake.fail("cuMemAlloc", 2)
+        full.append(args)
+        real(*args)
+
+    monkeypatch.setattr(cublas.CuBlas, "load", load)
+    with (
+        cublas.CuBlas(context) as baseline,
+        Bench(context, rule=RULE, regime="hot", baseline=baseline) as session,
+        Ahead() as ahead,
+    ):
+        (result,) = Tuner(session, Plan(), Journal(None), ahead).run((N,), iter(space))
+    assert len(full) == 1 and tiles(result.winners) == [5] and result.note == ""
+
+
 def test_ties_are_reported_as_ties(context: Context, space: list[Built], speeds: Speeds) -> None:
     speeds.milliseconds |= {5: 1.0, 7: 1.0005, 3: 0.9995}
     ((result,), _) = tune(context, space)
