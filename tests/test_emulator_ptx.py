@@ -179,6 +179,8 @@ def test_broken_text_is_named(name: str) -> None:
         ".shared .align .b8 s[8];",
         ".shared .b8 .align s[8];",
         ".shared .align 4 s;",
+        ".shared .align 4 .b8 s[8],;",
+        ".shared .b8 s[8], .b16 t;",
     ],
 )
 def test_declarations_that_are_none(declared: str) -> None:
@@ -201,6 +203,20 @@ def test_declarations_that_are_none(declared: str) -> None:
 def test_sizes_of_declarations(declared: str, size: int) -> None:
     variables = parse(body(declared))["k"].variables
     assert {plain_name(v.name): v.size for v in variables.values()} == {"a": size}
+
+
+def test_several_names_in_a_declaration() -> None:
+    """Each at its own place and of its own shape; the commas of initial values part nothing."""
+    declared = ".shared .align 16 .b8 a[3], b[2][4], c; .shared .b32 d, e;"
+    found = {plain_name(v.name): (v.offset, v.size) for v in parse(body(declared))["k"].variables.values()}
+    assert found == {"a": (0, 3), "b": (16, 8), "c": (32, 1), "d": (36, 4), "e": (40, 4)}
+    out = np.zeros(64, np.int32)
+    tables = ".const .b32 t[2][2] = {{1, 2}, {3, 4}}, u = 50, v[3] = {600, 700};\n"
+    read = [f"ld.const.u32 %r{i}, [{at}];" for i, at in enumerate(("t+12", "u", "v+4", "v+8"))]
+    written = [f"st.global.u32 [%d1+{4 * i}], %r{i};" for i in range(4)]
+    ptx = body(*read, "ld.param.u64 %d1, [c];", *written).replace(HEAD, HEAD + tables)
+    emulate(ptx, "k", grid=(1,), block=(1,), arguments=[out])
+    assert list(out[:4]) == [4, 50, 700, 0]
 
 
 def test_a_kernel_that_never_ends() -> None:

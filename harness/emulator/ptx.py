@@ -22,10 +22,9 @@ BYTES |= {"f32": 4, "f64": 8, "tf32": 4, "pred": 1}
 _OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|\([^)]*\)|[^,\s{}\[\]()]+")
 _PARAMETER = re.compile(r"\.param\b(?P<attributes>[^,()]*?)(?P<name>[\w$%]+)\s*(?:\[(?P<count>\d+)\])?\s*$")
 _NUMBER = r"(?:0[xX][\da-fA-F]+|\d+)U?"
-_VARIABLE = re.compile(
-    rf"(?P<attributes>(?:\.\w+\s+(?:{_NUMBER}\s+)?)+)(?P<name>[\w$%]+)\s*"
-    rf"(?P<shape>(?:\[\s*(?:{_NUMBER})?\s*\])*)\s*(?:=(?P<values>.*))?$",
-    re.DOTALL,
+_ATTRIBUTES = re.compile(rf"(?:\.\w+\s+(?:{_NUMBER}\s+)?)+")
+_DECLARED = re.compile(
+    rf"\s*(?P<name>[\w$%]+)\s*(?P<shape>(?:\[\s*(?:{_NUMBER})?\s*\])*)\s*(?:=(?P<values>.*))?$", re.DOTALL
 )
 _GUARD = re.compile(r"@\s*(!?)\s*([\w$%]+)\s+")
 _LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+\d+")
@@ -213,26 +212,42 @@ def _integer(text: str) -> int:
 
 
 def _declare(text: str, line: int, variables: dict[str, Variable], sizes: dict[str, int]) -> None:
-    match = _VARIABLE.match(text)
-    words = match["attributes"].replace(".", " ").split() if match else []
+    """All that a statement declares: ``.shared .align 16 .f32 a[8], b``."""
+    attributes = _ATTRIBUTES.match(text)
+    words = attributes[0].replace(".", " ").split() if attributes else []
     space = next((w for w in words if w in ("shared", "global", "const", "local")), "")
     kind = next((w for w in words if w in BYTES), "")
-    try:
-        if not match or not kind:
-            raise ValueError
-        size = BYTES[kind] * next((int(w[1:]) for w in words if w in ("v2", "v4", "v8")), 1)
-        align = _integer([*words, ""][words.index("align") + 1]) if "align" in words else size
-        for count in re.findall(r"\[\s*(\w*)\s*\]", match["shape"]):
-            size *= _integer(count or "0")
-    except ValueError:
-        raise EmulatorError(f"not a declaration: {text[:60]!r}", where=f"PTX line {line}") from None
-    if size > _LARGEST:
-        raise EmulatorError(f"variable {match['name']} is {size} bytes large", where=f"PTX line {line}")
-    offset = _aligned(sizes.get(space, 0), align, line)
-    sizes[space] = offset + size
-    variables[match["name"]] = Variable(
-        name=match["name"], space=space, type=kind, offset=offset, size=size, values=match["values"] or ""
-    )
+    found = [_DECLARED.match(declared) for declared in _apart(text[attributes.end() :] if attributes else "")]
+    for match in found:
+        try:
+            if not match or not kind:
+                raise ValueError
+            size = BYTES[kind] * next((int(w[1:]) for w in words if w in ("v2", "v4", "v8")), 1)
+            align = _integer([*words, ""][words.index("align") + 1]) if "align" in words else size
+            for count in re.findall(r"\[\s*(\w*)\s*\]", match["shape"]):
+                size *= _integer(count or "0")
+        except ValueError:
+            raise EmulatorError(f"not a declaration: {text[:60]!r}", where=f"PTX line {line}") from None
+        name = match["name"]
+        if size > _LARGEST:
+            raise EmulatorError(f"variable {name} is {size} bytes large", where=f"PTX line {line}")
+        offset = _aligned(sizes.get(space, 0), align, line)
+        sizes[space] = offset + size
+        variables[name] = Variable(
+            name=name, space=space, type=kind, offset=offset, size=size, values=match["values"] or ""
+        )
+
+
+def _apart(text: str) -> list[str]:
+    """At the commas that stand in no braces: those between two declared names."""
+    parts, depth = [""], 0
+    for c in text:
+        depth += (c == "{") - (c == "}")
+        if c == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += c
+    return parts
 
 
 def _statement(text: str, line: int, where: Source, body: _Body) -> None:
