@@ -7,15 +7,30 @@ import struct
 from types import SimpleNamespace
 from typing import Any
 
+import fake_driver
 import numpy as np
+import pytest
 from typed_gemm import correct
 
 from harness.dtypes import DTYPES, FP32
+from harness.errors import HarnessError
 from harness.gemm import GEMMS
 from harness.spec import Variant
 
 SIZES = (8, 8, 8, 4, 4, 4, 4, 4, 4, 4, 4)
 MAP = 128
+
+
+def gpu(monkeypatch: pytest.MonkeyPatch) -> fake_driver.FakeDriver:
+    """A fake driver that computes a GEMM, of a card without ceilings."""
+    fake = fake_driver.install(monkeypatch)
+    fake.functions, fake.execute = {"matmul": SIZES}, gemm
+
+    def measured(*_: Any) -> None:
+        raise HarnessError("a fake GPU has none")
+
+    monkeypatch.setattr("harness.ceilings.measured", measured)
+    return fake
 
 
 def sizes(variant: Variant) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ from kernels import TILED
 from harness import catalog, record, tools
 from harness.cli import main, options
 from harness.driver import api
-from harness.errors import HarnessError, MissingDependency, NoDriver, UsageError
+from harness.errors import MissingDependency, NoDriver, UsageError
 
 FAST = ["--min-time", "0.005", "--timeout", "0.05"]
 
@@ -43,11 +43,8 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> fake_driver.FakeDriver:
-    fake = fake_driver.install(monkeypatch)
-    fake.functions = {"matmul": fake_gemm.SIZES, "copy": (8, 8, 8)}
-    fake.execute = fake_gemm.gemm
-    no_ceilings = HarnessError("a fake GPU has none")
-    monkeypatch.setattr("harness.ceilings.measured", lambda *_: (_ for _ in ()).throw(no_ceilings))
+    fake = fake_gemm.gpu(monkeypatch)
+    fake.functions["copy"] = (8, 8, 8)
     return fake
 
 

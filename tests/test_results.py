@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from harness import isolate, record
 from harness.cli import main
 from harness.cli.replay import arguments_of
-from harness.errors import HarnessError, UsageError
+from harness.errors import UsageError
 
 FAST = ["--min-time", "0.005", "--timeout", "0.05"]
 RECORDS = Path(__file__).parent.parent / "records"
@@ -33,12 +33,7 @@ def harness(*args: str) -> Result:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> fake_driver.FakeDriver:
-    fake = fake_driver.install(monkeypatch)
-    fake.functions = {"matmul": fake_gemm.SIZES}
-    fake.execute = fake_gemm.gemm
-    no_ceilings = HarnessError("a fake GPU has none")
-    monkeypatch.setattr("harness.ceilings.measured", lambda *_: (_ for _ in ()).throw(no_ceilings))
-    return fake
+    return fake_gemm.gpu(monkeypatch)
 
 
 def benched(path: Path, *args: str) -> dict[str, Any]:

@@ -62,11 +62,7 @@ class Changing:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> fake_driver.FakeDriver:
-    fake = fake_driver.install(monkeypatch)
-    fake.functions = {"matmul": fake_gemm.SIZES}
-    no_ceilings = HarnessError("a fake GPU has none")
-    monkeypatch.setattr("harness.ceilings.measured", lambda *_: (_ for _ in ()).throw(no_ceilings))
-    return fake
+    return fake_gemm.gpu(monkeypatch)
 
 
 @pytest.fixture
