@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness import headers
 from harness.arch import Arch
 from harness.cache import Cache, digest
 from harness.cache import default as default_cache
@@ -27,7 +27,6 @@ FORMAT = "3"  # of a cache entry; part of its key
 NVRTC_OPTIONS = ("-lineinfo", "--std=c++17", "--ptxas-options=-v", "--no-cache")
 NVJITLINK_OPTIONS = ("-lineinfo", "-Xptxas=-v", "-no-cache")
 _SERIALIZED = re.compile(r"\(C751\d\) (.*wgmma.*)")  # ptxas made each wgmma wait for the one before
-_INCLUDE = re.compile(r'#[ \t]*include[ \t]*["<]([^">\n]+)[">]')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +85,11 @@ def compile_kernel(variant: Variant, arch: str, cache: Cache | None = None) -> C
         kernel.entry,
         *(NVRTC_OPTIONS if kernel.language == "cuda" else NVJITLINK_OPTIONS),
         source_text(variant),
-        *(part for path, data in _headers(kernel.path, kernel.source).items() for part in (str(path), data)),
+        *(
+            part
+            for path, data in headers.included(kernel.path, kernel.source).items()
+            for part in (str(path), data)
+        ),
     )
     entry = cache.get(key)
     if entry is None or not entry.keys() >= _FILES:
@@ -168,29 +171,6 @@ def _check_arch(variant: Variant, arch: str) -> None:
         )
 
 
-def _headers(kernel: Path, source: str) -> dict[Path, bytes]:
-    """Files that `source` includes, directly or not, from beside the including file or the kernel.
-
-    Both places count where both hold the name, and so does a commented include: that costs a needless
-    rebuild, never a stale kernel. (A name that a macro makes, ``#include FILE``, is not seen.)
-    """
-    folder = kernel.resolve().parent
-    found: dict[Path, bytes] = {}
-    todo = [(folder, source)]
-    while todo:
-        beside, text = todo.pop()
-        for name in _INCLUDE.findall(text):
-            for header in (Path(os.path.realpath(beside / name)), Path(os.path.realpath(folder / name))):
-                try:
-                    if header in found or not header.is_file():
-                        continue
-                    found[header] = header.read_bytes()
-                except (OSError, ValueError):
-                    continue  # a name that no file can have: the compiler will say so, if it reads it at all
-                todo.append((header.parent, found[header].decode(errors="replace")))
-    return found
-
-
 def _nvrtc(variant: Variant, arch: str) -> tuple[bytes, bytes, str]:
     nvrtc = _nvrtc_api()
     kernel = variant.kernel
@@ -199,7 +179,7 @@ def _nvrtc(variant: Variant, arch: str) -> tuple[bytes, bytes, str]:
     try:
         options = [
             f"--gpu-architecture={arch}".encode(),
-            f"--include-path={kernel.path.resolve().parent}".encode(),
+            *(f"--include-path={folder}".encode() for folder in headers.folders(kernel.path)),
             *(o.encode() for o in NVRTC_OPTIONS),
         ]
         (code,) = nvrtc.nvrtcCompileProgram(program, len(options), options)

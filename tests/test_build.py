@@ -567,6 +567,30 @@ def test_headers_lie_beside_the_file_that_includes_them(
     assert "0f40400000" in compile_file(kernel_file("k/k.cu", body='#include "sub/a.h"\n' + KERNEL)).ptx
 
 
+@pytest.mark.parametrize("name", ["15_split_k", "16_pipeline", "21_mma_sync", "29_wgmma_grid_split"])
+def test_a_copy_of_a_rung_finds_the_ladders_headers(tmp_path: Path, store: Cache, name: str) -> None:
+    """As it is the same code, it is found in the cache under its own name only."""
+    rung = catalog.kernel(name)
+    copy = tmp_path / "mine.cu"
+    copy.write_text(rung.path.read_text())
+    assert "#include" in rung.source
+    resources = [
+        build.compile_kernel(spec.load(p).variant(), "sm_90a", store).resources for p in (rung.path, copy)
+    ]
+    assert resources[0] == resources[1] and resources[0].registers > 30
+
+
+def test_headers_beside_a_copy_come_before_the_ladders(
+    kernel_file: Write, tmp_path: Path, store: Cache, compiled: list[str]
+) -> None:
+    """Under a name that the ladder has, too, however it is reached; and a change of either is seen."""
+    path = kernel_file(body='#include "stage.cuh"\n' + KERNEL)
+    for value, expected in (("1.0f", "0f3F800000"), ("2.0f", "0f40000000")):
+        (tmp_path / "stage.cuh").write_text(f"#define VALUE {value}\n")
+        assert expected in compile_file(path, cache=store).ptx
+    assert len(compiled) == 2
+
+
 def test_a_header_beside_a_linked_file(
     kernel_file: Write, tmp_path: Path, store: Cache, compiled: list[str]
 ) -> None:

@@ -38,6 +38,7 @@ LAYERS = [
         "problem",
         "gemm",
         "halving",
+        "headers",
         "predict",
         "problem_checks",
         "problems",

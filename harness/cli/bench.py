@@ -1,27 +1,22 @@
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from harness.cli import children, dispatched, emulated, options, show
-from harness.errors import ContextLost, HarnessError, UsageError
+from harness.cli.session import Points, Request, element_types, open_session
+from harness.errors import HarnessError, UsageError
 
 if TYPE_CHECKING:
-    from harness.bench import Bench
     from harness.builds import Built
-    from harness.driver import Device
-    from harness.measure import Measurement
-    from harness.problem import Axes, Problem
     from harness.record import Record
     from harness.spec import Variant
-    from harness.stopping import StopRule
 
-Points = dict[type["Problem"], list["Axes"]]
 _SECONDS = options.Finite(min=0)
 
 
@@ -260,34 +255,6 @@ def _reference(word: str, points: Points, alone: bool, cublaslt: bool) -> Varian
     return kernel.variant()
 
 
-def element_types(points: Iterable[type[Problem]]) -> tuple[str, ...]:
-    """The element types that cuBLAS is asked to multiply."""
-    from harness.gemm import Gemm
-
-    return tuple(cls.dtype.name for cls in points if issubclass(cls, Gemm)) or (Gemm.dtype.name,)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What is measured, on what, and how a row of it is written down."""
-
-    gpu: Device
-    rule: StopRule
-    regime: str
-    seed: int
-    baseline: Built | None
-    alone: bool = False
-    cublaslt: bool = False
-    rounds: int = 1
-    threshold: float
-    dtypes: tuple[str, ...]
-
-    def record(self, row: Measurement) -> Record:
-        from harness import report
-
-        return report.timed_record(row, self.gpu.peak_fp32, self.threshold if self.baseline else None)
-
-
 def _measured(
     what: Request,
     owned: ExitStack,
@@ -309,45 +276,3 @@ def _measured(
             isolate.append(rows, line)
         yield line
     meta["gpu"]["no_telemetry"] = session.sensor.unavailable
-
-
-def open_session(owned: ExitStack, what: Request) -> tuple[Bench, dict[str, Any]]:
-    """A session on this GPU, closed with `owned`, and what a record should say about the two."""
-    from harness import cublas, cublaslt
-    from harness.bench import Bench
-    from harness.driver import Context
-
-    context = owned.enter_context(Context(what.gpu))
-    about = options.about(what.gpu)
-    baseline: Any = what.baseline
-    if baseline is None:
-        try:
-            baseline = owned.enter_context(cublas.CuBlas(context))
-            modes = "; ".join(cublas.MATH_MODES[name] for name in what.dtypes)
-            about |= {"cublas": baseline.version, "math_mode": modes}
-        except ContextLost:
-            raise
-        except HarnessError as e:
-            about["no_cublas"] = str(e)
-    fastest = owned.enter_context(cublaslt.CuBlasLt(context)) if what.cublaslt else None
-    if fastest is not None:
-        about["cublaslt"] = fastest.version
-    session = owned.enter_context(
-        Bench(
-            context,
-            rule=what.rule,
-            regime=what.regime,
-            baseline=baseline,
-            fastest=fastest,
-            seed=what.seed,
-            limits=True,
-            alone=what.alone,
-            rounds=what.rounds,
-        )
-    )
-    about["no_telemetry"], about["no_ceilings"] = session.sensor.unavailable, session.no_ceilings
-    if session.method is not None:
-        limits = session.method.ceilings
-        about |= {"event_overhead": session.method.overhead, "ceilings": asdict(limits) if limits else None}
-    about["clock_source"] = "%clock64 over %globaltimer, median of the SMs"
-    return session, about

@@ -13,7 +13,7 @@ from harness.cli import options
 
 if TYPE_CHECKING:
     from harness.builds import Built
-    from harness.cli.bench import Points, Request
+    from harness.cli.session import Points, Request
     from harness.driver import Device
     from harness.record import Record
 

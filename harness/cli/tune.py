@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.cli import options, supervise, tuned
-from harness.cli.bench import Request, element_types, open_session
+from harness.cli.session import Request, element_types, open_session
 from harness.errors import ContextLost, MissingDependency, NoGpu, UsageError
 
 if TYPE_CHECKING:
