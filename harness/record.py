@@ -58,19 +58,19 @@ _WANTED = "give a file that a command of harness wrote with --json, whole"
 def load(path: Path) -> Record:
     """A record file of this schema or an older one, its rows under ``rows`` whatever shape it is written in.
 
-    Raises HarnessError for a file that cannot be read, is no record, or is of a newer schema.
+    Raises UsageError for a file that cannot be read, is no record, or is of a newer schema.
     """
     try:
         content = json.loads(path.read_bytes(), parse_constant=_no_number)
     except OSError as e:
         raise UsageError(f"cannot read: {e.strerror}", where=str(path), hint=_WANTED) from None
     except (ValueError, RecursionError) as e:
-        raise HarnessError(f"not JSON: {e}", where=str(path), hint=_WANTED) from None
+        raise UsageError(f"not JSON: {e}", where=str(path), hint=_WANTED) from None
     schema = content.get("schema") if isinstance(content, dict) else None
     if type(schema) is not int or not isinstance(content.get("meta"), dict):
-        raise HarnessError("not a result file of harness", where=str(path), hint=_WANTED)
+        raise UsageError("not a result file of harness", where=str(path), hint=_WANTED)
     if schema > SCHEMA:
-        raise HarnessError(
+        raise UsageError(
             f"written by a newer harness: schema {schema}, this one reads up to {SCHEMA}",
             where=str(path),
             hint="pip install --upgrade cuda-harness",
@@ -78,9 +78,9 @@ def load(path: Path) -> Record:
     try:
         rows = content["rows"] if "rows" in content else nvbench.rows(content)
     except (KeyError, TypeError, ValueError) as e:
-        raise HarnessError(f"a damaged result file: {e!r}", where=str(path)) from None
+        raise UsageError(f"a damaged result file: {e!r}", where=str(path)) from None
     if damage := _damage(content, rows):
-        raise HarnessError(f"a damaged result file: {damage}", where=str(path), hint=_WANTED)
+        raise UsageError(f"a damaged result file: {damage}", where=str(path), hint=_WANTED)
     return cast(Record, {**content, "rows": rows})
 
 

@@ -25,7 +25,7 @@ from harness.sampling import Pair, Samples
 from harness.stats import pooled_ratio
 from harness.verify import Verdict
 
-LEAST = 5  # rounds, if more than one: see above
+LEAST, MOST = 5, 20  # rounds, if more than one: see above
 _APART = 0.01  # beyond this, rounds are said to differ
 _PAGE = 2 << 20  # bytes; device memory comes in pages of that size
 _MOST_PAGES = 8

@@ -198,6 +198,9 @@ def test_declarations_that_are_none(declared: str) -> None:
         (".shared .align 16 .v4 .b32 a[4];", 64),
         (".shared .v2 .b64 a;", 16),
         (".shared .b16 a[ 3 ][2];", 12),
+        (".shared .b16 a [3] [2] ;", 12),
+        (".global .b32 a[] = {1, 2, 3};", 12),
+        (".global .b16 a[][2] = {{1, 2}, {3}};", 8),
     ],
 )
 def test_sizes_of_declarations(declared: str, size: int) -> None:
@@ -217,6 +220,43 @@ def test_several_names_in_a_declaration() -> None:
     ptx = body(*read, "ld.param.u64 %d1, [c];", *written).replace(HEAD, HEAD + tables)
     emulate(ptx, "k", grid=(1,), block=(1,), arguments=[out])
     assert list(out[:4]) == [4, 50, 700, 0]
+
+
+def test_names_belong_to_their_braces() -> None:
+    """Registers, predicates and variables of inner ones, which may share a name that the outside has."""
+    out = np.zeros(64, np.int32)
+    ptx = body(
+        "mov.u32 %r1, 7;",
+        "mov.u32 p, 5;",
+        "{ .reg .u32 p; mov.u32 p, 100; add.u32 %r1, %r1, p; }",
+        "{ .reg .pred p; .reg .u32 q<2>; setp.eq.u32 p, %r1, 107; mov.u32 q1, 1000;",
+        "@p add.u32 %r1, %r1, q1;",
+        "{ .reg .u32 q1; mov.u32 q1, 20000; add.u32 %r1, %r1, q1; bra p; p: }",
+        "add.u32 %r1, %r1, q1; }",
+        "{ .shared .align 4 .b8 s[4]; st.shared.u32 [s], %r1; ld.shared.u32 %r2, [s+0]; }",
+        "mov.u32 %r3, 9; st.shared.u32 [s+60], %r3; ld.shared.u32 %r4, [s+60];",
+        "ld.param.u64 %d1, [c];",
+        "st.global.u32 [%d1], %r2;",
+        "st.global.u32 [%d1+4], p;",
+        "st.global.u32 [%d1+8], %r4;",
+        declared=" .reg .u32 p; .shared .align 4 .b8 s[64];",
+    )
+    run = emulate(ptx, "k", grid=(1,), block=(1,), arguments=[out])
+    assert run.findings == () and list(out[:3]) == [22107, 5, 9]
+
+
+def test_inner_names_end_with_their_braces() -> None:
+    with pytest.raises(EmulatorError, match="q"):
+        run(body("{ .reg .u32 q; mov.u32 q, 1; }", "mov.u32 %r1, q;"))
+
+
+def test_initial_values_as_people_write_them() -> None:
+    out = np.zeros(64, np.float32)
+    tables = ".const .f32 t[] = {1.5, -2.0, +.25, 1.0e1, 0f3F800000};\n"
+    moves = [f"ld.const.f32 f, [t+{4 * i}]; st.global.f32 [%d1+{4 * i}], f;" for i in range(5)]
+    ptx = body("ld.param.u64 %d1, [c];", *moves, declared=" .reg .f32 f;").replace(HEAD, HEAD + tables)
+    emulate(ptx, "k", grid=(1,), block=(1,), arguments=[out])
+    assert list(out[:5]) == [1.5, -2.0, 0.25, 10.0, 1.0]
 
 
 def test_a_kernel_that_never_ends() -> None:

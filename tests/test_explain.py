@@ -39,6 +39,22 @@ def profiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # Predictions
 
 
+@pytest.mark.parametrize(
+    ("text", "said"), [("", "without a name"), ("  ", "without a name"), ("tiled '", "quotation")]
+)
+def test_words_that_name_no_kernel(text: str, said: str) -> None:
+    for args in (["explain", text, "tiled"], ["explain", "tiled", text], ["sass", "tiled", "--diff", text]):
+        result = CliRunner().invoke(main, args)
+        assert result.exit_code == 2 and said in result.stderr and "such as 'tiled TILE=32'" in result.stderr
+
+
+def test_a_path_with_blanks(tmp_path: Path) -> None:
+    path = tmp_path / "my own.cu"
+    path.write_text(catalog.kernel("tiled").source)
+    result = CliRunner().invoke(main, ["sass", "tiled", "--arch", "sm_90a", "--diff", str(path)])
+    assert result.exit_code == 0 and "identical code" in result.stdout
+
+
 def test_a_prediction_is_read() -> None:
     p = predict.parse(" sectors <= 0.16 of 01_naive ")
     assert (p.figure, p.comparison, p.bound, p.of) == ("sectors", "<=", 0.16, "01_naive")

@@ -196,9 +196,9 @@ def test_files_of_the_first_schema_are_read() -> None:
 def test_files_that_cannot_be_read(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "r.json").write_text(text)
     result = harness("compare", str(tmp_path / "r.json"), str(tmp_path / "r.json"))
-    assert result.exit_code == 1 and message in result.stderr and "Traceback" not in result.output
+    assert result.exit_code == 2 and message in result.stderr and "Traceback" not in result.output
     assert "with --json" in result.stderr or not message.startswith("not ")
-    assert harness("compare", str(tmp_path / "r.json"), str(tmp_path / "none.json")).exit_code in (1, 2)
+    assert harness("compare", str(tmp_path / "r.json"), str(tmp_path / "none.json")).exit_code == 2
 
 
 # ---- compare ---------------------------------------------------------------------------------------
@@ -276,6 +276,23 @@ def test_incomparable_runs_are_refused(tmp_path: Path, change: dict[str, Any], r
     result = harness("compare", str(ref), str(cmp))
     assert result.exit_code == 2 and reason in result.stderr and "--force" in result.stderr
     assert harness("compare", str(ref), str(cmp), "--force").exit_code == 0
+
+
+@pytest.mark.parametrize("kind", ["selftest", "tuners", "calibration"])
+def test_what_has_no_times_of_kernels_is_not_compared(tmp_path: Path, kind: str) -> None:
+    bench, other = run_file(tmp_path / "a", 1e-3), tmp_path / "other.json"
+    record.write_json(other, record.document(kind, [{"median": 1.0}], {}))
+    for pair in ((bench, other), (other, bench), (other, other)):
+        result = harness("compare", *map(str, pair), "--force")
+        assert result.exit_code == 2 and f"{other}: what {kind} wrote has no times" in result.stderr
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"schema": 2, "meta": {}, "rows": [3'])
+def test_what_is_no_result_file_is_no_regression(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "r.json"
+    path.write_text(text)
+    result = harness("compare", str(path), str(path))
+    assert result.exit_code == 2 and str(path) in result.stderr
 
 
 def test_a_row_that_fails_now_has_regressed(tmp_path: Path) -> None:

@@ -21,12 +21,11 @@ _SECONDS = options.Finite(min=0)
 
 
 def _enough(_ctx: click.Context, _param: click.Parameter, rounds: int) -> int:
-    from harness.rounds import LEAST
+    from harness.rounds import LEAST, MOST
 
-    if 1 < rounds < LEAST:
+    if rounds != 1 and not LEAST <= rounds <= MOST:
         raise UsageError(
-            f"--rounds {rounds} says too little: so few may all lie in one mode",
-            hint=f"{LEAST} or more, or 1",
+            f"--rounds {rounds}: 1, or {LEAST} to {MOST}", hint="fewer may all lie in one mode of a time"
         )
     return rounds
 
@@ -64,7 +63,7 @@ def _enough(_ctx: click.Context, _param: click.Parameter, rounds: int) -> int:
     "--rounds",
     default=1,
     show_default=True,
-    type=click.IntRange(1, 20),
+    type=int,
     callback=_enough,
     help="Everything this often (5 to 20 times), from the operands on: the interval is of the rounds.",
 )
@@ -230,12 +229,12 @@ def command(
             unwritten = e
     show.bench(static, records, meta, style, wide=wide)
     if gpu is None:
-        emulated.explain(absent, cublaslt=cublaslt, err=style == "csv")
+        emulated.explain(absent, ctx.params, err=style == "csv")
     options.explain(records, skipped, err=style == "csv")
     options.finish(records, skipped, fault or unwritten)
-    if ref and gpu:
-        compared = [r for r in records if r["status"] == "ok" and not r["baseline"]]
-        options.conclude(r["decision"] or stats.INCONCLUSIVE for r in compared)
+    if ref:
+        compared = [r for r in records if r["status"] == "ok" and not r.get("baseline")]
+        options.conclude(r.get("decision") or stats.INCONCLUSIVE for r in compared)
 
 
 def _reference(word: str, points: Points, alone: bool, cublaslt: bool) -> Variant:

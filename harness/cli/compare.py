@@ -9,6 +9,7 @@ import click
 
 from harness import terminal
 from harness.cli import options
+from harness.errors import UsageError
 
 if TYPE_CHECKING:
     from harness.comparison import Difference, Record
@@ -36,15 +37,24 @@ def command(reference: Path, candidate: Path, threshold: float, force: bool, sty
     INCONCLUSIVE where it lies across. Exit code 0 where nothing is slower, 1 where something is or failed,
     2 where the runs cannot be compared, 3 where some row cannot be told.
     """
-    from harness import comparison, record
+    from harness import comparison
 
-    found = comparison.compare(
-        record.load(reference), record.load(candidate), threshold=threshold, force=force
-    )
+    found = comparison.compare(_timed(reference), _timed(candidate), threshold=threshold, force=force)
     print_differences(found, style)
     if any(d.regressed for d in found):
         raise SystemExit(1)
     options.conclude(d.status for d in found if d.unclear)
+
+
+def _timed(path: Path) -> Record:
+    from harness import record
+
+    content = record.load(path)
+    if (kind := content.get("kind", "bench")) != "bench":
+        raise UsageError(
+            f"what {kind} wrote has no times of kernels to compare", where=str(path), hint="a --json of bench"
+        )
+    return content
 
 
 def print_differences(found: Sequence[Difference], style: str | None) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,11 +22,15 @@ NOTE = (
 )
 
 
-def explain(absent: str, *, cublaslt: bool, err: bool) -> None:
-    """What the columns mean, and why there are no others; `absent` says why there is no GPU."""
+def explain(absent: str, given: Mapping[str, Any], *, err: bool) -> None:
+    """What the columns mean, and why there are no others; `absent` says why there is no GPU. Of the options
+    that were `given`, those that go with one are named.
+    """
     click.echo(f"\n{NOTE}\n{absent}; `harness check` tells more", err=err)
-    if cublaslt:
-        click.echo("cuBLASLt, like cuBLAS, needs a GPU: no row of it here", err=err)
+    without = [f"--{name}" for name in ("ref", "cublaslt", "alone", "isolate") if given[name]]
+    without += ["--rounds"] if given["rounds"] > 1 else []
+    if without:
+        click.echo(terminal.fill(f"nothing is timed here: without {', '.join(without)}"), err=err)
 
 
 def print_rows(rows: Sequence[Measurement], style: str | None) -> None:

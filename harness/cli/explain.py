@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -184,10 +183,7 @@ class _Counted:
 
 
 def _variant(text: str) -> Variant:
-    try:
-        name, *params = shlex.split(text)
-    except ValueError as e:
-        raise UsageError(f"{text!r}: {e}") from None
+    name, *params = options.words(text)
     _, variants = options.variants([name], params)
     if len(variants) != 1:
         raise UsageError(f"{text!r} names {len(variants)} kernels; one is needed")

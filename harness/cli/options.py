@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -179,6 +180,19 @@ def points(
 def typical(listed: Sequence[Axes]) -> Axes:
     """One size of those that a problem is measured at: the second largest, large enough to fill a GPU."""
     return listed[max(0, len(listed) - 2)]
+
+
+def words(text: str) -> list[str]:
+    """A kernel and what goes with it, parted as a shell does; the path of a file may have blanks."""
+    if Path(text).is_file():
+        return [text]
+    try:
+        found = shlex.split(text)
+    except ValueError as e:
+        raise UsageError(f"{text!r}: {str(e).lower()}", hint="such as 'tiled TILE=32'") from None
+    if not found:
+        raise UsageError("a kernel without a name", hint="such as 'tiled TILE=32'")
+    return found
 
 
 def open_device(name: str | None, *, required: bool = False) -> tuple[Device | None, str]:

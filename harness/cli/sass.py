@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -214,10 +213,7 @@ def _other(
     from harness import binary
 
     code = left.one("the command line")
-    try:
-        words = [text] if Path(text).suffix and binary.is_binary(text) else shlex.split(text)
-    except ValueError as e:
-        raise UsageError(f"--diff {text!r}: {e}") from None
+    words = [text] if Path(text).suffix and binary.is_binary(text) else options.words(text)
     chosen = [w for w in words if re.fullmatch(r"sm_\w+", w)]
     params = [w for w in words if re.fullmatch(r"\w+=[^=]+", w) and not binary.is_binary(w)]
     names = [w for w in words if w not in chosen and w not in params]

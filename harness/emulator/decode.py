@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from harness.emulator.declarations import BYTES
 from harness.emulator.findings import Finding
 from harness.emulator.group import Group, Value
-from harness.emulator.ptx import BYTES, Entry, Instruction
+from harness.emulator.ptx import Entry, Instruction
 from harness.emulator.values import Integer, Lanes, signed
 from harness.errors import EmulatorError, NeedsGpu
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from harness.emulator.access import load, observe, place, store
+from harness.emulator.declarations import BYTES
 from harness.emulator.decode import Decoder, Run, handles
 from harness.emulator.group import BITS_OF, Group
-from harness.emulator.ptx import BYTES, Instruction
+from harness.emulator.ptx import Instruction
 from harness.emulator.touches import READ, WRITE
 from harness.emulator.values import Affine, Array, Lanes, integer_of, shift
 

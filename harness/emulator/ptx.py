@@ -10,26 +10,17 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
+from harness.emulator.declarations import BYTES, LARGEST, Variable, aligned, declare
 from harness.emulator.findings import Source
 from harness.emulator.statements import LABEL, statements
 from harness.errors import EmulatorError
 
-BYTES = {"b8": 1, "b16": 2, "b32": 4, "b64": 8, "b128": 16, "f16": 2, "bf16": 2, "f16x2": 4, "bf16x2": 4} | {
-    f"{kind}{bits}": bits // 8 for kind in "us" for bits in (8, 16, 32, 64)
-}
-BYTES |= {"f32": 4, "f64": 8, "tf32": 4, "pred": 1}
-
 _OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|\([^)]*\)|[^,\s{}\[\]()]+")
 _PARAMETER = re.compile(r"\.param\b(?P<attributes>[^,()]*?)(?P<name>[\w$%]+)\s*(?:\[(?P<count>\d+)\])?\s*$")
-_NUMBER = r"(?:0[xX][\da-fA-F]+|\d+)U?"
-_ATTRIBUTES = re.compile(rf"(?:\.\w+\s+(?:{_NUMBER}\s+)?)+")
-_DECLARED = re.compile(
-    rf"\s*(?P<name>[\w$%]+)\s*(?P<shape>(?:\[\s*(?:{_NUMBER})?\s*\])*)\s*(?:=(?P<values>.*))?$", re.DOTALL
-)
+_NAME = re.compile(r"(?<![\w$%.])[A-Za-z_$%][\w$%]*")
 _GUARD = re.compile(r"@\s*(!?)\s*([\w$%]+)\s+")
 _LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+\d+")
 _INLINED = re.compile(r"inlined_at\s+(\d+)\s+(\d+)")
-_LARGEST = 1 << 32  # bytes of a variable or a parameter; beyond it the text is no kernel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,18 +31,6 @@ class Parameter:
     type: str
     offset: int
     size: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Variable:
-    """`offset` in bytes within its space; `size` 0 is the dynamic part of shared memory."""
-
-    name: str
-    space: str
-    type: str
-    offset: int
-    size: int
-    values: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +64,9 @@ class Entry:
 
 @dataclass
 class _Body:
-    """An entry while it is read. A label belongs to the braces that it stands in."""
+    """An entry while it is read. A label belongs to the braces that it stands in, and so do the registers and
+    variables that are declared within inner ones: `inner` has the names that are kept for those.
+    """
 
     name: str
     parameters: tuple[Parameter, ...]
@@ -97,6 +78,23 @@ class _Body:
     lines: list[tuple[str, tuple[int, ...], Source, int]] = field(default_factory=list)
     scope: list[int] = field(default_factory=list)
     scopes: int = 0
+    inner: dict[tuple[int, ...], dict[str, str]] = field(default_factory=dict)
+
+    def named(self, name: str) -> str:
+        """What a name declared here is kept under."""
+        if len(self.scope) < 2:
+            return name
+        kept = f"{name}${self.scope[-1]}"
+        return self.inner.setdefault(tuple(self.scope), {}).setdefault(name, kept)
+
+    def seen_from(self, scope: tuple[int, ...]) -> dict[str, str]:
+        """What inner names mean there, the innermost first."""
+        if not self.inner:
+            return {}
+        found: dict[str, str] = {}
+        for depth in range(2, len(scope) + 1):
+            found |= self.inner.get(scope[:depth], {})
+        return found
 
 
 def parse(text: str) -> dict[str, Entry]:
@@ -139,7 +137,7 @@ class _Reader:
             self.body = _header(statement, line, self._module, self._sizes)
             self._where = Source()
         elif re.match(r"(?:\.\w+\s+)*\.(shared|global|const|local)\b", statement):
-            _declare(statement, line, self._module, self._sizes)
+            declare(statement, line, self._module, self._sizes)
 
     def inside(self, line: int, statement: str, body: _Body) -> None:
         if statement == "{":
@@ -190,64 +188,12 @@ def _header(text: str, line: int, module: dict[str, Variable], sizes: dict[str, 
         pointer = ".ptr" in found["attributes"]  # its .align speaks of what it points to
         size = BYTES[types[-1]] * int(found["count"] or 1)
         step = int(align[1]) if align and not pointer else BYTES[types[-1]]
-        offset = _aligned(offset, step, line)
-        if size > _LARGEST:
+        offset = aligned(offset, step, line)
+        if size > LARGEST:
             raise EmulatorError(f"parameter {found['name']} is {size} bytes large", where=f"PTX line {line}")
         parameters.append(Parameter(name=found["name"], type=types[-1], offset=offset, size=size))
         offset += size
     return _Body(match[1], tuple(parameters), dict(module), dict(sizes))
-
-
-def _aligned(offset: int, step: int, line: int) -> int:
-    if step < 1:
-        raise EmulatorError(f"an alignment of {step}", where=f"PTX line {line}")
-    return -(-offset // step) * step
-
-
-def _integer(text: str) -> int:
-    """As PTX writes them: ``16``, ``0x10``, ``020``, each maybe with a U. Raises ValueError."""
-    digits = text.removesuffix("U")
-    octal = len(digits) > 1 and digits[0] == "0" and digits.isdecimal()
-    return int(digits, 8 if octal else 0)
-
-
-def _declare(text: str, line: int, variables: dict[str, Variable], sizes: dict[str, int]) -> None:
-    """All that a statement declares: ``.shared .align 16 .f32 a[8], b``."""
-    attributes = _ATTRIBUTES.match(text)
-    words = attributes[0].replace(".", " ").split() if attributes else []
-    space = next((w for w in words if w in ("shared", "global", "const", "local")), "")
-    kind = next((w for w in words if w in BYTES), "")
-    found = [_DECLARED.match(declared) for declared in _apart(text[attributes.end() :] if attributes else "")]
-    for match in found:
-        try:
-            if not match or not kind:
-                raise ValueError
-            size = BYTES[kind] * next((int(w[1:]) for w in words if w in ("v2", "v4", "v8")), 1)
-            align = _integer([*words, ""][words.index("align") + 1]) if "align" in words else size
-            for count in re.findall(r"\[\s*(\w*)\s*\]", match["shape"]):
-                size *= _integer(count or "0")
-        except ValueError:
-            raise EmulatorError(f"not a declaration: {text[:60]!r}", where=f"PTX line {line}") from None
-        name = match["name"]
-        if size > _LARGEST:
-            raise EmulatorError(f"variable {name} is {size} bytes large", where=f"PTX line {line}")
-        offset = _aligned(sizes.get(space, 0), align, line)
-        sizes[space] = offset + size
-        variables[name] = Variable(
-            name=name, space=space, type=kind, offset=offset, size=size, values=match["values"] or ""
-        )
-
-
-def _apart(text: str) -> list[str]:
-    """At the commas that stand in no braces: those between two declared names."""
-    parts, depth = [""], 0
-    for c in text:
-        depth += (c == "{") - (c == "}")
-        if c == "," and not depth:
-            parts.append("")
-        else:
-            parts[-1] += c
-    return parts
 
 
 def _statement(text: str, line: int, where: Source, body: _Body) -> None:
@@ -259,7 +205,7 @@ def _statement(text: str, line: int, where: Source, body: _Body) -> None:
     elif text.startswith(".reg"):
         _registers(text, line, body)
     elif re.match(r"\.(shared|local|global|const)\b", text):
-        _declare(text, line, body.variables, body.sizes)
+        declare(text, line, body.variables, body.sizes, body.named)
     elif text and not text.startswith("."):
         body.lines.append((text, tuple(body.scope), where, line))
 
@@ -273,7 +219,7 @@ def _registers(text: str, line: int, body: _Body) -> None:
         if not found:
             raise EmulatorError(f"not a register name: {name.strip()!r}", where=f"PTX line {line}")
         names = [found[1]] if found[2] is None else [f"{found[1]}{i}" for i in range(int(found[2]))]
-        body.registers.update(dict.fromkeys(names, match[1]))
+        body.registers.update((body.named(name), match[1]) for name in names)
 
 
 def _finish(body: _Body) -> Entry:
@@ -283,6 +229,9 @@ def _finish(body: _Body) -> Entry:
         guard = _GUARD.match(text)
         rest = text[guard.end() :] if guard else text
         opcode, *operands = re.split(r"\s+", rest, maxsplit=1)
+        inner = body.seen_from(scope)
+        if inner and opcode not in ("bra", "bra.uni"):
+            operands = [_NAME.sub(lambda m: inner.get(m[0], m[0]), given) for given in operands]  # noqa: B023
         if not re.fullmatch(r"[a-z][\w.:]*", opcode):
             raise EmulatorError(f"not an instruction: {text[:60]!r}", where=f"PTX line {line}")
         found = _OPERAND.findall(operands[0]) if operands else []
@@ -292,7 +241,7 @@ def _finish(body: _Body) -> Entry:
                 index=index,
                 opcode=parts,
                 operands=tuple(found),
-                guard=guard[2] if guard else "",
+                guard=inner.get(guard[2], guard[2]) if guard else "",
                 negated=bool(guard and guard[1]),
                 source=where,
                 ptx_line=line,
@@ -314,7 +263,7 @@ def _place_dynamic(body: _Body) -> None:
     """``extern __shared__`` arrays begin where the static ones end."""
     dynamic = [v for v in body.variables.values() if v.space == "shared" and not v.size]
     if dynamic:
-        start = body.sizes["shared"] = _aligned(body.sizes["shared"], 16, 0)
+        start = body.sizes["shared"] = aligned(body.sizes["shared"], 16, 0)
         body.variables.update({v.name: replace(v, offset=start) for v in dynamic})
 
 
