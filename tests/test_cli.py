@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -449,6 +450,19 @@ def test_what_is_no_name_of_a_gpu(verb: str, others: bool) -> None:
     if not others:
         result = harness(verb, "tiled", "-d", "emulator")
         assert result.exit_code == 2 and "the emulator is no GPU" in result.stderr
+
+
+@pytest.mark.parametrize("args", [["list"], ["sass", "tiled"], ["--help"]])
+def test_a_reader_that_has_enough(args: list[str]) -> None:
+    """`harness sass tiled | head -1` has not failed, and says nothing of it."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "harness", *args]
+    done = subprocess.run(
+        command, stdout=writing, stderr=subprocess.PIPE, check=False, env=tools.environment()
+    )
+    os.close(writing)
+    assert done.returncode == (1 if args == ["--help"] else 141) and done.stderr == b""  # click's own: 1
 
 
 def test_errors_and_hints_fit_the_terminal(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import os
 import sys
 import warnings
 from typing import Any, TextIO
@@ -52,6 +53,9 @@ class Verbs(click.Group):
             except HarnessError as e:
                 click.echo(terminal.fill(str(e), start="error: "), err=True)
                 ctx.exit(e.exit_code)
+            except BrokenPipeError:  # `| head` has read enough: nothing has failed
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                ctx.exit(141)  # 128 and SIGPIPE, as of any other tool
             except OSError as e:
                 if e.errno not in (errno.ENOSPC, errno.EIO):
                     raise

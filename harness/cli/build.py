@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness import arch as archs
+from harness import terminal
 from harness.cli import options
 from harness.errors import UsageError
 
@@ -57,7 +58,7 @@ def command(
     headings = ["kernel", "params", "arch", "regs", "shared", "stack", "spills", "cubin"]
     click.echo(tables.plain_table(rows, headings, style))
     compilers = " and ".join(dict.fromkeys(c.compiler for c in cubins))
-    click.echo(f"{compilers}; shared: bytes a block, stack, spills: bytes a thread.")
+    click.echo(terminal.fill(f"{compilers}; shared: bytes a block, stack, spills: bytes a thread."))
     options.explain([], skipped, err=True)
     options.finish([], skipped)
 

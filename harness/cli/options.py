@@ -100,6 +100,7 @@ device = click.option(
     metavar="N|UUID|emulator",
     help="Which GPU; the first by default, and without a GPU the emulator.",
 )
+a_gpu = click.option("-d", "--device", metavar="N|UUID", help="Which GPU; the first by default.")
 seed = click.option(
     "--seed", default=1, show_default=True, type=click.IntRange(min=0), help="Of the random inputs."
 )

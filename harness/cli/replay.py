@@ -19,7 +19,7 @@ _DROPPED = {"--json": 1, "--csv": 0, "--md": 0, "--device": 1, "-d": 1}  # optio
 
 @click.command(name="replay")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@options.device
+@options.a_gpu
 @click.option(
     "--threshold",
     type=options.Percent(min=0),

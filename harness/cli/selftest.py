@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness.cli import options
-from harness.errors import HarnessError
+from harness.errors import HarnessError, NoGpu
 
 if TYPE_CHECKING:
     from harness.calibration import Case
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.command(name="selftest")
 @click.argument("kernels", metavar="[KERNEL|cuBLAS]...", nargs=-1)
 @options.axis
-@options.device
+@options.a_gpu
 @options.seed
 @click.option(
     "--runs",
@@ -58,17 +58,19 @@ def command(
     where those are installed. Exit code 1 where comparisons do not hold what they promise.
     """
     from harness import axes, record
-    from harness.driver import Device, driver_version
+    from harness.driver import driver_version
     from harness.gemm import Gemm
     from harness.stopping import StopRule
 
-    gpu = Device.open(device)
     rule = StopRule()
     sizes = (
         [Gemm.from_axes(point) for point in axes.points(axis, Gemm.axes)]
         if axis
         else [Gemm.from_axes({"N": 2048})]
     )
+    gpu, why = options.open_device(device, required=True)
+    if gpu is None:
+        raise NoGpu(why)
     if json_file is not None:
         record.check_writable(json_file)
     meta = {

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.argument("kernel")
 @options.params
 @options.axis
-@options.device
+@options.a_gpu
 @click.option(
     "--strategy",
     type=click.Choice(["halving", "exhaustive", "random"]),
