@@ -54,9 +54,13 @@ class Rounds:
 
     def timed(self, one: Built) -> bool:
         """Whether a kernel has a time of each round so far: another round is for those only."""
-        rows = [row for (baseline, built, _), rows in self._rows.items() for row in rows
-                if built == id(one) and not baseline]  # fmt: skip
-        return all(row.samples is not None for row in rows)
+        mine = (
+            row
+            for (baseline, built, _), rows in self._rows.items()
+            if built == id(one) and not baseline
+            for row in rows
+        )
+        return all(row.samples is not None for row in mine)
 
     def merged(self) -> Iterator[Measurement]:
         """One row each, in the order in which they first came."""
