@@ -270,9 +270,9 @@ def test_diff_on_the_command_line(what: str, text: str) -> None:
     ("args", "text"),
     [
         (["0*", "--diff", "tiled"], "compares one kernel with another; the command line selects 9"),
-        (["tiled", "--diff", ""], "does not say one thing"),
+        (["tiled", "--diff", ""], "a kernel without a name"),
         (["tiled", "--diff", "naive coalesced"], "does not say one thing"),
-        (["tiled", "--diff", "'"], "No closing quotation"),
+        (["tiled", "--diff", "'"], "no closing quotation"),
         (["tiled", "--diff", "nope"], "no kernel 'nope'"),
         (["tiled", "--diff", "T=1"], "no kernel here has a parameter T"),
         (["tiled", "--diff", "sm_12"], "sm_12"),

@@ -217,7 +217,7 @@ def _other(
     chosen = [w for w in words if re.fullmatch(r"sm_\w+", w)]
     params = [w for w in words if re.fullmatch(r"\w+=[^=]+", w) and not binary.is_binary(w)]
     names = [w for w in words if w not in chosen and w not in params]
-    if len(names) > 1 or len(chosen) > 1 or not words:
+    if len(names) > 1 or len(chosen) > 1:
         raise UsageError(
             f"--diff {text!r} does not say one thing to compare with",
             hint="such as --diff coalesced, --diff TILE=32, --diff sm_80, --diff old/mine.cubin",
