@@ -89,8 +89,6 @@ class _Body:
 
     def seen_from(self, scope: tuple[int, ...]) -> dict[str, str]:
         """What inner names mean there, the innermost first."""
-        if not self.inner:
-            return {}
         found: dict[str, str] = {}
         for depth in range(2, len(scope) + 1):
             found |= self.inner.get(scope[:depth], {})
@@ -231,7 +229,7 @@ def _finish(body: _Body) -> Entry:
         opcode, *operands = re.split(r"\s+", rest, maxsplit=1)
         inner = body.seen_from(scope)
         if inner and opcode not in ("bra", "bra.uni"):
-            operands = [_NAME.sub(lambda m: inner.get(m[0], m[0]), given) for given in operands]  # noqa: B023
+            operands = [_meant(given, inner) for given in operands]
         if not re.fullmatch(r"[a-z][\w.:]*", opcode):
             raise EmulatorError(f"not an instruction: {text[:60]!r}", where=f"PTX line {line}")
         found = _OPERAND.findall(operands[0]) if operands else []
@@ -257,6 +255,11 @@ def _finish(body: _Body) -> Entry:
         sizes=body.sizes,
         instructions=tuple(instructions),
     )
+
+
+def _meant(operands: str, inner: dict[str, str]) -> str:
+    """With the names under which those of inner braces are kept."""
+    return _NAME.sub(lambda match: inner.get(match[0], match[0]), operands)
 
 
 def _place_dynamic(body: _Body) -> None:
