@@ -13,10 +13,13 @@ import sys
 import time
 from pathlib import Path
 
-from harness import Gemm, builds, emulation, kernel, record
-from harness.cache import default as default_cache
+from harness import Gemm, kernel
+from harness.bench import emulation
 from harness.errors import HarnessError
-from harness.tables import plain_table
+from harness.results import record
+from harness.results.tables import plain_table
+from harness.sass import builds
+from harness.support.cache import default as default_cache
 
 KERNELS = ("naive", "tiled", "tiled_coarse", "blocked_2d", "vectorized", "cp_async", "warp_tiles")
 SIZES = (64, 128, 256, 512, 1024)

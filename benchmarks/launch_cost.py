@@ -24,11 +24,11 @@ from typing import Any
 
 import numpy as np
 
-from harness import record
+from harness.bench.stats import paired_ratio
 from harness.driver import Buffer, Context, Device, Module, Stream, driver_version
 from harness.errors import HarnessError
-from harness.stats import paired_ratio
-from harness.tables import plain_table
+from harness.results import record
+from harness.results.tables import plain_table
 
 KERNEL = Path(__file__).with_name("nothing.cu")
 LAUNCHES = 300  # of one peer in a round: well below the 1024 that the driver's queue holds
@@ -103,9 +103,9 @@ def triton(owned: ExitStack, context: Context, cubin: bytes) -> Peer:
 
 
 def compiled(context: Context) -> bytes:
-    from harness import spec
-    from harness.arch import Arch
-    from harness.build import compile_kernel
+    from harness.kernels import spec
+    from harness.kernels.arch import Arch
+    from harness.kernels.compiler import compile_kernel
 
     arch = str(Arch.of_capability(*context.device.capability))
     return compile_kernel(spec.load(KERNEL).variant(), arch).code

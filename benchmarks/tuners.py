@@ -29,12 +29,15 @@ from typing import Any
 
 import numpy as np
 
-from harness import axes, catalog, launch, record
+from harness.cli import axes
 from harness.driver import Device
 from harness.errors import HarnessError
-from harness.gemm import Gemm
-from harness.spec import Kernel, Variant
-from harness.tables import plain_table
+from harness.kernels import catalog
+from harness.kernels.spec import Kernel, Variant
+from harness.launch import kernel as launch
+from harness.problems.gemm import Gemm
+from harness.results import record
+from harness.results.tables import plain_table
 
 
 def ours(kernel: Kernel, axis: str) -> dict[str, Any]:

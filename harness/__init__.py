@@ -11,63 +11,68 @@ Buffer, Module, Function.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
+from harness.support.moved import MOVED, Moved
+
 if TYPE_CHECKING:
-    from harness.bench import Bench as Bench
-    from harness.build import Cubin as Cubin
-    from harness.build import compile_kernel as compile_kernel
-    from harness.builds import build_all as build_all
-    from harness.cache import Cache as Cache
-    from harness.catalog import kernel as kernel
-    from harness.catalog import ladder as ladder
-    from harness.dispatch import matmul as matmul
+    from harness.bench.measure import Measurement as Measurement
+    from harness.bench.session import Bench as Bench
+    from harness.bench.stopping import StopRule as StopRule
+    from harness.dispatch.choose import choose as choose
+    from harness.dispatch.matmul import matmul as matmul
     from harness.errors import HarnessError as HarnessError
-    from harness.gemm import Gemm as Gemm
-    from harness.heuristic import choose as choose
-    from harness.launch import Launch as Launch
-    from harness.launch import prepare as prepare
-    from harness.measure import Measurement as Measurement
-    from harness.operands import Operands as Operands
-    from harness.problem import Problem as Problem
-    from harness.problems import Copy as Copy
-    from harness.sass import Sass as Sass
-    from harness.sass import disassemble as disassemble
-    from harness.spec import Kernel as Kernel
-    from harness.spec import Variant as Variant
-    from harness.stopping import StopRule as StopRule
-    from harness.verify import Verdict as Verdict
-    from harness.verify import compare as compare
+    from harness.kernels.catalog import kernel as kernel
+    from harness.kernels.catalog import ladder as ladder
+    from harness.kernels.compiler import Cubin as Cubin
+    from harness.kernels.compiler import compile_kernel as compile_kernel
+    from harness.kernels.spec import Kernel as Kernel
+    from harness.kernels.spec import Variant as Variant
+    from harness.launch.kernel import Launch as Launch
+    from harness.launch.kernel import prepare as prepare
+    from harness.launch.operands import Operands as Operands
+    from harness.problems.copy import Copy as Copy
+    from harness.problems.gemm import Gemm as Gemm
+    from harness.problems.protocol import Problem as Problem
+    from harness.problems.verify import Verdict as Verdict
+    from harness.problems.verify import compare as compare
+    from harness.sass.builds import build_all as build_all
+    from harness.sass.instructions import Sass as Sass
+    from harness.sass.instructions import disassemble as disassemble
+    from harness.support.cache import Cache as Cache
 
 _HOME = {
-    "Bench": "bench",
-    "Cache": "cache",
-    "Copy": "problems",
-    "Cubin": "build",
-    "Gemm": "gemm",
+    "Bench": "bench.session",
+    "Cache": "support.cache",
+    "Copy": "problems.copy",
+    "Cubin": "kernels.compiler",
+    "Gemm": "problems.gemm",
     "HarnessError": "errors",
-    "Kernel": "spec",
-    "Launch": "launch",
-    "Measurement": "measure",
-    "Operands": "operands",
-    "Problem": "problem",
-    "Sass": "sass",
-    "StopRule": "stopping",
-    "Variant": "spec",
-    "Verdict": "verify",
-    "build_all": "builds",
-    "choose": "heuristic",
-    "compare": "verify",
-    "compile_kernel": "build",
-    "disassemble": "sass",
-    "kernel": "catalog",
-    "ladder": "catalog",
-    "matmul": "dispatch",
-    "prepare": "launch",
+    "Kernel": "kernels.spec",
+    "Launch": "launch.kernel",
+    "Measurement": "bench.measure",
+    "Operands": "launch.operands",
+    "Problem": "problems.protocol",
+    "Sass": "sass.instructions",
+    "StopRule": "bench.stopping",
+    "Variant": "kernels.spec",
+    "Verdict": "problems.verify",
+    "build_all": "sass.builds",
+    "choose": "dispatch.choose",
+    "compare": "problems.verify",
+    "compile_kernel": "kernels.compiler",
+    "disassemble": "sass.instructions",
+    "kernel": "kernels.catalog",
+    "ladder": "kernels.catalog",
+    "matmul": "dispatch.matmul",
+    "prepare": "launch.kernel",
 }
 
 
 __all__ = list(_HOME)
+
+sys.meta_path.append(Moved(__name__, MOVED))
 
 
 def __getattr__(name: str) -> Any:

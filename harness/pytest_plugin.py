@@ -25,10 +25,10 @@ import pytest
 from harness.errors import HarnessError, UsageError
 
 if TYPE_CHECKING:
-    from harness.build import Cubin
-    from harness.code import Code
-    from harness.measure import Measurement
-    from harness.spec import Kernel, Variant
+    from harness.bench.measure import Measurement
+    from harness.kernels.compiler import Cubin
+    from harness.kernels.spec import Kernel, Variant
+    from harness.sass.code import Code
 
     KernelLike = str | os.PathLike[str] | Kernel | Variant
 
@@ -63,8 +63,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     least = item.get_closest_marker("requires_arch")
     if least is None and item.get_closest_marker("gpu") is None:
         return
-    from harness.arch import Arch
     from harness.driver import Device
+    from harness.kernels.arch import Arch
 
     try:
         wanted = None if least is None else Arch.parse(*map(str, least.args), **least.kwargs)
@@ -141,11 +141,12 @@ def _call(
 ) -> Any:
     """A function of `assertion`. Errors end at the test's own line: their message says it all."""
     __tracebackhide__ = True
-    from harness import assertion, catalog
+    from harness import assertions
+    from harness.kernels import catalog
 
     try:
         variant = catalog.variant(kernel, params, request.path.parent)
-        return getattr(assertion, act)(variant, _archs(request.config, arch)[0], *more)
+        return getattr(assertions, act)(variant, _archs(request.config, arch)[0], *more)
     except (AssertionError, HarnessError) as e:
         raise e.with_traceback(None) from None
 
@@ -160,20 +161,21 @@ def _behave(
     arch: Any = None,
     **params: Any,
 ) -> Any:
-    """A function of `behaviour`; `options` are its own, what else is named is a kernel's parameter."""
+    """Call a function of `harness.assertions`: `options` are its own, other names are parameters."""
     __tracebackhide__ = True
-    from harness import behaviour, catalog
+    from harness import assertions
+    from harness.kernels import catalog
 
     own = {name: params.pop(name) for name in options if name in params}
     try:
         variant = catalog.variant(kernel, params, request.path.parent)
-        return getattr(behaviour, act)(variant, _archs(request.config, arch)[0], shape, **own)
+        return getattr(assertions, act)(variant, _archs(request.config, arch)[0], shape, **own)
     except (AssertionError, HarnessError) as e:
         raise e.with_traceback(None) from None
 
 
 def _archs(config: pytest.Config, names: Any) -> list[str]:
-    from harness import arch
+    from harness.kernels import arch
 
     return arch.listed(config.getini("harness_arch") or arch.DEFAULT if names is None else names)
 
@@ -182,7 +184,7 @@ def _parametrize(
     metafunc: pytest.Metafunc, /, *, kernels: Any = (), archs: Any = None, sweep: bool = False
 ) -> None:
     """Give the test whichever it takes of ``variant`` and ``arch``."""
-    from harness import catalog
+    from harness.kernels import catalog
 
     wanted = _archs(metafunc.config, archs)
     if "variant" in metafunc.fixturenames:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness import arrays, dispatch
+from harness.dispatch import arrays
+from harness.dispatch import matmul as dispatch
 from harness.errors import MissingDependency, UsageError
 
 try:

@@ -15,15 +15,17 @@ from typing import Any
 import numpy as np
 
 import harness
-from harness import counters, emulation, ncu, record
-from harness.arch import Arch
-from harness.builds import Built
-from harness.cache import default as default_cache
+from harness.bench import emulation
 from harness.driver import Context, Device, Stream, driver_version
 from harness.emulator import Emulation
 from harness.errors import HarnessError
-from harness.gemm import Gemm
-from harness.report import static_record
+from harness.instruments import counters, ncu
+from harness.kernels.arch import Arch
+from harness.problems.gemm import Gemm
+from harness.results import record
+from harness.results.encode import static_record
+from harness.sass.builds import Built
+from harness.support.cache import default as default_cache
 
 # Nsight Compute's names. Copies (cp.async) count as loads there, and here.
 LOADS = "pipe_lsu_mem_global_op_ld.sum"

@@ -1,4 +1,4 @@
-"""Write the measured part of ``harness/heuristic.json``, which is shipped, from result files.
+"""Write the measured part of ``harness/dispatch/table.json``, which is shipped, from result files.
 
     harness bench '1[1-8]*' --sweep -a N=[256,512,1024,2048,4096,8192] --json squares.json
     harness bench '1[5-8]*' --sweep -a M=[1,4,16] -a N=4096 -a K=4096 --json rows.json
@@ -15,9 +15,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from harness import choices, heuristic
+from harness.dispatch import choose
+from harness.results import fastest
 
-TABLE = Path(heuristic.__file__).with_suffix(".json")
+TABLE = Path(choose.__file__).with_name("table.json")
 Row = dict[str, Any]
 
 
@@ -40,7 +41,7 @@ def written(table: dict[str, Any], made: list[Row]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("files", nargs="+", type=Path)
-    made = choices.entries(choices.measured(parser.parse_args().files))
+    made = fastest.entries(fastest.measured(parser.parse_args().files))
     TABLE.write_text(written(json.loads(TABLE.read_text()), made))
 
 

@@ -13,9 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness import catalog, counters, cublaslt, diagnosis, record
-from harness.measure import EXPECTED, FAILED
-from harness.tables import params_text, plain_table
+from harness.bench.measure import EXPECTED, FAILED
+from harness.instruments import counters, diagnosis
+from harness.kernels import catalog
+from harness.launch import cublaslt
+from harness.results import record
+from harness.results.tables import params_text, plain_table
 
 HERE = Path(__file__).parent
 README = HERE.parent / "README.md"

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernels import BODY, KERNEL
 
-from harness.cache import Cache
+from harness.support.cache import Cache
+from shared.kernels import BODY, KERNEL
 
 # pytester: tests/test_pytest_plugin.py runs pytest inside pytest. The plugin is loaded by its entry point
 # where harness is installed, and by this line in a bare checkout.

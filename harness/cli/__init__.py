@@ -11,8 +11,8 @@ from typing import Any, TextIO
 
 import click
 
-from harness import terminal
 from harness.errors import HarnessError
+from harness.support import terminal
 
 VERBS = (
     "bench",
@@ -42,7 +42,7 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in VERBS:
             return None
-        command: click.Command = importlib.import_module(f"harness.cli.{name}").command
+        command: click.Command = importlib.import_module(f"harness.cli.verbs.{name}").command
         return command
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -12,10 +12,10 @@ import click
 from harness.cli import options
 
 if TYPE_CHECKING:
-    from harness.builds import Built
     from harness.cli.session import Points, Request
     from harness.driver import Device
-    from harness.record import Record
+    from harness.results.record import Record
+    from harness.sass.builds import Built
 
 # What a child is told as its parent was.
 _FORWARDED = (
@@ -34,10 +34,10 @@ def rows(
     timeout: float,
 ) -> Iterator[Record]:
     """Each kernel's rows from a process of its own, which prepares and times everything anew."""
-    from harness import isolate
+    from harness.bench.measure import ERROR, Measurement
+    from harness.cli import isolate
     from harness.driver import driver_version
-    from harness.measure import ERROR, Measurement
-    from harness.problems import resolve
+    from harness.problems.registry import resolve
 
     meta["gpu"] = {**asdict(what.gpu), "driver": "{}.{}".format(*driver_version())}
     seen: set[tuple[str, str]] = set()  # the baseline is measured beside every kernel; one row will do

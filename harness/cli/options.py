@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import click
 
-from harness import arch as arch_names
-from harness import axes, catalog, terminal
-from harness.arch import Arch
+from harness.cli import axes
 from harness.errors import (
     INCONCLUSIVE_EXIT,
     HarnessError,
@@ -26,14 +24,18 @@ from harness.errors import (
     SpecError,
     UsageError,
 )
-from harness.spec import Kernel, Variant
+from harness.kernels import arch as arch_names
+from harness.kernels import catalog
+from harness.kernels.arch import Arch
+from harness.kernels.spec import Kernel, Variant
+from harness.support import terminal
 
 if TYPE_CHECKING:
-    from harness.builds import Skipped
-    from harness.cache import Cache
+    from harness.bench.measure import Measurement
     from harness.driver import Device
-    from harness.measure import Measurement
-    from harness.problem import Axes, Problem
+    from harness.problems.protocol import Axes, Problem
+    from harness.sass.builds import Skipped
+    from harness.support.cache import Cache
 
 EMULATOR = "emulator"  # in place of a GPU
 T = TypeVar("T")
@@ -164,8 +166,8 @@ def points(
     """The sizes to visit for each problem that the kernels solve, and each of `also`: from `-a`, else its own
     `default` list.
     """
-    from harness import problem_checks
-    from harness.problems import by_problem
+    from harness.problems import checks
+    from harness.problems.registry import by_problem
 
     found: dict[type[Problem], list[Axes]] = {}
     for cls in dict.fromkeys([*by_problem(kernels), *also]):
@@ -174,7 +176,7 @@ def points(
         if not found[cls]:
             raise SpecError(f"{default} is empty: no size to visit", where=f"problem {cls.__qualname__}")
         for point in found[cls]:
-            problem_checks.instance(cls, point)  # says now, before compilers run, that a size makes no sense
+            checks.instance(cls, point)  # says now, before compilers run, that a size makes no sense
     return found
 
 
@@ -230,7 +232,7 @@ def about(gpu: Device) -> dict[str, Any]:
 
 
 def open_cache() -> Cache:
-    from harness.cache import Cache, default_root
+    from harness.support.cache import Cache, default_root
 
     return Cache(default_root())
 
@@ -259,7 +261,7 @@ def steps(
     variants: Sequence[Variant], points: Mapping[type[Problem], Sequence[Axes]], rounds: int = 1
 ) -> int:
     """How many steps a run reports to `progress`: a build each, and inputs, baseline and rows a point."""
-    from harness.problems import resolve
+    from harness.problems.registry import resolve
 
     rows = sum(len(points.get(resolve(v.kernel), ())) for v in variants)
     return len(variants) + rounds * (rows + 2 * sum(map(len, points.values())))
@@ -298,7 +300,7 @@ def explain(rows: Sequence[Record], skipped: Sequence[Skipped], *, err: bool = F
     """Below a table: every row that is not simply right, and every kernel that has none. What holds for
     several is said once.
     """
-    from harness.measure import REFUSED
+    from harness.bench.measure import REFUSED
 
     said: dict[str, list[Record]] = {}
     for row in rows:
@@ -331,7 +333,7 @@ def row_label(row: Record) -> str:
 
 def finish(rows: Sequence[Record], skipped: Sequence[Skipped], fault: HarnessError | None = None) -> None:
     """The exit code: a fault is raised, and a row or kernel that failed is 1."""
-    from harness.measure import FAILURES
+    from harness.bench.measure import FAILURES
 
     if fault is not None:
         raise fault
@@ -341,7 +343,7 @@ def finish(rows: Sequence[Record], skipped: Sequence[Skipped], fault: HarnessErr
 
 def conclude(decisions: Iterable[str | None]) -> None:
     """The exit code of a comparison: 1 where something is slower, 3 where it cannot be told."""
-    from harness.stats import INCONCLUSIVE, SLOW
+    from harness.bench.stats import INCONCLUSIVE, SLOW
 
     found = set(decisions)
     if SLOW in found:

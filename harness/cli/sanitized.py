@@ -12,13 +12,13 @@ import click
 
 from harness.cli import options
 from harness.errors import HarnessError, UsageError
-from harness.workers import cores
+from harness.support.processes import cores
 
 if TYPE_CHECKING:
-    from harness.problem import Axes, Problem
-    from harness.record import Record
-    from harness.sanitizer import Finding
-    from harness.spec import Variant
+    from harness.instruments.sanitizer import Finding
+    from harness.kernels.spec import Variant
+    from harness.problems.protocol import Axes, Problem
+    from harness.results.record import Record
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -40,7 +40,7 @@ class _Job:
 
 def named(text: str | None) -> list[str]:
     """``memcheck,racecheck`` -> the tools' names, each once; racecheck where nothing was asked for."""
-    from harness.sanitizer import TOOLS
+    from harness.instruments.sanitizer import TOOLS
 
     names = [name.strip() for name in (_DEFAULT if text is None else text).split(",")]
     for name in names:
@@ -59,8 +59,9 @@ def run(
     json_file: Path | None,
 ) -> None:
     """A line for each kernel and size, then what was found; exit code 1 where that is wrong."""
-    from harness import record, sanitizer, tables
-    from harness.problems import resolve
+    from harness.instruments import sanitizer
+    from harness.problems.registry import resolve
+    from harness.results import record, tables
 
     gpu, _ = options.open_device(None if device == "gpu" else device, required=True)
     if gpu is None:
@@ -132,13 +133,13 @@ def _cells(line: Sequence[Record], tools: int) -> list[str]:
 
 def _status(variant: Variant, found: Sequence[Finding]) -> str:
     """A broken kernel may be broken in another way than this tool looks for."""
-    from harness.measure import EXPECTED, FAILED, OK
+    from harness.bench.measure import EXPECTED, FAILED, OK
 
     return OK if not found else EXPECTED if variant.kernel.broken else FAILED
 
 
 def _say_control(tool: str) -> None:
-    from harness import sanitizer
+    from harness.instruments import sanitizer
 
     name = sanitizer.CONTROLS.get(tool)
     if name is None:

@@ -11,20 +11,20 @@ from harness.cli import options
 from harness.errors import ContextLost, HarnessError
 
 if TYPE_CHECKING:
-    from harness.bench import Bench
-    from harness.builds import Built
+    from harness.bench.measure import Measurement
+    from harness.bench.session import Bench
+    from harness.bench.stopping import StopRule
     from harness.driver import Device
-    from harness.measure import Measurement
-    from harness.problem import Axes, Problem
-    from harness.record import Record
-    from harness.stopping import StopRule
+    from harness.problems.protocol import Axes, Problem
+    from harness.results.record import Record
+    from harness.sass.builds import Built
 
 Points = dict[type["Problem"], list["Axes"]]
 
 
 def element_types(points: Iterable[type[Problem]]) -> tuple[str, ...]:
     """The element types that cuBLAS is asked to multiply."""
-    from harness.gemm import Gemm
+    from harness.problems.gemm import Gemm
 
     return tuple(cls.dtype.name for cls in points if issubclass(cls, Gemm)) or (Gemm.dtype.name,)
 
@@ -45,16 +45,16 @@ class Request:
     dtypes: tuple[str, ...]
 
     def record(self, row: Measurement) -> Record:
-        from harness import report
+        from harness.results import encode
 
-        return report.timed_record(row, self.gpu.peak_fp32, self.threshold if self.baseline else None)
+        return encode.timed_record(row, self.gpu.peak_fp32, self.threshold if self.baseline else None)
 
 
 def open_session(owned: ExitStack, what: Request) -> tuple[Bench, dict[str, Any]]:
     """A session on this GPU, closed with `owned`, and what a record should say about the two."""
-    from harness import cublas, cublaslt
-    from harness.bench import Bench
+    from harness.bench.session import Bench
     from harness.driver import Context
+    from harness.launch import cublas, cublaslt
 
     context = owned.enter_context(Context(what.gpu))
     about = options.about(what.gpu)

@@ -28,7 +28,7 @@ _FORWARDED = ("strategy", "max_fevals", "seed", "regime", "json_file", "t4_file"
 
 def run(ctx: click.Context, gpu: Device, path: Path | None, timeout: float) -> int:
     """The exit code of the child that came to the end. `path` is the journal's."""
-    from harness.journal import Journal
+    from harness.tune.journal import Journal
 
     if path is None:
         raise HarnessError(
@@ -105,6 +105,6 @@ def _size(path: Path) -> int:
 
 
 def _in_flight(path: Path) -> bool:
-    from harness.journal import Journal
+    from harness.tune.journal import Journal
 
     return Journal(path).unfinished is not None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from harness.closing import Closing
 from harness.errors import UsageError
+from harness.support.resources import Closing
 
 
 class Owner(Closing):

@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.emulator.counts import Counts, by_line, total
 from harness.emulator.decode import Decoder
-from harness.emulator.findings import Finding, Index3, Source
-from harness.emulator.initial import values_of
 from harness.emulator.machine import SCHEDULES, Launch
 from harness.emulator.memory import Arena, Buffer
-from harness.emulator.ptx import Entry, parse
-from harness.emulator.races import Rewatch
+from harness.emulator.ptx.declarations import values_of
+from harness.emulator.ptx.module import Entry, parse
+from harness.emulator.watch.counts import Counts, by_line, total
+from harness.emulator.watch.findings import Finding, Index3, Source
+from harness.emulator.watch.races import Rewatch
 from harness.errors import EmulatorError
 
 __all__ = ["Buffer", "Counts", "Emulation", "Finding", "Index3", "Source", "emulate"]

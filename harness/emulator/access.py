@@ -7,20 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from harness.emulator.findings import Finding
 from harness.emulator.group import Group, spread
 from harness.emulator.memory import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE, Access, Allocation, Scratch, access
-from harness.emulator.ptx import Instruction
-from harness.emulator.values import (
-    Array,
-    Integer,
-    Lanes,
-    Mask,
-    identity,
-    lane_id,
-    mask_of,
-    shift,
-)
+from harness.emulator.numbers.values import Array, Integer, Lanes, Mask, identity, lane_id, mask_of, shift
+from harness.emulator.ptx.module import Instruction
+from harness.emulator.watch.findings import Finding
 
 
 @dataclass(kw_only=True)

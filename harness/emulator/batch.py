@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harness.emulator.decode import Step, unset
-from harness.emulator.findings import Finding
 from harness.emulator.group import Group, spread
+from harness.emulator.instructions.predicates import broadcast_mask
 from harness.emulator.memory import Scratch
-from harness.emulator.patterns import WARP
-from harness.emulator.predicates import broadcast_mask
-from harness.emulator.ptx import Instruction
-from harness.emulator.values import Array, Integer, Lanes, mask_of
+from harness.emulator.numbers.values import Array, Integer, Lanes, mask_of
+from harness.emulator.ptx.module import Instruction
+from harness.emulator.watch.findings import Finding
+from harness.emulator.watch.patterns import WARP
 from harness.errors import EmulatorError
 
 if TYPE_CHECKING:

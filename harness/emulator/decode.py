@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from harness.emulator.declarations import BYTES
-from harness.emulator.findings import Finding
 from harness.emulator.group import Group, Value
-from harness.emulator.ptx import Entry, Instruction
-from harness.emulator.values import Integer, Lanes, signed
+from harness.emulator.numbers.values import Integer, Lanes, signed
+from harness.emulator.ptx.declarations import BYTES
+from harness.emulator.ptx.module import Entry, Instruction
+from harness.emulator.watch.findings import Finding
 from harness.errors import EmulatorError, NeedsGpu
 
 Run = Callable[[Group, Lanes], None]

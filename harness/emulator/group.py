@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harness.emulator.algebra import Algebra
-from harness.emulator.floats import Workspace
-from harness.emulator.patterns import WARP
-from harness.emulator.touches import Clock
-from harness.emulator.values import Affine, Array, Integer, Lanes, Mask, array_of, integer_of, signed
+from harness.emulator.numbers.algebra import Algebra
+from harness.emulator.numbers.floats import Workspace
+from harness.emulator.numbers.values import Affine, Array, Integer, Lanes, Mask, array_of, integer_of, signed
+from harness.emulator.watch.patterns import WARP
+from harness.emulator.watch.touches import Clock
 
 if TYPE_CHECKING:
     from harness.emulator.batch import Batch

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import harness.emulator.asynchronous
-import harness.emulator.atomics
-import harness.emulator.bits
-import harness.emulator.floating
-import harness.emulator.half
-import harness.emulator.integer
-import harness.emulator.loading
-import harness.emulator.matrix
-import harness.emulator.moving
-import harness.emulator.predicates
-import harness.emulator.warp  # noqa: F401 - the instructions register themselves
-from harness.emulator.algebra import Memo
+import harness.emulator.instructions.atomics
+import harness.emulator.instructions.bits
+import harness.emulator.instructions.convert
+import harness.emulator.instructions.cp_async
+import harness.emulator.instructions.floating
+import harness.emulator.instructions.half
+import harness.emulator.instructions.integer
+import harness.emulator.instructions.load_store
+import harness.emulator.instructions.matrix
+import harness.emulator.instructions.predicates
+import harness.emulator.instructions.warp  # noqa: F401 - the instructions register themselves
 from harness.emulator.batch import Batch
-from harness.emulator.counts import Counter
 from harness.emulator.decode import Step
-from harness.emulator.findings import Findings, Index3
-from harness.emulator.floats import Underflow
-from harness.emulator.hazards import HazardWatch
 from harness.emulator.memory import Arena
-from harness.emulator.ptx import Entry
-from harness.emulator.races import RaceWatch
+from harness.emulator.numbers.algebra import Memo
+from harness.emulator.numbers.floats import Underflow
+from harness.emulator.ptx.module import Entry
+from harness.emulator.watch.counts import Counter
+from harness.emulator.watch.findings import Findings, Index3
+from harness.emulator.watch.hazards import HazardWatch
+from harness.emulator.watch.races import RaceWatch
 
 LANES = 16384  # of a batch: what keeps its registers within a processor's cache
 SCHEDULES = ("lockstep", "warp-serial")

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.emulator.algebra import Memo
-from harness.emulator.values import Array, Integer, Lanes, Mask, lane_id
+from harness.emulator.numbers.algebra import Memo
+from harness.emulator.numbers.values import Array, Integer, Lanes, Mask, lane_id
 from harness.errors import EmulatorError
 
 GLOBAL_BASE = 1 << 40

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from fake_driver import FakeDriver, install
 
+from fakes.driver import FakeDriver, install
 from harness.driver import Context, Device, Stream
 
 

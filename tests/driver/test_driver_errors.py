@@ -6,9 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from driver_parts import STICKY, kernel
-from fake_driver import FakeDriver, install
 
+from fakes.driver import FakeDriver, install
 from harness.driver import Buffer, Context, Device, Event, Stream, api, driver_version
 from harness.errors import (
     ContextLost,
@@ -19,6 +18,7 @@ from harness.errors import (
     OutOfMemory,
     UsageError,
 )
+from shared.driver_parts import STICKY, kernel
 
 # --- the door
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_driver import FakeDriver
 
+from fakes.driver import FakeDriver
 from harness.driver import Buffer, Context, Device, Event, Gate, Stream
 from harness.driver import gate as gate_module
 from harness.errors import UsageError
+from shared.places import ROOT
 
 
 def test_event(fake: FakeDriver, context: Context, stream: Stream):
@@ -129,7 +130,7 @@ def test_a_gate_closed_at_exit_is_opened(tmp_path: Path):
     code = """
 import atexit, sys
 sys.path.insert(0, "tests")
-from fake_driver import FakeDriver
+from fakes.driver import FakeDriver
 from harness.driver import *
 from harness.driver import api
 fake = FakeDriver()
@@ -151,6 +152,6 @@ keep = Last()
             capture_output=True,
             text=True,
             check=True,
-            cwd=Path(__file__).parents[2],
+            cwd=ROOT,
         )
         assert run.stdout == expected, run.stderr

@@ -7,11 +7,11 @@ import gc
 
 import numpy as np
 import pytest
-from driver_parts import CUBIN, kernel
-from fake_driver import FakeDriver
 
+from fakes.driver import FakeDriver
 from harness.driver import Buffer, Context, Device, Event, Gate, Module, PreparedLaunch, Stream, Struct
 from harness.errors import DriverError, UsageError
+from shared.driver_parts import CUBIN, kernel
 
 # --- modules
 

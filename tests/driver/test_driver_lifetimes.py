@@ -9,12 +9,12 @@ import gc
 import threading
 
 import pytest
-from driver_parts import CUBIN, kernel
-from fake_driver import FakeDriver
 
+from fakes.driver import FakeDriver
 from harness.driver import Buffer, Context, Device, Event, Gate, Module, PinnedBuffer, Stream
 from harness.driver.context import Resource
 from harness.errors import ContextLost, DriverError, UsageError
+from shared.driver_parts import CUBIN, kernel
 
 # --- lifetimes
 

@@ -6,8 +6,8 @@ import gc
 
 import numpy as np
 import pytest
-from fake_driver import FakeDriver
 
+from fakes.driver import FakeDriver
 from harness.driver import Buffer, Context, Device, PinnedBuffer, Stream, device_of
 from harness.errors import UsageError
 

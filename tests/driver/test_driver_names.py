@@ -9,9 +9,9 @@ import ast
 from pathlib import Path
 
 import pytest
-from fake_driver import FakeDriver
 
 import harness.driver
+from fakes.driver import FakeDriver
 
 PACKAGE = Path(harness.driver.__file__).parent
 

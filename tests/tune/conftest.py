@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import fake_driver
-import fake_gemm
 import pytest
-from kernels import BODY, KERNEL
-from tuning import TILES, Speeds
 
-from harness import builds, spec
-from harness.builds import Built
-from harness.cache import Cache, default_root
+from fakes import driver as fake_driver
+from fakes import gemm as fake_gemm
 from harness.driver import Context, Device
+from harness.kernels import spec
+from harness.sass import builds
+from harness.sass.builds import Built
+from harness.support.cache import Cache, default_root
+from shared.kernels import BODY, KERNEL
+from shared.tuning import TILES, Speeds
 
 
 @pytest.fixture

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 
-import fake_gemm
 import pytest
-from tuning import Speeds, t4_faults, tune
 
-from harness import pruning, t4
-from harness.builds import Built
+from fakes import gemm as fake_gemm
 from harness.driver import Context
+from harness.sass.builds import Built
+from harness.tune import plan, t4
+from shared.tuning import Speeds, t4_faults, tune
 
 
 def test_t4(context: Context, space: list[Built], speeds: Speeds, monkeypatch: pytest.MonkeyPatch) -> None:
     speeds.execute[7] = fake_gemm.zeros
-    monkeypatch.setattr(pruning, "reason", lambda b, _d: "no" if b.variant.params["TILE"] == 2 else "")
+    monkeypatch.setattr(plan, "reason", lambda b, _d: "no" if b.variant.params["TILE"] == 2 else "")
     ((result,), tuner) = tune(context, space)
     content = json.loads(json.dumps(t4.document(result.ranking, tuner.unfit, "2026-11-21T00:00:00+00:00")))
     assert t4_faults(content) == []

@@ -9,18 +9,20 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import fake_gemm
 import pytest
-from tuning import SPACE, TILES, Speeds, harness, t4_faults
 
-from harness import record
-from harness.bench import Bench
-from harness.cli import supervise, tuned
+from fakes import gemm as fake_gemm
+from harness.bench.session import Bench
+from harness.cli import supervise
+from harness.cli.views import tuned
 from harness.driver import api
 from harness.errors import HarnessError, NoDriver
-from harness.journal import Journal
-from harness.operands import Data
-from harness.tune import Result as Tuned
+from harness.launch.operands import Data
+from harness.results import record
+from harness.tune.journal import Journal
+from harness.tune.search import Result as Tuned
+from shared.places import ROOT
+from shared.tuning import SPACE, TILES, Speeds, harness, t4_faults
 
 # ---- the command -----------------------------------------------------------------------------------
 
@@ -129,7 +131,7 @@ def test_what_makes_no_sense(fake: Any, arguments: list[str], message: str) -> N
 CHILD = """\
 import os, signal, sys, time
 from pathlib import Path
-from harness.journal import Journal
+from harness.tune.journal import Journal
 journal = Journal(Path({path!r}))
 for tile in range(4):
     if journal.get(str(tile)) is None:
@@ -206,7 +208,7 @@ def test_a_long_ranking_is_short_in_text_only(
 ) -> None:
     """Recorded on an H200: 120 sets."""
     monkeypatch.delenv("COLUMNS", raising=False)  # which pytest's processes have: 80, where no line fits
-    content = record.load(Path(__file__).parents[2] / "records/tuned/10_vectorized.json")
+    content = record.load(ROOT / "records/tuned/10_vectorized.json")
     (summary,) = (s for s in content["meta"]["results"] if s["shape"] == "4096")
     rows = [r for r in content["rows"] if r["shape"] == "4096" and r["stage"] != "duel"]
     last = {str(r["params"]): r for r in rows}

@@ -6,20 +6,20 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import fake_gemm
 import pytest
-from tuning import RULE, N, Speeds, tiles, tune
 
-from harness.ahead import Ahead
-from harness.bench import Bench
-from harness.builds import Built
+from fakes import gemm as fake_gemm
+from harness.bench.session import Bench
 from harness.driver import Context, Device
 from harness.errors import ContextLost
-from harness.gemm import Gemm
-from harness.journal import Journal
-from harness.operands import Data
-from harness.plan import Plan
-from harness.tune import Tuner
+from harness.launch.operands import Data
+from harness.problems.gemm import Gemm
+from harness.sass.builds import Built
+from harness.tune.journal import Journal
+from harness.tune.plan import Plan
+from harness.tune.prefetch import Ahead
+from harness.tune.search import Tuner
+from shared.tuning import RULE, N, Speeds, tiles, tune
 
 
 def test_ctrl_c_does_not_wait_for_the_finals_data(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness import halving
-from harness.stats import Interval
+from harness.bench.stats import Interval
+from harness.tune import race as halving
 
 
 def interval(low: float, high: float) -> Interval:

@@ -6,22 +6,25 @@ import re
 from types import SimpleNamespace
 from typing import Any
 
-import fake_gemm
 import pytest
-from fake_cublaslt import FakeCublas
-from tuning import RULE, TILES, N, Speeds, tiles, tune
 
-from harness import builds, cublas, pruning, spec
-from harness.ahead import Ahead
-from harness.bench import Bench
-from harness.builds import Built
-from harness.cache import Cache
+from fakes import gemm as fake_gemm
+from fakes.cublaslt import FakeCublas
+from harness.bench.session import Bench
 from harness.driver import Context
 from harness.errors import UsageError
-from harness.gemm import Gemm
-from harness.journal import Journal
-from harness.plan import Plan
-from harness.tune import Tuner
+from harness.kernels import spec
+from harness.launch import cublas
+from harness.problems.gemm import Gemm
+from harness.sass import builds
+from harness.sass.builds import Built
+from harness.support.cache import Cache
+from harness.tune import plan as planning
+from harness.tune.journal import Journal
+from harness.tune.plan import Plan
+from harness.tune.prefetch import Ahead
+from harness.tune.search import Tuner
+from shared.tuning import RULE, TILES, N, Speeds, tiles, tune
 
 # ---- who wins --------------------------------------------------------------------------------------
 
@@ -220,7 +223,7 @@ def test_pruning_says_why(
 ) -> None:
     path = kernel_file(extra=extra, **({"body": body} if body else {}))
     (built,), _ = builds.build_all([spec.load(path).variant()], ["sm_90a"], cache, lambda _: None)
-    assert re.match(reason or "$", pruning.reason(built, context.device).split("machine code is ")[-1])
+    assert re.match(reason or "$", planning.unfit(built, context.device).split("machine code is ")[-1])
 
 
 def test_a_block_that_fits_nowhere_is_pruned(context: Context, space: list[Built]) -> None:
@@ -230,7 +233,7 @@ def test_a_block_that_fits_nowhere_is_pruned(context: Context, space: list[Built
     resources = replace(first.cubin.resources, registers=255)
     wide = spec.load(first.variant.kernel.path).variant(TILE=32)
     built = replace(first, variant=wide, cubin=replace(first.cubin, variant=wide, resources=resources))
-    assert "not one block fits on an SM" in pruning.reason(built, context.device)
+    assert "not one block fits on an SM" in planning.unfit(built, context.device)
 
 
 def test_what_is_pruned_is_never_launched(

@@ -1,0 +1,180 @@
+"""Expectations asserted: machine code of a variant, checked, and a message that shows what does not hold."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from harness.bench.emulation import Options, row
+from harness.bench.measure import ERROR, Measurement
+from harness.emulator import Counts
+from harness.errors import HarnessError, UsageError
+from harness.kernels.compiler import compile_kernel
+from harness.kernels.expectation import parse
+from harness.kernels.spec import Variant
+from harness.problems import checks
+from harness.problems.registry import resolve
+from harness.sass.builds import Built
+from harness.sass.code import Code
+from harness.sass.contract import Finding, check
+from harness.sass.instructions import Instruction, disassemble
+from harness.support.cache import default as default_cache
+from harness.support.tools import find
+
+SHOWN = 40  # instructions of a loop, half from each end
+EVIDENCE = 4  # of the instructions that an expectation counted
+
+
+def machine_code(variant: Variant, arch: str) -> Code:
+    """Compiled and disassembled, or from the user's cache."""
+    cubin = compile_kernel(variant, arch)
+    return Code.of(cubin, disassemble(cubin))
+
+
+def assert_holds(variant: Variant, arch: str, texts: Sequence[str]) -> Code:
+    """The code of which all of `texts` hold, or where there are none, all that the kernel's file expects.
+
+    Raises AssertionError where one does not, and UsageError where there is nothing to check.
+    """
+    wrong = [text for text in texts if not isinstance(text, str)]
+    if wrong:
+        raise UsageError(f"an expectation is text, not {wrong[0]!r}", hint="such as 'LDS.128 in loop'")
+    wanted = [parse(text) for text in texts] or [*variant.kernel.expectations(arch)]
+    if not wanted:
+        raise UsageError(
+            f"nothing to check: the file expects nothing of its code for {arch}",
+            where=str(variant.kernel.path),
+            hint="add a [sass] table to its front matter, or give an expectation",
+        )
+    code = machine_code(variant, arch)
+    findings = check(wanted, code)
+    for f in findings:
+        if f.note and f.holds:
+            warnings.warn(f"{f.expectation}: {f.note}", stacklevel=4)
+    if not all(f.holds for f in findings):
+        raise AssertionError(message(code, findings))
+    return code
+
+
+def message(code: Code, findings: Sequence[Finding]) -> str:
+    """For `findings` of which at least one does not hold."""
+    failed = [f for f in findings if not f.holds]
+    lines = [
+        f"{code.name}: {len(failed)} of {len(findings)} expectations "
+        f"{'does' if len(failed) == 1 else 'do'} not hold"
+    ]
+    for f in failed:
+        lines.append(f"  FAILED {f.expectation}: {counted(f)}")
+        lines += [f"    {_instruction(i)}  {code.place(i)}".rstrip() for i in f.evidence[:EVIDENCE]]
+        if len(f.evidence) > EVIDENCE:
+            lines.append(f"    ... and {len(f.evidence) - EVIDENCE} more")
+    loop = code.hot_loop
+    if loop is None:
+        return "\n".join([*lines, "the code has no loop"])
+    return "\n".join([*lines, f"hot loop at {loop.header:#x}, {len(loop.instructions)} instructions:"]) + (
+        "\n" + "\n".join(_listing(code, loop.instructions))
+    )
+
+
+def counted(finding: Finding) -> str:
+    """``4``, ``28.1%``, or why there was nothing to count; a warning behind it."""
+    warned = finding.note and finding.actual is not None
+    return f"{finding.amount} ({finding.note})" if warned else finding.amount
+
+
+def _listing(code: Code, instructions: Sequence[Instruction]) -> Iterator[str]:
+    """Each run of one source line under that line; a long middle left out."""
+    half = SHOWN // 2
+    left_out = len(instructions) - 2 * half
+    at = None
+    for n, i in enumerate(instructions):
+        if left_out > 0 and half <= n < half + left_out:
+            if n == half:
+                yield f"  ... {left_out} instructions left out ..."
+                at = None
+            continue
+        if i.line != at:
+            at = i.line
+            yield f"  {code.place(i) or '(not in the source)'}: {code.line(i.line).strip()}".rstrip(": ")
+        yield f"    {_instruction(i)}"
+
+
+def _instruction(i: Instruction) -> str:
+    return f"{i.address:#06x} {i}"
+
+
+Shape = int | Mapping[str, int | float]  # an axis, or N alone
+
+
+def emulate(
+    variant: Variant,
+    arch: str,
+    shape: Shape,
+    *,
+    seed: int = 1,
+    schedule: str = "lockstep",
+    as_compiled: bool = False,
+) -> Measurement:
+    """One run: `.before` holds the verdict on its numbers, `.emulation` findings and counts by source line.
+
+    Raises HarnessError where the emulator cannot run it.
+    """
+    cubin = compile_kernel(variant, arch)
+    sass = disassemble(cubin) if find("nvdisasm") else None
+    cls = resolve(variant.kernel)
+    problem = checks.instance(cls, {"N": shape} if isinstance(shape, int) else shape)
+    inputs, reference = checks.data(problem, seed)
+    options = Options(seed=seed, schedule=schedule, as_compiled=as_compiled, cache=default_cache())
+    found = row(Built(variant=variant, cubin=cubin, sass=sass), problem, inputs, reference, options)
+    if found.status == ERROR:
+        raise HarnessError(found.error)
+    return found
+
+
+def assert_race_free(variant: Variant, arch: str, shape: Shape) -> Measurement:
+    """No race, no barrier or wait that is missing or divergent, no access that is out of bounds, misaligned
+    or of what nothing wrote.
+    """
+    found = emulate(variant, arch, shape)
+    findings = found.emulation.findings if found.emulation is not None else ()
+    if findings:
+        told = "\n".join(f"  {f}" for f in findings)
+        raise AssertionError(f"{found.label}, {found.problem.label}: {len(findings)} findings\n{told}")
+    return found
+
+
+def assert_coalesced(variant: Variant, arch: str, shape: Shape, *, max_sectors: float = 4) -> Measurement:
+    """No source line's global requests touch more than `max_sectors` sectors of 32 bytes on average: 4 is a
+    warp of floats in a row, 16 one of float4.
+    """
+
+    def wrong(c: Counts) -> str:
+        average = c.sectors / c.global_requests if c.global_requests else 0
+        return f"{average:.3g} sectors a request, more than {max_sectors:g}" if average > max_sectors else ""
+
+    return _by_line(variant, arch, shape, wrong)
+
+
+def assert_no_bank_conflicts(
+    variant: Variant, arch: str, shape: Shape, *, as_compiled: bool = False
+) -> Measurement:
+    """No shared request takes more wavefronts than its width needs: as the PTX has it, or with the widths of
+    the machine code.
+    """
+
+    def wrong(c: Counts) -> str:
+        least = c.wavefronts - c.conflicts
+        return f"{c.wavefronts / least:.3g} times the wavefronts that it needs" if c.conflicts else ""
+
+    return _by_line(variant, arch, shape, wrong, as_compiled=as_compiled)
+
+
+def _by_line(
+    variant: Variant, arch: str, shape: Shape, wrong: Callable[[Counts], str], *, as_compiled: bool = False
+) -> Measurement:
+    found = emulate(variant, arch, shape, as_compiled=as_compiled)
+    lines = found.emulation.lines if found.emulation is not None else ()
+    told = [f"  {c.source}: {text}" for c in lines if (text := wrong(c))]
+    if told:
+        raise AssertionError("\n".join([f"{found.label}, {found.problem.label}", *told]))
+    return found

@@ -1,0 +1,141 @@
+"""What this very card reaches at best: multiply-adds and bytes a second, by kernels of our own.
+
+A percentage of a data sheet's peak says little of a card that runs at another clock; nor is a time above
+the data sheet's peak impossible. Above these it is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from harness.bench import sampling
+from harness.bench.stopping import StopRule
+from harness.bench.timing import Timer, Work
+from harness.driver import Context, Device, Stream, driver_version
+from harness.errors import HarnessError
+from harness.kernels import catalog
+from harness.kernels.arch import Arch
+from harness.kernels.compiler import Cubin, compile_kernel
+from harness.launch import kernel
+from harness.launch.operands import Operands
+from harness.problems.gemm import Gemm
+from harness.problems.protocol import Problem
+from harness.problems.registry import resolve
+from harness.problems.verify import compare
+from harness.support.cache import Cache, digest
+
+# How far above a ceiling a measurement may come out: both have noise, and a kernel may find some of its
+# data in a cache.
+_MARGIN = 1.02
+# How far above its rated peak a card may be whose ceilings are not known: many run above the clock that
+# their driver names.
+_ABOVE_RATED = 1.3
+# Multiply-adds of the tensor cores for each one of the float32 units, dense, on A100 to H200 (NVIDIA's white
+# papers); consumer cards have fewer, and from compute capability 10.0 on (B200) it is twice that.
+_MATRIX = {"tf32": 8, "3xtf32": 8 / 3, "bf16": 16, "fp16": 16}
+_RULE = StopRule(min_time=0.2, timeout=0.5)
+_COPY_OVER_L2 = 8  # the copy moves this many times the L2 cache: nothing of it stays there
+_FMA_STEPS = 2**15
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ceiling:
+    """`rate` in FLOP/s or bytes/s, at the SM clock `sm_hz` (None: not measured)."""
+
+    rate: float
+    sm_hz: float | None
+
+    def at(self, sm_hz: float | None) -> float:
+        """The ceiling for a kernel that ran at `sm_hz`: in proportion where that clock was higher."""
+        faster = sm_hz / self.sm_hz if sm_hz and self.sm_hz else 1.0
+        return self.rate * max(1.0, faster)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ceilings:
+    """`flops`: FFMA only, FLOP/s; `bandwidth`: a device-to-device copy, bytes/s, reads and writes."""
+
+    flops: Ceiling
+    bandwidth: Ceiling
+
+
+def peaks(problem: Problem, device: Device) -> float:
+    """How many times the peak of the float32 units counts as the peak for the problem's element type."""
+    name = problem.dtype.name if isinstance(problem, Gemm) else ""
+    return _MATRIX.get(name, 1) * (2 if name in _MATRIX and device.capability >= (10, 0) else 1)
+
+
+def impossible(
+    problem: Problem, device: Device, seconds: float, sm_hz: float | None, most: float, known: Ceilings | None
+) -> str:
+    """Why no kernel can have been that fast, at an SM clock of `sm_hz`; empty where it can. `most`: times the
+    float32 units' peak.
+
+    Bandwidth is a limit only where a single run moves several times what the L2 cache could absorb.
+    """
+    if known is not None:
+        flops, bandwidth = _MARGIN * known.flops.at(sm_hz), _MARGIN * known.bandwidth.rate
+        whose = "measured ceiling"
+    else:
+        flops, bandwidth = _ABOVE_RATED * device.peak_fp32, _ABOVE_RATED * device.peak_bandwidth
+        whose = "rated peak"
+    flops *= most
+    if problem.flops > flops * seconds:
+        rate = f"{problem.flops / seconds / 1e12:.4g} TFLOP/s" if seconds else "an infinite rate"
+        return f"{rate} is above this card's {whose} of {flops / 1e12:.4g} TFLOP/s: not a measurement"
+    large = problem.bytes > 4 * device.l2_bytes
+    if bandwidth and large and problem.bytes > bandwidth * seconds:
+        rate = f"{problem.bytes / seconds / 1e9:.4g} GB/s" if seconds else "an infinite rate"
+        return f"{rate} is above this card's {whose} of {bandwidth / 1e9:.4g} GB/s: not a measurement"
+    return ""
+
+
+def measured(context: Context, stream: Stream, timer: Timer, cache: Cache) -> Ceilings:
+    """This card's ceilings: measured once, and kept in the cache for this GPU, driver and code.
+
+    Raises HarnessError where one of the two kernels is wrong or cannot run.
+    """
+    device = context.device
+    arch = str(Arch.of_capability(*device.capability))
+    cubins = [compile_kernel(catalog.kernel(name).variant(), arch, cache) for name in ("ffma", "copy")]
+    key = digest("ceilings 1", device.uuid, str(driver_version()), *(c.code for c in cubins))
+    if found := cache.get(key):
+        return _from_json(json.loads(found["ceilings.json"]))
+    sizes: list[Mapping[str, int]] = [
+        {"N": device.sms * device.max_threads_per_sm, "K": _FMA_STEPS},
+        {"N": max(2**22, _COPY_OVER_L2 * device.l2_bytes // 8)},
+    ]
+    flops, bandwidth = (
+        _measure(context, stream, timer, cubin, resolve(cubin.variant.kernel).from_axes(axes))
+        for cubin, axes in zip(cubins, sizes, strict=True)
+    )
+    ceilings = Ceilings(flops=flops, bandwidth=bandwidth)
+    cache.put(key, {"ceilings.json": json.dumps(asdict(ceilings)).encode()})
+    return ceilings
+
+
+def _measure(context: Context, stream: Stream, timer: Timer, cubin: Cubin, problem: Problem) -> Ceiling:
+    with (
+        Operands(context, problem, stream, seed=1, sets=1) as operands,
+        kernel.prepare(cubin, operands) as run,
+    ):
+        work = Work(run)
+        typical = sampling.warm_up(work, timer, _RULE).typical
+        operands.fill_output(stream)
+        samples = sampling.sample(work, timer, _RULE, typical=typical)
+        (output,) = operands.outputs(stream)
+        verdict = compare(output, operands.reference)
+        if not verdict.ok:
+            raise HarnessError(f"the ceiling's own kernel {cubin.variant.label} is wrong: {verdict}")
+        # The fastest tenth: a ceiling is what can be reached, not what usually is.
+        seconds = sorted(samples.times)[len(samples.times) // 10]
+    return Ceiling(rate=(problem.flops or problem.bytes) / seconds, sm_hz=samples.sm_hz)
+
+
+def _from_json(content: Mapping[str, Mapping[str, float]]) -> Ceilings:
+    flops, bandwidth = (
+        Ceiling(rate=content[key]["rate"], sm_hz=content[key]["sm_hz"]) for key in ("flops", "bandwidth")
+    )
+    return Ceilings(flops=flops, bandwidth=bandwidth)

@@ -1,0 +1,247 @@
+"""Kernels on problems in the emulator -> the rows that a GPU gives, with what was found and counted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import harness
+from harness.bench.measure import (
+    ERROR,
+    EXPECTED,
+    FAILED,
+    OK,
+    REFUSED,
+    REPEATABLE,
+    UNEXPECTED,
+    Measurement,
+    repeated,
+)
+from harness.emulator import Buffer, Emulation, emulate
+from harness.errors import HarnessError, InspectError, NeedsGpu, OutOfMemory
+from harness.launch.kernel import grid, workspace
+from harness.problems import checks
+from harness.problems.protocol import Axes, Problem, Reference
+from harness.problems.registry import blamed
+from harness.problems.verify import Repeats, compare
+from harness.sass import access_widths
+from harness.sass.builds import Built, Progress
+from harness.support.cache import Cache
+from harness.support.processes import ENDED, cores, processes
+
+_MANY = 8  # rows: fewer are done before processes have started
+_COPIES = 6  # of the operands: inputs, what the kernel sees, the float64 reference and its bound
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """`schedule`: ``lockstep``, or ``warp-serial``, in which a missing barrier shows in the numbers.
+
+    `as_compiled`: count shared and global accesses in the widths that the machine code has, with the
+    answers of nvdisasm kept in `cache`; otherwise as the PTX has them. `repeats` more launches follow what
+    has been verified, in the other schedule and this one by turns: nothing else can differ here.
+    """
+
+    seed: int = 1
+    schedule: str = "lockstep"
+    check: bool = True
+    count: bool = True
+    as_compiled: bool = False
+    cache: Cache | None = None
+    repeats: int = 0
+
+
+_Job = tuple[Problem, Mapping[str, NDArray[Any]], Reference, Options]
+
+
+def rows(
+    built: Sequence[Built],
+    points: Mapping[type[Problem], Sequence[Axes]],
+    options: Options,
+    progress: Progress,
+) -> Iterator[Measurement]:
+    """Every kernel on every point of its problem; each row as it is done, many of them in processes."""
+    with ExitStack() as owned:
+        pool = None
+        if cores() > 1 and sum(len(built) * len(axes_list) for axes_list in points.values()) >= _MANY:
+            pool = owned.enter_context(processes(cores()))
+        for cls, axes_list in points.items():
+            for axes in axes_list:
+                problem = checks.instance(cls, axes)
+                kernels = [b for b in built if b.serves(problem)]
+                progress(f"inputs {problem.label}")
+                try:
+                    inputs, reference = _inputs(problem, options.seed)
+                except HarnessError as e:
+                    yield from (_error(one, problem, e) for one in kernels)
+                    continue
+                job = (problem, inputs, reference, options)
+                if pool is not None and len(kernels) > 1 and _can_leave(problem):
+                    yield from _apart(pool, kernels, job, progress)
+                    continue
+                for one in kernels:
+                    progress(f"{one.label} {problem.label}")
+                    yield row(one, *job)
+
+
+def _apart(
+    pool: ProcessPoolExecutor, kernels: Sequence[Built], job: _Job, progress: Progress
+) -> Iterator[Measurement]:
+    """The rows, in order. What is not needed to make one stays here: reading machine code takes long."""
+    problem, *_, options = job
+    lighter = [one if options.as_compiled else replace(one, sass=None) for one in kernels]
+    futures = [pool.submit(row, one, *job) for one in lighter]
+    for one, future in zip(kernels, futures, strict=True):
+        progress(f"{one.label} {problem.label}")
+        try:
+            yield replace(future.result(), built=one)
+        except BrokenProcessPool:
+            raise HarnessError(f"a process that emulated {problem.label} was ended", hint=ENDED) from None
+
+
+def _can_leave(problem: Problem) -> bool:
+    """Whether it can be sent to other processes, and they have room for it."""
+    known = type(problem).__module__.partition(".")[0] == harness.__name__  # not of a file beside a kernel
+    return known and cores() * _COPIES * problem.buffer_bytes <= _free_memory()
+
+
+def row(
+    built: Built,
+    problem: Problem,
+    inputs: Mapping[str, NDArray[Any]],
+    reference: Reference,
+    options: Options,
+) -> Measurement:
+    """One kernel on one problem. It is right when its numbers are and nothing was found; one that its file
+    marks as broken, when something is wrong.
+    """
+    variant = built.variant
+    try:
+        run, arrays = launch(built, problem, inputs, options)
+    except NeedsGpu as e:
+        return replace(_error(built, problem, e), status=REFUSED)
+    except (HarnessError, MemoryError) as e:
+        error = e if isinstance(e, HarnessError) else OutOfMemory("host memory is exhausted")
+        return _error(built, problem, error)
+    output = problem.output
+    verdict = compare(arrays[output], reference, inputs[output])
+    damaged = sorted(n for n in arrays.keys() - {output} if not _same(arrays[n], inputs[n]))
+    wrong = [] if verdict.ok else [str(verdict)]
+    wrong += [f"it overwrote its input {' and '.join(damaged)}"] if damaged else []
+    right = not wrong and not run.findings
+    ends = (UNEXPECTED, EXPECTED) if variant.kernel.broken else (OK, FAILED)
+    found = Measurement(
+        label=built.label,
+        built=built,
+        problem=problem,
+        status=ends[not right],
+        error="\n".join(wrong),
+        before=verdict,
+        emulation=run,
+    )
+    if not options.repeats or found.status not in REPEATABLE:
+        return found
+    try:
+        return repeated(found, Repeats.of(arrays[output].tobytes(), _again(built, problem, inputs, options)))
+    except (HarnessError, MemoryError) as e:
+        return replace(found, status=ERROR, error=str(e) or "host memory is exhausted")
+
+
+def _again(
+    built: Built, problem: Problem, inputs: Mapping[str, NDArray[Any]], options: Options
+) -> Iterator[bytes]:
+    """What each of the repeats wrote."""
+    swapped = {"lockstep": "warp-serial", "warp-serial": "lockstep"}[options.schedule]
+    for number in range(options.repeats):
+        schedule = options.schedule if number % 2 else swapped
+        quick = replace(options, schedule=schedule, check=False, count=False, as_compiled=False)
+        yield launch(built, problem, inputs, quick)[1][problem.output].tobytes()
+
+
+def launch(
+    built: Built, problem: Problem, inputs: Mapping[str, NDArray[Any]], options: Options
+) -> tuple[Emulation, dict[str, NDArray[Any]]]:
+    """One launch on copies of `inputs`: what it did, and what it left in them. Raises HarnessError."""
+    variant = built.variant
+    if variant.kernel.tensormaps:
+        raise NeedsGpu("the emulator does not know TMA (tensor maps)")
+    arrays = {name: array.copy() for name, array in inputs.items()}
+    with blamed(type(problem)):
+        shape, arguments = grid(variant, problem), problem.arguments()
+        size = workspace(variant, problem)
+    bound = [_bound(a, arrays, problem) if isinstance(a, str) else a for a in arguments]
+    if size:
+        bound.append(Buffer(array=np.zeros(size, dtype=np.uint8), name="workspace"))
+    run = emulate(
+        built.cubin.ptx,
+        variant.kernel.entry,
+        grid=shape,
+        block=variant.block,
+        arguments=bound,
+        shared=variant.shared,
+        schedule=options.schedule,
+        check=options.check,
+        count=options.count,
+        widths=_widths(built, options) if options.as_compiled else None,
+    )
+    return run, arrays
+
+
+def _inputs(problem: Problem, seed: int) -> tuple[dict[str, NDArray[Any]], Reference]:
+    needed, free = _COPIES * problem.buffer_bytes, _free_memory()
+    if needed > free:
+        raise OutOfMemory(
+            f"{problem.label}: emulating it takes about {needed / 2**30:.1f} GiB, "
+            f"{free / 2**30:.1f} GiB is free",
+            hint="choose a smaller size with -a",
+        )
+    try:
+        return checks.data(problem, seed)
+    except MemoryError:
+        raise OutOfMemory(
+            f"{problem.label}: the inputs and their reference do not fit in memory",
+            hint="choose a smaller size with -a",
+        ) from None
+
+
+def _free_memory() -> float:
+    """Bytes of host memory not in use, where the system tells."""
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return float("inf")
+
+
+def _bound(name: str, arrays: Mapping[str, NDArray[Any]], problem: Problem) -> Buffer:
+    """An output that is no input holds nothing yet: reading it is a finding."""
+    written = name != problem.output or problem.accumulates
+    return Buffer(array=arrays[name], name=name, initialised=written)
+
+
+def _same(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    return np.array_equal(a.view(np.uint8), b.view(np.uint8))
+
+
+def _widths(built: Built, options: Options) -> Mapping[int, int]:
+    if built.sass is None:
+        raise InspectError("counts as compiled need nvdisasm", where=built.label)
+    found = access_widths.widths(built.cubin, built.sass, options.cache or Cache(None))
+    if found.ambiguous:
+        raise InspectError(
+            f"PTX lines {', '.join(map(str, found.ambiguous))} were compiled to accesses of several widths: "
+            "counts as compiled are not known",
+            where=built.label,
+        )
+    return found.bytes
+
+
+def _error(built: Built, problem: Problem, error: HarnessError) -> Measurement:
+    return Measurement(label=built.label, built=built, problem=problem, status=ERROR, error=str(error))

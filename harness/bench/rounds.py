@@ -1,0 +1,146 @@
+"""Rounds of measuring one kernel and size, each from its operands on -> one row.
+
+A time has modes. On an H200 a product of cuBLAS took 20.4 or 21.0 us, on the same operands and at one clock,
+and stayed within 0.2% of either for as long as it was timed; which of the two it was changed whenever some
+other kernel was launched for the first time. An interval from within one mode does not know of the others.
+
+Where a time has two modes 3% apart, as likely as each other, the interval over five rounds or more holds the
+mean of the two in 94 to 97 of 100 cases; over four in 88, over two in 55, since all may lie in one mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+
+import numpy as np
+
+from harness.bench.measure import Measurement, Round
+from harness.bench.sampling import Pair, Samples
+from harness.bench.stats import pooled_ratio
+from harness.driver import Buffer, Context, Stream
+from harness.errors import OutOfMemory
+from harness.launch.fingerprint import Fingerprints
+from harness.problems.verify import Verdict
+from harness.sass.builds import Built
+
+LEAST, MOST = 5, 20  # rounds, if more than one: see above
+_APART = 0.01  # beyond this, rounds are said to differ
+_PAGE = 2 << 20  # bytes; device memory comes in pages of that size
+_MOST_PAGES = 8
+
+
+def unsettle(context: Context, stream: Stream, owned: ExitStack, rng: np.random.Generator) -> None:
+    """What changes modes: take memory, which `owned` frees, so that what is allocated anew lies elsewhere;
+    and, as a coin falls, launch a kernel for the first time.
+    """
+    with suppress(OutOfMemory):
+        owned.enter_context(Buffer(context, int(rng.integers(1, _MOST_PAGES, endpoint=True)) * _PAGE))
+        if rng.integers(2):
+            with Fingerprints(context) as fresh, Buffer(context, _PAGE) as anything:
+                tuple(fresh.of([anything], stream))
+
+
+class Rounds:
+    """The rows of up to `asked` rounds, by what was measured: labels may be shared."""
+
+    def __init__(self, asked: int) -> None:
+        self._asked = asked
+        self._rows: dict[tuple[bool, int, str], list[Measurement]] = {}
+
+    def add(self, row: Measurement) -> None:
+        self._rows.setdefault((row.baseline, id(row.built), row.label), []).append(row)
+
+    def timed(self, one: Built) -> bool:
+        """Whether a kernel has a time of each round so far: another round is for those only."""
+        mine = (
+            row
+            for (baseline, built, _), rows in self._rows.items()
+            if built == id(one) and not baseline
+            for row in rows
+        )
+        return all(row.samples is not None for row in mine)
+
+    def merged(self) -> Iterator[Measurement]:
+        """One row each, in the order in which they first came."""
+        return (self._merged(rows) for rows in self._rows.values())
+
+    def _merged(self, rows: Sequence[Measurement]) -> Measurement:
+        """What went wrong in a round is what became of all. Otherwise all of the samples, and a ratio whose
+        interval is of the rounds.
+        """
+        last = rows[-1]
+        if last.samples is None:
+            return last
+        all_of_them = _samples([row.samples for row in rows if row.samples is not None])
+        pairs = [row.pair for row in rows if row.pair is not None]
+        pair = _pair(pairs) if len(pairs) == len(rows) else None
+        ratios = [row.ratio for row in rows if row.ratio is not None]
+        each = tuple(_round(row, row.samples) for row in rows if row.samples is not None)
+        kept = (
+            note for row in rows for note in row.notes if note not in _remarks(row.samples, row.pair, row)
+        )
+        return replace(
+            last,
+            before=_worst(row.before for row in rows),
+            after=_worst(row.after for row in rows),
+            samples=all_of_them,
+            pair=pair,
+            ratio=pooled_ratio(ratios) if pair is not None else None,
+            rounds=each,
+            notes=(
+                *dict.fromkeys(kept),
+                *_remarks(all_of_them, pair, last),
+                *_apart(last.against, each),
+                *([f"{len(rows)} of {self._asked} rounds only"] if len(rows) < self._asked else []),
+            ),
+        )
+
+
+def _round(row: Measurement, samples: Samples) -> Round:
+    return Round(
+        seconds=samples.summary.median,
+        sm_hz=samples.sm_hz,
+        baseline_seconds=row.pair.baseline.summary.median if row.pair else None,
+        baseline_sm_hz=row.pair.baseline.sm_hz if row.pair else None,
+        ratio=row.ratio.estimate if row.ratio else None,
+    )
+
+
+def _remarks(samples: Samples | None, pair: Pair | None, row: Measurement) -> list[str]:
+    """Notes with numbers, which are those of one round or of all."""
+    return [*(samples.remarks if samples else ()), *(pair.remarks(row.against) if pair else ())]
+
+
+def _apart(against: str, rounds: Sequence[Round]) -> Iterator[str]:
+    """What to say of times that differ from round to round."""
+    own = [one.seconds for one in rounds]
+    others = [one.baseline_seconds for one in rounds if one.baseline_seconds is not None]
+    differ = [
+        f"{name}{min(times) * 1e6:.2f} to {max(times) * 1e6:.2f} us"
+        for name, times in (("", own), (f"{against} ", others))
+        if times and max(times) > (1 + _APART) * min(times)
+    ]
+    if differ:
+        yield f"from round to round {' and '.join(differ)}"
+
+
+def _worst(verdicts: Iterable[Verdict | None]) -> Verdict | None:
+    return max((v for v in verdicts if v is not None), key=lambda v: v.worst, default=None)
+
+
+def _samples(parts: Sequence[Samples]) -> Samples:
+    return Samples(
+        batches=tuple(batch for part in parts for batch in part.batches),
+        stopped=parts[-1].stopped,
+        discarded=tuple(reason for part in parts for reason in part.discarded),
+    )
+
+
+def _pair(parts: Sequence[Pair]) -> Pair:
+    return Pair(
+        candidate=_samples([part.candidate for part in parts]),
+        baseline=_samples([part.baseline for part in parts]),
+        order=tuple(block for part in parts for block in part.order),
+    )

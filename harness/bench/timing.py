@@ -1,0 +1,177 @@
+"""How a GPU time is taken. The clock is injected everywhere else (`Timer`); this is the real one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from harness.bench.nvml import Reading, Telemetry
+from harness.driver import Context, Event, Gate, Module, PinnedBuffer, Stream
+from harness.kernels import spec
+from harness.kernels.arch import Arch
+from harness.kernels.compiler import compile_kernel
+from harness.support.resources import Closing
+
+STAMP = Path(__file__).with_name("stamp.cu")
+_SMS = 1024  # entries; numbers of SMs may have holes
+# %globaltimer advances in steps of up to 1 us (32 ns on recent GPUs): shorter spans would show the step.
+_SHORTEST_NS = 400_000
+
+
+class ClockProbe(Closing):
+    """``probe.start(stream)``, launches, ``probe.end(stream)``; after synchronizing, `hertz`."""
+
+    def __init__(self, context: Context) -> None:
+        kernel = spec.load(STAMP)
+        cubin = compile_kernel(kernel.variant(), str(Arch.of_capability(*context.device.capability)))
+        self._module = Module(context, cubin.code)
+        self._stamps = PinnedBuffer(context, 2 * _SMS * 16)
+        self._entries = self._stamps.array(np.uint64, (2, _SMS, 2))
+        function = self._module.function(kernel.entry)
+        blocks = context.device.sms  # one on each SM, as idle SMs are filled first
+        self.start, self.end = (
+            function.prepare(blocks, 32, [np.uint64(self._stamps.ptr + half), np.uint32(_SMS)])
+            for half in (0, self._entries[0].nbytes)
+        )
+
+    def reset(self) -> None:
+        """Forget the last stamps; while none are on their way."""
+        self._entries[:] = 0
+
+    def hertz(self) -> float | None:
+        """The clock between the last two stamps, the median over the SMs; None where it was too short."""
+        seen = self._entries.all(axis=(0, 2))
+        cycles, nanoseconds = (self._entries[1, seen] - self._entries[0, seen]).T.astype(np.float64)
+        if not len(cycles) or nanoseconds.min() < _SHORTEST_NS:
+            return None
+        return float(np.median(cycles / nanoseconds)) * 1e9
+
+    def close(self) -> None:
+        self._stamps.close()
+        self._module.close()
+
+
+Run = Callable[[Stream], object]
+
+# Launches and their events wait behind a gate in the driver's queue, about 1024 entries deep; a full queue
+# would block the host that is to open the gate. A run takes nine at most: a product of three launches, two of
+# them in a stream at the side.
+MOST = 100  # runs of a batch
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is timed: ``run(stream)`` queues `repeats` runs of it, more than one where it is a graph."""
+
+    run: Run
+    repeats: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Runs that were queued together.
+
+    `times` are GPU seconds a run, one for each time `Work.run` was called. `wall` is seconds a run on the
+    host's clock, from when the GPU might start until the host knows it has finished; None where the host was
+    busy with something else then. `sm_hz` is the measured
+    SM clock (`ClockProbe`), `rated_hz` the highest that the driver names; `reading` is what NVML said while
+    the batch ran.
+    """
+
+    times: tuple[float, ...]
+    wall: float | None
+    sm_hz: float | None = None
+    rated_hz: float | None = None
+    reading: Reading | None = None
+
+    @property
+    def median(self) -> float:
+        return float(np.median(self.times))
+
+    @property
+    def clock_share(self) -> float | None:
+        """The clock as a fraction of the rated one: as measured, else as NVML has it."""
+        hertz = self.sm_hz or (self.reading.sm_mhz * 1e6 if self.reading else None)
+        return hertz / self.rated_hz if hertz and self.rated_hz else None
+
+
+class Timer(Protocol):
+    def batch(self, work: Work, count: int) -> Batch:
+        """Call `work.run` that often, at most MOST times, and say how long each run took."""
+        ...
+
+
+class EventTimer(Closing):
+    """A CUDA event before and after each call, all of a batch queued before the GPU may begin.
+
+    The GPU then goes from event to kernel to event without waiting for the host, and launch latency stays
+    out of the times. What remains is the cost of the events themselves, a microsecond or two (`overhead`).
+
+    What holds the GPU back is a gate; for graphs, whose launches may fill the driver's queue, it is one run
+    of the graph that is not timed.
+    """
+
+    def __init__(self, context: Context, stream: Stream, telemetry: Telemetry) -> None:
+        self._stream, self._telemetry = stream, telemetry
+        self._rated = float(context.device.clock_hz)
+        self._reads = False
+        with ExitStack() as owned:
+            self._clock = owned.enter_context(ClockProbe(context))
+            self._gate = owned.enter_context(Gate(context))
+            self._events = [
+                (owned.enter_context(Event(context)), owned.enter_context(Event(context)))
+                for _ in range(MOST)
+            ]
+            self._owned = owned.pop_all()
+
+    def batch(self, work: Work, count: int) -> Batch:
+        events, stream = self._events[:count], self._stream
+        runs = count * work.repeats
+        self._clock.reset()
+        began = time.perf_counter()
+        if work.repeats > 1:
+            work.run(stream)
+            runs += work.repeats
+            self._queue(work, count)
+        else:
+            with self._gate.holding(stream):
+                self._queue(work, count)
+                began = time.perf_counter()
+        # Every second batch: reading takes longer than some batches do, whose wall time would be NVML's.
+        self._reads = not self._reads
+        reading = self._telemetry.read() if self._reads else None
+        late = self._reads and events[-1][1].done
+        events[-1][1].synchronize()
+        wall = time.perf_counter() - began
+        stream.synchronize()  # for the clock's second stamp
+        return Batch(
+            times=tuple(end.seconds_since(start) / work.repeats for start, end in events),
+            wall=None if late else wall / runs,
+            sm_hz=self._clock.hertz(),
+            rated_hz=self._rated,
+            reading=None if late else reading,  # the clock that counts is the one while the batch runs
+        )
+
+    def _queue(self, work: Work, count: int) -> None:
+        stream = self._stream
+        self._clock.start(stream)
+        for start, end in self._events[:count]:
+            start.record(stream)
+            work.run(stream)
+            end.record(stream)
+        self._clock.end(stream)
+
+    def overhead(self) -> float:
+        """Seconds between two events with nothing between them: part of every time that is taken here."""
+        nothing = Work(lambda _stream: None)
+        self.batch(nothing, MOST)
+        return self.batch(nothing, MOST).median
+
+    def close(self) -> None:
+        self._owned.close()

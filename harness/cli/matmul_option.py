@@ -1,0 +1,89 @@
+"""``matmul`` among the kernels of a command line: whatever `harness.matmul` runs at each size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.cli import options
+from harness.dispatch import choose
+from harness.errors import UsageError
+from harness.kernels.dtypes import DTYPES
+
+if TYPE_CHECKING:
+    from harness.driver import Device
+    from harness.kernels.spec import Variant
+    from harness.problems.gemm import Gemm
+    from harness.problems.protocol import Axes, Problem
+    from harness.sass.builds import Built, Skipped
+    from harness.support.cache import Cache
+
+
+dtype = click.option(
+    "--dtype",
+    "dtypes",
+    multiple=True,
+    type=click.Choice(list(DTYPES)),
+    help="Element type that matmul multiplies, several if given again; fp32 by default.",
+)
+
+
+def named(kernels: Sequence[str]) -> bool:
+    return choose.NAME in kernels
+
+
+def refuse(kernels: Sequence[str], given: bool, option: str) -> None:
+    """Raises UsageError for the dispatcher and an option that is about a single kernel."""
+    if given and named(kernels):
+        raise UsageError(f"{option} takes a kernel, and matmul is several", hint="name one that it chooses")
+
+
+def select(
+    kernels: Sequence[str],
+    params: Sequence[str],
+    axis: Sequence[str],
+    default: str,
+    dtypes: Sequence[str],
+    *,
+    sweep: bool,
+) -> tuple[list[Variant], dict[type[Problem], list[Axes]]]:
+    """The variants of all other words, and the sizes of every problem: `options.variants` and `points`."""
+    if dtypes and not named(kernels):
+        raise UsageError("--dtype is matmul's: a kernel's own file says its type")
+    also = _products(dtypes) if named(kernels) else []
+    others = [word for word in kernels if word != choose.NAME]
+    if named(kernels) and not others:
+        refuse(kernels, bool(params), "-p")
+        return [], options.points([], axis, default, also=also)
+    selected, variants = options.variants(others, params, sweep=sweep)
+    return variants, options.points(selected, axis, default, also=also)
+
+
+def _products(dtypes: Sequence[str]) -> list[type[Gemm]]:
+    from harness.problems.gemm import GEMMS, Gemm
+
+    return [GEMMS[name] for name in dict.fromkeys(dtypes)] or [Gemm]
+
+
+def build(
+    variants: Sequence[Variant],
+    dispatched: bool,
+    dtypes: Sequence[str],
+    points: Mapping[type[Problem], Sequence[Axes]],
+    arch: str,
+    gpu: Device | None,
+    cache: Cache,
+    step: Callable[[str], None],
+) -> tuple[list[Built], list[Skipped]]:
+    """The variants, and with `dispatched` what is chosen for each product: without a GPU, as on an H200."""
+    from harness.sass import builds
+
+    built, skipped = builds.build_all(variants, [arch], cache, step)
+    if dispatched:
+        sms, name = (gpu.sms, gpu.name) if gpu else (choose.H200_SMS, "")
+        products = [cls.from_axes(axes) for cls in _products(dtypes) for axes in points[cls]]
+        chosen, missed = builds.build_chosen(products, arch, cache, step, sms=sms, gpu=name)
+        built, skipped = built + chosen, skipped + missed
+    return built, skipped

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.cli import options
+from harness.errors import UsageError
+
+if TYPE_CHECKING:
+    from harness.bench.measure import Measurement
+
+
+@click.command(name="check")
+@options.kernels
+@options.params
+@options.sweep
+@options.axis
+@options.arch
+@options.seed
+@click.option(
+    "--schedule",
+    type=click.Choice(["lockstep", "warp-serial"]),
+    default="lockstep",
+    show_default=True,
+    help="Of warps: all at once, or each to its next barrier before the next one starts.",
+)
+@click.option(
+    "-d",
+    "--device",
+    default=options.EMULATOR,
+    show_default=True,
+    metavar="gpu|N|UUID",
+    help="A GPU: compute-sanitizer runs them there.",
+)
+@click.option(
+    "--tool",
+    "tools",
+    metavar="TOOL[,TOOL]...",
+    help="Of compute-sanitizer: memcheck, racecheck, initcheck, synccheck; racecheck by default.",
+)
+@click.option("--lines", is_flag=True, help="Count executions, FLOP and memory requests by source line.")
+@options.markdown
+@options.json_file
+def command(
+    kernels: tuple[str, ...],
+    params: tuple[str, ...],
+    sweep: bool,
+    axis: tuple[str, ...],
+    arch: str | None,
+    seed: int,
+    schedule: str,
+    device: str,
+    tools: str | None,
+    lines: bool,
+    style: str | None,
+    json_file: Path | None,
+) -> None:
+    """Run kernels in the emulator: numbers, races, memory faults and memory behaviour. No GPU, no times. With
+    --device gpu they run under NVIDIA's compute-sanitizer, whose findings come with their source lines.
+
+    Found are shared-memory hazards, races between blocks, barriers in divergent code, missing cp.async waits,
+    accesses out of bounds or misaligned, reads of what nothing wrote. Exit code 1 on a finding or a wrong
+    number, except in a kernel that its file marks as broken.
+    """
+    from dataclasses import replace
+
+    from harness.bench import emulation
+    from harness.cli import sanitized
+    from harness.cli.views import emulated
+    from harness.results import encode as report
+    from harness.results import record
+    from harness.sass import builds
+
+    if json_file is not None:
+        record.check_writable(json_file)
+    selected, variants = options.variants(kernels, params, sweep=sweep)
+    points = options.points(selected, axis, "verify_axes")
+    if device != options.EMULATOR:
+        if arch or lines or schedule != "lockstep":
+            raise UsageError("--arch, --schedule and --lines are the emulator's")
+        sanitized.run(variants, points, sanitized.named(tools), device, seed, style, json_file)
+        return
+    if tools is not None:
+        raise UsageError("--tool is compute-sanitizer's: add --device gpu")
+    target = options.one_arch(arch, None)
+    cache = options.open_cache()
+    wanted = emulation.Options(seed=seed, schedule=schedule, cache=cache)
+    with options.progress(options.steps(variants, points)) as step:
+        built, skipped = builds.build_all(variants, [target], cache, step)
+        rows, fault = options.collect(emulation.rows(built, points, wanted, step))
+        compiled: list[Measurement] = []
+        if lines:
+            again = replace(wanted, check=False, as_compiled=True)
+            compiled, fault = options.collect(emulation.rows(built, points, again, step))
+    records = [report.emulated_record(row) for row in rows]
+    if json_file is not None:
+        meta = record.provenance(seed=seed)
+        meta["ended"] = str(fault) if fault else "complete"
+        record.write_json(json_file, record.document("check", records, meta))
+    emulated.print_rows(rows, style)
+    options.name_shapes(points)
+    click.echo(emulated.NOTE)
+    emulated.print_findings(rows)
+    if lines:
+        for row, other in zip(rows, compiled, strict=False):
+            emulated.print_lines(row, other, style)
+    options.explain([], skipped)
+    options.finish(records, skipped, fault)

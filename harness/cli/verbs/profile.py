@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harness.cli import options
+from harness.errors import CountersDenied, HarnessError, MissingDependency, NoGpu, UsageError
+
+if TYPE_CHECKING:
+    from harness.driver import Device
+    from harness.instruments.ncu_reports import Profile
+    from harness.kernels.spec import Variant
+    from harness.problems.protocol import Axes, Problem
+    from harness.results.record import Record
+
+
+@click.command(name="profile")
+@options.kernels
+@options.params
+@options.axis
+@click.option(
+    "--set",
+    "sections",
+    type=click.Choice(["basic", "detailed", "full"]),
+    default="basic",
+    show_default=True,
+    help="Of ncu's sections, beside the metrics that are printed.",
+)
+@click.option("--metrics", default="", metavar="A,B", help="Print these of ncu's metrics, too.")
+@click.option(
+    "--clock-control",
+    "clocks",
+    type=click.Choice(["none", "base"]),
+    default="none",
+    show_default=True,
+    help="base: ncu holds the clocks at the rated ones.",
+)
+@click.option(
+    "--from",
+    "files",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Read a report in place of running: ncu's raw page as CSV, an .ncu-rep, a --json file of this.",
+)
+@options.seed
+@options.require_gpu
+@options.markdown
+@options.comma
+@options.json_file
+def command(
+    kernels: tuple[str, ...],
+    params: tuple[str, ...],
+    axis: tuple[str, ...],
+    sections: str,
+    metrics: str,
+    clocks: str,
+    files: tuple[Path, ...],
+    seed: int,
+    require_gpu: bool,
+    style: str | None,
+    json_file: Path | None,
+) -> None:
+    """Count one launch of each kernel with Nsight Compute, side by side, and say what holds each back.
+
+    Metrics carry ncu's own names; harness/diagnosis.py holds the rules and their thresholds. Without a GPU,
+    ncu or the right to read counters: machine code, occupancy and the emulator's counts.
+    """
+    from harness.cli.views import profiled
+    from harness.results import record
+
+    more = [name.strip() for name in metrics.split(",") if name.strip()]
+    if json_file is not None:
+        record.check_writable(json_file)
+    gpu: Device | None = None
+    fault: HarnessError | None = None
+    if files:
+        if kernels or params or axis:
+            raise UsageError("--from reads reports: no kernel, -p or -a with it")
+        rows = [row for path in files for row in _load(path, more)]
+    else:
+        selected, variants = options.variants(kernels, params)
+        points = options.points(selected, axis, "bench_axes")
+        if axis and any(len(listed) != 1 for listed in points.values()):
+            raise UsageError("one launch of each kernel is profiled: one size, such as -a N=2048")
+        at = {cls: listed[0] if axis else options.typical(listed) for cls, listed in points.items()}
+        how = {"sections": sections, "metrics": more, "clocks": clocks, "seed": seed}
+        try:
+            gpu, _ = options.open_device(None, required=True)
+            rows, fault = _measure(gpu, variants, at, how)
+        except (NoGpu, MissingDependency, CountersDenied) as e:
+            if require_gpu:
+                raise
+            _without(e, variants, axis, seed, style)
+            return
+    if json_file is not None:
+        meta = record.provenance(seed=seed) | ({"gpu": _about(gpu)} if gpu else {})
+        record.write_json(json_file, record.document("profile", [r for _, r in rows], meta))
+    if rows:
+        profiled.print_profiles([p for p, _ in rows], more, style)
+    if fault is not None:
+        raise fault
+
+
+def _load(path: Path, more: Sequence[str]) -> list[tuple[Profile, Record]]:
+    from harness.instruments import ncu_reports
+    from harness.results import encode, record
+
+    if path.suffix != ".json":
+        return [(p, encode.profile_record(p, more)) for p in ncu_reports.load(path)]
+    content = record.load(path)
+    if content.get("kind") != "profile" or not content["rows"]:
+        raise UsageError("no profile in it", where=str(path), hint="harness profile --json writes one")
+    return [(encode.profile_of(row), row) for row in content["rows"]]
+
+
+def _measure(
+    gpu: Device | None, variants: Sequence[Variant], at: Mapping[type[Problem], Axes], how: Mapping[str, Any]
+) -> tuple[list[tuple[Profile, Record]], HarnessError | None]:
+    """What ncu counted, and the first kernel's fault where one could not be: the others are kept."""
+    from harness.instruments import ncu
+    from harness.problems.registry import resolve
+    from harness.results import encode
+    from harness.sass import builds
+    from harness.support import tools
+
+    tools.require("ncu")
+    rows: list[tuple[Profile, Record]] = []
+    fault: HarnessError | None = None
+    with options.progress(2 * len(variants)) as step:
+        target = [options.one_arch(None, gpu)]
+        built, skipped = builds.build_all(variants, target, options.open_cache(), step)
+        fault = next((s.error for s in skipped if s.failed), None)
+        for one in built:
+            step(f"ncu {one.variant.label}")
+            cls = resolve(one.variant.kernel)
+            try:
+                p = ncu.profile(one.variant, at[cls], **how)
+            except CountersDenied:
+                raise
+            except HarnessError as e:
+                fault = fault or e
+                continue
+            about = {"shape": cls.from_axes(at[cls]).label, "axes": dict(at[cls])}
+            found = encode.profile_record(p, how["metrics"])
+            rows.append((p, {**encode.static_record(one), **about, **found}))
+    return rows, fault
+
+
+def _about(gpu: Device) -> Record:
+    from dataclasses import asdict
+
+    from harness.driver import driver_version
+
+    return {**asdict(gpu), "driver": "{}.{}".format(*driver_version())}
+
+
+def _without(
+    reason: HarnessError, variants: Sequence[Variant], axis: Sequence[str], seed: int, style: str | None
+) -> None:
+    """What is known of the kernels without counters."""
+    from harness.bench import emulation
+    from harness.cli.views import emulated, machine_code
+    from harness.sass import builds
+    from harness.sass.code import Code
+
+    click.echo(f"no counters: {reason}\n{_HOW}\n")
+    with options.progress(3 * len(variants)) as step:
+        target = [options.one_arch(None, None)]
+        built, skipped = builds.build_all(variants, target, options.open_cache(), step)
+        points = options.points([v.kernel for v in variants], axis, "verify_axes")
+        small = {cls: listed if axis else listed[:1] for cls, listed in points.items()}
+        rows, fault = options.collect(
+            emulation.rows(built, small, emulation.Options(seed=seed, check=False), step)
+        )
+    codes = [Code.of(b.cubin, b.sass) for b in built if b.sass is not None]
+    if codes:
+        machine_code.print_summary(codes, style)
+        click.echo()
+    machine_code.print_occupancy(codes, style)
+    click.echo()
+    emulated.print_rows(rows, style)
+    options.name_shapes(small)
+    click.echo(emulated.NOTE)
+    options.explain([], skipped)
+    options.finish([], skipped, fault)
+
+
+_HOW = (
+    "ncu comes with the CUDA toolkit; reading counters takes root, or the nvidia\n"
+    "module loaded with NVreg_RestrictProfilingToAdminUsers=0; a report made\n"
+    "elsewhere is read with --from."
+)

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harness.cli import options
+from harness.cli.verbs import bench
+from harness.cli.verbs.compare import print_differences
+from harness.errors import INCONCLUSIVE_EXIT, UsageError
+
+if TYPE_CHECKING:
+    from harness.results.record import Record
+
+_DROPPED = {"--json": 1, "--csv": 0, "--md": 0, "--device": 1, "-d": 1}  # options of the output, and the GPU
+
+
+@click.command(name="replay")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@options.a_gpu
+@click.option(
+    "--threshold",
+    type=options.Percent(min=0),
+    default="2%",
+    show_default=True,
+    help="How far a time may be off and still count as reproduced.",
+)
+def command(file: Path, device: str, threshold: float) -> None:
+    """Run what a result file of `harness bench` says was run, and say whether it comes out the same.
+
+    Kernels of your own are looked for in the working directory, as result files hold no folders. Exit code 0
+    reproduced, 1 not reproduced, 3 incomparable: another GPU, clock or source, or too much noise to tell.
+    """
+    from harness.results import comparison, record
+
+    old = record.load(file)
+    if old.get("kind") != "bench" or not old["meta"].get("gpu"):
+        raise UsageError("nothing was measured in this file", where=str(file))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "replay.json")
+        arguments = [*arguments_of(old["meta"]["argv"]), "-d", device, "--require-gpu", "--json", str(path)]
+        click.echo(f"harness bench {' '.join(arguments[:-5])}\n")
+        with contextlib.suppress(SystemExit):  # what failed is in its rows
+            bench.command.main(arguments, standalone_mode=False)
+        if not path.exists():
+            raise UsageError("the run wrote no result", where=str(file))
+        new = record.load(path)
+    reasons = [f"another source of {name}" for name in changed(old, new)]
+    if not reasons:
+        try:
+            found = comparison.compare(old, new, threshold=threshold)
+        except UsageError as e:
+            reasons = [e.what]
+    if reasons:
+        click.echo(f"\nincomparable: {'; '.join(reasons)}")
+        raise SystemExit(INCONCLUSIVE_EXIT)
+    print_differences(found, None)
+    off = [d for d in found if d.status not in ("SAME", "INCONCLUSIVE")]
+    unclear = [d for d in found if d.status == "INCONCLUSIVE"]
+    if off:
+        click.echo(f"\nnot reproduced: {len(off)} of {len(found)} rows differ")
+        raise SystemExit(1)
+    if unclear:
+        click.echo(f"\nincomparable: {len(unclear)} of {len(found)} rows are too noisy to tell")
+        raise SystemExit(INCONCLUSIVE_EXIT)
+    click.echo(f"\nreproduced: all {len(found)} rows within {100 * threshold:g}%")
+
+
+def arguments_of(argv: list[str]) -> list[str]:
+    """The arguments of ``harness bench`` in a recorded command line, without those about the output."""
+    if argv[:2] != ["harness", "bench"]:
+        raise UsageError(f"not a command line of `harness bench`: {' '.join(argv)}")
+    kept: list[str] = []
+    rest = iter(argv[2:])
+    for argument in rest:
+        name = argument.split("=", 1)[0]
+        if name not in _DROPPED:
+            kept.append(argument)
+        elif "=" not in argument:
+            for _ in range(_DROPPED[name]):
+                next(rest, None)
+    return kept
+
+
+def changed(old: Record, new: Record) -> list[str]:
+    """Kernels whose source is no longer what was measured."""
+
+    def sources(content: Record) -> dict[str, Any]:
+        return {r["kernel"]: r.get("source_sha256") for r in content["rows"]}
+
+    before, now = sources(old), sources(new)
+    return [name for name in before if name in now and before[name] != now[name]]

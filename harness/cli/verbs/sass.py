@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.cli import options
+from harness.errors import MissingDependency, UsageError
+from harness.kernels import arch as archs
+
+if TYPE_CHECKING:
+    from harness.sass.builds import Built, Skipped
+    from harness.sass.code import Code
+
+
+@click.command(name="sass")
+@options.kernels
+@options.params
+@options.sweep
+@options.arch
+@click.option(
+    "-e",
+    "--expect",
+    "extra",
+    multiple=True,
+    metavar="TEXT",
+    help="Also check this: 'LDS.128 in loop', 'no LDL', 'FFMA share in loop >= 0.5', 'registers <= 64'.",
+)
+@click.option("-s", "--source", is_flag=True, help="Print the source with its instructions beside it.")
+@click.option(
+    "-l", "--listing", is_flag=True, help="Print the instructions in order, under their source lines."
+)
+@click.option(
+    "-c", "--control", "controls", is_flag=True, help="With these: stall counts, barriers, reuse flags."
+)
+@click.option(
+    "--diff", metavar="WHAT", help="What changes with another 'KERNEL NAME=VALUE sm_NN', or part of that."
+)
+@click.option(
+    "-f",
+    "--function",
+    default="*",
+    metavar="GLOB",
+    help="Of a cubin, library or executable: only functions that match.",
+)
+@click.option(
+    "--threads", type=click.IntRange(1, 1024), help="Of a block, for the occupancy of code not built here."
+)
+@click.option(
+    "--shared",
+    default=0,
+    type=click.IntRange(0),
+    metavar="BYTES",
+    help="Dynamic shared memory of a block, likewise.",
+)
+@options.markdown
+@options.json_file
+def command(
+    kernels: tuple[str, ...],
+    params: tuple[str, ...],
+    sweep: bool,
+    arch: str | None,
+    extra: tuple[str, ...],
+    source: bool,
+    listing: bool,
+    controls: bool,
+    diff: str | None,
+    function: str,
+    threads: int | None,
+    shared: int,
+    style: str | None,
+    json_file: Path | None,
+) -> None:
+    """Count machine instructions loop by loop, and check what each kernel's file expects of its code.
+
+    KERNEL may also be a cubin, PTX, or an executable or library with code for GPUs in it. Counts are of
+    instructions in the code, not of executions. The hot loop, marked *, is the innermost loop with the most
+    arithmetic. Exit code 1 where an expectation does not hold.
+    """
+    from harness.cli.views import machine_code
+    from harness.kernels import expectation
+    from harness.results import encode as report
+    from harness.results import record
+    from harness.sass import contract
+    from harness.support import tools
+
+    wanted = [expectation.parse(text) for text in extra]
+    if controls and not (source or listing):
+        raise UsageError("--control adds to --listing or --source: give one of them")
+    if diff is not None and (extra or source or listing):
+        raise UsageError("--diff prints what changed: no --expect, --source or --listing with it")
+    tools.require("nvdisasm")
+    if json_file is not None:
+        record.check_writable(json_file)
+    targets = options.archs(arch)
+    foreign = _Foreign(function=function, threads=threads, shared=shared)
+    selection = _read(kernels, params, sweep, targets, foreign)
+    if diff is not None:
+        _diff(selection, _other(selection, kernels, diff, targets, foreign), foreign, style, json_file)
+        return
+    foreign.refuse_unless(selection)
+    codes, built, skipped = selection.codes, selection.built, selection.skipped
+    found = []
+    for code in codes:
+        own = built[code.label, code.arch].variant.kernel.expectations(code.arch) if built else ()
+        found.append((code, contract.check([*own, *wanted], code)))
+    if json_file is not None:
+        rows = [
+            {
+                **(report.static_record(built[code.label, code.arch]) if built else {}),
+                **report.code_record(code, findings),
+            }
+            for code, findings in found
+        ]
+        record.write_json(json_file, record.document("sass", rows, record.provenance()))
+    if source or listing:
+        for code in codes:
+            machine_code.print_listing(code, beside=source, controls=controls)
+    elif len(codes) > 1:
+        machine_code.print_summary(codes, style)
+    for code, findings in found:
+        machine_code.print_code(code, findings, style, brief=source or listing)
+    options.explain([], skipped, err=True)
+    options.finish([], skipped)
+    if not all(f.holds for _, findings in found for f in findings):
+        raise SystemExit(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Foreign:
+    """What the command line says of code that harness did not build."""
+
+    function: str
+    threads: int | None
+    shared: int
+
+    def refuse_unless(self, *selections: _Selection) -> None:
+        given = self.function != "*" or self.threads is not None or self.shared
+        if given and all(s.built for s in selections):
+            raise UsageError("--function, --threads and --shared are for code that harness did not build")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Selection:
+    """`built` by label and architecture; empty for code not built here."""
+
+    codes: list[Code]
+    built: dict[tuple[str, str], Built]
+    skipped: list[Skipped]
+
+    def one(self, what: str) -> Code:
+        """Its only code."""
+        if self.skipped:
+            raise self.skipped[0].error
+        if len(self.codes) != 1:
+            raise UsageError(
+                f"--diff compares one kernel with another; {what} selects {len(self.codes)}",
+                hint="add an architecture, a parameter's value, or -f NAME",
+            )
+        return self.codes[0]
+
+
+def _read(
+    names: Sequence[str], params: Sequence[str], sweep: bool, targets: list[str], foreign: _Foreign
+) -> _Selection:
+    """Kernels of ours, or files of machine code: not both at once, since hardly an option means both."""
+    from harness.sass import binary, builds
+    from harness.sass.code import Code
+
+    cache = options.open_cache()
+    files = [name for name in names if binary.is_binary(name)]
+    if files:
+        if len(files) < len(names) or params or sweep:
+            raise UsageError(
+                f"{files[0]} is machine code, which has no parameters and goes without other kernels",
+                hint="compare two of them with --diff",
+            )
+        codes = []
+        for name in files:
+            codes += binary.read(Path(name), cache, archs=tuple(targets), **asdict(foreign))
+        return _Selection(codes=codes, built={}, skipped=[])
+    _, variants = options.variants(names, params, sweep=sweep)
+    targets = targets or [archs.DEFAULT]
+    with options.progress(len(variants) * len(targets)) as step:
+        built, skipped = builds.build_all(variants, targets, cache, step)
+    codes = []
+    for b in built:
+        if b.sass is None:  # it was there when the command began
+            raise MissingDependency("nvdisasm is gone")
+        codes.append(Code.of(b.cubin, b.sass))
+    by_name = {(b.variant.label, b.cubin.arch): b for b in built}
+    return _Selection(codes=codes, built=by_name, skipped=skipped)
+
+
+def _diff(
+    left: _Selection, right: _Selection, foreign: _Foreign, style: str | None, json_file: Path | None
+) -> None:
+    from harness.cli.views import machine_code
+    from harness.results import encode as report
+    from harness.results import record
+
+    foreign.refuse_unless(left, right)
+    a, b = left.one("the command line"), right.one("--diff")
+    if json_file is not None:
+        row = report.diff_record(a, b)
+        record.write_json(json_file, record.document("diff", [row], record.provenance()))
+    machine_code.print_difference(a, b, style)
+
+
+def _other(
+    left: _Selection, files: Sequence[str], text: str, targets: list[str], foreign: _Foreign
+) -> _Selection:
+    """What ``--diff`` names: a kernel or file, NAME=VALUE, an architecture; the rest is as on the left."""
+    from harness.sass import binary
+
+    code = left.one("the command line")
+    words = [text] if Path(text).suffix and binary.is_binary(text) else options.words(text)
+    chosen = [w for w in words if re.fullmatch(r"sm_\w+", w)]
+    params = [w for w in words if re.fullmatch(r"\w+=[^=]+", w) and not binary.is_binary(w)]
+    names = [w for w in words if w not in chosen and w not in params]
+    if len(names) > 1 or len(chosen) > 1:
+        raise UsageError(
+            f"--diff {text!r} does not say one thing to compare with",
+            hint="such as --diff coalesced, --diff TILE=32, --diff sm_80, --diff old/mine.cubin",
+        )
+    if not names and left.built:
+        variant = left.built[code.label, code.arch].variant
+        names = [str(variant.kernel.path)]
+        told = {p.partition("=")[0] for p in params}
+        params += [f"{name}={value}" for name, value in variant.params.items() if name not in told]
+    names = names or list(files)
+    if not binary.is_binary(names[0]):
+        return _read(names, params, False, chosen or targets or [code.arch], foreign)
+    found = _read(names, params, False, chosen, foreign)
+    same = [c for c in found.codes if c.arch == code.arch]
+    return replace(found, codes=same if same and not chosen else found.codes)

@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harness.cli import options
+from harness.errors import HarnessError, NoGpu
+
+if TYPE_CHECKING:
+    from harness.bench.stopping import StopRule
+    from harness.driver import Device
+    from harness.instruments.calibration import Case
+    from harness.problems.protocol import Axes, Problem
+    from harness.results.record import Record
+
+
+@click.command(name="selftest")
+@click.argument("kernels", metavar="[KERNEL|cuBLAS]...", nargs=-1)
+@options.axis
+@options.a_gpu
+@options.seed
+@click.option(
+    "--runs",
+    default=20,
+    show_default=True,
+    type=click.IntRange(min=2),
+    help="Comparisons with itself; half as many with slower kernels.",
+)
+@click.option(
+    "--threshold",
+    type=options.Percent(min=0),
+    default="0.5%",
+    show_default=True,
+    help="What difference counts, as in bench --ref.",
+)
+@click.option(
+    "--only", type=click.Choice(["noise", "calibration"]), help="One half: comparisons, or other instruments."
+)
+@options.json_file
+def command(
+    kernels: tuple[str, ...],
+    axis: tuple[str, ...],
+    device: str,
+    seed: int,
+    runs: int,
+    threshold: float,
+    only: str | None,
+    json_file: Path | None,
+) -> None:
+    """Say what this machine can tell apart, and hold its times against nvbench's and ncu's.
+
+    A kernel is compared with itself, and with the same slowed by 1% and by 3%, as `bench` compares kernels
+    with cuBLAS, at -a N=2048 or as given. KERNELs (tiled without any) are timed by cuda-bench and ncu too,
+    where those are installed. Exit code 1 where comparisons do not hold what they promise.
+    """
+    from harness.bench.stopping import StopRule
+    from harness.cli import axes
+    from harness.driver import driver_version
+    from harness.problems.gemm import Gemm
+    from harness.results import record
+
+    rule = StopRule()
+    sizes = (
+        [Gemm.from_axes(point) for point in axes.points(axis, Gemm.axes)]
+        if axis
+        else [Gemm.from_axes({"N": 2048})]
+    )
+    gpu, why = options.open_device(device, required=True)
+    if gpu is None:
+        raise NoGpu(why)
+    if json_file is not None:
+        record.check_writable(json_file)
+    meta = {
+        **record.provenance(seed=seed),
+        "rule": asdict(rule),
+        "gpu": {**asdict(gpu), "driver": "{}.{}".format(*driver_version())},
+    }
+    click.echo(f"{gpu.name}, {gpu.uuid}")
+    rows: list[Record] = []
+    wrong: list[str] = []
+    if only != "calibration":
+        for problem in sizes:
+            wrong += _noise(gpu, problem, rule, seed, runs, threshold, rows)
+    if only != "noise":
+        from harness.instruments.calibration import Case
+
+        cases = [Case(kernel=k, n=problem.N) for k in kernels or ("tiled",) for problem in sizes]
+        _calibration(gpu, cases, rule, seed, rows)
+    if json_file is not None:
+        record.write_json(json_file, record.document("selftest", rows, meta))
+    for line in wrong:
+        click.echo(f"FAILED: {line}")
+    if wrong:
+        raise SystemExit(1)
+
+
+_SLOWED = (0, 10, 30)  # thousandths, the values of SLOW in cu/slowed.cu
+
+
+def _noise(
+    gpu: Device, problem: Any, rule: StopRule, seed: int, runs: int, threshold: float, rows: list[Record]
+) -> list[str]:
+    """Prints and adds to `rows`; what is wrong, in words."""
+    from harness.bench import selftest
+    from harness.driver import Context
+    from harness.kernels import catalog
+    from harness.results import tables
+    from harness.sass import builds
+
+    kernel, cache = catalog.kernel("slowed"), options.open_cache()
+    variants = [kernel.variant(SLOW=slow) for slow in _SLOWED]
+    with ExitStack() as owned:
+        step = owned.enter_context(options.progress(len(variants) + len(variants)))
+        built, _ = builds.build_all(variants, [options.one_arch(None, gpu)], cache, step)
+        context = owned.enter_context(Context(gpu))
+        test = owned.enter_context(selftest.SelfTest(context, built[0].cubin, problem, rule=rule, seed=seed))
+        settling, overhead = test.settling(idle=2.0), test.timer.overhead()
+        found = []
+        for slow, one in zip(_SLOWED, built, strict=True):
+            step(f"{runs} comparisons at {slow / 10:g}%")
+            count = max(2, runs // 2) if slow else runs  # a false alarm is the rarer thing to see
+            found.append(test.trials(one.cubin, count, slowdown=slow / 1000, threshold=threshold))
+    state = {True: "settles in", False: "has not settled in", None: "cannot be measured; warmed up"}
+    click.echo(f"an empty pair of events takes {overhead * 1e6:.2f} us")
+    click.echo(f"the SM clock {state[settling.settled]} {settling.seconds:.2f} s of work after 2 s without")
+    click.echo(
+        f"\n{runs} comparisons of a tiled kernel with itself, {len(found[1].intervals)} with slower ones: "
+        f"gemm {problem.label}, threshold {threshold:.1%}\n"
+    )
+    cells = [
+        [
+            f"{t.slowdown:.0%}" if t.slowdown else "itself",
+            f"{100 * t.estimate:+.2f}%",
+            f"{100 * t.half_width:.2f}%",
+            f"{t.called:.1%}",
+            f"{t.excluded:.1%}",
+        ]
+        for t in found
+    ]
+    click.echo(tables.plain_table(cells, ["against", "estimate", "+-", "called", "interval misses"]))
+    click.echo(f"\nsmallest difference told from none in 95% of such runs: {found[0].detectable:.2%}")
+    rows.append(
+        {
+            "what": "noise",
+            "shape": problem.label,
+            "event_overhead": overhead,
+            "settling": asdict(settling),
+            "detectable": found[0].detectable,
+            "threshold": threshold,
+            "trials": [
+                {
+                    "slowdown": t.slowdown,
+                    "runs": len(t.intervals),
+                    "called": t.called,
+                    "interval_misses": t.excluded,
+                    "estimate": t.estimate,
+                    "half_width": t.half_width,
+                    "intervals": [[i.low, i.estimate, i.high] for i in t.intervals],
+                }
+                for t in found
+            ],
+        }
+    )
+    return selftest.worst(found)
+
+
+def _calibration(gpu: Device, cases: list[Case], rule: StopRule, seed: int, rows: list[Record]) -> None:
+    """A row for each case: ours cold and in a graph, and what the others say or why they say nothing."""
+    from harness.instruments import calibration
+    from harness.results import tables
+
+    others = {"cuda-bench": calibration.nvbench_seconds, "ncu": calibration.ncu_seconds}
+    cells, reasons = [], []
+    for case in cases:
+        row: Record = {"what": "calibration", "kernel": case.kernel, "shape": str(case.n)}
+        row |= _ours(gpu, case, rule, seed)
+        for name, ask in others.items():
+            try:
+                row[name] = ask(case, gpu)
+            except HarnessError as e:
+                row[name] = None
+                reasons.append(f"{name}: {e}")
+        rows.append(row)
+        ours, graph = row["cold"], row["graph"]
+        cells.append([case.kernel, str(case.n), tables.seconds(ours), tables.seconds(graph)])
+        for name in others:
+            theirs = row[name]
+            cells[-1] += (
+                [tables.seconds(theirs), f"{100 * (ours / theirs - 1):+.1f}%"] if theirs else ["-", "-"]
+            )
+    headings = ["kernel", "N", "cold", "graph", *(h for name in others for h in (name, "ours"))]
+    click.echo(f"\n{tables.plain_table(cells, headings)}")
+    for reason in dict.fromkeys(reasons):
+        click.echo(reason)
+
+
+def _beside(ours: float, theirs: float | None) -> list[str]:
+    from harness.results import tables
+
+    return [tables.seconds(theirs), f"{100 * (ours / theirs - 1):+.1f}%"] if theirs else ["-", "-"]
+
+
+def _ours(gpu: Device, case: Case, rule: StopRule, seed: int) -> Record:
+    """Median times of `bench` in two regimes, with what explains their differences."""
+    from harness.bench.session import Bench
+    from harness.driver import Context
+    from harness.kernels import catalog
+    from harness.launch import cublas
+    from harness.problems.gemm import Gemm
+    from harness.sass import builds
+
+    found: Record = {}
+    points: dict[type[Problem], list[Axes]] = {Gemm: [{"N": case.n}]}
+    for regime in ("cold", "graph"):
+        with ExitStack() as owned:
+            context = owned.enter_context(Context(gpu))
+            baseline: Any = None
+            name = "naive" if case.kernel == cublas.LABEL else case.kernel
+            variant = catalog.kernel(name).variant()
+            built, _ = builds.build_all(
+                [variant], [options.one_arch(None, gpu)], options.open_cache(), lambda _: None
+            )
+            if case.kernel == cublas.LABEL:
+                baseline = owned.enter_context(cublas.CuBlas(context))
+            session = owned.enter_context(
+                Bench(context, rule=rule, regime=regime, baseline=baseline, seed=seed)
+            )
+            row = next(session.rows(built, points, lambda _: None))
+            if row.samples is None:
+                raise HarnessError(f"{row.label}, {case.n}: {row.detail}")
+            found[regime], found[f"{regime}_mean"] = row.seconds, row.samples.summary.mean
+            found["sm_hz"] = row.samples.sm_hz
+            found["event_overhead"] = session.method.overhead if session.method else None
+    return found

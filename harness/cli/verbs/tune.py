@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.cli import options, supervise
+from harness.cli.session import Request, element_types, open_session
+from harness.cli.views import tuned
+from harness.errors import ContextLost, MissingDependency, NoGpu, UsageError
+
+if TYPE_CHECKING:
+    from harness.driver import Device
+    from harness.kernels.spec import Kernel
+    from harness.results.record import Record
+    from harness.tune.journal import Journal
+
+
+@click.command(name="tune")
+@click.argument("kernel")
+@options.params
+@options.axis
+@options.a_gpu
+@click.option(
+    "--strategy",
+    type=click.Choice(["halving", "exhaustive", "random"]),
+    default="halving",
+    show_default=True,
+    help="halving: all, the slow ones with few samples; exhaustive: all in full; random: some in full.",
+)
+@click.option(
+    "--budget",
+    "--time-limit",
+    "time_limit",
+    type=options.Seconds(min=0, min_open=True),
+    metavar="TIME",
+    help="Stop after this long, such as 120s or 5m, with what is known by then.",
+)
+@click.option("--max-fevals", type=click.IntRange(min=1), metavar="N", help="Visit N candidates at most.")
+@click.option(
+    "--seed",
+    default=1,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="Of the inputs, and of which candidates are drawn.",
+)
+@click.option(
+    "--regime",
+    type=click.Choice(["cold", "hot", "graph"]),
+    default="cold",
+    show_default=True,
+    help="As bench's.",
+)
+@click.option(
+    "--threshold",
+    type=options.Percent(min=0),
+    default="0.5%",
+    show_default=True,
+    help="Closer than this is a tie.",
+)
+@click.option(
+    "--isolate", is_flag=True, help="In a process of its own, begun again without whoever faulted or hung."
+)
+@click.option(
+    "--kernel-timeout",
+    default=60.0,
+    show_default=True,
+    type=options.Finite(min=0),
+    help="With --isolate: seconds after which a candidate hangs.",
+)
+@click.option("--fresh", is_flag=True, help="Forget what earlier runs have measured.")
+@options.markdown
+@options.comma
+@options.json_file
+@click.option(
+    "--t4",
+    "t4_file",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    metavar="FILE",
+    help="Also write a T4 file, as Kernel Tuner does; with several sizes one each, FILE-SIZE.",
+)
+@click.option(supervise.FLAG, "supervised", is_flag=True, hidden=True)
+@click.pass_context
+def command(
+    ctx: click.Context,
+    kernel: str,
+    params: tuple[str, ...],
+    axis: tuple[str, ...],
+    device: str | None,
+    strategy: str,
+    time_limit: float | None,
+    max_fevals: int | None,
+    seed: int,
+    regime: str,
+    threshold: float,
+    isolate: bool,
+    kernel_timeout: float,
+    fresh: bool,
+    style: str | None,
+    json_file: Path | None,
+    t4_file: Path | None,
+    supervised: bool,
+) -> None:
+    """Find the fastest parameters of KERNEL at each size: all that are tied.
+
+    The space is what its file lists and `where` allows; -p narrows or replaces a parameter's values. Builds
+    run beside the timing. Candidates that spill, do not fit or break the file's own SASS expectations are
+    skipped; the others are verified, and timed in turn with cuBLAS until all but the fastest are told apart.
+    Those are measured again on other data. An interrupted tuning goes on where it ended. Exit code 1 where
+    a candidate is wrong, or where there is no GPU.
+    """
+    from harness.bench.stopping import StopRule
+    from harness.problems.registry import resolve
+    from harness.results import record
+    from harness.sass import builds
+    from harness.tune.plan import Plan
+    from harness.tune.prefetch import Ahead
+    from harness.tune.search import Tuner
+
+    (one, *more), space = options.variants([kernel], params, sweep=True)
+    if more:
+        raise UsageError(f"{kernel!r} names several kernels", hint="tune them one at a time")
+    if one.broken:
+        raise UsageError(f"{one.name} is wrong on purpose: {one.broken}")
+    points = options.points([one], axis, "bench_axes")
+    plan = Plan(
+        strategy=strategy, max_fevals=max_fevals, time_limit=time_limit, seed=seed, threshold=threshold
+    )
+    for path in (json_file, t4_file):
+        if path is not None:
+            record.check_writable(path)
+    gpu = _gpu(device)
+    journal = _journal(one, gpu)
+    if fresh:
+        journal.clear()
+    if isolate:
+        raise SystemExit(supervise.run(ctx, gpu, journal.path, kernel_timeout))
+    chosen, cls = plan.choose(space), resolve(one)
+    problems = [cls.from_axes(axes) for axes in points[cls]]
+    meta: Record = {
+        **record.provenance(seed=seed),
+        "tune_params": {name: sorted({v.params[name] for v in space}) for name in one.params},
+        "restrictions": [str(w) for w in one.where],
+        "strategy": strategy,
+        "max_fevals": max_fevals,
+        "time_limit": time_limit,
+        "regime": regime,
+        "threshold": threshold,
+    }
+    what = Request(
+        gpu=gpu,
+        rule=StopRule(),
+        regime=regime,
+        seed=seed,
+        baseline=None,
+        threshold=threshold,
+        dtypes=element_types(points),
+    )
+    with ExitStack() as owned:
+        built, timed = owned.enter_context(_bars(len(chosen), len(chosen) * len(problems)))
+        target, cache = options.one_arch(None, gpu), options.open_cache()
+        arriving = owned.enter_context(builds.building(chosen, target, cache, built))
+        ahead = owned.enter_context(Ahead())
+        ahead.begin(problems[0], plan.seeds)
+        session, meta["gpu"] = open_session(owned, what)
+        identity = (gpu.uuid, meta["gpu"]["driver"], meta["gpu"].get("cublas") or "")
+        tuner = Tuner(session, plan, journal, ahead, identity=identity, progress=timed)
+        results, fault = options.collect(tuner.run(problems, arriving))
+        if supervised and isinstance(fault, ContextLost):
+            raise SystemExit(supervise.AGAIN)
+        if fault is not None and (partial := tuner.interrupted()) is not None:
+            results.append(partial)
+    meta["ended"] = str(fault) if fault else "complete"
+    meta["skipped"] = [f"{u.variant.label}: {u.why}" for u in tuner.unfit]
+    tuned.write(results, tuner.unfit, meta, json_file, t4_file)
+    tuned.show(results, tuner.unfit, meta, target, style)
+    if isinstance(fault, ContextLost):
+        fault.hint = "the same command again goes on without that candidate; --isolate does so by itself"
+    if fault is not None:
+        raise fault
+    if any(row["status"] != "ok" for r in results for row in r.ranking) or not all(
+        r.winners for r in results
+    ):
+        raise SystemExit(1)
+
+
+def _gpu(name: str | None) -> Device:
+    try:
+        gpu, _ = options.open_device(name, required=True)
+    except (NoGpu, MissingDependency) as e:
+        raise NoGpu(
+            f"tuning is timing: it needs a GPU ({e.what})",
+            hint="harness sass KERNEL and harness check KERNEL tell what is known without one",
+        ) from None
+    if gpu is None:
+        raise NoGpu("tuning is timing: the emulator has no times", hint="leave --device away")
+    return gpu
+
+
+def _journal(kernel: Kernel, gpu: Device) -> Journal:
+    from harness.support.cache import default_root, digest
+    from harness.tune.journal import Journal
+
+    root = default_root()
+    name = f"{kernel.name}-{digest(str(kernel.path.resolve()), gpu.uuid)[:16]}.jsonl"
+    return Journal(root / "tune" / name if root is not None else None)
+
+
+@contextmanager
+def _bars(candidates: int, timings: int) -> Iterator[tuple[Callable[[], object], Callable[[str], None]]]:
+    """Two on stderr, on a terminal only: what is built and what is timed. The second grows with the rungs."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield (lambda: None), (lambda _step: None)
+        return
+    from tqdm import tqdm
+
+    form = "{n_fmt}/{total_fmt} {bar:20} {elapsed} {desc}"
+    with (
+        tqdm(total=candidates, leave=False, bar_format=form, desc="built", position=0) as builds,
+        tqdm(total=timings, leave=False, bar_format=form, desc="timed", position=1) as times,
+    ):
+
+        def timed(step: str) -> None:
+            times.total = max(times.total or 0, times.n + 1)
+            times.update()
+            times.set_description_str(step)
+
+        yield builds.update, timed

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.cli import matmul_option, options
+
+if TYPE_CHECKING:
+    from harness.bench.measure import Measurement
+
+
+@click.command(name="verify")
+@options.kernels
+@options.params
+@options.sweep
+@options.axis
+@matmul_option.dtype
+@options.device
+@options.arch
+@options.seed
+@click.option(
+    "--repeat",
+    "repeats",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Then launch each N times more on the same inputs: every output must have the same bits.",
+)
+@options.markdown
+@options.json_file
+def command(
+    kernels: tuple[str, ...],
+    params: tuple[str, ...],
+    sweep: bool,
+    axis: tuple[str, ...],
+    dtypes: tuple[str, ...],
+    device: str | None,
+    arch: str | None,
+    seed: int,
+    repeats: int,
+    style: str | None,
+    json_file: Path | None,
+) -> None:
+    """Compare outputs with float64, element by element, on square, ragged and padded shapes; with --repeat
+    also with themselves, bit by bit, launch after launch.
+
+    Without a GPU it is the emulator that runs them, and a race or memory fault is as wrong as a number (see
+    `harness check`). Exit code 1 where a kernel is wrong, except one that its file marks as broken.
+    """
+    from harness.bench import emulation
+    from harness.bench.session import Repetition
+    from harness.cli.views import emulated
+    from harness.driver import Context
+    from harness.results import encode as report
+    from harness.results import record, tables
+
+    if json_file is not None:
+        record.check_writable(json_file)
+    variants, points = matmul_option.select(kernels, params, axis, "verify_axes", dtypes, sweep=sweep)
+    gpu, absent = options.open_device(device)
+    with ExitStack() as owned:
+        step = owned.enter_context(options.progress(options.steps(variants, points)))
+        built, skipped = matmul_option.build(
+            variants,
+            matmul_option.named(kernels),
+            dtypes,
+            points,
+            options.one_arch(arch, gpu),
+            gpu,
+            options.open_cache(),
+            step,
+        )
+        if gpu is None:
+            wanted = emulation.Options(seed=seed, count=False, repeats=repeats)
+            found = emulation.rows(built, points, wanted, step)
+        else:
+            context = owned.enter_context(Context(gpu))
+            session = owned.enter_context(Repetition(context, repeats=repeats, seed=seed))
+            found = session.rows(built, points, step)
+        rows, fault = options.collect(found)
+    records = [report.verified_record(r) for r in rows]
+    if json_file is not None:
+        meta = record.provenance(seed=seed) | {"gpu": gpu and options.about(gpu), "repeats": repeats}
+        meta["ended"] = str(fault) if fault else "complete"
+        meta["skipped"] = [f"{s.variant.label}, {s.arch}: {s.error}" for s in skipped]
+        record.write_json(json_file, record.document("verify", records, meta))
+    cells = [_row(label, group, repeats) for label, group in options.by_kernel(rows)]
+    headings = ["kernel", "shapes ok", "error/bound", *(["repeats"] if repeats else []), "check"]
+    click.echo(tables.plain_table(cells, headings, style))
+    options.name_shapes(points)
+    if gpu is None:
+        click.echo(absent)
+        emulated.print_findings(rows)
+    options.explain(records if gpu is not None else [], skipped)
+    options.finish(records, skipped, fault)
+
+
+def _row(label: str, rows: list[Measurement], repeats: int) -> list[str]:
+    """One kernel over all shapes; its status is the first that is not simply right, and its repeats are those
+    of the shape at which the fewest were equal.
+    """
+    from harness.bench.measure import UNEXPECTED
+
+    bad = [r.status for r in rows if not r.right and r.status != UNEXPECTED]
+    worst = max((r.before.worst for r in rows if r.before is not None), default=None)
+    error = "-" if worst is None else f"{worst:.2f}" if worst < 100 else "> 100"
+    status = bad[0] if bad else rows[0].status
+    told = [label, f"{len(rows) - len(bad)}/{len(rows)}", error]
+    if repeats:
+        least = min((r.repeats.equal for r in rows if r.repeats is not None), default=None)
+        of = "" if least == repeats else f" of {repeats:,}"
+        told.append("-" if least is None else f"{least:,}{of} equal")
+    return [*told, status]

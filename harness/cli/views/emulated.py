@@ -1,0 +1,148 @@
+"""What the emulator's rows look like in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harness.cli import options
+from harness.support import terminal
+
+if TYPE_CHECKING:
+    from harness.bench.measure import Measurement
+    from harness.emulator import Counts, Finding
+    from harness.sass.builds import Built
+
+_CODE = 17  # characters of a source line
+NOTE = (
+    "FLOP/B: of bytes asked of global memory; sect: 32-byte sectors a global request;\n"
+    "ways: wavefronts of shared requests over the least. Emulated: no time, no cache."
+)
+
+
+def explain(absent: str, given: Mapping[str, Any], *, err: bool) -> None:
+    """What the columns mean, and why there are no others; `absent` says why there is no GPU. Of the options
+    that were `given`, those that go with one are named.
+    """
+    click.echo(f"\n{NOTE}\n{absent}; `harness check` tells more", err=err)
+    without = [f"--{name}" for name in ("ref", "cublaslt", "alone", "isolate") if given[name]]
+    without += ["--rounds"] if given["rounds"] > 1 else []
+    if without:
+        click.echo(terminal.fill(f"nothing is timed here: without {', '.join(without)}"), err=err)
+
+
+def print_rows(rows: Sequence[Measurement], style: str | None) -> None:
+    """A line for each kernel, over all sizes; the ratios are those of the first."""
+    from harness.results import tables
+
+    table = []
+    for label, group in options.by_kernel(rows):
+        run = group[0].emulation
+        bad = [r.status for r in group if not r.right]
+        table.append(
+            [
+                label,
+                f"{sum(r.before is not None and r.before.ok for r in group)}/{len(group)}",
+                "-" if run is None else str(len(_distinct(group))),
+                *(["-"] * 3 if run is None else _ratios(run.total)),
+                bad[0] if bad else group[0].status,
+            ]
+        )
+    headings = ["kernel", "right", "findings", "FLOP/B", "sect", "ways", "check"]
+    click.echo(tables.plain_table(table, headings, style))
+
+
+def print_findings(rows: Sequence[Measurement]) -> None:
+    """Each once, with the lines it speaks of, and with the first size at which it was seen; then what ended
+    or spoiled runs.
+    """
+    from harness.results import encode
+
+    for label, group in options.by_kernel(rows):
+        for finding, row in _distinct(group):
+            said = f"\n{label}, {row.problem.label}: {finding.kind}, seen {finding.seen} times"
+            click.echo(terminal.fill(said))
+            for source in finding.sources:
+                text = "" if source.file or row.built is None else _line(row.built, source.line)
+                click.echo(terminal.fill(f"  {source}: {text}".rstrip(": "), " " * 4))
+            click.echo(terminal.fill(f"  {finding.message}", " " * 4))
+    if any(row.error for row in rows):
+        click.echo()
+        options.explain([encode.emulated_record(row) | {"detail": row.error} for row in rows], [])
+
+
+def _distinct(group: Sequence[Measurement]) -> list[tuple[Finding, Measurement]]:
+    """A fault at several sizes is one."""
+    found: dict[tuple[object, ...], tuple[Finding, Measurement]] = {}
+    for row in group:
+        for f in row.emulation.findings if row.emulation is not None else ():
+            found.setdefault((f.kind, f.sources, f.variable), (f, row))
+    return list(found.values())
+
+
+def _line(built: Built, number: int) -> str:
+    lines = built.variant.kernel.source.splitlines()
+    return lines[number - 1].strip() if 0 < number <= len(lines) else ""
+
+
+def _ratios(total: Counts) -> list[str]:
+    return [_short(total.intensity), _short(total.sectors_per_request), _short(total.ways)]
+
+
+def _short(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.3g}"
+
+
+def print_lines(row: Measurement, compiled: Measurement, style: str | None) -> None:
+    """Counts of one row by source line: as written in the PTX, and in the widths of the machine code."""
+    from harness.results import tables
+
+    if row.emulation is None or row.built is None:
+        return
+    other = {c.source: c for c in compiled.emulation.lines} if compiled.emulation is not None else {}
+    table = []
+    for counts in row.emulation.lines:
+        line = counts.source.line
+        text = "(a header)" if counts.source.file else _line(row.built, line)
+        table.append(
+            [
+                str(line) if not counts.source.file else str(counts.source),
+                text if len(text) <= _CODE else text[: _CODE - 1] + "~",
+                _si(counts.executions),
+                _si(counts.flops),
+                *_pair(counts.global_requests, counts.sectors_per_request),
+                *_pair(counts.shared_requests, counts.ways),
+                *(_compiled(other.get(counts.source)) if other else []),
+            ]
+        )
+    headings = ["line", "source", "threads", "FLOP", "global", "sect", "shared", "ways"]
+    headings += ["SASS", "ways"] if other else []
+    click.echo(f"\n{row.label}, {row.problem.label}\n{tables.plain_table(table, headings, style)}")
+    if compiled.emulation is None:
+        click.echo(f"as compiled: {compiled.detail}")
+    total = row.emulation.total
+    said = (
+        f"global: {_si(total.global_bytes)}B asked for in {_si(32 * total.sectors)}B of sectors, "
+        f"{_short(total.intensity)} FLOP/B; the least for this problem is "
+        f"{_si(row.problem.bytes)}B\nshared: {_si(total.shared_bytes)}B, "
+        f"{_short(total.flops / total.shared_bytes if total.shared_bytes else None)} FLOP/B"
+    )
+    click.echo(terminal.fill(said))
+
+
+def _pair(requests: int, ratio: float | None) -> list[str]:
+    return [_si(requests), _short(ratio)] if requests else ["", ""]
+
+
+def _compiled(counts: Counts | None) -> list[str]:
+    return ["", ""] if counts is None else _pair(counts.shared_requests, counts.ways)
+
+
+def _si(value: float) -> str:
+    """``1.05M``."""
+    for scale, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= scale:
+            return f"{value / scale:.3g}{prefix}"
+    return f"{value:g}"

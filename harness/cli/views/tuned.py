@@ -1,0 +1,123 @@
+"""What ``harness tune`` writes and prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harness.cli import options
+
+if TYPE_CHECKING:
+    from harness.results.record import Record
+    from harness.tune.search import Result, Unfit
+
+_SHOWN = 20  # rows of a long ranking in plain text; --md and --csv print all
+
+
+def _summary(result: Result) -> Record:
+    return {
+        "shape": result.shape,
+        "winners": [row["params"] for row in result.winners],
+        "confirmed": result.confirmed,
+        "note": result.note,
+        "seconds": result.seconds,
+        "searching": result.searching,
+        "measured": result.measured,
+        "resumed": result.resumed,
+    }
+
+
+def write(
+    results: Sequence[Result],
+    unfit: Sequence[Unfit],
+    meta: Record,
+    json_file: Path | None,
+    t4_file: Path | None,
+) -> None:
+    """Before anything is printed: a closed standard output must not cost the files."""
+    import json
+
+    from harness.results import record
+    from harness.support import files
+    from harness.tune import t4
+
+    meta["results"] = [_summary(r) for r in results]
+    if json_file is not None:
+        rows = [row for r in results for row in r.rows]
+        record.write_json(json_file, record.document("tune", rows, meta))
+    if t4_file is None:
+        return
+    for result in results:
+        one = len(results) == 1
+        path = t4_file if one else t4_file.with_stem(f"{t4_file.stem}-{result.shape}")
+        content = t4.document(result.ranking, unfit, meta["utc"])
+        files.write_file(path, json.dumps(content, indent=1, allow_nan=False).encode() + b"\n")
+
+
+def show(results: Sequence[Result], unfit: Sequence[Unfit], meta: Any, arch: str, style: str | None) -> None:
+    from harness.results import tables
+
+    rows = [row for r in results for row in _named(r)]
+    if style == "csv":
+        click.echo(tables.csv_table(rows))
+    else:
+        about = meta["gpu"]
+        click.echo(f"{about['name']}, {arch}, driver {about['driver']}")
+        click.echo(
+            f"cuBLAS {about['cublas']}, {about['math_mode']}" if "cublas" in about else about["no_cublas"]
+        )
+    for r in results if style != "csv" else ():
+        timed = f"{len(r.ranking)} candidates, {r.measured} measurements in {r.seconds:.1f} s"
+        kept = f" and {r.resumed} kept from before" if r.resumed else ""
+        click.echo(f"\n{r.shape}: {timed}{kept}\n")
+        mine = [row for row in rows if row["shape"] == r.shape]
+        shown = mine if style else _short(mine)
+        if shown:
+            columns = [c for c in tables.timed_columns(shown) if c[0] not in ("status", "decision")]
+            click.echo(tables.table(shown, [*columns, ("place", "place", str)], style))
+        if len(shown) < len(mine):
+            slowest = max(row["seconds"] for row in mine if row["seconds"])
+            more = f"{len(mine) - len(shown)} more, up to {tables.seconds(slowest)}"
+            click.echo(f"{more}: --md and --csv print them, --json keeps them")
+        best = ", ".join(tables.params_text(row) for row in r.winners)
+        how = "fastest" if len(r.winners) == 1 else f"tied within {100 * meta['threshold']:g}%"
+        click.echo(
+            f"\n{how}{'' if r.confirmed and not r.note else ' so far'}: {best}" if best else "\nnone is right"
+        )
+        if r.note:
+            click.echo(r.note)
+    err = style == "csv"
+    options.explain(rows, [], err=err)
+    for u in unfit:
+        click.echo(f"skipped {u.variant.label}: {u.why}", err=err)
+
+
+def _short(rows: Sequence[Record]) -> list[Record]:
+    """The first ones of a long ranking, and all without a time."""
+    if len(rows) <= _SHOWN + 5:
+        return list(rows)
+    return [row for place, row in enumerate(rows) if place < _SHOWN or row["status"] != "ok"]
+
+
+def _named(result: Result) -> list[Record]:
+    """The ranking as it is shown."""
+    from harness.results import tables
+
+    first = "fastest" if len(result.winners) == 1 else "tied"
+    winners = [id(row) for row in result.winners]
+    found = []
+    for row in result.ranking:
+        place = first if id(row) in winners else f"slower, {row['stage']}"
+        place = place if row["status"] == "ok" else row["status"]
+        found.append(
+            {
+                **row,
+                "name": tables.params_text(row),
+                "time": tables.starred_time(row),
+                "place": place,
+            }
+        )
+    return found

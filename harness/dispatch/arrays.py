@@ -1,0 +1,209 @@
+"""Other libraries' device arrays -> `Matrix`: address, shape, leading dimension, element type, GPU, and the
+stream they are ready on.
+
+PyTorch's tensors are asked directly (it is their fastest way, and no interface tells of autograd); all others
+by ``__cuda_array_interface__``, or by DLPack where they have only that.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple, NoReturn
+
+from harness.driver import DeviceArray, device_of
+from harness.errors import UsageError
+from harness.kernels.dtypes import BF16, FP16, FP32, DType
+
+LEGACY = 1  # CU_STREAM_LEGACY: the default stream that waits for the others, where 0 may mean two streams
+TORCH_CURRENT = -1  # PyTorch's current stream of that GPU, looked up when it is needed
+_CUDA_DEVICES = (2, 13)  # DLPack's kDLCUDA and kDLCUDAManaged
+
+
+class Matrix(NamedTuple):
+    """A row-major matrix in device memory, its leading dimension in elements.
+
+    `ready` is the stream on which its contents are, by address; None where its owner names none, and what is
+    there is ready for all.
+    """
+
+    address: int
+    rows: int
+    columns: int
+    ld: int
+    device: int
+    ready: int | None
+    keep: Any = None
+    dtype: DType = FP32
+
+    @property
+    def end(self) -> int:
+        return self.address + self.dtype.itemsize * ((self.rows - 1) * self.ld + self.columns)
+
+    def overlaps(self, other: Matrix) -> bool:
+        """Whether they share an element: two views of one array, side by side, do not. Both of one type."""
+        size = self.dtype.itemsize
+        if self.end <= other.address or other.end <= self.address:
+            return False
+        if self.ld != other.ld or (other.address - self.address) % size:
+            return True
+        shift = (other.address - self.address) // size % self.ld  # columns to the right
+        return shift < self.columns or shift + other.columns > self.ld
+
+
+def read(name: str, array: Any, stream: int | None, *, written: bool = False) -> Matrix:
+    """`array` as a matrix.
+
+    `stream` is the one it will be used on (None: not known yet), which an owner that speaks DLPack makes wait
+    for it. `written`: it is an output. Raises UsageError, with `name`, for everything that is not a matrix of
+    float32, bfloat16 or float16 in device memory with the elements of a row side by side.
+    """
+    try:
+        if is_torch(array):
+            return _torch(name, array)
+        if (interface := getattr(array, "__cuda_array_interface__", None)) is not None:
+            return _interface(name, array, interface, written)
+        if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
+            return _dlpack(name, array, stream, written)
+    except UsageError:
+        raise
+    except Exception as e:  # whatever another library raises where an array cannot be handed over
+        _refuse(name, f"cannot be read: {type(e).__name__}: {e}")
+    raise UsageError(
+        f"{name} is a {type(array).__name__}, no array in device memory",
+        hint="pass a CUDA tensor, a CuPy array, or Buffer(...).array('float32', (M, N))",
+    )
+
+
+def is_torch(array: Any) -> bool:
+    return (torch := sys.modules.get("torch")) is not None and isinstance(array, torch.Tensor)
+
+
+def is_ours(array: Any) -> bool:
+    """Whether it lies in a Buffer, which belongs to no stream."""
+    return isinstance(array, DeviceArray)
+
+
+def torch_stream(device: int) -> int:
+    """The address of PyTorch's current stream."""
+    return int(sys.modules["torch"].cuda.current_stream(device).cuda_stream) or LEGACY
+
+
+def empty_like(a: Any, rows: int, columns: int) -> Any:
+    """An uninitialised matrix of `a`'s library on its GPU. Raises UsageError for one that is not known."""
+    if is_torch(a):
+        return a.new_empty((rows, columns))
+    if type(a).__module__.partition(".")[0] == "cupy":
+        with a.device:
+            return sys.modules["cupy"].empty((rows, columns), dtype=a.dtype)
+    raise UsageError(f"no out, and how to make a {type(a).__name__} is not known", hint="pass out=")
+
+
+def _torch(name: str, tensor: Any) -> Matrix:
+    torch = sys.modules["torch"]
+    if not tensor.is_cuda:
+        _refuse(name, f"is on {tensor.device}, not on a GPU")
+    dtype = TORCH.get(str(tensor.dtype)) or _wrong_type(name, str(tensor.dtype))
+    if tensor.requires_grad and torch.is_grad_enabled():
+        hint = "harness.torch_ops.matmul(a, b) has gradients; or pass x.detach(), or use torch.no_grad()"
+        _refuse(name, "requires gradients, which would be lost", hint)
+    shape, strides = tensor.shape, tensor.stride()
+    rows, columns, ld = _layout(name, shape, strides)
+    return Matrix(tensor.data_ptr(), rows, columns, ld, tensor.get_device(), TORCH_CURRENT, None, dtype)
+
+
+def _interface(name: str, array: Any, interface: dict[str, Any], written: bool) -> Matrix:
+    """Version 2 or 3 of the CUDA Array Interface (its text is in Numba's documentation)."""
+    dtype = _INTERFACE.get(interface["typestr"])
+    # NumPy's types end there: of a bfloat16 array the interface says that its elements are two bytes.
+    if dtype is BF16 and str(getattr(array, "dtype", "")) != "bfloat16":
+        dtype = None
+    dtype = dtype or _wrong_type(name, f"type {interface['typestr']}")
+    size = dtype.itemsize
+    if interface.get("mask") is not None:
+        _refuse(name, "has a mask")
+    address, read_only = interface["data"]
+    if written and read_only:
+        _refuse(name, "is read-only")
+    shape, strides = interface["shape"], interface.get("strides")
+    if strides is not None:
+        if [stride for stride in strides if stride % size]:
+            _refuse(name, f"has strides of {strides} bytes, no multiples of {size}")
+        strides = [stride // size for stride in strides]
+    rows, columns, ld = _layout(name, shape, strides)
+    ready = interface.get("stream")
+    if ready == 0:
+        _refuse(name, "names stream 0, which the CUDA Array Interface forbids: it may mean two streams")
+    return Matrix(int(address), rows, columns, ld, device_of(int(address)), ready, None, dtype)
+
+
+class _Tensor(ctypes.Structure):
+    """DLTensor of DLPack 0.2 to 1.x; its address is what a capsule called "dltensor" holds."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+# Of each library the names of the types that there are kernels for.
+TORCH = {"torch.float32": FP32, "torch.bfloat16": BF16, "torch.float16": FP16}
+_INTERFACE = {"<f4": FP32, "<f2": FP16, "<V2": BF16, "|V2": BF16}
+_DLPACK = {(2, 32, 1): FP32, (2, 16, 1): FP16, (4, 16, 1): BF16}  # kDLFloat, kDLBfloat; bits, lanes
+_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer.restype, _capsule_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+
+
+def _dlpack(name: str, array: Any, stream: int | None, written: bool) -> Matrix:
+    """The capsule stays as it is, and its owner's: it is kept until the launch is queued, as the array is."""
+    if written:
+        _refuse(name, "speaks only DLPack, which does not say whether it may be written")
+    place, _ = array.__dlpack_device__()
+    if place not in _CUDA_DEVICES:
+        _refuse(name, f"is not in the memory of a CUDA GPU (DLPack's device type {int(place)})")
+    capsule = array.__dlpack__(stream=LEGACY if stream is None else stream)
+    tensor = _Tensor.from_address(_capsule_pointer(capsule, b"dltensor"))
+    kind = f"DLPack's type {tensor.code} with {tensor.bits} bits"
+    dtype = _DLPACK.get((tensor.code, tensor.bits, tensor.lanes)) or _wrong_type(name, kind)
+    shape = tensor.shape[: tensor.ndim]
+    strides = tensor.strides[: tensor.ndim] if tensor.strides else None
+    rows, columns, ld = _layout(name, shape, strides)
+    address = (tensor.data or 0) + tensor.byte_offset
+    return Matrix(address, rows, columns, ld, tensor.device_id, None, capsule, dtype)
+
+
+def _layout(name: str, shape: Sequence[int], strides: Sequence[int] | None) -> tuple[int, int, int]:
+    """Rows, columns and leading dimension, from strides in elements."""
+    if len(shape) != 2:
+        _refuse(name, f"has {len(shape)} dimensions, not 2", "multiply the matrices of a batch one by one")
+    rows, columns = shape
+    if rows == 0 or columns == 0:
+        _refuse(name, f"is {rows} x {columns}: there is nothing to multiply")
+    if strides is None:
+        return rows, columns, columns
+    down, right = strides
+    if right != 1 and columns > 1:
+        hint = "a transposed matrix is column-major: copy it first (x.contiguous(), cupy.ascontiguousarray)"
+        _refuse(name, f"has {right} elements from column to column; 1 is needed: row-major", hint)
+    if rows == 1:
+        return rows, columns, columns
+    if down < columns:
+        _refuse(name, f"has {down} elements from row to row of {columns}: its rows overlap", "copy it first")
+    return rows, columns, down
+
+
+def _wrong_type(name: str, kind: str) -> NoReturn:
+    _refuse(name, f"is of {kind}, not of float32, bfloat16 or float16")
+
+
+def _refuse(name: str, what: str, hint: str = "") -> NoReturn:
+    raise UsageError(f"{name} {what}", hint=hint)

@@ -1,0 +1,205 @@
+"""A prepared GEMM that follows its operands: what `harness.matmul` keeps for each shape."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import functools
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+
+import numpy as np
+
+from harness.dispatch import choose
+from harness.dispatch.side_streams import Forks
+from harness.dispatch.split import Part, brief
+from harness.dispatch.workspaces import Need, Workspaces
+from harness.driver import Context, Function, Module, PreparedLaunch, RowCopy, Stream, Struct, tensormap
+from harness.errors import UsageError
+from harness.kernels.compiler import Cubin
+from harness.launch import kernel
+from harness.launch.kernel import Launch, Mapped
+from harness.launch.operands import Operands
+from harness.problems.gemm import Gemm
+from harness.problems.protocol import Layout
+
+_OPERANDS = "ABC"
+_MOST_MAPS = 64  # an operand of a launch; beyond that all go, and are made again as they are needed
+_MOST_PITCH = 2**31 - 17  # bytes from row to row that CUDA copies (CU_DEVICE_ATTRIBUTE_MAX_PITCH), and 16
+_SCALARS = 9  # alpha's place among the plain arguments, and beta behind it
+
+
+class GemmLaunch:
+    """One shape's launches. Their parameters are its own, so one thread at a time writes and launches them.
+    All but the first run beside it, where there is room.
+
+    `parts` are what `split.divided` says, each with its function. `unmapped` names the operands (of
+    "A" and "B") that cannot have a tensor map; those of them that are better copied to where they can,
+    `copied`, are copied first.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[tuple[Function, Part]],
+        problem: Gemm,
+        *,
+        sms: int,
+        workspaces: Workspaces,
+        forks: Forks,
+        unmapped: str = "",
+    ) -> None:
+        shape, pitches = (problem.M, problem.N, problem.K), {"A": problem.lda, "B": problem.ldb}
+        unmapped = "".join(x for x in unmapped if pitches[x] * problem.dtype.itemsize <= _MOST_PITCH)
+        self.copied = choose.copied(parts[0][1].variant, *shape, sms=sms, unmapped=unmapped)
+        self._copies = [_Copy(name, problem.layouts()[name]) for name in self.copied]
+        problem = dataclasses.replace(problem, **{f"ld{c.name.lower()}": c.ld for c in self._copies})
+        self._workspaces, self._forks = workspaces, forks
+        self._launches = [_Launch(i, *part, problem, sms) for i, part in enumerate(parts)]
+        needs = [copy.need for copy in self._copies] + [one.need for one in self._launches]
+        self._needs = [need for need in needs if need is not None]
+        self._lock = threading.Lock()
+
+    def __call__(self, addresses: Sequence[int], scalars: tuple[float, float], stream: Stream) -> None:
+        """Queues it, on `a`, `b` and `out` at these addresses."""
+        with self._lock:
+            if not self._needs:
+                self._run(addresses, scalars, stream, iter(()))
+                return
+            with self._workspaces.lent(self._needs, stream) as lent:
+                self._run(addresses, scalars, stream, iter(lent))
+
+    def _run(
+        self, addresses: Sequence[int], scalars: tuple[float, float], stream: Stream, lent: Iterator[int]
+    ) -> None:
+        if self._copies:
+            addresses = list(addresses)
+            for copy in self._copies:  # their memory comes first
+                target = next(lent)
+                copy.run(addresses[copy.operand], target, stream)
+                addresses[copy.operand] = target
+        main, *others = self._launches
+        if not others:
+            main(addresses, scalars, stream, lent)
+            return
+        with self._forks.beside(stream) as side:
+            main(addresses, scalars, stream, lent)  # first, so that it finds all SMs free
+            for one in others:
+                one(addresses, scalars, side, lent)
+
+
+class _Launch:
+    """One part's launch, with its parameters packed."""
+
+    def __init__(self, index: int, function: Function, part: Part, whole: Gemm, sms: int) -> None:
+        variant = part.variant
+        size = whole.dtype.itemsize
+        self._offsets = (  # bytes, of where its rows and columns begin in A, B and C
+            size * part.row * whole.lda,
+            size * part.column,
+            size * (part.row * whole.ldc + part.column),
+        )
+        problem = dataclasses.replace(whole, M=part.rows, N=part.columns)
+        mapped = kernel.maps(variant, problem)
+        none = Struct(bytes(tensormap.BYTES), tensormap.ALIGN)
+        arguments = [np.uint64(0) if isinstance(a, str) else a for a in problem.arguments()]
+        memory = kernel.workspace(variant, problem, sms=sms)
+        user = f"{variant.label}, part {index}" if index else variant.label  # beside another, not with it
+        self.need = Need(user=user, size=memory, zeroed=True) if memory else None
+        own = [np.uint64(0)] if memory else []
+        self._prepared = function.prepare(
+            kernel.grid(variant, problem, sms=sms),
+            variant.block,
+            [none] * len(mapped) + arguments + own,
+            shared=variant.shared,
+            cooperative=variant.kernel.cooperative,
+        )
+        first, last = len(mapped), len(mapped) + len(arguments)
+        self._pointers = [self._prepared.argument(first + i, ctypes.c_uint64) for i in range(3)]
+        self._scalars = [self._prepared.argument(first + _SCALARS + i, ctypes.c_float) for i in range(2)]
+        self._own = self._prepared.argument(last, ctypes.c_uint64) if memory else None
+        self._maps = [_Map(function.context, self._prepared, i, m) for i, m in enumerate(mapped)]
+
+    def __call__(
+        self, addresses: Sequence[int], scalars: tuple[float, float], stream: Stream, lent: Iterator[int]
+    ) -> None:
+        for scalar, value in zip(self._scalars, scalars, strict=True):
+            scalar.value = value
+        moved = [address + offset for address, offset in zip(addresses, self._offsets, strict=True)]
+        for pointer, address in zip(self._pointers, moved, strict=True):
+            pointer.value = address
+        if self._own is not None:
+            self._own.value = next(lent)
+        for one in self._maps:
+            one.move(moved)
+        self._prepared(stream)
+
+
+def prepare(parts: Sequence[tuple[Cubin, Part]], operands: Operands) -> Launch:
+    """What `harness.matmul` would queue for these operands, to be timed: the first part's kernel stands for
+    all where one is asked for.
+    """
+    problem, context = operands.problem, operands.context
+    if not isinstance(problem, Gemm):
+        raise UsageError(f"{choose.NAME} does not compute {problem.label}")
+    pitches = {"A": problem.lda, "B": problem.ldb}
+    unmapped = [x for x, ld in pitches.items() if not tensormap.possible(0, ld * problem.dtype.itemsize)]
+    with ExitStack() as undo:
+        workspaces, forks = undo.enter_context(Workspaces(context)), undo.enter_context(Forks(context))
+        functions = [
+            undo.enter_context(Module(context, cubin.code)).function(part.variant.kernel.entry)
+            for cubin, part in parts
+        ]
+        made = [(function, part) for function, (_, part) in zip(functions, parts, strict=True)]
+        queue = GemmLaunch(
+            made,
+            problem,
+            sms=context.device.sms,
+            workspaces=workspaces,
+            forks=forks,
+            unmapped="".join(unmapped),
+        )
+        scalars = problem.alpha, problem.beta
+        calls = [
+            functools.partial(queue, [copy[name].ptr for name in _OPERANDS], scalars)
+            for copy in operands.buffers
+        ]
+        owned = undo.pop_all()
+    label = brief(part.variant for _, part in parts)
+    return Launch(label, operands, calls, function=functions[0], owned=owned)
+
+
+class _Copy:
+    """An operand's way to where it can have a map."""
+
+    def __init__(self, name: str, layout: Layout) -> None:
+        size = layout.dtype.itemsize
+        width = layout.columns * size
+        pitch = -(-width // tensormap.UNIT) * tensormap.UNIT
+        self.name, self.operand, self.ld = name, _OPERANDS.index(name), pitch // size
+        self.need: Need | None = Need(user=f"copy of {name}", size=layout.rows * pitch, zeroed=False)
+        self.run = RowCopy(rows=layout.rows, width=width, source_pitch=layout.ld * size, target_pitch=pitch)
+
+
+class _Map:
+    """A tensor map among a launch's parameters, made anew for each address that it has not seen lately."""
+
+    def __init__(self, context: Context, prepared: PreparedLaunch, index: int, mapped: Mapped) -> None:
+        self._context, self._mapped = context, mapped
+        self._operand = _OPERANDS.index(mapped.operand)
+        self._memory = prepared.argument(index, ctypes.c_char * tensormap.BYTES)
+        self._made: dict[int, bytes] = {}
+        self._address = 0  # the memory holds no map, as for an address without one
+
+    def move(self, addresses: Sequence[int]) -> None:
+        address = addresses[self._operand]
+        if address == self._address:
+            return
+        made = self._made.get(address)
+        if made is None:
+            if len(self._made) >= _MOST_MAPS:
+                self._made.clear()
+            made = kernel.tensor_map(self._context, address, self._mapped).data
+            self._made[address] = made
+        ctypes.memmove(self._memory, made, tensormap.BYTES)
+        self._address = address

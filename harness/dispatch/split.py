@@ -1,0 +1,72 @@
+"""A product's shape and a GPU -> the launches that make it: mostly one; a few rows or columns beyond whole
+tiles may be left to another kernel.
+
+Of 2049 x 2049 outputs in tiles of 128 x 256 the last row and the last column take 25 tiles more than the 128
+of 2048 x 2048. Up to `SKINNY` rows or columns beyond a multiple of `UNIT` go to a kernel for that few where
+the launches, one after the other, are cheaper together by the model of `choose`. A shape that one
+of its tables knows is one launch: what was measured there is what runs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from harness.dispatch import choose
+from harness.dispatch.choose import SKINNY
+from harness.kernels.dtypes import FP32
+from harness.kernels.spec import Variant
+
+UNIT = 64  # rows or columns; the tiles of all kernels for large products are one, two or four of it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One launch: `rows` x `columns` of the output, from (`row`, `column`) on, over all of K."""
+
+    variant: Variant
+    rows: int
+    columns: int
+    row: int = 0
+    column: int = 0
+
+
+def divided(
+    M: int, N: int, K: int, *, sms: int, arch: str, gpu: str = "", dtype: str = FP32.name
+) -> tuple[Part, ...]:
+    """The launches of `harness.matmul`, the largest part first. Arguments and errors: `heuristic.choose`."""
+
+    def part(rows: int, columns: int, row: int = 0, column: int = 0) -> Part:
+        variant = choose.choose(rows, columns, K, sms=sms, arch=arch, gpu=gpu, dtype=dtype)
+        return Part(variant=variant, rows=rows, columns=columns, row=row, column=column)
+
+    def cycles(shapes: Sequence[tuple[int, ...]]) -> float:
+        found = (choose.ranked(m, n, K, sms=sms, arch=arch, dtype=dtype) for m, n, *_ in shapes)
+        return sum(ranks[0][1] for ranks in found)
+
+    whole = part(M, N)
+    # The skinny kernels are for fp32.
+    if dtype != FP32.name or choose.measured(M, N, K, sms=sms, arch=arch, gpu=gpu, dtype=dtype):
+        return (whole,)
+    options: list[list[tuple[int, ...]]] = []
+    for below, beside in itertools.product(_leftover(M), _leftover(N)):
+        shapes: list[tuple[int, ...]] = [(M - below, N - beside)]
+        if below:
+            shapes.append((below, N, M - below))
+        if beside:
+            shapes.append((M - below, beside, 0, N - beside))
+        options.append(shapes)
+    best = min(options, key=cycles)  # of equals the fewest launches
+    return (whole,) if len(best) == 1 else tuple(part(*shape) for shape in best)
+
+
+def _leftover(size: int) -> tuple[int, ...]:
+    """How many rows or columns may be left to another kernel."""
+    rest = size % UNIT
+    return (0, rest) if 0 < rest <= SKINNY and size > UNIT else (0,)
+
+
+def brief(variants: Iterable[Variant]) -> str:
+    """Of the launches of a product: ``16_pipeline + 17_skinny_rows ROWS=1``."""
+    return " + ".join(variant.brief for variant in variants)

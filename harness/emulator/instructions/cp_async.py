@@ -1,0 +1,175 @@
+"""cp.async: data is read when the copy is issued and reaches shared memory when its thread waits for it.
+
+So a missing wait shows in the numbers, and in the hazards (`HazardWatch.issue` and `land`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from harness.emulator.access import active_bounds, load, observe, place, store
+from harness.emulator.decode import Decoder, Run, handles
+from harness.emulator.group import Group, spread
+from harness.emulator.memory import LOCAL_BASE, SHARED_BASE
+from harness.emulator.numbers.values import Array, Lanes, Mask, mask_of, shift
+from harness.emulator.ptx.module import Instruction
+from harness.emulator.watch.touches import READ
+
+
+@dataclass(kw_only=True)
+class Copy:
+    """On its way into shared memory: `values` of 4 bytes each for the lanes `into.where`."""
+
+    into: Any
+    values: list[Array]
+    flight: Any
+
+
+@dataclass(kw_only=True)
+class Committed:
+    """A group of copies, and the lanes that committed it."""
+
+    where: Lanes
+    copies: list[Copy]
+
+
+@handles("cp")
+def cp(decoder: Decoder, ins: Instruction) -> Run:
+    if "async" not in ins.opcode:
+        raise decoder.refusal(ins)
+    if "commit_group" in ins.opcode:
+        return _commit
+    if "wait_group" in ins.opcode or "wait_all" in ins.opcode:
+        left = int(ins.operands[0], 0) if "wait_group" in ins.opcode else 0
+        everything = "wait_all" in ins.opcode
+
+        def wait(group: Group, where: Lanes) -> None:
+            if everything:
+                _commit(group, where)
+            _wait(group, where, left)
+
+        return wait
+    return _copy(decoder, ins)
+
+
+def _copy(decoder: Decoder, ins: Instruction) -> Run:
+    decoder.parts(
+        ins, {"async", "ca", "cg", "shared", "shared::cta", "global", "L2::64B", "L2::128B", "L2::256B"}
+    )
+    target, source = (decoder.address(ins, text) for text in ins.operands[:2])
+    size = int(ins.operands[2], 0)
+    if size not in (4, 8, 16):
+        raise decoder.refusal(ins)
+    extra = ins.operands[3] if len(ins.operands) > 3 else ""
+    ignore = (
+        decoder.predicate(ins, extra) if decoder.entry.registers.get(extra.lstrip("!")) == "pred" else None
+    )
+    keep = decoder.integer(ins, extra, 32) if extra and ignore is None else None
+
+    def run(group: Group, where: Lanes) -> None:
+        algebra = group.algebra
+        base, offset = source(group)
+        wanted = where if ignore is None else algebra.both(where, algebra.negate(ignore(group)))
+        length: Any = size if keep is None else keep(group)
+        reading = (
+            wanted
+            if keep is None
+            else algebra.both(wanted, algebra.compare("gt", length, 0, unsigned=False, bits=32))
+        )
+        values = [np.zeros(group.shape, np.float32) for _ in range(size // 4)]
+        if reading is not False:
+            _fetch(group, ins, shift(base, offset), reading, size, length, values)
+        base, offset = target(group)
+        address = shift(base, offset)
+        if active_bounds(group, address, where)[0] >= SHARED_BASE and address is not None:
+            low = active_bounds(group, address, where)[0]
+            address = shift(address, -SHARED_BASE) if low < LOCAL_BASE else address
+        into = place(group, ins, "shared", address, where, size)
+        if into.where is False:
+            return
+        flight = None
+        if group.launch.hazards is not None:
+            flight = group.launch.hazards.issue(ins, into.base, into.where, size, group)
+        group.flights.append(Copy(into=replace(into), values=values, flight=flight))
+
+    return run
+
+
+def _fetch(
+    group: Group, ins: Instruction, address: Any, reading: Lanes, size: int, length: Any, values: list[Array]
+) -> None:
+    """The source's bytes into `values`; beyond `length` they stay zero."""
+    uniform = length if isinstance(length, int) else None
+    step = size if uniform is None or uniform >= size else 0
+    if step:
+        at = place(group, ins, "global", address, reading, size)
+        observe(group, ins, at, READ, size)
+        if at.where is False:
+            return
+
+        def deliver(i: int, give: Any) -> None:
+            found = give(None)
+            kept = np.broadcast_to(at.where.array if isinstance(at.where, Mask) else np.True_, group.shape)
+            if uniform is None:
+                kept = kept & (spread(length, group.shape) >= 4 * (i + 1))
+            np.copyto(values[i], found, where=kept)
+
+        load(group, ins, at, 4, size // 4, deliver)
+        return
+    for i in range((uniform or 0) // 4):
+        at = place(group, ins, "global", shift(address, 4 * i), reading, 4)
+        observe(group, ins, at, READ, 4)
+        if at.where is not False:
+            load(group, ins, at, 4, 1, lambda _, give, i=i: np.copyto(values[i], give(None)))
+
+
+def _commit(group: Group, where: Lanes) -> None:
+    """Copies issued by other lanes, which have not come here, stay uncommitted."""
+    mine: list[Copy] = []
+    rest: list[Copy] = []
+    for copy in group.flights:
+        taken = group.algebra.both(copy.into.where, where)
+        if taken is not False:
+            mine.append(copy)
+        else:
+            rest.append(copy)
+    group.flights = rest
+    group.groups.append(Committed(where=where, copies=mine))
+
+
+def _wait(group: Group, where: Lanes, left: int) -> None:
+    """Land what the lanes `where` committed before their last `left` groups."""
+    if where is True and all(g.where is True for g in group.groups):
+        while len(group.groups) > left:
+            for copy in group.groups.pop(0).copies:
+                _land(group, copy, copy.into.where, False)
+        return
+    newer = np.zeros(group.shape, np.int64)
+    for committed in reversed(group.groups):
+        due = group.algebra.both(group.algebra.both(mask_of(newer >= left), where), committed.where)
+        newer = newer + np.broadcast_to(
+            committed.where.array if isinstance(committed.where, Mask) else np.bool_(committed.where),
+            group.shape,
+        )
+        if due is False:
+            continue
+        committed.where = group.algebra.both(committed.where, group.algebra.negate(due))
+        for copy in list(committed.copies):
+            landing = group.algebra.both(copy.into.where, due)
+            rest = group.algebra.both(copy.into.where, group.algebra.negate(due))
+            if landing is not False:
+                _land(group, copy, landing, rest)
+            if rest is False:
+                committed.copies.remove(copy)
+    group.groups = [g for g in group.groups if g.where is not False]
+
+
+def _land(group: Group, copy: Copy, landing: Lanes, rest: Lanes) -> None:
+    copy.into.where = landing
+    store(group, copy.into, 4, list(copy.values))
+    copy.into.where = rest
+    if copy.flight is not None and group.launch.hazards is not None:
+        group.launch.hazards.land(copy.flight, landing, rest, group)

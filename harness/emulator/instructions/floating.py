@@ -1,0 +1,183 @@
+"""f32 and f64 arithmetic. NaN payloads are the host's; PTX leaves them open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from harness.emulator.decode import FLOAT, Decoder, Run, handles
+from harness.emulator.group import Group
+from harness.emulator.numbers.floats import Workspace, flush, fma32, fma64, odd_sum, round_to
+from harness.emulator.numbers.values import Array, mask_of
+from harness.emulator.ptx.module import Instruction
+
+Compute = Callable[..., Any]  # (out, workspace, *operands): fills `out`
+_ROUND = ("rn", "rz", "rm", "rp")
+_ONE = (1, 1)
+
+
+def operation(decoder: Decoder, ins: Instruction, compute: Compute, sources: int) -> Run:
+    """`compute` on the first `sources` operands, with ``.ftz`` and ``.sat`` around it."""
+    dtype = FLOAT[ins.opcode[-1]]
+    read = [decoder.floating(ins, text, dtype) for text in ins.operands[1 : sources + 1]]
+    if len(read) != sources:
+        raise IndexError(sources)
+    into = decoder.register(ins, ins.operands[0])
+    flushes, saturates = "ftz" in ins.opcode, "sat" in ins.opcode
+
+    def run(group: Group, where: Any) -> None:
+        values = [r(group) for r in read]
+        if flushes:
+            values = [flush(v)[()] for v in values]
+        if all(v.__class__ is not np.ndarray for v in values):
+            out = np.empty(_ONE, dtype)
+            compute(out, group.workspace(_ONE), *values)
+        else:
+            out = group.out(into, where, dtype)
+            compute(out, group.work, *values)
+        if flushes:
+            np.copyto(out, flush(out))
+        if saturates:
+            np.copyto(out, np.where(np.isnan(out), 0, np.clip(out, 0, 1)))
+        group.write(into, out if out.size > 1 else out[0, 0], where)
+
+    return run
+
+
+def _rounding(decoder: Decoder, ins: Instruction, allowed: set[str]) -> str:
+    parts = decoder.parts(ins, {"f32", "f64", "ftz", "sat", *allowed})
+    return next((mode for mode in _ROUND if mode in parts), "rn")
+
+
+def _ufunc(function: Any) -> Compute:
+    return lambda out, work, *values: function(*values, out=out)
+
+
+def _directed(function: Any, mode: str) -> Compute:
+    """add, sub or mul of float32 by `mode`: through float64, whose own rounding is made odd by the error."""
+
+    def compute(out: Array, work: Workspace, a: Any, b: Any) -> None:
+        x, y = (np.broadcast_to(np.asarray(v, np.float64), out.shape) for v in (a, b))
+        exact = x * y if function is np.multiply else odd_sum(x, y if function is np.add else -y)
+        np.copyto(out, round_to(exact, np.float32, mode))
+
+    return compute
+
+
+@handles("add", "sub", "mul", family="float", flops=1)
+def arithmetic(decoder: Decoder, ins: Instruction) -> Run:
+    mode = _rounding(decoder, ins, set(_ROUND))
+    function = {"add": np.add, "sub": np.subtract, "mul": np.multiply}[ins.opcode[0]]
+    if mode == "rn":
+        return operation(decoder, ins, _ufunc(function), 2)
+    if ins.opcode[-1] == "f64":
+        raise decoder.refusal(ins)
+    return operation(decoder, ins, _directed(function, mode), 2)
+
+
+@handles("fma", "mad", family="float", flops=2)
+def fma(decoder: Decoder, ins: Instruction) -> Run:
+    if _rounding(decoder, ins, set(_ROUND)) != "rn":
+        raise decoder.refusal(ins)
+    single = ins.opcode[-1] == "f32"
+
+    def compute(out: Array, work: Workspace, a: Any, b: Any, c: Any) -> None:
+        (fma32 if single else fma64)(a, b, c, out, work)
+
+    return operation(decoder, ins, compute, 3)
+
+
+@handles("neg", "abs", family="float")
+def sign(decoder: Decoder, ins: Instruction) -> Run:
+    decoder.parts(ins, {"f32", "f64", "ftz"})
+    return operation(decoder, ins, _ufunc(np.negative if ins.opcode[0] == "neg" else np.abs), 1)
+
+
+@handles("min", "max", family="float", flops=1)
+def extreme(decoder: Decoder, ins: Instruction) -> Run:
+    """A NaN operand loses, unless ``.NaN``; -0 is less than +0."""
+    parts = decoder.parts(ins, {"f32", "f64", "ftz", "NaN"})
+    largest = ins.opcode[0] == "max"
+    quiet = (np.maximum if largest else np.minimum) if "NaN" in parts else (np.fmax if largest else np.fmin)
+
+    def compute(out: Array, work: Workspace, a: Any, b: Any) -> None:
+        found = quiet(a, b)
+        zeros = (np.asarray(a) == 0) & (np.asarray(b) == 0)
+        negative = (np.signbit(a) & np.signbit(b)) if largest else (np.signbit(a) | np.signbit(b))
+        zero = np.where(negative, out.dtype.type(-0.0), out.dtype.type(0.0))
+        np.copyto(out, np.where(zeros, zero, found))
+
+    return operation(decoder, ins, compute, 2)
+
+
+@handles("div", family="float", flops=1)
+def div(decoder: Decoder, ins: Instruction) -> Run:
+    """``.approx`` and ``.full`` are rounded once here; the hardware's own results differ in the last bits."""
+    if _rounding(decoder, ins, {"rn", "approx", "full"}) != "rn":
+        raise decoder.refusal(ins)
+    return operation(decoder, ins, _ufunc(np.divide), 2)
+
+
+@handles("rcp", family="float", flops=1)
+def rcp(decoder: Decoder, ins: Instruction) -> Run:
+    if _rounding(decoder, ins, {"rn", "approx"}) != "rn":
+        raise decoder.refusal(ins)
+    return operation(decoder, ins, lambda out, work, a: np.divide(out.dtype.type(1), a, out=out), 1)
+
+
+@handles("sqrt", family="float", flops=1)
+def sqrt(decoder: Decoder, ins: Instruction) -> Run:
+    if _rounding(decoder, ins, {"rn", "approx"}) != "rn":
+        raise decoder.refusal(ins)
+    return operation(decoder, ins, _ufunc(np.sqrt), 1)
+
+
+def _approximate(name: str, function: Callable[[Array], Array]) -> None:
+    """A function that PTX has as ``.approx`` only: here rounded from float64, so equal within a tolerance."""
+
+    def maker(decoder: Decoder, ins: Instruction) -> Run:
+        decoder.parts(ins, {"f32", "f64", "ftz", "approx"})
+
+        def compute(out: Array, work: Workspace, a: Any) -> None:
+            np.copyto(out, function(np.asarray(a, np.float64)), casting="same_kind")
+
+        return operation(decoder, ins, compute, 1)
+
+    handles(name, family="float", flops=1)(maker)
+
+
+_approximate("rsqrt", lambda x: 1 / np.sqrt(x))
+_approximate("sin", np.sin)
+_approximate("cos", np.cos)
+_approximate("lg2", np.log2)
+_approximate("ex2", np.exp2)
+_approximate("tanh", np.tanh)
+
+
+@handles("copysign", family="float")
+def copysign(decoder: Decoder, ins: Instruction) -> Run:
+    decoder.parts(ins, {"f32", "f64"})
+    return operation(decoder, ins, lambda out, work, a, b: np.copysign(b, a, out=out), 2)
+
+
+@handles("testp", family="float")
+def testp(decoder: Decoder, ins: Instruction) -> Run:
+    tests: dict[str, Callable[[Any], Any]] = {
+        "finite": np.isfinite,
+        "infinite": np.isinf,
+        "number": lambda v: ~np.isnan(v),
+        "notanumber": np.isnan,
+        "normal": lambda v: np.isfinite(v) & (np.abs(v) >= np.finfo(v.dtype).tiny),
+        "subnormal": lambda v: (v != 0) & (np.abs(v) < np.finfo(v.dtype).tiny),
+    }
+    test = tests[ins.opcode[1]]
+    read = decoder.floating(ins, ins.operands[1], FLOAT[ins.opcode[-1]])
+    into = decoder.predicate_number(ins, ins.operands[0])
+
+    def run(group: Group, where: Any) -> None:
+        found = test(read(group))
+        group.write(into, mask_of(found) if isinstance(found, np.ndarray) else bool(found), where)
+
+    return run

@@ -1,0 +1,194 @@
+"""Integer and bit instructions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from harness.emulator.decode import Decoder, Run, handles
+from harness.emulator.group import Group
+from harness.emulator.numbers.algebra import Algebra
+from harness.emulator.numbers.values import Array, Integer, Lanes, signed
+from harness.emulator.ptx.module import Instruction
+
+Compute = Callable[..., Integer]  # (algebra, *values) -> value
+
+
+def width(ins: Instruction) -> int:
+    return int(ins.opcode[-1][1:])
+
+
+def is_unsigned(ins: Instruction) -> bool:
+    return ins.opcode[-1][0] != "s"
+
+
+def operation(decoder: Decoder, ins: Instruction, compute: Compute, widths: list[int]) -> Run:
+    """`compute` on the operands, which have `widths` bits each."""
+    if len(ins.operands) != len(widths) + 1:
+        raise IndexError(len(widths))
+    read = [decoder.integer(ins, text, bits) for text, bits in zip(ins.operands[1:], widths, strict=True)]
+    into = decoder.register(ins, ins.operands[0])
+
+    def run(group: Group, where: Lanes) -> None:
+        group.write(into, compute(group.algebra, *[r(group) for r in read]), where)
+
+    return run
+
+
+TYPES = {f"{k}{b}" for k in "usb" for b in (8, 16, 32, 64)}
+
+
+@handles("add", "sub", family="integer")
+def add(decoder: Decoder, ins: Instruction) -> Run:
+    sat = "sat" in decoder.parts(ins, TYPES | {"sat"})
+    bits, sign = width(ins), 1 if ins.opcode[0] == "add" else -1
+    if sat:
+        low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+
+        def saturate(algebra: Algebra, a: Integer, b: Integer) -> Integer:
+            exact = algebra.exact(a, 1, b, sign)
+            return algebra.apply(("clip", bits), lambda v: np.clip(v, low, high), exact)
+
+        return operation(decoder, ins, saturate, [bits, bits])
+    return operation(
+        decoder, ins, lambda algebra, a, b: algebra.linear(a, 1, b, sign, bits=bits), [bits, bits]
+    )
+
+
+@handles("neg", family="integer")
+def neg(decoder: Decoder, ins: Instruction) -> Run:
+    decoder.parts(ins, TYPES)
+    bits = width(ins)
+    return operation(decoder, ins, lambda algebra, a: algebra.linear(a, -1, bits=bits), [bits])
+
+
+def product(algebra: Algebra, a: Integer, b: Integer, bits: int) -> Integer:
+    """The low `bits` of a * b."""
+    if isinstance(a, int):
+        a, b = b, a
+    if isinstance(b, int):
+        return algebra.linear(a, b, bits=bits)
+    return algebra.wrap(algebra.apply("mul", np.multiply, a, b), bits)
+
+
+def _multiply(ins: Instruction) -> tuple[Callable[[Algebra, Integer, Integer], Integer], int]:
+    """The product of a mul or mad, and the bits of its result."""
+    bits = width(ins)
+    unsigned = is_unsigned(ins)
+    if "wide" in ins.opcode:
+
+        def wide(algebra: Algebra, a: Integer, b: Integer) -> Integer:
+            if unsigned:
+                a, b = algebra.unsigned(a, bits), algebra.unsigned(b, bits)
+            return product(algebra, a, b, 2 * bits)
+
+        return wide, 2 * bits
+    if "hi" in ins.opcode:
+
+        def high(algebra: Algebra, a: Integer, b: Integer) -> Integer:
+            if unsigned:
+                a, b = algebra.unsigned(a, bits), algebra.unsigned(b, bits)
+            return algebra.wrap(algebra.apply(("hi", bits, unsigned), _high(bits, unsigned), a, b), bits)
+
+        return high, bits
+    return lambda algebra, a, b: product(algebra, a, b, bits), bits
+
+
+def _high(bits: int, unsigned: bool) -> Callable[[Array, Array], Array]:
+    if bits < 64:
+        # Of two unsigned 32-bit numbers the product fills 64 bits: shift it as unsigned.
+        kind = np.uint64 if unsigned else np.int64
+        return lambda a, b: ((a * b).view(kind) >> kind(bits)).astype(np.int64)
+
+    def exactly(a: Array, b: Array) -> Array:
+        mask = (1 << 64) - 1
+        x, y = np.broadcast_arrays(np.atleast_2d(a), np.atleast_2d(b))
+        pairs = zip(x.ravel().tolist(), y.ravel().tolist(), strict=True)
+        found = [signed(((p & mask) * (q & mask) if unsigned else p * q) >> 64, 64) for p, q in pairs]
+        return np.array(found, np.int64).reshape(x.shape)
+
+    return exactly
+
+
+_MUL = TYPES | {"lo", "hi", "wide"}
+
+
+@handles("mul", family="integer")
+def mul(decoder: Decoder, ins: Instruction) -> Run:
+    decoder.parts(ins, _MUL)
+    compute, _ = _multiply(ins)
+    return operation(decoder, ins, compute, [width(ins)] * 2)
+
+
+@handles("mad", family="integer")
+def mad(decoder: Decoder, ins: Instruction) -> Run:
+    decoder.parts(ins, _MUL)
+    multiply, result = _multiply(ins)
+    bits = width(ins)
+
+    def compute(algebra: Algebra, a: Integer, b: Integer, c: Integer) -> Integer:
+        return algebra.linear(multiply(algebra, a, b), 1, c, 1, bits=result)
+
+    return operation(decoder, ins, compute, [bits, bits, result])
+
+
+@handles("mul24", "mad24", family="integer")
+def mul24(decoder: Decoder, ins: Instruction) -> Run:
+    decoder.parts(ins, TYPES | {"lo"})
+    mask = (1 << 24) - 1
+
+    def low24(algebra: Algebra, a: Integer) -> Integer:
+        cut = algebra.apply("24", lambda v: np.atleast_1d(v & mask), a)
+        return cut if is_unsigned(ins) else algebra.wrap(cut, 24)
+
+    def compute(algebra: Algebra, a: Integer, b: Integer, c: Integer = 0) -> Integer:
+        return algebra.linear(product(algebra, low24(algebra, a), low24(algebra, b), 32), 1, c, 1, bits=32)
+
+    return operation(decoder, ins, compute, [32] * (2 if ins.opcode[0] == "mul24" else 3))
+
+
+@handles("div", "rem", family="integer")
+def div(decoder: Decoder, ins: Instruction) -> Run:
+    """Towards zero. Division by zero gives all ones, its remainder the dividend, as the hardware does."""
+    decoder.parts(ins, TYPES)
+    bits, unsigned, remainder = width(ins), is_unsigned(ins), ins.opcode[0] == "rem"
+
+    def divide(a: Array, b: Array) -> Array:
+        if unsigned and bits == 64:
+            x, y = np.asarray(a).view(np.uint64), np.asarray(b).view(np.uint64)
+            safe = np.where(y == 0, np.uint64(1), y)
+            quotient = np.where(y == 0, ~np.uint64(0), x // safe)
+            return (np.where(y == 0, x, x % safe) if remainder else quotient).view(np.int64)
+        safe = np.where(b == 0, 1, b)
+        quotient = np.abs(a) // np.abs(safe) * np.sign(a) * np.sign(safe)
+        rest = np.where(b == 0, a, a - quotient * safe)
+        return rest if remainder else np.where(b == 0, -1, quotient)
+
+    def compute(algebra: Algebra, a: Integer, b: Integer) -> Integer:
+        if unsigned:
+            a, b = algebra.unsigned(a, bits), algebra.unsigned(b, bits)
+        return algebra.wrap(algebra.apply((str(ins), bits), divide, a, b), bits)
+
+    return operation(decoder, ins, compute, [bits, bits])
+
+
+@handles("abs", family="integer")
+def absolute(decoder: Decoder, ins: Instruction) -> Run:
+    decoder.parts(ins, TYPES)
+    bits = width(ins)
+    return operation(
+        decoder, ins, lambda algebra, a: algebra.wrap(algebra.apply("abs", np.abs, a), bits), [bits]
+    )
+
+
+@handles("min", "max", family="integer")
+def extreme(decoder: Decoder, ins: Instruction) -> Run:
+    decoder.parts(ins, TYPES)
+    bits, unsigned, largest = width(ins), is_unsigned(ins), ins.opcode[0] == "max"
+
+    def compute(algebra: Algebra, a: Integer, b: Integer) -> Integer:
+        first = algebra.compare("ge" if largest else "le", a, b, unsigned=unsigned, bits=bits)
+        return algebra.select(first, a, b)
+
+    return operation(decoder, ins, compute, [bits, bits])

@@ -1,0 +1,177 @@
+"""ld and st of every space."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from harness.emulator.access import load, observe, place, store
+from harness.emulator.decode import Decoder, Run, handles
+from harness.emulator.group import BITS_OF, Group
+from harness.emulator.numbers.values import Affine, Array, Lanes, integer_of, shift
+from harness.emulator.ptx.declarations import BYTES
+from harness.emulator.ptx.module import Instruction
+from harness.emulator.watch.touches import READ, WRITE
+
+SPACES = ("global", "shared", "local", "param", "const")
+
+
+_HINTS = {
+    "volatile", "weak", "relaxed", "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "cta", "gpu", "sys",
+    "L1::no_allocate", "L1::evict_last", "L1::evict_first", "L1::evict_normal", "L1::evict_unchanged",
+    "L2::64B", "L2::128B", "L2::256B", "shared::cta",
+}  # fmt: skip
+
+
+_ORDERED = {"acquire", "release"}
+
+
+_KINDS = {kind for kind in BYTES if kind not in ("pred", "tf32")}
+
+
+def shape_of(ins: Instruction) -> tuple[int, int, str]:
+    """(bytes of an element, elements, space) of a memory instruction; space "" is generic."""
+    count = next((int(part[1:]) for part in ins.opcode if part in ("v2", "v4", "v8")), 1)
+    space = next((part for part in (p.split("::")[0] for p in ins.opcode) if part in SPACES), "")
+    return BYTES[ins.opcode[-1]], count, space
+
+
+def _registers(text: str) -> list[str]:
+    return [name.strip() for name in text.strip("{}").split(",")]
+
+
+def _allowed(decoder: Decoder, ins: Instruction) -> None:
+    decoder.parts(ins, {*SPACES, *_HINTS, *_ORDERED, *_KINDS, "v2", "v4", "v8"})
+
+
+@handles("ld", "ldu")
+def ld(decoder: Decoder, ins: Instruction) -> Run:
+    _allowed(decoder, ins)
+    size, count, space = shape_of(ins)
+    names = _registers(ins.operands[0])
+    into = [decoder.register(ins, name) for name in names]
+    if len(into) != count or size > 8:
+        raise decoder.refusal(ins)
+    if space == "param":
+        return _load_parameter(decoder, ins, into, size)
+    read = decoder.address(ins, ins.operands[1])
+    finish = _extension(decoder, ins, names, size)
+
+    def run(group: Group, where: Lanes) -> None:
+        base, offset = read(group)
+        at = place(group, ins, space, shift(base, offset), where, size * count)
+        observe(group, ins, at, READ, size * count)
+        if at.where is False:
+            for register in into:
+                group.write(register, -1, where)  # what the hardware would not have delivered: NaN, all ones
+            return
+
+        def deliver(i: int, give: Any) -> None:
+            if into[i] < 0:
+                return
+            if finish is not None:
+                group.write(into[i], finish(group, give(None)), at.where)
+            else:
+                dtype = BITS_OF[size]
+                group.write(into[i], give(group.out(into[i], at.where, dtype)), at.where)
+
+        load(group, ins, at, size, count, deliver)
+
+    return run
+
+
+def _extension(
+    decoder: Decoder, ins: Instruction, names: list[str], size: int
+) -> Callable[[Group, Array], Any] | None:
+    """How a narrow element fills its register; None where it fills it as it is."""
+    bits = {decoder.bits(name) for name in names if name != "_"}
+    kind = ins.opcode[-1]
+    if size >= 4 and all(b == 8 * size for b in bits):
+        return None
+    if kind[0] == "s":
+        return lambda group, array: integer_of(_integers(array, size, "i"))
+    if size == 2 and all(b == 16 for b in bits):
+        return lambda group, array: integer_of(_integers(array, size, "i"))
+    return lambda group, array: integer_of(_integers(array, size, "u"))
+
+
+def _integers(array: Array, size: int, sign: str) -> Array:
+    return np.ascontiguousarray(array).view(f"{sign}{size}").astype(np.int64)
+
+
+def _load_parameter(decoder: Decoder, ins: Instruction, into: list[int], size: int) -> Run:
+    base, _, offset = ins.operands[1].strip("[] ").partition("+")
+    parameter = next((p for p in decoder.entry.parameters if p.name == base.strip()), None)
+    if parameter is None or int(offset or 0) + size * len(into) > parameter.size:
+        raise decoder.refusal(ins)
+    start = parameter.offset + int(offset or 0)
+    kind = ins.opcode[-1]
+
+    def run(group: Group, where: Lanes) -> None:
+        for i, register in enumerate(into):
+            raw = group.launch.parameters[start + i * size : start + (i + 1) * size]
+            if kind in ("f32", "f64"):
+                group.write(register, np.frombuffer(raw, BITS_OF[size])[0], where)
+            else:
+                signed = kind[0] != "u" or size >= 4
+                group.write(register, int.from_bytes(raw, "little", signed=signed), where)
+
+    return run
+
+
+@handles("st")
+def st(decoder: Decoder, ins: Instruction) -> Run:
+    _allowed(decoder, ins)
+    size, count, space = shape_of(ins)
+    names = _registers(ins.operands[1])
+    if len(names) != count or space in ("param", "const") or size > 8:
+        raise decoder.refusal(ins)
+    read = decoder.address(ins, ins.operands[0])
+    values = [stored(decoder, ins, name, size) for name in names]
+
+    def run(group: Group, where: Lanes) -> None:
+        base, offset = read(group)
+        at = place(group, ins, space, shift(base, offset), where, size * count)
+        new = [value(group) for value in values]
+        constant = new[0].tobytes() if count == 1 and not np.ndim(new[0]) else None
+        observe(group, ins, at, WRITE, size * count, constant)
+        store(group, at, size, new)
+
+    return run
+
+
+def stored(decoder: Decoder, ins: Instruction, name: str, size: int) -> Callable[[Group], Any]:
+    """The low `size` bytes of an operand, as memory takes them: a scalar or an array."""
+    if re_float(name):
+        read = decoder.floating(ins, name, BITS_OF[size])
+    else:
+        read = decoder.value(ins, name)
+        if name in decoder.numbers:
+            decoder.bits(name)
+        else:
+            read = decoder.integer(ins, name, 8 * size)
+
+    def bits(group: Group) -> Any:
+        value = read(group)
+        if not isinstance(value, int | Affine) and value.dtype.itemsize == size and size >= 4:
+            return value
+        whole = group.integer(value, 64)
+        if isinstance(whole, int):
+            return np.array(whole & ((1 << 8 * size) - 1), f"u{size}").view(
+                BITS_OF[size] if size >= 4 else f"u{size}"
+            )[()]
+        array = whole.array().astype(f"i{size}")
+        return array.view(BITS_OF[size] if size >= 4 else f"u{size}")
+
+    return bits
+
+
+def re_float(name: str) -> bool:
+    return name[:2] in ("0f", "0F", "0d", "0D")
+
+
+@handles("prefetch", "prefetchu", "applypriority", "discard")
+def prefetch(decoder: Decoder, ins: Instruction) -> Run:
+    return lambda group, where: None

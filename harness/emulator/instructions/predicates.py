@@ -1,0 +1,137 @@
+"""Comparisons and the logic of predicates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from harness.emulator.decode import FLOAT, Decoder, Run, handles
+from harness.emulator.group import Group
+from harness.emulator.numbers.algebra import Algebra
+from harness.emulator.numbers.values import Array, Lanes, Mask, mask_of
+from harness.emulator.ptx.module import Instruction
+
+_TYPES = {f"{k}{b}" for k in "usb" for b in (8, 16, 32, 64)}
+_UNORDERED = {"equ": "eq", "neu": "ne", "ltu": "lt", "leu": "le", "gtu": "gt", "geu": "ge"}
+_UNSIGNED_NAMES = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
+_ORDERS = {"eq", "ne", "lt", "le", "gt", "ge"}
+_FLOAT_COMPARE: dict[str, Any] = {
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+}
+_COMPARISONS = _ORDERS | set(_UNORDERED) | set(_UNSIGNED_NAMES) | {"num", "nan"}
+
+
+def comparison(decoder: Decoder, ins: Instruction, order: str, kind: str) -> Callable[[Group], Lanes]:
+    """Operands 1 and 2 compared as `kind`."""
+    if kind in ("f32", "f64", "f16"):
+        dtype = FLOAT[kind]
+        left, right = (decoder.floating(ins, text, dtype) for text in ins.operands[1:3])
+        return lambda group: _compare_floats(order, left(group), right(group))
+    bits = int(kind[1:])
+    a, b = (decoder.integer(ins, text, bits) for text in ins.operands[1:3])
+    unsigned = kind[0] == "u" or order in _UNSIGNED_NAMES
+    operator = _UNSIGNED_NAMES.get(order, order)
+    if operator not in _ORDERS:
+        raise decoder.refusal(ins)
+    return lambda group: group.algebra.compare(operator, a(group), b(group), unsigned=unsigned, bits=bits)
+
+
+def _compare_floats(order: str, a: Any, b: Any) -> Lanes:
+    nan = np.isnan(a) | np.isnan(b)
+    if order in ("num", "nan"):
+        found = ~nan if order == "num" else nan
+    elif order in _UNORDERED:
+        found = _FLOAT_COMPARE[_UNORDERED[order]](a, b) | nan
+    else:
+        found = _FLOAT_COMPARE[order](a, b) & ~nan
+    return mask_of(found) if isinstance(found, np.ndarray) else bool(found)
+
+
+def _order(decoder: Decoder, ins: Instruction) -> tuple[str, str]:
+    """(comparison, and / or / xor or "") of a setp or set."""
+    order = ins.opcode[1]
+    combine = ins.opcode[2] if ins.opcode[2] in ("and", "or", "xor") else ""
+    if order not in _COMPARISONS:
+        raise decoder.refusal(ins)
+    return order, combine
+
+
+def combined(algebra: Algebra, how: str, a: Lanes, b: Lanes) -> Lanes:
+    return {"and": algebra.both, "or": algebra.either, "xor": algebra.differ}[how](a, b)
+
+
+@handles("setp", family="any")
+def setp(decoder: Decoder, ins: Instruction) -> Run:
+    decoder.parts(ins, _TYPES | _COMPARISONS | {"and", "or", "xor", "ftz", "f32", "f64", "f16"})
+    order, combine = _order(decoder, ins)
+    test = comparison(decoder, ins, order, ins.opcode[-1])
+    first, _, second = ins.operands[0].partition("|")
+    into = [decoder.predicate_number(ins, name) if name != "_" else -1 for name in (first, second) if name]
+    other = decoder.predicate(ins, ins.operands[3]) if combine else None
+
+    def run(group: Group, where: Lanes) -> None:
+        found = test(group)
+        results = (found, group.algebra.negate(found)) if len(into) == 2 else (found,)
+        for number, result in zip(into, results, strict=True):
+            if other is not None:
+                result = combined(group.algebra, combine, result, other(group))  # noqa: PLW2901
+            if number >= 0:
+                group.write(number, result, where)
+
+    return run
+
+
+@handles("set", family="any")
+def set_number(decoder: Decoder, ins: Instruction) -> Run:
+    """All ones, or 1.0, where the comparison holds."""
+    decoder.parts(ins, _TYPES | _COMPARISONS | {"and", "or", "xor", "ftz", "f32", "f64"})
+    order, combine = _order(decoder, ins)
+    test = comparison(decoder, ins, order, ins.opcode[-1])
+    into = decoder.register(ins, ins.operands[0])
+    other = decoder.predicate(ins, ins.operands[3]) if combine else None
+    one = 0x3F800000 if ins.opcode[-2] == "f32" else -1
+
+    def run(group: Group, where: Lanes) -> None:
+        found = test(group)
+        if other is not None:
+            found = combined(group.algebra, combine, found, other(group))
+        group.write(into, group.algebra.select(found, one, 0), where)
+
+    return run
+
+
+@handles("and", "or", "xor", family="pred")
+def logic(decoder: Decoder, ins: Instruction) -> Run:
+    decoder.parts(ins, {"pred"})
+    a, b = (decoder.predicate(ins, text) for text in ins.operands[1:3])
+    into, how = decoder.predicate_number(ins, ins.operands[0]), ins.opcode[0]
+
+    def run(group: Group, where: Lanes) -> None:
+        group.write(into, combined(group.algebra, how, a(group), b(group)), where)
+
+    return run
+
+
+@handles("mov", "not", family="pred")
+def move_predicate(decoder: Decoder, ins: Instruction) -> Run:
+    decoder.parts(ins, {"pred"})
+    read = decoder.predicate(ins, ins.operands[1])
+    into, invert = decoder.predicate_number(ins, ins.operands[0]), ins.opcode[0] == "not"
+
+    def run(group: Group, where: Lanes) -> None:
+        value = read(group)
+        group.write(into, group.algebra.negate(value) if invert else value, where)
+
+    return run
+
+
+def broadcast_mask(where: Lanes, shape: tuple[int, int]) -> Array:
+    """`where` as a bool array (T, C)."""
+    return np.broadcast_to(where.array if isinstance(where, Mask) else np.bool_(where), shape)

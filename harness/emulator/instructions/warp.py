@@ -1,0 +1,189 @@
+"""Instructions among the lanes of a warp, and fences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from harness.emulator.decode import Decoder, Run, handles
+from harness.emulator.group import BITS_OF, Group, spread
+from harness.emulator.instructions.predicates import broadcast_mask
+from harness.emulator.numbers.values import Affine, Array, Lanes, integer_of, mask_of
+from harness.emulator.ptx.module import Instruction
+from harness.emulator.watch.patterns import WARP
+
+
+def warps(array: Array, fill: Any) -> Array:
+    """(T, C) -> (warps, 32, C), the last warp filled up."""
+    threads, blocks = array.shape
+    short = -threads % WARP
+    if short:
+        array = np.concatenate([array, np.full((short, blocks), fill, array.dtype)])
+    return array.reshape(-1, WARP, blocks)
+
+
+def unwarp(array: Array, shape: tuple[int, int]) -> Array:
+    return np.broadcast_to(array, (array.shape[0], WARP, shape[1])).reshape(-1, shape[1])[: shape[0]]
+
+
+def active(group: Group, where: Lanes) -> Array:
+    return warps(broadcast_mask(where, group.shape), False)
+
+
+def ballot(flags: Array) -> Array:
+    """(warps, 32, C) bool -> (warps, 1, C) int64, lane i at bit i."""
+    weights = (np.int64(1) << np.arange(WARP)).reshape(1, WARP, 1)
+    found: Array = (flags * weights).sum(1, keepdims=True)
+    return found
+
+
+def _as_signed(bits: Array) -> Array:
+    return np.where(bits >= 1 << 31, bits - (1 << 32), bits)
+
+
+@handles("shfl")
+def shfl(decoder: Decoder, ins: Instruction) -> Run:
+    """A lane that is not there gives its last value; on hardware it is undefined."""
+    modes = decoder.parts(ins, {"sync", "up", "down", "bfly", "idx", "b32"})
+    target, _, flag = ins.operands[0].partition("|")
+    into = decoder.register(ins, target)
+    flag_into = decoder.predicate_number(ins, flag) if flag else -1
+    read = decoder.value(ins, ins.operands[1])
+    by, clamp = (decoder.integer(ins, text, 32) for text in ins.operands[2:4])
+
+    def run(group: Group, where: Lanes) -> None:
+        lane = (np.arange(group.shape[0]) % WARP).reshape(-1, 1)
+        b, c = spread(by(group), group.shape) & 31, spread(clamp(group), group.shape)
+        segment = (c >> 8) & 31
+        most = (lane & segment) | (c & 31 & ~segment)
+        if "up" in modes:
+            source = lane - b
+            inside = source >= most
+        else:
+            source = (
+                lane + b
+                if "down" in modes
+                else lane ^ b
+                if "bfly" in modes
+                else (lane & segment) | (b & ~segment)
+            )
+            inside = source <= most
+        source = np.where(inside, source, lane)
+        rows = np.minimum(np.arange(group.shape[0]).reshape(-1, 1) - lane + source, group.shape[0] - 1)
+        value = read(group)
+        if isinstance(value, int | Affine):
+            found: Any = integer_of(np.take_along_axis(spread(value, group.shape), rows, axis=0))
+        else:
+            whole = np.broadcast_to(group.floating(value, np.float32), group.shape)
+            found = np.take_along_axis(whole, rows, axis=0)
+        group.write(into, found, where)
+        if flag_into >= 0:
+            group.write(flag_into, mask_of(np.broadcast_to(inside, group.shape)), where)
+
+    return run
+
+
+@handles("vote")
+def vote(decoder: Decoder, ins: Instruction) -> Run:
+    modes = decoder.parts(ins, {"sync", "all", "any", "uni", "ballot", "pred", "b32"})
+    read = decoder.predicate(ins, ins.operands[1])
+    into = decoder.register(ins, ins.operands[0])
+
+    def run(group: Group, where: Lanes) -> None:
+        here = active(group, where)
+        says = warps(broadcast_mask(read(group), group.shape), False)
+        if "ballot" in modes:
+            bits = unwarp(_as_signed(ballot(here & says)), group.shape)
+            group.write(into, integer_of(np.array(bits)), where)
+            return
+        any_yes, all_yes = (here & says).any(1, keepdims=True), (~here | says).all(1, keepdims=True)
+        found: Any = any_yes if "any" in modes else all_yes if "all" in modes else all_yes | ~any_yes
+        group.write(into, mask_of(np.array(unwarp(found, group.shape))), where)
+
+    return run
+
+
+@handles("activemask")
+def activemask(decoder: Decoder, ins: Instruction) -> Run:
+    into = decoder.register(ins, ins.operands[0])
+
+    def run(group: Group, where: Lanes) -> None:
+        bits = unwarp(_as_signed(ballot(active(group, where))), group.shape)
+        group.write(into, integer_of(np.array(bits)), where)
+
+    return run
+
+
+@handles("match")
+def match(decoder: Decoder, ins: Instruction) -> Run:
+    modes = decoder.parts(ins, {"any", "all", "sync", "b32", "b64"})
+    target, _, flag = ins.operands[0].partition("|")
+    into = decoder.register(ins, target)
+    flag_into = decoder.predicate_number(ins, flag) if flag else -1
+    read = decoder.integer(ins, ins.operands[1], int(ins.opcode[-1][1:]))
+
+    def run(group: Group, where: Lanes) -> None:
+        here = active(group, where)
+        values = warps(spread(read(group), group.shape), 0)
+        same = (values[:, :, None, :] == values[:, None, :, :]) & here[:, None, :, :]
+        bits = (same * (np.int64(1) << np.arange(WARP)).reshape(1, 1, WARP, 1)).sum(2)
+        if "all" in modes:
+            agreed = (same | ~here[:, None, :, :]).all(2)
+            bits = np.where(agreed, bits, 0)
+            if flag_into >= 0:
+                group.write(flag_into, mask_of(np.array(unwarp(agreed, group.shape))), where)
+        group.write(into, integer_of(np.array(unwarp(_as_signed(bits), group.shape))), where)
+
+    return run
+
+
+_REDUCE: dict[str, Any] = {
+    "add": (np.add, 0),
+    "and": (np.bitwise_and, -1),
+    "or": (np.bitwise_or, 0),
+    "xor": (np.bitwise_xor, 0),
+    "min": (np.minimum, (1 << 63) - 1),
+    "max": (np.maximum, -(1 << 63)),
+}
+
+
+@handles("redux", family="integer")
+def redux(decoder: Decoder, ins: Instruction) -> Run:
+    modes = decoder.parts(ins, {"sync", *_REDUCE, "s32", "u32", "b32"})
+    function, neutral = next(_REDUCE[name] for name in _REDUCE if name in modes)
+    read = decoder.integer(ins, ins.operands[1], 32)
+    into = decoder.register(ins, ins.operands[0])
+
+    def run(group: Group, where: Lanes) -> None:
+        value = read(group)
+        if "u32" in modes:
+            value = group.algebra.unsigned(value, 32)
+        lanes = np.where(active(group, where), warps(spread(value, group.shape), 0), neutral)
+        found = unwarp(function.reduce(lanes, axis=1, keepdims=True), group.shape)
+        group.write(into, group.algebra.wrap(integer_of(np.array(found)), 32), where)
+
+    return run
+
+
+@handles("membar", "fence")
+def fence(decoder: Decoder, ins: Instruction) -> Run:
+    decoder.parts(ins, {"cta", "gl", "gpu", "sys", "acq_rel", "sc", "acquire", "release"})
+    across = not {"cta"} & set(ins.opcode)
+
+    def run(group: Group, where: Lanes) -> None:
+        if across and group.launch.races is not None:
+            group.launch.races.fenced = True
+
+    return run
+
+
+@handles("nanosleep")
+def nanosleep(decoder: Decoder, ins: Instruction) -> Run:
+    return lambda group, where: None
+
+
+def bits_of(group: Group, value: Any, size: int) -> Array:
+    """A register of `size` bytes as unsigned integers (T, C)."""
+    whole = np.broadcast_to(group.floating(value, BITS_OF[size]), group.shape)
+    return np.ascontiguousarray(whole).view(f"u{size}")

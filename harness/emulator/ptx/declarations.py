@@ -1,0 +1,143 @@
+"""PTX declarations of variables: their spaces, types, sizes and places.
+
+Grammar: PTX ISA, "State Spaces, Types, and Variables".
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.errors import EmulatorError
+
+BYTES = {"b8": 1, "b16": 2, "b32": 4, "b64": 8, "b128": 16, "f16": 2, "bf16": 2, "f16x2": 4, "bf16x2": 4} | {
+    f"{kind}{bits}": bits // 8 for kind in "us" for bits in (8, 16, 32, 64)
+}
+BYTES |= {"f32": 4, "f64": 8, "tf32": 4, "pred": 1}
+
+_NUMBER = r"(?:0[xX][\da-fA-F]+|\d+)U?"
+_ATTRIBUTES = re.compile(rf"(?:\.\w+\s+(?:{_NUMBER}\s+)?)+")
+_DECLARED = re.compile(
+    rf"\s*(?P<name>[\w$%]+)\s*(?P<shape>(?:\[\s*(?:{_NUMBER})?\s*\]\s*)*)(?:=(?P<values>.*))?$", re.DOTALL
+)
+LARGEST = 1 << 32  # bytes of a variable or a parameter; beyond it the text is no kernel
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variable:
+    """`offset` in bytes within its space; `size` 0 is the dynamic part of shared memory."""
+
+    name: str
+    space: str
+    type: str
+    offset: int
+    size: int
+    values: str = ""
+
+
+def declare(
+    text: str,
+    line: int,
+    variables: dict[str, Variable],
+    sizes: dict[str, int],
+    named: Callable[[str], str] = str,
+) -> None:
+    """All that a statement declares: ``.shared .align 16 .f32 a[8], b``. `named`: what each is kept under."""
+    attributes = _ATTRIBUTES.match(text)
+    words = attributes[0].replace(".", " ").split() if attributes else []
+    space = next((w for w in words if w in ("shared", "global", "const", "local")), "")
+    kind = next((w for w in words if w in BYTES), "")
+    found = [_DECLARED.match(declared) for declared in _apart(text[attributes.end() :] if attributes else "")]
+    for match in found:
+        try:
+            if not match or not kind:
+                raise ValueError
+            size = BYTES[kind] * next((int(w[1:]) for w in words if w in ("v2", "v4", "v8")), 1)
+            align = _integer([*words, ""][words.index("align") + 1]) if "align" in words else size
+            for count in _extents(match["shape"], match["values"]):
+                size *= count
+        except ValueError:
+            raise EmulatorError(f"not a declaration: {text[:60]!r}", where=f"PTX line {line}") from None
+        name = named(match["name"])
+        if size > LARGEST:
+            raise EmulatorError(f"variable {name} is {size} bytes large", where=f"PTX line {line}")
+        offset = aligned(sizes.get(space, 0), align, line)
+        sizes[space] = offset + size
+        variables[name] = Variable(
+            name=name, space=space, type=kind, offset=offset, size=size, values=match["values"] or ""
+        )
+
+
+def _extents(shape: str, values: str | None) -> list[int]:
+    """Of an array; of one whose first extent is left out, what its initial values come to, or 0."""
+    first, *others = re.findall(r"\[\s*(\w*)\s*\]", shape) or ["1"]
+    extents = [_integer(count) for count in others]
+    if first:
+        return [_integer(first), *extents]
+    row = math.prod(extents)
+    return [-(-len(initial_values(values or "")) // row) if row else 0, *extents]
+
+
+def initial_values(text: str) -> list[str]:
+    """Those of an initialiser, its braces left out."""
+    return re.findall(r"[^\s,{}]+", text)
+
+
+def _apart(text: str) -> list[str]:
+    """At the commas that stand in no braces: those between two declared names."""
+    parts, depth = [""], 0
+    for c in text:
+        depth += (c == "{") - (c == "}")
+        if c == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += c
+    return parts
+
+
+def _integer(text: str) -> int:
+    """As PTX writes them: ``16``, ``0x10``, ``020``, each maybe with a U. Raises ValueError."""
+    digits = text.removesuffix("U")
+    octal = len(digits) > 1 and digits[0] == "0" and digits.isdecimal()
+    return int(digits, 8 if octal else 0)
+
+
+def aligned(offset: int, step: int, line: int) -> int:
+    if step < 1:
+        raise EmulatorError(f"an alignment of {step}", where=f"PTX line {line}")
+    return -(-offset // step) * step
+
+
+_FLOATS = {"f32": "<f", "f64": "<d"}
+
+
+def values_of(variable: Variable) -> NDArray[Any]:
+    """The variable's bytes: its initialiser, flattened, and zeros after it."""
+    size = BYTES[variable.type]
+    data = bytearray(variable.size)
+    for place, token in enumerate(initial_values(variable.values)):
+        raw = _bytes(token, size, variable)
+        if (place + 1) * size > len(data):
+            raise EmulatorError(f"variable {variable.name} has more values than room")
+        data[place * size : (place + 1) * size] = raw
+    return np.frombuffer(bytes(data), np.uint8).copy()
+
+
+def _bytes(token: str, size: int, variable: Variable) -> bytes:
+    if match := re.fullmatch(r"0[fF]([0-9a-fA-F]{8})|0[dD]([0-9a-fA-F]{16})", token):
+        return int(match[1] or match[2], 16).to_bytes(size, "little")
+    if variable.type in _FLOATS and re.fullmatch(r"[-+]?(\d+\.\d*|\.\d+)([eE][-+]?\d+)?", token):
+        return struct.pack(_FLOATS[variable.type], float(token))
+    if re.fullmatch(r"[-+]?(0[xX][0-9a-fA-F]{1,16}|\d{1,20})U?", token):
+        value = int(token.rstrip("U"), 0 if "x" in token.lower() else 10)
+        return (value & ((1 << 8 * size) - 1)).to_bytes(size, "little")
+    raise EmulatorError(
+        f"the initial value {token!r} of variable {variable.name}", hint="The emulator knows numbers only."
+    )

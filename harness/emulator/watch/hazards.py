@@ -1,0 +1,289 @@
+"""Hazards on shared memory: two threads, one word, at least one write, and no barrier between.
+
+Accesses are gathered from barrier to barrier as signatures (instruction, address pattern, lanes); an interval
+whose signatures were analysed before costs a look-up. RAW, WAR and WAW go by the order in which a thread
+comes to the two instructions. A cp.async writes from its issue until the wait of its own thread: whoever
+touches the place in between reads or writes under a copy in flight, and its issue already conflicts with
+reads before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from harness.emulator.numbers.values import Array, Integer, Lanes, identity, lane_id
+from harness.emulator.ptx.module import Instruction
+from harness.emulator.watch.findings import Finding, Findings
+from harness.emulator.watch.patterns import WARP
+from harness.emulator.watch.touches import ATOMIC, ISSUE, READ, WRITE, Clock, Layout, Touch
+
+_MEMORY = 4096  # intervals remembered
+
+
+@dataclass(kw_only=True)
+class Flight:
+    """A cp.async between issue and wait. `issued` -1: before the interval; `landed` None: not yet."""
+
+    touch: Touch
+    where: Lanes
+    issued: int
+    landed: int | None = None
+
+
+@dataclass
+class Interval:
+    """What the blocks `columns` (None: all) did since their last barrier: (first, last) by signature."""
+
+    columns: Array | None
+    times: dict[Hashable, tuple[int, int]] = field(default_factory=dict)
+
+
+class HazardWatch:
+    """`describe(word byte, column)` gives (variable, offset in it, block); `thread(number)` its index."""
+
+    def __init__(
+        self,
+        findings: Findings,
+        describe: Callable[[int, int], tuple[str, int, Any]],
+        thread: Callable[[int], Any],
+    ) -> None:
+        self._findings = findings
+        self._describe = describe
+        self._thread = thread
+        self._seen: dict[Hashable, list[tuple[str, tuple[object, ...], int]]] = {}
+        self.start(1)
+
+    def start(self, blocks: int) -> None:
+        """A new batch of blocks."""
+        self._blocks = blocks
+        self._open = [Interval(None)]
+        self._flights: list[Flight] = []
+        self._known: dict[Hashable, Touch] = {}
+
+    def record(
+        self,
+        instruction: Instruction,
+        kind: str,
+        address: Integer,
+        where: Lanes,
+        size: int,
+        group: Clock,
+        value: Hashable = None,
+    ) -> Touch:
+        signature = (
+            instruction.index,
+            kind,
+            identity(address),
+            lane_id(where),
+            size,
+            group.row,
+            group.epoch,
+            value,
+        )
+        clock = group.tick()
+        for interval in self._open:
+            known = interval.times.get(signature)
+            interval.times[signature] = (clock if known is None else known[0], clock)
+        touch = self._known.get(signature)
+        if touch is None:
+            touch = self._known[signature] = Touch(
+                instruction=instruction,
+                kind=kind,
+                address=address,
+                where=where,
+                size=size,
+                row=group.row,
+                shape=group.shape,
+                epoch=group.epoch,
+                value=value,
+                signature=signature,
+            )
+        return touch
+
+    def issue(
+        self, instruction: Instruction, address: Integer, where: Lanes, size: int, group: Clock
+    ) -> Flight:
+        touch = self.record(instruction, ISSUE, address, where, size, group)
+        flight = Flight(touch=touch, where=where, issued=group.clock)
+        self._flights.append(flight)
+        return flight
+
+    def land(self, flight: Flight, landing: Lanes, rest: Lanes, group: Clock) -> None:
+        """The lanes `landing` have waited for the copy, the lanes `rest` have not yet."""
+        copy = flight.touch
+        touch = self.record(copy.instruction, WRITE, copy.address, landing, copy.size, group)
+        self._flights.append(Flight(touch=touch, where=landing, issued=flight.issued, landed=group.clock))
+        flight.where = rest
+        if rest is False:
+            self._flights.remove(flight)
+
+    def barrier(self, columns: Array | None) -> None:
+        """The blocks `columns` (bool by block; None: all) have met at a barrier."""
+        fresh = Interval(columns)
+        kept: list[Interval] = []
+        for interval in self._open:
+            mine = _overlap(interval.columns, columns)
+            if mine is not None and not mine.any():
+                kept.append(interval)
+                continue
+            self._close(interval, mine)
+            if columns is not None:
+                left = ~columns if interval.columns is None else interval.columns & ~columns
+                if left.any():
+                    kept.append(Interval(left, interval.times))
+        if not kept:
+            fresh.columns = None
+        self._open = [*kept, fresh]
+        self._flights = [f for f in self._flights if f.landed is None]
+        for flight in self._flights:
+            flight.issued = -1
+
+    def _close(self, interval: Interval, columns: Array | None) -> None:
+        if not interval.times:
+            return
+        flights = tuple((f.touch.signature, lane_id(f.where), f.issued, f.landed) for f in self._flights)
+        key = (tuple(interval.times.items()), flights, b"" if columns is None else columns.tobytes())
+        seen = self._seen.get(key)
+        if seen is None:
+            if len(self._seen) >= _MEMORY:
+                self._seen.clear()
+            seen = self._seen[key] = []
+            touches = [
+                replace(self._known[signature], first=first, last=last)
+                for signature, (first, last) in interval.times.items()
+            ]
+            self._analyse(touches, columns, seen)
+        else:
+            for kind, fault, times in seen:
+                self._findings.add(kind, fault, times, _impossible)
+
+    def _analyse(self, touches: list[Touch], columns: Array | None, seen: list[Any]) -> None:
+        """Fill `seen` with the faults of an interval and report them."""
+        copies = [replace(f.touch, where=f.where) for f in self._flights]
+        if not copies and all(touch.kind == READ for touch in touches):
+            return
+        layout = Layout([*touches, *copies], self._blocks, columns)
+        for flight, copy in zip(self._flights, copies, strict=True):
+            self._in_flight(flight, copy, touches, layout, seen)
+        if not layout.conflict(touches):
+            return
+        writes = [t for t in touches if t.kind != READ]
+        for write in writes:
+            owners = layout.owners(write)
+            for other in touches:
+                for kind in _kinds(write, other):
+                    self._pair(kind, write, other, owners, layout, seen)
+
+    def _pair(
+        self,
+        kind: str,
+        write: Touch,
+        other: Touch,
+        owners: tuple[Array, Array],
+        layout: Layout,
+        seen: list[Any],
+    ) -> None:
+        cells, threads = layout.cells(other)
+        low, high = owners[0][cells], owners[1][cells]
+        bad_low = (high >= 0) & _unordered(low, write.epoch, threads, other.epoch)
+        bad_high = (high >= 0) & _unordered(high, write.epoch, threads, other.epoch)
+        bad = np.nonzero(bad_low | bad_high)[0]
+        if len(bad):
+            place = bad[0]
+            writer = int(low[place] if bad_low[place] else high[place])
+            pair = [(write, writer), (other, int(threads[place]))]
+            if kind == "WAR hazard":
+                pair.reverse()
+            self._report(kind, pair, int(cells[place]), len(bad), layout, seen)
+
+    def _in_flight(
+        self, flight: Flight, copy: Touch, touches: list[Touch], layout: Layout, seen: list[Any]
+    ) -> None:
+        low, high = layout.owners(copy)
+        for touch in touches:
+            late = flight.landed is not None and touch.first >= flight.landed
+            if touch.kind == ISSUE or touch.last <= flight.issued or late:
+                continue
+            if touch.instruction.index == copy.instruction.index:
+                continue  # another landing of the same instruction: WAW says it, if it is wrong
+            cells, threads = layout.cells(touch)
+            bad = np.nonzero(high[cells] >= 0)[0]
+            if len(bad):
+                cell = int(cells[bad[0]])
+                pair = [(copy, int(low[cell])), (touch, int(threads[bad[0]]))]
+                self._report("missing cp.async wait", pair, cell, len(bad), layout, seen)
+
+    def _report(
+        self,
+        kind: str,
+        pair: list[tuple[Touch, int]],
+        cell: int,
+        times: int,
+        layout: Layout,
+        seen: list[Any],
+    ) -> None:
+        offset, column = layout.place(cell)
+        variable, within, block = self._describe(offset, column)
+        touches = [touch for touch, _ in pair]
+        key = (*(t.instruction.source for t in touches), variable)
+
+        def make() -> Finding:
+            size = touches[-1].size if touches[-1].size <= 8 else 4
+            names = [self._thread(number) for _, number in pair]
+            verbs = [_VERB[touch.kind] for touch in touches]
+            between = (
+                "before the copy has landed" if kind.startswith("missing") else "with no barrier between"
+            )
+            message = (
+                f"{variable}[{within // size}] ({size}-byte elements): thread {names[0]} {verbs[0]} it, "
+                f"thread {names[1]} {verbs[1]} it {between}, block {block}"
+            )
+            return Finding(
+                kind=kind,
+                message=message,
+                sources=tuple(t.instruction.source for t in touches),
+                variable=variable,
+                offset=within,
+                threads=tuple(names),
+                block=block,
+            )
+
+        self._findings.add(kind, key, times, make)
+        seen.append((kind, key, times))
+
+
+_VERB = {READ: "reads", WRITE: "writes", ATOMIC: "updates", ISSUE: "copies into"}
+
+
+def _kinds(write: Touch, other: Touch) -> list[str]:
+    if other.kind == READ:
+        raw = ["RAW hazard"] if write.kind != ISSUE and write.first < other.last else []
+        war = ["WAR hazard"] if other.first < write.last else []
+        return raw + war
+    if ISSUE in (write.kind, other.kind) or (write.kind == ATOMIC and other.kind == ATOMIC):
+        return []
+    if write.value is not None and write.value == other.value:
+        return []  # all of them write the same
+    return ["WAW hazard"] if write.first <= other.first else []
+
+
+def _unordered(writer: Array, epoch: int, thread: Array, other: int) -> Array:
+    """Different threads, and no warp barrier between the two accesses of one warp."""
+    apart: Array = writer != thread
+    if epoch != other:
+        apart = apart & (writer // WARP != thread // WARP)
+    return apart
+
+
+def _overlap(mine: Array | None, others: Array | None) -> Array | None:
+    if mine is None or others is None:
+        return others if mine is None else mine
+    return mine & others
+
+
+def _impossible() -> Finding:
+    raise RuntimeError("a fault seen before is known")

@@ -1,0 +1,122 @@
+"""Accesses to shared memory, gathered by pattern, and which bytes of which block they meet at."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.emulator.numbers.values import Array, Integer, Lanes, Mask, array_of
+from harness.emulator.ptx.module import Instruction
+
+READ, WRITE, ATOMIC, ISSUE = "read", "write", "atomic", "cp.async"
+
+
+@dataclass(kw_only=True)
+class Touch:
+    """One access pattern; `first` and `last` are when a thread came to it, `epoch` its warp barriers before.
+
+    `row` is the first thread of the group that did it, `shape` (threads, blocks) of the group; `value` tells
+    stores of one same value, which harm nobody.
+    """
+
+    instruction: Instruction
+    kind: str
+    address: Integer
+    where: Lanes
+    size: int
+    row: int
+    shape: tuple[int, int]
+    epoch: int
+    value: Hashable
+    signature: Hashable
+    first: int = 0
+    last: int = 0
+
+
+class Clock:
+    """How far a group of threads has come: `row` is its first thread, `epoch` counts its warp barriers."""
+
+    def __init__(self, row: int, shape: tuple[int, int]) -> None:
+        self.row = row
+        self.shape = shape
+        self.clock = 0
+        self.epoch = 0
+
+    def tick(self) -> int:
+        self.clock += 1
+        return self.clock
+
+
+class Layout:
+    """Cells of shared memory: `granule` bytes of one block; one block stands for all that do the same."""
+
+    def __init__(self, touches: list[Touch], blocks: int, columns: Array | None) -> None:
+        self.granule = min(4, *(t.size for t in touches), 4)
+        alike = all(_alike(t) for t in touches)
+        chosen = np.arange(blocks) if columns is None else np.nonzero(columns)[0]
+        self._columns = chosen[:1] if alike else chosen
+        self._blocks = blocks
+        self._cells: dict[int, tuple[Array, Array]] = {}
+        highest = max((int(self.cells(t)[0].max(initial=0)) for t in touches), default=0)
+        self.count = highest + 1
+
+    def cells(self, touch: Touch) -> tuple[Array, Array]:
+        """(cell, thread) of each active lane and element."""
+        found = self._cells.get(id(touch))
+        if found is None:
+            found = self._cells[id(touch)] = self._find(touch)
+        return found
+
+    def _find(self, touch: Touch) -> tuple[Array, Array]:
+        shape = (touch.shape[0], self._blocks)
+        address = np.broadcast_to(array_of(touch.address), shape)[:, self._columns]
+        threads = np.broadcast_to(np.arange(shape[0])[:, None] + touch.row, address.shape)
+        cells = address // self.granule * len(self._columns) + np.arange(len(self._columns))
+        if isinstance(touch.where, Mask):
+            active = np.broadcast_to(touch.where.array, shape)[:, self._columns]
+            cells, threads = cells[active], threads[active]
+        cells, threads = cells.ravel(), threads.ravel()
+        count = max(1, touch.size // self.granule)
+        if count > 1:
+            cells = np.concatenate([cells + i * len(self._columns) for i in range(count)])
+            threads = np.tile(threads, count)
+        return cells, threads
+
+    def place(self, cell: int) -> tuple[int, int]:
+        """(byte, column) of a cell."""
+        word, column = divmod(cell, len(self._columns))
+        return word * self.granule, int(self._columns[column])
+
+    def owners(self, touch: Touch) -> tuple[Array, Array]:
+        """Per cell the lowest and the highest thread that touched it, (huge, -1) where none did."""
+        low = np.full(self.count, 1 << 30, np.int64)
+        high = np.full(self.count, -1, np.int64)
+        cells, threads = self.cells(touch)
+        np.minimum.at(low, cells, threads)
+        np.maximum.at(high, cells, threads)
+        return low, high
+
+    def conflict(self, touches: list[Touch]) -> bool:
+        """Whether any cell has a writer and another thread: the quick test that most intervals pass."""
+        low = np.full(self.count, 1 << 30, np.int64)
+        high = np.full(self.count, -1, np.int64)
+        for touch in touches:
+            if touch.kind != READ:
+                cells, threads = self.cells(touch)
+                np.minimum.at(low, cells, threads)
+                np.maximum.at(high, cells, threads)
+        if ((high >= 0) & (low != high)).any():
+            return True
+        for touch in touches:
+            if touch.kind == READ:
+                cells, threads = self.cells(touch)
+                if ((high[cells] >= 0) & (high[cells] != threads)).any():
+                    return True
+        return False
+
+
+def _alike(touch: Touch) -> bool:
+    by_block = isinstance(touch.address, int) or (touch.address.block is None and touch.address.full is None)
+    return by_block and not (isinstance(touch.where, Mask) and touch.where.array.shape[1] > 1)

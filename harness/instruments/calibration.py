@@ -1,0 +1,149 @@
+"""The same cubin timed by nvbench (``cuda-bench``) and by ncu, to hold our times against.
+
+Each instrument works in a process of its own, under CUDA_VISIBLE_DEVICES, on operands of the same data. What
+they share with us is the loading and launching; clock, cache control and statistics are theirs.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.driver import BorrowedStream, Context, Device, Stream
+from harness.errors import HarnessError, MissingDependency
+from harness.kernels import catalog
+from harness.kernels.arch import Arch
+from harness.kernels.compiler import compile_kernel
+from harness.launch import cublas
+from harness.launch import kernel as launch
+from harness.launch.kernel import Launch
+from harness.launch.operands import Operands
+from harness.problems.gemm import Gemm
+
+METRIC = "gpu__time_duration.sum"
+_WARM, _PROFILED = 5, 20  # launches under ncu
+_TIMEOUT = 300  # seconds, of either instrument
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A kernel by name, or ``cuBLAS``, on the square product of size n."""
+
+    kernel: str
+    n: int
+
+
+def nvbench_seconds(case: Case, device: Device) -> float:
+    """nvbench's mean cold GPU time. Raises MissingDependency without the cuda-bench package."""
+    if importlib.util.find_spec("cuda") is None or importlib.util.find_spec("cuda.bench") is None:
+        raise MissingDependency("cuda-bench is not installed", hint="pip install 'cuda-bench[cu13]'")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "nvbench.json")
+        _run([sys.executable, "-c", _entry("under_nvbench", case, str(path))], device)
+        content = json.loads(path.read_text())
+    summaries = content["benchmarks"][0]["states"][0]["summaries"] or []
+    for summary in summaries:
+        if summary["tag"] == "nv/cold/time/gpu/mean":
+            return float(next(d["value"] for d in summary["data"] if d["name"] == "value"))
+    raise HarnessError("cuda-bench measured nothing")
+
+
+def ncu_seconds(case: Case, device: Device) -> float:
+    """The mean of ncu's gpu__time_duration, caches flushed and clocks left alone. Raises MissingDependency
+    without ncu, HarnessError where it may not profile.
+    """
+    tool = shutil.which("ncu")
+    if tool is None:
+        raise MissingDependency("ncu is not installed", hint="it comes with the CUDA toolkit")
+    options = ["--csv", "--print-units", "base", "--metrics", METRIC, "--clock-control", "none"]
+    command = [tool, *options, "--cache-control", "all", sys.executable, "-c", _entry("under_ncu", case)]
+    total = sum(durations(_run(command, device)))
+    if not total:
+        raise HarnessError("ncu reported no durations", hint="`ncu` may need permission: ERR_NVGPUCTRPERM")
+    return total / (_WARM + _PROFILED)
+
+
+def durations(output: str) -> list[float]:
+    """Seconds of each kernel in what ``ncu --csv --print-units base`` prints, which begins with its log."""
+    lines = output.splitlines()
+    start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
+    rows = csv.DictReader(io.StringIO("\n".join(lines[start:])))
+    found = [row for row in rows if row.get("Metric Name") == METRIC]
+    units = {row["Metric Unit"] for row in found}
+    if units - {"ns", "nsecond"}:
+        raise HarnessError(f"ncu gave {METRIC} in {', '.join(units)}, not in ns")
+    return [float(row["Metric Value"].replace(",", "")) * 1e-9 for row in found]
+
+
+def under_nvbench(kernel: str, n: int, path: str) -> None:
+    """In the child: one benchmark of nvbench's, of one launch."""
+    from cuda import bench
+
+    with _prepared(kernel, n) as (context, run):
+        streams: dict[int, BorrowedStream] = {}
+
+        def launched(at: bench.Launch) -> None:
+            address = at.get_stream().addressof()
+            if address not in streams:
+                streams[address] = BorrowedStream(context, address)
+            run(streams[address])
+
+        def once(state: bench.State) -> None:
+            state.exec(launched, batched=False)
+
+        bench.register(once)
+        bench.run_all_benchmarks(["harness", "--devices", "0", "--json", path])
+
+
+def under_ncu(kernel: str, n: int) -> None:
+    """In the child: some launches, nothing else that is a kernel."""
+    with _prepared(kernel, n) as (context, run), Stream(context) as stream:
+        for _ in range(_WARM + _PROFILED):
+            run(stream)
+            stream.synchronize()
+
+
+@contextmanager
+def _prepared(kernel: str, n: int) -> Iterator[tuple[Context, Launch]]:
+    with ExitStack() as owned:
+        context = owned.enter_context(Context(Device.open()))
+        stream = owned.enter_context(Stream(context))
+        problem = Gemm(M=n, N=n, K=n)
+        operands = owned.enter_context(Operands(context, problem, stream, seed=1, sets=1))
+        if kernel == cublas.LABEL:
+            run = owned.enter_context(cublas.CuBlas(context)).prepare(problem, operands)
+        else:
+            arch = str(Arch.of_capability(*context.device.capability))
+            run = launch.prepare(compile_kernel(catalog.kernel(kernel).variant(), arch), operands)
+        yield context, owned.enter_context(run)
+
+
+def _entry(function: str, case: Case, *more: str) -> str:
+    arguments = ", ".join(map(repr, (case.kernel, case.n, *more)))
+    return f"from harness import calibration; calibration.{function}({arguments})"
+
+
+def _run(command: list[str], device: Device) -> str:
+    """What it prints. It sees one GPU, so that every index in it means the same one."""
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": device.uuid}
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, env=environment, timeout=_TIMEOUT
+        )
+    except subprocess.TimeoutExpired:
+        raise HarnessError(f"{Path(command[0]).name} was not done after {_TIMEOUT} s") from None
+    if done.returncode:
+        said = (done.stderr.strip() or done.stdout.strip() or "silently").splitlines()[-1]
+        raise HarnessError(f"{Path(command[0]).name} ended with code {done.returncode}: {said}")
+    return done.stdout

@@ -1,0 +1,90 @@
+"""One launch of one kernel under Nsight Compute -> its hardware counters, and where its warps stood.
+
+ncu starts ``harness verify`` on exactly this kernel and size, and looks at its first launch. Clocks are left
+as they are, unless asked.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from harness.errors import CountersDenied, HarnessError
+from harness.instruments import ncu_reports
+from harness.instruments.counters import METRICS
+from harness.instruments.ncu_reports import Profile
+from harness.kernels.spec import Variant
+from harness.support import tools
+
+_DENIED = "ERR_NVGPUCTRPERM"
+
+
+def counters(
+    variant: Variant, axes: Mapping[str, int | float], metrics: Sequence[str], *, seed: int = 1
+) -> dict[str, float]:
+    """The values of `metrics` for one launch, in base units. A metric that this GPU or ncu does not have is
+    left out.
+
+    Raises MissingDependency without ncu, HarnessError where ncu may not read counters or saw no such kernel.
+    """
+    found = _launch(variant, axes, ["--metrics", ",".join(metrics)], seed).counters
+    return {name: found[name] for name in metrics if name in found}
+
+
+def profile(
+    variant: Variant,
+    axes: Mapping[str, int | float],
+    *,
+    sections: str = "basic",
+    metrics: Sequence[str] = (),
+    clocks: str = "none",
+    seed: int = 1,
+) -> Profile:
+    """All that ``harness profile`` shows of one launch, with a set of ncu's sections and more `metrics` of
+    the user's. `clocks`: ncu's ``--clock-control``. Raises as `counters` does.
+    """
+    wanted = ["--set", sections, "--section", "SourceCounters", "--metrics", ",".join([*METRICS, *metrics])]
+    return _launch(variant, axes, wanted, seed, clocks)
+
+
+def _launch(
+    variant: Variant,
+    axes: Mapping[str, int | float],
+    wanted: Sequence[str],
+    seed: int,
+    clocks: str = "none",
+) -> Profile:
+    tool = tools.require("ncu")
+    kernel = variant.kernel
+    with tempfile.TemporaryDirectory(prefix="harness-") as folder:
+        report, log = Path(folder) / "launch.ncu-rep", Path(folder) / "log"
+        command: list[str | Path] = [
+            *(tool, "--export", report, "--import-source", "yes", "--log-file", log),
+            *("--clock-control", clocks, "--launch-count", "1", "--kernel-name", kernel.entry),
+            *wanted,
+            *(sys.executable, "-m", "harness", "verify", str(kernel.path), "--seed", str(seed)),
+            *(f"-p{name}={value}" for name, value in variant.params.items()),
+            *(f"-a{name}={value}" for name, value in axes.items()),
+        ]
+        done = tools.run(command, variant.label)
+        if not report.exists():
+            said = log.read_text(errors="replace") if log.exists() else ""
+            _refuse(variant, f"{said}\n{done.stdout}\n{done.stderr}")
+        return ncu_reports.load(report, label=variant.label)[0]
+
+
+def _refuse(variant: Variant, text: str) -> NoReturn:
+    if _DENIED in text:
+        raise CountersDenied(
+            "ncu may not read the GPU's counters (ERR_NVGPUCTRPERM)",
+            where=variant.label,
+            hint="run as root, or load the nvidia module with NVreg_RestrictProfilingToAdminUsers=0",
+        )
+    raise HarnessError(
+        "ncu saw no launch of it" + ncu_reports.last_word(text),
+        where=variant.label,
+        hint="a newer Nsight Compute knows this GPU" if "not supported" in text else "",
+    )

@@ -1,0 +1,307 @@
+"""The TOML block on top of a kernel file -> checked, typed values.
+
+It stands in the file's leading ``//`` comments, between ``/// kernel`` and ``///`` (the shape of PEP 723).
+`KEYS` is the whole vocabulary. Every refusal is a SpecError that names file, line and key.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import keyword
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from harness.errors import SpecError, UsageError
+from harness.kernels import expectation, prediction
+from harness.kernels.arch import Arch
+from harness.kernels.dtypes import DTYPES
+from harness.kernels.expectation import Expectation
+from harness.kernels.expr import Expr, ExprError
+from harness.kernels.prediction import Prediction
+
+OPEN, CLOSE = "/// kernel", "///"
+MAX_CONFIGS = 100_000  # a space larger than this is a mistake in the front matter, not a space
+# As macros these would change the language, or CUDA's own variables.
+_TAKEN = frozenset(keyword.kwlist) | frozenset(
+    re.findall(
+        r"\w+",
+        """true false defined alignas alignof asm auto bool case catch char const constexpr default
+        delete do double enum explicit extern float friend goto inline int long mutable namespace
+        new noexcept nullptr operator private protected public register restrict short signed sizeof
+        static struct switch template this throw typedef typename union unsigned using virtual void
+        volatile
+        threadIdx blockIdx blockDim gridDim warpSize x y z""",
+    )
+)
+GRID_NAMES = ("TILES_X", "TILES_Y", "TILES_Z", "SMS")  # what _OF_LAUNCH may use, too
+SWIZZLES = (0, 32, 64, 128)
+_MATRICES = ("A", "B", "C")  # of the problem that is built in
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorMap:
+    """A TMA descriptor of an operand: rows and columns of the box that one copy moves, in elements, and the
+    bytes within which its 16-byte units are permuted in shared memory.
+    """
+
+    operand: str
+    box: tuple[Expr, Expr]
+    swizzle: int = 0
+
+
+def read(source: str, path: Path) -> tuple[str, dict[str, Any]]:
+    """(title, values by key) of the kernel text `source`; `path` is for the messages.
+
+    Keys that are absent and have no default here are left out.
+    """
+    title, toml, first_line = _block(source, path)
+    reader = _Reader(path, toml, first_line)
+    fields = {key: read_one(reader, key) for key, read_one in KEYS.items() if key in reader.table}
+    fields = {"params": {}, "shared": Expr.parse(0), **fields}
+    reader.check_names(fields)
+    return title, fields
+
+
+def _block(source: str, path: Path) -> tuple[str, str, int]:
+    """(title, TOML text, line number of its first line)."""
+    comments = list(itertools.takewhile(lambda s: s.startswith("//"), source.splitlines()))
+    body = [line.removeprefix("//").removeprefix(" ").rstrip() for line in comments]
+    opens = [i for i, line in enumerate(comments) if line.removeprefix("//").strip() == OPEN]
+    if not opens:
+        raise SpecError(
+            "no front matter",
+            where=str(path),
+            hint=f"the file must begin with // comments that hold '// {OPEN}' ... '// {CLOSE}' "
+            "with at least entry, block and tile",
+        )
+    if len(opens) > 1:
+        raise SpecError(f"a second '// {OPEN}'", where=f"{path}:{opens[1] + 1}")
+    start = opens[0] + 1
+    try:
+        end = next(i for i in range(start, len(body)) if body[i].strip() == CLOSE)
+    except StopIteration:
+        raise SpecError(
+            f"the front matter opened here is not closed by '// {CLOSE}'", where=f"{path}:{start}"
+        ) from None
+    title = next((line.strip() for line in body[: opens[0]] if line.strip()), path.stem)
+    return title, "\n".join(body[start:end]), start + 1
+
+
+class _Reader:
+    """Typed access to the parsed TOML; every refusal names file, line and key."""
+
+    def __init__(self, path: Path, toml: str, first_line: int) -> None:
+        self.path, self._lines, self._first = path, toml.splitlines(), first_line
+        try:
+            self.table: dict[str, Any] = tomllib.loads(toml)
+        except tomllib.TOMLDecodeError as e:
+            at = re.search(r"at line (\d+)", str(e))
+            line = first_line + int(at[1]) - 1 if at else first_line + len(self._lines)
+            what = re.sub(r" \(at (line \d+, column \d+|end of document)\)", "", str(e))
+            raise SpecError(f"front matter is not TOML: {what}", where=f"{path}:{line}") from None
+        except (ValueError, RecursionError) as e:  # thousands of digits, or of brackets
+            raise SpecError(f"front matter cannot be read: {e}", where=f"{path}:{first_line}") from None
+        for key in self.table:
+            if key not in KEYS:
+                self.fail(key, f"unknown key {key!r}", nearest(key, KEYS, "known keys:"))
+        for key in _REQUIRED:
+            if key not in self.table:
+                self.fail("", f"the front matter lacks {key}")
+
+    def fail(self, key: str, what: str, hint: str = "") -> NoReturn:
+        names = (key, key.rpartition(".")[2], key.partition(".")[0]) if key else ()  # sass.sm_75, sm_75, sass
+        patterns = [re.compile(rf"\s*(\[\s*)?[\"']?{re.escape(name)}\b") for name in names]
+        offset = next((i for p in patterns for i, line in enumerate(self._lines) if p.match(line)), 0)
+        raise SpecError(what, where=f"{self.path}:{self._first + offset}", hint=hint)
+
+    def text(self, key: str) -> str:
+        value = self.table[key]
+        if not isinstance(value, str) or not value.strip():
+            self.fail(key, f"{key} must be a non-empty string, not {value!r}")
+        return value.strip()
+
+    def flag(self, key: str) -> bool:
+        value = self.table[key]
+        if not isinstance(value, bool):
+            self.fail(key, f"{key} must be true or false, not {value!r}")
+        return value
+
+    def identifier(self, key: str) -> str:
+        value = self.text(key)
+        if not _IDENTIFIER.match(value):
+            self.fail(key, f"{key} = {value!r} is not a C identifier")
+        return value
+
+    def arch(self, key: str) -> str:
+        value = self.text(key)
+        try:
+            return str(Arch.parse(value))
+        except UsageError as e:
+            self.fail(key, f"{key}: {e.what}", e.hint)
+
+    def expr(self, key: str) -> Expr:
+        return self._parse(key, self.table[key])
+
+    def exprs(self, key: str) -> tuple[Expr, ...]:
+        value = self.table[key]
+        items = value if isinstance(value, list) else [value]
+        if not items or (key in _DIMENSIONS and len(items) > _DIMENSIONS[key]):
+            self.fail(key, f"{key} takes 1 to {_DIMENSIONS.get(key, 'n')} expressions, not {len(items)}")
+        return tuple(self._parse(key, item) for item in items)
+
+    def _parse(self, key: str, value: Any) -> Expr:
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            self.fail(key, f"{key} must hold integer expressions, not {value!r}")
+        try:
+            return Expr.parse(value)
+        except ExprError as e:
+            self.fail(key, f"{key}: {e}")
+
+    def dtype(self, key: str) -> str:
+        value = self.text(key)
+        if value not in DTYPES:
+            self.fail(key, f"no element type {value!r}", nearest(value, DTYPES, "known:"))
+        if self.table.get("problem", "gemm") != "gemm":
+            self.fail(key, "dtype is that of the gemm problem; others have their own")
+        return value
+
+    def tensormaps(self, key: str) -> tuple[TensorMap, ...]:
+        """A table, ``A = {box = ["BM", 64], swizzle = 128}``; the order of its lines is that of the maps."""
+        table = self.table[key]
+        if not isinstance(table, dict) or not table:
+            self.fail(key, "tensormaps must be a table: [tensormaps] with a line for each operand")
+        return tuple(self._tensormap(f"{key}.{operand}", operand, entry) for operand, entry in table.items())
+
+    def _tensormap(self, key: str, operand: str, entry: Any) -> TensorMap:
+        if self.table.get("problem", "gemm") == "gemm" and operand not in _MATRICES:
+            self.fail(key, f"no operand {operand!r} to map", f"operands: {', '.join(_MATRICES)}")
+        if not isinstance(entry, dict) or not {"box"} <= set(entry) <= {"box", "swizzle"}:
+            self.fail(key, f'{operand} must be {{box = ["ROWS", 64], swizzle = 128}}, not {entry!r}')
+        box, swizzle = entry["box"], entry.get("swizzle", 0)
+        if not isinstance(box, list) or len(box) != 2:
+            self.fail(key, f"box of {operand} must be [rows, columns], not {box!r}")
+        if isinstance(swizzle, bool) or swizzle not in SWIZZLES:
+            self.fail(key, f"swizzle of {operand} must be one of {SWIZZLES} bytes, not {swizzle!r}")
+        rows, columns = (self._parse(key, extent) for extent in box)
+        return TensorMap(operand=operand, box=(rows, columns), swizzle=swizzle)
+
+    def sass(self, key: str) -> dict[str, tuple[Expectation, ...]]:
+        """A list for every architecture, or a table: ``expect``, and ``[sass.sm_75]`` where one differs."""
+        value = self.table[key]
+        table = value if isinstance(value, dict) else {"expect": value}
+        found: dict[str, tuple[Expectation, ...]] = {}
+        for name, entry in table.items():
+            if name == "expect":
+                found[""] = self._expectations(key, entry)
+            elif not isinstance(entry, dict):
+                self.fail(
+                    f"sass.{name}", f"sass holds expect = [...] and tables such as [sass.sm_75], not {name}"
+                )
+            elif set(entry) != {"expect"}:
+                self.fail(f"sass.{name}", f"[sass.{name}] holds expect = [...] and nothing else")
+            else:
+                try:
+                    arch = str(Arch.parse(name))
+                except UsageError as e:
+                    self.fail(f"sass.{name}", f"[sass.{name}]: {e.what}", e.hint)
+                found[arch] = self._expectations(f"sass.{name}", entry["expect"])
+        return found
+
+    def _expectations(self, key: str, value: Any) -> tuple[Expectation, ...]:
+        if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+            self.fail(key, f"{key} must be a list of strings such as 'LDS.128 in loop', not {value!r}")
+        try:
+            return tuple(expectation.parse(v) for v in value)
+        except UsageError as e:
+            self.fail(key, f"{key}: {e.what}", e.hint)
+
+    def predictions(self, key: str) -> tuple[Prediction, ...]:
+        value = self.table[key]
+        if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+            self.fail(key, f"{key} must be a list of strings such as 'conflicts == 0', not {value!r}")
+        try:
+            return tuple(prediction.parse(v) for v in value)
+        except UsageError as e:
+            self.fail(key, f"{key}: {e.what}", e.hint)
+
+    def params(self, key: str) -> dict[str, tuple[int, ...]]:
+        table = self.table[key]
+        if not isinstance(table, dict):
+            self.fail(key, "params must be a table: [params]")
+        spaces: dict[str, tuple[int, ...]] = {}
+        size = 1
+        for name, listed in table.items():
+            if name in KEYS:
+                self.fail(name, f"{name!r} stands under [params]", "move it above: [params] comes last")
+            if not _IDENTIFIER.match(name) or name in _TAKEN or name.startswith("__"):
+                self.fail(name, f"parameter {name!r} cannot be a macro's name", "such as TILE or BM")
+            if name in GRID_NAMES:
+                self.fail(name, f"parameter {name}: this name means something else in grid and workspace")
+            if name == self.table.get("entry"):
+                self.fail(name, f"parameter {name} is the kernel's own name: it becomes a macro")
+            values = listed if isinstance(listed, list) else [listed]
+            if not values or any(type(v) is not int for v in values):
+                self.fail(name, f"parameter {name} must be an integer or a list of integers, not {listed!r}")
+            if len(set(values)) < len(values):
+                self.fail(name, f"parameter {name} lists a value twice: {listed}")
+            spaces[name] = tuple(values)
+            size *= len(values)
+        if size > MAX_CONFIGS:
+            self.fail(key, f"{size} parameter sets; {MAX_CONFIGS} at most")
+        return spaces
+
+    def check_names(self, fields: Mapping[str, Any]) -> None:
+        """Every name an expression uses must be a parameter."""
+        params = fields["params"]
+        for key in ("block", "tile", "grid", "where", "shared", "workspace", "loads"):
+            value = fields.get(key, ())
+            known = {**params, **dict.fromkeys(GRID_NAMES)} if key in _OF_LAUNCH else params
+            for expr in (value,) if isinstance(value, Expr) else value:
+                self._check_names(key, expr, known)
+        for tensor_map in fields.get("tensormaps", ()):
+            for expr in tensor_map.box:
+                self._check_names(f"tensormaps.{tensor_map.operand}", expr, params)
+
+    def _check_names(self, key: str, expr: Expr, known: Mapping[str, Any]) -> None:
+        for name in sorted(expr.names - set(known)):
+            self.fail(key, f"{key} uses {name}, which is not under [params]", nearest(name, known))
+
+
+# Every key of the front matter and how it is read, in the order of the documentation.
+KEYS: dict[str, Callable[[_Reader, str], Any]] = {
+    "entry": _Reader.identifier,
+    "problem": _Reader.text,
+    "dtype": _Reader.dtype,
+    "min_arch": _Reader.arch,
+    "block": _Reader.exprs,
+    "tile": _Reader.exprs,
+    "grid": _Reader.exprs,
+    "shared": _Reader.expr,
+    "workspace": _Reader.expr,
+    "cooperative": _Reader.flag,
+    "loads": _Reader.expr,
+    "where": _Reader.exprs,
+    "sass": _Reader.sass,
+    "claim": _Reader.text,
+    "predict": _Reader.predictions,
+    "broken": _Reader.text,
+    "tensormaps": _Reader.tensormaps,
+    "params": _Reader.params,
+}
+_REQUIRED = ("entry", "block", "tile")
+_OF_LAUNCH = ("grid", "workspace")  # what depends on the problem and on the GPU
+_DIMENSIONS = {"block": 3, "tile": 3, "grid": 3}
+
+
+def nearest(name: str, known: Mapping[str, Any], otherwise: str = "parameters:") -> str:
+    """A hint for a misspelt `name`: the closest known one, or all of them."""
+    close = difflib.get_close_matches(name, known, n=1)
+    if close:
+        return f"did you mean {close[0]}?"
+    return f"{otherwise} {', '.join(known)}" if known else "it has no parameters"

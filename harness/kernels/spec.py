@@ -1,0 +1,292 @@
+"""A kernel file -> a frozen `Kernel`; parameters chosen -> a `Variant`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from harness.errors import SpecError, UsageError
+from harness.kernels import frontmatter
+from harness.kernels.arch import Arch
+from harness.kernels.dtypes import DTYPES, DType
+from harness.kernels.expectation import Expectation
+from harness.kernels.expr import Expr, ExprError
+from harness.kernels.frontmatter import TensorMap
+from harness.kernels.prediction import Prediction
+
+MAX_THREADS = 1024  # a block, on every CUDA architecture
+MAX_BOX = 256  # elements along either side of what the TMA copies at once
+_SUFFIXES = {".cu": "cuda", ".ptx": "ptx"}
+
+Params = Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """One kernel file, read and checked.
+
+    `block` and `tile` are expressions over `params`: threads (x, y, z), and the extents of the output
+    that one block covers, outermost first. `grid` and `workspace` may also use the tiles that cover the
+    output (TILES_X, TILES_Y, TILES_Z) and the GPU's multiprocessors (SMS). Without `grid`: a block a tile.
+    `workspace` is in bytes; a pointer to so many is the last argument. `cooperative`: its blocks wait for one
+    another, and all must run at the same time. `dtype` names the element type of a
+    gemm's matrices. `loads` is the number of elements a block loads from global memory for one step of k,
+    the source of the arithmetic-intensity column. `tensormaps` are passed before all other arguments.
+    `params` maps a name to its tuning space, the default first. `broken` says why a kernel that is wrong on
+    purpose is wrong.
+    """
+
+    path: Path
+    source: str
+    language: str
+    title: str
+    entry: str
+    block: tuple[Expr, ...]
+    tile: tuple[Expr, ...]
+    grid: tuple[Expr, ...] = ()
+    problem: str = "gemm"
+    dtype: str = "fp32"
+    min_arch: str = "sm_75"
+    shared: Expr
+    workspace: Expr | None = None
+    cooperative: bool = False
+    loads: Expr | None = None
+    where: tuple[Expr, ...] = ()
+    sass: Mapping[str, tuple[Expectation, ...]] = field(default_factory=dict)
+    claim: str = ""
+    predict: tuple[Prediction, ...] = ()
+    broken: str = ""
+    tensormaps: tuple[TensorMap, ...] = ()
+    params: Mapping[str, tuple[int, ...]]
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+    def expectations(self, arch: str) -> tuple[Expectation, ...]:
+        """What the file says its machine code must be like: for `arch`, else for its number, else for all."""
+        plain = f"sm_{Arch.parse(arch).number}"
+        for name in (arch, plain, ""):
+            if name in self.sass:
+                return self.sass[name]
+        return ()
+
+    def fits(self, arch: str) -> bool:
+        """Whether ``min_arch`` lets this kernel be compiled for `arch`."""
+        return Arch.parse(arch).satisfies(Arch.parse(self.min_arch))
+
+    def variant(self, **chosen: int) -> Variant:
+        """This kernel with `chosen` parameters and the first value of every other one."""
+        return next(self.variants({name: (value,) for name, value in chosen.items()}, defaults=True))
+
+    def variants(
+        self, chosen: Mapping[str, Sequence[int]] | None = None, *, defaults: bool = False
+    ) -> Iterator[Variant]:
+        """Every parameter set of the space that `where` allows, in the order of the file.
+
+        `chosen` replaces the listed values of a parameter, by any integers (a PTX file is fixed text:
+        only its own). With `defaults` the parameters not chosen stay at their first value.
+        Raises UsageError for an unknown parameter and where nothing is left.
+        """
+        chosen = chosen or {}
+        for name, values in chosen.items():
+            if name not in self.params:
+                raise UsageError(
+                    f"no parameter {name}", where=str(self.path), hint=frontmatter.nearest(name, self.params)
+                )
+            if self.language == "ptx" and set(values) - set(self.params[name]):
+                raise UsageError(
+                    f"{name} is {self.params[name][0]} in this PTX text and cannot be changed",
+                    where=str(self.path),
+                )
+        spaces = [
+            chosen.get(name, values[:1] if defaults else values) for name, values in self.params.items()
+        ]
+        found, broken = False, dict[str, None]()
+        for values in itertools.product(*spaces):
+            params = dict(zip(self.params, values, strict=True))
+            if fault := self._broken(params):
+                broken[fault] = None
+            else:
+                found = True
+                yield Variant(kernel=self, params=params).checked()
+        if not found:
+            tried = " ".join(f"{n}={_listed(s)}" for n, s in zip(self.params, spaces, strict=True))
+            raise UsageError(
+                f"no parameter set of {tried} satisfies where = {list(broken)}",
+                where=str(self.path),
+                hint="choose other values with -p, or widen the lists under [params]",
+            )
+
+    def _broken(self, params: Params) -> str:
+        """The first condition that does not hold; empty where all do."""
+        try:
+            return next((str(w) for w in self.where if not w(params)), "")
+        except ExprError as e:
+            raise SpecError(f"where: {e}", where=str(self.path)) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Box:
+    """A `TensorMap` with its parameters chosen: what one TMA copy moves, in elements; `swizzle` in bytes."""
+
+    operand: str
+    rows: int
+    columns: int
+    swizzle: int
+
+
+def _listed(values: Sequence[int]) -> str:
+    return str(values[0]) if len(values) == 1 else str(list(values))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """A kernel with its parameters chosen: what is compiled, launched and measured."""
+
+    kernel: Kernel
+    params: Params
+
+    def checked(self) -> Variant:
+        """Itself. Raises SpecError where an expression has no sensible value for these parameters."""
+        _ = self.block, self.tile, self.shared, self.loads, self.boxes
+        return self
+
+    @property
+    def params_label(self) -> str:
+        return " ".join(f"{name}={value}" for name, value in self.params.items())
+
+    @property
+    def label(self) -> str:
+        return f"{self.kernel.name} {self.params_label}".rstrip()
+
+    @property
+    def brief(self) -> str:
+        """The label without what is at its default."""
+        chosen = [f"{n}={v}" for n, v in self.params.items() if v != self.kernel.params[n][0]]
+        return " ".join([self.kernel.name, *chosen])
+
+    @property
+    def block(self) -> tuple[int, int, int]:
+        """Threads (x, y, z) of a block; 1 to 1024 of them in all."""
+        shape = self._each("block", self.kernel.block)
+        x, y, z = (*shape, 1, 1)[:3]
+        if x * y * z > MAX_THREADS:
+            self._refuse(f"block is {x} x {y} x {z} threads; a block holds {MAX_THREADS} at most")
+        return x, y, z
+
+    @property
+    def threads(self) -> int:
+        x, y, z = self.block
+        return x * y * z
+
+    @property
+    def tile(self) -> tuple[int, ...]:
+        """Extents of the output that one block covers, outermost first."""
+        return self._each("tile", self.kernel.tile)
+
+    def grid(self, tiles: tuple[int, int, int], sms: int) -> tuple[int, int, int]:
+        """Blocks (x, y, z), where `tiles` (x, y, z) cover the output, on a GPU of `sms` multiprocessors."""
+        if not self.kernel.grid:
+            return tiles
+        values = self._of_launch(tiles, sms)
+        shape = tuple(self._value("grid", e, least=1, values=values) for e in self.kernel.grid)
+        x, y, z = (*shape, 1, 1)[:3]
+        return x, y, z
+
+    def workspace(self, tiles: tuple[int, int, int], sms: int) -> int:
+        """Bytes of global memory that a launch needs beside the operands, zeroed before the first one."""
+        if self.kernel.workspace is None:
+            return 0
+        return self._value("workspace", self.kernel.workspace, least=0, values=self._of_launch(tiles, sms))
+
+    def _of_launch(self, tiles: tuple[int, int, int], sms: int) -> Params:
+        return {**self.params, **dict(zip(frontmatter.GRID_NAMES, (*tiles, sms), strict=True))}
+
+    @property
+    def shared(self) -> int:
+        """Bytes of dynamic shared memory a block."""
+        return self._value("shared", self.kernel.shared, least=0)
+
+    @property
+    def boxes(self) -> tuple[Box, ...]:
+        """Of its tensor maps, in their order; extents as the TMA allows them, 1 to 256, their rows whole
+        16-byte units and no longer than the swizzle.
+        """
+        dtype = DTYPES[self.kernel.dtype]
+        return tuple(self._box(t, dtype) for t in self.kernel.tensormaps)
+
+    def _box(self, tensor_map: TensorMap, dtype: DType) -> Box:
+        key, swizzle = f"tensormaps.{tensor_map.operand}", tensor_map.swizzle
+        rows, columns = (self._value(key, e, least=1) for e in tensor_map.box)
+        inner = columns * dtype.itemsize
+        if max(rows, columns) > MAX_BOX:
+            self._refuse(f"{key}: a box of {rows} x {columns}; {MAX_BOX} is the most")
+        if inner % 16 or (swizzle and inner > swizzle):
+            limit = f", at most the swizzle's {swizzle}" if swizzle else ""
+            self._refuse(f"{key}: a row of {columns} {dtype.name} is {inner} bytes; it takes 16s{limit}")
+        return Box(operand=tensor_map.operand, rows=rows, columns=columns, swizzle=swizzle)
+
+    @property
+    def loads(self) -> int | None:
+        """Elements a block loads from global memory for one step of k, where the file says so."""
+        return None if self.kernel.loads is None else self._value("loads", self.kernel.loads, least=1)
+
+    def _each(self, key: str, exprs: tuple[Expr, ...]) -> tuple[int, ...]:
+        return tuple(self._value(key, e, least=1) for e in exprs)
+
+    def _value(self, key: str, expr: Expr, *, least: int, values: Params | None = None) -> int:
+        try:
+            value = expr(self.params if values is None else values)
+        except ExprError as e:
+            self._refuse(f"{key}: {e}")
+        if value < least:
+            self._refuse(f"{key} = {expr.text!r} is {value}; {least} is the least")
+        return value
+
+    def _refuse(self, what: str) -> NoReturn:
+        hint = f"with {self.params_label}" if self.params else ""
+        raise SpecError(what, where=str(self.kernel.path), hint=hint)
+
+
+def load(path: Path | str) -> Kernel:
+    """Read and check the kernel at `path` (``.cu`` or ``.ptx``).
+
+    Raises UsageError for a file that cannot be read and SpecError (file, line, key) for front matter
+    that is missing or malformed.
+    """
+    path = Path(path)
+    if path.suffix not in _SUFFIXES:
+        raise UsageError("not a kernel file", where=str(path), hint="kernels end in .cu or .ptx")
+    try:
+        if path.exists() and not path.is_file():
+            raise UsageError("cannot be read: not a regular file", where=str(path))
+        str(path).encode()
+        source = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise UsageError("no such file", where=str(path)) from None
+    except UnicodeEncodeError:
+        raise UsageError("its name is not UTF-8", where=repr(str(path)), hint="rename it") from None
+    except ValueError as e:  # a name that no file can have
+        if isinstance(e, UnicodeDecodeError):
+            raise SpecError(f"not UTF-8 text (byte {e.start})", where=str(path)) from None
+        raise UsageError(f"cannot be read: {e}", where=repr(str(path))) from None
+    except OSError as e:
+        raise UsageError(f"cannot be read: {e.strerror}", where=str(path)) from None
+    if "\0" in source:
+        line = source[: source.index("\0")].count("\n") + 1
+        raise SpecError("a NUL byte, where compilers stop reading", where=f"{path}:{line}")
+    return parse(source, path)
+
+
+def parse(source: str, path: Path) -> Kernel:
+    """The same for text already read; `path` names it in errors and gives its language and name."""
+    title, fields = frontmatter.read(source, path)
+    language = _SUFFIXES[path.suffix]
+    kernel = Kernel(path=path, source=source, language=language, title=title, **fields)
+    if language == "ptx" and any(len(values) > 1 for values in kernel.params.values()):
+        raise SpecError("a PTX file is fixed text: give each parameter one value", where=str(path))
+    return kernel

@@ -1,0 +1,22 @@
+"""What kernels compute, from which inputs, and what a right result is.
+
+`Problem`, `Gemm` and `Copy` are imported when they are first used: finding a kernel needs no NumPy.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from harness.problems.copy import Copy as Copy
+    from harness.problems.gemm import Gemm as Gemm
+    from harness.problems.protocol import Problem as Problem
+
+_HOME = {"Copy": "copy", "Gemm": "gemm", "Problem": "protocol"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'harness.problems' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"harness.problems.{_HOME[name]}"), name)

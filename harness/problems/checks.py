@@ -1,0 +1,107 @@
+"""What a problem gives, held to the protocol: a mistake in a user's class is told as one, where it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.errors import SpecError
+from harness.problems.protocol import Axes, Problem, Reference
+from harness.problems.registry import blamed
+
+
+def instance(cls: type[Problem], axes: Axes) -> Problem:
+    """One size of it. Raises UsageError for sizes that make no sense."""
+    with blamed(cls):
+        problem = cls.from_axes(axes)
+        if not isinstance(problem, cls):
+            _refuse(cls, "from_axes", f"gave {_kind(problem)}, not one of the class")
+        label = problem.label
+    if not isinstance(label, str):
+        _refuse(cls, "label", f"is {_kind(label)}, not a string")
+    return problem
+
+
+def data(problem: Problem, seed: int) -> tuple[dict[str, NDArray[Any]], Reference]:
+    """Every operand by name, and the answer. Raises SpecError for what no kernel could be measured by."""
+    cls = type(problem)
+    with blamed(cls):
+        inputs = problem.inputs(seed)
+        _check_inputs(problem, inputs)
+        for argument in problem.arguments():
+            _check_argument(cls, argument, inputs)
+        reference = problem.reference(inputs)
+        _check_reference(problem, reference, inputs[problem.output])
+    return dict(inputs), reference
+
+
+def _check_inputs(problem: Problem, inputs: Any) -> None:
+    cls = type(problem)
+    if not isinstance(inputs, Mapping):
+        _refuse(cls, "inputs", f"gave {_kind(inputs)}, not a dictionary of arrays")
+    for name, array in inputs.items():
+        if not isinstance(array, np.ndarray):
+            _refuse(cls, "inputs", f"{name} is {_kind(array)}, not a NumPy array")
+        if not array.flags.c_contiguous:
+            _refuse(
+                cls, "inputs", f"{name} is not contiguous", hint="np.ascontiguousarray makes a copy that is"
+            )
+    if problem.output not in inputs:
+        names = ", ".join(inputs) or "none"
+        _refuse(
+            cls, "output", f"names {problem.output!r}, which inputs does not have", hint=f"it has {names}"
+        )
+
+
+def _check_argument(cls: type[Problem], argument: Any, inputs: Mapping[str, Any]) -> None:
+    if isinstance(argument, str):
+        if argument not in inputs:
+            names = ", ".join(inputs)
+            _refuse(cls, "arguments", f"there is no operand {argument!r}", hint=f"inputs has {names}")
+    elif not isinstance(argument, np.generic):
+        _refuse(
+            cls,
+            "arguments",
+            f"{argument!r} is {_kind(argument)}: an operand's name or a NumPy scalar is wanted",
+            hint="a scalar's type is the parameter's: np.int32(5), np.float32(0.5)",
+        )
+
+
+def _check_reference(problem: Problem, reference: Any, output: NDArray[Any]) -> None:
+    cls = type(problem)
+    if not isinstance(reference, Reference):
+        _refuse(cls, "reference", f"gave {_kind(reference)}, not a harness.problem.Reference")
+    for name in ("expected", "bound"):
+        array = getattr(reference, name)
+        if not isinstance(array, np.ndarray) or array.dtype != np.float64:
+            kind = array.dtype if isinstance(array, np.ndarray) else _kind(array)
+            _refuse(cls, f"reference: {name}", f"is {kind}, not an array of float64")
+    shape, extents = reference.expected.shape, problem.extents
+    if reference.bound.shape != shape:
+        _refuse(cls, "reference", f"bound has shape {reference.bound.shape}, expected {shape}")
+    if len(shape) != output.ndim or any(n > m for n, m in zip(shape, output.shape, strict=True)):
+        _refuse(cls, "reference", f"expected has shape {shape}, the output {problem.output} {output.shape}")
+    if math.prod(shape) != math.prod(extents):
+        _refuse(cls, "reference", f"expected has shape {shape}, where extents are {tuple(extents)}")
+    if not reference.expected.size:
+        _refuse(cls, "reference", f"expected has shape {shape}: there is nothing to compare")
+    least = float(reference.bound.min())  # NaN if any is
+    if not least >= 0:
+        _refuse(cls, "reference: bound", "is negative or NaN somewhere: nothing could be right there")
+    if math.isinf(least):
+        _refuse(cls, "reference: bound", "is infinite everywhere: anything would be right")
+    limit = reference.rms_bound
+    if limit is not None and not (isinstance(limit, float | int) and limit >= 0):
+        _refuse(cls, "reference: rms_bound", f"is {limit!r}, not a number from 0 on, or None")
+
+
+def _refuse(cls: type[Problem], member: str, what: str, *, hint: str = "") -> NoReturn:
+    raise SpecError(f"{member}: {what}", where=f"problem {cls.__qualname__}", hint=hint)
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else f"of type {type(value).__name__}"

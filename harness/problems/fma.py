@@ -1,0 +1,90 @@
+"""Chains of multiply-adds as a `Problem`: what measures the ceiling of fp32 arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.errors import UsageError
+from harness.problems.protocol import Argument, Axes, Reference
+
+CHAINS = 8  # a thread
+_A, _B = 1 - 2.0**-12, 2.0**-12  # exact in float32; what is iterated goes to 1, slowly
+_U32 = 2.0**-24
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fma:
+    """For each of N elements x the sum over j < CHAINS of s_j, which starts as x + j and becomes
+    ``a * s_j + b`` K times.
+    """
+
+    N: int
+    K: int
+
+    axes: ClassVar[Mapping[str, int | float | None]] = {"N": 2**18, "K": 2**15}
+    bench_axes: ClassVar[tuple[Axes, ...]] = ({"N": 2**18, "K": 2**15},)
+    verify_axes: ClassVar[tuple[Axes, ...]] = (
+        {"N": 1, "K": 1},
+        {"N": 4099, "K": 100},
+        {"N": 1000, "K": 5000},
+    )
+    output: ClassVar[str] = "y"
+    accumulates: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.N < 2**31 or not 1 <= self.K < 2**31:
+            raise UsageError(f"N={self.N} K={self.K} is out of range", hint="1 to 2^31 - 1 each")
+
+    @classmethod
+    def from_axes(cls, axes: Axes) -> Self:
+        return cls(**{"N": cls.axes["N"], "K": cls.axes["K"], **axes})  # type: ignore[arg-type]
+
+    @property
+    def label(self) -> str:
+        return f"{self.N}x{self.K}"
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        return (self.N,)
+
+    @property
+    def flops(self) -> int:
+        return 2 * CHAINS * self.N * self.K
+
+    @property
+    def bytes(self) -> int:
+        return 8 * self.N
+
+    @property
+    def buffer_bytes(self) -> int:
+        return 8 * self.N
+
+    def inputs(self, seed: int) -> dict[str, NDArray[Any]]:
+        x = np.random.default_rng(seed).standard_normal(self.N, dtype=np.float32)
+        return {"x": x, "y": np.full(self.N, np.nan, dtype=np.float32)}
+
+    def reference(self, inputs: Mapping[str, NDArray[Any]]) -> Reference:
+        """In closed form, ``s_K = a^K s_0 + b (1 - a^K) / (1 - a)``. A step's rounding error is at most
+        2^-24 of a value no larger than it began, and shrinks by a from step to step.
+        """
+        x = inputs["x"].astype(np.float64)
+        decay = _A**self.K
+        expected = np.zeros_like(x)
+        bound = np.zeros_like(x)
+        steps = min(float(self.K), 1 / (1 - _A))
+        for j in range(CHAINS):
+            expected += decay * (x + j) + _B * (1 - decay) / (1 - _A)
+            bound += (steps + CHAINS + 2) * _U32 * np.maximum(np.abs(x) + j, 1)
+        return Reference(expected=expected, bound=bound)
+
+    def arguments(self) -> tuple[Argument, ...]:
+        return "x", "y", np.float32(_A), np.float32(_B), np.int32(self.N), np.int32(self.K)
+
+    @classmethod
+    def intensity(cls, tile: tuple[int, ...], loads: int) -> float | None:
+        return None

@@ -1,0 +1,106 @@
+"""The problems there are: built in, or a class in a user's file that front matter names."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import cast
+
+from harness.errors import HarnessError, SpecError
+from harness.kernels.spec import Kernel
+from harness.problems.copy import Copy
+from harness.problems.fma import Fma
+from harness.problems.gemm import GEMMS, Gemm
+from harness.problems.protocol import Problem
+
+BUILTIN: dict[str, type[Problem]] = {"gemm": Gemm, "copy": Copy, "fma": Fma}
+
+
+def by_problem(kernels: Sequence[Kernel]) -> dict[type[Problem], list[Kernel]]:
+    """Kernels grouped by what they compute, in order of first appearance."""
+    groups: dict[type[Problem], list[Kernel]] = {}
+    for kernel in kernels:
+        groups.setdefault(resolve(kernel), []).append(kernel)
+    return groups
+
+
+@contextmanager
+def blamed(cls: type[Problem]) -> Iterator[None]:
+    """Around calls into a problem: what a user's class raises becomes a SpecError that names it."""
+    try:
+        yield
+    except (HarnessError, MemoryError):
+        raise
+    except (Exception, SystemExit) as e:
+        if cls in (*BUILTIN.values(), *GEMMS.values()):
+            raise
+        what = f"{type(e).__name__}: {e}" if str(e) else type(e).__name__
+        raise SpecError(what, where=f"problem {cls.__qualname__}{_line(cls, e)}") from e
+
+
+def _line(cls: type[Problem], error: BaseException) -> str:
+    """Where in the class's own file it was raised, or what it called."""
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
+    return f", line {lines[-1]} of {Path(file).name}" if file and lines else ""
+
+
+def resolve(kernel: Kernel) -> type[Problem]:
+    """The class that a kernel's ``problem`` and ``dtype`` name: built in, or ``file.py:Class`` beside the
+    kernel.
+
+    Such a file is Python of the kernel's author and is executed, once. Raises SpecError where it cannot
+    serve.
+    """
+    name, where = kernel.problem, str(kernel.path)
+    if name == "gemm":
+        return GEMMS[kernel.dtype]
+    if name in BUILTIN:
+        return BUILTIN[name]
+    file, colon, class_name = name.partition(":")
+    if not colon:
+        raise SpecError(
+            f"no problem {name!r}", where=where, hint=f"built in: {', '.join(BUILTIN)}; or 'file.py:Class'"
+        )
+    path = (kernel.path.parent / file).resolve()
+    try:
+        found = getattr(_module(path), class_name, None)
+    except HarnessError:
+        raise
+    except (Exception, SystemExit) as e:
+        raise SpecError(f"problem {name!r} cannot be loaded: {type(e).__name__}: {e}", where=where) from e
+    if not isinstance(found, type):
+        raise SpecError(f"problem {name!r}: {file} has no class {class_name!r}", where=where)
+    missing = [member for member in _members() if not hasattr(found, member)]
+    if missing:
+        raise SpecError(f"problem {name!r} lacks {', '.join(missing)}", where=where)
+    return cast(type[Problem], found)
+
+
+@functools.cache
+def _module(path: Path) -> ModuleType:
+    """The Python file at `path`, executed once: a class loaded twice would be two classes."""
+    name = f"harness_problem_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    module_spec = importlib.util.spec_from_file_location(name, path)
+    if module_spec is None or module_spec.loader is None or not path.is_file():
+        raise SpecError("this problem file is not there, or not Python", where=str(path))
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[name] = module  # dataclasses look their module up there
+    try:
+        module_spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _members() -> list[str]:
+    """What the protocol asks for."""
+    return sorted({n for n in vars(Problem) if not n.startswith("_")} | set(Problem.__annotations__))

@@ -1,0 +1,200 @@
+"""An output and its reference -> a `Verdict`. NaN never passes; nothing is averaged away."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.problems.protocol import Reference
+from harness.support.processes import cores
+
+_SUSPECTS = {  # what makes errors larger all over
+    "fp32": "reduced precision, such as TF32?",
+    "tf32": "inputs truncated, not rounded to nearest?",
+    "": "rounded more than once, or truncated?",
+}
+_CHUNK = 1 << 17  # elements looked at together: their float64 temporaries stay in a CPU's cache
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """`worst` is the largest ``|error| / bound`` (1 is the limit, inf for NaN), and `bound` that element's;
+    `rms` is the same for the root mean square of all errors; `max_error` is the largest absolute error, like
+    `bound` in units of the output. `stray` counts elements outside the result that were written (the padding
+    of a leading dimension). `dtype` is the type whose bounds these are.
+    """
+
+    ok: bool
+    elements: int
+    bad: int
+    stray: int
+    worst: float
+    rms: float
+    max_error: float
+    bound: float = 0.0
+    first_bad: tuple[int, ...] | None = None
+    got: float | None = None
+    expected: float | None = None
+    dtype: str = "fp32"
+
+    def __str__(self) -> str:
+        if self.ok:
+            return f"ok: worst error {self.worst:.2f} of the bound, {self.max_error:.2e} absolute"
+        if self.rms > 1 and not self.bad:
+            return (
+                f"FAILED: each element within its bound, but the errors' root mean square is {self.rms:.3g} "
+                f"times what {self.dtype} gives ({_SUSPECTS.get(self.dtype, _SUSPECTS[''])})"
+            )
+        if not self.bad:
+            return f"FAILED: {self.stray} elements of the padding were written"
+        index = ",".join(map(str, self.first_bad or ()))
+        padding = f", {self.stray} elements of the padding written" if self.stray else ""
+        return (
+            f"FAILED: {self.bad} of {self.elements} elements wrong, first at [{index}]: "
+            f"{self.got:.7g} instead of {self.expected:.7g}{padding}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeats:
+    """What `launches` more on the same inputs wrote: `equal` of them bitwise what the verified one did, the
+    `first` that did not, counted from 1 (None: all are).
+    """
+
+    launches: int
+    equal: int
+    first: int | None
+
+    @classmethod
+    def of(cls, verified: bytes, later: Iterable[bytes]) -> Self:
+        """From what stands for the contents of each output."""
+        launches, equal, first = 0, 0, None
+        for launches, found in enumerate(later, 1):
+            equal += found == verified
+            if found != verified and first is None:
+                first = launches
+        return cls(launches=launches, equal=equal, first=first)
+
+    @property
+    def ok(self) -> bool:
+        return self.equal == self.launches
+
+    def __str__(self) -> str:
+        if self.ok:
+            return f"{self.launches:,} equal"
+        return (
+            f"FAILED: not deterministic: launch {self.first:,} after the verified one wrote other bits from "
+            f"the same inputs, as did {self.launches - self.equal:,} of {self.launches:,} in all"
+        )
+
+
+def compare(output: NDArray[Any], reference: Reference, before: NDArray[Any] | None = None) -> Verdict:
+    """Compare the leading part of `output` with the reference, element by element, on all cores.
+
+    `output` may be larger than the reference in any dimension (leading dimensions); that rest must be
+    bitwise what it was in `before`.
+    """
+    shape = reference.expected.shape
+    rows = max(1, _CHUNK // max(1, math.prod(shape[1:])))
+    starts = range(0, shape[0], rows)
+
+    def part(start: int) -> _Part:
+        return _part(output, reference, before, slice(start, start + rows))
+
+    if len(starts) < 2:
+        parts = list(map(part, starts))
+    else:
+        with ThreadPoolExecutor(min(cores(), len(starts))) as threads:  # NumPy lets go of Python's lock
+            parts = list(threads.map(part, starts))
+    stray = sum(p.stray for p in parts)
+    if before is not None and len(output) > shape[0]:
+        stray += _changed_outside(output[shape[0] :], before[shape[0] :], (slice(0, 0),))
+    bad = sum(p.bad for p in parts)
+    first = next((p.first for p in parts if p.first is not None), None)
+    worst, limit = max(((p.worst, p.limit) for p in parts), default=(0.0, 0.0), key=lambda pair: pair[0])
+    elements = math.prod(shape)
+    rms = 0.0
+    if reference.rms_bound is not None:
+        typical = math.sqrt(sum(p.squares for p in parts) / elements)
+        rms = typical / reference.rms_bound if reference.rms_bound else (math.inf if typical else 0.0)
+        rms = math.inf if math.isnan(rms) else rms
+    return Verdict(
+        ok=bad == 0 and stray == 0 and rms <= 1,
+        elements=elements,
+        bad=bad,
+        stray=stray,
+        worst=worst,
+        rms=rms,
+        max_error=max((p.max_error for p in parts), default=0.0),
+        bound=limit,
+        first_bad=first,
+        got=None if first is None else float(reference.decode(output[first][None])[0]),
+        expected=None if first is None else float(reference.expected[first]),
+        dtype="fp32" if reference.dtype is None else reference.dtype.name,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """What some rows have: see `Verdict`. `limit`: the bound of the element whose share of it is `worst`."""
+
+    bad: int
+    first: tuple[int, ...] | None
+    stray: int
+    squares: float
+    max_error: float
+    worst: float
+    limit: float
+
+
+def _part(output: NDArray[Any], reference: Reference, before: NDArray[Any] | None, rows: slice) -> _Part:
+    expected, bound = reference.expected[rows], reference.bound[rows]
+    inside = tuple(slice(0, n) for n in expected.shape)
+    got = reference.decode(output[rows][inside])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        error = np.subtract(got, expected)
+        np.abs(error, out=error)
+        good = error <= bound  # False where either side is NaN
+        if not good.all():
+            error[got == expected] = 0.0  # equal infinities, too
+            good = error <= bound
+        if (unbounded := np.isinf(bound)).any():
+            error[good & unbounded] = 0.0
+        shares = np.divide(error, bound, out=got)
+    at = int(np.argmax(shares))  # a NaN, if there is one
+    if math.isnan(shares.flat[at]):
+        shares[error == 0] = 0.0  # of a bound of 0
+        at = int(np.argmax(shares))
+    bad, first = int(good.size - np.count_nonzero(good)), None
+    if bad:
+        index = np.unravel_index(int(np.argmin(good)), good.shape)
+        first = (rows.start + int(index[0]), *map(int, index[1:]))
+    worst, max_error = _number(shares.flat[at]), _number(error.max())
+    padded = before is not None and output.shape != reference.expected.shape
+    return _Part(
+        bad=bad,
+        first=first,
+        stray=_changed_outside(output[rows], before[rows], inside) if padded and before is not None else 0,
+        squares=float(np.square(error, out=error).sum()),
+        max_error=max_error,
+        worst=worst,
+        limit=float(bound.flat[at]) if worst > 0 else 0.0,
+    )
+
+
+def _number(largest: float) -> float:
+    """With NaN above everything."""
+    return math.inf if math.isnan(largest) else float(largest)
+
+
+def _changed_outside(output: NDArray[Any], before: NDArray[Any], inside: tuple[slice, ...]) -> int:
+    words = np.dtype(f"u{output.dtype.itemsize}")
+    changed = output.view(words) != before.view(words)
+    changed[inside] = False
+    return int(np.count_nonzero(changed))

@@ -1,0 +1,127 @@
+"""Two result files -> what became faster or slower, row by row, or why that cannot be said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.bench.stats import INCONCLUSIVE, SLOW, Interval, decide, unpaired_ratio
+from harness.errors import UsageError
+
+Record = Mapping[str, Any]
+
+FAILED = "FAILED"  # it had a time and has none any more
+_CLOCK = 0.01  # how far the SM clocks of two rows may differ
+_KEPT = {  # what must be the same in both runs, and what it is called
+    ("gpu", "uuid"): "GPU",
+    ("gpu", "math_mode"): "math mode",
+    ("gpu", "cublas"): "cuBLAS",
+    ("seed",): "input data (seed)",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One row in both files. `ratio` is of times, the second's over the first's. `identical` where both ran
+    the same code, so that the difference is noise.
+    """
+
+    label: str
+    shape: str
+    reference: Record
+    candidate: Record
+    ratio: Interval | None
+    status: str
+    identical: bool
+
+    @property
+    def regressed(self) -> bool:
+        return self.status == FAILED or (self.status == SLOW and not self.identical)
+
+    @property
+    def unclear(self) -> bool:
+        return self.status == INCONCLUSIVE and not self.identical
+
+
+def compare(
+    reference: Record, candidate: Record, *, threshold: float, force: bool = False
+) -> list[Difference]:
+    """Every row that both files have, in the second's order.
+
+    Raises UsageError where they have none in common, or where they cannot be compared, unless forced.
+    """
+    old = {_key(r): r for r in reference["rows"]}
+    pairs = [(old[_key(r)], r) for r in candidate["rows"] if _key(r) in old]
+    timed = [(a, b) for a, b in pairs if a.get("seconds")]
+    if not timed:
+        raise UsageError(
+            "the two files have no measured row in common: kernel, parameters and size must agree"
+        )
+    if not force and (reasons := list(incomparable(reference["meta"], candidate["meta"], timed))):
+        raise UsageError(
+            "these runs cannot be compared: " + "; ".join(reasons),
+            hint="--force compares them all the same",
+        )
+    return [_difference(a, b, threshold) for a, b in timed]
+
+
+def incomparable(a: Record, b: Record, pairs: Sequence[tuple[Record, Record]]) -> Iterator[str]:
+    """What was different about the two runs that changes times whatever the kernels do."""
+    for path, name in _KEPT.items():
+        x, y = _at(a, path), _at(b, path)
+        if x != y:
+            yield f"another {name}: {x} and {y}"
+    regimes = {(x.get("regime"), y.get("regime")) for x, y in pairs if y.get("seconds")}
+    for x, y in sorted((x, y) for x, y in regimes if x != y):
+        yield f"another regime: {x} and {y}"
+    for x, y in pairs:
+        f, g = _clock(x), _clock(y)
+        if f and g and abs(f - g) > _CLOCK * max(f, g):
+            yield f"another SM clock, {f / 1e6:.0f} and {g / 1e6:.0f} MHz ({label(x)}, {x['shape']})"
+            return
+
+
+def _clock(row: Record) -> float | None:
+    """In Hz, as measured, or as NVML had it in files that lack that."""
+    device = row.get("device")
+    return row.get("sm_hz") or (device["sm_mhz"] * 1e6 if device else None)
+
+
+def _difference(a: Record, b: Record, threshold: float) -> Difference:
+    ratio = unpaired_ratio(b["times"], a["times"], seed=0) if b.get("seconds") else None
+    status = FAILED if not b.get("seconds") else decide(ratio, threshold) if ratio else INCONCLUSIVE
+    return Difference(
+        label=label(b),
+        shape=b["shape"],
+        reference=a,
+        candidate=b,
+        ratio=ratio,
+        status=status,
+        identical=_same_code(a, b),
+    )
+
+
+def _same_code(a: Record, b: Record) -> bool:
+    if "sass_sha256" not in a and "sass_sha256" not in b:
+        return a.get("algorithm") == b.get("algorithm")  # a library's, of the same version
+    if any((row.get("chosen") or {}).get("others") for row in (a, b)):
+        return False  # of the launches beside the first one only the names are known
+    keys = ("sass_sha256", "block", "tile", "shared")
+    return a.get("sass_sha256") is not None and all(a.get(k) == b.get(k) for k in keys)
+
+
+def _key(row: Record) -> tuple[Any, ...]:
+    return row["kernel"], tuple(sorted(row["params"].items())), row.get("shape")
+
+
+def label(row: Record) -> str:
+    """``03_tiled TILE=16``."""
+    return " ".join([row["kernel"], *(f"{k}={v}" for k, v in row["params"].items())])
+
+
+def _at(meta: Record, path: tuple[str, ...]) -> Any:
+    value: Any = meta
+    for key in path:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value

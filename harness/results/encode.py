@@ -1,0 +1,300 @@
+"""Rows -> records: what is written to files, and what tables are made of."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from harness.bench.measure import Measurement
+from harness.bench.sampling import Pair
+from harness.bench.stats import decide
+from harness.bench.timing import Batch
+from harness.dispatch import choose
+from harness.emulator import Counts
+from harness.errors import HarnessError
+from harness.instruments import counters
+from harness.instruments.diagnosis import diagnose
+from harness.instruments.hotspots import Hotspots
+from harness.instruments.ncu_reports import Profile
+from harness.results.record import Record, sha256
+from harness.sass.builds import Built
+from harness.sass.code import Code
+from harness.sass.contract import Finding
+from harness.sass.diff import compare
+
+COUNTED = ("FFMA", "LDG", "LDG.128", "LDS", "LDS.64", "LDS.128", "STS", "BAR", "LDL", "STL")
+
+
+def _chosen(built: Built) -> Record:
+    """The main kernel of what the dispatcher launches, and in `others` those of what it leaves to them."""
+    variant, others = built.variant, [cubin.variant.brief for cubin in built.others]
+    found = {"kernel": variant.kernel.name, "params": dict(variant.params), "label": built.brief}
+    return found | ({"others": others} if others else {})
+
+
+def static_record(built: Built) -> Record:
+    """What is known of a kernel without running it.
+
+    The dispatcher is one kernel without parameters, so that its rows compare from run to run; what it chose
+    is under ``chosen``.
+    """
+    variant, resources, tally = built.variant, built.cubin.resources, built.tally
+    params = dict(variant.params)
+    dispatched = built.chosen_for is not None
+    return {
+        "kernel": choose.NAME if dispatched else variant.kernel.name,
+        "params": {} if dispatched else params,
+        "chosen": _chosen(built) if dispatched else None,
+        "arch": built.cubin.arch,
+        "compiler": built.cubin.compiler,
+        "problem": variant.kernel.problem,
+        "dtype": variant.kernel.dtype,
+        "tile": list(variant.tile),
+        "block": list(variant.block),
+        "registers": resources.registers,
+        "shared": built.cubin.shared,
+        "occupancy": built.occupancy.fraction,
+        "occupancy_limiter": built.occupancy.limiter,
+        "spills": resources.spill_stores + resources.spill_loads,
+        "intensity": built.intensity,
+        "sass": tally and {**{o: tally.count(o) for o in COUNTED}, "bytes": tally.code_bytes},
+        "source_sha256": sha256(variant.kernel.source.encode()),
+        "cubin_sha256": built.cubin.sha256,
+        "sass_sha256": tally and tally.sha256,
+    }
+
+
+def code_record(code: Code, findings: Sequence[Finding]) -> Record:
+    """What stands in the machine code, loop by loop, and what became of each expectation."""
+    peak, banks, found = code.sass.peak, code.banks, code.occupancy
+    return {
+        "label": code.label,
+        "arch": code.arch,
+        "compiler": code.compiler,
+        "function": code.sass.function,
+        "registers": code.registers,
+        "shared": code.shared,
+        "spills": code.spills,
+        "live_registers": peak and {"peak": peak.live, "address": peak.address, "line": peak.line},
+        "occupancy": found and found.fraction,
+        "occupancy_limiter": found and found.limiter,
+        "sass_sha256": code.sass.sha256,
+        "mix": dict(code.sass.mix),
+        "loops": [
+            {
+                "address": loop.header,
+                "depth": loop.depth,
+                "hot": loop == code.hot_loop,
+                "instructions": len(loop.instructions),
+                "mix": dict(Counter(i.opcode for i in loop.instructions)),
+            }
+            for loop in code.loops
+        ],
+        "banks": banks and {**asdict(banks), "ffma_per_cycle": banks.ffma_per_cycle},
+        "expectations": [
+            {
+                "text": f.expectation.text,
+                "holds": f.holds,
+                "actual": f.actual,
+                "evidence": [f"{i.address:#06x} {i}" for i in f.evidence],
+                "note": f.note,
+            }
+            for f in findings
+        ],
+    }
+
+
+def diff_record(a: Code, b: Code) -> Record:
+    """Two codes and what differs between them."""
+    return {"a": code_record(a, ()), "b": code_record(b, ()), **asdict(compare(a, b))}
+
+
+def timed_record(row: Measurement, peak_fp32: float, threshold: float | None = None) -> Record:
+    """A measured row; times in seconds, rates in FLOP/s and bytes/s, ratios as fractions. With a `threshold`
+    it says whether the row is as fast as what it was timed in turn with.
+    """
+    # Of the baseline there is nothing static but this.
+    static: Record = {"kernel": row.label, "params": {}, "problem": "gemm", "dtype": row.dtype}
+    if row.built is not None:
+        static = static_record(row.built)
+    samples = row.samples
+    summary = samples.summary if samples else None
+    speedup = row.speedup
+    return {
+        **static,
+        "shape": row.problem.label,
+        "axes": {name: getattr(row.problem, name, None) for name in row.problem.axes},
+        "status": row.status,
+        "detail": row.detail,
+        "notes": list(row.notes),
+        "algorithm": row.algorithm or None,
+        "regime": _regime(row),
+        "seconds": row.seconds,
+        "mean": summary.mean if summary else None,
+        "noise": summary.noise if summary else None,
+        "stdev": summary.stdev if summary else None,
+        "samples": summary.samples if summary else None,
+        "stopped": samples.stopped if samples else None,
+        "wall": samples.wall if samples else None,
+        "cycles": samples.cycles if samples else None,
+        "sm_hz": samples.sm_hz if samples else None,
+        "flops_rate": row.flops_rate,
+        "bandwidth": row.bandwidth,
+        "against": row.against,
+        "identical_sass": row.identical,
+        "baseline": row.baseline,
+        "decision": decide(row.ratio, threshold) if row.ratio and threshold is not None else None,
+        "ratio": asdict(row.ratio) if row.ratio else None,
+        "speedup": asdict(speedup) if speedup else None,
+        "vs_cublas": speedup.estimate if speedup and row.against == "cuBLAS" else None,
+        "vs_peak": row.flops_rate / (row.peaks * peak_fp32) if row.flops_rate else None,
+        "of_ceiling": row.of_ceiling,
+        "driver_occupancy": row.occupancy,
+        "sets": row.sets,
+        "bytes_touched": row.bytes_touched,
+        "device": asdict(row.device) if row.device else None,
+        "error_over_bound": row.before.worst if row.before and math.isfinite(row.before.worst) else None,
+        "discarded": list(samples.discarded) if samples else [],
+        "rounds": [asdict(one) for one in row.rounds],
+        "pair": row.pair and _pair_record(row.pair),
+        "batches": [_batch_record(b) for b in samples.batches] if samples else [],
+        "times": [_digits(t) for t in samples.times] if samples else [],
+    }
+
+
+def profile_record(profile: Profile, more: Sequence[str] = ()) -> Record:
+    """One launch under ncu: the counters that are shown, `more` of the user's, and what they come to."""
+    kept = (*counters.METRICS, *counters.SECTION_METRICS, *more)
+    return {
+        "label": profile.label,
+        "function": profile.function,
+        "grid": profile.grid,
+        "block_text": profile.block,
+        "capability": profile.capability,
+        "counters": {name: profile.counters[name] for name in kept if name in profile.counters},
+        "diagnoses": [asdict(d) for d in diagnose(profile.counters)],
+        "hotspots": asdict(profile.hotspots) if profile.hotspots else None,
+    }
+
+
+def profile_of(row: Record) -> Profile:
+    """The same back. Raises HarnessError for a row that lacks something."""
+    try:
+        return Profile(
+            label=row["label"],
+            function=row["function"],
+            grid=row["grid"],
+            block=row["block_text"],
+            capability=row["capability"],
+            counters={name: float(value) for name, value in row["counters"].items()},
+            hotspots=Hotspots.of_record(row["hotspots"]) if row.get("hotspots") else None,
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as e:
+        raise HarnessError(f"a damaged profile: {e!r}") from None
+
+
+def emulated_record(row: Measurement) -> Record:
+    """A row of the emulator: verdict, findings, and counts by source line."""
+    run = row.emulation
+    return {
+        **(static_record(row.built) if row.built is not None else {}),
+        "shape": row.problem.label,
+        "axes": {name: getattr(row.problem, name, None) for name in row.problem.axes},
+        "status": row.status,
+        "detail": row.error or _kinds(row),
+        "error_over_bound": row.before.worst if row.before and math.isfinite(row.before.worst) else None,
+        "findings": [asdict(f) for f in run.findings] if run else [],
+        "total": _counts(run.total) if run else None,
+        "emulated": run
+        and {
+            "intensity": run.total.intensity,
+            "sectors_per_request": run.total.sectors_per_request,
+            "ways": run.total.ways,
+        },
+        "lines": [_counts(c) for c in run.lines] if run else [],
+    }
+
+
+def verified_record(row: Measurement) -> Record:
+    """A row that was verified and not timed. `worst` is the element whose error is the largest share of its
+    bound, `max_error` the largest error of all; both in units of the output.
+    """
+    verdict, repeats, run = row.before, row.repeats, row.emulation
+    tally = row.built.tally if row.built is not None else None
+    return {
+        **(static_record(row.built) if row.built is not None else {}),
+        "shape": row.problem.label,
+        "axes": {name: getattr(row.problem, name, None) for name in row.problem.axes},
+        "status": row.status,
+        "detail": row.error or _kinds(row) or row.detail,
+        "verdict": verdict
+        and {
+            "ok": verdict.ok,
+            "elements": verdict.elements,
+            "bad": verdict.bad,
+            "stray": verdict.stray,
+            "max_error": _finite(verdict.max_error),
+            "rms_over_bound": _finite(verdict.rms),
+            "worst": {
+                "error": _finite(verdict.worst * verdict.bound),
+                "bound": _finite(verdict.bound),
+                "error_over_bound": _finite(verdict.worst),
+            },
+        },
+        "repeats": repeats and asdict(repeats),
+        "tensor_instructions": tally and tally.tensor_instructions,
+        "findings": [asdict(f) for f in run.findings] if run else None,
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _kinds(row: Measurement) -> str:
+    """``2 RAW hazards, 1 out of bounds``; empty where nothing was found."""
+    kinds = Counter(f.kind for f in row.emulation.findings) if row.emulation else Counter[str]()
+    found = ", ".join(f"{n} {kind}{'s' * (n > 1)}" for kind, n in kinds.items())
+    return f"{found}: see `harness check`" if found else ""
+
+
+def _counts(counts: Counts) -> Record:
+    """The numbers, and where they stand: the PTX's own line numbers mean nothing to others."""
+    found = asdict(counts)
+    return {"line": counts.source.line, "file": counts.source.file} | {
+        k: v for k, v in found.items() if k not in ("source", "opcode", "ptx_line")
+    }
+
+
+def _regime(row: Measurement) -> str | None:
+    """A problem too small to be found in no cache is not called cold."""
+    return "warm" if row.regime == "cold" and row.cold is False else row.regime or None
+
+
+def _pair_record(pair: Pair) -> Record:
+    """What the ratio was made of: block i of `order` took the i-th two batches of either side, whose SM clock
+    is the median over its batches.
+    """
+    return {
+        "order": list(pair.order),
+        "candidate": [_digits(b.median) for b in pair.candidate.batches],
+        "baseline": [_digits(b.median) for b in pair.baseline.batches],
+        "sm_hz": {"candidate": pair.candidate.sm_hz, "baseline": pair.baseline.sm_hz},
+    }
+
+
+def _batch_record(batch: Batch) -> Record:
+    """`n` of the times belong to this batch."""
+    reading = asdict(batch.reading) if batch.reading else None
+    return {
+        "n": len(batch.times),
+        "wall": batch.wall and _digits(batch.wall),
+        "sm_hz": batch.sm_hz,
+        "nvml": reading,
+    }
+
+
+def _digits(value: float) -> float:
+    return float(f"{value:.6g}")

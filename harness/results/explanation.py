@@ -1,0 +1,178 @@
+"""Two kernels -> what differs between them, in figures."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.bench.stats import Interval, unpaired_ratio
+from harness.instruments import counters
+from harness.kernels.prediction import FIGURES, RACES, SECONDS, Figures
+from harness.kernels.spec import Variant
+from harness.results import tables
+from harness.results.record import Record
+
+Side = Variant | Record  # a kernel, or a row of a record file that names one
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """What records hold of two kernels: `ratio` of B's time over A's in `shape`, of runs not in turn."""
+
+    shape: str
+    seconds: tuple[float, float]
+    ratio: Interval | None
+
+    @property
+    def speed(self) -> str:
+        """``1.45 (1.44 to 1.46)``: how many times as fast B is."""
+        if self.ratio is None:
+            return f"{self.seconds[0] / self.seconds[1]:.2f}"
+        return interval(self.ratio.inverse)
+
+
+def interval(ratio: Interval) -> str:
+    return f"{ratio.estimate:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
+
+
+def recorded(a: Side, b: Side, rows: Sequence[Record]) -> Recorded | None:
+    """Both kernels' times at the largest size of which rows of ``harness bench`` have both; None without."""
+    timed: dict[str, dict[int, Record]] = {}
+    for row in rows:
+        for side, key in enumerate((_key(a), _key(b))):
+            if _key(row) == key and row.get("seconds"):
+                timed.setdefault(row["shape"], {})[side] = row
+    both = [(shape, sides) for shape, sides in timed.items() if len(sides) == 2]
+    if not both:
+        return None
+    shape, sides = max(both, key=lambda item: item[1][0]["seconds"])
+    return Recorded(
+        shape=shape,
+        seconds=(sides[0]["seconds"], sides[1]["seconds"]),
+        ratio=unpaired_ratio(sides[1]["times"], sides[0]["times"], seed=0),
+    )
+
+
+def find(side: Side, rows: Sequence[Record]) -> Record | None:
+    """The kernel's first row with its parameters, or with its label: a report made elsewhere has no more."""
+    label = side.label if isinstance(side, Variant) else side.get("label")
+    return next((r for r in rows if _key(r) == _key(side) or (label and r.get("label") == label)), None)
+
+
+def _key(side: Side) -> tuple[str, dict[str, Any]]:
+    if isinstance(side, Variant):
+        return side.kernel.name, dict(side.params)
+    return side.get("kernel", ""), dict(side.get("params") or {})
+
+
+# What of two rows of ``harness bench`` is held against each other; the counts of opcodes come on top.
+_RESOURCES = {
+    "block": "threads",
+    "registers": "registers",
+    "shared": "shared bytes",
+    "occupancy": "occupancy",
+    "occupancy_limiter": "limited by",
+    "spills": "spills",
+    "intensity": "FLOP a byte loaded",
+}
+_COUNTERS = (
+    counters.TIME,
+    counters.L1,
+    counters.L2,
+    counters.DRAM,
+    counters.ISSUED,
+    counters.L1_HIT,
+    counters.SHARED_STAGE,
+    counters.ELIGIBLE,
+    counters.ACHIEVED,
+)
+_LONG = 0.05  # share of a warp's time from which a stall is shown
+
+
+def changed(a: Record, b: Record) -> list[tuple[str, str, str]]:
+    """Resources and opcodes of two rows of ``harness bench`` that are not the same: name, A's, B's."""
+    pairs = [(name, a.get(key), b.get(key)) for key, name in _RESOURCES.items()]
+    mixes = [row.get("sass") or {} for row in (a, b)]
+    pairs += [(f"{name} in the code", *(m.get(name, 0) for m in mixes)) for name in mixes[0] | mixes[1]]
+    return [(name, _text(x), _text(y)) for name, x, y in pairs if x != y]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return str(math.prod(value))  # a block's threads
+    return value if isinstance(value, str) else tables.number(value)
+
+
+def counted(a: Figures, b: Figures) -> list[tuple[str, str, str, str, str]]:
+    """What the emulator counted of both: figure, A's, B's, B's share of A's, what it is."""
+    others = ("registers", "shared", "occupancy", RACES, SECONDS)
+    return [
+        (
+            name,
+            tables.number(a.get(name)),
+            tables.number(b.get(name)),
+            f"{b[name] / a[name]:.3g}" if a.get(name) and name in b else "-",
+            FIGURES[name],
+        )
+        for name in FIGURES
+        if (name in a or name in b) and name not in others
+    ]
+
+
+def compared(a: Record, b: Record) -> list[tuple[str, str, str]]:
+    """ncu's counters of two profiles, and the stalls that are long in one of them: metric, A's, B's."""
+    values = [row["counters"] for row in (a, b)]
+    shares = [counters.stalls(v) for v in values]
+    worst = {r: max(s[r][1] for s in shares if r in s) for r in shares[0] | shares[1]}
+    long = [r for r in sorted(worst, key=lambda r: -worst[r]) if worst[r] >= _LONG]
+    found = [(m, *(tables.number(v.get(m)) for v in values)) for m in _COUNTERS]
+    found += [
+        (counters.stall(r), *(f"{s[r][0]:.2f} ({s[r][1]:.0%})" if r in s else "-" for s in shares))
+        for r in long
+    ]
+    return [(name, x, y) for name, x, y in found]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """Two neighbouring rungs of the same records: rows of ``harness bench``, and, where there are any, of
+    ``harness profile`` and of ``harness explain --claims``.
+    """
+
+    a: Record
+    b: Record
+    times: Recorded
+    profiles: tuple[Record, Record] | None
+    claims: tuple[Record | None, Record | None]
+
+
+def rungs(rows: Sequence[Record]) -> list[Record]:
+    """Those of ``harness bench`` that are right and have a time at the largest size, in their order."""
+    found = [r for r in rows if r.get("registers") is not None and r.get("seconds") and r["status"] == "ok"]
+    if not found:
+        return []
+    shape = max(found, key=lambda r: r["seconds"])["shape"]
+    return [r for r in found if r["shape"] == shape]
+
+
+def cards(steps: Sequence[Record], profiles: Sequence[Record], claims: Sequence[Record]) -> list[Card]:
+    """One for each of `rungs` but the first, against the one before it."""
+    found = []
+    for a, b in itertools.pairwise(steps):
+        times = recorded(a, b, (a, b))
+        if times is None:  # the same kernel twice
+            continue
+        pair = find(a, profiles), find(b, profiles)
+        found.append(
+            Card(
+                a=a,
+                b=b,
+                times=times,
+                profiles=(pair[0], pair[1]) if pair[0] and pair[1] else None,
+                claims=(find(a, claims), find(b, claims)),
+            )
+        )
+    return found

@@ -1,0 +1,152 @@
+"""Result files -> a table of your own of what `harness.matmul` runs on a GPU.
+
+The fastest variant that was verified, for each size and element type that `harness bench` or `harness tune`
+has timed; it stands for the sizes around it as in `heuristic.ranges`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.dispatch import choose, user_table
+from harness.errors import UsageError
+from harness.kernels import catalog
+from harness.kernels.dtypes import FP32
+from harness.kernels.spec import Variant
+from harness.results import record
+from harness.support import files
+
+Row = dict[str, Any]
+Point = tuple[str, int, str, int, int, int]  # GPU, SMs, element type, M, N, K
+_KINDS = ("bench", "tune")
+_KEY = ("gpu", "sms", "dtype", "M", "N", "K")  # of an entry: one of each in a table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What result files say of one size. `regret` is the share of its time that today's choice loses; None
+    where no file has timed that.
+    """
+
+    point: Point
+    fastest: Variant
+    seconds: float
+    today: Variant
+    regret: float | None
+
+
+def measured(files: Sequence[Path]) -> dict[Point, list[Row]]:
+    """Right and timed GEMMs with alpha 1 and beta 0, tightly packed, of shipped kernels; a row of the kernel
+    ``matmul`` counts as what was chosen, if that is one launch. Where it is several, and they were faster
+    than any one, nothing is chosen: a table names one kernel for a shape, which would take their place. Of a
+    variant that was timed more than once, as `harness tune` does, the time with the most samples. Raises
+    UsageError for a file of another kind, and where there is nothing to choose from.
+    """
+    found: dict[Point, dict[str, Row]] = defaultdict(dict)
+    divided: dict[Point, float] = {}  # seconds of several launches
+    for file in files:
+        content = record.load(file)
+        if content.get("kind") not in _KINDS:
+            raise UsageError("no times of variants in it", where=str(file), hint="a --json of bench or tune")
+        gpu = content["meta"].get("gpu") or {}
+        if not {"name", "sms"} <= gpu.keys():
+            raise UsageError(
+                "not measured on a GPU: there are no times in it",
+                where=str(file),
+                hint="harness bench --json on the GPU that harness.matmul shall know",
+            )
+        for row in filter(_counts, content["rows"]):
+            axes = row["axes"]
+            point = gpu["name"], gpu["sms"], row.get("dtype") or FP32.name, axes["M"], axes["N"], axes["K"]
+            if (row.get("chosen") or {}).get("others"):
+                divided[point] = min(divided.get(point, math.inf), row["seconds"])
+                continue
+            label = _variant(row).label
+            known = found[point].get(label)
+            if known is None or row.get("samples", 0) > known.get("samples", 0):
+                found[point][label] = {**row, "file": file.name}
+    for point, seconds in divided.items():
+        if seconds < min((r["seconds"] for r in found.get(point, {}).values()), default=math.inf):
+            found.pop(point, None)
+    if not found:
+        raise UsageError(
+            "nothing to choose from: no shipped GEMM was right and timed with alpha 1, beta 0, tight rows",
+            where=", ".join(map(str, files)),
+            hint="harness bench '1[1-9]*' '2*' --sweep -a N=[512,1024] --json FILE",
+        )
+    return {point: list(rows.values()) for point, rows in found.items()}
+
+
+def _counts(row: Row) -> bool:
+    axes = row.get("axes") or {}
+    sized = all(isinstance(axes.get(name), int) for name in "MNK")
+    packed = axes.get("lda") == axes.get("K") and axes.get("ldb") == axes.get("ldc") == axes.get("N")
+    plain = sized and packed and (axes.get("alpha"), axes.get("beta")) == (1.0, 0.0)
+    # A file of the first schema does not say what a kernel was compiled for.
+    right = not row.get("baseline") and row["status"] == "ok" and row.get("seconds") and row.get("arch")
+    return bool(plain and right and user_table.serves(row.get("chosen") or row, row.get("dtype")))
+
+
+def _variant(row: Row) -> Variant:
+    ran = row.get("chosen") or row
+    return catalog.kernel(ran["kernel"]).variant(**ran["params"])
+
+
+def judged(found: Mapping[Point, Sequence[Row]]) -> Iterator[Found]:
+    """The best of each size, and today's choice beside it."""
+    for point, rows in sorted(found.items()):
+        gpu, sms, dtype, m, n, k = point
+        times = {_variant(r).label: r["seconds"] for r in rows}
+        best = min(rows, key=lambda r: r["seconds"])
+        today = choose.choose(m, n, k, sms=sms, arch=best["arch"], gpu=gpu, dtype=dtype)
+        least = best["seconds"]
+        regret = times[today.label] / least - 1 if today.label in times else None
+        yield Found(point=point, fastest=_variant(best), seconds=least, today=today, regret=regret)
+
+
+def entries(found: Mapping[Point, Sequence[Row]]) -> list[Row]:
+    """A range for each measured size, in order of size; of two that overlap, the first decides."""
+    made = []
+    for (gpu, sms, dtype, m, n, k), rows in sorted(found.items()):
+        best = min(rows, key=lambda r: r["seconds"])
+        variant = _variant(best)
+        span = choose.ranges(m, n, k, variant.tile)
+        about = {"kernel": variant.kernel.name, "params": dict(variant.params), "file": best["file"]}
+        typed = {} if dtype == FP32.name else {"dtype": dtype}
+        made.append({"gpu": gpu, "sms": sms, **typed, **span, **about})
+    return made
+
+
+def keep(made: Iterable[Row]) -> Path:
+    """Puts entries into the table of your own, in place of those of the same ranges, before all others."""
+    path = user_table.path()
+    made = list(made)
+    new = {_key(e) for e in made}
+    kept = [e for e in user_table.entries() if _key(e) not in new]
+    lines = ",\n".join(f"  {json.dumps(e)}" for e in made + kept)
+    files.write_file(path, f'{{"tuned": [\n{lines}\n]}}\n'.encode())
+    choose.reread()
+    return path
+
+
+def forget() -> Path | None:
+    """Removes the table of your own: where it was, None where there was none."""
+    path = user_table.path()
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return None
+    except OSError as e:
+        raise UsageError(f"cannot be removed: {e.strerror}", where=str(path)) from e
+    choose.reread()
+    return path
+
+
+def _key(entry: Row) -> tuple[Any, ...]:
+    return tuple(str(entry.get(name, FP32.name)) for name in _KEY)

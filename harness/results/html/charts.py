@@ -1,0 +1,318 @@
+"""Records -> figures, drawn by matplotlib: GFLOP/s by size, the roofline, tile sizes, stalls.
+
+Every function takes rows of one GPU and returns a Figure, or None where the rows have nothing to draw. Text
+and axes take the colour of the page that an SVG stands in (see `svg`).
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from harness.errors import HarnessError, MissingDependency
+from harness.instruments import counters
+from harness.kernels.dtypes import FP32
+from harness.results.record import Record
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_INK = "#123456"  # stands for the page's own text colour, which an SVG takes by name
+_STYLE: dict[str, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "harness",  # the same rows give the same bytes
+    "font.size": 10,
+    "font.family": "sans-serif",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": _INK,
+    "axes.labelcolor": _INK,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+    "text.color": _INK,
+    "legend.frameon": False,
+    "grid.alpha": 0.25,
+    "axes.grid": True,
+}
+_MARKERS = "osD^vP*X<>hpd8"
+_L1_BYTES = 128  # a cycle and SM, sm_70 to sm_120
+_STALLS = 7  # reasons that have a colour of their own
+
+
+def _styled(draw: Callable[P, T]) -> Callable[P, T]:
+    """`draw` under our style and no other, whatever the process has set. Raises MissingDependency."""
+
+    @functools.wraps(draw)
+    def inner(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            import matplotlib
+        except ImportError:
+            hint = "pip install 'cuda-harness[report]'"
+            raise MissingDependency("matplotlib is not installed", hint=hint) from None
+        with matplotlib.rc_context(_STYLE):
+            return draw(*args, **kwargs)
+
+    return inner
+
+
+def by_type(rows: Sequence[Record]) -> dict[str, list[Record]]:
+    """Rows by the element type of their matrices, float32 where they name none."""
+    found: dict[str, list[Record]] = {}
+    for row in rows:
+        found.setdefault(row.get("dtype") or FP32.name, []).append(row)
+    return found
+
+
+@_styled
+def ladder(rows: Sequence[Record], about: Mapping[str, Any]) -> Figure | None:
+    """GFLOP/s of each kernel by size, the baseline dashed, and this card's ceiling. Rows are of one element
+    type (see `by_type`).
+    """
+    from matplotlib.ticker import LogLocator, StrMethodFormatter
+
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        n = _size(row)
+        if row.get("flops_rate") and row.get("status") == "ok" and n:
+            lines.setdefault(row["kernel"], []).append((n, row["flops_rate"] / 1e9))
+    lines = {k: sorted(v) for k, v in lines.items()}
+    if not any(len(v) > 1 for v in lines.values()):
+        return None
+    figure, axes = _new(8, 5.2)
+    order = sorted(lines, key=lambda k: -lines[k][-1][1])
+    colours = _colours(len(order))
+    for i, name in enumerate(order):
+        x, y = zip(*lines[name], strict=True)
+        dashed = "--" if name == "cuBLAS" else "-"
+        colour = _INK if name == "cuBLAS" else colours[i]
+        axes.plot(x, y, dashed, marker=_MARKERS[i % len(_MARKERS)], color=colour, label=name, markersize=5)
+    (dtype,) = by_type(rows)
+    ceiling = _ceiling(about, "flops")
+    if ceiling and dtype == FP32.name:
+        axes.axhline(ceiling / 1e9, color=_INK, linewidth=1, linestyle=":")
+        start = min(x for v in lines.values() for x, _ in v), ceiling / 1e9
+        axes.annotate("FFMA ceiling, measured", start, (0, 3), textcoords="offset points")
+    axes.set(xscale="log", yscale="log", xlabel="n (square product)", ylabel=f"GFLOP/s, {dtype}")
+    sizes = sorted({x for v in lines.values() for x, _ in v})
+    axes.set_xticks(sizes, [f"{x:g}" for x in sizes])
+    axes.minorticks_off()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))  # most types span less than two decades
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9)
+    return figure
+
+
+@_styled
+def roofline(rows: Sequence[Record], profiles: Sequence[Record], about: Mapping[str, Any]) -> Figure | None:
+    """Each kernel's rate over its FLOP a byte, under the roof that those bytes have.
+
+    Filled: bytes that ncu counted at DRAM, under the card's copy bandwidth. Open: bytes that threads load,
+    most of which caches answer, under what the L1s give (128 bytes a cycle and SM). Measured ceilings; rated
+    ones in records without them.
+    """
+    flops, bandwidth = _roofs(about)
+    points = _points(rows, profiles)
+    if not points or not flops:
+        return None
+    figure, axes = _new(8, 5.2)
+    low = min(0.1, *(x for _, x, _, _ in points))
+    high = max(1000.0, *(2 * x for _, x, _, _ in points))
+    told = "measured" if _ceiling(about, "bandwidth") else "rated"
+    roofs = [(bandwidth, "-", "DRAM", told)] if bandwidth else []
+    if about.get("sms") and about.get("clock_hz"):
+        roofs.append((_L1_BYTES * about["sms"] * about["clock_hz"], "--", "L1", "rated"))
+    for rate, dashes, level, told in roofs:
+        ridge = flops / rate
+        axes.plot(
+            [low, ridge, high],
+            [low * rate / 1e9, flops / 1e9, flops / 1e9],
+            dashes,
+            color=_INK,
+            linewidth=1.2,
+            label=f"{level}, {told}: {rate / 1e12:.3g} TB/s",
+        )
+    seen = {name: i for i, name in enumerate(dict.fromkeys(name for name, *_ in points))}
+    colours = _colours(len(seen))
+    for n, (name, x, y, counted) in enumerate(points):
+        i = seen[name]
+        axes.scatter(
+            x,
+            y,
+            marker=_MARKERS[i % len(_MARKERS)],
+            facecolors=colours[i] if counted else "none",
+            edgecolors=colours[i],
+            label=name if name not in {earlier for earlier, *_ in points[:n]} else None,
+            zorder=3,
+        )
+    below = "open: bytes that threads load; filled: bytes that ncu counted at DRAM"
+    axes.set(xscale="log", yscale="log", xlabel=f"FLOP / byte ({below})", ylabel="GFLOP/s")
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9)
+    return figure
+
+
+@_styled
+def tiles(rows: Sequence[Record]) -> Figure | None:
+    """Every parameter set of a kernel as a bar of GFLOP/s, with its occupancy, FLOP/B and shared memory."""
+    timed = [r for r in rows if r.get("params") and r.get("flops_rate") and r.get("status") == "ok"]
+    several = {r["kernel"] for r in timed if sum(o["kernel"] == r["kernel"] for o in timed) > 1}
+    timed = [r for r in timed if r["kernel"] in several]
+    if not timed:
+        return None
+    timed.sort(key=lambda r: (r["kernel"], -r["flops_rate"]))
+    figure, axes = _new(8, 0.6 + 0.24 * len(timed))
+    names = sorted(several)
+    colours = dict(zip(names, _colours(len(names)), strict=True))
+    places = range(len(timed), 0, -1)
+    axes.barh(places, [r["flops_rate"] / 1e9 for r in timed], color=[colours[r["kernel"]] for r in timed])
+    labels = [f"{r['kernel']} {' '.join(f'{k}={v}' for k, v in r['params'].items())}" for r in timed]
+    axes.set_yticks(places, labels, fontsize=8)
+    for place, r in zip(places, timed, strict=True):
+        kib = r["shared"] / 1024
+        text = f" {r['occupancy']:.0%} occ, {r['intensity'] or 0:.3g} FLOP/B, {kib:.3g} KiB"
+        axes.text(r["flops_rate"] / 1e9, place, text, va="center", fontsize=7)
+    axes.set(xlabel="GFLOP/s")
+    axes.margins(x=0.35, y=0.01)
+    axes.grid(axis="y", visible=False)
+    return figure
+
+
+@_styled
+def stalls(profiles: Sequence[Record]) -> Figure | None:
+    """Where a warp's time goes, a bar a kernel."""
+    shares = [(p["label"].split()[0], counters.stalls(p["counters"])) for p in profiles]
+    shares = [(name, s) for name, s in shares if s]
+    if not shares:
+        return None
+    total = {r: sum(s.get(r, (0, 0))[1] for _, s in shares) for r in counters.STALLS}
+    shown = sorted(total, key=lambda r: -total[r])[:_STALLS]
+    figure, axes = _new(8, 1 + 0.34 * len(shares))
+    places = list(range(len(shares), 0, -1))
+    left = [0.0] * len(shares)
+    for reason, colour in zip(shown, _colours(len(shown)), strict=True):
+        widths = [100 * s.get(reason, (0, 0))[1] for _, s in shares]
+        axes.barh(places, widths, left=left, color=colour, label=reason)
+        left = [a + b for a, b in zip(left, widths, strict=True)]
+    axes.barh(places, [100 - x for x in left], left=left, color="#999999", label="others")
+    axes.set_yticks(places, [name for name, _ in shares], fontsize=9)
+    axes.set(xlabel="% of a warp's time", xlim=(0, 100))
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9)
+    axes.grid(axis="y", visible=False)
+    return figure
+
+
+@_styled
+def traffic(profiles: Sequence[Record]) -> Figure | None:
+    """How busy arithmetic and each level of memory are, a group of bars a kernel."""
+    units = {"SM": counters.SM, "L1/TEX": counters.L1, "L2": counters.L2, "DRAM": counters.DRAM}
+    shown = [p for p in profiles if all(m in p["counters"] for m in units.values())]
+    if not shown:
+        return None
+    figure, axes = _new(8, 1 + 0.5 * len(shown))
+    colours = _colours(len(units))
+    for i, (unit, metric) in enumerate(units.items()):
+        places = [len(shown) - j + 0.3 - 0.2 * i for j in range(len(shown))]
+        axes.barh(places, [p["counters"][metric] for p in shown], height=0.18, color=colours[i], label=unit)
+    axes.set_yticks(range(len(shown), 0, -1), [p["label"].split()[0] for p in shown], fontsize=9)
+    axes.set(xlabel="% of the peak", xlim=(0, 100))
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9)
+    axes.grid(axis="y", visible=False)
+    return figure
+
+
+@_styled
+def svg(figure: Figure, name: str, description: str) -> str:
+    """The figure as an element of a page, in the page's text colour; `name` keeps its ids its own."""
+    out = io.StringIO()
+    figure.savefig(out, format="svg", bbox_inches="tight", transparent=True, metadata={"Date": None})
+    text = out.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{name}-", text)
+    text = re.sub(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', _opening(description), text, count=1)
+    return text.replace(_INK, "currentColor")
+
+
+@_styled
+def save(figure: Figure, folder: Path, name: str) -> None:
+    """As SVG and PNG, on white. Raises HarnessError where they cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for suffix, metadata in (("svg", {"Date": None}), ("png", {})):
+            path = folder / f"{name}.{suffix}"
+            figure.savefig(path, dpi=160, bbox_inches="tight", facecolor="white", metadata=metadata)
+    except OSError as e:
+        raise HarnessError(f"cannot write: {e.strerror}", where=str(folder)) from None
+
+
+def _opening(description: str) -> str:
+    quoted = description.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace("\\", "")
+    return rf'<svg viewBox="\1" role="img" aria-label="{quoted}" xmlns:xlink="http://www.w3.org/1999/xlink">'
+
+
+def _new(width: float, height: float) -> tuple[Figure, Axes]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height))
+    return figure, figure.add_subplot()
+
+
+def _colours(count: int) -> list[Any]:
+    """Told apart by brightness, too, on light and dark pages."""
+    import matplotlib
+
+    map_ = matplotlib.colormaps["turbo"]
+    return [map_(0.08 + 0.84 * i / max(1, count - 1)) for i in range(count)]
+
+
+def _size(row: Record) -> float | None:
+    axes = row.get("axes") or {}
+    sizes = {axes.get(k) for k in ("M", "N", "K")}
+    return axes["N"] if len(sizes) == 1 and axes.get("N") else None
+
+
+def _ceiling(about: Mapping[str, Any], what: str) -> float | None:
+    found = (about.get("ceilings") or {}).get(what) or {}
+    return found.get("rate")
+
+
+def _roofs(about: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    """FLOP/s and bytes/s."""
+    flops, bandwidth = _ceiling(about, "flops"), _ceiling(about, "bandwidth")
+    if flops is None and about.get("sms") and about.get("clock_hz"):
+        lanes = 64 if list(about.get("capability") or (9, 0)) <= [8, 0] else 128  # as Device.peak_fp32
+        flops = 2 * lanes * about["sms"] * about["clock_hz"]
+    if bandwidth is None and about.get("memory_clock_hz") and about.get("bus_bits"):
+        bandwidth = 2 * about["memory_clock_hz"] * about["bus_bits"] / 8
+    return flops, bandwidth
+
+
+def _points(rows: Sequence[Record], profiles: Sequence[Record]) -> list[tuple[str, float, float, bool]]:
+    """(kernel, FLOP/B, GFLOP/s, whether ncu counted the bytes), each float32 kernel at its largest size: the
+    roof is that of float32.
+    """
+    rows = by_type(rows).get(FP32.name, [])
+    largest: dict[str, Record] = {}
+    for row in rows:
+        if row.get("flops_rate") and row.get("status") == "ok":
+            best = largest.get(row["kernel"])
+            if best is None or row["seconds"] > best["seconds"]:
+                largest[row["kernel"]] = row
+    found = []
+    for name, row in largest.items():
+        if row.get("intensity"):
+            found.append((name, row["intensity"], row["flops_rate"] / 1e9, False))
+    timed = {(r["kernel"], r["shape"]): r for r in rows if r.get("flops_rate") and r.get("status") == "ok"}
+    for p in profiles:
+        timed_row = timed.get((p.get("kernel", ""), p.get("shape", "")))
+        moved = sum(p["counters"].get(m, 0) for m in (counters.DRAM_READ, counters.DRAM_WRITE))
+        if timed_row is not None and moved:
+            work = timed_row["flops_rate"] * timed_row["seconds"]
+            found.append((timed_row["kernel"], work / moved, timed_row["flops_rate"] / 1e9, True))
+    return found

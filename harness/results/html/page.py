@@ -1,0 +1,237 @@
+"""Records -> one HTML page that needs no network: charts, tables that sort, and where the numbers come from.
+
+What was measured on different GPUs is kept apart: a page has a part for each.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import UsageError
+from harness.kernels.dtypes import FP32
+from harness.results import explanation, tables
+from harness.results.html import charts, markup, rung_cards
+from harness.results.record import Record
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+KINDS = ("bench", "profile", "claims")
+_COLUMNS: tuple[tables.Column, ...] = (
+    ("kernel", "kernel", str),
+    ("params", "parameters", lambda v: " ".join(f"{k}={x}" for k, x in v.items())),
+    ("shape", "n", str),
+    ("flops_rate", "GFLOP/s", lambda v: f"{v / 1e9:,.0f}"),
+    ("bandwidth", "GB/s", lambda v: f"{v / 1e9:,.0f}"),
+    ("seconds", "time", tables.seconds),
+    ("vs_cublas", "% of cuBLAS", lambda v: f"{100 * v:.1f}"),
+    ("of_ceiling", "% of ceiling", lambda v: f"{100 * v:.1f}"),
+    ("registers", "registers", str),
+    ("shared", "shared B", "{:,}".format),
+    ("occupancy", "occupancy", "{:.0%}".format),
+    ("intensity", "FLOP/B", "{:.3g}".format),
+    ("sass.LDS.128", "LDS.128", str),
+    ("regime", "regime", str),
+    ("status", "check", str),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    name: str
+    title: str
+    description: str
+    figure: Figure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What was measured on one GPU: result files by name, the profiles of it, or of its model, and claims."""
+
+    gpu: str
+    about: Mapping[str, Any]
+    benches: dict[str, Record] = field(default_factory=dict)
+    profiles: list[Record] = field(default_factory=list)
+    claims: list[Record] = field(default_factory=list)
+
+    @property
+    def ladder(self) -> list[Record]:
+        """Rows of the files that have each kernel in one parameter set."""
+        return [r for c in self.benches.values() if not _sweeps(c) for r in c["rows"]]
+
+    @property
+    def sweeps(self) -> list[Record]:
+        return [r for c in self.benches.values() if _sweeps(c) for r in c["rows"]]
+
+
+def parts(contents: Mapping[str, Record]) -> list[Part]:
+    """By GPU, the one with the most rungs first, from record files by name. Raises UsageError where there is
+    nothing to show.
+    """
+    unfit = [name for name, c in contents.items() if c.get("kind") not in KINDS or not c["rows"]]
+    if all(name in unfit or c["kind"] == "claims" for name, c in contents.items()):
+        raise UsageError(
+            f"no rows of bench or profile in {', '.join(contents) or 'no file'}",
+            hint="harness bench --json and harness profile --json write them",
+        )
+    found: dict[str, Part] = {}
+    for name, content in contents.items():
+        if content["kind"] == "bench" and name not in unfit:
+            about = content["meta"].get("gpu") or {}
+            key = about.get("uuid") or "emulator"
+            part = found.setdefault(key, Part(gpu=about.get("name", "Without a GPU"), about=about))
+            part.benches[name] = content
+    for name, content in contents.items():
+        if content["kind"] == "profile" and name not in unfit:
+            about = content["meta"].get("gpu") or {}
+            model = about.get("name", "Reports that name no GPU")
+            same = [p for p in found.values() if p.gpu == model]
+            same = [p for p in same if p.about.get("uuid") == about.get("uuid")] or same
+            for part in same or [found.setdefault(model, Part(gpu=model, about=about))]:
+                part.profiles.extend(content["rows"])
+    for name, content in contents.items():
+        if content["kind"] == "claims" and name not in unfit:
+            for part in found.values():
+                part.claims.extend(content["rows"])
+    return sorted(found.values(), key=lambda p: -len(explanation.rungs(p.ladder)))
+
+
+def _sweeps(content: Record) -> bool:
+    """Whether a kernel stands in it with several parameter sets."""
+    sets: dict[str, set[str]] = {}
+    for row in content["rows"]:
+        sets.setdefault(row["kernel"], set()).add(str(row["params"]))
+    return any(len(found) > 1 for found in sets.values())
+
+
+def figures(part: Part) -> list[Chart]:
+    """Every chart that the records of one GPU have something to show in."""
+    ladders = [
+        (
+            "ladder" if dtype == FP32.name else f"ladder-{dtype}",
+            f"Ladder, {dtype}",
+            f"GFLOP/s of each kernel by size, {dtype}",
+            charts.ladder(rows, part.about),
+        )
+        for dtype, rows in charts.by_type(part.ladder).items()
+    ]
+    candidates = (
+        *ladders,
+        (
+            "roofline",
+            "Roofline",
+            "GFLOP/s over FLOP a byte, under the card's roofs",
+            charts.roofline(part.ladder, part.profiles, part.about),
+        ),
+        ("tiles", "Tile sizes", "GFLOP/s of every parameter set", charts.tiles(part.sweeps)),
+        ("stalls", "Where a warp's time goes", "Stall reasons by kernel", charts.stalls(part.profiles)),
+        ("traffic", "How busy the units are", "% of peak of SM, L1, L2, DRAM", charts.traffic(part.profiles)),
+    )
+    return [
+        Chart(name=name, title=title, description=f"{text}, {part.gpu}", figure=figure)
+        for name, title, text, figure in candidates
+        if figure is not None
+    ]
+
+
+def page(contents: Mapping[str, Record], title: str) -> str:
+    found = parts(contents)
+    body = [f"<h1>{markup.text(title)}</h1>"]
+    if len(found) > 1:
+        models = Counter(p.gpu for p in found)
+        names = ", ".join(f"{n} {model}" if n > 1 else model for model, n in models.items())
+        body.append(
+            f'<p class="note">Measured on {len(found)} GPUs, kept apart below: {markup.text(names)}.</p>'
+        )
+    for number, part in enumerate(found):
+        body += _part(part, number)
+    skipped = [n for n, c in contents.items() if c.get("kind") not in KINDS or not c["rows"]]
+    if skipped:
+        body.append(f'<p class="note">Nothing to show in: {markup.text(", ".join(skipped))}.</p>')
+    body += ["<h2>Where the numbers come from</h2>", *_provenance(contents)]
+    return markup.page(title, "\n".join(body))
+
+
+def _part(part: Part, number: int) -> Iterator[str]:
+    yield f"<h2>{markup.text(_title(part))}</h2>"
+    for chart in figures(part):
+        drawn = charts.svg(chart.figure, f"{chart.name}{number}", chart.description)
+        yield f"<figure><figcaption>{markup.text(chart.title)}</figcaption>{drawn}</figure>"
+    if part.profiles:
+        yield "<h3>What holds each back</h3>"
+        yield from _diagnoses(part.profiles)
+    for dtype, rows in charts.by_type(part.ladder).items():
+        rungs = explanation.rungs(rows)
+        if steps := explanation.cards(rungs, part.profiles, part.claims):
+            yield f"<h3>Rung by rung{'' if dtype == FP32.name else f', {dtype}'}</h3>"
+            yield markup.table(_STEPS, _steps(rungs, steps, part.profiles))
+            yield from map(rung_cards.card, steps)
+    for name, content in part.benches.items():
+        yield f"<h3>{markup.text(name)}</h3>"
+        shown = [c for c in _COLUMNS if any(tables.cell(r, c) != "-" for r in content["rows"])]
+        cells = [[tables.cell(r, c) for c in shown] for r in content["rows"]]
+        yield markup.table([c[1] for c in shown], cells)
+
+
+def _title(part: Part) -> str:
+    """Cards of one model are told apart by their driver and UUID."""
+    told = [f"driver {part.about['driver']}"] if part.about.get("driver") else []
+    told += [part.about["uuid"]] if part.about.get("uuid") else []
+    return ", ".join([part.gpu, *told])
+
+
+def _diagnoses(profiles: Sequence[Record]) -> Iterator[str]:
+    yield "<ul>"
+    for p in profiles:
+        said = "; ".join(f"<b>{markup.text(d['kind'])}</b>: {markup.text(d['says'])}" for d in p["diagnoses"])
+        yield f"<li>{markup.text(p['label'])}: {said or 'no rule speaks'}</li>"
+    yield "</ul>"
+
+
+_TAKES = ("registers", "shared", "occupancy", "intensity", "sass.LDS.128")
+_STEPS = (
+    *("rung", "n", "times the one before"),
+    *(heading for key, heading, _ in _COLUMNS if key in _TAKES),
+    "bound by",
+)
+
+
+def _steps(
+    rungs: Sequence[Record], found: Sequence[explanation.Card], profiles: Sequence[Record]
+) -> list[list[str]]:
+    """Each rung at the largest size, how much faster than the one before it, and what it takes."""
+    by_key = {c[0]: c for c in _COLUMNS}
+    speeds = {id(card.b): card.times.speed for card in found}
+    rows = []
+    for r in rungs:
+        cells = [tables.cell(r, by_key[k]) for k in _TAKES]
+        profile = explanation.find(r, profiles)
+        bound = ", ".join(d["kind"] for d in profile["diagnoses"]) if profile else ""
+        rows.append([r["kernel"], r["shape"], speeds.get(id(r), "-"), *cells, bound or "-"])
+    return rows
+
+
+def _provenance(contents: Mapping[str, Record]) -> Iterator[str]:
+    rows = []
+    for name, content in contents.items():
+        meta = content["meta"]
+        gpu = meta.get("gpu")
+        about = gpu if isinstance(gpu, Mapping) else {"name": gpu or "-"}
+        code = (meta.get("commit") or meta.get("code_sha256") or "-")[:10] + (
+            "+" if meta.get("dirty") else ""
+        )
+        rows.append(
+            [
+                name,
+                " ".join(meta.get("argv") or []) or "-",
+                meta.get("utc") or "-",
+                f"{about.get('name', '-')} {about.get('uuid', '')}".strip(),
+                str(about.get("driver", "-")),
+                f"{about['cublas']}, {about.get('math_mode', '')}" if about.get("cublas") else "-",
+                code,
+            ]
+        )
+    yield markup.table(("file", "command", "time", "GPU", "driver", "cuBLAS", "commit or code"), rows)

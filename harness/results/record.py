@@ -1,0 +1,230 @@
+"""Record files: what was measured, under which circumstances, written whole or not at all.
+
+Measured rows are written in the shape of nvbench's files (`harness.results.nvbench`), others as a plain list.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, cast
+
+from harness.errors import UsageError
+from harness.results import nvbench
+from harness.support import files
+from harness.support.files import PACKAGE, ROOT
+
+SCHEMA = 2
+_DISTRIBUTION = "cuda-harness"
+
+_PACKAGES = (
+    "cuda-bindings",
+    "numpy",
+    "nvidia-cuda-nvrtc",
+    "nvidia-nvjitlink",
+    "nvidia-cublas",
+    "nvmath-python",
+    "nvidia-ml-py",
+)
+
+Record = dict[str, Any]  # one flat row: JSON-ready, None where there is no value
+
+
+def document(kind: str, records: Sequence[Record], meta: Mapping[str, Any]) -> Record:
+    """A record file: what was measured, and what is needed to know what it was."""
+    meta = {"version": {"json": nvbench.JSON_VERSION}, **meta}
+    rows = [_without_folders(r) for r in records]
+    content = {"schema": SCHEMA, "kind": kind, "meta": _without_folders(meta)}
+    gpu = meta.get("gpu")
+    if kind != "bench" or gpu is None:
+        return {**content, "rows": rows}
+    numbered = [{"index": i, **row} for i, row in enumerate(rows)]
+    states = nvbench.benchmarks(numbered, gpu["ordinal"], meta.get("rule", {}))
+    return {**content, "devices": nvbench.devices(gpu), "benchmarks": states}
+
+
+_WANTED = "give a file that a command of harness wrote with --json, whole"
+
+
+def load(path: Path) -> Record:
+    """A record file of this schema or an older one, its rows under ``rows`` whatever shape it is written in.
+
+    Raises UsageError for a file that cannot be read, is no record, or is of a newer schema.
+    """
+    try:
+        content = json.loads(path.read_bytes(), parse_constant=_no_number)
+    except OSError as e:
+        raise UsageError(f"cannot read: {e.strerror}", where=str(path), hint=_WANTED) from None
+    except (ValueError, RecursionError) as e:
+        raise UsageError(f"not JSON: {e}", where=str(path), hint=_WANTED) from None
+    schema = content.get("schema") if isinstance(content, dict) else None
+    if type(schema) is not int or not isinstance(content.get("meta"), dict):
+        raise UsageError("not a result file of harness", where=str(path), hint=_WANTED)
+    if schema > SCHEMA:
+        raise UsageError(
+            f"written by a newer harness: schema {schema}, this one reads up to {SCHEMA}",
+            where=str(path),
+            hint="pip install --upgrade cuda-harness",
+        )
+    try:
+        rows = content["rows"] if "rows" in content else nvbench.rows(content)
+    except (KeyError, TypeError, ValueError) as e:
+        raise UsageError(f"a damaged result file: {e!r}", where=str(path)) from None
+    if damage := _damage(content, rows):
+        raise UsageError(f"a damaged result file: {damage}", where=str(path), hint=_WANTED)
+    return cast(Record, {**content, "rows": rows})
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+# What rows of a kind must have, and of which type whatever of these they have is.
+_MEASURED = ("kernel", "status", "params")
+_NEEDED = {"bench": _MEASURED, "tune": _MEASURED, "verify": _MEASURED, "profile": ("counters",)}
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("kernel", "status", "shape"), str),
+    **dict.fromkeys(("params", "axes", "counters"), Mapping),
+    **dict.fromkeys(("ratio", "chosen"), (Mapping, type(None))),
+    "seconds": (int, float, type(None)),
+    "times": (list, type(None)),
+}
+
+
+def _damage(content: Record, rows: Any) -> str:
+    """What a row lacks, or has of another type than was ever written; empty where all is well."""
+    if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
+        return "its rows are no list of objects"
+    needed = _NEEDED.get(str(content.get("kind")))
+    if needed is None:
+        return ""
+    if not isinstance(content["meta"].get("gpu"), Mapping | None):
+        return "meta.gpu is no object"
+    for i, row in enumerate(rows):
+        if wrong := [key for key, kind in _TYPES.items() if key in row and not isinstance(row[key], kind)]:
+            return f"{wrong[0]!r} of row {i} is {str(row[wrong[0]])[:40]!r}"
+        if missing := [key for key in needed if key not in row]:
+            return f"row {i} has no {missing[0]!r}"
+        if row.get("seconds") is not None and not row["seconds"] > 0:
+            return f"'seconds' of row {i} is {row['seconds']}"
+        ratio = row.get("ratio")
+        if ratio and set(ratio) != {"low", "estimate", "high"}:
+            return f"'ratio' of row {i} is no interval"
+    return ""
+
+
+def _without_folders(value: Any) -> Any:
+    """Messages name files by their path; records travel, and keep the file's name."""
+    if isinstance(value, str):
+        return re.sub(r"(?<![\w.])/(?:[^\s/:'\"]+/)+", "", value)
+    if isinstance(value, Mapping):
+        return {key: _without_folders(inner) for key, inner in value.items()}
+    if isinstance(value, list) and not (value and isinstance(value[0], float)):
+        return [_without_folders(inner) for inner in value]
+    return value
+
+
+def provenance(*, seed: int | None = None) -> Record:
+    """Command, time, versions and commit. No paths: folders are taken off the arguments.
+
+    `dirty` where the code is not that of the commit, and `differs` names the files; which code it was says
+    `code_sha256` alone.
+    """
+    commit, differs = _commit(PACKAGE)
+    return {
+        "argv": [_program(), *(re.sub(r"(^|=)[^=]*/", r"\1", argument) for argument in sys.argv[1:])],
+        "utc": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "seed": seed,
+        "harness": _own_version(ROOT / "pyproject.toml"),
+        "commit": commit,
+        "dirty": None if differs is None else bool(differs),
+        "differs": differs,
+        "code_sha256": _code_sha256(),
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in _PACKAGES},
+    }
+
+
+def write_json(path: Path, content: Record) -> None:
+    """One record file, a line a row or state, so that raw samples stay out of the way; see `files`."""
+    holders = [content] if "rows" in content else content["benchmarks"]
+    key = "rows" if "rows" in content else "states"
+    hollow = {**content, "benchmarks": [{**h, key: []} for h in holders]}
+    text = json.dumps({**content, "rows": []} if key == "rows" else hollow, indent=1, allow_nan=False)
+    for holder in holders:
+        lines = ",\n".join("  " + json.dumps(line, allow_nan=False) for line in holder[key])
+        text = text.replace(f'"{key}": []', f'"{key}": [\n{lines}\n ]', 1)
+    files.write_file(path, text.encode() + b"\n")
+
+
+def check_writable(path: Path) -> None:
+    """For a record's path: raises HarnessError where writing it would, UsageError for a kernel's name."""
+    if {path.suffix, Path(os.path.realpath(path)).suffix} & {".cu", ".ptx"}:
+        raise UsageError("that is a kernel's name, not a record's", where=str(path), hint="--json r.json")
+    files.check_writable(path)
+
+
+def sha256(data: bytes) -> str:
+    """In hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def _code_sha256() -> str:
+    """Of the package's own modules: says which code ran where there is no checkout to ask."""
+    modules = sorted(PACKAGE.rglob("*.py"), key=lambda p: p.relative_to(PACKAGE).as_posix())
+    return sha256(b"".join(f.read_bytes() for f in modules))
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _program() -> str:
+    """``harness``, however it was started, or the script that uses it as a library."""
+    started = Path(sys.argv[0])
+    own = started.resolve() == PACKAGE / "__main__.py"
+    return "harness" if own else started.name
+
+
+def _own_version(pyproject: Path) -> str | None:
+    """What the checkout says, where it is one: something older may be installed beside it."""
+    try:
+        project = tomllib.loads(pyproject.read_text())["project"]
+        if project["name"] == _DISTRIBUTION:
+            return str(project["version"])
+    except (OSError, KeyError, ValueError):
+        pass
+    return _version(_DISTRIBUTION)
+
+
+def _commit(package: Path) -> tuple[str | None, list[str] | None]:
+    """The checkout's commit, and the files of code and kernels that differ from it, new ones among them.
+    None outside a checkout.
+    """
+
+    def git(*args: str) -> str:
+        done = subprocess.run(
+            ["git", "-C", package.parent, *args], capture_output=True, text=True, check=True
+        )
+        return done.stdout
+
+    try:
+        if Path(git("rev-parse", "--show-toplevel").strip()).resolve() != package.parent.resolve():
+            return None, None  # installed somewhere inside another project's checkout
+        changed = git("status", "--porcelain", "--no-renames", "-uall", "-z", "--", package.name, "cu", "ptx")
+        return git("rev-parse", "HEAD").strip(), sorted(line[3:] for line in changed.split("\0") if line)
+    except (OSError, subprocess.CalledProcessError):
+        return None, None

@@ -1,0 +1,225 @@
+"""Records -> tables for people, CSV and Markdown."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import tabulate as tabulate_module
+from tabulate import tabulate
+
+from harness.results.record import Record
+from harness.support import terminal
+
+Column = tuple[str, str, Callable[[Any], str]]  # key in the record, heading, how to print the value
+
+
+def params_text(record: Record) -> str:
+    """``TILE=64 COARSE=16``."""
+    return _params(record["params"])
+
+
+def _params(value: Mapping[str, int]) -> str:
+    return " ".join(f"{k}={v}" for k, v in value.items())
+
+
+def _by(value: Sequence[int]) -> str:
+    return "x".join(map(str, value))
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
+def _percent(value: Mapping[str, float]) -> str:
+    """``106.8 +-0.3``, from an interval's fractions."""
+    half = math.ceil(500 * (value["high"] - value["low"])) / 10  # never narrower than it is
+    return f"{100 * value['estimate']:.1f} +-{half:.1f}"
+
+
+def _giga(value: float) -> str:
+    return f"{value / 1e9:.0f}" if value >= 1e10 else f"{value / 1e9:.2f}"
+
+
+def _mega(value: float) -> str:
+    return f"{value / 1e6:.0f}"
+
+
+def _short(status: str) -> str:
+    return {"FAILED as marked": "broken", "needs a GPU": "GPU only"}.get(status, status)
+
+
+def number(value: float | None) -> str:
+    """``1,050,624``, ``0.0643``, or ``-``."""
+    if value is None or not math.isfinite(value):
+        return "-"
+    return f"{value:,.0f}" if value == int(value) or abs(value) >= 1e3 else f"{value:.3g}"
+
+
+def seconds(value: float) -> str:
+    for scale, unit in ((1, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if value >= scale:
+            return f"{value / scale:.2f} {unit}"
+    return f"{value / 1e-9:.0f} ns"
+
+
+def starred_time(record: Record) -> str | None:
+    """A time, with a star where there are notes on it."""
+    if record.get("seconds") is None:
+        return None
+    return seconds(record["seconds"]) + ("*" if record.get("notes") else "")
+
+
+STATIC: tuple[Column, ...] = (
+    ("name", "kernel", str),
+    ("params", "params", _params),
+    ("tile", "tile", _by),
+    ("registers", "regs", str),
+    ("shared", "smem", str),
+    ("intensity", "FLOP/B", "{:.3g}".format),
+    ("sass.LDS.128", "LDS.128", str),
+    ("occupancy", "occ", "{:.0%}".format),
+)
+TIMED: tuple[Column, ...] = (
+    ("name", "kernel", str),
+    ("time", "time", str),
+    ("noise", "+-%", _share),
+    ("flops_rate", "GFLOP/s", _giga),
+    ("bandwidth", "GB/s", _giga),
+    ("speedup", "%cuBLAS", _percent),
+    ("of_ceiling", "%ceil", _share),
+    ("sm_hz", "MHz", _mega),
+    ("status", "check", _short),
+    ("decision", "verdict", str),
+)
+EMULATED: tuple[Column, ...] = (
+    *(c for c in STATIC if c[0] not in ("params", "intensity", "tile")),
+    ("emulated.intensity", "FLOP/B", "{:.3g}".format),
+    ("emulated.sectors_per_request", "sect", "{:.3g}".format),
+    ("emulated.ways", "ways", "{:.3g}".format),
+    ("status", "emulated", _short),
+)
+MACHINE: tuple[Column, ...] = (
+    ("name", "kernel", str),
+    ("samples", "samples", str),
+    ("wall", "CPU time", seconds),
+    ("seconds", "GPU time", seconds),
+    ("cycles", "cycles", "{:,.0f}".format),
+    ("sm_hz", "MHz", _mega),
+    ("device.power", "W", "{:.0f}".format),
+    ("device.temperature", "C", str),
+    ("device.throttle", "throttled by", ", ".join),
+)
+FLAT: tuple[Column, ...] = (
+    ("kernel", "kernel", str),
+    *STATIC[1:3],
+    ("block", "block", _by),
+    ("shape", "shape", str),
+    ("arch", "arch", str),
+    *STATIC[3:],
+    ("regime", "regime", str),
+    *((key, key, str) for key in ("seconds", "noise", "stdev", "samples", "wall", "cycles", "sm_hz")),
+    *((key, key, str) for key in ("flops_rate", "bandwidth", "vs_peak", "of_ceiling", "against")),
+    *((f"speedup.{key}", key, str) for key in ("low", "estimate", "high")),
+    *((f"device.{key}", key, str) for key in ("sm_mhz", "power", "temperature", "throttle")),
+    ("status", "check", str),
+    ("chosen.label", "chosen", str),
+)
+FLAT_EMULATED: tuple[Column, ...] = (*FLAT, *(c for c in EMULATED if c[0].startswith("emulated.")))
+
+
+def timed_columns(records: Sequence[Record]) -> list[Column]:
+    """TIMED for these rows: the rate that the problem is about, and what they were compared with."""
+    against = next((r["against"] for r in records if r.get("against")), "cuBLAS")
+    dropped = "bandwidth" if any(r["flops_rate"] for r in records) else "flops_rate"
+    headed = ((key, f"%{against.split()[0]}" if key == "speedup" else h, show) for key, h, show in TIMED)
+    return [column for column in headed if column[0] != dropped]
+
+
+def table(records: Sequence[Record], columns: Sequence[Column], style: str | None = None) -> str:
+    """Records as text, ``-`` where there is no value. A column without any value is left out."""
+    shown = [c for c in columns if any(_look_up(r, c[0]) not in (None, {}) for r in records)]
+    rows = [[cell(r, c) for c in shown] for r in records]
+    return plain_table(rows, [c[1] for c in shown], style)
+
+
+def plain_table(
+    rows: Sequence[Sequence[str]], headings: Sequence[str], style: str | None = None, keys: int = 1
+) -> str:
+    """Cells as text; columns of numbers to the right. `style` is None for a terminal, ``md`` or ``csv``.
+
+    On a terminal it is as wide as that at most: text breaks, and columns beyond go into a table below, behind
+    the `keys` first ones.
+    """
+    if style == "csv":
+        out = io.StringIO()
+        csv.writer(out, lineterminator="\n").writerows([headings, *rows])
+        return out.getvalue().rstrip("\n")
+    whole = [headings, *rows]
+    texts = [not all(_NUMBER.match(row[i]) for row in rows) for i in range(len(headings))]
+    if style == "md":
+        return _tabulated(whole, "github")
+    return "\n\n".join(_tabulated(part, "simple") for part in terminal.fit(whole, texts, keys))
+
+
+def _tabulated(whole: Sequence[Sequence[str]], format_: str) -> str:
+    headings, *rows = whole
+    numeric = [all(_NUMBER.match(row[i]) for row in rows) for i in range(len(headings))]
+    align = ["right" if n else "left" for n in numeric]
+    with _narrow_columns():
+        return tabulate(
+            rows,
+            headings,
+            tablefmt=format_,
+            colalign=align if rows else None,
+            disable_numparse=True,
+            preserve_whitespace=True,
+        )
+
+
+@contextmanager
+def _narrow_columns() -> Iterator[None]:
+    """tabulate pads every heading by two spaces, which costs us the 80th column; a module global says so."""
+    before, tabulate_module.MIN_PADDING = tabulate_module.MIN_PADDING, 0
+    try:
+        yield
+    finally:
+        tabulate_module.MIN_PADDING = before
+
+
+_NUMBER = re.compile(r"[+-]?[\d.,]+( (s|ms|us|ns)\*?|%)?( \+-[\d.?]+| \(\d+%\))?\Z|-\Z")
+
+
+def csv_table(records: Sequence[Record], columns: Sequence[Column] = FLAT) -> str:
+    """Everything in one table: plain numbers in base units, a column for each key."""
+    rows = [[_plain(_look_up(record, key)) for key, _, _ in columns] for record in records]
+    return plain_table(rows, [key for key, _, _ in columns], "csv")
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return _params(value)
+    if isinstance(value, list | tuple):
+        return _by(value)
+    return "" if value is None else str(value)
+
+
+def cell(record: Record, column: Column) -> str:
+    """One value as text, ``-`` where there is none."""
+    key, _, show = column
+    value = _look_up(record, key)
+    return "-" if value is None else show(value) or "-"
+
+
+def _look_up(record: Record, key: str) -> Any:
+    """``sass.LDS.128`` is record["sass"]["LDS.128"]."""
+    if key in record:
+        return record[key]
+    head, _, tail = key.partition(".")
+    inner = record.get(head)
+    return inner.get(tail) if isinstance(inner, Mapping) and tail else None

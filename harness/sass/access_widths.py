@@ -1,0 +1,73 @@
+"""The memory accesses of PTX as the compiler left them: it merges neighbours into wider ones, and drops some.
+
+PTX addresses with the widths of the machine instructions they became are what the hardware's counters count.
+nvdisasm names the PTX line of each instruction of a cubin that was built with line information.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from harness.errors import InspectError
+from harness.kernels.compiler import Cubin
+from harness.sass import nvdisasm
+from harness.sass.instructions import Sass
+from harness.support.cache import Cache
+
+_VIEWS = [("-c", "-gp")]
+_PTX_LINE = re.compile(r'\s*//## File "\.nv_debug_ptx_txt[^"]*", line (\d+)')
+_FUNCTION = re.compile(r"\.text\.(\S+):")
+_ADDRESS = re.compile(r"\s+/\*([0-9a-f]+)\*/")
+_MEMORY = {"LDG", "STG", "LDS", "STS", "LD", "ST", "LDGSTS"}
+_ACCESS = re.compile(r"\s*(?:@!?%\w+\s+)?(?:ld|st)\.(?:volatile\.|relaxed\.\w+\.)?(?:global|shared)\b")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Widths:
+    """`bytes` a lane by PTX line, 0 where the access was merged into another or dropped. `ambiguous` lines
+    became accesses of several widths, in an unrolled loop and its remainder, say: for those nothing is known.
+    """
+
+    bytes: Mapping[int, int]
+    ambiguous: tuple[int, ...]
+
+
+def widths(cubin: Cubin, sass: Sass, cache: Cache) -> Widths:
+    """Of every load and store of global and shared memory in the PTX.
+
+    Raises InspectError where the cubin does not tell PTX lines.
+    """
+    where = cubin.variant.label
+    origin = _ptx_lines(cubin, cache)
+    found: dict[int, set[int]] = {}
+    for i in sass.instructions:
+        if i.opcode.split(".")[0] in _MEMORY and i.address in origin:
+            found.setdefault(origin[i.address], set()).add(i.width // 8)
+    if not found and any(i.opcode.split(".")[0] in _MEMORY for i in sass.instructions):
+        raise InspectError("the cubin does not tell PTX lines", where=where, hint="see `harness doctor`")
+    accesses = [n for n, line in enumerate(cubin.ptx.splitlines(), 1) if _ACCESS.match(line)]
+    return Widths(
+        bytes={n: sum(found.get(n, ())) for n in accesses if len(found.get(n, ())) < 2},
+        ambiguous=tuple(n for n in accesses if len(found.get(n, ())) > 1),
+    )
+
+
+def _ptx_lines(cubin: Cubin, cache: Cache) -> dict[int, int]:
+    """The PTX line of each instruction of the kernel, by address."""
+    key = nvdisasm.key(cubin.code, _VIEWS)
+    entry = cache.get(key)
+    answer = entry["lines.txt"] if entry else nvdisasm.ask(cubin.code, _VIEWS, cubin.variant.label)[0]
+    if entry is None:
+        cache.put(key, {"lines.txt": answer})
+    found: dict[int, int] = {}
+    line, here = 0, ""
+    for text in answer.decode(errors="replace").splitlines():
+        if match := _FUNCTION.match(text):
+            line, here = 0, match[1]
+        elif match := _PTX_LINE.match(text):
+            line = int(match[1])
+        elif (match := _ADDRESS.match(text)) and line and here == cubin.variant.kernel.entry:
+            found[int(match[1], 16)] = line
+    return found

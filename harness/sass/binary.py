@@ -1,0 +1,177 @@
+"""Machine code that harness did not build -> `Code`: cubins, PTX, and whatever cuobjdump finds cubins in.
+
+Executables, libraries, objects and fat binaries hold one cubin for each architecture they were built for.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from harness.errors import InspectError, UsageError
+from harness.kernels.arch import Arch
+from harness.kernels.compiler import link_ptx
+from harness.sass import nvdisasm
+from harness.sass.code import Code
+from harness.sass.instructions import disassemble_all
+from harness.support import tools
+from harness.support.cache import Cache
+
+_TIMEOUT = 300  # seconds; NVIDIA's larger libraries hold gigabytes
+# Of kernels: only they have a bank of constants for their parameters.
+_RESOURCES = re.compile(r"Function (\S+):\s+REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:\d+ CONSTANT\[0\]")
+_NUMBERED = re.compile(r"\.(\d+)\.(sm_\w+)\.cubin$")
+_RESERVED = 1024  # bytes of shared memory a block that the system keeps, counted in from sm_90 on
+_TARGET = re.compile(r"^\s*\.target\s+(sm_\w+)", re.MULTILINE)
+
+
+def is_binary(name: str) -> bool:
+    """Whether `name` is a file that is no kernel of ours: by its suffix, or PTX without a metadata block. A
+    bare word is a kernel's name, whatever lies in the working directory.
+    """
+    path = Path(name)
+    if not path.suffix and path.name == name:
+        return False
+    if path.suffix == ".cu" or not os.path.isfile(path):  # noqa: PTH113 - Path's raises for odd names
+        return path.suffix in {".cubin", ".fatbin", ".so", ".o", ".a", ".exe", ".dll"}
+    try:
+        return path.suffix != ".ptx" or "/// kernel" not in path.read_text(errors="replace")
+    except OSError:
+        return True  # `read` says why
+
+
+def read(
+    path: Path,
+    cache: Cache,
+    *,
+    archs: tuple[str, ...] = (),
+    function: str = "*",
+    threads: int | None = None,
+    shared: int = 0,
+) -> list[Code]:
+    """Every kernel and device function in the file whose name matches `function`, a glob, for `archs` (all,
+    where empty; PTX is assembled for them, or for its own ``.target``). `threads` of a block and its bytes
+    of dynamic `shared` memory stand in no cubin.
+
+    Raises UsageError for a file that cannot be read or holds nothing that was asked for, InspectError where
+    its device code is damaged.
+    """
+    found: list[Code] = []
+    names: dict[str, None] = {}
+    have: dict[str, None] = {}
+    for cubin in _cubins(path, archs):
+        for code in _functions(cubin, path, cache, threads, shared):
+            have[code.arch] = None
+            if archs and code.arch not in archs:
+                continue
+            names[code.sass.function] = None
+            if fnmatch.fnmatchcase(code.sass.function, function):
+                found.append(code)
+    if not have:
+        raise UsageError("no function in its device code", where=str(path))
+    if archs and not names:
+        raise UsageError(f"no code for {', '.join(archs)}", where=str(path), hint=f"it has {', '.join(have)}")
+    if not found:
+        some = [*names][:20]
+        more = f" and {len(names) - len(some)} more" if len(names) > len(some) else ""
+        raise UsageError(
+            f"no function {function!r}", where=str(path), hint=f"functions: {', '.join(some)}{more}"
+        )
+    return found
+
+
+def _cubins(path: Path, archs: tuple[str, ...]) -> Iterator[bytes]:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise UsageError("no such file", where=str(path)) from None
+    except (OSError, ValueError) as e:
+        raise UsageError(f"cannot be read: {e}", where=str(path)) from None
+    if path.suffix == ".ptx":
+        target = _TARGET.search(data.decode(errors="replace"))
+        if target is None:
+            raise UsageError("no .target line: not PTX", where=str(path))
+        for arch in archs or (target[1],):
+            yield link_ptx(data, arch, path, what=path.name)[0]
+    elif nvdisasm.is_cubin(data):
+        yield data
+    elif path.suffix == ".cubin":
+        raise InspectError("not a cubin: no CUDA ELF header", where=str(path))
+    else:
+        yield from _extracted(path, archs)
+
+
+def _extracted(path: Path, archs: tuple[str, ...]) -> Iterator[bytes]:
+    """cuobjdump names them ``<file>.<number>.<arch>.cubin``. Without one for `archs` all of them, so that the
+    error can say what is there.
+    """
+    with tempfile.TemporaryDirectory(prefix="harness-") as folder:
+        log = _cuobjdump(["-xelf", "all", path.resolve()], path, folder)
+        files = {file: _NUMBERED.search(file.name) for file in Path(folder).glob("*.cubin")}
+        if not files:
+            why = log or "cuobjdump finds none"
+            if "nvalid ELF" in log:
+                raise InspectError(f"its device code is damaged ({why})", where=str(path))
+            raise UsageError(f"no device code in it ({why})", where=str(path))
+        wanted = [file for file, match in files.items() if match and match[2] in archs]
+        numbers = {file: int(match[1]) if match else 0 for file, match in files.items()}
+        for file in sorted(wanted or files, key=lambda file: (numbers[file], file.name)):
+            yield file.read_bytes()
+
+
+def _functions(cubin: bytes, path: Path, cache: Cache, threads: int | None, dynamic: int) -> Iterator[Code]:
+    """In the order in which they stand in the cubin. A device function has no resources of its own."""
+    with tempfile.TemporaryDirectory(prefix="harness-") as folder:
+        file = Path(folder) / "code.cubin"
+        file.write_bytes(cubin)
+        report = _cuobjdump(["-res-usage", file], path, folder)
+    resources = {name: tuple(map(int, numbers)) for name, *numbers in _RESOURCES.findall(report)}
+    for name, sass in disassemble_all(cubin, cache, where=str(path)).items():
+        registers, stack, shared = resources.get(name, (None, None, None))
+        if shared is not None:
+            reserved = _RESERVED if Arch.parse(sass.arch).number >= 90 else 0
+            shared = max(0, shared - reserved) + dynamic
+        yield Code(
+            origin=path.name,
+            variant=name,
+            sass=sass,
+            registers=registers,
+            shared=shared,
+            stack=stack,
+            threads=threads,
+            source=_source(sass.file),
+            file=Path(sass.file).name,
+            compiler=sass.compiler,
+        )
+
+
+def _cuobjdump(arguments: list[str | Path], path: Path, folder: str) -> str:
+    """What it prints. It ends with 255 for files that it does not understand and 0 for those without code."""
+    tool = tools.require("cuobjdump")
+    try:
+        done = subprocess.run(
+            [tool, *arguments], cwd=folder, capture_output=True, timeout=_TIMEOUT, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise InspectError(f"cuobjdump gave no answer within {_TIMEOUT} s", where=str(path)) from None
+    except OSError as e:
+        raise InspectError(f"cuobjdump cannot be run: {e}", where=str(path)) from None
+    return (
+        (done.stdout + done.stderr).decode(errors="replace").replace(str(path.resolve()), path.name).strip()
+    )
+
+
+def _source(file: str) -> str:
+    """The source that the line table names, where it still lies there. Whoever made the cubin chose that
+    name: no pipe is opened, and no file of the working directory.
+    """
+    try:
+        path = Path(file)
+        return path.read_text(errors="replace") if path.is_absolute() and path.is_file() else ""
+    except (OSError, ValueError):
+        return ""

@@ -1,0 +1,64 @@
+"""A tuning's result at one size -> the autotuning community's T4 format, as Kernel Tuner writes it.
+
+Names are those of the published schema (odgaard/TuningSchema, T4 ``results-schema.json`` 1.0.0, which Kernel
+Tuner ships); times are milliseconds, as ``metadata.timeunit`` says, which is Kernel Tuner's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.bench.measure import ERROR, FAILED, IMPOSSIBLE, OK
+from harness.results.record import Record
+from harness.tune.search import Unfit
+
+VERSION = "1.0.0"
+_INVALID = {OK: "correct", FAILED: "correctness", IMPOSSIBLE: "runtime", ERROR: "runtime"}
+_MEASURED = (  # key of a record, name here, its unit, what it is multiplied by
+    ("seconds", "time", "ms", 1e3),
+    ("flops_rate", "GFLOP/s", "GFLOP/s", 1e-9),
+    ("sm_hz", "sm_clock", "MHz", 1e-6),
+)
+
+
+def document(ranking: Sequence[Record], unfit: Sequence[Unfit], when: str) -> Record:
+    """Of the candidates in `ranking` (see `tune.Result`), and of the unfit as of `when` (ISO 8601)."""
+    results = [_measured(row) for row in ranking] + [_unfit(one, when) for one in unfit]
+    return {"results": results, "schema_version": VERSION, "metadata": {"timeunit": "milliseconds"}}
+
+
+def _measured(row: Record) -> Record:
+    right = row["status"] == OK
+    measurements = [
+        {"name": name, "value": row[key] * scale, "unit": unit}
+        for key, name, unit, scale in _MEASURED
+        if row.get(key) is not None
+    ]
+    if row["ratio"]:
+        measurements.append({"name": f"time/{row['against']}", "value": row["ratio"]["estimate"], "unit": ""})
+    if not right:
+        measurements.append({"name": "error", "value": row["detail"], "unit": ""})
+    return {
+        "timestamp": row["utc"],
+        "configuration": dict(row["params"]),
+        "objectives": ["time"],
+        "times": {
+            "compilation_time": 1e3 * row["build_seconds"],
+            "runtimes": [1e3 * t for t in row["times"]],
+        },
+        "invalidity": "timeout" if row.get("hung") else _INVALID[row["status"]],
+        "correctness": 1 if right else 0,
+        "measurements": measurements,
+    }
+
+
+def _unfit(one: Unfit, when: str) -> Record:
+    return {
+        "timestamp": when,
+        "configuration": dict(one.variant.params),
+        "objectives": ["time"],
+        "times": {"runtimes": []},
+        "invalidity": "constraints" if one.compiled else "compile",
+        "correctness": 0,
+        "measurements": [{"name": "error", "value": one.why, "unit": ""}],
+    }

@@ -1,0 +1,109 @@
+"""One candidate of a tuning at one stage -> its row: measured, or taken from the journal."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from harness.bench.measure import ERROR, Measurement, Method
+from harness.bench.session import Bench
+from harness.errors import UsageError
+from harness.launch import kernel
+from harness.launch.kernel import Launch
+from harness.launch.operands import Operands
+from harness.problems.protocol import Problem
+from harness.results import encode
+from harness.results.record import Record
+from harness.sass.builds import Built, Progress
+from harness.support.cache import digest
+from harness.tune.journal import Journal
+
+_FORMAT = "1"  # of a key; part of it
+
+
+class Trials:
+    """Measures in `session` what `journal` does not have yet. `identity` says what a row depends on beside
+    what is measured: the GPU, its driver, the baseline's version.
+    """
+
+    def __init__(
+        self,
+        session: Bench,
+        journal: Journal,
+        *,
+        identity: Sequence[str],
+        threshold: float,
+        progress: Progress,
+    ) -> None:
+        self.session, self.journal = session, journal
+        self.rows: list[Record] = []  # of this process, in order, those from the journal included
+        self.measured = self.resumed = 0
+        self._own: set[str] = set()  # the keys of `rows`
+        self._identity, self._threshold, self._progress = tuple(identity), threshold, progress
+
+    def row(
+        self,
+        one: Built,
+        operands: Operands,
+        against: Launch | None,
+        whose: str,
+        stage: str,
+        method: Method | None,
+    ) -> Record:
+        """A bench row with its `stage`, timed in turn with `against`, which `whose` identifies; without
+        a `method` only verified.
+
+        What goes wrong is a row too. Raises ContextLost after a fault, with its row in `rows` and journal.
+        """
+        problem = operands.problem
+        self._progress(f"{problem.label} {stage}: {one.variant.params_label}")
+        try:
+            key = self._key(one, operands, whose, stage, method)
+        except UsageError as e:  # no such grid
+            return self._keep(self._record(_error(one, problem, e), one, stage))
+        if (known := self.journal.get(key)) is not None:
+            if key in self._own:
+                return known
+            self._own.add(key)
+            self.resumed += 1
+            return self._keep(known)
+        self._own.add(key)
+        self.journal.begin(key, self._record(_error(one, problem, ""), one, stage))
+        found, lost = self.session.attempt(
+            one.variant.label,
+            one,
+            functools.partial(kernel.prepare, one.cubin),
+            operands,
+            against,
+            method,
+        )
+        self.measured += 1
+        row = self._keep(self._record(found, one, stage))
+        self.journal.put(key, row)
+        if lost is not None:
+            raise lost
+        return row
+
+    def _key(self, one: Built, operands: Operands, whose: str, stage: str, method: Method | None) -> str:
+        variant, problem = one.variant, operands.problem
+        grid = kernel.grid(variant, problem, sms=operands.context.device.sms)
+        axes = [(name, getattr(problem, name, None)) for name in problem.axes]
+        what = (one.cubin.sha256, grid, variant.block, variant.shared, type(problem).__qualname__, axes)
+        timing = method and (method.regime, sorted(asdict(method.rule).items()))
+        how = (whose, stage, timing, operands.seed, len(operands.buffers))
+        return digest(_FORMAT, *self._identity, repr(what), repr(how))
+
+    def _record(self, found: Measurement, one: Built, stage: str) -> Record:
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        row = encode.timed_record(found, self.session.context.device.peak_fp32, self._threshold)
+        return {**row, "stage": stage, "utc": now, "build_seconds": one.seconds}
+
+    def _keep(self, row: Record) -> Record:
+        self.rows.append(row)
+        return row
+
+
+def _error(one: Built, problem: Problem, why: object) -> Measurement:
+    return Measurement(label=one.variant.label, built=one, problem=problem, status=ERROR, error=str(why))

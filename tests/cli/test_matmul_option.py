@@ -1,0 +1,134 @@
+"""``matmul`` as a kernel of ``harness bench`` and ``harness verify``: on a fake GPU, and without one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes import driver as fake_driver
+from fakes import gemm as fake_gemm
+from harness.bench import measure
+from harness.bench.session import Bench
+from harness.dispatch import choose
+from harness.driver import Context, Device
+from harness.kernels.dtypes import DTYPES
+from harness.problems.gemm import Gemm
+from harness.results import record
+from harness.sass import builds
+from harness.support.cache import Cache
+from shared.command import FAST, fake, harness, no_gpu  # noqa: F401  (fixtures)
+
+SHAPES = [{"M": 2, "N": 300, "K": 40}, {"N": 300}, {"M": 3, "N": 300, "K": 40}, {"M": 300, "N": 1}]
+
+
+def choices(cache: Cache) -> list[builds.Built]:
+    problems = [Gemm.from_axes(axes) for axes in SHAPES]
+    return builds.build_chosen(problems, "sm_90a", cache, lambda _: None, sms=132, gpu="Fake GPU")[0]
+
+
+def test_each_size_is_run_by_what_is_chosen_for_it(fake: Any, cache: Cache) -> None:
+    found = choices(cache)
+    assert len({b.label for b in found}) == len(found) >= 3
+    assert all(b.label.startswith("matmul -> 1") for b in found)
+    with Context(Device.open()) as context, Bench(context, rule=None) as session:
+        rows = list(session.rows(found, {Gemm: SHAPES}, lambda _: None))
+    assert [r.status for r in rows] == [measure.OK] * 4
+    for row, launched in zip(rows, fake.launches, strict=True):
+        problem = row.problem
+        assert isinstance(problem, Gemm)
+        chosen = choose.choose(problem.M, problem.N, problem.K, sms=132, arch="sm_90a", gpu="Fake GPU")
+        assert row.built is not None and row.built.variant.label == chosen.label
+        assert row.label == f"matmul -> {chosen.brief}"
+        assert launched.block == chosen.block
+
+
+def test_a_wrong_choice_is_seen(fake: Any, cache: Cache) -> None:
+    fake.execute = fake_gemm.zeros
+    with Context(Device.open()) as context, Bench(context, rule=None) as session:
+        rows = list(session.rows(choices(cache), {Gemm: SHAPES}, lambda _: None))
+    assert [r.status for r in rows] == [measure.FAILED] * 4
+
+
+def test_bench_and_its_record(fake: fake_driver.FakeDriver, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    result = harness("bench", "matmul", "tiled", "-a", "N=[40,300]", *FAST, "--json", str(out))
+    assert result.exit_code == 0, result.output
+    shown = [s for s in result.stdout.splitlines() if s.startswith("matmul -> ")]
+    assert len(shown) == len({s.split("  ")[0] for s in shown}) + 2  # in the first table, and in each size's
+    content = json.loads(out.read_text())
+    rows = [s["harness"] for b in content["benchmarks"] for s in b["states"]]
+    mine = {r["shape"]: r for r in rows if r["kernel"] == "matmul"}
+    assert set(mine) == {"40", "300"} and len(rows) == 4
+    for n, row in mine.items():
+        chosen = choose.choose(int(n), int(n), int(n), sms=132, arch="sm_90a", gpu="Fake GPU")
+        assert row["params"] == {} and row["status"] == "ok"
+        assert row["chosen"]["label"] == chosen.brief and row["chosen"]["params"] == chosen.params
+        assert row["tile"] == list(chosen.tile)
+
+
+def test_verify(fake: fake_driver.FakeDriver) -> None:
+    result = harness("verify", "matmul")
+    assert result.exit_code == 0, result.output
+    lines = [s for s in result.stdout.splitlines() if s.startswith("matmul -> ")]
+    shown = [s.split("  ")[0] for s in lines]
+    assert len(set(shown)) == len(shown) >= 2
+    assert sum(int(s.split("/")[1].split()[0]) for s in lines) == len(Gemm.verify_axes)
+    fake.execute = fake_gemm.zeros
+    assert harness("verify", "matmul").exit_code == 1
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_without_a_gpu() -> None:
+    result = harness("bench", "matmul", "--arch", "sm_80", "-a", "M=4", "-a", "N=40", "-a", "K=24")
+    assert result.exit_code == 0, result.output
+    assert "matmul -> 17_skinny_rows" in result.stdout and " ok" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["bench", "matmul", "--isolate"], "--isolate takes a kernel"),
+        (["bench", "matmul", "-p", "TILE=16"], "-p takes a kernel"),
+        (["verify", "matmul", "-p", "TILE=16"], "-p takes a kernel"),
+        (["sass", "matmul"], "no kernel 'matmul'"),
+    ],
+)
+def test_what_the_dispatcher_cannot_be_asked(args: list[str], message: str) -> None:
+    result = harness(*args)
+    assert result.exit_code == 2 and message in result.output
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "tf32"])
+def test_a_type_of_its_own(fake: fake_driver.FakeDriver, tmp_path: Path, dtype: str) -> None:
+    chosen = choose.choose(300, 300, 300, sms=132, arch="sm_90a", gpu="Fake GPU", dtype=dtype)
+    kernel = fake_gemm.TypedGemm()
+    fake.functions = {"matmul": kernel.becomes(chosen)}
+    fake.execute = kernel
+    out = tmp_path / "out.json"
+    command = ["bench", "matmul", "--dtype", dtype, "-a", "N=300", *FAST, "--json", str(out)]
+    result = harness(*command)
+    assert result.exit_code == 0, result.output
+    assert f"gemm 300 {dtype}" in result.stdout and f"matmul -> {chosen.brief}" in result.stdout
+    (row,) = record.load(out)["rows"]
+    assert (row["kernel"], row["dtype"], row["chosen"]["label"]) == ("matmul", dtype, chosen.brief)
+    kernel.dtype = DTYPES["bf16" if dtype != "bf16" else "fp16"]  # it takes the bits for another type's
+    assert harness(*command).exit_code == 1
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_several_types_without_a_gpu() -> None:
+    """The kernels need one, which is said; those of float32 at that size do not."""
+    result = harness(
+        "bench", "matmul", "--dtype", "bf16", "--dtype", "fp32", "--arch", "sm_90a", "-a", "N=40"
+    )
+    assert result.exit_code == 0, result.output
+    assert "matmul -> 2" in result.stdout and "needs a GPU" in result.stdout
+    assert "40 bf16" in result.stdout
+
+
+def test_a_type_is_not_asked_of_a_kernel() -> None:
+    result = harness("bench", "tiled", "--dtype", "bf16", "-d", "emulator")
+    assert result.exit_code == 2 and "a kernel's own file says its type" in result.output

@@ -1,0 +1,310 @@
+"""Which kernel for which product: the table, the model, and what both promise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import harness
+from harness.dispatch import choose
+from harness.errors import UsageError
+from harness.kernels import catalog, spec
+from shared import tma_gemm
+
+ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100a", "sm_120a")
+SIZES = (1, 2, 3, 15, 16, 17, 100, 511, 512, 513, 2048, 5000)
+
+
+def label(*shape: int, sms: int = 132, arch: str = "sm_90a", gpu: str = "", dtype: str = "fp32") -> str:
+    return harness.choose(*shape, sms=sms, arch=arch, gpu=gpu, dtype=dtype).label
+
+
+def test_every_shape_gets_a_kernel_that_can_run_there() -> None:
+    seen = set()
+    for arch in ARCHS:
+        for shape in [(m, n, k) for m in SIZES for n in SIZES for k in (1, 16, 1000)]:
+            variant = harness.choose(*shape, sms=80, arch=arch)
+            assert variant.kernel.fits(arch) and not variant.kernel.broken
+            seen.add(variant.kernel.name)
+    seen |= {label(n, n, n).split()[0] for n in (2048, 8192)}
+    assert {
+        "20_stream_k",
+        "16_pipeline",
+        "15_split_k",
+        "14_warp_tiles",
+        "17_skinny_rows",
+        "18_skinny_columns",
+    } <= seen
+
+
+def test_what_is_known_of_the_h200() -> None:
+    """Each of these choices is one that gemm.md or the ladder's measurements give."""
+    assert label(8192, 8192, 8192).startswith("20_stream_k BM=128 BN=256")
+    assert label(512, 512, 16384).startswith("20_stream_k BM=128 BN=256")
+    assert label(128, 1024, 8192).startswith("20_stream_k")
+    assert label(64, 4096, 4096).startswith("20_stream_k BM=64")
+    assert label(2048, 2048, 2048).startswith("16_pipeline")
+    assert label(1024, 1024, 1024).startswith("19_pipeline_split")
+    assert label(512, 512, 512).startswith("15_split_k")
+    assert label(1, 4096, 4096).startswith("17_skinny_rows")
+    assert label(16, 8192, 8192).startswith("17_skinny_rows")
+    assert label(8192, 1, 8192).startswith("18_skinny_columns")
+    assert not label(17, 8192, 8192).startswith("17_skinny_rows")
+    assert label(4096, 4096, 4096, arch="sm_80").startswith("14_warp_tiles")
+    assert label(4096, 4096, 4096, arch="sm_75").startswith("11_conflict_free")
+
+
+# Measured on an H200, cold, in microseconds: what the model was fitted to.
+MEASURED: dict[str, dict[int, float]] = {
+    "14_warp_tiles": {512: 91.8, 1024: 179.5, 2048: 348.4, 4096: 2720},
+    "13_cp_async": {512: 55.6, 1024: 107.9, 2048: 381.6, 4096: 2940},
+    "12_prefetch": {512: 38.9, 1024: 72.2, 2048: 624.8, 4096: 3610},
+    "11_conflict_free": {512: 71.4, 1024: 139.0, 2048: 393.8, 4096: 3060},
+    "16_pipeline": {512: 90.1, 2048: 342.4},
+}
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_the_model_tells_measured_times(name: str) -> None:
+    """Within 8%, over two orders of magnitude: waves and partly filled rounds are what makes them."""
+    for n, microseconds in MEASURED[name].items():
+        (cycles,) = [
+            cycles
+            for variant, cycles in choose.ranked(n, n, n, sms=132, arch="sm_90a")
+            if variant.kernel.name == name
+        ]
+        assert cycles / 1980 == pytest.approx(microseconds, rel=0.08), n
+
+
+# The same for the kernels that share tiles out along k: shape, parameters, microseconds.
+SHARED: list[tuple[tuple[int, int, int], str, dict[str, int], float]] = [
+    ((512, 512, 16384), "20_stream_k", {"BM": 128}, 179.9),
+    ((128, 1024, 8192), "20_stream_k", {"BM": 128}, 59.7),
+    ((1024, 3072, 768), "20_stream_k", {"BM": 128}, 120),
+    ((8192, 8192, 8192), "20_stream_k", {"BM": 128}, 20032),
+    ((2048, 2048, 2048), "20_stream_k", {"BM": 128}, 345),
+    ((1024, 1024, 1024), "20_stream_k", {"BM": 128}, 64.5),
+    ((64, 4096, 4096), "20_stream_k", {"BM": 64}, 69),
+    ((1024, 1024, 1024), "19_pipeline_split", {"BM": 128, "BN": 128, "SPLIT": 2}, 54.0),
+    ((1024, 1024, 1024), "19_pipeline_split", {"BM": 64, "SPLIT": 2}, 54.0),
+    ((1024, 3072, 768), "19_pipeline_split", {"BM": 64, "SPLIT": 2}, 120.3),
+    ((8192, 256, 1024), "19_pipeline_split", {"BM": 64, "SPLIT": 1}, 98.4),
+    ((2049, 2047, 2049), "19_pipeline_split", {"BM": 64, "SPLIT": 1}, 391.7),
+]
+
+
+@pytest.mark.parametrize(("shape", "name", "params", "microseconds"), SHARED)
+def test_the_model_tells_times_of_shared_tiles(
+    shape: tuple[int, int, int], name: str, params: dict[str, int], microseconds: float
+) -> None:
+    (cycles,) = [
+        cycles
+        for variant, cycles in choose.ranked(*shape, sms=132, arch="sm_90a")
+        if variant.kernel.name == name and params.items() <= variant.params.items()
+    ]
+    assert cycles / 1980 == pytest.approx(microseconds, rel=0.13)
+
+
+def test_shared_tiles_by_hand() -> None:
+    one = next(c for c in choose.candidates() if c.meeting)
+    tile, step = 128 * 256 * 1024 / 128, 128 * 256 * 32 / 128
+    assert one.busy(128, 256 * 132, 1024, 132) == pytest.approx(tile / one.full)  # none is shared
+    half = (tile / 2 + step) / one.full + 22000
+    assert one.busy(128, 256 * 66, 1024, 132) == pytest.approx(half)
+    assert one.busy(128, 256 * 198, 1024, 132) == pytest.approx(tile / one.full + half)
+    assert one.busy(128, 256, 1024, 132) == pytest.approx(
+        5 * step / one.full + 22000
+    )  # LEAST=4 steps, and one
+
+
+def test_the_model_by_hand() -> None:
+    (one,) = [c for c in choose.candidates() if c.variant.kernel.name == "13_cp_async"]
+    tile = 128 * 128 * 256 / 128
+    assert one.busy(128, 128, 250, 132) == tile / one.alone  # K to whole steps of 16
+    assert one.busy(128, 128 * 132, 256, 132) == tile / one.alone
+    assert one.busy(128, 128 * 133, 256, 132) == pytest.approx(2 * tile / one.full)
+    assert one.busy(128, 128 * 264, 256, 132) == pytest.approx(2 * tile / one.full)
+    assert one.busy(129, 128 * 133, 256, 132) == pytest.approx(4 * tile / one.full)  # a second round
+    assert one.busy(1, 1, 250, 132) == one.busy(128, 128, 256, 132)
+
+
+def test_the_choice_is_a_function_of_the_shape() -> None:
+    """Deterministic, also from a cold start; and ties go by what is busy least, then by the table's order."""
+    shapes = [(m, n, k) for m in SIZES for n in SIZES for k in SIZES]
+    first = [label(*s) for s in shapes]
+    choose._choose.cache_clear()
+    assert [label(*s) for s in reversed(shapes)] == first[::-1]
+    cycles = [c for _, c in choose.ranked(777, 888, 999, sms=132, arch="sm_90a")]
+    assert cycles == sorted(cycles) and len(cycles) > 5
+
+
+def test_grids_stay_within_their_limits() -> None:
+    rows = 65535 * 128 + 1
+    assert label(rows, 8, 8).startswith("16_pipeline")  # persistent: no block a tile
+    with pytest.raises(UsageError, match=f"no kernel for {rows}x8x8 in fp32 on sm_80"):
+        label(rows, 8, 8, arch="sm_80")
+    assert label(rows - 1, 32, 8, arch="sm_80")
+
+
+def entry(**changes: Any) -> dict[str, Any]:
+    return {
+        "gpu": "NVIDIA H200", "sms": 132, "M": [500, 600], "N": [500, 600], "K": [100, 700],
+        "kernel": "03_tiled", "params": {"TILE": 32}, **changes,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def tuned(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
+    entries: list[dict[str, Any]] = []
+    table = {**choose.table(), "tuned": entries}
+    monkeypatch.setattr(choose, "table", lambda: table)
+    choose._choose.cache_clear()
+    yield entries
+    choose._choose.cache_clear()
+
+
+def test_what_was_measured_comes_before_the_model(tuned: list[dict[str, Any]]) -> None:
+    tuned += [entry(), entry(params={"TILE": 8}), entry(M=[1, 2**31], kernel="02_coalesced", params={})]
+    assert label(512, 512, 512, gpu="NVIDIA H200") == "03_tiled TILE=32"  # the first range that holds it
+    assert label(600, 500, 700, gpu="NVIDIA H200") == "03_tiled TILE=32"
+    assert label(601, 500, 700, gpu="NVIDIA H200").startswith("02_coalesced")
+    for shape, more in [
+        ((512, 512, 701), {"gpu": "NVIDIA H200"}),
+        ((512, 512, 512), {"gpu": "NVIDIA H100"}),
+        ((512, 512, 512), {"gpu": "NVIDIA H200", "sms": 16}),  # a slice of one
+        ((512, 512, 512), {}),
+    ]:
+        assert label(*shape, **more).split("_")[0] not in ("03", "02")
+
+
+def test_a_measured_kernel_for_another_architecture_is_passed_over(tuned: list[dict[str, Any]]) -> None:
+    tuned.append(entry(kernel="16_pipeline", params={}))
+    assert label(512, 512, 512, gpu="NVIDIA H200") == "16_pipeline BM=128 BN=256 BK=32 WM=64 WN=64 " + (
+        "STAGES=4 CHUNK=8 GROUP=8"
+    )
+    assert label(512, 512, 512, gpu="NVIDIA H200", arch="sm_80").startswith("12_prefetch")
+
+
+def test_the_range_of_a_measurement() -> None:
+    """As many tiles each way; and the neighbours' ranges neither overlap nor leave a gap."""
+    assert choose.ranges(512, 513, 1000, (64, 128)) == {"M": [449, 512], "N": [513, 640], "K": [708, 1414]}
+    assert choose.ranges(1, 1, 1, (64, 64)) == {"M": [1, 64], "N": [1, 64], "K": [1, 1]}
+    for size in range(1, 300):
+        low, high = choose.ranges(size, 1, 1, (48, 1))["M"]
+        assert low <= size <= high and math.ceil(low / 48) == math.ceil(high / 48)
+        assert math.ceil((low - 1) / 48) != math.ceil((high + 1) / 48) - 1
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "tf32"])
+def test_every_shape_of_each_type_gets_a_kernel_of_that_type(dtype: str) -> None:
+    seen = set()
+    for m in SIZES:
+        for shape in [(m, n, k) for n in SIZES for k in (1, 16, 1000, 20000)]:
+            variant = harness.choose(*shape, sms=132, arch="sm_90a", dtype=dtype)
+            assert variant.kernel.dtype == dtype and not variant.kernel.broken
+            seen.add(variant.label)
+    assert len(seen) >= 4  # not one for all
+    assert "BM=128 BN=256" in label(8192, 8192, 8192, dtype=dtype) or dtype == "tf32"
+    with pytest.raises(UsageError, match=f"in {dtype} on sm_75"):
+        label(64, 64, 64, arch="sm_75", dtype=dtype)
+
+
+def test_bf16_is_served_wherever_there_are_tensor_cores_for_it() -> None:
+    """By mma.sync where there is no wgmma; on Hopper it is never expected to be the faster one."""
+    for shape in [(m, n, 1000) for m in (1, 17, 512, 5000) for n in (1, 64, 2048)]:
+        for arch in ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100a", "sm_120a"):
+            assert label(*shape, sms=80, arch=arch, dtype="bf16").startswith("21_mma_sync")
+        assert not label(*shape, dtype="bf16").startswith("21_mma_sync")
+    with pytest.raises(UsageError, match="in bf16 on sm_75") as refused:
+        label(64, 64, 64, arch="sm_75", dtype="bf16")
+    assert "sm_80 and newer" in refused.value.hint
+    with pytest.raises(UsageError, match="in fp16 on sm_80"):
+        label(64, 64, 64, arch="sm_80", dtype="fp16")
+
+
+def test_types_have_entries_of_their_own(tuned: list[dict[str, Any]]) -> None:
+    tuned += [entry(dtype="bf16", kernel="23_wgmma_pipeline", params={"BN": 128, "STAGES": 4}), entry()]
+    assert label(512, 512, 512, gpu="NVIDIA H200") == "03_tiled TILE=32"
+    assert "BN=128 STAGES=4" in label(512, 512, 512, gpu="NVIDIA H200", dtype="bf16")
+    assert label(512, 512, 512, gpu="NVIDIA H200", dtype="fp16").startswith("2")
+
+
+def test_the_peaks_of_the_types_by_hand() -> None:
+    one = next(c for c in choose.candidates() if c.variant.kernel.name == "23_wgmma_pipeline")
+    assert one.work(4096) == 128 * 256 * 4096 / 2048 and one.work(1) == 128 * 256 * 64 / 2048
+    other = next(c for c in choose.candidates() if c.dtype.name == "tf32" and c.split == 1)
+    rows, columns = other.variant.tile
+    assert other.work(1000) == rows * columns * 1024 / 1024
+
+
+def copied(dtype: str, *shape: int, unmapped: str = "AB") -> str:
+    variant = harness.choose(*shape, sms=132, arch="sm_90a", dtype=dtype)
+    return choose.copied(variant, *shape, sms=132, unmapped=unmapped)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "tf32"])
+def test_operands_without_a_map_are_copied_where_that_pays(dtype: str) -> None:
+    assert copied(dtype, 2049, 2047, 2049) == "AB"  # 5 times as long where it is not: measured
+    assert copied(dtype, 2049, 2047, 2049, unmapped="A") == "A"
+    assert copied(dtype, 2049, 2047, 2049, unmapped="B") == "B"
+    assert copied(dtype, 2049, 2047, 2049, unmapped="") == ""
+    assert copied(dtype, 100, 100, 100) == ""  # over before a copy has begun
+    assert copied(dtype, 8191, 8191, 9) == ""  # nothing to load: all of it is writing
+    assert "B" not in copied(dtype, 1, 8191, 8191)  # each element of B is used once
+    assert "A" in copied(dtype, 301, 16383, 4001)  # small, and read for each column of tiles
+
+
+def test_a_kernel_whose_blocks_share_tiles_loads_less_each() -> None:
+    """16 tiles on 132 SMs: eight blocks load a tile's operands, not one."""
+    shape, where = (512, 512, 1024), {"sms": 132, "unmapped": "AB"}
+    sharing = catalog.kernel("29_wgmma_grid_split").variant()
+    alone = catalog.kernel("26_wgmma_split").variant(BM=128, BN=128, STAGES=4, SPLIT=1)
+    split = catalog.kernel("26_wgmma_split").variant(BM=128, BN=128, STAGES=4, SPLIT=8)
+    assert choose.copied(alone, *shape, **where) == "AB"
+    assert choose.copied(sharing, *shape, **where) == choose.copied(split, *shape, **where) == ""
+
+
+def test_what_a_kernel_takes_no_map_of_is_not_copied(tmp_path: Path) -> None:
+    assert copied("fp32", 2049, 2047, 2049) == copied("3xtf32", 2049, 2047, 2049) == ""
+    of_a = spec.load(tma_gemm.write(tmp_path)).variant()
+    assert choose.copied(of_a, 2049, 2047, 2049, sms=132, unmapped="AB") == "A"
+
+
+def test_a_copy_by_hand() -> None:
+    """One block of 128 x 256 on one SM, a third of its loads of A."""
+    variant = harness.kernel("23_wgmma_pipeline").variant()
+    assert variant.tile == (128, 256)
+
+    def copied(N: int, unmapped: str) -> str:
+        return choose.copied(variant, 128, N, 4096, sms=1, unmapped=unmapped)
+
+    # Cycles at N = 256: 131,072 for the loads of A, 262,144 for those of B, 65,536 for the products, 207,000
+    # for all traffic; 160,500 to copy A and 317,000 to copy B: on one SM copying is no gain.
+    assert copied(256, "A") == copied(256, "B") == copied(256, "AB") == ""
+    # On 132 of them, with a tile each, every copy serves many.
+    assert choose.copied(variant, 128 * 11, 256 * 12, 4096, sms=132, unmapped="AB") == "AB"
+
+
+def test_a_copy_pays_from_some_size_on() -> None:
+    """The rule has one threshold along the squares, where a launch takes about as long as two copies."""
+    kinds = [copied("bf16", n, n, n) for n in range(50, 1200, 50)]
+    first = kinds.index("AB")
+    assert set(kinds[first:]) == {"AB"} and 150 <= 50 * (first + 1) <= 600, kinds
+
+
+def test_the_shipped_table() -> None:
+    """Every entry names a kernel and parameters that there are, and a range."""
+    assert len(choose.candidates()) == len(choose.table()["candidates"])
+    for c in choose.candidates():
+        assert 0 < c.alone <= c.full <= 1 and c.resident >= 1 and c.variant.kernel.problem == "gemm"
+        assert c.variant.kernel.dtype == c.dtype.name
+        listed = c.variant.kernel.params  # what is verified on every GPU that runs the tests
+        assert all(value in listed[name] for name, value in c.variant.params.items()), c.variant.label
+    for found in choose.table()["tuned"]:
+        kernel = choose._variant(found).kernel
+        assert (kernel.problem, kernel.dtype) == ("gemm", choose._dtype(found))
+        assert all(found[axis][0] <= found[axis][1] for axis in "MNK")

@@ -1,0 +1,65 @@
+"""What records of the dispatcher say that it chose is what it chooses today, or is known to be stale."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from harness.dispatch import split
+from harness.results import record
+from shared.places import RECORDS
+
+FILES = sorted([*RECORDS.glob("h200-matmul*.json"), *RECORDS.glob("rectangles/*.json")])
+
+# File, shape and why: to be recorded anew. What is listed and is not stale fails as well.
+STALE: tuple[tuple[str, str, str], ...] = ()
+
+
+def stale(name: str, content: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """File, shape and both choices, of each row that says otherwise than `harness.dispatch.split`."""
+    gpu = content["meta"]["gpu"]
+    for row in content["rows"]:
+        if recorded := row.get("chosen"):
+            shape = [row["axes"][axis] for axis in ("M", "N", "K")]
+            about = {"sms": gpu["sms"], "gpu": gpu["name"], "arch": row["arch"], "dtype": row["dtype"]}
+            today, *others = (part.variant for part in split.divided(*shape, **about))
+            ran = recorded["kernel"], recorded["params"], recorded.get("others", [])
+            if (today.kernel.name, dict(today.params), [v.brief for v in others]) != ran:
+                brief = split.brief((today, *others))
+                yield name, row["shape"], f"{recorded['label']} was chosen, {brief} would be"
+
+
+def test_recorded_choices_are_todays() -> None:
+    contents = {path.name: record.load(path) for path in FILES}
+    assert sum(bool(r.get("chosen")) for c in contents.values() for r in c["rows"]) >= 30
+    found = [entry for name, content in contents.items() for entry in stale(name, content)]
+    known = {(name, shape) for name, shape, _ in STALE}
+    new = [entry for entry in found if entry[:2] not in known]
+    assert not new, f"record these anew, or list them as stale: {new}"
+    over = known - {entry[:2] for entry in found}
+    assert not over, f"no longer stale, take them off the list: {sorted(over)}"
+
+
+@pytest.mark.parametrize("change", ["kernel", "params", "gpu", "dtype", "shape"])
+def test_another_choice_is_seen(change: str) -> None:
+    """The control: a record that is right, and one thing in it changed."""
+    content = record.load(RECORDS / "h200-matmul-bf16.json")
+    shape = "512 bf16"
+    content["rows"] = [copy.deepcopy(r) for r in content["rows"] if r["shape"] == shape and r.get("chosen")]
+    (row,) = content["rows"]
+    assert list(stale("x", content)) == []
+    if change == "kernel":
+        row["chosen"]["kernel"] = "22_wgmma"
+    elif change == "params":
+        row["chosen"]["params"]["STAGES"] -= 1
+    elif change == "gpu":
+        content["meta"] = {**content["meta"], "gpu": {**content["meta"]["gpu"], "sms": 16, "name": "another"}}
+    elif change == "dtype":
+        row["dtype"] = "fp32"
+    else:
+        row["axes"] |= {"M": 8192, "N": 8192, "K": 8192}
+    ((name, found, said),) = stale("x", content)
+    assert (name, found) == ("x", shape) and "23_wgmma_pipeline" in said

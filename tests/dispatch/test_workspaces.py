@@ -1,0 +1,281 @@
+"""Memory of launches' own in `harness.matmul`, on the fake driver: a stream's, a graph's, nobody else's."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import harness
+from fakes import gemm as fake_gemm
+from fakes.driver import FakeDriver
+from harness.dispatch import choose, workspaces
+from harness.driver import Context, Graph, RowCopy, Stream, outside_captures, stream_memory
+from harness.errors import DriverError, OutOfMemory, UsageError
+from harness.kernels import spec
+from shared.arrays import Array, fake, gpu, operands  # noqa: F401  (fixtures)
+
+KERNEL = """\
+// Counts in memory of its own
+// /// kernel
+// entry = "matmul"
+// block = "32"
+// tile = ["32", "32"]
+// workspace = "8 * TILES_X * TILES_Y + SMS - SMS + PAD"
+// [params]
+// PAD = [4, 40]
+// ///
+extern "C" __global__ void matmul() {}
+"""
+
+
+class Counting:
+    """A GEMM that is right only where its counter, the first word, is zero; what is behind it gets dirty."""
+
+    def __init__(self) -> None:
+        self.used: list[tuple[int, int]] = []  # stream and address
+        self.left = 0  # what it leaves in the counter
+
+    def __call__(self, launch: SimpleNamespace) -> None:
+        address = int.from_bytes(launch.args[-1], "little")
+        self.used.append((int(launch.stream), address))
+        words = (ctypes.c_uint32 * 3).from_address(address)
+        plain = SimpleNamespace(args=launch.args[:-1])
+        fake_gemm.gemm(plain)
+        if words[0] != 0:
+            fake_gemm.parameters(plain)[2][:] = np.nan
+        words[:] = self.left, 0xDEAD, 0xBEEF
+
+    @property
+    def addresses(self) -> list[int]:
+        return [address for _, address in self.used]
+
+
+@pytest.fixture
+def kernel(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Counting:
+    path = tmp_path / "counting.cu"
+    path.write_text(KERNEL)
+    fake.functions = {"matmul": (*fake_gemm.SIZES, 8)}
+    fake.execute = counting = Counting()
+    variant = spec.load(path).variant()
+    monkeypatch.setattr(choose, "choose", lambda *shape, **where: variant)
+    return counting
+
+
+def right(given: tuple[Array, Array, Array]) -> bool:
+    a, b, c = given
+    return np.allclose(c.host, a.host @ b.host, rtol=1e-5)
+
+
+def test_a_stream_has_one_of_its_own(fake: FakeDriver, gpu: Context, kernel: Counting) -> None:
+    given = operands(gpu)
+    with Stream(gpu) as one, Stream(gpu) as other:
+        for stream in (one, other, one, one, other):
+            harness.matmul(*given, stream=stream)
+            assert right(given)
+            given[2].host[:] = 0
+    first, second = kernel.used[0][1], kernel.used[1][1]
+    assert kernel.addresses == [first, second, first, first, second] and first != second
+    assert fake.names().count("cuMemsetD32Async") == 2  # each once, before its first launch
+    sizes = [
+        ctypes.sizeof(m) for (kind, at), m in fake.live.items() if kind == "memory" and at in (first, second)
+    ]
+    assert sizes == [16, 16]  # 12 bytes, rounded up
+
+
+def test_a_launch_finds_what_the_last_one_left(fake: FakeDriver, gpu: Context, kernel: Counting) -> None:
+    """The control: a kernel that leaves its counter dirty is wrong the second time, in that stream only."""
+    kernel.left = 7
+    given = operands(gpu)
+    with Stream(gpu) as stream:
+        harness.matmul(*given, stream=stream)
+        assert right(given)
+        harness.matmul(*given, stream=stream)
+        assert np.isnan(given[2].host).all()
+    harness.matmul(*given)
+    assert right(given)
+
+
+def test_it_grows(fake: FakeDriver, gpu: Context, kernel: Counting) -> None:
+    small, large = operands(gpu), operands(gpu, 70, 70, 3)
+    for given in (small, large, small):
+        harness.matmul(*given)
+        assert right(given)
+    _, grown, last = kernel.addresses
+    assert grown == last
+    assert ctypes.sizeof(fake.live["memory", grown]) == 80  # 3 x 3 tiles: 76 bytes
+    assert fake.freed.count("memory") == 1  # the first
+
+
+def test_variants_do_not_share(
+    fake: FakeDriver, gpu: Context, kernel: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one leaves is what that one wants to find, not what another does."""
+    kernel.left = 7
+    one = choose.choose(1, 1, 1, sms=1, arch="sm_90")
+    other = one.kernel.variant(PAD=40)
+    monkeypatch.setattr(choose, "choose", lambda m, *shape, **where: one if m == 5 else other)
+    for given in (operands(gpu), operands(gpu, M=6)):
+        harness.matmul(*given)
+        assert right(given)
+
+
+def test_a_new_stream_at_an_old_address_has_one_of_its_own(
+    fake: FakeDriver, gpu: Context, kernel: Counting
+) -> None:
+    """Work of the old one may still run; and the per-thread default stream is another in each thread."""
+    given = operands(gpu)
+    for number in (50, 51, 50):
+        fake.stream_ids[2] = number
+        harness.matmul(*given, stream=2)
+    first, second, third = kernel.addresses
+    assert first == third != second
+
+
+def test_they_are_bounded(
+    fake: FakeDriver, gpu: Context, kernel: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that was used the longest ago goes, and its memory with it."""
+    monkeypatch.setattr(workspaces, "_MOST_KEPT", 2)
+    given = operands(gpu)
+    before = fake._used()
+    for stream in (0x700, 0x800, 0x700, 0x900, 0x700):
+        harness.matmul(*given, stream=stream)
+    assert fake._used() - before == 2 * 16
+    assert kernel.addresses[0] == kernel.addresses[2] == kernel.addresses[4]
+    assert fake.freed.count("memory") == 1
+
+
+def test_no_room(fake: FakeDriver, gpu: Context, kernel: Counting) -> None:
+    given = operands(gpu)
+    fake.fail("cuMemAlloc", 2, 2)
+    with pytest.raises(OutOfMemory):
+        harness.matmul(*given)
+    assert fake.launches == []
+    harness.matmul(*given)  # it was that once
+    assert right(given)
+
+
+def test_what_another_stream_has_left_makes_room(fake: FakeDriver, gpu: Context, kernel: Counting) -> None:
+    given = operands(gpu)
+    with Stream(gpu) as gone:
+        harness.matmul(*given, stream=gone)
+    freed = fake.names().count("cuMemFree")
+    fake.fail("cuMemAlloc", 2)
+    harness.matmul(*given)
+    assert right(given) and fake.names().count("cuMemFree") == freed + 1
+
+
+def test_threads_and_streams(fake: FakeDriver, gpu: Context, kernel: Counting) -> None:
+    sets = [operands(gpu) for _ in range(8)]
+
+    def work(index: int) -> None:
+        for _ in range(30):
+            harness.matmul(*sets[index], stream=0x700 + index // 2)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert all(right(given) for given in sets) and len(kernel.used) == 240
+    assert len(set(kernel.used)) == len(set(kernel.addresses)) == 4
+
+
+# What the driver's part of it promises
+
+
+def test_stream_memory_goes_with_its_block(fake: FakeDriver, gpu: Context) -> None:
+    with Stream(gpu) as stream:
+        before = set(fake.live)
+        with pytest.raises(ZeroDivisionError), stream_memory(stream, 64) as address:
+            assert ("memory", address) in fake.live
+            raise ZeroDivisionError
+        assert set(fake.live) == before
+        with pytest.raises(UsageError, match="at least one byte"), stream_memory(stream, 0):
+            pass
+
+
+def test_the_capture_mode_comes_back(fake: FakeDriver, gpu: Context) -> None:
+    with pytest.raises(ZeroDivisionError), outside_captures():
+        assert fake._mode == "CU_STREAM_CAPTURE_MODE_RELAXED"
+        raise ZeroDivisionError
+    assert fake._mode == "CU_STREAM_CAPTURE_MODE_GLOBAL"
+
+
+def test_rows_are_copied_and_nothing_beside_them(fake: FakeDriver, gpu: Context) -> None:
+    source, target = Array(gpu, 5, 7, ld=9, seed=1), Array(gpu, 5, 7, ld=12, seed=2)
+    beside = target.whole[:, 7:].copy()
+    with Stream(gpu) as stream:
+        copy = RowCopy(rows=5, width=28, source_pitch=36, target_pitch=48)
+        copy(source.buffer.ptr, target.buffer.ptr, stream)
+    assert np.array_equal(target.host, source.host) and np.array_equal(target.whole[:, 7:], beside)
+
+
+# Graphs
+
+
+def test_a_graph_has_its_own(fake: FakeDriver, gpu: Context, kernel: Counting) -> None:
+    """Zeroed in each replay, for its memory is anybody's between them; ordinary calls keep theirs."""
+    given, others = operands(gpu), operands(gpu, M=6)
+    with Stream(gpu) as stream, Stream(gpu) as elsewhere:
+        harness.matmul(*given, stream=stream)
+        live = set(fake.live)
+
+        def enqueue(captured: Stream) -> None:
+            for _ in range(2):
+                harness.matmul(*given, stream=captured)
+
+        with Graph(stream, enqueue) as graph:
+            assert set(fake.live) - live == {("executable", int(graph.handle))}  # nothing is left allocated
+            assert len(kernel.used) == 1
+            for where in (stream, elsewhere, stream):
+                given[2].host[:] = 0
+                graph(where)
+                assert right(given)
+                harness.matmul(*others, stream=stream)
+                assert right(others)
+    ordinary, captured = kernel.addresses[::3], kernel.addresses[1::3] + kernel.addresses[2::3]
+    assert len(set(ordinary)) == 1 and not set(ordinary) & set(captured)
+
+
+def test_a_graph_without_zeros_would_be_wrong(
+    fake: FakeDriver, gpu: Context, kernel: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control of the test above."""
+    monkeypatch.setattr(workspaces, "fill_u32", lambda *given: None)
+    given = operands(gpu)
+    with Stream(gpu) as stream:
+        harness.matmul(*given, stream=stream)
+        with Graph(stream, lambda captured: harness.matmul(*given, stream=captured)) as graph:
+            graph(stream)
+    assert np.isnan(given[2].host).all()
+
+
+def test_another_streams_capture_is_not_in_the_way(
+    fake: FakeDriver, gpu: Context, kernel: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory for one stream is made while another is captured, which CUDA forbids unless told."""
+    given = operands(gpu)
+    harness.matmul(*given)  # compiled and loaded
+
+    def enqueue(captured: Stream) -> None:
+        with Stream(gpu) as other:
+            harness.matmul(*given, stream=other)
+            assert right(given)
+        with pytest.raises(DriverError, match="CAPTURE_UNSUPPORTED"):
+            gpu.call("cuMemAlloc", 64)  # the fake does forbid it
+
+    with Stream(gpu) as stream, Graph(stream, enqueue):
+        pass
+    assert fake._mode == "CU_STREAM_CAPTURE_MODE_GLOBAL"
+
+
+def test_kernels_without_one_are_not_asked_about_captures(fake: FakeDriver, gpu: Context) -> None:
+    harness.matmul(*operands(gpu))
+    asked = {"cuStreamIsCapturing", "cuStreamGetId", "cuThreadExchangeStreamCaptureMode"}
+    assert not asked & set(fake.names())

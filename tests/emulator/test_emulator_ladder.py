@@ -1,0 +1,94 @@
+"""The shipped kernels in the emulator: right numbers, no findings, any shape; the rung without barriers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from harness import Gemm, compile_kernel, ladder
+from harness.emulator import Buffer, Emulation, emulate
+from harness.errors import NeedsGpu
+from harness.launch import kernel as launch
+
+KERNELS = {kernel.path.stem: kernel for kernel in ladder() if kernel.dtype == "fp32"}
+REFUSED = {"15_split_k", "16_pipeline", "19_pipeline_split", "20_stream_k"}  # clusters, mbarrier, TMA
+RACY = "05_tiled_no_sync"  # its lesson is the missing barriers
+ARCHS = ["sm_75", "sm_80", "sm_90a", "sm_100", "sm_120"]
+
+
+def run(
+    name: str,
+    arch: str,
+    m: int,
+    n: int,
+    k: int,
+    *,
+    beta: float = 0.0,
+    pad: int = 0,
+    schedule: str = "lockstep",
+) -> tuple[Emulation, float]:
+    """(emulation, largest error over the bound of a float32 sum of k products); leading dimensions padded."""
+    variant = KERNELS[name].variant()
+    rng = np.random.default_rng(m * 10_007 + n * 101 + k)
+    a, b = (rng.standard_normal(s).astype(np.float32) for s in ((m, k + pad), (k, n + pad)))
+    c = np.full((m, n + pad), np.nan, np.float32)
+    if beta:
+        c[:, :n] = rng.standard_normal((m, n))
+    inside = c[:, :n].astype(np.float64)
+    expected = 1.5 * (a[:, :k].astype(np.float64) @ b[:, :n]) + (beta * inside if beta else 0)
+    room = 1.5 * (np.abs(a[:, :k]).astype(np.float64) @ np.abs(b[:, :n])) + (np.abs(inside) if beta else 0)
+    result = emulate(
+        compile_kernel(variant, arch).ptx,
+        "matmul",
+        grid=launch.grid(variant, Gemm(M=m, N=n, K=k)),
+        block=variant.block,
+        shared=variant.shared,
+        arguments=[
+            Buffer(array=a, name="A"),
+            Buffer(array=b, name="B"),
+            Buffer(array=c, name="C", initialised=beta != 0),
+            *(np.int32(x) for x in (m, n, k, k + pad, n + pad, n + pad)),
+            np.float32(1.5),
+            np.float32(beta),
+        ],
+        schedule=schedule,
+    )
+    assert np.isnan(c[:, n:]).all()  # the padding is nobody's
+    return result, float(np.max(np.abs(c[:, :n] - expected) / ((k + 3) * 2.0**-23 * room + 1e-30)))
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_ragged_shape_on_every_architecture(name: str, arch: str) -> None:
+    if not KERNELS[name].fits(arch):
+        pytest.skip(f"needs {KERNELS[name].min_arch}")
+    if name in REFUSED:
+        with pytest.raises(NeedsGpu, match="needs a GPU"):
+            run(name, arch, 37, 53, 29)
+        return
+    result, error = run(name, arch, 37, 53, 29, beta=0.5, pad=3)
+    assert error <= 1
+    kinds = {finding.kind for finding in result.findings}
+    assert kinds == ({"RAW hazard", "WAR hazard"} if name == RACY else set())
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.sampled_from(sorted(set(KERNELS) - {RACY} - REFUSED)),
+    st.integers(1, 70),
+    st.integers(1, 70),
+    st.integers(1, 70),
+    st.booleans(),
+)
+def test_any_shape_has_no_findings(name: str, m: int, n: int, k: int, accumulate: bool) -> None:
+    result, error = run(name, "sm_90a", m, n, k, beta=0.5 if accumulate else 0.0, pad=k % 3)
+    assert result.findings == ()
+    assert error <= 1
+
+
+def test_missing_barriers_show_in_the_numbers_warp_by_warp() -> None:
+    assert run(RACY, "sm_90a", 64, 64, 64)[1] <= 1
+    assert not run(RACY, "sm_90a", 64, 64, 64, schedule="warp-serial")[1] <= 1000
+    assert run("03_tiled", "sm_90a", 64, 64, 64, schedule="warp-serial")[1] <= 1

@@ -1,0 +1,105 @@
+"""A GEMM "kernel" for the fake driver: NumPy on the memory that the launch's parameters point at."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fakes import driver as fake_driver
+from harness.errors import HarnessError
+from harness.kernels.dtypes import DTYPES, FP32
+from harness.kernels.spec import Variant
+from harness.problems.gemm import GEMMS
+from shared.typed_gemm import correct
+
+SIZES = (8, 8, 8, 4, 4, 4, 4, 4, 4, 4, 4)
+MAP = 128
+
+
+def gpu(monkeypatch: pytest.MonkeyPatch) -> fake_driver.FakeDriver:
+    """A fake driver that computes a GEMM, of a card without ceilings."""
+    fake = fake_driver.install(monkeypatch)
+    fake.functions, fake.execute = {"matmul": SIZES}, gemm
+
+    def measured(*_: Any) -> None:
+        raise HarnessError("a fake GPU has none")
+
+    monkeypatch.setattr("harness.bench.ceilings.measured", measured)
+    return fake
+
+
+def sizes(variant: Variant) -> tuple[int, ...]:
+    """Of a GEMM's parameters: maps before the others, the address of a workspace behind them."""
+    return (MAP,) * len(variant.kernel.tensormaps) + SIZES + (8,) * (variant.kernel.workspace is not None)
+
+
+def plain(launch: SimpleNamespace) -> tuple[Any, ...]:
+    """The values of a GEMM's own parameters; maps before them and a workspace behind are passed over."""
+    return struct.unpack_from("=QQQiiiiiiff", b"".join(x for x in launch.args if len(x) != MAP))
+
+
+def parameters(launch: SimpleNamespace) -> Any:
+    """A, B, C as views of their memory (C writable), alpha and beta."""
+    a, b, c, m, n, k, lda, ldb, ldc, alpha, beta = plain(launch)
+
+    def matrix(address: int, rows: int, columns: int, ld: int) -> Any:
+        data = (ctypes.c_float * (rows * ld)).from_address(address)
+        return np.frombuffer(data, np.float32).reshape(rows, ld)[:, :columns]
+
+    return matrix(a, m, k, lda), matrix(b, k, n, ldb), matrix(c, m, n, ldc), alpha, beta
+
+
+def gemm(launch: SimpleNamespace) -> None:
+    a, b, c, alpha, beta = parameters(launch)
+    product = np.float32(alpha) * (a @ b)
+    c[:] = product + np.float32(beta) * c if beta else product
+
+
+def no_write(launch: SimpleNamespace) -> None:
+    """A kernel that returns without having written."""
+
+
+def zeros(launch: SimpleNamespace) -> None:
+    parameters(launch)[2][:] = 0
+
+
+class WrongLater:
+    """Right `good` times, then wrong in one element: only a check after the timing sees it."""
+
+    def __init__(self, good: int) -> None:
+        self.left = good
+
+    def __call__(self, launch: SimpleNamespace) -> None:
+        gemm(launch)
+        self.left -= 1
+        if self.left < 0:
+            parameters(launch)[2][-1, -1] += 1
+
+
+class TypedGemm:
+    """The kernel of any type that `becomes` made it last."""
+
+    def __init__(self) -> None:
+        self.dtype = FP32
+
+    def becomes(self, variant: Variant) -> tuple[int, ...]:
+        """The sizes of its parameters."""
+        self.dtype = DTYPES[variant.kernel.dtype]
+        return sizes(variant)
+
+    def __call__(self, launch: SimpleNamespace) -> None:
+        a, b, c, m, n, k, lda, ldb, ldc, alpha, beta = plain(launch)
+        p = GEMMS[self.dtype.name](M=m, N=n, K=k, alpha=alpha, beta=beta)
+        out = self._matrix(c, m, n, ldc)
+        out[:] = correct(p, {"A": self._matrix(a, m, k, lda), "B": self._matrix(b, k, n, ldb), "C": out})
+
+    def _matrix(self, address: int, rows: int, columns: int, ld: int) -> Any:
+        size = self.dtype.itemsize
+        data = (ctypes.c_char * (size * ((rows - 1) * ld + columns))).from_address(address)
+        flat = np.frombuffer(data, self.dtype.storage)
+        return np.lib.stride_tricks.as_strided(flat, (rows, columns), (ld * size, size))

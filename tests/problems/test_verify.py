@@ -1,0 +1,135 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.problems import verify
+from harness.problems.protocol import Reference
+from harness.problems.verify import compare
+
+EXPECTED = np.arange(12, dtype=np.float64).reshape(3, 4) - 5
+REFERENCE = Reference(expected=EXPECTED, bound=np.full((3, 4), 0.5))
+
+
+def output(ld: int = 4) -> np.ndarray:
+    out = np.full((3, ld), np.nan, np.float32)
+    out[:, :4] = EXPECTED
+    return out
+
+
+def test_right_and_on_the_bound() -> None:
+    out = output()
+    assert compare(out, REFERENCE).worst == 0
+    out[1, 2] += 0.5
+    verdict = compare(out, REFERENCE)
+    assert verdict.ok and verdict.worst == 1.0 and verdict.max_error == 0.5
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1.5])
+def test_one_bad_element_is_found(value: float) -> None:
+    out = output()
+    out[2, 1] = value
+    verdict = compare(out, REFERENCE)
+    assert (verdict.ok, verdict.bad, verdict.first_bad, verdict.expected) == (False, 1, (2, 1), 4.0)
+    assert "1 of 12 elements wrong, first at [2,1]" in str(verdict)
+
+
+def test_untouched_output_never_passes() -> None:
+    verdict = compare(np.full((3, 4), np.nan, np.float32), REFERENCE)
+    assert verdict.bad == 12 and verdict.worst == math.inf
+
+
+def test_zeros_never_pass_for_random_data() -> None:
+    assert compare(np.zeros((3, 4), np.float32), REFERENCE).bad == 11  # one expected value is 0
+
+
+def test_nan_in_the_reference_never_passes() -> None:
+    expected = EXPECTED.copy()
+    expected[0, 0] = np.nan
+    assert not compare(output(), Reference(expected=expected, bound=REFERENCE.bound)).ok
+
+
+def test_padding_must_stay_as_it_was() -> None:
+    before = output(6)
+    assert compare(before.copy(), REFERENCE, before).ok
+    out = before.copy()
+    out[1, 5] = 0
+    verdict = compare(out, REFERENCE, before)
+    assert (verdict.ok, verdict.bad, verdict.stray) == (False, 0, 1)
+    assert "1 elements of the padding" in str(verdict)
+
+
+@pytest.mark.parametrize("index", [(0, 0), (131, 999), (132, 0), (500, 500), (1023, 1023)])
+def test_chunks_cover_everything_and_count_from_the_start(index: tuple[int, int]) -> None:
+    expected = np.random.default_rng(0).standard_normal((1024, 1024))
+    before = np.full((1030, 1100), np.nan, np.float32)
+    out = before.copy()
+    out[:1024, :1024] = expected
+    reference = Reference(expected=expected, bound=np.full(expected.shape, 1e-6))
+    assert compare(out, reference, before).ok
+    out[index] += 1
+    out[1029, 5] = out[700, 1099] = 0
+    verdict = compare(out, reference, before)
+    assert (verdict.bad, verdict.first_bad, verdict.stray) == (1, index, 2)
+    assert verdict.max_error == pytest.approx(1, abs=1e-5) and verdict.worst == pytest.approx(1e6, rel=1e-3)
+
+
+def test_a_zeroed_tile_of_a_large_result_is_found() -> None:
+    """A global similarity score of 0.001 would let this pass."""
+    expected = np.random.default_rng(0).standard_normal((1024, 1024)) * 30
+    out = expected.astype(np.float32)
+    out[512:528, 512:528] = 0
+    assert compare(out, Reference(expected=expected, bound=np.full(expected.shape, 1e-4))).bad == 256
+
+
+SPECIAL = [0.0, -0.0, 1.0, -1.0, 1 + 2.0**-20, 3.0, math.inf, -math.inf, math.nan]
+
+
+@given(
+    cases=st.lists(
+        st.tuples(
+            st.sampled_from(SPECIAL),
+            st.sampled_from(SPECIAL),
+            st.sampled_from([0.0, 1e-6, 0.5, 2.0, math.inf, math.nan]),
+        ),
+        min_size=1,
+        max_size=40,
+    ),
+    chunk=st.sampled_from([1, 7, 100]),
+)
+def test_special_values_as_a_comparison_one_by_one_has_them(
+    cases: list[tuple[float, float, float]], chunk: int
+) -> None:
+    """In one piece or many, which threads share."""
+    got, expected, bound = (np.array(column) for column in zip(*cases, strict=True))
+    bad, worst, largest, squares = 0, 0.0, 0.0, 0.0
+    for g, e, b in cases:
+        error = 0.0 if g == e else abs(np.float64(g) - e)
+        right = error <= b
+        error = 0.0 if right and math.isinf(b) else error
+        share = 0.0 if error == 0 else (error / b if b else math.inf)
+        bad += not right
+        worst = max(worst, math.inf if math.isnan(share) else share)
+        largest = max(largest, math.inf if math.isnan(error) else error)
+        squares += error**2
+    reference = Reference(expected=expected, bound=bound, rms_bound=1.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verify, "_CHUNK", chunk)
+        verdict = compare(got.astype(np.float32), reference)
+    assert (verdict.bad, verdict.worst, verdict.max_error) == (bad, worst, largest)
+    rms = math.sqrt(squares / len(cases))
+    assert verdict.rms == pytest.approx(math.inf if math.isnan(rms) else rms)
+
+
+def test_bounds_without_end_beside_bounds_that_are_none() -> None:
+    expected, bound = np.array([math.inf, 1.0, 2.0]), np.array([math.inf, math.nan, 1.0])
+    verdict = compare(np.array([-math.inf, 1.0, 2.5], np.float32), Reference(expected=expected, bound=bound))
+    assert (verdict.bad, verdict.first_bad, verdict.worst, verdict.max_error) == (1, (1,), 0.5, 0.5)
+
+
+def test_an_output_without_elements() -> None:
+    nothing = np.empty((0, 4))
+    verdict = compare(nothing.astype(np.float32), Reference(expected=nothing, bound=nothing))
+    assert verdict.ok and (verdict.elements, verdict.worst, verdict.max_error) == (0, 0.0, 0.0)

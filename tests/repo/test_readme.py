@@ -1,0 +1,295 @@
+"""What the README says is so: its tables, its code, its commands."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes import driver as fake_driver
+from fakes import gemm as fake_gemm
+from shared.places import ROOT
+from shared.readme import python_blocks
+
+README = ROOT / "README.md"
+
+
+def update_readme() -> Any:
+    spec = importlib.util.spec_from_file_location("update_readme", ROOT / "records" / "update_readme.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_tables_are_what_the_records_say() -> None:
+    text = README.read_text()
+    assert text.count("<!-- table:") >= 1
+    assert update_readme().updated(text) == text, "run: python records/update_readme.py"
+
+
+def test_a_stale_table_is_noticed() -> None:
+    text = re.sub(r"(\| 03_tiled[^\n]*?\|\s+)\d", r"\g<1>9", README.read_text())
+    assert text != README.read_text()
+    assert update_readme().updated(text) != text
+
+
+def test_the_library_example_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake = fake_driver.install(monkeypatch)
+    fake.functions = {"matmul": fake_gemm.SIZES}
+    fake.execute = fake_gemm.gemm
+    (block,) = python_blocks()
+    exec(compile(block, "README.md", "exec"), {})
+    assert "ok: worst error" in capsys.readouterr().out
+
+
+def test_the_kernel_example_is_a_kernel(tmp_path: Path) -> None:
+    from harness.kernels import compiler, spec
+
+    (source,) = re.findall(r"```cuda\n(.*?)```", README.read_text(), re.DOTALL)
+    (tmp_path / "mine.cu").write_text(source)
+    kernel = spec.load(tmp_path / "mine.cu")
+    assert compiler.compile_kernel(kernel.variant(), "sm_80").resources.registers > 0
+
+
+def test_the_finding_it_shows_is_what_the_command_prints() -> None:
+    from click.testing import CliRunner
+
+    from harness.cli import main
+
+    printed = CliRunner().invoke(main, ["sass", "tiled", "--arch", "sm_75"]).stdout
+    (finding,) = [s for s in printed.splitlines() if "vectorised shared loads" in s]
+    assert finding in README.read_text()
+
+
+def test_every_expectation_it_shows_can_be_read() -> None:
+    from harness.kernels import expectation
+
+    table = README.read_text().split("| expectation |")[1].split("\n\n")[0]
+    shown = [text for row in table.splitlines()[2:] for text in re.findall(r"`([^`]+)`", row.split("|")[1])]
+    assert len(shown) >= 7
+    for text in shown:
+        expectation.parse(text)
+
+
+def test_every_key_and_option_is_documented() -> None:
+    from harness.cli import VERBS
+    from harness.kernels import frontmatter
+
+    text = README.read_text()
+    assert not [key for key in frontmatter.KEYS if f"`{key}`" not in text]
+    assert not [verb for verb in VERBS if f"harness {verb}" not in text]
+
+
+def test_names_of_the_library() -> None:
+    """What type checkers see and what is imported lazily are the same list."""
+    import harness
+
+    source = Path(harness.__file__).read_text()
+    typed = set(re.findall(r"import (\w+) as \1", source))
+    assert typed == set(harness.__all__)
+    for name in harness.__all__:
+        assert getattr(harness, name).__module__.startswith("harness.")
+    with pytest.raises(AttributeError):
+        _ = harness.nothing
+
+
+# Tables of element types, on records made up for the purpose
+
+N = (512, 1024)
+
+
+def row(kernel: str, dtype: str, shape: tuple[int, int, int], seconds: float, **more: Any) -> dict[str, Any]:
+    m, n, k = shape
+    label = str(n) if m == n == k else f"{m}x{n}x{k}"
+    speed = {"low": 1.014, "estimate": 1.0251, "high": 1.036}
+    return {
+        "kernel": kernel, "params": {}, "dtype": dtype, "shape": f"{label} {dtype}", "status": "ok",
+        "axes": {"M": m, "N": n, "K": k}, "seconds": seconds, "flops_rate": 2 * m * n * k / seconds,
+        "sm_hz": 1.6049e9, "device": {"power": 690.0}, "against": "cuBLAS", "speedup": speed, "pair": None,
+        "vs_cublas": 1.0251, "baseline": kernel == "cuBLAS", "compiler": "NVRTC 13.0", **more,
+    }  # fmt: skip
+
+
+def baseline(dtype: str, shape: tuple[int, int, int]) -> dict[str, Any]:
+    return row("cuBLAS", dtype, shape, 1e-3, speedup=None, vs_cublas=None, against="")
+
+
+@pytest.fixture
+def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The tables by name, of records that `write` puts in a folder of their own."""
+    import json
+
+    module = update_readme()
+    monkeypatch.setattr(module, "HERE", tmp_path)
+    meta = {
+        "argv": ["harness", "bench"], "utc": "2026-11-21T10:00:00",
+        "gpu": {"name": "NVIDIA H200", "driver": "13.0", "cublas": "13.1.0", "math_mode": "some mode"},
+    }  # fmt: skip
+
+    def write(name: str, *rows: dict[str, Any]) -> None:
+        path = tmp_path / f"{name}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps({"schema": 1, "kind": "bench", "meta": meta, "rows": rows}))
+
+    module.write = write
+    return module
+
+
+def cells(table: str, first: str) -> list[str]:
+    """The other cells of the row that begins so."""
+    (line,) = [s for s in table.splitlines() if s.startswith(f"| {first} ")]
+    return [cell.strip() for cell in line.strip("|").split("|")][1:]
+
+
+def test_a_ladder_of_another_type(tables: Any) -> None:
+    shapes = [(n, n, n) for n in N]
+    tables.write("h200-ladder", row("16_pipeline", "fp32", (512,) * 3, 1e-3))
+    made = [row("22_wgmma", "bf16", s, 4e-6) for s in shapes[:1]]
+    made += [row("26_wgmma_split", "bf16", s, 2e-6, sm_hz=1.98e9) for s in shapes]
+    made += [row("23_wgmma_pipeline", "bf16", shapes[1], 1e-6, status="FAILED", flops_rate=None)]
+    tables.write("h200-ladder-bf16", *[baseline("bf16", s) for s in shapes], *made)
+    table = tables.TABLES["ladder_bf16"]()
+    assert "TFLOP/s at n =" in table and "16_pipeline" not in table and "some mode" in table
+    assert cells(table, "cuBLAS") == ["0.3", "2.1", "-", "1,605"]
+    assert cells(table, "26_wgmma_split") == ["134.2", "1,073.7", "102.5 (101.4 to 103.6)", "1,980"]
+    assert cells(table, "22_wgmma") == ["67.1", "-", "-", "-"], "not measured at the largest size"
+    assert cells(table, "23_wgmma_pipeline") == ["-", "FAILED", "-", "-"], "what is wrong has no ratio"
+
+
+def test_types_of_one_file_have_tables_of_their_own(tables: Any) -> None:
+    """3xtf32 is never among the rows of tf32."""
+    n = (512,) * 3
+    pair = row("25_wgmma_tf32", "tf32", n, 1e-6), row("28_3xtf32", "3xtf32", n, 2e-6)
+    tables.write("h200-ladder-tf32", baseline("tf32", n), baseline("3xtf32", n), *pair)
+    one, other = tables.TABLES["ladder_tf32"](), tables.TABLES["ladder_3xtf32"]()
+    assert "25_wgmma_tf32" in one and "28_3xtf32" not in one
+    assert "28_3xtf32" in other and "25_wgmma_tf32" not in other
+
+
+def test_the_dispatcher_by_type(tables: Any) -> None:
+    chosen = {"chosen": {"label": "26_wgmma_split"}}
+    square, wide = (512,) * 3, (8192, 256, 1024)
+    tables.write("h200-matmul", row("matmul", "fp32", square, 1e-3, **chosen))
+    tables.write(
+        "rectangles/h200-bf16-1", row("matmul", "bf16", wide, 1e-5, **chosen), baseline("bf16", wide)
+    )
+    failed = row("matmul", "bf16", (1024,) * 3, 1e-6, **chosen) | {"status": "FAILED", "speedup": None}
+    half = {"low": 0.5, "estimate": 0.5, "high": 0.5}
+    tables.write("h200-matmul-bf16", row("matmul", "bf16", square, 2e-6, **chosen, speedup=half), failed)
+    table = tables.TABLES["matmul_bf16"]()
+    assert cells(table, "512") == ["26_wgmma_split", "134.2", "50.0 (50.0 to 50.0)", "1,605"]
+    assert cells(table, "8192x256x1024")[1] == "429.5" and cells(table, "1024")[1:3] == ["FAILED", "-"]
+    assert "0.500 over the squares, 1.025 over the rectangles" in table
+
+
+def test_the_dispatcher_beside_cublaslts_best(tables: Any) -> None:
+    """A column more where a row of it is right; the means and the headline are of cuBLAS as before."""
+
+    def at(factor: float) -> dict[str, Any]:
+        return {"speedup": {"low": factor, "estimate": factor, "high": factor}}
+
+    chosen = {"chosen": {"label": "26_wgmma_split"}}
+    small, large = (512,) * 3, (8192, 256, 1024)
+    mine = [row("matmul", "bf16", s, 1e-5, **chosen, **at(1.1)) for s in (small, large)]
+    tables.write("h200-matmul-bf16", baseline("bf16", small), *mine)
+    before = tables.TABLES["matmul_bf16"]()
+    assert "cuBLASLt" not in before
+    best = row("cuBLASLt", "bf16", small, 1e-5, **at(1.25))
+    wrong = row("cuBLASLt", "bf16", large, 1e-5, **at(9)) | {"status": "FAILED"}
+    tables.write("h200-matmul-bf16", baseline("bf16", small), best, wrong, *mine)
+    table = tables.TABLES["matmul_bf16"]()
+    assert cells(table, "512")[2:4] == ["110.0 (110.0 to 110.0)", "88.0"]
+    assert cells(table, "8192x256x1024")[3] == "-", "what is wrong is nothing to compare with"
+    assert "| cuBLASLt " not in table and table.splitlines()[-1] == before.splitlines()[-1]
+    unpaired = best | {"speedup": None, "seconds": 5e-6}
+    assert tables.of_heuristics(mine[0], unpaired) == "50.0", "of the times, where one has no ratio"
+
+
+def test_the_headline_is_the_tables_means(tables: Any) -> None:
+    def at(factor: float) -> dict[str, float]:
+        return {"low": factor, "estimate": factor, "high": factor}
+
+    chosen = {"chosen": {"label": "16_pipeline"}}
+    squares = [row("matmul", "fp32", (n,) * 3, 1e-3, **chosen, speedup=at(256 / n)) for n in (128, 512)]
+    failed = row("matmul", "fp32", (64,) * 3, 1e-3, **chosen) | {"status": "FAILED", "speedup": None}
+    tables.write("h200-matmul", *squares, failed, baseline("fp32", (256,) * 3))
+    tables.write("h200-matmul-bf16", row("matmul", "bf16", (512,) * 3, 1e-3, **chosen, speedup=at(3)))
+    tables.write("rectangles/h200-1", row("matmul", "fp32", (1, 2, 3), 1e-3, **chosen, speedup=at(1.25)))
+    said = tables.TABLES["headline"]()
+    assert "rectangles: fp32 1.00 and 1.25 (" in said and "bf16" not in said, "bf16 has no rectangles"
+
+
+def test_energy_is_of_what_ran_alone(tables: Any) -> None:
+    n = (4096,) * 3
+    flops = 2 * 4096**3
+    alone = row("23_wgmma_pipeline", "bf16", n, flops / 690e12)
+    tables.write("h200-sustained-bf16", baseline("bf16", n), alone)
+    line = next(s for s in tables.TABLES["sustained_bf16"]().splitlines() if "23_wgmma" in s)
+    assert [c.strip() for c in line.strip("|").split("|")] == [
+        "4096", "23_wgmma_pipeline", "690.0", "1,605", "690", "1",
+    ]  # fmt: skip
+    tables.write("h200-sustained-bf16", alone | {"pair": {"order": []}})
+    with pytest.raises(ValueError, match="the power is of both"):
+        tables.TABLES["sustained_bf16"]()
+
+
+def test_tables_without_a_record_are_empty(tables: Any) -> None:
+    text = "a\n<!-- table:ladder_bf16 -->\n| old |\n<!-- end -->\nb\n"
+    assert tables.updated(text) == "a\n<!-- table:ladder_bf16 -->\n<!-- end -->\nb\n"
+    tables.write("h200-ladder-bf16", baseline("bf16", (512,) * 3))
+    assert "| cuBLAS " in tables.updated(text)
+
+
+def verified(kernel: str, shape: str, status: str = "ok", share: float | None = 0.25, **more: Any) -> Any:
+    return {
+        "kernel": kernel, "params": {}, "dtype": "fp32", "shape": shape, "status": status,
+        "verdict": {"worst": {"error_over_bound": share}},
+        "repeats": {"launches": 5000, "equal": 5000, "first": None}, **more,
+    }  # fmt: skip
+
+
+def test_soundness(tables: Any) -> None:
+    """The largest error, all repeats, and the worst that a tool said, of all sizes; an output that is wrong
+    has no error to be told.
+    """
+    soundness = tables.TABLES["soundness"]
+    assert soundness() == ""
+    differs = {"repeats": {"launches": 5000, "equal": 4999, "first": 7}}
+    tables.write(
+        "h200-verify",
+        verified("03_tiled", "64"),
+        verified("03_tiled", "33x65x17", share=0.5),
+        verified("05_tiled_no_sync", "64", "FAILED as marked", share=None, repeats=None),
+        verified("16_pipeline", "64", "FAILED", **differs),
+        verified("16_pipeline", "65"),
+        verified("matmul", "64 bf16", dtype="bf16"),
+        verified("matmul", "64"),
+    )
+    table = soundness()
+    assert cells(table, "03_tiled") == ["2/2", "0.50", "10,000", "-", "-", "-"]
+    assert cells(table, "05_tiled_no_sync") == ["0/1", "wrong", "-", "-", "-", "-"]
+    assert cells(table, "16_pipeline")[:3] == ["1/2", "0.25", "9,999 of 10,000"]
+    assert cells(table, "matmul bf16")[0] == cells(table, "matmul fp32")[0] == "1/1"
+
+    def looked(kernel: str, tool: str, status: str = "ok", shape: str = "64") -> Any:
+        return {"kernel": kernel, "params": {}, "shape": shape, "tool": tool, "status": status}
+
+    tables.write(
+        "h200-sanitizer",
+        looked("03_tiled", "memcheck"),
+        looked("03_tiled", "racecheck"),
+        looked("03_tiled", "racecheck", "FAILED", "65"),
+        looked("03_tiled", "synccheck", "error"),
+        looked("05_tiled_no_sync", "memcheck"),
+        looked("05_tiled_no_sync", "racecheck", "FAILED as marked"),
+    )
+    table = soundness()
+    assert cells(table, "03_tiled")[3:] == ["clean", "FAILED", "error"]
+    assert cells(table, "05_tiled_no_sync")[3:] == ["clean", "finds it", "-"]
+    assert cells(table, "16_pipeline")[3:] == ["-", "-", "-"]

@@ -1,0 +1,128 @@
+"""Device arrays of several libraries on the fake driver, and a dispatcher that has seen nothing."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fakes import gemm as fake_gemm
+from fakes.driver import FakeDriver, image, install
+from harness.dispatch import arrays, matmul
+from harness.driver import Buffer, Context, Device
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
+    """A GPU whose every kernel is a GEMM, and a dispatcher that has seen nothing."""
+    fake = install(monkeypatch, devices=2)
+    fake.functions = {"matmul": None}
+    fake.function_attributes["CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES"] = 0
+    fake.execute = fake_gemm.gemm
+    monkeypatch.setattr(matmul, "_gpus", {})
+    compiled: list[str] = []
+    fake.compiled = compiled
+
+    def compile_kernel(variant: Any, arch: str) -> Any:
+        compiled.append(f"{variant.label} {arch}")
+        return SimpleNamespace(code=image(fake_gemm.sizes(variant)))
+
+    monkeypatch.setattr(matmul, "compile_kernel", compile_kernel)
+    yield fake
+    for one in matmul._gpus.values():
+        one.context.close()
+
+
+@pytest.fixture
+def gpu(fake: FakeDriver) -> Iterator[Context]:
+    with Context(Device.open(0)) as context:
+        yield context
+
+
+class Array:
+    """A matrix of some library: a view of fake device memory, which is host memory."""
+
+    def __init__(self, gpu: Context, rows: int, columns: int, *, ld: int = 0, seed: int = 0) -> None:
+        self.ld = ld or columns
+        self.buffer = Buffer(gpu, 4 * rows * self.ld)
+        self.shape = (rows, columns)
+        memory = (ctypes.c_float * (rows * self.ld)).from_address(self.buffer.ptr)
+        self.whole = np.frombuffer(memory, np.float32).reshape(rows, self.ld)
+        self.whole[:] = np.random.default_rng(seed).standard_normal(self.whole.shape)
+        self.host = self.whole[:, :columns]
+        self.about: dict[str, Any] = {}
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "shape": self.shape,
+            "typestr": "<f4",
+            "data": (self.host.ctypes.data, False),
+            "strides": self.host.strides,
+            "version": 3,
+            **self.about,
+        }
+
+
+def operands(gpu: Context, M: int = 5, N: int = 7, K: int = 3) -> tuple[Array, Array, Array]:
+    return Array(gpu, M, K, seed=1), Array(gpu, K, N, seed=2), Array(gpu, M, N, seed=3)
+
+
+class Dlpack:
+    """What exports nothing but DLPack: NumPy's capsule with its device changed to a GPU."""
+
+    def __init__(self, array: Array, *, device: int = 2, host: Any = None) -> None:
+        self.array, self.device = array, device
+        self.host = array.host if host is None else host
+        self.streams: list[Any] = []
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device, 0
+
+    def __dlpack__(self, *, stream: Any = None) -> Any:
+        self.streams.append(stream)
+        capsule = self.host.__dlpack__()
+        tensor = arrays._Tensor.from_address(arrays._capsule_pointer(capsule, b"dltensor"))
+        tensor.device_type = self.device
+        return capsule
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """As much of PyTorch as is asked; the real one is in test_dispatch_gpu.py."""
+
+    class Tensor:
+        is_cuda, requires_grad, device = True, False, "cuda:0"
+
+        def __init__(self, array: Array) -> None:
+            self.array, self.dtype = array, module.float32
+
+        shape = property(lambda self: self.array.shape)
+
+        def stride(self) -> tuple[int, ...]:
+            return tuple(s // 4 for s in self.array.host.strides)
+
+        def data_ptr(self) -> int:
+            return int(self.array.host.ctypes.data)
+
+        def get_device(self) -> int:
+            return 0
+
+        def new_empty(self, shape: tuple[int, int]) -> Tensor:
+            return Tensor(Array(self.array.buffer.context, *shape))
+
+    current = SimpleNamespace(cuda_stream=0x5500)
+    module = SimpleNamespace(
+        Tensor=Tensor,
+        float32="torch.float32",
+        current=current,
+        cuda=SimpleNamespace(current_stream=lambda device: current),
+        is_grad_enabled=lambda: True,
+    )
+    monkeypatch.setitem(sys.modules, "torch", module)
+    return module

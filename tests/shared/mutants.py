@@ -1,0 +1,315 @@
+"""Mutants of a kernel, one small fault each and made mechanically, and what the emulator says of them.
+
+python tests/mutants.py tiled cp_async    every mutant of these; of the whole ladder where none is named
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from unittest import mock
+
+from harness.bench import emulation
+from harness.bench.measure import ERROR, OK, REFUSED, Measurement
+from harness.emulator import emulate
+from harness.errors import BuildError, HarnessError
+from harness.kernels import catalog
+from harness.kernels.compiler import Cubin, Resources, link_ptx, source_text
+from harness.kernels.spec import Kernel, Variant
+from harness.problems.gemm import GEMMS
+from harness.problems.protocol import Axes
+from harness.sass.builds import Built
+from shared.emulator_kernels import compile_ptx
+
+ARCH = "sm_90a"
+_BUDGET = 200_000  # instructions a batch: several times what the largest right run takes
+_ENDLESS = "has not ended after"
+
+# (operator, pattern, replacement): one mutant for each match in a line of code
+_CUDA = (
+    ("barrier dropped", r"__syncthreads\(\);", ";"),
+    ("wait dropped", r"wait_for_copies<[^>]*>\(\);", ";"),
+    ("wait for one group less", r"wait_for_copies<([^>]*)>\(\);", r"wait_for_copies<\1 + 1>();"),
+    ("commit dropped", r"commit_copies\(\);", ";"),
+    ("not initialised", r"(float \w+(?:\[\w+\])*) = (?:0\.f|\{\});", r"\1;"),
+    ("0 becomes 1", r"\b0\.f\b", "1.f"),
+    ("index + 1", r"\[(?!&)([^\[\]]+)\]", r"[\1 + 1]"),
+    ("index - 1", r"\[(?!&)([^\[\]]+)\]", r"[\1 - 1]"),
+    ("subscripts swapped", r"\[([^\[\]]+)\]\[([^\[\]]+)\]", r"[\2][\1]"),
+    ("bound weakened", r" < ", " <= "),
+    ("bound weakened", r" > ", " >= "),
+    ("bound strengthened", r" <= ", " < "),
+    ("bound strengthened", r" >= ", " > "),
+    ("comparison inverted", r" == ", " != "),
+    ("condition dropped", r" && ", " && true || false && "),  # A && true || false && B is A
+    ("condition dropped", r" && ", " && false || "),
+    ("condition dropped", r" \|\| ", " || false && "),
+    ("condition dropped", r" \|\| ", " && false || "),
+    ("loop start + 1", r"(for \([^;]*? = [^;,]+)", r"\1 + 1"),
+    ("loop stop - 1", r"(for \([^;]*;[^;]* < [^;]+);", r"\1 - 1;"),
+    ("loop stop + 1", r"(for \([^;]*;[^;]* > [^;]+);", r"\1 + 1;"),
+    ("loop step + 1", r"(for \([^;]*;[^;]*;.*?)\+\+(\w+)", r"\1\2 += 2"),
+    ("loop step + 1", r"(for \([^;]*;[^;]*; *\w+ [-+]= [^,)]+)", r"\1 + 1"),
+    ("alpha dropped", r"alpha \* ", ""),
+    ("beta dropped", r"beta \* ", ""),
+    ("C read at beta == 0", r"beta == 0\.f \? [^:]* : ", ""),
+    ("C read at beta == 0", r"beta != 0\.f", "true"),
+    ("statement dropped", r"[\w.*\[\]]+ [-+*]?= [^{};]*;$", ";"),
+    ("+ becomes -", r" \+ ", " - "),
+    ("- becomes +", r" - ", " + "),
+    ("/ becomes %", r" / ", " % "),
+    ("% becomes /", r" % ", " / "),
+    ("literal + 1", r"(?<![\w.#])(\d+)(?![\w.])", r"(\1 + 1)"),
+)
+_PTX: tuple[tuple[str, str, str | Callable[[re.Match[str]], str]], ...] = (
+    ("barrier dropped", r"bar\.sync\s+0;", ""),
+    ("bound weakened", r"\bsetp\.lt\b", "setp.le"),
+    ("bound weakened", r"\bsetp\.gt\b", "setp.ge"),
+    ("bound strengthened", r"\bsetp\.le\b", "setp.lt"),
+    ("bound strengthened", r"\bsetp\.ge\b", "setp.gt"),
+    ("comparison inverted", r"\bsetp\.eq\b", "setp.ne"),
+    ("condition dropped", r"@!?%\w+\s+(?!bra)", ""),
+    ("index + 1", r"(\[%\w+)(?:\+(\d+))?\]", lambda m: f"{m[1]}+{int(m[2] or 0) + 4}]"),
+    ("operands swapped", r"\b((?:sub|shl|shr)\.\w+\s+[^,]+), ([^,]+), ([^,;]+);", r"\1, \3, \2;"),
+    ("statement dropped", r"^\s*(?:add|mul|mad|fma|mov|sub|shl|shr|and|or|selp|cvt)\.[^;]*;$", ""),
+    ("literal + 1", r", (\d+);", lambda m: f", {int(m[1]) + 1};"),
+)
+_PARTNERS = {
+    "cuda": (
+        *("As/Bs", "A/B", "a4/b4", "lda/ldb", "ldb/ldc", "row/col", "M/N", "N/K", "tx/ty", "am/ak", "bk/bn"),
+        *("now/next", "threadIdx.x/threadIdx.y", "blockIdx.x/blockIdx.y"),
+    ),
+    "ptx": (
+        *("As/Bs", "%M/%N", "%N/%K", "%tx/%ty", "%row/%col", "%lda/%ldb", "%ldb/%ldc"),
+        *("%alpha/%beta", "%ctaid.x/%ctaid.y"),
+    ),
+}
+_LEFT_ALONE = re.compile(r'^\s*[#.":]|__shared__|__global__|\basm\b|matmul\(')  # text of an asm among it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mutant:
+    """`line` and `changed` are the code of one line, before and after; `source` is the whole."""
+
+    operator: str
+    line: str
+    changed: str
+    source: str = field(repr=False)
+
+    @property
+    def key(self) -> str:
+        """Of no order, and the same for as long as this line of code is."""
+        return hashlib.sha256(f"{self.line}\0{self.changed}".encode()).hexdigest()
+
+    def __str__(self) -> str:
+        return f"{self.operator}: {self.line}  ->  {self.changed}"
+
+
+def mutants(kernel: Kernel) -> Iterator[Mutant]:
+    """Every mutant of a kernel's text and of the headers that it includes."""
+    lines = flat(kernel).split("\n")
+    for number, whole in enumerate(lines):
+        code = re.sub(r"\s*//.*", "", whole)
+        if _LEFT_ALONE.search(code):
+            continue
+        changes = {
+            changed: operator for operator, changed in _changes(code, kernel.language) if changed != code
+        }
+        for changed, operator in changes.items():
+            text = "\n".join([*lines[:number], changed, *lines[number + 1 :]])
+            yield Mutant(operator=operator, line=code.strip(), changed=changed.strip(), source=text)
+
+
+def _changes(code: str, language: str) -> Iterator[tuple[str, str]]:
+    for operator, pattern, replacement in _CUDA if language == "cuda" else _PTX:
+        for match in re.finditer(pattern, code):
+            text = match.expand(replacement) if isinstance(replacement, str) else replacement(match)
+            yield operator, code[: match.start()] + text + code[match.end() :]
+    for pair in _PARTNERS[language]:
+        for name, other in (pair.split("/"), reversed(pair.split("/"))):
+            for match in re.finditer(rf"(?<![\w.%]){re.escape(name)}(?!\w)", code):
+                yield f"{pair} swapped", code[: match.start()] + other + code[match.end() :]
+
+
+def flat(kernel: Kernel) -> str:
+    """The source with its own headers in place of their #include, each once."""
+    folder = kernel.path.parent
+    text, old = kernel.source, ""
+    seen: set[str] = set()
+
+    def header(match: re.Match[str]) -> str:
+        again = match[1] in seen
+        seen.add(match[1])
+        return "" if again else (folder / match[1]).read_text()
+
+    while text != old:
+        old = text
+        text = re.sub(r'#include "([^"]+)"', header, text)
+    return text.replace("#pragma once", "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A kernel as it is run here: its smallest tile, and shapes on which no part of it is idle."""
+
+    variant: Variant
+    points: tuple[Axes, ...]
+
+    @staticmethod
+    def of(kernel: Kernel) -> Subject:
+        variant = min(kernel.variants(), key=lambda v: (min(v.tile) < 4, v.tile[0] * v.tile[1], v.threads))
+        m, n = variant.tile
+        step = (
+            variant.params.get("BK")
+            or variant.params.get("TILE")
+            or (32 if kernel.language == "ptx" else 128)
+        )
+        return Subject(variant=variant, points=_points(m, n, step))
+
+    def built(self, source: str) -> Built | None:
+        """None where the source does not compile."""
+        kernel = replace(self.variant.kernel, source=source)
+        variant = replace(self.variant, kernel=kernel)
+        try:
+            if kernel.language == "cuda":
+                ptx = compile_ptx.__wrapped__(source_text(variant), f"compute_{ARCH[3:]}")
+            else:
+                ptx = source
+                link_ptx(ptx.encode("ascii", "replace"), ARCH, kernel.path, what=variant.label)
+        except (BuildError, RuntimeError):
+            return None
+        nothing = Resources(registers=0, shared=0, stack=0, spill_stores=0, spill_loads=0)
+        cubin = Cubin(variant=variant, arch=ARCH, code=b"", ptx=ptx, log="", resources=nothing, compiler="")
+        return Built(variant=variant, cubin=cubin, sass=None)
+
+    def run(self, built: Built, axes: Axes) -> Measurement:
+        """Raises HarnessError where the emulator cannot run it."""
+        problem = GEMMS[self.variant.kernel.dtype].from_axes(axes)
+        inputs = problem.inputs(1)
+        with mock.patch.object(emulation, "emulate", partial(emulate, budget=_BUDGET)):
+            row = emulation.row(
+                built, problem, inputs, problem.reference(inputs), emulation.Options(count=False)
+            )
+        if row.status == REFUSED or (row.status == ERROR and _ENDLESS not in row.error):
+            raise HarnessError(row.error)
+        return row
+
+    def fault(self, built: Built) -> str:
+        """What is wrong with it, in the first shape where something is; "" for nothing."""
+        rows = (self.run(built, axes) for axes in self.points)
+        return next((f"{row.problem.label}: {row.error}" for row in rows if row.status != OK), "")
+
+
+def _points(m: int, n: int, step: int) -> tuple[Axes, ...]:
+    """Three steps of k and two blocks or more in most; tiles that are whole, and cut in each quarter of m and
+    of `step`; N and K of every remainder by 4, and each leading dimension in turn one without float4.
+    """
+    whole = {"M": m, "N": n, "K": 3 * step}
+    a, k = m // 4, step // 4
+
+    def odd(least: int) -> int:
+        return least + (5 - least) % 10  # a multiple of 5 too
+
+    points: tuple[Axes, ...] = (
+        {
+            "M": m + 5,
+            "N": 2 * n + 3,
+            "K": 3 * step + 5,
+            "lda": 3 * step + 9,
+            "ldb": 2 * n + 6,
+            "ldc": 2 * n + 4,
+        }
+        | {"beta": 0.5},
+        {"M": 2 * m, "N": 2 * n, "K": 4 * step, "lda": 4 * step + 4, "ldb": 2 * n + 8, "ldc": 2 * n + 12},
+        {"M": m + a + 4, "N": n + 2, "K": 2 * step + k + 1, "ldc": n + 4},
+        {"M": 2 * n + 2 * a + 4, "N": n + 4, "K": 8 * step},
+        {"M": m + 4, "N": 2 * n, "K": 3 * step + 2 * k + 4},
+        {"M": m + 4, "N": 2 * n, "K": 3 * step},
+        {"M": m, "N": n, "K": 3 * step + 3 * k + 3, "lda": 4 * step + 4, "beta": 1.0},
+        {**whole, "K": 3 * step - 4, "lda": odd(3 * step)},
+        {**whole, "ldb": odd(n)},
+        {**whole, "ldc": odd(n), "beta": 0.25},
+        {**whole, "lda": odd(3 * step), "ldb": odd(n), "ldc": odd(n)},
+        {"M": 3 * a + 4, "N": n + 1, "K": step + 2},
+        {"M": 2, "N": 3, "K": 3 * step + 1, "beta": 2.0},
+        {"M": 1, "N": 1, "K": 1},
+    )
+    return tuple({"alpha": 0.75} | axes for axes in points)
+
+
+@dataclass
+class Tally:
+    """Of the mutants of one kernel."""
+
+    tried: int = 0
+    uncompiled: int = 0
+    identical: int = 0
+    killed: Counter[str] = field(default_factory=Counter)
+    survivors: list[Mutant] = field(default_factory=list)
+
+
+def hunt(subject: Subject, chosen: Sequence[Mutant]) -> Tally:
+    """Compile and run each; the original itself must be right. Equal code is run once."""
+    original = subject.built(flat(subject.variant.kernel))
+    if original is None or (fault := subject.fault(original)):
+        raise AssertionError(
+            f"{subject.variant.label} itself: {'does not compile' if original is None else fault}"
+        )
+    right, verdicts = _code(original), dict[str, str]()
+    tally = Tally(tried=len(chosen))
+    for mutant in chosen:
+        built = subject.built(mutant.source)
+        if built is None:
+            tally.uncompiled += 1
+            continue
+        code = _code(built)
+        if code == right:
+            tally.identical += 1
+            continue
+        if code not in verdicts:
+            try:
+                verdicts[code] = subject.fault(built)
+            except HarnessError as e:
+                raise AssertionError(f"{subject.variant.label}, {mutant}: {e}") from e
+        if verdicts[code]:
+            tally.killed[mutant.operator] += 1
+        else:
+            tally.survivors.append(mutant)
+    return tally
+
+
+def _code(built: Built) -> str:
+    """PTX without where it came from; as a digest."""
+    text = re.sub(
+        r"^\s*\.(?:loc|file)\b.*|\.section\b[^{]*\{[^}]*\}", "", built.cubin.ptx, flags=re.MULTILINE
+    )
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def main(names: Sequence[str]) -> None:
+    for kernel in [k for name in names for k in catalog.find(name)] or catalog.ladder():
+        if kernel.broken:
+            continue
+        start = time.perf_counter()
+        tally = hunt(Subject.of(kernel), list(mutants(kernel)))
+        killed, seconds = tally.killed.total(), time.perf_counter() - start
+        run = killed + len(tally.survivors)
+        print(
+            f"{kernel.name}: {tally.tried} mutants, {tally.uncompiled} do not compile, {tally.identical} "
+            f"give the same PTX, {killed} of {run} killed ({killed / max(1, run):.1%}), {seconds:.0f} s",
+            flush=True,
+        )
+        for mutant in tally.survivors:
+            print(f"    {mutant}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent))
+    main(sys.argv[1:])

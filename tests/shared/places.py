@@ -1,0 +1,7 @@
+"""Where tests find what they read."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORDS = ROOT / "records"
+DATA = ROOT / "tests" / "data"

@@ -1,0 +1,13 @@
+"""The code that the README shows."""
+
+from __future__ import annotations
+
+import re
+
+from shared.places import ROOT
+
+README = ROOT / "README.md"
+
+
+def python_blocks() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)

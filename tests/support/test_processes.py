@@ -1,0 +1,116 @@
+"""Processes beside this one: what they return is what this one finds, and they end when they should."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+import pytest
+
+from harness.bench import emulation
+from harness.bench.emulation import Options
+from harness.bench.measure import EXPECTED, OK
+from harness.errors import HarnessError
+from harness.kernels import catalog
+from harness.problems.gemm import Gemm
+from harness.sass import builds
+from harness.support import processes as workers
+from harness.support.cache import Cache
+
+
+def test_work_is_done_elsewhere_and_in_order() -> None:
+    with workers.processes(2) as pool:
+        assert list(pool.map(abs, [-3, 2, -1])) == [3, 2, 1]
+        assert pool.submit(os.getpid).result() != os.getpid()
+    assert not multiprocessing.active_children()
+
+
+def test_an_exception_ends_them_at_once() -> None:
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), workers.processes(2) as pool:
+        pool.submit(abs, 1).result()  # they run
+        pool.submit(time.sleep, 300)
+        time.sleep(0.2)
+        raise KeyboardInterrupt
+    assert not multiprocessing.active_children() and time.monotonic() - began < 60
+
+
+def test_ctrl_c_does_not_end_one_that_still_starts() -> None:
+    """It goes to all processes of a terminal; what it means is for the one that was started to say."""
+    with workers.processes(1) as pool:
+        found = pool.submit(abs, -1)
+        (process,) = multiprocessing.active_children()
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGINT)
+        assert found.result() == 1
+
+
+def rows(cache: Cache, **how: Any) -> list[emulation.Measurement]:
+    kernels = [catalog.kernel(name).variant() for name in ("02", "05_tiled_no_sync", "13", "21")]
+    built, _ = builds.build_all(kernels, ["sm_90a"], cache, lambda _: None)
+    points = {Gemm: [{"N": 64}, {"M": 33, "N": 40, "K": 17}]}
+    return list(emulation.rows(built, points, Options(cache=cache, **how), lambda _: None))
+
+
+@pytest.mark.parametrize("as_compiled", [False, True])
+def test_rows_are_the_same_from_other_processes(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch, as_compiled: bool
+) -> None:
+    monkeypatch.setattr(emulation, "cores", lambda: 1)
+    here = rows(cache, as_compiled=as_compiled)
+    monkeypatch.setattr(emulation, "cores", lambda: 2)
+    monkeypatch.setattr(emulation, "_MANY", 1)
+    away: list[int] = []
+    apart = emulation._apart
+    monkeypatch.setattr(emulation, "_apart", lambda *a: away.append(1) or apart(*a))
+    there = rows(cache, as_compiled=as_compiled)
+    assert len(away) == 2, "a problem each"
+    assert [r.status for r in here] == [OK, EXPECTED, OK] * 2  # 21 is of another type: no row
+    assert len(here) == len(there)
+    for a, b in zip(here, there, strict=True):
+        assert (a.label, a.problem, a.status, a.error, a.before) == (
+            b.label,
+            b.problem,
+            b.status,
+            b.error,
+            b.before,
+        )
+        assert a.emulation == b.emulation and a.emulation is not None and a.emulation.instructions
+        assert b.built is not None and b.built.sass is not None, "ours, with its machine code"
+
+
+def test_few_rows_and_problems_of_a_file_stay_here(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    def processes(count: int) -> Any:
+        raise AssertionError("started")
+
+    monkeypatch.setattr(emulation, "processes", processes)
+    monkeypatch.setattr(emulation, "_MANY", 9)  # of 4 kernels at 2 points
+    assert len(rows(cache)) == 6
+
+    class OfAFile(Gemm):
+        pass
+
+    OfAFile.__module__ = "_a_file_beside_a_kernel"
+    assert emulation._can_leave(Gemm(M=8, N=8, K=8)) and not emulation._can_leave(OfAFile(M=8, N=8, K=8))
+    monkeypatch.setattr(emulation, "_free_memory", lambda: 1000.0)
+    assert not emulation._can_leave(Gemm(M=8, N=8, K=8)), "no room"
+
+
+def test_a_process_that_was_killed_is_an_error(cache: Cache) -> None:
+    class Killed:
+        def submit(self, *_: Any) -> Future[Any]:
+            future: Future[Any] = Future()
+            future.set_exception(BrokenProcessPool("one was terminated abruptly"))
+            return future
+
+    (one,), _ = builds.build_all([catalog.kernel("02").variant()], ["sm_90a"], cache, lambda _: None)
+    problem = Gemm(M=8, N=8, K=8)
+    inputs = problem.inputs(1)
+    job = (problem, inputs, problem.reference(inputs), Options())
+    with pytest.raises(HarnessError, match="8 was ended"):
+        list(emulation._apart(Killed(), [one], job, lambda _: None))  # type: ignore[arg-type]
