@@ -15,7 +15,7 @@ from harness.kernels import spec
 from harness.kernels.spec import Kernel, Variant
 from harness.support.files import PACKAGE, ROOT
 
-_NUMBER = re.compile(r"(\d+)_")
+_NUMBER = re.compile(r"(\d+[a-z]?)_")  # 22a_ is a rung between 22_ and 23_
 
 
 def folders() -> list[Path]:

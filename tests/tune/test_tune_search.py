@@ -20,6 +20,7 @@ from harness.sass import builds
 from harness.sass.builds import Built
 from harness.support.cache import Cache
 from harness.tune import plan as planning
+from harness.tune import search
 from harness.tune.journal import Journal
 from harness.tune.plan import Plan
 from harness.tune.prefetch import Ahead
@@ -239,7 +240,7 @@ def test_a_block_that_fits_nowhere_is_pruned(context: Context, space: list[Built
 def test_what_is_pruned_is_never_launched(
     context: Context, space: list[Built], speeds: Speeds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pruning, "reason", lambda b, _d: "no" if b.variant.params["TILE"] == 5 else "")
+    monkeypatch.setattr(search, "unfit", lambda b, _d: "no" if b.variant.params["TILE"] == 5 else "")
     ((result,), tuner) = tune(context, space)
     assert 5 not in tiles(result.ranking) and 5 not in speeds.runs
     assert [(u.variant.params["TILE"], u.why, u.compiled) for u in tuner.unfit] == [(5, "no", True)]
