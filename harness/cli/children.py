@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.cli import options
+from harness.kernels import catalog
 
 if TYPE_CHECKING:
     from harness.cli.session import Points, Request
@@ -62,7 +63,7 @@ def rows(
 
 def _command(ctx: click.Context, gpu: Device, one: Built) -> list[str]:
     variant, given = one.variant, ctx.params
-    command = [sys.executable, "-m", "harness", "bench", str(variant.kernel.path.resolve())]
+    command = [sys.executable, "-m", "harness", "bench", *catalog.arguments(variant.kernel)]
     command += [f"--param={name}={value}" for name, value in variant.params.items()]
     command += [f"--axis={text}" for text in given["axis"]]
     command += [f"--device={gpu.uuid}", f"--arch={one.cubin.arch}", "--require-gpu"]

@@ -26,7 +26,8 @@ dtype = click.option(
     "dtypes",
     multiple=True,
     type=click.Choice(list(DTYPES)),
-    help="Element type that matmul multiplies, several if given again; fp32 by default.",
+    help="Element type of matmul (fp32 by default) and of kernels written for several (by default their "
+    "first). May be given again.",
 )
 
 
@@ -49,15 +50,19 @@ def select(
     *,
     sweep: bool,
 ) -> tuple[list[Variant], dict[type[Problem], list[Axes]]]:
-    """The variants of all other words, and the sizes of every problem: `options.variants` and `points`."""
-    if dtypes and not named(kernels):
-        raise UsageError("--dtype is matmul's: a kernel's own file says its type")
+    """Return the variants of all other words, and the sizes of every problem.
+
+    These are `options.variants` and `options.points`. Beside ``matmul``, whose types `dtypes` are, a kernel
+    that is written for none of them keeps its own.
+    """
     also = _products(dtypes) if named(kernels) else []
     others = [word for word in kernels if word != choose.NAME]
     if named(kernels) and not others:
         refuse(kernels, bool(params), "-p")
         return [], options.points([], axis, default, also=also)
-    selected, variants = options.variants(others, params, sweep=sweep)
+    selected, variants = options.variants(
+        others, params, sweep=sweep, dtypes=dtypes, strict=not named(kernels)
+    )
     return variants, options.points(selected, axis, default, also=also)
 
 

@@ -57,6 +57,7 @@ def command(ctx: click.Context, gpu: Device, spent: float) -> list[str]:
     found = [sys.executable, "-m", "harness", "tune", given["kernel"], FLAG, f"--device={gpu.uuid}"]
     found += [f"--param={text}" for text in given["params"]]
     found += [f"--axis={text}" for text in given["axis"]]
+    found += [f"--dtype={name}" for name in given["dtypes"]]
     for name in _FORWARDED:
         if given[name] is not None:
             option = {"json_file": "json", "t4_file": "t4"}.get(name, name.replace("_", "-"))

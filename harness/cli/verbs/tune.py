@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @click.argument("kernel")
 @options.params
 @options.axis
+@options.dtype
 @options.a_gpu
 @click.option(
     "--strategy",
@@ -90,6 +91,7 @@ def command(
     kernel: str,
     params: tuple[str, ...],
     axis: tuple[str, ...],
+    dtypes: tuple[str, ...],
     device: str | None,
     strategy: str,
     time_limit: float | None,
@@ -121,9 +123,10 @@ def command(
     from harness.tune.prefetch import Ahead
     from harness.tune.search import Tuner
 
-    (one, *more), space = options.variants([kernel], params, sweep=True)
+    (one, *more), space = options.variants([kernel], params, sweep=True, dtypes=dtypes)
     if more:
-        raise UsageError(f"{kernel!r} names several kernels", hint="tune them one at a time")
+        several = "several kernels" if one.path != more[0].path else "a kernel of several element types"
+        raise UsageError(f"{kernel!r} names {several}", hint="tune them one at a time")
     if one.broken:
         raise UsageError(f"{one.name} is wrong on purpose: {one.broken}")
     points = options.points([one], axis, "bench_axes")
