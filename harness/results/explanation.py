@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.bench.stats import Interval, unpaired_ratio
-from harness.instruments import counters
 from harness.errors import UsageError
+from harness.instruments import counters
 from harness.kernels import catalog
 from harness.kernels.prediction import FIGURES, RACES, SECONDS, Figures
 from harness.kernels.spec import Variant

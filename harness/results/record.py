@@ -60,7 +60,8 @@ _WANTED = "give a file that a command of harness wrote with --json, whole"
 def load(path: Path) -> Record:
     """Read a record file of this schema or an older one, its rows under ``rows`` whatever its shape.
 
-    Rows name kernels as they are named today. Raises UsageError for a file that cannot be read, is no record, or is of a newer schema.
+    Rows name kernels as they are named today. Raises UsageError for a file that cannot be read, is no record,
+    or is of a newer schema.
     """
     try:
         content = json.loads(path.read_bytes(), parse_constant=_no_number)
@@ -90,7 +91,7 @@ def load(path: Path) -> Record:
 _NAMING = ("kernel", "label", "others", "chosen")  # keys under which a row names kernels
 
 
-def _renamed(row: Record, former: Mapping[str, str]) -> Record:
+def _renamed(row: Mapping[str, Any], former: Mapping[str, str]) -> Record:
     """Return a row in which kernels have their names of today, in labels too (``24_wgmma_fp16 BM=64``)."""
 
     def of_today(value: Any) -> Any:

@@ -50,8 +50,9 @@ def command(
     """Say why B is faster than A: what changed in the machine code, in memory requests, in counters.
 
     A and B are kernels, with parameters in quotes: 'tiled TILE=32'. Without A it is the kernel that B was
-    derived from, as `after` in B's front matter says, with the parameters given for B that it has. Counts are the emulator's, at the size of
-    -a. With a GPU both are timed in turn. Exit code 1 where a prediction of a kernel's file does not hold.
+    derived from (`after` in B's front matter), with the parameters given for B that it has. Counts are the
+    emulator's, at the size of -a. With a GPU both are timed in turn. Exit code 1 where a prediction of a
+    kernel's file does not hold.
     """
     from harness.cli.views import explained
 
