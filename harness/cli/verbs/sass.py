@@ -187,7 +187,7 @@ def _read(
     if files:
         if len(files) < len(names) or params or sweep or dtypes:
             raise UsageError(
-                f"{files[0]} is machine code, which goes without parameters, types and other kernels",
+                f"{files[0]} is machine code, which has no parameters or types and stands alone",
                 hint="compare two of them with --diff",
             )
         codes = []
