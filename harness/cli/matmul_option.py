@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import click
-
 from harness.cli import options
 from harness.dispatch import choose
 from harness.errors import UsageError
-from harness.kernels.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from harness.driver import Device
@@ -21,14 +18,7 @@ if TYPE_CHECKING:
     from harness.support.cache import Cache
 
 
-dtype = click.option(
-    "--dtype",
-    "dtypes",
-    multiple=True,
-    type=click.Choice(list(DTYPES)),
-    help="Element type of matmul (fp32 by default) and of kernels written for several (by default their "
-    "first). May be given again.",
-)
+dtype = options.dtype
 
 
 def named(kernels: Sequence[str]) -> bool:

@@ -101,7 +101,8 @@ dtype = click.option(
     "dtypes",
     multiple=True,
     type=click.Choice(list(DTYPES)),
-    help="Element type of kernels written for several, by default their first. May be given again.",
+    help="Element type of kernels written for several, by default their first, and of matmul, by default "
+    "fp32. May be given again.",
 )
 arch = click.option("--arch", metavar="SM[,SM]...", help="Architectures, such as sm_75,sm_90a.")
 device = click.option(

@@ -128,9 +128,8 @@ def compile_kernel(variant: Variant, arch: str, cache: Cache | None = None) -> C
 def source_text(variant: Variant) -> str:
     """Return what the compiler reads: macros, then the file with its own line numbers.
 
-    Each parameter is a macro. In a file of several element types ``ELEMENT`` is another, the C++ type of the
-    one chosen. They are not passed with ``-D``, which NVRTC applies to its built-in header as well, where a
-    parameter called T would break it.
+    Each parameter is a macro, and in a file of several element types so is ``ELEMENT``, the C++ type of the
+    one chosen. NVRTC would apply ``-D`` to its built-in header too, where a parameter called T breaks it.
     """
     kernel = variant.kernel
     if kernel.language == "ptx":

@@ -199,8 +199,6 @@ class _Reader:
                 self.fail(key, f"{key}: {dtype} is not an element type of this file ({', '.join(types)})")
             if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+", name):
                 self.fail(key, f"{key}: {name!r} is not a kernel's name", "such as '24_wgmma_fp16'")
-        if len(set(table.values())) < len(table):
-            self.fail(key, f"{key} gives two types the same name")
         return dict(table)
 
     def tensormaps(self, key: str) -> tuple[TensorMap, ...]:
