@@ -119,8 +119,11 @@ def _of_types(pattern: str, dtypes: Sequence[str], strict: bool) -> list[Kernel]
 
 
 def arguments(kernel: Kernel) -> list[str]:
-    """Return the command-line words for which another process finds exactly this kernel."""
-    words = [str(kernel.path.resolve())]
+    """Return the command-line words by which another process finds exactly this kernel.
+
+    The path is not resolved: a symbolic link has a name of its own.
+    """
+    words = [str(kernel.path.absolute())]
     return words if kernel.dtype == kernel.dtypes[0] else [*words, f"--dtype={kernel.dtype}"]
 
 
