@@ -1,4 +1,4 @@
-"""``--dtype``: every command that takes kernels chooses among a file's element types, and tells its children."""
+"""``--dtype``: commands choose among the element types of a kernel's file, and tell their child processes."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_type_that_the_kernel_has_not(command: str) -> None:
 def test_tuning_takes_one_type(kernel_file: Write, fake: fake_driver.FakeDriver) -> None:
     path = kernel_file(extra=BOTH, body=BODY.format(type="ELEMENT"))
     done = run("tune", path, "--dtype", "bf16", "--dtype", "fp16")
-    assert done.exit_code == 2 and "names several kernels" in done.stderr
+    assert done.exit_code == 2 and "names several kernels: mine, mine_fp16" in done.stderr
     done = run("tune", path, "--dtype", "tf32")
     assert done.exit_code == 2 and "mine is not written for tf32" in done.stderr
 
@@ -122,7 +122,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         raise HarnessError("no child here")
 
     monkeypatch.setattr(tools, "run", refuse)
-    monkeypatch.setattr(tools, "require", lambda name: Path(name))
+    monkeypatch.setattr(tools, "require", Path)
     return commands
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from harness.kernels import catalog
+from harness.problems.gemm import GEMMS
 from harness.results import claims, comparison, explanation, fastest, record
 from shared.places import ROOT
 
@@ -82,8 +83,8 @@ def test_an_old_file_is_chosen_from(tmp_path: Path) -> None:
 def test_claims_find_old_rows(tmp_path: Path) -> None:
     """A prediction of a file with several types speaks of the same type of the kernel it names."""
     split = catalog.kernel("26_wgmma_split_fp16").variant()
-    axes = {"M": 512, "N": 512, "K": 16384, "alpha": 1.0, "beta": 0.0}
-    about = {"axes": axes, "shape": "512x512x16384 fp16"}
+    problem = GEMMS["fp16"](M=512, N=512, K=16384)
+    about = {"axes": {name: getattr(problem, name) for name in problem.axes}, "shape": problem.label}
     path = written(
         tmp_path / "r.json",
         row(OLD, 1e-3, **about),

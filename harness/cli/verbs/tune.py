@@ -125,8 +125,8 @@ def command(
 
     (one, *more), space = options.variants([kernel], params, sweep=True, dtypes=dtypes)
     if more:
-        several = "several kernels" if one.path != more[0].path else "a kernel of several element types"
-        raise UsageError(f"{kernel!r} names {several}", hint="tune them one at a time")
+        names = ", ".join(k.name for k in (one, *more))
+        raise UsageError(f"{kernel!r} names several kernels: {names}", hint="tune them one at a time")
     if one.broken:
         raise UsageError(f"{one.name} is wrong on purpose: {one.broken}")
     points = options.points([one], axis, "bench_axes")
