@@ -85,9 +85,7 @@ class _Parser:
     """A recursive-descent parser. Each error points at the token that could not be read."""
 
     def __init__(self, text: str) -> None:
-        self.text = text = re.sub(
-            r"\s", " ", text
-        )  # a line break would separate the text from the pointer below
+        self.text = text = re.sub(r"\s", " ", text)  # a line break would part text and pointer
         self.tokens = [(m.group().strip(), m.start(m.lastindex or 0)) for m in _TOKEN.finditer(text)]
         self.at = 0
 

@@ -75,7 +75,9 @@ def test_what_the_emulator_refuses_is_said_once_with_the_kernels_it_holds_for(co
         "16_pipeline, 19_pipeline_split, 22_wgmma: the emulator does not know TMA (tensor maps)",
     ]
     alone = harness(command, "15", "-a", "N=[64,128]").output
-    assert "line 103 (PTX line " in alone and "'mbarrier.init.shared::cta.b64 " in alone
+    (line,) = re.findall(r"line (\d+) \(PTX line ", alone)
+    source = catalog.kernel("15").source.splitlines()
+    assert "barrier" in source[int(line) - 1] and "'mbarrier.init.shared::cta.b64 " in alone
 
 
 def test_a_reason_that_holds_for_some_rows_of_a_kernel_says_how_many(
