@@ -122,7 +122,7 @@ def _prepared(kernel: str, n: int) -> Iterator[tuple[Context, Launch]]:
         problem = Gemm(M=n, N=n, K=n)
         operands = owned.enter_context(Operands(context, problem, stream, seed=1, sets=1))
         if kernel == cublas.LABEL:
-            run = owned.enter_context(cublas.CuBlas(context)).prepare(problem, operands)
+            run = owned.enter_context(cublas.CuBlas(context)).prepare(operands)
         else:
             arch = str(Arch.of_capability(*context.device.capability))
             run = launch.prepare(compile_kernel(catalog.kernel(kernel).variant(), arch), operands)
@@ -131,7 +131,7 @@ def _prepared(kernel: str, n: int) -> Iterator[tuple[Context, Launch]]:
 
 def _entry(function: str, case: Case, *more: str) -> str:
     arguments = ", ".join(map(repr, (case.kernel, case.n, *more)))
-    return f"from harness import calibration; calibration.{function}({arguments})"
+    return f"from harness.instruments import calibration; calibration.{function}({arguments})"
 
 
 def _run(command: list[str], device: Device) -> str:
