@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import harness
 from harness.bench.row import ERROR, EXPECTED, FAILED, OK, REFUSED, REPEATABLE, UNEXPECTED, Measurement
 from harness.emulator import Buffer, Emulation, emulate
 from harness.errors import HarnessError, InspectError, NeedsGpu, OutOfMemory
@@ -99,7 +98,7 @@ def _apart(
 
 def _can_leave(problem: Problem) -> bool:
     """Whether it can be sent to other processes, and they have room for it."""
-    known = type(problem).__module__.partition(".")[0] == harness.__name__  # not of a file beside a kernel
+    known = type(problem).__module__.partition(".")[0] == __name__.partition(".")[0]  # not of a file beside a kernel
     return known and cores() * _COPIES * problem.buffer_bytes <= _free_memory()
 
 

@@ -9,6 +9,7 @@ import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -265,7 +266,8 @@ def test_the_ceiling_of_a_type_is_that_of_its_units(
         copy = operands.buffers[0]
         arguments = [copy[a] if isinstance(a, str) else a for a in problem.arguments()]
         run = Launch("cuBLAS", operands, [module.function("matmul").prepare(1, 32, arguments)])
-        row = measure.measure(run, session.stream, session.timer, session.method)
+        one = SimpleNamespace(label="cuBLAS", built=None, prepare=lambda _: run)
+        row = measure.measure(one, operands, session.stream, session.timer, session.method)
     assert (row.status, row.peaks, row.dtype) == (status, peaks, dtype)
     if status == OK:
         assert row.of_ceiling == pytest.approx(share)

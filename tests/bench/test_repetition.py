@@ -17,7 +17,7 @@ from fakes import gemm as fake_gemm
 from harness.bench import emulation
 from harness.bench.emulation import Options
 from harness.bench.row import EXPECTED, FAILED, OK
-from harness.bench.session import Repetition
+from harness.bench.session import Bench
 from harness.driver import Context, Device
 from harness.errors import ContextLost
 from harness.kernels import catalog, spec
@@ -54,7 +54,7 @@ def built(cache: Cache, name: str = "tiled") -> builds.Built:
 
 
 def rows(cache: Cache, *points: dict[str, Any], repeats: int = 5, kernel: str = "tiled") -> list[Any]:
-    with Context(Device.open()) as context, Repetition(context, repeats=repeats) as session:
+    with Context(Device.open()) as context, Bench(context, rule=None, repeats=repeats) as session:
         return list(session.rows([built(cache, kernel)], {Gemm: points or POINTS}, lambda _: None))
 
 
@@ -262,7 +262,7 @@ def test_on_a_gpu(gpu: Context, cache: Cache, kernel_file: Any) -> None:
     arch = str(Arch.of_capability(*gpu.device.capability))
     points = [{"N": 512}, {"M": 300, "N": 500, "K": 260, "ldc": 512, "beta": 0.5}]
     made, _ = builds.build_all([steady.variant(), changing.variant()], [arch], cache, lambda _: None)
-    with Repetition(gpu, repeats=1000) as session:
+    with Bench(gpu, rule=None, repeats=1000) as session:
         found = list(session.rows(made, {Gemm: points}, lambda _: None))
     assert len(found) == 4
     for row in found:

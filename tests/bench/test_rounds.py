@@ -21,7 +21,7 @@ from harness.bench.row import ERROR, EXPECTED, FAILED, OK, UNEXPECTED, Measureme
 from harness.bench.session import Bench
 from harness.bench.stats import Interval
 from harness.bench.stopping import StopRule
-from harness.cli import main, options
+from harness.cli import main, options, running
 from harness.cli.isolation import Outcome
 from harness.driver import Context, Device, Stream
 from harness.errors import ContextLost, HarnessError
@@ -362,5 +362,5 @@ def test_without_a_gpu_there_are_no_rounds(tmp_path: Path) -> None:
 
 def test_the_bar_counts_the_rounds() -> None:
     variants, points = [catalog.kernel("tiled").variant()], {Gemm: [{"N": 16}, {"N": 32}]}
-    assert options.steps(variants, points) == 1 + 2 + 2 * 2
-    assert options.steps(variants, points, 5) == 1 + 5 * (2 + 2 * 2)
+    assert running.steps(variants, points) == 1 + 2 + 2 * 2
+    assert running.steps(variants, points, 5) == 1 + 5 * (2 + 2 * 2)

@@ -13,6 +13,7 @@ from fakes import gemm as fake_gemm
 from harness.bench.row import FAILED, OK
 from harness.bench.session import Bench
 from harness.dispatch import choose
+from harness.dispatch.chosen import build_chosen
 from harness.driver import Context, Device
 from harness.kernels.dtypes import DTYPES
 from harness.launch import builds
@@ -26,7 +27,7 @@ SHAPES = [{"M": 2, "N": 300, "K": 40}, {"N": 300}, {"M": 3, "N": 300, "K": 40}, 
 
 def choices(cache: Cache) -> list[builds.Built]:
     problems = [Gemm.from_axes(axes) for axes in SHAPES]
-    return builds.build_chosen(problems, "sm_90a", cache, lambda _: None, sms=132, gpu="Fake GPU")[0]
+    return build_chosen(problems, "sm_90a", cache, lambda _: None, sms=132, gpu="Fake GPU")[0]
 
 
 def test_each_size_is_run_by_what_is_chosen_for_it(fake: Any, cache: Cache) -> None:

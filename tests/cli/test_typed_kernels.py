@@ -178,7 +178,7 @@ def test_cublas_is_asked_for_each_type(monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("fp32", "bf16", "fp16", "tf32", "fp32"):
             problem = GEMMS[name](M=3, N=4, K=5)
             with Operands(context, problem, stream, seed=1, sets=1) as operands:
-                run = baseline.prepare(problem, operands)
+                run = baseline.prepare(operands)
                 run(stream)
                 run(stream)
     modes = [args[1] for name, args in api.calls if name == "set_math_mode"]

@@ -95,7 +95,7 @@ def test_cublas_agrees_and_is_not_tf32(gpu: Context) -> None:
     except MissingDependency as e:
         pytest.skip(e.what)
     with baseline, Stream(gpu) as stream, Operands(gpu, problem, stream, seed=1, sets=2) as operands:
-        verdict = measure.check(baseline.prepare(problem, operands), stream, sets=2)
+        verdict = measure.check(baseline.prepare(operands), stream, sets=2)
     assert verdict.ok and verdict.worst < 0.5
 
 

@@ -63,7 +63,7 @@ def prepared(context: Context, problem: Gemm, sets: int = 3) -> tuple[str, Any]:
         cublaslt.CuBlasLt(context) as baseline,
         Stream(context) as stream,
         Operands(context, problem, stream, seed=1, sets=sets) as operands,
-        baseline.prepare(problem, operands) as run,
+        baseline.prepare(operands) as run,
     ):
         assert (run.label, run.sets) == ("cuBLASLt", sets)
         return run.algorithm, measure.check(run, stream, sets=sets)
