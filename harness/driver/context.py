@@ -101,9 +101,7 @@ class Context(Owner):
         return int(api.call("cuCtxGetCurrent")) == self._address
 
     def refuse_sibling(self) -> None:
-        """Raise UsageError if another context of this GPU is current: its memory cannot be used from this
-        one.
-        """
+        """Raise UsageError if another context of this GPU is current: its memory is not usable here."""
         if int(api.call("cuCtxGetCurrent")) not in (0, self._address) and (
             int(api.call("cuCtxGetDevice")) == self.device.ordinal
         ):
