@@ -46,7 +46,7 @@ class Context(Owner):
     Blocks nest. The end of the outermost one closes the context and all resources in it, newest first.
     Another thread uses the context in a ``with context.current():`` block, which makes it current and closes
     nothing. Resources make their context current by themselves where the driver needs it. Launches, for
-    speed, do not: they must stand in one of these two kinds of block.
+    speed, do not: they must be made in one of these two kinds of block.
 
     After a kernel's fault `lost` is True, every call raises ContextLost, and closing is silent: the memory is
     gone with the context. A new context does not help: only a new process can use the GPU again.
@@ -224,4 +224,5 @@ class Resource(Owner):
         context.adopt(self)
 
     def _free(self, handle: Any) -> None:
+        """Free the handle with `free_call`, if the context still exists."""
         self.context.release(self.free_call, handle, waits=self.free_waits)

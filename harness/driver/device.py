@@ -41,7 +41,7 @@ class Device:
 
     @classmethod
     def open(cls, selector: int | str | None = None) -> Self:
-        """Return the GPU of an index, or the one whose UUID begins with the selector; the first GPU for None.
+        """Return the GPU with this index or beginning of a UUID; the first GPU for None.
 
         A string of digits is an index, ``"GPU-5a"`` the beginning of a UUID, as in CUDA_VISIBLE_DEVICES.
         Raises UsageError, with a list of the visible GPUs, if none or several match; NoDriver or NoDevice if

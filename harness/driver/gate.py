@@ -81,9 +81,9 @@ class Gate(Resource):
         return bool(self._streams) if stream is None else stream in self._streams
 
     def _free(self, handle: Any) -> None:
+        """Open the gate and wait for the device, which may still be reading the word, before it is freed."""
         self._let_through()
         if self._passage and not (self.context.lost or self.context.closed):
-            # The GPU may still be reading the word.
             self.context.open_gates()
             self.context.synchronize()
         super()._free(handle)

@@ -56,7 +56,7 @@ class BorrowedStream(Stream):
         Resource.__init__(self, context, api.bindings().CUstream(address))
 
     def _free(self, handle: Any) -> None:
-        pass
+        """Do nothing: the stream belongs to other code."""
 
 
 class Event(Resource):

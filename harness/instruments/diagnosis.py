@@ -88,7 +88,7 @@ def _compute(counters: Counters) -> tuple[float, str]:
     """Return how busy the busiest unit of computation is, in % of its peak, and the unit's name.
 
     The units are the issue slots, the arithmetic pipes and the tensor cores. The number of instructions
-    issued to the tensor pipe tells little if one of them is 64 x 256 x 16 products. The tensor cores' load is
+    issued to the tensor pipe says little if one of them is 64 x 256 x 16 products. The tensor cores' load is
     therefore taken from the SM's throughput, which is that of its busiest unit. (On an H200 it equals, to the
     last digit, the FLOP of rungs 22 to 29 over a peak of 4,096 per cycle and SM, half of that for tf32 and
     two thirds for mma.sync.)

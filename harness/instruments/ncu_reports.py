@@ -282,7 +282,7 @@ def line_page(text: str) -> tuple[dict[int, tuple[str, int]], dict[str, dict[int
     """Read a CSV page of source lines, each followed by its instructions.
 
     Return the file and line of each instruction by address, and the text of the lines by file and line. An
-    inlined instruction stands under several lines; the first counts, as in ncu-report.
+    inlined instruction is listed under several lines; the first one is taken, as in ncu-report.
     """
     places: dict[int, tuple[str, int]] = {}
     sources: dict[str, dict[int, str]] = {}

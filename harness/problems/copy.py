@@ -15,7 +15,7 @@ from harness.problems.protocol import Argument, Axes, Reference
 
 @dataclass(frozen=True, kw_only=True)
 class Copy:
-    """``dst = src`` for N float32 elements.
+    """The problem ``dst = src`` for N float32 elements; `Problem` describes the members.
 
     A good kernel for it measures the highest bandwidth that a kernel can reach on this GPU.
     """
@@ -57,6 +57,7 @@ class Copy:
         return 8 * self.N
 
     def inputs(self, seed: int) -> dict[str, NDArray[Any]]:
+        """Return the source, standard normal, and the destination, filled with NaN."""
         src = np.random.default_rng(seed).standard_normal(self.N, dtype=np.float32)
         return {"src": src, "dst": np.full(self.N, np.nan, dtype=np.float32)}
 
@@ -70,4 +71,5 @@ class Copy:
 
     @classmethod
     def intensity(cls, tile: tuple[int, ...], loads: int) -> float | None:
+        """Return None: a copy does no arithmetic."""
         return None

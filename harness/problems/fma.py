@@ -67,6 +67,7 @@ class Fma:
         return 8 * self.N
 
     def inputs(self, seed: int) -> dict[str, NDArray[Any]]:
+        """Return the input x, standard normal, and the output y, filled with NaN."""
         x = np.random.default_rng(seed).standard_normal(self.N, dtype=np.float32)
         return {"x": x, "y": np.full(self.N, np.nan, dtype=np.float32)}
 
@@ -91,4 +92,5 @@ class Fma:
 
     @classmethod
     def intensity(cls, tile: tuple[int, ...], loads: int) -> float | None:
+        """Return None: blocks do not load tiles in steps."""
         return None

@@ -95,6 +95,7 @@ class Repeats:
 
     @property
     def ok(self) -> bool:
+        """True if every launch wrote the same bits as the verified one."""
         return self.equal == self.launches
 
     def __str__(self) -> str:

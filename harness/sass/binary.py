@@ -91,7 +91,10 @@ def read(
 
 
 def _cubins(path: Path, archs: tuple[str, ...]) -> Iterator[bytes]:
-    """Yield the file's cubins, for `archs` if it has any for them."""
+    """Yield the cubins in the file; PTX is assembled for `archs`, or for its own ``.target``.
+
+    Raises UsageError for a file that cannot be read or holds no device code, InspectError for a damaged one.
+    """
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -133,7 +136,7 @@ def _extracted(path: Path, archs: tuple[str, ...]) -> Iterator[bytes]:
 
 
 def _functions(cubin: bytes, path: Path, cache: Cache, threads: int | None, dynamic: int) -> Iterator[Code]:
-    """Yield the code of each function in the cubin, in the order in which they stand there.
+    """Yield the code of each function in the cubin, in the cubin's order.
 
     A device function has no resources of its own: registers, stack and shared memory are None.
     """

@@ -137,7 +137,7 @@ class Sass:
 
     @cached_property
     def mix(self) -> Counter[str]:
-        """How often each full opcode, with its modifiers, stands in the code."""
+        """How often each full opcode, with its modifiers, occurs in the code."""
         return Counter(i.opcode for i in self.instructions)
 
     @cached_property
@@ -302,7 +302,7 @@ def _compiler(about: dict[str, Any]) -> str:
 
 
 def _own_file(rows: list[dict[str, Any]]) -> int:
-    """Return the id of the file that the function stands in.
+    """Return the id of the file that defines the function.
 
     It is the file of its first line, which comes before any inlined call.
     """

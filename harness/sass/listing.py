@@ -1,4 +1,4 @@
-"""Print machine code by address under its source lines, or beside its source, coloured by kind."""
+"""Format machine code by address under its source lines, or beside its source, coloured by kind."""
 
 from __future__ import annotations
 

@@ -141,6 +141,7 @@ class Cache:
 
     @staticmethod
     def _folder(root: Path, key: str) -> Path:
+        """Return the folder of the entry `key`."""
         return root / key[:2] / key
 
     def _give_up(self, error: OSError) -> None:
@@ -151,6 +152,7 @@ class Cache:
 
 
 def _warn(root: Path | None, why: str) -> None:
+    """Issue a CacheWarning about the directory `root`, with the reason."""
     warnings.warn(
         f"cannot use the cache directory {root} ({why}): compiling without it; "
         "set HARNESS_CACHE_DIR to a directory that can be written",
