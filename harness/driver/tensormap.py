@@ -15,10 +15,7 @@ UNIT = 16  # bytes: the TMA takes only addresses and pitches that are multiples 
 
 
 def possible(address: int, pitch: int) -> bool:
-    """Return True if the TMA can copy a matrix at `address` with `pitch` bytes from row to row.
-
-    Both must be multiples of 16 bytes.
-    """
+    """Return True if the TMA can copy a matrix: `address` and row `pitch` are multiples of 16 bytes."""
     return address % UNIT == 0 and pitch % UNIT == 0
 
 
@@ -34,11 +31,10 @@ def encode(
 ) -> Struct:
     """Return the tensor map of a row-major matrix, to be passed as a ``const __grid_constant__`` parameter.
 
-    `element` is CUDA's name of the element type (``"BFLOAT16"``). `extents` and `box` are rows and columns in
+    `element` is CUDA's name of the element type (``"BFLOAT16"``). `extents` and `box` are (rows, columns) in
     elements, `pitch` is the bytes from row to row, `swizzle` 0, 32, 64 or 128 bytes. The part of a box beyond
-    the matrix is read as zeros and not written. If no map is `possible`, all 128 bytes are zero and the
-    kernel must not use it. Raises UsageError on a GPU without TMA, DriverError for extents that the driver
-    refuses.
+    the matrix reads as zeros and is not written. If no map is `possible`, its bytes are all 0 and the kernel
+    must not use it. Raises UsageError on a GPU without TMA, DriverError for extents that it does not take.
     """
     if context.device.capability < (9, 0):
         raise UsageError(f"tensor maps need sm_90, {context.device.name} is {context.device.arch}")

@@ -24,10 +24,9 @@ def check_writable(path: Path) -> None:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write `data` to a temporary file beside `path` and rename it: readers see all of it or the old content.
+    """Write `data` to a temporary file beside `path` and rename it, so that readers never see a part of it.
 
-    Symbolic links are followed, and the mode of an existing file is kept. Raises HarnessError if writing
-    fails or the target is not a regular file (a device or a pipe).
+    Links are followed, the file's mode is kept. Raises HarnessError if it fails, or for a device or a pipe.
     """
     try:
         path = _target(path)
@@ -55,7 +54,6 @@ def _target(path: Path) -> Path:
 
 
 def _umask() -> int:
-    """Return this process's umask, which can only be read by setting it."""
-    mask = os.umask(0)
+    mask = os.umask(0)  # it can only be read by setting it
     os.umask(mask)
     return mask
