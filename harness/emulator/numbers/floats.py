@@ -118,7 +118,7 @@ def fma64(a: Any, b: Any, c: Any, out: Array, work: Workspace) -> None:
 
 
 def _two_product(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return (high, low), the exact ``a * b`` in two parts (Dekker's product), short of over- and underflow."""
+    """Return (high, low), in sum exactly ``a * b`` (Dekker's product), barring over- and underflow."""
     high = a * b
     a1, a2 = _split(a)
     b1, b2 = _split(b)
