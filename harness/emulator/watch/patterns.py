@@ -55,9 +55,9 @@ def sectors(addresses: Array, active: Array | None, size: int) -> tuple[int, int
 
 
 def wavefronts(addresses: Array, active: Array | None, size: int) -> tuple[int, int, int]:
-    """Return (requests, wavefronts, conflicts) of a shared access: conflicts are wavefronts beyond one a part.
+    """Return (requests, wavefronts, conflicts) of a shared access.
 
-    The arguments are those of `sectors`; the module says what wavefronts and parts are.
+    A conflict is a wavefront beyond the first of its part, in the terms of this module. The arguments are those of `sectors`.
     """
     rows, alive = _warps(addresses, active)
     if not len(rows):

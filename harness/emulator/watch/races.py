@@ -48,7 +48,7 @@ class _Watched:
         self.site = {kind: np.full(size, -1, np.int32) for kind in self.low}
 
     def mark(self, kind: str, site: int, cells: Array, blocks: Array) -> None:
-        """Record that the instruction with index `site` accessed `cells` in `blocks`, element by element of the two arrays."""
+        """Record that the instruction with index `site` accessed `cells` in `blocks`, element by element."""
         np.minimum.at(self.low[kind], cells, blocks)
         np.maximum.at(self.high[kind], cells, blocks)
         self.site[kind][cells] = site
@@ -69,7 +69,7 @@ class RaceWatch:
     """Watches global accesses for races between blocks.
 
     watched: indices of the allocations that are known, from an earlier run, to be stored to
-    fenced: set from outside once a fence beyond the block, or an atomic with acquire or release, was executed
+    fenced: set from outside by a fence beyond the block and by an atomic with acquire or release
     """
 
     def __init__(self, findings: Findings, watched: set[int]) -> None:
