@@ -80,8 +80,8 @@ def emulate(
       parameter's size
     shared: bytes of dynamic shared memory per block
     schedule: ``lockstep``, or ``warp-serial``, in which each warp runs to the barrier before the next starts
-    budget: instructions that a batch of blocks may execute; threads that have diverged and come
-      to an instruction at different times each count it
+    budget: instructions that a batch of blocks may execute, each counted once for all threads that execute it
+      together
     check: look for faults; count: count executions and memory requests
     widths: bytes per lane of the compiled access by PTX line, see `counts.Counter`
 

@@ -112,6 +112,7 @@ class Decoder:
         return [self._step(instruction) for instruction in self.entry.instructions]
 
     def _step(self, ins: Instruction) -> Step:
+        """Decode one instruction and its guard."""
         guard = self.predicate_number(ins, ins.guard) if ins.guard else -1
         step = Step(instruction=ins, guard=guard, negated=ins.negated)
         opcode, family = ins.opcode[0], family_of(ins)

@@ -311,7 +311,7 @@ class Access:
 
 
 def access(memo: Memo, address: Integer, where: Lanes, columns: Array, shape: tuple[int, int]) -> Access:
-    """Return the access pattern of the byte address `address` in a `Scratch`; `memo` keeps its patterns.
+    """Return the access pattern of the byte address `address` in a `Scratch`; patterns are kept in `memo`.
 
     where: the active lanes, which are in bounds; other lanes may have any address
     columns: the column of each lane, (1, C) for shared memory and (T, C) for local

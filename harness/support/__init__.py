@@ -1,1 +1,1 @@
-"""Tools for every room, without CUDA: a file cache, whole-file writes, processes and the terminal."""
+"""Helpers without CUDA for every room: a cache, whole-file writes, processes, other programs, the terminal."""

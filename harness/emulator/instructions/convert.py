@@ -183,7 +183,7 @@ def cvt(decoder: Decoder, ins: Instruction) -> Run:
 
     def run(group: Group, where: Any) -> None:
         value = convert(group, read(group))
-        if wider and to[0] == "u":  # a narrow result fills a wide register as its type says
+        if wider and to[0] == "u":  # zero-extend a narrow result to its register
             value = group.algebra.unsigned(value, width)
         group.write(into, value, where)
 
