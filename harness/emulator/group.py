@@ -53,7 +53,7 @@ class Group(Clock):
         return self._work
 
     def workspace(self, shape: tuple[int, int]) -> Workspace:
-        """Return a workspace for an fma of `shape`: the group's own if it has that shape, otherwise a new one."""
+        """Return a workspace for an fma of `shape`: the group's own if that fits, otherwise a new one."""
         return self.work if shape == self.shape else Workspace(shape, self.launch.underflow)
 
     def count(self, where: Lanes) -> int:

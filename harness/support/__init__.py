@@ -1,1 +1,1 @@
-"""Helpers without CUDA for every room: a cache, whole-file writes, processes, other programs, the terminal."""
+"""Helpers that need no CUDA, for every room: a cache, files, processes, other programs and the terminal."""
