@@ -327,7 +327,7 @@ def _lanes(value: Value) -> Lanes:
 
 
 def _warp_barrier(group: Group, where: Lanes) -> None:
-    """Execute ``bar.warp.sync``: the accesses after it belong to the group's next epoch."""
+    """Execute ``bar.warp.sync``: raise the group's epoch, which counts its warp barriers."""
     group.epoch += 1
 
 

@@ -197,7 +197,7 @@ _on_unsigned("brev", _brev)
 
 @handles("bfe", family="integer")
 def extract(decoder: Decoder, ins: Instruction) -> Run:
-    """Decode ``bfe``: `length` bits from bit `start` on, extended by their highest bit if signed."""
+    """Decode ``bfe d, a, start, length``: `length` bits of a from bit `start` on, sign-extended if signed."""
     decoder.parts(ins, TYPES)
     bits, unsigned = width(ins), is_unsigned(ins)
 
@@ -223,7 +223,7 @@ def extract(decoder: Decoder, ins: Instruction) -> Run:
 
 @handles("bfi", family="integer")
 def insert(decoder: Decoder, ins: Instruction) -> Run:
-    """Decode ``bfi``: b with `length` bits from bit `start` on replaced by the low bits of a."""
+    """Decode ``bfi d, a, b, start, length``: b with `length` bits from bit `start` on taken from a's low bits."""
     decoder.parts(ins, TYPES)
     bits = width(ins)
 

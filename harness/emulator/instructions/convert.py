@@ -272,7 +272,7 @@ def _scalar(array: Array) -> Any:
 def _to_integer(source: str, width: int, unsigned: bool, parts: set[str]) -> Any:
     """Return the conversion of the floating-point type `source` to an integer of `width` bits.
 
-    Values out of range give the nearest bound. NaN gives 0, and the top bit alone for a result of 64 bits.
+    Values out of range give the nearest bound. NaN gives 0, but the top bit alone for a result of 64 bits.
     """
     rounding = next((_INTEGER_ROUND[m] for m in _INTEGER_ROUND if m in parts), np.trunc)
     low, high = (0, (1 << width) - 1) if unsigned else (-(1 << (width - 1)), (1 << (width - 1)) - 1)

@@ -16,7 +16,7 @@ from harness.emulator.ptx.module import Instruction
 
 
 def widen(bits: Array, brain: bool) -> Array:
-    """Return the float64 of 16-bit patterns, uint16: of bfloat16 if `brain`, otherwise of f16."""
+    """Return 16-bit patterns, uint16, as float64: read as bfloat16 if `brain`, otherwise as f16."""
     return (of_bfloat16(bits) if brain else bits.view(np.float16)).astype(np.float64)
 
 

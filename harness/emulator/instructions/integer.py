@@ -80,7 +80,7 @@ def product(algebra: Algebra, a: Integer, b: Integer, bits: int) -> Integer:
 
 
 def _multiply(ins: Instruction) -> tuple[Callable[[Algebra, Integer, Integer], Integer], int]:
-    """Return the multiplication of a ``mul`` or ``mad`` (lo, hi or wide), and the bits of its result."""
+    """Return a function that multiplies as a ``mul`` or ``mad`` does, and the width of its result in bits."""
     bits = width(ins)
     unsigned = is_unsigned(ins)
     if "wide" in ins.opcode:

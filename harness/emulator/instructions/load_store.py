@@ -50,7 +50,10 @@ def _allowed(decoder: Decoder, ins: Instruction) -> None:
 
 @handles("ld", "ldu")
 def ld(decoder: Decoder, ins: Instruction) -> Run:
-    """Decode ``ld``. Lanes that may not read keep their registers; if no lane may, all get all ones."""
+    """Decode ``ld``.
+
+    Lanes out of bounds or misaligned keep their registers; if no lane is left, all active lanes get all ones.
+    """
     _allowed(decoder, ins)
     size, count, space = shape_of(ins)
     names = _registers(ins.operands[0])

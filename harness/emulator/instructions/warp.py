@@ -113,7 +113,7 @@ def vote(decoder: Decoder, ins: Instruction) -> Run:
 
 @handles("activemask")
 def activemask(decoder: Decoder, ins: Instruction) -> Run:
-    """Decode ``activemask``."""
+    """Decode ``activemask``: the active lanes of the warp, lane i at bit i."""
     into = decoder.register(ins, ins.operands[0])
 
     def run(group: Group, where: Lanes) -> None:
@@ -178,7 +178,7 @@ def redux(decoder: Decoder, ins: Instruction) -> Run:
 
 @handles("membar", "fence")
 def fence(decoder: Decoder, ins: Instruction) -> Run:
-    """Decode fences. One beyond the block ends the search for races, see `RaceWatch`."""
+    """Decode fences. After one that reaches beyond the block no races are reported, see `RaceWatch`."""
     decoder.parts(ins, {"cta", "gl", "gpu", "sys", "acq_rel", "sc", "acquire", "release"})
     across = not {"cta"} & set(ins.opcode)
 

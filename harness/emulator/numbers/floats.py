@@ -41,7 +41,7 @@ class Underflow:
 
 
 class Workspace:
-    """Scratch arrays of one shape, with which an fma allocates no memory."""
+    """Scratch arrays of one shape for `fma32`, which then allocates no memory."""
 
     def __init__(self, shape: tuple[int, int], underflow: Underflow) -> None:
         self.wide = np.empty(shape, np.float64)

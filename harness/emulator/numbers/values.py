@@ -101,7 +101,10 @@ class Mask:
         self.id = next(_COUNTER)
 
     def lanes(self, total: int) -> int:
-        """Return the number of lanes in the mask, for a group of `total` lanes."""
+        """Return the number of lanes in the mask, for a group of `total` lanes.
+
+        The array may be smaller than the group, (T, 1) or (1, C), and then stands for all blocks or threads.
+        """
         return self.count * (total // self.array.size)
 
 

@@ -122,7 +122,7 @@ def _apart(text: str) -> list[str]:
 
 
 def _integer(text: str) -> int:
-    """Read an integer of PTX: ``16``, ``0x10`` or ``020`` (octal), each maybe with a U. Raises ValueError."""
+    """Read an integer as PTX writes it: ``16``, ``0x10``, ``020`` (octal), or ``16U``. Raises ValueError."""
     digits = text.removesuffix("U")
     octal = len(digits) > 1 and digits[0] == "0" and digits.isdecimal()
     return int(digits, 8 if octal else 0)

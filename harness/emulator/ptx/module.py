@@ -182,7 +182,7 @@ class _Reader:
 
 
 def _files(found: list[tuple[int, str]]) -> dict[str, str]:
-    """Return the file names by number; the first file is the kernel's own and has the name ""."""
+    """Return the files of the ``.file`` directives by number; the first, the kernel's own, becomes ""."""
     matches = [m for _, s in found if (m := re.match(r'\.file\s+(\d+)\s+"([^"]*)"', s))]
     return {match[1]: match[2] if place else "" for place, match in enumerate(matches)}
 
@@ -292,7 +292,7 @@ def _finish(body: _Body) -> Entry:
 
 
 def _meant(operands: str, inner: dict[str, str]) -> str:
-    """Return the operands with names declared in inner braces replaced by those they are kept under."""
+    """Return the text of operands with names of inner braces replaced by those they are kept under."""
     return _NAME.sub(lambda match: inner.get(match[0], match[0]), operands)
 
 

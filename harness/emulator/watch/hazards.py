@@ -28,8 +28,8 @@ _MEMORY = 4096  # analysed intervals to keep
 class Flight:
     """A cp.async between its issue and its wait, in the lanes `where`.
 
-    issued: the group's clock at the issue; -1 before the interval
-    landed: the group's clock at the wait; None before it
+    issued: the group's clock at the issue; -1 if that was in an earlier interval
+    landed: the group's clock at the wait; None while the copy is in flight
     """
 
     touch: Touch
@@ -161,7 +161,7 @@ class HazardWatch:
             flight.issued = -1
 
     def _close(self, interval: Interval, columns: Array | None) -> None:
-        """Report the faults of an interval in the blocks `columns`, analysed now or looked up."""
+        """Report the faults of an ended interval in the blocks `columns`, analysed or, if known, looked up."""
         if not interval.times:
             return
         flights = tuple((f.touch.signature, lane_id(f.where), f.issued, f.landed) for f in self._flights)
@@ -226,7 +226,7 @@ class HazardWatch:
     def _in_flight(
         self, flight: Flight, copy: Touch, touches: list[Touch], layout: Layout, seen: list[Any]
     ) -> None:
-        """Report the accesses to the target of a copy that has not landed."""
+        """Report the accesses to the bytes that a copy writes, made between its issue and its wait."""
         low, high = layout.owners(copy)
         for touch in touches:
             late = flight.landed is not None and touch.first >= flight.landed

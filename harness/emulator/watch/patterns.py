@@ -57,8 +57,8 @@ def sectors(addresses: Array, active: Array | None, size: int) -> tuple[int, int
 def wavefronts(addresses: Array, active: Array | None, size: int) -> tuple[int, int, int]:
     """Return (requests, wavefronts, conflicts) of a shared access.
 
-    A conflict is a wavefront beyond the first of its part, see the module. The arguments are those of
-    `sectors`.
+    A wavefront is one pass over the banks; a conflict is one beyond the first of its part, see the module.
+    The arguments are those of `sectors`.
     """
     rows, alive = _warps(addresses, active)
     if not len(rows):
