@@ -223,7 +223,7 @@ def extract(decoder: Decoder, ins: Instruction) -> Run:
 
 @handles("bfi", family="integer")
 def insert(decoder: Decoder, ins: Instruction) -> Run:
-    """Decode ``bfi d, a, b, start, length``: b with `length` bits from bit `start` on taken from a's low bits."""
+    """Decode ``bfi d, a, b, start, length``: b with its bits from `start` on replaced by `length` low bits of a."""
     decoder.parts(ins, TYPES)
     bits = width(ins)
 

@@ -161,7 +161,7 @@ class HazardWatch:
             flight.issued = -1
 
     def _close(self, interval: Interval, columns: Array | None) -> None:
-        """Report the faults of an ended interval in the blocks `columns`, analysed or, if known, looked up."""
+        """Report the faults of an ended interval in the blocks `columns`; known intervals are looked up."""
         if not interval.times:
             return
         flights = tuple((f.touch.signature, lane_id(f.where), f.issued, f.landed) for f in self._flights)
