@@ -223,7 +223,7 @@ def extract(decoder: Decoder, ins: Instruction) -> Run:
 
 @handles("bfi", family="integer")
 def insert(decoder: Decoder, ins: Instruction) -> Run:
-    """Decode ``bfi d, a, b, start, length``: b with its bits from `start` on replaced by `length` low bits of a."""
+    """Decode ``bfi d, a, b, start, length``: b with the low `length` bits of a put in at bit `start`."""
     decoder.parts(ins, TYPES)
     bits = width(ins)
 
