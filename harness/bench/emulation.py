@@ -98,8 +98,8 @@ def _apart(
 
 def _can_leave(problem: Problem) -> bool:
     """Whether it can be sent to other processes, and they have room for it."""
-    known = type(problem).__module__.partition(".")[0] == __name__.partition(".")[0]  # not of a file beside a kernel
-    return known and cores() * _COPIES * problem.buffer_bytes <= _free_memory()
+    ours = type(problem).__module__.split(".")[0] == __name__.split(".")[0]  # not of a file beside a kernel
+    return ours and cores() * _COPIES * problem.buffer_bytes <= _free_memory()
 
 
 def row(

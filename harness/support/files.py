@@ -1,4 +1,4 @@
-"""Where the package is installed, and functions that write a file completely or not at all."""
+"""The folders of the package, and functions that write a file completely or not at all."""
 
 from __future__ import annotations
 

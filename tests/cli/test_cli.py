@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from fakes import gemm as fake_gemm
-from harness.cli import main, options, running
+from harness.cli import main, running
 from harness.errors import MissingDependency, UsageError
 from harness.kernels import catalog
 from harness.results import record
@@ -318,7 +318,6 @@ def test_bench_without_nvdisasm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_gpu")
 def test_closed_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    from harness.cli import options
 
     monkeypatch.setattr(sys, "stderr", None)
     with running.progress(3) as step:
