@@ -35,7 +35,6 @@ class Batch:
 
     def __init__(self, launch: Launch, first: int, blocks: int) -> None:
         self.launch, self.first, self.blocks = launch, first, blocks
-        launch.batch_first = first
         try:
             self.shared = Scratch(launch.shared_size, blocks)
             self.local = Scratch(launch.entry.sizes.get("local", 0), blocks * launch.threads)

@@ -70,6 +70,7 @@ class Launch:
         total = self.grid.x * self.grid.y * self.grid.z
         at_once = max(1, LANES // self.threads)
         for first in range(0, total, at_once):
+            self._batch_first = first
             Batch(self, first, min(at_once, total - first)).run()
             if self.races is not None:
                 self.races.end_batch()
@@ -105,9 +106,9 @@ class Launch:
         `column` is the number of the block within the running batch.
         """
         name, within = self.variable("shared", offset)
-        return name, within, self.block_index(self.batch_first + column)
+        return name, within, self.block_index(self._batch_first + column)
 
-    batch_first = 0  # number of the running batch's first block, which the batch sets
+    _batch_first = 0  # number of the running batch's first block
 
 
 def plain_name(name: str) -> str:

@@ -10,9 +10,7 @@ import csv
 import importlib.util
 import io
 import json
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -30,6 +28,7 @@ from harness.launch import kernel as launch
 from harness.launch.kernel import Launch
 from harness.launch.operands import Operands
 from harness.problems.gemm import Gemm
+from harness.support import tools
 
 METRIC = "gpu__time_duration.sum"
 _WARM, _PROFILED = 5, 20  # launches under ncu; the mean is over all of them
@@ -149,13 +148,8 @@ def _run(command: list[str], device: Device) -> str:
     With one GPU visible, index 0 means the same GPU to every tool. Raises HarnessError if it fails or does
     not end in time.
     """
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": device.uuid}
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, env=environment, timeout=_TIMEOUT
-        )
-    except subprocess.TimeoutExpired:
-        raise HarnessError(f"{Path(command[0]).name} was not done after {_TIMEOUT} s") from None
+    environment = {**tools.environment(), "CUDA_VISIBLE_DEVICES": device.uuid}
+    done = tools.run(command, device.name, env=environment, timeout=_TIMEOUT)
     if done.returncode:
         said = (done.stderr.strip() or done.stdout.strip() or "silently").splitlines()[-1]
         raise HarnessError(f"{Path(command[0]).name} ended with code {done.returncode}: {said}")

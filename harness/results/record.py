@@ -11,7 +11,6 @@ import json
 import os
 import platform
 import re
-import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -19,9 +18,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, cast
 
-from harness.errors import UsageError
+from harness.errors import HarnessError, UsageError
 from harness.results import nvbench
-from harness.support import files
+from harness.support import files, tools
 from harness.support.files import PACKAGE, ROOT
 
 SCHEMA = 2
@@ -216,9 +215,9 @@ def _commit(package: Path) -> tuple[str | None, list[str] | None]:
     """
 
     def git(*args: str) -> str:
-        done = subprocess.run(
-            ["git", "-C", package.parent, *args], capture_output=True, text=True, check=True
-        )
+        done = tools.run(["git", "-C", package.parent, *args], "")
+        if done.returncode:
+            raise HarnessError(done.stderr)
         return done.stdout
 
     try:
@@ -226,5 +225,5 @@ def _commit(package: Path) -> tuple[str | None, list[str] | None]:
             return None, None  # installed somewhere inside another project's checkout
         changed = git("status", "--porcelain", "--no-renames", "-uall", "-z", "--", package.name, "cu", "ptx")
         return git("rev-parse", "HEAD").strip(), sorted(line[3:] for line in changed.split("\0") if line)
-    except (OSError, subprocess.CalledProcessError):
+    except HarnessError:
         return None, None

@@ -8,7 +8,6 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -170,14 +169,8 @@ def _cuobjdump(arguments: list[str | Path], path: Path, folder: str) -> str:
     It exits with 255 for files that it does not understand and with 0 for those without device code.
     """
     tool = tools.require("cuobjdump")
-    try:
-        done = subprocess.run(
-            [tool, *arguments], cwd=folder, capture_output=True, timeout=_TIMEOUT, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise InspectError(f"cuobjdump gave no answer within {_TIMEOUT} s", where=str(path)) from None
-    except OSError as e:
-        raise InspectError(f"cuobjdump cannot be run: {e}", where=str(path)) from None
+    command = [tool, *arguments]
+    done = tools.run_bytes(command, str(path), timeout=_TIMEOUT, cwd=folder, raises=InspectError)
     return (
         (done.stdout + done.stderr).decode(errors="replace").replace(str(path.resolve()), path.name).strip()
     )

@@ -6,7 +6,6 @@ Starting nvdisasm takes nearly all of its time.
 from __future__ import annotations
 
 import struct
-import subprocess
 import tempfile
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -71,14 +70,8 @@ def ask(code: bytes, views: Collection[Options], where: str) -> list[bytes]:
         file.write_bytes(code)
 
         def view(options: Options) -> bytes:
-            try:
-                done = subprocess.run(
-                    [tool, *options, file], capture_output=True, timeout=TIMEOUT, check=False
-                )
-            except subprocess.TimeoutExpired:
-                raise InspectError(f"nvdisasm gave no answer within {TIMEOUT} s", where=where) from None
-            except OSError as e:
-                raise InspectError(f"nvdisasm cannot be run: {e}", where=where) from None
+            command: list[str | Path] = [tool, *options, file]
+            done = tools.run_bytes(command, where, timeout=TIMEOUT, raises=InspectError)
             if done.returncode != 0:
                 message = done.stderr.decode(errors="replace").replace(str(file), "the cubin").strip()
                 message = message or f"it ends with {done.returncode} and says nothing"

@@ -6,7 +6,7 @@ import functools
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from harness.errors import HarnessError, MissingDependency
@@ -45,22 +45,45 @@ def require(name: str) -> Path:
 
 
 def run(
-    command: Sequence[str | Path], where: str, *, timeout: float = 600
+    command: Sequence[str | Path],
+    where: str,
+    *,
+    timeout: float = 600,
+    env: Mapping[str, str] | None = None,
+    raises: type[HarnessError] = HarnessError,
 ) -> subprocess.CompletedProcess[str]:
-    """Run `command` and return its outcome, whatever its exit code.
+    """Run `command` and return its outcome as text, whatever its exit code; see `run_bytes`.
 
-    A ``python -m harness`` that it starts uses the package running here. `where` names the object of the call
-    in errors. Raises HarnessError if the command cannot be started or does not end within `timeout` seconds.
+    A ``python -m harness`` that it starts uses the package running here, unless `env` says otherwise.
+    """
+    done = run_bytes(
+        command, where, timeout=timeout, env=environment() if env is None else env, raises=raises
+    )
+    out, err = (stream.decode(errors="replace") for stream in (done.stdout, done.stderr))
+    return subprocess.CompletedProcess(done.args, done.returncode, out, err)
+
+
+def run_bytes(
+    command: Sequence[str | Path],
+    where: str,
+    *,
+    timeout: float = 600,
+    cwd: str | Path | None = None,
+    env: Mapping[str, str] | None = None,
+    raises: type[HarnessError] = HarnessError,
+) -> subprocess.CompletedProcess[bytes]:
+    """Run `command` in `cwd` and return its outcome, whatever its exit code.
+
+    `where` names the object of the call in errors. Raises an error of the type `raises` if the command cannot
+    be started or does not end within `timeout` seconds.
     """
     name = Path(command[0]).name
     try:
-        return subprocess.run(
-            command, capture_output=True, text=True, timeout=timeout, check=False, env=environment()
-        )
+        return subprocess.run(command, capture_output=True, timeout=timeout, check=False, cwd=cwd, env=env)
     except subprocess.TimeoutExpired:
-        raise HarnessError(f"{name} gave no answer within {timeout:.0f} s", where=where) from None
+        raise raises(f"{name} gave no answer within {timeout:g} s", where=where) from None
     except OSError as e:
-        raise HarnessError(f"{name} cannot be run: {e}", where=where) from None
+        raise raises(f"{name} cannot be run: {e}", where=where) from None
 
 
 def environment() -> dict[str, str]:
