@@ -55,9 +55,7 @@ def _spelled(option: click.Option, value: Any) -> list[str]:
     """Return an option with its value, as it is typed; nothing where it has none."""
     name = next(o for o in option.opts if o.startswith("--"))
     if option.is_flag:
-        wanted = (
-            True if option.flag_value is None or isinstance(option.flag_value, bool) else option.flag_value
-        )
+        wanted = option.flag_value if isinstance(option.flag_value, str) else True  # --md gives "md"
         return [name] if value == wanted else []
     if value is None:
         return []
