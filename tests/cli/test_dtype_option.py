@@ -6,19 +6,19 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from fakes import driver as fake_driver
-from harness.cli import children, isolate, main, supervise
+from harness.cli import isolation, main
 from harness.errors import HarnessError
 from harness.instruments import ncu, sanitizer
 from harness.kernels import catalog
 from harness.results import record
 from harness.support import tools
+from harness.support.children import Ended
 from shared.command import fake  # noqa: F401  (a fixture)
 
 Write = Callable[..., Path]
@@ -143,33 +143,20 @@ def test_instruments_hand_on_the_type(told: list[list[str]], word: str, dtype: s
         assert more == ([f"--dtype={dtype}"] if dtype else [])
 
 
-def test_isolated_kernels_hand_on_the_type() -> None:
-    ctx: Any = SimpleNamespace(
-        params={
-            "axis": ("N=64",),
-            **dict.fromkeys(children._FLAGS, False),
-            **dict.fromkeys(children._FORWARDED),
-            **dict.fromkeys(children._FORWARDED_PERCENT, 0.01),
-        }
-    )
-    gpu: Any = SimpleNamespace(uuid="GPU-1")
-    for word, more in (("23", []), ("24", ["--dtype=fp16"])):
-        built: Any = SimpleNamespace(
-            variant=catalog.kernel(word).variant(), cubin=SimpleNamespace(arch="sm_90a")
-        )
-        command = children._command(ctx, gpu, built)
-        assert [c for c in command if c.startswith("--dtype")] == more
-
-
 def test_the_tuning_child_is_told_the_type(
     monkeypatch: pytest.MonkeyPatch, kernel_file: Write, fake: fake_driver.FakeDriver
 ) -> None:
     path = kernel_file(extra=BOTH, body=BODY.format(type="ELEMENT"))
     found: list[list[str]] = []
-    monkeypatch.setattr(supervise, "_watch", lambda c, *_: found.append(c) or (0, ""))
+
+    def watch(command: list[str], *_: Any, **__: Any) -> Ended:
+        found.append(command)
+        return Ended(code=0)
+
+    monkeypatch.setattr(isolation, "watch", watch)
     assert run("tune", path, "--isolate", "--dtype", "fp16", "-a", "N=64").exit_code == 0
     assert run("tune", path, "--isolate", "-a", "N=64").exit_code == 0
-    assert found[0][:6] == [sys.executable, "-m", "harness", "tune", str(path), supervise.FLAG]
+    assert found[0][:6] == [sys.executable, "-m", "harness", "tune", str(path), isolation.SUPERVISED]
     assert "--dtype=fp16" in found[0] and not [c for c in found[1] if c.startswith("--dtype")]
 
 
@@ -180,11 +167,11 @@ def test_the_rows_of_an_isolated_type_are_its_own(
     path = kernel_file(extra=BOTH, body=BODY.format(type="ELEMENT"))
     asked: list[str] = []
 
-    def run_child(command: list[str], timeout: float) -> isolate.Outcome:
+    def run_child(command: list[str], timeout: float) -> isolation.Outcome:
         asked.append(next((c for c in command if c.startswith("--dtype")), ""))
-        return isolate.Outcome(rows=(), about={}, error="it died")
+        return isolation.Outcome(rows=(), about={}, error="it died")
 
-    monkeypatch.setattr(isolate, "run_child", run_child)
+    monkeypatch.setattr(isolation, "run_child", run_child)
     out = tmp_path / "r.json"
     done = run("bench", path, "--isolate", "-a", "N=64", "--dtype", "bf16", "--dtype", "fp16", "--json", out)
     assert done.exit_code == 1 and asked == ["", "--dtype=fp16"], done.output
