@@ -120,8 +120,12 @@ def plot(dtype: str) -> str:
 
 def rungs() -> str:
     """What each rung of the tensor cores is, in the words of its file."""
-    cells = [[k.name, k.dtype, k.min_arch, k.title, k.claim] for k in catalog.ladder() if k.dtype != "fp32"]
-    return plain_table(cells, ["rung", "type", "from", "what", "gained"], "md")
+    cells = [
+        [k.name, ", ".join(k.dtypes), k.min_arch, k.after, k.title, k.claim]
+        for k in catalog.ladder()
+        if k.dtype == k.dtypes[0] != "fp32"
+    ]
+    return plain_table(cells, ["rung", "types", "from", "after", "what", "gained"], "md")
 
 
 def profile_tensor() -> str:

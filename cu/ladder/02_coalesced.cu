@@ -6,6 +6,7 @@
 //
 // /// kernel
 // entry = "matmul"
+// after = "01_naive"
 // block = ["BX", "BY"]
 // tile  = ["BY", "BX"]
 // loads = "2 * BX * BY"

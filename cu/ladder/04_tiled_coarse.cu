@@ -6,6 +6,7 @@
 //
 // /// kernel
 // entry = "matmul"
+// after = "03_tiled"
 // block = ["TILE", "TILE // COARSE"]
 // tile  = ["TILE", "TILE"]
 // where = ["TILE % COARSE == 0", "32 <= TILE * TILE // COARSE", "TILE * TILE // COARSE <= 1024"]

@@ -6,6 +6,7 @@
 //
 // /// kernel
 // entry = "matmul"
+// after = "03_tiled"
 // block = ["TILE", "TILE"]
 // tile  = ["TILE", "TILE"]
 // loads = "2 * TILE"

@@ -5,6 +5,7 @@
 //
 // /// kernel
 // entry = "matmul"
+// after = "06_bank_conflict"
 // block = ["TILE", "TILE"]
 // tile  = ["TILE", "TILE"]
 // loads = "2 * TILE"

@@ -7,6 +7,7 @@
 //
 // /// kernel
 // entry = "matmul"
+// after = "04_tiled_coarse"
 // block = ["BN // TN", "BM // TM"]
 // tile  = ["BM", "BN"]
 // where = ["BM % TM == 0", "BN % TN == 0", "BM * BN // (TM * TN) % BN == 0"]

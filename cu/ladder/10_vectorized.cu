@@ -7,6 +7,7 @@
 //
 // /// kernel
 // entry = "matmul"
+// after = "09_blocked_2d"
 // block = ["BN // TN", "BM // TM"]
 // tile  = ["BM", "BN"]
 // where = [

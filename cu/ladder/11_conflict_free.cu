@@ -8,6 +8,7 @@
 //
 // /// kernel
 // entry = "matmul"
+// after = "10_vectorized"
 // block = "BM * BN // (TM * TN)"
 // tile  = ["BM", "BN"]
 // where = ["BM * BN // (TM * TN) <= 2 * BM"]

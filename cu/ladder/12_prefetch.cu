@@ -6,6 +6,7 @@
 //
 // /// kernel
 // entry = "matmul"
+// after = "11_conflict_free"
 // block = "BM * BN // (TM * TN)"
 // tile  = ["BM", "BN"]
 // where = ["BM * BN // (TM * TN) <= 2 * BM"]

@@ -7,6 +7,7 @@
 //
 // /// kernel
 // entry = "matmul"
+// after = "12_prefetch"
 // min_arch = "sm_80"
 // block = "BM * BN // (TM * TN)"
 // tile  = ["BM", "BN"]

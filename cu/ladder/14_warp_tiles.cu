@@ -8,6 +8,7 @@
 //
 // /// kernel
 // entry = "matmul"
+// after = "13_cp_async"
 // min_arch = "sm_80"
 // block = "32 * (BM // WM) * (BN // WN)"
 // tile  = ["BM", "BN"]

@@ -9,6 +9,7 @@
 //
 // /// kernel
 // entry = "matmul"
+// after = "14_warp_tiles"
 // min_arch = "sm_90a"
 // block = "32 * (BM // WM) * (BN // WN) + 128"
 // tile  = ["BM", "BN"]

@@ -12,6 +12,7 @@
 //
 // /// kernel
 // entry = "matmul"
+// after = "14_warp_tiles"
 // min_arch = "sm_90"
 // block = "32 * (BM // WM) * (BN // WN)"
 // tile  = ["BM", "BN"]

@@ -7,6 +7,7 @@
 //
 // /// kernel
 // entry = "matmul"
+// after = "15_split_k"
 // block = "THREADS"
 // tile  = ["ROWS", "32"]
 // where = ["ROWS * THREADS <= 4096"]  # registers for the sums

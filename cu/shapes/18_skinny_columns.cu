@@ -7,6 +7,7 @@
 //
 // /// kernel
 // entry = "matmul"
+// after = "17_skinny_rows"
 // block = 256
 // tile  = ["ROWS", "COLS"]
 // loads = "ROWS + COLS"

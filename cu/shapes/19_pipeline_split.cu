@@ -11,6 +11,7 @@
 //
 // /// kernel
 // entry = "matmul"
+// after = "16_pipeline"
 // min_arch = "sm_90a"
 // block = "32 * (BM // WM) * (BN // WN) + 128"
 // tile  = ["BM", "BN"]

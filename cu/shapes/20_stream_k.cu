@@ -24,6 +24,7 @@
 //
 // /// kernel
 // entry = "matmul"
+// after = "16_pipeline"
 // min_arch = "sm_90a"
 // block = "32 * (BM // WM) * (BN // WN) * SLICES + 128"
 // tile  = ["BM", "BN"]

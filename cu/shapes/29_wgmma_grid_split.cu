@@ -24,7 +24,9 @@
 //
 // /// kernel
 // entry = "matmul"
-// dtype = "bf16"
+// after = "23_wgmma_pipeline"
+// dtype = ["bf16", "fp16"]
+// aliases = {fp16 = "30_grid_split_fp16"}
 // min_arch = "sm_90a"
 // block = "2 * BM + 128"
 // tile  = ["BM", "BN"]

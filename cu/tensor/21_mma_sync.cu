@@ -8,6 +8,7 @@
 //
 // /// kernel
 // entry = "matmul"
+// after = "14_warp_tiles"
 // dtype = "bf16"
 // min_arch = "sm_80"
 // block = "32 * (BM // WM) * (BN // WN)"

@@ -7,6 +7,7 @@
 //
 // /// kernel
 // entry = "matmul"
+// after = "21_mma_sync"
 // dtype = "bf16"
 // min_arch = "sm_90a"
 // block = "2 * BM"

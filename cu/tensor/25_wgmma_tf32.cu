@@ -7,6 +7,7 @@
 //
 // /// kernel
 // entry = "matmul"
+// after = "23_wgmma_pipeline"
 // dtype = "tf32"
 // min_arch = "sm_90a"
 // block = "2 * BN + 128"

@@ -11,6 +11,7 @@
 //
 // /// kernel
 // entry = "matmul"
+// after = "21_mma_sync"
 // dtype = "3xtf32"
 // min_arch = "sm_80"
 // block = "32 * (BM // WM) * (BN // WN)"

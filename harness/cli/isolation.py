@@ -115,14 +115,16 @@ def bench_rows(
 
 
 def _bench_command(ctx: click.Context, gpu: Device, one: Built) -> list[str]:
+    kernel = one.variant.kernel
     changes = {
+        "dtypes": [kernel.dtype] if len(kernel.dtypes) > 1 else [],
         "params": [f"{name}={value}" for name, value in one.variant.params.items()],
         "device": gpu.uuid,
         "arch": one.cubin.arch,
         "require_gpu": True,
     }
     without = ("sweep", "isolate", "kernel_timeout", "rows", *_OUTPUT)
-    return command_line(ctx, str(one.variant.kernel.path.resolve()), changes, without=without)
+    return command_line(ctx, str(kernel.path.resolve()), changes, without=without)
 
 
 def in_order(records: Iterable[Row], points: Points) -> list[Row]:

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import click
-
 from harness.cli import options
 from harness.dispatch import choose
 from harness.errors import UsageError
-from harness.kernels.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from harness.driver import Device
@@ -21,13 +18,7 @@ if TYPE_CHECKING:
     from harness.support.cache import Cache
 
 
-dtype = click.option(
-    "--dtype",
-    "dtypes",
-    multiple=True,
-    type=click.Choice(list(DTYPES)),
-    help="Element type that matmul multiplies, several if given again; fp32 by default.",
-)
+dtype = options.dtype
 
 
 def named(kernels: Sequence[str]) -> bool:
@@ -49,15 +40,19 @@ def select(
     *,
     sweep: bool,
 ) -> tuple[list[Variant], dict[type[Problem], list[Axes]]]:
-    """The variants of all other words, and the sizes of every problem: `options.variants` and `points`."""
-    if dtypes and not named(kernels):
-        raise UsageError("--dtype is matmul's: a kernel's own file says its type")
+    """Return the variants of all other words, and the sizes of every problem.
+
+    These are `options.variants` and `options.points`. Beside ``matmul``, whose types `dtypes` are, a kernel
+    that is written for none of them keeps its own.
+    """
     also = _products(dtypes) if named(kernels) else []
     others = [word for word in kernels if word != choose.NAME]
     if named(kernels) and not others:
         refuse(kernels, bool(params), "-p")
         return [], options.points([], axis, default, also=also)
-    selected, variants = options.variants(others, params, sweep=sweep)
+    selected, variants = options.variants(
+        others, params, sweep=sweep, dtypes=dtypes, strict=not named(kernels)
+    )
     return variants, options.points(selected, axis, default, also=also)
 
 

@@ -21,6 +21,7 @@ from harness.errors import (
 from harness.kernels import arch as arch_names
 from harness.kernels import catalog
 from harness.kernels.arch import Arch
+from harness.kernels.dtypes import DTYPES
 from harness.kernels.spec import Kernel, Variant
 
 if TYPE_CHECKING:
@@ -84,6 +85,14 @@ axis = click.option(
     multiple=True,
     metavar="NAME=VALUE",
     help="A problem size: N=[512,1024] (N alone is the square), M=300, alpha=0.5.",
+)
+dtype = click.option(
+    "--dtype",
+    "dtypes",
+    multiple=True,
+    type=click.Choice(list(DTYPES)),
+    help="Element type of kernels written for several, by default their first, and of matmul, by default "
+    "fp32. May be given again.",
 )
 arch = click.option("--arch", metavar="SM[,SM]...", help="Architectures, such as sm_75,sm_90a.")
 device = click.option(
@@ -168,13 +177,19 @@ json_file = click.option(
 
 
 def variants(
-    patterns: Sequence[str], param_texts: Sequence[str], *, sweep: bool = False
+    patterns: Sequence[str],
+    param_texts: Sequence[str],
+    *,
+    sweep: bool = False,
+    dtypes: Sequence[str] = (),
+    strict: bool = True,
 ) -> tuple[list[Kernel], list[Variant]]:
-    """The kernels a command line names and their variants: defaults, `-p` values, or the whole space.
+    """Return the kernels a command line names and their variants: defaults, `-p` values, or the whole space.
 
-    With several kernels a parameter goes to those that have it; one that none has is an error.
+    With several kernels a parameter goes to those that have it; one that none has is an error. `dtypes` and
+    `strict` are as in `catalog.select`.
     """
-    selected = catalog.select(patterns)
+    selected = catalog.select(patterns, dtypes, strict=strict)
     if not selected:
         raise UsageError("there are no kernels", hint="cu/ and ptx/ are empty or missing")
     chosen = axes.parse_params(param_texts)

@@ -16,6 +16,7 @@ from harness.errors import CountersDenied, HarnessError
 from harness.instruments import ncu_reports
 from harness.instruments.counters import METRICS
 from harness.instruments.ncu_reports import Profile
+from harness.kernels import catalog
 from harness.kernels.spec import Variant
 from harness.support import tools
 
@@ -68,7 +69,8 @@ def _launch(
             *(tool, "--export", report, "--import-source", "yes", "--log-file", log),
             *("--clock-control", clocks, "--launch-count", "1", "--kernel-name", kernel.entry),
             *wanted,
-            *(sys.executable, "-m", "harness", "verify", str(kernel.path), "--seed", str(seed)),
+            *(sys.executable, "-m", "harness", "verify", *catalog.arguments(kernel)),
+            *("--seed", str(seed)),
             *(f"-p{name}={value}" for name, value in variant.params.items()),
             *(f"-a{name}={value}" for name, value in axes.items()),
         ]

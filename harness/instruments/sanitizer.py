@@ -86,7 +86,8 @@ def check(
     program = tools.require("compute-sanitizer")
     command: list[str | Path] = [
         *(program, "--tool", tool, "--report-api-errors", "no", "--print-limit", "100"),
-        *(sys.executable, "-m", "harness", "verify", str(variant.kernel.path), "--seed", str(seed)),
+        *(sys.executable, "-m", "harness", "verify", *catalog.arguments(variant.kernel)),
+        *("--seed", str(seed)),
         *("-d", device),  # without that GPU verify must fail instead of emulating
         *(f"-p{name}={value}" for name, value in variant.params.items()),
         *(f"-a{name}={value}" for name, value in axes.items()),

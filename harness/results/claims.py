@@ -59,7 +59,8 @@ def outcomes(variant: Variant, count: Count, runs: Runs) -> list[Outcome]:
             ours = variant.kernel.variant(**{**variant.params, **p.params}) if p.params else variant
             if p.of == CUBLAS and p.of_params:
                 raise UsageError(f"{CUBLAS} has no parameters", hint="leave out its 'with'")
-            theirs = catalog.kernel(p.of).variant(**p.of_params) if p.of not in ("", CUBLAS) else None
+            other = catalog.related(variant.kernel, p.of) if p.of not in ("", CUBLAS) else None
+            theirs = other.variant(**p.of_params) if other else None
             timed = p.figure == SECONDS
             found.append(_timed(ours, theirs, p, runs) if timed else _counted(ours, theirs, p, count))
     return found

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from harness.bench.stats import Interval, unpaired_ratio
+from harness.errors import UsageError
 from harness.instruments import counters
+from harness.kernels import catalog
 from harness.kernels.prediction import FIGURES, RACES, SECONDS, Figures
 from harness.kernels.spec import Variant
 from harness.results import tables
@@ -142,10 +143,35 @@ def compared(a: ProfileRow, b: ProfileRow) -> list[tuple[str, str, str]]:
     return [(name, x, y) for name, x, y in found]
 
 
+def _before(i: int, steps: Sequence[Row]) -> Row | None:
+    """Return the rung among `steps` that the one at `i` was derived from.
+
+    That is its predecessor by the front matter, or the nearest of that one's own that was measured; with
+    several parameter sets the one that comes last before it. A kernel that is not shipped, and one of whose
+    ancestors none was measured, is compared with the row before it.
+    """
+    for ancestor in _ancestors(steps[i]["kernel"]):
+        rows = [r for r in (*steps[i + 1 :], *steps[:i]) if r["kernel"] == ancestor]
+        if rows:
+            return rows[-1]
+    return steps[i - 1] if i else None
+
+
+def _ancestors(name: str) -> list[str]:
+    """Return the names of a shipped kernel's ancestors, the nearest first; none for any other kernel."""
+    try:
+        kernel = catalog.kernel(name)
+    except UsageError:
+        return []
+    return [k.name for k in catalog.ancestors(kernel)] if kernel.name == name else []
+
+
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """Two neighbouring rungs of the same records: rows of ``harness bench``, and, where there are any, of
-    ``harness profile`` and of ``harness explain --claims``.
+    """A rung `b` and the one it was derived from, `a`, of the same records.
+
+    Both are rows of ``harness bench``; with them, where there are any, those of ``harness profile`` and of
+    ``harness explain --claims``.
     """
 
     a: Row
@@ -165,11 +191,12 @@ def rungs(rows: Sequence[Row]) -> list[Row]:
 
 
 def cards(steps: Sequence[Row], profiles: Sequence[ProfileRow], claims: Sequence[Document]) -> list[Card]:
-    """One for each of `rungs` but the first, against the one before it."""
+    """Return a card for each of `rungs` that has another one to be compared with, as `_before` says."""
     found = []
-    for a, b in itertools.pairwise(steps):
-        times = recorded(a, b, (a, b))
-        if times is None:  # the same kernel twice
+    for i, b in enumerate(steps):
+        a = _before(i, steps)
+        times = recorded(a, b, (a, b)) if a is not None else None
+        if a is None or times is None:  # the same kernel twice
             continue
         pair = find(a, profiles), find(b, profiles)
         found.append(

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from harness.errors import HarnessError, UsageError
+from harness.kernels import catalog
 from harness.results import nvbench
 from harness.support import files, tools
 from harness.support.files import PACKAGE, ROOT
@@ -56,9 +57,10 @@ _WANTED = "give a file that a command of harness wrote with --json, whole"
 
 
 def load(path: Path) -> Document:
-    """A record file of this schema or an older one, its rows under ``rows`` whatever shape it is written in.
+    """Read a record file of this schema or an older one, its rows under ``rows`` whatever its shape.
 
-    Raises UsageError for a file that cannot be read, is no record, or is of a newer schema.
+    Rows name kernels as they are named today. Raises UsageError for a file that cannot be read, is no record,
+    or is of a newer schema.
     """
     try:
         content = json.loads(path.read_bytes(), parse_constant=_no_number)
@@ -81,7 +83,24 @@ def load(path: Path) -> Document:
         raise UsageError(f"a damaged result file: {e!r}", where=str(path)) from None
     if damage := _damage(content, rows):
         raise UsageError(f"a damaged result file: {damage}", where=str(path), hint=_WANTED)
-    return cast(Document, {**content, "rows": rows})
+    former = catalog.former_names()
+    return cast(Document, {**content, "rows": [_renamed(row, former) for row in rows]})
+
+
+_NAMING = ("kernel", "label", "others", "chosen")  # keys under which a row names kernels
+
+
+def _renamed(row: Mapping[str, Any], former: Mapping[str, str]) -> dict[str, Any]:
+    """Return a row in which kernels have their names of today, in labels too (``24_wgmma_fp16 BM=64``)."""
+
+    def of_today(value: Any) -> Any:
+        if isinstance(value, str):
+            return re.sub(r"\S+", lambda word: former.get(word[0], word[0]), value)
+        if isinstance(value, list):
+            return [of_today(inner) for inner in value]
+        return _renamed(value, former) if isinstance(value, Mapping) else value
+
+    return {key: of_today(value) if key in _NAMING else value for key, value in row.items()}
 
 
 def _no_number(name: str) -> float:

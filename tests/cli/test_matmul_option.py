@@ -132,4 +132,5 @@ def test_several_types_without_a_gpu() -> None:
 
 def test_a_type_is_not_asked_of_a_kernel() -> None:
     result = harness("bench", "tiled", "--dtype", "bf16", "-d", "emulator")
-    assert result.exit_code == 2 and "a kernel's own file says its type" in result.output
+    assert result.exit_code == 2 and "03_tiled is not written for bf16" in result.output
+    assert "its element type is fp32" in result.output

@@ -36,7 +36,7 @@ from shared.kernels import parameter_sets
 
 pytestmark = pytest.mark.gpu
 
-KERNELS = [catalog.find(p.stem)[0] for p in catalog.files()]
+KERNELS = catalog.shipped()
 CORRECT = [k for k in KERNELS if not k.broken and k.problem == "gemm"]
 
 # Around every tile size, K shorter than a tile, single rows and columns, padding, alpha and beta.

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 @options.kernels
 @options.params
 @options.sweep
+@options.dtype
 @options.arch
 @click.option(
     "-o",
@@ -30,6 +31,7 @@ def command(
     kernels: tuple[str, ...],
     params: tuple[str, ...],
     sweep: bool,
+    dtypes: tuple[str, ...],
     arch: str | None,
     output: Path | None,
     style: str | None,
@@ -41,7 +43,7 @@ def command(
     from harness.launch import builds
     from harness.results import tables
 
-    _, variants = options.variants(kernels, params, sweep=sweep)
+    _, variants = options.variants(kernels, params, sweep=sweep, dtypes=dtypes)
     targets = options.archs(arch) or [archs.DEFAULT]
     with running.progress(len(variants) * len(targets)) as step:
         built, skipped = builds.build_all(variants, targets, options.open_cache(), step)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 @options.params
 @options.sweep
 @options.axis
+@options.dtype
 @options.arch
 @options.seed
 @click.option(
@@ -48,6 +49,7 @@ def command(
     params: tuple[str, ...],
     sweep: bool,
     axis: tuple[str, ...],
+    dtypes: tuple[str, ...],
     arch: str | None,
     seed: int,
     schedule: str,
@@ -75,7 +77,7 @@ def command(
 
     if json_file is not None:
         record.check_writable(json_file)
-    selected, variants = options.variants(kernels, params, sweep=sweep)
+    selected, variants = options.variants(kernels, params, sweep=sweep, dtypes=dtypes)
     points = options.points(selected, axis, "verify_axes")
     if device != options.EMULATOR:
         if arch or lines or schedule != "lockstep":

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 @options.kernels
 @options.params
 @options.axis
+@options.dtype
 @click.option(
     "--set",
     "sections",
@@ -56,6 +57,7 @@ def command(
     kernels: tuple[str, ...],
     params: tuple[str, ...],
     axis: tuple[str, ...],
+    dtypes: tuple[str, ...],
     sections: str,
     metrics: str,
     clocks: str,
@@ -79,11 +81,11 @@ def command(
     gpu: Device | None = None
     fault: HarnessError | None = None
     if files:
-        if kernels or params or axis:
-            raise UsageError("--from reads reports: no kernel, -p or -a with it")
+        if kernels or params or axis or dtypes:
+            raise UsageError("--from reads reports: no kernel, -p, -a or --dtype with it")
         rows = [row for path in files for row in _load(path, more)]
     else:
-        selected, variants = options.variants(kernels, params)
+        selected, variants = options.variants(kernels, params, dtypes=dtypes)
         points = options.points(selected, axis, "bench_axes")
         if axis and any(len(listed) != 1 for listed in points.values()):
             raise UsageError("one launch of each kernel is profiled: one size, such as -a N=2048")

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 @click.argument("kernel")
 @options.params
 @options.axis
+@options.dtype
 @options.a_gpu
 @click.option(
     "--strategy",
@@ -85,6 +86,7 @@ def command(
     kernel: str,
     params: tuple[str, ...],
     axis: tuple[str, ...],
+    dtypes: tuple[str, ...],
     device: str | None,
     strategy: str,
     time_limit: float | None,
@@ -116,9 +118,10 @@ def command(
     from harness.tune.prefetch import Ahead
     from harness.tune.search import Tuner
 
-    (one, *more), space = options.variants([kernel], params, sweep=True)
+    (one, *more), space = options.variants([kernel], params, sweep=True, dtypes=dtypes)
     if more:
-        raise UsageError(f"{kernel!r} names several kernels", hint="tune them one at a time")
+        names = ", ".join(k.name for k in (one, *more))
+        raise UsageError(f"{kernel!r} names several kernels: {names}", hint="tune them one at a time")
     if one.broken:
         raise UsageError(f"{one.name} is wrong on purpose: {one.broken}")
     points = options.points([one], axis, "bench_axes")

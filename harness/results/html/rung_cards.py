@@ -1,4 +1,4 @@
-"""Why one rung is faster than the one before it -> a part of a page that opens and closes."""
+"""Write as HTML why a rung is faster than the one it was derived from, in a part that opens and closes."""
 
 from __future__ import annotations
 
