@@ -2,7 +2,7 @@
 // themselves and run beside the threads, which wait for them as for copies.
 #pragma once
 
-#include "async.cuh"
+#include "cp_async.cuh"
 #include "elements.cuh"
 
 // Where an operand lies in shared memory and how: in rows of 128 bytes whose eight 16-byte units have changed
@@ -11,36 +11,36 @@
 //   32 bytes further on.
 // - k across the rows: `leading` bytes from 128 bytes of a row to the next 128, `stride` from eight k to the
 //   next eight.
-typedef unsigned long long Operand;
+typedef unsigned long long Descriptor;
 
-__device__ inline Operand operand(const void* p, int leading, int stride)
+__device__ inline Descriptor make_descriptor(const void* p, int leading, int stride)
 {
     const unsigned long long swizzled_128 = 1;
-    return (shared_address(p) & 0x3ffff) >> 4 | (Operand)(leading >> 4) << 16 | (Operand)(stride >> 4) << 32
+    return (shared_address(p) & 0x3ffff) >> 4 | (Descriptor)(leading >> 4) << 16 | (Descriptor)(stride >> 4) << 32
            | swizzled_128 << 62;
 }
 
 // The same operand, `bytes` further on.
-__device__ inline Operand further(Operand x, int bytes) { return x + (bytes >> 4); }
+__device__ inline Descriptor advance_descriptor(Descriptor x, int bytes) { return x + (bytes >> 4); }
 
 // Before the first product, and after registers that products use were touched.
-__device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 // Closes a group: the products since the last one.
-__device__ inline void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
 // Until the products are done, but for those of the PENDING youngest groups.
 template <int PENDING>
-__device__ inline void wait_for_products()
+__device__ inline void wgmma_wait_group()
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(PENDING) : "memory");
 }
 
 // Until all are done. Only then may sums be read: the compiler cannot know, so they are said to change here.
 template <int COUNT>
-__device__ inline void wait_for_sums(float (&sum)[COUNT])
+__device__ inline void wgmma_wait_all(float (&sum)[COUNT])
 {
-    wait_for_products<0>();
+    wgmma_wait_group<0>();
     #pragma unroll
     for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(sum[i]));
 }
@@ -48,7 +48,7 @@ __device__ inline void wait_for_sums(float (&sum)[COUNT])
 // Four 8 x 8 matrices of 16-bit elements to shared memory, from where products leave them: the first from the
 // first words of all lanes, and so on. A lane says where one row of eight goes: those from 0 on for the first
 // matrix, from 8 on for the second...
-__device__ inline void store_matrices(void* to, unsigned w0, unsigned w1, unsigned w2, unsigned w3)
+__device__ inline void stmatrix_x4(void* to, unsigned w0, unsigned w1, unsigned w2, unsigned w3)
 {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
                  :: "r"(shared_address(to)), "r"(w0), "r"(w1), "r"(w2), "r"(w3) : "memory");
@@ -80,7 +80,7 @@ __device__ inline void store_matrices(void* to, unsigned w0, unsigned w1, unsign
 #define SUMS_128 SUMS_96, SUMS(96)
 
 #define MULTIPLY(T, TYPE, N, COUNT, A, B, ADD)                                                              \
-    __device__ inline void multiply(T, float (&sum)[COUNT], Operand a, Operand b, bool add)                 \
+    __device__ inline void multiply(T, float (&sum)[COUNT], Descriptor a, Descriptor b, bool add)                 \
     {                                                                                                       \
         asm volatile("{ .reg .pred p; setp.ne.b32 p, " ADD ", 0;"                                           \
                      "  wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE                      \
@@ -88,7 +88,7 @@ __device__ inline void store_matrices(void* to, unsigned w0, unsigned w1, unsign
                      : SUMS_##COUNT : "l"(a), "l"(b), "r"((int)add));                                       \
     }
 #define MULTIPLY_TF32(N, COUNT, A, B, ADD)                                                                  \
-    __device__ inline void multiply(float (&sum)[COUNT], const unsigned* a, Operand b, bool add)            \
+    __device__ inline void multiply(float (&sum)[COUNT], const unsigned* a, Descriptor b, bool add)            \
     {                                                                                                       \
         asm volatile("{ .reg .pred p; setp.ne.b32 p, " ADD ", 0;"                                           \
                      "  wgmma.mma_async.sync.aligned.m64n" #N "k8.f32.tf32.tf32"                            \

@@ -24,7 +24,7 @@
 // TN = [8]
 // ///
 
-#include "quads.cuh"
+#include "vector.cuh"
 
 #define ROWS (BM / TM)  // threads along a column of the tile: a thread's row quads lie 4 * ROWS apart
 #define COLS (BN / TN)  // and along a row: its column quads lie 4 * COLS apart
@@ -52,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     // two lanes share a row, 32 bytes of it or one sector: past the last row, the next 8 columns follow.
     const int am = self / 2, ak = self % 2 * 4;
     const int bk = self / (BN / 4), bn = self % (BN / 4) * 4, b_step = THREADS / (BN / 4);
-    const bool quads = row + BM <= M && col + BN <= N && in_quads(A, lda) && in_quads(B, ldb);
+    const bool quads = row + BM <= M && col + BN <= N && aligned16(A, lda) && aligned16(B, ldb);
     A += (long long)(row + am) * lda + ak;
     B += (long long)bk * ldb + col + bn;
 
@@ -65,10 +65,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             for (int i = 0; i < B_QUADS; ++i, b += (long long)b_step * ldb) b4[i] = *(const float4*)b;
         } else {  // ragged edge, or rows that float4 cannot read: zeros stand for what is outside
             for (int i = 0; i < A_QUADS; ++i)
-                a4[i] = load_some(&a[(long long)A_DOWN(i) * lda + A_RIGHT(i)],
+                a4[i] = load4(&a[(long long)A_DOWN(i) * lda + A_RIGHT(i)],
                                   row + am + A_DOWN(i) < M ? left - ak - A_RIGHT(i) : 0);
             for (int i = 0; i < B_QUADS; ++i, b += (long long)b_step * ldb)
-                b4[i] = load_some(b, bk + i * b_step < left ? N - (int)(col + bn) : 0);
+                b4[i] = load4(b, bk + i * b_step < left ? N - (int)(col + bn) : 0);
         }
         A += BK;
         B += (long long)BK * ldb;
@@ -108,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         #pragma unroll
         for (int j = 0; j < TN; j += 4) {
             const unsigned s = col + 4 * tx + j * COLS;
-            store_quad(C + (long long)r * ldc + s, &sum[i][j], N - (int)s, in_quads(C, ldc), alpha, beta);
+            store4(C + (long long)r * ldc + s, &sum[i][j], N - (int)s, aligned16(C, ldc), alpha, beta);
         }
     }
 }

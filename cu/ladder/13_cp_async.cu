@@ -25,8 +25,8 @@
 // STAGES = [3, 4, 2]
 // ///
 
-#include "async.cuh"
-#include "quads.cuh"
+#include "cp_async.cuh"
+#include "vector.cuh"
 
 #define ROWS (BM / TM)  // threads along a column of the tile: a thread's row quads lie 4 * ROWS apart
 #define COLS (BN / TN)  // and along a row: its column quads lie 4 * COLS apart
@@ -59,23 +59,23 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     // The quad of B; its further ones lie whole rows below.
     const int bk = self / (BN / 4), bn = self % (BN / 4) * 4, b_step = THREADS / (BN / 4);
     const int b_count = N - (int)(col + bn);
-    const bool quads = in_quads(B, ldb) && N % 4 == 0;  // then each quad is there or not, as a whole
+    const bool quads = aligned16(B, ldb) && N % 4 == 0;  // then each quad is there or not, as a whole
     B += (long long)bk * ldb + col + bn;
 
     const auto fetch = [&](int stage, int left) {  // `left` columns of A and rows of B, or more than BK
         for (int k = 0; k < BK; k += 8)
             for (int i = 0; i < A_ROWS; ++i)
-                copy_async(&As[stage][ak + k][am + i * a_step], a_row[i] + k, ak + k < left);
+                cp_async4(&As[stage][ak + k][am + i * a_step], a_row[i] + k, ak + k < left);
         for (int i = 0; i < A_ROWS; ++i) a_row[i] += BK;
 
         const float* b = B;
         if (quads)
             for (int i = 0; i < B_QUADS; ++i, b += (long long)b_step * ldb)
-                copy_quad_async(&Bs[stage][bk + i * b_step][bn], b, bk + i * b_step < left && b_count > 0);
+                cp_async16(&Bs[stage][bk + i * b_step][bn], b, bk + i * b_step < left && b_count > 0);
         else
             for (int i = 0; i < B_QUADS; ++i, b += (long long)b_step * ldb)
                 for (int e = 0; e < 4; ++e)
-                    copy_async(&Bs[stage][bk + i * b_step][bn + e], b + e,
+                    cp_async4(&Bs[stage][bk + i * b_step][bn + e], b + e,
                                bk + i * b_step < left && e < b_count);
         B += (long long)BK * ldb;
     };
@@ -83,16 +83,16 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     int ahead = K;  // what has not been fetched yet
     for (int stage = 0; stage < STAGES - 1; ++stage, ahead -= BK) {
         if (ahead > 0) fetch(stage, ahead);
-        commit_copies();
+        cp_async_commit_group();
     }
 
     float sum[TM][TN] = {};
     int now = 0, next = STAGES - 1;
     for (int left = K; left > 0; left -= BK, ahead -= BK) {
-        wait_for_copies<STAGES - 2>();
+        cp_async_wait_group<STAGES - 2>();
         __syncthreads();  // everyone's copies of this tile have landed, and the last tile has been read
         if (ahead > 0) fetch(next, ahead);
-        commit_copies();
+        cp_async_commit_group();
 
         #pragma unroll 8
         for (int k = 0; k < BK; ++k) {
@@ -113,7 +113,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         #pragma unroll
         for (int j = 0; j < TN; j += 4) {
             const unsigned s = col + 4 * tx + j * COLS;
-            store_quad(C + (long long)r * ldc + s, &sum[i][j], N - (int)s, in_quads(C, ldc), alpha, beta);
+            store4(C + (long long)r * ldc + s, &sum[i][j], N - (int)s, aligned16(C, ldc), alpha, beta);
         }
     }
 }

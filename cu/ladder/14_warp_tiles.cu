@@ -27,8 +27,8 @@
 // STAGES = [4]
 // ///
 
-#include "async.cuh"
-#include "quads.cuh"
+#include "cp_async.cuh"
+#include "vector.cuh"
 
 #define TM (WM / 4)  // a thread's outputs: the lanes of a warp are 4 x 8, its quads lie 16 rows apart
 #define TN (WN / 8)  // and 32 columns
@@ -61,23 +61,23 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     // The quad of B; its further ones lie whole rows below.
     const int bk = self / (BN / 4), bn = self % (BN / 4) * 4, b_step = THREADS / (BN / 4);
     const int b_count = N - (int)(col + bn);
-    const bool quads = in_quads(B, ldb) && N % 4 == 0;  // then each quad is there or not, as a whole
+    const bool quads = aligned16(B, ldb) && N % 4 == 0;  // then each quad is there or not, as a whole
     B += (long long)bk * ldb + col + bn;
 
     const auto fetch = [&](int stage, int left) {  // `left` columns of A and rows of B, or more than BK
         for (int k = 0; k < BK; k += 8)
             for (int i = 0; i < A_ROWS; ++i)
-                copy_async(&As[stage][ak + k][am + i * a_step], a_row[i] + k, ak + k < left);
+                cp_async4(&As[stage][ak + k][am + i * a_step], a_row[i] + k, ak + k < left);
         for (int i = 0; i < A_ROWS; ++i) a_row[i] += BK;
 
         const float* b = B;
         if (quads)
             for (int i = 0; i < B_QUADS; ++i, b += (long long)b_step * ldb)
-                copy_quad_async(&Bs[stage][bk + i * b_step][bn], b, bk + i * b_step < left && b_count > 0);
+                cp_async16(&Bs[stage][bk + i * b_step][bn], b, bk + i * b_step < left && b_count > 0);
         else
             for (int i = 0; i < B_QUADS; ++i, b += (long long)b_step * ldb)
                 for (int e = 0; e < 4; ++e)
-                    copy_async(&Bs[stage][bk + i * b_step][bn + e], b + e,
+                    cp_async4(&Bs[stage][bk + i * b_step][bn + e], b + e,
                                bk + i * b_step < left && e < b_count);
         B += (long long)BK * ldb;
     };
@@ -85,7 +85,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     int ahead = K;  // what has not been fetched yet
     for (int stage = 0; stage < STAGES - 1; ++stage, ahead -= BK) {
         if (ahead > 0) fetch(stage, ahead);
-        commit_copies();
+        cp_async_commit_group();
     }
 
     float sum[TM][TN] = {};
@@ -96,20 +96,20 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         for (int j = 0; j < TN; j += 4) *(float4*)&b[which][j] = *(const float4*)&bs[j * 8];
     };
 
-    wait_for_copies<STAGES - 2>();
+    cp_async_wait_group<STAGES - 2>();
     __syncthreads();  // everyone's copies of the first tile have landed
     read(0, 0, 0);
     int now = 0, next = STAGES - 1;
     for (int left = K; left > 0; left -= BK, ahead -= BK) {
         if (ahead > 0) fetch(next, ahead);
-        commit_copies();
+        cp_async_commit_group();
         next = now;
 
         #pragma unroll  // which of two fragments must be known to the compiler
         for (int k = 0; k < BK; ++k) {
             if (k == BK - 1) {
                 if (left > BK) now = now + 1 == STAGES ? 0 : now + 1;  // else what is read ahead is not used
-                wait_for_copies<STAGES - 2>();
+                cp_async_wait_group<STAGES - 2>();
                 __syncthreads();  // the next tile has landed, and this one has been read
             }
             read((k + 1) % 2, now, (k + 1) % BK);
@@ -128,7 +128,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         #pragma unroll
         for (int j = 0; j < TN; j += 4) {
             const unsigned s = col + tile_n + j * 8;
-            store_quad(C + (long long)r * ldc + s, &sum[i][j], N - (int)s, in_quads(C, ldc), alpha, beta);
+            store4(C + (long long)r * ldc + s, &sum[i][j], N - (int)s, aligned16(C, ldc), alpha, beta);
         }
     }
 }

@@ -35,9 +35,9 @@
 // GROUP = [8]
 // ///
 
-#include "producer.cuh"
-#include "quads.cuh"
-#include "turned.cuh"
+#include "fp32_producer.cuh"
+#include "vector.cuh"
+#include "transpose.cuh"
 #include "raster.cuh"
 
 #define TM (WM / 4)  // a thread's outputs: the lanes of a warp are 4 x 8, its quads lie 16 rows apart
@@ -51,11 +51,11 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     extern __shared__ __align__(128) float memory[];
     auto As = (float(*)[BK][BM + PAD])memory;
     auto Bs = (float(*)[BK][BN])(As + STAGES);
-    auto full = (Barrier*)(Bs + STAGES), empty = full + STAGES;
+    auto full = (Mbarrier*)(Bs + STAGES), empty = full + STAGES;
 
     const unsigned tiles_m = (M + BM - 1u) / BM, tiles_n = (N + BN - 1u) / BN, tiles = tiles_m * tiles_n;
-    const auto row_of = [&](unsigned tile) { return in_bands(tile, tiles_m, tiles_n, GROUP).row * BM; };
-    const auto col_of = [&](unsigned tile) { return in_bands(tile, tiles_m, tiles_n, GROUP).col * BN; };
+    const auto row_of = [&](unsigned tile) { return grouped_raster(tile, tiles_m, tiles_n, GROUP).row * BM; };
+    const auto col_of = [&](unsigned tile) { return grouped_raster(tile, tiles_m, tiles_n, GROUP).col * BN; };
     if (blockIdx.x >= tiles) return;  // more SMs than tiles
 
     const int self = threadIdx.x;
@@ -63,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     __syncthreads();  // the barriers exist
 
     if (self >= CONSUMERS) {
-        give_registers<88>();  // fewer would do, but then ptxas does worse for the consumers, too
+        setmaxnreg_dec<88>();  // fewer would do, but then ptxas does worse for the consumers, too
         int stage = 0, parity = 1;
         for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x)
             fetch(As, Bs, full, empty, stage, parity, map_b, A, B, row_of(tile), col_of(tile), 0, K, M, N, K, lda,
@@ -71,7 +71,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         return;
     }
 
-    take_registers<208>();
+    setmaxnreg_inc<208>();
     const int warp = __shfl_sync(~0u, self / 32, 0), lane = self % 32;  // the compiler knows: alike in a warp
     const int tile_m = warp / (BN / WN) * WM + lane / 2 % 4 * 4;  // this thread's first row quad
     const int tile_n = warp % (BN / WN) * WN + (lane / 8 * 2 + lane % 2) * 4;  // and column quad
@@ -84,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
 
     int stage = 0, parity = 0;
     const float *as = &As[0][0][tile_m], *bs = &Bs[0][0][tile_n];
-    wait(full, 0);
+    mbarrier_wait(full, 0);
     read(0, as, bs);
     for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         float sum[TM][TN] = {};
@@ -94,7 +94,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             const int done = stage;
             if (left > BK || tile + gridDim.x < tiles) {
                 if (++stage == STAGES) stage = 0, parity ^= 1;
-                wait(full + stage, parity);
+                mbarrier_wait(full + stage, parity);
             }
             #pragma unroll 1  // all of BK = 32 would be 67 KB of code, more than the instruction cache likes
             for (int chunk = CHUNK; chunk <= BK; chunk += CHUNK) {
@@ -114,12 +114,12 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                         }
                 }
             }
-            arrive(empty + done);  // may be filled anew
+            mbarrier_arrive(empty + done);  // may be filled anew
         }
 
         const unsigned row = row_of(tile) + tile_m, col = col_of(tile) + tile_n;
         float* c = C + (long long)row * ldc + col;
-        if (row - tile_m + BM <= M && col - tile_n + BN <= N && in_quads(C, ldc) && beta == 0.f) {
+        if (row - tile_m + BM <= M && col - tile_n + BN <= N && aligned16(C, ldc) && beta == 0.f) {
             #pragma unroll
             for (int i = 0; i < TM; ++i, c += i % 4 ? ldc : 13ll * ldc)  // straight code: little to fetch
                 #pragma unroll
@@ -128,8 +128,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                                                         alpha * sum[i][j + 2], alpha * sum[i][j + 3]);
             continue;
         }
-        if (!in_quads(C, ldc)) {
-            store_turned(C, ldc, row, col, sum, M, N, alpha, beta);
+        if (!aligned16(C, ldc)) {
+            store_transposed(C, ldc, row, col, sum, M, N, alpha, beta);
             continue;
         }
         #pragma unroll  // registers have no index: every sum[i][j] must be known to the compiler
@@ -137,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             if (row + i / 4 * 16 + i % 4 >= M) continue;
             #pragma unroll
             for (int j = 0; j < TN; j += 4)
-                store_quad(c + j * 8, &sum[i][j], N - (int)(col + j * 8), true, alpha, beta);
+                store4(c + j * 8, &sum[i][j], N - (int)(col + j * 8), true, alpha, beta);
         }
     }
 }

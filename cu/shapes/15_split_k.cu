@@ -34,9 +34,9 @@
 // SPLIT = [2, 4, 8]
 // ///
 
-#include "async.cuh"
+#include "cp_async.cuh"
 #include "cluster.cuh"
-#include "quads.cuh"
+#include "vector.cuh"
 
 #define TM (WM / 4)  // a thread's outputs: the lanes of a warp are 4 x 8, its quads lie 16 rows apart
 #define TN (WN / 8)  // and 32 columns
@@ -53,7 +53,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREA
     extern __shared__ __align__(16) float memory[];  // more than the 48 KB that need no asking
     auto As = (float(*)[BK][BM + PAD])memory;
     auto Bs = (float(*)[BK][BN])(As + STAGES);
-    auto all_given = (Barrier*)(Bs + STAGES);
+    auto all_given = (Mbarrier*)(Bs + STAGES);
 
     const int self = threadIdx.x, warp = self / 32, lane = self % 32;
     const int tile_m = warp / (BN / WN) * WM + lane / 2 % 4 * 4;  // this thread's first row quad
@@ -78,37 +78,37 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREA
     // The quad of B; its further ones lie whole rows below.
     const int bk = self / (BN / 4), bn = self % (BN / 4) * 4, b_step = THREADS / (BN / 4);
     const int b_count = N - (int)(col + bn);
-    const bool quads = in_quads(B, ldb) && N % 4 == 0;  // then each quad is there or not, as a whole
+    const bool quads = aligned16(B, ldb) && N % 4 == 0;  // then each quad is there or not, as a whole
     B += (long long)bk * ldb + col + bn;
 
     const auto fetch = [&](int stage, int left) {  // `left` columns of A and rows of B, or more than BK
         for (int k = 0; k < BK; k += 8)
             for (int i = 0; i < A_ROWS; ++i)
-                copy_async(&As[stage][ak + k][am + i * a_step], a_row[i] + k, ak + k < left);
+                cp_async4(&As[stage][ak + k][am + i * a_step], a_row[i] + k, ak + k < left);
         for (int i = 0; i < A_ROWS; ++i) a_row[i] += BK;
 
         const float* b = B;
         if (quads)
             for (int i = 0; i < B_QUADS; ++i, b += (long long)b_step * ldb)
-                copy_quad_async(&Bs[stage][bk + i * b_step][bn], b, bk + i * b_step < left && b_count > 0);
+                cp_async16(&Bs[stage][bk + i * b_step][bn], b, bk + i * b_step < left && b_count > 0);
         else
             for (int i = 0; i < B_QUADS; ++i, b += (long long)b_step * ldb)
                 for (int e = 0; e < 4; ++e)
-                    copy_async(&Bs[stage][bk + i * b_step][bn + e], b + e,
+                    cp_async4(&Bs[stage][bk + i * b_step][bn + e], b + e,
                                bk + i * b_step < left && e < b_count);
         B += (long long)BK * ldb;
     };
 
     if (self == 0) {
-        make_barrier(all_given, 1);
-        publish_barriers();
-        arrive_expecting(all_given, (SPLIT - 1) * QUADS * THREADS * sizeof(float4));
+        mbarrier_init(all_given, 1);
+        fence_mbarrier_init();
+        mbarrier_arrive_expect_tx(all_given, (SPLIT - 1) * QUADS * THREADS * sizeof(float4));
     }
 
     int ahead = part;  // what has not been fetched yet
     for (int stage = 0; stage < STAGES - 1; ++stage, ahead -= BK) {
         if (ahead > 0) fetch(stage, ahead);
-        commit_copies();
+        cp_async_commit_group();
     }
 
     float sum[TM][TN] = {};
@@ -119,20 +119,20 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREA
         for (int j = 0; j < TN; j += 4) *(float4*)&b[which][j] = *(const float4*)&bs[j * 8];
     };
 
-    wait_for_copies<STAGES - 2>();
+    cp_async_wait_group<STAGES - 2>();
     __syncthreads();  // everyone's copies of the first tile have landed
     if (part > 0) read(0, 0, 0);
     int now = 0, next = STAGES - 1;
     for (int left = part; left > 0; left -= BK, ahead -= BK) {
         if (ahead > 0) fetch(next, ahead);
-        commit_copies();
+        cp_async_commit_group();
         next = now;
 
         #pragma unroll  // which of two fragments must be known to the compiler
         for (int k = 0; k < BK; ++k) {
             if (k == BK - 1) {
                 if (left > BK) now = now + 1 == STAGES ? 0 : now + 1;  // else what is read ahead is not used
-                wait_for_copies<STAGES - 2>();
+                cp_async_wait_group<STAGES - 2>();
                 __syncthreads();  // the next tile has landed, and this one has been read
             }
             read((k + 1) % 2, now, (k + 1) % BK);
@@ -144,19 +144,19 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREA
         }
     }
 
-    cluster_barrier();  // everyone has read the last tile, in all blocks: its memory is for sums now
+    cluster_sync();  // everyone has read the last tile, in all blocks: its memory is for sums now
     const auto given = (float4(*)[QUADS][THREADS])memory;  // by each block; those that a warp gives lie side by side
     #pragma unroll
     for (int to = 0; to < SPLIT; ++to) {
-        const unsigned there = address_in(to, &given[rank][0][self]), barrier = address_in(to, all_given);
+        const unsigned there = mapa(to, &given[rank][0][self]), barrier = mapa(to, all_given);
         #pragma unroll  // registers have no index: every sum[i][j] must be known to the compiler
         for (int q = 0; q < QUADS; ++q) {
             const int quad = to * QUADS + q, i = quad / (TN / 4), j = quad % (TN / 4) * 4;
             if (to == rank) given[rank][q][self] = *(float4*)&sum[i][j];
-            else give(there + q * sizeof *given[0], *(float4*)&sum[i][j], barrier);
+            else st_async(there + q * sizeof *given[0], *(float4*)&sum[i][j], barrier);
         }
     }
-    wait(all_given, 0);  // nobody needs the others from here on
+    mbarrier_wait(all_given, 0);  // nobody needs the others from here on
 
     #pragma unroll
     for (int q = 0; q < QUADS; ++q) {
@@ -169,7 +169,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREA
             const float4 v = given[from][q][self];
             total[0] += v.x, total[1] += v.y, total[2] += v.z, total[3] += v.w;
         }
-        store_quad(C + (long long)(row + m) * ldc + col + n, total, N - (int)(col + n), in_quads(C, ldc), alpha,
+        store4(C + (long long)(row + m) * ldc + col + n, total, N - (int)(col + n), aligned16(C, ldc), alpha,
                    beta);
     }
 }

@@ -20,7 +20,7 @@
 // THREADS = [512, 256, 1024]
 // ///
 
-#include "quads.cuh"
+#include "vector.cuh"
 
 #define COLS 32  // of C a block: eight lanes with a quad each, 128 bytes of a row of B
 #define STRIDE (THREADS / 8 * 4)  // rows of B that the threads of a block read at a time, four each
@@ -36,7 +36,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const unsigned col = blockIdx.x * COLS;
     const int n = lane % 8 * 4;           // this thread's column quad
     const int k0 = threadIdx.x / 8 * 4;  // and its first rows of B
-    const bool quads = col + COLS <= N && in_quads(A, lda) && in_quads(B, ldb);
+    const bool quads = col + COLS <= N && aligned16(A, lda) && aligned16(B, ldb);
 
     // Rows past the last one repeat it: nobody stores them.
     const float* a_row[ROWS];
@@ -52,8 +52,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             for (int m = 0; m < ROWS; ++m) *(float4*)a[m] = *(const float4*)a_row[m];
         } else {  // ragged edge, or rows that float4 cannot read: zeros stand for what is outside
             for (int k = 0; k < 4; ++k, b_row += ldb)
-                *(float4*)b[k] = load_some(b_row, k < left ? N - (int)(col + n) : 0);
-            for (int m = 0; m < ROWS; ++m) *(float4*)a[m] = load_some(a_row[m], left);
+                *(float4*)b[k] = load4(b_row, k < left ? N - (int)(col + n) : 0);
+            for (int m = 0; m < ROWS; ++m) *(float4*)a[m] = load4(a_row[m], left);
         }
         for (int m = 0; m < ROWS; ++m) {
             for (int k = 0; k < 4; ++k)

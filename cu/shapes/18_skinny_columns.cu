@@ -19,7 +19,7 @@
 // COLS = [4, 2, 8, 16]
 // ///
 
-#include "quads.cuh"
+#include "vector.cuh"
 
 #define THREADS 256
 #define WARPS (THREADS / 32)
@@ -37,7 +37,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const unsigned row = blockIdx.y * ROWS;
     const unsigned col = blockIdx.x * COLS;
-    const bool quads = in_quads(A, lda);
+    const bool quads = aligned16(A, lda);
 
     // Rows past the last one repeat it: nobody stores them.
     const float* a_row[EACH];
@@ -51,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         if (quads && left >= STEP) {  // all loads first: none waits for another
             for (int i = 0; i < EACH; ++i) a[i] = *(const float4*)a_row[i];
         } else {  // the end of the rows, or rows that float4 cannot read: zeros stand for what is outside
-            for (int i = 0; i < EACH; ++i) a[i] = load_some(a_row[i], left - 4 * lane);
+            for (int i = 0; i < EACH; ++i) a[i] = load4(a_row[i], left - 4 * lane);
         }
         for (int i = 0; i < EACH; ++i) a_row[i] += STEP;
 

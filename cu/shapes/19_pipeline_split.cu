@@ -41,9 +41,9 @@
 // ///
 
 #include "cluster.cuh"
-#include "producer.cuh"
-#include "quads.cuh"
-#include "turned.cuh"
+#include "fp32_producer.cuh"
+#include "vector.cuh"
+#include "transpose.cuh"
 
 #define TM (WM / 4)  // a thread's outputs: the lanes of a warp are 4 x 8, its quads lie 16 rows apart
 #define TN (WN / 8)  // and 32 columns
@@ -58,7 +58,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
     extern __shared__ __align__(128) float memory[];
     auto As = (float(*)[BK][BM + PAD])memory;
     auto Bs = (float(*)[BK][BN])(As + STAGES);
-    auto full = (Barrier*)(Bs + STAGES), empty = full + STAGES, all_given = empty + STAGES;
+    auto full = (Mbarrier*)(Bs + STAGES), empty = full + STAGES, all_given = empty + STAGES;
 
     const int self = threadIdx.x;
     const unsigned row = blockIdx.y * BM, col = blockIdx.x * BN;
@@ -69,20 +69,20 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
     const int from_k = begin * BK, to_k = min((long long)K, (long long)end * BK);
 
     if (self == 0) {
-        make_barrier(all_given, 1);
+        mbarrier_init(all_given, 1);
         make_barriers(full, empty, EACH ? CONSUMERS : CONSUMERS / 32);
-        arrive_expecting(all_given, (SPLIT - 1) * QUADS * CONSUMERS * sizeof(float4));
+        mbarrier_arrive_expect_tx(all_given, (SPLIT - 1) * QUADS * CONSUMERS * sizeof(float4));
     }
     __syncthreads();  // the barriers exist
 
     if (self >= CONSUMERS) {
-        if (TM * TN > 64) give_registers<88>();
+        if (TM * TN > 64) setmaxnreg_dec<88>();
         int stage = 0, parity = 1;
         fetch(As, Bs, full, empty, stage, parity, map_b, A, B, row, col, from_k, to_k, M, N, K, lda, ldb);
         return;  // who has left counts as arrived at the barriers of the cluster
     }
 
-    if (TM * TN > 64) take_registers<208>();  // as in 16
+    if (TM * TN > 64) setmaxnreg_inc<208>();  // as in 16
     const int warp = __shfl_sync(~0u, self / 32, 0), lane = self % 32;  // the compiler knows: alike in a warp
     const int tile_m = warp / (BN / WN) * WM + lane / 2 % 4 * 4;  // this thread's first row quad
     const int tile_n = warp % (BN / WN) * WN + (lane / 8 * 2 + lane % 2) * 4;  // and column quad
@@ -97,14 +97,14 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
     const float *as = &As[0][0][tile_m], *bs = &Bs[0][0][tile_n];
     float sum[TM][TN] = {};
     if (end > begin) {
-        wait(full, 0);
+        mbarrier_wait(full, 0);
         read(0, as, bs);
     }
     for (int left = end - begin; left > 0; --left) {
         const int done = stage;
         if (left > 1) {
             if (++stage == STAGES) stage = 0, parity ^= 1;
-            wait(full + stage, parity);
+            mbarrier_wait(full + stage, parity);
         }
         #pragma unroll 1  // all of BK = 32 would be more code than the instruction cache likes
         for (int chunk = CHUNK; chunk <= BK; chunk += CHUNK) {
@@ -125,10 +125,10 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
             }
         }
         __syncwarp();
-        if (EACH || lane == 0) arrive(empty + done);  // may be filled anew
+        if (EACH || lane == 0) mbarrier_arrive(empty + done);  // may be filled anew
     }
 
-    cluster_barrier();  // all have read the last stage, in all blocks: its memory is for sums now
+    cluster_sync();  // all have read the last stage, in all blocks: its memory is for sums now
 
     // Quads of sums are those of one column, turned in pairs: so the registers of sum[m][n] and a[m] differ
     // in parity, that is, lie in different banks. A block adds up some quads of every thread, as in 15: so those
@@ -138,7 +138,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
     unsigned there[SPLIT], barrier[SPLIT];
     #pragma unroll
     for (int to = 0; to < SPLIT; ++to)
-        there[to] = address_in(to, &given[rank][0][self]), barrier[to] = address_in(to, all_given);
+        there[to] = mapa(to, &given[rank][0][self]), barrier[to] = mapa(to, all_given);
     #pragma unroll
     for (int i = 0; i < TM; i += 4)
         #pragma unroll
@@ -146,9 +146,9 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
             const int quad = i / 4 * TN + j, to = quad / QUADS;
             const float4 v = make_float4(sum[i + 1][j], sum[i][j], sum[i + 3][j], sum[i + 2][j]);
             if (to == rank) given[rank][quad % QUADS][self] = v;
-            else give(there[to] + quad % QUADS * sizeof *given[0], v, barrier[to]);
+            else st_async(there[to] + quad % QUADS * sizeof *given[0], v, barrier[to]);
         }
-    wait(all_given, 0);  // nobody needs the others from here on
+    mbarrier_wait(all_given, 0);  // nobody needs the others from here on
 
     #pragma unroll
     for (int first = 0; first < QUADS; first += 4) {  // four columns of four rows
@@ -162,13 +162,13 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
                 const float4 v = given[from][first + j][self];
                 total[0][j] += v.y, total[1][j] += v.x, total[2][j] += v.w, total[3][j] += v.z;
             }
-        if (!in_quads(C, ldc)) {
-            store_turned(C, ldc, row + m, col + n, total, M, N, alpha, beta);
+        if (!aligned16(C, ldc)) {
+            store_transposed(C, ldc, row + m, col + n, total, M, N, alpha, beta);
             continue;
         }
         float* c = C + (long long)(row + m) * ldc + col + n;
         #pragma unroll
         for (int i = 0; i < 4; ++i, c += ldc)
-            if (row + m + i < M) store_quad(c, total[i], N - (int)(col + n), true, alpha, beta);
+            if (row + m + i < M) store4(c, total[i], N - (int)(col + n), true, alpha, beta);
     }
 }

@@ -57,10 +57,10 @@
 // SLICES = [1, 2]
 // ///
 
-#include "grid.cuh"
-#include "producer.cuh"
-#include "quads.cuh"
-#include "turned.cuh"
+#include "grid_sync.cuh"
+#include "fp32_producer.cuh"
+#include "vector.cuh"
+#include "transpose.cuh"
 
 #define TM (WM / 4)  // a thread's outputs: the lanes of a warp are 4 x 8, its quads lie 16 rows apart
 #define TN (WN / 8)  // and 32 columns
@@ -122,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     extern __shared__ __align__(128) float memory[];
     auto As = (float(*)[BK][BM + PAD])memory;
     auto Bs = (float(*)[BK][BN])(As + STAGES);
-    auto full = (Barrier*)(Bs + STAGES), empty = full + STAGES;
+    auto full = (Mbarrier*)(Bs + STAGES), empty = full + STAGES;
     auto given = (float4(*)[CONSUMERS])memory;  // sums from one slice to the other, where stages were
 
     // For each shared tile how many blocks have left their sums, and above that, how many have read them.
@@ -149,17 +149,17 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
 
     if (self >= CONSUMERS) {
         // Fewer would do, but then ptxas does worse for the consumers.
-        if (CONSUMERS > 128 && TM * TN > 64) give_registers<88>();
+        if (CONSUMERS > 128 && TM * TN > 64) setmaxnreg_dec<88>();
         int stage = 0, parity = 1;
         for (unsigned n = 0; work.get(n, piece); ++n) {
-            if (SLICES > 1 && n > 0) meet<CONSUMERS + PRODUCERS, 2>();  // what was given has been read
+            if (SLICES > 1 && n > 0) named_barrier_sync<CONSUMERS + PRODUCERS, 2>();  // what was given has been read
             fetch(As, Bs, full, empty, stage, parity, map_b, A, B, row_of(piece.tile), col_of(piece.tile),
                   piece.begin * BK, min((long long)K, piece.end * (long long)BK), M, N, K, lda, ldb);
         }
         return;
     }
 
-    if (CONSUMERS > 128 && TM * TN > 64) take_registers<208>();
+    if (CONSUMERS > 128 && TM * TN > 64) setmaxnreg_inc<208>();
     const int warp = __shfl_sync(~0u, self % SLICE / 32, 0), lane = self % 32;  // the compiler knows: alike in a warp
     const int slice = SLICES > 1 ? self / SLICE : 0;
     const int tile_m = warp / (BN / WN) * WM + lane / 2 % 4 * 4;  // this thread's first row quad
@@ -174,7 +174,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
 
     int stage = 0, parity = 0;
     const float *as = &As[0][slice * DEEP][tile_m], *bs = &Bs[0][slice * DEEP][tile_n];
-    wait(full, 0);
+    mbarrier_wait(full, 0);
     read(0, as, bs);
     bool more = true;
     for (unsigned n = 0; more; ++n) {
@@ -182,7 +182,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         more = work.get(n + 1, piece);
         if (SLICES > 1 && n > 0) {
             if (++stage == STAGES) stage = 0, parity ^= 1;
-            wait(full + stage, parity);
+            mbarrier_wait(full + stage, parity);
             as = &As[stage][slice * DEEP][tile_m], bs = &Bs[stage][slice * DEEP][tile_n];
             read(0, as, bs);
         }
@@ -193,7 +193,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             const int done = stage;
             if (left > 1 || (more && SLICES == 1)) {
                 if (++stage == STAGES) stage = 0, parity ^= 1;
-                wait(full + stage, parity);
+                mbarrier_wait(full + stage, parity);
             }
             #pragma unroll 1  // all of BK = 32 would be 67 KB of code, more than the instruction cache likes
             for (int chunk = CHUNK; chunk <= DEEP; chunk += CHUNK) {
@@ -213,12 +213,12 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                         }
                 }
             }
-            arrive(empty + done);  // may be filled anew
+            mbarrier_arrive(empty + done);  // may be filled anew
         }
 
         float mine[ROWS][TN];  // of the sums: all, or with slices a half, and the other half goes to the other slice
         if (SLICES > 1) {
-            meet<CONSUMERS>();  // all have read the last stage
+            named_barrier_sync<CONSUMERS>();  // all have read the last stage
             // Column quads, turned in pairs: so the registers of sum[m][n] and a[m] differ in parity, that is, lie
             // in different banks.
             #pragma unroll
@@ -230,7 +230,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                         for (int j = 0; j < TN; ++j)
                             given[i % ROWS / 4 * TN + j][(self + SLICE) % CONSUMERS] =
                                 make_float4(sum[i + 1][j], sum[i][j], sum[i + 3][j], sum[i + 2][j]);
-            meet<CONSUMERS>();
+            named_barrier_sync<CONSUMERS>();
         }
         #pragma unroll
         for (int i = 0; i < ROWS; ++i)
@@ -245,8 +245,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                     mine[i + 1][j] += v.x, mine[i][j] += v.y, mine[i + 3][j] += v.z, mine[i + 2][j] += v.w;
                 }
         if (SLICES > 1 && more) {
-            publish_to_units();
-            meet<CONSUMERS + PRODUCERS, 2>();  // the next piece may be fetched to where sums were given
+            fence_proxy_async();
+            named_barrier_sync<CONSUMERS + PRODUCERS, 2>();  // the next piece may be fetched to where sums were given
         }
         if (now.end - now.begin < work.stages) {
             const auto part = parts[2 * blockIdx.x + (n > 0)];
@@ -256,13 +256,13 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                 for (int j = 0; j < TN; j += 4)
                     part[(i * TN + j) / 4][self] = make_float4(alpha * mine[i][j], alpha * mine[i][j + 1],
                                                                alpha * mine[i][j + 2], alpha * mine[i][j + 3]);
-            meet<CONSUMERS>();  // all their stores come before what follows
-            if (self == 0) add_release(counters + now.tile, 1);
+            named_barrier_sync<CONSUMERS>();  // all their stores come before what follows
+            if (self == 0) atomic_add_release(counters + now.tile, 1);
             continue;
         }
         const unsigned row = row_of(now.tile) + kept_m, col = col_of(now.tile) + tile_n;
         float* c = C + (long long)row * ldc + col;
-        if (row - kept_m + BM <= M && col - tile_n + BN <= N && in_quads(C, ldc) && beta == 0.f) {
+        if (row - kept_m + BM <= M && col - tile_n + BN <= N && aligned16(C, ldc) && beta == 0.f) {
             #pragma unroll
             for (int i = 0; i < ROWS; ++i, c += i % 4 ? ldc : 13ll * ldc)  // straight code: little to fetch
                 #pragma unroll
@@ -271,8 +271,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                                                         alpha * mine[i][j + 2], alpha * mine[i][j + 3]);
             continue;
         }
-        if (!in_quads(C, ldc)) {
-            store_turned(C, ldc, row, col, mine, M, N, alpha, beta);
+        if (!aligned16(C, ldc)) {
+            store_transposed(C, ldc, row, col, mine, M, N, alpha, beta);
             continue;
         }
         #pragma unroll  // registers have no index: every mine[i][j] must be known to the compiler
@@ -280,7 +280,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             if (row + i / 4 * 16 + i % 4 >= M) continue;
             #pragma unroll
             for (int j = 0; j < TN; j += 4)
-                store_quad(c + j * 8, &mine[i][j], N - (int)(col + j * 8), true, alpha, beta);
+                store4(c + j * 8, &mine[i][j], N - (int)(col + j * 8), true, alpha, beta);
         }
     }
 
@@ -292,7 +292,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
 
         if (self == 0)
             while ((load_acquire(counters + piece.tile) & 0xffff) < sharers) {}
-        meet<CONSUMERS>();
+        named_barrier_sync<CONSUMERS>();
         const unsigned begin = (blockIdx.x - low) * (QUADS * CONSUMERS) / sharers;
         const unsigned end = (blockIdx.x - low + 1) * (QUADS * CONSUMERS) / sharers;
         const unsigned first_row = row_of(piece.tile), first_col = col_of(piece.tile);
@@ -304,13 +304,13 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             const unsigned col = first_col + w % (BN / WN) * WN + (l / 8 * 2 + l % 2) * 4 + j;
             const float total[4] = {v.x, v.y, v.z, v.w};
             if (row < M)
-                store_quad(C + (long long)row * ldc + col, total, N - (int)col, in_quads(C, ldc), 1.f, beta);
+                store4(C + (long long)row * ldc + col, total, N - (int)col, aligned16(C, ldc), 1.f, beta);
         };
         const auto part = [&](unsigned block) { return &parts[2 * block + (block == low && second)][0][0]; };
-        if (sharers <= 4) add_up<CONSUMERS, 4, 4>(part, low, high, begin + self, end, store);
-        else add_up<CONSUMERS, 1, 16>(part, low, high, begin + self, end, store);
-        meet<CONSUMERS>();  // all have read
-        if (self == 0 && add_release(counters + piece.tile, 0x10000) >> 16 == sharers - 1)
+        if (sharers <= 4) reduce_parts<CONSUMERS, 4, 4>(part, low, high, begin + self, end, store);
+        else reduce_parts<CONSUMERS, 1, 16>(part, low, high, begin + self, end, store);
+        named_barrier_sync<CONSUMERS>();  // all have read
+        if (self == 0 && atomic_add_release(counters + piece.tile, 0x10000) >> 16 == sharers - 1)
             counters[piece.tile] = 0;  // as the next launch expects it
     }
 }

@@ -39,7 +39,7 @@
 // ///
 
 #include "cluster.cuh"
-#include "stage.cuh"
+#include "stage16.cuh"
 #include "wgmma.cuh"
 
 #define QUADS (BN / 8)                          // of a thread's sums: two columns of two rows
@@ -51,12 +51,12 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(CONSU
                               const ELEMENT* A, const ELEMENT* B, ELEMENT* C, int M, int N, int K,
                               int lda, int ldb, int ldc, float alpha, float beta)
 {
-    if (threadIdx.x == CONSUMERS) read_soon(map_a), read_soon(map_b);
+    if (threadIdx.x == CONSUMERS) prefetch_tensormap(map_a), prefetch_tensormap(map_b);
     extern __shared__ __align__(1024) unsigned char memory[];
     const auto stages = (Stage*)memory;
-    auto full = (Barrier*)(stages + STAGES), empty = full + STAGES;
+    auto full = (Mbarrier*)(stages + STAGES), empty = full + STAGES;
     const auto given = (float4(*)[MOST][CONSUMERS])(empty + STAGES);  // by each block
-    auto all_given = (Barrier*)(given + SPLIT);
+    auto all_given = (Mbarrier*)(given + SPLIT);
 
     const int self = threadIdx.x, lane = self % 32, warp = __shfl_sync(~0u, self / 32, 0);  // alike in a warp
     const unsigned row = blockIdx.y * BM, col = blockIdx.x * BN;
@@ -65,25 +65,25 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(CONSU
     const int rank = blockIdx.z, stages_of_k = (K - 1) / BK + 1;
     const int begin = (long long)stages_of_k * rank / SPLIT, end = (long long)stages_of_k * (rank + 1) / SPLIT;
 
-    const bool map_for_a = has_map(A, lda), map_for_b = has_map(B, ldb), maps = map_for_a && map_for_b;
+    const bool map_for_a = aligned16(A, lda), map_for_b = aligned16(B, ldb), maps = map_for_a && map_for_b;
     if (self == CONSUMERS) {
         make_stage_barriers(full, empty, maps, CONSUMERS / 128, [&] {  // a warpgroup arrives as one
             if (maps && begin < end) stages[0].fetch(map_a, map_b, row, col, begin * BK, full);
         });
-        make_barrier(all_given, 1);
-        publish_barriers();
-        arrive_expecting(all_given, (SPLIT - 1) * (FIRST(rank + 1) - FIRST(rank)) * sizeof *given[0]);
+        mbarrier_init(all_given, 1);
+        fence_mbarrier_init();
+        mbarrier_arrive_expect_tx(all_given, (SPLIT - 1) * (FIRST(rank + 1) - FIRST(rank)) * sizeof *given[0]);
     }
     __syncwarp();
-    cluster_arrive();
-    ready<CONSUMERS + PRODUCERS>(maps && self >= CONSUMERS);
+    cluster_arrive_relaxed();
+    named_barrier_arrive_or_sync<CONSUMERS + PRODUCERS>(maps && self >= CONSUMERS);
 
     if (self >= CONSUMERS) {
         int stage = 0, parity = 1;
         if (maps && self == CONSUMERS) {
             ++stage;
             for (int step = begin + 1; step < end; ++step) {
-                wait(empty + stage, parity);  // what was there has been multiplied
+                mbarrier_wait(empty + stage, parity);  // what was there has been multiplied
                 stages[stage].fetch(map_a, map_b, row, col, step * BK, full + stage);
                 if (++stage == STAGES) stage = 0, parity ^= 1;
             }
@@ -91,11 +91,11 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(CONSU
         if (!maps)  // apart, as in 23
             for (int step = begin; step < end; ++step) {
                 const int k = step * BK;
-                wait(empty + stage, parity);
+                mbarrier_wait(empty + stage, parity);
                 if (self == CONSUMERS)
                     stages[stage].fetch(map_a, map_b, row, col, k, full + stage, map_for_a, map_for_b);
                 stages[stage].copy(A, B, row, col, k, M, N, K, lda, ldb, map_for_a, map_for_b);
-                arrive(full + stage);
+                mbarrier_arrive(full + stage);
                 if (++stage == STAGES) stage = 0, parity ^= 1;
             }
         return;  // who has left counts as arrived at the barriers of the cluster
@@ -105,35 +105,35 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(CONSU
     int stage = 0, parity = 0, last = 0;
     #pragma unroll 1
     for (int step = begin; step < end; ++step) {
-        wait(full + stage, parity);
-        const Operand a = operand(stages[stage].a[warp / 4 * 64], 0, 1024);
-        const Operand b = operand(stages[stage].b, 8192, 1024);
-        begin_products();
+        mbarrier_wait(full + stage, parity);
+        const Descriptor a = make_descriptor(stages[stage].a[warp / 4 * 64], 0, 1024);
+        const Descriptor b = make_descriptor(stages[stage].b, 8192, 1024);
+        wgmma_fence();
         #pragma unroll
         for (int k = 0; k < BK; k += 16)
-            multiply(ELEMENT(), sum, further(a, 2 * k), further(b, 128 * k), true);
-        commit_products();
-        wait_for_products<1>();
-        if (self % 128 == 0 && step > begin) arrive(empty + last);  // while the youngest go on
+            multiply(ELEMENT(), sum, advance_descriptor(a, 2 * k), advance_descriptor(b, 128 * k), true);
+        wgmma_commit_group();
+        wgmma_wait_group<1>();
+        if (self % 128 == 0 && step > begin) mbarrier_arrive(empty + last);  // while the youngest go on
         last = stage;
         if (++stage == STAGES) stage = 0, parity ^= 1;
     }
-    wait_for_sums(sum);
+    wgmma_wait_all(sum);
 
     // What a block adds up goes to it, from all.
     cluster_wait();  // they have begun
     unsigned there[SPLIT], barrier[SPLIT];
     #pragma unroll
     for (int to = 0; to < SPLIT; ++to)
-        there[to] = address_in(to, &given[rank][0][self]), barrier[to] = address_in(to, all_given);
+        there[to] = mapa(to, &given[rank][0][self]), barrier[to] = mapa(to, all_given);
     #pragma unroll
     for (int j = 0; j < QUADS; ++j) {
         const int to = j * SPLIT / QUADS;
         const float4 v = make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]);
         if (to == rank) given[rank][j - FIRST(to)][self] = v;  // nobody else reads it
-        else give(there[to] + (j - FIRST(to)) * sizeof *given[0], v, barrier[to]);
+        else st_async(there[to] + (j - FIRST(to)) * sizeof *given[0], v, barrier[to]);
     }
-    wait(all_given, 0);  // nobody needs the others from here on
+    mbarrier_wait(all_given, 0);  // nobody needs the others from here on
 
     float4 total[MOST] = {};
     #pragma unroll
@@ -148,9 +148,9 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(CONSU
     const bool words = (unsigned long long)C % 4 == 0 && ldc % 2 == 0;
     if (words && beta == 0.f && row + BM <= M && col + BN <= N)
         #pragma unroll
-        for (int i = 0; i < MOST && i < count; ++i) store_whole_sums(C, ldc, m, n + 8 * i, total[i], alpha);
+        for (int i = 0; i < MOST && i < count; ++i) store_fragment_inside(C, ldc, m, n + 8 * i, total[i], alpha);
     else
         #pragma unroll
         for (int i = 0; i < MOST && i < count; ++i)
-            store_sums(C, ldc, m, n + 8 * i, total[i], M, N, words, alpha, beta);
+            store_fragment(C, ldc, m, n + 8 * i, total[i], M, N, words, alpha, beta);
 }

@@ -51,8 +51,8 @@
 // ///
 
 #include "elements.cuh"
-#include "grid.cuh"
-#include "stage.cuh"
+#include "grid_sync.cuh"
+#include "stage16.cuh"
 #include "wgmma.cuh"
 
 #define QUADS (BN / 8)      // of a thread's sums: two columns of two rows
@@ -66,10 +66,10 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                               const ELEMENT* A, const ELEMENT* B, ELEMENT* C, int M, int N, int K,
                               int lda, int ldb, int ldc, float alpha, float beta, unsigned* workspace)
 {
-    if (threadIdx.x == CONSUMERS) read_soon(map_a), read_soon(map_b);
+    if (threadIdx.x == CONSUMERS) prefetch_tensormap(map_a), prefetch_tensormap(map_b);
     extern __shared__ __align__(1024) unsigned char memory[];
     const auto stages = (Stage*)memory;
-    auto full = (Barrier*)(stages + STAGES), empty = full + STAGES;
+    auto full = (Mbarrier*)(stages + STAGES), empty = full + STAGES;
 
     unsigned* counters = workspace;  // for each tile, of blocks that have left their sums
     auto parts = (float4(*)[QUADS][CONSUMERS])(workspace + 4 * gridDim.x);  // one a block
@@ -86,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     if (first >= min(tiles, step)) return;  // more SMs than shares
 
     const int self = threadIdx.x, lane = self % 32, warp = __shfl_sync(~0u, self / 32, 0);  // alike in a warp
-    const bool map_for_a = has_map(A, lda), map_for_b = has_map(B, ldb), maps = map_for_a && map_for_b;
+    const bool map_for_a = aligned16(A, lda), map_for_b = aligned16(B, ldb), maps = map_for_a && map_for_b;
     if (self == CONSUMERS) {
         // A warpgroup arrives as one, at all blocks.
         make_stage_barriers(full, empty, maps, CONSUMERS / 128 * CLUSTER, [&] {
@@ -96,12 +96,12 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         });
     }
     __syncwarp();
-    if (CLUSTER > 1) cluster_meeting();
-    else ready<CONSUMERS + PRODUCERS>(maps && self >= CONSUMERS);
+    if (CLUSTER > 1) cluster_sync_relaxed();
+    else named_barrier_arrive_or_sync<CONSUMERS + PRODUCERS>(maps && self >= CONSUMERS);
 
     int stage = 0;
     if (self >= CONSUMERS) {
-        if (BM == 128) give_registers<104>();
+        if (BM == 128) setmaxnreg_dec<104>();
         int parity = 1;
         if (maps && self == CONSUMERS) {
             if (CLUSTER > 1) stages[0].fetch_b<CLUSTER>(map_b, rank * BK, first % tiles_n * BN, full, place);
@@ -109,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             for (unsigned tile = first; tile < tiles; tile += step) {
                 const int row = (tile / tiles_n * CLUSTER + place) * BM, col = tile % tiles_n * BN;
                 for (int part = tile > first ? rank : rank + sharers; part < stages_of_k; part += sharers) {
-                    wait(empty + stage, parity);  // what was there has been multiplied
+                    mbarrier_wait(empty + stage, parity);  // what was there has been multiplied
                     stages[stage].fetch<CLUSTER>(map_a, map_b, row, col, part * BK, full + stage, true, true,
                                                  place);
                     if (++stage == STAGES) stage = 0, parity ^= 1;
@@ -120,12 +120,12 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             for (unsigned tile = first; tile < tiles; tile += step) {
                 const int row = (tile / tiles_n * CLUSTER + place) * BM, col = tile % tiles_n * BN;
                 for (int part = rank; part < stages_of_k; part += sharers) {
-                    wait(empty + stage, parity);
+                    mbarrier_wait(empty + stage, parity);
                     if (self == CONSUMERS)
                         stages[stage].fetch<CLUSTER>(map_a, map_b, row, col, part * BK, full + stage, map_for_a,
                                                      map_for_b, place);
                     stages[stage].copy(A, B, row, col, part * BK, M, N, K, lda, ldb, map_for_a, map_for_b);
-                    arrive(full + stage);
+                    mbarrier_arrive(full + stage);
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
             }
@@ -133,7 +133,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         return;
     }
 
-    if (BM == 128) take_registers<200>();
+    if (BM == 128) setmaxnreg_inc<200>();
     const bool words = (unsigned long long)C % 4 == 0 && ldc % 2 == 0;
     int parity = 0;
     for (unsigned tile = first; tile < tiles; tile += step) {
@@ -141,27 +141,27 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         int last = 0;
         #pragma unroll 1
         for (int part = rank; part < stages_of_k; part += sharers) {
-            wait(full + stage, parity);
-            const Operand a = operand(stages[stage].a[warp / 4 * 64], 0, 1024);
-            const Operand b = operand(stages[stage].b, 8192, 1024);
-            begin_products();
+            mbarrier_wait(full + stage, parity);
+            const Descriptor a = make_descriptor(stages[stage].a[warp / 4 * 64], 0, 1024);
+            const Descriptor b = make_descriptor(stages[stage].b, 8192, 1024);
+            wgmma_fence();
             #pragma unroll
             for (int k = 0; k < BK; k += 16)
-                multiply(ELEMENT(), sum, further(a, 2 * k), further(b, 128 * k), part > rank || k > 0);
-            commit_products();
-            wait_for_products<1>();
+                multiply(ELEMENT(), sum, advance_descriptor(a, 2 * k), advance_descriptor(b, 128 * k), part > rank || k > 0);
+            wgmma_commit_group();
+            wgmma_wait_group<1>();
             if (part > rank) release<CLUSTER>(empty + last, self, warp);  // while the youngest go on
             last = stage;
             if (++stage == STAGES) stage = 0, parity ^= 1;
         }
-        wait_for_sums(sum);
+        wgmma_wait_all(sum);
         release<CLUSTER>(empty + last, self, warp);
 
         // Floats 4j to 4j + 3 are columns 8j + n and the next, of row m and of the one eight below.
         const unsigned m = (tile / tiles_n * CLUSTER + place) * BM + 16 * warp + lane / 4;
         const unsigned n = tile % tiles_n * BN + lane % 4 * 2;
         const auto store = [&](int j, float4 v) {
-            store_sums(C, ldc, m, n + 8 * j, v, M, N, words, alpha, beta);
+            store_fragment(C, ldc, m, n + 8 * j, v, M, N, words, alpha, beta);
         };
         if (sharers == 1) {
             #pragma unroll
@@ -178,7 +178,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             if (j - begin >= end - begin)
                 parts[blockIdx.x][j][self] =
                     make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]);
-        meet<CONSUMERS>();  // all their stores come before what follows
+        named_barrier_sync<CONSUMERS>();  // all their stores come before what follows
         #pragma unroll
         for (int j = 0; j < QUADS; ++j)
             if (j - begin < end - begin)
@@ -187,10 +187,10 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             // One adds so much that all together turn the highest bit and leave 0 below it: nobody has to set
             // the counter back for the next launch. (So do the grid barriers of cooperative groups.)
             unsigned* counter = counters + tile * CLUSTER + place;
-            const unsigned before = add_release(counter, rank ? 1 : 0x80000000 - (sharers - 1));
+            const unsigned before = atomic_add_release(counter, rank ? 1 : 0x80000000 - (sharers - 1));
             while ((load_acquire(counter) ^ before) >> 31 == 0) {}
         }
-        meet<CONSUMERS>();
+        named_barrier_sync<CONSUMERS>();
         const unsigned low = blockIdx.x - rank * CLUSTER;
         // Those of the others, in their order, and its own.
         const auto part = [&](unsigned i) { return &parts[low + (i < rank ? i : i + 1) * CLUSTER][0][0]; };
@@ -200,8 +200,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             store(at / CONSUMERS, v);
         };
         if (sharers <= 8)
-            add_up<CONSUMERS, 2, 8>(part, 0, sharers - 2, begin * CONSUMERS + self, end * CONSUMERS, store_at);
+            reduce_parts<CONSUMERS, 2, 8>(part, 0, sharers - 2, begin * CONSUMERS + self, end * CONSUMERS, store_at);
         else
-            add_up<CONSUMERS, 1, 16>(part, 0, sharers - 2, begin * CONSUMERS + self, end * CONSUMERS, store_at);
+            reduce_parts<CONSUMERS, 1, 16>(part, 0, sharers - 2, begin * CONSUMERS + self, end * CONSUMERS, store_at);
     }
 }

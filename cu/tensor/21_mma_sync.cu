@@ -30,7 +30,7 @@
 // STAGES = [4, 3]
 // ///
 
-#include "async.cuh"
+#include "cp_async.cuh"
 #include "elements.cuh"
 
 #define THREADS (32 * (BM / WM) * (BN / WN))
@@ -86,7 +86,7 @@ __device__ inline void copy_tile(Bf16* to, const Bf16* from, int ld, int rows, i
     if (units) {
         #pragma unroll
         for (int i = 0; i < ROWS; i += below, from += (long long)below * ld)
-            copy_quad_async(to + swizzled<COLUMNS>(r + i, c), from, i < rows && columns > 0);
+            cp_async16(to + swizzled<COLUMNS>(r + i, c), from, i < rows && columns > 0);
     } else {
         #pragma unroll 1
         for (int i = 0; i < ROWS; i += below, from += (long long)below * ld)
@@ -95,7 +95,7 @@ __device__ inline void copy_tile(Bf16* to, const Bf16* from, int ld, int rows, i
 }
 
 // Whether every row begins at a multiple of 16 bytes.
-__device__ inline bool in_units(const Bf16* matrix, int ld)
+__device__ inline bool aligned16(const Bf16* matrix, int ld)
 {
     return (unsigned long long)matrix % 16 == 0 && ld % 8 == 0;
 }
@@ -114,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     A += (long long)row * lda;
     B += col;
 
-    const bool a_units = in_units(A, lda) && K % 8 == 0, b_units = in_units(B, ldb) && N % 8 == 0;
+    const bool a_units = aligned16(A, lda) && K % 8 == 0, b_units = aligned16(B, ldb) && N % 8 == 0;
     const auto fetch = [&](int stage, int k) {
         copy_tile<BM, BK>(As[stage], A + k, lda, M - row, K - k, a_units);
         copy_tile<BK, BN>(Bs[stage], B + (long long)k * ldb, ldb, K - k, N - col, b_units);
@@ -123,7 +123,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     unsigned ahead = 0;  // the k that is fetched next, maybe past the last one
     for (int stage = 0; stage < STAGES - 1; ++stage, ahead += BK) {
         if (ahead < K) fetch(stage, ahead);
-        commit_copies();
+        cp_async_commit_group();
     }
 
     float sum[WM / 16][WN / 8][4] = {};
@@ -136,20 +136,20 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             LOAD_MATRICES(".trans", b[which][j], Bs[stage] + swizzled<BN>(k + down, tile_n + 16 * j + right));
     };
 
-    wait_for_copies<STAGES - 2>();
+    cp_async_wait_group<STAGES - 2>();
     __syncthreads();  // everyone's copies of the first tile have landed
     read(0, 0, 0);
     int now = 0, next = STAGES - 1;
     for (unsigned k = 0; k < K; k += BK, ahead += BK) {
         if (ahead < K) fetch(next, ahead);
-        commit_copies();
+        cp_async_commit_group();
         next = now;
 
         #pragma unroll  // which of two fragments must be known to the compiler
         for (int step = 0; step < BK / 16; ++step) {
             if (step == BK / 16 - 1) {
                 if (k + BK < K) now = now + 1 == STAGES ? 0 : now + 1;  // else what is read ahead is not used
-                wait_for_copies<STAGES - 2>();
+                cp_async_wait_group<STAGES - 2>();
                 __syncthreads();  // the next tile has landed, and this one has been read
             }
             read((step + 1) % 2, now, (step + 1) % (BK / 16) * 16);
@@ -170,7 +170,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             for (int j = 0; j < WN / 8; ++j) {
                 const unsigned s = col + tile_n + 8 * j + lane % 4 * 2;
                 const float* pair = &sum[i][j][2 * half];
-                store_pair(C + (long long)r * ldc + s, pair[0], pair[1], N - (int)s, words, alpha, beta);
+                store2(C + (long long)r * ldc + s, pair[0], pair[1], N - (int)s, words, alpha, beta);
             }
         }
 }

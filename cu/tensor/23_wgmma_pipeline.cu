@@ -40,7 +40,7 @@
 // ///
 
 #include "raster.cuh"
-#include "stage.cuh"
+#include "stage16.cuh"
 #include "wgmma.cuh"
 
 #define BOXES (BN > 64 ? 2 : 1)  // for a warp's results
@@ -55,12 +55,12 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                               const ELEMENT* A, const ELEMENT* B, ELEMENT* C, int M, int N, int K,
                               int lda, int ldb, int ldc, float alpha, float beta)
 {
-    if (threadIdx.x == CONSUMERS) read_soon(map_a), read_soon(map_b);
+    if (threadIdx.x == CONSUMERS) prefetch_tensormap(map_a), prefetch_tensormap(map_b);
     extern __shared__ __align__(1024) unsigned char memory[];
     static_assert(BN % (64 * CLUSTER) == 0, "a box of B that no block would fetch");
     const auto stages = (Stage*)memory;
     const auto Cs = (ELEMENT(*)[BOXES][16][64])(stages + STAGES);  // of each warp
-    auto full = (Barrier*)(Cs + CONSUMERS / 32), empty = full + STAGES;
+    auto full = (Mbarrier*)(Cs + CONSUMERS / 32), empty = full + STAGES;
 
     // The blocks of a cluster take tiles one above the other.
     const int rank = blockIdx.x % CLUSTER;
@@ -68,14 +68,14 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     const unsigned tiles_m = (M + BM * CLUSTER - 1u) / (BM * CLUSTER), tiles_n = (N + BN - 1u) / BN;
     const unsigned tiles = tiles_m * tiles_n;
     const auto place_of = [&](unsigned tile) {
-        const auto [row, col] = in_bands(tile, tiles_m, tiles_n, GROUP);
-        return Place{(row * CLUSTER + rank) * BM, col * BN};
+        const auto [row, col] = grouped_raster(tile, tiles_m, tiles_n, GROUP);
+        return TileIndex{(row * CLUSTER + rank) * BM, col * BN};
     };
     if (first >= tiles) return;  // more SMs than tiles
 
     const int self = threadIdx.x, lane = self % 32, warp = __shfl_sync(~0u, self / 32, 0);  // alike in a warp
-    const bool map_for_a = has_map(A, lda), map_for_b = has_map(B, ldb), maps = map_for_a && map_for_b;
-    Place place = {};
+    const bool map_for_a = aligned16(A, lda), map_for_b = aligned16(B, ldb), maps = map_for_a && map_for_b;
+    TileIndex place = {};
     if (self == CONSUMERS) {
         place = place_of(first);  // now: its divisions take as long as making the barriers
         // A warpgroup arrives as one, at all blocks.
@@ -86,11 +86,11 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         });
     }
     __syncwarp();
-    if (CLUSTER > 1) cluster_meeting();
-    else ready<CONSUMERS + PRODUCERS>(maps && self >= CONSUMERS);
+    if (CLUSTER > 1) cluster_sync_relaxed();
+    else named_barrier_arrive_or_sync<CONSUMERS + PRODUCERS>(maps && self >= CONSUMERS);
 
     if (self >= CONSUMERS) {
-        if (BM == 128) give_registers<104>();
+        if (BM == 128) setmaxnreg_dec<104>();
         int stage = 0, parity = 1;
         if (maps && self == CONSUMERS) {
             if (CLUSTER > 1) stages[0].fetch_b<CLUSTER>(map_b, 0, place.col, full, rank);  // all are ready for it
@@ -98,7 +98,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             for (unsigned tile = first; tile < tiles; tile += step) {
                 if (tile > first) place = place_of(tile);
                 for (int left = tile > first ? K : K - BK; left > 0; left -= BK) {
-                    wait(empty + stage, parity);  // what was there has been multiplied, in all blocks
+                    mbarrier_wait(empty + stage, parity);  // what was there has been multiplied, in all blocks
                     stages[stage].fetch<CLUSTER>(map_a, map_b, place.row, place.col, K - left, full + stage, true,
                                                  true, rank);
                     if (++stage == STAGES) stage = 0, parity ^= 1;
@@ -110,20 +110,20 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                 const auto [row, col] = place_of(tile);
                 for (int left = K; left > 0; left -= BK) {
                     const int k = K - left;
-                    wait(empty + stage, parity);
+                    mbarrier_wait(empty + stage, parity);
                     if (self == CONSUMERS)
                         stages[stage].fetch<CLUSTER>(map_a, map_b, row, col, k, full + stage, map_for_a,
                                                      map_for_b, rank);
                     stages[stage].copy(A, B, row, col, k, M, N, K, lda, ldb, map_for_a, map_for_b);
-                    arrive(full + stage);
+                    mbarrier_arrive(full + stage);
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
             }
         if (CLUSTER > 1 && self == CONSUMERS) wait_for_all(empty, stage, parity);
     } else {
-        if (BM == 128) take_registers<200>();
+        if (BM == 128) setmaxnreg_inc<200>();
         // The TMA writes 16 bytes or none of them: at a ragged edge it would write past the end of a row.
-        const bool map_for_c = has_map(C, ldc) && N % 8 == 0 && beta == 0.f;
+        const bool map_for_c = aligned16(C, ldc) && N % 8 == 0 && beta == 0.f;
         const bool words = (unsigned long long)C % 4 == 0 && ldc % 2 == 0;
 
         float sum[BN / 2];
@@ -134,20 +134,20 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             int last = 0;
             #pragma unroll 1
             for (int left = K; left > 0; left -= BK) {
-                wait(full + stage, parity);
-                const Operand a = operand(stages[stage].a[warp / 4 * 64], 0, 1024);
-                const Operand b = operand(stages[stage].b, 8192, 1024);
-                begin_products();
+                mbarrier_wait(full + stage, parity);
+                const Descriptor a = make_descriptor(stages[stage].a[warp / 4 * 64], 0, 1024);
+                const Descriptor b = make_descriptor(stages[stage].b, 8192, 1024);
+                wgmma_fence();
                 #pragma unroll
                 for (int k = 0; k < BK; k += 16)
-                    multiply(ELEMENT(), sum, further(a, 2 * k), further(b, 128 * k), left < K || k > 0);
-                commit_products();
-                wait_for_products<1>();
+                    multiply(ELEMENT(), sum, advance_descriptor(a, 2 * k), advance_descriptor(b, 128 * k), left < K || k > 0);
+                wgmma_commit_group();
+                wgmma_wait_group<1>();
                 if (left < K) release<CLUSTER>(empty + last, self, warp);  // while the youngest products go on
                 last = stage;
                 if (++stage == STAGES) stage = 0, parity ^= 1;
             }
-            wait_for_sums(sum);
+            wgmma_wait_all(sum);
             release<CLUSTER>(empty + last, self, warp);
 
             if (alpha != 1.f)
@@ -158,21 +158,21 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                 #pragma unroll
                 for (int j = 0; j < BN / 64; ++j) {  // a box is on its way while the next is written
                     const auto cs = Cs[warp][j % BOXES];
-                    if (lane == 0 && j == 0) wait_for_stores<0>();  // of the last tile, long ago
-                    if (lane == 0 && j >= BOXES) wait_for_stores<BOXES - 1>();  // what was in this one is read
+                    if (lane == 0 && j == 0) tma_store_wait_group_read<0>();  // of the last tile, long ago
+                    if (lane == 0 && j >= BOXES) tma_store_wait_group_read<BOXES - 1>();  // what was in this one is read
                     __syncwarp();
                     #pragma unroll
                     for (int i = 32 * j; i < 32 * j + 32; i += 8)  // 16 columns
-                        store_matrices(&cs[r][((i / 4 + unit) % 8 ^ r % 8) * 8],
-                                       narrow<ELEMENT>(sum[i], sum[i + 1]),
-                                       narrow<ELEMENT>(sum[i + 2], sum[i + 3]),
-                                       narrow<ELEMENT>(sum[i + 4], sum[i + 5]),
-                                       narrow<ELEMENT>(sum[i + 6], sum[i + 7]));
-                    publish_to_units();
+                        stmatrix_x4(&cs[r][((i / 4 + unit) % 8 ^ r % 8) * 8],
+                                       pack<ELEMENT>(sum[i], sum[i + 1]),
+                                       pack<ELEMENT>(sum[i + 2], sum[i + 3]),
+                                       pack<ELEMENT>(sum[i + 4], sum[i + 5]),
+                                       pack<ELEMENT>(sum[i + 6], sum[i + 7]));
+                    fence_proxy_async();
                     __syncwarp();
                     if (lane == 0) {
-                        store_box(map_c, row, col + 64 * j, cs);
-                        commit_stores();
+                        tma_store(map_c, row, col + 64 * j, cs);
+                        tma_store_commit_group();
                     }
                 }
             } else {
@@ -183,12 +183,12 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                     #pragma unroll
                     for (int i = 2 * half; i < BN / 2; i += 4) {
                         const unsigned s = col + i / 4 * 8 + lane % 4 * 2;
-                        store_pair(C + (long long)r * ldc + s, sum[i], sum[i + 1], N - (int)s, words, 1.f,
+                        store2(C + (long long)r * ldc + s, sum[i], sum[i + 1], N - (int)s, words, 1.f,
                                    beta);
                     }
                 }
             }
         }
-        if (lane == 0) wait_for_stores<0>();  // shared memory must outlive them
+        if (lane == 0) tma_store_wait_group_read<0>();  // shared memory must outlive them
     }
 }

@@ -36,9 +36,9 @@
 // ///
 
 #include "cluster.cuh"
-#include "quads.cuh"
+#include "vector.cuh"
 #include "raster.cuh"
-#include "tensormap.cuh"
+#include "tma.cuh"
 #include "wgmma.cuh"
 
 #define BK 32                // 128 bytes of a row of A
@@ -62,14 +62,14 @@ extern "C" __global__ void
     auto As = (float(*)[BM][BK])memory;
     auto Bs = (float(*)[BN / 32][BK][32])(As + STAGES);  // boxes of 32 columns
     auto Cs = (float(*)[2][32][32])(Bs + STAGES);        // two boxes for every 32 columns
-    auto full = (Barrier*)(Cs + BN / 32), empty = full + STAGES;
+    auto full = (Mbarrier*)(Cs + BN / 32), empty = full + STAGES;
 
     const unsigned tiles_m = (M + BM - 1u) / BM, tiles_n = (N + BN - 1u) / BN, tiles = tiles_m * tiles_n;
     struct Corner {
         int row, col;
     };
     const auto corner_of = [&](unsigned tile) {
-        const auto [row, col] = in_bands(tile, tiles_m, tiles_n, GROUP);
+        const auto [row, col] = grouped_raster(tile, tiles_m, tiles_n, GROUP);
         return Corner{int(row * BM), int(col * BN)};
     };
     const unsigned first_tile = blockIdx.x / SPLIT, at_once = gridDim.x / SPLIT;
@@ -82,28 +82,28 @@ extern "C" __global__ void
 
     const int self = threadIdx.x, lane = self % 32;
     const int warp = __shfl_sync(~0u, self / 32, 0);  // the same for all lanes, and the compiler knows it
-    const bool a_mapped = has_map(A, lda), b_mapped = has_map(B, ldb), maps = a_mapped && b_mapped;
+    const bool a_mapped = aligned16(A, lda), b_mapped = aligned16(B, ldb), maps = a_mapped && b_mapped;
     Corner corner = {};
     if (self == CONSUMERS) {
-        read_soon(map_a), read_soon(map_b);
+        prefetch_tensormap(map_a), prefetch_tensormap(map_b);
         corner = corner_of(first_tile);  // now: its divisions take as long as making the barriers
         for (int stage = 0; stage < STAGES; ++stage) {
-            make_barrier(full + stage, 1);
-            make_barrier(empty + stage, CONSUMERS / 32);  // a warp arrives as one
+            mbarrier_init(full + stage, 1);
+            mbarrier_init(empty + stage, CONSUMERS / 32);  // a warp arrives as one
         }
-        publish_barriers();
+        fence_mbarrier_init();
     }
-    ready<CONSUMERS + PRODUCERS>(maps && warp >= CONSUMERS / 32);
+    named_barrier_arrive_or_sync<CONSUMERS + PRODUCERS>(maps && warp >= CONSUMERS / 32);
 
     if (warp >= CONSUMERS / 32) {
-        give_registers<88>();
+        setmaxnreg_dec<88>();
         const auto fetch = [&](int stage, int row, int col, int k, bool a, bool b) {
-            arrive_expecting(full + stage, 4 * BK * (a * BM + b * BN));
-            if (a) fetch_box(As[stage], map_a, row, k, full + stage);
+            mbarrier_arrive_expect_tx(full + stage, 4 * BK * (a * BM + b * BN));
+            if (a) tma_load(As[stage], map_a, row, k, full + stage);
             if (b)
                 #pragma unroll
                 for (int n = 0; n < BN; n += 32)
-                    fetch_box(Bs[stage][n / 32], map_b, k, col + n, full + stage);
+                    tma_load(Bs[stage][n / 32], map_b, k, col + n, full + stage);
         };
         int stage = 0, parity = 1, turn = 0;
         if (maps && self != CONSUMERS) return;
@@ -112,7 +112,7 @@ extern "C" __global__ void
                 if (tile > first_tile) corner = corner_of(tile);
                 #pragma unroll 1
                 for (int part = begin; part < end; ++part) {
-                    wait(empty + stage, parity);  // the consumers have read what was there
+                    mbarrier_wait(empty + stage, parity);  // the consumers have read what was there
                     fetch(stage, corner.row, corner.col, part * BK, true, true);
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
@@ -124,15 +124,15 @@ extern "C" __global__ void
                 for (int part = begin; part < end; ++part) {
                     if (turn == warp % 4) {
                         const int k = part * BK;
-                        wait(empty + stage, parity);
+                        mbarrier_wait(empty + stage, parity);
                         if (!a_mapped)
-                            copy_box<BM, 1, 64>(As[stage], A + (long long)row * lda + k, lda, M - row, K - k, 0);
+                            copy_box_swizzled<BM, 1, 64>(As[stage], A + (long long)row * lda + k, lda, M - row, K - k, 0);
                         if (!b_mapped)
                             #pragma unroll 1
                             for (int n = 0; n < BN; n += 32)
-                                copy_box<BK, 1, 32>(Bs[stage][n / 32], B + (long long)k * ldb + col + n, ldb,
+                                copy_box_swizzled<BK, 1, 32>(Bs[stage][n / 32], B + (long long)k * ldb + col + n, ldb,
                                                     K - k, N - col - n, 0);
-                        publish_to_units();
+                        fence_proxy_async();
                         __syncwarp();
                         if (lane == 0) fetch(stage, row, col, k, a_mapped, b_mapped);
                     }
@@ -143,7 +143,7 @@ extern "C" __global__ void
         return;  // who has left counts as arrived at the barriers of the cluster
     }
 
-    take_registers<CONSUMER_REGISTERS>();
+    setmaxnreg_inc<CONSUMER_REGISTERS>();
     // Two warps share 32 columns. Of each k a thread holds two neighbours of B, for rows lane / 4 and eight
     // below of the product's 64 x BM. Which two is free to choose, as long as C goes there, too. So 16 lanes
     // (a shared load of 64 bits serves as many at once) take 16-byte units u and u ^ 5 of four rows of B, and
@@ -158,7 +158,7 @@ extern "C" __global__ void
     unsigned even[16], odd[16];  // B of four steps of 8 k; two, because the products read while we load
     int stage = 0, parity = 0, before = 0;
     const auto multiply_stage = [&](unsigned (&b)[16], bool add) {
-        wait(full + stage, parity);
+        mbarrier_wait(full + stage, parity);
         const float* bs = Bs[stage][box][0];
         #pragma unroll
         for (int k = 0; k < BK / 8; ++k) {
@@ -166,13 +166,13 @@ extern "C" __global__ void
             const uint2 high = *(const uint2*)(bs + k * 8 * 32 + b_high);
             b[4 * k] = low.x, b[4 * k + 1] = low.y, b[4 * k + 2] = high.x, b[4 * k + 3] = high.y;
         }
-        begin_products();
-        const Operand a = operand(As[stage], 16, 1024);
+        wgmma_fence();
+        const Descriptor a = make_descriptor(As[stage], 16, 1024);
         #pragma unroll
-        for (int k = 0; k < BK / 8; ++k) multiply(sum, b + 4 * k, further(a, 32 * k), add || k > 0);
-        commit_products();
-        wait_for_products<1>();
-        if (lane == 0 && add) arrive(empty + before);  // the stage before may be filled anew
+        for (int k = 0; k < BK / 8; ++k) multiply(sum, b + 4 * k, advance_descriptor(a, 32 * k), add || k > 0);
+        wgmma_commit_group();
+        wgmma_wait_group<1>();
+        if (lane == 0 && add) mbarrier_arrive(empty + before);  // the stage before may be filled anew
         before = stage;
         if (++stage == STAGES) stage = 0, parity ^= 1;
     };
@@ -186,14 +186,14 @@ extern "C" __global__ void
                 multiply_stage(odd, true);
                 if (++part == end) break;
             }
-            wait_for_sums(sum);
-            if (lane == 0) arrive(empty + before);
+            wgmma_wait_all(sum);
+            if (lane == 0) mbarrier_arrive(empty + before);
         }
         const auto [row, tile_col] = corner_of(tile);
         const int col = tile_col + box * 32;  // of the two warps' columns
 
         if (SPLIT > 1) {
-            meet<CONSUMERS>();  // all have read the last stage
+            named_barrier_sync<CONSUMERS>();  // all have read the last stage
             const auto sums = (float(*)[BN + 4])memory;
             #pragma unroll
             for (int i = 0; i < BM / 2; i += 4)
@@ -201,7 +201,7 @@ extern "C" __global__ void
                 for (int e = 0; e < 2; ++e)
                     *(float2*)&sums[2 * i + 2 * k_lane + e][box * 32 + n_lane] =
                         make_float2(sum[i + e], sum[i + e + 2]);
-            cluster_barrier();  // all sums of this tile are there
+            cluster_sync();  // all sums of this tile are there
 
             #pragma unroll
             for (int i = 0; i < BM * BN / 4 / SPLIT / CONSUMERS; ++i) {
@@ -212,21 +212,21 @@ extern "C" __global__ void
                 float total[4] = {};
                 #pragma unroll
                 for (int other = 0; other < SPLIT; ++other) {
-                    const float4 v = read_block(other, &sums[m][n]);
+                    const float4 v = ld_shared_cluster(other, &sums[m][n]);
                     total[0] += v.x, total[1] += v.y, total[2] += v.z, total[3] += v.w;
                 }
-                store_quad(C + (long long)(row + m) * ldc + (N - left), total, left, in_quads(C, ldc), alpha,
+                store4(C + (long long)(row + m) * ldc + (N - left), total, left, aligned16(C, ldc), alpha,
                            beta);
             }
-            cluster_meeting();  // nobody leaves while others read its memory
-        } else if (has_map(C, ldc) && N % 4 == 0 && beta == 0.f) {  // whole 16 bytes are written, or none
+            cluster_sync_relaxed();  // nobody leaves while others read its memory
+        } else if (aligned16(C, ldc) && N % 4 == 0 && beta == 0.f) {  // whole 16 bytes are written, or none
             // By TMA, 32 rows at once, from two boxes in turn; the next tile begins while they are written.
             const bool leader = warp % 2 == 0 && lane == 0;
             const auto both_warps = [&] { asm volatile("bar.sync %0, 64;" :: "r"(1 + box) : "memory"); };
             #pragma unroll
             for (int m = 0; m < BM; m += 32) {
                 const auto cs = Cs[box][m / 32 % 2];
-                if (leader) wait_for_stores<1>();  // the box has been read
+                if (leader) tma_store_wait_group_read<1>();  // the box has been read
                 both_warps();
                 #pragma unroll
                 for (int j = 0; j < 4; ++j)
@@ -236,11 +236,11 @@ extern "C" __global__ void
                         *(float2*)&cs[8 * j + m_lane][n_lane ^ m_lane * 4] =
                             make_float2(alpha * sum[i], alpha * sum[i + 2]);
                     }
-                publish_to_units();
+                fence_proxy_async();
                 both_warps();
                 if (leader) {
-                    store_box(map_c, row + m, col, cs);
-                    commit_stores();
+                    tma_store(map_c, row + m, col, cs);
+                    tma_store_commit_group();
                 }
             }
         } else {
@@ -255,5 +255,5 @@ extern "C" __global__ void
                 }
         }
     }
-    if (lane == 0) wait_for_stores<0>();  // their memory goes with the block
+    if (lane == 0) tma_store_wait_group_read<0>();  // their memory goes with the block
 }

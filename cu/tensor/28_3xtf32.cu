@@ -31,8 +31,8 @@
 // STAGES = [4, 3]
 // ///
 
-#include "async.cuh"
-#include "quads.cuh"
+#include "cp_async.cuh"
+#include "vector.cuh"
 
 #define THREADS (32 * (BM / WM) * (BN / WN))
 // Floats behind each row: the 32 lanes of a fragment, 8 rows of A or 4 of B, meet 32 different banks.
@@ -74,9 +74,9 @@ __device__ inline void copy_tile(float* to, const float* from, int ld, int rows,
     #pragma unroll
     for (int i = 0; i < ROWS; i += below, from += (long long)below * ld)
         if (quads)
-            copy_quad_async(to + i * PITCH, from, i < rows && columns > 0);
+            cp_async16(to + i * PITCH, from, i < rows && columns > 0);
         else
-            for (int e = 0; e < 4; ++e) copy_async(to + i * PITCH + e, from + e, i < rows && e < columns);
+            for (int e = 0; e < 4; ++e) cp_async4(to + i * PITCH + e, from + e, i < rows && e < columns);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -93,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     A += (long long)row * lda;
     B += col;
 
-    const bool a_quads = in_quads(A, lda) && K % 4 == 0, b_quads = in_quads(B, ldb) && N % 4 == 0;
+    const bool a_quads = aligned16(A, lda) && K % 4 == 0, b_quads = aligned16(B, ldb) && N % 4 == 0;
     const auto fetch = [&](int stage, int k) {
         copy_tile<BM, BK, A_PITCH>(As[stage][0], A + k, lda, M - row, K - k, a_quads);
         copy_tile<BK, BN, B_PITCH>(Bs[stage][0], B + (long long)k * ldb, ldb, K - k, N - col, b_quads);
@@ -102,16 +102,16 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     unsigned ahead = 0;  // the k that is fetched next, maybe past the last one
     for (int stage = 0; stage < STAGES - 1; ++stage, ahead += BK) {
         if (ahead < K) fetch(stage, ahead);
-        commit_copies();
+        cp_async_commit_group();
     }
 
     float sum[WM / 16][WN / 8][4] = {};
     int now = 0, next = STAGES - 1;
     for (unsigned k = 0; k < K; k += BK, ahead += BK) {
-        wait_for_copies<STAGES - 2>();
+        cp_async_wait_group<STAGES - 2>();
         __syncthreads();  // this tile has landed, and the one before has been read
         if (ahead < K) fetch(next, ahead);
-        commit_copies();
+        cp_async_commit_group();
 
         #pragma unroll
         for (int step = 0; step < BK; step += 8) {

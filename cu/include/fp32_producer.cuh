@@ -4,7 +4,7 @@
 // each row, for which no map is needed: 12% slower, since a warp issues them one by one.)
 #pragma once
 
-#include "tensormap.cuh"
+#include "tma.cuh"
 
 #define PRODUCERS 128  // threads
 #define PAD 4          // floats after a transposed column of A: as few as keep a quad aligned
@@ -13,27 +13,27 @@
 
 // By one thread: the barriers of all stages. (A thread for each would take longer: a warp makes them one by one
 // even then, and asks each time who is left.)
-__device__ inline void make_barriers(Barrier* full, Barrier* empty, int arrivals)
+__device__ inline void make_barriers(Mbarrier* full, Mbarrier* empty, int arrivals)
 {
     #pragma unroll
-    for (int i = 0; i < STAGES; ++i) make_barrier(full + i, PRODUCERS), make_barrier(empty + i, arrivals);
-    publish_barriers();
+    for (int i = 0; i < STAGES; ++i) mbarrier_init(full + i, PRODUCERS), mbarrier_init(empty + i, arrivals);
+    fence_mbarrier_init();
 }
 
 // Columns `k` to `end` of A's rows from `row` on, and those rows of B's columns from `col` on. From k to end are
 // whole stages, or else it is the end of B, too: a box knows no other.
-__device__ inline void fetch(float (*As)[BK][BM + PAD], float (*Bs)[BK][BN], Barrier* full, Barrier* empty,
+__device__ inline void fetch(float (*As)[BK][BM + PAD], float (*Bs)[BK][BN], Mbarrier* full, Mbarrier* empty,
                              int& stage, int& parity, const TensorMap& map_b, const float* A, const float* B,
                              unsigned row, unsigned col, int k, int end, int M, int N, int K, int lda,
                              int ldb)
 {
     // As in 13: the float of A that this thread copies, eight lanes along k.
     const int lane = threadIdx.x % PRODUCERS, am = lane / 8, ak = lane % 8, a_step = PRODUCERS / 8;
-    const bool mapped = has_map(B, ldb);
+    const bool mapped = aligned16(B, ldb);
     const int last_row = M - 1 - row, last_col = N - 1 - col;
     const auto fetch_b = [&](int k) {
-        expect(full + stage, sizeof Bs[stage]);
-        fetch_box(Bs[stage], map_b, k, col, full + stage);
+        mbarrier_expect_tx(full + stage, sizeof Bs[stage]);
+        tma_load(Bs[stage], map_b, k, col, full + stage);
     };
 
     // Whole stages: nothing to test, and as few addresses as can be, for the producers take their issue
@@ -53,7 +53,7 @@ __device__ inline void fetch(float (*As)[BK][BM + PAD], float (*Bs)[BK][BN], Bar
 
         #pragma unroll 1
         for (; whole - k >= BK; k += BK) {
-            wait(empty + stage, parity);  // the consumers have read what was there
+            mbarrier_wait(empty + stage, parity);  // the consumers have read what was there
             if (mapped) {
                 if (lane == 0) fetch_b(k);
             } else {
@@ -61,14 +61,14 @@ __device__ inline void fetch(float (*As)[BK][BM + PAD], float (*Bs)[BK][BN], Bar
                 #pragma unroll 1  // few registers and little code matter more here
                 for (int i = 0; i < B_ROWS; ++i, from += PRODUCERS / 32 * (long long)ldb)
                     for (int j = 0; j < BN / 32; ++j)
-                        copy_async(&Bs[stage][sk + i * (PRODUCERS / 32)][n + j * 32], from + j * 32, true);
+                        cp_async4(&Bs[stage][sk + i * (PRODUCERS / 32)][n + j * 32], from + j * 32, true);
             }
             for (int k = 0; k < BK; k += 8)
                 for (int i = 0; i < A_ROWS; ++i)
-                    copy_async(&As[stage][ak + k][am + i * a_step], a + a_row[i] + k, true);
+                    cp_async4(&As[stage][ak + k][am + i * a_step], a + a_row[i] + k, true);
             a += BK;
             b += (long long)BK * ldb;
-            arrive_with_copies(full + stage);
+            cp_async_mbarrier_arrive(full + stage);
             if (++stage == STAGES) stage = 0, parity ^= 1;
         }
     }
@@ -77,21 +77,21 @@ __device__ inline void fetch(float (*As)[BK][BM + PAD], float (*Bs)[BK][BN], Bar
     #pragma unroll 1
     for (unsigned next = k; next < end; next += BK) {  // K may be 2^31 - 1
         const int k = next, left = end - k;
-        wait(empty + stage, parity);
+        mbarrier_wait(empty + stage, parity);
         if (mapped && lane == 0) fetch_b(k);
         #pragma unroll 1
         for (int i = 0; i < A_ROWS; ++i) {
             const float* a = A + (long long)min(row + am + i * a_step, M - 1u) * lda + k;
             for (int j = ak; j < BK; j += 8)
-                copy_async(&As[stage][j][am + i * a_step], a + j, j < left);
+                cp_async4(&As[stage][j][am + i * a_step], a + j, j < left);
         }
         #pragma unroll 1
         for (int i = mapped ? BK : lane / 32; i < BK; i += PRODUCERS / 32) {
             const float* b = B + (long long)(k + i) * ldb + col;
             for (int j = lane % 32; j < BN; j += 32)
-                copy_async(&Bs[stage][i][j], b + j, i < left && j <= last_col);
+                cp_async4(&Bs[stage][i][j], b + j, i < left && j <= last_col);
         }
-        arrive_with_copies(full + stage);
+        cp_async_mbarrier_arrive(full + stage);
         if (++stage == STAGES) stage = 0, parity ^= 1;
     }
 }

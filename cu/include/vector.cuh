@@ -3,13 +3,13 @@
 
 // A float4 access faults on an address that is no multiple of 16 bytes. It is one in every row of a
 // matrix if the first row starts at one and the leading dimension is a multiple of four.
-__device__ inline bool in_quads(const float* matrix, int ld)
+__device__ inline bool aligned16(const float* matrix, int ld)
 {
     return (unsigned long long)matrix % 16 == 0 && ld % 4 == 0;
 }
 
 // The floats at p, of which `count` exist: zeros stand for those that do not, whose memory is not touched.
-__device__ inline float4 load_some(const float* p, int count)
+__device__ inline float4 load4(const float* p, int count)
 {
     return make_float4(count > 0 ? p[0] : 0.f, count > 1 ? p[1] : 0.f,
                        count > 2 ? p[2] : 0.f, count > 3 ? p[3] : 0.f);
@@ -17,7 +17,7 @@ __device__ inline float4 load_some(const float* p, int count)
 
 // c = alpha * sum + beta * c for the `count` of four neighbours that exist.
 // BLAS: with beta == 0, C is output only and may hold NaN; 0 * NaN would let it through.
-__device__ inline void store_quad(float* c, const float* sum, int count, bool quads, float alpha, float beta)
+__device__ inline void store4(float* c, const float* sum, int count, bool quads, float alpha, float beta)
 {
     if (quads && count >= 4) {
         float4 v = make_float4(alpha * sum[0], alpha * sum[1], alpha * sum[2], alpha * sum[3]);

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "cluster.cuh"
-#include "tensormap.cuh"
+#include "tma.cuh"
 
 #ifndef ELEMENT
 #define ELEMENT Bf16
@@ -18,28 +18,28 @@ struct Stage {
     ELEMENT b[BN / 64][BK][64];  // boxes of 64 columns
 
     // By one thread: A is on its way to here from (row, k), and at `full` B is expected, too.
-    __device__ void fetch_a(const TensorMap& map_a, int row, int k, Barrier* full, bool has_a = true,
+    __device__ void fetch_a(const TensorMap& map_a, int row, int k, Mbarrier* full, bool has_a = true,
                             bool has_b = true)
     {
-        arrive_expecting(full, (has_a ? sizeof a : 0) + (has_b ? sizeof b : 0));
-        if (has_a) fetch_box(a, map_a, row, k, full);
+        mbarrier_arrive_expect_tx(full, (has_a ? sizeof a : 0) + (has_b ? sizeof b : 0));
+        if (has_a) tma_load(a, map_a, row, k, full);
     }
 
     // B from (k, col). The BLOCKS of a cluster that share these columns fetch a part each, for all of them.
     template <int BLOCKS = 1>
-    __device__ void fetch_b(const TensorMap& map_b, int k, int col, Barrier* full, int rank = 0)
+    __device__ void fetch_b(const TensorMap& map_b, int k, int col, Mbarrier* full, int rank = 0)
     {
         #pragma unroll
         for (int i = 0; i < BN / 64 / BLOCKS; ++i) {
             const int j = BN / 64 / BLOCKS * rank + i;
-            if (BLOCKS == 1) fetch_box(b[j], map_b, k, col + 64 * j, full);
-            else fetch_box_for((1 << BLOCKS) - 1, b[j], map_b, k, col + 64 * j, full);
+            if (BLOCKS == 1) tma_load(b[j], map_b, k, col + 64 * j, full);
+            else tma_load_multicast((1 << BLOCKS) - 1, b[j], map_b, k, col + 64 * j, full);
         }
     }
 
     // What has a map.
     template <int BLOCKS = 1>
-    __device__ void fetch(const TensorMap& map_a, const TensorMap& map_b, int row, int col, int k, Barrier* full,
+    __device__ void fetch(const TensorMap& map_a, const TensorMap& map_b, int row, int col, int k, Mbarrier* full,
                           bool has_a = true, bool has_b = true, int rank = 0)
     {
         fetch_a(map_a, row, k, full, has_a, has_b);
@@ -51,14 +51,14 @@ struct Stage {
                          int lda, int ldb, bool has_a, bool has_b)
     {
         const int warp = threadIdx.x / 32 % 4;
-        if (!has_a) copy_box<BM, 4, 16>(a, A + (long long)row * lda + k, lda, M - row, K - k, warp);
+        if (!has_a) copy_box_swizzled<BM, 4, 16>(a, A + (long long)row * lda + k, lda, M - row, K - k, warp);
         if (!has_b)
             #pragma unroll 1
             for (int j = 0; j < BN / 64; ++j) {
                 const int n = col + 64 * j;
-                copy_box<BK, 4, 16>(b[j], B + (long long)k * ldb + n, ldb, K - k, N - n, warp);
+                copy_box_swizzled<BK, 4, 16>(b[j], B + (long long)k * ldb + n, ldb, K - k, N - n, warp);
             }
-        publish_to_units();
+        fence_proxy_async();
     }
 };
 
@@ -67,34 +67,34 @@ struct Stage {
 // all wait for it longest. (H200: the first box was asked for 1,700 cycles after a block's begin; 2 to 3% less time
 // for products of 10 us.)
 template <class Begin>
-__device__ inline void make_stage_barriers(Barrier* full, Barrier* empty, bool maps, int arrivals, Begin begin)
+__device__ inline void make_stage_barriers(Mbarrier* full, Mbarrier* empty, bool maps, int arrivals, Begin begin)
 {
     const int fillers = maps ? 1 : 1 + PRODUCERS;
-    make_barrier(full, fillers);
-    publish_barriers();
+    mbarrier_init(full, fillers);
+    fence_mbarrier_init();
     begin();
     #pragma unroll
     for (int i = 0; i < STAGES; ++i) {
-        if (i > 0) make_barrier(full + i, fillers);
-        make_barrier(empty + i, arrivals);
+        if (i > 0) mbarrier_init(full + i, fillers);
+        mbarrier_init(empty + i, arrivals);
     }
-    publish_barriers();
+    fence_mbarrier_init();
 }
 
 // By a warpgroup, whose products of a stage are done together: at its barrier, of all BLOCKS of the cluster.
 template <int BLOCKS>
-__device__ inline void release(Barrier* empty, int self, int warp)
+__device__ inline void release(Mbarrier* empty, int self, int warp)
 {
-    if (BLOCKS == 1 && self % 128 == 0) arrive(empty);
-    if (BLOCKS > 1 && self % 32 == 0 && warp % 4 < BLOCKS) arrive_at(warp % 4, empty);
+    if (BLOCKS == 1 && self % 128 == 0) mbarrier_arrive(empty);
+    if (BLOCKS > 1 && self % 32 == 0 && warp % 4 < BLOCKS) mbarrier_arrive_cluster(warp % 4, empty);
 }
 
 // By one thread of the producers, last: all stages have been released by all blocks. Until then a block must
 // stay, for others arrive at its barriers.
-__device__ inline void wait_for_all(Barrier* empty, int stage, int parity)
+__device__ inline void wait_for_all(Mbarrier* empty, int stage, int parity)
 {
     for (int i = 0; i < STAGES; ++i) {
-        wait(empty + stage, parity);
+        mbarrier_wait(empty + stage, parity);
         if (++stage == STAGES) stage = 0, parity ^= 1;
     }
 }

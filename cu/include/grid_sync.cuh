@@ -3,7 +3,7 @@
 
 // What the counter was before. What this block wrote before (and has seen others of it write, through a
 // barrier), a block may read that has read this.
-__device__ inline unsigned add_release(unsigned* counter, unsigned n)
+__device__ inline unsigned atomic_add_release(unsigned* counter, unsigned n)
 {
     unsigned old;
     asm volatile("atom.add.release.gpu.global.u32 %0, [%1], %2;" : "=r"(old) : "l"(counter), "r"(n) : "memory");
@@ -20,7 +20,7 @@ __device__ inline unsigned load_acquire(const unsigned* counter)
 // The sums of the blocks from `low` to `high`, in their order, of every STEP-th quad from `at` to `end`;
 // QUADS_AT_ONCE * BLOCKS_AT_ONCE reads are under way at a time, for each takes most of a microsecond.
 template <int STEP, int QUADS_AT_ONCE, int BLOCKS_AT_ONCE, typename Part, typename Store>
-__device__ inline void add_up(Part part, unsigned low, unsigned high, unsigned at, unsigned end, Store store)
+__device__ inline void reduce_parts(Part part, unsigned low, unsigned high, unsigned at, unsigned end, Store store)
 {
     #pragma unroll 1
     for (; at < end; at += QUADS_AT_ONCE * STEP) {

@@ -6,7 +6,7 @@
 #pragma once
 
 template <int TALL, int WIDE>
-__device__ inline void store_turned(float* C, int ldc, unsigned row, unsigned col, const float (&sum)[TALL][WIDE],
+__device__ inline void store_transposed(float* C, int ldc, unsigned row, unsigned col, const float (&sum)[TALL][WIDE],
                                     int M, int N, float alpha, float beta)
 {
     const int self = threadIdx.x / 2 % 4;  // of the four
