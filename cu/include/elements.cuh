@@ -1,4 +1,5 @@
-// Elements of 16 bits: bits that only conversions look into. (CUDA's own headers are not at hand here.)
+// Elements of 16 bits, bf16 and fp16, and how sums in float become elements of C. (CUDA's own headers for these types
+// are not at hand when NVRTC compiles a kernel.)
 #pragma once
 
 struct Bf16 { unsigned short bits; };
@@ -12,8 +13,9 @@ __device__ inline float to_float(Fp16 x)
     return y;
 }
 
-// As the tensor cores take it: 16 bits, or a float rounded to tf32's eleven significant bits, of two as near to
-// the even one. (The TMA does not round halves away from zero, as cvt.rna would: seen on the H200.)
+// Return the bits that the tensor cores read: those of a 16-bit element, or a float rounded to tf32, whose significand
+// has 11 bits, to nearest even. (TMA rounds ties to even too, as seen on the H200; cvt.rna would round them away from
+// zero.)
 __device__ inline unsigned operand_bits(Bf16 x) { return x.bits; }
 __device__ inline unsigned operand_bits(Fp16 x) { return x.bits; }
 __device__ inline unsigned operand_bits(float x)
@@ -23,7 +25,7 @@ __device__ inline unsigned operand_bits(float x)
     return bits;
 }
 
-// Two neighbours of a row as one word, the first in its lower half; each rounded once, to nearest even.
+// Return two neighbours of a row as one 32-bit word, the first in its lower half. Each is rounded to nearest even.
 template <class T>
 __device__ inline unsigned pack(float first, float second);
 template <>
@@ -41,11 +43,11 @@ __device__ inline unsigned pack<Fp16>(float first, float second)
     return word;
 }
 
-// c = alpha * sum + beta * c for two neighbours, of which `count` exist; as one word where `words` says that
-// the matrix allows it. BLAS: with beta == 0, C is output only and may hold NaN.
+// Store c = alpha * sum + beta * c for the first `count` of two neighbours, with one instruction if `words` says that
+// every row of C begins at a multiple of 4 bytes.
+// BLAS: with beta == 0, C is output only and may hold NaN; 0 * NaN would let it through.
 template <class T>
-__device__ inline void store2(T* c, float first, float second, int count, bool words, float alpha,
-                                  float beta)
+__device__ inline void store2(T* c, float first, float second, int count, bool words, float alpha, float beta)
 {
     first *= alpha, second *= alpha;
     if (beta != 0.f) {
@@ -61,19 +63,20 @@ __device__ inline void store2(T* c, float first, float second, int count, bool w
     }
 }
 
-// The same for four sums of a thread as wgmma leaves them: in columns n and n + 1, of row m and of m + 8.
+// The same for four sums of a thread as wgmma leaves them: columns n and n + 1 of rows m and m + 8.
 template <class T>
 __device__ inline void store_fragment(T* C, int ldc, unsigned m, unsigned n, float4 v, int M, int N, bool words,
-                                  float alpha, float beta)
+                                      float alpha, float beta)
 {
     T* c = C + (long long)m * ldc + n;
     if (m < M) store2(c, v.x, v.y, N - (int)n, words, alpha, beta);
     if (m + 8 < M) store2(c + 8ll * ldc, v.z, v.w, N - (int)n, words, alpha, beta);
 }
 
-// All of them exist, in words, and beta is 0: few instructions, for those that run once are waited for.
+// The same where no test is needed: all four elements exist, rows begin at multiples of 4 bytes, and beta is 0. Few
+// instructions matter where code runs once, for then it waits for each of them to be fetched.
 template <class T>
-__device__ inline void store_fragment_inside(T* C, int ldc, unsigned m, unsigned n, float4 v, float alpha)
+__device__ inline void store_whole_fragment(T* C, int ldc, unsigned m, unsigned n, float4 v, float alpha)
 {
     T* c = C + (long long)m * ldc + n;
     *(unsigned*)c = pack<T>(alpha * v.x, alpha * v.y);

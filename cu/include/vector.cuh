@@ -1,21 +1,24 @@
-// Four floats at a time, where the rows of a matrix allow it. Shared by the rungs from 10 on.
+// 128-bit accesses: four floats at a time, where the rows of a matrix allow it. Used from rung 10 on.
 #pragma once
 
-// A float4 access faults on an address that is no multiple of 16 bytes. It is one in every row of a
-// matrix if the first row starts at one and the leading dimension is a multiple of four.
-__device__ inline bool aligned16(const float* matrix, int ld)
+// Return true if every row of the matrix begins at a multiple of 16 bytes. A 128-bit access to any other address
+// faults, and TMA needs the same for a tensor map. It holds for all rows if the first one begins at such an address
+// and the leading dimension is a whole number of 16-byte units.
+template <class T>
+__device__ inline bool aligned16(const T* matrix, int ld)
 {
-    return (unsigned long long)matrix % 16 == 0 && ld % 4 == 0;
+    return (unsigned long long)matrix % 16 == 0 && ld % (16 / (int)sizeof(T)) == 0;
 }
 
-// The floats at p, of which `count` exist: zeros stand for those that do not, whose memory is not touched.
+// Load the first `count` of four floats. The others become zero, and their memory is not touched.
 __device__ inline float4 load4(const float* p, int count)
 {
     return make_float4(count > 0 ? p[0] : 0.f, count > 1 ? p[1] : 0.f,
                        count > 2 ? p[2] : 0.f, count > 3 ? p[3] : 0.f);
 }
 
-// c = alpha * sum + beta * c for the `count` of four neighbours that exist.
+// Store c = alpha * sum + beta * c for the first `count` of four neighbours, with one instruction if `quads` says
+// that c is aligned to 16 bytes.
 // BLAS: with beta == 0, C is output only and may hold NaN; 0 * NaN would let it through.
 __device__ inline void store4(float* c, const float* sum, int count, bool quads, float alpha, float beta)
 {
