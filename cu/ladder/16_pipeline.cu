@@ -44,13 +44,15 @@
 #define TN (WN / 8)  // and 32 columns
 #define CONSUMERS (32 * (BM / WM) * (BN / WN))  // threads; the producers follow them
 
+typedef Fp32Producer<BM, BN, BK, STAGES> Producer;
+
 extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                        matmul(const __grid_constant__ TensorMap map_b, const float* A, const float* B, float* C,
                               int M, int N, int K, int lda, int ldb, int ldc, float alpha, float beta)
 {
     extern __shared__ __align__(128) float memory[];
-    auto As = (float(*)[BK][BM + PAD])memory;
-    auto Bs = (float(*)[BK][BN])(As + STAGES);
+    auto As = (Producer::TileA*)memory;
+    auto Bs = (Producer::TileB*)(As + STAGES);
     auto full = (Mbarrier*)(Bs + STAGES), empty = full + STAGES;
 
     const unsigned tiles_m = (M + BM - 1u) / BM, tiles_n = (N + BN - 1u) / BN, tiles = tiles_m * tiles_n;
@@ -59,14 +61,14 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     if (blockIdx.x >= tiles) return;  // more SMs than tiles
 
     const int self = threadIdx.x;
-    if (self == 0) make_barriers(full, empty, CONSUMERS);  // each: racecheck does not see one speak for a warp
+    if (self == 0) Producer::init_barriers(full, empty, CONSUMERS);  // each: racecheck does not see one speak for a warp
     __syncthreads();  // the barriers exist
 
     if (self >= CONSUMERS) {
         setmaxnreg_dec<88>();  // fewer would do, but then ptxas does worse for the consumers, too
         int stage = 0, parity = 1;
         for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x)
-            fetch(As, Bs, full, empty, stage, parity, map_b, A, B, row_of(tile), col_of(tile), 0, K, M, N, K, lda,
+            Producer::load(As, Bs, full, empty, stage, parity, map_b, A, B, row_of(tile), col_of(tile), 0, K, M, N, K, lda,
                   ldb);
         return;
     }

@@ -7,8 +7,8 @@
 //
 // Reading the others' sums instead, between two barriers of the cluster, takes longer (H200, n = 512: 14.9 us, this
 // 13.9; n = 256: 8.0, 7.5): the first of them waits for all that was written, and each read for its answer. But
-// what is given moves at 17 bytes a cycle and SM, to the block itself too: sums that it keeps it stores (with all of
-// them given: 14.1 us).
+// what is received moves at 17 bytes a cycle and SM, to the block itself too: sums that it keeps it stores (with all of
+// them received: 14.1 us).
 //
 // /// kernel
 // entry = "matmul"
@@ -53,7 +53,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREA
     extern __shared__ __align__(16) float memory[];  // more than the 48 KB that need no asking
     auto As = (float(*)[BK][BM + PAD])memory;
     auto Bs = (float(*)[BK][BN])(As + STAGES);
-    auto all_given = (Mbarrier*)(Bs + STAGES);
+    auto all_received = (Mbarrier*)(Bs + STAGES);
 
     const int self = threadIdx.x, warp = self / 32, lane = self % 32;
     const int tile_m = warp / (BN / WN) * WM + lane / 2 % 4 * 4;  // this thread's first row quad
@@ -100,9 +100,9 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREA
     };
 
     if (self == 0) {
-        mbarrier_init(all_given, 1);
+        mbarrier_init(all_received, 1);
         fence_mbarrier_init();
-        mbarrier_arrive_expect_tx(all_given, (SPLIT - 1) * QUADS * THREADS * sizeof(float4));
+        mbarrier_arrive_expect_tx(all_received, (SPLIT - 1) * QUADS * THREADS * sizeof(float4));
     }
 
     int ahead = part;  // what has not been fetched yet
@@ -145,18 +145,18 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREA
     }
 
     cluster_sync();  // everyone has read the last tile, in all blocks: its memory is for sums now
-    const auto given = (float4(*)[QUADS][THREADS])memory;  // by each block; those that a warp gives lie side by side
+    const auto received = (float4(*)[QUADS][THREADS])memory;  // by each block; those that a warp gives lie side by side
     #pragma unroll
     for (int to = 0; to < SPLIT; ++to) {
-        const unsigned there = mapa(to, &given[rank][0][self]), barrier = mapa(to, all_given);
+        const unsigned there = mapa(&received[rank][0][self], to), barrier = mapa(all_received, to);
         #pragma unroll  // registers have no index: every sum[i][j] must be known to the compiler
         for (int q = 0; q < QUADS; ++q) {
             const int quad = to * QUADS + q, i = quad / (TN / 4), j = quad % (TN / 4) * 4;
-            if (to == rank) given[rank][q][self] = *(float4*)&sum[i][j];
-            else st_async(there + q * sizeof *given[0], *(float4*)&sum[i][j], barrier);
+            if (to == rank) received[rank][q][self] = *(float4*)&sum[i][j];
+            else st_async(there + q * sizeof *received[0], *(float4*)&sum[i][j], barrier);
         }
     }
-    mbarrier_wait(all_given, 0);  // nobody needs the others from here on
+    mbarrier_wait(all_received, 0);  // nobody needs the others from here on
 
     #pragma unroll
     for (int q = 0; q < QUADS; ++q) {
@@ -166,7 +166,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREA
         float total[4] = {};
         #pragma unroll
         for (int from = 0; from < SPLIT; ++from) {
-            const float4 v = given[from][q][self];
+            const float4 v = received[from][q][self];
             total[0] += v.x, total[1] += v.y, total[2] += v.z, total[3] += v.w;
         }
         store4(C + (long long)(row + m) * ldc + col + n, total, N - (int)(col + n), aligned16(C, ldc), alpha,

@@ -50,15 +50,17 @@
 #define CONSUMERS (32 * (BM / WM) * (BN / WN))  // threads; the producers follow them
 #define QUADS (TM / 4 * TN / SPLIT)  // of a thread's sums that a block adds up
 
+typedef Fp32Producer<BM, BN, BK, STAGES> Producer;
+
 extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
                        __launch_bounds__(CONSUMERS + PRODUCERS, TM * TN > 64 ? 1 : 0)
                        matmul(const __grid_constant__ TensorMap map_b, const float* A, const float* B, float* C,
                               int M, int N, int K, int lda, int ldb, int ldc, float alpha, float beta)
 {
     extern __shared__ __align__(128) float memory[];
-    auto As = (float(*)[BK][BM + PAD])memory;
-    auto Bs = (float(*)[BK][BN])(As + STAGES);
-    auto full = (Mbarrier*)(Bs + STAGES), empty = full + STAGES, all_given = empty + STAGES;
+    auto As = (Producer::TileA*)memory;
+    auto Bs = (Producer::TileB*)(As + STAGES);
+    auto full = (Mbarrier*)(Bs + STAGES), empty = full + STAGES, all_received = empty + STAGES;
 
     const int self = threadIdx.x;
     const unsigned row = blockIdx.y * BM, col = blockIdx.x * BN;
@@ -69,16 +71,16 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
     const int from_k = begin * BK, to_k = min((long long)K, (long long)end * BK);
 
     if (self == 0) {
-        mbarrier_init(all_given, 1);
-        make_barriers(full, empty, EACH ? CONSUMERS : CONSUMERS / 32);
-        mbarrier_arrive_expect_tx(all_given, (SPLIT - 1) * QUADS * CONSUMERS * sizeof(float4));
+        mbarrier_init(all_received, 1);
+        Producer::init_barriers(full, empty, EACH ? CONSUMERS : CONSUMERS / 32);
+        mbarrier_arrive_expect_tx(all_received, (SPLIT - 1) * QUADS * CONSUMERS * sizeof(float4));
     }
     __syncthreads();  // the barriers exist
 
     if (self >= CONSUMERS) {
         if (TM * TN > 64) setmaxnreg_dec<88>();
         int stage = 0, parity = 1;
-        fetch(As, Bs, full, empty, stage, parity, map_b, A, B, row, col, from_k, to_k, M, N, K, lda, ldb);
+        Producer::load(As, Bs, full, empty, stage, parity, map_b, A, B, row, col, from_k, to_k, M, N, K, lda, ldb);
         return;  // who has left counts as arrived at the barriers of the cluster
     }
 
@@ -132,23 +134,23 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
 
     // Quads of sums are those of one column, turned in pairs: so the registers of sum[m][n] and a[m] differ
     // in parity, that is, lie in different banks. A block adds up some quads of every thread, as in 15: so those
-    // that a warp gives at once lie side by side. (As columns of the tile, and all given: 3% slower than to
+    // that a warp gives at once lie side by side. (As columns of the tile, and all received: 3% slower than to
     // read them from the others, n = 1024; thus: 2% faster.)
-    const auto given = (float4(*)[QUADS][CONSUMERS])memory;  // by each block
+    const auto received = (float4(*)[QUADS][CONSUMERS])memory;  // by each block
     unsigned there[SPLIT], barrier[SPLIT];
     #pragma unroll
     for (int to = 0; to < SPLIT; ++to)
-        there[to] = mapa(to, &given[rank][0][self]), barrier[to] = mapa(to, all_given);
+        there[to] = mapa(&received[rank][0][self], to), barrier[to] = mapa(all_received, to);
     #pragma unroll
     for (int i = 0; i < TM; i += 4)
         #pragma unroll
         for (int j = 0; j < TN; ++j) {
             const int quad = i / 4 * TN + j, to = quad / QUADS;
             const float4 v = make_float4(sum[i + 1][j], sum[i][j], sum[i + 3][j], sum[i + 2][j]);
-            if (to == rank) given[rank][quad % QUADS][self] = v;
-            else st_async(there[to] + quad % QUADS * sizeof *given[0], v, barrier[to]);
+            if (to == rank) received[rank][quad % QUADS][self] = v;
+            else st_async(there[to] + quad % QUADS * sizeof *received[0], v, barrier[to]);
         }
-    mbarrier_wait(all_given, 0);  // nobody needs the others from here on
+    mbarrier_wait(all_received, 0);  // nobody needs the others from here on
 
     #pragma unroll
     for (int first = 0; first < QUADS; first += 4) {  // four columns of four rows
@@ -159,7 +161,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
         for (int j = 0; j < 4; ++j)
             #pragma unroll
             for (int from = 0; from < SPLIT; ++from) {
-                const float4 v = given[from][first + j][self];
+                const float4 v = received[from][first + j][self];
                 total[0][j] += v.y, total[1][j] += v.x, total[2][j] += v.w, total[3][j] += v.z;
             }
         if (!aligned16(C, ldc)) {

@@ -70,6 +70,8 @@
 #define ROWS (TM / SLICES)   // of a thread's outputs that it keeps when the slices add up
 #define QUADS (ROWS * TN / 4)
 
+typedef Fp32Producer<BM, BN, BK, STAGES> Producer;
+
 struct Piece {
     unsigned tile, begin, end;  // stages of it, along k
 };
@@ -120,10 +122,10 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                               unsigned* workspace)
 {
     extern __shared__ __align__(128) float memory[];
-    auto As = (float(*)[BK][BM + PAD])memory;
-    auto Bs = (float(*)[BK][BN])(As + STAGES);
+    auto As = (Producer::TileA*)memory;
+    auto Bs = (Producer::TileB*)(As + STAGES);
     auto full = (Mbarrier*)(Bs + STAGES), empty = full + STAGES;
-    auto given = (float4(*)[CONSUMERS])memory;  // sums from one slice to the other, where stages were
+    auto exchanged = (float4(*)[CONSUMERS])memory;  // sums from one slice to the other, where stages were
 
     // For each shared tile how many blocks have left their sums, and above that, how many have read them.
     unsigned* counters = workspace;
@@ -142,7 +144,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     __shared__ Work work;
     const int self = threadIdx.x;
     if (self == 0) work.plan(tiles_m * tiles_n, K);
-    if (self == 32) make_barriers(full, empty, CONSUMERS);  // each: racecheck does not see one speak for a warp
+    if (self == 32) Producer::init_barriers(full, empty, CONSUMERS);  // each: racecheck does not see one speak for a warp
     __syncthreads();  // the plan and the barriers exist
     Piece piece;
     if (!work.get(0, piece)) return;  // more SMs than shares
@@ -153,7 +155,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         int stage = 0, parity = 1;
         for (unsigned n = 0; work.get(n, piece); ++n) {
             if (SLICES > 1 && n > 0) named_barrier_sync<CONSUMERS + PRODUCERS, 2>();  // what was given has been read
-            fetch(As, Bs, full, empty, stage, parity, map_b, A, B, row_of(piece.tile), col_of(piece.tile),
+            Producer::load(As, Bs, full, empty, stage, parity, map_b, A, B, row_of(piece.tile), col_of(piece.tile),
                   piece.begin * BK, min((long long)K, piece.end * (long long)BK), M, N, K, lda, ldb);
         }
         return;
@@ -228,7 +230,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                     for (int i = to * ROWS; i < to * ROWS + ROWS; i += 4)
                         #pragma unroll
                         for (int j = 0; j < TN; ++j)
-                            given[i % ROWS / 4 * TN + j][(self + SLICE) % CONSUMERS] =
+                            exchanged[i % ROWS / 4 * TN + j][(self + SLICE) % CONSUMERS] =
                                 make_float4(sum[i + 1][j], sum[i][j], sum[i + 3][j], sum[i + 2][j]);
             named_barrier_sync<CONSUMERS>();
         }
@@ -241,7 +243,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             for (int i = 0; i < ROWS; i += 4)
                 #pragma unroll
                 for (int j = 0; j < TN; ++j) {
-                    const float4 v = given[i / 4 * TN + j][self];
+                    const float4 v = exchanged[i / 4 * TN + j][self];
                     mine[i + 1][j] += v.x, mine[i][j] += v.y, mine[i + 3][j] += v.z, mine[i + 2][j] += v.w;
                 }
         if (SLICES > 1 && more) {

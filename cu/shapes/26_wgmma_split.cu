@@ -8,7 +8,7 @@
 //
 // From the last product to the end it took 3,100 of 19,300 cycles (64 x 4096 x 4096) while blocks read each other's
 // sums between two barriers of the cluster, the first of which waits for all that was ever written. Who gets sums
-// waits for their bytes only: 14.7 us were 14.2, 13.5 were 12.7 at 128 x 1024 x 8192. What is given moves at 17 bytes
+// waits for their bytes only: 14.7 us were 14.2, 13.5 were 12.7 at 128 x 1024 x 8192. What is received moves at 17 bytes
 // a cycle, to the block itself too; since it stores what it keeps: 14.0 and 12.7 for 14.3 and 12.8 in the same run.
 //
 // /// kernel
@@ -42,9 +42,18 @@
 #include "stage16.cuh"
 #include "wgmma.cuh"
 
-#define QUADS (BN / 8)                          // of a thread's sums: two columns of two rows
-#define FIRST(rank) (((rank) * QUADS + SPLIT - 1) / SPLIT)  // of the quads that a block adds up
-#define MOST FIRST(1)                           // as many, or fewer
+#ifndef ELEMENT
+#define ELEMENT Bf16
+#endif
+#define BK 64               // 128 bytes: as wide as the swizzle
+#define CONSUMERS (2 * BM)  // threads: a warpgroup for 64 rows; the producers follow them
+#define PRODUCERS 128       // one would do, but all of them copy a matrix that cannot have a tensor map
+
+#define QUADS (BN / 8)      // of a thread's sums, each two columns of two rows
+#define FIRST(rank) (((rank) * QUADS + SPLIT - 1) / SPLIT)  // of the quads that this block adds up
+#define MOST FIRST(1)       // quads that a block adds up; some have one less
+
+typedef Stage16<ELEMENT, BM, BN, BK> Stage;
 
 extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                        matmul(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
@@ -55,10 +64,10 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(CONSU
     extern __shared__ __align__(1024) unsigned char memory[];
     const auto stages = (Stage*)memory;
     auto full = (Mbarrier*)(stages + STAGES), empty = full + STAGES;
-    const auto given = (float4(*)[MOST][CONSUMERS])(empty + STAGES);  // by each block
-    auto all_given = (Mbarrier*)(given + SPLIT);
+    const auto received = (float4(*)[MOST][CONSUMERS])(empty + STAGES);  // by each block
+    auto all_received = (Mbarrier*)(received + SPLIT);
 
-    const int self = threadIdx.x, lane = self % 32, warp = __shfl_sync(~0u, self / 32, 0);  // alike in a warp
+    const int self = threadIdx.x, lane = self % 32, warp = __shfl_sync(~0u, self / 32, 0);  // uniform in a warp
     const unsigned row = blockIdx.y * BM, col = blockIdx.x * BN;
 
     // This block's part of k, in stages; maybe none.
@@ -67,12 +76,12 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(CONSU
 
     const bool map_for_a = aligned16(A, lda), map_for_b = aligned16(B, ldb), maps = map_for_a && map_for_b;
     if (self == CONSUMERS) {
-        make_stage_barriers(full, empty, maps, CONSUMERS / 128, [&] {  // a warpgroup arrives as one
-            if (maps && begin < end) stages[0].fetch(map_a, map_b, row, col, begin * BK, full);
+        init_stage_barriers<STAGES>(full, empty, maps ? 1 : 1 + PRODUCERS, CONSUMERS / 128, [&] {  // a warpgroup arrives as one
+            if (maps && begin < end) stages[0].load(map_a, map_b, row, col, begin * BK, full);
         });
-        mbarrier_init(all_given, 1);
+        mbarrier_init(all_received, 1);
         fence_mbarrier_init();
-        mbarrier_arrive_expect_tx(all_given, (SPLIT - 1) * (FIRST(rank + 1) - FIRST(rank)) * sizeof *given[0]);
+        mbarrier_arrive_expect_tx(all_received, (SPLIT - 1) * (FIRST(rank + 1) - FIRST(rank)) * sizeof *received[0]);
     }
     __syncwarp();
     cluster_arrive_relaxed();
@@ -84,7 +93,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(CONSU
             ++stage;
             for (int step = begin + 1; step < end; ++step) {
                 mbarrier_wait(empty + stage, parity);  // what was there has been multiplied
-                stages[stage].fetch(map_a, map_b, row, col, step * BK, full + stage);
+                stages[stage].load(map_a, map_b, row, col, step * BK, full + stage);
                 if (++stage == STAGES) stage = 0, parity ^= 1;
             }
         }
@@ -93,7 +102,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(CONSU
                 const int k = step * BK;
                 mbarrier_wait(empty + stage, parity);
                 if (self == CONSUMERS)
-                    stages[stage].fetch(map_a, map_b, row, col, k, full + stage, map_for_a, map_for_b);
+                    stages[stage].load(map_a, map_b, row, col, k, full + stage, map_for_a, map_for_b);
                 stages[stage].copy(A, B, row, col, k, M, N, K, lda, ldb, map_for_a, map_for_b);
                 mbarrier_arrive(full + stage);
                 if (++stage == STAGES) stage = 0, parity ^= 1;
@@ -111,7 +120,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(CONSU
         wgmma_fence();
         #pragma unroll
         for (int k = 0; k < BK; k += 16)
-            multiply(ELEMENT(), sum, advance_descriptor(a, 2 * k), advance_descriptor(b, 128 * k), true);
+            wgmma(ELEMENT(), sum, advance_descriptor(a, 2 * k), advance_descriptor(b, 128 * k), true);
         wgmma_commit_group();
         wgmma_wait_group<1>();
         if (self % 128 == 0 && step > begin) mbarrier_arrive(empty + last);  // while the youngest go on
@@ -125,22 +134,22 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(CONSU
     unsigned there[SPLIT], barrier[SPLIT];
     #pragma unroll
     for (int to = 0; to < SPLIT; ++to)
-        there[to] = mapa(to, &given[rank][0][self]), barrier[to] = mapa(to, all_given);
+        there[to] = mapa(&received[rank][0][self], to), barrier[to] = mapa(all_received, to);
     #pragma unroll
     for (int j = 0; j < QUADS; ++j) {
         const int to = j * SPLIT / QUADS;
         const float4 v = make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]);
-        if (to == rank) given[rank][j - FIRST(to)][self] = v;  // nobody else reads it
-        else st_async(there[to] + (j - FIRST(to)) * sizeof *given[0], v, barrier[to]);
+        if (to == rank) received[rank][j - FIRST(to)][self] = v;  // nobody else reads it
+        else st_async(there[to] + (j - FIRST(to)) * sizeof *received[0], v, barrier[to]);
     }
-    mbarrier_wait(all_given, 0);  // nobody needs the others from here on
+    mbarrier_wait(all_received, 0);  // nobody needs the others from here on
 
     float4 total[MOST] = {};
     #pragma unroll
     for (int i = 0; i < MOST; ++i)
         #pragma unroll
         for (int from = 0; from < SPLIT; ++from) {
-            const float4 v = given[from][i][self];
+            const float4 v = received[from][i][self];
             total[i].x += v.x, total[i].y += v.y, total[i].z += v.z, total[i].w += v.w;
         }
     const unsigned m = row + 16 * warp + lane / 4, n = col + 8 * FIRST(rank) + lane % 4 * 2;
@@ -148,7 +157,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(CONSU
     const bool words = (unsigned long long)C % 4 == 0 && ldc % 2 == 0;
     if (words && beta == 0.f && row + BM <= M && col + BN <= N)
         #pragma unroll
-        for (int i = 0; i < MOST && i < count; ++i) store_fragment_inside(C, ldc, m, n + 8 * i, total[i], alpha);
+        for (int i = 0; i < MOST && i < count; ++i) store_whole_fragment(C, ldc, m, n + 8 * i, total[i], alpha);
     else
         #pragma unroll
         for (int i = 0; i < MOST && i < count; ++i)

@@ -50,12 +50,20 @@
 // CLUSTER = [2, 1]
 // ///
 
-#include "elements.cuh"
 #include "grid_sync.cuh"
 #include "stage16.cuh"
 #include "wgmma.cuh"
 
-#define QUADS (BN / 8)      // of a thread's sums: two columns of two rows
+#ifndef ELEMENT
+#define ELEMENT Bf16
+#endif
+#define BK 64               // 128 bytes: as wide as the swizzle
+#define CONSUMERS (2 * BM)  // threads: a warpgroup for 64 rows; the producers follow them
+#define PRODUCERS 128       // one would do, but all of them copy a matrix that cannot have a tensor map
+
+#define QUADS (BN / 8)      // of a thread's sums, each two columns of two rows
+
+typedef Stage16<ELEMENT, BM, BN, BK> Stage;
 
 #if CLUSTER > 1
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(CONSUMERS + PRODUCERS, 1)
@@ -85,14 +93,14 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     const unsigned first = cluster / sharers, step = clusters / sharers, rank = cluster % sharers;
     if (first >= min(tiles, step)) return;  // more SMs than shares
 
-    const int self = threadIdx.x, lane = self % 32, warp = __shfl_sync(~0u, self / 32, 0);  // alike in a warp
+    const int self = threadIdx.x, lane = self % 32, warp = __shfl_sync(~0u, self / 32, 0);  // uniform in a warp
     const bool map_for_a = aligned16(A, lda), map_for_b = aligned16(B, ldb), maps = map_for_a && map_for_b;
     if (self == CONSUMERS) {
         // A warpgroup arrives as one, at all blocks.
-        make_stage_barriers(full, empty, maps, CONSUMERS / 128 * CLUSTER, [&] {
+        init_stage_barriers<STAGES>(full, empty, maps ? 1 : 1 + PRODUCERS, CONSUMERS / 128 * CLUSTER, [&] {
             if (!maps) return;
-            stages[0].fetch_a(map_a, (first / tiles_n * CLUSTER + place) * BM, rank * BK, full);
-            if (CLUSTER == 1) stages[0].fetch_b(map_b, rank * BK, first % tiles_n * BN, full);
+            stages[0].load_a(map_a, (first / tiles_n * CLUSTER + place) * BM, rank * BK, full);
+            if (CLUSTER == 1) stages[0].load_b(map_b, rank * BK, first % tiles_n * BN, full);
         });
     }
     __syncwarp();
@@ -104,13 +112,13 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         if (BM == 128) setmaxnreg_dec<104>();
         int parity = 1;
         if (maps && self == CONSUMERS) {
-            if (CLUSTER > 1) stages[0].fetch_b<CLUSTER>(map_b, rank * BK, first % tiles_n * BN, full, place);
+            if (CLUSTER > 1) stages[0].load_b<CLUSTER>(map_b, rank * BK, first % tiles_n * BN, full, place);
             ++stage;
             for (unsigned tile = first; tile < tiles; tile += step) {
                 const int row = (tile / tiles_n * CLUSTER + place) * BM, col = tile % tiles_n * BN;
                 for (int part = tile > first ? rank : rank + sharers; part < stages_of_k; part += sharers) {
                     mbarrier_wait(empty + stage, parity);  // what was there has been multiplied
-                    stages[stage].fetch<CLUSTER>(map_a, map_b, row, col, part * BK, full + stage, true, true,
+                    stages[stage].load<CLUSTER>(map_a, map_b, row, col, part * BK, full + stage, true, true,
                                                  place);
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
@@ -122,14 +130,14 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                 for (int part = rank; part < stages_of_k; part += sharers) {
                     mbarrier_wait(empty + stage, parity);
                     if (self == CONSUMERS)
-                        stages[stage].fetch<CLUSTER>(map_a, map_b, row, col, part * BK, full + stage, map_for_a,
+                        stages[stage].load<CLUSTER>(map_a, map_b, row, col, part * BK, full + stage, map_for_a,
                                                      map_for_b, place);
                     stages[stage].copy(A, B, row, col, part * BK, M, N, K, lda, ldb, map_for_a, map_for_b);
                     mbarrier_arrive(full + stage);
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
             }
-        if (CLUSTER > 1 && self == CONSUMERS) wait_for_all(empty, stage, parity);
+        if (CLUSTER > 1 && self == CONSUMERS) producer_tail<STAGES>(empty, stage, parity);
         return;
     }
 
@@ -147,15 +155,16 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             wgmma_fence();
             #pragma unroll
             for (int k = 0; k < BK; k += 16)
-                multiply(ELEMENT(), sum, advance_descriptor(a, 2 * k), advance_descriptor(b, 128 * k), part > rank || k > 0);
+                wgmma(ELEMENT(), sum, advance_descriptor(a, 2 * k), advance_descriptor(b, 128 * k),
+                      part > rank || k > 0);
             wgmma_commit_group();
             wgmma_wait_group<1>();
-            if (part > rank) release<CLUSTER>(empty + last, self, warp);  // while the youngest go on
+            if (part > rank) consumer_release<CLUSTER>(empty + last, self, warp);  // while the youngest go on
             last = stage;
             if (++stage == STAGES) stage = 0, parity ^= 1;
         }
         wgmma_wait_all(sum);
-        release<CLUSTER>(empty + last, self, warp);
+        consumer_release<CLUSTER>(empty + last, self, warp);
 
         // Floats 4j to 4j + 3 are columns 8j + n and the next, of row m and of the one eight below.
         const unsigned m = (tile / tiles_n * CLUSTER + place) * BM + 16 * warp + lane / 4;

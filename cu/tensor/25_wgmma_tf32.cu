@@ -169,7 +169,7 @@ extern "C" __global__ void
         wgmma_fence();
         const Descriptor a = make_descriptor(As[stage], 16, 1024);
         #pragma unroll
-        for (int k = 0; k < BK / 8; ++k) multiply(sum, b + 4 * k, advance_descriptor(a, 32 * k), add || k > 0);
+        for (int k = 0; k < BK / 8; ++k) wgmma(sum, b + 4 * k, advance_descriptor(a, 32 * k), add || k > 0);
         wgmma_commit_group();
         wgmma_wait_group<1>();
         if (lane == 0 && add) mbarrier_arrive(empty + before);  // the stage before may be filled anew
@@ -212,7 +212,7 @@ extern "C" __global__ void
                 float total[4] = {};
                 #pragma unroll
                 for (int other = 0; other < SPLIT; ++other) {
-                    const float4 v = ld_shared_cluster(other, &sums[m][n]);
+                    const float4 v = ld_shared_cluster(&sums[m][n], other);
                     total[0] += v.x, total[1] += v.y, total[2] += v.z, total[3] += v.w;
                 }
                 store4(C + (long long)(row + m) * ldc + (N - left), total, left, aligned16(C, ldc), alpha,
