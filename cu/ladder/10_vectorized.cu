@@ -1,9 +1,9 @@
-// Four floats an instruction, from global memory to registers
+// 128-bit loads, from global and from shared memory
 //
-// A thread's outputs lie in quads of neighbours now, so it reads its share of B four floats at a time
-// (LDS.128), and of A too, if the tile of A is stored transposed. Global memory is read in quads as
-// well (LDG.128). The bytes are the same; there are a quarter as many instructions to issue for them,
-// and an issue slot is what every FFMA needs.
+// A thread's outputs now form quads of four neighbours, so it reads B from shared memory four floats at a time
+// (LDS.128), and A too, because the tile of A is stored transposed. Global memory is read in quads as well
+// (LDG.128). The bytes are the same, but they take a quarter of the instructions, and every instruction takes
+// an issue slot that an FFMA could use.
 //
 // /// kernel
 // entry = "matmul"
@@ -14,7 +14,7 @@
 //     "TM * TN <= 128",
 //     "BM * BN // (TM * TN) <= 512",
 //     "BM * BN <= 128 * 256",
-//     "TM * TN + BK * (BM + BN) * TM * TN // (BM * BN) <= 192",  # sums and what is on its way: registers
+//     "TM * TN + BK * (BM + BN) * TM * TN // (BM * BN) <= 192",  # registers for sums and for the next tile
 //     "4 * BK * (BM + BN) <= 48 * 1024",
 //     "BM * BK // 4 % (BM * BN // (TM * TN)) == 0",
 //     "BK * BN // 4 % (BM * BN // (TM * TN)) == 0",
@@ -101,7 +101,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         __syncthreads();  // everyone has read it before it is overwritten
     }
 
-    #pragma unroll  // registers have no index: every sum[i][j] must be known to the compiler
+    #pragma unroll  // registers cannot be indexed: i and j must be constants
     for (int i = 0; i < TM; ++i) {
         const unsigned r = row + 4 * ty + i / 4 * 4 * ROWS + i % 4;
         if (r >= M) continue;

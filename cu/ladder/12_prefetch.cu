@@ -1,8 +1,9 @@
-// The next tile on its way while this one is computed
+// Double buffering: load the next tile while this one is computed
 //
-// So far all warps of a block wait for global memory together, tile after tile, and only another block
-// can fill that time. Fetch the next tile into registers before the products of this one and put it
-// into a second buffer after them: the load has all that time to arrive, and one barrier a tile is left.
+// So far all warps of a block wait for global memory at the same time, tile after tile, and only another block
+// can use that time. Here a thread loads its part of the next tile into registers before the products of this
+// tile, and stores it to a second buffer after them. The loads have all that time to arrive, and one barrier a
+// tile is enough.
 //
 // /// kernel
 // entry = "matmul"
@@ -11,7 +12,7 @@
 // where = ["BM * BN // (TM * TN) <= 2 * BM"]
 // loads = "BM + BN"
 // sass  = ["LDG.128", "LDS.128 in loop >= 16", "FFMA share in loop >= 90%", "no LDL", "no STL"]
-// claim = "A load has the time of BK * TM * TN products a thread to arrive; 1 barrier a tile instead of 2."
+// claim = "A load has the time of BK * TM * TN products a thread to arrive, and a tile needs 1 barrier, not 2."
 // predict = ["barriers <= 0.55 of 11_conflict_free", "conflicts == 0"]
 //
 // [params]
@@ -27,7 +28,7 @@
 #define ROWS (BM / TM)  // threads along a column of the tile: a thread's row quads lie 4 * ROWS apart
 #define COLS (BN / TN)  // and along a row: its column quads lie 4 * COLS apart
 #define THREADS (ROWS * COLS)
-#define PAD 4  // floats: as few as keep a quad aligned
+#define PAD 4  // floats: as few as keep 16-byte alignment
 #define A_QUADS (BM * BK / 4 / THREADS)  // quads of the tiles that a thread fetches
 #define B_QUADS (BK * BN / 4 / THREADS)
 #define A_DOWN(i) (i * (THREADS / 2) % BM)  // the i-th quad of A lies so many rows below the first one
@@ -101,7 +102,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         __syncthreads();  // the next tile is complete, and this one has been read
     }
 
-    #pragma unroll  // registers have no index: every sum[i][j] must be known to the compiler
+    #pragma unroll  // registers cannot be indexed: i and j must be constants
     for (int i = 0; i < TM; ++i) {
         const unsigned r = row + 4 * ty + i / 4 * 4 * ROWS + i % 4;
         if (r >= M) continue;

@@ -1,9 +1,9 @@
-// A few rows: read B once, as fast as memory gives it
+// A few rows: read B once, at the speed of memory
 //
-// With M of 1 to 16 every element of B serves M products and no more: there is nothing to keep in
-// shared memory, and the time is that of reading B. So many small blocks read stripes of B, a cache
-// line wide, and all their threads share the rows of a stripe: k is split over lanes and warps, four
-// rows a thread, read four floats at a time. The partial sums meet at the end, in a fixed order.
+// With M from 1 to 16 an element of B serves only M products: keeping it in shared memory gains nothing, and
+// the time is that of reading B. So each of many small blocks reads a stripe of B, one cache line wide. Its
+// threads divide the rows of the stripe: k is split over lanes and warps, four rows a thread, read four floats
+// at a time. The partial sums are added at the end, in a fixed order.
 //
 // /// kernel
 // entry = "matmul"
@@ -12,7 +12,7 @@
 // where = ["ROWS * THREADS <= 4096"]  # registers for the sums
 // loads = "ROWS + 32"
 // sass  = ["LDG.128 >= 5", "no LDS in loop", "no LDL", "no STL"]
-// claim = "B crosses the memory bus once, 16 bytes a load: M = 1 takes 4 K N bytes of bandwidth."
+// claim = "B is read from memory once, 16 bytes a load: M = 1 takes 4 K N bytes of bandwidth."
 // predict = ["sectors with ROWS=1 <= 8704 at M=1 N=256"]  # B is 8192 of them
 //
 // [params]
@@ -22,7 +22,7 @@
 
 #include "vector.cuh"
 
-#define COLS 32  // of C a block: eight lanes with a quad each, 128 bytes of a row of B
+#define COLS 32  // columns of a block: eight lanes with a quad each, 128 bytes of a row of B
 #define STRIDE (THREADS / 8 * 4)  // rows of B that the threads of a block read at a time, four each
 
 extern "C" __global__ void __launch_bounds__(THREADS)

@@ -1,9 +1,9 @@
-// A few columns: read A once, as fast as memory gives it
+// A few columns: read A once, at the speed of memory
 //
-// With N of 1 to 16 it is A that has to be read once, and its rows run along k. So a warp reads a row
-// from end to end, 128 floats a load, and its lanes split k: each keeps a sum of its own for every output
-// of the warp's rows, and they meet at the end, in a fixed order. B is small; the block keeps the rows
-// of it that belong to those 128 floats in shared memory, transposed, for all its warps.
+// With N from 1 to 16 it is A that has to be read once, and its rows run along k. So a warp reads whole rows,
+// 128 floats a load. Its lanes split k: each has a partial sum for every output of the warp, and these are
+// added at the end, in a fixed order. B is small: the block keeps the rows that belong to those 128 floats in
+// shared memory, transposed, for all its warps.
 //
 // /// kernel
 // entry = "matmul"
@@ -11,7 +11,7 @@
 // tile  = ["ROWS", "COLS"]
 // loads = "ROWS + COLS"
 // sass  = ["LDG.128 >= 4", "LDS.128", "no LDL", "no STL"]
-// claim = "A crosses the memory bus once, 512 bytes a warp and load: N = 1 takes 4 M K bytes of bandwidth."
+// claim = "A is read from memory once, 512 bytes per warp and load: N = 1 takes 4 M K bytes of bandwidth."
 // predict = ["sectors <= 8704 at M=256 N=1 K=256"]  # A is 8192 of them
 //
 // [params]
@@ -25,7 +25,7 @@
 #define WARPS (THREADS / 32)
 #define EACH (ROWS / WARPS)  // rows of a warp
 #define STEP 128  // of k: a quad for each lane
-#define PAD 4     // floats: as few as keep a quad aligned
+#define PAD 4     // floats: as few as keep 16-byte alignment
 
 extern "C" __global__ void __launch_bounds__(THREADS)
                        matmul(const float* A, const float* B, float* C, int M, int N, int K,

@@ -1,15 +1,12 @@
-// k shared by the blocks of a cluster, for products that are too small for all SMs
+// Split-k in a cluster on the tensor cores, for products with too few tiles for all SMs
 //
-// 128 x 1024 outputs are 32 tiles of 64 x 64, and for each of 132 SMs k is deep: as in rung 19, SPLIT blocks
-// take a tile together, each a part of k. Then each adds up some columns of the tile, of which the others write
-// their sums into its shared memory, in the order of ranks, so that equal inputs give equal bits. A cluster lies
-// in one part of the GPU (a GPC): with one block an SM, 39 clusters of 3 find room on an H200, 30 of 4, 22 of 5,
-// 17 of 6, 15 of 7 or 8.
+// 128 x 1024 outputs are 32 tiles of 64 x 64, for 132 SMs. If k is deep, SPLIT blocks share a tile, as in rung
+// 19: they form a cluster, and each computes a part of k. Then each block adds up some columns of the tile,
+// for which the others send it their sums by st.async. It adds in the order of ranks, so that equal inputs
+// give equal bits.
 //
-// From the last product to the end it took 3,100 of 19,300 cycles (64 x 4096 x 4096) while blocks read each other's
-// sums between two barriers of the cluster, the first of which waits for all that was ever written. Who gets sums
-// waits for their bytes only: 14.7 us were 14.2, 13.5 were 12.7 at 128 x 1024 x 8192. What is received moves at 17 bytes
-// a cycle, to the block itself too; since it stores what it keeps: 14.0 and 12.7 for 14.3 and 12.8 in the same run.
+// A cluster must fit into one GPC of the GPU. With one block an SM an H200 has room for 39 clusters of 3, 30
+// of 4, 22 of 5, 17 of 6, 15 of 7 or 8. Measurements: docs/notes/26_wgmma_split.md.
 //
 // /// kernel
 // entry = "matmul"
@@ -24,7 +21,7 @@
 // loads = "BM + BN"
 // sass  = ["HGMMA == 4", "HGMMA in loop == 4", "WARPGROUP.DEPBAR in loop == 1", "no BAR in loop",
 //          "UTMALDG", "UCGABAR_WAIT", "no LDL", "no STL"]
-// claim = "SPLIT times as many blocks: 96 instead of 32 for 128 x 1024 outputs, and a third of k for each."
+// claim = "SPLIT times as many blocks: 96, not 32, for 128 x 1024 outputs (SPLIT=3), each with a third of k."
 // predict = ["seconds <= 0.7 of 23_wgmma_pipeline at M=512 N=512 K=16384"]
 //
 // [tensormaps]
@@ -64,24 +61,26 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(CONSU
     extern __shared__ __align__(1024) unsigned char memory[];
     const auto stages = (Stage*)memory;
     auto full = (Mbarrier*)(stages + STAGES), empty = full + STAGES;
-    const auto received = (float4(*)[MOST][CONSUMERS])(empty + STAGES);  // by each block
+    const auto received = (float4(*)[MOST][CONSUMERS])(empty + STAGES);  // from each block
     auto all_received = (Mbarrier*)(received + SPLIT);
 
     const int self = threadIdx.x, lane = self % 32, warp = __shfl_sync(~0u, self / 32, 0);  // uniform in a warp
     const unsigned row = blockIdx.y * BM, col = blockIdx.x * BN;
 
-    // This block's part of k, in stages; maybe none.
+    // The part of k that this block takes, in stages; maybe none.
     const int rank = blockIdx.z, stages_of_k = (K - 1) / BK + 1;
     const int begin = (long long)stages_of_k * rank / SPLIT, end = (long long)stages_of_k * (rank + 1) / SPLIT;
 
     const bool map_for_a = aligned16(A, lda), map_for_b = aligned16(B, ldb), maps = map_for_a && map_for_b;
     if (self == CONSUMERS) {
-        init_stage_barriers<STAGES>(full, empty, maps ? 1 : 1 + PRODUCERS, CONSUMERS / 128, [&] {  // a warpgroup arrives as one
+        // A warpgroup arrives as one.
+        init_stage_barriers<STAGES>(full, empty, maps ? 1 : 1 + PRODUCERS, CONSUMERS / 128, [&] {
             if (maps && begin < end) stages[0].load(map_a, map_b, row, col, begin * BK, full);
         });
         mbarrier_init(all_received, 1);
         fence_mbarrier_init();
-        mbarrier_arrive_expect_tx(all_received, (SPLIT - 1) * (FIRST(rank + 1) - FIRST(rank)) * sizeof *received[0]);
+        mbarrier_arrive_expect_tx(all_received,
+                                  (SPLIT - 1) * (FIRST(rank + 1) - FIRST(rank)) * sizeof *received[0]);
     }
     __syncwarp();
     cluster_arrive_relaxed();
@@ -97,7 +96,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(CONSU
                 if (++stage == STAGES) stage = 0, parity ^= 1;
             }
         }
-        if (!maps)  // apart, as in 23
+        if (!maps)  // in a loop of its own, as in 23
             for (int step = begin; step < end; ++step) {
                 const int k = step * BK;
                 mbarrier_wait(empty + stage, parity);
@@ -107,7 +106,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(CONSU
                 mbarrier_arrive(full + stage);
                 if (++stage == STAGES) stage = 0, parity ^= 1;
             }
-        return;  // who has left counts as arrived at the barriers of the cluster
+        return;  // an exited thread counts as arrived at the barriers of the cluster
     }
 
     float sum[BN / 2] = {};
@@ -122,15 +121,15 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(CONSU
         for (int k = 0; k < BK; k += 16)
             wgmma(ELEMENT(), sum, advance_descriptor(a, 2 * k), advance_descriptor(b, 128 * k), true);
         wgmma_commit_group();
-        wgmma_wait_group<1>();
-        if (self % 128 == 0 && step > begin) mbarrier_arrive(empty + last);  // while the youngest go on
+        wgmma_wait_group<1>();  // the products of the last stage are done: it may be filled again
+        if (self % 128 == 0 && step > begin) mbarrier_arrive(empty + last);
         last = stage;
         if (++stage == STAGES) stage = 0, parity ^= 1;
     }
     wgmma_wait_all(sum);
 
-    // What a block adds up goes to it, from all.
-    cluster_wait();  // they have begun
+    // Send each block the sums that it adds up.
+    cluster_wait();  // all blocks have begun
     unsigned there[SPLIT], barrier[SPLIT];
     #pragma unroll
     for (int to = 0; to < SPLIT; ++to)
@@ -139,10 +138,10 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(CONSU
     for (int j = 0; j < QUADS; ++j) {
         const int to = j * SPLIT / QUADS;
         const float4 v = make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]);
-        if (to == rank) received[rank][j - FIRST(to)][self] = v;  // nobody else reads it
+        if (to == rank) received[rank][j - FIRST(to)][self] = v;  // not sent: st.async to the block itself is no faster
         else st_async(there[to] + (j - FIRST(to)) * sizeof *received[0], v, barrier[to]);
     }
-    mbarrier_wait(all_received, 0);  // nobody needs the others from here on
+    mbarrier_wait(all_received, 0);  // from here on no block accesses the memory of another
 
     float4 total[MOST] = {};
     #pragma unroll

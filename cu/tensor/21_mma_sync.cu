@@ -1,10 +1,11 @@
 // Tensor cores: a warp multiplies two matrices with one instruction
 //
-// From sm_80 on one mma.sync of a warp multiplies 16 x 16 by 16 x 8 elements, for which each lane would need 64
-// multiply-adds. The operands are spread over the registers of the lanes in a fixed pattern. ldmatrix loads them in
-// this pattern: four 8 x 8 matrices at once, from rows of 16 bytes whose addresses the lanes give; it also transposes
-// B. The eight rows of a matrix lie below each other in the tile, and so on the same banks. So the 16-byte units of
-// each row change places, in a way that differs from row to row: a swizzle, which needs no padding.
+// From sm_80 on one mma.sync of a warp multiplies 16 x 16 by 16 x 8 elements, for which each lane would need
+// 64 multiply-adds. The operands are spread over the registers of the lanes in a fixed pattern. ldmatrix loads
+// them in this pattern: four 8 x 8 matrices at once, from rows of 16 bytes whose addresses the lanes give; it
+// also transposes B. The eight rows of a matrix lie below each other in the tile, and so on the same banks. So
+// the 16-byte units of each row change places, in a way that differs from row to row: a swizzle, which needs
+// no padding.
 //
 // /// kernel
 // entry = "matmul"
@@ -125,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     float sum[WM / 16][WN / 8][4] = {};
     unsigned a[2][WM / 16][4], b[2][WN / 16][4];  // fragments of 16 k, and of the next 16
     const auto read = [&](int which, int stage, int k) {
-        const int down = lane % 16, right = lane / 16 * 8;  // two matrices on top of each other, two to the right of them
+        const int down = lane % 16, right = lane / 16 * 8;  // two matrices in a column, two to its right
         for (int i = 0; i < WM / 16; ++i)
             LDMATRIX_X4("", a[which][i], As[stage] + swizzled<BK>(tile_m + 16 * i + down, k + right));
         for (int j = 0; j < WN / 16; ++j)

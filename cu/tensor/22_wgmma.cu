@@ -1,9 +1,10 @@
 // wgmma: the tensor cores read their operands from shared memory
 //
-// mma.sync needs its operands in registers and computes 16 x 8 outputs at a time. On Hopper the 128 threads of a
-// warpgroup start one product of 64 x BN outputs, whose operands the tensor cores read from shared memory. TMA puts
-// them there: one thread asks for a box of a matrix and goes on. The box arrives swizzled, with zeros for what is
-// outside the matrix, and an mbarrier counts its bytes. So hardly any instruction is left but the products.
+// mma.sync needs its operands in registers and computes 16 x 8 outputs at a time. On Hopper the 128 threads of
+// a warpgroup start one product of 64 x BN outputs, whose operands the tensor cores read from shared memory.
+// TMA puts them there: one thread asks for a box of a matrix and goes on. The box arrives swizzled, with zeros
+// for what is outside the matrix, and an mbarrier counts its bytes. So hardly any instruction is left but the
+// products.
 //
 // /// kernel
 // entry = "matmul"
@@ -64,12 +65,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
         if (map_for_a && map_for_b) return;
         if (!map_for_a)
-            copy_box_swizzled<BM, THREADS / 32, 8>(As[stage], A + (long long)row * lda + k, lda, M - row, left, warp);
+            copy_box_swizzled<BM, THREADS / 32, 8>(As[stage], A + (long long)row * lda + k, lda, M - row, left,
+                                                   warp);
         if (!map_for_b)
             #pragma unroll 1
             for (int j = 0; j < BN / 64; ++j) {
                 const int n = col + 64 * j;
-                copy_box_swizzled<BK, THREADS / 32, 8>(Bs[stage][j], B + (long long)k * ldb + n, ldb, left, N - n, warp);
+                copy_box_swizzled<BK, THREADS / 32, 8>(Bs[stage][j], B + (long long)k * ldb + n, ldb, left, N - n,
+                                                       warp);
             }
         fence_proxy_async();
         mbarrier_arrive(full + stage);

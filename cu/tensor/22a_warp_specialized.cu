@@ -1,9 +1,10 @@
 // Warp specialization: a warp that loads, warpgroups that multiply
 //
-// In 22 all threads wait for each other once a stage, so that one of them can ask for the next boxes. Here one thread
-// of a warpgroup of its own does nothing else. Two mbarriers a stage connect it with the consumers: `full` says that
-// the boxes have arrived, `empty` that their products are done. So it loads as far ahead as there are stages, and no
-// warpgroup waits for the other one. Loading needs few registers; setmaxnreg hands the rest to the consumers.
+// In 22 all threads wait for each other once a stage, so that one of them can ask for the next boxes. Here one
+// thread of a warpgroup of its own does nothing else. Two mbarriers a stage connect it with the consumers:
+// `full` says that the boxes have arrived, `empty` that their products are done. So it loads as far ahead as
+// there are stages, and no warpgroup waits for the other one. Loading needs few registers; setmaxnreg hands
+// the rest to the consumers.
 //
 // /// kernel
 // entry = "matmul"

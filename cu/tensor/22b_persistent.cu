@@ -1,9 +1,10 @@
 // A persistent kernel: blocks that stay on their SM
 //
-// In 22a an SM multiplies nothing while a block stores its results and the next block starts and loads its first
-// boxes. Here each SM gets one block, which takes tile after tile. The producers know nothing of results: while the
-// consumers store a tile, the stages fill with the operands of the next one. The order of tiles is now the kernel's
-// choice: bands of GROUP rows, whose tiles share rows of A and columns of B in the L2 cache.
+// In 22a an SM multiplies nothing while a block stores its results and the next block starts and loads its
+// first boxes. Here each SM gets one block, which takes tile after tile. The producers know nothing of
+// results: while the consumers store a tile, the stages fill with the operands of the next one. The order of
+// tiles is now the kernel's choice: bands of GROUP rows, whose tiles share rows of A and columns of B in the
+// L2 cache.
 //
 // /// kernel
 // entry = "matmul"

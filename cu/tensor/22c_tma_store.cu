@@ -1,9 +1,10 @@
 // TMA stores: results leave through shared memory
 //
-// In 22b a thread stores its results two elements at a time, and eight lanes of a warp write to eight different rows.
-// Here a warp writes 16 x 64 results to shared memory (stmatrix, four 8 x 8 matrices an instruction), and TMA stores
-// the box. The warp goes on at once: it writes the next box, then multiplies the next tile, while hardware stores this
-// one. Where C cannot have a tensor map, or beta is not 0, threads store as before.
+// In 22b a thread stores its results two elements at a time, and eight lanes of a warp write to eight
+// different rows. Here a warp writes 16 x 64 results to shared memory (stmatrix, four 8 x 8 matrices an
+// instruction), and TMA stores the box. The warp goes on at once: it writes the next box, then multiplies the
+// next tile, while hardware stores this one. Where C cannot have a tensor map, or beta is not 0, threads store
+// as before.
 //
 // /// kernel
 // entry = "matmul"

@@ -1,12 +1,13 @@
 // Clusters that share operands, and a first load as early as possible
 //
-// Two blocks whose tiles lie one above the other need the same columns of B. As a cluster (CLUSTER=2) they share them:
-// each loads half of the boxes, and TMA multicast writes them to the shared memory of both. So a stage is empty when
-// the consumers of both blocks have released it, and a block must not exit before the other one has.
+// Two blocks whose tiles lie one above the other need the same columns of B. As a cluster (CLUSTER=2) they
+// share them: each loads half of the boxes, and TMA multicast writes them to the shared memory of both. So a
+// stage is empty when the consumers of both blocks have released it, and a block must not exit before the
+// other one has.
 //
-// In short products half of the time passes before the first box arrives. So the tensor maps are prefetched, the first
-// box is asked for as soon as its own barrier exists, and the producers do not wait for the rest of the block. For what
-// was measured see docs/notes/23_wgmma_pipeline.md.
+// In short products half of the time passes before the first box arrives. So the tensor maps are prefetched,
+// the first box is asked for as soon as its own barrier exists, and the producers do not wait for the rest of
+// the block. For what was measured see docs/notes/23_wgmma_pipeline.md.
 //
 // /// kernel
 // entry = "matmul"

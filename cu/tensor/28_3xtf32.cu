@@ -1,14 +1,14 @@
 // 3xTF32: almost float32 accuracy from three products of tf32
 //
-// A float has 24 significant bits. It is the sum of a tf32 number `hi` (its upper 11 bits, rounded to nearest), another
-// one `lo` (the remainder, cut to 11 bits) and a rest of at most 2^-23 of it. So a * b is hi * hi + hi * lo + lo * hi
-// with an error of at most 2^-21 |a * b|: lo * lo is at most 2^-22, and the two rests 2^-23 each. That is three products
-// instead of one, on units that are eight times as fast as those of float32. The dtype is called 3xtf32 and not
-// float32, because float32 rounds nothing but the sum. Infinities, and floats that round to one, become NaN, because
-// their remainder is.
+// A float has 24 significant bits. It is the sum of a tf32 number `hi` (its upper 11 bits, rounded to
+// nearest), another one `lo` (the remainder, cut to 11 bits) and a rest of at most 2^-23 of it. So a * b is hi
+// * hi + hi * lo + lo * hi with an error of at most 2^-21 |a * b|: lo * lo is at most 2^-22, and the two rests
+// 2^-23 each. That is three products instead of one, on units that are eight times as fast as those of
+// float32. The dtype is called 3xtf32 and not float32, because float32 rounds nothing but the sum. Infinities,
+// and floats that round to one, become NaN, because their remainder is.
 //
-// The tensor cores truncate what does not fit into a sum, which biases it towards zero, the more the longer the sum is.
-// So their sums are only 8 k long; the threads add these up with rounding.
+// The tensor cores truncate what does not fit into a sum, which biases it towards zero, the more the longer
+// the sum is. So their sums are only 8 k long; the threads add these up with rounding.
 //
 // /// kernel
 // entry = "matmul"
@@ -63,8 +63,8 @@ __device__ inline void mma_m16n8k8(float (&d)[4], const unsigned (&a)[4], const 
                    "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
 }
 
-// Copy ROWS x COLUMNS floats to shared memory by cp.async, by all threads. Only `rows` rows and `columns` columns exist;
-// the rest becomes zero. If `quads`, each four floats are aligned to 16 bytes and exist as a whole or not at all.
+// Copy ROWS x COLUMNS floats to shared memory by cp.async, by all threads. Only `rows` rows and `columns` columns
+// exist; the rest becomes zero. If `quads`, each four floats are aligned to 16 bytes and exist all or not at all.
 template <int ROWS, int COLUMNS, int PITCH>
 __device__ inline void copy_tile(float* to, const float* from, int ld, int rows, int columns, bool quads)
 {
