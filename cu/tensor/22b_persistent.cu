@@ -70,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     __syncthreads();  // the barriers exist
 
     if (self >= CONSUMERS) {
-        if (BM == 128) setmaxnreg_dec<104>();  // hand registers
+        if (BM == 128) setmaxnreg_dec<104>();  // loading needs few registers,
         if (maps && self > CONSUMERS) return;  // TMA needs a single thread
         int stage = 0, parity = 1;  // all stages are empty: the first waits end at once
         for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
@@ -90,13 +90,14 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         return;
     }
 
-    if (BM == 128) setmaxnreg_inc<200>();  // to the consumers
+    if (BM == 128) setmaxnreg_inc<200>();  // so the consumers take over the rest
     const bool words = (unsigned long long)C % 4 == 0 && ldc % 2 == 0;
     float sum[BN / 2];
-    int stage = 0, parity = 0, last = 0;
+    int stage = 0, parity = 0;
     for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         const auto [tile_row, col] = place_of(tile);
         const unsigned row = tile_row + 16 * warp;
+        int last = 0;
         #pragma unroll 1
         for (int left = K; left > 0; left -= BK) {
             mbarrier_wait(full + stage, parity);

@@ -96,8 +96,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     else named_barrier_arrive_or_sync<CONSUMERS + PRODUCERS>(maps && self >= CONSUMERS);
 
     if (self >= CONSUMERS) {
-        if (BM == 128) setmaxnreg_dec<104>();
-        int stage = 0, parity = 1;
+        if (BM == 128) setmaxnreg_dec<104>();  // loading needs few registers,
+        int stage = 0, parity = 1;  // all stages are empty: the first waits end at once
         if (maps && self == CONSUMERS) {
             if (CLUSTER > 1) stages[0].load_b<CLUSTER>(map_b, 0, place.col, full, rank);  // all blocks have begun
             ++stage;
@@ -106,7 +106,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                 for (int left = tile > first ? K : K - BK; left > 0; left -= BK) {
                     mbarrier_wait(empty + stage, parity);  // what was there has been multiplied, in all blocks
                     stages[stage].load<CLUSTER>(map_a, map_b, place.row, place.col, K - left, full + stage, true,
-                                                 true, rank);
+                                                true, rank);
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
             }
@@ -119,83 +119,82 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                     mbarrier_wait(empty + stage, parity);
                     if (self == CONSUMERS)
                         stages[stage].load<CLUSTER>(map_a, map_b, row, col, k, full + stage, map_for_a,
-                                                     map_for_b, rank);
+                                                    map_for_b, rank);
                     stages[stage].copy(A, B, row, col, k, M, N, K, lda, ldb, map_for_a, map_for_b);
                     mbarrier_arrive(full + stage);
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
             }
         if (CLUSTER > 1 && self == CONSUMERS) producer_tail<STAGES>(empty, stage, parity);
-    } else {
-        if (BM == 128) setmaxnreg_inc<200>();
-        // TMA writes 16 bytes or none of them: at a ragged edge it would write past the end of a row.
-        const bool map_for_c = aligned16(C, ldc) && N % 8 == 0 && beta == 0.f;
-        const bool words = (unsigned long long)C % 4 == 0 && ldc % 2 == 0;
+        return;
+    }
 
-        float sum[BN / 2];
-        int stage = 0, parity = 0;
-        for (unsigned tile = first; tile < tiles; tile += step) {
-            const auto [tile_row, col] = place_of(tile);
-            const unsigned row = tile_row + 16 * warp;
-            int last = 0;
-            #pragma unroll 1
-            for (int left = K; left > 0; left -= BK) {
-                mbarrier_wait(full + stage, parity);
-                const Descriptor a = make_descriptor(stages[stage].a[warp / 4 * 64], 0, 1024);
-                const Descriptor b = make_descriptor(stages[stage].b, 8192, 1024);
-                wgmma_fence();
+    if (BM == 128) setmaxnreg_inc<200>();  // so the consumers take over the rest
+    // TMA writes 16 bytes or none of them: at a ragged edge it would write past the end of a row.
+    const bool map_for_c = aligned16(C, ldc) && N % 8 == 0 && beta == 0.f;
+    const bool words = (unsigned long long)C % 4 == 0 && ldc % 2 == 0;
+    float sum[BN / 2];
+    int stage = 0, parity = 0;
+    for (unsigned tile = first; tile < tiles; tile += step) {
+        const auto [tile_row, col] = place_of(tile);
+        const unsigned row = tile_row + 16 * warp;
+        int last = 0;
+        #pragma unroll 1
+        for (int left = K; left > 0; left -= BK) {
+            mbarrier_wait(full + stage, parity);
+            const Descriptor a = make_descriptor(stages[stage].a[warp / 4 * 64], 0, 1024);
+            const Descriptor b = make_descriptor(stages[stage].b, 8192, 1024);
+            wgmma_fence();
+            #pragma unroll
+            for (int k = 0; k < BK; k += 16)
+                wgmma(ELEMENT(), sum, advance_descriptor(a, 2 * k), advance_descriptor(b, 128 * k),
+                      left < K || k > 0);
+            wgmma_commit_group();
+            wgmma_wait_group<1>();  // the products of the last stage are done: it may be filled again
+            if (left < K) consumer_release<CLUSTER>(empty + last, self, warp);
+            last = stage;
+            if (++stage == STAGES) stage = 0, parity ^= 1;
+        }
+        wgmma_wait_all(sum);
+        consumer_release<CLUSTER>(empty + last, self, warp);
+
+        if (alpha != 1.f)
+            #pragma unroll
+            for (int i = 0; i < BN / 2; ++i) sum[i] *= alpha;
+        if (map_for_c) {
+            const int r = lane % 16, unit = lane / 16;
+            #pragma unroll
+            for (int j = 0; j < BN / 64; ++j) {  // a box is on its way while the next one is written
+                const auto cs = Cs[warp][j % BOXES];
+                if (lane == 0 && j == 0) tma_store_wait_group_read<0>();  // the last tile's boxes, long ago
+                if (lane == 0 && j >= BOXES) tma_store_wait_group_read<BOXES - 1>();  // what was in this one
+                __syncwarp();
                 #pragma unroll
-                for (int k = 0; k < BK; k += 16)
-                    wgmma(ELEMENT(), sum, advance_descriptor(a, 2 * k), advance_descriptor(b, 128 * k),
-                          left < K || k > 0);
-                wgmma_commit_group();
-                wgmma_wait_group<1>();  // the products of the last stage are done: it may be filled again
-                if (left < K) consumer_release<CLUSTER>(empty + last, self, warp);
-                last = stage;
-                if (++stage == STAGES) stage = 0, parity ^= 1;
+                for (int i = 32 * j; i < 32 * j + 32; i += 8)  // 16 columns
+                    stmatrix_x4(&cs[r][((i / 4 + unit) % 8 ^ r % 8) * 8],
+                                pack<ELEMENT>(sum[i], sum[i + 1]),
+                                pack<ELEMENT>(sum[i + 2], sum[i + 3]),
+                                pack<ELEMENT>(sum[i + 4], sum[i + 5]),
+                                pack<ELEMENT>(sum[i + 6], sum[i + 7]));
+                fence_proxy_async();
+                __syncwarp();
+                if (lane == 0) {
+                    tma_store(map_c, row, col + 64 * j, cs);
+                    tma_store_commit_group();
+                }
             }
-            wgmma_wait_all(sum);
-            consumer_release<CLUSTER>(empty + last, self, warp);
-
-            if (alpha != 1.f)
-                #pragma unroll
-                for (int i = 0; i < BN / 2; ++i) sum[i] *= alpha;
-            if (map_for_c) {
-                const int r = lane % 16, unit = lane / 16;
-                #pragma unroll
-                for (int j = 0; j < BN / 64; ++j) {  // a box is on its way while the next one is written
-                    const auto cs = Cs[warp][j % BOXES];
-                    if (lane == 0 && j == 0) tma_store_wait_group_read<0>();  // the last tile's boxes, long ago
-                    if (lane == 0 && j >= BOXES) tma_store_wait_group_read<BOXES - 1>();  // what was in this one
-                    __syncwarp();
-                    #pragma unroll
-                    for (int i = 32 * j; i < 32 * j + 32; i += 8)  // 16 columns
-                        stmatrix_x4(&cs[r][((i / 4 + unit) % 8 ^ r % 8) * 8],
-                                    pack<ELEMENT>(sum[i], sum[i + 1]),
-                                    pack<ELEMENT>(sum[i + 2], sum[i + 3]),
-                                    pack<ELEMENT>(sum[i + 4], sum[i + 5]),
-                                    pack<ELEMENT>(sum[i + 6], sum[i + 7]));
-                    fence_proxy_async();
-                    __syncwarp();
-                    if (lane == 0) {
-                        tma_store(map_c, row, col + 64 * j, cs);
-                        tma_store_commit_group();
-                    }
-                }
-            } else {
-                #pragma unroll
-                for (int half = 0; half < 2; ++half) {
-                    const unsigned r = row + 8 * half + lane / 4;
-                    if (r >= M) continue;
-                    #pragma unroll
-                    for (int i = 2 * half; i < BN / 2; i += 4) {
-                        const unsigned s = col + i / 4 * 8 + lane % 4 * 2;
-                        store2(C + (long long)r * ldc + s, sum[i], sum[i + 1], N - (int)s, words, 1.f,
-                                   beta);
-                    }
-                }
+            continue;
+        }
+        #pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const unsigned r = row + 8 * half + lane / 4;
+            if (r >= M) continue;
+            #pragma unroll
+            for (int i = 2 * half; i < BN / 2; i += 4) {
+                const unsigned s = col + i / 4 * 8 + lane % 4 * 2;
+                store2(C + (long long)r * ldc + s, sum[i], sum[i + 1], N - (int)s, words, 1.f, beta);
             }
         }
-        if (lane == 0) tma_store_wait_group_read<0>();  // shared memory must outlive the stores
     }
+    if (lane == 0) tma_store_wait_group_read<0>();  // shared memory must outlive the stores
 }
