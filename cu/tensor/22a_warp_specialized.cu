@@ -8,6 +8,7 @@
 //
 // /// kernel
 // entry = "matmul"
+// after = "22_wgmma"
 // dtype = "bf16"
 // min_arch = "sm_90a"
 // block = "2 * BM + 128"

@@ -11,7 +11,7 @@
 //
 // /// kernel
 // entry = "matmul"
-// after = "22_wgmma"
+// after = "22c_tma_store"
 // dtype = ["bf16", "fp16"]
 // aliases = {fp16 = "24_wgmma_fp16"}
 // min_arch = "sm_90a"
