@@ -117,8 +117,8 @@ def bench_rows(
 def _bench_command(ctx: click.Context, gpu: Device, one: Built) -> list[str]:
     kernel = one.variant.kernel
     changes = {
+        "dtypes": [kernel.dtype] if len(kernel.dtypes) > 1 else [],
         "params": [f"{name}={value}" for name, value in one.variant.params.items()],
-        "dtypes": [kernel.dtype] if kernel.dtype != kernel.dtypes[0] else [],
         "device": gpu.uuid,
         "arch": one.cubin.arch,
         "require_gpu": True,

@@ -86,8 +86,8 @@ def edited(tmp_path: Path) -> Write:
         for old, new in changes:
             assert text.count(old) == 1, old
             text = text.replace(old, new)
-        for header in ("async.cuh", "elements.cuh"):
-            (tmp_path / header).write_text((RUNG.path.parent / header).read_text())
+        for header in ("cp_async.cuh", "elements.cuh", "vector.cuh"):
+            (tmp_path / header).write_text((RUNG.path.parents[1] / "include" / header).read_text())
         path = tmp_path / "edited.cu"
         path.write_text(text)
         return spec.load(path).variant(**(params or SMALL))
@@ -129,17 +129,17 @@ def test_operands_at_any_address(edited: Write, offsets: tuple[int, int, int]) -
 
 SWIZZLE = "(c ^ r / (8 / units) % units * 8)"
 READ = "As[stage] + swizzled<BK>(tile_m + 16 * i + down, k + right)"
-LAST = "wait_for_copies<STAGES - 2>();\n                __syncthreads();"
+LAST = "cp_async_wait_group<STAGES - 2>();\n                __syncthreads();"
 
 
 @pytest.mark.parametrize(
     ("old", "new", "found"),
     [
-        (LAST, "wait_for_copies<STAGES - 2>();", "hazard"),
+        (LAST, "cp_async_wait_group<STAGES - 2>();", "hazard"),
         (LAST, "__syncthreads();", "missing cp.async wait"),
         (LAST, LAST.replace("- 2", "- 1"), "missing cp.async wait"),
-        ("wait_for_copies<STAGES - 2>();\n    __sync", "__sync", "missing cp.async wait"),
-        ('LOAD_MATRICES(".trans"', 'LOAD_MATRICES(""', "elements wrong"),
+        ("cp_async_wait_group<STAGES - 2>();\n    __sync", "__sync", "missing cp.async wait"),
+        ('LDMATRIX_X4(".trans"', 'LDMATRIX_X4(""', "elements wrong"),
         (READ, READ.replace("swizzled<BK>(", "(BK) * (").replace("down, ", "down) + ("), "elements wrong"),
         ("lane / 16 * 8;", "lane / 8 % 2 * 8;", "elements wrong"),
         ("b[step % 2][j / 2][j % 2 * 2]", "b[step % 2][j / 2][0]", "elements wrong"),
