@@ -33,10 +33,10 @@ extern "C" __global__ void matmul(const Type* A, const Type* B, Type* C, int M, 
     int col = blockIdx.x * TILE + threadIdx.x, row = blockIdx.y * TILE + threadIdx.y;
     if (row >= M || col >= N) return;
     float sum = 0;
-    for (int k = 0; k < K; ++k) sum += widen(A[row * lda + k]) * widen(B[k * ldb + col]);
+    for (int k = 0; k < K; ++k) sum += to_float(A[row * lda + k]) * to_float(B[k * ldb + col]);
     Type* c = C + row * ldc + col;
-    float value = beta == 0 ? alpha * sum : alpha * sum + beta * widen(*c);
-    c->bits = narrow<Type>(value, 0.f);
+    float value = beta == 0 ? alpha * sum : alpha * sum + beta * to_float(*c);
+    c->bits = pack<Type>(value, 0.f);
 }}
 """
 
