@@ -175,6 +175,6 @@ def test_the_rows_of_an_isolated_type_are_its_own(
     monkeypatch.setattr(isolation, "run_child", run_child)
     out = tmp_path / "r.json"
     done = run("bench", path, "--isolate", "-a", "N=64", "--dtype", "bf16", "--dtype", "fp16", "--json", out)
-    assert done.exit_code == 1 and asked == ["", "--dtype=fp16"], done.output
+    assert done.exit_code == 1 and asked == ["--dtype=bf16", "--dtype=fp16"], done.output
     rows = [s["harness"] for b in json.loads(out.read_text())["benchmarks"] for s in b["states"]]
     assert [(r["kernel"], r["dtype"]) for r in rows] == [("mine", "bf16"), ("mine_fp16", "fp16")]
