@@ -1,11 +1,11 @@
-"""A low-level CUDA driver harness: compile a kernel file, verify its result, time it, inspect its machine code.
+"""A low-level CUDA driver harness: compile kernels, verify and time them, inspect their machine code.
 
     cubin = harness.compile_kernel(harness.kernel("tiled").variant(TILE=32), "sm_90a")
     harness.disassemble(cubin).count("LDS.128")
 
-The names in ``harness.__all__`` are the library. Each is imported when it is first used, so ``import harness``
-costs nothing and needs neither CUDA nor NumPy. `harness.driver` holds the driver API: Context, Stream, Event,
-Buffer, Module, Function.
+The names in ``harness.__all__`` are the library. Each is imported when it is first used, so ``import
+harness`` costs nothing and needs neither CUDA nor NumPy. `harness.driver` holds the driver API: Context,
+Stream, Event, Buffer, Module, Function.
 """
 
 from __future__ import annotations

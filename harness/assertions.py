@@ -39,9 +39,9 @@ def machine_code(variant: Variant, arch: str) -> Code:
 def assert_holds(variant: Variant, arch: str, texts: Sequence[str]) -> Code:
     """Check expectations on the machine code of `variant` for `arch`, and return that code.
 
-    `texts` are expectations such as ``"LDS.128 in loop"``. If there are none, those in the kernel file's front
-    matter are checked. Raises AssertionError if one does not hold, and UsageError if there is nothing to
-    check.
+    `texts` are expectations such as ``"LDS.128 in loop"``. If there are none, those in the kernel file's
+    front matter are checked. Raises AssertionError if one does not hold, and UsageError if there is nothing
+    to check.
     """
     wrong = [text for text in texts if not isinstance(text, str)]
     if wrong:
@@ -87,7 +87,7 @@ def message(code: Code, findings: Sequence[Finding]) -> str:
 
 
 def counted(finding: Finding) -> str:
-    """Return the counted amount as text, such as ``4`` or ``28.1%``, followed by the finding's warning if any.
+    """Return the counted amount as text, such as ``4`` or ``28.1%``, and the finding's warning if it has one.
 
     If nothing could be counted, the text is the reason.
     """
@@ -134,8 +134,9 @@ def emulate(
     """Run `variant`, compiled for `arch`, once in the emulator on random inputs, and return the result.
 
     `shape` gives the problem's axes by name, or N alone. `schedule` is ``"lockstep"`` or ``"warp-serial"``.
-    `as_compiled` counts memory accesses in the widths of the machine code, not those of the PTX. In the result
-    `before` is the verdict on the numbers and `emulation` holds the findings and the counts by source line.
+    `as_compiled` counts memory accesses in the widths of the machine code, not those of the PTX. In the
+    result `before` is the verdict on the numbers and `emulation` holds the findings and the counts by source
+    line.
 
     Raises HarnessError if the emulator cannot run it.
     """
@@ -169,8 +170,8 @@ def assert_race_free(variant: Variant, arch: str, shape: Shape) -> Measurement:
 def assert_coalesced(variant: Variant, arch: str, shape: Shape, *, max_sectors: float = 4) -> Measurement:
     """Emulate `variant` on `shape`, assert that global accesses are coalesced, and return the result.
 
-    The global requests of each source line must touch at most `max_sectors` 32-byte sectors on average: 4 is a
-    warp that reads consecutive floats, 16 one that reads consecutive float4. Raises AssertionError with the
+    The global requests of each source line must touch at most `max_sectors` 32-byte sectors on average: 4 is
+    a warp that reads consecutive floats, 16 one that reads consecutive float4. Raises AssertionError with the
     lines that exceed it; other arguments and errors are those of `emulate`.
     """
 

@@ -8,10 +8,10 @@
         assert_sass(variant, "spills == 0", arch=arch)
 
 pytest loads it through its entry point. A kernel is given as the stem of a shipped one, a path (absolute, or
-relative to the test file's folder), a Kernel or a Variant. Without expectations, those in the kernel's own file
-are checked. Without an architecture, a fixture uses the first of the ini option ``harness_arch``, and the
-marker all of them.
-Every pytest run of every user imports this module, so whatever it needs is imported on use.
+relative to the test file's folder), a Kernel or a Variant. Without expectations, those in the kernel's own
+file are checked. Without an architecture, a fixture uses the first of the ini option ``harness_arch``, and
+the marker all of them. Every pytest run of every user imports this module, so whatever it needs is imported
+on use.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test whose kernel does not fit its architecture, or whose marker this machine's GPU does not meet.
+    """Skip a test whose kernel does not fit its architecture, or that needs a GPU that this machine lacks.
 
-    Under ``HARNESS_REQUIRE_GPU=1`` a missing GPU fails the test instead.
+    Under ``HARNESS_REQUIRE_GPU=1`` a test that needs a GPU fails if there is none.
     """
     chosen = getattr(getattr(item, "callspec", None), "params", {})
     if item.get_closest_marker("harness") and {"variant", "arch"} <= chosen.keys():
@@ -135,8 +135,8 @@ def assert_race_free(request: pytest.FixtureRequest) -> Callable[..., Measuremen
 def assert_coalesced(request: pytest.FixtureRequest) -> Callable[..., Measurement]:
     """Assert coalesced accesses: ``assert_coalesced(kernel, shape, arch=None, max_sectors=4, **params)``.
 
-    Global requests of each source line may touch at most `max_sectors` 32-byte sectors on average. Returns the
-    Measurement; see `harness.assertions.assert_coalesced`.
+    Global requests of each source line may touch at most `max_sectors` 32-byte sectors on average. Returns
+    the Measurement; see `harness.assertions.assert_coalesced`.
     """
     return partial(_behave, request, "assert_coalesced", ("max_sectors",))
 

@@ -1,8 +1,8 @@
 """The PyTorch operator ``torch.ops.harness.matmul``: `harness.matmul` with gradients and for torch.compile.
 
 Importing this module registers the operator; no other module of harness imports PyTorch.
-``harness.torch_ops.matmul(a, b)`` computes ``torch.matmul(a, b)`` for float32, bfloat16 and float16 matrices on
-a GPU. With ``precision="tf32"`` or ``"3xtf32"`` float32 matrices are multiplied on tensor cores, in the
+``harness.torch_ops.matmul(a, b)`` computes ``torch.matmul(a, b)`` for float32, bfloat16 and float16 matrices
+on a GPU. With ``precision="tf32"`` or ``"3xtf32"`` float32 matrices are multiplied on tensor cores, in the
 gradients too. Operands that are not row-major (a transposed matrix, a step between columns) are copied first.
 Batches raise UsageError. Importing raises MissingDependency if PyTorch cannot be imported.
 """
