@@ -3,9 +3,9 @@
     cubin = harness.compile_kernel(harness.kernel("tiled").variant(TILE=32), "sm_90a")
     harness.disassemble(cubin).count("LDS.128")
 
-The names in ``harness.__all__`` are the library. Each is imported when it is first used, so ``import
-harness`` costs nothing and needs neither CUDA nor NumPy. `harness.driver` holds the driver API: Context,
-Stream, Event, Buffer, Module, Function.
+The names in ``harness.__all__`` are the library. Each is imported when it is first used: ``import harness``
+costs nothing and needs neither CUDA nor NumPy. `harness.driver` holds the driver API: Context, Stream,
+Event, Buffer, Module, Function.
 """
 
 from __future__ import annotations
