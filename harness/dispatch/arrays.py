@@ -75,7 +75,7 @@ def read(name: str, array: Any, stream: int | None, *, written: bool = False) ->
             return _dlpack(name, array, stream, written)
     except UsageError:
         raise
-    except Exception as e:  # whatever another library raises where an array cannot be handed over
+    except Exception as e:  # another library may raise anything for an array that it cannot hand over
         _refuse(name, f"cannot be read: {type(e).__name__}: {e}")
     raise UsageError(
         f"{name} is a {type(array).__name__}, no array in device memory",

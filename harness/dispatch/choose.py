@@ -3,10 +3,10 @@
 ``table.json`` beside this file holds the data for both. Each of its entries is for one element type, fp32 if
 it names no ``dtype``.
 
-``tuned`` has measurements, written by ``records/tune_matmul.py`` from result files: for a GPU by name, ranges
-of M, N and K and the variant that was the fastest there. The first entry whose ranges contain the shape
-decides. The user's own table (`harness.dispatch.user_table`, written by ``harness choose --write``) is
-searched before it.
+``tuned`` has measurements, written by ``records/tune_matmul.py`` from result files: for a GPU, given by its
+name and number of multiprocessors, ranges of M, N and K and the variant that was the fastest there. The first
+entry whose ranges contain the shape decides. The user's own table (`harness.dispatch.user_table`, written by
+``harness choose --write``) is searched before it.
 
 ``candidates`` are for shapes that no entry contains. The one with the fewest cycles by this model is taken:
 

@@ -109,7 +109,7 @@ class _Launch:
         none = Struct(bytes(tensormap.BYTES), tensormap.ALIGN)
         arguments = [np.uint64(0) if isinstance(a, str) else a for a in problem.arguments()]
         memory = kernel.workspace(variant, problem, sms=sms)
-        user = f"{variant.label}, part {index}" if index else variant.label  # parts overlap in time
+        user = f"{variant.label}, part {index}" if index else variant.label  # parts run together
         self.need = Need(user=user, size=memory, zeroed=True) if memory else None
         own = [np.uint64(0)] if memory else []
         self._prepared = function.prepare(

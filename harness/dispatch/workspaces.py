@@ -38,7 +38,7 @@ class Workspaces(Closing):
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._kept: dict[tuple[int, str], Buffer] = {}  # by stream and user; the last used is the last
+        self._kept: dict[tuple[int, str], Buffer] = {}  # by stream and user, least recently used first
         self._lock = threading.Lock()
 
     @contextmanager
@@ -78,7 +78,7 @@ class Workspaces(Closing):
         """
         with outside_captures():  # other streams may be captured now
             if smaller is not None:
-                smaller.close()  # which waits for the launches that use it
+                smaller.close()  # waits for the launches that use it
             while len(self._kept) >= _MOST_KEPT:
                 self._kept.pop(next(iter(self._kept))).close()
             try:

@@ -36,7 +36,7 @@ WORKSPACE = 32 << 20  # bytes; what cuBLAS's documentation recommends for Hopper
 
 @dataclass(frozen=True)
 class _Routine:
-    """How cuBLAS multiplies an element type.
+    """The way cuBLAS multiplies an element type.
 
     `modes` are the names of cublasMath_t flags to combine, `matrix` is the matrices' cudaDataType, and
     `compute` the cublasComputeType_t for GemmEx; if `compute` is empty, SGEMM is called.

@@ -37,7 +37,7 @@ Call = Callable[[Stream], object]
 
 @dataclass(frozen=True)
 class _Routine:
-    """How cuBLASLt multiplies an element type.
+    """The way cuBLASLt multiplies an element type.
 
     `matrix` is the matrices' cudaDataType, `compute` the cublasComputeType_t, and `reductions` the mask of
     cublasLtReductionScheme_t values allowed for adding the partial sums of a split k.
@@ -45,7 +45,7 @@ class _Routine:
 
     matrix: str
     compute: str
-    reductions: str = "MASK"  # any: output and sums are float32
+    reductions: str = "MASK"  # any scheme will do if the output and the sums are both float32
 
 
 _ROUTINES = {

@@ -71,7 +71,10 @@ class Plan:
 
     @property
     def rungs(self) -> tuple[int, ...]:
-        """The number of ABBA blocks by which each rung samples a candidate."""
+        """For each rung, the number of ABBA blocks by which it samples a candidate.
+
+        A block times candidate, reference, reference, candidate in turn (or BAAB, the reverse).
+        """
         return RUNGS if self.strategy == HALVING else (_FULL,)
 
 

@@ -34,7 +34,8 @@ T = TypeVar("T")
 class Race:
     """The times of all ABBA blocks so far, of each entrant and of the reference timed in turn with it.
 
-    Entrants are numbers that the caller assigns. `seed` is for the bootstrap of the intervals.
+    A block has two turns of either (see `harness.bench.sampling.Pair`). Entrants are numbers that the caller
+    assigns. `seed` is for the bootstrap of the intervals.
     """
 
     def __init__(self, *, seed: int) -> None:

@@ -26,8 +26,9 @@ class Trials:
     """The measurements of a tuning: those in `journal` are reused, the others are made in `session`.
 
     `identity` names all that a row depends on beside the candidate and the method: the GPU, its driver, the
-    baseline's version. Rows less than `threshold` apart are decided to be as fast. `rows` has the rows of
-    this process in order, `measured` and `resumed` count those that were measured and those from the journal.
+    baseline's version. A row counts as equally fast as its reference if their times differ by less than the
+    fraction `threshold`. `rows` has the rows of this process in order; `measured` and `resumed` count those
+    that were measured and those from the journal.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class Trials:
         progress: Progress,
     ) -> None:
         self.session, self.journal = session, journal
-        self.rows: list[Row] = []  # of this process, in order, those from the journal included
+        self.rows: list[Row] = []  # those taken from the journal included
         self.measured = self.resumed = 0
         self._own: set[str] = set()  # the keys of `rows`
         self._identity, self._threshold, self._progress = tuple(identity), threshold, progress
