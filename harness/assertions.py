@@ -131,7 +131,7 @@ def emulate(
     schedule: str = "lockstep",
     as_compiled: bool = False,
 ) -> Measurement:
-    """Run `variant`, compiled for `arch`, once in the emulator on random inputs, and return the result.
+    """Run `variant`, compiled for `arch`, once in the emulator on inputs from `seed`; return the result.
 
     `shape` gives the problem's axes by name, or N alone. `schedule` is ``"lockstep"`` or ``"warp-serial"``.
     `as_compiled` counts memory accesses in the widths of the machine code, not those of the PTX. In the
