@@ -155,7 +155,7 @@ class Measurement:
 
     @property
     def device(self) -> nvml.Reading | None:
-        """The median of NVML's readings while it was timed; None without any."""
+        """The summary of NVML's readings while it was timed (`nvml.summarize`); None without any."""
         return None if self.samples is None else nvml.summarize(self.samples.readings)
 
     @property

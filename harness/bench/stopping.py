@@ -79,7 +79,8 @@ def stdrel(times: Sequence[float], max_noise: float) -> str:
     """
     array = np.asarray(times, dtype=np.float64)
     n = np.arange(1, len(array) + 1)
-    # Sums relative to the first sample, not to zero, which would cancel: times differ in their last digits only.
+    # Sums of differences from the first sample: times differ in their last digits only, and sums of their
+    # squares would cancel.
     shifted = array - array[0]
     mean = np.cumsum(shifted) / n
     squares = np.maximum(np.cumsum(shifted**2) - n * mean**2, 0)

@@ -79,9 +79,7 @@ MOST = 100  # runs in a batch
 
 @dataclass(frozen=True)
 class Work:
-    """The code to time: ``run(stream)`` queues `repeats` runs of it, more than one where it is a CUDA
-    graph.
-    """
+    """Code to time: ``run(stream)`` queues `repeats` runs, more than one where it launches a CUDA graph."""
 
     run: Run
     repeats: int = 1
@@ -163,8 +161,8 @@ class EventTimer(Closing):
             with self._gate.holding(stream):
                 self._queue(work, count)
                 began = time.perf_counter()
-        # NVML is read in every second batch only: reading takes longer than some batches do, and would distort
-        # their wall time.
+        # NVML is read in every second batch only: reading takes longer than some batches do, and would
+        # distort their wall time.
         self._reads = not self._reads
         reading = self._telemetry.read() if self._reads else None
         late = self._reads and events[-1][1].done
