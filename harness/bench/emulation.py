@@ -26,7 +26,7 @@ from harness.sass import access_widths
 from harness.support.cache import Cache
 from harness.support.processes import ENDED, cores, processes
 
-_MANY = 8  # rows: fewer are done before processes have started
+_MANY = 8  # with fewer rows than this, starting processes takes longer than emulating
 _COPIES = 6  # memory needed, in sizes of the operands: inputs, the kernel's copies, float64 reference, bound
 
 

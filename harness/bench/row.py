@@ -55,9 +55,9 @@ class Round:
 class Measurement:
     """One code on one problem: verified, timed, verified again.
 
-    `built` is its machine code, None for a library. `samples` is None where it was not timed; `status` says
-    why, and `error` says it in words. `before` and `after` are the verdicts before and after timing, and
-    `repeats` is the comparison of the outputs of further launches.
+    `built` is its machine code, None for a library. `samples` is None where it was only verified, or could
+    not be timed for the reason in `status`, which `error` says in words. `before` and `after` are the
+    verdicts before and after timing, and `repeats` is the comparison of the outputs of further launches.
 
     `occupancy` is the driver's answer: active warps over the most that an SM holds. `sets` copies of the
     operands, `bytes_touched` in all, were visited in turn; `cold` says that they displace twice the L2 cache.
@@ -137,7 +137,7 @@ class Measurement:
 
     @property
     def speedup(self) -> Interval | None:
-        """The speed as a multiple of that of `against`: the inverse of `ratio`."""
+        """The speed as a multiple of that of `against`: the inverse of `ratio`. None without one."""
         return self.ratio.inverse if self.ratio else None
 
     @property

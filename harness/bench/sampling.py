@@ -128,6 +128,8 @@ class Pair:
 def warm_up(work: Work, timer: Timer, rule: StopRule) -> WarmUp:
     """Run for `rule.warmup` seconds of GPU time, and on until the SM clock has settled, at most `rule.settle`
     seconds.
+
+    It ends after 50,000 runs in any case.
     """
     spent, runs, count = 0.0, 0, 1
     clocks: list[float | None] = []

@@ -37,9 +37,9 @@ class Bench(Closing):
     `method` says how to time, with the card's ceilings; it is None without a `rule`, and kernels are then
     verified only. `baseline` is the code that every kernel is timed in turn with, unless `alone` is set: then
     each is timed by itself, at its own clock and power. `fastest` is a library that gets a row beside the
-    kernels. Both are borrowed, and closed by their owner. With several `rounds` everything is repeated that
-    often, from making the operands on. Verified code is launched `repeats` times more and must write the same
-    bits each time.
+    kernels. Both are borrowed: their owner closes them. `seed` makes the input data and orders comparisons.
+    With several `rounds` everything is repeated that often, from making the operands on. Verified code is
+    launched `repeats` times more and must write the same bits each time.
     """
 
     def __init__(

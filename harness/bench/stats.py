@@ -138,10 +138,11 @@ def decide(interval: Interval, threshold: float) -> str:
 
 
 def block_length(series: NDArray[np.float64]) -> int:
-    """Return how many neighbouring values the block bootstrap should draw together.
+    """Return how many neighbouring values the block bootstrap should draw together, at most a quarter of the
+    series.
 
     This is the automatic choice of Politis and White for the circular block bootstrap (Econometric Reviews
-    23, 2004; corrected with Patton, 28, 2009), at most a quarter of the series.
+    23, 2004; corrected with Patton, 28, 2009). It is 1 for fewer than eight values.
     """
     n = len(series)
     centred = series - series.mean()

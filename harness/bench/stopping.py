@@ -26,10 +26,10 @@ class StopRule:
     * ``stdrel``: the relative standard deviation is at most `max_noise`, or no longer changes.
     * ``entropy``: the entropy of the set of times no longer grows.
 
-    After `timeout` seconds of samples the criterion no longer matters, and after `max_samples` (or
-    `min_samples`, if that is more) neither does the time. A comparison also takes `min_blocks` ABBA blocks,
-    unless `timeout` is reached; each of a block's four turns takes up to `turn` seconds, or one run: short,
-    so that little drifts within a block.
+    With `min_samples`, sampling also ends after `timeout` seconds of samples, or with `max_samples`, whether
+    the criterion is met or not. A comparison takes at least `min_blocks` ABBA blocks, unless `timeout` is
+    reached; each of a block's four turns takes up to `turn` seconds, or one run: short, so that little drifts
+    within a block.
 
     Warming up takes `warmup` seconds, and up to `settle` seconds until the SM clock has settled. Samples
     taken below `throttle_threshold`, a fraction of the rated clock, are discarded.
@@ -74,8 +74,9 @@ class StopRule:
 def stdrel(times: Sequence[float], max_noise: float) -> str:
     """Return why the relative standard deviation says to stop; empty to go on.
 
-    It does if the standard deviation of all samples is at most `max_noise`, or if its values after each of
-    the last 512 samples differ from the latest one by less than 5% (root mean square).
+    It does if the standard deviation of all samples is at most `max_noise` of their mean, or, with more than
+    64 samples, if its values after each of the last 512 differ from the latest one by less than 5% of it
+    (root mean square).
     """
     array = np.asarray(times, dtype=np.float64)
     n = np.arange(1, len(array) + 1)
@@ -101,8 +102,9 @@ def stdrel(times: Sequence[float], max_noise: float) -> str:
 def entropy(times: Sequence[float], _max_noise: float) -> str:
     """Return why the entropy of the set of times says to stop; empty to go on.
 
-    The entropy in bits is computed after each sample. It says to stop if a line fitted to its last 299 values
-    rises by at most 0.048 degrees per sample and fits with an R squared of at least 0.36.
+    The entropy in bits is computed after each sample. It says to stop if a line fitted to its last 299
+    values, one sample apart, rises at an angle of at most 0.048 degrees and fits with an R squared of at
+    least 0.36.
     """
     tracked: deque[float] = deque(maxlen=_ENTROPY_WINDOW)
     counts: Counter[float] = Counter()

@@ -35,7 +35,8 @@ def element_types(points: Iterable[type[Problem]]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What to measure with: GPU, stopping rule and comparison, as in `harness.bench.session.Bench`.
+    """Everything that a session needs: GPU, stopping rule and comparison, as in
+    `harness.bench.session.Bench`.
 
     `baseline` is None for cuBLAS. `cublaslt` adds a row of cuBLASLt. `threshold` is the difference that
     counts, as a fraction, and `dtypes` are the element types that cuBLAS multiplies.

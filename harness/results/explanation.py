@@ -193,7 +193,7 @@ def cards(steps: Sequence[Row], profiles: Sequence[ProfileRow], claims: Sequence
     found = []
     for a, b in itertools.pairwise(steps):
         times = recorded(a, b, (a, b))
-        if times is None:  # the same kernel twice
+        if times is None:  # both rows are of the same kernel
             continue
         pair = find(a, profiles), find(b, profiles)
         found.append(

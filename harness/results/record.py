@@ -95,7 +95,7 @@ def _no_number(name: str) -> float:
     raise ValueError(f"{name} is no number of JSON")
 
 
-# Keys that rows of each kind must have, and the types of those keys that they may have.
+# Keys that rows of each kind must have, and the type of each key where a row has it.
 _MEASURED = ("kernel", "status", "params")
 _NEEDED = {"bench": _MEASURED, "tune": _MEASURED, "verify": _MEASURED, "profile": ("counters",)}
 _TYPES: dict[str, type | tuple[type, ...]] = {

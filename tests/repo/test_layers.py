@@ -82,8 +82,6 @@ SHORT = {
     "driver/owner": "the protocol of everything that holds a handle",
     "driver/tensormap": "one object of the driver API",
     "cli/verbs/list": "a command",
-    "cli/verbs/choose": "a command",
-    "cli/verbs/report": "a command",
     "tune/prefetch": "operands made ahead of time, which nothing else knows of",
     "tune/baseline": "what candidates are timed in turn with",
 }
