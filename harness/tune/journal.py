@@ -31,7 +31,6 @@ class Journal:
         self.path = path
         self._rows: dict[str, Row] = {}
         self.unfinished: tuple[str, Row] | None = None
-        """Key and beginnings of the measurement that the last line of the file began."""
         for line in self._lines():
             key = line.pop("key", None)
             if not isinstance(key, str):
