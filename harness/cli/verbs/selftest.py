@@ -195,10 +195,7 @@ def _calibration(gpu: Device, cases: list[Case], rule: StopRule, seed: int, rows
         ours, graph = row["cold"], row["graph"]
         cells.append([case.kernel, str(case.n), tables.seconds(ours), tables.seconds(graph)])
         for name in others:
-            theirs = row[name]
-            cells[-1] += (
-                [tables.seconds(theirs), f"{100 * (ours / theirs - 1):+.1f}%"] if theirs else ["-", "-"]
-            )
+            cells[-1] += _beside(ours, row[name])
     headings = ["kernel", "N", "cold", "graph", *(h for name in others for h in (name, "ours"))]
     click.echo(f"\n{tables.plain_table(cells, headings)}")
     for reason in dict.fromkeys(reasons):
