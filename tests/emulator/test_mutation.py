@@ -43,6 +43,7 @@ EQUIVALENT: dict[str, tuple[tuple[str, str], ...]] = {
         ("matrix % 16 == 0", "matrix / 16 == 0"),
         ("matrix % 16 == 0", "matrix % (16 + 1) == 0"),
         ("matrix % 16 == 0", "matrix % 16 == (0 + 1)"),
+        ("ld % (16 / (int)sizeof(T))", "ld % (16 % (int)sizeof(T))"),  # by 0: never equal
         ("col + COLS <= N", "col + COLS < N"),
         ("row + BM <= M", "row + BM < M"),
         ("col + BN <= N", "col + BN < N"),
@@ -54,7 +55,7 @@ EQUIVALENT: dict[str, tuple[tuple[str, str], ...]] = {
         ("ldc % 2 == 0", "ldc / 2 == 0"),
     ),
     "float4 is used less often but for rows of 1 to 3 floats, which have none": (
-        ("ld % 4 == 0", "ld / 4 == 0"),
+        ("ld % (16 / (int)sizeof(T)) == 0", "ld / (16 / (int)sizeof(T)) == 0"),
     ),
     "rows are a multiple of 4 apart, so a quad that N cuts ends in the padding, and nobody uses that": (
         ("N % 4 == 0", "N / 4 == 0"),
