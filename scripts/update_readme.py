@@ -32,6 +32,11 @@ def pages() -> list[Path]:
     return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
+def up(page: Path) -> str:
+    """Return the way from the page's folder to the root: empty for README.md, ``../`` in docs/."""
+    return "../" * (len(page.relative_to(ROOT).parts) - 1)
+
+
 def load(name: str, folder: str = GPU) -> dict[str, Any]:
     """Return the record of this name, as ``bench/ladder``, with its path as ``path``."""
     return read(RECORDS / folder / f"{name}.json")
@@ -283,8 +288,8 @@ def headline() -> str:
         if squares and rectangles:
             told.append(f"{dtype} {mean(squares):.2f} and {mean(rectangles):.2f}")
     return (
-        "`harness.matmul` picks the fastest of these kernels for a shape. Its speed over cuBLAS's on an H200, "
-        f"as geometric means over squares and over rectangles: {', '.join(told)} "
+        "`harness.matmul` picks the fastest of these kernels for a shape. Its speed over cuBLAS's on an "
+        f"H200, as geometric means over squares and over rectangles: {', '.join(told)} "
         "([every shape](ROOT/docs/matmul.md#results))."
     )
 
@@ -515,13 +520,11 @@ for _dtype in ("bf16", "fp16", "tf32", "3xtf32"):
         TABLES[f"{_name}_{_dtype}"] = functools.partial(_table, _dtype)
 
 
-def updated(text: str, up: str = "") -> str:
-    """Return `text` with every marked table made anew. `up` leads from the page's folder to the root: ``../``
-    for a page in docs/.
-    """
+def updated(text: str, root: str = "") -> str:
+    """Return `text` with every marked table made anew. `root` leads from the page's folder to the root."""
 
     def made(name: str) -> str:
-        table = TABLES[name]().replace("(ROOT/docs/", "(" if up else "(docs/").replace("(ROOT/", f"({up}")
+        table = TABLES[name]().replace("(ROOT/docs/", "(" if root else "(docs/").replace("(ROOT/", f"({root}")
         return f"{table}\n" if table else ""
 
     return _MARKED.sub(lambda m: m[1] + made(m[2]) + m[3], text)
@@ -530,7 +533,7 @@ def updated(text: str, up: str = "") -> str:
 def main() -> None:
     for page in pages():
         text = page.read_text()
-        new = updated(text, "../" if page.parent != ROOT else "")
+        new = updated(text, up(page))
         if new != text:
             page.write_text(new)
             print(f"updated {page.relative_to(ROOT)}")
