@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import re
 import shlex
 import shutil
@@ -24,7 +25,7 @@ from harness.driver import Device
 from harness.errors import NoGpu
 from harness.kernels import compiler, spec
 from shared.places import RECORDS, ROOT
-from shared.readme import Block, anchors, blocks, links, pages, prose
+from shared.readme import Block, anchors, blocks, links, pages, patched, prose, same, sessions, wanted
 
 NAMES = [page.relative_to(ROOT).as_posix() for page in pages()]
 LANGUAGES = {"sh", "console", "cuda", "diff", "python", "py", "toml", "yaml", "text"}
@@ -161,7 +162,10 @@ def fault(command: str) -> str:
                 for one in value if isinstance(value, list | tuple) else (value,):
                     parameter.type.convert(one, parameter, inner)
     except click.UsageError as e:
-        return e.format_message()
+        cut = isinstance(e, click.BadOptionUsage) and args[-1:] == [
+            e.option_name
+        ]  # `--repeat`, named in a text
+        return "" if cut else e.format_message()
     return ""
 
 
@@ -208,33 +212,6 @@ def test_extras_exist() -> None:
 
 
 # What is shown of a command is what it prints
-
-
-def wanted(text: str) -> re.Pattern[str]:
-    """Return a pattern of the output shown: a line ``...`` stands for any lines."""
-    parts = [r"(?:[^\n]*\n)*?" if s == "..." else re.escape(s) + r" *\n" for s in text.splitlines()]
-    return re.compile(r"\n*" + "".join(parts) + r"\n*\Z")
-
-
-def same(text: str) -> str:
-    """Return the output without what differs from one machine without a GPU to the next."""
-    return re.sub(r"No GPU \([^)]*\)", "No GPU (...)", text)
-
-
-def sessions(text: str) -> list[tuple[str, str]]:
-    """Return (command, output) of each ``$`` line of a console block."""
-    parts = re.split(r"^\$ (.*)\n", text, flags=re.MULTILINE)
-    assert not parts[0], "a console block begins with $ and a command"
-    return list(zip(parts[1::2], parts[2::2], strict=True))
-
-
-def patched(text: str, diff: str) -> str:
-    """Return `text` with a hunk applied: its context and - lines must occur once."""
-    lines = diff.splitlines(keepends=True)
-    old = "".join(s[1:] for s in lines if not s.startswith("+"))
-    new = "".join(s[1:] for s in lines if not s.startswith("-"))
-    assert text.count(old) == 1, f"the patch does not fit:\n{diff}"
-    return text.replace(old, new)
 
 
 def walked(page: Path, folder: Path) -> list[str]:
@@ -297,6 +274,24 @@ def test_another_output_is_noticed(changed: str, folder: Path, tmp_path: Path) -
         tmp_path, text.replace(changed, "other\n" if "\n" in changed else "other", 1) if changed else text
     )
     assert bool(walked(page, folder)) == bool(changed)
+
+
+@pytest.mark.parametrize(
+    ("shown", "renewed"),
+    [
+        ("a 1\n...\nlines   3-4\n", "a 10\n...\nlines  30-40\n"),
+        ("...\nb 1,000\nc\n...\n", "...\nb 2\nc\n...\n"),
+        ("a 1\nc\n...\n", None),  # b is between them by now
+        ("...\nd 1\n", None),
+    ],
+)
+def test_outputs_are_brought_up_to_date(shown: str, renewed: str | None) -> None:
+    path = ROOT / "scripts" / "update_outputs.py"
+    module_spec = importlib.util.spec_from_file_location("update_outputs", path)
+    assert module_spec is not None and module_spec.loader is not None
+    script = importlib.util.module_from_spec(module_spec)
+    module_spec.loader.exec_module(script)
+    assert script.renewed(shown, "\na 10\nb 2\nc\nlines  30-40\n") == renewed
 
 
 # The site

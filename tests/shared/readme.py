@@ -89,6 +89,33 @@ def anchors(page: Path) -> dict[str, str]:
     return found
 
 
+def wanted(text: str) -> re.Pattern[str]:
+    """Return a pattern of the output shown: a line ``...`` stands for any lines."""
+    parts = [r"(?:[^\n]*\n)*?" if s == "..." else re.escape(s) + r" *\n" for s in text.splitlines()]
+    return re.compile(r"\n*" + "".join(parts) + r"\n*\Z")
+
+
+def same(text: str) -> str:
+    """Return the output without what differs from one machine without a GPU to the next."""
+    return re.sub(r"No GPU \([^)]*\)", "No GPU (...)", text)
+
+
+def sessions(text: str) -> list[tuple[str, str]]:
+    """Return (command, output) of each ``$`` line of a console block."""
+    parts = re.split(r"^\$ (.*)\n", text, flags=re.MULTILINE)
+    assert not parts[0], "a console block begins with $ and a command"
+    return list(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def patched(text: str, diff: str) -> str:
+    """Return `text` with a hunk applied: its context and - lines must occur once."""
+    lines = diff.splitlines(keepends=True)
+    old = "".join(s[1:] for s in lines if not s.startswith("+"))
+    new = "".join(s[1:] for s in lines if not s.startswith("-"))
+    assert text.count(old) == 1, f"the patch does not fit:\n{diff}"
+    return text.replace(old, new)
+
+
 def python_blocks() -> list[str]:
     """Return the library's examples, which run as they are."""
     return [b.text for page in pages() for b in blocks(page, "python")]
