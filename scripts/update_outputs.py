@@ -17,7 +17,8 @@ from pathlib import Path
 from click.testing import CliRunner
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+if __name__ == "__main__":
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from harness.cli import main as harness  # noqa: E402
 from shared.readme import blocks, pages, patched, same, sessions, wanted  # noqa: E402
