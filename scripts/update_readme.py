@@ -150,8 +150,9 @@ def rungs(*, tensor: bool) -> str:
     cells = []
     for k in found:
         dtypes = ", ".join(getattr(k, "dtypes", ()) or (k.dtype,))
-        cells.append([k.name, getattr(k, "after", "") or "-", dtypes, k.min_arch, k.title, k.claim or "-"])
-    headings = ["rung", "after", "type", "from", "what it does", "what is gained"]
+        after = getattr(k, "after", "") or "-"
+        cells.append([k.name, after, *([dtypes] if tensor else []), k.min_arch, k.title, k.claim or "-"])
+    headings = ["rung", "after", *(["type"] if tensor else []), "from", "what it does", "what is gained"]
     if not any(row[1] != "-" for row in cells):  # no kernel file says what it was derived from
         cells, headings = [[row[0], *row[2:]] for row in cells], [headings[0], *headings[2:]]
     return plain_table(cells, headings, "md")

@@ -21,7 +21,7 @@ from harness.cli import main
 from harness.errors import MissingDependency, UsageError
 from harness.results import record
 from harness.results.html import page
-from shared.places import DATA, recorded
+from shared.places import DATA, record_file
 
 CARD = "GPU-12345678-1234-1234-1234-123456789abc"
 
@@ -31,7 +31,7 @@ def harness(*args: str) -> Result:
 
 
 def content(name: str) -> dict[str, Any]:
-    found = dict(record.load(recorded(name)))
+    found = dict(record.load(record_file(name)))
     if isinstance(found["meta"].get("gpu"), dict):
         found["meta"]["gpu"] |= {"uuid": CARD}  # the records come from several cards of that name
     return found
@@ -56,11 +56,11 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path.write_text(json.dumps(profile))
     names = []
     for n in ("h200/bench/ladder", "h200/bench/tiles", "h200/selftest/noise"):
-        uuid = record.load(recorded(n))["meta"]["gpu"]["uuid"]
-        names.append(str(folder / recorded(n).name))
-        Path(names[-1]).write_text(recorded(n).read_text().replace(uuid, CARD))
+        uuid = record.load(record_file(n))["meta"]["gpu"]["uuid"]
+        names.append(str(folder / record_file(n).name))
+        Path(names[-1]).write_text(record_file(n).read_text().replace(uuid, CARD))
     names.append(str(folder / "claims.json"))
-    claims = json.loads(recorded("h200/explain/claims").read_text())
+    claims = json.loads(record_file("h200/explain/claims").read_text())
     next(r for r in claims["rows"] if r["kernel"] == "02_coalesced")["outcomes"][0]["holds"] = (
         False  # planted
     )
@@ -285,11 +285,11 @@ def test_sweeps_are_no_ladder() -> None:
 
 def test_nothing_to_show_is_refused(tmp_path: Path) -> None:
     empty = {**content("h200/bench/ladder"), "rows": []}
-    claims = dict(record.load(recorded("h200/explain/claims")))
+    claims = dict(record.load(record_file("h200/explain/claims")))
     for contents in ({}, {"a": empty}, {"a": content("h200/selftest/noise")}, {"a": claims}):
         with pytest.raises(UsageError, match="no rows of bench or profile"):
             page.parts(contents)
-    result = harness("report", str(recorded("h200/selftest/noise")), "-o", str(tmp_path / "r.html"))
+    result = harness("report", str(record_file("h200/selftest/noise")), "-o", str(tmp_path / "r.html"))
     assert result.exit_code == 2 and not (tmp_path / "r.html").exists()
     assert harness("report").exit_code == 2
     assert harness("report", "nowhere.json", "-o", str(tmp_path / "r.html")).exit_code == 2
@@ -345,7 +345,7 @@ def test_two_cards_of_a_model_are_told_apart() -> None:
 
 def test_cards_of_a_model_are_counted(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    files = [str(recorded(f"h200/bench/ladder{name}")) for name in ("", "-20")]
+    files = [str(record_file(f"h200/bench/ladder{name}")) for name in ("", "-20")]
     result = harness("report", *files, "-o", str(tmp_path / "r.html"))
     assert result.exit_code == 0 and result.stdout.endswith("MB, 2 x NVIDIA H200\n")
 
@@ -354,7 +354,7 @@ def test_without_matplotlib_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     with pytest.raises(MissingDependency, match=r"cuda-harness\[report\]"):
         page.page({"a": content("h200/bench/ladder")}, "t")
-    result = harness("report", str(recorded("h200/bench/ladder")), "-o", str(tmp_path / "r.html"))
+    result = harness("report", str(record_file("h200/bench/ladder")), "-o", str(tmp_path / "r.html"))
     assert result.exit_code == 1 and "not installed" in result.output and not (tmp_path / "r.html").exists()
 
 

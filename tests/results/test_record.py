@@ -19,7 +19,7 @@ from harness.cli import isolate, main
 from harness.cli.verbs.replay import arguments_of
 from harness.errors import UsageError
 from harness.results import record
-from shared.places import ROOT, recorded
+from shared.places import ROOT, record_file
 
 FAST = ["--min-time", "0.005", "--timeout", "0.05"]
 
@@ -160,7 +160,7 @@ def test_what_differs_from_the_commit_is_named(tmp_path: Path) -> None:
 
 
 def test_files_of_the_first_schema_are_read() -> None:
-    old = record.load(recorded("h200/bench/tiles"))
+    old = record.load(record_file("h200/bench/tiles"))
     assert old["schema"] in (1, record.SCHEMA) and len(old["rows"]) == 27
 
 

@@ -15,7 +15,7 @@ from harness.errors import UsageError
 from harness.kernels.compiler import supported_archs
 from harness.results import record
 from harness.sass.occupancy import LIMITS, Limits, Occupancy, limits_of, occupancy
-from shared.places import recorded
+from shared.places import record_file
 
 FULL = "warps"
 
@@ -51,7 +51,7 @@ def test_measured_on_an_h200(threads: int, registers: int, shared: int, fraction
 
 
 def measured(name: str) -> list[dict[str, Any]]:
-    rows = record.load(recorded(f"h200/{name}"))["rows"]
+    rows = record.load(record_file(f"h200/{name}"))["rows"]
     return [row for row in rows if row.get("occupancy") is not None]
 
 
@@ -69,7 +69,7 @@ def test_every_row_of_the_records(name: str) -> None:
 
 
 def test_the_limits_that_the_records_name() -> None:
-    gpu = json.loads(recorded("h200/bench/tiles").read_text())["meta"]["gpu"]
+    gpu = json.loads(record_file("h200/bench/tiles").read_text())["meta"]["gpu"]
     limits = LIMITS[90]
     assert limits.shared == gpu["shared_per_sm"]
     assert limits.max_shared == gpu["shared_per_block_optin"]

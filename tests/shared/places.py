@@ -9,7 +9,7 @@ RECORDS = ROOT / "records"
 DATA = ROOT / "tests" / "data"
 
 
-def recorded(name: str) -> Path:
+def record_file(name: str) -> Path:
     """Return the record of this name, as ``h200/bench/ladder``; skip the test in a source distribution,
     which has the tests and no records.
     """
