@@ -12,8 +12,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-from mkdocs.structure.files import File, Files
-
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 FILES = "files"  # the folder of the site that has the copies
@@ -28,7 +26,9 @@ def on_config(config: Any) -> Any:
     return config
 
 
-def on_files(files: Files, *, config: Any) -> Files:
+def on_files(files: Any, *, config: Any) -> Any:
+    from mkdocs.structure.files import File  # the rest is tested without MkDocs
+
     pages = [*DOCS.rglob("*.md"), ROOT / "README.md"]
     outside = {path for page in pages for path in targets(page.read_text(), page.parent)}
     for path in sorted(outside):

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -30,6 +31,15 @@ from shared.readme import Block, anchors, blocks, links, pages, patched, prose, 
 NAMES = [page.relative_to(ROOT).as_posix() for page in pages()]
 LANGUAGES = {"sh", "console", "cuda", "diff", "python", "py", "toml", "yaml", "text"}
 every_page = pytest.mark.parametrize("name", NAMES)
+
+
+def script(name: str) -> Any:
+    """Return the module of a file in scripts/."""
+    found = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    assert found is not None and found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
 
 
 def planted(tmp_path: Path, text: str) -> Path:
@@ -293,15 +303,22 @@ def test_another_output_is_noticed(changed: str, folder: Path, tmp_path: Path) -
     ],
 )
 def test_outputs_are_brought_up_to_date(shown: str, renewed: str | None) -> None:
-    path = ROOT / "scripts" / "update_outputs.py"
-    module_spec = importlib.util.spec_from_file_location("update_outputs", path)
-    assert module_spec is not None and module_spec.loader is not None
-    script = importlib.util.module_from_spec(module_spec)
-    module_spec.loader.exec_module(script)
-    assert script.renewed(shown, "\na 10\nb 2\nc\nlines  30-40\n") == renewed
+    assert script("update_outputs").renewed(shown, "\na 10\nb 2\nc\nlines  30-40\n") == renewed
 
 
 # The site
+
+
+def test_links_of_the_site() -> None:
+    """README.md is its front page, and files outside of docs/ have copies in it; code stays as it is."""
+    linked = script("mkdocs_hooks").linked
+    page = "[a](docs/sass.md#expectations) ![b](docs/images/ladder.svg)\n```sh\n[c](docs/sass.md)\n```\n"
+    site = "[a](sass.md#expectations) ![b](images/ladder.svg)\n```sh\n[c](docs/sass.md)\n```\n"
+    assert linked(page, ROOT, "") == site
+    page = "[a](../README.md) [b](../harness) [c](../pyproject.toml) [d](sass.md) [e](https://a.b/c)"
+    site = "[a](index.md) harness [c](files/pyproject.toml) [d](sass.md) [e](https://a.b/c)"
+    assert linked(page, ROOT / "docs", "") == site.replace("harness", "b")
+    assert linked("[a](../sass.md)", ROOT / "docs" / "notes", "notes") == "[a](../sass.md)"
 
 
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:

@@ -124,6 +124,16 @@ def test_names_of_the_library() -> None:
         _ = harness.nothing
 
 
+@needs_records
+def test_records_are_data_in_documented_folders() -> None:
+    files = [p.relative_to(RECORDS) for p in RECORDS.rglob("*") if p.is_file()]
+    assert {f.suffix for f in files} == {".json"} and {len(f.parts) for f in files} == {3}
+    documented = set(
+        re.findall(r"^\| `(\w+/\w+)` \|", (ROOT / "docs" / "records.md").read_text(), re.MULTILINE)
+    )
+    assert documented == {f.parent.as_posix() for f in files}
+
+
 # Tables of element types, on records made up for the purpose
 
 N = (512, 1024)
