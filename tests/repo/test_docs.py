@@ -321,22 +321,34 @@ def test_links_of_the_site() -> None:
     assert linked("[a](../sass.md)", ROOT / "docs" / "notes", "notes") == "[a](../sass.md)"
 
 
-def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+@pytest.mark.parametrize("warning", [False, True])
+def test_the_site_is_built_without_a_warning(warning: bool, tmp_path: Path) -> None:
     pytest.importorskip("mkdocs", reason="pip install '.[docs]'")
     pytest.importorskip("material", reason="pip install '.[docs]'")
     if not RECORDS.is_dir():
         pytest.skip("records/ is not in the source distribution: build the site in a checkout")
+    config = tmp_path / "mkdocs.yml"
+    lines = [
+        f"INHERIT: {ROOT}/mkdocs.yml",
+        f"docs_dir: {ROOT}/docs",
+        f"hooks: [{ROOT}/scripts/mkdocs_hooks.py]",
+    ]
+    config.write_text("\n".join([*lines, *(["nav: [nowhere.md]"] if warning else [])]) + "\n")
+    # Not --quiet: warnings that are not printed are not counted.
     run = [
         sys.executable,
         "-m",
         "mkdocs",
         "build",
         "--strict",
-        "--quiet",
-        "--site-dir",
+        "-f",
+        str(config),
+        "-d",
         str(tmp_path / "site"),
     ]
-    done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "site" / "first-kernel" / "index.html").exists()
-    shutil.rmtree(tmp_path / "site")
+    done = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert (done.returncode != 0) == warning, done.stdout + done.stderr
+    if not warning:
+        assert (tmp_path / "site" / "first-kernel" / "index.html").exists()
+        assert (tmp_path / "site" / "files" / "records" / "h200" / "bench" / "ladder.json").exists()
+    shutil.rmtree(tmp_path / "site", ignore_errors=True)
