@@ -13,12 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness.bench.measure import EXPECTED, FAILED
+from harness.bench.row import EXPECTED, FAILED
 from harness.instruments import counters, diagnosis
 from harness.kernels import catalog
 from harness.launch import cublaslt
 from harness.results import record
-from harness.results.tables import params_text, plain_table
+from harness.results.rows import params_text
+from harness.results.tables import plain_table
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "records"
@@ -146,15 +147,19 @@ def plot(dtype: str) -> str:
 
 def rungs(*, tensor: bool) -> str:
     """Return what each rung is, in the words of its own file: those of fp32, or those of the tensor cores."""
-    found = [k for k in catalog.ladder() if (k.dtype != "fp32") == tensor]
-    cells = []
-    for k in found:
-        dtypes = ", ".join(getattr(k, "dtypes", ()) or (k.dtype,))
-        after = getattr(k, "after", "") or "-"
-        cells.append([k.name, after, *([dtypes] if tensor else []), k.min_arch, k.title, k.claim or "-"])
+    cells = [
+        [
+            k.name,
+            k.after or "-",
+            *([", ".join(k.dtypes)] if tensor else []),
+            k.min_arch,
+            k.title,
+            k.claim or "-",
+        ]
+        for k in catalog.ladder()
+        if k.dtype == k.dtypes[0] and (k.dtype != "fp32") == tensor
+    ]
     headings = ["rung", "after", *(["type"] if tensor else []), "from", "what it does", "what is gained"]
-    if not any(row[1] != "-" for row in cells):  # no kernel file says what it was derived from
-        cells, headings = [[row[0], *row[2:]] for row in cells], [headings[0], *headings[2:]]
     return plain_table(cells, headings, "md")
 
 
@@ -204,7 +209,7 @@ def tiles() -> str:
             per_byte = f"{r['intensity']:.3g}"
             occupancy = f"{r['occupancy']:.0%}"
             shared, registers = str(r["shared"]), str(r["registers"])
-            label = params_text(r)
+            label = params_text(r["params"])
             cells.append([r["kernel"], label, shared, registers, occupancy, per_byte, rate(r)])
     headings = ["kernel", "parameters", "shared B", "registers", "occupancy", "FLOP/B", "GFLOP/s"]
     return f"{plain_table(cells, headings, 'md')}\n\n{provenance(content)}"
@@ -220,13 +225,13 @@ def tuned() -> str:
     for content in contents:
         for result in content["meta"]["results"]:
             rows = [r for r in content["rows"] if size(r) == result["shape"]]
-            last = {params_text(r): r for r in rows if r["stage"] != "duel"}  # rungs, then finals
+            last = {params_text(r["params"]): r for r in rows if r["stage"] != "duel"}  # rungs, then finals
             kernel = catalog.kernel(rows[0]["kernel"])
             standard = kernel.variant().params.items()  # a parameter may be younger than the record
             default = next(r for r in last.values() if r["params"].items() <= standard)
-            best = last[params_text({"params": result["winners"][0]})]
+            best = last[params_text(result["winners"][0])]
             changed = {k: v for k, v in best["params"].items() if v != default["params"][k]}
-            faster, other = best["flops_rate"] / naive[size(best)], params_text({"params": changed})
+            faster, other = best["flops_rate"] / naive[size(best)], params_text(changed)
             told = [rate(default), rate(best), share(best), f"{faster:,.0f}x", other or "-"]
             cells.append([kernel.name, result["shape"], str(len(last)), *told])
     headings = ["", "n", "sets", "default", "tuned", "% of cuBLAS", "over 01", "other than the default"]
@@ -400,7 +405,7 @@ def emulator() -> str:
     for r in record["rows"]:
         pairs = [(r["measured"].get(name), r["compiled"][name]) for name in _COUNTERS]
         equal = [f"{ours:,}" if ours == theirs else f"{ours:,} / {theirs:,.0f}" for theirs, ours in pairs]
-        cells.append([r["kernel"], params_text(r), r["shape"], *equal, r["bits"]])
+        cells.append([r["kernel"], params_text(r["params"]), r["shape"], *equal, r["bits"]])
     meta = record["meta"]
     compiler = record["rows"][0]["compiler"]
     headings = ["kernel", "parameters", "n", *_COUNTERS.values(), "output bits"]

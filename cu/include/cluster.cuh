@@ -1,53 +1,56 @@
-// Blocks of a cluster: they run at the same time, and each may read the shared memory of the others. Hopper
-// and later.
-
+// Thread block clusters: blocks that run at the same time and can access each other's shared memory. Hopper and
+// later.
 #pragma once
 
-#include "pipeline.cuh"
+#include "mbarrier.cuh"
 
-// Until all blocks of the cluster are here; what they wrote before, each may read after.
-__device__ inline void cluster_barrier()
+// Synchronise all threads of the cluster. What they wrote before is visible to all after.
+__device__ inline void cluster_sync()
 {
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// The same, but for what they wrote: that need not have arrived. A good deal sooner therefore, where it is only
-// that nobody leaves before others have read (and used what they read: nothing else says that it is there), or
-// that all have begun.
-__device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+// The two halves of a barrier that does not publish writes, and is much faster for that. It is enough where blocks
+// only have to know that all have begun, or that nobody leaves while others still read its memory.
+__device__ inline void cluster_arrive_relaxed()
+{
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
 __device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-__device__ inline void cluster_meeting() { cluster_arrive(), cluster_wait(); }
+__device__ inline void cluster_sync_relaxed() { cluster_arrive_relaxed(), cluster_wait(); }
 
-// Where another block of the cluster, which must have begun, has what this block has at p.
-__device__ inline unsigned address_in(int rank, const void* p)
+// Return the shared::cluster address of what block `rank` of the cluster has at the place of p. That block must have
+// begun.
+__device__ inline unsigned mapa(const void* p, int rank)
 {
     unsigned there;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(p)), "r"(rank));
     return there;
 }
 
-// Four floats at p of this block's shared memory, but in that of another block of the cluster.
-__device__ inline float4 read_block(int rank, const float* p)
+// Load four floats from the shared memory of block `rank`, at the place of p.
+__device__ inline float4 ld_shared_cluster(const float* p, int rank)
 {
     float4 v;
     asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(address_in(rank, p)));
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(mapa(p, rank)));
     return v;
 }
 
-// Four floats to such an address. They count at a barrier of that block, 16 bytes: to wait there costs far less
-// than a cluster_barrier(), before which all that was ever written must have arrived. (At some 17 bytes a cycle and
-// SM, if a warp's lie side by side; more slowly else, and no faster to the block itself.)
-__device__ inline void give(unsigned there, float4 v, unsigned barrier)
+// Store four floats to the shared memory of another block, asynchronously. The 16 bytes count at `barrier` of that
+// block (both addresses come from mapa): to wait there costs far less than cluster_sync(), before which everything
+// ever written must have arrived. H200: about 17 bytes a cycle and SM if the threads of a warp write neighbours, less
+// otherwise, and no more to the block itself.
+__device__ inline void st_async(unsigned there, float4 v, unsigned barrier)
 {
     asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];"
                  :: "r"(there), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier) : "memory");
 }
 
-// Arrives at the barrier that another block of the cluster has at this place. (To say that it is a release to
-// the cluster, which it is not meant to be, would cost a fence of all memory.)
-__device__ inline void arrive_at(int rank, Barrier* b)
+// Arrive at the barrier that block `rank` has at this place. No release at cluster scope: none is needed where the
+// arrival only says that memory may be overwritten, and it would cost a fence of all memory.
+__device__ inline void mbarrier_arrive_cluster(Mbarrier* b, int rank)
 {
-    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" :: "r"(address_in(rank, b)) : "memory");
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" :: "r"(mapa(b, rank)) : "memory");
 }

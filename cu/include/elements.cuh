@@ -1,58 +1,60 @@
-// Elements of 16 bits: bits that only conversions look into. (CUDA's own headers are not at hand here.)
+// Elements of 16 bits, bf16 and fp16, and how sums in float become elements of C. (CUDA's own headers for these types
+// are not at hand when NVRTC compiles a kernel.)
 #pragma once
 
 struct Bf16 { unsigned short bits; };
 struct Fp16 { unsigned short bits; };
 
-__device__ inline float widen(Bf16 x) { return __uint_as_float((unsigned)x.bits << 16); }
-__device__ inline float widen(Fp16 x)
+__device__ inline float to_float(Bf16 x) { return __uint_as_float((unsigned)x.bits << 16); }
+__device__ inline float to_float(Fp16 x)
 {
     float y;
     asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
     return y;
 }
 
-// As the tensor cores take it: 16 bits, or a float rounded to tf32's eleven significant bits, of two as near to
-// the even one. (The TMA does not round halves away from zero, as cvt.rna would: seen on the H200.)
-__device__ inline unsigned bits_of(Bf16 x) { return x.bits; }
-__device__ inline unsigned bits_of(Fp16 x) { return x.bits; }
-__device__ inline unsigned bits_of(float x)
+// Return the bits that the tensor cores read: those of a 16-bit element, or a float rounded to tf32, whose significand
+// has 11 bits, to nearest even. (TMA rounds ties to even too, as seen on the H200; cvt.rna would round them away from
+// zero.)
+__device__ inline unsigned operand_bits(Bf16 x) { return x.bits; }
+__device__ inline unsigned operand_bits(Fp16 x) { return x.bits; }
+__device__ inline unsigned operand_bits(float x)
 {
     unsigned bits;
     asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
     return bits;
 }
 
-// Two neighbours of a row as one word, the first in its lower half; each rounded once, to nearest even.
+// Return two neighbours of a row as one 32-bit word, the first in its lower half. Each is rounded to nearest even.
 template <class T>
-__device__ inline unsigned narrow(float first, float second);
+__device__ inline unsigned pack(float first, float second);
 template <>
-__device__ inline unsigned narrow<Bf16>(float first, float second)
+__device__ inline unsigned pack<Bf16>(float first, float second)
 {
     unsigned word;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
     return word;
 }
 template <>
-__device__ inline unsigned narrow<Fp16>(float first, float second)
+__device__ inline unsigned pack<Fp16>(float first, float second)
 {
     unsigned word;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
     return word;
 }
 
-// c = alpha * sum + beta * c for two neighbours, of which `count` exist; as one word where `words` says that
-// the matrix allows it. BLAS: with beta == 0, C is output only and may hold NaN.
+// Store c = alpha * sum + beta * c for the first `count` of two neighbours, with one instruction if `words` says that
+// every row of C begins at a multiple of 4 bytes.
+// BLAS: with beta == 0, C is output only and may hold NaN; 0 * NaN would let it through.
 template <class T>
-__device__ inline void store_pair(T* c, float first, float second, int count, bool words, float alpha,
-                                  float beta)
+__device__ inline void store2(T* c, float first, float second, int count, bool words, float alpha, float beta)
 {
     first *= alpha, second *= alpha;
     if (beta != 0.f) {
-        if (count > 0) first += beta * widen(c[0]);
-        if (count > 1) second += beta * widen(c[1]);
+        if (count > 0) first += beta * to_float(c[0]);
+        if (count > 1) second += beta * to_float(c[1]);
     }
-    const unsigned word = narrow<T>(first, second);
+    const unsigned word = pack<T>(first, second);
     if (words && count > 1) {
         *(unsigned*)c = word;
     } else {
@@ -61,21 +63,22 @@ __device__ inline void store_pair(T* c, float first, float second, int count, bo
     }
 }
 
-// The same for four sums of a thread as wgmma leaves them: in columns n and n + 1, of row m and of m + 8.
+// The same for four sums of a thread as wgmma leaves them: columns n and n + 1 of rows m and m + 8.
 template <class T>
-__device__ inline void store_sums(T* C, int ldc, unsigned m, unsigned n, float4 v, int M, int N, bool words,
-                                  float alpha, float beta)
+__device__ inline void store_fragment(T* C, int ldc, unsigned m, unsigned n, float4 v, int M, int N, bool words,
+                                      float alpha, float beta)
 {
     T* c = C + (long long)m * ldc + n;
-    if (m < M) store_pair(c, v.x, v.y, N - (int)n, words, alpha, beta);
-    if (m + 8 < M) store_pair(c + 8ll * ldc, v.z, v.w, N - (int)n, words, alpha, beta);
+    if (m < M) store2(c, v.x, v.y, N - (int)n, words, alpha, beta);
+    if (m + 8 < M) store2(c + 8ll * ldc, v.z, v.w, N - (int)n, words, alpha, beta);
 }
 
-// All of them exist, in words, and beta is 0: few instructions, for those that run once are waited for.
+// The same where no test is needed: all four elements exist, rows begin at multiples of 4 bytes, and beta is 0. Few
+// instructions matter where code runs once, for then it waits for each of them to be fetched.
 template <class T>
-__device__ inline void store_whole_sums(T* C, int ldc, unsigned m, unsigned n, float4 v, float alpha)
+__device__ inline void store_whole_fragment(T* C, int ldc, unsigned m, unsigned n, float4 v, float alpha)
 {
     T* c = C + (long long)m * ldc + n;
-    *(unsigned*)c = narrow<T>(alpha * v.x, alpha * v.y);
-    *(unsigned*)(c + 8ll * ldc) = narrow<T>(alpha * v.z, alpha * v.w);
+    *(unsigned*)c = pack<T>(alpha * v.x, alpha * v.y);
+    *(unsigned*)(c + 8ll * ldc) = pack<T>(alpha * v.z, alpha * v.w);
 }

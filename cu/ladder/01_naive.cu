@@ -1,8 +1,8 @@
-// One thread per element of C, neighbours stacked in a column
+// One thread per output, uncoalesced: neighbouring lanes in one column
 //
-// The textbook loop, with the thread index mapped the wrong way round: threadIdx.x, which counts
-// the lanes of a warp, walks down the rows. At every step of k the 32 lanes of a warp read 32
-// elements of A that lie a whole row apart, so each lane pulls in a memory sector of its own.
+// The textbook loop, with the thread index mapped the wrong way round: threadIdx.x, which counts the lanes of
+// a warp, selects the row. At every step of k the 32 lanes of a warp read 32 elements of A that lie a whole
+// row apart, so each lane needs a memory sector of its own.
 //
 // /// kernel
 // entry = "matmul"

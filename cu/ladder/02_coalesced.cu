@@ -1,11 +1,12 @@
-// One thread per element of C, neighbours side by side in a row
+// One thread per output, coalesced: neighbouring lanes in one row
 //
-// The same loop with the two thread indices swapped: threadIdx.x walks along the columns. The 32
-// lanes of a warp now read 32 neighbouring elements of B, which are 4 sectors in one request, and
-// all want the same element of A, which is a single sector broadcast to them.
+// The same loop with the two thread indices swapped: threadIdx.x selects the column. The 32 lanes of a warp
+// now read 32 neighbouring elements of B, which are 4 sectors in one request. All read the same element of A,
+// a single sector that is broadcast to them.
 //
 // /// kernel
 // entry = "matmul"
+// after = "01_naive"
 // block = ["BX", "BY"]
 // tile  = ["BY", "BX"]
 // loads = "2 * BX * BY"

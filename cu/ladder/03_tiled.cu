@@ -1,11 +1,12 @@
-// Square tiles of A and B staged in shared memory
+// Square tiles of A and B in shared memory
 //
-// The threads of a block want the same rows of A and the same columns of B. Let each thread fetch
-// one element of either, meet at a barrier, and let all of them read what was fetched: an element
-// that crosses global memory once serves TILE threads.
+// The threads of a block need the same rows of A and the same columns of B. So each thread loads one element
+// of each into shared memory, all wait at a barrier, and then all read the whole tile: an element that is
+// loaded from global memory once serves TILE threads.
 //
 // /// kernel
 // entry = "matmul"
+// after = "02_coalesced"
 // block = ["TILE", "TILE"]
 // tile  = ["TILE", "TILE"]
 // loads = "2 * TILE"

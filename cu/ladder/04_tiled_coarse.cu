@@ -1,17 +1,18 @@
-// Tiles again, with a column of outputs per thread
+// Thread coarsening: a column of outputs per thread
 //
-// With one output a thread, each product costs a read of either tile, and shared memory becomes
-// the limit. Here a thread owns COARSE elements of one column of C: it reads an element of B once
-// and multiplies it with COARSE rows of A. The tile grows without more threads, too.
+// With one output a thread, each product costs a read of both tiles, and shared memory becomes the limit. Here
+// a thread computes COARSE elements of one column of C: it reads an element of B once and multiplies it with
+// COARSE rows of A. The tile also grows without more threads.
 //
 // /// kernel
 // entry = "matmul"
+// after = "03_tiled"
 // block = ["TILE", "TILE // COARSE"]
 // tile  = ["TILE", "TILE"]
 // where = ["TILE % COARSE == 0", "32 <= TILE * TILE // COARSE", "TILE * TILE // COARSE <= 1024"]
 // loads = "2 * TILE"
 // sass  = ["LDS.128 in loop", "no LDL", "no STL"]
-// claim = "Shared loads a product fall from 1.25 to 1/4 + 1/COARSE, 0.31 at COARSE = 16."
+// claim = "Shared loads a product fall from 1.25 to 1/4 + 1/COARSE: 0.31 at COARSE = 16."
 // predict = ["shared_requests <= 0.3 of 03_tiled"]
 //
 // [params]

@@ -1,16 +1,17 @@
 // Square tiles without barriers, wrong on purpose
 //
-// The tiled kernel with both barriers taken out. A warp no longer waits for the others, so it reads
-// tile elements that are still those of the step before, or already those of the next. It is here
-// to be caught: a result that looks fast is worth nothing before it has been verified.
+// Rung 03 without its two barriers. A warp no longer waits for the others, so it reads elements that still
+// belong to the tile before, or already to the next one. The kernel is here to be caught: a fast result is
+// worth nothing before it has been verified.
 //
 // /// kernel
 // entry = "matmul"
+// after = "03_tiled"
 // block = ["TILE", "TILE"]
 // tile  = ["TILE", "TILE"]
 // loads = "2 * TILE"
 // sass  = ["LDS.128 in loop", "no BAR"]
-// claim = "As and Bs are read and written with no barrier between: a race on each, wrong results."
+// claim = "As and Bs are written and read without a barrier in between: a race on each, and wrong results."
 // predict = ["races >= 2"]
 // broken = "both barriers are missing: warps race on As and Bs"
 // [params]

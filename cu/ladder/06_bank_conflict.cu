@@ -1,11 +1,12 @@
-// B tile transposed, each warp reading down one bank
+// A bank conflict: each warp reads a column of the transposed tile of B
 //
-// Shared memory has 32 banks, one word wide: it serves a warp at once if the lanes want different
-// banks. Kept transposed and 32 words wide, the B tile has a whole column in one bank, and a column
-// is just what the lanes of a warp read at each k, and what they write when they fill the tile.
+// Shared memory has 32 banks, each one word wide: it serves a warp in one pass if the lanes access different
+// banks. If the tile of B is stored transposed with rows of 32 words, each of its columns lies in one bank. A
+// column is just what the lanes of a warp read at each k, and what they write when they fill the tile.
 //
 // /// kernel
 // entry = "matmul"
+// after = "03_tiled"
 // block = ["TILE", "TILE"]
 // tile  = ["TILE", "TILE"]
 // loads = "2 * TILE"
@@ -21,7 +22,7 @@ extern "C" __global__ void matmul(const float* A, const float* B, float* C, int 
                                   int lda, int ldb, int ldc, float alpha, float beta)
 {
     __shared__ float As[TILE][TILE];
-    // volatile pins one word per lane and read: four k at once (LDS.128) would hide the conflict.
+    // volatile keeps reads one word wide: four k at once (LDS.128) would hide the conflict.
     volatile __shared__ float Bs[TILE][TILE];
 
     const int tx = threadIdx.x, ty = threadIdx.y;

@@ -1,15 +1,16 @@
-// B tile transposed, one column of padding apart
+// Padding removes the bank conflict
 //
-// The same tile with one more column, which nobody reads. Rows are now 33 words apart, so a column
-// steps through all 32 banks, and the conflict is gone for 128 bytes of shared memory.
+// The same tile with one more column, which nobody reads. Rows are now 33 words apart, so the elements of a
+// column lie in 32 different banks. The conflict is gone, at the cost of 128 bytes of shared memory.
 //
 // /// kernel
 // entry = "matmul"
+// after = "06_bank_conflict"
 // block = ["TILE", "TILE"]
 // tile  = ["TILE", "TILE"]
 // loads = "2 * TILE"
 // sass  = ["LDS in loop", "BAR in loop >= 2", "no LDL", "no STL"]
-// claim = "One padding word a row makes the 32 wavefronts of each read of Bs a single one again."
+// claim = "One word of padding a row reduces the 32 wavefronts of each read of Bs to a single one."
 // predict = ["conflicts == 0", "wavefronts <= 0.06 of 06_bank_conflict"]
 //
 // [params]
@@ -20,7 +21,7 @@ extern "C" __global__ void matmul(const float* A, const float* B, float* C, int 
                                   int lda, int ldb, int ldc, float alpha, float beta)
 {
     __shared__ float As[TILE][TILE];
-    // volatile pins one word per lane and read: four k at once (LDS.128) would hide the conflict.
+    // volatile keeps reads one word wide: four k at once (LDS.128) would hide the conflict.
     volatile __shared__ float Bs[TILE][TILE + 1];
 
     const int tx = threadIdx.x, ty = threadIdx.y;

@@ -1,12 +1,13 @@
-// A patch of outputs per thread, rows and columns
+// Register blocking: TM x TN outputs per thread
 //
-// A column of outputs reuses each element of B, but reads one of A for every product. Give a thread
-// TM rows and TN columns, and one step of k takes TM + TN reads for TM * TN products, an outer product
-// of two short vectors in registers. The rest follows: the tile grows, and each of its elements, once
-// loaded from global memory, serves a whole row or column of it.
+// A thread with a column of outputs reuses each element of B, but reads an element of A for every product.
+// With TM rows and TN columns a step of k takes TM + TN reads for TM * TN products: an outer product of two
+// short vectors in registers. The tile of a block grows with it, and each element that is loaded from global
+// memory serves a whole row or column of the tile.
 //
 // /// kernel
 // entry = "matmul"
+// after = "04_tiled_coarse"
 // block = ["BN // TN", "BM // TM"]
 // tile  = ["BM", "BN"]
 // where = ["BM % TM == 0", "BN % TN == 0", "BM * BN // (TM * TN) % BN == 0"]
@@ -42,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
     float sum[TM][TN] = {};
     for (int left = K; left > 0; left -= BK) {  // counts down: nothing to overflow near 2^31
-        // A tile is no longer as wide as the block: threads go over it in the order of memory.
+        // A tile is no longer as wide as the block: threads fill it in the order of memory.
         // Outside the matrices it holds zeros, so the products below need no bounds.
         for (int i = 0; i < BM * BK / THREADS; ++i) {
             const unsigned m = (self + i * THREADS) / BK, k = self % BK;
@@ -67,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         B += (long long)BK * ldb;
     }
 
-    #pragma unroll  // registers have no index: every sum[i][j] must be known to the compiler
+    #pragma unroll  // registers cannot be indexed: i and j must be constants
     for (int i = 0; i < TM; ++i) {
         const unsigned r = row + ty + i * ROWS;
         float* c = C + (long long)r * ldc + col + tx;

@@ -1,12 +1,13 @@
-// Four floats an instruction, from global memory to registers
+// 128-bit loads, from global and from shared memory
 //
-// A thread's outputs lie in quads of neighbours now, so it reads its share of B four floats at a time
-// (LDS.128), and of A too, if the tile of A is stored transposed. Global memory is read in quads as
-// well (LDG.128). The bytes are the same; there are a quarter as many instructions to issue for them,
-// and an issue slot is what every FFMA needs.
+// A thread's outputs now form quads of four neighbours, so it reads B from shared memory four floats at a time
+// (LDS.128), and A too, because the tile of A is stored transposed. Global memory is read in quads as well
+// (LDG.128). The bytes are the same, but they take a quarter of the instructions, and every instruction takes
+// an issue slot that an FFMA could use.
 //
 // /// kernel
 // entry = "matmul"
+// after = "09_blocked_2d"
 // block = ["BN // TN", "BM // TM"]
 // tile  = ["BM", "BN"]
 // where = [
@@ -14,7 +15,7 @@
 //     "TM * TN <= 128",
 //     "BM * BN // (TM * TN) <= 512",
 //     "BM * BN <= 128 * 256",
-//     "TM * TN + BK * (BM + BN) * TM * TN // (BM * BN) <= 192",  # sums and what is on its way: registers
+//     "TM * TN + BK * (BM + BN) * TM * TN // (BM * BN) <= 192",  # registers for sums and for the next tile
 //     "4 * BK * (BM + BN) <= 48 * 1024",
 //     "BM * BK // 4 % (BM * BN // (TM * TN)) == 0",
 //     "BK * BN // 4 % (BM * BN // (TM * TN)) == 0",
@@ -32,7 +33,7 @@
 // TN = [8, 4, 16]
 // ///
 
-#include "quads.cuh"
+#include "vector.cuh"
 
 #define ROWS (BM / TM)  // threads along a column of the tile: a thread's row quads lie 4 * ROWS apart
 #define COLS (BN / TN)  // and along a row: its column quads lie 4 * COLS apart
@@ -54,7 +55,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     // The quad of A that this thread fetches, and of B; its further ones lie whole rows below.
     const int am = self / (BK / 4), ak = self % (BK / 4) * 4, a_step = THREADS / (BK / 4);
     const int bk = self / (BN / 4), bn = self % (BN / 4) * 4, b_step = THREADS / (BN / 4);
-    const bool quads = row + BM <= M && col + BN <= N && in_quads(A, lda) && in_quads(B, ldb);
+    const bool quads = row + BM <= M && col + BN <= N && aligned16(A, lda) && aligned16(B, ldb);
     A += (long long)(row + am) * lda + ak;
     B += (long long)bk * ldb + col + bn;
 
@@ -66,9 +67,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             for (int i = 0; i < B_QUADS; ++i, b += (long long)b_step * ldb) b4[i] = *(const float4*)b;
         } else {  // ragged edge, or rows that float4 cannot read: zeros stand for what is outside
             for (int i = 0; i < A_QUADS; ++i, a += (long long)a_step * lda)
-                a4[i] = load_some(a, row + am + i * a_step < M ? left - ak : 0);
+                a4[i] = load4(a, row + am + i * a_step < M ? left - ak : 0);
             for (int i = 0; i < B_QUADS; ++i, b += (long long)b_step * ldb)
-                b4[i] = load_some(b, bk + i * b_step < left ? N - (int)(col + bn) : 0);
+                b4[i] = load4(b, bk + i * b_step < left ? N - (int)(col + bn) : 0);
         }
         A += BK;
         B += (long long)BK * ldb;
@@ -101,14 +102,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         __syncthreads();  // everyone has read it before it is overwritten
     }
 
-    #pragma unroll  // registers have no index: every sum[i][j] must be known to the compiler
+    #pragma unroll  // registers cannot be indexed: i and j must be constants
     for (int i = 0; i < TM; ++i) {
         const unsigned r = row + 4 * ty + i / 4 * 4 * ROWS + i % 4;
         if (r >= M) continue;
         #pragma unroll
         for (int j = 0; j < TN; j += 4) {
             const unsigned s = col + 4 * tx + j * COLS;
-            store_quad(C + (long long)r * ldc + s, &sum[i][j], N - (int)s, in_quads(C, ldc), alpha, beta);
+            store4(C + (long long)r * ldc + s, &sum[i][j], N - (int)s, aligned16(C, ldc), alpha, beta);
         }
     }
 }

@@ -1,19 +1,19 @@
-// The same reads without a bank conflict
+// A layout of threads without bank conflicts
 //
-// A 128-bit access goes through shared memory a quarter of a warp at a time, or half of it where lanes
-// side by side want the same quad. So the lanes of a warp become a patch of 4 x 8 threads in which
-// neighbours share a row quad. The other conflict is in the transposed writes of A: rows of the tile
-// get four words of padding, and only two lanes stand side by side along k, whose words then fall 16
-// banks apart.
+// Shared memory serves a 128-bit access for a quarter of a warp at a time, or for a half if neighbouring lanes
+// read the same quad. So the lanes of a warp form a grid of 4 x 8 threads in which neighbours share a row
+// quad. The transposed writes of A have conflicts, too: so rows of that tile get four words of padding, and
+// only two lanes lie side by side along k, whose words are then 16 banks apart.
 //
 // /// kernel
 // entry = "matmul"
+// after = "10_vectorized"
 // block = "BM * BN // (TM * TN)"
 // tile  = ["BM", "BN"]
 // where = ["BM * BN // (TM * TN) <= 2 * BM"]
 // loads = "BM + BN"
 // sass  = ["LDG.128", "LDS.128 in loop >= 16", "FFMA share in loop >= 90%", "no LDL", "no STL"]
-// claim = "No bank conflict left: 4 wavefronts instead of 4 x 4 for four writes of A, 2 for any read."
+// claim = "No bank conflict is left: 4 wavefronts instead of 4 x 4 for four writes of A, and 2 for any read."
 // predict = ["conflicts == 0", "wavefronts <= 0.75 of 10_vectorized"]
 //
 // [params]
@@ -24,12 +24,12 @@
 // TN = [8]
 // ///
 
-#include "quads.cuh"
+#include "vector.cuh"
 
 #define ROWS (BM / TM)  // threads along a column of the tile: a thread's row quads lie 4 * ROWS apart
 #define COLS (BN / TN)  // and along a row: its column quads lie 4 * COLS apart
 #define THREADS (ROWS * COLS)
-#define PAD 4  // floats: as few as keep a quad aligned
+#define PAD 4  // floats: as few as keep 16-byte alignment
 #define A_QUADS (BM * BK / 4 / THREADS)  // quads of the tiles that a thread fetches
 #define B_QUADS (BK * BN / 4 / THREADS)
 #define A_DOWN(i) (i * (THREADS / 2) % BM)  // the i-th quad of A lies so many rows below the first one
@@ -52,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     // two lanes share a row, 32 bytes of it or one sector: past the last row, the next 8 columns follow.
     const int am = self / 2, ak = self % 2 * 4;
     const int bk = self / (BN / 4), bn = self % (BN / 4) * 4, b_step = THREADS / (BN / 4);
-    const bool quads = row + BM <= M && col + BN <= N && in_quads(A, lda) && in_quads(B, ldb);
+    const bool quads = row + BM <= M && col + BN <= N && aligned16(A, lda) && aligned16(B, ldb);
     A += (long long)(row + am) * lda + ak;
     B += (long long)bk * ldb + col + bn;
 
@@ -65,10 +65,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             for (int i = 0; i < B_QUADS; ++i, b += (long long)b_step * ldb) b4[i] = *(const float4*)b;
         } else {  // ragged edge, or rows that float4 cannot read: zeros stand for what is outside
             for (int i = 0; i < A_QUADS; ++i)
-                a4[i] = load_some(&a[(long long)A_DOWN(i) * lda + A_RIGHT(i)],
+                a4[i] = load4(&a[(long long)A_DOWN(i) * lda + A_RIGHT(i)],
                                   row + am + A_DOWN(i) < M ? left - ak - A_RIGHT(i) : 0);
             for (int i = 0; i < B_QUADS; ++i, b += (long long)b_step * ldb)
-                b4[i] = load_some(b, bk + i * b_step < left ? N - (int)(col + bn) : 0);
+                b4[i] = load4(b, bk + i * b_step < left ? N - (int)(col + bn) : 0);
         }
         A += BK;
         B += (long long)BK * ldb;
@@ -101,14 +101,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         __syncthreads();  // everyone has read it before it is overwritten
     }
 
-    #pragma unroll  // registers have no index: every sum[i][j] must be known to the compiler
+    #pragma unroll  // registers cannot be indexed: i and j must be constants
     for (int i = 0; i < TM; ++i) {
         const unsigned r = row + 4 * ty + i / 4 * 4 * ROWS + i % 4;
         if (r >= M) continue;
         #pragma unroll
         for (int j = 0; j < TN; j += 4) {
             const unsigned s = col + 4 * tx + j * COLS;
-            store_quad(C + (long long)r * ldc + s, &sum[i][j], N - (int)s, in_quads(C, ldc), alpha, beta);
+            store4(C + (long long)r * ldc + s, &sum[i][j], N - (int)s, aligned16(C, ldc), alpha, beta);
         }
     }
 }

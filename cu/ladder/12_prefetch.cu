@@ -1,17 +1,19 @@
-// The next tile on its way while this one is computed
+// Double buffering: load the next tile while this one is computed
 //
-// So far all warps of a block wait for global memory together, tile after tile, and only another block
-// can fill that time. Fetch the next tile into registers before the products of this one and put it
-// into a second buffer after them: the load has all that time to arrive, and one barrier a tile is left.
+// So far all warps of a block wait for global memory at the same time, tile after tile, and only another block
+// can use that time. Here a thread loads its part of the next tile into registers before the products of this
+// tile, and stores it to a second buffer after them. The loads have all that time to arrive, and one barrier a
+// tile is enough.
 //
 // /// kernel
 // entry = "matmul"
+// after = "11_conflict_free"
 // block = "BM * BN // (TM * TN)"
 // tile  = ["BM", "BN"]
 // where = ["BM * BN // (TM * TN) <= 2 * BM"]
 // loads = "BM + BN"
 // sass  = ["LDG.128", "LDS.128 in loop >= 16", "FFMA share in loop >= 90%", "no LDL", "no STL"]
-// claim = "A load has the time of BK * TM * TN products a thread to arrive; 1 barrier a tile instead of 2."
+// claim = "A load has the time of BK * TM * TN products a thread to arrive, and a tile needs 1 barrier, not 2."
 // predict = ["barriers <= 0.55 of 11_conflict_free", "conflicts == 0"]
 //
 // [params]
@@ -22,12 +24,12 @@
 // TN = [8]
 // ///
 
-#include "quads.cuh"
+#include "vector.cuh"
 
 #define ROWS (BM / TM)  // threads along a column of the tile: a thread's row quads lie 4 * ROWS apart
 #define COLS (BN / TN)  // and along a row: its column quads lie 4 * COLS apart
 #define THREADS (ROWS * COLS)
-#define PAD 4  // floats: as few as keep a quad aligned
+#define PAD 4  // floats: as few as keep 16-byte alignment
 #define A_QUADS (BM * BK / 4 / THREADS)  // quads of the tiles that a thread fetches
 #define B_QUADS (BK * BN / 4 / THREADS)
 #define A_DOWN(i) (i * (THREADS / 2) % BM)  // the i-th quad of A lies so many rows below the first one
@@ -50,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     // two lanes share a row, 32 bytes of it or one sector: past the last row, the next 8 columns follow.
     const int am = self / 2, ak = self % 2 * 4;
     const int bk = self / (BN / 4), bn = self % (BN / 4) * 4, b_step = THREADS / (BN / 4);
-    const bool quads = row + BM <= M && col + BN <= N && in_quads(A, lda) && in_quads(B, ldb);
+    const bool quads = row + BM <= M && col + BN <= N && aligned16(A, lda) && aligned16(B, ldb);
     A += (long long)(row + am) * lda + ak;
     B += (long long)bk * ldb + col + bn;
 
@@ -63,10 +65,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             for (int i = 0; i < B_QUADS; ++i, b += (long long)b_step * ldb) b4[i] = *(const float4*)b;
         } else {  // ragged edge, or rows that float4 cannot read: zeros stand for what is outside
             for (int i = 0; i < A_QUADS; ++i)
-                a4[i] = load_some(&a[(long long)A_DOWN(i) * lda + A_RIGHT(i)],
+                a4[i] = load4(&a[(long long)A_DOWN(i) * lda + A_RIGHT(i)],
                                   row + am + A_DOWN(i) < M ? left - ak - A_RIGHT(i) : 0);
             for (int i = 0; i < B_QUADS; ++i, b += (long long)b_step * ldb)
-                b4[i] = load_some(b, bk + i * b_step < left ? N - (int)(col + bn) : 0);
+                b4[i] = load4(b, bk + i * b_step < left ? N - (int)(col + bn) : 0);
         }
         A += BK;
         B += (long long)BK * ldb;
@@ -101,14 +103,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         __syncthreads();  // the next tile is complete, and this one has been read
     }
 
-    #pragma unroll  // registers have no index: every sum[i][j] must be known to the compiler
+    #pragma unroll  // registers cannot be indexed: i and j must be constants
     for (int i = 0; i < TM; ++i) {
         const unsigned r = row + 4 * ty + i / 4 * 4 * ROWS + i % 4;
         if (r >= M) continue;
         #pragma unroll
         for (int j = 0; j < TN; j += 4) {
             const unsigned s = col + 4 * tx + j * COLS;
-            store_quad(C + (long long)r * ldc + s, &sum[i][j], N - (int)s, in_quads(C, ldc), alpha, beta);
+            store4(C + (long long)r * ldc + s, &sum[i][j], N - (int)s, aligned16(C, ldc), alpha, beta);
         }
     }
 }

@@ -1,9 +1,9 @@
-// A plain copy, the ceiling that memory bandwidth sets
+// A plain copy: the ceiling that memory bandwidth sets
 //
-// Reads every float once and writes it once, and does nothing else. Wide accesses keep the number
-// of instructions small; the streaming hints say that no line will be used again. Several loads in
-// flight a thread (VEC) were expected to help cover the latency of DRAM; at full occupancy they do
-// not: on an H200 one float4 a thread is the fastest (records/h200-copy.json).
+// It reads every float once and writes it once, and does nothing else. Wide accesses keep the number of
+// instructions small, and streaming hints say that no line will be used again. Several loads in flight per
+// thread (VEC) were expected to hide the latency of DRAM better. At full occupancy they do not: on an H200 one
+// float4 a thread is the fastest.
 //
 // /// kernel
 // entry   = "copy"
@@ -34,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK) copy(const float* src, float
         const float4* s = (const float4*)src + threadIdx.x;
         float4* d = (float4*)dst + threadIdx.x;
         float4 v[VEC];
-        for (int i = 0; i < VEC; ++i) v[i] = __ldcs(s + i * BLOCK);  // all loads first: none waits
+        for (int i = 0; i < VEC; ++i) v[i] = __ldcs(s + i * BLOCK);  // all loads first: none waits for another
         for (int i = 0; i < VEC; ++i) __stcs(d + i * BLOCK, v[i]);
     } else {
         // The last, partial block, or a view that starts in the middle of 16 bytes.

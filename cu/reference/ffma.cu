@@ -1,7 +1,8 @@
-// Nothing but multiply-adds, the ceiling that fp32 arithmetic sets
+// Nothing but multiply-adds: the ceiling that fp32 arithmetic sets
 //
-// Eight chains a thread, so that no multiply-add waits for the one before it: at four cycles of latency
-// and a full SM that is more than enough. Everything stays in registers; memory is touched once at either end.
+// Each thread computes eight independent chains, so that no multiply-add waits for the one before it: with a
+// latency of four cycles and a full SM that is more than enough. Everything stays in registers; memory is
+// accessed only at the beginning and at the end.
 //
 // /// kernel
 // entry   = "ffma"

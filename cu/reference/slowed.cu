@@ -1,22 +1,22 @@
-// 03 with a known share of extra work, for the self-test: a slower kernel that has to be called slower
+// Rung 03 with a known share of extra work, for the self-test: it has to be found slower
 //
-// SLOW thousandths of all tiles are done once more: the last tile is loaded again, at the same addresses,
-// and counts nothing. Which blocks do one more extra tile than others is spread evenly, so that the mean
-// is exact where a whole number of tiles would not be.
+// SLOW thousandths of all tiles are computed twice: the last tile is loaded again, from the same addresses,
+// and adds nothing. Where that is no whole number of tiles a block, some blocks compute one more than others;
+// these are spread evenly over the grid, so that the mean is exact.
 //
 // /// kernel
 // entry = "matmul"
 // block = ["TILE", "TILE"]
 // tile  = ["TILE", "TILE"]
 // sass  = ["LDS.128 in loop", "BAR in loop >= 2", "no LDL", "no STL"]
-// claim = "SLOW=10 does 1% more tiles than SLOW=0, with the same instructions."
+// claim = "SLOW=10 computes 1% more tiles than SLOW=0, with the same instructions."
 //
 // [params]
 // SLOW = [0, 10, 30]
 // TILE = [16]
 // ///
 
-// Not a literal, which would get instructions of its own for each value: this the host could change.
+// A variable in constant memory: a literal would be compiled to different instructions for each value.
 __constant__ int slow = SLOW;
 
 extern "C" __global__ void matmul(const float* A, const float* B, float* C, int M, int N, int K,
@@ -30,7 +30,7 @@ extern "C" __global__ void matmul(const float* A, const float* B, float* C, int 
     const unsigned col = blockIdx.x * TILE + tx;
 
     const int tiles = (K + TILE - 1) / TILE;
-    // Block b of a sequence that steps by the golden ratio: every stretch of it covers [0, 1000) evenly.
+    // A sequence with steps of the golden ratio: any run of consecutive blocks covers [0, 1000) evenly.
     const unsigned b = (blockIdx.y * gridDim.x + blockIdx.x) * 2654435769u;
     const int extra = (int)(((long long)tiles * slow + (long long)(b >> 16) * 1000 / 65536) / 1000);
 

@@ -1,17 +1,16 @@
-// A product shared by several blocks, along k
+// Split-k: several blocks share a tile along k, in a cluster
 //
-// 512 x 512 outputs are 64 tiles of 64 x 64: half of the SMs would stand idle. So SPLIT blocks take a
-// tile together, each a part of k. They form a cluster, which runs at the same time and writes to one
-// another's shared memory: each block adds up a part of the tile, for which the others give it their sums.
-// The order is that of the ranks, always; no workspace, no atomics, no second kernel.
+// 512 x 512 outputs are 64 tiles of 64 x 64: half of the SMs would be idle. So SPLIT blocks compute a tile
+// together, each a part of k. They form a thread block cluster: they run at the same time and can write to
+// each other's shared memory. Each block adds up a part of the tile, for which the others send it their sums
+// by st.async. It adds them in the order of ranks, so that equal inputs give equal bits. No workspace, no
+// atomics, no second kernel.
 //
-// Reading the others' sums instead, between two barriers of the cluster, takes longer (H200, n = 512: 14.9 us, this
-// 13.9; n = 256: 8.0, 7.5): the first of them waits for all that was written, and each read for its answer. But
-// what is given moves at 17 bytes a cycle and SM, to the block itself too: sums that it keeps it stores (with all of
-// them given: 14.1 us).
+// Reading the sums of the other blocks instead takes longer: docs/notes/15_split_k.md.
 //
 // /// kernel
 // entry = "matmul"
+// after = "14_warp_tiles"
 // min_arch = "sm_90"
 // block = "32 * (BM // WM) * (BN // WN)"
 // tile  = ["BM", "BN"]
@@ -21,7 +20,7 @@
 // loads = "BM + BN"
 // sass  = ["LDGSTS in loop", "LDS.128 in loop >= 32", "FFMA share in loop >= 70%", "UCGABAR_WAIT",
 //          "no LDL", "no STL"]
-// claim = "SPLIT times as many blocks: 128 instead of 64 at n = 512, on 132 SMs."
+// claim = "SPLIT times as many blocks: 128 instead of 64 for n = 512 (SPLIT=2), on 132 SMs."
 // predict = ["seconds <= 0.5 of 13_cp_async at N=512", "seconds < 1 of cuBLAS at N=512"]
 //
 // [params]
@@ -34,26 +33,26 @@
 // SPLIT = [2, 4, 8]
 // ///
 
-#include "async.cuh"
+#include "cp_async.cuh"
 #include "cluster.cuh"
-#include "quads.cuh"
+#include "vector.cuh"
 
-#define TM (WM / 4)  // a thread's outputs: the lanes of a warp are 4 x 8, its quads lie 16 rows apart
+#define TM (WM / 4)  // a thread's outputs: the lanes of a warp form a 4 x 8 grid, its quads lie 16 rows apart
 #define TN (WN / 8)  // and 32 columns
 #define THREADS (32 * (BM / WM) * (BN / WN))
-#define PAD 4  // floats: as few as keep a quad aligned
+#define PAD 4  // floats: as few as keep 16-byte alignment
 #define A_ROWS (BM / (THREADS / 8))  // rows of A of which a thread copies every eighth float
 #define B_QUADS (BK * BN / 4 / THREADS)
-#define QUADS (TM * TN / 4 / SPLIT)  // of a thread's sums that a block adds up
+#define QUADS (TM * TN / 4 / SPLIT)  // of each thread's sums that a block adds up
 
 extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREADS)
                        matmul(const float* A, const float* B, float* C, int M, int N, int K,
                               int lda, int ldb, int ldc, float alpha, float beta)
 {
-    extern __shared__ __align__(16) float memory[];  // more than the 48 KB that need no asking
+    extern __shared__ __align__(16) float memory[];  // dynamic: it may exceed 48 KB
     auto As = (float(*)[BK][BM + PAD])memory;
     auto Bs = (float(*)[BK][BN])(As + STAGES);
-    auto all_given = (Barrier*)(Bs + STAGES);
+    auto all_received = (Mbarrier*)(Bs + STAGES);
 
     const int self = threadIdx.x, warp = self / 32, lane = self % 32;
     const int tile_m = warp / (BN / WN) * WM + lane / 2 % 4 * 4;  // this thread's first row quad
@@ -61,7 +60,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREA
     const unsigned row = blockIdx.y * BM;
     const unsigned col = blockIdx.x * BN;
 
-    // This block's part of k: as many whole tiles as the others have or, at the end, fewer, maybe none.
+    // The part of k that this block takes: as many whole tiles as the others or, at the end, fewer, maybe none.
     const int rank = blockIdx.z, tiles = (K - 1) / BK + 1, share = (tiles + SPLIT - 1) / SPLIT;
     const long long first = (long long)rank * share * BK;
     const int part = min(share * (long long)BK, K - first);
@@ -78,37 +77,37 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREA
     // The quad of B; its further ones lie whole rows below.
     const int bk = self / (BN / 4), bn = self % (BN / 4) * 4, b_step = THREADS / (BN / 4);
     const int b_count = N - (int)(col + bn);
-    const bool quads = in_quads(B, ldb) && N % 4 == 0;  // then each quad is there or not, as a whole
+    const bool quads = aligned16(B, ldb) && N % 4 == 0;  // then each quad exists as a whole or not at all
     B += (long long)bk * ldb + col + bn;
 
     const auto fetch = [&](int stage, int left) {  // `left` columns of A and rows of B, or more than BK
         for (int k = 0; k < BK; k += 8)
             for (int i = 0; i < A_ROWS; ++i)
-                copy_async(&As[stage][ak + k][am + i * a_step], a_row[i] + k, ak + k < left);
+                cp_async4(&As[stage][ak + k][am + i * a_step], a_row[i] + k, ak + k < left);
         for (int i = 0; i < A_ROWS; ++i) a_row[i] += BK;
 
         const float* b = B;
         if (quads)
             for (int i = 0; i < B_QUADS; ++i, b += (long long)b_step * ldb)
-                copy_quad_async(&Bs[stage][bk + i * b_step][bn], b, bk + i * b_step < left && b_count > 0);
+                cp_async16(&Bs[stage][bk + i * b_step][bn], b, bk + i * b_step < left && b_count > 0);
         else
             for (int i = 0; i < B_QUADS; ++i, b += (long long)b_step * ldb)
                 for (int e = 0; e < 4; ++e)
-                    copy_async(&Bs[stage][bk + i * b_step][bn + e], b + e,
+                    cp_async4(&Bs[stage][bk + i * b_step][bn + e], b + e,
                                bk + i * b_step < left && e < b_count);
         B += (long long)BK * ldb;
     };
 
     if (self == 0) {
-        make_barrier(all_given, 1);
-        publish_barriers();
-        arrive_expecting(all_given, (SPLIT - 1) * QUADS * THREADS * sizeof(float4));
+        mbarrier_init(all_received, 1);
+        fence_mbarrier_init();
+        mbarrier_arrive_expect_tx(all_received, (SPLIT - 1) * QUADS * THREADS * sizeof(float4));
     }
 
-    int ahead = part;  // what has not been fetched yet
+    int ahead = part;  // k that are not fetched yet
     for (int stage = 0; stage < STAGES - 1; ++stage, ahead -= BK) {
         if (ahead > 0) fetch(stage, ahead);
-        commit_copies();
+        cp_async_commit_group();
     }
 
     float sum[TM][TN] = {};
@@ -119,44 +118,44 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREA
         for (int j = 0; j < TN; j += 4) *(float4*)&b[which][j] = *(const float4*)&bs[j * 8];
     };
 
-    wait_for_copies<STAGES - 2>();
-    __syncthreads();  // everyone's copies of the first tile have landed
+    cp_async_wait_group<STAGES - 2>();
+    __syncthreads();  // all copies of the first tile have landed
     if (part > 0) read(0, 0, 0);
     int now = 0, next = STAGES - 1;
     for (int left = part; left > 0; left -= BK, ahead -= BK) {
         if (ahead > 0) fetch(next, ahead);
-        commit_copies();
+        cp_async_commit_group();
         next = now;
 
-        #pragma unroll  // which of two fragments must be known to the compiler
+        #pragma unroll  // the index of the fragment must be a constant: registers cannot be indexed
         for (int k = 0; k < BK; ++k) {
             if (k == BK - 1) {
-                if (left > BK) now = now + 1 == STAGES ? 0 : now + 1;  // else what is read ahead is not used
-                wait_for_copies<STAGES - 2>();
+                if (left > BK) now = now + 1 == STAGES ? 0 : now + 1;  // else what is read now is not used
+                cp_async_wait_group<STAGES - 2>();
                 __syncthreads();  // the next tile has landed, and this one has been read
             }
             read((k + 1) % 2, now, (k + 1) % BK);
             for (int j = 0; j < TN; ++j)
                 for (int i = 0; i < TM; ++i) {
-                    const int m = j % 2 ? TM - 1 - i : i;  // turn round at the end: a[m] is still at hand
+                    const int m = j % 2 ? TM - 1 - i : i;  // back and forth: a[m] is reused
                     sum[m][j] += a[k % 2][m] * b[k % 2][j];
                 }
         }
     }
 
-    cluster_barrier();  // everyone has read the last tile, in all blocks: its memory is for sums now
-    const auto given = (float4(*)[QUADS][THREADS])memory;  // by each block; those that a warp gives lie side by side
+    cluster_sync();  // all blocks have read their last tile: sums now go where the tiles were
+    const auto received = (float4(*)[QUADS][THREADS])memory;  // from each block; what a warp sends lies side by side
     #pragma unroll
     for (int to = 0; to < SPLIT; ++to) {
-        const unsigned there = address_in(to, &given[rank][0][self]), barrier = address_in(to, all_given);
-        #pragma unroll  // registers have no index: every sum[i][j] must be known to the compiler
+        const unsigned there = mapa(&received[rank][0][self], to), barrier = mapa(all_received, to);
+        #pragma unroll  // registers cannot be indexed: i and j must be constants
         for (int q = 0; q < QUADS; ++q) {
             const int quad = to * QUADS + q, i = quad / (TN / 4), j = quad % (TN / 4) * 4;
-            if (to == rank) given[rank][q][self] = *(float4*)&sum[i][j];
-            else give(there + q * sizeof *given[0], *(float4*)&sum[i][j], barrier);
+            if (to == rank) received[rank][q][self] = *(float4*)&sum[i][j];
+            else st_async(there + q * sizeof *received[0], *(float4*)&sum[i][j], barrier);
         }
     }
-    wait(all_given, 0);  // nobody needs the others from here on
+    mbarrier_wait(all_received, 0);  // from here on no block accesses the memory of another
 
     #pragma unroll
     for (int q = 0; q < QUADS; ++q) {
@@ -166,10 +165,10 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREA
         float total[4] = {};
         #pragma unroll
         for (int from = 0; from < SPLIT; ++from) {
-            const float4 v = given[from][q][self];
+            const float4 v = received[from][q][self];
             total[0] += v.x, total[1] += v.y, total[2] += v.z, total[3] += v.w;
         }
-        store_quad(C + (long long)(row + m) * ldc + col + n, total, N - (int)(col + n), in_quads(C, ldc), alpha,
+        store4(C + (long long)(row + m) * ldc + col + n, total, N - (int)(col + n), aligned16(C, ldc), alpha,
                    beta);
     }
 }

@@ -1,18 +1,19 @@
-// A few rows: read B once, as fast as memory gives it
+// A few rows: read B once, at the speed of memory
 //
-// With M of 1 to 16 every element of B serves M products and no more: there is nothing to keep in
-// shared memory, and the time is that of reading B. So many small blocks read stripes of B, a cache
-// line wide, and all their threads share the rows of a stripe: k is split over lanes and warps, four
-// rows a thread, read four floats at a time. The partial sums meet at the end, in a fixed order.
+// With M from 1 to 16 an element of B serves only M products: keeping it in shared memory gains nothing, and
+// the time is that of reading B. So each of many small blocks reads a stripe of B, one cache line wide. Its
+// threads divide the rows of the stripe: k is split over lanes and warps, four rows a thread, read four floats
+// at a time. The partial sums are added at the end, in a fixed order.
 //
 // /// kernel
 // entry = "matmul"
+// after = "15_split_k"
 // block = "THREADS"
 // tile  = ["ROWS", "32"]
 // where = ["ROWS * THREADS <= 4096"]  # registers for the sums
 // loads = "ROWS + 32"
 // sass  = ["LDG.128 >= 5", "no LDS in loop", "no LDL", "no STL"]
-// claim = "B crosses the memory bus once, 16 bytes a load: M = 1 takes 4 K N bytes of bandwidth."
+// claim = "B is read from memory once, 16 bytes a load: M = 1 takes 4 K N bytes of bandwidth."
 // predict = ["sectors with ROWS=1 <= 8704 at M=1 N=256"]  # B is 8192 of them
 //
 // [params]
@@ -20,9 +21,9 @@
 // THREADS = [512, 256, 1024]
 // ///
 
-#include "quads.cuh"
+#include "vector.cuh"
 
-#define COLS 32  // of C a block: eight lanes with a quad each, 128 bytes of a row of B
+#define COLS 32  // columns of a block: eight lanes with a quad each, 128 bytes of a row of B
 #define STRIDE (THREADS / 8 * 4)  // rows of B that the threads of a block read at a time, four each
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -36,7 +37,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const unsigned col = blockIdx.x * COLS;
     const int n = lane % 8 * 4;           // this thread's column quad
     const int k0 = threadIdx.x / 8 * 4;  // and its first rows of B
-    const bool quads = col + COLS <= N && in_quads(A, lda) && in_quads(B, ldb);
+    const bool quads = col + COLS <= N && aligned16(A, lda) && aligned16(B, ldb);
 
     // Rows past the last one repeat it: nobody stores them.
     const float* a_row[ROWS];
@@ -52,8 +53,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             for (int m = 0; m < ROWS; ++m) *(float4*)a[m] = *(const float4*)a_row[m];
         } else {  // ragged edge, or rows that float4 cannot read: zeros stand for what is outside
             for (int k = 0; k < 4; ++k, b_row += ldb)
-                *(float4*)b[k] = load_some(b_row, k < left ? N - (int)(col + n) : 0);
-            for (int m = 0; m < ROWS; ++m) *(float4*)a[m] = load_some(a_row[m], left);
+                *(float4*)b[k] = load4(b_row, k < left ? N - (int)(col + n) : 0);
+            for (int m = 0; m < ROWS; ++m) *(float4*)a[m] = load4(a_row[m], left);
         }
         for (int m = 0; m < ROWS; ++m) {
             for (int k = 0; k < 4; ++k)

@@ -1,17 +1,18 @@
-// A few columns: read A once, as fast as memory gives it
+// A few columns: read A once, at the speed of memory
 //
-// With N of 1 to 16 it is A that has to be read once, and its rows run along k. So a warp reads a row
-// from end to end, 128 floats a load, and its lanes split k: each keeps a sum of its own for every output
-// of the warp's rows, and they meet at the end, in a fixed order. B is small; the block keeps the rows
-// of it that belong to those 128 floats in shared memory, transposed, for all its warps.
+// With N from 1 to 16 it is A that has to be read once, and its rows run along k. So a warp reads whole rows,
+// 128 floats a load. Its lanes split k: each has a partial sum for every output of the warp, and these are
+// added at the end, in a fixed order. B is small: the block keeps the rows that belong to those 128 floats in
+// shared memory, transposed, for all its warps.
 //
 // /// kernel
 // entry = "matmul"
+// after = "17_skinny_rows"
 // block = 256
 // tile  = ["ROWS", "COLS"]
 // loads = "ROWS + COLS"
 // sass  = ["LDG.128 >= 4", "LDS.128", "no LDL", "no STL"]
-// claim = "A crosses the memory bus once, 512 bytes a warp and load: N = 1 takes 4 M K bytes of bandwidth."
+// claim = "A is read from memory once, 512 bytes per warp and load: N = 1 takes 4 M K bytes of bandwidth."
 // predict = ["sectors <= 8704 at M=256 N=1 K=256"]  # A is 8192 of them
 //
 // [params]
@@ -19,13 +20,13 @@
 // COLS = [4, 2, 8, 16]
 // ///
 
-#include "quads.cuh"
+#include "vector.cuh"
 
 #define THREADS 256
 #define WARPS (THREADS / 32)
 #define EACH (ROWS / WARPS)  // rows of a warp
 #define STEP 128  // of k: a quad for each lane
-#define PAD 4     // floats: as few as keep a quad aligned
+#define PAD 4     // floats: as few as keep 16-byte alignment
 
 extern "C" __global__ void __launch_bounds__(THREADS)
                        matmul(const float* A, const float* B, float* C, int M, int N, int K,
@@ -37,7 +38,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const unsigned row = blockIdx.y * ROWS;
     const unsigned col = blockIdx.x * COLS;
-    const bool quads = in_quads(A, lda);
+    const bool quads = aligned16(A, lda);
 
     // Rows past the last one repeat it: nobody stores them.
     const float* a_row[EACH];
@@ -51,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         if (quads && left >= STEP) {  // all loads first: none waits for another
             for (int i = 0; i < EACH; ++i) a[i] = *(const float4*)a_row[i];
         } else {  // the end of the rows, or rows that float4 cannot read: zeros stand for what is outside
-            for (int i = 0; i < EACH; ++i) a[i] = load_some(a_row[i], left - 4 * lane);
+            for (int i = 0; i < EACH; ++i) a[i] = load4(a_row[i], left - 4 * lane);
         }
         for (int i = 0; i < EACH; ++i) a_row[i] += STEP;
 

@@ -1,28 +1,28 @@
-// The pipeline, and k shared by the blocks of a cluster
+// The pipeline of rung 16 with split-k in a cluster
 //
-// Middling products have too few large tiles for all SMs. Rung 15 shares out k, with small tiles; here the
-// tiles stay large, and the pipeline of rung 16 feeds them: a cluster of SPLIT blocks computes a tile, each
-// block a part of k, and each adds up a part of the tile, whose sums the others give to it, in the order of
-// ranks, so that equal inputs give equal bits.
+// Products of medium size have too few large tiles for all SMs. Rung 15 splits k, but with small tiles. Here
+// the tiles stay large and the pipeline of rung 16 feeds them. The SPLIT blocks of a cluster compute a tile
+// together, each a part of k. Each adds up a part of the tile, for which the others send it their sums, in the
+// order of ranks, so that equal inputs give equal bits.
 //
-// That a warp has read a stage is said by one lane for all, behind __syncwarp. compute-sanitizer's racecheck does
-// not count that, and reports races; with EACH=1 every lane says so, and it reports none. It takes 6% longer at
-// n = 1024, 32 arrivals at one address; rungs 16 and 20, whose stages take twice as long, do so at no cost.
+// EACH=1 lets every lane release a stage, not one lane for its warp: for compute-sanitizer's racecheck, see
+// docs/notes/19_pipeline_split.md.
 //
 // /// kernel
 // entry = "matmul"
+// after = "16_pipeline"
 // min_arch = "sm_90a"
 // block = "32 * (BM // WM) * (BN // WN) + 128"
 // tile  = ["BM", "BN"]
 // grid  = ["TILES_X", "TILES_Y", "SPLIT"]
-// where = ["(BM * BN > 8192) == (BK == 32)", "(BK == 32) == (STAGES == 4)",  # what serves each tile best
+// where = ["(BM * BN > 8192) == (BK == 32)", "(BK == 32) == (STAGES == 4)",  # what suits each tile best
 //          "(BM * BN > 16384) == (WM == 64)", "(WM == 64) == (CHUNK == 8)", "WM * WN // 512 % SPLIT == 0",
 //          "STAGES * BK * (BM + 4 + BN) >= BM * BN"]
 // shared = "4 * STAGES * BK * (BM + 4 + BN) + 16 * STAGES + 16"
 // loads = "BM + BN"
 // sass  = ["LDS.128 in loop >= 48", "FFMA share in loop >= 90%", "no LDGSTS in loop", "no BAR in loop",
 //          "UTMALDG", "no LDL", "no STL"]
-// claim = "Twice the blocks of rung 16 where its tiles are too few, and 90% of the loop is FFMA still."
+// claim = "Twice the blocks of rung 16 where it has too few tiles, and still 90% of the loop is FFMA."
 // predict = ["seconds <= 0.5 of 16_pipeline at N=1024"]
 //
 // [tensormaps]
@@ -41,14 +41,16 @@
 // ///
 
 #include "cluster.cuh"
-#include "producer.cuh"
-#include "quads.cuh"
-#include "turned.cuh"
+#include "fp32_producer.cuh"
+#include "vector.cuh"
+#include "transpose.cuh"
 
-#define TM (WM / 4)  // a thread's outputs: the lanes of a warp are 4 x 8, its quads lie 16 rows apart
+#define TM (WM / 4)  // a thread's outputs: the lanes of a warp form a 4 x 8 grid, its quads lie 16 rows apart
 #define TN (WN / 8)  // and 32 columns
 #define CONSUMERS (32 * (BM / WM) * (BN / WN))  // threads; the producers follow them
 #define QUADS (TM / 4 * TN / SPLIT)  // of a thread's sums that a block adds up
+
+typedef Fp32Producer<BM, BN, BK, STAGES> Producer;
 
 extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
                        __launch_bounds__(CONSUMERS + PRODUCERS, TM * TN > 64 ? 1 : 0)
@@ -56,34 +58,34 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
                               int M, int N, int K, int lda, int ldb, int ldc, float alpha, float beta)
 {
     extern __shared__ __align__(128) float memory[];
-    auto As = (float(*)[BK][BM + PAD])memory;
-    auto Bs = (float(*)[BK][BN])(As + STAGES);
-    auto full = (Barrier*)(Bs + STAGES), empty = full + STAGES, all_given = empty + STAGES;
+    auto As = (Producer::TileA*)memory;
+    auto Bs = (Producer::TileB*)(As + STAGES);
+    auto full = (Mbarrier*)(Bs + STAGES), empty = full + STAGES, all_received = empty + STAGES;
 
     const int self = threadIdx.x;
     const unsigned row = blockIdx.y * BM, col = blockIdx.x * BN;
 
-    // This block's part of k: as many whole stages as the others have or, at the end, fewer, maybe none.
+    // The part of k that this block takes: as many whole stages as the others or, at the end, fewer, maybe none.
     const int rank = blockIdx.z, stages = (K - 1) / BK + 1, share = (stages + SPLIT - 1) / SPLIT;
     const int begin = min(rank * share, stages), end = min(begin + share, stages);
     const int from_k = begin * BK, to_k = min((long long)K, (long long)end * BK);
 
     if (self == 0) {
-        make_barrier(all_given, 1);
-        make_barriers(full, empty, EACH ? CONSUMERS : CONSUMERS / 32);
-        arrive_expecting(all_given, (SPLIT - 1) * QUADS * CONSUMERS * sizeof(float4));
+        mbarrier_init(all_received, 1);
+        Producer::init_barriers(full, empty, EACH ? CONSUMERS : CONSUMERS / 32);
+        mbarrier_arrive_expect_tx(all_received, (SPLIT - 1) * QUADS * CONSUMERS * sizeof(float4));
     }
     __syncthreads();  // the barriers exist
 
     if (self >= CONSUMERS) {
-        if (TM * TN > 64) give_registers<88>();
+        if (TM * TN > 64) setmaxnreg_dec<88>();
         int stage = 0, parity = 1;
-        fetch(As, Bs, full, empty, stage, parity, map_b, A, B, row, col, from_k, to_k, M, N, K, lda, ldb);
-        return;  // who has left counts as arrived at the barriers of the cluster
+        Producer::load(As, Bs, full, empty, stage, parity, map_b, A, B, row, col, from_k, to_k, M, N, K, lda, ldb);
+        return;  // an exited thread counts as arrived at the barriers of the cluster
     }
 
-    if (TM * TN > 64) take_registers<208>();  // as in 16
-    const int warp = __shfl_sync(~0u, self / 32, 0), lane = self % 32;  // the compiler knows: alike in a warp
+    if (TM * TN > 64) setmaxnreg_inc<208>();  // as in 16
+    const int warp = __shfl_sync(~0u, self / 32, 0), lane = self % 32;  // uniform in a warp
     const int tile_m = warp / (BN / WN) * WM + lane / 2 % 4 * 4;  // this thread's first row quad
     const int tile_n = warp % (BN / WN) * WN + (lane / 8 * 2 + lane % 2) * 4;  // and column quad
 
@@ -97,18 +99,18 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
     const float *as = &As[0][0][tile_m], *bs = &Bs[0][0][tile_n];
     float sum[TM][TN] = {};
     if (end > begin) {
-        wait(full, 0);
+        mbarrier_wait(full, 0);
         read(0, as, bs);
     }
     for (int left = end - begin; left > 0; --left) {
         const int done = stage;
         if (left > 1) {
             if (++stage == STAGES) stage = 0, parity ^= 1;
-            wait(full + stage, parity);
+            mbarrier_wait(full + stage, parity);
         }
-        #pragma unroll 1  // all of BK = 32 would be more code than the instruction cache likes
+        #pragma unroll 1  // all of BK = 32 would be too much code for the instruction cache
         for (int chunk = CHUNK; chunk <= BK; chunk += CHUNK) {
-            #pragma unroll  // which of two fragments must be known to the compiler
+            #pragma unroll  // the index of the fragment must be a constant: registers cannot be indexed
             for (int k = 1; k <= CHUNK; ++k) {
                 if (k < CHUNK) {
                     read(k % 2, as + k * (BM + PAD), bs + k * BN);
@@ -119,36 +121,35 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
                 }
                 for (int j = 0; j < TN; ++j)
                     for (int i = 0; i < TM; ++i) {
-                        const int m = j % 2 ? TM - 1 - i : i;  // turn round: a[m] is still at hand
+                        const int m = j % 2 ? TM - 1 - i : i;  // back and forth: a[m] is reused
                         sum[m][j] += a[(k - 1) % 2][m] * b[(k - 1) % 2][j];
                     }
             }
         }
         __syncwarp();
-        if (EACH || lane == 0) arrive(empty + done);  // may be filled anew
+        if (EACH || lane == 0) mbarrier_arrive(empty + done);  // may be filled again
     }
 
-    cluster_barrier();  // all have read the last stage, in all blocks: its memory is for sums now
+    cluster_sync();  // all blocks have read their last stage: sums now go where the stages were
 
-    // Quads of sums are those of one column, turned in pairs: so the registers of sum[m][n] and a[m] differ
-    // in parity, that is, lie in different banks. A block adds up some quads of every thread, as in 15: so those
-    // that a warp gives at once lie side by side. (As columns of the tile, and all given: 3% slower than to
-    // read them from the others, n = 1024; thus: 2% faster.)
-    const auto given = (float4(*)[QUADS][CONSUMERS])memory;  // by each block
+    // A quad is four sums of one column, swapped in pairs: so the registers of sum[m][n] and a[m] differ in parity,
+    // and lie in different register banks. A block adds up some quads of every thread, as in 15, so that what a warp
+    // sends at a time lies side by side.
+    const auto received = (float4(*)[QUADS][CONSUMERS])memory;  // from each block
     unsigned there[SPLIT], barrier[SPLIT];
     #pragma unroll
     for (int to = 0; to < SPLIT; ++to)
-        there[to] = address_in(to, &given[rank][0][self]), barrier[to] = address_in(to, all_given);
+        there[to] = mapa(&received[rank][0][self], to), barrier[to] = mapa(all_received, to);
     #pragma unroll
     for (int i = 0; i < TM; i += 4)
         #pragma unroll
         for (int j = 0; j < TN; ++j) {
             const int quad = i / 4 * TN + j, to = quad / QUADS;
             const float4 v = make_float4(sum[i + 1][j], sum[i][j], sum[i + 3][j], sum[i + 2][j]);
-            if (to == rank) given[rank][quad % QUADS][self] = v;
-            else give(there[to] + quad % QUADS * sizeof *given[0], v, barrier[to]);
+            if (to == rank) received[rank][quad % QUADS][self] = v;
+            else st_async(there[to] + quad % QUADS * sizeof *received[0], v, barrier[to]);
         }
-    wait(all_given, 0);  // nobody needs the others from here on
+    mbarrier_wait(all_received, 0);  // from here on no block accesses the memory of another
 
     #pragma unroll
     for (int first = 0; first < QUADS; first += 4) {  // four columns of four rows
@@ -159,16 +160,16 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
         for (int j = 0; j < 4; ++j)
             #pragma unroll
             for (int from = 0; from < SPLIT; ++from) {
-                const float4 v = given[from][first + j][self];
+                const float4 v = received[from][first + j][self];
                 total[0][j] += v.y, total[1][j] += v.x, total[2][j] += v.w, total[3][j] += v.z;
             }
-        if (!in_quads(C, ldc)) {
-            store_turned(C, ldc, row + m, col + n, total, M, N, alpha, beta);
+        if (!aligned16(C, ldc)) {
+            store_transposed(C, ldc, row + m, col + n, total, M, N, alpha, beta);
             continue;
         }
         float* c = C + (long long)(row + m) * ldc + col + n;
         #pragma unroll
         for (int i = 0; i < 4; ++i, c += ldc)
-            if (row + m + i < M) store_quad(c, total[i], N - (int)(col + n), true, alpha, beta);
+            if (row + m + i < M) store4(c, total[i], N - (int)(col + n), true, alpha, beta);
     }
 }

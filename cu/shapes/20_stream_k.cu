@@ -1,29 +1,23 @@
-// No SM idle: the last tiles shared out by k
+// Stream-K: the last tiles are divided along k, so that no SM is idle
 //
-// Rung 16 gives every SM whole tiles, and 1.3 tiles a block take as long as 2. Here what is left over after
-// the whole tiles, or all of it where there are fewer tiles than SMs, is cut along k into equal shares, one
-// a block: a tile begins in one block and ends in another. Blocks leave the sums of such pieces in a
-// workspace; when all of a tile have done so, each adds up a part of it, in the order of the blocks, so that
-// equal inputs give equal bits. The pieces come first, so that their sums are there when the whole tiles are
-// done. (Stream-K: Osama et al., PPoPP 2023.)
+// Rung 16 gives each SM whole tiles, and then 1.3 tiles an SM take as long as 2. Here the tiles that are left
+// over after whole rounds, or all tiles if there are fewer than SMs, are cut along k into equal shares, one
+// for each block: a tile begins in one block and ends in another. Blocks write the sums of such pieces to a
+// workspace. When all pieces of a tile are there, each block adds up a part of it, in the order of the blocks,
+// so that equal inputs give equal bits. Shares come first and whole tiles second, so that the sums of others
+// have arrived when they are needed. (Osama et al., "Stream-K: Work-Centric Parallel Decomposition for Dense
+// Matrix-Matrix Multiplication on the GPU", PPoPP 2023.)
 //
-// SLICES = 2: two halves of the warps take a half of each stage's k and add up in shared memory, so that a tile of
-// half the size feeds as many warps, and half as many sums go through L2.
+// With SLICES = 2 one half of the warps takes the first half of each stage's k and the other half the second;
+// they add up in shared memory. So a tile of half the size keeps as many warps busy, and half as many sums go
+// through L2.
 //
-// By clock stamps (H200, 128 x 1024 x 8192, about 100,000 cycles): the first copies begin after 2,500, of which the
-// plan takes 1,300 (2,100 when its divisions had 64 bits), the first stage is there after 6,000; sums take 4,000 to
-// leave, 1,500 until they have arrived, which the release waits for, and 5,000 to add up; with two slices 10,000 in
-// all for 14,000, and 5% less time. At 64 x 4096 x 4096 eight stages of 16 k serve best, 56 us (tiles of 64 x 512,
-// four stages: 58). Where the compiler knows that a warp's number is alike in a warp, addresses are in uniform
-// registers, and ptxas finds better banks for the others (0.86 to 0.89 of the FFMA rate by the model): 1 to 4%.
-//
-// Tried: the first stage before the others are asked for (0 to 1% slower); chunks of 4 or 2 k, for the instruction
-// cache (1 to 3% slower, though the loop is as short as 4 KB); teams of warps that leave and add up their sums apart
-// (no gain), the second a stage behind the first, to multiply while that stores (2% slower: out of step they fetch
-// their instructions twice).
+// Blocks that wait for each other must run at the same time: the launch is cooperative. Measurements and what
+// did not help: docs/notes/20_stream_k.md.
 //
 // /// kernel
 // entry = "matmul"
+// after = "16_pipeline"
 // min_arch = "sm_90a"
 // block = "32 * (BM // WM) * (BN // WN) * SLICES + 128"
 // tile  = ["BM", "BN"]
@@ -38,7 +32,7 @@
 // loads = "BM + BN"
 // sass  = ["LDS.128 in loop >= 32", "FFMA share in loop >= 91%", "no LDGSTS in loop", "no BAR in loop",
 //          "UTMALDG", "no LDL", "no STL"]
-// claim = "All SMs end together: 45 tiles of 128 x 256 (n = 1025) keep 132 SMs busy, not 45."
+// claim = "All SMs finish together: the 45 tiles of 128 x 256 of n = 1025 keep 132 SMs busy, not 45."
 // predict = ["seconds <= 0.6 of 16_pipeline at N=1024"]
 //
 // [tensormaps]
@@ -57,40 +51,43 @@
 // SLICES = [1, 2]
 // ///
 
-#include "grid.cuh"
-#include "producer.cuh"
-#include "quads.cuh"
-#include "turned.cuh"
+#include "grid_sync.cuh"
+#include "fp32_producer.cuh"
+#include "vector.cuh"
+#include "transpose.cuh"
 
-#define TM (WM / 4)  // a thread's outputs: the lanes of a warp are 4 x 8, its quads lie 16 rows apart
+#define TM (WM / 4)  // a thread's outputs: the lanes of a warp form a 4 x 8 grid, its quads lie 16 rows apart
 #define TN (WN / 8)  // and 32 columns
-#define SLICE (32 * (BM / WM) * (BN / WN))  // threads that multiply a part of each stage's k, for all of a tile
+#define SLICE (32 * (BM / WM) * (BN / WN))  // threads that compute a whole tile, of a part of each stage's k
 #define CONSUMERS (SLICE * SLICES)  // the producers follow them
-#define DEEP (BK / SLICES)   // k of a stage, for each
-#define ROWS (TM / SLICES)   // of a thread's outputs that it keeps when the slices add up
+#define DEEP (BK / SLICES)   // k of a stage for each slice
+#define ROWS (TM / SLICES)   // of a thread's outputs that it keeps when slices add up
 #define QUADS (ROWS * TN / 4)
 
+typedef Fp32Producer<BM, BN, BK, STAGES> Producer;
+
 struct Piece {
-    unsigned tile, begin, end;  // stages of it, along k
+    unsigned tile, begin, end;  // the stages of the tile, along k
 };
 
-// How the work is shared out, and what this block does. It lies in shared memory: registers are for sums. In 32
-// bits, which hold all stages of operands below 2^40 bytes: the first stage of all waits for this.
+// How the work is divided, and which pieces this block computes. It lies in shared memory, because registers are for
+// sums. All numbers have 32 bits, enough for the stages of operands below 2^40 bytes: 64-bit divisions are slow, and
+// the first load waits for them.
 struct Work {
     unsigned stages;         // of a tile
-    unsigned tiles, shared;  // in all; those of which blocks have shares, the first ones
-    unsigned each;           // stages in a share, the last one of all may have fewer
-    unsigned span;           // from one tile to the next, in which shares are counted
+    unsigned tiles, shared;  // all tiles; how many of them, the first ones, are divided into shares
+    unsigned each;           // stages in a share; the last share may have fewer
+    unsigned span;           // from one tile to the next, in the numbering of stages by which shares are dealt out
 
-    Piece shares[2];
-    unsigned count;  // of them
+    Piece shares[2];  // of this block
+    unsigned count;   // how many it has
 
     __device__ void plan(unsigned all_tiles, int K)
     {
         stages = (K - 1) / BK + 1u, tiles = all_tiles, shared = tiles % gridDim.x;
         const unsigned sharers = max(max(1u, shared), min(gridDim.x, shared * stages / LEAST));
         each = (shared * stages + sharers - 1) / sharers, span = stages;
-        // Each in one tile only, where that makes a share one stage longer at most.
+        // Keep each share within one tile if that makes it longer by one stage at most.
         const unsigned of_tile = sharers / max(1u, shared), longer = (stages + of_tile - 1) / of_tile;
         if (longer <= each + 1) each = longer, span = longer * of_tile;
         const unsigned tile = blockIdx.x * each / span, begin = blockIdx.x * each - tile * span;
@@ -99,13 +96,13 @@ struct Work {
         if (tile + 1 < shared && begin + each > span) shares[count++] = {tile + 1, 0, begin + each - span};
     }
 
-    // The blocks that share a tile are those from here...
+    // The first block that shares a tile,
     __device__ unsigned low(unsigned tile) const { return tile * span / each; }
-    // ...to here. Of the first, it may be the second share.
+    // and the last one. For the first block the tile may be its second share.
     __device__ unsigned high(unsigned tile) const { return (tile * span + stages - 1) / each; }
     __device__ bool second_of(unsigned block, unsigned tile) const { return block * each < tile * span; }
 
-    // The n-th piece of this block: shares, then whole tiles. False when there is none.
+    // Get the n-th piece of this block: shares first, then whole tiles. Return false when there is none left.
     __device__ bool get(unsigned n, Piece& piece) const
     {
         if (n < count) piece = shares[n];
@@ -120,16 +117,16 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                               unsigned* workspace)
 {
     extern __shared__ __align__(128) float memory[];
-    auto As = (float(*)[BK][BM + PAD])memory;
-    auto Bs = (float(*)[BK][BN])(As + STAGES);
-    auto full = (Barrier*)(Bs + STAGES), empty = full + STAGES;
-    auto given = (float4(*)[CONSUMERS])memory;  // sums from one slice to the other, where stages were
+    auto As = (Producer::TileA*)memory;
+    auto Bs = (Producer::TileB*)(As + STAGES);
+    auto full = (Mbarrier*)(Bs + STAGES), empty = full + STAGES;
+    auto exchanged = (float4(*)[CONSUMERS])memory;  // sums from one slice to the other, where stages were
 
-    // For each shared tile how many blocks have left their sums, and above that, how many have read them.
+    // For each shared tile: how many blocks have written their sums and, in the upper half, how many have read them.
     unsigned* counters = workspace;
-    auto parts = (float4(*)[QUADS][CONSUMERS])(workspace + 4 * gridDim.x);  // two a block
+    auto parts = (float4(*)[QUADS][CONSUMERS])(workspace + 4 * gridDim.x);  // the sums of each block, for two pieces
 
-    // Tiles are walked in bands of GROUP rows, as in 16 (raster.cuh would give other machine code).
+    // Tiles are taken in bands of GROUP rows, as in 16. (Written out: grouped_raster() compiles differently here.)
     const unsigned tiles_m = (M + BM - 1u) / BM, tiles_n = (N + BN - 1u) / BN;
     const auto row_of = [&](unsigned tile) {
         const unsigned band = tile / (GROUP * tiles_n) * GROUP;
@@ -142,25 +139,27 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     __shared__ Work work;
     const int self = threadIdx.x;
     if (self == 0) work.plan(tiles_m * tiles_n, K);
-    if (self == 32) make_barriers(full, empty, CONSUMERS);  // each: racecheck does not see one speak for a warp
+    // Every consumer arrives: racecheck would not understand that one arrives for its warp.
+    if (self == 32) Producer::init_barriers(full, empty, CONSUMERS);
     __syncthreads();  // the plan and the barriers exist
     Piece piece;
     if (!work.get(0, piece)) return;  // more SMs than shares
 
     if (self >= CONSUMERS) {
-        // Fewer would do, but then ptxas does worse for the consumers.
-        if (CONSUMERS > 128 && TM * TN > 64) give_registers<88>();
+        // Fewer would do, but ptxas then allocates worse for the consumers.
+        if (CONSUMERS > 128 && TM * TN > 64) setmaxnreg_dec<88>();
         int stage = 0, parity = 1;
         for (unsigned n = 0; work.get(n, piece); ++n) {
-            if (SLICES > 1 && n > 0) meet<CONSUMERS + PRODUCERS, 2>();  // what was given has been read
-            fetch(As, Bs, full, empty, stage, parity, map_b, A, B, row_of(piece.tile), col_of(piece.tile),
-                  piece.begin * BK, min((long long)K, piece.end * (long long)BK), M, N, K, lda, ldb);
+            // Until the exchanged sums have been read, no stage may be loaded.
+            if (SLICES > 1 && n > 0) named_barrier_sync<CONSUMERS + PRODUCERS, 2>();
+            Producer::load(As, Bs, full, empty, stage, parity, map_b, A, B, row_of(piece.tile), col_of(piece.tile),
+                           piece.begin * BK, min((long long)K, piece.end * (long long)BK), M, N, K, lda, ldb);
         }
         return;
     }
 
-    if (CONSUMERS > 128 && TM * TN > 64) take_registers<208>();
-    const int warp = __shfl_sync(~0u, self % SLICE / 32, 0), lane = self % 32;  // the compiler knows: alike in a warp
+    if (CONSUMERS > 128 && TM * TN > 64) setmaxnreg_inc<208>();
+    const int warp = __shfl_sync(~0u, self % SLICE / 32, 0), lane = self % 32;  // uniform in a warp
     const int slice = SLICES > 1 ? self / SLICE : 0;
     const int tile_m = warp / (BN / WN) * WM + lane / 2 % 4 * 4;  // this thread's first row quad
     const int tile_n = warp % (BN / WN) * WN + (lane / 8 * 2 + lane % 2) * 4;  // and column quad
@@ -174,7 +173,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
 
     int stage = 0, parity = 0;
     const float *as = &As[0][slice * DEEP][tile_m], *bs = &Bs[0][slice * DEEP][tile_n];
-    wait(full, 0);
+    mbarrier_wait(full, 0);
     read(0, as, bs);
     bool more = true;
     for (unsigned n = 0; more; ++n) {
@@ -182,22 +181,22 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         more = work.get(n + 1, piece);
         if (SLICES > 1 && n > 0) {
             if (++stage == STAGES) stage = 0, parity ^= 1;
-            wait(full + stage, parity);
+            mbarrier_wait(full + stage, parity);
             as = &As[stage][slice * DEEP][tile_m], bs = &Bs[stage][slice * DEEP][tile_n];
             read(0, as, bs);
         }
         float sum[TM][TN] = {};
         for (unsigned left = now.end - now.begin; left > 0; --left) {
-            // The next stage, so that the loop need not wait where it reads ahead; the last one of all, or
-            // before slices add up, stays, and what is read ahead then is not used.
+            // Wait for the next stage now, so that the loop can read ahead into it. After the very last stage there
+            // is none, and before slices add up it must not be touched: what is read ahead then is not used.
             const int done = stage;
             if (left > 1 || (more && SLICES == 1)) {
                 if (++stage == STAGES) stage = 0, parity ^= 1;
-                wait(full + stage, parity);
+                mbarrier_wait(full + stage, parity);
             }
-            #pragma unroll 1  // all of BK = 32 would be 67 KB of code, more than the instruction cache likes
+            #pragma unroll 1  // all of BK = 32 would be 67 KB of code, too much for the instruction cache
             for (int chunk = CHUNK; chunk <= DEEP; chunk += CHUNK) {
-                #pragma unroll  // which of two fragments must be known to the compiler
+                #pragma unroll  // the index of the fragment must be a constant: registers cannot be indexed
                 for (int k = 1; k <= CHUNK; ++k) {
                     if (k < CHUNK) {
                         read(k % 2, as + k * (BM + PAD), bs + k * BN);
@@ -208,19 +207,19 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                     }
                     for (int j = 0; j < TN; ++j)
                         for (int i = 0; i < TM; ++i) {
-                            const int m = j % 2 ? TM - 1 - i : i;  // turn round: a[m] is still at hand
+                            const int m = j % 2 ? TM - 1 - i : i;  // back and forth: a[m] is reused
                             sum[m][j] += a[(k - 1) % 2][m] * b[(k - 1) % 2][j];
                         }
                 }
             }
-            arrive(empty + done);  // may be filled anew
+            mbarrier_arrive(empty + done);  // may be filled again
         }
 
-        float mine[ROWS][TN];  // of the sums: all, or with slices a half, and the other half goes to the other slice
+        float mine[ROWS][TN];  // the sums it keeps: all, or a half, and the other half goes to the other slice
         if (SLICES > 1) {
-            meet<CONSUMERS>();  // all have read the last stage
-            // Column quads, turned in pairs: so the registers of sum[m][n] and a[m] differ in parity, that is, lie
-            // in different banks.
+            named_barrier_sync<CONSUMERS>();  // all have read the last stage
+            // Four sums of a column, swapped in pairs: so the registers of sum[m][n] and a[m] differ in parity, and
+            // lie in different register banks.
             #pragma unroll
             for (int to = 0; to < 2; ++to)
                 if (slice != to)
@@ -228,9 +227,9 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                     for (int i = to * ROWS; i < to * ROWS + ROWS; i += 4)
                         #pragma unroll
                         for (int j = 0; j < TN; ++j)
-                            given[i % ROWS / 4 * TN + j][(self + SLICE) % CONSUMERS] =
+                            exchanged[i % ROWS / 4 * TN + j][(self + SLICE) % CONSUMERS] =
                                 make_float4(sum[i + 1][j], sum[i][j], sum[i + 3][j], sum[i + 2][j]);
-            meet<CONSUMERS>();
+            named_barrier_sync<CONSUMERS>();
         }
         #pragma unroll
         for (int i = 0; i < ROWS; ++i)
@@ -241,12 +240,12 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             for (int i = 0; i < ROWS; i += 4)
                 #pragma unroll
                 for (int j = 0; j < TN; ++j) {
-                    const float4 v = given[i / 4 * TN + j][self];
+                    const float4 v = exchanged[i / 4 * TN + j][self];
                     mine[i + 1][j] += v.x, mine[i][j] += v.y, mine[i + 3][j] += v.z, mine[i + 2][j] += v.w;
                 }
         if (SLICES > 1 && more) {
-            publish_to_units();
-            meet<CONSUMERS + PRODUCERS, 2>();  // the next piece may be fetched to where sums were given
+            fence_proxy_async();
+            named_barrier_sync<CONSUMERS + PRODUCERS, 2>();  // stages may be loaded where sums were exchanged
         }
         if (now.end - now.begin < work.stages) {
             const auto part = parts[2 * blockIdx.x + (n > 0)];
@@ -256,43 +255,44 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                 for (int j = 0; j < TN; j += 4)
                     part[(i * TN + j) / 4][self] = make_float4(alpha * mine[i][j], alpha * mine[i][j + 1],
                                                                alpha * mine[i][j + 2], alpha * mine[i][j + 3]);
-            meet<CONSUMERS>();  // all their stores come before what follows
-            if (self == 0) add_release(counters + now.tile, 1);
+            named_barrier_sync<CONSUMERS>();  // the stores of all threads precede the release below
+            if (self == 0) atomic_add_release(counters + now.tile, 1);
             continue;
         }
         const unsigned row = row_of(now.tile) + kept_m, col = col_of(now.tile) + tile_n;
         float* c = C + (long long)row * ldc + col;
-        if (row - kept_m + BM <= M && col - tile_n + BN <= N && in_quads(C, ldc) && beta == 0.f) {
+        const long long next_quad = 13ll * ldc;  // quads lie 16 rows apart: from the fourth row of one to the next
+        if (row - kept_m + BM <= M && col - tile_n + BN <= N && aligned16(C, ldc) && beta == 0.f) {
             #pragma unroll
-            for (int i = 0; i < ROWS; ++i, c += i % 4 ? ldc : 13ll * ldc)  // straight code: little to fetch
+            for (int i = 0; i < ROWS; ++i, c += i % 4 ? ldc : next_quad)  // no branches: few instructions to fetch
                 #pragma unroll
                 for (int j = 0; j < TN; j += 4)
                     *(float4*)(c + j * 8) = make_float4(alpha * mine[i][j], alpha * mine[i][j + 1],
                                                         alpha * mine[i][j + 2], alpha * mine[i][j + 3]);
             continue;
         }
-        if (!in_quads(C, ldc)) {
-            store_turned(C, ldc, row, col, mine, M, N, alpha, beta);
+        if (!aligned16(C, ldc)) {
+            store_transposed(C, ldc, row, col, mine, M, N, alpha, beta);
             continue;
         }
-        #pragma unroll  // registers have no index: every mine[i][j] must be known to the compiler
-        for (int i = 0; i < ROWS; ++i, c += i % 4 ? ldc : 13ll * ldc) {
+        #pragma unroll  // registers cannot be indexed: i and j must be constants
+        for (int i = 0; i < ROWS; ++i, c += i % 4 ? ldc : next_quad) {
             if (row + i / 4 * 16 + i % 4 >= M) continue;
             #pragma unroll
             for (int j = 0; j < TN; j += 4)
-                store_quad(c + j * 8, &mine[i][j], N - (int)(col + j * 8), true, alpha, beta);
+                store4(c + j * 8, &mine[i][j], N - (int)(col + j * 8), true, alpha, beta);
         }
     }
 
-    // The tiles of which this block has computed a piece, and of each its part of the outputs.
+    // For each tile of which this block has computed a piece: add up its part of the outputs.
     for (unsigned n = 0; n < 2 && work.get(n, piece) && piece.end - piece.begin < work.stages; ++n) {
         // The blocks from `low` to `high` share this tile.
         const unsigned low = work.low(piece.tile), high = work.high(piece.tile), sharers = high - low + 1;
-        const bool second = work.second_of(low, piece.tile);  // of the others' pieces it is the first
+        const bool second = work.second_of(low, piece.tile);  // of `low`; for the others it is the first piece
 
         if (self == 0)
             while ((load_acquire(counters + piece.tile) & 0xffff) < sharers) {}
-        meet<CONSUMERS>();
+        named_barrier_sync<CONSUMERS>();
         const unsigned begin = (blockIdx.x - low) * (QUADS * CONSUMERS) / sharers;
         const unsigned end = (blockIdx.x - low + 1) * (QUADS * CONSUMERS) / sharers;
         const unsigned first_row = row_of(piece.tile), first_col = col_of(piece.tile);
@@ -304,13 +304,13 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             const unsigned col = first_col + w % (BN / WN) * WN + (l / 8 * 2 + l % 2) * 4 + j;
             const float total[4] = {v.x, v.y, v.z, v.w};
             if (row < M)
-                store_quad(C + (long long)row * ldc + col, total, N - (int)col, in_quads(C, ldc), 1.f, beta);
+                store4(C + (long long)row * ldc + col, total, N - (int)col, aligned16(C, ldc), 1.f, beta);
         };
         const auto part = [&](unsigned block) { return &parts[2 * block + (block == low && second)][0][0]; };
-        if (sharers <= 4) add_up<CONSUMERS, 4, 4>(part, low, high, begin + self, end, store);
-        else add_up<CONSUMERS, 1, 16>(part, low, high, begin + self, end, store);
-        meet<CONSUMERS>();  // all have read
-        if (self == 0 && add_release(counters + piece.tile, 0x10000) >> 16 == sharers - 1)
+        if (sharers <= 4) reduce_parts<CONSUMERS, 4, 4>(part, low, high, begin + self, end, store);
+        else reduce_parts<CONSUMERS, 1, 16>(part, low, high, begin + self, end, store);
+        named_barrier_sync<CONSUMERS>();  // all have read
+        if (self == 0 && atomic_add_release(counters + piece.tile, 0x10000) >> 16 == sharers - 1)
             counters[piece.tile] = 0;  // as the next launch expects it
     }
 }

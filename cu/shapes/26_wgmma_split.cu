@@ -1,19 +1,18 @@
-// k shared by the blocks of a cluster, for products that are too small for all SMs
+// Split-k in a cluster on the tensor cores, for products with too few tiles for all SMs
 //
-// 128 x 1024 outputs are 32 tiles of 64 x 64, and for each of 132 SMs k is deep: as in rung 19, SPLIT blocks
-// take a tile together, each a part of k. Then each adds up some columns of the tile, of which the others write
-// their sums into its shared memory, in the order of ranks, so that equal inputs give equal bits. A cluster lies
-// in one part of the GPU (a GPC): with one block an SM, 39 clusters of 3 find room on an H200, 30 of 4, 22 of 5,
-// 17 of 6, 15 of 7 or 8.
+// 128 x 1024 outputs are 32 tiles of 64 x 64, for 132 SMs. If k is deep, SPLIT blocks share a tile, as in rung
+// 19: they form a cluster, and each computes a part of k. Then each block adds up some columns of the tile,
+// for which the others send it their sums by st.async. It adds in the order of ranks, so that equal inputs
+// give equal bits.
 //
-// From the last product to the end it took 3,100 of 19,300 cycles (64 x 4096 x 4096) while blocks read each other's
-// sums between two barriers of the cluster, the first of which waits for all that was ever written. Who gets sums
-// waits for their bytes only: 14.7 us were 14.2, 13.5 were 12.7 at 128 x 1024 x 8192. What is given moves at 17 bytes
-// a cycle, to the block itself too; since it stores what it keeps: 14.0 and 12.7 for 14.3 and 12.8 in the same run.
+// A cluster must fit into one GPC of the GPU. With one block an SM an H200 has room for 39 clusters of 3, 30
+// of 4, 22 of 5, 17 of 6, 15 of 7 or 8. Measurements: docs/notes/26_wgmma_split.md.
 //
 // /// kernel
 // entry = "matmul"
-// dtype = "bf16"
+// after = "23_wgmma_pipeline"
+// dtype = ["bf16", "fp16"]
+// aliases = {fp16 = "27_wgmma_split_fp16"}
 // min_arch = "sm_90a"
 // block = "2 * BM + 128"
 // tile  = ["BM", "BN"]
@@ -24,7 +23,7 @@
 // loads = "BM + BN"
 // sass  = ["HGMMA == 4", "HGMMA in loop == 4", "WARPGROUP.DEPBAR in loop == 1", "no BAR in loop",
 //          "UTMALDG", "UCGABAR_WAIT", "no LDL", "no STL"]
-// claim = "SPLIT times as many blocks: 96 instead of 32 for 128 x 1024 outputs, and a third of k for each."
+// claim = "SPLIT times as many blocks: 96, not 32, for 128 x 1024 outputs (SPLIT=3), each with a third of k."
 // predict = ["seconds <= 0.7 of 23_wgmma_pipeline at M=512 N=512 K=16384"]
 //
 // [tensormaps]
@@ -39,108 +38,119 @@
 // ///
 
 #include "cluster.cuh"
-#include "stage.cuh"
+#include "stage16.cuh"
 #include "wgmma.cuh"
 
-#define QUADS (BN / 8)                          // of a thread's sums: two columns of two rows
-#define FIRST(rank) (((rank) * QUADS + SPLIT - 1) / SPLIT)  // of the quads that a block adds up
-#define MOST FIRST(1)                           // as many, or fewer
+#ifndef ELEMENT
+#define ELEMENT Bf16
+#endif
+#define BK 64               // 128 bytes: as wide as the swizzle
+#define CONSUMERS (2 * BM)  // threads: a warpgroup for 64 rows; the producers follow them
+#define PRODUCERS 128       // one would do, but all of them copy a matrix that cannot have a tensor map
+
+#define QUADS (BN / 8)      // of a thread's sums, each two columns of two rows
+#define FIRST(rank) (((rank) * QUADS + SPLIT - 1) / SPLIT)  // of the quads that this block adds up
+#define MOST FIRST(1)       // quads that a block adds up; some have one less
+
+typedef Stage16<ELEMENT, BM, BN, BK> Stage;
 
 extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                        matmul(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
                               const ELEMENT* A, const ELEMENT* B, ELEMENT* C, int M, int N, int K,
                               int lda, int ldb, int ldc, float alpha, float beta)
 {
-    if (threadIdx.x == CONSUMERS) read_soon(map_a), read_soon(map_b);
+    if (threadIdx.x == CONSUMERS) prefetch_tensormap(map_a), prefetch_tensormap(map_b);
     extern __shared__ __align__(1024) unsigned char memory[];
     const auto stages = (Stage*)memory;
-    auto full = (Barrier*)(stages + STAGES), empty = full + STAGES;
-    const auto given = (float4(*)[MOST][CONSUMERS])(empty + STAGES);  // by each block
-    auto all_given = (Barrier*)(given + SPLIT);
+    auto full = (Mbarrier*)(stages + STAGES), empty = full + STAGES;
+    const auto received = (float4(*)[MOST][CONSUMERS])(empty + STAGES);  // from each block
+    auto all_received = (Mbarrier*)(received + SPLIT);
 
-    const int self = threadIdx.x, lane = self % 32, warp = __shfl_sync(~0u, self / 32, 0);  // alike in a warp
+    const int self = threadIdx.x, lane = self % 32, warp = __shfl_sync(~0u, self / 32, 0);  // uniform in a warp
     const unsigned row = blockIdx.y * BM, col = blockIdx.x * BN;
 
-    // This block's part of k, in stages; maybe none.
+    // The part of k that this block takes, in stages; maybe none.
     const int rank = blockIdx.z, stages_of_k = (K - 1) / BK + 1;
     const int begin = (long long)stages_of_k * rank / SPLIT, end = (long long)stages_of_k * (rank + 1) / SPLIT;
 
-    const bool map_for_a = has_map(A, lda), map_for_b = has_map(B, ldb), maps = map_for_a && map_for_b;
+    const bool map_for_a = aligned16(A, lda), map_for_b = aligned16(B, ldb), maps = map_for_a && map_for_b;
     if (self == CONSUMERS) {
-        make_stage_barriers(full, empty, maps, CONSUMERS / 128, [&] {  // a warpgroup arrives as one
-            if (maps && begin < end) stages[0].fetch(map_a, map_b, row, col, begin * BK, full);
+        // A warpgroup arrives as one.
+        init_stage_barriers<STAGES>(full, empty, maps ? 1 : 1 + PRODUCERS, CONSUMERS / 128, [&] {
+            if (maps && begin < end) stages[0].load(map_a, map_b, row, col, begin * BK, full);
         });
-        make_barrier(all_given, 1);
-        publish_barriers();
-        arrive_expecting(all_given, (SPLIT - 1) * (FIRST(rank + 1) - FIRST(rank)) * sizeof *given[0]);
+        mbarrier_init(all_received, 1);
+        fence_mbarrier_init();
+        mbarrier_arrive_expect_tx(all_received,
+                                  (SPLIT - 1) * (FIRST(rank + 1) - FIRST(rank)) * sizeof *received[0]);
     }
     __syncwarp();
-    cluster_arrive();
-    ready<CONSUMERS + PRODUCERS>(maps && self >= CONSUMERS);
+    cluster_arrive_relaxed();
+    named_barrier_arrive_or_sync<CONSUMERS + PRODUCERS>(maps && self >= CONSUMERS);
 
     if (self >= CONSUMERS) {
         int stage = 0, parity = 1;
         if (maps && self == CONSUMERS) {
             ++stage;
             for (int step = begin + 1; step < end; ++step) {
-                wait(empty + stage, parity);  // what was there has been multiplied
-                stages[stage].fetch(map_a, map_b, row, col, step * BK, full + stage);
+                mbarrier_wait(empty + stage, parity);  // what was there has been multiplied
+                stages[stage].load(map_a, map_b, row, col, step * BK, full + stage);
                 if (++stage == STAGES) stage = 0, parity ^= 1;
             }
         }
-        if (!maps)  // apart, as in 23
+        if (!maps)  // in a loop of its own, as in 23
             for (int step = begin; step < end; ++step) {
                 const int k = step * BK;
-                wait(empty + stage, parity);
+                mbarrier_wait(empty + stage, parity);
                 if (self == CONSUMERS)
-                    stages[stage].fetch(map_a, map_b, row, col, k, full + stage, map_for_a, map_for_b);
+                    stages[stage].load(map_a, map_b, row, col, k, full + stage, map_for_a, map_for_b);
                 stages[stage].copy(A, B, row, col, k, M, N, K, lda, ldb, map_for_a, map_for_b);
-                arrive(full + stage);
+                mbarrier_arrive(full + stage);
                 if (++stage == STAGES) stage = 0, parity ^= 1;
             }
-        return;  // who has left counts as arrived at the barriers of the cluster
+        return;  // an exited thread counts as arrived at the barriers of the cluster
     }
 
     float sum[BN / 2] = {};
     int stage = 0, parity = 0, last = 0;
     #pragma unroll 1
     for (int step = begin; step < end; ++step) {
-        wait(full + stage, parity);
-        const Operand a = operand(stages[stage].a[warp / 4 * 64], 0, 1024);
-        const Operand b = operand(stages[stage].b, 8192, 1024);
-        begin_products();
+        mbarrier_wait(full + stage, parity);
+        const Descriptor a = make_descriptor(stages[stage].a[warp / 4 * 64], 0, 1024);
+        const Descriptor b = make_descriptor(stages[stage].b, 8192, 1024);
+        wgmma_fence();
         #pragma unroll
         for (int k = 0; k < BK; k += 16)
-            multiply(ELEMENT(), sum, further(a, 2 * k), further(b, 128 * k), true);
-        commit_products();
-        wait_for_products<1>();
-        if (self % 128 == 0 && step > begin) arrive(empty + last);  // while the youngest go on
+            wgmma(ELEMENT(), sum, advance_descriptor(a, 2 * k), advance_descriptor(b, 128 * k), true);
+        wgmma_commit_group();
+        wgmma_wait_group<1>();  // the products of the last stage are done: it may be filled again
+        if (self % 128 == 0 && step > begin) mbarrier_arrive(empty + last);
         last = stage;
         if (++stage == STAGES) stage = 0, parity ^= 1;
     }
-    wait_for_sums(sum);
+    wgmma_wait_all(sum);
 
-    // What a block adds up goes to it, from all.
-    cluster_wait();  // they have begun
+    // Send each block the sums that it adds up.
+    cluster_wait();  // all blocks have begun
     unsigned there[SPLIT], barrier[SPLIT];
     #pragma unroll
     for (int to = 0; to < SPLIT; ++to)
-        there[to] = address_in(to, &given[rank][0][self]), barrier[to] = address_in(to, all_given);
+        there[to] = mapa(&received[rank][0][self], to), barrier[to] = mapa(all_received, to);
     #pragma unroll
     for (int j = 0; j < QUADS; ++j) {
         const int to = j * SPLIT / QUADS;
         const float4 v = make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]);
-        if (to == rank) given[rank][j - FIRST(to)][self] = v;  // nobody else reads it
-        else give(there[to] + (j - FIRST(to)) * sizeof *given[0], v, barrier[to]);
+        if (to == rank) received[rank][j - FIRST(to)][self] = v;  // not sent: st.async to the block itself is no faster
+        else st_async(there[to] + (j - FIRST(to)) * sizeof *received[0], v, barrier[to]);
     }
-    wait(all_given, 0);  // nobody needs the others from here on
+    mbarrier_wait(all_received, 0);  // from here on no block accesses the memory of another
 
     float4 total[MOST] = {};
     #pragma unroll
     for (int i = 0; i < MOST; ++i)
         #pragma unroll
         for (int from = 0; from < SPLIT; ++from) {
-            const float4 v = given[from][i][self];
+            const float4 v = received[from][i][self];
             total[i].x += v.x, total[i].y += v.y, total[i].z += v.z, total[i].w += v.w;
         }
     const unsigned m = row + 16 * warp + lane / 4, n = col + 8 * FIRST(rank) + lane % 4 * 2;
@@ -148,9 +158,9 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(CONSU
     const bool words = (unsigned long long)C % 4 == 0 && ldc % 2 == 0;
     if (words && beta == 0.f && row + BM <= M && col + BN <= N)
         #pragma unroll
-        for (int i = 0; i < MOST && i < count; ++i) store_whole_sums(C, ldc, m, n + 8 * i, total[i], alpha);
+        for (int i = 0; i < MOST && i < count; ++i) store_whole_fragment(C, ldc, m, n + 8 * i, total[i], alpha);
     else
         #pragma unroll
         for (int i = 0; i < MOST && i < count; ++i)
-            store_sums(C, ldc, m, n + 8 * i, total[i], M, N, words, alpha, beta);
+            store_fragment(C, ldc, m, n + 8 * i, total[i], M, N, words, alpha, beta);
 }

@@ -1,30 +1,21 @@
-// k shared by blocks anywhere on the GPU, through memory
+// Split-k between blocks anywhere on the GPU, through global memory
 //
-// A cluster must find its SMs in one part of the GPU (a GPC), and then 8 blocks can share a tile at most, 17
-// clusters of 6 find room, but only 15 of 7 or 8: 512 x 512 outputs of a deep k, 16 tiles of 128 x 128, keep 96
-// SMs busy. Here SMs / tiles blocks take a tile together, wherever they are. They leave their sums in a
-// workspace, and when all of a tile have done so, each adds up a part of it, always in the same order, so
-// that equal inputs give equal bits. It takes longer than to read each other's shared memory: for deep k only.
-// Clusters of two, one tile above the other, share the boxes of B as in rung 23.
+// In rung 26 a cluster shares a tile. That limits it to 8 blocks, and to what fits into one GPC: an H200 has
+// room for 17 clusters of 6 but only for 15 of 7 or 8. So 512 x 512 outputs with a deep k, 16 tiles of 128 x
+// 128, keep just 96 SMs busy. Here SMs / tiles blocks share a tile, wherever they run. Each writes its sums to
+// a workspace and increments a counter of the tile. When all have done so, each adds up a part of the tile,
+// always in the same order, so that equal inputs give equal bits. This takes longer than an exchange through
+// shared memory: it pays for deep k only.
 //
-// At 512 x 512 x 16384 it takes 21.9 us in clusters of two and 23.8 alone, clusters of 6 that share k take 27, cuBLAS
-// 19.8 or 20.4, by where its memory lies (H200). By clock stamps a block is there for 31,500 cycles, 17.5 us: 3,000
-// until the first stage has come; 32 stages of 650, from L2 as from memory, where the tensor cores need 512; 1,600 to
-// leave the sums, 3,300 until the slowest block's are there (it is 1,500 behind, another one each time), 2,500 to add
-// up. Of a tile's sums a block keeps those that it adds up itself: 22.3 -> 21.9 us, as predicted from the 3 TB/s at
-// which L2 takes writes. Smaller tiles leave fewer sums, but 128 x 64 wants 96 bytes a cycle, and 64 reach an SM
-// (22.5 us, A shared by two side by side); larger ones leave twice the sums.
-//
-// Tried: a flag a warp in place of the counter, or reads that begin with the first sums to be there (no difference);
-// sums that are known by their bits to be there (26.5 us: somebody must clear them, as many bytes again); 7 stages,
-// for more bytes on their way (predicted 560 cycles for each, 700 measured); sums that leave as one bulk copy from
-// shared memory (predicted -1,000 cycles, measured +1,000); half as much code after the loop, or a pass through it
-// before, so that its instructions are at hand (no difference: what is waited for is data); clusters of 2 x 2 tiles
-// that share A, too (30 of four find room, 32 are wanted); no cooperative launch (the same).
+// Blocks that wait for each other must run at the same time: the launch is cooperative. Clusters of two, one
+// tile above the other, share the boxes of B as in rung 23. Measurements and what did not help:
+// docs/notes/29_wgmma_grid_split.md.
 //
 // /// kernel
 // entry = "matmul"
-// dtype = "bf16"
+// after = "23_wgmma_pipeline"
+// dtype = ["bf16", "fp16"]
+// aliases = {fp16 = "30_grid_split_fp16"}
 // min_arch = "sm_90a"
 // block = "2 * BM + 128"
 // tile  = ["BM", "BN"]
@@ -36,7 +27,7 @@
 // loads = "BM + BN"
 // sass  = ["HGMMA == 4", "HGMMA in loop == 4", "WARPGROUP.DEPBAR in loop == 1", "no BAR in loop",
 //          "UTMALDG", "no LDL", "no STL"]
-// claim = "128 SMs busy where clusters reach 96: 16 tiles, each shared by 8 blocks."
+// claim = "128 busy SMs where clusters of 6 keep 96 busy: 16 tiles, each shared by 8 blocks."
 // predict = ["seconds <= 0.9 of 26_wgmma_split at M=512 N=512 K=16384"]
 //
 // [tensormaps]
@@ -50,12 +41,20 @@
 // CLUSTER = [2, 1]
 // ///
 
-#include "elements.cuh"
-#include "grid.cuh"
-#include "stage.cuh"
+#include "grid_sync.cuh"
+#include "stage16.cuh"
 #include "wgmma.cuh"
 
-#define QUADS (BN / 8)      // of a thread's sums: two columns of two rows
+#ifndef ELEMENT
+#define ELEMENT Bf16
+#endif
+#define BK 64               // 128 bytes: as wide as the swizzle
+#define CONSUMERS (2 * BM)  // threads: a warpgroup for 64 rows; the producers follow them
+#define PRODUCERS 128       // one would do, but all of them copy a matrix that cannot have a tensor map
+
+#define QUADS (BN / 8)      // of a thread's sums, each two columns of two rows
+
+typedef Stage16<ELEMENT, BM, BN, BK> Stage;
 
 #if CLUSTER > 1
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(CONSUMERS + PRODUCERS, 1)
@@ -66,17 +65,17 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                               const ELEMENT* A, const ELEMENT* B, ELEMENT* C, int M, int N, int K,
                               int lda, int ldb, int ldc, float alpha, float beta, unsigned* workspace)
 {
-    if (threadIdx.x == CONSUMERS) read_soon(map_a), read_soon(map_b);
+    if (threadIdx.x == CONSUMERS) prefetch_tensormap(map_a), prefetch_tensormap(map_b);
     extern __shared__ __align__(1024) unsigned char memory[];
     const auto stages = (Stage*)memory;
-    auto full = (Barrier*)(stages + STAGES), empty = full + STAGES;
+    auto full = (Mbarrier*)(stages + STAGES), empty = full + STAGES;
 
-    unsigned* counters = workspace;  // for each tile, of blocks that have left their sums
-    auto parts = (float4(*)[QUADS][CONSUMERS])(workspace + 4 * gridDim.x);  // one a block
+    unsigned* counters = workspace;  // for each tile: how many blocks have written their sums
+    auto parts = (float4(*)[QUADS][CONSUMERS])(workspace + 4 * gridDim.x);  // the sums of each block
 
-    // The blocks of a cluster take tiles one above the other, and the same parts of k. The first `sharers`
-    // clusters share the first such tiles, and so on; of k, in stages, each takes every `sharers`-th. With tiles
-    // for more than half of the blocks, each takes whole ones in turn.
+    // The blocks of a cluster take tiles one above the other, and the same stages of k. The first `sharers` clusters
+    // share the first pair of tiles, and so on; each takes every `sharers`-th stage. If there are tiles for more than
+    // half of the clusters, each cluster takes whole tiles in turn.
     const unsigned cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER, place = blockIdx.x % CLUSTER;
     const unsigned tiles_m = (M + BM * CLUSTER - 1u) / (BM * CLUSTER), tiles_n = (N + BN - 1u) / BN;
     const unsigned tiles = tiles_m * tiles_n;
@@ -85,55 +84,55 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     const unsigned first = cluster / sharers, step = clusters / sharers, rank = cluster % sharers;
     if (first >= min(tiles, step)) return;  // more SMs than shares
 
-    const int self = threadIdx.x, lane = self % 32, warp = __shfl_sync(~0u, self / 32, 0);  // alike in a warp
-    const bool map_for_a = has_map(A, lda), map_for_b = has_map(B, ldb), maps = map_for_a && map_for_b;
+    const int self = threadIdx.x, lane = self % 32, warp = __shfl_sync(~0u, self / 32, 0);  // uniform in a warp
+    const bool map_for_a = aligned16(A, lda), map_for_b = aligned16(B, ldb), maps = map_for_a && map_for_b;
     if (self == CONSUMERS) {
-        // A warpgroup arrives as one, at all blocks.
-        make_stage_barriers(full, empty, maps, CONSUMERS / 128 * CLUSTER, [&] {
+        // A warpgroup arrives as one, in all blocks.
+        init_stage_barriers<STAGES>(full, empty, maps ? 1 : 1 + PRODUCERS, CONSUMERS / 128 * CLUSTER, [&] {
             if (!maps) return;
-            stages[0].fetch_a(map_a, (first / tiles_n * CLUSTER + place) * BM, rank * BK, full);
-            if (CLUSTER == 1) stages[0].fetch_b(map_b, rank * BK, first % tiles_n * BN, full);
+            stages[0].load_a(map_a, (first / tiles_n * CLUSTER + place) * BM, rank * BK, full);
+            if (CLUSTER == 1) stages[0].load_b(map_b, rank * BK, first % tiles_n * BN, full);
         });
     }
     __syncwarp();
-    if (CLUSTER > 1) cluster_meeting();
-    else ready<CONSUMERS + PRODUCERS>(maps && self >= CONSUMERS);
+    if (CLUSTER > 1) cluster_sync_relaxed();
+    else named_barrier_arrive_or_sync<CONSUMERS + PRODUCERS>(maps && self >= CONSUMERS);
 
     int stage = 0;
     if (self >= CONSUMERS) {
-        if (BM == 128) give_registers<104>();
+        if (BM == 128) setmaxnreg_dec<104>();
         int parity = 1;
         if (maps && self == CONSUMERS) {
-            if (CLUSTER > 1) stages[0].fetch_b<CLUSTER>(map_b, rank * BK, first % tiles_n * BN, full, place);
+            if (CLUSTER > 1) stages[0].load_b<CLUSTER>(map_b, rank * BK, first % tiles_n * BN, full, place);
             ++stage;
             for (unsigned tile = first; tile < tiles; tile += step) {
                 const int row = (tile / tiles_n * CLUSTER + place) * BM, col = tile % tiles_n * BN;
                 for (int part = tile > first ? rank : rank + sharers; part < stages_of_k; part += sharers) {
-                    wait(empty + stage, parity);  // what was there has been multiplied
-                    stages[stage].fetch<CLUSTER>(map_a, map_b, row, col, part * BK, full + stage, true, true,
+                    mbarrier_wait(empty + stage, parity);  // what was there has been multiplied
+                    stages[stage].load<CLUSTER>(map_a, map_b, row, col, part * BK, full + stage, true, true,
                                                  place);
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
             }
         }
-        if (!maps)  // apart, as in 23
+        if (!maps)  // in a loop of its own, as in 23
             for (unsigned tile = first; tile < tiles; tile += step) {
                 const int row = (tile / tiles_n * CLUSTER + place) * BM, col = tile % tiles_n * BN;
                 for (int part = rank; part < stages_of_k; part += sharers) {
-                    wait(empty + stage, parity);
+                    mbarrier_wait(empty + stage, parity);
                     if (self == CONSUMERS)
-                        stages[stage].fetch<CLUSTER>(map_a, map_b, row, col, part * BK, full + stage, map_for_a,
+                        stages[stage].load<CLUSTER>(map_a, map_b, row, col, part * BK, full + stage, map_for_a,
                                                      map_for_b, place);
                     stages[stage].copy(A, B, row, col, part * BK, M, N, K, lda, ldb, map_for_a, map_for_b);
-                    arrive(full + stage);
+                    mbarrier_arrive(full + stage);
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
             }
-        if (CLUSTER > 1 && self == CONSUMERS) wait_for_all(empty, stage, parity);
+        if (CLUSTER > 1 && self == CONSUMERS) producer_tail<STAGES>(empty, stage, parity);
         return;
     }
 
-    if (BM == 128) take_registers<200>();
+    if (BM == 128) setmaxnreg_inc<200>();
     const bool words = (unsigned long long)C % 4 == 0 && ldc % 2 == 0;
     int parity = 0;
     for (unsigned tile = first; tile < tiles; tile += step) {
@@ -141,27 +140,28 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         int last = 0;
         #pragma unroll 1
         for (int part = rank; part < stages_of_k; part += sharers) {
-            wait(full + stage, parity);
-            const Operand a = operand(stages[stage].a[warp / 4 * 64], 0, 1024);
-            const Operand b = operand(stages[stage].b, 8192, 1024);
-            begin_products();
+            mbarrier_wait(full + stage, parity);
+            const Descriptor a = make_descriptor(stages[stage].a[warp / 4 * 64], 0, 1024);
+            const Descriptor b = make_descriptor(stages[stage].b, 8192, 1024);
+            wgmma_fence();
             #pragma unroll
             for (int k = 0; k < BK; k += 16)
-                multiply(ELEMENT(), sum, further(a, 2 * k), further(b, 128 * k), part > rank || k > 0);
-            commit_products();
-            wait_for_products<1>();
-            if (part > rank) release<CLUSTER>(empty + last, self, warp);  // while the youngest go on
+                wgmma(ELEMENT(), sum, advance_descriptor(a, 2 * k), advance_descriptor(b, 128 * k),
+                      part > rank || k > 0);
+            wgmma_commit_group();
+            wgmma_wait_group<1>();  // the products of the last stage are done: it may be filled again
+            if (part > rank) consumer_release<CLUSTER>(empty + last, self, warp);
             last = stage;
             if (++stage == STAGES) stage = 0, parity ^= 1;
         }
-        wait_for_sums(sum);
-        release<CLUSTER>(empty + last, self, warp);
+        wgmma_wait_all(sum);
+        consumer_release<CLUSTER>(empty + last, self, warp);
 
-        // Floats 4j to 4j + 3 are columns 8j + n and the next, of row m and of the one eight below.
+        // Floats 4j to 4j + 3 are columns n + 8j and the next, of rows m and m + 8.
         const unsigned m = (tile / tiles_n * CLUSTER + place) * BM + 16 * warp + lane / 4;
         const unsigned n = tile % tiles_n * BN + lane % 4 * 2;
         const auto store = [&](int j, float4 v) {
-            store_sums(C, ldc, m, n + 8 * j, v, M, N, words, alpha, beta);
+            store_fragment(C, ldc, m, n + 8 * j, v, M, N, words, alpha, beta);
         };
         if (sharers == 1) {
             #pragma unroll
@@ -170,29 +170,31 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             continue;
         }
 
-        // It keeps the part that it will add up itself, where the stages were: who shares a tile has no other one.
-        const unsigned begin = QUADS * rank / sharers, end = QUADS * (rank + 1) / sharers;  // of each thread's
+        // The part that this block adds up stays in shared memory, where the stages were: a block that shares a tile
+        // has no other tile, so they are not needed any more.
+        const unsigned begin = QUADS * rank / sharers, end = QUADS * (rank + 1) / sharers;  // its quads
         const auto own = (float4(*)[CONSUMERS])memory;
         #pragma unroll
         for (int j = 0; j < QUADS; ++j)
             if (j - begin >= end - begin)
                 parts[blockIdx.x][j][self] =
                     make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]);
-        meet<CONSUMERS>();  // all their stores come before what follows
+        named_barrier_sync<CONSUMERS>();  // the stores of all threads precede the release below
         #pragma unroll
         for (int j = 0; j < QUADS; ++j)
             if (j - begin < end - begin)
                 own[j][self] = make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]);
         if (self == 0) {
-            // One adds so much that all together turn the highest bit and leave 0 below it: nobody has to set
-            // the counter back for the next launch. (So do the grid barriers of cooperative groups.)
+            // Block 0 adds so much that all blocks together flip the highest bit and leave 0 below it. Each waits until
+            // the bit has flipped, and nobody has to reset the counter for the next launch. (The grid barrier of
+            // cooperative groups works like this.)
             unsigned* counter = counters + tile * CLUSTER + place;
-            const unsigned before = add_release(counter, rank ? 1 : 0x80000000 - (sharers - 1));
+            const unsigned before = atomic_add_release(counter, rank ? 1 : 0x80000000 - (sharers - 1));
             while ((load_acquire(counter) ^ before) >> 31 == 0) {}
         }
-        meet<CONSUMERS>();
+        named_barrier_sync<CONSUMERS>();
         const unsigned low = blockIdx.x - rank * CLUSTER;
-        // Those of the others, in their order, and its own.
+        // The sums of the other blocks, in their order, and then its own.
         const auto part = [&](unsigned i) { return &parts[low + (i < rank ? i : i + 1) * CLUSTER][0][0]; };
         const auto store_at = [&](unsigned at, float4 v) {
             const float4 o = own[0][at];
@@ -200,8 +202,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             store(at / CONSUMERS, v);
         };
         if (sharers <= 8)
-            add_up<CONSUMERS, 2, 8>(part, 0, sharers - 2, begin * CONSUMERS + self, end * CONSUMERS, store_at);
+            reduce_parts<CONSUMERS, 2, 8>(part, 0, sharers - 2, begin * CONSUMERS + self, end * CONSUMERS, store_at);
         else
-            add_up<CONSUMERS, 1, 16>(part, 0, sharers - 2, begin * CONSUMERS + self, end * CONSUMERS, store_at);
+            reduce_parts<CONSUMERS, 1, 16>(part, 0, sharers - 2, begin * CONSUMERS + self, end * CONSUMERS, store_at);
     }
 }

@@ -1,13 +1,15 @@
-// Tensor cores: a warp's product as one instruction
+// Tensor cores: a warp multiplies two matrices with one instruction
 //
-// From sm_80 on a warp multiplies 16 x 16 by 16 x 8 elements at once, for which its lanes would need 64
-// multiply-adds each. Its operands are spread over the lanes' registers in a pattern of the hardware's, and
-// ldmatrix fetches them in it: four matrices of 8 x 8, from rows of 16 bytes whose addresses the lanes give. B
-// is transposed on this way. The eight rows of a matrix lie below each other, so on the same banks, unless each
-// row of the tile has its units of 16 bytes exchanged in another way: a swizzle, which needs no padding.
+// From sm_80 on one mma.sync of a warp multiplies 16 x 16 by 16 x 8 elements, for which each lane would need
+// 64 multiply-adds. The operands are spread over the registers of the lanes in a fixed pattern. ldmatrix loads
+// them in this pattern: four 8 x 8 matrices at once, from rows of 16 bytes whose addresses the lanes give; it
+// also transposes B. The eight rows of a matrix lie below each other in the tile, and so on the same banks. So
+// the 16-byte units of each row change places, in a way that differs from row to row: a swizzle, which needs
+// no padding.
 //
 // /// kernel
 // entry = "matmul"
+// after = "14_warp_tiles"
 // dtype = "bf16"
 // min_arch = "sm_80"
 // block = "32 * (BM // WM) * (BN // WN)"
@@ -18,7 +20,7 @@
 // loads = "BM + BN"
 // sass  = ["HMMA.16816.F32.BF16 in loop >= 16", "LDSM.M88.4 in loop >= 4", "LDSM.MT88.4 in loop >= 4",
 //          "LDGSTS.128 in loop", "no LDL", "no STL"]
-// claim = "32 instructions multiply 64 x 16 by 16 x 64, 8 fetch them; no bank conflict, no padding."
+// claim = "32 instructions multiply 64 x 16 by 16 x 64, and 8 load the operands: no bank conflict, no padding."
 // predict = ["conflicts == 0"]
 //
 // [params]
@@ -30,13 +32,14 @@
 // STAGES = [4, 3]
 // ///
 
-#include "async.cuh"
+#include "cp_async.cuh"
 #include "elements.cuh"
+#include "vector.cuh"
 
 #define THREADS (32 * (BM / WM) * (BN / WN))
 
-// Where a tile holds row r, columns c to c + 7: a unit of 16 bytes. Eight of them are all banks, so which unit
-// is exchanged for which changes every 128 bytes, and eight rows below each other are on different banks.
+// Return where a tile holds row r, columns c to c + 7: a unit of 16 bytes. Eight units cover all banks, so the order of
+// the units changes every 128 bytes, and eight rows below each other are on different banks.
 template <int COLUMNS>
 __device__ inline int swizzled(int r, int c)
 {
@@ -44,16 +47,17 @@ __device__ inline int swizzled(int r, int c)
     return r * COLUMNS + (c ^ r / (8 / units) % units * 8);
 }
 
-// Four matrices of 8 x 8, whose rows the lanes point to, eight lanes a matrix. Of each, a lane gets row
-// lane / 4, columns 2 * (lane % 4) and the next; or, transposed, that column and these rows.
-#define LOAD_MATRICES(form, to, from) \
+// Load four 8 x 8 matrices. Eight lanes point to the rows of each. Of each a lane gets row lane / 4, columns
+// 2 * (lane % 4) and the next; or, with ".trans", that column and these rows.
+#define LDMATRIX_X4(form, to, from) \
     asm volatile("ldmatrix.sync.aligned.m8n8.x4" form ".shared.b16 {%0, %1, %2, %3}, [%4];" \
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(shared_address(from)) : "memory")
 
-// d += a * b for 16 x 8 elements and 16 k. Of a, a lane holds row lane / 4 and k of 2 * (lane % 4) and the
-// next, then eight rows below, then both eight k further on; of b, these k and column lane / 4, then eight k
-// further on; of d, row lane / 4 and columns 2 * (lane % 4) and the next, then eight rows below.
-__device__ inline void multiply(float (&d)[4], const unsigned* a, const unsigned* b)
+// Compute d += a * b for 16 x 8 elements and 16 k. A lane holds
+// - of a: row lane / 4, k = 2 * (lane % 4) and the next, then eight rows below, then both eight k further on;
+// - of b: the same k, column lane / 4, then eight k further on;
+// - of d: row lane / 4, columns 2 * (lane % 4) and the next, then eight rows below.
+__device__ inline void mma_m16n8k16(float (&d)[4], const unsigned* a, const unsigned* b)
 {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
         "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -61,9 +65,9 @@ __device__ inline void multiply(float (&d)[4], const unsigned* a, const unsigned
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// Eight elements from any address, of which `count` exist, to a unit; zeros stand for the others. In one store:
-// four of a word each would meet on their banks.
-__device__ inline void copy_some(Bf16* to, const Bf16* from, int count)
+// Copy the first `count` of eight elements from any address to a 16-byte unit; the others become zero. It takes one
+// store: four stores of a word each would have bank conflicts.
+__device__ inline void copy_unit(Bf16* to, const Bf16* from, int count)
 {
     unsigned word[4];
     for (int i = 0; i < 4; ++i) {
@@ -74,8 +78,8 @@ __device__ inline void copy_some(Bf16* to, const Bf16* from, int count)
                  :: "r"(shared_address(to)), "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3]) : "memory");
 }
 
-// ROWS x COLUMNS elements to shared memory, by all threads. `rows` and `columns` of them exist; zeros stand for
-// the others. `units`: whole ones exist or do not, at multiples of 16 bytes, and are copied asynchronously.
+// Copy ROWS x COLUMNS elements to shared memory, by all threads. Only `rows` rows and `columns` columns exist; the rest
+// becomes zero. If `units`, each 16-byte unit is aligned and exists as a whole or not at all: it is copied by cp.async.
 template <int ROWS, int COLUMNS>
 __device__ inline void copy_tile(Bf16* to, const Bf16* from, int ld, int rows, int columns, bool units)
 {
@@ -86,18 +90,12 @@ __device__ inline void copy_tile(Bf16* to, const Bf16* from, int ld, int rows, i
     if (units) {
         #pragma unroll
         for (int i = 0; i < ROWS; i += below, from += (long long)below * ld)
-            copy_quad_async(to + swizzled<COLUMNS>(r + i, c), from, i < rows && columns > 0);
+            cp_async16(to + swizzled<COLUMNS>(r + i, c), from, i < rows && columns > 0);
     } else {
         #pragma unroll 1
         for (int i = 0; i < ROWS; i += below, from += (long long)below * ld)
-            copy_some(to + swizzled<COLUMNS>(r + i, c), from, i < rows ? columns : 0);
+            copy_unit(to + swizzled<COLUMNS>(r + i, c), from, i < rows ? columns : 0);
     }
-}
-
-// Whether every row begins at a multiple of 16 bytes.
-__device__ inline bool in_units(const Bf16* matrix, int ld)
-{
-    return (unsigned long long)matrix % 16 == 0 && ld % 8 == 0;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -114,53 +112,53 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     A += (long long)row * lda;
     B += col;
 
-    const bool a_units = in_units(A, lda) && K % 8 == 0, b_units = in_units(B, ldb) && N % 8 == 0;
-    const auto fetch = [&](int stage, int k) {
+    const bool a_units = aligned16(A, lda) && K % 8 == 0, b_units = aligned16(B, ldb) && N % 8 == 0;
+    const auto load = [&](int stage, int k) {
         copy_tile<BM, BK>(As[stage], A + k, lda, M - row, K - k, a_units);
         copy_tile<BK, BN>(Bs[stage], B + (long long)k * ldb, ldb, K - k, N - col, b_units);
     };
 
-    unsigned ahead = 0;  // the k that is fetched next, maybe past the last one
+    unsigned ahead = 0;  // the k to load next, maybe past the last one
     for (int stage = 0; stage < STAGES - 1; ++stage, ahead += BK) {
-        if (ahead < K) fetch(stage, ahead);
-        commit_copies();
+        if (ahead < K) load(stage, ahead);
+        cp_async_commit_group();
     }
 
     float sum[WM / 16][WN / 8][4] = {};
-    unsigned a[2][WM / 16][4], b[2][WN / 16][4];  // fragments of 16 k, and of the next
+    unsigned a[2][WM / 16][4], b[2][WN / 16][4];  // fragments of 16 k, and of the next 16
     const auto read = [&](int which, int stage, int k) {
-        const int down = lane % 16, right = lane / 16 * 8;  // two matrices below each other, two to the right
+        const int down = lane % 16, right = lane / 16 * 8;  // two matrices in a column, two to its right
         for (int i = 0; i < WM / 16; ++i)
-            LOAD_MATRICES("", a[which][i], As[stage] + swizzled<BK>(tile_m + 16 * i + down, k + right));
+            LDMATRIX_X4("", a[which][i], As[stage] + swizzled<BK>(tile_m + 16 * i + down, k + right));
         for (int j = 0; j < WN / 16; ++j)
-            LOAD_MATRICES(".trans", b[which][j], Bs[stage] + swizzled<BN>(k + down, tile_n + 16 * j + right));
+            LDMATRIX_X4(".trans", b[which][j], Bs[stage] + swizzled<BN>(k + down, tile_n + 16 * j + right));
     };
 
-    wait_for_copies<STAGES - 2>();
+    cp_async_wait_group<STAGES - 2>();
     __syncthreads();  // everyone's copies of the first tile have landed
     read(0, 0, 0);
     int now = 0, next = STAGES - 1;
     for (unsigned k = 0; k < K; k += BK, ahead += BK) {
-        if (ahead < K) fetch(next, ahead);
-        commit_copies();
+        if (ahead < K) load(next, ahead);
+        cp_async_commit_group();
         next = now;
 
-        #pragma unroll  // which of two fragments must be known to the compiler
+        #pragma unroll  // the index of the fragment must be a constant: registers cannot be indexed
         for (int step = 0; step < BK / 16; ++step) {
             if (step == BK / 16 - 1) {
-                if (k + BK < K) now = now + 1 == STAGES ? 0 : now + 1;  // else what is read ahead is not used
-                wait_for_copies<STAGES - 2>();
+                if (k + BK < K) now = now + 1 == STAGES ? 0 : now + 1;  // else what is read now is not used
+                cp_async_wait_group<STAGES - 2>();
                 __syncthreads();  // the next tile has landed, and this one has been read
             }
             read((step + 1) % 2, now, (step + 1) % (BK / 16) * 16);
             for (int i = 0; i < WM / 16; ++i)
                 for (int j = 0; j < WN / 8; ++j)
-                    multiply(sum[i][j], a[step % 2][i], &b[step % 2][j / 2][j % 2 * 2]);
+                    mma_m16n8k16(sum[i][j], a[step % 2][i], &b[step % 2][j / 2][j % 2 * 2]);
         }
     }
 
     const bool words = (unsigned long long)C % 4 == 0 && ldc % 2 == 0;
-    #pragma unroll  // registers have no index: every sum must be known to the compiler
+    #pragma unroll  // registers cannot be indexed: every index of sum must be a constant
     for (int i = 0; i < WM / 16; ++i)
         #pragma unroll
         for (int half = 0; half < 2; ++half) {
@@ -170,7 +168,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             for (int j = 0; j < WN / 8; ++j) {
                 const unsigned s = col + tile_n + 8 * j + lane % 4 * 2;
                 const float* pair = &sum[i][j][2 * half];
-                store_pair(C + (long long)r * ldc + s, pair[0], pair[1], N - (int)s, words, alpha, beta);
+                store2(C + (long long)r * ldc + s, pair[0], pair[1], N - (int)s, words, alpha, beta);
             }
         }
 }

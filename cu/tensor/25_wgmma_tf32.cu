@@ -1,12 +1,14 @@
-// The tensor cores on floats, rounded to tf32, with B as it lies
+// wgmma on floats, rounded to tf32, without transposing B
 //
-// The tensor cores read 32-bit operands from shared memory only with k along the rows: A lies like that, a
-// row-major B does not. A transposed copy would cost a pass over B. But one operand may come from registers,
-// in any order that threads can load: so this computes C^T = B^T A^T, with B in registers and A in shared
-// memory. Everything else is the pipeline of 23. TMA rounds to nearest tf32; the tensor cores would cut off.
+// From shared memory the tensor cores read 32-bit operands only if they are K-major, that is with k along the
+// rows. A is; a row-major B is not, and a transposed copy would cost a pass over B. But the first operand of
+// wgmma may come from registers, which threads can load in any order. So this computes C^T = B^T A^T, with B
+// in registers and A in shared memory. The pipeline is that of 23. TMA rounds floats to nearest tf32; the
+// tensor cores would truncate them.
 //
 // /// kernel
 // entry = "matmul"
+// after = "23_wgmma_pipeline"
 // dtype = "tf32"
 // min_arch = "sm_90a"
 // block = "2 * BN + 128"
@@ -18,7 +20,7 @@
 // loads = "BM + BN"
 // sass  = ["HGMMA in loop == 8", "LDS.64 in loop == 16", "WARPGROUP.DEPBAR in loop == 2", "no BAR in loop",
 //          "USETMAXREG", "UTMALDG", "no LDL", "no STL"]
-// claim = "Two shared loads a thread for 64 x BM x 8 products, and none of them meets a bank conflict."
+// claim = "Two shared loads a thread feed 64 x BM x 8 products, without a bank conflict."
 // predict = ["conflicts == 0", "seconds < 1 of cuBLAS at N=2048"]
 //
 // [tensormaps]
@@ -36,15 +38,15 @@
 // ///
 
 #include "cluster.cuh"
-#include "quads.cuh"
+#include "vector.cuh"
 #include "raster.cuh"
-#include "tensormap.cuh"
+#include "tma.cuh"
 #include "wgmma.cuh"
 
 #define BK 32                // 128 bytes of a row of A
 #define CONSUMERS (2 * BN)   // threads: a warpgroup for 64 columns of C; the producers follow them
 #define PRODUCERS 128
-#define CONSUMER_REGISTERS (BN == 64 ? 168 : 208)  // with the producers' 88 as many as the block begins with
+#define CONSUMER_REGISTERS (BN == 64 ? 168 : 208)  // with the producers' 88, as many as the block starts with
 
 #if SPLIT > 1
 extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1)
@@ -62,48 +64,48 @@ extern "C" __global__ void
     auto As = (float(*)[BM][BK])memory;
     auto Bs = (float(*)[BN / 32][BK][32])(As + STAGES);  // boxes of 32 columns
     auto Cs = (float(*)[2][32][32])(Bs + STAGES);        // two boxes for every 32 columns
-    auto full = (Barrier*)(Cs + BN / 32), empty = full + STAGES;
+    auto full = (Mbarrier*)(Cs + BN / 32), empty = full + STAGES;
 
     const unsigned tiles_m = (M + BM - 1u) / BM, tiles_n = (N + BN - 1u) / BN, tiles = tiles_m * tiles_n;
     struct Corner {
         int row, col;
     };
     const auto corner_of = [&](unsigned tile) {
-        const auto [row, col] = in_bands(tile, tiles_m, tiles_n, GROUP);
+        const auto [row, col] = grouped_raster(tile, tiles_m, tiles_n, GROUP);
         return Corner{int(row * BM), int(col * BN)};
     };
     const unsigned first_tile = blockIdx.x / SPLIT, at_once = gridDim.x / SPLIT;
     if (first_tile >= tiles) return;  // more SMs than tiles
 
-    // With SPLIT blocks for a tile, this one's part of k, in stages; maybe none.
+    // With SPLIT blocks for a tile: the part of k that this block takes, in stages; maybe none.
     const int rank = blockIdx.x % SPLIT, stages_of_k = (K - 1) / BK + 1;
     const int begin = (long long)stages_of_k * rank / SPLIT;
     const int end = (long long)stages_of_k * (rank + 1) / SPLIT;
 
     const int self = threadIdx.x, lane = self % 32;
-    const int warp = __shfl_sync(~0u, self / 32, 0);  // the same for all lanes, and the compiler knows it
-    const bool a_mapped = has_map(A, lda), b_mapped = has_map(B, ldb), maps = a_mapped && b_mapped;
+    const int warp = __shfl_sync(~0u, self / 32, 0);  // uniform in a warp
+    const bool a_mapped = aligned16(A, lda), b_mapped = aligned16(B, ldb), maps = a_mapped && b_mapped;
     Corner corner = {};
     if (self == CONSUMERS) {
-        read_soon(map_a), read_soon(map_b);
-        corner = corner_of(first_tile);  // now: its divisions take as long as making the barriers
+        prefetch_tensormap(map_a), prefetch_tensormap(map_b);
+        corner = corner_of(first_tile);  // now: its divisions take as long as the barriers
         for (int stage = 0; stage < STAGES; ++stage) {
-            make_barrier(full + stage, 1);
-            make_barrier(empty + stage, CONSUMERS / 32);  // a warp arrives as one
+            mbarrier_init(full + stage, 1);
+            mbarrier_init(empty + stage, CONSUMERS / 32);  // a warp arrives as one
         }
-        publish_barriers();
+        fence_mbarrier_init();
     }
-    ready<CONSUMERS + PRODUCERS>(maps && warp >= CONSUMERS / 32);
+    named_barrier_arrive_or_sync<CONSUMERS + PRODUCERS>(maps && warp >= CONSUMERS / 32);
 
     if (warp >= CONSUMERS / 32) {
-        give_registers<88>();
+        setmaxnreg_dec<88>();
         const auto fetch = [&](int stage, int row, int col, int k, bool a, bool b) {
-            arrive_expecting(full + stage, 4 * BK * (a * BM + b * BN));
-            if (a) fetch_box(As[stage], map_a, row, k, full + stage);
+            mbarrier_arrive_expect_tx(full + stage, 4 * BK * (a * BM + b * BN));
+            if (a) tma_load(As[stage], map_a, row, k, full + stage);
             if (b)
                 #pragma unroll
                 for (int n = 0; n < BN; n += 32)
-                    fetch_box(Bs[stage][n / 32], map_b, k, col + n, full + stage);
+                    tma_load(Bs[stage][n / 32], map_b, k, col + n, full + stage);
         };
         int stage = 0, parity = 1, turn = 0;
         if (maps && self != CONSUMERS) return;
@@ -112,27 +114,28 @@ extern "C" __global__ void
                 if (tile > first_tile) corner = corner_of(tile);
                 #pragma unroll 1
                 for (int part = begin; part < end; ++part) {
-                    wait(empty + stage, parity);  // the consumers have read what was there
+                    mbarrier_wait(empty + stage, parity);  // the consumers have read what was there
                     fetch(stage, corner.row, corner.col, part * BK, true, true);
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
             }
-        else  // apart, as in 23; four warps take turns
+        else  // in a loop of its own, as in 23; four warps take turns
             for (unsigned tile = first_tile; tile < tiles; tile += at_once) {
                 const auto [row, col] = corner_of(tile);
                 #pragma unroll 1
                 for (int part = begin; part < end; ++part) {
                     if (turn == warp % 4) {
                         const int k = part * BK;
-                        wait(empty + stage, parity);
+                        mbarrier_wait(empty + stage, parity);
                         if (!a_mapped)
-                            copy_box<BM, 1, 64>(As[stage], A + (long long)row * lda + k, lda, M - row, K - k, 0);
+                            copy_box_swizzled<BM, 1, 64>(As[stage], A + (long long)row * lda + k, lda, M - row,
+                                                         K - k, 0);
                         if (!b_mapped)
                             #pragma unroll 1
                             for (int n = 0; n < BN; n += 32)
-                                copy_box<BK, 1, 32>(Bs[stage][n / 32], B + (long long)k * ldb + col + n, ldb,
-                                                    K - k, N - col - n, 0);
-                        publish_to_units();
+                                copy_box_swizzled<BK, 1, 32>(Bs[stage][n / 32], B + (long long)k * ldb + col + n, ldb,
+                                                             K - k, N - col - n, 0);
+                        fence_proxy_async();
                         __syncwarp();
                         if (lane == 0) fetch(stage, row, col, k, a_mapped, b_mapped);
                     }
@@ -140,25 +143,25 @@ extern "C" __global__ void
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
             }
-        return;  // who has left counts as arrived at the barriers of the cluster
+        return;  // an exited thread counts as arrived at the barriers of the cluster
     }
 
-    take_registers<CONSUMER_REGISTERS>();
-    // Two warps share 32 columns. Of each k a thread holds two neighbours of B, for rows lane / 4 and eight
-    // below of the product's 64 x BM. Which two is free to choose, as long as C goes there, too. So 16 lanes
-    // (a shared load of 64 bits serves as many at once) take 16-byte units u and u ^ 5 of four rows of B, and
-    // write units u and u ^ 5 of four rows of C that lie two apart: after the swizzle, u ^ row % 8, these are
-    // all eight units each time.
+    setmaxnreg_inc<CONSUMER_REGISTERS>();
+    // Two warps share 32 columns. For each k a thread holds two neighbours of B, which are rows lane / 4 and
+    // lane / 4 + 8 of the product's 64 x BM. Which columns of B these are is free to choose, as long as C is stored to
+    // the same columns. A 64-bit shared access serves 16 lanes at once. These read 16-byte units u and u ^ 5 of four
+    // rows of B, and write units u and u ^ 5 of four rows of C that lie two apart: after the swizzle, u ^ row % 8, that
+    // is each of the eight units once, and no bank conflict.
     const int box = warp / 2, k_lane = lane % 4;
     const int unit = lane / 8 % 2 * 5 ^ lane / 16 ^ warp % 2 * 2, n_lane = unit * 4 + lane / 4 % 2 * 2;
     const int b_low = k_lane * 32 + (n_lane ^ k_lane * 4);
     const int b_high = (k_lane + 4) * 32 + (n_lane ^ (k_lane + 4) * 4);
 
-    float sum[BM / 2] = {};  // of n_lane: 8 * j + 2 * k_lane + e of m at 4 * j + e; of its neighbour at + 2
-    unsigned even[16], odd[16];  // B of four steps of 8 k; two, because the products read while we load
+    float sum[BM / 2] = {};  // at 4 * j + e: row 8 * j + 2 * k_lane + e, column n_lane; at + 2: the next column
+    unsigned even[16], odd[16];  // B for four steps of 8 k: products read one while the other is loaded
     int stage = 0, parity = 0, before = 0;
     const auto multiply_stage = [&](unsigned (&b)[16], bool add) {
-        wait(full + stage, parity);
+        mbarrier_wait(full + stage, parity);
         const float* bs = Bs[stage][box][0];
         #pragma unroll
         for (int k = 0; k < BK / 8; ++k) {
@@ -166,13 +169,13 @@ extern "C" __global__ void
             const uint2 high = *(const uint2*)(bs + k * 8 * 32 + b_high);
             b[4 * k] = low.x, b[4 * k + 1] = low.y, b[4 * k + 2] = high.x, b[4 * k + 3] = high.y;
         }
-        begin_products();
-        const Operand a = operand(As[stage], 16, 1024);
+        wgmma_fence();
+        const Descriptor a = make_descriptor(As[stage], 16, 1024);
         #pragma unroll
-        for (int k = 0; k < BK / 8; ++k) multiply(sum, b + 4 * k, further(a, 32 * k), add || k > 0);
-        commit_products();
-        wait_for_products<1>();
-        if (lane == 0 && add) arrive(empty + before);  // the stage before may be filled anew
+        for (int k = 0; k < BK / 8; ++k) wgmma(sum, b + 4 * k, advance_descriptor(a, 32 * k), add || k > 0);
+        wgmma_commit_group();
+        wgmma_wait_group<1>();
+        if (lane == 0 && add) mbarrier_arrive(empty + before);  // the stage before may be filled again
         before = stage;
         if (++stage == STAGES) stage = 0, parity ^= 1;
     };
@@ -186,14 +189,14 @@ extern "C" __global__ void
                 multiply_stage(odd, true);
                 if (++part == end) break;
             }
-            wait_for_sums(sum);
-            if (lane == 0) arrive(empty + before);
+            wgmma_wait_all(sum);
+            if (lane == 0) mbarrier_arrive(empty + before);
         }
         const auto [row, tile_col] = corner_of(tile);
-        const int col = tile_col + box * 32;  // of the two warps' columns
+        const int col = tile_col + box * 32;  // the columns of these two warps
 
         if (SPLIT > 1) {
-            meet<CONSUMERS>();  // all have read the last stage
+            named_barrier_sync<CONSUMERS>();  // all have read the last stage
             const auto sums = (float(*)[BN + 4])memory;
             #pragma unroll
             for (int i = 0; i < BM / 2; i += 4)
@@ -201,7 +204,7 @@ extern "C" __global__ void
                 for (int e = 0; e < 2; ++e)
                     *(float2*)&sums[2 * i + 2 * k_lane + e][box * 32 + n_lane] =
                         make_float2(sum[i + e], sum[i + e + 2]);
-            cluster_barrier();  // all sums of this tile are there
+            cluster_sync();  // all sums of this tile have been written
 
             #pragma unroll
             for (int i = 0; i < BM * BN / 4 / SPLIT / CONSUMERS; ++i) {
@@ -212,21 +215,21 @@ extern "C" __global__ void
                 float total[4] = {};
                 #pragma unroll
                 for (int other = 0; other < SPLIT; ++other) {
-                    const float4 v = read_block(other, &sums[m][n]);
+                    const float4 v = ld_shared_cluster(&sums[m][n], other);
                     total[0] += v.x, total[1] += v.y, total[2] += v.z, total[3] += v.w;
                 }
-                store_quad(C + (long long)(row + m) * ldc + (N - left), total, left, in_quads(C, ldc), alpha,
+                store4(C + (long long)(row + m) * ldc + (N - left), total, left, aligned16(C, ldc), alpha,
                            beta);
             }
-            cluster_meeting();  // nobody leaves while others read its memory
-        } else if (has_map(C, ldc) && N % 4 == 0 && beta == 0.f) {  // whole 16 bytes are written, or none
-            // By TMA, 32 rows at once, from two boxes in turn; the next tile begins while they are written.
+            cluster_sync_relaxed();  // no block exits while others read its memory
+        } else if (aligned16(C, ldc) && N % 4 == 0 && beta == 0.f) {  // TMA writes 16 bytes or none
+            // TMA stores 32 rows at a time, from two boxes in turn, while the next tile begins.
             const bool leader = warp % 2 == 0 && lane == 0;
             const auto both_warps = [&] { asm volatile("bar.sync %0, 64;" :: "r"(1 + box) : "memory"); };
             #pragma unroll
             for (int m = 0; m < BM; m += 32) {
                 const auto cs = Cs[box][m / 32 % 2];
-                if (leader) wait_for_stores<1>();  // the box has been read
+                if (leader) tma_store_wait_group_read<1>();  // the box has been read
                 both_warps();
                 #pragma unroll
                 for (int j = 0; j < 4; ++j)
@@ -236,11 +239,11 @@ extern "C" __global__ void
                         *(float2*)&cs[8 * j + m_lane][n_lane ^ m_lane * 4] =
                             make_float2(alpha * sum[i], alpha * sum[i + 2]);
                     }
-                publish_to_units();
+                fence_proxy_async();
                 both_warps();
                 if (leader) {
-                    store_box(map_c, row + m, col, cs);
-                    commit_stores();
+                    tma_store(map_c, row + m, col, cs);
+                    tma_store_commit_group();
                 }
             }
         } else {
@@ -255,5 +258,5 @@ extern "C" __global__ void
                 }
         }
     }
-    if (lane == 0) wait_for_stores<0>();  // their memory goes with the block
+    if (lane == 0) tma_store_wait_group_read<0>();  // shared memory must outlive the stores
 }

@@ -1,16 +1,18 @@
-// Nearly float32 from three products of tf32
+// 3xTF32: almost float32 accuracy from three products of tf32
 //
-// A float of 24 significant bits is the sum of a tf32 number (its upper 11 bits, to nearest), another one (what
-// is left, cut to 11) and a rest of 2^-23 of it at most. So a * b is hi * hi + hi * lo + lo * hi, but for 2^-21
-// of |a * b|: lo * lo is 2^-22 of it at most, and each rest 2^-23. Three products where tf32 has one, on units
-// that are eight times as fast as those of float32. It is not float32, which rounds only the sum, and is called
-// what it is: 3xtf32. Infinities, and what rounds to them, become NaN, because their rest is.
+// A float has 24 significant bits. It is the sum of a tf32 number `hi` (its upper 11 bits, rounded to
+// nearest), another one `lo` (the remainder, cut to 11 bits) and a rest of at most 2^-23 of it. So a * b is hi
+// * hi + hi * lo + lo * hi with an error of at most 2^-21 |a * b|: lo * lo is at most 2^-22, and the two rests
+// 2^-23 each. That is three products instead of one, on units that are eight times as fast as those of
+// float32. The dtype is called 3xtf32 and not float32, because float32 rounds nothing but the sum. Infinities,
+// and floats that round to one, become NaN, because their remainder is.
 //
-// Tensor cores cut off what does not fit a sum, which shifts it towards zero, the more the longer it is. So
-// theirs are no longer than 8 k: the threads add those up, and round.
+// The tensor cores truncate what does not fit into a sum, which biases it towards zero, the more the longer
+// the sum is. So their sums are only 8 k long; the threads add these up with rounding.
 //
 // /// kernel
 // entry = "matmul"
+// after = "21_mma_sync"
 // dtype = "3xtf32"
 // min_arch = "sm_80"
 // block = "32 * (BM // WM) * (BN // WN)"
@@ -19,7 +21,7 @@
 // shared = "4 * STAGES * (BM * (BK + 4) + BK * (BN + 8))"
 // loads = "BM + BN"
 // sass  = ["HMMA.1688.F32.TF32 in loop >= 48", "LDGSTS in loop", "FADD in loop >= 64", "no LDL", "no STL"]
-// claim = "Three products of tensor cores for one, and the error of a product falls from 2^-10 to 2^-21."
+// claim = "Three tensor core products instead of one reduce the error of a product from 2^-10 to 2^-21."
 // predict = ["conflicts == 0"]
 //
 // [params]
@@ -31,15 +33,15 @@
 // STAGES = [4, 3]
 // ///
 
-#include "async.cuh"
-#include "quads.cuh"
+#include "cp_async.cuh"
+#include "vector.cuh"
 
 #define THREADS (32 * (BM / WM) * (BN / WN))
-// Floats behind each row: the 32 lanes of a fragment, 8 rows of A or 4 of B, meet 32 different banks.
+// Rows are padded: the 32 lanes that read a fragment, 8 rows of A or 4 of B, read from 32 different banks.
 #define A_PITCH (BK + 4)
 #define B_PITCH (BN + 8)
 
-// A float as two numbers of tf32, largest part first.
+// A float as the sum of two tf32 numbers.
 struct Pair { unsigned hi, lo; };
 
 __device__ inline Pair split(float x)
@@ -48,11 +50,12 @@ __device__ inline Pair split(float x)
     return {hi, __float_as_uint(x - __uint_as_float(hi))};  // tensor cores ignore the lower 13 bits themselves
 }
 
-// d = a * b + c for 16 x 8 elements and 8 k. Of a, a lane holds row and k of lane / 4 and lane % 4, then eight
-// rows below, then both four k further on; of b, k and column of lane % 4 and lane / 4, then four k further on;
-// of c, row lane / 4 and columns 2 * (lane % 4) and the next, then eight rows below.
-__device__ inline void multiply(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
-                                const float (&c)[4])
+// Compute d = a * b + c for 16 x 8 elements and 8 k. A lane holds
+// - of a: row lane / 4, k = lane % 4, then eight rows below, then both four k further on;
+// - of b: k = lane % 4, column lane / 4, then four k further on;
+// - of c and d: row lane / 4, columns 2 * (lane % 4) and the next, then eight rows below.
+__device__ inline void mma_m16n8k8(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
+                                   const float (&c)[4])
 {
     asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
                  "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
@@ -61,8 +64,8 @@ __device__ inline void multiply(float (&d)[4], const unsigned (&a)[4], const uns
                    "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
 }
 
-// ROWS x COLUMNS floats to shared memory, asynchronously, by all threads. `rows` and `columns` of them exist;
-// zeros stand for the others. `quads`: whole ones exist or do not, at multiples of 16 bytes.
+// Copy ROWS x COLUMNS floats to shared memory by cp.async, by all threads. Only `rows` rows and `columns` columns
+// exist; the rest becomes zero. If `quads`, each four floats are aligned to 16 bytes and exist all or not at all.
 template <int ROWS, int COLUMNS, int PITCH>
 __device__ inline void copy_tile(float* to, const float* from, int ld, int rows, int columns, bool quads)
 {
@@ -74,9 +77,9 @@ __device__ inline void copy_tile(float* to, const float* from, int ld, int rows,
     #pragma unroll
     for (int i = 0; i < ROWS; i += below, from += (long long)below * ld)
         if (quads)
-            copy_quad_async(to + i * PITCH, from, i < rows && columns > 0);
+            cp_async16(to + i * PITCH, from, i < rows && columns > 0);
         else
-            for (int e = 0; e < 4; ++e) copy_async(to + i * PITCH + e, from + e, i < rows && e < columns);
+            for (int e = 0; e < 4; ++e) cp_async4(to + i * PITCH + e, from + e, i < rows && e < columns);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -93,25 +96,25 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     A += (long long)row * lda;
     B += col;
 
-    const bool a_quads = in_quads(A, lda) && K % 4 == 0, b_quads = in_quads(B, ldb) && N % 4 == 0;
-    const auto fetch = [&](int stage, int k) {
+    const bool a_quads = aligned16(A, lda) && K % 4 == 0, b_quads = aligned16(B, ldb) && N % 4 == 0;
+    const auto load = [&](int stage, int k) {
         copy_tile<BM, BK, A_PITCH>(As[stage][0], A + k, lda, M - row, K - k, a_quads);
         copy_tile<BK, BN, B_PITCH>(Bs[stage][0], B + (long long)k * ldb, ldb, K - k, N - col, b_quads);
     };
 
-    unsigned ahead = 0;  // the k that is fetched next, maybe past the last one
+    unsigned ahead = 0;  // the k to load next, maybe past the last one
     for (int stage = 0; stage < STAGES - 1; ++stage, ahead += BK) {
-        if (ahead < K) fetch(stage, ahead);
-        commit_copies();
+        if (ahead < K) load(stage, ahead);
+        cp_async_commit_group();
     }
 
     float sum[WM / 16][WN / 8][4] = {};
     int now = 0, next = STAGES - 1;
     for (unsigned k = 0; k < K; k += BK, ahead += BK) {
-        wait_for_copies<STAGES - 2>();
+        cp_async_wait_group<STAGES - 2>();
         __syncthreads();  // this tile has landed, and the one before has been read
-        if (ahead < K) fetch(next, ahead);
-        commit_copies();
+        if (ahead < K) load(next, ahead);
+        cp_async_commit_group();
 
         #pragma unroll
         for (int step = 0; step < BK; step += 8) {
@@ -132,13 +135,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                     a_hi[e] = a.hi, a_lo[e] = a.lo;
                 }
                 const float zero[4] = {};
-                float part[WN / 8][4];  // the small products first, before there is something to cut them off
+                float part[WN / 8][4];  // the small products first: nothing truncates them yet
                 #pragma unroll
-                for (int j = 0; j < WN / 8; ++j) multiply(part[j], a_lo, b_hi[j], zero);
+                for (int j = 0; j < WN / 8; ++j) mma_m16n8k8(part[j], a_lo, b_hi[j], zero);
                 #pragma unroll
-                for (int j = 0; j < WN / 8; ++j) multiply(part[j], a_hi, b_lo[j], part[j]);
+                for (int j = 0; j < WN / 8; ++j) mma_m16n8k8(part[j], a_hi, b_lo[j], part[j]);
                 #pragma unroll
-                for (int j = 0; j < WN / 8; ++j) multiply(part[j], a_hi, b_hi[j], part[j]);
+                for (int j = 0; j < WN / 8; ++j) mma_m16n8k8(part[j], a_hi, b_hi[j], part[j]);
                 #pragma unroll
                 for (int j = 0; j < WN / 8; ++j)
                     #pragma unroll
@@ -149,7 +152,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         now = now + 1 == STAGES ? 0 : now + 1;
     }
 
-    #pragma unroll  // registers have no index: every sum must be known to the compiler
+    #pragma unroll  // registers cannot be indexed: every index of sum must be a constant
     for (int i = 0; i < WM / 16; ++i)
         #pragma unroll
         for (int half = 0; half < 2; ++half) {

@@ -5,29 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import click
-
 from harness.cli import options
 from harness.dispatch import choose
 from harness.errors import UsageError
-from harness.kernels.dtypes import DTYPES
 
 if TYPE_CHECKING:
     from harness.driver import Device
     from harness.kernels.spec import Variant
+    from harness.launch.builds import Built, Skipped
     from harness.problems.gemm import Gemm
     from harness.problems.protocol import Axes, Problem
-    from harness.sass.builds import Built, Skipped
     from harness.support.cache import Cache
 
 
-dtype = click.option(
-    "--dtype",
-    "dtypes",
-    multiple=True,
-    type=click.Choice(list(DTYPES)),
-    help="Element type that matmul multiplies, several if given again; fp32 by default.",
-)
+dtype = options.dtype
 
 
 def named(kernels: Sequence[str]) -> bool:
@@ -49,15 +40,19 @@ def select(
     *,
     sweep: bool,
 ) -> tuple[list[Variant], dict[type[Problem], list[Axes]]]:
-    """The variants of all other words, and the sizes of every problem: `options.variants` and `points`."""
-    if dtypes and not named(kernels):
-        raise UsageError("--dtype is matmul's: a kernel's own file says its type")
+    """Return the variants of all other words, and the sizes of every problem.
+
+    These are `options.variants` and `options.points`. Beside ``matmul``, whose types `dtypes` are, a kernel
+    that is written for none of them keeps its own.
+    """
     also = _products(dtypes) if named(kernels) else []
     others = [word for word in kernels if word != choose.NAME]
     if named(kernels) and not others:
         refuse(kernels, bool(params), "-p")
         return [], options.points([], axis, default, also=also)
-    selected, variants = options.variants(others, params, sweep=sweep)
+    selected, variants = options.variants(
+        others, params, sweep=sweep, dtypes=dtypes, strict=not named(kernels)
+    )
     return variants, options.points(selected, axis, default, also=also)
 
 
@@ -78,12 +73,13 @@ def build(
     step: Callable[[str], None],
 ) -> tuple[list[Built], list[Skipped]]:
     """The variants, and with `dispatched` what is chosen for each product: without a GPU, as on an H200."""
-    from harness.sass import builds
+    from harness.dispatch.chosen import build_chosen
+    from harness.launch import builds
 
     built, skipped = builds.build_all(variants, [arch], cache, step)
     if dispatched:
         sms, name = (gpu.sms, gpu.name) if gpu else (choose.H200_SMS, "")
         products = [cls.from_axes(axes) for cls in _products(dtypes) for axes in points[cls]]
-        chosen, missed = builds.build_chosen(products, arch, cache, step, sms=sms, gpu=name)
-        built, skipped = built + chosen, skipped + missed
+        chosen, missed = build_chosen(products, arch, cache, step, sms=sms, gpu=name)
+        built, skipped = [*built, *chosen], skipped + missed
     return built, skipped

@@ -64,7 +64,7 @@ def serves(entry: Mapping[str, Any], dtype: str | None = None) -> bool:
         kernel = catalog.kernel(entry["kernel"])
         params = entry["params"]
         known = set(params) <= set(kernel.params) and all(isinstance(v, int) for v in params.values())
-        right = kernel.name == entry["kernel"] and kernel.dtype == (dtype or FP32.name)
+        right = kernel.name == catalog.canonical(entry["kernel"]) and kernel.dtype == (dtype or FP32.name)
         return known and right and bool(kernel.variant(**params))
     except (HarnessError, TypeError, AttributeError, KeyError):
         return False

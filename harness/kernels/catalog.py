@@ -1,16 +1,21 @@
-"""Which kernels there are: discovery by file. Nothing else lists kernels."""
+"""Find kernels by the words that name them: file stems, numbers, globs, paths and former names.
+
+The files in `folders` are all there is to it; no list of kernels is kept anywhere. A file that lists several
+element types gives a `Kernel` for each of them.
+"""
 
 from __future__ import annotations
 
 import difflib
 import fnmatch
+import functools
 import glob
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from harness.errors import UsageError
+from harness.errors import HarnessError, SpecError, UsageError
 from harness.kernels import spec
 from harness.kernels.spec import Kernel, Variant
 from harness.support.files import PACKAGE, ROOT
@@ -19,83 +24,188 @@ _NUMBER = re.compile(r"(\d+[a-z]?)_")  # 22a_ is a rung between 22_ and 23_
 
 
 def folders() -> list[Path]:
-    """Where shipped kernels lie: inside an installed wheel, or at the top of a checkout."""
+    """Return where shipped kernels lie: inside an installed wheel, or at the top of a checkout."""
     base = PACKAGE if (PACKAGE / "cu").is_dir() else ROOT
     return [base / "cu", base / "ptx"]
 
 
 def files() -> list[Path]:
-    """Every shipped kernel file, by stem: numbered rungs climb, the rest follows."""
+    """Return every shipped kernel file, sorted by stem: first the numbered rungs, then the others."""
     found = [p for folder in folders() for p in folder.rglob("*") if p.suffix in (".cu", ".ptx")]
     return sorted(found, key=lambda p: (not _NUMBER.match(p.stem), p.stem))
 
 
+def shipped() -> list[Kernel]:
+    """Return every shipped kernel, for each element type of its file, in the order of `files`."""
+    return [k for p in files() for k in spec.load(p).each_dtype()]
+
+
 def ladder() -> list[Kernel]:
-    """The numbered kernels: what commands work on when none is named."""
-    return [spec.load(p) for p in files() if _NUMBER.match(p.stem)]
+    """Return the numbered kernels, which commands take when none is named."""
+    return [k for p in files() if _NUMBER.match(p.stem) for k in spec.load(p).each_dtype()]
 
 
 def find(pattern: str, folder: Path | None = None) -> list[Kernel]:
-    """Kernels for one command-line word: a path, a stem (``03_tiled``), its number or the rest (``03``,
-    ``tiled``) or a glob (``0[1-3]*``, ``cu/*.cu``). A relative path starts at `folder`, else at the working
-    directory.
+    """Return the kernels that one word of a command line names.
+
+    The word is a path, a stem (``03_tiled``), its number or the rest (``03``, ``tiled``), a former name
+    (``24_wgmma_fp16``, and its number or rest), or a glob (``0[1-3]*``, ``cu/*.cu``). A path, a stem or its
+    parts give the file's default element type; ``23_wgmma_pipeline_fp16`` is another one, and a glob of names
+    matches the kernels of every type. A relative path starts at `folder`, else at the working directory.
 
     Raises UsageError where nothing matches, with the nearest names.
     """
     if Path(pattern).suffix in (".cu", ".ptx") or "/" in pattern or "\\" in pattern:
         path = pattern if folder is None else str(folder / pattern)
         return [spec.load(p) for p in _globbed(pattern, folder) or [path]]
-    shipped = files()
-    matches = [p for p in shipped if any(fnmatch.fnmatchcase(name, pattern) for name in _names(p))]
+    paths = files()
+    exact = [p for p in paths if pattern in _names(p.stem)]
+    if exact:
+        return [spec.load(p) for p in exact]
+    named = [(name, p, dtype) for p in paths for name, dtype in _all_names(p)]
+    matches = {(p, dtype): None for name, p, dtype in named if fnmatch.fnmatchcase(name, pattern)}
     if not matches:
-        names = [name for p in shipped for name in _names(p)]
-        close = difflib.get_close_matches(pattern, names, n=3)
+        close = difflib.get_close_matches(pattern, [name for name, _, _ in named], n=3)
         hint = f"did you mean {' or '.join(close)}?" if close else "`harness list` shows what there is"
         raise UsageError(f"no kernel {pattern!r}", hint=f"{hint} (a file of your own is given by its path)")
-    return [spec.load(p) for p in matches]
+    kernels = ((spec.load(p), dtype) for p, dtype in matches)
+    return [k.with_dtype(dtype) if dtype else k for k, dtype in kernels]
 
 
 def kernel(pattern: str) -> Kernel:
-    """The one kernel that `pattern` names, as in `find`. Raises UsageError where it names several."""
-    found = find(pattern)
-    if len(found) > 1:
-        raise UsageError(f"{pattern!r} names {len(found)} kernels: {', '.join(k.name for k in found)}")
-    return found[0]
+    """Return the one kernel that `pattern` names, as in `find`. Raises UsageError where it names several."""
+    return _single(find(pattern), pattern)
 
 
-def select(patterns: Sequence[str]) -> list[Kernel]:
-    """Kernels for all words of a command line, each once; the ladder where there is none."""
+def select(patterns: Sequence[str], dtypes: Sequence[str] = (), *, strict: bool = True) -> list[Kernel]:
+    """Return the kernels for all words of a command line, each once; the ladder where there are no words.
+
+    With `dtypes` a kernel is taken for those of them that its file lists. `strict` raises UsageError for a
+    kernel that is written for none of them, and for a type that no kernel here is written for; a glob, and
+    the ladder, leave out such kernels. Otherwise such a kernel keeps its default type.
+    """
     if not patterns:
-        return ladder()
-    return list({k.path.resolve(): k for pattern in patterns for k in find(pattern)}.values())
+        found = [k for k in ladder() if k.dtype in dtypes or not dtypes]
+    elif dtypes:
+        found = [k for pattern in patterns for k in _of_types(pattern, dtypes, strict)]
+    else:
+        found = [k for pattern in patterns for k in find(pattern)]
+    if strict and (absent := [d for d in dtypes if d not in {k.dtype for k in found}]):
+        raise UsageError(
+            f"no kernel here is written for {', '.join(absent)}",
+            hint="`harness list` shows the element types of each",
+        )
+    return _each_once(found)
+
+
+def _of_types(pattern: str, dtypes: Sequence[str], strict: bool) -> list[Kernel]:
+    """Return what `pattern` names for those of `dtypes` that there are."""
+    found: list[Kernel] = []
+    wildcard = any(c in pattern for c in "*?[") and not os.path.isfile(pattern)  # noqa: PTH113
+    for k in find(pattern):
+        # A name that tells the type, or a former one, is that type's; any other is the file's.
+        known = k.dtypes if k.dtype == k.dtypes[0] else (k.dtype,)
+        typed = [k.with_dtype(d) for d in dtypes if d in known]
+        if not typed and strict and not wildcard:
+            if len(known) < len(k.dtypes):
+                raise UsageError(
+                    f"{pattern!r} is {k.dtype}, not {' or '.join(dtypes)}", hint=f"name {k.path.stem} instead"
+                )
+            k.with_dtype(dtypes[0])  # raises, and says which types there are
+        found += typed or ([] if strict else [k])
+    if not found:
+        raise UsageError(f"none of {pattern!r} is written for {' or '.join(dtypes)}")
+    return found
+
+
+def arguments(kernel: Kernel) -> list[str]:
+    """Return the command-line words by which another process finds exactly this kernel.
+
+    The path is not resolved: a symbolic link has a name of its own.
+    """
+    words = [str(kernel.path.absolute())]
+    return words if kernel.dtype == kernel.dtypes[0] else [*words, f"--dtype={kernel.dtype}"]
+
+
+def former_names() -> Mapping[str, str]:
+    """Return the name of today for each former name of a shipped kernel (``aliases`` in front matter)."""
+    return {old: new for p in files() for _, new, old in _further(p) if old}
+
+
+def canonical(name: str) -> str:
+    """Return today's name of the shipped kernel that `name` is a former name of; any other name as it is."""
+    return former_names().get(name, name)
+
+
+def predecessor(kernel: Kernel) -> Kernel | None:
+    """Return the kernel that `kernel` was derived from, as ``after`` in its front matter says; else None.
+
+    A name is looked up as in `related`. Raises SpecError for a name that is no kernel, or several.
+    """
+    if not kernel.after:
+        return None
+    try:
+        found = related(kernel, kernel.after)
+    except HarnessError as e:
+        raise SpecError(f"after = {kernel.after!r}: {e.what}", where=str(kernel.path), hint=e.hint) from None
+    if found.path.resolve() == kernel.path.resolve():
+        raise SpecError(f"after = {kernel.after!r}: a kernel does not follow itself", where=str(kernel.path))
+    return found
+
+
+def ancestors(kernel: Kernel) -> Iterator[Kernel]:
+    """Yield the predecessor of `kernel`, then that one's, and so on. Raises SpecError for a circle."""
+    seen = {kernel.path.resolve()}
+    current: Kernel | None = kernel
+    while current and (current := predecessor(current)):
+        if current.path.resolve() in seen:
+            raise SpecError(
+                f"after = {kernel.after!r}: following it leads back to {current.name}", where=str(kernel.path)
+            )
+        seen.add(current.path.resolve())
+        yield current
+
+
+def related(kernel: Kernel, name: str) -> Kernel:
+    """Return the kernel that `name` means in the front matter of `kernel`.
+
+    A path starts at the folder of `kernel`. One text serves every element type of a file: where a file lists
+    several, another kernel is meant in the type of `kernel` if it is written for it. Raises UsageError for a
+    name that is no kernel, or several.
+    """
+    found = _single(find(name, kernel.path.parent), name)
+    own = len(kernel.dtypes) > 1 and found.path.stem != kernel.path.stem
+    plain = found.dtype == found.dtypes[0]
+    return found.with_dtype(kernel.dtype) if own and plain and kernel.dtype in found.dtypes else found
 
 
 def variant(
     kernel: str | os.PathLike[str] | Kernel | Variant, params: Mapping[str, int], folder: Path
 ) -> Variant:
-    """A kernel however it is named, with `params` chosen (over those of a variant, or the defaults)."""
+    """Return a variant of a kernel, which may be named, loaded or already a variant.
+
+    `params` replace those of a variant, or the defaults. Paths start at `folder`. Raises UsageError for a
+    value that is no integer, and where `kernel` names no kernel or several.
+    """
     for name, value in params.items():
         if not isinstance(value, int) or isinstance(value, bool):
             raise UsageError(f"the parameter {name} is an integer, not {value!r}")
     if isinstance(kernel, Variant):
         return kernel.kernel.variant(**{**kernel.params, **params})
-    found = named(kernel, folder)
-    if len(found) > 1:
-        raise UsageError(f"{str(kernel)!r} names {len(found)} kernels: {', '.join(k.name for k in found)}")
-    return found[0].variant(**params)
+    return _single(named(kernel, folder), str(kernel)).variant(**params)
 
 
 def variants(kernels: object, sweep: bool, folder: Path) -> list[Variant]:
-    """The default variant, or with `sweep` every one, of one kernel or several, each kernel once."""
+    """Return the default variant, or with `sweep` every one, of one kernel or several, each kernel once."""
     words = [kernels] if isinstance(kernels, str | os.PathLike | Kernel) else kernels
     if not isinstance(words, list | tuple) or not words:
         raise UsageError(f"no kernels: {kernels!r}", hint="such as ['tiled', 'cu/*.cu']")
-    found = {k.path.resolve(): k for word in words for k in named(word, folder)}.values()
+    found = _each_once([k for word in words for k in named(word, folder)])
     return [v for k in found for v in k.variants(defaults=not sweep)]
 
 
 def named(kernel: str | os.PathLike[str] | Kernel, folder: Path) -> list[Kernel]:
-    """A kernel itself, or those that a word or path names, as in `find`."""
+    """Return a kernel itself, or those that a word or path names, as in `find`."""
     if isinstance(kernel, Kernel):
         return [kernel]
     if not isinstance(kernel, str | os.PathLike):
@@ -103,11 +213,22 @@ def named(kernel: str | os.PathLike[str] | Kernel, folder: Path) -> list[Kernel]
     return find(kernel if isinstance(kernel, str) else str(folder / kernel), folder)
 
 
-def _globbed(pattern: str, folder: Path | None) -> list[str]:
-    """The kernel files that a path with wildcards matches; none where it is the name of a file itself.
+def _single(found: Sequence[Kernel], pattern: str) -> Kernel:
+    if len(found) > 1:
+        raise UsageError(f"{pattern!r} names {len(found)} kernels: {', '.join(k.name for k in found)}")
+    return found[0]
 
-    By functions, not by methods of Path: exists() of a name too long never raises, and an absolute pattern
-    is taken too.
+
+def _each_once(kernels: Sequence[Kernel]) -> list[Kernel]:
+    """Return the kernels without those of the same file and element type as one before."""
+    return list({(k.path.resolve(), k.dtype): k for k in kernels}.values())
+
+
+def _globbed(pattern: str, folder: Path | None) -> list[str]:
+    """Return the kernel files that a path with wildcards matches; none where a file has that very name.
+
+    This uses functions of `os` and `glob`, not methods of Path: os.path.exists never raises for a name that
+    is too long, and glob.glob takes absolute patterns.
     """
     base = folder or Path()
     if not any(c in pattern for c in "*?[") or os.path.exists(base / pattern):  # noqa: PTH110
@@ -117,6 +238,32 @@ def _globbed(pattern: str, folder: Path | None) -> list[str]:
     return kernels if folder is None else [str(folder / name) for name in kernels]
 
 
-def _names(path: Path) -> tuple[str, ...]:
-    number = _NUMBER.match(path.stem)
-    return (path.stem, path.stem[number.end() :], number[1]) if number else (path.stem,)
+def _names(stem: str) -> tuple[str, ...]:
+    """Return a stem and, where it is numbered, its rest and its number."""
+    number = _NUMBER.match(stem)
+    return (stem, stem[number.end() :], number[1]) if number else (stem,)
+
+
+def _all_names(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield every word for the kernels of a file and the element type it means, "" for the default."""
+    yield from ((name, "") for name in _names(path.stem))
+    for dtype, name, old in _further(path):
+        words = _names(name)[:2] if dtype else ()  # the number alone is the default type's
+        yield from ((word, dtype) for word in (*words, *(_names(old) if old else ())))
+
+
+def _further(path: Path) -> tuple[tuple[str, str, str], ...]:
+    """Return (element type, name, former name) of a file's kernels; "" for the default type, and for none."""
+    return _read_further(path, path.stat().st_mtime_ns)
+
+
+@functools.cache
+def _read_further(path: Path, _changed: int) -> tuple[tuple[str, str, str], ...]:
+    try:
+        loaded = spec.load(path)
+    except HarnessError:
+        return ()  # whoever asks for this very file is told what is wrong with it
+    kernels = loaded.each_dtype()
+    return tuple(
+        (k.dtype if i else "", k.name, loaded.aliases.get(k.dtype, "")) for i, k in enumerate(kernels)
+    )

@@ -1,7 +1,7 @@
-"""A variant and an architecture -> a `Cubin`, without a GPU: NVRTC for CUDA C++, nvJitLink for PTX.
+"""Compile a variant for an architecture: NVRTC for CUDA C++, nvJitLink for PTX. No GPU is needed.
 
-Everything becomes a cubin before it is loaded, because a driver refuses PTX newer than itself while it
-loads cubins of any toolkit of its major version.
+The result is always a cubin, because a driver refuses PTX that is newer than itself, while it loads cubins
+of any toolkit of its major version.
 """
 
 from __future__ import annotations
@@ -16,22 +16,27 @@ from typing import Any
 from harness.errors import BuildError, MissingDependency, UsageError
 from harness.kernels import includes
 from harness.kernels.arch import Arch
+from harness.kernels.dtypes import DTYPES
+from harness.kernels.frontmatter import ELEMENT
 from harness.kernels.spec import Variant
 from harness.support.cache import Cache, digest
 from harness.support.cache import default as default_cache
 
-_FILES = {"kernel.cubin", "compiled.ptx", "log.txt"}  # of a cache entry, beside the source
-FORMAT = "3"  # of a cache entry; part of its key
-# Both compilers keep a cache of their own, under the user's home. Code from there comes without ptxas's
-# report (seen with 13.0), so it is switched off: ours holds code and report together.
+_FILES = {"kernel.cubin", "compiled.ptx", "log.txt"}  # a cache entry has these, beside the source
+FORMAT = "3"  # the format of a cache entry; part of its key
+# Both compilers keep a cache under the user's home. Code from there comes without ptxas's report (seen with
+# 13.0), so these caches are switched off: the harness caches code and report together.
 NVRTC_OPTIONS = ("-lineinfo", "--std=c++17", "--ptxas-options=-v", "--no-cache")
 NVJITLINK_OPTIONS = ("-lineinfo", "-Xptxas=-v", "-no-cache")
-_SERIALIZED = re.compile(r"\(C751\d\) (.*wgmma.*)")  # ptxas made each wgmma wait for the one before
+_SERIALIZED = re.compile(r"\(C751\d\) (.*wgmma.*)")  # ptxas makes each wgmma wait for the one before it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """What ptxas reports of one kernel; bytes are per thread, `shared` (static) per block."""
+    """The resources of one kernel as ptxas reports them.
+
+    `shared` is static shared memory in bytes per block; the other sizes are bytes per thread.
+    """
 
     registers: int
     shared: int
@@ -42,7 +47,10 @@ class Resources:
 
 @dataclass(frozen=True, kw_only=True)
 class Cubin:
-    """Machine code of one variant for one architecture. `log` is the compiler's, warnings included."""
+    """The machine code of one variant for one architecture.
+
+    `log` is the compiler's output with its warnings, `compiler` its name and version.
+    """
 
     variant: Variant
     arch: str
@@ -54,25 +62,26 @@ class Cubin:
 
     @property
     def sha256(self) -> str:
+        """Return the hash of the whole cubin in hexadecimal."""
         return hashlib.sha256(self.code).hexdigest()
 
     @property
     def shared(self) -> int:
-        """Bytes of shared memory a block, static and dynamic."""
+        """Return the shared memory of a block in bytes, static and dynamic."""
         return self.resources.shared + self.variant.shared
 
     @property
     def warnings(self) -> str:
-        """The log without ptxas's report."""
+        """Return the log without ptxas's report."""
         lines = [s for s in self.log.splitlines() if s.strip() and not s.startswith("ptxas")]
         return "\n".join(s for s in lines if not s.startswith(("info ", "Remark: The warnings can")))
 
 
 def compile_kernel(variant: Variant, arch: str, cache: Cache | None = None) -> Cubin:
-    """Compile, or take from the cache (None: the user's).
+    """Compile `variant` for `arch`, such as ``"sm_90a"``, or take the result from `cache`.
 
-    Raises BuildError with the compiler's log, and UsageError for an architecture that the compiler or the
-    kernel's ``min_arch`` rules out.
+    Without `cache` the user's is taken. Raises BuildError with the compiler's log, and UsageError for an
+    architecture that the compiler or the kernel's ``min_arch`` rules out.
     """
     _check_arch(variant, arch)
     cache = default_cache() if cache is None else cache
@@ -83,6 +92,7 @@ def compile_kernel(variant: Variant, arch: str, cache: Cache | None = None) -> C
         compiler,
         arch,
         kernel.entry,
+        kernel.dtype,
         *(NVRTC_OPTIONS if kernel.language == "cuda" else NVJITLINK_OPTIONS),
         source_text(variant),
         *(
@@ -101,7 +111,7 @@ def compile_kernel(variant: Variant, arch: str, cache: Cache | None = None) -> C
             "compiled.ptx": ptx,
             "log.txt": log.encode(),
         }
-        _parse_report(log, kernel.entry, str(kernel.path))  # nothing enters the cache that has no report
+        _parse_report(log, kernel.entry, str(kernel.path))  # raises before a result without one is cached
         _check_overlap(log, variant, arch)
         cache.put(key, entry)
     return Cubin(
@@ -116,41 +126,47 @@ def compile_kernel(variant: Variant, arch: str, cache: Cache | None = None) -> C
 
 
 def source_text(variant: Variant) -> str:
-    """What the compiler reads: params as macros, then the file with its own line numbers.
+    """Return what the compiler reads: macros, then the file with its own line numbers.
 
-    Not by ``-D``: NVRTC applies that to its built-in header too, where a parameter called T breaks it.
+    Each parameter is a macro, and in a file of several element types so is ``ELEMENT``, the C++ type of the
+    one chosen. NVRTC would apply ``-D`` to its built-in header too, where a parameter called T breaks it.
     """
     kernel = variant.kernel
     if kernel.language == "ptx":
         return kernel.source
     path = _absolute(kernel.path).replace("\\", "\\\\")
-    prelude = "".join(f"#define {name} {value}\n" for name, value in variant.params.items())
+    macros: dict[str, object] = dict(variant.params)
+    if len(kernel.dtypes) > 1:
+        macros[ELEMENT] = DTYPES[kernel.dtype].cpp
+    prelude = "".join(f"#define {name} {value}\n" for name, value in macros.items())
     return f'{prelude}#line 1 "{path}"\n{kernel.source}'
 
 
 def _absolute(path: Path) -> str:
-    """What the compiler is told of a file, so that profilers find it and headers beside it are found first
-    (NVRTC takes those of the working directory for a file without a folder). A quotation mark becomes an
-    apostrophe and a line break a space: NVRTC writes them into PTX as they are, which then does not assemble.
+    """Return the file's name for the compiler: absolute, so that profilers find the file.
+
+    NVRTC would look in the working directory first for the headers of a file without a folder. A quotation
+    mark becomes an apostrophe and a line break a space, because NVRTC writes them into PTX unchanged, which
+    then does not assemble.
     """
     return str(path.resolve()).replace('"', "'").replace("\n", " ")
 
 
 def _as_typed(log: str, path: Path) -> str:
-    """The log with the file's name as its user gave it."""
+    """Return the log with the file's name as the user gave it."""
     return log.replace(str(path.resolve()), str(path)).replace(_absolute(path), str(path))
 
 
 @functools.cache
 def supported_archs() -> tuple[str, ...]:
-    """Plain architecture names that the installed NVRTC compiles for, oldest first."""
+    """Return the architectures that the installed NVRTC compiles for, oldest first, without suffixes."""
     numbers = _ok(_nvrtc_api(), "nvrtcGetSupportedArchs")
     return tuple(f"sm_{n}" for n in sorted(numbers))
 
 
 @functools.cache
 def compiler_version(language: str) -> str:
-    """``NVRTC 13.5`` for CUDA C++, ``nvJitLink 13.5`` for PTX."""
+    """Return the compiler of a language with its version: ``NVRTC 13.5`` or ``nvJitLink 13.5``."""
     if language == "cuda":
         return "NVRTC {}.{}".format(*_ok(_nvrtc_api(), "nvrtcVersion"))
     return "nvJitLink {}.{}".format(*_nvjitlink_api().version())
@@ -165,7 +181,7 @@ def _check_arch(variant: Variant, arch: str) -> None:
         )
     least = Arch.parse(variant.kernel.min_arch)
     if not wanted.satisfies(least):
-        later = "" if str(least).endswith("a") else " or later"  # what ends in an a runs there only
+        later = "" if str(least).endswith("a") else " or later"  # code for sm_90a runs on 9.0 only
         raise UsageError(
             f"needs {least}, asked for {arch}", where=str(variant.kernel.path), hint=f"--arch {least}{later}"
         )
@@ -199,10 +215,10 @@ def _nvrtc(variant: Variant, arch: str) -> tuple[bytes, bytes, str]:
 
 
 def _fetch(nvrtc: Any, getter: str, program: Any) -> bytes:
-    """NVRTC writes into the bytes object it is given, so it gets a fresh one.
+    """Return the bytes that an NVRTC getter writes.
 
-    CPython shares all one-byte objects; those would be overwritten for the whole process, hence two spare
-    bytes.
+    NVRTC writes into the bytes object it is given, which must therefore be a fresh one. CPython shares all
+    objects of one byte, and writing there would change them for the whole process: hence two spare bytes.
     """
     size = _ok(nvrtc, f"{getter}Size", program)
     buffer = bytes(size + 2)
@@ -211,7 +227,7 @@ def _fetch(nvrtc: Any, getter: str, program: Any) -> bytes:
 
 
 def _ok(nvrtc: Any, function: str, *args: Any) -> Any:
-    """Call NVRTC; its value (a tuple where there are several). Its failures outside compilation are ours."""
+    """Call NVRTC and return its value, a tuple where there are several. Raises BuildError on failure."""
     try:
         code, *values = getattr(nvrtc, function)(*args)
     except RuntimeError as e:  # cuda.pathfinder raises when it finds no library
@@ -230,10 +246,13 @@ def _nvjitlink(variant: Variant, arch: str) -> tuple[bytes, bytes, str]:
 
 
 def link_ptx(ptx: bytes, arch: str, path: Path, *, what: str) -> tuple[bytes, str]:
-    """PTX -> cubin and ptxas's report. Raises BuildError, with `path` for the lines that the log names."""
+    """Assemble `ptx` and return the cubin and ptxas's report.
+
+    Raises BuildError with a log in which `path` names the lines, and UsageError for an unknown architecture.
+    """
     linker = _nvjitlink_api()
     options = [f"-arch={arch}", *NVJITLINK_OPTIONS]
-    ptx = ptx.decode(errors="replace").encode("ascii", "replace")  # comments in any language: 13.0 refuses
+    ptx = ptx.decode(errors="replace").encode("ascii", "replace")  # 13.0 refuses comments that are not ASCII
     try:
         handle = linker.create(len(options), options)
     except linker.nvJitLinkError as e:
@@ -249,7 +268,7 @@ def link_ptx(ptx: bytes, arch: str, path: Path, *, what: str) -> tuple[bytes, st
         linker.get_linked_cubin(handle, code)
     except linker.nvJitLinkError as e:
         log = _linker_log(linker.get_error_log_size, linker.get_error_log, handle)
-        # ptxas says "ptx input, line 7"; make it the file:line that editors and people follow
+        # ptxas says "ptx input, line 7"; editors and people follow file:line
         log = re.sub(r"ptxas application ptx input, line (\d+)", rf"{path}:\1", log)
         raise BuildError(f"{what} does not assemble for {arch} ({e})", where=str(path), log=log) from None
     else:
@@ -265,7 +284,7 @@ def _linker_log(size: Any, get: Any, handle: Any) -> str:
 
 
 def _parse_report(log: str, entry: str, where: str) -> Resources:
-    """ptxas -v's lines for `entry`."""
+    """Read the resources of `entry` from what ``ptxas -v`` printed. Raises BuildError without such lines."""
     sections = re.split(r"Compiling entry function '([^']+)'", log)
     reports = dict(zip(sections[1::2], sections[2::2], strict=True))
     if entry not in reports:
@@ -291,7 +310,10 @@ def _parse_report(log: str, entry: str, where: str) -> Resources:
 
 
 def _check_overlap(log: str, variant: Variant, arch: str) -> None:
-    """A wgmma that ptxas makes wait is right, and slow for a reason that no line of the source shows."""
+    """Raise BuildError where ptxas serialized wgmma instructions.
+
+    Such code is correct, and slow for a reason that no line of the source shows.
+    """
     if found := _SERIALIZED.search(log):
         raise BuildError(
             f"{variant.label} for {arch}: wgmma serialized: {found[1]}",

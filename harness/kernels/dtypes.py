@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 class DType:
     """A binary floating-point type.
 
-    `storage` is the NumPy type of its arrays. `precision` counts the significant bits that are stored, the
-    leading one included, and `reads` those that a product takes of an input; the unit roundoff is 2^-bits.
+    `storage` is the NumPy type of its arrays and `cpp` the C++ type of an element in kernels
+    (``cu/include/elements.cuh`` defines ``Bf16`` and ``Fp16``). `precision` counts the significant bits that
+    are stored, the leading one included, and `reads` those that a product takes of an input; the unit
+    roundoff is 2^-bits.
     `emin` and `emax` are the exponents of the least normal and the largest number. `accumulate` bounds the
     relative error of one addition of a sum of products: 2^-24 for float32 rounded to nearest, 2^-23 for
     tensor cores, which truncate (Fasi, Higham, Mikaitis, Pranesh, PeerJ Comput. Sci. 7, 2021, e330).
@@ -27,6 +29,7 @@ class DType:
 
     name: str
     storage: str
+    cpp: str = "float"
     precision: int
     reads: int
     emin: int
@@ -35,20 +38,24 @@ class DType:
 
     @property
     def itemsize(self) -> int:
-        """Bytes."""
+        """Return the size of an element in bytes."""
         return 2 if self.storage.endswith("16") else 4
 
     @property
     def largest(self) -> float:
+        """Return the largest finite number of this type."""
         return (2 - 2.0 ** (1 - self.precision)) * 2.0**self.emax
 
     @property
     def overflow(self) -> float:
-        """The least magnitude that rounds to infinity: half a step above the largest number."""
+        """Return the least magnitude that rounds to infinity: half a step above the largest number."""
         return (2 - 2.0**-self.precision) * 2.0**self.emax
 
     def encode(self, values: NDArray[np.float32]) -> NDArray[Any]:
-        """float32 values as this type is stored, rounded to nearest even; NaN stays NaN."""
+        """Round float32 `values` to this type, to nearest even, and return them as they are stored.
+
+        The shape is kept and NaN stays NaN. Values of at least `overflow` become infinite.
+        """
         import numpy as np
 
         if self.storage != "uint16":
@@ -60,7 +67,7 @@ class DType:
         return np.where(np.isnan(values), np.uint16(0x7FC0), rounded)
 
     def decode(self, stored: NDArray[Any]) -> NDArray[np.float64]:
-        """Stored values in float64, exactly."""
+        """Return `stored` values in float64, exactly. The shape is kept."""
         import numpy as np
 
         if self.storage == "uint16":
@@ -68,7 +75,10 @@ class DType:
         return stored.astype(np.float64)
 
     def half_spacing(self, magnitude: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The most that rounding to nearest changes a number of this magnitude, subnormal ones included."""
+        """Return the most that rounding to nearest changes numbers of these magnitudes.
+
+        Subnormal numbers are included: below the least normal number the spacing is constant.
+        """
         import numpy as np
 
         # f * 2^exponent with 1/2 <= f < 1; numbers below the least normal one are as far apart as above it
@@ -77,13 +87,31 @@ class DType:
         return half
 
 
-# 3xtf32 adds three products of tf32, which leaves 2^-21 of a product's magnitude (cu/28_3xtf32.cu says why):
-# as if both of its inputs were read with 22 bits.
+# 3xtf32 adds three tf32 products, which leaves an error of 2^-21 of a product's magnitude
+# (cu/tensor/28_3xtf32.cu explains why), as if both inputs were read with 22 bits.
 FP32 = DType(name="fp32", storage="float32", precision=24, reads=24, emin=-126, emax=127, accumulate=2.0**-24)
 TF32 = DType(name="tf32", storage="float32", precision=24, reads=11, emin=-126, emax=127, accumulate=2.0**-23)
 TF32X3 = DType(
     name="3xtf32", storage="float32", precision=24, reads=22, emin=-126, emax=127, accumulate=2.0**-23
 )
-BF16 = DType(name="bf16", storage="uint16", precision=8, reads=8, emin=-126, emax=127, accumulate=2.0**-23)
-FP16 = DType(name="fp16", storage="float16", precision=11, reads=11, emin=-14, emax=15, accumulate=2.0**-23)
+BF16 = DType(
+    name="bf16",
+    storage="uint16",
+    cpp="Bf16",
+    precision=8,
+    reads=8,
+    emin=-126,
+    emax=127,
+    accumulate=2.0**-23,
+)
+FP16 = DType(
+    name="fp16",
+    storage="float16",
+    cpp="Fp16",
+    precision=11,
+    reads=11,
+    emin=-14,
+    emax=15,
+    accumulate=2.0**-23,
+)
 DTYPES = {t.name: t for t in (FP32, TF32, TF32X3, BF16, FP16)}

@@ -1,23 +1,23 @@
-"""Statements about machine code, parsed and checked: ``LDS.128 in loop``, ``no LDL``, ``registers <= 128``.
+"""Parse expectations about machine code: ``LDS.128 in loop``, ``no LDL``, ``registers <= 128``.
 
-The grammar, words in quotes standing for themselves::
+The grammar, in which words in quotes stand for themselves::
 
-    expectation = "no" OPCODE [scope]                      none at all
-                | OPCODE [scope] [compare NUMBER]          so many; at least one where no number is given
-                | OPCODE "share" [scope] compare NUMBER    that fraction of the instructions in the scope
+    expectation = "no" OPCODE [scope]                      the scope has no such instruction
+                | OPCODE [scope] [compare NUMBER]          their number; without one, at least one
+                | OPCODE "share" [scope] compare NUMBER    their share of the instructions in the scope
                 | METRIC compare NUMBER
     scope       = "in" "kernel"                            the default
-                | "in" "loop"                              the hot loop: of the innermost loops, the one with
-                                                           the most arithmetic
-                | "in" "loop" "at" LINE                    the same of the innermost with code of that source
-                                                           line
+                | "in" "loop"                              the hot loop: the innermost loop with the most
+                                                           arithmetic
+                | "in" "loop" "at" LINE                    the innermost loop with code of that source line
+                                                           and the most arithmetic
     compare     = ">=" | "<=" | "==" | "!=" | ">" | "<"
     METRIC      = "registers" | "spills" | "stack" | "shared" | "instructions" | "loops"
 
 OPCODE matches by dotted components, in order: ``LDS.128`` matches ``LDS.U.128`` and not ``LDSM.128``. NUMBER
-is an integer or decimal; that of a share stands between 0 and 1, or is a percentage (``90%``). LINE counts
-from 1. registers, spills and stack count a thread's, the latter
-two in bytes; shared is bytes a block (static and dynamic), instructions and loops count what is in the code.
+is an integer or a decimal; for a share it lies between 0 and 1, or is a percentage (``90%``). LINE counts
+from 1. ``registers`` is per thread, ``spills`` and ``stack`` are bytes per thread, ``shared`` is bytes per
+block, static and dynamic; ``instructions`` and ``loops`` count those in the code.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ _COUNT, _SHARE, _METRIC = "count", "share", "metric"
 
 @dataclass(frozen=True)
 class Scope:
-    """``kernel`` or ``loop``; `line` picks the innermost loop with code of that source line."""
+    """The part of the code that is counted, ``kernel`` or ``loop``.
+
+    `line` picks the innermost loop with code of that source line.
+    """
 
     name: str = "kernel"
     line: int | None = None
@@ -58,7 +61,10 @@ class Scope:
 
 @dataclass(frozen=True)
 class Expectation:
-    """`subject` is an opcode pattern, or a metric's name where `kind` is "metric"."""
+    """One expectation, parsed.
+
+    `kind` is "count", "share" or "metric". `subject` is an opcode pattern, or a metric's name.
+    """
 
     text: str
     kind: str
@@ -68,6 +74,7 @@ class Expectation:
     value: float
 
     def holds(self, actual: float) -> bool:
+        """Return True where the value found in the code meets the expectation."""
         return COMPARE[self.compare](actual, self.value)
 
     def __str__(self) -> str:
@@ -75,10 +82,10 @@ class Expectation:
 
 
 class _Parser:
-    """Recursive descent over the tokens; every refusal points at the token that could not be read."""
+    """A recursive-descent parser. Each error points at the token that could not be read."""
 
     def __init__(self, text: str) -> None:
-        self.text = text = re.sub(r"\s", " ", text)  # else a line break would part text and pointer
+        self.text = text = re.sub(r"\s", " ", text)  # a line break would part text and pointer
         self.tokens = [(m.group().strip(), m.start(m.lastindex or 0)) for m in _TOKEN.finditer(text)]
         self.at = 0
 
@@ -161,5 +168,5 @@ class _Parser:
 
 
 def parse(text: str) -> Expectation:
-    """Raises UsageError that shows the text and points at the offending token."""
+    """Parse one expectation. Raises UsageError that shows the text and points at the offending token."""
     return _Parser(text).expectation()

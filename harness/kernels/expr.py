@@ -1,7 +1,8 @@
-"""Integer expressions over kernel parameters: ``BM * BN // (TM * TN) <= 512``.
+"""Integer expressions over kernel parameters, such as ``BM * BN // (TM * TN) <= 512``.
 
-Front matter comes from files that people download, so an expression is parsed and walked, never
-evaluated: integers, parameter names, ``+ - * // % << >>``, comparisons, ``and or not``. Nothing else.
+Front matter comes from files that people download, so an expression is never passed to ``eval``: it is
+parsed, checked and walked. It may hold integers, parameter names, ``+ - * // % << >>``, comparisons and
+``and or not``, and nothing else.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ _COMPARE: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }
-_LONGEST = 1000  # characters: deeper nesting than any real block shape, shallower than Python's stack
+_LONGEST = 1000  # characters: enough for any real expression, too few to exhaust Python's stack
 _MAX_SHIFT = 62
 _LARGEST = 2**63 - 1
 
 
 class ExprError(ValueError):
-    """The text is not such an expression, or has no value for these parameters."""
+    """Raised for text that is no such expression, and for one that has no value for these parameters."""
 
 
 @dataclass(frozen=True)
 class Expr:
-    """A parsed expression. Calling it with parameter values gives an int (comparisons give 0 or 1)."""
+    """A parsed expression. Calling it with parameter values gives an int; comparisons give 0 or 1."""
 
     text: str
     tree: ast.expr = field(repr=False, compare=False)
@@ -47,6 +48,7 @@ class Expr:
 
     @classmethod
     def parse(cls, text: str | int) -> Expr:
+        """Parse `text`. Raises ExprError for anything but such an expression."""
         text = str(text).strip()
         if len(text) > _LONGEST:
             raise ExprError(f"expression of {len(text)} characters; {_LONGEST} at most")
@@ -71,7 +73,7 @@ class Expr:
 
 
 def _check(node: ast.expr, text: str, names: set[str]) -> None:
-    """Refuse every node that is not in the little language, and collect the names."""
+    """Raise ExprError for a node that the language does not have, and collect the names in `names`."""
     match node:
         case ast.Constant(value=value) if type(value) is int:
             return

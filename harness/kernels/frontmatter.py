@@ -1,7 +1,7 @@
-"""The TOML block on top of a kernel file -> checked, typed values.
+"""Read the TOML block at the top of a kernel file into checked, typed values.
 
-It stands in the file's leading ``//`` comments, between ``/// kernel`` and ``///`` (the shape of PEP 723).
-`KEYS` is the whole vocabulary. Every refusal is a SpecError that names file, line and key.
+The block stands in the file's leading ``//`` comments, between ``/// kernel`` and ``///`` (the format of
+PEP 723). `KEYS` lists every key. Each error is a SpecError that names the file, the line and the key.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from harness.errors import SpecError, UsageError
 from harness.kernels import expectation, prediction
 from harness.kernels.arch import Arch
-from harness.kernels.dtypes import DTYPES
+from harness.kernels.dtypes import DTYPES, FP32
 from harness.kernels.expectation import Expectation
 from harness.kernels.expr import Expr, ExprError
 from harness.kernels.prediction import Prediction
@@ -38,16 +38,19 @@ _TAKEN = frozenset(keyword.kwlist) | frozenset(
         threadIdx blockIdx blockDim gridDim warpSize x y z""",
     )
 )
-GRID_NAMES = ("TILES_X", "TILES_Y", "TILES_Z", "SMS")  # what _OF_LAUNCH may use, too
+GRID_NAMES = ("TILES_X", "TILES_Y", "TILES_Z", "SMS")  # further names that the keys in _OF_LAUNCH may use
+ELEMENT = "ELEMENT"  # the macro that holds the C++ type of an element, in a file of several types
 SWIZZLES = (0, 32, 64, 128)
-_MATRICES = ("A", "B", "C")  # of the problem that is built in
+_MATRICES = ("A", "B", "C")  # the operands of the built-in gemm problem
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorMap:
-    """A TMA descriptor of an operand: rows and columns of the box that one copy moves, in elements, and the
-    bytes within which its 16-byte units are permuted in shared memory.
+    """A TMA descriptor of an operand.
+
+    `box` is what one copy moves, (rows, columns) in elements. `swizzle` is the number of bytes within which
+    the 16-byte units of the box are permuted in shared memory; 0 for none.
     """
 
     operand: str
@@ -56,9 +59,10 @@ class TensorMap:
 
 
 def read(source: str, path: Path) -> tuple[str, dict[str, Any]]:
-    """(title, values by key) of the kernel text `source`; `path` is for the messages.
+    """Return (title, values by key) of the kernel text `source`. `path` is for the messages.
 
-    Keys that are absent and have no default here are left out.
+    A key that is absent is left out, except `params` and `shared`, which have defaults here.
+    Raises SpecError where the block is missing or malformed.
     """
     title, toml, first_line = _block(source, path)
     reader = _Reader(path, toml, first_line)
@@ -69,7 +73,7 @@ def read(source: str, path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def _block(source: str, path: Path) -> tuple[str, str, int]:
-    """(title, TOML text, line number of its first line)."""
+    """Return (title, TOML text, line number of the text's first line)."""
     comments = list(itertools.takewhile(lambda s: s.startswith("//"), source.splitlines()))
     body = [line.removeprefix("//").removeprefix(" ").rstrip() for line in comments]
     opens = [i for i, line in enumerate(comments) if line.removeprefix("//").strip() == OPEN]
@@ -94,7 +98,7 @@ def _block(source: str, path: Path) -> tuple[str, str, int]:
 
 
 class _Reader:
-    """Typed access to the parsed TOML; every refusal names file, line and key."""
+    """Typed access to the parsed TOML. A value that is not as it must be raises SpecError."""
 
     def __init__(self, path: Path, toml: str, first_line: int) -> None:
         self.path, self._lines, self._first = path, toml.splitlines(), first_line
@@ -115,6 +119,7 @@ class _Reader:
                 self.fail("", f"the front matter lacks {key}")
 
     def fail(self, key: str, what: str, hint: str = "") -> NoReturn:
+        """Raise SpecError with the file and the line on which `key` stands."""
         names = (key, key.rpartition(".")[2], key.partition(".")[0]) if key else ()  # sass.sm_75, sm_75, sass
         patterns = [re.compile(rf"\s*(\[\s*)?[\"']?{re.escape(name)}\b") for name in names]
         offset = next((i for p in patterns for i, line in enumerate(self._lines) if p.match(line)), 0)
@@ -163,16 +168,44 @@ class _Reader:
         except ExprError as e:
             self.fail(key, f"{key}: {e}")
 
-    def dtype(self, key: str) -> str:
-        value = self.text(key)
-        if value not in DTYPES:
-            self.fail(key, f"no element type {value!r}", nearest(value, DTYPES, "known:"))
+    def dtypes(self, key: str) -> tuple[str, ...]:
+        """Read one element type or a list of them, the default first."""
+        value = self.table[key]
+        names = value if isinstance(value, list) and value else [self.text(key)]
+        for name in names:
+            if not isinstance(name, str) or name not in DTYPES:
+                self.fail(key, f"no element type {name!r}", nearest(str(name), DTYPES, "known:"))
+        if len(set(names)) < len(names):
+            self.fail(key, f"dtype lists a type twice: {value}")
         if self.table.get("problem", "gemm") != "gemm":
             self.fail(key, "dtype is that of the gemm problem; others have their own")
+        return tuple(names)
+
+    def word(self, key: str) -> str:
+        """Read a kernel's name, or the path of one. Whether there is such a kernel is not checked here."""
+        value = self.text(key)
+        if re.search(r"[\s*?\[]", value):
+            self.fail(key, f"{key} = {value!r} is not one kernel's name", "such as '14_warp_tiles'")
         return value
 
+    def aliases(self, key: str) -> dict[str, str]:
+        """Read a table of former names by element type: ``{fp16 = "24_wgmma_fp16"}``."""
+        table = self.table[key]
+        if not isinstance(table, dict) or not table:
+            self.fail(key, f'{key} must be a table such as {{fp16 = "24_wgmma_fp16"}}, not {table!r}')
+        types = self.dtypes("dtype") if "dtype" in self.table else (FP32.name,)
+        for dtype, name in table.items():
+            if dtype not in types:
+                self.fail(key, f"{key}: {dtype} is not an element type of this file ({', '.join(types)})")
+            if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+", name):
+                self.fail(key, f"{key}: {name!r} is not a kernel's name", "such as '24_wgmma_fp16'")
+        return dict(table)
+
     def tensormaps(self, key: str) -> tuple[TensorMap, ...]:
-        """A table, ``A = {box = ["BM", 64], swizzle = 128}``; the order of its lines is that of the maps."""
+        """Read a table of lines such as ``A = {box = ["BM", 64], swizzle = 128}``.
+
+        The order of its lines is the order in which the kernel takes the maps.
+        """
         table = self.table[key]
         if not isinstance(table, dict) or not table:
             self.fail(key, "tensormaps must be a table: [tensormaps] with a line for each operand")
@@ -192,7 +225,10 @@ class _Reader:
         return TensorMap(operand=operand, box=(rows, columns), swizzle=swizzle)
 
     def sass(self, key: str) -> dict[str, tuple[Expectation, ...]]:
-        """A list for every architecture, or a table: ``expect``, and ``[sass.sm_75]`` where one differs."""
+        """Read expectations by architecture, under "" those for every architecture without its own.
+
+        The value is a list, or a table with ``expect`` and a ``[sass.sm_75]`` for each one that differs.
+        """
         value = self.table[key]
         table = value if isinstance(value, dict) else {"expect": value}
         found: dict[str, tuple[Expectation, ...]] = {}
@@ -257,8 +293,13 @@ class _Reader:
         return spaces
 
     def check_names(self, fields: Mapping[str, Any]) -> None:
-        """Every name an expression uses must be a parameter."""
+        """Raise SpecError where an expression uses a name that is no parameter."""
         params = fields["params"]
+        if len(fields.get("dtype", ())) > 1:
+            if ELEMENT in params:
+                self.fail(ELEMENT, f"parameter {ELEMENT}: with several types it is the macro of the type")
+            if fields["entry"] == ELEMENT:
+                self.fail("entry", f"entry = {ELEMENT!r}: with several types it is the macro of the type")
         for key in ("block", "tile", "grid", "where", "shared", "workspace", "loads"):
             value = fields.get(key, ())
             known = {**params, **dict.fromkeys(GRID_NAMES)} if key in _OF_LAUNCH else params
@@ -273,11 +314,13 @@ class _Reader:
             self.fail(key, f"{key} uses {name}, which is not under [params]", nearest(name, known))
 
 
-# Every key of the front matter and how it is read, in the order of the documentation.
+# Every key of the front matter and the method that reads it, in the order of the documentation.
 KEYS: dict[str, Callable[[_Reader, str], Any]] = {
     "entry": _Reader.identifier,
     "problem": _Reader.text,
-    "dtype": _Reader.dtype,
+    "dtype": _Reader.dtypes,
+    "aliases": _Reader.aliases,
+    "after": _Reader.word,
     "min_arch": _Reader.arch,
     "block": _Reader.exprs,
     "tile": _Reader.exprs,
@@ -295,12 +338,12 @@ KEYS: dict[str, Callable[[_Reader, str], Any]] = {
     "params": _Reader.params,
 }
 _REQUIRED = ("entry", "block", "tile")
-_OF_LAUNCH = ("grid", "workspace")  # what depends on the problem and on the GPU
+_OF_LAUNCH = ("grid", "workspace")  # keys that may depend on the problem and on the GPU
 _DIMENSIONS = {"block": 3, "tile": 3, "grid": 3}
 
 
 def nearest(name: str, known: Mapping[str, Any], otherwise: str = "parameters:") -> str:
-    """A hint for a misspelt `name`: the closest known one, or all of them."""
+    """Return a hint for a misspelt `name`: the closest of the known ones, or all of them."""
     close = difflib.get_close_matches(name, known, n=1)
     if close:
         return f"did you mean {close[0]}?"

@@ -1,4 +1,4 @@
-"""The headers that a kernel includes: where they lie, and what is in them, which is part of its code."""
+"""Find the headers that a kernel includes. Their contents are part of the key of a cached build."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ _INCLUDE = re.compile(r'#[ \t]*include[ \t]*["<]([^">\n]+)[">]')
 
 
 def folders(kernel: Path) -> list[Path]:
-    """Where they are looked for: beside the kernel, then where those of the shipped kernels lie, so that a
-    copy of one finds what it includes.
+    """Return the folders in which headers are looked for: beside the kernel, then ``cu/include``.
+
+    The second lets a copy of a shipped kernel compile wherever it lies.
     """
     return [kernel.resolve().parent, catalog.folders()[0].resolve() / "include"]
 
 
 def included(kernel: Path, source: str) -> dict[Path, bytes]:
-    """Files that `source` includes, directly or not, from beside the including file or from `folders`.
+    """Return the contents, by path, of the files that `source` includes, directly or not.
 
-    All places count where several hold the name, and so does a commented include: that costs a needless
-    rebuild, never a stale kernel. (A name that a macro makes, ``#include FILE``, is not seen.)
+    A name is looked for beside the including file and in `folders`. Where several folders hold it, all of
+    these files are taken, and so are includes in comments: that may cost a needless rebuild, but a build is
+    never stale. An include by macro (``#include FILE``) is not seen.
     """
     everywhere = folders(kernel)
     found: dict[Path, bytes] = {}
@@ -36,6 +38,6 @@ def included(kernel: Path, source: str) -> dict[Path, bytes]:
                         continue
                     found[header] = header.read_bytes()
                 except (OSError, ValueError):
-                    continue  # a name that no file can have: the compiler will say so, if it reads it at all
+                    continue  # no file can have such a name; the compiler reports it if it matters
                 todo.append((header.parent, found[header].decode(errors="replace")))
     return found

@@ -1,11 +1,14 @@
-"""A kernel's claim in figures: ``sectors <= 0.16 of 01_naive``, ``seconds < 1 of cuBLAS at N=4096``.
+"""Parse a kernel's predictions: ``sectors <= 0.16 of 01_naive``, ``seconds < 1 of cuBLAS at N=4096``.
 
     FIGURE [with PARAMETER=VALUE...] <= NUMBER [of KERNEL [with PARAMETER=VALUE...]] [at AXIS=VALUE...]
 
-A prediction compares one of `FIGURES` with a number, or with a share of another kernel's, both launched on
-the same problem: that of ``at``, or whichever the check is made at. Parameters not named have their defaults.
-It is checked with what the emulator counts and what the compiler reports, which needs no GPU, with ncu's
-counters, and, of ``seconds``, with result files of ``harness bench``.
+A prediction compares one of `FIGURES` with a number, or with a share of another kernel's figure. Both kernels
+are launched on the same problem, that of ``at``, or else the one at which the check is made. Parameters that
+are not named have their defaults. It is checked with what the emulator counts and the compiler reports, which
+needs no GPU, and with ncu's counters; ``seconds`` are checked with result files of ``harness bench``.
+
+Where the file lists several element types, another kernel is meant in the same type if it is written for it
+(`harness.kernels.catalog.related`).
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from dataclasses import dataclass, field
 from harness.errors import UsageError
 
 SECONDS, RACES = "seconds", "races"
-# What can be predicted, of a whole launch; requests and bytes in the widths of the machine code.
+# The figures of a whole launch, each with its unit. Requests and bytes are in the widths of the machine code.
 FIGURES = {
     "flops": "FLOP",
     "global_requests": "warps' requests of global memory",
@@ -56,8 +59,10 @@ Figures = Mapping[str, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """`of` names the kernel whose figure `bound` is multiplied with; empty where it is a number. `params` and
-    `of_params` are what either's parameters are besides the defaults, `at` the size; empty: any.
+    """One prediction, parsed.
+
+    `bound` is a number, or with `of` a share of that kernel's figure. `params` and `of_params` are the
+    parameters of the two kernels that are not at their defaults, and `at` the size; an empty one means any.
     """
 
     text: str
@@ -70,12 +75,12 @@ class Prediction:
     at: Mapping[str, int] = field(default_factory=dict)
 
     def holds(self, ours: Figures, theirs: Figures | None = None) -> bool | None:
-        """None where a figure is not known; nothing holds of what was not counted."""
+        """Return True where the prediction holds, and None where a figure is not known."""
         value, limit = ours.get(self.figure), self.limit(theirs)
         return None if value is None or limit is None else _COMPARE[self.comparison](value, limit)
 
     def limit(self, theirs: Figures | None) -> float | None:
-        """What the figure is compared with."""
+        """Return the value that the figure is compared with, None where the other kernel's is not known."""
         if not self.of:
             return self.bound
         other = (theirs or {}).get(self.figure)
@@ -83,7 +88,7 @@ class Prediction:
 
 
 def parse(text: str) -> Prediction:
-    """Raises UsageError that shows the text and the accepted form."""
+    """Parse one prediction. Raises UsageError that shows the text and the accepted form."""
     match = _FORM.match(text.strip())
     if not match:
         raise UsageError(
@@ -115,7 +120,7 @@ def parse(text: str) -> Prediction:
 
 
 def _values(text: str | None) -> dict[str, int]:
-    """``M=1 N=4096``."""
+    """Read ``M=1 N=4096``."""
     pairs = [word.split("=") for word in (text or "").split()]
     found = {name: int(value) for name, value in pairs}
     if len(found) < len(pairs):

@@ -1,24 +1,24 @@
-"""A kernel file -> a frozen `Kernel`; parameters chosen -> a `Variant`."""
+"""Kernels as their files describe them (`Kernel`), and with their parameters chosen (`Variant`)."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn
 
 from harness.errors import SpecError, UsageError
 from harness.kernels import frontmatter
 from harness.kernels.arch import Arch
-from harness.kernels.dtypes import DTYPES, DType
+from harness.kernels.dtypes import DTYPES, FP32, DType
 from harness.kernels.expectation import Expectation
 from harness.kernels.expr import Expr, ExprError
 from harness.kernels.frontmatter import TensorMap
 from harness.kernels.prediction import Prediction
 
-MAX_THREADS = 1024  # a block, on every CUDA architecture
-MAX_BOX = 256  # elements along either side of what the TMA copies at once
+MAX_THREADS = 1024  # threads per block, on every CUDA architecture
+MAX_BOX = 256  # elements along either side of a box that TMA copies
 _SUFFIXES = {".cu": "cuda", ".ptx": "ptx"}
 
 Params = Mapping[str, int]
@@ -26,17 +26,21 @@ Params = Mapping[str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
-    """One kernel file, read and checked.
+    """One kernel file for one element type, read and checked.
 
-    `block` and `tile` are expressions over `params`: threads (x, y, z), and the extents of the output
-    that one block covers, outermost first. `grid` and `workspace` may also use the tiles that cover the
-    output (TILES_X, TILES_Y, TILES_Z) and the GPU's multiprocessors (SMS). Without `grid`: a block a tile.
-    `workspace` is in bytes; a pointer to so many is the last argument. `cooperative`: its blocks wait for one
-    another, and all must run at the same time. `dtype` names the element type of a
-    gemm's matrices. `loads` is the number of elements a block loads from global memory for one step of k,
-    the source of the arithmetic-intensity column. `tensormaps` are passed before all other arguments.
-    `params` maps a name to its tuning space, the default first. `broken` says why a kernel that is wrong on
-    purpose is wrong.
+    `dtype` names the element type of a gemm's matrices, and `dtypes` every type the file is written for, the
+    default first. `aliases` maps a type to the kernel's former name. `after` names the kernel that this one
+    was derived from; `harness.kernels.catalog.predecessor` looks it up.
+
+    `block` and `tile` are expressions over `params`: the threads of a block (x, y, z), and the extents of the
+    output that one block covers, outermost first. `grid` and `workspace` may also use the number of tiles
+    that cover the output (TILES_X, TILES_Y, TILES_Z) and the GPU's number of multiprocessors (SMS). Without
+    `grid` there is one block per tile. `workspace` is in bytes; a pointer to that memory is the kernel's last
+    argument. The blocks of a `cooperative` kernel wait for each other, so all of them must run at the same
+    time. `loads` is the number of elements that a block loads from global memory for one step of k;
+    arithmetic intensity is computed from it. `tensormaps` are passed before all other arguments. `params`
+    maps a name to its tuning space, the default first. `broken` says why a kernel that is wrong on purpose is
+    wrong.
     """
 
     path: Path
@@ -48,7 +52,10 @@ class Kernel:
     tile: tuple[Expr, ...]
     grid: tuple[Expr, ...] = ()
     problem: str = "gemm"
-    dtype: str = "fp32"
+    dtype: str = FP32.name
+    dtypes: tuple[str, ...] = (FP32.name,)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    after: str = ""
     min_arch: str = "sm_75"
     shared: Expr
     workspace: Expr | None = None
@@ -64,10 +71,30 @@ class Kernel:
 
     @property
     def name(self) -> str:
-        return self.path.stem
+        """Return the file's stem, with the element type appended where it is not the file's default."""
+        return self.path.stem if self.dtype == self.dtypes[0] else f"{self.path.stem}_{self.dtype}"
+
+    def with_dtype(self, dtype: str) -> Kernel:
+        """Return this kernel for another element type of its file. Raises UsageError for any other type."""
+        if dtype not in self.dtypes:
+            raise UsageError(
+                f"{self.path.stem} is not written for {dtype}",
+                where=str(self.path),
+                hint=f"its element type{'s are' if len(self.dtypes) > 1 else ' is'} "
+                f"{', '.join(self.dtypes)}: `dtype` in its front matter lists them",
+            )
+        return replace(self, dtype=dtype)
+
+    def each_dtype(self) -> tuple[Kernel, ...]:
+        """Return this kernel for each element type of its file, the default first."""
+        return tuple(replace(self, dtype=dtype) for dtype in self.dtypes)
 
     def expectations(self, arch: str) -> tuple[Expectation, ...]:
-        """What the file says its machine code must be like: for `arch`, else for its number, else for all."""
+        """Return what the file expects of its machine code for `arch`.
+
+        A list for exactly `arch` comes before one for its number (sm_90 for sm_90a), and that before the one
+        for every architecture. Empty where the file has none.
+        """
         plain = f"sm_{Arch.parse(arch).number}"
         for name in (arch, plain, ""):
             if name in self.sass:
@@ -75,21 +102,24 @@ class Kernel:
         return ()
 
     def fits(self, arch: str) -> bool:
-        """Whether ``min_arch`` lets this kernel be compiled for `arch`."""
+        """Return True where ``min_arch`` lets this kernel be compiled for `arch`."""
         return Arch.parse(arch).satisfies(Arch.parse(self.min_arch))
 
     def variant(self, **chosen: int) -> Variant:
-        """This kernel with `chosen` parameters and the first value of every other one."""
+        """Return this kernel with `chosen` parameters and the first value of every other parameter.
+
+        Raises UsageError for an unknown parameter, and for values that the file's `where` does not allow.
+        """
         return next(self.variants({name: (value,) for name, value in chosen.items()}, defaults=True))
 
     def variants(
         self, chosen: Mapping[str, Sequence[int]] | None = None, *, defaults: bool = False
     ) -> Iterator[Variant]:
-        """Every parameter set of the space that `where` allows, in the order of the file.
+        """Yield every parameter set that `where` allows, in the order of the file.
 
-        `chosen` replaces the listed values of a parameter, by any integers (a PTX file is fixed text:
-        only its own). With `defaults` the parameters not chosen stay at their first value.
-        Raises UsageError for an unknown parameter and where nothing is left.
+        `chosen` replaces the listed values of a parameter by any integers; a PTX file is fixed text and takes
+        only its own. With `defaults`, parameters that are not chosen keep their first value. Raises
+        UsageError for an unknown parameter, and where no parameter set is left.
         """
         chosen = chosen or {}
         for name, values in chosen.items():
@@ -122,7 +152,7 @@ class Kernel:
             )
 
     def _broken(self, params: Params) -> str:
-        """The first condition that does not hold; empty where all do."""
+        """Return the first condition that does not hold, or an empty string."""
         try:
             return next((str(w) for w in self.where if not w(params)), "")
         except ExprError as e:
@@ -131,7 +161,7 @@ class Kernel:
 
 @dataclass(frozen=True, kw_only=True)
 class Box:
-    """A `TensorMap` with its parameters chosen: what one TMA copy moves, in elements; `swizzle` in bytes."""
+    """A `TensorMap` with its parameters chosen: `rows` and `columns` in elements, `swizzle` in bytes."""
 
     operand: str
     rows: int
@@ -145,33 +175,35 @@ def _listed(values: Sequence[int]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """A kernel with its parameters chosen: what is compiled, launched and measured."""
+    """A kernel with its parameters chosen. This is what is compiled, launched and measured."""
 
     kernel: Kernel
     params: Params
 
     def checked(self) -> Variant:
-        """Itself. Raises SpecError where an expression has no sensible value for these parameters."""
+        """Return this variant. Raises SpecError where an expression has no sensible value for its params."""
         _ = self.block, self.tile, self.shared, self.loads, self.boxes
         return self
 
     @property
     def params_label(self) -> str:
+        """Return the parameters as ``BM=128 BN=64``."""
         return " ".join(f"{name}={value}" for name, value in self.params.items())
 
     @property
     def label(self) -> str:
+        """Return the kernel's name and all parameters: ``03_tiled TILE=16``."""
         return f"{self.kernel.name} {self.params_label}".rstrip()
 
     @property
     def brief(self) -> str:
-        """The label without what is at its default."""
+        """Return the label without the parameters that have their default value."""
         chosen = [f"{n}={v}" for n, v in self.params.items() if v != self.kernel.params[n][0]]
         return " ".join([self.kernel.name, *chosen])
 
     @property
     def block(self) -> tuple[int, int, int]:
-        """Threads (x, y, z) of a block; 1 to 1024 of them in all."""
+        """Return the threads (x, y, z) of a block, 1 to 1024 in all."""
         shape = self._each("block", self.kernel.block)
         x, y, z = (*shape, 1, 1)[:3]
         if x * y * z > MAX_THREADS:
@@ -180,16 +212,20 @@ class Variant:
 
     @property
     def threads(self) -> int:
+        """Return the number of threads of a block."""
         x, y, z = self.block
         return x * y * z
 
     @property
     def tile(self) -> tuple[int, ...]:
-        """Extents of the output that one block covers, outermost first."""
+        """Return the extents of the output that one block covers, outermost first."""
         return self._each("tile", self.kernel.tile)
 
     def grid(self, tiles: tuple[int, int, int], sms: int) -> tuple[int, int, int]:
-        """Blocks (x, y, z), where `tiles` (x, y, z) cover the output, on a GPU of `sms` multiprocessors."""
+        """Return the number of blocks (x, y, z) of a launch.
+
+        `tiles` (x, y, z) cover the output, and the GPU has `sms` multiprocessors.
+        """
         if not self.kernel.grid:
             return tiles
         values = self._of_launch(tiles, sms)
@@ -198,7 +234,10 @@ class Variant:
         return x, y, z
 
     def workspace(self, tiles: tuple[int, int, int], sms: int) -> int:
-        """Bytes of global memory that a launch needs beside the operands, zeroed before the first one."""
+        """Return the bytes of global memory that a launch needs beside its operands.
+
+        They must be zero before the first launch. `tiles` and `sms` are as in `grid`.
+        """
         if self.kernel.workspace is None:
             return 0
         return self._value("workspace", self.kernel.workspace, least=0, values=self._of_launch(tiles, sms))
@@ -208,13 +247,15 @@ class Variant:
 
     @property
     def shared(self) -> int:
-        """Bytes of dynamic shared memory a block."""
+        """Return the dynamic shared memory of a block in bytes."""
         return self._value("shared", self.kernel.shared, least=0)
 
     @property
     def boxes(self) -> tuple[Box, ...]:
-        """Of its tensor maps, in their order; extents as the TMA allows them, 1 to 256, their rows whole
-        16-byte units and no longer than the swizzle.
+        """Return the box of each tensor map, in the order of the maps.
+
+        Raises SpecError for a box that TMA does not copy: its extents must be 1 to 256 elements, and its rows
+        a multiple of 16 bytes, with a swizzle no longer than that.
         """
         dtype = DTYPES[self.kernel.dtype]
         return tuple(self._box(t, dtype) for t in self.kernel.tensormaps)
@@ -232,7 +273,7 @@ class Variant:
 
     @property
     def loads(self) -> int | None:
-        """Elements a block loads from global memory for one step of k, where the file says so."""
+        """Return the elements a block loads from global memory for one step of k; None where not stated."""
         return None if self.kernel.loads is None else self._value("loads", self.kernel.loads, least=1)
 
     def _each(self, key: str, exprs: tuple[Expr, ...]) -> tuple[int, ...]:
@@ -255,8 +296,9 @@ class Variant:
 def load(path: Path | str) -> Kernel:
     """Read and check the kernel at `path` (``.cu`` or ``.ptx``).
 
-    Raises UsageError for a file that cannot be read and SpecError (file, line, key) for front matter
-    that is missing or malformed.
+    A file of several element types gives the kernel for its first one; see `Kernel.with_dtype`. Raises
+    UsageError for a file that cannot be read, and SpecError with file, line and key for front matter that is
+    missing or malformed.
     """
     path = Path(path)
     if path.suffix not in _SUFFIXES:
@@ -270,7 +312,7 @@ def load(path: Path | str) -> Kernel:
         raise UsageError("no such file", where=str(path)) from None
     except UnicodeEncodeError:
         raise UsageError("its name is not UTF-8", where=repr(str(path)), hint="rename it") from None
-    except ValueError as e:  # a name that no file can have
+    except ValueError as e:  # the name is one that no file can have
         if isinstance(e, UnicodeDecodeError):
             raise SpecError(f"not UTF-8 text (byte {e.start})", where=str(path)) from None
         raise UsageError(f"cannot be read: {e}", where=repr(str(path))) from None
@@ -283,10 +325,18 @@ def load(path: Path | str) -> Kernel:
 
 
 def parse(source: str, path: Path) -> Kernel:
-    """The same for text already read; `path` names it in errors and gives its language and name."""
+    """Return the kernel of text already read, as `load` does.
+
+    `path` need not exist: it gives the kernel its language and name, and errors their place.
+    """
     title, fields = frontmatter.read(source, path)
+    dtypes = fields.pop("dtype", (FP32.name,))
     language = _SUFFIXES[path.suffix]
-    kernel = Kernel(path=path, source=source, language=language, title=title, **fields)
+    kernel = Kernel(
+        path=path, source=source, language=language, title=title, dtype=dtypes[0], dtypes=dtypes, **fields
+    )
     if language == "ptx" and any(len(values) > 1 for values in kernel.params.values()):
         raise SpecError("a PTX file is fixed text: give each parameter one value", where=str(path))
+    if language == "ptx" and len(dtypes) > 1:
+        raise SpecError("a PTX file is fixed text: give it one element type", where=str(path))
     return kernel

@@ -1,4 +1,4 @@
-"""Record files: what was measured, under which circumstances, written whole or not at all.
+"""Document files: what was measured, under which circumstances, written whole or not at all.
 
 Measured rows are written in the shape of nvbench's files (`harness.results.nvbench`), others as a plain list.
 """
@@ -11,7 +11,6 @@ import json
 import os
 import platform
 import re
-import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -19,9 +18,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, cast
 
-from harness.errors import UsageError
+from harness.errors import HarnessError, UsageError
+from harness.kernels import catalog
 from harness.results import nvbench
-from harness.support import files
+from harness.support import files, tools
 from harness.support.files import PACKAGE, ROOT
 
 SCHEMA = 2
@@ -37,10 +37,10 @@ _PACKAGES = (
     "nvidia-ml-py",
 )
 
-Record = dict[str, Any]  # one flat row: JSON-ready, None where there is no value
+Document = dict[str, Any]  # a record file: `schema`, `kind`, `meta`, and `rows` or nvbench's `benchmarks`
 
 
-def document(kind: str, records: Sequence[Record], meta: Mapping[str, Any]) -> Record:
+def document(kind: str, records: Sequence[Mapping[str, Any]], meta: Mapping[str, Any]) -> Document:
     """A record file: what was measured, and what is needed to know what it was."""
     meta = {"version": {"json": nvbench.JSON_VERSION}, **meta}
     rows = [_without_folders(r) for r in records]
@@ -56,10 +56,11 @@ def document(kind: str, records: Sequence[Record], meta: Mapping[str, Any]) -> R
 _WANTED = "give a file that a command of harness wrote with --json, whole"
 
 
-def load(path: Path) -> Record:
-    """A record file of this schema or an older one, its rows under ``rows`` whatever shape it is written in.
+def load(path: Path) -> Document:
+    """Read a record file of this schema or an older one, its rows under ``rows`` whatever its shape.
 
-    Raises UsageError for a file that cannot be read, is no record, or is of a newer schema.
+    Rows name kernels as they are named today. Raises UsageError for a file that cannot be read, is no record,
+    or is of a newer schema.
     """
     try:
         content = json.loads(path.read_bytes(), parse_constant=_no_number)
@@ -82,7 +83,24 @@ def load(path: Path) -> Record:
         raise UsageError(f"a damaged result file: {e!r}", where=str(path)) from None
     if damage := _damage(content, rows):
         raise UsageError(f"a damaged result file: {damage}", where=str(path), hint=_WANTED)
-    return cast(Record, {**content, "rows": rows})
+    former = catalog.former_names()
+    return cast(Document, {**content, "rows": [_renamed(row, former) for row in rows]})
+
+
+_NAMING = ("kernel", "label", "others", "chosen")  # keys under which a row names kernels
+
+
+def _renamed(row: Mapping[str, Any], former: Mapping[str, str]) -> dict[str, Any]:
+    """Return a row in which kernels have their names of today, in labels too (``24_wgmma_fp16 BM=64``)."""
+
+    def of_today(value: Any) -> Any:
+        if isinstance(value, str):
+            return re.sub(r"\S+", lambda word: former.get(word[0], word[0]), value)
+        if isinstance(value, list):
+            return [of_today(inner) for inner in value]
+        return _renamed(value, former) if isinstance(value, Mapping) else value
+
+    return {key: of_today(value) if key in _NAMING else value for key, value in row.items()}
 
 
 def _no_number(name: str) -> float:
@@ -101,7 +119,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 }
 
 
-def _damage(content: Record, rows: Any) -> str:
+def _damage(content: Document, rows: Any) -> str:
     """What a row lacks, or has of another type than was ever written; empty where all is well."""
     if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
         return "its rows are no list of objects"
@@ -134,7 +152,7 @@ def _without_folders(value: Any) -> Any:
     return value
 
 
-def provenance(*, seed: int | None = None) -> Record:
+def provenance(*, seed: int | None = None) -> Document:
     """Command, time, versions and commit. No paths: folders are taken off the arguments.
 
     `dirty` where the code is not that of the commit, and `differs` names the files; which code it was says
@@ -155,7 +173,7 @@ def provenance(*, seed: int | None = None) -> Record:
     }
 
 
-def write_json(path: Path, content: Record) -> None:
+def write_json(path: Path, content: Document) -> None:
     """One record file, a line a row or state, so that raw samples stay out of the way; see `files`."""
     holders = [content] if "rows" in content else content["benchmarks"]
     key = "rows" if "rows" in content else "states"
@@ -216,9 +234,9 @@ def _commit(package: Path) -> tuple[str | None, list[str] | None]:
     """
 
     def git(*args: str) -> str:
-        done = subprocess.run(
-            ["git", "-C", package.parent, *args], capture_output=True, text=True, check=True
-        )
+        done = tools.run(["git", "-C", package.parent, *args], "")
+        if done.returncode:
+            raise HarnessError(done.stderr)
         return done.stdout
 
     try:
@@ -226,5 +244,5 @@ def _commit(package: Path) -> tuple[str | None, list[str] | None]:
             return None, None  # installed somewhere inside another project's checkout
         changed = git("status", "--porcelain", "--no-renames", "-uall", "-z", "--", package.name, "cu", "ptx")
         return git("rev-parse", "HEAD").strip(), sorted(line[3:] for line in changed.split("\0") if line)
-    except (OSError, subprocess.CalledProcessError):
+    except HarnessError:
         return None, None

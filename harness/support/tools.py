@@ -1,4 +1,4 @@
-"""NVIDIA's command-line tools: found in their wheels, in a toolkit, or on the PATH, and run."""
+"""Find and run NVIDIA's command-line tools, from their wheels, a CUDA toolkit or the PATH."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from harness.errors import HarnessError, MissingDependency
@@ -17,7 +17,7 @@ _PACKAGES = {"nvdisasm": "nvidia-cuda-nvdisasm", "cuobjdump": "nvidia-cuda-cuobj
 
 @functools.cache
 def find(name: str) -> Path | None:
-    """The executable, a wheel's before the system's; None where there is none."""
+    """Return the path of the executable `name`, preferring a wheel's to the system's, or None."""
     try:
         from cuda.pathfinder import find_nvidia_binary_utility
     except ImportError:  # cuda-pathfinder before 1.3
@@ -32,7 +32,10 @@ def find(name: str) -> Path | None:
 
 
 def require(name: str) -> Path:
-    """The same; raises MissingDependency with the command that installs it."""
+    """Return the path of the executable `name`, as `find` does.
+
+    Raises MissingDependency, with the way to install it, if there is none.
+    """
     path = find(name)
     if path is None:
         package = _PACKAGES.get(name)
@@ -42,25 +45,52 @@ def require(name: str) -> Path:
 
 
 def run(
-    command: Sequence[str | Path], where: str, *, timeout: float = 600
+    command: Sequence[str | Path],
+    where: str,
+    *,
+    timeout: float = 600,
+    env: Mapping[str, str] | None = None,
+    raises: type[HarnessError] = HarnessError,
 ) -> subprocess.CompletedProcess[str]:
-    """A tool's answer, whatever it is; what it starts by ``python -m harness`` is the package that runs here.
-    Raises HarnessError where it gives none within `timeout` seconds, or cannot be started.
+    """Run `command` and return its outcome as text, whatever its exit code; see `run_bytes`.
+
+    A ``python -m harness`` that it starts uses the package running here, unless `env` says otherwise.
+    """
+    done = run_bytes(
+        command, where, timeout=timeout, env=environment() if env is None else env, raises=raises
+    )
+    out, err = (stream.decode(errors="replace") for stream in (done.stdout, done.stderr))
+    return subprocess.CompletedProcess(done.args, done.returncode, out, err)
+
+
+def run_bytes(
+    command: Sequence[str | Path],
+    where: str,
+    *,
+    timeout: float = 600,
+    cwd: str | Path | None = None,
+    env: Mapping[str, str] | None = None,
+    raises: type[HarnessError] = HarnessError,
+) -> subprocess.CompletedProcess[bytes]:
+    """Run `command` in `cwd` and return its outcome, whatever its exit code.
+
+    `where` names the object of the call in errors. Raises an error of the type `raises` if the command cannot
+    be started or does not end within `timeout` seconds.
     """
     name = Path(command[0]).name
     try:
-        return subprocess.run(
-            command, capture_output=True, text=True, timeout=timeout, check=False, env=environment()
-        )
+        return subprocess.run(command, capture_output=True, timeout=timeout, check=False, cwd=cwd, env=env)
     except subprocess.TimeoutExpired:
-        raise HarnessError(f"{name} gave no answer within {timeout:.0f} s", where=where) from None
+        raise raises(f"{name} gave no answer within {timeout:g} s", where=where) from None
     except OSError as e:
-        raise HarnessError(f"{name} cannot be run: {e}", where=where) from None
+        raise raises(f"{name} cannot be run: {e}", where=where) from None
 
 
 def environment() -> dict[str, str]:
-    """That of this process, in which Python finds the same package as here, in a bare checkout, too, and in
-    which no line is broken that is to be read here.
+    """Return this process's environment variables, changed for a child process whose output is read.
+
+    PYTHONPATH makes Python find this very package, in a bare checkout too. COLUMNS is left out, so that
+    harness wraps no lines in its output.
     """
     inherited = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     return inherited | {

@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from fakes import gemm as fake_gemm
-from harness.cli import main, options
+from harness.cli import main, running
 from harness.errors import MissingDependency, UsageError
 from harness.kernels import catalog
 from harness.results import record
@@ -75,7 +75,9 @@ def test_what_the_emulator_refuses_is_said_once_with_the_kernels_it_holds_for(co
         "16_pipeline, 19_pipeline_split, 22_wgmma: the emulator does not know TMA (tensor maps)",
     ]
     alone = harness(command, "15", "-a", "N=[64,128]").output
-    assert "line 103 (PTX line " in alone and "'mbarrier.init.shared::cta.b64 " in alone
+    (line,) = re.findall(r"line (\d+) \(PTX line ", alone)
+    source = catalog.kernel("15").source.splitlines()
+    assert "barrier" in source[int(line) - 1] and "'mbarrier.init.shared::cta.b64 " in alone
 
 
 def test_a_reason_that_holds_for_some_rows_of_a_kernel_says_how_many(
@@ -84,9 +86,9 @@ def test_a_reason_that_holds_for_some_rows_of_a_kernel_says_how_many(
     def row(kernel: str, status: str) -> dict[str, Any]:
         return {"kernel": kernel, "params": {}, "shape": "64", "status": status, "detail": "it is wrong"}
 
-    options.explain([row("a", "FAILED"), row("b", "FAILED"), row("b", "ok")], [])
+    running.explain([row("a", "FAILED"), row("b", "FAILED"), row("b", "ok")], [])
     assert capsys.readouterr().out == "a, b (1 of 2): it is wrong\n"
-    options.explain([row("a", "FAILED"), row("a", "ok")], [])
+    running.explain([row("a", "FAILED"), row("a", "ok")], [])
     assert capsys.readouterr().out == "a, 64: it is wrong\n"
 
 
@@ -174,7 +176,10 @@ def test_list_says_from_where_and_of_which_type_on_80_columns() -> None:
     assert lines[0].split() == ["kernel", "from", "type", "parameters", "what"]
     heads = {line.split()[0]: line.split()[1:3] for line in lines[2:] if not line.startswith(" ")}
     assert heads["03_tiled"] == ["sm_75", "fp32"] and heads["21_mma_sync"] == ["sm_80", "bf16"]
-    assert heads["24_wgmma_fp16"] == ["sm_90a", "fp16"] and heads["28_3xtf32"] == ["sm_80", "3xtf32"]
+    assert heads["23_wgmma_pipeline"] == ["sm_90a", "bf16"] and heads["28_3xtf32"] == ["sm_80", "3xtf32"]
+    below = lines[next(i for i, s in enumerate(lines) if s.startswith("23_wgmma_pipeline")) + 1]
+    assert below.split()[0] == "fp16", "the second type of the file, below the first"
+    assert "24_wgmma_fp16" not in heads, "a former name is no kernel of its own"
     assert "| 25_wgmma_tf32 | sm_90a | tf32 |" in " ".join(harness("list", "25*", "--md").stdout.split())
 
 
@@ -318,10 +323,9 @@ def test_bench_without_nvdisasm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_gpu")
 def test_closed_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    from harness.cli import options
 
     monkeypatch.setattr(sys, "stderr", None)
-    with options.progress(3) as step:
+    with running.progress(3) as step:
         step("goes nowhere, and does not fail")
 
 

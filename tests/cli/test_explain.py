@@ -256,7 +256,7 @@ def test_timed_in_turn_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "args",
     [
-        ["coalesced"],
+        ["naive"],  # it has no predecessor
         ["coalesced", "tiled", "naive"],
         ["coalesced", "tiled TILE=[8,16]"],
         ["coalesced", "'tiled"],

@@ -166,8 +166,8 @@ def vectorised(  # noqa: PLR0912 - a branch for each of the kernel's own
                             k, n = first + b(x, y)[0], col + b(x, y)[1] + e
                             return k * axes["ldb"] + n if k < K and n < N else None
 
-                        count("global", "a4[i] = load_some(a,", of(warp, one_a))
-                        count("global", "b4[i] = load_some(b,", of(warp, one_b))
+                        count("global", "a4[i] = load4(a,", of(warp, one_a))
+                        count("global", "b4[i] = load4(b,", of(warp, one_b))
                     for e, text in enumerate(("s[0] = a4", "s[BM] = a4", "s[2 * BM] = a4", "s[3 * BM] = a4")):
                         count("shared", text, of(warp, lambda x, y, e=e: (a(x, y)[1] + e) * T + a(x, y)[0]))
                     count("shared", "= b4[i];", of(warp, lambda x, y: b(x, y)[0] * T + b(x, y)[1]), 16)
@@ -183,7 +183,7 @@ def vectorised(  # noqa: PLR0912 - a branch for each of the kernel's own
                     def c(x: int, y: int, i: int = i, j: int = j) -> tuple[int, int]:
                         return row + 4 * y + i // 4 * 4 * side + i % 4, col + 4 * x + j * side
 
-                    line = "store_quad(C + "
+                    line = "store4(C + "
                     inside = [(x, y) for x, y in warp if c(x, y)[0] < M]
                     whole = {t for t in inside if ldc % 4 == 0 and N - c(*t)[1] >= 4}
                     for _ in range(1 + (axes["beta"] != 0)):

@@ -63,14 +63,13 @@ EQUIVALENT: dict[str, tuple[tuple[str, str], ...]] = {
         ("N % 4 == 0", "N % (4 + 1) == 0"),
         ("N % 4 == 0", "M % 4 == 0"),
         ("N % 4 == 0", "K % 4 == 0"),
-        ("in_quads(B, ldb) && N", "in_quads(B, ldb) && true || false && N"),
+        ("aligned16(B, ldb) && N", "aligned16(B, ldb) && true || false && N"),
         ("N % 8 == 0", "N / 8 == 0"),
         ("N % 8 == 0", "N % 8 != 0"),
         ("N % 8 == 0", "N % 8 == (0 + 1)"),
         ("N % 8 == 0", "N % (8 + 1) == 0"),
         ("N % 8 == 0", "M % 8 == 0"),
         ("N % 8 == 0", "K % 8 == 0"),
-        ("in_units(B, ldb) && N", "in_units(B, ldb) && true || false && N"),
     ),
     "another swizzle, or none: banks conflict, and nobody counts that here": (
         ("? COLUMNS / 8 : 8", "? COLUMNS % 8 : 8"),
@@ -80,7 +79,7 @@ EQUIVALENT: dict[str, tuple[tuple[str, str], ...]] = {
         ("j % 2 ? TM", "j / 2 ? TM"),
     ),
     "one group more is waited for than need be": (
-        ("wait_for_copies<STAGES - 2>", "wait_for_copies<STAGES - (2 + 1)>"),
+        ("cp_async_wait_group<STAGES - 2>", "cp_async_wait_group<STAGES - (2 + 1)>"),
     ),
     "where quads are copied, b_count is a multiple of 4": (("b_count > 0", "b_count > (0 + 1)"),),
     "the two are equal there": (
@@ -89,10 +88,10 @@ EQUIVALENT: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "every operand that harness passes starts at a multiple of 256 bytes": (
         ("matrix % 16 == 0 && ld", "matrix % 16 == 0 && false || ld"),
-        ("in_quads(A, lda)", "in_quads(B, lda)"),
-        ("in_quads(B, ldb)", "in_quads(A, ldb)"),
-        ("in_quads(C, ldc)", "in_quads(B, ldc)"),
-        ("in_quads(C, ldc)", "in_quads(A, ldc)"),
+        ("aligned16(A, lda)", "aligned16(B, lda)"),
+        ("aligned16(B, ldb)", "aligned16(A, ldb)"),
+        ("aligned16(C, ldc)", "aligned16(B, ldc)"),
+        ("aligned16(C, ldc)", "aligned16(A, ldc)"),
     ),
     "an element more, which nobody uses": (
         ("sum[TM][TN] = {}", "sum[TM + 1][TN] = {}"),

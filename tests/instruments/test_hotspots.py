@@ -194,8 +194,10 @@ def test_lines_of_instructions() -> None:
     places, sources = ncu_reports.line_page(LINES)
     source = catalog.kernel("tiled").source.splitlines()
     assert sources["03_tiled.cu"][19].startswith('extern "C" __global__'), "quotes are not doubled there"
+    # The head of the file may have grown since that was recorded; its code has not changed.
+    grown = next(i for i, s in enumerate(source, 1) if s.startswith('extern "C"')) - 19
     for line, text in sources["03_tiled.cu"].items():
-        assert text == source[line - 1].strip()
+        assert text == source[line - 1 + grown].strip()
     (sampled,) = ncu_reports.source_page(SASS, places)
     assert {s.line for s in sampled if s.stalls} <= set(sources["03_tiled.cu"])
 

@@ -127,10 +127,9 @@ def same_as_cuobjdump(cubin: Cubin, folder: Path, *, uses_shared: bool | None = 
 
 
 @pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("path", catalog.files(), ids=lambda p: p.stem)
-def test_shipped_kernels(path: Path, arch: str, cache: Cache, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kernel", catalog.shipped(), ids=lambda k: k.name)
+def test_shipped_kernels(kernel: spec.Kernel, arch: str, cache: Cache, tmp_path: Path) -> None:
     """No warning, no spill, and resources as a second reader finds them."""
-    kernel = spec.load(path)
     if not Arch.parse(arch).satisfies(Arch.parse(kernel.min_arch)):
         with pytest.raises(UsageError, match=kernel.min_arch):
             compile_kernel(kernel.variant(), arch, cache)

@@ -51,10 +51,10 @@ def judged(
     """One prediction in the file of a shipped kernel, by result files."""
     kernel = catalog.kernel(body)
     source = "\n".join(s for s in kernel.source.splitlines() if not s.startswith("// predict"))
-    path = kernel_file(f"{body}.cu")
+    path = kernel_file(kernel.path.name)
     path.write_text(source.replace("// claim", f'// predict = ["{prediction}"]\n// claim', 1))
     named = {f"{i}.json": content for i, content in enumerate(runs)}
-    (found,) = claims.outcomes(spec.load(path).variant(), lambda *_: {}, named)
+    (found,) = claims.outcomes(spec.load(path).with_dtype(kernel.dtype).variant(), lambda *_: {}, named)
     return found
 
 
@@ -89,7 +89,7 @@ def test_a_size_is_all_its_axes(kernel_file: Any) -> None:
 def test_each_kernel_has_its_own_type(kernel_file: Any) -> None:
     """fp16 against bf16; and no cuBLAS but that of the kernel's own type."""
     text = "seconds <= 1.05 of 23_wgmma_pipeline at N=64"
-    rows = row("23_wgmma_pipeline", 1.0), row("24_wgmma_fp16", 1.04)
+    rows = row("23_wgmma_pipeline", 1.0), row("23_wgmma_pipeline_fp16", 1.04)
     assert [r["shape"] for r in rows] == ["64 bf16", "64 fp16"]
     assert judged(kernel_file, text, run(*rows), body="24_wgmma_fp16").holds is True
     text = "seconds < 1.05 of cuBLAS at N=64"

@@ -22,7 +22,7 @@ from harness.support.cache import Cache
 from shared.kernels import parameter_sets
 
 ARCHS = ("sm_75", "sm_80", "sm_90a", "sm_100", "sm_120")
-KERNELS = [p.stem for p in catalog.files()]
+KERNELS = [k.name for k in catalog.shipped()]
 BUILDS = [(k, a) for k in KERNELS for a in ARCHS if catalog.find(k)[0].fits(a)]
 HEAD = 'extern "C" __global__ void matmul(const float* A, const float* B, float* C, int n)\n{\n'
 
@@ -426,7 +426,7 @@ def test_cli_warns_of_an_unknown_opcode_and_of_a_loop_that_is_not_there(kernel_f
 
 
 def test_cli_refuses_what_it_cannot_read_before_it_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.sass.builds.build_all", None)
+    monkeypatch.setattr("harness.launch.builds.build_all", None)
     result = harness("03_tiled", "-e", "LDS", "-e", "LDS in lop")
     assert result.exit_code == 2
     assert "\n    LDS in lop\n           ^\n" in result.stderr

@@ -195,7 +195,7 @@ TEXT = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:(@!?U?P\w+)\s+)?([A-Z][\w.]*)\
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90a", "sm_120"])
-@pytest.mark.parametrize("kernel", [p.stem for p in catalog.files()])
+@pytest.mark.parametrize("kernel", [k.name for k in catalog.shipped()])
 def test_the_same_as_cuobjdump_prints(read: Read, tmp_path: Path, kernel: str, arch: str) -> None:
     if not catalog.kernel(kernel).fits(arch):
         pytest.skip(f"{kernel} is not for {arch}")

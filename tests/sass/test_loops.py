@@ -19,7 +19,7 @@ from harness.support import tools
 from harness.support.cache import Cache
 
 ARCHS = ("sm_75", "sm_80", "sm_90a", "sm_120")
-KERNELS = [p.stem for p in catalog.files()]
+KERNELS = [k.name for k in catalog.shipped()]
 BUILDS = [(k, a) for k in KERNELS for a in ARCHS if catalog.find(k)[0].fits(a)]
 
 

@@ -29,7 +29,7 @@ from harness.support.cache import Cache
 from shared.kernels import BODY
 
 ARCHS = ("sm_75", "sm_80", "sm_90a", "sm_100", "sm_120")
-KERNELS = [p.stem for p in catalog.files()]
+KERNELS = [k.name for k in catalog.shipped()]
 
 Read = Callable[..., Code]
 

@@ -17,15 +17,16 @@ from pathlib import Path
 from unittest import mock
 
 from harness.bench import emulation
-from harness.bench.measure import ERROR, OK, REFUSED, Measurement
+from harness.bench.row import ERROR, OK, REFUSED, Measurement
 from harness.emulator import emulate
 from harness.errors import BuildError, HarnessError
 from harness.kernels import catalog
 from harness.kernels.compiler import Cubin, Resources, link_ptx, source_text
+from harness.kernels.includes import folders
 from harness.kernels.spec import Kernel, Variant
+from harness.launch.builds import Built
 from harness.problems.gemm import GEMMS
 from harness.problems.protocol import Axes
-from harness.sass.builds import Built
 from shared.emulator_kernels import compile_ptx
 
 ARCH = "sm_90a"
@@ -35,9 +36,9 @@ _ENDLESS = "has not ended after"
 # (operator, pattern, replacement): one mutant for each match in a line of code
 _CUDA = (
     ("barrier dropped", r"__syncthreads\(\);", ";"),
-    ("wait dropped", r"wait_for_copies<[^>]*>\(\);", ";"),
-    ("wait for one group less", r"wait_for_copies<([^>]*)>\(\);", r"wait_for_copies<\1 + 1>();"),
-    ("commit dropped", r"commit_copies\(\);", ";"),
+    ("wait dropped", r"cp_async_wait_group<[^>]*>\(\);", ";"),
+    ("wait for one group less", r"cp_async_wait_group<([^>]*)>\(\);", r"cp_async_wait_group<\1 + 1>();"),
+    ("commit dropped", r"cp_async_commit_group\(\);", ";"),
     ("not initialised", r"(float \w+(?:\[\w+\])*) = (?:0\.f|\{\});", r"\1;"),
     ("0 becomes 1", r"\b0\.f\b", "1.f"),
     ("index + 1", r"\[(?!&)([^\[\]]+)\]", r"[\1 + 1]"),
@@ -140,14 +141,14 @@ def _changes(code: str, language: str) -> Iterator[tuple[str, str]]:
 
 def flat(kernel: Kernel) -> str:
     """The source with its own headers in place of their #include, each once."""
-    folder = kernel.path.parent
     text, old = kernel.source, ""
     seen: set[str] = set()
 
     def header(match: re.Match[str]) -> str:
         again = match[1] in seen
         seen.add(match[1])
-        return "" if again else (folder / match[1]).read_text()
+        places = (folder / match[1] for folder in folders(kernel.path))
+        return "" if again else next(p for p in places if p.is_file()).read_text()
 
     while text != old:
         old = text

@@ -8,14 +8,14 @@ import pytest
 
 from fakes import gemm as fake_gemm
 from harness.driver import Context
-from harness.sass.builds import Built
-from harness.tune import plan, t4
+from harness.launch.builds import Built
+from harness.tune import search, t4
 from shared.tuning import Speeds, t4_faults, tune
 
 
 def test_t4(context: Context, space: list[Built], speeds: Speeds, monkeypatch: pytest.MonkeyPatch) -> None:
     speeds.execute[7] = fake_gemm.zeros
-    monkeypatch.setattr(plan, "reason", lambda b, _d: "no" if b.variant.params["TILE"] == 2 else "")
+    monkeypatch.setattr(search, "unfit", lambda b, _d: "no" if b.variant.params["TILE"] == 2 else "")
     ((result,), tuner) = tune(context, space)
     content = json.loads(json.dumps(t4.document(result.ranking, tuner.unfit, "2026-11-21T00:00:00+00:00")))
     assert t4_faults(content) == []

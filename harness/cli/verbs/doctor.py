@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from collections.abc import Callable
 from importlib import metadata
 
@@ -88,10 +87,11 @@ def _program(name: str) -> str:
 
 
 def _version_of(command: list[str]) -> str:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError) as e:
-        raise HarnessError(f"cannot be run: {e}") from None
+    from harness.support import tools
+
+    done = tools.run(command, "", timeout=20)
+    if done.returncode:
+        raise HarnessError(f"cannot be run: it ends with code {done.returncode}")
     lines = [s.strip() for s in done.stdout.splitlines() if "ersion" in s or "release" in s]
     return lines[-1] if lines else "version unknown"
 

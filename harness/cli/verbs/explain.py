@@ -8,18 +8,19 @@ import click
 
 from harness.cli import options
 from harness.errors import HarnessError, MissingDependency, UsageError
+from harness.kernels import catalog
 
 if TYPE_CHECKING:
     from harness.driver import Device
     from harness.kernels.prediction import Figures
     from harness.kernels.spec import Variant
+    from harness.launch.builds import Built
     from harness.problems.protocol import Axes
     from harness.results.claims import Outcome, Runs
-    from harness.sass.builds import Built
 
 
 @click.command(name="explain")
-@click.argument("kernels", metavar="A B", nargs=-1)
+@click.argument("kernels", metavar="[A] B", nargs=-1)
 @click.option("--claims", is_flag=True, help="In place of A B: does what each kernel's file predicts hold?")
 @options.axis
 @options.device
@@ -48,8 +49,10 @@ def command(
 ) -> None:
     """Say why B is faster than A: what changed in the machine code, in memory requests, in counters.
 
-    A and B are kernels, with parameters in quotes: 'tiled TILE=32'. Counts are the emulator's, at the size of
-    -a. With a GPU both are timed in turn. Exit code 1 where a prediction of a kernel's file does not hold.
+    A and B are kernels, with parameters in quotes: 'tiled TILE=32'. Without A it is the kernel that B was
+    derived from (`after` in B's front matter), with the parameters given for B that it has. Counts are the
+    emulator's, at the size of -a. With a GPU both are timed in turn. Exit code 1 where a prediction of a
+    kernel's file does not hold.
     """
     from harness.cli.views import explained
 
@@ -58,12 +61,13 @@ def command(
         return
     if json_file is not None:
         raise UsageError("--json goes with --claims")
-    if len(kernels) != 2:
+    if not 1 <= len(kernels) <= 2:
         raise UsageError(
             f"explain compares two kernels, not {len(kernels)}",
             hint="harness explain coalesced 'tiled TILE=32'; or --claims [KERNEL]...",
         )
-    a, b = map(_variant, kernels)
+    b = _variant(kernels[-1])
+    a = _variant(kernels[0]) if len(kernels) == 2 else _predecessor(kernels[0], b)
     contents = [_read(path) for path in files]
     gpu, _ = options.open_device(device) if not files else (None, "")
     counted = _Counted(axis, arch or (str(_arch(gpu)) if gpu else None), seed)
@@ -132,9 +136,9 @@ class _Counted:
         self._errors: dict[str, str] = {}
 
     def built(self, variant: Variant) -> Built:
-        from harness.sass import builds
+        from harness.launch import builds
 
-        key = f"{variant.kernel.path} {variant.params_label}"
+        key = f"{variant.kernel.path} {variant.label}"
         if key not in self._built:
             (self._built[key],), _ = builds.build_all(
                 [variant], [self._target], options.open_cache(), lambda _: None
@@ -146,7 +150,7 @@ class _Counted:
         from harness.results import claims
 
         axis = [f"{name}={value}" for name, value in (at or {}).items()] or self._axis
-        key = f"{variant.kernel.path} {variant.params_label} {axis}"
+        key = f"{variant.kernel.path} {variant.label} {axis}"
         if key not in self._figures:
             points = options.points([variant.kernel], axis, "verify_axes")
             small = {cls: listed[:1] for cls, listed in points.items()}
@@ -189,6 +193,19 @@ def _variant(text: str) -> Variant:
     if len(variants) != 1:
         raise UsageError(f"{text!r} names {len(variants)} kernels; one is needed")
     return variants[0]
+
+
+def _predecessor(text: str, b: Variant) -> Variant:
+    """Return the variant that B was derived from, with the parameters that `text` chooses and it has."""
+    found = catalog.predecessor(b.kernel)
+    if found is None:
+        raise UsageError(
+            f"{b.kernel.name} has no predecessor to be compared with",
+            where=str(b.kernel.path),
+            hint=f"harness explain A {b.kernel.name}; or name one in its front matter: after = ...",
+        )
+    chosen = {word.partition("=")[0] for word in options.words(text)[1:]}
+    return found.variant(**{name: b.params[name] for name in found.params if name in chosen})
 
 
 def _read(path: Path) -> Mapping[str, Any]:

@@ -1,31 +1,42 @@
 from __future__ import annotations
 
 import textwrap
+from pathlib import Path
 
 import click
 
 from harness.cli import options
-from harness.kernels import catalog, spec
+from harness.kernels import catalog
+from harness.kernels.spec import Kernel
+from harness.support import terminal
 
 _COLUMN = 20
+_WIDE = 110  # columns from which there is room for what a kernel was derived from
 
 
 @click.command(name="list")
 @options.kernels
 @options.markdown
 def command(kernels: tuple[str, ...], style: str | None) -> None:
-    """Show the kernels there are: least architecture, element type, parameters, what each is."""
+    """Show the kernels there are: least architecture, element types, parameters, what each is.
+
+    With --md, or on a wide terminal, also the kernel that each was derived from.
+    """
     from tabulate import tabulate
 
-    found = catalog.select(kernels) if kernels else [spec.load(p) for p in catalog.files()]
+    types: dict[Path, list[Kernel]] = {}  # a line for each file
+    for kernel in catalog.select(kernels) if kernels else catalog.shipped():
+        types.setdefault(kernel.path.resolve(), []).append(kernel)
+    after = style == "md" or (terminal.columns() or 0) >= _WIDE
     rows = []
-    for k in found:
+    for k, *others in types.values():
         params = " ".join(f"{n}={','.join(map(str, v))}" for n, v in k.params.items())
         title = f"{k.title} (broken)" if k.broken else k.title
         texts = [params or "-", title] if style else map(_wrapped, (params or "-", title))
-        rows.append([k.name, k.min_arch, k.dtype, *texts])
-    widths = None if style else [24, None, None, None, None]
-    headings = ["kernel", "from", "type", "parameters", "what"]
+        names = (", " if style else "\n").join([k.dtype, *(other.dtype for other in others)])
+        rows.append([k.name, k.min_arch, names, *([k.after or "-"] if after else []), *texts])
+    headings = ["kernel", "from", "type", *(["after"] if after else []), "parameters", "what"]
+    widths = None if style else [24, *[None] * (len(headings) - 1)]
     click.echo(tabulate(rows, headings, tablefmt=_style(style), maxcolwidths=widths))
 
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli import options
+from harness.cli import options, running
 from harness.errors import MissingDependency, UsageError
 from harness.kernels import arch as archs
 
 if TYPE_CHECKING:
-    from harness.sass.builds import Built, Skipped
+    from harness.launch.builds import Built, Skipped
     from harness.sass.code import Code
 
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 @options.kernels
 @options.params
 @options.sweep
+@options.dtype
 @options.arch
 @click.option(
     "-e",
@@ -63,6 +64,7 @@ def command(
     kernels: tuple[str, ...],
     params: tuple[str, ...],
     sweep: bool,
+    dtypes: tuple[str, ...],
     arch: str | None,
     extra: tuple[str, ...],
     source: bool,
@@ -98,9 +100,11 @@ def command(
         record.check_writable(json_file)
     targets = options.archs(arch)
     foreign = _Foreign(function=function, threads=threads, shared=shared)
-    selection = _read(kernels, params, sweep, targets, foreign)
+    selection = _read(kernels, params, sweep, targets, foreign, dtypes)
     if diff is not None:
-        _diff(selection, _other(selection, kernels, diff, targets, foreign), foreign, style, json_file)
+        _diff(
+            selection, _other(selection, kernels, diff, targets, foreign, dtypes), foreign, style, json_file
+        )
         return
     foreign.refuse_unless(selection)
     codes, built, skipped = selection.codes, selection.built, selection.skipped
@@ -124,8 +128,8 @@ def command(
         machine_code.print_summary(codes, style)
     for code, findings in found:
         machine_code.print_code(code, findings, style, brief=source or listing)
-    options.explain([], skipped, err=True)
-    options.finish([], skipped)
+    running.explain([], skipped, err=True)
+    running.finish([], skipped)
     if not all(f.holds for _, findings in found for f in findings):
         raise SystemExit(1)
 
@@ -165,27 +169,35 @@ class _Selection:
 
 
 def _read(
-    names: Sequence[str], params: Sequence[str], sweep: bool, targets: list[str], foreign: _Foreign
+    names: Sequence[str],
+    params: Sequence[str],
+    sweep: bool,
+    targets: list[str],
+    foreign: _Foreign,
+    dtypes: Sequence[str] = (),
+    *,
+    strict: bool = True,
 ) -> _Selection:
     """Kernels of ours, or files of machine code: not both at once, since hardly an option means both."""
-    from harness.sass import binary, builds
+    from harness.launch import builds
+    from harness.sass import binary
     from harness.sass.code import Code
 
     cache = options.open_cache()
     files = [name for name in names if binary.is_binary(name)]
     if files:
-        if len(files) < len(names) or params or sweep:
+        if len(files) < len(names) or params or sweep or dtypes:
             raise UsageError(
-                f"{files[0]} is machine code, which has no parameters and goes without other kernels",
+                f"{files[0]} is machine code, which has no parameters or types and stands alone",
                 hint="compare two of them with --diff",
             )
         codes = []
         for name in files:
             codes += binary.read(Path(name), cache, archs=tuple(targets), **asdict(foreign))
         return _Selection(codes=codes, built={}, skipped=[])
-    _, variants = options.variants(names, params, sweep=sweep)
+    _, variants = options.variants(names, params, sweep=sweep, dtypes=dtypes, strict=strict)
     targets = targets or [archs.DEFAULT]
-    with options.progress(len(variants) * len(targets)) as step:
+    with running.progress(len(variants) * len(targets)) as step:
         built, skipped = builds.build_all(variants, targets, cache, step)
     codes = []
     for b in built:
@@ -212,9 +224,17 @@ def _diff(
 
 
 def _other(
-    left: _Selection, files: Sequence[str], text: str, targets: list[str], foreign: _Foreign
+    left: _Selection,
+    files: Sequence[str],
+    text: str,
+    targets: list[str],
+    foreign: _Foreign,
+    dtypes: Sequence[str],
 ) -> _Selection:
-    """What ``--diff`` names: a kernel or file, NAME=VALUE, an architecture; the rest is as on the left."""
+    """Read what ``--diff`` names: a kernel or file, NAME=VALUE, an architecture.
+
+    The rest is as on the left, the element type too where the other kernel is written for it.
+    """
     from harness.sass import binary
 
     code = left.one("the command line")
@@ -229,12 +249,12 @@ def _other(
         )
     if not names and left.built:
         variant = left.built[code.label, code.arch].variant
-        names = [str(variant.kernel.path)]
+        names, dtypes = [str(variant.kernel.path)], [variant.kernel.dtype]
         told = {p.partition("=")[0] for p in params}
         params += [f"{name}={value}" for name, value in variant.params.items() if name not in told]
     names = names or list(files)
     if not binary.is_binary(names[0]):
-        return _read(names, params, False, chosen or targets or [code.arch], foreign)
+        return _read(names, params, False, chosen or targets or [code.arch], foreign, dtypes, strict=False)
     found = _read(names, params, False, chosen, foreign)
     same = [c for c in found.codes if c.arch == code.arch]
     return replace(found, codes=same if same and not chosen else found.codes)

@@ -1,9 +1,10 @@
-// Counters in global memory, by which blocks tell each other that something has been written.
+// Synchronisation between blocks anywhere on the GPU: counters in global memory that say that something has been
+// written, and sums over what several blocks have written.
 #pragma once
 
-// What the counter was before. What this block wrote before (and has seen others of it write, through a
-// barrier), a block may read that has read this.
-__device__ inline unsigned add_release(unsigned* counter, unsigned n)
+// Add n to the counter and return what it was before. Whoever reads the new value with load_acquire also sees what
+// this thread wrote before, and what it saw of its block through a barrier.
+__device__ inline unsigned atomic_add_release(unsigned* counter, unsigned n)
 {
     unsigned old;
     asm volatile("atom.add.release.gpu.global.u32 %0, [%1], %2;" : "=r"(old) : "l"(counter), "r"(n) : "memory");
@@ -17,10 +18,11 @@ __device__ inline unsigned load_acquire(const unsigned* counter)
     return value;
 }
 
-// The sums of the blocks from `low` to `high`, in their order, of every STEP-th quad from `at` to `end`;
-// QUADS_AT_ONCE * BLOCKS_AT_ONCE reads are under way at a time, for each takes most of a microsecond.
+// Add up the partial sums of the blocks `low` to `high`, in this order, and pass each total to store(at, total).
+// part(block) points to the float4s of a block; of these it takes every STEP-th from `at` to `end`. A load takes most
+// of a microsecond, so QUADS_AT_ONCE * BLOCKS_AT_ONCE of them are in flight at a time.
 template <int STEP, int QUADS_AT_ONCE, int BLOCKS_AT_ONCE, typename Part, typename Store>
-__device__ inline void add_up(Part part, unsigned low, unsigned high, unsigned at, unsigned end, Store store)
+__device__ inline void reduce_parts(Part part, unsigned low, unsigned high, unsigned at, unsigned end, Store store)
 {
     #pragma unroll 1
     for (; at < end; at += QUADS_AT_ONCE * STEP) {
