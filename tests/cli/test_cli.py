@@ -24,7 +24,7 @@ from harness.results import record
 from harness.support import tools
 from shared.command import FAST, fake, harness, no_gpu  # noqa: F401  (fixtures)
 from shared.kernels import TILED
-from shared.places import ROOT
+from shared.places import record_file
 
 # ---- without a GPU ---------------------------------------------------------------------------------
 
@@ -522,7 +522,7 @@ def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
     for args in (["bench"], ["sass"], ["sass", "tiled", "--diff"]):
         result = harness(*args, str(path))
         assert result.exit_code == 2 and "its name is not UTF-8\n  -> rename it" in result.stderr
-    ladder = ROOT / "records" / "h200-tiles.json"
+    ladder = record_file("h200/bench/tiles")
     copy, page = path.with_suffix(".json"), tmp_path / "page.html"
     copy.write_bytes(ladder.read_bytes())
     assert harness("report", str(copy), "-o", str(page)).exit_code == 0
