@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
+import pkgutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import harness
+from harness.errors import MissingDependency
 from harness.support.cache import Cache
 from shared.kernels import BODY, KERNEL
 
-# pytester: tests/test_pytest_plugin.py runs pytest inside pytest. The plugin is loaded by its entry point
-# where harness is installed, and by this line in a bare checkout.
-pytest_plugins = ["pytester", "harness.pytest_plugin"]
+# pytester: tests/test_pytest_plugin.py runs pytest inside pytest. The plugin of harness is loaded by its
+# entry point where harness is installed, and by this line in a bare checkout.
+pytest_plugins = ["pytester", "harness.pytest_plugin", "shared.selection", "shared.alone", "shared.state"]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -51,6 +56,22 @@ def kernel_file(tmp_path: Path) -> Any:
         return path
 
     return write
+
+
+@pytest.fixture(scope="session")
+def _every_module() -> None:
+    for module in pkgutil.walk_packages(harness.__path__, "harness."):
+        if not module.name.endswith("__main__"):
+            with contextlib.suppress(MissingDependency):  # PyTorch
+                importlib.import_module(module.name)
+
+
+@pytest.fixture
+def pytester(_every_module: None, pytester: pytest.Pytester) -> pytest.Pytester:
+    """Run pytest inside pytest with every module of harness loaded: `runpytest_inprocess` forgets the modules
+    that it was the first to import, and each of them would be there twice from then on.
+    """
+    return pytester
 
 
 @pytest.fixture
