@@ -91,13 +91,15 @@ def test_a_run_without_slow_tests_says_nothing(run: Any) -> None:
     assert "left out" not in run("test_it.py::test_quick")[1]
 
 
-def test_workers_leave_the_same_out(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("run")
+def test_workers_leave_the_same_out(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a process of their own: xdist gives its workers the import path with which the process began."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    workers = ("-p", "xdist", "-n", "2")
-    output = run(*workers)[1]
-    assert "3 slow tests left out: " in output and "2 passed" in output
-    output = run(*workers, "-m", "")[1]
-    assert "left out" not in output and "5 passed" in output
+    arguments = ("-p", "xdist", "-p", "shared.selection", "-n", "2")
+    plain = pytester.runpytest_subprocess(*arguments)
+    plain.assert_outcomes(passed=2)
+    assert f"3 slow tests left out: {selection.RUN_SLOW}" in plain.outlines
+    pytester.runpytest_subprocess(*arguments, "-m", "").assert_outcomes(passed=5)
 
 
 # Tests that need the GPU alone
