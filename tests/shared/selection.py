@@ -20,8 +20,6 @@ _LEFT_OUT = pytest.StashKey[int]()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARKER)
-    if not hasattr(config, "workerinput"):  # a worker of xdist gets the controller's options with this one
-        config.option.leave_out_slow = not _something_is_named(config)
 
 
 def _something_is_named(config: pytest.Config) -> bool:
@@ -30,7 +28,7 @@ def _something_is_named(config: pytest.Config) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.option.leave_out_slow:
+    if _something_is_named(config):
         return
     named = _node_ids(config)
     out = [i for i in items if i.get_closest_marker("slow") and not _is_among(i, named)]
