@@ -14,7 +14,7 @@ import pytest
 
 import harness
 from harness.errors import MissingDependency
-from harness.support.cache import Cache
+from harness.support.cache import Cache, default_root
 from shared.kernels import BODY, KERNEL
 
 # pytester: tests/test_pytest_plugin.py runs pytest inside pytest. The plugin of harness is loaded by its
@@ -24,8 +24,13 @@ pytest_plugins = ["pytester", "harness.pytest_plugin", "shared.selection", "shar
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Never the user's cache nor table: what is in them must not decide a test."""
-    os.environ["HARNESS_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+    """Use neither the user's cache nor his table, whose content must not decide a test. Workers of one run
+    share a cache, so that a kernel is compiled once.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    os.environ["HARNESS_CACHE_DIR"] = str(folder / "cache")
     os.environ["HARNESS_TABLE"] = str(tmp_path_factory.mktemp("table") / "matmul.json")
 
 
@@ -41,8 +46,9 @@ def _no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Cache:
-    return Cache(tmp_path_factory.mktemp("session-cache"))
+def cache(_own_cache: None) -> Cache:
+    """The cache of this run, which the command line uses too."""
+    return Cache(default_root())
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ DIVERGENT = """\
 
 
 def harness(*args: str) -> Result:
-    return CliRunner().invoke(main, args, env={"COLUMNS": "80"})
+    return CliRunner().invoke(main, args, env={"COLUMNS": None})
 
 
 def test_races_are_read_to_their_source_lines() -> None:

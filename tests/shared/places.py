@@ -2,6 +2,6 @@
 
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 RECORDS = ROOT / "records"
 DATA = ROOT / "tests" / "data"
