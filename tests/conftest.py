@@ -14,7 +14,7 @@ import pytest
 
 import harness
 from harness.errors import MissingDependency
-from harness.support.cache import Cache, default_root
+from harness.support.cache import Cache, default, default_root
 from shared.kernels import BODY, KERNEL
 
 # pytester: tests/test_pytest_plugin.py runs pytest inside pytest. The plugin of harness is loaded by its
@@ -32,6 +32,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
         folder = folder.parent
     os.environ["HARNESS_CACHE_DIR"] = str(folder / "cache")
     os.environ["HARNESS_TABLE"] = str(tmp_path_factory.mktemp("table") / "matmul.json")
+    default()  # opened once a process, so not by a test that names another folder
 
 
 @pytest.fixture(autouse=True)
