@@ -22,6 +22,7 @@ from harness.kernels.spec import Variant
 from harness.sass.instructions import disassemble
 from harness.support import tools
 from harness.support.cache import Cache
+from shared import sweeps
 from shared.kernels import parameter_sets
 
 ARCHS = ("sm_75", "sm_80", "sm_90a", "sm_100", "sm_120")
@@ -128,13 +129,19 @@ def same_as_cuobjdump(cubin: Cubin, folder: Path, *, uses_shared: bool | None = 
 
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("path", catalog.files(), ids=lambda p: p.stem)
-def test_shipped_kernels(path: Path, arch: str, cache: Cache, tmp_path: Path) -> None:
-    """No warning, no spill, and resources as a second reader finds them."""
+def test_shipped_kernels_refuse_what_is_too_old_for_them(path: Path, arch: str, cache: Cache) -> None:
     kernel = spec.load(path)
-    if not Arch.parse(arch).satisfies(Arch.parse(kernel.min_arch)):
-        with pytest.raises(UsageError, match=kernel.min_arch):
-            compile_kernel(kernel.variant(), arch, cache)
+    if Arch.parse(arch).satisfies(Arch.parse(kernel.min_arch)):
+        assert kernel.fits(arch)
         return
+    with pytest.raises(UsageError, match=kernel.min_arch):
+        compile_kernel(kernel.variant(), arch, cache)
+
+
+@pytest.mark.parametrize(("name", "arch"), sweeps.builds(ARCHS))
+def test_shipped_kernels(name: str, arch: str, cache: Cache, tmp_path: Path) -> None:
+    """No warning, no spill, and resources as a second reader finds them."""
+    kernel = catalog.kernel(name)
     for variant in parameter_sets(kernel, arch):
         cubin = compile_kernel(variant, arch, cache)
         assert cubin.warnings == "", variant.label

@@ -19,11 +19,10 @@ from harness.sass.code import Code
 from harness.sass.contract import OPCODES, Finding, check
 from harness.sass.instructions import disassemble
 from harness.support.cache import Cache
+from shared import sweeps
 from shared.kernels import parameter_sets
 
 ARCHS = ("sm_75", "sm_80", "sm_90a", "sm_100", "sm_120")
-KERNELS = [p.stem for p in catalog.files()]
-BUILDS = [(k, a) for k in KERNELS for a in ARCHS if catalog.find(k)[0].fits(a)]
 HEAD = 'extern "C" __global__ void matmul(const float* A, const float* B, float* C, int n)\n{\n'
 
 Read = Callable[..., Code]
@@ -65,7 +64,7 @@ def finding(text: str, code: Code) -> Finding:
 # The story of the ladder
 
 
-@pytest.mark.parametrize(("name", "arch"), BUILDS)
+@pytest.mark.parametrize(("name", "arch"), sweeps.builds(ARCHS))
 def test_shipped_kernels_keep_their_word(cache: Cache, name: str, arch: str) -> None:
     (kernel,) = catalog.find(name)
     expected = kernel.expectations(arch)
@@ -110,7 +109,9 @@ def test_the_kernel_without_barriers_fails_the_expectation_of_one(read: Read, ar
     assert not finding("no BAR in loop", read("03_tiled", arch)).holds
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_120"])
+@pytest.mark.parametrize(
+    "arch", ["sm_80", *(pytest.param(a, marks=pytest.mark.slow) for a in ("sm_90a", "sm_120"))]
+)
 @pytest.mark.parametrize(
     ("before", "after", "missing"),
     [

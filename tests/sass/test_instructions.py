@@ -22,6 +22,7 @@ from harness.sass.contract import check
 from harness.sass.instructions import Instruction, Sass, disassemble, disassemble_all
 from harness.support import tools
 from harness.support.cache import Cache
+from shared import sweeps
 from shared.kernels import BODY
 
 ARCHS = ("sm_75", "sm_80", "sm_90a", "sm_100", "sm_120")
@@ -194,12 +195,9 @@ def test_widths_of_what_compilers_emit(kernel_file: Any, type_: str, arch: str, 
 TEXT = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:(@!?U?P\w+)\s+)?([A-Z][\w.]*)\s*([^;]*);", re.MULTILINE)
 
 
-@pytest.mark.parametrize("arch", ["sm_75", "sm_90a", "sm_120"])
-@pytest.mark.parametrize("kernel", [p.stem for p in catalog.files()])
-def test_the_same_as_cuobjdump_prints(read: Read, tmp_path: Path, kernel: str, arch: str) -> None:
-    if not catalog.kernel(kernel).fits(arch):
-        pytest.skip(f"{kernel} is not for {arch}")
-    cubin, code = read(kernel, arch)
+@pytest.mark.parametrize(("name", "arch"), sweeps.builds(["sm_75", "sm_90a", "sm_120"]))
+def test_the_same_as_cuobjdump_prints(read: Read, tmp_path: Path, name: str, arch: str) -> None:
+    cubin, code = read(name, arch)
     file = tmp_path / "kernel.cubin"
     file.write_bytes(cubin.code)
     tool = tools.require("cuobjdump")
