@@ -182,7 +182,7 @@ extern "C" __global__ void matmul(float* c)
 """
 
 
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("arch", sweeps.archs(ARCHS))
 def test_spills_are_what_the_code_stores_and_loads(kernel_file: Write, tmp_path: Path, arch: str) -> None:
     """The other half of `test_shipped_kernels`: zero is not what the report always says."""
     cubin = compile_file(kernel_file(body=SPILLS), arch)
@@ -193,14 +193,14 @@ def test_spills_are_what_the_code_stores_and_loads(kernel_file: Write, tmp_path:
     same_as_cuobjdump(cubin, tmp_path)
 
 
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("arch", sweeps.archs(ARCHS))
 def test_a_stack_is_not_a_spill(kernel_file: Write, tmp_path: Path, arch: str) -> None:
     cubin = compile_file(kernel_file(body=INDEXED), arch)
     assert (cubin.resources.stack, cubin.resources.spill_loads) == (256, 0)
     same_as_cuobjdump(cubin, tmp_path)
 
 
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("arch", sweeps.archs(ARCHS))
 def test_dynamic_shared_memory_is_the_front_matters(kernel_file: Write, tmp_path: Path, arch: str) -> None:
     cubin = compile_file(kernel_file(extra='shared = "4 * TILE"', body=DYNAMIC), arch)
     assert (cubin.resources.shared, cubin.shared) == (0, 64)

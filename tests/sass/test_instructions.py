@@ -146,7 +146,7 @@ def test_the_compiler_vectorises_the_tiled_kernel(
     assert code.vectorized_shared_loads
 
 
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("arch", sweeps.archs(ARCHS))
 def test_the_hand_written_kernel_reads_128_bits_only(read: Read, arch: str) -> None:
     _, code = read("08_tiled_v4", arch)
     assert code.count("LDS.128") > 0
@@ -154,7 +154,7 @@ def test_the_hand_written_kernel_reads_128_bits_only(read: Read, arch: str) -> N
     assert code.vectorized_shared_loads
 
 
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("arch", sweeps.archs(ARCHS))
 @pytest.mark.parametrize("kernel", ["01_*", "02_*"])
 def test_kernels_without_tiles_read_no_shared_memory(read: Read, kernel: str, arch: str) -> None:
     """The control: the check that the others pass can fail."""
@@ -228,7 +228,7 @@ def test_one_kernel_of_several(kernel_file: Any) -> None:
 # Where an instruction comes from
 
 
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("arch", sweeps.archs(ARCHS))
 @pytest.mark.parametrize(
     ("pattern", "texts"),
     [

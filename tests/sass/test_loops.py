@@ -350,7 +350,7 @@ HARD = {
 }
 
 
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("arch", sweeps.archs(ARCHS, "sm_80"))
 @pytest.mark.parametrize("which", HARD)
 def test_loops_that_call_branch_and_diverge(
     kernel_file: Any, tmp_path: Path, cache: Cache, which: str, arch: str

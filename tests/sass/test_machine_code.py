@@ -118,7 +118,7 @@ def test_sections_of_a_cut_file(cache: Cache) -> None:
 # Live registers
 
 
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("arch", sweeps.archs(ARCHS))
 def test_live_registers(arch: str, read: Read) -> None:
     code = read("tiled_coarse", arch)
     assert code.sass.peak is not None and code.registers is not None
@@ -342,7 +342,7 @@ def fatbin(*cubins: tuple[int, bytes]) -> bytes:
     return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
 
 
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("arch", sweeps.archs(ARCHS))
 def test_a_cubin_of_ours_read_as_a_foreign_one(arch: str, cache: Cache, read: Read, tmp_path: Path) -> None:
     file = tmp_path / "k.cubin"
     file.write_bytes(build("tiled", arch, cache).code)

@@ -36,3 +36,8 @@ def builds(archs: Sequence[str]) -> list[Any]:
     """Return each shipped kernel with each of `archs` that it can be built for, for ("name", "arch")."""
     pairs = [(k.stem, arch) for k in catalog.files() for arch in archs if catalog.kernel(k.stem).fits(arch)]
     return sweep(pairs, lambda name, arch: (name, arch) in FAST_BUILDS)
+
+
+def archs(names: Sequence[str], *fast: str) -> list[Any]:
+    """Return the architectures `names`, slow but for `fast`, the oldest and Hopper where none is given."""
+    return sweep(names, lambda arch: arch in (fast or ("sm_75", "sm_90a")))
