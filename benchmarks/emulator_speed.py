@@ -16,9 +16,9 @@ from pathlib import Path
 from harness import Gemm, kernel
 from harness.bench import emulation
 from harness.errors import HarnessError
+from harness.launch import builds
 from harness.results import record
 from harness.results.tables import plain_table
-from harness.sass import builds
 from harness.support.cache import default as default_cache
 
 KERNELS = ("naive", "tiled", "tiled_coarse", "blocked_2d", "vectorized", "cp_async", "warp_tiles")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from harness.support.moved import MOVED, Moved
 
 if TYPE_CHECKING:
-    from harness.bench.measure import Measurement as Measurement
+    from harness.bench.row import Measurement as Measurement
     from harness.bench.session import Bench as Bench
     from harness.bench.stopping import StopRule as StopRule
     from harness.dispatch.choose import choose as choose
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from harness.kernels.compiler import compile_kernel as compile_kernel
     from harness.kernels.spec import Kernel as Kernel
     from harness.kernels.spec import Variant as Variant
+    from harness.launch.builds import build_all as build_all
     from harness.launch.kernel import Launch as Launch
     from harness.launch.kernel import prepare as prepare
     from harness.launch.operands import Operands as Operands
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from harness.problems.protocol import Problem as Problem
     from harness.problems.verify import Verdict as Verdict
     from harness.problems.verify import compare as compare
-    from harness.sass.builds import build_all as build_all
     from harness.sass.instructions import Sass as Sass
     from harness.sass.instructions import disassemble as disassemble
     from harness.support.cache import Cache as Cache
@@ -51,14 +51,14 @@ _HOME = {
     "HarnessError": "errors",
     "Kernel": "kernels.spec",
     "Launch": "launch.kernel",
-    "Measurement": "bench.measure",
+    "Measurement": "bench.row",
     "Operands": "launch.operands",
     "Problem": "problems.protocol",
     "Sass": "sass.instructions",
     "StopRule": "bench.stopping",
     "Variant": "kernels.spec",
     "Verdict": "problems.verify",
-    "build_all": "sass.builds",
+    "build_all": "launch.builds",
     "choose": "dispatch.choose",
     "compare": "problems.verify",
     "compile_kernel": "kernels.compiler",

@@ -6,15 +6,15 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from harness.bench.emulation import Options, row
-from harness.bench.measure import ERROR, Measurement
+from harness.bench.row import ERROR, Measurement
 from harness.emulator import Counts
 from harness.errors import HarnessError, UsageError
 from harness.kernels.compiler import compile_kernel
 from harness.kernels.expectation import parse
 from harness.kernels.spec import Variant
+from harness.launch.builds import Built
 from harness.problems import checks
 from harness.problems.registry import resolve
-from harness.sass.builds import Built
 from harness.sass.code import Code
 from harness.sass.contract import Finding, check
 from harness.sass.instructions import Instruction, disassemble

@@ -1,4 +1,4 @@
-"""Everything harness raises on purpose.
+"""The exceptions that harness raises on purpose, and their exit codes.
 
     HarnessError
     ├── UsageError            the request makes no sense: unknown kernel, parameter, axis, architecture
@@ -17,9 +17,9 @@
         ├── OutOfMemory       device or pinned memory is exhausted
         └── ContextLost       a kernel faulted: nothing in this context works any more
 
-Each message says what happened, where, and what to do. ``exit_code`` is what the command line
-returns for it: 2 for a request that cannot be meant, 130 for Ctrl-C, 1 for everything that failed. A
-comparison that cannot tell returns 3 (INCONCLUSIVE_EXIT).
+Each message says what happened, where, and what to do. The command line exits with the `exit_code` of the
+exception's class: 2 for a request that makes no sense, 130 for Ctrl-C, 1 for every other failure. A
+comparison of measurements that reaches no decision exits with INCONCLUSIVE_EXIT (3) and raises nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ INCONCLUSIVE_EXIT = 3
 
 
 class HarnessError(Exception):
-    """What happened (`what`), where (`where`, prefixed) and what to do about it (`hint`, last line)."""
+    """Base class of every error that harness raises on purpose.
+
+    `what` says what happened. `where`, if not empty, says where and is put before it in the message; `hint`,
+    if not empty, says what to do and becomes the message's last line.
+    """
 
     exit_code = 1
 
@@ -41,30 +45,42 @@ class HarnessError(Exception):
         return f"{text}\n  -> {self.hint}" if self.hint else text
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickled as it is: by default it would be made anew from `args`, which its keywords are not."""
+        """Pickle the type, `args` and attributes.
+
+        The default would call the class with `args`, which does not fit its keyword-only parameters.
+        """
         return _unpickled, (type(self), self.args, self.__dict__)
 
 
 def _unpickled(cls: type[HarnessError], args: tuple[object, ...], state: dict[str, object]) -> HarnessError:
+    """Rebuild an error from what `HarnessError.__reduce__` returned, without calling ``__init__``."""
     error = cls.__new__(cls, *args)
     error.__dict__.update(state)
     return error
 
 
 class UsageError(HarnessError):
+    """The request makes no sense: an unknown kernel, parameter, axis or architecture, or a bad value."""
+
     exit_code = 2
 
 
 class SpecError(UsageError):
-    """`where` is ``file`` or ``file:line``."""
+    """A kernel's front matter, or the problem class that it names, is malformed.
+
+    In front matter, `where` is ``file`` or ``file:line``.
+    """
 
 
 class MissingDependency(HarnessError):
-    """`hint` holds the command that installs it."""
+    """A package or tool that this step needs is not installed; `hint` says how to get it."""
 
 
 class BuildError(HarnessError):
-    """`log` is the compiler's own text; its line numbers are those of the user's file."""
+    """The compiler refused a kernel.
+
+    `log` is the compiler's own output; its line numbers are those of the user's file.
+    """
 
     def __init__(self, what: str, *, where: str = "", hint: str = "", log: str = "") -> None:
         super().__init__(what, where=where, hint=hint)
@@ -76,39 +92,45 @@ class BuildError(HarnessError):
 
 
 class InspectError(HarnessError):
-    pass
+    """A cubin could not be disassembled, or the disassembler's output could not be read."""
 
 
 class EmulatorError(HarnessError):
-    """`where` is a line of the kernel's source or of its PTX."""
+    """The emulator cannot run this PTX; `where` is a line of the kernel's source or of its PTX."""
 
 
 class NeedsGpu(EmulatorError):
-    pass
+    """The PTX has an instruction that the emulator does not know, so it needs a real GPU."""
 
 
 class CountersDenied(HarnessError):
-    pass
+    """Nsight Compute is not permitted to read the GPU's counters."""
 
 
 class Interrupted(HarnessError):
-    exit_code = 130  # 128 + SIGINT, as shells have it
+    """The user pressed Ctrl-C; what was measured before is kept."""
+
+    exit_code = 130  # 128 + SIGINT (2), the convention of shells
 
 
 class NoGpu(HarnessError):
-    pass
+    """There is nothing to run on: no usable driver or no such GPU."""
 
 
 class NoDriver(NoGpu):
-    pass
+    """libcuda is absent, too old, or does not start."""
 
 
 class NoDevice(NoGpu):
-    pass
+    """The driver works but sees no such GPU."""
 
 
 class DriverError(HarnessError):
-    """`call` is the function (``cuMemAlloc``), `code` its numeric result, `name` the code's name."""
+    """A call of the CUDA driver API failed.
+
+    `call` is the function (``cuMemAlloc``), `code` the CUresult that it returned as a number, `name` the name
+    of that code (``CUDA_ERROR_INVALID_VALUE``).
+    """
 
     def __init__(self, what: str, *, call: str = "", code: int = 0, name: str = "", hint: str = "") -> None:
         super().__init__(what, hint=hint)
@@ -116,8 +138,8 @@ class DriverError(HarnessError):
 
 
 class OutOfMemory(DriverError):
-    pass
+    """Device memory or page-locked host memory is exhausted."""
 
 
 class ContextLost(DriverError):
-    pass
+    """A kernel faulted: nothing in this process's context works any more."""

@@ -25,7 +25,7 @@ import pytest
 from harness.errors import HarnessError, UsageError
 
 if TYPE_CHECKING:
-    from harness.bench.measure import Measurement
+    from harness.bench.row import Measurement
     from harness.kernels.compiler import Cubin
     from harness.kernels.spec import Kernel, Variant
     from harness.sass.code import Code

@@ -21,10 +21,10 @@ from harness.emulator import Emulation
 from harness.errors import HarnessError
 from harness.instruments import counters, ncu
 from harness.kernels.arch import Arch
+from harness.launch.builds import Built
 from harness.problems.gemm import Gemm
 from harness.results import record
 from harness.results.encode import static_record
-from harness.sass.builds import Built
 from harness.support.cache import default as default_cache
 
 # Nsight Compute's names. Copies (cp.async) count as loads there, and here.

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness.bench.measure import EXPECTED, FAILED
+from harness.bench.row import EXPECTED, FAILED
 from harness.instruments import counters, diagnosis
 from harness.kernels import catalog
 from harness.launch import cublaslt

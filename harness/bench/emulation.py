@@ -13,27 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import harness
-from harness.bench.measure import (
-    ERROR,
-    EXPECTED,
-    FAILED,
-    OK,
-    REFUSED,
-    REPEATABLE,
-    UNEXPECTED,
-    Measurement,
-    repeated,
-)
+from harness.bench.row import ERROR, EXPECTED, FAILED, OK, REFUSED, REPEATABLE, UNEXPECTED, Measurement
 from harness.emulator import Buffer, Emulation, emulate
 from harness.errors import HarnessError, InspectError, NeedsGpu, OutOfMemory
+from harness.launch.builds import Built, Progress
 from harness.launch.kernel import grid, workspace
 from harness.problems import checks
 from harness.problems.protocol import Axes, Problem, Reference
 from harness.problems.registry import blamed
 from harness.problems.verify import Repeats, compare
 from harness.sass import access_widths
-from harness.sass.builds import Built, Progress
 from harness.support.cache import Cache
 from harness.support.processes import ENDED, cores, processes
 
@@ -81,7 +70,7 @@ def rows(
                 try:
                     inputs, reference = _inputs(problem, options.seed)
                 except HarnessError as e:
-                    yield from (_error(one, problem, e) for one in kernels)
+                    yield from (Measurement.failed_with(one, problem, e) for one in kernels)
                     continue
                 job = (problem, inputs, reference, options)
                 if pool is not None and len(kernels) > 1 and _can_leave(problem):
@@ -109,7 +98,7 @@ def _apart(
 
 def _can_leave(problem: Problem) -> bool:
     """Whether it can be sent to other processes, and they have room for it."""
-    known = type(problem).__module__.partition(".")[0] == harness.__name__  # not of a file beside a kernel
+    known = type(problem).__module__.partition(".")[0] == __name__.partition(".")[0]  # not of a file beside a kernel
     return known and cores() * _COPIES * problem.buffer_bytes <= _free_memory()
 
 
@@ -127,10 +116,9 @@ def row(
     try:
         run, arrays = launch(built, problem, inputs, options)
     except NeedsGpu as e:
-        return replace(_error(built, problem, e), status=REFUSED)
+        return Measurement.failed_with(built, problem, e, REFUSED)
     except (HarnessError, MemoryError) as e:
-        error = e if isinstance(e, HarnessError) else OutOfMemory("host memory is exhausted")
-        return _error(built, problem, error)
+        return Measurement.failed_with(built, problem, e)
     output = problem.output
     verdict = compare(arrays[output], reference, inputs[output])
     damaged = sorted(n for n in arrays.keys() - {output} if not _same(arrays[n], inputs[n]))
@@ -150,7 +138,7 @@ def row(
     if not options.repeats or found.status not in REPEATABLE:
         return found
     try:
-        return repeated(found, Repeats.of(arrays[output].tobytes(), _again(built, problem, inputs, options)))
+        return found.repeated(Repeats.of(arrays[output].tobytes(), _again(built, problem, inputs, options)))
     except (HarnessError, MemoryError) as e:
         return replace(found, status=ERROR, error=str(e) or "host memory is exhausted")
 
@@ -241,7 +229,3 @@ def _widths(built: Built, options: Options) -> Mapping[int, int]:
             where=built.label,
         )
     return found.bytes
-
-
-def _error(built: Built, problem: Problem, error: HarnessError) -> Measurement:
-    return Measurement(label=built.label, built=built, problem=problem, status=ERROR, error=str(error))

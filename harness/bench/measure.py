@@ -1,46 +1,38 @@
-"""One launch -> a `Measurement`: verified, timed, verified again.
+"""One code on one set of operands -> a `Measurement`, in this order: prepare, verify, sample, verify, record.
 
-The order is the point: verify, spoil the outputs, time, verify what the timed runs wrote. A kernel that
-computes something wrong has no time.
+The order is the point. A code that computes something wrong has no time: it is verified before it is timed,
+its outputs are spoilt, and what the timed runs themselves wrote is verified after.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from harness.bench import nvml, sampling
+from harness.bench import sampling
 from harness.bench.ceilings import Ceilings, impossible, peaks
+from harness.bench.row import (
+    COLD,
+    EXPECTED,
+    FAILED,
+    GRAPH,
+    IMPOSSIBLE,
+    OK,
+    REPEATABLE,
+    UNEXPECTED,
+    Measurement,
+)
 from harness.bench.sampling import Pair, Samples, WarmUp
-from harness.bench.stats import Interval
 from harness.bench.stopping import StopRule
 from harness.bench.timing import Timer, Work
 from harness.driver import Graph, Stream
-from harness.emulator import Emulation
+from harness.launch.builds import Built
 from harness.launch.kernel import Launch
-from harness.problems.gemm import Gemm
-from harness.problems.protocol import Problem
+from harness.launch.operands import Operands
+from harness.launch.runnable import Runnable
 from harness.problems.verify import Repeats, Verdict
-from harness.sass.builds import Built
-
-COLD, HOT, GRAPH = "cold", "hot", "graph"
-REGIMES = {
-    COLD: "operands rotate through copies that displace twice the L2 cache",
-    HOT: "the same operands every time",
-    GRAPH: "as cold, many launches in one CUDA graph: no gaps between them",
-}
-
-OK = "ok"
-FAILED = "FAILED"
-EXPECTED = "FAILED as marked"  # broken on purpose, and seen to be
-UNEXPECTED = "passed, marked broken"  # a race that did not show this time
-IMPOSSIBLE = "impossible"  # faster than the hardware: the measurement is wrong, whatever the reason
-REFUSED = "needs a GPU"  # the emulator cannot run it
-ERROR = "error"  # it could not be launched, or faulted
-FAILURES = (FAILED, IMPOSSIBLE, ERROR)
-REPEATABLE = (OK, EXPECTED, UNEXPECTED)  # whose launches may be seen again
 
 _MATRIX = 32  # times the peak of the float32 units: no kernel with matrix instructions is faster than this
 _NEAR_OVERHEAD = 10  # times the cost of the events themselves: below, that cost shows
@@ -50,8 +42,8 @@ _BRIEF = 0.02  # seconds of warm-up for what has been warmed up before
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """How to time. `overhead` is the seconds that an empty pair of events takes. After timing the outputs of
-    `verified` sets are verified, of all of them by default.
+    """How to time. `overhead` is the time in seconds that an empty pair of events takes. `verified` is the
+    number of sets of operands whose outputs are verified after timing: all of them by default.
     """
 
     rule: StopRule
@@ -62,179 +54,90 @@ class Method:
     verified: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Round:
-    """What one of several rounds came to: median seconds and SM clock, of the baseline's turns too, and the
-    ratio of the two.
-    """
-
-    seconds: float
-    sm_hz: float | None
-    baseline_seconds: float | None
-    baseline_sm_hz: float | None
-    ratio: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measurement:
-    """One launch on one problem. `samples` is None where it was not timed, for the reason in `status`.
-
-    `occupancy` is the driver's: active warps over the most that an SM holds. `sets` copies of the operands,
-    `bytes_touched` in all, are visited in turn (as far as a first look goes); `cold` says that they displace
-    twice the L2 cache. `ratio` is of times, this over that of `against`, from runs of both in turn. `peaks`
-    is how many times the peak of float32 units counts as the peak for this problem's type. `notes` qualify
-    the time. `algorithm` is which of its ways a library goes. `rounds`, where there were several, has what
-    each came to; the rest is of all. `emulation` is what the emulator saw, where no GPU ran it.
-    """
-
-    label: str
-    built: Built | None
-    problem: Problem
-    status: str
-    error: str = ""
-    before: Verdict | None = None
-    after: Verdict | None = None
-    repeats: Repeats | None = None  # launches beyond the one that `before` is of
-    samples: Samples | None = None
-    occupancy: float | None = None
-    sets: int = 0
-    bytes_touched: int = 0
-    cold: bool | None = None
-    regime: str = COLD
-    pair: Pair | None = None
-    ratio: Interval | None = None
-    rounds: tuple[Round, ...] = ()
-    against: str = ""
-    identical: bool = False
-    baseline: bool = False  # it is what the others are timed in turn with
-    ceilings: Ceilings | None = None
-    peaks: float = 1
-    notes: tuple[str, ...] = ()
-    algorithm: str = ""
-    emulation: Emulation | None = None
-
-    @property
-    def seconds(self) -> float | None:
-        return None if self.samples is None else self.samples.summary.median
-
-    @property
-    def flops_rate(self) -> float | None:
-        """FLOP/s at the median time; None where the problem has none."""
-        return self.problem.flops / self.seconds if self.seconds and self.problem.flops else None
-
-    @property
-    def bandwidth(self) -> float | None:
-        """Compulsory bytes/s at the median time."""
-        return self.problem.bytes / self.seconds if self.seconds else None
-
-    @property
-    def speedup(self) -> Interval | None:
-        """How many times as fast as `against` it is."""
-        return self.ratio.inverse if self.ratio else None
-
-    @property
-    def of_ceiling(self) -> float | None:
-        """Its FLOP/s over what this card reaches at best; for a problem without any, its bytes/s."""
-        if self.ceilings is None or self.samples is None:
-            return None
-        if self.flops_rate:
-            return self.flops_rate / (self.peaks * self.ceilings.flops.at(self.samples.sm_hz))
-        return self.bandwidth / self.ceilings.bandwidth.rate if self.bandwidth else None
-
-    @property
-    def device(self) -> nvml.Reading | None:
-        return None if self.samples is None else nvml.summarize(self.samples.readings)
-
-    @property
-    def dtype(self) -> str | None:
-        """The element type, of a gemm."""
-        return self.problem.dtype.name if isinstance(self.problem, Gemm) else None
-
-    @property
-    def detail(self) -> str:
-        """What was found out about its numbers, or why it could not be launched."""
-        return self.error or str(self.after or self.before)
-
-    @property
-    def right(self) -> bool:
-        return self.status == OK
-
-    @property
-    def failed(self) -> bool:
-        return self.status in FAILURES
-
-
 def measure(
-    run: Launch,
+    one: Runnable,
+    operands: Operands,
     stream: Stream,
     timer: Timer,
     method: Method | None,
     *,
-    built: Built | None = None,
     against: Launch | None = None,
+    repeats: int = 0,
 ) -> Measurement:
-    """Verify, time, verify again; see the module's docstring. Without a `method`, verify only.
+    """Measure one code; without a `method` it is verified only.
 
-    `against` is timed in turn with it; it has outputs of its own (`Twin`).
+    `against` is timed in turn with it and has outputs of its own (`Twin`). After all this it is launched
+    `repeats` times more on the same inputs, and every output must have the same bits.
+
+    Raises ContextLost after a fault, HarnessError where the code cannot be bound or launched.
     """
-    operands, problem = run.operands, run.operands.problem
-    row = Measurement(
-        label=run.label,
+    with one.prepare(operands) as run:
+        before = check(run, stream, sets=1)
+        row = _described(one, run, before, method)
+        if method is not None and row.right:
+            sampled = _sample(run, against, stream, timer, method)
+            after = _check_samples(run, stream, method)
+            row = _timed(row, operands, sampled, after, against, method)
+        row = _undamaged(row, operands, stream)
+        if repeats and row.status in REPEATABLE:
+            prints = operands.repeated(run.calls[0], stream, repeats)
+            row = row.repeated(Repeats.of(next(prints), prints), operands.damaged_inputs(stream))
+        return row
+
+
+def check(run: Launch, stream: Stream, *, sets: int) -> Verdict:
+    """Fill every output anew, run on the first `sets` sets of operands, and return the worst verdict."""
+    operands = run.operands
+    operands.fill_output(stream)
+    run.rewind()
+    for _ in range(sets):
+        run(stream)
+    return _worst(operands.verdicts(stream, sets=sets))
+
+
+def _described(one: Runnable, run: Launch, before: Verdict, method: Method | None) -> Measurement:
+    """Return the row of a launch that has been verified, and not timed yet."""
+    operands, built = run.operands, one.built
+    status = OK if before.ok else FAILED
+    if built is not None and built.variant.kernel.broken:
+        status = UNEXPECTED if before.ok else EXPECTED
+    return Measurement(
+        label=one.label,
         built=built,
-        problem=problem,
-        status=OK,
-        before=check(run, stream, sets=1),
+        problem=operands.problem,
+        status=status,
+        before=before,
         occupancy=_occupancy(run, built),
         sets=run.sets,
         bytes_touched=operands.bytes,
         cold=operands.cold,
         regime=method.regime if method else "",
         ceilings=method.ceilings if method else None,
-        peaks=peaks(problem, operands.context.device),
+        peaks=peaks(operands.problem, operands.context.device),
         algorithm=run.algorithm,
     )
-    if built is not None and built.variant.kernel.broken:
-        row = replace(row, status=UNEXPECTED if row.before and row.before.ok else EXPECTED)
-    elif row.before is None or not row.before.ok:
-        row = replace(row, status=FAILED)
-    elif method is not None:
-        row = _timed(row, run, against, stream, timer, method)
-    if damaged := operands.damaged_inputs(stream):
-        status = EXPECTED if row.status in (EXPECTED, UNEXPECTED) else FAILED
-        error = f"FAILED: it overwrote its input {' and '.join(damaged)}"
-        row = replace(row, status=status, samples=None, pair=None, ratio=None, error=error)
-    return row
 
 
-def repeated(row: Measurement, repeats: Repeats, damaged: Sequence[str] = ()) -> Measurement:
-    """The verified row with what became of more launches, and which inputs those have overwritten: other bits
-    are as wrong as wrong numbers.
-    """
-    row = replace(row, repeats=repeats)
-    wrong = [] if repeats.ok else [str(repeats)]
-    wrong += [f"FAILED: a repeat overwrote its input {' and '.join(damaged)}"] if damaged else []
-    if not wrong:
-        return row
-    status = FAILED if row.status == OK else EXPECTED
-    return replace(row, status=status, error="\n".join(filter(None, (row.error, *wrong))))
+@dataclass(frozen=True, kw_only=True)
+class _Sampled:
+    """Samples of a launch, with those of the other side where there was one, and what qualifies them."""
+
+    samples: Samples
+    pair: Pair | None
+    notes: tuple[str, ...]
 
 
-def _timed(
-    row: Measurement, run: Launch, against: Launch | None, stream: Stream, timer: Timer, method: Method
-) -> Measurement:
-    """The row with samples, and the verdict on what the sampled runs themselves wrote, in the sets that are
-    to be verified: the first that they visit.
+def _sample(run: Launch, against: Launch | None, stream: Stream, timer: Timer, method: Method) -> _Sampled:
+    """Warm up, spoil the outputs, and sample.
 
     The outputs are spoilt between warm-up and sampling, so that the warm-up's results cannot stand in for
-    those of a kernel that stops working when it sees its output filled. Where launches accumulate
-    (beta != 0), what they leave is not the problem's answer, and one more run is verified instead.
+    those of a kernel that stops working when it sees its output filled.
     """
-    operands, rule = run.operands, method.rule
-    sets = min(run.sets, method.verified or run.sets)
+    operands, rule, sets = run.operands, method.rule, _verified_sets(run, method)
+    spoilt = not operands.problem.accumulates
     warm = sampling.warm_up(Work(run), timer, rule)
     pair: Pair | None = None
     with _work(run, warm, stream, method) as work:
-        spoilt = not operands.problem.accumulates
         run.rewind()  # the sets that are verified are the first that are visited
         if against is None:
             operands.fill_output(stream, spoilt=spoilt)
@@ -254,11 +157,33 @@ def _timed(
                     at_least=sets,
                 )
             samples = pair.candidate
-    if spoilt:
-        after = _worst(operands.verdicts(stream, sets=sets, spoilt=True))
-    else:
-        after = check(run, stream, sets=sets)
-    row = replace(row, after=after)
+    notes = [*_notes(samples, work, warm, method)]
+    notes += pair.remarks(against.label) if pair and against else ()
+    return _Sampled(samples=samples, pair=pair, notes=tuple(notes))
+
+
+def _check_samples(run: Launch, stream: Stream, method: Method) -> Verdict:
+    """Return the worst verdict on what the sampled runs wrote, in the sets that are to be verified.
+
+    Where launches accumulate (beta != 0), what they leave is not the problem's answer, and one more run is
+    verified instead.
+    """
+    sets = _verified_sets(run, method)
+    if run.operands.problem.accumulates:
+        return check(run, stream, sets=sets)
+    return _worst(run.operands.verdicts(stream, sets=sets, spoilt=True))
+
+
+def _timed(
+    row: Measurement,
+    operands: Operands,
+    sampled: _Sampled,
+    after: Verdict,
+    against: Launch | None,
+    method: Method,
+) -> Measurement:
+    """Return the row with its times, unless the timed runs were wrong or faster than the hardware."""
+    row, samples, pair = replace(row, after=after), sampled.samples, sampled.pair
     if not after.ok:
         return replace(row, status=FAILED)
     # For a float32 problem tensor cores are no peak to be measured by, and no impossible way either.
@@ -272,16 +197,23 @@ def _timed(
         pair=pair,
         ratio=pair.ratio(method.seed) if pair else None,
         against=against.label if against else "",
-        notes=(
-            *_notes(samples, work, warm, method),
-            *(pair.remarks(against.label) if pair and against else ()),
-        ),
+        notes=sampled.notes,
     )
+
+
+def _undamaged(row: Measurement, operands: Operands, stream: Stream) -> Measurement:
+    """Return the row, failed where the launches overwrote an input."""
+    damaged = operands.damaged_inputs(stream)
+    if not damaged:
+        return row
+    status = EXPECTED if row.status in (EXPECTED, UNEXPECTED) else FAILED
+    error = f"FAILED: it overwrote its input {' and '.join(damaged)}"
+    return replace(row, status=status, samples=None, pair=None, ratio=None, error=error)
 
 
 @contextmanager
 def _work(run: Launch, warm: WarmUp, stream: Stream, method: Method) -> Iterator[Work]:
-    """What to sample: the launch, or in the regime of graphs whole rounds of its sets in one."""
+    """Yield what to sample: the launch, or in the regime of graphs whole rounds of its sets in one graph."""
     if method.regime != GRAPH:
         yield Work(run)
         return
@@ -299,6 +231,7 @@ def _work(run: Launch, warm: WarmUp, stream: Stream, method: Method) -> Iterator
 
 
 def _notes(samples: Samples, work: Work, warm: WarmUp, method: Method) -> Iterator[str]:
+    """Yield what a reader of the time must know besides."""
     if samples.summary.median * work.repeats < _NEAR_OVERHEAD * method.overhead:
         yield (
             f"near the cost of the events themselves, {method.overhead * 1e6:.2f} us, which its time "
@@ -309,14 +242,8 @@ def _notes(samples: Samples, work: Work, warm: WarmUp, method: Method) -> Iterat
     yield from samples.remarks
 
 
-def check(run: Launch, stream: Stream, *, sets: int) -> Verdict:
-    """Fill every output anew, run on the first `sets` sets of operands, and compare those: the worst."""
-    operands = run.operands
-    operands.fill_output(stream)
-    run.rewind()
-    for _ in range(sets):
-        run(stream)
-    return _worst(operands.verdicts(stream, sets=sets))
+def _verified_sets(run: Launch, method: Method) -> int:
+    return min(run.sets, method.verified or run.sets)
 
 
 def _worst(verdicts: Iterable[Verdict]) -> Verdict:
@@ -324,13 +251,14 @@ def _worst(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 def _uses_matrix_units(built: Built | None) -> bool:
-    """Whether its code has any kind of MMA; without nvdisasm we cannot know that it has none."""
+    """Return True if its code has any kind of MMA; without nvdisasm nobody knows that it has none."""
     if built is None:
         return False
     return built.tally is None or built.tally.tensor_instructions > 0
 
 
 def _occupancy(run: Launch, built: Built | None) -> float | None:
+    """Ask the driver for the occupancy; None for a library."""
     if run.function is None or built is None:
         return None
     return run.function.occupancy(built.variant.threads, built.variant.shared)

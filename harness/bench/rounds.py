@@ -16,14 +16,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from harness.bench.measure import Measurement, Round
+from harness.bench.row import Measurement, Round
 from harness.bench.sampling import Pair, Samples
 from harness.bench.stats import pooled_ratio
 from harness.driver import Buffer, Context, Stream
 from harness.errors import OutOfMemory
+from harness.launch.builds import Built
 from harness.launch.fingerprint import Fingerprints
 from harness.problems.verify import Verdict
-from harness.sass.builds import Built
 
 LEAST, MOST = 5, 20  # rounds, if more than one: see above
 _APART = 0.01  # beyond this, rounds are said to differ

@@ -1,5 +1,5 @@
-"""Kernels and sizes -> rows. This composes the stations below it and decides what an error costs: a row, a
-size, or everything.
+"""Kernels and sizes -> rows. A session composes the stages and decides what an error costs: a row, a size, or
+everything.
 """
 
 from __future__ import annotations
@@ -12,24 +12,21 @@ from dataclasses import replace
 import numpy as np
 
 from harness.bench import ceilings, nvml
-from harness.bench.measure import COLD, ERROR, HOT, REPEATABLE, Measurement, Method, measure, repeated
+from harness.bench.measure import Method, measure
 from harness.bench.rounds import Rounds, unsettle
+from harness.bench.row import COLD, HOT, Measurement
 from harness.bench.stopping import StopRule
 from harness.bench.timing import EventTimer
-from harness.dispatch import prepared
 from harness.driver import Context, Stream
 from harness.errors import ContextLost, HarnessError, OutOfMemory, UsageError
-from harness.launch import cublas, cublaslt, kernel
-from harness.launch.cublas import CuBlas
-from harness.launch.cublaslt import CuBlasLt
+from harness.launch import kernel
+from harness.launch.builds import Built, Progress
 from harness.launch.kernel import Launch
 from harness.launch.operands import Data, Operands, Twin, rotation_sets
+from harness.launch.runnable import Runnable
 from harness.problems import checks
-from harness.problems.gemm import Gemm
 from harness.problems.protocol import Axes, Problem
-from harness.problems.registry import blamed, resolve
-from harness.problems.verify import Repeats
-from harness.sass.builds import Built, Progress
+from harness.problems.registry import blamed
 from harness.support.cache import default as default_cache
 from harness.support.resources import Closing
 
@@ -37,10 +34,11 @@ from harness.support.resources import Closing
 class Bench(Closing):
     """A GPU ready to measure: stream, timer and sensor in one context.
 
-    `rule` None verifies only. `baseline` is what every kernel is timed in turn with: cuBLAS, which is
-    borrowed, or another kernel. With `alone` each is timed by itself instead, at a clock and power of its
-    own. `fastest`, borrowed too, has a row beside the kernels. With several `rounds` everything is done that
-    often, from the operands on. `method` says how, with what was found out about this card.
+    Without a `rule` it verifies only. `baseline` is what every kernel is timed in turn with, unless `alone`
+    is set: then each is timed by itself, at a clock and power of its own. `fastest` has a row beside the
+    kernels. Both are borrowed, not closed. `rounds`: everything is done that often, from the operands on.
+    `repeats`: what has been verified is launched that often again and must write the same bits. `method` says
+    how to time, with what was found out about this card.
     """
 
     def __init__(
@@ -49,16 +47,17 @@ class Bench(Closing):
         *,
         rule: StopRule | None,
         regime: str = COLD,
-        baseline: CuBlas | Built | None = None,
-        fastest: CuBlasLt | None = None,
+        baseline: Runnable | None = None,
+        fastest: Runnable | None = None,
         seed: int = 1,
         limits: bool = False,
         alone: bool = False,
         rounds: int = 1,
+        repeats: int = 0,
     ) -> None:
         """`limits`: find the card's ceilings, from the cache or by a second of measuring."""
         self.context, self.baseline, self.seed, self.alone = context, baseline, seed, alone
-        self.fastest, self.rounds = fastest, rounds
+        self.fastest, self.rounds, self.repeats = fastest, rounds, repeats
         self.method: Method | None = None
         self.no_ceilings = ""
         with ExitStack() as owned:
@@ -84,14 +83,14 @@ class Bench(Closing):
     def rows(
         self, built: Sequence[Built], points: Mapping[type[Problem], Sequence[Axes]], progress: Progress
     ) -> Iterator[Measurement]:
-        """Every kernel on every point of its problem, the baseline first; each row as it is done."""
+        """Measure every kernel on every point of its problem, the baseline first; each row as it is done."""
         for cls, axes_list in points.items():
             for axes in axes_list:
                 problem = checks.instance(cls, axes)
                 yield from self._point(problem, [b for b in built if b.serves(problem)], progress)
 
     def _point(self, problem: Problem, kernels: Sequence[Built], progress: Progress) -> Iterator[Measurement]:
-        """One size. What cannot be launched at all is told before minutes go into its inputs."""
+        """Measure one size. Kernels without a grid for it are told before minutes go into its inputs."""
         fitting, refused = [], []
         for one in kernels:
             try:
@@ -99,14 +98,14 @@ class Bench(Closing):
                     kernel.grid(one.variant, problem, sms=self.context.device.sms)
                 fitting.append(one)
             except UsageError as e:
-                refused.append(_error(one.label, one, problem, e))
+                refused.append(Measurement.failed_with(one, problem, e))
         yield from self._in_rounds(problem, fitting, progress) if fitting else ()
         yield from refused
 
     def _in_rounds(
         self, problem: Problem, kernels: Sequence[Built], progress: Progress
     ) -> Iterator[Measurement]:
-        """Each row as it is done, or of several rounds all at the end."""
+        """Yield each row as it is done; with several rounds all of them at the end."""
         data = functools.cache(lambda: Data.of(problem, self.seed))
         if self.rounds == 1:
             yield from self._on_operands(problem, kernels, progress, data)
@@ -121,7 +120,7 @@ class Bench(Closing):
                         unsettle(self.context, self.stream, owned, rng)
                     for row in self._on_operands(problem, left, progress, data) if left else ():
                         rounds.add(row)
-        except (Exception, KeyboardInterrupt) as e:  # what was measured before is kept
+        except (Exception, KeyboardInterrupt) as e:  # rows of earlier rounds are kept
             over = e
         yield from rounds.merged()
         if over is not None:
@@ -130,6 +129,7 @@ class Bench(Closing):
     def _on_operands(
         self, problem: Problem, kernels: Sequence[Built], progress: Progress, data: Callable[[], Data]
     ) -> Iterator[Measurement]:
+        """Put the operands into device memory, measure the kernels on them, and free them."""
         progress(f"inputs {problem.label}")
         try:
             with blamed(type(problem)):
@@ -140,7 +140,7 @@ class Bench(Closing):
             raise
         except HarnessError as e:
             for one in kernels:
-                yield _error(one.label, one, problem, e)
+                yield Measurement.failed_with(one, problem, e)
         else:
             with operands:
                 yield from self._rows(operands, kernels, progress)
@@ -148,41 +148,32 @@ class Bench(Closing):
     def _rows(
         self, operands: Operands, kernels: Sequence[Built], progress: Progress
     ) -> Iterator[Measurement]:
-        baseline, problem = self.baseline, operands.problem
-        if not _computes(baseline, problem):
-            baseline = None
+        """Measure the baseline, then the others in turn with it."""
+        problem = operands.problem
         with ExitStack() as owned:
             against: Launch | None = None
-            if baseline is not None:
-                built = baseline if isinstance(baseline, Built) else None
-                prepare = functools.partial(_prepare, baseline)
-                label = _label(baseline)
-                row = yield from self._row(label, built, prepare, operands, None, progress, baseline=True)
+            if self.baseline is not None and self.baseline.serves(problem):
+                row = yield from self._row(self.baseline, operands, None, progress, baseline=True)
                 if row.right and self.method is not None and not self.alone:
                     with suppress(OutOfMemory):  # then there is no room for a second output: no ratio
                         twin = owned.enter_context(Twin(operands, self.stream))
-                        against = owned.enter_context(_prepare(baseline, twin))
-            if self.fastest is not None and isinstance(problem, Gemm):
-                prepare = functools.partial(_prepare, self.fastest)
-                yield from self._row(cublaslt.LABEL, None, prepare, operands, against, progress)
-            for one in kernels:
-                prepare = functools.partial(_prepare, one)
-                yield from self._row(one.label, one, prepare, operands, against, progress)
+                        against = owned.enter_context(self.baseline.prepare(twin))
+            library = [self.fastest] if self.fastest is not None and self.fastest.serves(problem) else []
+            for one in (*library, *kernels):
+                yield from self._row(one, operands, against, progress)
 
     def _row(
         self,
-        label: str,
-        built: Built | None,
-        prepare: Callable[[Operands], Launch],
+        one: Runnable,
         operands: Operands,
         against: Launch | None,
         progress: Progress,
         *,
         baseline: bool = False,
     ) -> Generator[Measurement, None, Measurement]:
-        """One row, yielded and returned. After a fault the row says so, and then the fault is raised."""
-        progress(f"{label} {operands.problem.label}")
-        row, lost = self.attempt(label, built, prepare, operands, against, self.method)
+        """Yield one row and return it. After a fault the row says so, and then the fault is raised."""
+        progress(f"{one.label} {operands.problem.label}")
+        row, lost = self.attempt(one, operands, against, self.method)
         row = replace(row, baseline=baseline)
         yield row
         if lost is not None:
@@ -190,91 +181,35 @@ class Bench(Closing):
         return row
 
     def attempt(
-        self,
-        label: str,
-        built: Built | None,
-        prepare: Callable[[Operands], Launch],
-        operands: Operands,
-        against: Launch | None,
-        method: Method | None,
+        self, one: Runnable, operands: Operands, against: Launch | None, method: Method | None
     ) -> tuple[Measurement, ContextLost | None]:
-        """One launch measured, whatever happens: an error is a row too. After a fault nothing more can be
-        done in this context, which is what the second value says.
-        """
-        try:
-            with blamed(type(operands.problem)), prepare(operands) as run:
-                row = self.measured(run, method, built, against)
-            same = against is not None and _same_code(built, self.baseline)
-            return replace(row, label=label, identical=same), None
-        except ContextLost as e:
-            return _error(label, built, operands.problem, e), e
-        except (HarnessError, MemoryError) as e:
-            error = e if isinstance(e, HarnessError) else OutOfMemory("host memory is exhausted")
-            operands.damaged_inputs(self.stream)  # the next kernel must not be blamed for this one's
-            return _error(label, built, operands.problem, error), None
+        """Measure one code, whatever happens: an error is a row too.
 
-    def measured(
-        self, run: Launch, method: Method | None, built: Built | None, against: Launch | None
-    ) -> Measurement:
-        """What becomes of a launch that is prepared; errors are `attempt`'s."""
-        return measure(run, self.stream, self.timer, method, built=built, against=against)
+        The second value is the fault after which nothing more can be done in this context, if there was one.
+        """
+        problem = operands.problem
+        try:
+            with blamed(type(problem)):
+                row = measure(
+                    one,
+                    operands,
+                    self.stream,
+                    self.timer,
+                    method,
+                    against=against,
+                    repeats=self.repeats,
+                )
+            return replace(row, identical=against is not None and self._is_baseline_code(one)), None
+        except ContextLost as e:
+            return Measurement.failed_with(one, problem, e), e
+        except (HarnessError, MemoryError) as e:
+            operands.damaged_inputs(self.stream)  # the next kernel must not be blamed for this one's
+            return Measurement.failed_with(one, problem, e), None
+
+    def _is_baseline_code(self, one: Runnable) -> bool:
+        """Return True if both sides are the same machine code: what differs between them is noise."""
+        other = None if self.baseline is None else self.baseline.built
+        return one.built is not None and other is not None and one.built.same_code(other)
 
     def close(self) -> None:
         self._owned.close()
-
-
-def _error(label: str, built: Built | None, problem: Problem, error: HarnessError) -> Measurement:
-    return Measurement(label=label, built=built, problem=problem, status=ERROR, error=str(error))
-
-
-def _computes(baseline: CuBlas | Built | None, problem: Problem) -> bool:
-    if isinstance(baseline, Built):
-        return resolve(baseline.variant.kernel) is type(problem)
-    return isinstance(problem, Gemm)
-
-
-def _label(baseline: CuBlas | Built) -> str:
-    return baseline.label if isinstance(baseline, Built) else cublas.LABEL
-
-
-def _prepare(what: CuBlas | CuBlasLt | Built, operands: Operands) -> Launch:
-    if isinstance(what, Built) and what.chosen_for is not None:
-        cubins = what.cubin, *what.others
-        return prepared.prepare(list(zip(cubins, what.chosen_for[operands.problem], strict=True)), operands)
-    if isinstance(what, Built):
-        return kernel.prepare(what.cubin, operands)
-    if not isinstance(operands.problem, Gemm):
-        raise UsageError(f"{what.label} does not compute {operands.problem.label}")
-    return what.prepare(operands.problem, operands)
-
-
-def _same_code(one: Built | None, other: CuBlas | Built | None) -> bool:
-    """Whether both are the same instructions, launched alike: what differs between them is noise."""
-    if one is None or not isinstance(other, Built) or one.tally is None or other.tally is None:
-        return False
-    if one.others or other.others:  # the dispatcher's: what they leave to other kernels may differ
-        return False
-    a, b = one.variant, other.variant
-    launched = (a.block, a.tile, a.shared) == (b.block, b.tile, b.shared)
-    return launched and one.tally.sha256 == other.tally.sha256
-
-
-class Repetition(Bench):
-    """A `Bench` that times nothing: what it has verified it launches `repeats` times more, on outputs filled
-    anew each time. What a launch writes is known by the fingerprint of its bits.
-    """
-
-    def __init__(self, context: Context, *, repeats: int, seed: int = 1) -> None:
-        super().__init__(context, rule=None, seed=seed)
-        self._repeats = repeats
-
-    def measured(
-        self, run: Launch, method: Method | None, built: Built | None, against: Launch | None
-    ) -> Measurement:
-        """What the verified launch wrote is still there when the repeats begin."""
-        row = super().measured(run, method, built, against)
-        if not self._repeats or row.status not in REPEATABLE:
-            return row
-        prints = run.operands.repeated(run.calls[0], self.stream, self._repeats)
-        repeats = Repeats.of(next(prints), prints)
-        return repeated(row, repeats, run.operands.damaged_inputs(self.stream))

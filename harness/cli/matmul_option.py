@@ -15,9 +15,9 @@ from harness.kernels.dtypes import DTYPES
 if TYPE_CHECKING:
     from harness.driver import Device
     from harness.kernels.spec import Variant
+    from harness.launch.builds import Built, Skipped
     from harness.problems.gemm import Gemm
     from harness.problems.protocol import Axes, Problem
-    from harness.sass.builds import Built, Skipped
     from harness.support.cache import Cache
 
 
@@ -78,12 +78,13 @@ def build(
     step: Callable[[str], None],
 ) -> tuple[list[Built], list[Skipped]]:
     """The variants, and with `dispatched` what is chosen for each product: without a GPU, as on an H200."""
-    from harness.sass import builds
+    from harness.dispatch.chosen import build_chosen
+    from harness.launch import builds
 
     built, skipped = builds.build_all(variants, [arch], cache, step)
     if dispatched:
         sms, name = (gpu.sms, gpu.name) if gpu else (choose.H200_SMS, "")
         products = [cls.from_axes(axes) for cls in _products(dtypes) for axes in points[cls]]
-        chosen, missed = builds.build_chosen(products, arch, cache, step, sms=sms, gpu=name)
-        built, skipped = built + chosen, skipped + missed
+        chosen, missed = build_chosen(products, arch, cache, step, sms=sms, gpu=name)
+        built, skipped = [*built, *chosen], skipped + missed
     return built, skipped

@@ -5,10 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-import sys
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -16,9 +13,6 @@ import click
 
 from harness.cli import axes
 from harness.errors import (
-    INCONCLUSIVE_EXIT,
-    HarnessError,
-    Interrupted,
     MissingDependency,
     NoGpu,
     SpecError,
@@ -28,18 +22,14 @@ from harness.kernels import arch as arch_names
 from harness.kernels import catalog
 from harness.kernels.arch import Arch
 from harness.kernels.spec import Kernel, Variant
-from harness.support import terminal
 
 if TYPE_CHECKING:
-    from harness.bench.measure import Measurement
     from harness.driver import Device
     from harness.problems.protocol import Axes, Problem
-    from harness.sass.builds import Skipped
     from harness.support.cache import Cache
 
 EMULATOR = "emulator"  # in place of a GPU
-T = TypeVar("T")
-Record = Mapping[str, Any]
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Finite(click.FloatRange):
@@ -109,6 +99,65 @@ seed = click.option(
 require_gpu = click.option("--require-gpu", is_flag=True, help="Fail where there is no GPU.")
 markdown = click.option("--md", "style", flag_value="md", help="Tables as Markdown.")
 comma = click.option("--csv", "style", flag_value="csv", help="One CSV table, plain numbers in base units.")
+REGIMES = click.Choice(["cold", "hot", "graph"])
+
+
+def threshold(default: str, text: str) -> Callable[[F], F]:
+    """Return ``--threshold``: a difference that counts, in percent."""
+    return click.option("--threshold", type=Percent(min=0), default=default, show_default=True, help=text)
+
+
+def rule(command: F) -> F:
+    """Add the options of a `StopRule` to a command, named as its fields are."""
+    seconds = Finite(min=0)
+    for option in reversed(
+        (
+            click.option(
+                "--min-samples",
+                default=10,
+                show_default=True,
+                type=click.IntRange(min=1),
+                help="Of each row.",
+            ),
+            click.option(
+                "--min-time", default=0.2, show_default=True, type=seconds, help="Seconds of samples."
+            ),
+            click.option(
+                "--stopping-criterion",
+                "criterion",
+                type=click.Choice(["stdrel", "entropy"]),
+                default="stdrel",
+                show_default=True,
+                help="When there are enough samples, as in nvbench.",
+            ),
+            click.option(
+                "--max-noise",
+                default="0.5%",
+                show_default=True,
+                type=Percent(min=0),
+                help="Relative standard deviation for stdrel; sampling goes on above it.",
+            ),
+            click.option(
+                "--timeout",
+                default=2.0,
+                show_default=True,
+                type=seconds,
+                help="Seconds of samples after which the criterion no longer matters.",
+            ),
+            click.option(
+                "--throttle-threshold",
+                default="60%",
+                show_default=True,
+                type=Percent(min=0),
+                help="Discard samples below this share of the rated SM clock; power caps alone go down to "
+                "70% or so.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
 json_file = click.option(
     "--json",
     "json_file",
@@ -235,118 +284,3 @@ def open_cache() -> Cache:
     from harness.support.cache import Cache, default_root
 
     return Cache(default_root())
-
-
-@contextmanager
-def progress(total: int) -> Iterator[Callable[[str], None]]:
-    """A bar on stderr, on a terminal only; yields what to call with the name of each step as it begins."""
-    if sys.stderr is None or not sys.stderr.isatty():
-        yield lambda _step: None
-        return
-    from tqdm import tqdm
-
-    with tqdm(total=total, leave=False, bar_format="{n_fmt}/{total_fmt} {bar:20} {elapsed} {desc}") as bar:
-        begun = False
-
-        def step(name: str) -> None:
-            nonlocal begun
-            bar.update(begun)  # the step before this one is done
-            begun = True
-            bar.set_description_str(name)
-
-        yield step
-
-
-def steps(
-    variants: Sequence[Variant], points: Mapping[type[Problem], Sequence[Axes]], rounds: int = 1
-) -> int:
-    """How many steps a run reports to `progress`: a build each, and inputs, baseline and rows a point."""
-    from harness.problems.registry import resolve
-
-    rows = sum(len(points.get(resolve(v.kernel), ())) for v in variants)
-    return len(variants) + rounds * (rows + 2 * sum(map(len, points.values())))
-
-
-def collect(rows: Iterable[T]) -> tuple[list[T], HarnessError | None]:
-    """All rows, or those before a fault or Ctrl-C, and what ended them early."""
-    found: list[T] = []
-    try:
-        for row in rows:
-            found.append(row)  # one at a time: what was measured is kept
-    except HarnessError as e:
-        return found, e
-    except KeyboardInterrupt:
-        return found, Interrupted("interrupted: these are the rows measured before")
-    return found, None
-
-
-def by_kernel(rows: Iterable[Measurement]) -> list[tuple[str, list[Measurement]]]:
-    """By what was built, not by name: two files may share theirs."""
-    groups: dict[int, list[Measurement]] = {}
-    for row in rows:
-        groups.setdefault(id(row.built), []).append(row)
-    return [(group[0].label, group) for group in groups.values()]
-
-
-def name_shapes(points: Mapping[type[Problem], Sequence[Axes]]) -> None:
-    """Below a table that has no room for them."""
-    for cls, axes_list in points.items():
-        whole = [cls.from_axes(a).label.replace(" ", "\N{NO-BREAK SPACE}") for a in axes_list]
-        text = terminal.fill(f"shapes: {', '.join(whole)}", " " * 8)
-        click.echo(text.replace("\N{NO-BREAK SPACE}", " "))
-
-
-def explain(rows: Sequence[Record], skipped: Sequence[Skipped], *, err: bool = False) -> None:
-    """Below a table: every row that is not simply right, and every kernel that has none. What holds for
-    several is said once.
-    """
-    from harness.bench.measure import REFUSED
-
-    said: dict[str, list[Record]] = {}
-    for row in rows:
-        if row["status"] != "ok" and row["detail"]:
-            # Of a refusal only what the emulator has not: which line wants it, another kernel's does not say.
-            reason = row["detail"].split("\n")[0] if row["status"] == REFUSED else row["detail"]
-            said.setdefault(reason, []).append(row)
-    for reason, group in said.items():
-        where = f"{row_label(group[0])}, {group[0]['shape']}" if len(group) == 1 else _where(group, rows)
-        whole = {row["detail"] for row in group}
-        click.echo(terminal.fill(f"{where}: {whole.pop() if len(whole) == 1 else reason}"), err=err)
-    why: dict[str, list[str]] = {}
-    for s in skipped:
-        name, error = (s.variant.label, str(s.error)) if s.failed else (s.variant.kernel.name, s.error.what)
-        why.setdefault(f"{s.arch}: {error}", []).append(name)
-    for error, names in why.items():
-        click.echo(terminal.fill(f"skipped {', '.join(dict.fromkeys(names))}, {error}"), err=err)
-
-
-def _where(group: Sequence[Record], rows: Sequence[Record]) -> str:
-    """``22_wgmma, 23_wgmma_pipeline (2 of 5)``: how many of its rows, where not all."""
-    hit, all_ = (Counter(row["kernel"] for row in listed) for listed in (group, rows))
-    return ", ".join(name if n == all_[name] else f"{name} ({n} of {all_[name]})" for name, n in hit.items())
-
-
-def row_label(row: Record) -> str:
-    """``03_tiled TILE=16``."""
-    return " ".join([row["kernel"], *(f"{k}={v}" for k, v in row["params"].items())])
-
-
-def finish(rows: Sequence[Record], skipped: Sequence[Skipped], fault: HarnessError | None = None) -> None:
-    """The exit code: a fault is raised, and a row or kernel that failed is 1."""
-    from harness.bench.measure import FAILURES
-
-    if fault is not None:
-        raise fault
-    if any(r["status"] in FAILURES for r in rows) or any(s.failed for s in skipped):
-        raise SystemExit(1)
-
-
-def conclude(decisions: Iterable[str | None]) -> None:
-    """The exit code of a comparison: 1 where something is slower, 3 where it cannot be told."""
-    from harness.bench.stats import INCONCLUSIVE, SLOW
-
-    found = set(decisions)
-    if SLOW in found:
-        raise SystemExit(1)
-    if INCONCLUSIVE in found:
-        raise SystemExit(INCONCLUSIVE_EXIT)

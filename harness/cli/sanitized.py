@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from harness.cli import options
+from harness.cli import options, running
 from harness.errors import HarnessError, UsageError
 from harness.support.processes import cores
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from harness.instruments.sanitizer import Finding
     from harness.kernels.spec import Variant
     from harness.problems.protocol import Axes, Problem
-    from harness.results.record import Record
+    from harness.results.rows import Row
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -83,18 +83,18 @@ def run(
         except HarnessError as e:
             return (), str(e)
 
-    def rows() -> Iterator[tuple[_Job, Sequence[Finding], Record]]:
+    def rows() -> Iterator[tuple[_Job, Sequence[Finding], Row]]:
         for job, (found, error) in _beside(
             look, jobs, lambda j: step(f"{j.tool} {j.variant.label} {j.shape}")
         ):
             yield job, found, _record(job, found, error)
 
-    with options.progress(len(tools) + len(jobs)) as step:
+    with running.progress(len(tools) + len(jobs)) as step:
         controls = _beside(lambda t: sanitizer.control(t, device=uuid), tools, lambda t: step(f"{t} control"))
         for _, blind in list(controls):
             if blind is not None:
                 raise HarnessError(blind, hint="its findings, and its silence, would mean nothing")
-        done, fault = options.collect(rows())
+        done, fault = running.collect(rows())
     records = [r for _, _, r in done]
     if json_file is not None:
         meta = record.provenance(seed=seed) | {"gpu": options.about(gpu)}
@@ -107,8 +107,8 @@ def run(
         _say_control(tool)
     for job, found, _ in done:
         _print(job, found)
-    options.explain([r for r in records if r["status"] == "error"], [])
-    options.finish(records, [], fault)
+    running.explain([r for r in records if r["status"] == "error"], [])
+    running.finish(records, [], fault)
 
 
 def _beside(work: Callable[[T], R], jobs: Sequence[T], step: Callable[[T], None]) -> Iterator[tuple[T, R]]:
@@ -124,16 +124,18 @@ def _beside(work: Callable[[T], R], jobs: Sequence[T], step: Callable[[T], None]
             pool.shutdown(cancel_futures=True)  # Ctrl-C starts no more
 
 
-def _cells(line: Sequence[Record], tools: int) -> list[str]:
-    """One kernel at one size, a column a tool."""
-    findings = str(sum(len(r["findings"]) for r in line))
+def _cells(line: Sequence[Row], tools: int) -> list[str]:
+    """Return the cells of one kernel at one size, a column a tool."""
+    from harness.results.rows import label
+
+    findings = str(sum(len(r["findings"] or ()) for r in line))
     told = [r["status"] for r in line]
-    return [options.row_label(line[0]), line[0]["shape"], findings, *told, *["-"] * (tools - len(told))]
+    return [label(line[0]), line[0]["shape"], findings, *told, *["-"] * (tools - len(told))]
 
 
 def _status(variant: Variant, found: Sequence[Finding]) -> str:
     """A broken kernel may be broken in another way than this tool looks for."""
-    from harness.bench.measure import EXPECTED, FAILED, OK
+    from harness.bench.row import EXPECTED, FAILED, OK
 
     return OK if not found else EXPECTED if variant.kernel.broken else FAILED
 
@@ -163,7 +165,7 @@ def _print(job: _Job, found: Sequence[Finding]) -> None:
             click.echo(f"    and {len(finding.details) - _SHOWN} more")
 
 
-def _record(job: _Job, found: Sequence[Finding], error: str) -> Record:
+def _record(job: _Job, found: Sequence[Finding], error: str) -> Row:
     return {
         "kernel": job.variant.kernel.name,
         "params": dict(job.variant.params),

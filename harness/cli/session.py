@@ -11,13 +11,13 @@ from harness.cli import options
 from harness.errors import ContextLost, HarnessError
 
 if TYPE_CHECKING:
-    from harness.bench.measure import Measurement
+    from harness.bench.row import Measurement
     from harness.bench.session import Bench
     from harness.bench.stopping import StopRule
     from harness.driver import Device
+    from harness.launch.builds import Built
     from harness.problems.protocol import Axes, Problem
-    from harness.results.record import Record
-    from harness.sass.builds import Built
+    from harness.results.rows import Row
 
 Points = dict[type["Problem"], list["Axes"]]
 
@@ -44,7 +44,7 @@ class Request:
     threshold: float
     dtypes: tuple[str, ...]
 
-    def record(self, row: Measurement) -> Record:
+    def record(self, row: Measurement) -> Row:
         from harness.results import encode
 
         return encode.timed_record(row, self.gpu.peak_fp32, self.threshold if self.baseline else None)

@@ -1,4 +1,4 @@
-"""The CUDA driver API, as little of it as the harness needs; the only importer of the bindings.
+"""The parts of the CUDA driver API that harness needs. No other package imports ``cuda.bindings.driver``.
 
     with Context(Device.open(0)) as context:
         stream = Stream(context)

@@ -1,8 +1,8 @@
-"""The one door to ``cuda.bindings.driver``: every C call passes through `call`, so every error names
-the function, the code and its meaning, and is translated once.
+"""The one entry to ``cuda.bindings.driver``: C calls go through `call` or `check`.
 
-Nothing here is imported from CUDA until the first call: ``import harness.driver`` works on a machine
-without the package, and ``harness --help`` stays fast.
+So every error names the function, the code and its meaning, and codes become exceptions in one place. Nothing
+is imported from CUDA until the first call: ``import harness.driver`` works on a machine without the package,
+and ``harness --help`` stays fast.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _STICKY = {
 _NO_DEVICE = {100, 101}  # NO_DEVICE, INVALID_DEVICE
 _NO_DRIVER = {34, 803, 804}  # STUB_LIBRARY, SYSTEM_DRIVER_MISMATCH, COMPAT_NOT_SUPPORTED_ON_DEVICE
 _OUT_OF_MEMORY = 2
-_ALLOCATIONS = {"cuMemAlloc", "cuMemHostAlloc"}  # their first argument is the size in bytes
+_ALLOCATIONS = {"cuMemAlloc", "cuMemHostAlloc"}  # the first argument of each is the size in bytes
 
 _INSTALL_DRIVER = "install the NVIDIA driver, R580 or newer (CUDA 13): `nvidia-smi` must work"
 _DRIVER_HINTS = {
@@ -74,7 +74,10 @@ _LOST_HINT = (
 
 @functools.cache
 def bindings() -> Any:
-    """The ``cuda.bindings.driver`` module. Tests put a fake driver in place of this function."""
+    """Import and return the ``cuda.bindings.driver`` module; tests replace this function by a fake driver.
+
+    Raises MissingDependency if the package cannot be imported.
+    """
     try:
         from cuda.bindings import driver
     except ImportError as error:
@@ -86,16 +89,16 @@ def bindings() -> Any:
 
 
 def call(name: str, *args: Any) -> Any:
-    """Call the driver function `name`; return None, its one value, or a tuple of its values.
+    """Call the driver function `name` and return None, its one value, or a tuple of its values.
 
-    Raises `NoDriver`, `NoDevice`, `OutOfMemory`, `ContextLost`, or `DriverError` for every other code.
-    A kernel's fault is asynchronous: the call that raises `ContextLost` is seldom the one to blame.
+    Raises NoDriver, NoDevice, OutOfMemory, ContextLost, or DriverError for every other code. A kernel's fault
+    is asynchronous: the call that raises ContextLost is seldom the one that caused it.
     """
     try:
         result, *values = getattr(bindings(), name)(*args)
     except RuntimeError as error:
-        # No libcuda, or one that lacks the function: the bindings raise then, where C returns a code
-        # (DynamicLibNotFoundError from 13.1 on, plain RuntimeError in 13.0).
+        # Without libcuda, or with one that lacks the function, the bindings raise instead of returning a
+        # code (DynamicLibNotFoundError from 13.1 on, plain RuntimeError in 13.0).
         absent = type(error).__name__ == "DynamicLibNotFoundError" or "dlopen" in str(error)
         what = "libcuda was not found" if absent else f"the CUDA driver cannot be used: {error}"
         raise NoDriver(what, hint=_INSTALL_DRIVER) from error
@@ -106,18 +109,22 @@ def call(name: str, *args: Any) -> Any:
 
 
 def check(name: str, result: Any, args: tuple[Any, ...] = ()) -> None:
-    """Raise the exception that `result`, returned by `name(*args)`, stands for; do nothing on success."""
+    """Raise the exception for the code `result` that ``name(*args)`` returned; do nothing on success."""
     if int(result) != 0:
         raise _translate(name, result, args)
 
 
 def init() -> None:
-    """Start the driver (``cuInit``), once. `NoDriver` if it is absent, broken or older than CUDA 13.0."""
+    """Start the driver (``cuInit``), once per process.
+
+    Raises NoDriver if it is absent, broken or older than CUDA 13.0.
+    """
     _init(bindings())
 
 
-@functools.cache  # a failure is not cached: the next caller is told the same again
+@functools.cache  # a failure is not cached: the next call tries again
 def _init(_driver: Any) -> None:
+    """Start the driver once for each bindings module (tests use several fakes)."""
     call("cuInit", 0)
     found = driver_version()
     if found < MINIMUM_DRIVER:
@@ -128,12 +135,13 @@ def _init(_driver: Any) -> None:
 
 
 def driver_version() -> tuple[int, int]:
-    """The newest CUDA version that the installed driver supports, as ``(13, 0)``."""
+    """Return the newest CUDA version that the installed driver supports, as ``(13, 0)``."""
     version = int(call("cuDriverGetVersion"))
     return version // 1000, version % 1000 // 10
 
 
 def _translate(name: str, result: Any, args: tuple[Any, ...]) -> HarnessError:
+    """Return the exception for an error code, with its name, its meaning and a hint."""
     code = int(result)
     code_name, meaning = _text("cuGetErrorName", result), _text("cuGetErrorString", result)
     what = f"{name} failed: {code_name} ({code}): {meaning}"
@@ -152,7 +160,7 @@ def _translate(name: str, result: Any, args: tuple[Any, ...]) -> HarnessError:
 
 
 def _memory_asked(name: str, args: tuple[Any, ...]) -> str:
-    """How much was asked and how much is free, as far as it is known."""
+    """Return how many bytes an allocation asked for and how many were free, as far as known, as text."""
     if name not in _ALLOCATIONS or not args:
         return ""
     text = f"; {int(args[0]):,} bytes asked"
@@ -163,6 +171,6 @@ def _memory_asked(name: str, args: tuple[Any, ...]) -> str:
 
 
 def _text(lookup: str, result: Any) -> str:
-    """The driver's own name or description of a code, which a newer driver knows and we may not."""
+    """Return the driver's own name or description of a code, or "unknown"."""
     error, text = getattr(bindings(), lookup)(result)
     return text.decode() if int(error) == 0 and text else "unknown"

@@ -1,4 +1,4 @@
-"""A GPU context: what everything else on the GPU lives in."""
+"""A GPU context, which everything else on the GPU belongs to, and the base class of those resources."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ if TYPE_CHECKING:
     from harness.driver.gate import Gate
     from harness.driver.stream import Stream
 
-_DEINITIALIZED = 4  # the driver shuts down together with the process
+_DEINITIALIZED = 4  # CUDA_ERROR_DEINITIALIZED: the driver is shutting down with the process
 
 
 class _Entered(threading.local):
-    """The contexts this thread has entered: tells, without asking the driver, which one is current."""
+    """A stack of the contexts that this thread has entered.
+
+    Its top is the current context; so the driver need not be asked.
+    """
 
     def __init__(self) -> None:
         self.stack: list[Context] = []
@@ -33,20 +36,20 @@ _entered = _Entered()
 
 
 class Context(Owner):
-    """The device's primary context (shared with cuBLAS, PyTorch and the like), or one of its own.
+    """The device's primary context (shared with cuBLAS, PyTorch and the like), or a separate one.
 
     ::
 
         with Context(Device.open()) as context:      # current in this thread inside, closed at the end
             stream = Stream(context)
 
-    Blocks nest; the outermost to end closes the context and, newest first, whatever still lives in it.
-    Another thread enters by ``with context.current():``, which makes it current and closes nothing.
-    Owners make their context current by themselves where the driver needs it; launches, for speed, do
-    not: they must stand inside one of the two.
+    Blocks nest. The end of the outermost one closes the context and all resources in it, newest first.
+    Another thread uses the context in a ``with context.current():`` block, which makes it current and closes
+    nothing. Resources make their context current by themselves where the driver needs it. Launches, for
+    speed, do not: they must be made in one of these two kinds of block.
 
-    After a kernel's fault `lost` is True, every call raises `ContextLost`, and closing is silent: the
-    memory goes with the context. A new context does not help: the GPU needs a new process.
+    After a kernel's fault `lost` is True, every call raises ContextLost, and closing is silent: the memory is
+    gone with the context. A new context does not help: only a new process can use the GPU again.
     """
 
     def __init__(self, device: Device, *, primary: bool = True) -> None:
@@ -64,7 +67,7 @@ class Context(Owner):
             self._handle = api.call("cuDevicePrimaryCtxRetain", self._device_handle)
         else:
             self._handle = api.call("cuCtxCreate", None, 0, self._device_handle)
-            api.call("cuCtxPopCurrent")  # creating also makes current, which is for `with` to do
+            api.call("cuCtxPopCurrent")  # creating a context also makes it current, as only `with` should
         self._address = int(self._handle)
 
     def __enter__(self) -> Self:
@@ -85,7 +88,7 @@ class Context(Owner):
 
     @contextmanager
     def current(self) -> Iterator[Self]:
-        """Make it current in this thread for the block, and only that."""
+        """Make the context current in this thread for the block; nothing is closed at its end."""
         self._push()
         try:
             yield self
@@ -94,27 +97,28 @@ class Context(Owner):
 
     @property
     def is_current(self) -> bool:
-        """Whether the driver has it as this thread's current one, whoever made it so."""
+        """True if the driver has this context as the thread's current one, whoever made it so."""
         return int(api.call("cuCtxGetCurrent")) == self._address
 
     def refuse_sibling(self) -> None:
-        """`UsageError` if another context of this GPU is current: its memory cannot be reached from here."""
+        """Raise UsageError if another context of this GPU is current: its memory is not usable here."""
         if int(api.call("cuCtxGetCurrent")) not in (0, self._address) and (
             int(api.call("cuCtxGetDevice")) == self.device.ordinal
         ):
             raise UsageError("the current context is not the GPU's primary one", hint="leave it first")
 
     def close(self) -> None:
-        """Close what still lives in it, newest first, then release or destroy it. Idempotent."""
+        """Close all resources in the context, newest first, then release or destroy it. Idempotent."""
         if self.closed:
             return
-        self.open_gates()  # work held behind one would hold up every free below
+        self.open_gates()  # frees below would wait for ever for work that a gate holds back
         with ExitStack() as stack:
             stack.callback(super().close)
             for child in list(self._children.values()):
                 stack.callback(child.close)
 
     def _free(self, handle: Any) -> None:
+        """Release the primary context, or destroy a separate one."""
         try:
             if self.primary:
                 api.call("cuDevicePrimaryCtxRelease", self._device_handle)
@@ -125,7 +129,7 @@ class Context(Owner):
                 raise
 
     def call(self, name: str, *args: Any) -> Any:
-        """`api.call` with this context current; notes when the context is lost."""
+        """Make the context current for one `api.call`, and set `lost` if that raises ContextLost."""
         try:
             if _entered.stack and _entered.stack[-1] is self:
                 return api.call(name, *args)
@@ -136,7 +140,10 @@ class Context(Owner):
             raise
 
     def check(self, name: str, result: Any) -> None:
-        """`api.check` for a call made past `call`; notes when the context is lost."""
+        """Check a code as `api.check` does, and set `lost` if that raises ContextLost.
+
+        It is for driver calls that are not made through `call`.
+        """
         try:
             api.check(name, result)
         except ContextLost:
@@ -144,27 +151,30 @@ class Context(Owner):
             raise
 
     def synchronize(self) -> None:
-        """Wait for all work in the context. `UsageError` while a `Gate` holds some of it back."""
+        """Wait for all work in the context. Raises UsageError while a `Gate` holds some of it back."""
         self.refuse_if_held()
         self.call("cuCtxSynchronize")
 
     def memory_info(self) -> tuple[int, int]:
-        """Device memory in bytes: (free, total). Free counts every process on the GPU."""
+        """Return the free and the total device memory in bytes; "free" counts every process on the GPU."""
         free, total = self.call("cuMemGetInfo")
         return int(free), int(total)
 
     def adopt(self, child: Resource) -> None:
+        """Register a resource, to be closed with the context at the latest."""
         self._children[next(self._serial)] = child
 
     def release(self, name: str, handle: Any, *, waits: bool) -> None:
-        """Free a child's handle; do nothing once the context, and the handle with it, is gone.
+        """Free a resource's handle with the driver function `name`.
 
-        `waits`: the free waits for the device, so that a closed `Gate` would hold it for ever.
+        Does nothing if the context is closed or lost: the handle is gone with it. `waits` says that the
+        function waits for the device; all gates are then opened first, since a closed `Gate` would make it
+        wait for ever.
         """
         if self.closed or self.lost:
             return
         if waits:
-            self.open_gates()  # better a spoilt sample than a deadlock
+            self.open_gates()  # a spoilt timing sample is better than a deadlock
         try:
             self.call(name, handle)
         except DriverError as error:
@@ -172,11 +182,12 @@ class Context(Owner):
                 raise
 
     def open_gates(self) -> None:
+        """Open every gate of the context, so that all held work goes on."""
         for gate in list(self.gates):
             gate.open()
 
     def refuse_if_held(self, stream: Stream | None = None) -> None:
-        """`UsageError` if a closed gate holds `stream` (None: any), so that waiting would never end."""
+        """Raise UsageError if a closed gate holds `stream` (None: any stream): waiting would never end."""
         if any(gate.holds(stream) for gate in self.gates):
             raise UsageError(
                 "waiting for work that a closed Gate holds back would never end",
@@ -184,20 +195,25 @@ class Context(Owner):
             )
 
     def _push(self) -> None:
+        """Make the context current in this thread."""
         api.call("cuCtxPushCurrent", self.handle)
         _entered.stack.append(self)
 
     def _pop(self) -> None:
+        """Undo `_push`. Driver errors are ignored."""
         _entered.stack.pop()
-        # A destroyed context has left the driver's stack by itself; a blind pop would take another's.
-        # Errors are dropped: they would mask the user's exception, and a lost context has told already.
+        # A destroyed context has left the driver's stack by itself; popping again would remove another one.
+        # Errors would mask the user's exception, and the loss of a context has been reported already.
         with suppress(DriverError):
             if int(api.call("cuCtxGetCurrent")) == self._address:
                 api.call("cuCtxPopCurrent")
 
 
 class Resource(Owner):
-    """An owner inside a context: holds it, and is closed by it at the latest."""
+    """Base class of a driver object that lives in a context and is closed with the context at the latest.
+
+    `free_call` is the driver function that frees its handle, `free_waits` whether that waits for the device.
+    """
 
     free_call: ClassVar[str]
     free_waits: ClassVar[bool] = True
@@ -208,4 +224,5 @@ class Resource(Owner):
         context.adopt(self)
 
     def _free(self, handle: Any) -> None:
+        """Free the handle with `free_call`, if the context still exists."""
         self.context.release(self.free_call, handle, waits=self.free_waits)

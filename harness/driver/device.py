@@ -1,4 +1,4 @@
-"""What a GPU is: its name, its limits and what it can reach at best."""
+"""A GPU's name, properties and theoretical peaks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from harness.errors import NoDevice, UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """One GPU as the driver describes it. Clocks in Hz, sizes in bytes."""
+    """One GPU as the driver describes it. Clocks are in Hz, sizes in bytes.
+
+    `capability` is the compute capability (major, minor), `sms` the number of streaming multiprocessors
+    (SMs).
+    """
 
     ordinal: int
     """Index among the visible GPUs; it changes with CUDA_VISIBLE_DEVICES. `uuid` does not."""
@@ -37,10 +41,11 @@ class Device:
 
     @classmethod
     def open(cls, selector: int | str | None = None) -> Self:
-        """The first GPU (None), that of an index, or whose UUID begins so.
+        """Return the GPU with this index or beginning of a UUID; the first GPU for None.
 
-        A string of digits is an index, ``"GPU-5a"`` a UUID, as CUDA_VISIBLE_DEVICES takes it. `UsageError`,
-        with a list of what is there, if none or several fit; `NoDriver` or `NoDevice` if there is nothing.
+        A string of digits is an index, ``"GPU-5a"`` the beginning of a UUID, as in CUDA_VISIBLE_DEVICES.
+        Raises UsageError, with a list of the visible GPUs, if none or several match; NoDriver or NoDevice if
+        there is no GPU at all.
         """
         devices = cls.all()
         wanted = "0" if selector is None else str(selector).strip()
@@ -58,7 +63,7 @@ class Device:
 
     @classmethod
     def all(cls) -> tuple[Self, ...]:
-        """Every visible GPU. `NoDriver` or `NoDevice` if there is nothing to run on."""
+        """Return every visible GPU. Raises NoDriver or NoDevice if there is none."""
         api.init()
         devices = tuple(cls._read(ordinal) for ordinal in range(api.call("cuDeviceGetCount")))
         if not devices:
@@ -67,6 +72,7 @@ class Device:
 
     @classmethod
     def _read(cls, ordinal: int) -> Self:
+        """Read the properties of the GPU with this index."""
         handle = api.call("cuDeviceGet", ordinal)
         names = api.bindings().CUdevice_attribute
 
@@ -96,14 +102,17 @@ class Device:
 
     @property
     def arch(self) -> str:
-        """``"sm_90"``; kernels that use wgmma or setmaxnreg need ``"sm_90a"`` instead."""
+        """The architecture, as ``"sm_90"``.
+
+        Kernels that use wgmma or setmaxnreg must be compiled for ``"sm_90a"`` instead.
+        """
         return "sm_{}{}".format(*self.capability)
 
     @property
     def peak_fp32(self) -> float:
-        """FLOP/s outside the tensor cores at `clock_hz`, an FMA counted as 2.
+        """The peak in FLOP/s of fp32 outside the tensor cores at `clock_hz`, with an FMA counted as 2.
 
-        Lanes an SM: 64 for capability 7.0 to 8.0, 128 from 8.6 on (CUDA C++ Programming Guide, table of
+        An SM has 64 lanes for capability 7.0 to 8.0 and 128 from 8.6 on (CUDA C++ Programming Guide, table of
         arithmetic throughput).
         """
         lanes = 64 if self.capability <= (8, 0) else 128
@@ -111,10 +120,14 @@ class Device:
 
     @property
     def peak_bandwidth(self) -> float:
-        """Bytes/s of device memory: two transfers a memory clock. 0 where the driver reports no clock."""
+        """The peak bandwidth of device memory in bytes/s: two transfers per memory clock.
+
+        0 if the driver reports no memory clock.
+        """
         return 2.0 * self.memory_clock_hz * self.bus_bits / 8
 
 
 def _text(raw: bytes) -> str:
+    """Return the text in a buffer of the bindings."""
     # The bindings hand back the whole buffer: the text, a NUL, and padding.
     return raw.split(b"\0", 1)[0].decode()

@@ -15,7 +15,7 @@ from harness.driver.stream import Stream, require_stream
 
 
 class Gate(Resource):
-    """A word in pinned memory that streams wait for.
+    """A word in page-locked host memory that streams wait for.
 
     ::
 
@@ -27,8 +27,8 @@ class Gate(Resource):
 
     * Queue at most a few hundred calls: at about 1024 the launch queue is full, and the next launch waits
       for the gate that the same thread would have to open.
-    * Do not wait for held work, allocate, or load a module. `synchronize`, `upload` and `download` refuse
-      with `UsageError`; a free, closing and the end of the process open the gate by themselves.
+    * Do not wait for held work, allocate, or load a module. `synchronize`, `upload` and `download` raise
+      UsageError; freeing a resource, closing the context and the end of the process open the gate.
     """
 
     free_call = "cuMemFreeHost"
@@ -49,26 +49,27 @@ class Gate(Resource):
         """Queue a wait: work queued in `stream` after this starts only after `open`. Prefer `holding`."""
         _ = self.handle  # UsageError once closed: the word is gone
         handle = require_stream(stream).handle
-        # Counting passages up, instead of resetting the word, cannot shut out a stream that was let
-        # through but that the GPU has not come to yet.
+        # The word only counts up. Resetting it could block a stream again that was let through but whose
+        # wait the GPU has not reached yet.
         self._passage = (self._passage + 1) % 2**32
         wait = api.bindings().CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
-        # Noted before it is queued: an interrupt that arrives with the call's return must find it to open.
+        # Noted before the call: if Ctrl-C arrives as the call returns, `open` must know of the wait.
         self._streams.add(stream)
         self.context.call("cuStreamWaitValue32", handle, self._device_word, self._passage, wait)
 
     def open(self) -> None:
-        """Let every held stream go on."""
-        if not self.closed:  # once closed the word is somebody else's memory
+        """Let the work in every held stream start."""
+        if not self.closed:  # once closed, the word may be memory of something else
             self._let_through()
 
     def _let_through(self) -> None:
+        """Write the latest number of passages to the word that the streams wait for."""
         self._word.value = self._passage
         self._streams.clear()
 
     @contextmanager
     def holding(self, stream: Stream) -> Iterator[None]:
-        """Closed on `stream` inside the block, open after it, however it ends."""
+        """Hold `stream` for the block; the gate opens at the end, however the block ends."""
         try:
             self.close_on(stream)
             yield
@@ -76,13 +77,13 @@ class Gate(Resource):
             self.open()
 
     def holds(self, stream: Stream | None = None) -> bool:
-        """Whether `stream` (None: any stream) waits for this gate to be opened."""
+        """Return True if `stream` (None: any stream) waits for this gate to be opened."""
         return bool(self._streams) if stream is None else stream in self._streams
 
     def _free(self, handle: Any) -> None:
+        """Open the gate and wait for the device, which may still be reading the word, before it is freed."""
         self._let_through()
         if self._passage and not (self.context.lost or self.context.closed):
-            # The GPU may still be reading the word.
             self.context.open_gates()
             self.context.synchronize()
         super()._free(handle)
@@ -93,6 +94,7 @@ _gates: weakref.WeakSet[Gate] = weakref.WeakSet()
 
 @atexit.register
 def _open_all() -> None:
-    # A process that ends with a gate closed would hang in the driver's own clean-up.
+    """Open every gate at the end of the process."""
+    # With a closed gate the process would hang in the driver's own clean-up.
     for gate in list(_gates):
         gate.open()

@@ -1,4 +1,4 @@
-"""CUDA graphs: work captured once, queued by one call."""
+"""CUDA graphs: work that is captured once and then launched with one call."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from harness.errors import DriverError
 
 
 class Graph(Resource):
-    """What `enqueue` queues in a stream, as a graph: ``graph(stream)`` runs all of it.
+    """The work that ``enqueue(stream)`` queues, captured as a graph: ``graph(stream)`` runs all of it.
 
-    Nothing runs while it is captured. `enqueue` must not wait, allocate or load modules; the launches'
-    buffers and modules must outlive the graph, which does not hold them.
+    Nothing runs during the capture. `enqueue` must not wait, allocate or load modules. The graph does not
+    keep the buffers and modules of its launches alive: they must outlive it. Raises UsageError if a `Gate`
+    holds the stream.
     """
 
     free_call = "cuGraphExecDestroy"
@@ -28,7 +29,7 @@ class Graph(Resource):
         try:
             enqueue(stream)
         except BaseException:
-            with suppress(DriverError):  # ends the capture; what went wrong has been said
+            with suppress(DriverError):  # end the capture; only the first error is of interest
                 context.call("cuGraphDestroy", context.call("cuStreamEndCapture", handle))
             raise
         captured = context.call("cuStreamEndCapture", handle)
@@ -39,13 +40,16 @@ class Graph(Resource):
         super().__init__(context, executable)
 
     def __call__(self, stream: Stream) -> None:
+        """Queue one run of the graph in `stream`."""
         self.context.call("cuGraphLaunch", self.handle, require_stream(stream).handle)
 
 
 @contextmanager
 def outside_captures() -> Iterator[None]:
-    """Allocate and free in the block although some stream is being captured: the driver forbids what a
-    replay would not repeat (``CU_STREAM_CAPTURE_MODE_RELAXED``). For memory that no graph is to own.
+    """Allow allocating and freeing in this block while a stream is being captured.
+
+    The driver otherwise forbids these calls, since a replay of the graph would not repeat them; this sets
+    ``CU_STREAM_CAPTURE_MODE_RELAXED`` for the thread. Use it for memory that no graph is to own.
     """
     relaxed = api.bindings().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     before = api.call("cuThreadExchangeStreamCaptureMode", relaxed)

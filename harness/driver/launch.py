@@ -1,4 +1,4 @@
-"""Kernel launches: arguments packed once, one driver call each time."""
+"""Kernel launches: arguments are checked and packed once, then each launch is one driver call."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ _PORTABLE_CLUSTER, _LARGEST_CLUSTER = 8, 16
 
 @dataclass(frozen=True)
 class Struct:
-    """A by-value kernel parameter as raw bytes: a CUtensorMap is ``Struct(data, align=64)``."""
+    """A kernel parameter passed by value as raw bytes; a CUtensorMap is ``Struct(data, align=64)``.
+
+    `align` is a power of two, in bytes. Raises UsageError for any other, and for empty `data`.
+    """
 
     data: bytes
     align: int
@@ -40,10 +43,10 @@ class Struct:
 class PreparedLaunch:
     """A kernel with its grid, block and arguments: ``launch(stream)`` queues it and returns.
 
-    Made by `Function.prepare`. Argument values are copied when it is made; buffers, module and context
-    are kept alive, but closing one of them by hand leaves the launch dangling. Call it where the context
-    is current (driver 580 takes it from the stream; CUDA does not promise that). A fault in the kernel
-    surfaces at a later call.
+    `Function.prepare` makes it. The values of the arguments are copied at that time. Buffers, module and
+    context are kept alive, but after closing one of them by hand the launch must not be used. Call it where
+    the context is current (driver 580 takes the context from the stream, but CUDA does not promise that). A
+    fault in the kernel is reported by a later call.
     """
 
     def __init__(
@@ -71,10 +74,14 @@ class PreparedLaunch:
         self._params = pack(self._args, function.parameter_sizes, function.name)
         function.allow_shared(shared)
         self._success = api.bindings().CUresult.CUDA_SUCCESS
-        # One tuple, replaced whole: threads that share a launch may each use a stream of their own.
+        # One tuple, replaced as a whole, so that threads with different streams may share a launch.
         self._bound: tuple[object, Callable[[], tuple[Any]]] = (object(), lambda: (None,))
 
     def __call__(self, stream: Stream) -> None:
+        """Queue the launch in `stream`.
+
+        Raises UsageError unless that is an open stream of the same context.
+        """
         bound = self._bound
         if bound[0] is not stream or stream.closed:
             bound = self._bind(stream)
@@ -83,10 +90,11 @@ class PreparedLaunch:
             self.function.context.check("cuLaunchKernelEx", result)
 
     def argument(self, index: int, kind: type[Value]) -> Value:
-        """The memory of one argument as a ctypes scalar or array: the next launch passes what it holds.
+        """Return the memory of one argument as a ctypes scalar or array of type `kind`.
 
-        So one prepared launch serves many buffers. The driver copies arguments before a launch returns.
-        `UsageError` if the argument has another size.
+        The next launch passes the value that is then written there, so one prepared launch serves many
+        buffers. The driver copies the arguments before a launch returns. Raises UsageError if the argument
+        has another size than `kind`.
         """
         if ctypes.sizeof(kind) != (size := self.function.parameter_sizes[index]):
             raise UsageError(
@@ -96,8 +104,10 @@ class PreparedLaunch:
         return cast(Value, found)
 
     def _bind(self, stream: Stream) -> tuple[object, Callable[[], tuple[Any]]]:
-        # Everything that can be looked up beforehand is. cuLaunchKernelEx with a ready config and an int
-        # for the parameter array converts least: 2.9 us a launch, as against 5 for argument tuples (H200).
+        """Prepare the driver call for `stream` and keep it for the next launches in the same stream."""
+        # Everything that can be looked up beforehand is. cuLaunchKernelEx with a finished config and an int
+        # for the parameter array needs the fewest conversions in the bindings: 2.9 us a launch, against 5 us
+        # with argument tuples (H200).
         handle = require_stream(stream).handle
         if stream.context is not self.function.context:
             raise UsageError(f"the stream belongs to another context than {self.function.name}")
@@ -107,6 +117,7 @@ class PreparedLaunch:
         return self._bound
 
     def _config(self, stream_handle: Any) -> Any:
+        """Return the CUlaunchConfig for a stream."""
         driver = api.bindings()
         config = driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = self.grid
@@ -133,7 +144,11 @@ class PreparedLaunch:
 
 @dataclass(frozen=True)
 class Packed:
-    """Parameters in memory: `address` is that of the array of `pointers` to them, 0 if there are none."""
+    """Kernel arguments in memory.
+
+    `pointers` holds the address of each argument, `address` is that of the array of these pointers (0 without
+    arguments), and `memory` keeps both alive.
+    """
 
     address: int
     pointers: Sequence[int]
@@ -141,7 +156,10 @@ class Packed:
 
 
 def pack(args: Sequence[Any], sizes: Sequence[int], kernel: str) -> Packed:
-    """Lay `args` out in memory, each at its own alignment; `UsageError` unless they fit `sizes` in bytes."""
+    """Lay the arguments of `kernel` out in memory, each at its own alignment.
+
+    Raises UsageError unless their number and sizes equal `sizes`, those of the parameters in bytes.
+    """
     values = [_encode(index, arg) for index, arg in enumerate(args)]
     given = [len(data) for data, _ in values]
     if given != list(sizes):
@@ -164,12 +182,12 @@ def pack(args: Sequence[Any], sizes: Sequence[int], kernel: str) -> Packed:
 
 
 def _encode(index: int, arg: Any) -> tuple[bytes, int]:
-    """The bytes of one argument and their alignment."""
+    """Return the bytes of one argument and their alignment. Raises UsageError if its size is unknown."""
     import numpy as np
 
     if isinstance(arg, Struct):
         return arg.data, arg.align
-    if isinstance(arg, np.generic):  # before float: np.float64 is one
+    if isinstance(arg, np.generic):  # before the check for float: np.float64 is a subclass of it
         return arg.tobytes(), arg.dtype.alignment
     if isinstance(arg, ctypes._SimpleCData | ctypes.Structure | ctypes.Union | ctypes.Array):
         return bytes(arg), ctypes.alignment(arg)
@@ -188,6 +206,10 @@ def _encode(index: int, arg: Any) -> tuple[bytes, int]:
 
 
 def _dims(what: str, given: Dims, limit: tuple[int, ...]) -> tuple[int, int, int]:
+    """Return `given` as (x, y, z), with 1 for what is missing.
+
+    Raises UsageError if one of them is not a whole number from 1 to its `limit`.
+    """
     try:
         dims = tuple(map(operator.index, given if isinstance(given, tuple | list) else (given,)))
     except TypeError as error:
@@ -199,6 +221,7 @@ def _dims(what: str, given: Dims, limit: tuple[int, ...]) -> tuple[int, int, int
 
 
 def _check_block(function: Function, block: tuple[int, int, int]) -> None:
+    """Raise UsageError if a block has more threads than the kernel can run with."""
     threads, most = math.prod(block), function.attributes.max_threads
     if threads > most:
         raise UsageError(
@@ -208,6 +231,7 @@ def _check_block(function: Function, block: tuple[int, int, int]) -> None:
 
 
 def _check_cluster(function: Function, grid: tuple[int, int, int], cluster: tuple[int, int, int]) -> None:
+    """Raise UsageError for impossible clusters; opt in to clusters of more than 8 blocks."""
     context, blocks = function.context, math.prod(cluster)
     if context.device.capability < (9, 0):
         raise UsageError(f"clusters need sm_90, {context.device.name} is {context.device.arch}")
@@ -215,7 +239,7 @@ def _check_cluster(function: Function, grid: tuple[int, int, int], cluster: tupl
         raise UsageError(
             f"cluster {cluster} must divide the grid {grid} and hold at most {_LARGEST_CLUSTER} blocks"
         )
-    if blocks > _PORTABLE_CLUSTER:  # more than every GPU with clusters must offer: opt in
+    if blocks > _PORTABLE_CLUSTER:  # not every GPU with clusters allows more than 8: needs an opt-in
         names = api.bindings().CUfunction_attribute
         attribute = names.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
         context.call("cuFuncSetAttribute", function.handle, attribute, 1)

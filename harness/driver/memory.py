@@ -23,7 +23,7 @@ _INVALID_VALUE = 1
 class Buffer(Resource):
     """`nbytes` of device memory, uninitialised, aligned to at least 256 bytes.
 
-    `OutOfMemory` if there is no room; the context stays usable. Closing waits for the work in the
+    Raises OutOfMemory if there is no room; the context stays usable. Closing waits for the work in the
     context to finish.
     """
 
@@ -35,15 +35,15 @@ class Buffer(Resource):
 
     @property
     def ptr(self) -> int:
-        """The device address. `UsageError` once closed."""
+        """The device address. Raises UsageError once the buffer is closed."""
         return int(self.handle)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """The bytes as a uint8 array, for CuPy, PyTorch and Numba.
 
-        It names no stream: synchronize the one that wrote the buffer before handing it over, and keep
-        the buffer open as long as the other side reads it.
+        It names no stream: before handing it over, synchronize the stream that wrote the buffer, and keep the
+        buffer open as long as the other library uses it.
         """
         return {
             "shape": (self.nbytes,),
@@ -54,11 +54,11 @@ class Buffer(Resource):
         }
 
     def array(self, dtype: npt.DTypeLike, shape: int | tuple[int, ...]) -> DeviceArray:
-        """The first bytes as an array with a shape, for `harness.matmul`, CuPy, PyTorch and Numba.
+        """Return the first bytes as an array of this shape, for `harness.matmul`, CuPy, PyTorch and Numba.
 
-        `dtype` is anything NumPy takes for one, and ``"bfloat16"``, which it does not know. A view that keeps
-        the buffer; closing by hand frees it all the same. `UsageError` if the array would be larger than the
-        buffer.
+        `dtype` is anything that ``numpy.dtype`` takes, or ``"bfloat16"``, which NumPy does not know. The
+        array is a view and keeps the buffer alive, but closing the buffer by hand frees the memory all the
+        same. Raises UsageError if the array would be larger than the buffer.
         """
         if dtype == "bfloat16":
             _, shape = _fitting("u2", shape, self.nbytes)
@@ -67,10 +67,10 @@ class Buffer(Resource):
         return DeviceArray(self, kind.str, shape, kind.name)
 
     def upload(self, source: Any, stream: Stream) -> None:
-        """Fill the whole buffer from a NumPy array, or anything with the buffer protocol.
+        """Fill the whole buffer from a NumPy array, or any object with the buffer protocol.
 
-        Returns when the copy is done, so `source` may change or go at once. `UsageError` unless it is
-        C-contiguous and of exactly `nbytes` bytes, and while a `Gate` holds the stream.
+        Returns when the copy is done, so `source` may change or go at once. Raises UsageError unless `source`
+        is C-contiguous and has exactly `nbytes` bytes, and while a `Gate` holds the stream.
         """
         self.context.refuse_if_held(require_stream(stream))
         host = _host_array(source, self.nbytes)
@@ -78,9 +78,9 @@ class Buffer(Resource):
         stream.synchronize()
 
     def download(self, target: Any, stream: Stream) -> None:
-        """Copy the whole buffer into a writable NumPy array, or anything with the buffer protocol.
+        """Copy the whole buffer into a writable NumPy array, or any object with the buffer protocol.
 
-        Returns when the data is there. `UsageError` as for `upload`, and for read-only targets.
+        Returns when the data is there. Raises UsageError as `upload` does, and for a read-only target.
         """
         self.context.refuse_if_held(require_stream(stream))
         host = _host_array(target, self.nbytes)
@@ -90,14 +90,17 @@ class Buffer(Resource):
         stream.synchronize()
 
     def fill_u32(self, value: int, stream: Stream) -> None:
-        """Write the 32-bit `value` (0 to 2**32 - 1) into every word; queued, not waited for."""
+        """Queue writing the 32-bit `value` (0 to 2**32 - 1) into every word of the buffer.
+
+        Raises UsageError for another value, and for a buffer that is not a whole number of words.
+        """
         require_stream(stream)
         if self.nbytes % 4 or not 0 <= value < 2**32:
             raise UsageError(f"cannot fill {self.nbytes} bytes with the 32-bit value {value}")
         fill_u32(self.ptr, value, self.nbytes // 4, stream)
 
     def copy_from(self, other: Buffer, stream: Stream) -> None:
-        """Copy all of `other`, of the same size, into this buffer; queued, not waited for."""
+        """Queue copying all of `other` into this buffer. Raises UsageError unless both have the same size."""
         require_stream(stream)
         if other.nbytes != self.nbytes:
             raise UsageError(f"cannot copy {other.nbytes} bytes into a buffer of {self.nbytes}")
@@ -106,7 +109,10 @@ class Buffer(Resource):
 
 @dataclass(frozen=True)
 class DeviceArray:
-    """A row-major view of a buffer's first bytes; `typestr` as NumPy has it (``"<f4"``), `dtype` its name."""
+    """A row-major view of a buffer's first bytes.
+
+    `typestr` is NumPy's type string (``"<f4"``), `shape` in elements, `dtype` the name of the type.
+    """
 
     buffer: Buffer
     typestr: str
@@ -115,14 +121,14 @@ class DeviceArray:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """It names no stream, as that of `Buffer`."""
+        """The array for CuPy, PyTorch and Numba; like that of `Buffer`, it names no stream."""
         return {**self.buffer.__cuda_array_interface__, "shape": self.shape, "typestr": self.typestr}
 
 
 class PinnedBuffer(Resource):
     """`nbytes` of page-locked host memory, which the GPU reads and writes directly.
 
-    It is scarce: the operating system cannot page it out. `ptr` serves host and device alike.
+    Such memory is scarce: the operating system cannot page it out. `ptr` is valid on the host and the device.
     """
 
     free_call = "cuMemFreeHost"
@@ -133,54 +139,57 @@ class PinnedBuffer(Resource):
 
     @property
     def ptr(self) -> int:
-        """The address. `UsageError` once closed."""
+        """The address. Raises UsageError once the buffer is closed."""
         return int(self.handle)
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
+        """The bytes as a uint8 array, for NumPy."""
         return {"shape": (self.nbytes,), "typestr": "|u1", "data": (self.ptr, False), "version": 3}
 
     def array(self, dtype: npt.DTypeLike, shape: int | tuple[int, ...]) -> npt.NDArray[Any]:
-        """The first bytes as a NumPy array: a view, not a copy, that keeps this buffer from being freed.
+        """Return the first bytes as a NumPy array: a view, not a copy, that keeps this buffer alive.
 
-        Closing by hand frees it all the same: reading a view after that crashes the process.
-        `UsageError` if the array would be larger than the buffer.
+        Closing the buffer by hand frees the memory all the same: reading the view after that crashes the
+        process. Raises UsageError if the array would be larger than the buffer.
         """
         import numpy as np
 
         kind, shape = _fitting(dtype, shape, self.nbytes)
         wanted = kind.itemsize * math.prod(shape)
-        # NumPy keeps what offers the array interface alive as the base of every view of it.
+        # NumPy keeps the object with the array interface alive: it is the base of every view.
         found: npt.NDArray[Any] = np.asarray(self)[:wanted].view(kind).reshape(shape)
         return found
 
 
 @contextmanager
 def stream_memory(stream: Stream, nbytes: int) -> Iterator[int]:
-    """The address of `nbytes` of device memory, uninitialised, for what is queued in `stream` in the block.
+    """Yield the address of `nbytes` of uninitialised device memory for work queued in `stream` in the block.
 
-    In a captured stream it belongs to the graph: each replay has it, and graphs share what is under it.
+    The allocation and the free are queued in the stream too. In a captured stream they become part of the
+    graph: the memory exists during each replay, and graphs may share the physical memory behind it.
     """
     call = require_stream(stream).context.call
     address = int(call("cuMemAllocAsync", _size(nbytes), stream.handle))
     try:
         yield address
     except BaseException:
-        with suppress(DriverError):  # of a capture that has failed nothing more can be asked
+        with suppress(DriverError):  # after a failed capture the free fails too
             call("cuMemFreeAsync", address, stream.handle)
         raise
     call("cuMemFreeAsync", address, stream.handle)
 
 
 def fill_u32(address: int, value: int, count: int, stream: Stream) -> None:
-    """Write the 32-bit `value` into `count` words of device memory; queued, not waited for."""
+    """Queue writing the 32-bit `value` into `count` words of device memory at `address`."""
     require_stream(stream).context.call("cuMemsetD32Async", address, value, count, stream.handle)
 
 
 class RowCopy:
-    """Rows of device memory to another distance: ``copy(source, target, stream)`` queues it. In bytes.
+    """A copy of rows between device buffers with different pitches: ``copy(source, target, stream)``.
 
-    One thread at a time may call it.
+    It copies `rows` rows of `width` bytes. Consecutive rows are `source_pitch` bytes apart in the source and
+    `target_pitch` bytes in the target. Only one thread at a time may call it.
     """
 
     def __init__(self, *, rows: int, width: int, source_pitch: int, target_pitch: int) -> None:
@@ -192,12 +201,16 @@ class RowCopy:
         copy.WidthInBytes, copy.Height = width, rows
 
     def __call__(self, source: int, target: int, stream: Stream) -> None:
+        """Queue the copy from the device address `source` to the device address `target`."""
         self._copy.srcDevice, self._copy.dstDevice = source, target
         require_stream(stream).context.call("cuMemcpy2DAsync", self._copy, stream.handle)
 
 
 def device_of(address: int) -> int:
-    """The ordinal of the GPU that this device memory is on. `UsageError` if it is no device memory."""
+    """Return the ordinal of the GPU that holds this device memory.
+
+    Raises UsageError if `address` is not one of device memory.
+    """
     attribute = api.bindings().CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
     try:
         return int(api.call("cuPointerGetAttribute", attribute, address))
@@ -208,13 +221,17 @@ def device_of(address: int) -> int:
 
 
 def _size(nbytes: int) -> int:
+    """Return the size of a buffer as an int. Raises UsageError unless it is positive."""
     if nbytes <= 0:
         raise UsageError(f"a buffer needs at least one byte, not {nbytes}")
     return int(nbytes)
 
 
 def _fitting(dtype: Any, shape: int | tuple[int, ...], nbytes: int) -> tuple[Any, tuple[int, ...]]:
-    """Both as NumPy and tuples have them; `UsageError` if such an array has more than `nbytes`."""
+    """Return the dtype as a NumPy dtype and the shape as a tuple.
+
+    Raises UsageError if such an array has more than `nbytes` bytes.
+    """
     import numpy as np
 
     kind = np.dtype(dtype)
@@ -225,7 +242,11 @@ def _fitting(dtype: Any, shape: int | tuple[int, ...], nbytes: int) -> tuple[Any
 
 
 def _host_array(memory: Any, nbytes: int) -> npt.NDArray[Any]:
-    """`memory` as an array without copying, checked. Arrays pass whole: not every dtype has a buffer."""
+    """Return `memory` as an array, without copying.
+
+    Raises UsageError unless it is C-contiguous and has `nbytes` bytes. NumPy arrays are taken as they are,
+    since not every dtype supports the buffer protocol.
+    """
     import numpy as np
 
     try:

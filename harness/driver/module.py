@@ -19,21 +19,25 @@ _WARP = 32
 
 
 class Module(Resource):
-    """A cubin loaded into a context. Made for one architecture: another GPU refuses it (`DriverError`)."""
+    """A cubin loaded into a context.
+
+    Raises UsageError for fewer than 4 bytes, and DriverError if the driver refuses the cubin: damaged, or
+    built for another architecture.
+    """
 
     free_call = "cuModuleUnload"
 
     def __init__(self, context: Context, cubin: bytes) -> None:
-        # The bindings write into the bytes they are given, and a length-1 bytes is one object shared by
-        # the whole process; anything this short is no cubin anyway.
+        # The bindings write into the bytes they are given, and Python shares each bytes object of length 1
+        # across the whole process. Nothing this short is a cubin anyway.
         if len(cubin) < 4:
             raise UsageError(f"{len(cubin)} bytes are not a cubin")
         super().__init__(context, context.call("cuModuleLoadData", cubin))
 
     def function(self, name: str) -> Function:
-        """The kernel of that name (mangled, unless ``extern "C"``).
+        """Return the kernel of this name (mangled, unless declared ``extern "C"``), loaded onto the GPU.
 
-        `DriverError`, naming the kernels that are there, if it is not.
+        Raises DriverError, with the names of the kernels that are there, if there is no such kernel.
         """
         try:
             handle = self.context.call("cuModuleGetFunction", self.handle, name.encode())
@@ -48,14 +52,14 @@ class Module(Resource):
                 name=error.name,
                 hint=f'the cubin holds {held}; without extern "C" the names are mangled',
             ) from None
-        # Kernels load lazily, at the first launch at the latest, and loading may wait for the device:
-        # behind a closed Gate that would be forever.
+        # Load the kernel now: the driver would do so at the first launch, and loading may wait for the
+        # device, which behind a closed Gate would never end.
         self.context.call("cuFuncLoad", handle)
         return Function(self, name, handle)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The kernels in the cubin."""
+        """The names of the kernels in the cubin."""
         count = self.context.call("cuModuleGetFunctionCount", self.handle)
         handles = self.context.call("cuModuleEnumerateFunctions", count, self.handle)
         return tuple(self.context.call("cuFuncGetName", handle).decode() for handle in handles)
@@ -63,7 +67,12 @@ class Module(Resource):
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionAttributes:
-    """What the compiler made of a kernel. Versions are 10 * major + minor: 90 is 9.0."""
+    """The resources of a compiled kernel.
+
+    `registers` and `local_bytes` are per thread, `static_shared` and `max_threads` per block, and
+    `const_bytes` is the size of the ``__constant__`` variables that the kernel needs. Versions are 10 * major
+    + minor: 90 is 9.0.
+    """
 
     registers: int
     """A thread."""
@@ -79,7 +88,7 @@ class FunctionAttributes:
 
 
 class Function:
-    """A kernel. Keeps its module alive, and refuses to work once that is closed by hand."""
+    """A kernel. It keeps its module alive, and raises UsageError once the module is closed by hand."""
 
     def __init__(self, module: Module, name: str, handle: Any) -> None:
         self.module = module
@@ -90,12 +99,13 @@ class Function:
 
     @property
     def handle(self) -> Any:
-        """The bindings' handle. `UsageError` once the module is closed."""
+        """The bindings' handle. Raises UsageError once the module is closed."""
         _ = self.module.handle
         return self._handle
 
     @cached_property
     def attributes(self) -> FunctionAttributes:
+        """The kernel's resources, as the driver reports them."""
         return FunctionAttributes(
             registers=self._attribute("NUM_REGS"),
             static_shared=self._attribute("SHARED_SIZE_BYTES"),
@@ -108,13 +118,14 @@ class Function:
 
     @cached_property
     def compiled_cluster(self) -> tuple[int, int, int] | None:
-        """Blocks (x, y, z) of a cluster where the kernel says so itself (``__cluster_dims__``)."""
+        """The blocks (x, y, z) of a cluster if the kernel fixes them (``__cluster_dims__``), or else None."""
         if self.context.device.capability < (9, 0):
             return None
         x, y, z = (self._attribute(f"REQUIRED_CLUSTER_{side}") for side in ("WIDTH", "HEIGHT", "DEPTH"))
         return (x, y, z) if x and y and z else None
 
     def _attribute(self, name: str) -> int:
+        """Return ``CU_FUNC_ATTRIBUTE_<name>`` of the kernel."""
         attribute = getattr(api.bindings().CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
         return int(self.context.call("cuFuncGetAttribute", attribute, self.handle))
 
@@ -128,11 +139,15 @@ class Function:
             except DriverError as error:
                 if error.code != _INVALID_VALUE:
                     raise
-                return tuple(sizes)  # there is no other way to ask how many there are
+                return tuple(sizes)  # the driver has no other way to tell the number of parameters
             sizes.append(int(size))
 
     def max_active_blocks(self, threads: int, dynamic_shared: int = 0) -> int:
-        """How many blocks of that many threads and bytes of dynamic shared memory an SM holds at once."""
+        """Return how many blocks an SM holds at once.
+
+        `threads` are those of a block, `dynamic_shared` its dynamic shared memory in bytes. Raises UsageError
+        if the GPU does not have that much.
+        """
         self.allow_shared(dynamic_shared)
         return int(
             self.context.call(
@@ -141,7 +156,10 @@ class Function:
         )
 
     def occupancy(self, threads: int, dynamic_shared: int = 0) -> float:
-        """Active warps over the most an SM can hold, 0 to 1: what fits, not what is reached."""
+        """Return the theoretical occupancy: the warps that fit on an SM over the most it can hold, 0 to 1.
+
+        The arguments are those of `max_active_blocks`. The occupancy reached at run time may be lower.
+        """
         warps = self.max_active_blocks(threads, dynamic_shared) * -(-threads // _WARP)
         return warps / (self.context.device.max_threads_per_sm // _WARP)
 
@@ -157,23 +175,27 @@ class Function:
     ) -> PreparedLaunch:
         """Check and pack a launch once, to run it often: ``launch = f.prepare(...); launch(stream)``.
 
-        `grid` (blocks), `block` (threads) and `cluster` (blocks) are an int or up to three, x first;
-        `shared` is dynamic shared memory in bytes a block. `args` are, in the kernel's order: a `Buffer`
-        (or anything with ``__cuda_array_interface__``) for a pointer; NumPy or ctypes scalars and
-        ctypes structures for values; `Struct` for raw bytes. Plain ints and floats are refused, for
-        their size is a guess.
+        `grid` (blocks), `block` (threads) and `cluster` (blocks) are an int or up to three, x first; `shared`
+        is dynamic shared memory in bytes per block. `args` are, in the kernel's order: a `Buffer` (or
+        anything with ``__cuda_array_interface__``) for a pointer; NumPy or ctypes scalars and ctypes
+        structures for values; `Struct` for raw bytes. Plain ints and floats are refused, since their size
+        would be a guess.
 
-        `cooperative`: all blocks run at the same time, so that they may wait for one another, or the
-        launch fails.
+        With `cooperative`, either all blocks run at the same time, so that they may wait for one another, or
+        the launch fails.
 
-        `UsageError` if a dimension, the shared memory or the number or size of the arguments cannot be.
+        Raises UsageError for impossible dimensions, too much shared memory, or arguments whose number or
+        sizes are not those of the kernel's parameters.
         """
         return PreparedLaunch(
             self, grid, block, args, shared=shared, cluster=cluster, cooperative=cooperative
         )
 
     def allow_shared(self, dynamic: int) -> None:
-        """Opt in to that many bytes of dynamic shared memory a block; `UsageError` if the GPU has less."""
+        """Opt in to `dynamic` bytes of dynamic shared memory per block.
+
+        Raises UsageError if a block cannot have that much on this GPU beside its static shared memory.
+        """
         static = self.attributes.static_shared
         limit = self.context.device.shared_per_block_optin
         if not 0 <= dynamic <= limit - static:

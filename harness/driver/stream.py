@@ -1,4 +1,4 @@
-"""Streams order work; events mark and time points in them."""
+"""Streams, which order work on the GPU, and events, which mark and time points in them."""
 
 from __future__ import annotations
 
@@ -22,43 +22,48 @@ class Stream(Resource):
         super().__init__(context, context.call("cuStreamCreate", flags))
 
     def synchronize(self) -> None:
-        """Wait for all work queued so far; faults of earlier launches surface here as `ContextLost`.
+        """Wait for all work queued so far. The fault of an earlier launch is raised here as ContextLost.
 
-        `UsageError` while a `Gate` holds this stream.
+        Raises UsageError while a `Gate` holds this stream.
         """
         self.context.refuse_if_held(self)
         self.context.call("cuStreamSynchronize", self.handle)
 
     @property
     def id(self) -> int:
-        """The driver's number for it, never used again: an address may be that of a later stream, and that
-        of the per-thread default stream is one for all threads. Ask where the context is current.
+        """The driver's number for this stream, which is never used again.
+
+        A stream's address does not identify it: a later stream may have the same one, and the per-thread
+        default streams all share one. Read it where the context is current.
         """
         return int(api.call("cuStreamGetId", self.handle))
 
     @property
     def capturing(self) -> bool:
-        """Whether what is queued now becomes part of a graph. Ask where the context is current."""
+        """True if work queued now becomes part of a graph. Read it where the context is current."""
         idle = api.bindings().CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
         return bool(api.call("cuStreamIsCapturing", self.handle) != idle)
 
     def wait(self, event: Event) -> None:
-        """Let later work in this stream start only after `event`. Returns at once."""
+        """Let work queued in this stream from now on start only after `event`; returns at once."""
         self.context.call("cuStreamWaitEvent", self.handle, event.handle, 0)
 
 
 class BorrowedStream(Stream):
-    """A stream that somebody else made in this context, by its address: used, never destroyed."""
+    """A stream that other code made in this context, given by its address; it is used but never destroyed."""
 
     def __init__(self, context: Context, address: int) -> None:
         Resource.__init__(self, context, api.bindings().CUstream(address))
 
     def _free(self, handle: Any) -> None:
-        pass
+        """Do nothing: the stream belongs to other code."""
 
 
 class Event(Resource):
-    """A point in a stream. ``timing=False`` makes a cheaper one that only orders work."""
+    """A point in a stream.
+
+    With ``timing=False`` it is cheaper, but only orders work and measures no time.
+    """
 
     free_call = "cuEventDestroy"
     free_waits = False
@@ -71,13 +76,13 @@ class Event(Resource):
         super().__init__(context, context.call("cuEventCreate", flag))
 
     def record(self, stream: Stream) -> None:
-        """Mark the point behind all work queued in `stream` so far; an earlier mark is forgotten."""
+        """Mark the point behind all work queued in `stream` so far; this replaces an earlier mark."""
         self.context.call("cuEventRecord", self.handle, require_stream(stream).handle)
         self._stream = stream
 
     @property
     def done(self) -> bool:
-        """Whether the GPU has passed the mark; True if nothing was ever recorded."""
+        """True if the GPU has passed the mark, or nothing was ever recorded."""
         try:
             self.context.call("cuEventQuery", self.handle)
         except DriverError as error:
@@ -87,16 +92,16 @@ class Event(Resource):
         return True
 
     def synchronize(self) -> None:
-        """Wait until the GPU has passed the mark. `UsageError` while a `Gate` holds its stream."""
+        """Wait until the GPU has passed the mark. Raises UsageError while a `Gate` holds its stream."""
         if self._stream is not None:
             self.context.refuse_if_held(self._stream)
         self.context.call("cuEventSynchronize", self.handle)
 
     def seconds_since(self, start: Event) -> float:
-        """GPU time from `start` to here, in seconds, in steps of about 0.5 us.
+        """Return the GPU time from `start` to this event in seconds, with a resolution of about 0.5 us.
 
-        Both must be recorded and done (`synchronize` the later one). Two events with nothing between
-        them are some microseconds apart.
+        Both must have been recorded and passed (`synchronize` the later one). Two events with nothing between
+        them are some microseconds apart. Raises UsageError if either was made with ``timing=False``.
         """
         if not (self.timing and start.timing):
             raise UsageError("an event made with timing=False tells no time")
@@ -104,7 +109,10 @@ class Event(Resource):
 
 
 def require_stream(stream: Any) -> Stream:
-    """`stream` itself; `UsageError` for anything else, None above all: there is no default stream here."""
+    """Return `stream` if it is a `Stream`.
+
+    Raises UsageError for anything else, None included: there is no default stream here.
+    """
     if not isinstance(stream, Stream):
         raise UsageError(
             f"a Stream is needed, not {stream!r}",

@@ -1,4 +1,4 @@
-"""Tensor maps: the 128-byte descriptors by which the Tensor Memory Accelerator copies boxes of a matrix."""
+"""Tensor maps: 128-byte descriptors by which the Tensor Memory Accelerator (TMA) copies boxes of a matrix."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from harness.driver.context import Context
 from harness.driver.launch import Struct
 from harness.errors import UsageError
 
-BYTES = 128
-ALIGN = 64  # of the descriptor itself
-UNIT = 16  # bytes; of the addresses and pitches that the TMA takes
+BYTES = 128  # size of the descriptor
+ALIGN = 64  # alignment of the descriptor in bytes
+UNIT = 16  # bytes: the TMA takes only addresses and pitches that are multiples of this
 
 
 def possible(address: int, pitch: int) -> bool:
-    """Whether a matrix at `address`, with `pitch` bytes from row to row, can be copied by TMA."""
+    """Return True if the TMA can copy a matrix: `address` and row `pitch` are multiples of 16 bytes."""
     return address % UNIT == 0 and pitch % UNIT == 0
 
 
@@ -29,12 +29,12 @@ def encode(
     box: tuple[int, int],
     swizzle: int = 0,
 ) -> Struct:
-    """The map of a row-major matrix, to be passed as a ``const __grid_constant__`` parameter.
+    """Return the tensor map of a row-major matrix, to be passed as a ``const __grid_constant__`` parameter.
 
-    `element` as CUDA names it (``"BFLOAT16"``); `extents` and `box` are rows and columns in elements, `pitch`
-    is the bytes from row to row, `swizzle` 0, 32, 64 or 128 bytes. What a box holds beyond the matrix arrives
-    as zeros, and is not written. Where no map is `possible` all 128 bytes are zero, and the kernel must not
-    use it. `UsageError` on a GPU without TMA, `DriverError` for extents that it does not take.
+    `element` is CUDA's name of the element type (``"BFLOAT16"``). `extents` and `box` are (rows, columns) in
+    elements, `pitch` is the bytes from row to row, `swizzle` 0, 32, 64 or 128 bytes. The part of a box beyond
+    the matrix reads as zeros and is not written. If no map is `possible`, its bytes are all 0 and the kernel
+    must not use it. Raises UsageError on a GPU without TMA, DriverError for extents that it does not take.
     """
     if context.device.capability < (9, 0):
         raise UsageError(f"tensor maps need sm_90, {context.device.name} is {context.device.arch}")

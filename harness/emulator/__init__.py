@@ -1,14 +1,13 @@
-"""A CUDA device for machines without one: PTX runs on NumPy, checked and counted, with no times.
+"""Run PTX on NumPy: an emulated CUDA device for machines without a GPU.
 
     run = emulate(ptx, "matmul", grid=(4, 4), block=(16, 16),
                   arguments=[Buffer(array=A, name="A"), ..., np.int32(64), np.float32(1)])
     run.findings, run.total, run.lines
 
-Arrays are changed in place, as by a launch. The reading order of the package: `ptx` (text to instructions),
-`values`, `algebra` and `floats` (arithmetic), `group` (registers), `decode` and the instruction modules
-(`integer`, `bits`, `predicates`, `floating`, `half`, `moving`, `loading`, `asynchronous`, `atomics`, `warp`,
-`matrix`), `memory` and `access`, `batch` (divergence and barriers), `machine` (the launch), `touches` and
-`hazards`, `races`, `patterns` and `counts`.
+The launch changes the arrays in place, as on a GPU. The emulator reports faults and counts executions and
+memory requests; it takes no times. To read the package, follow this order: `ptx` (text to instructions),
+`numbers` (arithmetic), `group` (registers), `decode` and `instructions` (instructions to functions), `memory`
+and `access`, `batch` (divergence and barriers), `machine` (the launch), `watch` (hazards, races and counts).
 """
 
 from __future__ import annotations
@@ -34,23 +33,28 @@ __all__ = ["Buffer", "Counts", "Emulation", "Finding", "Index3", "Source", "emul
 
 Argument = Buffer | NDArray[Any] | np.generic
 BUDGET = 5_000_000
-_LARGEST_SHARED = 232448  # bytes a block can have on any GPU so far: 227 KiB
+_LARGEST_SHARED = 232448  # bytes: the most that a block can have on any GPU so far, 227 KiB
 
 
 @dataclass(frozen=True, kw_only=True)
 class Emulation:
-    """What a launch did. `instructions` holds the counts of each PTX instruction; empty with count=False."""
+    """The result of a launch.
+
+    findings: the faults, each reported once; empty with check=False
+    instructions: the counts of each PTX instruction, in PTX order; empty with count=False
+    """
 
     findings: tuple[Finding, ...]
     instructions: tuple[Counts, ...]
 
     @property
     def lines(self) -> tuple[Counts, ...]:
-        """The counts by source line."""
+        """Sum the counts by source line, in the order of lines."""
         return by_line(self.instructions)
 
     @property
     def total(self) -> Counts:
+        """Sum the counts of the whole launch."""
         return total(self.instructions)
 
 
@@ -68,19 +72,22 @@ def emulate(
     count: bool = True,
     widths: Mapping[int, int] | None = None,
 ) -> Emulation:
-    """Run the kernel `entry` of a PTX module.
+    """Run the kernel `entry` of the PTX module `ptx` and return its findings and counts.
 
-    grid, block: 1 to 3 extents
-    arguments: one for each parameter; arrays are C-contiguous and stay the caller's, scalars are NumPy's of
-      the parameter's size
-    shared: bytes of dynamic shared memory a block
+    grid, block: 1 to 3 extents each; extents left out are 1
+    arguments: one for each parameter, in order. A `Buffer` or an array is passed as a pointer: it has to be
+      C-contiguous, and what the kernel stores is written back into it. A scalar is a NumPy scalar of the
+      parameter's size
+    shared: bytes of dynamic shared memory per block
     schedule: ``lockstep``, or ``warp-serial``, in which each warp runs to the barrier before the next starts
-    budget: instructions that one batch of blocks may execute, divergent paths counted each
-    check: look for findings; count: count executions and memory requests
-    widths: see `counts.Counter`
+    budget: instructions that a batch of blocks may execute, each counted once for all threads that execute it
+      together
+    check: look for faults; count: count executions and memory requests
+    widths: bytes per lane of the compiled access by PTX line, see `counts.Counter`
 
-    Raises EmulatorError for PTX that it cannot read or does not know, arguments that do not fit, a kernel
-    that does not end and arrays too large for this machine.
+    Raises EmulatorError for PTX that it cannot read, arguments that do not fit, a kernel that exceeds the
+    budget and arrays too large for this machine, and NeedsGpu, a subclass, for an instruction that the
+    emulator does not know.
     """
     if schedule not in SCHEDULES:
         raise EmulatorError(f"no schedule {schedule!r}", hint=f"There are {' and '.join(SCHEDULES)}.")
@@ -135,6 +142,7 @@ def emulate(
 
 
 def _extents(what: str, extents: Sequence[int], limits: tuple[int, int, int]) -> Index3:
+    """Return 1 to 3 extents as an Index3, with 1 for those left out. Raises EmulatorError above `limits`."""
     whole = [*extents, 1, 1, 1][:3]
     if not 1 <= len(extents) <= 3 or not all(1 <= e <= limit for e, limit in zip(whole, limits, strict=True)):
         raise EmulatorError(f"a {what} of {tuple(extents)}", hint=f"1 to 3 extents, at most {limits}.")
@@ -142,11 +150,15 @@ def _extents(what: str, extents: Sequence[int], limits: tuple[int, int, int]) ->
 
 
 def _bind(kernel: Entry, arguments: Sequence[Argument]) -> tuple[list[Buffer], Any]:
-    """The buffers among the arguments, and what makes the parameter space once they have addresses."""
+    """Return the buffers among the arguments, and a function that makes the parameter space.
+
+    That function takes the arena in which the buffers have their addresses, and returns the bytes of the
+    ``.param`` space. Raises EmulatorError if the number, a size or the layout of the arguments does not fit.
+    """
     if len(arguments) != len(kernel.parameters):
         raise EmulatorError(f"{kernel.name} takes {len(kernel.parameters)} arguments, not {len(arguments)}")
     buffers: list[Buffer] = []
-    pieces: list[tuple[int, int, bytes]] = []  # offset, buffer or -1, bytes
+    pieces: list[tuple[int, int, bytes]] = []  # (offset, index of the buffer or -1, bytes)
     for parameter, argument in zip(kernel.parameters, arguments, strict=True):
         if isinstance(argument, np.ndarray):
             argument = Buffer(array=argument, name=parameter.name)  # noqa: PLW2901
@@ -176,6 +188,6 @@ def _bind(kernel: Entry, arguments: Sequence[Argument]) -> tuple[list[Buffer], A
 
 
 def _constant(variable: Any) -> Buffer:
-    """A variable of the module, with its initial values; what has none is zero."""
+    """Return a variable of the module as a buffer with its initial values, zero where it has none."""
 
     return Buffer(array=values_of(variable), name=variable.name)

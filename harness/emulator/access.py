@@ -1,4 +1,8 @@
-"""Loads and stores of every space, cp.async: what is checked, counted and moved."""
+"""Memory accesses in every state space, cp.async included.
+
+`place` finds the memory of an access and checks its addresses, `observe` counts it and passes it to the
+hazard and race watches, `load` and `store` move the data.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +20,15 @@ from harness.emulator.watch.findings import Finding
 
 @dataclass(kw_only=True)
 class Place:
-    """The lanes of one access that are in bounds and aligned: `where`; `base` is the address in its space.
+    """The memory that one access reaches.
 
-    `accesses`: of shared and local memory, by bytes from `base`; `initialised`: known to have been written.
+    space: ``global``, ``shared`` or ``local``
+    base: byte address of each lane within that space
+    where: the lanes that are in bounds and aligned
+    owner: of a global access the allocation that holds all its lanes; None if they lie in several
+    scratch: the memory of a shared or local access
+    accesses: shared and local access patterns by byte offset from `base`, made when they are first needed
+    initialised: the bytes of a shared or local access are known to have been written
     """
 
     space: str
@@ -30,6 +40,7 @@ class Place:
     initialised: bool = False
 
     def access(self, group: Group, offset: int) -> Access:
+        """Return the pattern of the shared or local access `offset` bytes after `base`."""
         found = self.accesses.get(offset)
         if found is None:
             columns = group.batch.columns(self.space, group)
@@ -40,7 +51,11 @@ class Place:
 
 
 def place(group: Group, ins: Instruction, space: str, address: Integer, where: Lanes, size: int) -> Place:
-    """Find the memory of an access, and report the lanes that are outside it or misaligned."""
+    """Find the memory of an access of `size` bytes per lane; report lanes out of bounds or misaligned.
+
+    Reported lanes are left out of the result's `where`. For the spaces "" (generic) and ``const`` the address
+    itself tells the space: shared and local memory have windows in the generic address space.
+    """
     if space in ("", "const"):
         space, address = _resolve(group, ins, address, where)
     if space in ("shared", "local"):
@@ -56,7 +71,7 @@ def place(group: Group, ins: Instruction, space: str, address: Integer, where: L
             where = _outside(group, ins, space, address, where, inside, size)
         where = _aligned(group, ins, space, address, where, size)
         found = Place(space=space, base=address, where=where, scratch=scratch)
-        if where is asked:  # else each time is a finding
+        if where is asked:  # otherwise each access reports its fault anew
             group.places[key] = found
         return found
     low, high = active_bounds(group, address, where)
@@ -73,7 +88,7 @@ def place(group: Group, ins: Instruction, space: str, address: Integer, where: L
 
 
 def active_bounds(group: Group, address: Integer, where: Lanes) -> tuple[int, int]:
-    """The least and greatest address of the active lanes, exactly."""
+    """Return the least and the greatest address among the active lanes."""
     if isinstance(address, int):
         return address, address
     parts = (address.thread is None) + (address.block is None) + (address.full is None)
@@ -91,6 +106,7 @@ def active_bounds(group: Group, address: Integer, where: Lanes) -> tuple[int, in
 
 
 def _resolve(group: Group, ins: Instruction, address: Integer, where: Lanes) -> tuple[str, Integer]:
+    """Return the space of a generic address, and the address within it."""
     low, high = active_bounds(group, address, where)
     for space, base in (("shared", SHARED_BASE), ("local", LOCAL_BASE)):
         if base <= low < 2 * base and high < base + (1 << 31):
@@ -99,11 +115,13 @@ def _resolve(group: Group, ins: Instruction, address: Integer, where: Lanes) -> 
 
 
 def _inside_scratch(group: Group, address: Integer, limit: int, size: int) -> Lanes:
+    """Return the lanes whose `size` bytes lie within the first `limit` bytes."""
     lanes = spread(address, group.shape)
     return mask_of((lanes >= 0) & (lanes + size <= limit))
 
 
 def _aligned(group: Group, ins: Instruction, space: str, address: Integer, where: Lanes, size: int) -> Lanes:
+    """Return the lanes of `where` whose address is a multiple of `size`; report the others."""
     if where is False:
         return False
     if isinstance(address, int):
@@ -132,6 +150,7 @@ def _aligned(group: Group, ins: Instruction, space: str, address: Integer, where
 def _outside(
     group: Group, ins: Instruction, space: str, address: Integer, where: Lanes, inside: Lanes, size: int
 ) -> Lanes:
+    """Return the lanes of `where` that are `inside`; report the others as out of bounds."""
     bad = group.algebra.both(where, group.algebra.negate(inside))
     if bad is False:
         return where
@@ -147,12 +166,16 @@ def _outside(
 
 
 def _first(group: Group, address: Integer, bad: Lanes) -> int:
+    """Return the address of the first lane of `bad`."""
     lanes = spread(address, group.shape)
     return int(lanes[np.broadcast_to(bad.array, group.shape)][0] if isinstance(bad, Mask) else lanes[0, 0])
 
 
 def _name(group: Group, space: str, address: int, size: int) -> tuple[str, int, int]:
-    """(name, offset in it, distance outside it) of an address."""
+    """Return (variable, offset in it, distance outside it) of an access of `size` bytes; both are in bytes.
+
+    The distance is that of `Arena.nearest`, and 0 for an access that lies inside.
+    """
     if space == "global":
         found = group.launch.arena.nearest(address, size)
         if found is None:
@@ -174,6 +197,8 @@ def _report(
     message: str,
     distance: int = 0,
 ) -> None:
+    """Add a finding for the lanes `bad`, described by the first of them."""
+
     def make() -> Finding:
         lane = np.argwhere(np.broadcast_to(bad.array, group.shape))[0] if isinstance(bad, Mask) else (0, 0)
         thread = group.launch.thread(int(lane[0]) + group.row)
@@ -196,7 +221,11 @@ def _report(
 
 
 def load(group: Group, ins: Instruction, at: Place, size: int, count: int, deliver: Any) -> None:
-    """`count` elements of `size` bytes: deliver(i, what gives them, into an array if it gets one)."""
+    """Load `count` adjacent elements of `size` bytes in each lane; report lanes that read unwritten bytes.
+
+    deliver(i, give): called for each element i; ``give(out)`` returns its values (T, C) in the type of
+      `memory.UNIT`, written into `out` unless that is None
+    """
     step = size * count
     if at.scratch is None:
         _check_written(group, ins, at, step)
@@ -216,7 +245,7 @@ def _spread(found: Array, shape: tuple[int, int]) -> Array:
 
 
 def _global_index(group: Group, at: Place, size: int) -> tuple[Array, int]:
-    """(units of `size` from the first address, that address)."""
+    """Return (index, first): lane (t, c) of the access is at address ``first + index[t, c] * size``."""
     low, _ = active_bounds(group, at.base, at.where)
     if isinstance(at.base, int):
         return np.zeros(group.shape, np.int64), low
@@ -231,6 +260,7 @@ def _global_index(group: Group, at: Place, size: int) -> tuple[Array, int]:
 
 
 def _check_written(group: Group, ins: Instruction, at: Place, step: int) -> None:
+    """Report the lanes that read global memory which was passed as uninitialised and never written."""
     if not group.launch.check or (at.owner is not None and at.owner.initialised):
         return
     if at.owner is None and not any(not a.initialised for a in group.launch.arena.allocations):
@@ -259,6 +289,7 @@ def _check_written(group: Group, ins: Instruction, at: Place, step: int) -> None
 
 
 def _check_scratch(group: Group, ins: Instruction, at: Place, step: int) -> None:
+    """Report the lanes that read shared or local memory that was never written."""
     if at.scratch is None:
         return
     unit = min(step, 4)
@@ -276,6 +307,7 @@ def _check_scratch(group: Group, ins: Instruction, at: Place, step: int) -> None
 
 
 def store(group: Group, at: Place, size: int, values: list[Any]) -> None:
+    """Store `values`, scalars or arrays (T, C), as adjacent elements of `size` bytes in each lane."""
     if at.where is False:
         return
     if at.scratch is not None:
@@ -297,7 +329,11 @@ def store(group: Group, at: Place, size: int, values: list[Any]) -> None:
 
 
 def observe(group: Group, ins: Instruction, at: Place, kind: str, size: int, value: Any = None) -> None:
-    """Count an access and remember it for hazards and races."""
+    """Count an access of `size` bytes per lane, and pass it to the hazard and race watches.
+
+    kind: READ, WRITE or ATOMIC of `touches`
+    value: the bytes that are stored, if all lanes store the same ones
+    """
     launch = group.launch
     if at.where is False:
         return

@@ -1,9 +1,9 @@
-"""Threads that diverge, meet again and wait at barriers, for a batch of blocks side by side.
+"""Threads that diverge, reconverge and wait at barriers, for a batch of blocks side by side.
 
-Threads at one instruction run together as a fragment; the fragment furthest behind goes first, so those
-ahead are joined where the paths meet. ``schedule="warp-serial"`` runs each warp to the next barrier before
-the following one starts: an order that the hardware may choose too, in which a missing barrier shows in the
-numbers.
+Threads at the same instruction run together as a fragment. The fragment at the lowest instruction runs first,
+so it meets the fragments ahead of it where their paths join. With ``schedule="warp-serial"`` each warp runs
+to its next barrier before the following warp starts. The hardware may choose that order too, and in it a
+missing barrier shows in the results.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 
 class Batch:
-    """Blocks `first` to `first + blocks`, side by side."""
+    """Blocks `first` to ``first + blocks - 1`` of the launch, executed side by side.
+
+    Raises EmulatorError if their shared and local memory does not fit this machine.
+    """
 
     def __init__(self, launch: Launch, first: int, blocks: int) -> None:
         self.launch, self.first, self.blocks = launch, first, blocks
@@ -52,7 +55,10 @@ class Batch:
         self._columns: dict[tuple[str, int], Array] = {}
 
     def columns(self, space: str, group: Group) -> Array:
-        """The column of each lane in a `Scratch`."""
+        """Return the column of each lane in the batch's `Scratch` of `space`, shared or local.
+
+        For shared memory that is the block, (1, C); for local memory the thread of the batch, (T, C).
+        """
         key = (space, group.row)
         if key not in self._columns:
             blocks = np.arange(self.blocks).reshape(1, -1)
@@ -61,6 +67,7 @@ class Batch:
         return self._columns[key]
 
     def run(self) -> None:
+        """Run all blocks to their end. Raises EmulatorError when they have used up the budget."""
         with self.launch.underflow.watching():
             while True:
                 for runner in self.runners:
@@ -72,6 +79,7 @@ class Batch:
             self.launch.hazards.barrier(None)
 
     def exhausted(self, instruction: Instruction) -> EmulatorError:
+        """Return the error for a budget that ends at `instruction`."""
         return EmulatorError(
             f"the kernel has not ended after {self.launch.budget:,} instructions",
             where=str(instruction.source),
@@ -79,7 +87,10 @@ class Batch:
         )
 
     def _meet(self) -> None:
-        """All threads wait or have ended: let those go on whose barrier is complete."""
+        """Let the threads go on whose barrier is complete, once every thread waits or has ended.
+
+        Reports threads of one block that wait at different barriers or for threads that never come.
+        """
         waits = [runner.waiting for runner in self.runners]
         first = waits[0][0] if waits[0] else None
         if (
@@ -108,14 +119,19 @@ class Batch:
             split = here.any(0) & (need == everyone) & (places | (arrived < need))
             if split.any():
                 self._diverged(here, barrier, int(np.nonzero(split)[0][0]))
-            # Threads that have ended are not waited for, which is what the hardware does.
+            # A barrier does not wait for threads that have ended; neither does the hardware's.
             complete |= here & np.where(need == everyone, arrived == waiting.sum(0), arrived >= need)
-        if not complete.any():  # nobody else can come: say so, and let them go
+        if not complete.any():  # no other thread can arrive: report it and release all
             self._diverged(waiting, barrier, int(np.nonzero(waiting.any(0))[0][0]))
             complete = waiting
         self._release(complete, np.asarray(complete.any(0)))
 
     def _diverged(self, here: Array, barrier: Array, column: int) -> None:
+        """Report a divergent barrier in block `column` of the batch.
+
+        here: bool (threads, blocks), the threads that wait
+        barrier: (threads, blocks), the instruction at which each of them goes on
+        """
         if not self.launch.check:
             return
         pcs = sorted(set(barrier[here[:, column], column].tolist()))
@@ -144,7 +160,11 @@ class Batch:
         self.launch.findings.add("divergent barrier", tuple(pcs), 1, make)
 
     def _release(self, lanes: Array | None, columns: Array | None) -> None:
-        """Let the threads `lanes` (None: all) go on; the blocks `columns` (None: all) have met."""
+        """Let threads go on from their barriers.
+
+        lanes: bool (threads, blocks), the threads to release; None for all
+        columns: bool (blocks,), the blocks that have met at a barrier; None for all
+        """
         if self.launch.hazards is not None:
             self.launch.hazards.barrier(columns)
         for runner in self.runners:
@@ -153,7 +173,13 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class _Waiting:
-    """A fragment at a barrier; `pc` is where it goes on, `threads` how many the barrier wants (0: all)."""
+    """A fragment that waits at a barrier.
+
+    pc: the instruction at which it goes on
+    where: its lanes
+    number: the barrier's number
+    threads: how many threads the barrier waits for; 0 is all of the block
+    """
 
     pc: int
     where: Lanes
@@ -162,7 +188,10 @@ class _Waiting:
 
 
 class _Runner:
-    """Runs one group's fragments until all of them wait or have ended."""
+    """Runs the fragments of one group until each of them waits or has ended.
+
+    `ready` holds the lanes of each fragment that can run, by the instruction that it is at.
+    """
 
     def __init__(self, group: Group, batch: Batch) -> None:
         self.group = group
@@ -173,6 +202,7 @@ class _Runner:
         self.waiting: list[_Waiting] = []
 
     def run(self) -> None:
+        """Run until no fragment is ready. Raises EmulatorError for an instruction that cannot be executed."""
         while self.ready:
             pc = min(self.ready)
             where = self.ready.pop(pc)
@@ -183,7 +213,7 @@ class _Runner:
                         break
                     pc, where = self._step(pc, where)
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-                # PTX that no compiler wrote: operands of a type or a number that decoding let through.
+                # Only PTX that no compiler wrote gets here: decoding does not check every operand's type.
                 ins = self.steps[pc].instruction
                 raise EmulatorError(
                     f"cannot execute {ins} {', '.join(ins.operands)}: {error}",
@@ -191,10 +221,11 @@ class _Runner:
                 ) from error
 
     def _join(self, pc: int, where: Lanes) -> None:
+        """Add lanes to the fragment that is ready at instruction `pc`."""
         self.ready[pc] = self.group.algebra.either(self.ready.get(pc, False), where)
 
     def _step(self, pc: int, where: Lanes) -> tuple[int, Lanes]:
-        """Execute one instruction; where the fragment goes on, and who is left of it."""
+        """Execute instruction `pc`; return the next instruction and the lanes that go on there."""
         if pc >= len(self.steps):
             return pc, False
         step = self.steps[pc]
@@ -229,7 +260,7 @@ class _Runner:
         return pc + 1, rest
 
     def _scatter(self, step: Step, active: Lanes) -> None:
-        """``brx.idx``: each lane to the target of its number."""
+        """Send each active lane to the target that its index selects (``brx.idx``)."""
         algebra = self.group.algebra
         index = step.operands[0](self.group)
         for place, target in enumerate(step.instruction.targets):
@@ -238,6 +269,7 @@ class _Runner:
                 self._join(target, taken)
 
     def _wait(self, step: Step, pc: int, active: Lanes) -> _Waiting:
+        """Return the fragment that waits at a barrier. Raises EmulatorError for a bad number of threads."""
         threads = step.operands[1](self.group) if len(step.operands) > 1 else 0
         if not isinstance(threads, int) or not 0 <= threads <= self.batch.launch.threads:
             raise EmulatorError(
@@ -247,7 +279,7 @@ class _Runner:
         return _Waiting(pc=pc, where=active, number=step.operands[0](self.group), threads=threads)
 
     def release(self, lanes: Array | None) -> None:
-        """Let the threads `lanes` (None: all) go on from their barriers."""
+        """Let the threads `lanes`, bool (threads, blocks) or None for all, go on from their barriers."""
         waiting, self.waiting = self.waiting, []
         algebra, row = self.group.algebra, self.group.row
         for wait in waiting:

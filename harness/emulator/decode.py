@@ -1,8 +1,8 @@
-"""Instructions become functions once, before anything runs.
+"""Decoding: every PTX instruction becomes a Python function once, before anything runs.
 
-An instruction module registers a maker for an opcode and a family of types with `handles`; the maker gets the
-`Decoder` and the instruction and returns what executes it, ``run(group, lanes)``. What nobody handles is
-refused here, whether or not it would be reached.
+An instruction module registers a maker for an opcode and a family of types with `handles`. The maker gets the
+`Decoder` and the instruction and returns the function that executes it, ``run(group, lanes)``. An instruction
+without a maker is refused with NeedsGpu, even if it would never be reached.
 """
 
 from __future__ import annotations
@@ -36,13 +36,18 @@ _HARDWARE = (
     "multimem",
 )
 _HARDWARE_PARTS = ("tensor", "bulk", "cluster", "mbarrier", "tensormap", "shared::cluster")
-_CONTROL = ("bra", "brx", "ret", "exit", "bar", "barrier", "trap")  # executed by the machine itself
+_CONTROL = ("bra", "brx", "ret", "exit", "bar", "barrier", "trap")  # control flow, executed by `batch`
 
 
 def handles(
     *opcodes: str, family: str = "any", flops: int | Callable[[Instruction], int] = 0
 ) -> Callable[[Maker], Maker]:
-    """Register a maker. family: integer, float (f32, f64), half (f16, bf16), pred or any."""
+    """Register the decorated function as the maker for `opcodes`.
+
+    family: integer, float (f32, f64), half (f16, bf16 and their pairs), pred, or any, which is used where the
+      instruction's own family has no maker
+    flops: floating-point operations that the instruction counts per thread, or a function that returns them
+    """
 
     def register(maker: Maker) -> Maker:
         for opcode in opcodes:
@@ -58,7 +63,14 @@ FLOPS: dict[tuple[str, str], int | Callable[[Instruction], int]] = {}
 
 @dataclass(kw_only=True)
 class Step:
-    """What the machine executes: `run` for what stays in line, `kind` for what moves threads about."""
+    """A decoded instruction.
+
+    run: the function that executes it; None for control flow, which `batch` executes
+    kind: for control flow ``branch``, ``table`` (brx.idx), ``barrier`` or ``exit``, otherwise ""
+    guard: register number of the guard predicate, -1 without one; `negated` is for ``@!p``
+    flops: floating-point operations per thread
+    operands: functions that read a table's index, or a barrier's number and thread count, from a group
+    """
 
     instruction: Instruction
     run: Run | None = None
@@ -70,6 +82,7 @@ class Step:
 
 
 def family_of(instruction: Instruction) -> str:
+    """Return the family of an instruction's last type: float, half, pred, integer or other."""
     kind = instruction.opcode[-1]
     if kind in ("f32", "f64"):
         return "float"
@@ -81,16 +94,25 @@ def family_of(instruction: Instruction) -> str:
 
 
 class Decoder:
-    """Operands of one entry's instructions; makers ask it for readers and register numbers."""
+    """Decodes the instructions of one entry, and gives makers what they need to know of an operand.
+
+    A reader is a function that takes a group and returns an operand's value in it.
+    """
 
     def __init__(self, entry: Entry) -> None:
         self.entry = entry
         self.numbers = {name: number for number, name in enumerate(entry.registers)}
 
     def steps(self) -> list[Step]:
+        """Decode all instructions of the entry, in order.
+
+        Raises NeedsGpu for an instruction that the emulator does not know, EmulatorError for one that it
+        cannot read.
+        """
         return [self._step(instruction) for instruction in self.entry.instructions]
 
     def _step(self, ins: Instruction) -> Step:
+        """Decode one instruction and its guard."""
         guard = self.predicate_number(ins, ins.guard) if ins.guard else -1
         step = Step(instruction=ins, guard=guard, negated=ins.negated)
         opcode, family = ins.opcode[0], family_of(ins)
@@ -110,6 +132,7 @@ class Decoder:
         return step
 
     def _control(self, step: Step) -> None:
+        """Decode an instruction of control flow: branches, exits and barriers."""
         ins = step.instruction
         opcode = ins.opcode[0]
         if opcode == "bra":
@@ -130,20 +153,23 @@ class Decoder:
             raise self.refusal(ins)
 
     def text(self, ins: Instruction) -> str:
+        """Return the instruction as text, without its guard."""
         return f"{ins} {', '.join(ins.operands)}".strip()
 
     def where(self, ins: Instruction) -> str:
+        """Return the source line and the PTX line of an instruction, for messages."""
         return f"{ins.source} (PTX line {ins.ptx_line})"
 
     def refusal(self, ins: Instruction, what: str = "") -> NeedsGpu:
-        # The first line is the same for all kernels that have such an instruction: it can be said once.
+        """Return the error for an instruction, or for `what` in it, that only a GPU can run."""
+        # The first line is the same for all kernels with such an instruction, so it can be printed once.
         return NeedsGpu(
             f"the emulator does not know {what or ins}",
             hint=f"{self.where(ins)}, {self.text(ins)!r}: this kernel needs a GPU",
         )
 
     def parts(self, ins: Instruction, allowed: Iterable[str]) -> set[str]:
-        """The opcode's modifiers and types; refuses the instruction over one that is not `allowed`."""
+        """Return the opcode's modifiers and types. Raises NeedsGpu for one that is not in `allowed`."""
         found = set(ins.opcode[1:])
         if not found <= set(allowed):
             raise self.refusal(ins)
@@ -152,7 +178,10 @@ class Decoder:
     # -- operands
 
     def register(self, ins: Instruction, name: str) -> int:
-        """The number of a destination; -1 for the sink ``_``."""
+        """Return the number of a destination register, -1 for the sink ``_``.
+
+        Raises EmulatorError for a register that was not declared.
+        """
         if name == "_":
             return -1
         if name not in self.numbers:
@@ -160,15 +189,20 @@ class Decoder:
         return self.numbers[name]
 
     def bits(self, name: str) -> int:
+        """Return the width of a declared register in bits."""
         return 8 * BYTES[self.entry.registers[name]]
 
     def predicate_number(self, ins: Instruction, name: str) -> int:
+        """Return the number of a predicate register. Raises EmulatorError if `name` is not one."""
         if self.entry.registers.get(name) != "pred":
             raise EmulatorError(f"{name!r} is no predicate", where=self.where(ins))
         return self.numbers[name]
 
     def value(self, ins: Instruction, text: str) -> Reader:
-        """Whatever the operand holds, in whatever form."""
+        """Return a reader of an operand's value in the form in which it is held, see `group`.
+
+        Raises EmulatorError for a name that was not declared.
+        """
         if text in self.numbers:
             number = self.numbers[text]
 
@@ -182,6 +216,7 @@ class Decoder:
         )
 
     def integer(self, ins: Instruction, text: str, bits: int) -> Reader:
+        """Return a reader of an integer operand; a literal is wrapped to `bits` bits, signed."""
         read = self.value(ins, text)
         if text in self.numbers:
             if self.entry.registers[text] == "pred":
@@ -190,6 +225,10 @@ class Decoder:
         return lambda group: signed(value, bits) if isinstance(value := read(group), int) else value
 
     def floating(self, ins: Instruction, text: str, dtype: Any) -> Reader:
+        """Return a reader of an operand as `dtype`: a scalar, or an array that broadcasts to (T, C).
+
+        Raises EmulatorError for a predicate or a register of another width.
+        """
         read = self.value(ins, text)
         if text in self.numbers and self.entry.registers[text] == "pred":
             raise EmulatorError(f"{self.text(ins)!r} takes no predicate {text!r}", where=self.where(ins))
@@ -210,6 +249,7 @@ class Decoder:
         return _constant(dtype(found))
 
     def predicate(self, ins: Instruction, text: str) -> Callable[[Group], Lanes]:
+        """Return a reader of a predicate operand, ``p`` or ``!p``."""
         negated = text.startswith("!")
         read = self.value(ins, text.lstrip("!"))
         if text.lstrip("!") in self.numbers:
@@ -219,7 +259,7 @@ class Decoder:
         return lambda group: _lanes(read(group))
 
     def address(self, ins: Instruction, text: str) -> Callable[[Group], tuple[Integer, int]]:
-        """(value of the base, constant offset) of ``[base + offset]``."""
+        """Return a reader of an address ``[base + offset]``: (value of the base, offset in bytes)."""
         match = re.fullmatch(r"\[\s*([\w$%.]+)\s*(?:\+\s*(-?\w+)|(-\s*\w+))?\s*\]", text)
         if not match:
             raise EmulatorError(f"cannot read the address {text!r}", where=self.where(ins))
@@ -228,9 +268,14 @@ class Decoder:
         return lambda group: (read(group), offset)
 
     def _symbol(self, text: str) -> bool:
+        """Return whether an operand names a variable or a special register."""
         return text in self.entry.variables or text.startswith("%") or text == "WARP_SZ"
 
     def _symbol_reader(self, ins: Instruction, text: str) -> Reader:
+        """Return a reader of a variable's address or of a special register.
+
+        Clocks and the numbers of SMs and grids read as 0. Raises EmulatorError for an unknown name.
+        """
         if text in self.entry.variables:
             return lambda group: group.launch.symbols[text]
         if text in ("%clock", "%clock64", "%globaltimer", "%globaltimer_lo", "%smid", "%nsmid", "%gridid"):
@@ -242,6 +287,7 @@ class Decoder:
         return lambda group: group.special[text]
 
     def _literal(self, ins: Instruction, text: str) -> Any:
+        """Return the value of a literal, an int or a NumPy float (PTX ISA, "Constants")."""
         if match := re.fullmatch(r"0[fF]([0-9a-fA-F]{8})", text):
             return np.array(int(match[1], 16), np.uint32).view(np.float32)[()]
         if match := re.fullmatch(r"0[dD]([0-9a-fA-F]{16})", text):
@@ -253,7 +299,7 @@ class Decoder:
             octal = len(digits) > 1 and digits[0] == "0" and digits.isdigit()
             return int(match[1] + digits, 8 if octal else 0)
         if any(text == parameter.name for parameter in self.entry.parameters):
-            raise self.refusal(ins, "the address of a parameter")  # of a tensor map, mostly
+            raise self.refusal(ins, "the address of a parameter")  # mostly that of a tensor map
         raise EmulatorError(
             f"{self.text(ins)!r} reads {text!r}, which nobody declares", where=self.where(ins)
         )
@@ -271,19 +317,22 @@ _SPECIAL = {f"%{name}.{axis}" for name in ("tid", "ctaid", "ntid", "nctaid") for
 
 
 def _constant(value: Any) -> Reader:
+    """Return a reader that always returns `value`."""
     return lambda group: value
 
 
 def _lanes(value: Value) -> Lanes:
+    """Return a predicate's value as lanes; of an integer all lanes if it is not 0."""
     return bool(value) if isinstance(value, int) else value
 
 
 def _warp_barrier(group: Group, where: Lanes) -> None:
+    """Execute ``bar.warp.sync``: raise the group's epoch, which counts its warp barriers."""
     group.epoch += 1
 
 
 def unset(group: Group, ins: Instruction, name: str) -> Value:
-    """A register read before anything wrote it: reported, then zero."""
+    """Report the read of a register that was never written, and return zero or a false predicate."""
     launch = group.launch
     if launch.check:
 

@@ -1,8 +1,8 @@
-"""Threads that execute together: their registers, and how a value gets in and out of one.
+"""Threads that execute together, their registers, and conversions of a register's value.
 
-A register holds bits in whatever form they came: an `Integer`, a NumPy float scalar, an array (T, C) of
-floats, or `Lanes` for a predicate. `integer` and `floating` reinterpret, as PTX does when an untyped ``.b32``
-register meets a typed instruction.
+A register holds its bits in the form in which they were written: an `Integer`, a NumPy float scalar, an array
+(T, C) of floats, or `Lanes` for a predicate. `integer` and `floating` reinterpret the bits, as PTX does when
+a typed instruction reads an untyped ``.b32`` register.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ Value = Any  # Integer, Lanes, a float scalar or an array of floats
 
 
 class Group(Clock):
-    """`row` is the number of the first thread in its block; shape (T threads, C blocks)."""
+    """Some threads of each block of a batch, executed together: all of them, or one warp.
+
+    `row` is the number of the first thread within its block; `shape` is (T threads, C blocks).
+    """
 
     def __init__(self, batch: Batch, row: int, threads: int, registers: int) -> None:
         super().__init__(row, (threads, batch.blocks))
@@ -34,9 +37,9 @@ class Group(Clock):
         self.lanes = threads * batch.blocks
         self.algebra = Algebra(batch.launch.memo, self.lanes)
         self.registers: list[Value] = [None] * registers
-        self.flights: list[Any] = []  # cp.async since the last commit
-        self.groups: list[Any] = []  # committed, oldest first
-        self.places: dict[Any, Any] = {}  # of shared and local accesses without a finding
+        self.flights: list[Any] = []  # cp.async copies since the last commit
+        self.groups: list[Any] = []  # committed groups of them, oldest first
+        self.places: dict[Any, Any] = {}  # `Place`s of shared and local accesses without a fault
         self._buffers: dict[int, Array] = {}
         self._spare: dict[Any, Array] = {}
         self._work: Workspace | None = None
@@ -44,19 +47,26 @@ class Group(Clock):
 
     @property
     def work(self) -> Workspace:
+        """Return the workspace for an fma of the group's shape, made when it is first needed."""
         if self._work is None:
             self._work = Workspace(self.shape, self.launch.underflow)
         return self._work
 
     def workspace(self, shape: tuple[int, int]) -> Workspace:
+        """Return a workspace for an fma of `shape`: the group's own if that fits, otherwise a new one."""
         return self.work if shape == self.shape else Workspace(shape, self.launch.underflow)
 
     def count(self, where: Lanes) -> int:
+        """Return the number of lanes in `where`."""
         return where.lanes(self.lanes) if isinstance(where, Mask) else self.lanes if where else 0
 
     # -- reading
 
     def integer(self, value: Value, bits: int) -> Integer:
+        """Reinterpret a register's value as a signed integer. Raises TypeError for a predicate.
+
+        An array is read in its own width; `bits`, the width that the instruction reads, is not needed for it.
+        """
         if isinstance(value, int | Affine):
             return value
         if isinstance(value, Mask):
@@ -66,7 +76,7 @@ class Group(Clock):
         return int(whole) if not whole.ndim else integer_of(whole.astype(np.int64))
 
     def floating(self, value: Value, dtype: Any) -> Any:
-        """A scalar of `dtype`, or an array of it that broadcasts to (T, C)."""
+        """Reinterpret a register's value as `dtype`: a scalar, or an array that broadcasts to (T, C)."""
         size = np.dtype(dtype).itemsize
         if isinstance(value, int):
             return np.array(value & ((1 << 8 * size) - 1), f"u{size}").view(dtype)[()]
@@ -77,14 +87,18 @@ class Group(Clock):
     # -- writing
 
     def buffer(self, register: int, dtype: Any) -> Array:
-        """The register's own array, to compute into."""
+        """Return the register's own array (T, C), viewed as `dtype`, to compute into."""
         found = self._buffers.get(register)
         if found is None:
             found = self._buffers[register] = np.empty(self.shape, BITS_OF[np.dtype(dtype).itemsize])
         return found if found.dtype.type is dtype else found.view(dtype)
 
     def out(self, register: int, where: Lanes, dtype: Any) -> Array:
-        """Where to compute a result for `write`: the register itself, or a spare array for some lanes."""
+        """Return an array (T, C) of `dtype` to compute a result in before `write`.
+
+        It is the register's own array if all lanes are active, otherwise a spare one: the inactive lanes of
+        the register have to keep their values.
+        """
         if where is True:
             return self.buffer(register, dtype)
         if dtype not in self._spare:
@@ -92,9 +106,10 @@ class Group(Clock):
         return self._spare[dtype]
 
     def write(self, register: int, value: Value, where: Lanes) -> None:
+        """Write `value` to a register in the lanes `where`; the other lanes keep their values."""
         old = self.registers[register]
         if old is None and where is not True and isinstance(value, np.ndarray | np.floating):
-            old = value.dtype.type(np.nan)  # the other lanes hold nothing: using it shall show
+            old = value.dtype.type(np.nan)  # the other lanes were never written: NaN shows their use
         if where is not True and old is not None:
             self._blend(register, value, old, where)
         elif isinstance(value, np.ndarray):
@@ -103,12 +118,14 @@ class Group(Clock):
             self.registers[register] = value
 
     def _fill(self, register: int, value: Array) -> None:
+        """Set all lanes of a register to an array."""
         own = self.buffer(register, value.dtype.type)
         if value is not own:
             np.copyto(own, value)
         self.registers[register] = own
 
     def _blend(self, register: int, value: Value, old: Value, where: Lanes) -> None:
+        """Set the lanes `where` of a register to `value` and the others to `old`."""
         algebra = self.algebra
         if isinstance(value, bool | Mask):
             self.registers[register] = algebra.choose(where, value, old)
@@ -125,7 +142,7 @@ class Group(Clock):
 
 
 def _special(batch: Batch, row: int, threads: int) -> dict[str, Integer]:
-    """The special registers, see PTX ISA, chapter "Special Registers"."""
+    """Return the values of the special registers by name (PTX ISA, chapter "Special Registers")."""
     block, grid = batch.launch.block, batch.launch.grid
     thread = np.arange(row, row + threads, dtype=np.int64).reshape(-1, 1)
     place = np.arange(batch.first, batch.first + batch.blocks, dtype=np.int64).reshape(1, -1)
@@ -145,7 +162,7 @@ def _special(batch: Batch, row: int, threads: int) -> dict[str, Integer]:
         "%lanemask_gt": 0xFFFFFFFF ^ ((2 << lane) - 1),
         "%lanemask_ge": 0xFFFFFFFF ^ ((1 << lane) - 1),
     }
-    # A column of one thread has the shape of a block's part: the same for all threads either way.
+    # With one thread, or one block, an array of shape (1, 1) becomes a plain integer.
     special = {
         name: batch.launch.memo.get(("special", name, row, threads, batch.first), _maker(array))
         for name, array in found.items()
@@ -160,14 +177,16 @@ def _special(batch: Batch, row: int, threads: int) -> dict[str, Integer]:
 
 
 def _maker(array: Array) -> Any:
+    """Return a function that makes the register value of `array`."""
     return lambda: _as_register(array)
 
 
 def _as_register(array: Array) -> Integer:
+    """Return unsigned 32-bit values as a register holds them, signed."""
     value = integer_of(np.where(array >= 1 << 31, array - (1 << 32), array))
     return signed(value, 32) if isinstance(value, int) else value
 
 
 def spread(value: Integer, shape: tuple[int, int]) -> Array:
-    """An integer as an array (T, C)."""
+    """Return an integer as an int64 array broadcast to `shape`, (T, C); it is read-only."""
     return np.broadcast_to(array_of(value), shape)

@@ -1,4 +1,4 @@
-"""The launch: all blocks of the grid, a batch at a time."""
+"""The launch: all blocks of a grid are run, a batch of them at a time."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from harness.emulator.watch.findings import Findings, Index3
 from harness.emulator.watch.hazards import HazardWatch
 from harness.emulator.watch.races import RaceWatch
 
-LANES = 16384  # of a batch: what keeps its registers within a processor's cache
+LANES = 16384  # threads in a batch of blocks: its registers then fit a processor's cache
 SCHEDULES = ("lockstep", "warp-serial")
 
 
 class Launch:
-    """What all batches share."""
+    """One launch of a kernel: the state that its batches of blocks share."""
 
     def __init__(
         self,
@@ -66,6 +66,7 @@ class Launch:
         self.races = RaceWatch(self.findings, watched) if check else None
 
     def run(self) -> None:
+        """Run all blocks, then report races between them. Raises EmulatorError, or Rewatch to start over."""
         total = self.grid.x * self.grid.y * self.grid.z
         at_once = max(1, LANES // self.threads)
         for first in range(0, total, at_once):
@@ -78,15 +79,20 @@ class Launch:
     # -- names for findings
 
     def thread(self, number: int) -> Index3:
+        """Return the index in its block of the thread with linear number `number`."""
         x, y = self.block.x, self.block.y
         return Index3(number % x, number // x % y, number // (x * y))
 
     def block_index(self, number: int) -> Index3:
+        """Return the index in the grid of the block with linear number `number`."""
         x, y = self.grid.x, self.grid.y
         return Index3(number % x, number // x % y, number // (x * y))
 
     def variable(self, space: str, address: int) -> tuple[str, int]:
-        """(name, offset in it) of a byte of shared or local memory; past the end it is the last one's."""
+        """Return (name, offset in it) of the variable at byte `address` of shared or local memory.
+
+        A byte past the end of a variable belongs to that variable as long as no other one starts before it.
+        """
         found = [v for v in self.entry.variables.values() if v.space == space and v.offset <= address]
         if not found:
             return f"{space} memory", address
@@ -94,14 +100,21 @@ class Launch:
         return plain_name(nearest.name), address - nearest.offset
 
     def _describe(self, offset: int, column: int) -> tuple[str, int, Index3]:
+        """Return (variable, offset in it, block index) of byte `offset` of a block's shared memory.
+
+        `column` is the number of the block within the running batch.
+        """
         name, within = self.variable("shared", offset)
         return name, within, self.block_index(self.batch_first + column)
 
-    batch_first = 0
+    batch_first = 0  # number of the running batch's first block, which the batch sets
 
 
 def plain_name(name: str) -> str:
-    """``_ZZ6matmulE2As`` is As of matmul: an Itanium name of a function's own variable."""
+    """Return the plain name of a function's own variable: ``_ZZ6matmulE2As`` (Itanium ABI) becomes As.
+
+    Any other name is returned as it is.
+    """
     head, _, tail = name.rpartition("E")
     digits = len(tail) - len(tail.lstrip("0123456789"))
     if not name.startswith("_ZZ") or not head or not digits:

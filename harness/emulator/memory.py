@@ -1,7 +1,8 @@
-"""Memory of the emulated device: one arena for global memory, word columns for shared and local memory.
+"""Memory of the emulated device: an arena for global memory, columns of words for shared and local memory.
 
-Loads and stores here touch valid, aligned lanes only; `access` has sorted out the others. Values are bits:
-float32 for 4 bytes, float64 for 8, unsigned integers for less, each shaped (T, C).
+`access.place` has already left out the lanes that are out of bounds or misaligned; a load clips the index of
+a lane that is not active. Values are bits: float32 for 4 bytes, float64 for 8, unsigned integers for fewer,
+each shaped (T threads, C blocks).
 """
 
 from __future__ import annotations
@@ -18,16 +19,19 @@ from harness.emulator.numbers.values import Array, Integer, Lanes, Mask, lane_id
 from harness.errors import EmulatorError
 
 GLOBAL_BASE = 1 << 40
-SHARED_BASE = 1 << 32  # where generic addresses see shared memory
-LOCAL_BASE = 1 << 33
-GAP = 1 << 20  # unowned bytes between two allocations, never touched, so they cost no memory
+SHARED_BASE = 1 << 32  # generic address at which shared memory begins
+LOCAL_BASE = 1 << 33  # generic address at which local memory begins
+GAP = 1 << 20  # unowned bytes between two allocations; they are never touched, so they cost no memory
 UNIT: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.float32, 8: np.float64}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Buffer:
-    """An array that a kernel gets as a pointer. `initialised` False: whatever it holds, nothing may be read
-    before it is written.
+    """An array that a kernel gets as a pointer.
+
+    array: C-contiguous; the kernel's stores are written back into it
+    name: its name in findings
+    initialised: False if a byte may not be read before the kernel has written it, whatever the array holds
     """
 
     array: NDArray[Any]
@@ -37,8 +41,12 @@ class Buffer:
 
 @dataclass(frozen=True, kw_only=True)
 class Allocation:
-    """`start` to `end` are device addresses; `grain` is the bytes in which races are told apart, an element's
-    or 4.
+    """The range of global memory that belongs to one buffer.
+
+    index: its place in `Arena.allocations`
+    start, end: device addresses; `end` is the first one after it
+    initialised: as in `Buffer`
+    grain: bytes in which races are told apart: the size of an element, at most 4
     """
 
     index: int
@@ -50,7 +58,7 @@ class Allocation:
 
 
 class Arena:
-    """Global memory: every buffer copied in, gaps between them."""
+    """Global memory: a copy of every buffer. Raises EmulatorError if they do not fit this machine."""
 
     def __init__(self, buffers: list[Buffer]) -> None:
         self.allocations: list[Allocation] = []
@@ -80,18 +88,18 @@ class Arena:
         self._flags = {size: self._written.view(f"u{size}") for size in UNIT}
         self._starts = np.array([a.start for a in self.allocations] or [0])
         self._ends = np.array([a.end for a in self.allocations] or [0])
-        self.stored: set[int] = set()
+        self.stored: set[int] = set()  # indices of the allocations that the kernel has stored to
 
     def _slice(self, allocation: Allocation) -> Array:
         return self._bytes[allocation.start - GLOBAL_BASE : allocation.end - GLOBAL_BASE]
 
     def view(self, size: int) -> Array:
-        """All of the arena in units of `size` bytes."""
+        """Return the whole arena as an array of units of `size` bytes."""
         found: Array = self._views[size]
         return found
 
     def copy_back(self, buffers: list[Buffer]) -> None:
-        """What the kernel stored, into the arrays it came from."""
+        """Copy what the kernel stored into the arrays. Raises EmulatorError if one is read-only."""
         for index in self.stored:
             array = buffers[index].array
             if not array.flags.writeable:
@@ -99,14 +107,17 @@ class Arena:
             array[...] = self._slice(self.allocations[index]).view(array.dtype).reshape(array.shape)
 
     def holding(self, low: int, end: int) -> Allocation | None:
-        """The allocation that holds all of [low, end)."""
+        """Return the allocation that holds all bytes from `low` up to but not including `end`, or None."""
         for allocation in self.allocations:
             if allocation.start <= low and end <= allocation.end:
                 return allocation
         return None
 
     def nearest(self, address: int, size: int) -> tuple[Allocation, int] | None:
-        """The allocation next to an access outside, and how many bytes lie between (1: adjoining)."""
+        """Return the allocation nearest to an access of `size` bytes, and their distance; None without any.
+
+        The distance is how many bytes the access starts before the allocation or ends after it.
+        """
 
         def distance(a: Allocation) -> int:
             return a.start - address if address < a.start else address + size - a.end
@@ -114,21 +125,29 @@ class Arena:
         return min(((a, distance(a)) for a in self.allocations), key=lambda pair: pair[1], default=None)
 
     def inside(self, addresses: Array, size: int) -> Array:
-        """Per lane, whether [address, address + size) lies within one allocation."""
+        """Return, per lane, whether the `size` bytes at its address lie within one allocation."""
         place = np.clip(np.searchsorted(self._starts, addresses, side="right") - 1, 0, None)
         return (addresses >= self._starts[place]) & (addresses + size <= self._ends[place])
 
     def undefined(self, addresses: Array) -> Array:
-        """Per lane, whether it lies in an allocation that was not initialised."""
+        """Return, per lane, whether its address lies in an allocation that was not initialised."""
         place = np.clip(np.searchsorted(self._starts, addresses, side="right") - 1, 0, None)
         return ~np.array([a.initialised for a in self.allocations])[place]
 
     def load(self, index: Array, first: int, size: int, out: Array | None) -> Array:
-        """`index` counts units of `size` bytes from device address `first`; lanes outside are clipped."""
+        """Return the unit of `size` bytes at device address ``first + index * size`` for each lane.
+
+        The values have the type of `UNIT` and the shape of `index`; they are written into `out` unless that
+        is None. An index outside the arena is clipped to its nearest unit.
+        """
         start = (first - GLOBAL_BASE) // size
         return np.take(self._views[size][start:], index, out=out, mode="clip")
 
     def store(self, index: Array, first: int, size: int, values: Array, owner: Allocation | None) -> None:
+        """Store `values` in units of `size` bytes at device addresses ``first + index * size``.
+
+        `owner` is the allocation that holds all of them, None if they lie in several.
+        """
         start = (first - GLOBAL_BASE) // size
         self._views[size][start:][index] = values
         if owner is None:
@@ -139,17 +158,18 @@ class Arena:
             self._flags[size][start:][index] = ONES[size]
 
     def unwritten(self, index: Array, first: int, size: int) -> Array:
-        """Per lane, whether some byte of it has never been written."""
+        """Return, per lane, whether some byte of the unit that `load` would return was never written."""
         start = (first - GLOBAL_BASE) // size
         flags = np.take(self._flags[size][start:], index, mode="clip")
         bad: Array = flags != ONES[size]
         return bad
 
 
-ONES = {size: int.from_bytes(b"\1" * size, "little") for size in UNIT}
+ONES = {size: int.from_bytes(b"\1" * size, "little") for size in UNIT}  # written flags, one a byte
 
 
 def _check_room(wanted: int) -> None:
+    """Raise EmulatorError if `wanted` bytes are more than three quarters of this machine's memory."""
     if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
         return
     room = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -161,7 +181,7 @@ def _check_room(wanted: int) -> None:
 
 
 class Scratch:
-    """Shared or local memory: `words` rows of 4 bytes, a column for each owner (a block, or a thread)."""
+    """Shared or local memory, `size` bytes per owner: rows of 4-byte words, a column per block or thread."""
 
     def __init__(self, size: int, columns: int) -> None:
         self.size = size
@@ -171,15 +191,17 @@ class Scratch:
         self._written = np.zeros((words, columns), np.uint32)
 
     def flat(self) -> Array:
-        """All words, a row of columns after the other."""
+        """Return all words as one array: word w of owner c has index ``w * columns + c``."""
         return self._words.reshape(-1)
 
     def load(self, at: Access, size: int, out: Array | None) -> Array:
+        """Return `size` bytes per lane at `at`, written into `out` unless that is None."""
         if size == 4 and at.rows is not None:
             return np.take(self._words[at.first :], at.rows, axis=0, out=out, mode="clip")
         return self._gather(self._words, at, size, out)
 
     def _gather(self, memory: Array, at: Access, size: int, out: Array | None) -> Array:
+        """Load from `memory`, which is the words or the flags of written bytes."""
         if size == 8:
             flat = memory.reshape(-1)[at.first * self.columns :]
             index = at.words(self.columns)
@@ -195,7 +217,7 @@ class Scratch:
         return np.take(flat, at.units(self.columns, size), out=out, mode="clip")
 
     def store(self, at: Access, size: int, values: Any, where: Lanes) -> None:
-        """Lanes that write one address at once: the last one wins."""
+        """Store `size` bytes per lane at `at`; of lanes that write the same address, the last one wins."""
         for memory, new in ((self._words, values), (self._written, ONES[size])):
             if size == 8:
                 pair = _halves(new, at.shape, memory.dtype)
@@ -211,11 +233,13 @@ class Scratch:
                 _scatter(flat, at.units(self.columns, size), new, where)
 
     def unwritten(self, at: Access, size: int) -> Array:
+        """Return, per lane, whether some of its `size` bytes at `at` was never written."""
         bad: Array = self._gather(self._written, at, size, None) != ONES[size]
         return bad
 
 
 def _by_thread(where: Lanes) -> bool:
+    """Return whether the lanes are the same threads in every block."""
     return where is True or (isinstance(where, Mask) and where.array.shape[1] == 1)
 
 
@@ -237,6 +261,7 @@ def _scatter(flat: Array, index: Array, values: Any, where: Lanes) -> None:
 
 
 def _halves(values: Any, shape: tuple[int, int], dtype: Any) -> Array:
+    """Return 8-byte values as pairs of 4-byte words of type `dtype`: (T, C, 2)."""
     wide = np.float64 if dtype == np.float32 else np.uint64
     whole = np.ascontiguousarray(np.broadcast_to(np.asarray(values, wide), shape))
     pair: Array = whole.view(dtype).reshape(*shape, 2)
@@ -244,8 +269,13 @@ def _halves(values: Any, shape: tuple[int, int], dtype: Any) -> Array:
 
 
 class Access:
-    """Where a group's lanes go in a `Scratch`: `rows` (T,) from word `first` on if all blocks agree, else by
-    lane. Of one address pattern only `first` changes as the address moves: see `moved`.
+    """An address pattern in a `Scratch`: where the lanes of a group go, relative to word `first`.
+
+    A moving address keeps its pattern and changes only `first`, see `moved`.
+
+    rows: (T,) the word of each thread, if all blocks go to the same words; otherwise None
+    columns: the column of each lane, (1, C) or (T, C)
+    shape: (T, C)
     """
 
     __slots__ = ("_offsets", "_units", "columns", "first", "rows", "shape")
@@ -259,17 +289,20 @@ class Access:
         self.first = 0
 
     def moved(self, first: int) -> Access:
+        """Return the same pattern, relative to another word `first`."""
         other = Access(self.rows, self._offsets, self.columns, self.shape)
         other._units = self._units
         other.first = first
         return other
 
     def words(self, columns: int) -> Array:
+        """Return each lane's index (T, C) in the flat words of a `Scratch`, counted from word `first`."""
         if 8 not in self._units:
             self._units[8] = np.broadcast_to((self._offsets >> 2) * columns + self.columns, self.shape)
         return self._units[8]
 
     def units(self, columns: int, size: int) -> Array:
+        """Return the same as `words` in units of `size` bytes: 1, 2 or 4."""
         if size not in self._units:
             per = 4 // size
             units = ((self._offsets >> 2) * columns + self.columns) * per + (self._offsets & 3) // size
@@ -278,9 +311,11 @@ class Access:
 
 
 def access(memo: Memo, address: Integer, where: Lanes, columns: Array, shape: tuple[int, int]) -> Access:
-    """The access pattern of `address`; lanes outside `where` may be anywhere and are clipped.
+    """Return the access pattern of the byte address `address` in a `Scratch`; patterns are kept in `memo`.
 
-    `columns`: the owner of each lane, (1, C) for shared memory and (T, C) for local.
+    where: the active lanes, which are in bounds; other lanes may have any address
+    columns: the column of each lane, (1, C) for shared memory and (T, C) for local
+    shape: (T, C) of the group
     """
     if isinstance(address, int):
         key: Any = ("access", address & 3, columns.shape)
@@ -305,6 +340,7 @@ def access(memo: Memo, address: Integer, where: Lanes, columns: Array, shape: tu
 
 
 def _lowest(parts: Array, where: Lanes, shape: tuple[int, int]) -> int:
+    """Return the least of `parts` (an address without its offset) among the active lanes."""
     if isinstance(where, Mask):
         parts = np.broadcast_to(parts, shape)[np.broadcast_to(where.array, shape)]
     return int(parts.min())

@@ -1,7 +1,7 @@
-"""The same cubin timed by nvbench (``cuda-bench``) and by ncu, to hold our times against.
+"""Time the same cubin with nvbench (``cuda-bench``) and ncu, to compare with harness's own times.
 
-Each instrument works in a process of its own, under CUDA_VISIBLE_DEVICES, on operands of the same data. What
-they share with us is the loading and launching; clock, cache control and statistics are theirs.
+Each instrument works in a process of its own, with CUDA_VISIBLE_DEVICES set, on operands with the same data.
+It shares with harness the loading and launching of kernels; clock, cache control and statistics are its own.
 """
 
 from __future__ import annotations
@@ -32,20 +32,23 @@ from harness.launch.operands import Operands
 from harness.problems.gemm import Gemm
 
 METRIC = "gpu__time_duration.sum"
-_WARM, _PROFILED = 5, 20  # launches under ncu
-_TIMEOUT = 300  # seconds, of either instrument
+_WARM, _PROFILED = 5, 20  # launches under ncu; the mean is over all of them
+_TIMEOUT = 300  # seconds, for either instrument
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A kernel by name, or ``cuBLAS``, on the square product of size n."""
+    """A kernel by name, or ``cuBLAS``, on the product of square matrices of size n."""
 
     kernel: str
     n: int
 
 
 def nvbench_seconds(case: Case, device: Device) -> float:
-    """nvbench's mean cold GPU time. Raises MissingDependency without the cuda-bench package."""
+    """Return nvbench's mean cold GPU time in seconds.
+
+    Raises MissingDependency without the cuda-bench package, HarnessError if it fails or measures nothing.
+    """
     if importlib.util.find_spec("cuda") is None or importlib.util.find_spec("cuda.bench") is None:
         raise MissingDependency("cuda-bench is not installed", hint="pip install 'cuda-bench[cu13]'")
     with tempfile.TemporaryDirectory() as folder:
@@ -60,8 +63,9 @@ def nvbench_seconds(case: Case, device: Device) -> float:
 
 
 def ncu_seconds(case: Case, device: Device) -> float:
-    """The mean of ncu's gpu__time_duration, caches flushed and clocks left alone. Raises MissingDependency
-    without ncu, HarnessError where it may not profile.
+    """Return the mean of ncu's gpu__time_duration in seconds, with caches flushed and clocks left alone.
+
+    Raises MissingDependency without ncu, HarnessError if it fails or may not profile.
     """
     tool = shutil.which("ncu")
     if tool is None:
@@ -75,7 +79,10 @@ def ncu_seconds(case: Case, device: Device) -> float:
 
 
 def durations(output: str) -> list[float]:
-    """Seconds of each kernel in what ``ncu --csv --print-units base`` prints, which begins with its log."""
+    """Return the time of each kernel in seconds, from the output of ``ncu --csv --print-units base``.
+
+    Lines of ncu's log before the table are skipped. Raises HarnessError if the times are not in ns.
+    """
     lines = output.splitlines()
     start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
     rows = csv.DictReader(io.StringIO("\n".join(lines[start:])))
@@ -87,7 +94,7 @@ def durations(output: str) -> list[float]:
 
 
 def under_nvbench(kernel: str, n: int, path: str) -> None:
-    """In the child: one benchmark of nvbench's, of one launch."""
+    """Run one nvbench benchmark of one launch, in the child process; its results go to the file `path`."""
     from cuda import bench
 
     with _prepared(kernel, n) as (context, run):
@@ -107,7 +114,7 @@ def under_nvbench(kernel: str, n: int, path: str) -> None:
 
 
 def under_ncu(kernel: str, n: int) -> None:
-    """In the child: some launches, nothing else that is a kernel."""
+    """Launch the kernel some times, and no other kernel, in the child process under ncu."""
     with _prepared(kernel, n) as (context, run), Stream(context) as stream:
         for _ in range(_WARM + _PROFILED):
             run(stream)
@@ -116,13 +123,14 @@ def under_ncu(kernel: str, n: int) -> None:
 
 @contextmanager
 def _prepared(kernel: str, n: int) -> Iterator[tuple[Context, Launch]]:
+    """Yield a context and the prepared launch of a kernel, or of cuBLAS, on the GPU of this process."""
     with ExitStack() as owned:
         context = owned.enter_context(Context(Device.open()))
         stream = owned.enter_context(Stream(context))
         problem = Gemm(M=n, N=n, K=n)
         operands = owned.enter_context(Operands(context, problem, stream, seed=1, sets=1))
         if kernel == cublas.LABEL:
-            run = owned.enter_context(cublas.CuBlas(context)).prepare(problem, operands)
+            run = owned.enter_context(cublas.CuBlas(context)).prepare(operands)
         else:
             arch = str(Arch.of_capability(*context.device.capability))
             run = launch.prepare(compile_kernel(catalog.kernel(kernel).variant(), arch), operands)
@@ -130,12 +138,17 @@ def _prepared(kernel: str, n: int) -> Iterator[tuple[Context, Launch]]:
 
 
 def _entry(function: str, case: Case, *more: str) -> str:
+    """Return the Python code that runs `function` of this module in a child process."""
     arguments = ", ".join(map(repr, (case.kernel, case.n, *more)))
-    return f"from harness import calibration; calibration.{function}({arguments})"
+    return f"from harness.instruments import calibration; calibration.{function}({arguments})"
 
 
 def _run(command: list[str], device: Device) -> str:
-    """What it prints. It sees one GPU, so that every index in it means the same one."""
+    """Run a command that sees only this GPU, and return its standard output.
+
+    With one GPU visible, index 0 means the same GPU to every tool. Raises HarnessError if it fails or does
+    not end in time.
+    """
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": device.uuid}
     try:
         done = subprocess.run(

@@ -1,7 +1,7 @@
-"""Which of Nsight Compute's counters harness shows, and what is computed from them.
+"""The counters of Nsight Compute that harness shows, and the values computed from them.
 
-A launch's counters are a mapping from ncu's own metric names to values in base units (ns, bytes, cycles, %).
-The names are those of ncu 2025.3 on sm_90; a metric that a GPU lacks is absent, never 0.
+The counters of a launch are a mapping from ncu's own metric names to values in base units (ns, bytes, cycles,
+%). The names are those of ncu 2025.3 on sm_90. A metric that a GPU lacks is absent, never 0.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ DRAM = "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"
 DRAM_READ, DRAM_WRITE = "dram__bytes_read.sum", "dram__bytes_write.sum"
 IPC = "sm__inst_executed.avg.per_cycle_active"
 ISSUED = "smsp__issue_active.avg.pct_of_peak_sustained_active"
-PIPES = {  # instructions issued to a pipe, of the most that it takes
+PIPES = {  # instructions issued to a pipe, in % of the most that it can take
     name: f"sm__inst_executed_pipe_{name}.avg.pct_of_peak_sustained_active"
     for name in ("fma", "alu", "lsu", "fp64", "xu", "tensor_op_hmma")
 }
-# How many instructions a warp sends to the LSU pipe says little of how long its data stage is busy.
+# Without the LSU: the number of instructions sent to it says little about how long its data stage is busy.
 ARITHMETIC = {name: metric for name, metric in PIPES.items() if name != "lsu"}
 L1_HIT, L2_HIT = "l1tex__t_sector_hit_rate.pct", "lts__t_sector_hit_rate.pct"
 LOADS = "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"
@@ -31,13 +31,13 @@ STORES = "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum"
 LOAD_SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
 SECTORS = "memory_l2_theoretical_sectors_global"
 SECTORS_IDEAL = "memory_l2_theoretical_sectors_global_ideal"
-# Wavefronts by instruction, which WAVEFRONTS exceeds by what arbitration repeats.
+# Wavefronts attributed to instructions; WAVEFRONTS also has those that arbitration repeats.
 PASSES, PASSES_IDEAL = "memory_l1_wavefronts_shared", "memory_l1_wavefronts_shared_ideal"
 DATA_STAGE = "l1tex__data_pipe_lsu_wavefronts.avg.pct_of_peak_sustained_elapsed"
 SHARED_STAGE = "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum.pct_of_peak_sustained_elapsed"
 WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"
 CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
-# Instructions by warp. Loads without ldmatrix, which has its own; copies (cp.async) are in none of them.
+# Warp instructions. The loads are without ldmatrix, which has its own metric; cp.async is in none of these.
 SHARED_LOADS = "smsp__sass_inst_executed_op_shared_ld.sum"
 SHARED_STORES = "smsp__sass_inst_executed_op_shared_st.sum"
 SHARED_MATRICES = "smsp__inst_executed_op_ldsm.sum"
@@ -60,7 +60,7 @@ _LIMIT = "launch__occupancy_limit_"
 LIMITS = ("warps", "registers", "shared_mem", "blocks", "barriers")
 
 _STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
-# Why a warp did not issue, as ncu names it -> what that means.
+# The reasons, by ncu's names, why a warp did not issue -> their meaning.
 STALLS = {
     "barrier": "waits at a block's barrier",
     "branch_resolving": "waits for a branch's target",
@@ -85,16 +85,18 @@ STALLS = {
 
 
 def stall(reason: str) -> str:
-    """The metric of one of `STALLS`: warps stalled so for each instruction issued, which is cycles of a
-    warp's time for each instruction of its.
+    """Return the name of the metric of one of the reasons in `STALLS`.
+
+    The metric is the average number of warps stalled for that reason per instruction issued. That equals the
+    cycles for which a warp is so stalled, per instruction that it issues.
     """
     return _STALL.format(reason)
 
 
 def stalls(counters: Counters) -> dict[str, tuple[float, float]]:
-    """Each reason that was measured -> (cycles an instruction, share of a warp's time), the longest first.
+    """Return each measured reason -> (cycles per instruction, share of a warp's time), the longest first.
 
-    ``selected`` and ``not_selected`` are among them, so the shares add up to 1.
+    ``selected`` and ``not_selected`` are among the reasons, so the shares add up to 1.
     """
     cycles = {reason: counters[stall(reason)] for reason in STALLS if stall(reason) in counters}
     total = sum(cycles.values())
@@ -103,27 +105,30 @@ def stalls(counters: Counters) -> dict[str, tuple[float, float]]:
 
 
 def no_eligible(counters: Counters) -> float:
-    """% of a scheduler's cycles without a warp that could issue."""
+    """Return the % of a scheduler's cycles in which no warp could issue."""
     return 100 - counters[ISSUED]
 
 
 def sectors_a_request(counters: Counters) -> float:
-    """32-byte sectors that a warp's global load touches."""
+    """Return how many 32-byte sectors a warp's global load touches on average."""
     return counters[LOAD_SECTORS] / counters[LOADS]
 
 
 def ways(counters: Counters) -> float:
-    """Wavefronts of shared memory over those without bank conflicts: 1 where there are none."""
+    """Return the wavefronts of shared memory over those without bank conflicts; 1 means no conflicts."""
     return counters[WAVEFRONTS] / (counters[WAVEFRONTS] - counters[CONFLICTS])
 
 
 def sms_busy(counters: Counters) -> float:
-    """% of the launch's time in which an SM, on average, has work."""
+    """Return the % of the launch's time in which an SM, on average, has work."""
     return 100 * counters[SMS_BUSY] / counters[ELAPSED]
 
 
 def limiters(counters: Counters) -> str:
-    """What the next block on an SM lacks: ``registers``, ``warps``..."""
+    """Return the resources that the next block on an SM would lack: ``registers``, ``warps`` and so on.
+
+    Just ``warps`` if they are among the resources.
+    """
     fits = {name: counters[_LIMIT + name] for name in LIMITS if _LIMIT + name in counters}
     least = min(fits.values(), default=0)
     found = [name for name, blocks in fits.items() if blocks == least]
@@ -132,14 +137,17 @@ def limiters(counters: Counters) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A line of a section: one of ncu's metrics, verbatim, or `derived` from several."""
+    """A line of a section: one of ncu's metrics as it is, or a value `derived` from several.
+
+    `name` is the metric, or the title of the derived value; `show` is the format of the value.
+    """
 
     name: str
     show: str = "{:.1f}"
     derived: Callable[[Counters], float] | None = None
 
     def text(self, counters: Counters) -> str:
-        """``-`` where the metrics were not measured, or there was nothing to divide by."""
+        """Return the value as text; ``-`` if a metric was not measured, or the value is a division by 0."""
         try:
             value = self.derived(counters) if self.derived else counters[self.name]
         except (KeyError, ZeroDivisionError):
@@ -192,9 +200,9 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
     ),
 }
 
-# What only predictions are held against (`harness.claims`).
+# Metrics that are not shown, but compared with predictions (`harness.results.claims`).
 CLAIMED = (STORES, SHARED_STORES, SHARED_MATRICES)
-# What ncu is asked for: everything above and what it is computed from.
+# The metrics that ncu is asked for: all that are shown, and those from which values are derived.
 METRICS: tuple[str, ...] = tuple(
     dict.fromkeys(
         [
@@ -206,5 +214,5 @@ METRICS: tuple[str, ...] = tuple(
         ]
     )
 )
-# These come with a section of ncu's, not by name.
+# Metrics that come with a section of ncu and cannot be asked for by name.
 SECTION_METRICS = (SECTORS, SECTORS_IDEAL, PASSES, PASSES_IDEAL)

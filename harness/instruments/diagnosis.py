@@ -1,17 +1,17 @@
-"""Counters of one launch -> what holds it back, in plain words, with its evidence and the usual cure.
+"""Diagnose what limits a kernel from the counters of one launch, with the evidence and the usual remedy.
 
-Nothing here measures. Each rule is a function of the counters with its thresholds beside it; a rule whose
-metrics were not measured does not speak. Thresholds:
+Nothing here measures. Each rule is a function of the counters; a rule whose metrics were not measured is
+skipped. Thresholds:
 
     60%   of its peak: a unit is busy. NVIDIA's own speed-of-light rule calls a kernel that keeps neither
           compute nor memory that busy latency-bound (Nsight Compute, Kernel Profiling Guide).
-    30%   of a warp's time: a stall reason, or several of one cause, decides. NVIDIA's stall rules speak
-          from 30% too.
+    30%   of a warp's time: a stall reason, or several with one cause, is decisive. NVIDIA's stall rules
+          apply from 30% too.
     1.5   times the least traffic: more than the ragged edge of an array explains.
-    90%   of the time that SMs are busy, on average: below, a tenth of the machine stood still.
+    90%   of the time: the SMs are busy, on average. Below that, a tenth of the GPU was idle.
 
 The first four, memory-, compute-, tensor- and latency-bound, exclude each other. A kernel whose L1 is busy
-with shared memory is none of the four: the rules on the MIO queue speak of it. The others may all hold at
+with shared memory is none of the four: the rule about the MIO queue covers it. The others may all hold at
 once.
 """
 
@@ -25,17 +25,22 @@ from harness.instruments.counters import Counters
 
 BUSY = 60.0  # % of a unit's peak
 DECISIVE = 0.3  # share of a warp's time
-EXCESS = 1.5  # times the least
+EXCESS = 1.5  # times the least traffic
 FULL = 90.0  # % of the time
 _FEW_WARPS = 50.0  # % of an SM's warp slots
 _TENSOR = "the tensor cores"
-_TENSOR_INSTRUCTIONS = 1.0  # % of those that the pipe takes: kernels with none had up to 0.6 on an H200
+# % of the instructions that the tensor pipe can take; kernels that use none showed up to 0.6 on an H200.
+_TENSOR_INSTRUCTIONS = 1.0
 _LEVELS = {"DRAM": c.DRAM, "L2": c.L2, "L1/TEX": c.L1}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """`says`: one sentence. `evidence`: the values it rests on by ncu's metric names."""
+    """One rule that holds for a launch.
+
+    `says` is one sentence, `cure` the usual remedy. `evidence` maps the metrics that the rule read, by ncu's
+    names, to their values.
+    """
 
     kind: str
     says: str
@@ -45,7 +50,10 @@ class Diagnosis:
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """`judge` is the sentence, or None where the rule does not hold. `needs`: the metrics it reads."""
+    """A rule: `judge` returns its sentence for a launch, or None if the rule does not hold.
+
+    `needs` names the metrics that must have been measured; `cure` is the usual remedy.
+    """
 
     kind: str
     needs: tuple[str, ...]
@@ -54,7 +62,7 @@ class Rule:
 
 
 def diagnose(counters: Counters) -> tuple[Diagnosis, ...]:
-    """Everything that holds, in the order of `RULES`."""
+    """Return every rule that holds, in the order of `RULES`."""
     found = []
     for rule in RULES:
         if rule in unjudged(counters):
@@ -67,21 +75,23 @@ def diagnose(counters: Counters) -> tuple[Diagnosis, ...]:
 
 
 def unjudged(counters: Counters) -> tuple[Rule, ...]:
-    """The rules whose metrics were not measured."""
+    """Return the rules that cannot be judged, since some of their metrics were not measured."""
     return tuple(rule for rule in RULES if any(name not in counters for name in rule.needs))
 
 
 def _memory(counters: Counters) -> tuple[float, str]:
-    """How busy the busiest level of memory is, in %, and its name."""
+    """Return how busy the busiest level of memory is, in % of its peak, and the level's name."""
     return max((counters[metric], name) for name, metric in _LEVELS.items())
 
 
 def _compute(counters: Counters) -> tuple[float, str]:
-    """The same of the issue slots, the arithmetic pipes and the tensor cores.
+    """Return how busy the busiest unit of computation is, in % of its peak, and the unit's name.
 
-    How many instructions go to the tensor pipe says nothing where one of them is 64 x 256 x 16 products: what
-    they are busy is the SM's throughput there, that of its busiest unit. (On an H200 rungs 22 to 29 have what
-    their FLOP are of 4,096 a cycle and SM, to the last digit, tf32 of half; mma.sync what they are of 2/3.)
+    The units are the issue slots, the arithmetic pipes and the tensor cores. The number of instructions
+    issued to the tensor pipe says little if one of them is 64 x 256 x 16 products. The tensor cores' load is
+    therefore taken from the SM's throughput, which is that of its busiest unit. (On an H200 it equals, to the
+    last digit, the FLOP of rungs 22 to 29 over a peak of 4,096 per cycle and SM, half of that for tf32 and
+    two thirds for mma.sync.)
     """
     pipes = ((counters[m], f"the {name} pipe") for name, m in c.ARITHMETIC.items() if m in counters)
     units = [(counters[c.ISSUED], "the issue slots"), *pipes]
@@ -91,28 +101,33 @@ def _compute(counters: Counters) -> tuple[float, str]:
 
 
 def _multiplies(counters: Counters) -> bool:
-    """Whether it uses the tensor cores."""
+    """Return True if the kernel uses the tensor cores."""
     return counters.get(c.PIPES["tensor_op_hmma"], 0.0) > _TENSOR_INSTRUCTIONS
 
 
 def _for_shared(counters: Counters) -> bool:
-    """Whether the L1's data stage works for shared memory more than for global."""
+    """Return True if the L1's data stage works for shared memory more than for global memory."""
     return 2 * counters[c.SHARED_STAGE] > counters[c.DATA_STAGE]
 
 
 def _share(counters: Counters, *reasons: str) -> float:
+    """Return the share of a warp's time spent in these stall reasons, 0 to 1."""
     shares = c.stalls(counters)
     return sum(shares[reason][1] for reason in reasons if reason in shares)
 
 
 def _worst(counters: Counters) -> str:
-    """The longest stall, those apart that only say that there was enough to do."""
+    """Return a sentence about the longest stall; warps that were ready to issue are not stalled."""
     ranked = [(r, s) for r, (_, s) in c.stalls(counters).items() if r not in ("selected", "not_selected")]
     reason, share = ranked[0]
     return f"a warp {c.STALLS[reason]} {share:.0%} of its time ({reason})"
 
 
 def _memory_bound(counters: Counters) -> str | None:
+    """Return a sentence if a level of memory is busy, and busier than computation, or else None.
+
+    An L1 that is busy with shared memory does not count.
+    """
     (memory, level), (compute, _) = _memory(counters), _compute(counters)
     if memory < BUSY or memory <= compute or (level == "L1/TEX" and _for_shared(counters)):
         return None
@@ -121,6 +136,7 @@ def _memory_bound(counters: Counters) -> str | None:
 
 
 def _compute_bound(counters: Counters) -> str | None:
+    """Return a sentence if the issue slots or an arithmetic pipe are busy, at least as busy as memory."""
     (memory, level), (compute, unit) = _memory(counters), _compute(counters)
     if compute < BUSY or compute < memory or unit == _TENSOR:
         return None
@@ -129,6 +145,7 @@ def _compute_bound(counters: Counters) -> str | None:
 
 
 def _tensor_bound(counters: Counters) -> str | None:
+    """Return a sentence if the tensor cores are busy, at least as busy as memory."""
     (memory, level), (compute, unit) = _memory(counters), _compute(counters)
     if compute < BUSY or compute < memory or unit != _TENSOR:
         return None
@@ -136,6 +153,7 @@ def _tensor_bound(counters: Counters) -> str | None:
 
 
 def _latency_bound(counters: Counters) -> str | None:
+    """Return a sentence if neither memory nor computation is busy."""
     (memory, level), (compute, unit) = _memory(counters), _compute(counters)
     if max(memory, compute) >= BUSY:
         return None
@@ -146,6 +164,10 @@ def _latency_bound(counters: Counters) -> str | None:
 
 
 def _mio_bound(counters: Counters) -> str | None:
+    """Return a sentence if waiting for the MIO queue and for shared memory's data is decisive.
+
+    MIO is the queue of shared-memory and special instructions.
+    """
     queue, data = _share(counters, "mio_throttle"), _share(counters, "short_scoreboard")
     if queue + data < DECISIVE:
         return None
@@ -156,6 +178,7 @@ def _mio_bound(counters: Counters) -> str | None:
 
 
 def _lsu_bound(counters: Counters) -> str | None:
+    """Return a sentence if waiting for room in the LSU's queue of global and local accesses is decisive."""
     share = _share(counters, "lg_throttle")
     if share < DECISIVE:
         return None
@@ -166,6 +189,7 @@ def _lsu_bound(counters: Counters) -> str | None:
 
 
 def _synchronisation_bound(counters: Counters) -> str | None:
+    """Return a sentence if waiting at barriers and fences is decisive and the kernel is not tensor-bound."""
     share = _share(counters, "barrier", "membar")
     if share < DECISIVE or _tensor_bound(counters):
         return None
@@ -174,6 +198,10 @@ def _synchronisation_bound(counters: Counters) -> str | None:
 
 
 def _bank_conflicts(counters: Counters) -> str | None:
+    """Return a sentence if bank conflicts multiply the wavefronts by `EXCESS` or more and cost time.
+
+    They cost time if shared memory is at least half as busy as `BUSY`.
+    """
     if not counters[c.WAVEFRONTS] or counters[c.SHARED_STAGE] < BUSY / 2 or c.ways(counters) < EXCESS:
         return None
     return (
@@ -183,6 +211,7 @@ def _bank_conflicts(counters: Counters) -> str | None:
 
 
 def _uncoalesced(counters: Counters) -> str | None:
+    """Return a sentence if global accesses touch `EXCESS` times the sectors that their bytes would fill."""
     ideal = counters[c.SECTORS_IDEAL]
     if not ideal or counters[c.SECTORS] < EXCESS * ideal:
         return None
@@ -193,6 +222,7 @@ def _uncoalesced(counters: Counters) -> str | None:
 
 
 def _occupancy_limited(counters: Counters) -> str | None:
+    """Return a sentence if a latency-bound kernel fills nearly all of the few warp slots it can have."""
     few = counters[c.THEORETICAL] <= _FEW_WARPS and counters[c.ACHIEVED] >= 0.8 * counters[c.THEORETICAL]
     if not few or _latency_bound(counters) is None:
         return None
@@ -204,6 +234,7 @@ def _occupancy_limited(counters: Counters) -> str | None:
 
 
 def _quantised(counters: Counters) -> str | None:
+    """Return a sentence, with the waves of the grid, if SMs have no work for part of the launch."""
     busy, waves = c.sms_busy(counters), counters[c.WAVES]
     if busy >= FULL:
         return None

@@ -1,8 +1,9 @@
-"""Samples of where a kernel's warps stand -> the source lines and instructions that they stand at most.
+"""Find the source lines and instructions at which a kernel's warps spend most time, from ncu's samples.
 
-While a kernel runs, every scheduler's sampler picks one of its warps at a fixed interval and notes its next
-instruction and why it has not issued (Nsight Compute, Kernel Profiling Guide, "Warp Sampling"). A warp that
-waits for a value stands at the instruction that needs it, not at the one that asked for it.
+While a kernel runs, the sampler of every scheduler picks one of its warps at a fixed interval and records the
+warp's next instruction and the reason why it has not issued (Nsight Compute, Kernel Profiling Guide, "Warp
+Sampling"). A warp that waits for a value is sampled at the instruction that needs it, not at the one that
+loads it.
 """
 
 from __future__ import annotations
@@ -15,16 +16,19 @@ from typing import Any, Self
 
 from harness.errors import HarnessError
 
-_KEPT = 12  # lines, and instructions, of a launch
-_READY = frozenset({"selected", "not_selected"})  # no waiting: the warp could issue
+_KEPT = 12  # the lines, and the instructions, that are kept of a launch
+_READY = frozenset({"selected", "not_selected"})  # not waiting: the warp could issue
 
 Sources = Mapping[str, Mapping[int, str]]  # a file's name -> its lines, from 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampled:
-    """One instruction of a launch, `offset` bytes behind the kernel's first: how many samples found a warp
-    there, by ncu's reason, and how often warps executed it. `line` is 1-based in `file`, 0 where not known.
+    """One instruction of a launch with its samples.
+
+    `offset` is in bytes from the kernel's first instruction. `stalls` maps each stall reason, by ncu's name,
+    to the number of samples that found a warp there. `executed` counts how often warps executed the
+    instruction. `line` is its line, from 1, in `file`; 0 if it is not known.
     """
 
     offset: int
@@ -37,8 +41,10 @@ class Sampled:
 
 @dataclass(frozen=True, kw_only=True)
 class Spot:
-    """A source line (``03_tiled.cu:41``) or an instruction (``+0x3d0``); `reason`: why most of the
-    samples' warps did not issue, and how many of them `because` of it.
+    """A source line (``03_tiled.cu:41``) or an instruction (``+0x3d0``), with its samples.
+
+    `reason` is the most frequent reason why the sampled warps waited, `because` the number of samples with
+    it. `executed` counts how often warps executed the instruction, or all instructions of the line.
     """
 
     place: str
@@ -51,7 +57,10 @@ class Spot:
 
 @dataclass(frozen=True, kw_only=True)
 class Hotspots:
-    """The spots of one launch with the most of its `samples`; no `lines` where the code tells none."""
+    """The lines and instructions with the most samples of one launch, most first.
+
+    `samples` counts all samples of the launch. `lines` is empty if the code has no line information.
+    """
 
     samples: int
     lines: tuple[Spot, ...]
@@ -59,7 +68,10 @@ class Hotspots:
 
     @classmethod
     def of(cls, sampled: Iterable[Sampled], sources: Sources | None = None) -> Self | None:
-        """None without samples. `sources` by file name, for the text of lines."""
+        """Rank the lines and instructions by their samples; None if there are no samples.
+
+        `sources` maps a file's name to its lines, for the text of the spots.
+        """
         found = [s for s in sampled if s.stalls]
         total = sum(sum(s.stalls.values()) for s in found)
         if not total:
@@ -72,7 +84,7 @@ class Hotspots:
 
     @classmethod
     def of_record(cls, record: Mapping[str, Any]) -> Self:
-        """From ``dataclasses.asdict``. Raises HarnessError for what is damaged."""
+        """Rebuild hotspots from their ``dataclasses.asdict``. Raises HarnessError if it is damaged."""
         try:
             lines, instructions = (
                 tuple(Spot(**spot) for spot in record[key]) for key in ("lines", "instructions")
@@ -83,16 +95,19 @@ class Hotspots:
 
 
 def _place(s: Sampled) -> str:
+    """Return the source line of an instruction as ``03_tiled.cu:41``."""
     return f"{PurePath(s.file).name}:{s.line}"
 
 
 def _text(s: Sampled, sources: Sources) -> str:
+    """Return the text of the source line of an instruction, or ""."""
     return sources.get(PurePath(s.file).name, {}).get(s.line, "").strip()
 
 
 def _hottest(
     found: Sequence[Sampled], place: Callable[[Sampled], str], text: Callable[[Sampled], str]
 ) -> tuple[Spot, ...]:
+    """Add up the samples by place and return the places with most."""
     stalls: dict[str, Counter[str]] = {}
     executed: Counter[str] = Counter()
     texts: dict[str, str] = {}
@@ -116,6 +131,6 @@ def _hottest(
 
 
 def _reason(stalls: Counter[str]) -> str:
-    """The most frequent one to wait; of warps that never waited, what they did."""
+    """Return the most frequent reason to wait, or, if no warp waited, the most frequent other one."""
     waiting = {r: n for r, n in stalls.items() if r not in _READY and n}
     return max(waiting or stalls, key=lambda r: (waiting or stalls)[r])

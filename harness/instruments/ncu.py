@@ -1,7 +1,7 @@
-"""One launch of one kernel under Nsight Compute -> its hardware counters, and where its warps stood.
+"""Run one launch of a kernel under Nsight Compute and read its hardware counters and warp samples.
 
-ncu starts ``harness verify`` on exactly this kernel and size, and looks at its first launch. Clocks are left
-as they are, unless asked.
+ncu starts ``harness verify`` on exactly this kernel and size, and profiles its first launch. Clocks are left
+as they are unless the caller asks otherwise.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _DENIED = "ERR_NVGPUCTRPERM"
 def counters(
     variant: Variant, axes: Mapping[str, int | float], metrics: Sequence[str], *, seed: int = 1
 ) -> dict[str, float]:
-    """The values of `metrics` for one launch, in base units. A metric that this GPU or ncu does not have is
-    left out.
+    """Return the values of `metrics` for one launch, in base units.
 
-    Raises MissingDependency without ncu, HarnessError where ncu may not read counters or saw no such kernel.
+    A metric that this GPU or ncu does not have is left out. Raises MissingDependency without ncu,
+    CountersDenied if ncu may not read counters, and HarnessError if it saw no launch of the kernel.
     """
     found = _launch(variant, axes, ["--metrics", ",".join(metrics)], seed).counters
     return {name: found[name] for name in metrics if name in found}
@@ -43,8 +43,10 @@ def profile(
     clocks: str = "none",
     seed: int = 1,
 ) -> Profile:
-    """All that ``harness profile`` shows of one launch, with a set of ncu's sections and more `metrics` of
-    the user's. `clocks`: ncu's ``--clock-control``. Raises as `counters` does.
+    """Profile one launch as ``harness profile`` shows it.
+
+    `sections` is a set of ncu's sections (``--set``), `metrics` are more of ncu's metrics, and `clocks` is
+    ncu's ``--clock-control``. Raises as `counters` does.
     """
     wanted = ["--set", sections, "--section", "SourceCounters", "--metrics", ",".join([*METRICS, *metrics])]
     return _launch(variant, axes, wanted, seed, clocks)
@@ -57,6 +59,7 @@ def _launch(
     seed: int,
     clocks: str = "none",
 ) -> Profile:
+    """Run ncu on the first launch of the kernel; `wanted` are the options that choose what it measures."""
     tool = tools.require("ncu")
     kernel = variant.kernel
     with tempfile.TemporaryDirectory(prefix="harness-") as folder:
@@ -77,6 +80,7 @@ def _launch(
 
 
 def _refuse(variant: Variant, text: str) -> NoReturn:
+    """Raise the error for a run of ncu that left no report; `text` is what ncu printed."""
     if _DENIED in text:
         raise CountersDenied(
             "ncu may not read the GPU's counters (ERR_NVGPUCTRPERM)",

@@ -1,6 +1,6 @@
-"""ncu's reports -> counters by ncu's own metric names, and samples by instruction.
+"""Read ncu's reports: counters by ncu's own metric names, and samples by instruction.
 
-An ``.ncu-rep`` is read by NVIDIA's own package: ``pip install ncu-report``, or the copy in ncu's folder.
+An ``.ncu-rep`` file is read by NVIDIA's own package: ``pip install ncu-report``, or the copy in ncu's folder.
 Without either, ncu prints the same as pages of CSV. Raw pages that were exported elsewhere are read, too.
 """
 
@@ -23,15 +23,15 @@ RAW = ("--csv", "--page", "raw", "--print-units", "base")
 _SASS = ("--csv", "--page", "source", "--print-source", "sass")
 _LINES = ("--csv", "--page", "source", "--print-source", "cuda,sass")
 _ABOUT = ("Kernel Name", "Grid Size", "Block Size", "CC")
-# Units in which --print-units base prints nothing that harness reads.
+# Units that show that a page was not made with --print-units base.
 _SCALED = {"us", "ms", "s", "usecond", "msecond", "second", "Ghz", "Mhz", "Kbyte", "Mbyte", "Gbyte"}
-# A folder a version; the ncu of a toolkit is a script that goes there.
+# One folder per version; the ncu of a CUDA toolkit is a script that starts the one there.
 _INSTALLED = Path("/opt/nvidia/nsight-compute")
 _FILE = re.compile(r'"File Path","(.*)"')
 _LINE = re.compile(r'"(\d+)","(.*?)","-","-",')  # quotes in the source are not doubled: no CSV
 _OF_LINE = re.compile(r'"","","(0x[0-9a-f]+)",')
 _SAMPLES = "smsp__pcsamp_warps_issue_stalled_"
-# Names of reasons that the samplers, and the source page, have for those of `counters.STALLS`.
+# Stall reasons as the sampler's metrics and the source page name them -> the names in `counters.STALLS`.
 _REASONS = {
     "no_instructions": "no_instruction",
     "dispatch": "dispatch_stall",
@@ -49,8 +49,10 @@ _REASONS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """One launch: its counters in base units, what ncu says of the launch itself, and where its warps stood;
-    `hotspots` is None where that was not sampled.
+    """One launch: its counters in base units, the launch as ncu names it, and where its warps were sampled.
+
+    `grid` and `block` are texts such as ``(8, 8, 1)``, `capability` is the GPU's, as ``9.0``. `hotspots` is
+    None if no samples were taken.
     """
 
     label: str
@@ -63,11 +65,12 @@ class Profile:
 
 
 def load(path: Path, *, label: str = "") -> list[Profile]:
-    """The launches of a report: an ``.ncu-rep``, or a raw page as CSV (``ncu --csv --page raw --print-units
-    base``), which has no samples.
+    """Return the launches of a report.
 
-    Raises UsageError for a file that is no such report, MissingDependency for an .ncu-rep without ncu-report
-    and ncu.
+    It is an ``.ncu-rep``, or a raw page as CSV (``ncu --csv --page raw --print-units base``), which has no
+    samples. `label` names the launches; by default it comes from the file's name. Raises UsageError for a
+    file that is no such report or has no launch, and MissingDependency for an ``.ncu-rep`` with neither
+    ncu-report nor ncu.
     """
     label = label or path.stem.removeprefix("ncu-")
     try:
@@ -93,7 +96,7 @@ def load(path: Path, *, label: str = "") -> list[Profile]:
 
 
 def _package() -> Any | None:
-    """NVIDIA's ncu_report; None where there is none, or none that this Python can load."""
+    """Import NVIDIA's ncu_report; None if there is none, or none that this Python can load."""
     ncu = tools.find("ncu")
     above = [*(ncu.resolve().parents if ncu else ()), *sorted(_INSTALLED.glob("*"), reverse=True)]
     beside = [str(a / "extras" / "python") for a in above if (a / "extras" / "python").is_dir()]
@@ -110,10 +113,11 @@ def _package() -> Any | None:
 
 
 def _by_package(package: Any, path: Path, label: str) -> list[Profile]:
+    """Read a report with NVIDIA's package."""
     try:
-        context = package.load_report(str(path))  # owns the actions: it must outlive them
+        context = package.load_report(str(path))  # keep it: it owns the actions and must outlive them
         actions = [action for launches in context for action in launches]
-    except Exception as e:  # of kinds that differ from version to version
+    except Exception as e:  # the type differs from version to version
         raise UsageError(
             f"ncu-report cannot read it: {e}",
             where=str(path),
@@ -123,6 +127,7 @@ def _by_package(package: Any, path: Path, label: str) -> list[Profile]:
 
 
 def _profile(action: Any, label: str) -> Profile:
+    """Convert one launch (an ``action`` of ncu_report)."""
     metrics = {name: action.metric_by_name(name) for name in action.metric_names()}
     values = {name: metric.value() for name, metric in metrics.items()}
     major, minor = (values.get(f"device__attribute_compute_capability_{x}", 0) for x in ("major", "minor"))
@@ -146,11 +151,12 @@ def _profile(action: Any, label: str) -> Profile:
 
 
 def _triple(values: Mapping[str, Any], what: str) -> str:
+    """Return the ``grid`` or ``block`` dimensions as text."""
     return f"({', '.join(str(values.get(f'launch__{what}_dim_{axis}', '?')) for axis in 'xyz')})"
 
 
 def _instructions(action: Any, metrics: Mapping[str, Any]) -> Iterator[Sampled]:
-    """Of the instructions that any metric names, in address order."""
+    """Yield the instructions that have samples or execution counts, in the order of their addresses."""
     stalls: dict[int, dict[str, int]] = {}
     for name, metric in metrics.items():
         if name.startswith(_SAMPLES) and not name.endswith("_not_issued"):
@@ -173,6 +179,7 @@ def _instructions(action: Any, metrics: Mapping[str, Any]) -> Iterator[Sampled]:
 
 
 def _by_address(metric: Any) -> dict[int, int]:
+    """Return the values of a metric by instruction address; empty if it has none."""
     if metric is None or not metric.has_correlation_ids():
         return {}
     addresses = metric.correlation_ids()
@@ -180,7 +187,10 @@ def _by_address(metric: Any) -> dict[int, int]:
 
 
 def _by_ncu(path: Path, label: str) -> tuple[list[Profile], str]:
-    """Also ncu's last word, for where there is none."""
+    """Read a report with ncu itself.
+
+    The second value is ncu's last error or warning if there is no launch, and else "".
+    """
     ncu = tools.require("ncu")
     raw = tools.run([ncu, "--import", path, *RAW], str(path))
     found = raw_page(raw.stdout, label, str(path))
@@ -194,7 +204,11 @@ def _by_ncu(path: Path, label: str) -> tuple[list[Profile], str]:
 
 
 def raw_page(text: str, label: str, where: str) -> list[Profile]:
-    """A CSV page between ncu's own messages: names, units, then a row for each launch."""
+    """Read a raw page as CSV, which may stand between messages of ncu: names, units, then a row per launch.
+
+    `label` becomes the label of each profile and `where` names the file in errors. Returns an empty list if
+    there are no rows. Raises UsageError for a page that is damaged or not in base units.
+    """
     lines = [line for line in text.splitlines() if line.startswith('"')]
     if len(lines) < 3:
         return []
@@ -226,7 +240,7 @@ def raw_page(text: str, label: str, where: str) -> list[Profile]:
 
 
 def _numbers(cells: Mapping[str, str]) -> dict[str, float]:
-    """The metrics, which have no spaces in their names; those that were not measured are left out."""
+    """Return the metrics of a row, whose names have no spaces; those that were not measured are left out."""
     found = {}
     for name, value in cells.items():
         if "_" in name and " " not in name:
@@ -240,7 +254,11 @@ def _numbers(cells: Mapping[str, str]) -> dict[str, float]:
 
 
 def source_page(text: str, places: Mapping[int, tuple[str, int]]) -> list[list[Sampled]]:
-    """Each launch's instructions, from a CSV page: the kernel's name, headings, a row an instruction."""
+    """Return the instructions of each launch, from a CSV page by machine instruction.
+
+    Each launch has a line with the kernel's name, a line of headings and a row per instruction. `places` maps
+    addresses to (file, line). Raises UsageError for a row without an address.
+    """
     found: list[list[Sampled]] = []
     names: list[str] = []
     first = 0
@@ -261,9 +279,10 @@ def source_page(text: str, places: Mapping[int, tuple[str, int]]) -> list[list[S
 
 
 def line_page(text: str) -> tuple[dict[int, tuple[str, int]], dict[str, dict[int, str]]]:
-    """An instruction's address -> its file and line, and a file's name -> the text of its lines, from a CSV
-    page of source lines, each above its instructions. One that was inlined stands under several lines; the
-    first counts, which is the one that ncu-report tells.
+    """Read a CSV page of source lines, each followed by its instructions.
+
+    Return the file and line of each instruction by address, and the text of the lines by file and line. An
+    inlined instruction is listed under several lines; the first one is taken, as in ncu-report.
     """
     places: dict[int, tuple[str, int]] = {}
     sources: dict[str, dict[int, str]] = {}
@@ -280,6 +299,7 @@ def line_page(text: str) -> tuple[dict[int, tuple[str, int]], dict[str, dict[int
 
 
 def _instruction(cells: Mapping[str, str], offset: int, place: tuple[str, int]) -> Sampled:
+    """Build an instruction from a row of a source page."""
     stalls = {}
     for name, value in cells.items():
         reason = name.removeprefix("stall_")
@@ -297,6 +317,6 @@ def _instruction(cells: Mapping[str, str], offset: int, place: tuple[str, int]) 
 
 
 def last_word(text: str) -> str:
-    """ncu's last error or warning, after a colon."""
+    """Return ncu's last error or warning with ": " before it, or ""."""
     said = [line for line in text.splitlines() if line.startswith(("==ERROR==", "==WARNING==", "error:"))]
     return f": {said[-1].strip('= ')}" if said else ""

@@ -1,8 +1,8 @@
-"""One kernel under NVIDIA's compute-sanitizer on a GPU -> what it found, by source line.
+"""Run one kernel under NVIDIA's compute-sanitizer and read its findings, by source line.
 
-The tool runs ``harness verify`` on exactly this kernel. That it found nothing counts only where it is known
-to have looked: its summary is there, the kernel ran on a GPU, and, for racecheck, memcheck and synccheck, a
-kernel with a planted fault (`CONTROLS`) was seen to have it.
+The tool runs ``harness verify`` on exactly this kernel. A run without findings counts only if the tool is
+known to have checked the kernel: its summary is there, the kernel ran on a GPU, and the tool was seen to find
+the planted fault of its control kernel (`CONTROLS`; racecheck, memcheck and synccheck have one).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from harness.support import tools
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 
-# What each tool must find something in. initcheck has none: harness writes every buffer before a launch, so
-# that there is no memory left that such a kernel could be the first to read.
+# The kernel with a planted fault that each tool must find. initcheck has none: harness writes every buffer
+# before a launch, so no kernel can read uninitialised memory.
 CONTROLS = {
     "memcheck": "planted_bounds",
     "racecheck": "05_tiled_no_sync",
     "synccheck": "planted_barrier",
 }
-_TIMEOUT = 900  # seconds; racecheck makes a kernel some hundred times as slow
+_TIMEOUT = 900  # seconds; racecheck slows a kernel down some hundred times
 _PREFIX = "========="
 _PLACE = re.compile(
     r"(?:(?P<what>[\w ]+?) access )?(?:at|by) (?P<function>[^\s(]+?)(?:\([^)]*\))?\+(?P<offset>0x[0-9a-f]+)"
@@ -39,7 +39,11 @@ _NOISE = re.compile(r"Host Frame|Saved host backtrace|^\s*$|COMPUTE-SANITIZER|SU
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """An instruction: `offset` bytes into `function`; `file` and `line` where the code has them (0: not)."""
+    """The instruction that a finding is about.
+
+    It is `offset` bytes into `function`. `file` and `line` are its source line, "" and 0 if that is not
+    known. `access` is the kind of access, such as ``write``, or "".
+    """
 
     function: str
     offset: int
@@ -54,7 +58,11 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """`severity` is ``error`` or ``warning``; `message` the tool's first line, `details` those below it."""
+    """One finding of compute-sanitizer.
+
+    `severity` is ``error`` or ``warning``, `message` the tool's first line and `details` the lines below it.
+    `places` are the instructions that these name.
+    """
 
     severity: str
     message: str
@@ -63,21 +71,23 @@ class Finding:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """``05_tiled_no_sync.cu:38``, each once, in the tool's order."""
+        """The source lines, as ``05_tiled_no_sync.cu:38``, each once, in the tool's order."""
         return tuple(dict.fromkeys(f"{p.file}:{p.line}" for p in self.places if p.line))
 
 
 def check(
     variant: Variant, axes: Mapping[str, int | float], tool: str, *, device: str = "0", seed: int = 1
 ) -> tuple[Finding, ...]:
-    """What `tool` finds in one launch. Raises MissingDependency without compute-sanitizer, HarnessError where
-    it did not look at the kernel.
+    """Return the findings of `tool` (one of `TOOLS`) in one launch of the kernel.
+
+    `axes` are the sizes of the problem. Raises MissingDependency without compute-sanitizer, HarnessError if
+    the tool did not check the kernel.
     """
     program = tools.require("compute-sanitizer")
     command: list[str | Path] = [
         *(program, "--tool", tool, "--report-api-errors", "no", "--print-limit", "100"),
         *(sys.executable, "-m", "harness", "verify", str(variant.kernel.path), "--seed", str(seed)),
-        *("-d", device),  # where it is not there, verify must fail, not emulate
+        *("-d", device),  # without that GPU verify must fail instead of emulating
         *(f"-p{name}={value}" for name, value in variant.params.items()),
         *(f"-a{name}={value}" for name, value in axes.items()),
     ]
@@ -91,8 +101,9 @@ def check(
 
 
 def parse(text: str) -> tuple[Finding, ...]:
-    """Everything that compute-sanitizer reported. Raises HarnessError where its summary is missing, or speaks
-    of findings that cannot be read here.
+    """Return the findings in compute-sanitizer's output.
+
+    Raises HarnessError if its summary is missing, or counts errors none of which could be read.
     """
     summary = _SUMMARY.search(text)
     if "COMPUTE-SANITIZER" not in text or summary is None:
@@ -105,7 +116,7 @@ def parse(text: str) -> tuple[Finding, ...]:
         if not said.strip():
             blocks.append([])
         elif not _NOISE.search(said):
-            if not said.startswith("  "):  # a finding begins at the margin, its details are indented
+            if not said.startswith("  "):  # a finding begins at the margin; its details are indented
                 blocks.append([])
             blocks[-1].append(said.strip())
     found = tuple(_finding(block) for block in blocks if block)
@@ -115,8 +126,9 @@ def parse(text: str) -> tuple[Finding, ...]:
 
 
 def control(tool: str, *, device: str = "0") -> str | None:
-    """Whether the tool finds what it must find in its planted fault. None: it does, or has no control; else
-    what is wrong with it.
+    """Check that the tool finds the planted fault of its control kernel.
+
+    Return None if it does or has no control kernel; otherwise a sentence that says what is wrong.
     """
     name = CONTROLS.get(tool)
     if name is None:
@@ -134,11 +146,13 @@ def control(tool: str, *, device: str = "0") -> str | None:
 
 
 def _planted(name: str) -> Variant:
+    """Return the kernel of this name from the folder of this module."""
     (kernel,) = catalog.find(str(Path(__file__).parent / f"{name}.cu"))
     return kernel.variant()
 
 
 def _finding(block: Sequence[str]) -> Finding:
+    """Build a finding from its lines."""
     first = block[0]
     severity, _, rest = first.partition(": ")
     known = severity.lower() in ("error", "warning")

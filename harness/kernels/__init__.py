@@ -1,0 +1,1 @@
+"""Kernel files: found, read, checked and compiled for an architecture; no GPU is needed."""

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from harness.driver import Buffer, Context, Stream
-from harness.errors import HarnessError, MissingDependency
+from harness.errors import HarnessError, MissingDependency, UsageError
 from harness.launch.kernel import Launch
 from harness.launch.operands import Operands
 from harness.problems.gemm import Gemm
+from harness.problems.protocol import Problem
 from harness.support.resources import Closing
 
 LABEL = "cuBLAS"
@@ -58,6 +59,7 @@ class Library(Closing):
     """
 
     label: ClassVar[str]
+    built: ClassVar[None] = None  # its code is not ours to read
 
     def __init__(self, context: Context, bindings: Any) -> None:
         self._api, self._error = bindings, getattr(bindings, f"{self.label}Error")
@@ -71,6 +73,16 @@ class Library(Closing):
             self.close()
             raise
         self.version = f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+
+    def serves(self, problem: Problem) -> bool:
+        """Return True for every GEMM."""
+        return isinstance(problem, Gemm)
+
+    def _product_of(self, operands: Operands) -> Gemm:
+        """The GEMM that the operands are of. Raises UsageError for another problem."""
+        if not isinstance(operands.problem, Gemm):
+            raise UsageError(f"{self.label} does not compute {operands.problem.label}")
+        return operands.problem
 
     def _number(self) -> int:
         """The version, as the library counts."""
@@ -108,11 +120,12 @@ class CuBlas(Library):
     def _number(self) -> int:
         return int(self._call("get_version", self._handle))
 
-    def prepare(self, problem: Gemm, operands: Operands) -> Launch:
-        """One bound product a set of operands.
+    def prepare(self, operands: Operands) -> Launch:
+        """Bind one product for each set of operands.
 
         cuBLAS is column-major, where a row-major matrix is its own transpose: C^T = B^T A^T.
         """
+        problem = self._product_of(operands)
         products = (self._product(problem, *(copy[x].ptr for x in "ABC")) for copy in operands.buffers)
         return Launch(LABEL, operands, list(products))
 

@@ -97,11 +97,13 @@ class CuBlasLt(Library):
     def _number(self) -> int:
         return int(self._call("get_version"))
 
-    def prepare(self, problem: Gemm, operands: Operands) -> Launch:
-        """The fastest algorithm, one bound product a set of operands. Finding it writes all outputs.
+    def prepare(self, operands: Operands) -> Launch:
+        """Find the fastest algorithm and bind one product for each set of operands. Finding it writes all
+        outputs.
 
         Raises HarnessError where the heuristic names none, and where none of them runs.
         """
+        problem = self._product_of(operands)
         with ExitStack() as undo:
             product = self._product(problem, undo)
             found = self._heuristics(problem, product)

@@ -1,4 +1,4 @@
-"""What kernels compute, from which inputs, and what a right result is.
+"""The computations that kernels implement: their inputs, and how to tell a correct result.
 
 `Problem`, `Gemm` and `Copy` are imported when they are first used: finding a kernel needs no NumPy.
 """

@@ -1,39 +1,44 @@
-"""How far a correct product may lie from the exact one, by element type.
+"""Error bounds of a correct matrix product, by element type.
 
-Three errors add up, each with a bound for every element and one for the root mean square (rms) of all, which
-is much tighter. Below n = K + 3, |A||B| is the product of magnitudes, and x the square root of (A*A)(B*B),
-``*`` elementwise: the size of a typical partial sum. alpha is part of A, beta C adds to |A||B|.
+Three errors add up. Each has a bound for every element and one for the root mean square (rms) of all errors,
+which is much tighter. Below, n = K + 3, |A||B| is the product of the matrices of magnitudes, and x is the
+elementwise square root of (A*A)(B*B), with ``*`` elementwise: the size of a typical partial sum. alpha is
+taken as part of A, and beta C adds to |A||B|.
 
-**Summing**, in float32 for all types, K products and three roundings for alpha, beta and C::
+**Summing** K products in float32 for all types, with three more roundings for alpha, beta and C::
 
     |err| <= g |A||B|        g = min(n, 4 sqrt(n)) * u      u = 2^-24, on tensor cores 2^-23
     rms   <= g rms(sqrt(x^2 + D^2))                         D the expected result
 
-The n term is the worst case of any order (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed.,
-eq. 3.5, to first order). The square root is the probabilistic bound of Higham and Mary (SIAM J. Sci. Comput.
-41, 2019, A2815) with lambda = 4: on random data float32 stays some 15 standard deviations inside it, while
-one dropped term of a sum of 4096 does not; the worst case alone lets that through. Tensor cores truncate, so
-their errors have a mean: at most u/2 of a partial sum every 8 products. Where partial sums grow like sqrt(K)
-that is a tenth of g at most; data of one sign reaches g at K of 2^15, and from there on is not served.
+The n term is the worst case of any order of summation (Higham, Accuracy and Stability of Numerical
+Algorithms, 2nd ed., eq. 3.5, to first order). The square root is the probabilistic bound of Higham and Mary
+(SIAM J. Sci. Comput. 41, 2019, A2815) with lambda = 4. On random data float32 stays some 15 standard
+deviations inside it, while a sum of 4096 that lacks one term does not; the worst case alone would not detect
+that. Tensor cores truncate, so their errors have a mean: at most u/2 of a partial sum every 8 products. Where
+partial sums grow like sqrt(K), that is a tenth of g at most. On data of one sign it reaches g at K = 2^15;
+beyond that this bound does not hold for tensor cores.
 
-**Reading** float32 as tf32, v = 2^-11 (in three products, v = 2^-22), to nearest: each product changes by a
-factor (1 + d)(1 + e)::
+**Reading** float32 as tf32 rounds each input to nearest with unit roundoff v = 2^-11 (v = 2^-22 for 3xtf32,
+which uses three products). Each product changes by a factor (1 + d)(1 + e)::
 
     |err| <= min((2 v + v^2) |A||B|, 8 sqrt(2/3) (1 + v) v x)
     rms   <= sqrt(2/3) v rms(x) * (1 + 6 / sqrt(f)),        f = M N K / (K + max(M, N))
 
-d and e are spread evenly over [-v, v] at most, hence sub-Gaussian with variance v^2/3, and so are sums of
-them (Vershynin, High-Dimensional Probability, prop. 2.6.1): eight standard deviations, passed by one element
-in 10^14. Standard normal data comes to 0.60 v rms(x). Bits cut off instead of rounded come to 1.56 v, because
-they shift every product towards zero, and pass no rms bound here while sqrt(K) < 400 and f is large. f counts
-how many errors the mean is made of, fewer than elements, for each rounded input has a part in many.
+d and e are spread evenly over [-v, v] at most. They are therefore sub-Gaussian with variance v^2/3, and so
+are sums of them (Vershynin, High-Dimensional Probability, prop. 2.6.1). The elementwise bound is eight
+standard deviations, exceeded by one element in 10^14. Standard normal data comes to 0.60 v rms(x). Truncating
+the inputs instead of rounding them comes to 1.56 v rms(x), because it shifts every product towards zero, and
+exceeds the rms bound as long as sqrt(K) < 400 and f is large. f estimates how many independent errors the
+mean is made of: fewer than there are elements, since each rounded input takes part in many.
 
-**Writing** in the type, h = half the distance between its numbers at the result, subnormal ones included::
+**Writing** the result in the type, with h half the distance between adjacent numbers of the type at the
+result, subnormal ones included::
 
     |err| <= h,    rms <= rms(h) / sqrt(3) * (1 + 6 / sqrt(M N))
 
-Rounding evenly spread over [-h, h] has that rms; a result that is truncated, or rounded once more on its way
-(parts of k added up in bf16), more. float32's own is among the roundings of the sum.
+A rounding error spread evenly over [-h, h] has that rms. A result that is truncated, or rounded more than
+once (partial sums over k added up in bf16, say), has a larger one. For float32 this rounding is already among
+those of the sum.
 """
 
 from __future__ import annotations
@@ -48,21 +53,24 @@ from harness.problems.protocol import Reference
 
 Matrix = NDArray[np.float64]
 
-_SPREAD = math.sqrt(2 / 3)  # standard deviation of d + e, in v
-_SIGMAS, _RMS_SIGMAS = 8, 6
+_SPREAD = math.sqrt(2 / 3)  # standard deviation of d + e, in units of v
+_SIGMAS, _RMS_SIGMAS = 8, 6  # standard deviations allowed: of an element, of the root mean square
 
 
 def product(
     dtype: DType, a: Matrix, b: Matrix, c: Matrix | None, *, alpha: float = 1.0, beta: float = 0.0
 ) -> Reference:
-    """``alpha a b + beta c`` in float64 with the bounds above; c None: it is not read. Overwrites a and b."""
+    """Return ``alpha a b + beta c`` in float64 with the error bounds that the module derives.
+
+    a is M x K, b is K x N and c is M x N; c is not read if it is None or beta is 0. a and b are overwritten.
+    """
     (m, k), n = a.shape, b.shape[1]
     terms = k + 3
     g = min(terms, 4 * math.sqrt(terms)) * dtype.accumulate
     tiny = terms * 2.0**-149  # below float32's normal range accuracy is absolute, not relative
     expected = a @ b
     expected *= alpha
-    # The mean over all elements of (A*A)(B*B), without forming it.
+    # The mean over all elements of (A*A)(B*B), without forming that matrix.
     squares = float(np.mean(a * a, axis=0) @ np.mean(b * b, axis=1)) * alpha**2
     typical = _typical(a, b, abs(alpha)) if dtype.reads < dtype.precision else None
     bound = np.abs(a, out=a) @ np.abs(b, out=b)
@@ -87,11 +95,12 @@ def product(
 
 
 def _unit(dtype: DType) -> float:
+    """Return v, the unit roundoff with which a product reads its inputs."""
     return 2.0**-dtype.reads
 
 
 def _typical(a: Matrix, b: Matrix, alpha: float) -> Matrix:
-    """x of the module's docstring."""
+    """Return x of the module's docstring, the size of a typical partial sum of each element."""
     squares = np.square(a) @ np.square(b)
     np.sqrt(squares, out=squares)
     squares *= alpha
@@ -99,8 +108,11 @@ def _typical(a: Matrix, b: Matrix, alpha: float) -> Matrix:
 
 
 def _overflowing(dtype: DType, found: Reference) -> Reference:
-    """Where the result is sure to be beyond the type, infinity is expected; where it may be, no bound is
-    kept. Then nothing can be said of a mean.
+    """Adapt a reference to the largest number of the type.
+
+    An element is expected to be infinite if its result overflows for certain, and gets an infinite bound
+    (nothing is checked) if it may overflow. In either case there is no rms bound. Other references are
+    returned as they are.
     """
     magnitude = np.abs(found.expected)
     if not float(np.max(magnitude + found.bound)) >= dtype.overflow:

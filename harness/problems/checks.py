@@ -1,4 +1,7 @@
-"""What a problem gives, held to the protocol: a mistake in a user's class is told as one, where it is."""
+"""Check that a problem's results follow the `Problem` protocol.
+
+A mistake in a user's class is reported as a SpecError that names the class and the member.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ from harness.problems.registry import blamed
 
 
 def instance(cls: type[Problem], axes: Axes) -> Problem:
-    """One size of it. Raises UsageError for sizes that make no sense."""
+    """Return the instance of `cls` for these axes.
+
+    Raises UsageError for sizes that make no sense, and SpecError if the class breaks the protocol.
+    """
     with blamed(cls):
         problem = cls.from_axes(axes)
         if not isinstance(problem, cls):
@@ -27,7 +33,11 @@ def instance(cls: type[Problem], axes: Axes) -> Problem:
 
 
 def data(problem: Problem, seed: int) -> tuple[dict[str, NDArray[Any]], Reference]:
-    """Every operand by name, and the answer. Raises SpecError for what no kernel could be measured by."""
+    """Return every operand by name, and the reference result computed from them.
+
+    Raises SpecError if they do not fit the protocol or each other, so that no kernel could be verified by
+    them.
+    """
     cls = type(problem)
     with blamed(cls):
         inputs = problem.inputs(seed)
@@ -40,6 +50,7 @@ def data(problem: Problem, seed: int) -> tuple[dict[str, NDArray[Any]], Referenc
 
 
 def _check_inputs(problem: Problem, inputs: Any) -> None:
+    """Raise SpecError unless the inputs are C-contiguous NumPy arrays and include the output."""
     cls = type(problem)
     if not isinstance(inputs, Mapping):
         _refuse(cls, "inputs", f"gave {_kind(inputs)}, not a dictionary of arrays")
@@ -58,6 +69,7 @@ def _check_inputs(problem: Problem, inputs: Any) -> None:
 
 
 def _check_argument(cls: type[Problem], argument: Any, inputs: Mapping[str, Any]) -> None:
+    """Raise SpecError unless the argument is the name of an operand or a NumPy scalar."""
     if isinstance(argument, str):
         if argument not in inputs:
             names = ", ".join(inputs)
@@ -72,6 +84,7 @@ def _check_argument(cls: type[Problem], argument: Any, inputs: Mapping[str, Any]
 
 
 def _check_reference(problem: Problem, reference: Any, output: NDArray[Any]) -> None:
+    """Raise SpecError unless the reference fits the output and its bounds can tell right from wrong."""
     cls = type(problem)
     if not isinstance(reference, Reference):
         _refuse(cls, "reference", f"gave {_kind(reference)}, not a harness.problem.Reference")
@@ -100,8 +113,10 @@ def _check_reference(problem: Problem, reference: Any, output: NDArray[Any]) -> 
 
 
 def _refuse(cls: type[Problem], member: str, what: str, *, hint: str = "") -> NoReturn:
+    """Raise a SpecError about a member of the problem class."""
     raise SpecError(f"{member}: {what}", where=f"problem {cls.__qualname__}", hint=hint)
 
 
 def _kind(value: object) -> str:
+    """Return the type of `value` as it is named in messages."""
     return "None" if value is None else f"of type {type(value).__name__}"

@@ -1,4 +1,4 @@
-"""A device-to-device copy: the bandwidth ceiling, and the shortest example of a problem."""
+"""A device-to-device copy: it measures the bandwidth ceiling, and is the shortest example of a problem."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from harness.problems.protocol import Argument, Axes, Reference
 
 @dataclass(frozen=True, kw_only=True)
 class Copy:
-    """``dst = src`` for N floats: the bandwidth that a kernel of this card can reach at best."""
+    """The problem ``dst = src`` for N float32 elements; `Problem` describes the members.
+
+    A good kernel for it measures the highest bandwidth that a kernel can reach on this GPU.
+    """
 
     N: int
 
@@ -54,11 +57,12 @@ class Copy:
         return 8 * self.N
 
     def inputs(self, seed: int) -> dict[str, NDArray[Any]]:
+        """Return the source, standard normal, and the destination, filled with NaN."""
         src = np.random.default_rng(seed).standard_normal(self.N, dtype=np.float32)
         return {"src": src, "dst": np.full(self.N, np.nan, dtype=np.float32)}
 
     def reference(self, inputs: Mapping[str, NDArray[Any]]) -> Reference:
-        """Every element exactly."""
+        """Return the source as the expected result, with a bound of 0: every element must be exact."""
         expected = inputs["src"].astype(np.float64)
         return Reference(expected=expected, bound=np.zeros_like(expected))
 
@@ -67,4 +71,5 @@ class Copy:
 
     @classmethod
     def intensity(cls, tile: tuple[int, ...], loads: int) -> float | None:
+        """Return None: a copy does no arithmetic."""
         return None

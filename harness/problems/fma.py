@@ -1,4 +1,4 @@
-"""Chains of multiply-adds as a `Problem`: what measures the ceiling of fp32 arithmetic."""
+"""Chains of fused multiply-adds: the problem that measures the ceiling of fp32 arithmetic."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from numpy.typing import NDArray
 from harness.errors import UsageError
 from harness.problems.protocol import Argument, Axes, Reference
 
-CHAINS = 8  # a thread
-_A, _B = 1 - 2.0**-12, 2.0**-12  # exact in float32; what is iterated goes to 1, slowly
-_U32 = 2.0**-24
+CHAINS = 8  # independent chains of multiply-adds per thread
+_A, _B = 1 - 2.0**-12, 2.0**-12  # exact in float32; the iteration converges slowly to 1
+_U32 = 2.0**-24  # unit roundoff of float32
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fma:
-    """For each of N elements x the sum over j < CHAINS of s_j, which starts as x + j and becomes
-    ``a * s_j + b`` K times.
+    """Iterated multiply-adds on N elements, CHAINS independent chains for each.
+
+    For each element x of the input, y is the sum over j < CHAINS of s_j, where s_j starts as x + j and is
+    replaced K times by ``a * s_j + b``.
     """
 
     N: int
@@ -65,12 +67,15 @@ class Fma:
         return 8 * self.N
 
     def inputs(self, seed: int) -> dict[str, NDArray[Any]]:
+        """Return the input x, standard normal, and the output y, filled with NaN."""
         x = np.random.default_rng(seed).standard_normal(self.N, dtype=np.float32)
         return {"x": x, "y": np.full(self.N, np.nan, dtype=np.float32)}
 
     def reference(self, inputs: Mapping[str, NDArray[Any]]) -> Reference:
-        """In closed form, ``s_K = a^K s_0 + b (1 - a^K) / (1 - a)``. A step's rounding error is at most
-        2^-24 of a value no larger than it began, and shrinks by a from step to step.
+        """Return the closed form, ``s_K = a^K s_0 + b (1 - a^K) / (1 - a)``, and a bound on the error.
+
+        The rounding error of a step is at most 2^-24 of a value no larger than it began, and each later step
+        multiplies it by a < 1. The bound sums these errors over all chains.
         """
         x = inputs["x"].astype(np.float64)
         decay = _A**self.K
@@ -87,4 +92,5 @@ class Fma:
 
     @classmethod
     def intensity(cls, tile: tuple[int, ...], loads: int) -> float | None:
+        """Return None: blocks do not load tiles in steps."""
         return None

@@ -1,4 +1,4 @@
-"""Matrix multiplication as a `Problem`, a class for each element type."""
+"""Matrix multiplication as a `Problem`, with one class for each element type."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ _INT_MAX = 2**31 - 1
 
 @dataclass(frozen=True, kw_only=True)
 class Gemm:
-    """``C = alpha * A @ B + beta * C``, row-major, leading dimensions in elements.
+    """``C = alpha * A @ B + beta * C``, row-major, with leading dimensions in elements.
 
-    A is M x K, B is K x N, C is M x N; ``lda >= K``, ``ldb >= N``, ``ldc >= N`` (0: just that).
-    With ``beta == 0`` C is not read, as in BLAS. All three are of type `dtype`, float32 here; products are
-    summed in float32, in which alpha and beta are, too, and the result is rounded once.
+    A is M x K, B is K x N, C is M x N. ``lda >= K``, ``ldb >= N``, ``ldc >= N``; 0 stands for exactly that.
+    With ``beta == 0`` C is not read, as in BLAS. All three matrices are of type `dtype`, float32 in this
+    class. Products are summed in float32, alpha and beta are float32, and the result is rounded once to
+    `dtype`.
+
+    Raises UsageError for sizes or scalars out of range.
     """
 
     M: int
@@ -68,7 +71,7 @@ class Gemm:
 
     @classmethod
     def from_axes(cls, axes: Axes) -> Self:
-        """N alone is the square product; M and K default to N."""
+        """Return the product of these sizes; M and K default to N, so that N alone gives the square one."""
         n = axes.get("N", cls.axes["N"])
         return cls(**{"M": n, "N": n, "K": n, **axes})  # type: ignore[arg-type]
 
@@ -105,9 +108,11 @@ class Gemm:
         return self.beta != 0
 
     def inputs(self, seed: int) -> dict[str, NDArray[Any]]:
-        """Standard normal A and B, and C where beta reads it, rounded to what is stored: the problem is what
-        they then hold (tf32 stores float32, and rounds as it multiplies). Padding holds NaN, so that using
-        it shows.
+        """Return A (M x lda), B (K x ldb) and C (M x ldc) as they are stored.
+
+        A and B are standard normal, and so is C if beta is not 0; all are rounded to the stored type, and the
+        reference is computed from the rounded values. (tf32 is stored as float32 and rounded only when it is
+        multiplied.) Padding, and a C that is not read, hold NaN, so that using them shows.
         """
         rng = np.random.default_rng(seed)
 
@@ -124,8 +129,9 @@ class Gemm:
         }
 
     def reference(self, inputs: Mapping[str, NDArray[Any]]) -> Reference:
-        """The product of the inputs in float64, and two bounds on a kernel's error, element by element and
-        for their root mean square: `harness.problems.bounds` derives them.
+        """Return the product of the inputs in float64, and bounds on a kernel's error.
+
+        There is one for every element and one for the rms of all: `harness.problems.bounds` derives them.
         """
         a, b = self.dtype.decode(inputs["A"][:, : self.K]), self.dtype.decode(inputs["B"][:, : self.N])
         c = self.dtype.decode(inputs["C"][:, : self.N]) if self.beta else None
@@ -137,7 +143,7 @@ class Gemm:
         return ("A", "B", "C", *map(np.int32, sizes), np.float32(self.alpha), np.float32(self.beta))
 
     def layouts(self) -> dict[str, Layout]:
-        """See `harness.problems.protocol.Matrices`."""
+        """Return the layout of A, B and C in their buffers, by name (see `protocol.Matrices`)."""
         return {
             "A": Layout(rows=self.M, columns=self.K, ld=self.lda, dtype=self.dtype),
             "B": Layout(rows=self.K, columns=self.N, ld=self.ldb, dtype=self.dtype),
@@ -146,30 +152,33 @@ class Gemm:
 
     @classmethod
     def intensity(cls, tile: tuple[int, ...], loads: int) -> float | None:
-        """A step of k is one multiply-add for each element of the tile."""
+        """Return the FLOP per byte loaded from global memory in one step of k.
+
+        A step does one multiply-add for each element of `tile` and loads `loads` elements.
+        """
         return 2 * math.prod(tile) / (cls.dtype.itemsize * loads)
 
 
 class GemmTf32(Gemm):
-    """The same on float32 matrices whose elements are rounded to tf32, to nearest, as they are multiplied."""
+    """`Gemm` on float32 matrices whose elements are rounded to tf32, to nearest, when they are multiplied."""
 
     dtype: ClassVar[DType] = TF32
 
 
 class Gemm3xTf32(Gemm):
-    """The same on float32 matrices, nearly as exact, by three products of tf32 for each."""
+    """`Gemm` on float32 matrices, with each product computed as three of tf32: nearly as exact as float32."""
 
     dtype: ClassVar[DType] = TF32X3
 
 
 class GemmBf16(Gemm):
-    """The same on bf16 matrices."""
+    """`Gemm` on bf16 matrices, which NumPy stores as uint16."""
 
     dtype: ClassVar[DType] = BF16
 
 
 class GemmFp16(Gemm):
-    """The same on fp16 matrices."""
+    """`Gemm` on fp16 matrices."""
 
     dtype: ClassVar[DType] = FP16
 

@@ -1,7 +1,7 @@
-"""What a kernel computes, independent of how: the `Problem` protocol.
+"""The `Problem` protocol: a computation, independent of the kernel that does it.
 
-A problem makes inputs, knows the right answer and how close a kernel must come to it, and counts
-the work. `harness.problems.gemm` and `harness.problems.registry` hold those there are.
+A problem makes inputs, computes the correct result and how close a kernel must come to it, and counts the
+work. `harness.problems.registry` lists the built-in ones and loads those of users.
 """
 
 from __future__ import annotations
@@ -15,15 +15,18 @@ from numpy.typing import NDArray
 
 from harness.kernels.dtypes import DType
 
-Argument = str | np.generic  # a buffer by name, or a scalar whose dtype is its C type
+Argument = str | np.generic  # the name of an operand, or a scalar whose dtype gives its C type
 Axes = Mapping[str, int | float]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """`expected` in float64, and what a correct kernel keeps: an elementwise `bound`, and a much
-    tighter one on the root mean square of all errors, `rms_bound`, where the problem knows one. `dtype` is
-    the output's element type, where NumPy's own does not say it.
+    """The correct result, and how far a kernel's output may lie from it.
+
+    `expected` is the result in float64. `bound` is the largest absolute error allowed for each element, with
+    the same shape. `rms_bound`, if the problem has one, limits the root mean square of all errors and is much
+    tighter. `dtype` is the element type of the output, needed only where its NumPy type does not tell it
+    (bf16 is stored as uint16).
     """
 
     expected: NDArray[np.float64]
@@ -32,13 +35,16 @@ class Reference:
     dtype: DType | None = None
 
     def decode(self, output: NDArray[Any]) -> NDArray[np.float64]:
-        """Elements of the output as numbers."""
+        """Return elements of the output as float64 numbers."""
         return output.astype(np.float64) if self.dtype is None else self.dtype.decode(output)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How a row-major matrix lies in its buffer; the leading dimension `ld` in elements."""
+    """The layout of a row-major matrix in its buffer.
+
+    `rows`, `columns` and the leading dimension `ld` (from one row to the next) are in elements.
+    """
 
     rows: int
     columns: int
@@ -48,20 +54,20 @@ class Layout:
 
 @runtime_checkable
 class Matrices(Protocol):
-    """What a problem has besides, if kernels for it are to have ``tensormaps``."""
+    """A problem that also tells the layout of its matrices, as kernels with ``tensormaps`` need."""
 
     def layouts(self) -> Mapping[str, Layout]:
-        """Of each operand that is a matrix, by name."""
+        """Return the layout of each operand that is a matrix, by the operand's name."""
         ...
 
 
 class Problem(Protocol):
-    """One instance of a computation: sizes fixed, data not made yet.
+    """One instance of a computation: its sizes are fixed, its data is not made yet.
 
-    `axes` holds the names that ``-a`` accepts, each an attribute of the instance, with their default, which
-    also gives their type (None: an integer derived from the others). `bench_axes` and `verify_axes` are the
-    points that ``harness bench`` and ``harness verify`` visit when none is given. `output` names the operand
-    that the kernel writes.
+    `axes` maps each name that ``-a`` accepts, which is also an attribute of the instance, to its default
+    value; the type of the default is the type of the axis. None stands for an integer that defaults to a
+    value derived from the other axes. `bench_axes` and `verify_axes` are the sizes that ``harness bench`` and
+    ``harness verify`` run when none is given. `output` is the name of the operand that the kernel writes.
     """
 
     axes: ClassVar[Mapping[str, int | float | None]]
@@ -71,50 +77,65 @@ class Problem(Protocol):
 
     @classmethod
     def from_axes(cls, axes: Axes) -> Self:
-        """Raises UsageError for sizes that make no sense."""
+        """Return the instance of these sizes, with defaults for those left out.
+
+        Raises UsageError for sizes that make no sense.
+        """
         ...
 
     @property
-    def label(self) -> str: ...
+    def label(self) -> str:
+        """A short text that tells the sizes, for tables and messages."""
+        ...
 
     @property
     def extents(self) -> tuple[int, ...]:
-        """Extents of the output, outermost first; with a kernel's tile they give its grid."""
+        """The extents of the output in elements, outermost first.
+
+        Divided by a kernel's tile and rounded up, they give its grid.
+        """
         ...
 
     @property
     def flops(self) -> int:
-        """Floating-point operations, a multiply-add counting two."""
+        """The number of floating-point operations; a multiply-add counts as two."""
         ...
 
     @property
     def bytes(self) -> int:
-        """Compulsory traffic: every input read once, every output written once."""
+        """The compulsory memory traffic in bytes: every input read once, every output written once."""
         ...
 
     @property
     def buffer_bytes(self) -> int:
-        """Bytes of one set of operands on the device, padding included."""
+        """The bytes of device memory that one set of operands takes, padding included."""
         ...
 
     @property
     def accumulates(self) -> bool:
-        """Whether the output is an input too, so that a repeated launch computes something else."""
+        """Tell whether the output is also an input, so that launching again on it gives another result."""
         ...
 
     def inputs(self, seed: int) -> dict[str, NDArray[Any]]:
-        """Every operand by name, the output poisoned with NaN unless it is an input too."""
+        """Make every operand, by name, from a random seed.
+
+        The output is filled with NaN unless it is also an input.
+        """
         ...
 
-    def reference(self, inputs: Mapping[str, NDArray[Any]]) -> Reference: ...
+    def reference(self, inputs: Mapping[str, NDArray[Any]]) -> Reference:
+        """Compute the correct result of these inputs, and the bounds on a kernel's error."""
+        ...
 
     def arguments(self) -> tuple[Argument, ...]:
-        """The kernel's parameters in order."""
+        """Return the kernel's arguments in order: the name of an operand, or a NumPy scalar."""
         ...
 
     @classmethod
     def intensity(cls, tile: tuple[int, ...], loads: int) -> float | None:
-        """FLOP for each byte loaded from global memory, for blocks that cover `tile` and load `loads`
-        elements a step; None where the problem knows no such notion.
+        """Return the FLOP per byte loaded from global memory, for a kernel whose blocks each cover `tile`.
+
+        `tile` gives the extents of a block's part of the output, and `loads` how many elements the block
+        loads in each step. None if the problem has no such notion.
         """
         ...

@@ -1,4 +1,4 @@
-"""The problems there are: built in, or a class in a user's file that front matter names."""
+"""Find the problem class of a kernel: a built-in one, or a class in a user's file that front matter names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BUILTIN: dict[str, type[Problem]] = {"gemm": Gemm, "copy": Copy, "fma": Fma}
 
 
 def by_problem(kernels: Sequence[Kernel]) -> dict[type[Problem], list[Kernel]]:
-    """Kernels grouped by what they compute, in order of first appearance."""
+    """Group kernels by their problem class, in order of first appearance."""
     groups: dict[type[Problem], list[Kernel]] = {}
     for kernel in kernels:
         groups.setdefault(resolve(kernel), []).append(kernel)
@@ -33,7 +33,11 @@ def by_problem(kernels: Sequence[Kernel]) -> dict[type[Problem], list[Kernel]]:
 
 @contextmanager
 def blamed(cls: type[Problem]) -> Iterator[None]:
-    """Around calls into a problem: what a user's class raises becomes a SpecError that names it."""
+    """Turn exceptions that a user's problem class raises in this block into a SpecError.
+
+    The error names the class and, if it can be told, the line. HarnessError and MemoryError pass unchanged,
+    as does every exception of a built-in problem.
+    """
     try:
         yield
     except (HarnessError, MemoryError):
@@ -46,18 +50,18 @@ def blamed(cls: type[Problem]) -> Iterator[None]:
 
 
 def _line(cls: type[Problem], error: BaseException) -> str:
-    """Where in the class's own file it was raised, or what it called."""
+    """Return ", line N of FILE" for the last line of the class's own file in the traceback, or ""."""
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
     return f", line {lines[-1]} of {Path(file).name}" if file and lines else ""
 
 
 def resolve(kernel: Kernel) -> type[Problem]:
-    """The class that a kernel's ``problem`` and ``dtype`` name: built in, or ``file.py:Class`` beside the
-    kernel.
+    """Return the class that a kernel's ``problem`` and ``dtype`` name.
 
-    Such a file is Python of the kernel's author and is executed, once. Raises SpecError where it cannot
-    serve.
+    That is a built-in one, or ``file.py:Class``, with a path relative to the folder of the kernel's file. The
+    file is Python by the kernel's author and is executed, once per process. Raises SpecError if it cannot be
+    loaded, or the class is not there or lacks members of the `Problem` protocol.
     """
     name, where = kernel.problem, str(kernel.path)
     if name == "gemm":
@@ -86,13 +90,13 @@ def resolve(kernel: Kernel) -> type[Problem]:
 
 @functools.cache
 def _module(path: Path) -> ModuleType:
-    """The Python file at `path`, executed once: a class loaded twice would be two classes."""
+    """Execute the Python file at `path` once: a class that is loaded twice would be two classes."""
     name = f"harness_problem_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     module_spec = importlib.util.spec_from_file_location(name, path)
     if module_spec is None or module_spec.loader is None or not path.is_file():
         raise SpecError("this problem file is not there, or not Python", where=str(path))
     module = importlib.util.module_from_spec(module_spec)
-    sys.modules[name] = module  # dataclasses look their module up there
+    sys.modules[name] = module  # dataclasses look up their module there
     try:
         module_spec.loader.exec_module(module)
     except BaseException:
@@ -102,5 +106,5 @@ def _module(path: Path) -> ModuleType:
 
 
 def _members() -> list[str]:
-    """What the protocol asks for."""
+    """Return the names of the members that the `Problem` protocol requires."""
     return sorted({n for n in vars(Problem) if not n.startswith("_")} | set(Problem.__annotations__))

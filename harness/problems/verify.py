@@ -1,4 +1,7 @@
-"""An output and its reference -> a `Verdict`. NaN never passes; nothing is averaged away."""
+"""Compare a kernel's output with its reference.
+
+NaN never passes, and each element is held to its own bound.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +17,27 @@ from numpy.typing import NDArray
 from harness.problems.protocol import Reference
 from harness.support.processes import cores
 
-_SUSPECTS = {  # what makes errors larger all over
+_SUSPECTS = {  # the likely cause, by element type, of errors that are all somewhat too large
     "fp32": "reduced precision, such as TF32?",
     "tf32": "inputs truncated, not rounded to nearest?",
     "": "rounded more than once, or truncated?",
 }
-_CHUNK = 1 << 17  # elements looked at together: their float64 temporaries stay in a CPU's cache
+_CHUNK = 1 << 17  # elements compared at a time: their float64 temporaries fit a CPU's cache
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """`worst` is the largest ``|error| / bound`` (1 is the limit, inf for NaN), and `bound` that element's;
-    `rms` is the same for the root mean square of all errors; `max_error` is the largest absolute error, like
-    `bound` in units of the output. `stray` counts elements outside the result that were written (the padding
-    of a leading dimension). `dtype` is the type whose bounds these are.
+    """The outcome of comparing one output with its reference.
+
+    `ok` is True if every element is within its bound, the root mean square (rms) of all errors within its
+    own, and nothing outside the result was written. `bad` of `elements` elements exceed their bound; the
+    first of them in row-major order, `first_bad` (its index), holds `got` instead of `expected`. `stray`
+    counts elements written outside the result, in the padding of a leading dimension.
+
+    `worst` is the largest ``|error| / bound``: 1 is the limit, NaN gives inf. `bound` is the bound of the
+    element that has it. `rms` is the rms of all errors divided by its bound; 0 if the reference has no such
+    bound. `max_error` is the largest absolute error, like `bound` in units of the output. `dtype` names the
+    element type that the bounds are for.
     """
 
     ok: bool
@@ -63,8 +73,10 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Repeats:
-    """What `launches` more on the same inputs wrote: `equal` of them bitwise what the verified one did, the
-    `first` that did not, counted from 1 (None: all are).
+    """The outcome of `launches` more launches on the inputs of the verified one.
+
+    `equal` of them wrote the same bits as the verified launch. `first` is the number, from 1, of the first
+    that did not, or None.
     """
 
     launches: int
@@ -73,7 +85,7 @@ class Repeats:
 
     @classmethod
     def of(cls, verified: bytes, later: Iterable[bytes]) -> Self:
-        """From what stands for the contents of each output."""
+        """Compare the verified output with later ones, each given as its contents or a digest of them."""
         launches, equal, first = 0, 0, None
         for launches, found in enumerate(later, 1):
             equal += found == verified
@@ -83,6 +95,7 @@ class Repeats:
 
     @property
     def ok(self) -> bool:
+        """True if every launch wrote the same bits as the verified one."""
         return self.equal == self.launches
 
     def __str__(self) -> str:
@@ -95,10 +108,11 @@ class Repeats:
 
 
 def compare(output: NDArray[Any], reference: Reference, before: NDArray[Any] | None = None) -> Verdict:
-    """Compare the leading part of `output` with the reference, element by element, on all cores.
+    """Compare the leading part of `output` with the reference, element by element, on all CPU cores.
 
-    `output` may be larger than the reference in any dimension (leading dimensions); that rest must be
-    bitwise what it was in `before`.
+    `output` has as many dimensions as ``reference.expected``, and may be larger in any of them (padding of
+    leading dimensions). If `before`, the output buffer before the launch, is given, that rest must be bitwise
+    equal to it.
     """
     shape = reference.expected.shape
     rows = max(1, _CHUNK // max(1, math.prod(shape[1:])))
@@ -110,7 +124,7 @@ def compare(output: NDArray[Any], reference: Reference, before: NDArray[Any] | N
     if len(starts) < 2:
         parts = list(map(part, starts))
     else:
-        with ThreadPoolExecutor(min(cores(), len(starts))) as threads:  # NumPy lets go of Python's lock
+        with ThreadPoolExecutor(min(cores(), len(starts))) as threads:  # NumPy releases the GIL
             parts = list(threads.map(part, starts))
     stray = sum(p.stray for p in parts)
     if before is not None and len(output) > shape[0]:
@@ -142,7 +156,11 @@ def compare(output: NDArray[Any], reference: Reference, before: NDArray[Any] | N
 
 @dataclass(frozen=True, kw_only=True)
 class _Part:
-    """What some rows have: see `Verdict`. `limit`: the bound of the element whose share of it is `worst`."""
+    """The comparison of some of the rows; the names are those of `Verdict`.
+
+    `first` is ``first_bad`` in the whole output, `squares` the sum of squared errors, and `limit` the bound
+    of the element that has the `worst` share of its bound.
+    """
 
     bad: int
     first: tuple[int, ...] | None
@@ -154,6 +172,7 @@ class _Part:
 
 
 def _part(output: NDArray[Any], reference: Reference, before: NDArray[Any] | None, rows: slice) -> _Part:
+    """Compare the slice `rows` of the output with the reference."""
     expected, bound = reference.expected[rows], reference.bound[rows]
     inside = tuple(slice(0, n) for n in expected.shape)
     got = reference.decode(output[rows][inside])
@@ -162,14 +181,14 @@ def _part(output: NDArray[Any], reference: Reference, before: NDArray[Any] | Non
         np.abs(error, out=error)
         good = error <= bound  # False where either side is NaN
         if not good.all():
-            error[got == expected] = 0.0  # equal infinities, too
+            error[got == expected] = 0.0  # for equal infinities the difference is NaN
             good = error <= bound
         if (unbounded := np.isinf(bound)).any():
             error[good & unbounded] = 0.0
         shares = np.divide(error, bound, out=got)
-    at = int(np.argmax(shares))  # a NaN, if there is one
+    at = int(np.argmax(shares))  # the first NaN, if there is one
     if math.isnan(shares.flat[at]):
-        shares[error == 0] = 0.0  # of a bound of 0
+        shares[error == 0] = 0.0  # 0 / 0: no error and a bound of 0
         at = int(np.argmax(shares))
     bad, first = int(good.size - np.count_nonzero(good)), None
     if bad:
@@ -189,11 +208,12 @@ def _part(output: NDArray[Any], reference: Reference, before: NDArray[Any] | Non
 
 
 def _number(largest: float) -> float:
-    """With NaN above everything."""
+    """Return `largest` as a float, with NaN replaced by inf, which ranks above every number."""
     return math.inf if math.isnan(largest) else float(largest)
 
 
 def _changed_outside(output: NDArray[Any], before: NDArray[Any], inside: tuple[slice, ...]) -> int:
+    """Count the elements outside of `inside` whose bits differ between `before` and `output`."""
     words = np.dtype(f"u{output.dtype.itemsize}")
     changed = output.view(words) != before.view(words)
     changed[inside] = False

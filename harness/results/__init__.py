@@ -1,0 +1,1 @@
+"""Measured rows kept and compared: record files, tables, explanations, claims and exports."""

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from harness.bench.measure import OK, Measurement
+from harness.bench.row import OK, Measurement
 from harness.bench.stats import Interval, unpaired_ratio
 from harness.emulator import Counts, Emulation
 from harness.errors import HarnessError, UsageError
@@ -16,14 +16,15 @@ from harness.instruments import counters
 from harness.kernels import catalog
 from harness.kernels.prediction import FIGURES, RACES, SECONDS, Figures, Prediction
 from harness.kernels.spec import Kernel, Variant
+from harness.launch.builds import Built
 from harness.launch.cublas import LABEL as CUBLAS
 from harness.problems.protocol import Axes
 from harness.problems.registry import resolve
-from harness.results.record import Record
-from harness.sass.builds import Built
+from harness.results.record import Document
+from harness.results.rows import ProfileRow, Row, seconds
 
 Count = Callable[[Variant, Axes], Figures]  # at a size; at any where it is empty
-Runs = Mapping[str, Record]  # the content of result files by name
+Runs = Mapping[str, Document]  # the content of result files by name
 
 VERDICTS = {True: "held", False: "NOT HELD", None: "not known"}
 
@@ -128,7 +129,7 @@ def _timed(variant: Variant, other: Variant | None, p: Prediction, runs: Runs) -
     return Outcome(kernel=variant.label, prediction=p, reason=reason)
 
 
-def _size(kernel: Kernel, at: Axes) -> tuple[str, Record]:
+def _size(kernel: Kernel, at: Axes) -> tuple[str, dict[str, Any]]:
     """What a row of ``harness bench`` has as shape and axes."""
     cls = resolve(kernel)
     if unknown := set(at) - set(cls.axes):
@@ -137,21 +138,24 @@ def _size(kernel: Kernel, at: Axes) -> tuple[str, Record]:
     return problem.label, {name: getattr(problem, name) for name in problem.axes}
 
 
-def _row(content: Record, name: str, params: Mapping[str, int], size: tuple[str, Record]) -> Record | None:
+def _row(
+    content: Document, name: str, params: Mapping[str, int], size: tuple[str, dict[str, Any]]
+) -> Row | None:
     """The kernel's; or the dispatcher's, where that is what it chose."""
     wanted = name, dict(params), *size
     for row in content["rows"]:
         ran = row.get("chosen") or row
         if (ran.get("kernel"), ran.get("params"), row.get("shape"), row.get("axes")) == wanted:
-            return dict(row)
+            found: Row = row.copy()
+            return found
     return None
 
 
-def _ratio(a: Record, b: Record, label: str) -> Interval:
+def _ratio(a: Row, b: Row, label: str) -> Interval:
     """A's time over B's: from turns that they took, else from the samples of either, else of two medians."""
-    if a.get("ratio") and a.get("against") == label:
-        return Interval(**a["ratio"])
-    plain = a["seconds"] / b["seconds"]
+    if (paired := a.get("ratio")) and a.get("against") == label:
+        return Interval(**paired)
+    plain = seconds(a) / seconds(b)
     apart = unpaired_ratio(a.get("times") or [], b.get("times") or [], seed=0)
     return apart or Interval(low=plain, estimate=plain, high=plain)
 
@@ -180,7 +184,7 @@ def figures(built: Built, row: Measurement | None) -> dict[str, float]:
     return {name: known[name] for name in FIGURES if known.get(name) is not None}
 
 
-def measured(profile: Record, *, copies: bool = False) -> dict[str, float]:
+def measured(profile: ProfileRow, *, copies: bool = False) -> dict[str, float]:
     """Those of `FIGURES` that ncu counted in a launch, by what it counts for each instruction.
 
     Nothing of shared memory's wavefronts where the kernel `copies` by cp.async: of a copy ncu counts a pass
@@ -212,7 +216,7 @@ def measured(profile: Record, *, copies: bool = False) -> dict[str, float]:
     return {name: value for name, value in known.items() if value is not None}
 
 
-def profiled(variant: Variant, at: Axes, profiles: Sequence[Record], *, copies: bool = False) -> Figures:
+def profiled(variant: Variant, at: Axes, profiles: Sequence[ProfileRow], *, copies: bool = False) -> Figures:
     """What ncu counted of a kernel, at one size if that matters; empty where it was not profiled.
 
     `copies`: see `measured`.
@@ -227,7 +231,7 @@ def profiled(variant: Variant, at: Axes, profiles: Sequence[Record], *, copies: 
 
 def claim_record(
     variant: Variant, known: Figures, found: Sequence[Outcome], by_ncu: Sequence[Outcome]
-) -> Record:
+) -> Document:
     """A kernel's claim, what was counted of it, and each prediction's outcome by that and by ncu."""
     return {
         "kernel": variant.kernel.name,
@@ -241,7 +245,7 @@ def claim_record(
     }
 
 
-def _outcome_record(o: Outcome) -> Record:
+def _outcome_record(o: Outcome) -> Document:
     return {
         "prediction": o.prediction.text,
         "value": o.value,

@@ -8,8 +8,8 @@ from typing import Any
 
 from harness.bench.stats import INCONCLUSIVE, SLOW, Interval, decide, unpaired_ratio
 from harness.errors import UsageError
-
-Record = Mapping[str, Any]
+from harness.results.record import Document
+from harness.results.rows import Row
 
 FAILED = "FAILED"  # it had a time and has none any more
 _CLOCK = 0.01  # how far the SM clocks of two rows may differ
@@ -29,8 +29,8 @@ class Difference:
 
     label: str
     shape: str
-    reference: Record
-    candidate: Record
+    reference: Row
+    candidate: Row
     ratio: Interval | None
     status: str
     identical: bool
@@ -45,7 +45,7 @@ class Difference:
 
 
 def compare(
-    reference: Record, candidate: Record, *, threshold: float, force: bool = False
+    reference: Document, candidate: Document, *, threshold: float, force: bool = False
 ) -> list[Difference]:
     """Every row that both files have, in the second's order.
 
@@ -66,7 +66,7 @@ def compare(
     return [_difference(a, b, threshold) for a, b in timed]
 
 
-def incomparable(a: Record, b: Record, pairs: Sequence[tuple[Record, Record]]) -> Iterator[str]:
+def incomparable(a: Document, b: Document, pairs: Sequence[tuple[Row, Row]]) -> Iterator[str]:
     """What was different about the two runs that changes times whatever the kernels do."""
     for path, name in _KEPT.items():
         x, y = _at(a, path), _at(b, path)
@@ -82,13 +82,13 @@ def incomparable(a: Record, b: Record, pairs: Sequence[tuple[Record, Record]]) -
             return
 
 
-def _clock(row: Record) -> float | None:
+def _clock(row: Row) -> float | None:
     """In Hz, as measured, or as NVML had it in files that lack that."""
     device = row.get("device")
     return row.get("sm_hz") or (device["sm_mhz"] * 1e6 if device else None)
 
 
-def _difference(a: Record, b: Record, threshold: float) -> Difference:
+def _difference(a: Row, b: Row, threshold: float) -> Difference:
     ratio = unpaired_ratio(b["times"], a["times"], seed=0) if b.get("seconds") else None
     status = FAILED if not b.get("seconds") else decide(ratio, threshold) if ratio else INCONCLUSIVE
     return Difference(
@@ -102,7 +102,7 @@ def _difference(a: Record, b: Record, threshold: float) -> Difference:
     )
 
 
-def _same_code(a: Record, b: Record) -> bool:
+def _same_code(a: Row, b: Row) -> bool:
     if "sass_sha256" not in a and "sass_sha256" not in b:
         return a.get("algorithm") == b.get("algorithm")  # a library's, of the same version
     if any((row.get("chosen") or {}).get("others") for row in (a, b)):
@@ -111,16 +111,16 @@ def _same_code(a: Record, b: Record) -> bool:
     return a.get("sass_sha256") is not None and all(a.get(k) == b.get(k) for k in keys)
 
 
-def _key(row: Record) -> tuple[Any, ...]:
+def _key(row: Row) -> tuple[Any, ...]:
     return row["kernel"], tuple(sorted(row["params"].items())), row.get("shape")
 
 
-def label(row: Record) -> str:
+def label(row: Row) -> str:
     """``03_tiled TILE=16``."""
     return " ".join([row["kernel"], *(f"{k}={v}" for k, v in row["params"].items())])
 
 
-def _at(meta: Record, path: tuple[str, ...]) -> Any:
+def _at(meta: Document, path: tuple[str, ...]) -> Any:
     value: Any = meta
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else None

@@ -6,20 +6,24 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 
-from harness.bench.measure import Measurement
+from harness.bench import nvml
+from harness.bench.row import Measurement
 from harness.bench.sampling import Pair
 from harness.bench.stats import decide
 from harness.bench.timing import Batch
 from harness.dispatch import choose
+from harness.dispatch.chosen import Chosen
 from harness.emulator import Counts
 from harness.errors import HarnessError
 from harness.instruments import counters
 from harness.instruments.diagnosis import diagnose
 from harness.instruments.hotspots import Hotspots
 from harness.instruments.ncu_reports import Profile
-from harness.results.record import Record, sha256
-from harness.sass.builds import Built
+from harness.launch.builds import Built
+from harness.results.record import sha256
+from harness.results.rows import Choice, PairRow, ProfileRow, Reading, Row, ratio
 from harness.sass.code import Code
 from harness.sass.contract import Finding
 from harness.sass.diff import compare
@@ -27,14 +31,14 @@ from harness.sass.diff import compare
 COUNTED = ("FFMA", "LDG", "LDG.128", "LDS", "LDS.64", "LDS.128", "STS", "BAR", "LDL", "STL")
 
 
-def _chosen(built: Built) -> Record:
-    """The main kernel of what the dispatcher launches, and in `others` those of what it leaves to them."""
+def _chosen(built: Chosen) -> Choice:
+    """The main kernel of what the dispatcher launches, and in `others` those that work beside it."""
     variant, others = built.variant, [cubin.variant.brief for cubin in built.others]
-    found = {"kernel": variant.kernel.name, "params": dict(variant.params), "label": built.brief}
-    return found | ({"others": others} if others else {})
+    found = Choice(kernel=variant.kernel.name, params=dict(variant.params), label=built.brief)
+    return {**found, "others": others} if others else found
 
 
-def static_record(built: Built) -> Record:
+def static_record(built: Built) -> Row:
     """What is known of a kernel without running it.
 
     The dispatcher is one kernel without parameters, so that its rows compare from run to run; what it chose
@@ -42,11 +46,10 @@ def static_record(built: Built) -> Record:
     """
     variant, resources, tally = built.variant, built.cubin.resources, built.tally
     params = dict(variant.params)
-    dispatched = built.chosen_for is not None
     return {
-        "kernel": choose.NAME if dispatched else variant.kernel.name,
-        "params": {} if dispatched else params,
-        "chosen": _chosen(built) if dispatched else None,
+        "kernel": choose.NAME if isinstance(built, Chosen) else variant.kernel.name,
+        "params": {} if isinstance(built, Chosen) else params,
+        "chosen": _chosen(built) if isinstance(built, Chosen) else None,
         "arch": built.cubin.arch,
         "compiler": built.cubin.compiler,
         "problem": variant.kernel.problem,
@@ -59,14 +62,14 @@ def static_record(built: Built) -> Record:
         "occupancy_limiter": built.occupancy.limiter,
         "spills": resources.spill_stores + resources.spill_loads,
         "intensity": built.intensity,
-        "sass": tally and {**{o: tally.count(o) for o in COUNTED}, "bytes": tally.code_bytes},
+        "sass": {**{o: tally.count(o) for o in COUNTED}, "bytes": tally.code_bytes} if tally else None,
         "source_sha256": sha256(variant.kernel.source.encode()),
         "cubin_sha256": built.cubin.sha256,
-        "sass_sha256": tally and tally.sha256,
+        "sass_sha256": tally.sha256 if tally else None,
     }
 
 
-def code_record(code: Code, findings: Sequence[Finding]) -> Record:
+def code_record(code: Code, findings: Sequence[Finding]) -> dict[str, Any]:
     """What stands in the machine code, loop by loop, and what became of each expectation."""
     peak, banks, found = code.sass.peak, code.banks, code.occupancy
     return {
@@ -106,17 +109,17 @@ def code_record(code: Code, findings: Sequence[Finding]) -> Record:
     }
 
 
-def diff_record(a: Code, b: Code) -> Record:
+def diff_record(a: Code, b: Code) -> dict[str, Any]:
     """Two codes and what differs between them."""
     return {"a": code_record(a, ()), "b": code_record(b, ()), **asdict(compare(a, b))}
 
 
-def timed_record(row: Measurement, peak_fp32: float, threshold: float | None = None) -> Record:
+def timed_record(row: Measurement, peak_fp32: float, threshold: float | None = None) -> Row:
     """A measured row; times in seconds, rates in FLOP/s and bytes/s, ratios as fractions. With a `threshold`
     it says whether the row is as fast as what it was timed in turn with.
     """
     # Of the baseline there is nothing static but this.
-    static: Record = {"kernel": row.label, "params": {}, "problem": "gemm", "dtype": row.dtype}
+    static: Row = {"kernel": row.label, "params": {}, "problem": "gemm", "dtype": row.dtype}
     if row.built is not None:
         static = static_record(row.built)
     samples = row.samples
@@ -146,25 +149,25 @@ def timed_record(row: Measurement, peak_fp32: float, threshold: float | None = N
         "identical_sass": row.identical,
         "baseline": row.baseline,
         "decision": decide(row.ratio, threshold) if row.ratio and threshold is not None else None,
-        "ratio": asdict(row.ratio) if row.ratio else None,
-        "speedup": asdict(speedup) if speedup else None,
+        "ratio": ratio(row.ratio),
+        "speedup": ratio(speedup),
         "vs_cublas": speedup.estimate if speedup and row.against == "cuBLAS" else None,
         "vs_peak": row.flops_rate / (row.peaks * peak_fp32) if row.flops_rate else None,
         "of_ceiling": row.of_ceiling,
         "driver_occupancy": row.occupancy,
         "sets": row.sets,
         "bytes_touched": row.bytes_touched,
-        "device": asdict(row.device) if row.device else None,
+        "device": _reading(row.device) if row.device else None,
         "error_over_bound": row.before.worst if row.before and math.isfinite(row.before.worst) else None,
         "discarded": list(samples.discarded) if samples else [],
         "rounds": [asdict(one) for one in row.rounds],
-        "pair": row.pair and _pair_record(row.pair),
+        "pair": _pair_record(row.pair) if row.pair else None,
         "batches": [_batch_record(b) for b in samples.batches] if samples else [],
         "times": [_digits(t) for t in samples.times] if samples else [],
     }
 
 
-def profile_record(profile: Profile, more: Sequence[str] = ()) -> Record:
+def profile_record(profile: Profile, more: Sequence[str] = ()) -> ProfileRow:
     """One launch under ncu: the counters that are shown, `more` of the user's, and what they come to."""
     kept = (*counters.METRICS, *counters.SECTION_METRICS, *more)
     return {
@@ -179,7 +182,7 @@ def profile_record(profile: Profile, more: Sequence[str] = ()) -> Record:
     }
 
 
-def profile_of(row: Record) -> Profile:
+def profile_of(row: ProfileRow) -> Profile:
     """The same back. Raises HarnessError for a row that lacks something."""
     try:
         return Profile(
@@ -189,13 +192,13 @@ def profile_of(row: Record) -> Profile:
             block=row["block_text"],
             capability=row["capability"],
             counters={name: float(value) for name, value in row["counters"].items()},
-            hotspots=Hotspots.of_record(row["hotspots"]) if row.get("hotspots") else None,
+            hotspots=Hotspots.of_record(spots) if (spots := row.get("hotspots")) else None,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as e:
         raise HarnessError(f"a damaged profile: {e!r}") from None
 
 
-def emulated_record(row: Measurement) -> Record:
+def emulated_record(row: Measurement) -> Row:
     """A row of the emulator: verdict, findings, and counts by source line."""
     run = row.emulation
     return {
@@ -207,17 +210,18 @@ def emulated_record(row: Measurement) -> Record:
         "error_over_bound": row.before.worst if row.before and math.isfinite(row.before.worst) else None,
         "findings": [asdict(f) for f in run.findings] if run else [],
         "total": _counts(run.total) if run else None,
-        "emulated": run
-        and {
+        "emulated": {
             "intensity": run.total.intensity,
             "sectors_per_request": run.total.sectors_per_request,
             "ways": run.total.ways,
-        },
+        }
+        if run
+        else None,
         "lines": [_counts(c) for c in run.lines] if run else [],
     }
 
 
-def verified_record(row: Measurement) -> Record:
+def verified_record(row: Measurement) -> Row:
     """A row that was verified and not timed. `worst` is the element whose error is the largest share of its
     bound, `max_error` the largest error of all; both in units of the output.
     """
@@ -229,8 +233,7 @@ def verified_record(row: Measurement) -> Record:
         "axes": {name: getattr(row.problem, name, None) for name in row.problem.axes},
         "status": row.status,
         "detail": row.error or _kinds(row) or row.detail,
-        "verdict": verdict
-        and {
+        "verdict": {
             "ok": verdict.ok,
             "elements": verdict.elements,
             "bad": verdict.bad,
@@ -242,9 +245,11 @@ def verified_record(row: Measurement) -> Record:
                 "bound": _finite(verdict.bound),
                 "error_over_bound": _finite(verdict.worst),
             },
-        },
-        "repeats": repeats and asdict(repeats),
-        "tensor_instructions": tally and tally.tensor_instructions,
+        }
+        if verdict
+        else None,
+        "repeats": asdict(repeats) if repeats else None,
+        "tensor_instructions": tally.tensor_instructions if tally else None,
         "findings": [asdict(f) for f in run.findings] if run else None,
     }
 
@@ -260,7 +265,7 @@ def _kinds(row: Measurement) -> str:
     return f"{found}: see `harness check`" if found else ""
 
 
-def _counts(counts: Counts) -> Record:
+def _counts(counts: Counts) -> dict[str, Any]:
     """The numbers, and where they stand: the PTX's own line numbers mean nothing to others."""
     found = asdict(counts)
     return {"line": counts.source.line, "file": counts.source.file} | {
@@ -273,7 +278,13 @@ def _regime(row: Measurement) -> str | None:
     return "warm" if row.regime == "cold" and row.cold is False else row.regime or None
 
 
-def _pair_record(pair: Pair) -> Record:
+def _reading(found: nvml.Reading) -> Reading:
+    return Reading(
+        sm_mhz=found.sm_mhz, power=found.power, temperature=found.temperature, throttle=found.throttle
+    )
+
+
+def _pair_record(pair: Pair) -> PairRow:
     """What the ratio was made of: block i of `order` took the i-th two batches of either side, whose SM clock
     is the median over its batches.
     """
@@ -285,7 +296,7 @@ def _pair_record(pair: Pair) -> Record:
     }
 
 
-def _batch_record(batch: Batch) -> Record:
+def _batch_record(batch: Batch) -> dict[str, Any]:
     """`n` of the times belong to this batch."""
     reading = asdict(batch.reading) if batch.reading else None
     return {

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from harness.bench.stats import Interval, unpaired_ratio
 from harness.instruments import counters
 from harness.kernels.prediction import FIGURES, RACES, SECONDS, Figures
 from harness.kernels.spec import Variant
 from harness.results import tables
-from harness.results.record import Record
+from harness.results.record import Document
+from harness.results.rows import ProfileRow, Row, seconds
 
-Side = Variant | Record  # a kernel, or a row of a record file that names one
+T = TypeVar("T", bound=Mapping[str, Any])
+Side = Variant | Row | ProfileRow  # a kernel, or a row of a record file that names one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +40,9 @@ def interval(ratio: Interval) -> str:
     return f"{ratio.estimate:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
-def recorded(a: Side, b: Side, rows: Sequence[Record]) -> Recorded | None:
+def recorded(a: Side, b: Side, rows: Sequence[Row]) -> Recorded | None:
     """Both kernels' times at the largest size of which rows of ``harness bench`` have both; None without."""
-    timed: dict[str, dict[int, Record]] = {}
+    timed: dict[str, dict[int, Row]] = {}
     for row in rows:
         for side, key in enumerate((_key(a), _key(b))):
             if _key(row) == key and row.get("seconds"):
@@ -48,21 +50,21 @@ def recorded(a: Side, b: Side, rows: Sequence[Record]) -> Recorded | None:
     both = [(shape, sides) for shape, sides in timed.items() if len(sides) == 2]
     if not both:
         return None
-    shape, sides = max(both, key=lambda item: item[1][0]["seconds"])
+    shape, sides = max(both, key=lambda item: seconds(item[1][0]))
     return Recorded(
         shape=shape,
-        seconds=(sides[0]["seconds"], sides[1]["seconds"]),
+        seconds=(seconds(sides[0]), seconds(sides[1])),
         ratio=unpaired_ratio(sides[1]["times"], sides[0]["times"], seed=0),
     )
 
 
-def find(side: Side, rows: Sequence[Record]) -> Record | None:
+def find(side: Side | Mapping[str, Any], rows: Sequence[T]) -> T | None:
     """The kernel's first row with its parameters, or with its label: a report made elsewhere has no more."""
     label = side.label if isinstance(side, Variant) else side.get("label")
     return next((r for r in rows if _key(r) == _key(side) or (label and r.get("label") == label)), None)
 
 
-def _key(side: Side) -> tuple[str, dict[str, Any]]:
+def _key(side: Side | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     if isinstance(side, Variant):
         return side.kernel.name, dict(side.params)
     return side.get("kernel", ""), dict(side.get("params") or {})
@@ -92,11 +94,15 @@ _COUNTERS = (
 _LONG = 0.05  # share of a warp's time from which a stall is shown
 
 
-def changed(a: Record, b: Record) -> list[tuple[str, str, str]]:
+def changed(a: Row, b: Row) -> list[tuple[str, str, str]]:
     """Resources and opcodes of two rows of ``harness bench`` that are not the same: name, A's, B's."""
-    pairs = [(name, a.get(key), b.get(key)) for key, name in _RESOURCES.items()]
+    pairs: list[tuple[str, object, object]] = [
+        (name, a.get(key), b.get(key)) for key, name in _RESOURCES.items()
+    ]
     mixes = [row.get("sass") or {} for row in (a, b)]
-    pairs += [(f"{name} in the code", *(m.get(name, 0) for m in mixes)) for name in mixes[0] | mixes[1]]
+    pairs += [
+        (f"{name} in the code", mixes[0].get(name, 0), mixes[1].get(name, 0)) for name in mixes[0] | mixes[1]
+    ]
     return [(name, _text(x), _text(y)) for name, x, y in pairs if x != y]
 
 
@@ -122,7 +128,7 @@ def counted(a: Figures, b: Figures) -> list[tuple[str, str, str, str, str]]:
     ]
 
 
-def compared(a: Record, b: Record) -> list[tuple[str, str, str]]:
+def compared(a: ProfileRow, b: ProfileRow) -> list[tuple[str, str, str]]:
     """ncu's counters of two profiles, and the stalls that are long in one of them: metric, A's, B's."""
     values = [row["counters"] for row in (a, b)]
     shares = [counters.stalls(v) for v in values]
@@ -142,23 +148,23 @@ class Card:
     ``harness profile`` and of ``harness explain --claims``.
     """
 
-    a: Record
-    b: Record
+    a: Row
+    b: Row
     times: Recorded
-    profiles: tuple[Record, Record] | None
-    claims: tuple[Record | None, Record | None]
+    profiles: tuple[ProfileRow, ProfileRow] | None
+    claims: tuple[Document | None, Document | None]
 
 
-def rungs(rows: Sequence[Record]) -> list[Record]:
+def rungs(rows: Sequence[Row]) -> list[Row]:
     """Those of ``harness bench`` that are right and have a time at the largest size, in their order."""
     found = [r for r in rows if r.get("registers") is not None and r.get("seconds") and r["status"] == "ok"]
     if not found:
         return []
-    shape = max(found, key=lambda r: r["seconds"])["shape"]
+    shape = max(found, key=seconds)["shape"]
     return [r for r in found if r["shape"] == shape]
 
 
-def cards(steps: Sequence[Record], profiles: Sequence[Record], claims: Sequence[Record]) -> list[Card]:
+def cards(steps: Sequence[Row], profiles: Sequence[ProfileRow], claims: Sequence[Document]) -> list[Card]:
     """One for each of `rungs` but the first, against the one before it."""
     found = []
     for a, b in itertools.pairwise(steps):

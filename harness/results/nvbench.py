@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-Record = dict[str, Any]
+Object = dict[str, Any]  # of JSON
 
 JSON_VERSION = {"major": 1, "minor": 0, "patch": 0, "string": "1.0.0"}
 _KEY = "harness"
 
 
-def devices(gpu: Mapping[str, Any]) -> list[Record]:
+def devices(gpu: Mapping[str, Any]) -> list[Object]:
     """One GPU as nvbench describes it, with the UUID besides."""
     major, minor = gpu["capability"]
     return [
@@ -39,13 +39,13 @@ def devices(gpu: Mapping[str, Any]) -> list[Record]:
     ]
 
 
-def benchmarks(rows: Sequence[Record], device: int, rule: Mapping[str, Any]) -> list[Record]:
+def benchmarks(rows: Sequence[Object], device: int, rule: Mapping[str, Any]) -> list[Object]:
     """A benchmark for each kernel and its parameters, a state for each size."""
     names = list(dict.fromkeys(_name(row) for row in rows))
     return [_benchmark(name, [r for r in rows if _name(r) == name], device, rule) for name in names]
 
 
-def rows(content: Mapping[str, Any]) -> list[Record]:
+def rows(content: Mapping[str, Any]) -> list[Object]:
     """What `benchmarks` was made of, in the order of the states' index."""
     states = [state for bench in content["benchmarks"] for state in bench["states"]]
     return [state[_KEY] for state in sorted(states, key=lambda s: int(s[_KEY]["index"]))]
@@ -57,7 +57,7 @@ def _name(row: Mapping[str, Any]) -> str:
     return " ".join([row["kernel"], *(f"{k}={v}" for k, v in row["params"].items()), *typed])
 
 
-def _benchmark(name: str, rows: Sequence[Record], device: int, rule: Mapping[str, Any]) -> Record:
+def _benchmark(name: str, rows: Sequence[Object], device: int, rule: Mapping[str, Any]) -> Object:
     limits = {
         "min_samples": rule.get("min_samples", 0),
         "min_time": rule.get("min_time", 0.0),
@@ -95,19 +95,19 @@ def _benchmark(name: str, rows: Sequence[Record], device: int, rule: Mapping[str
     }
 
 
-def _axis(name: str, values: Sequence[float]) -> Record:
+def _axis(name: str, values: Sequence[float]) -> Object:
     distinct = list(dict.fromkeys(values))
     kind = _value(name, distinct[0])["type"]
     shown = [{"input_string": str(v), "description": "", "value": v} for v in distinct]
     return {"name": name, "type": kind, "flags": "", "values": shown}
 
 
-def _value(name: str, value: float) -> Record:
+def _value(name: str, value: float) -> Object:
     """Numbers are strings here, as nvbench writes them."""
     return {"name": name, "type": "int64" if isinstance(value, int) else "float64", "value": str(value)}
 
 
-def _summaries(row: Mapping[str, Any]) -> list[Record]:
+def _summaries(row: Mapping[str, Any]) -> list[Object]:
     cold = row["regime"] == "cold"
     prefix = "nv/cold" if cold else f"harness/{row['regime']}"
     how = "isolated" if cold else row["regime"]
@@ -142,11 +142,11 @@ def _summaries(row: Mapping[str, Any]) -> list[Record]:
     return [s for s in found if s is not None]
 
 
-def _summary(tag: str, name: str, description: str, hint: str, value: float | None) -> Record | None:
+def _summary(tag: str, name: str, description: str, hint: str, value: float | None) -> Object | None:
     if value is None:
         return None
     kind = "int64" if isinstance(value, int) else "float64"
-    entry: Record = {"tag": tag, "name": name, "description": description}
+    entry: Object = {"tag": tag, "name": name, "description": description}
     if hint:
         entry["hint"] = hint
     return {**entry, "data": [{"name": "value", "type": kind, "value": str(value)}]}

@@ -1,4 +1,4 @@
-"""Record files: what was measured, under which circumstances, written whole or not at all.
+"""Document files: what was measured, under which circumstances, written whole or not at all.
 
 Measured rows are written in the shape of nvbench's files (`harness.results.nvbench`), others as a plain list.
 """
@@ -37,10 +37,10 @@ _PACKAGES = (
     "nvidia-ml-py",
 )
 
-Record = dict[str, Any]  # one flat row: JSON-ready, None where there is no value
+Document = dict[str, Any]  # a record file: `schema`, `kind`, `meta`, and `rows` or nvbench's `benchmarks`
 
 
-def document(kind: str, records: Sequence[Record], meta: Mapping[str, Any]) -> Record:
+def document(kind: str, records: Sequence[Mapping[str, Any]], meta: Mapping[str, Any]) -> Document:
     """A record file: what was measured, and what is needed to know what it was."""
     meta = {"version": {"json": nvbench.JSON_VERSION}, **meta}
     rows = [_without_folders(r) for r in records]
@@ -56,7 +56,7 @@ def document(kind: str, records: Sequence[Record], meta: Mapping[str, Any]) -> R
 _WANTED = "give a file that a command of harness wrote with --json, whole"
 
 
-def load(path: Path) -> Record:
+def load(path: Path) -> Document:
     """A record file of this schema or an older one, its rows under ``rows`` whatever shape it is written in.
 
     Raises UsageError for a file that cannot be read, is no record, or is of a newer schema.
@@ -82,7 +82,7 @@ def load(path: Path) -> Record:
         raise UsageError(f"a damaged result file: {e!r}", where=str(path)) from None
     if damage := _damage(content, rows):
         raise UsageError(f"a damaged result file: {damage}", where=str(path), hint=_WANTED)
-    return cast(Record, {**content, "rows": rows})
+    return cast(Document, {**content, "rows": rows})
 
 
 def _no_number(name: str) -> float:
@@ -101,7 +101,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 }
 
 
-def _damage(content: Record, rows: Any) -> str:
+def _damage(content: Document, rows: Any) -> str:
     """What a row lacks, or has of another type than was ever written; empty where all is well."""
     if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
         return "its rows are no list of objects"
@@ -134,7 +134,7 @@ def _without_folders(value: Any) -> Any:
     return value
 
 
-def provenance(*, seed: int | None = None) -> Record:
+def provenance(*, seed: int | None = None) -> Document:
     """Command, time, versions and commit. No paths: folders are taken off the arguments.
 
     `dirty` where the code is not that of the commit, and `differs` names the files; which code it was says
@@ -155,7 +155,7 @@ def provenance(*, seed: int | None = None) -> Record:
     }
 
 
-def write_json(path: Path, content: Record) -> None:
+def write_json(path: Path, content: Document) -> None:
     """One record file, a line a row or state, so that raw samples stay out of the way; see `files`."""
     holders = [content] if "rows" in content else content["benchmarks"]
     key = "rows" if "rows" in content else "states"

@@ -13,19 +13,10 @@ from typing import Any
 import tabulate as tabulate_module
 from tabulate import tabulate
 
-from harness.results.record import Record
+from harness.results.rows import Row, params_text
 from harness.support import terminal
 
 Column = tuple[str, str, Callable[[Any], str]]  # key in the record, heading, how to print the value
-
-
-def params_text(record: Record) -> str:
-    """``TILE=64 COARSE=16``."""
-    return _params(record["params"])
-
-
-def _params(value: Mapping[str, int]) -> str:
-    return " ".join(f"{k}={v}" for k, v in value.items())
 
 
 def _by(value: Sequence[int]) -> str:
@@ -68,16 +59,17 @@ def seconds(value: float) -> str:
     return f"{value / 1e-9:.0f} ns"
 
 
-def starred_time(record: Record) -> str | None:
+def starred_time(record: Row) -> str | None:
     """A time, with a star where there are notes on it."""
-    if record.get("seconds") is None:
+    median = record.get("seconds")
+    if median is None:
         return None
-    return seconds(record["seconds"]) + ("*" if record.get("notes") else "")
+    return seconds(median) + ("*" if record.get("notes") else "")
 
 
 STATIC: tuple[Column, ...] = (
     ("name", "kernel", str),
-    ("params", "params", _params),
+    ("params", "params", params_text),
     ("tile", "tile", _by),
     ("registers", "regs", str),
     ("shared", "smem", str),
@@ -133,7 +125,7 @@ FLAT: tuple[Column, ...] = (
 FLAT_EMULATED: tuple[Column, ...] = (*FLAT, *(c for c in EMULATED if c[0].startswith("emulated.")))
 
 
-def timed_columns(records: Sequence[Record]) -> list[Column]:
+def timed_columns(records: Sequence[Mapping[str, Any]]) -> list[Column]:
     """TIMED for these rows: the rate that the problem is about, and what they were compared with."""
     against = next((r["against"] for r in records if r.get("against")), "cuBLAS")
     dropped = "bandwidth" if any(r["flops_rate"] for r in records) else "flops_rate"
@@ -141,7 +133,7 @@ def timed_columns(records: Sequence[Record]) -> list[Column]:
     return [column for column in headed if column[0] != dropped]
 
 
-def table(records: Sequence[Record], columns: Sequence[Column], style: str | None = None) -> str:
+def table(records: Sequence[Mapping[str, Any]], columns: Sequence[Column], style: str | None = None) -> str:
     """Records as text, ``-`` where there is no value. A column without any value is left out."""
     shown = [c for c in columns if any(_look_up(r, c[0]) not in (None, {}) for r in records)]
     rows = [[cell(r, c) for c in shown] for r in records]
@@ -195,7 +187,7 @@ def _narrow_columns() -> Iterator[None]:
 _NUMBER = re.compile(r"[+-]?[\d.,]+( (s|ms|us|ns)\*?|%)?( \+-[\d.?]+| \(\d+%\))?\Z|-\Z")
 
 
-def csv_table(records: Sequence[Record], columns: Sequence[Column] = FLAT) -> str:
+def csv_table(records: Sequence[Mapping[str, Any]], columns: Sequence[Column] = FLAT) -> str:
     """Everything in one table: plain numbers in base units, a column for each key."""
     rows = [[_plain(_look_up(record, key)) for key, _, _ in columns] for record in records]
     return plain_table(rows, [key for key, _, _ in columns], "csv")
@@ -203,20 +195,20 @@ def csv_table(records: Sequence[Record], columns: Sequence[Column] = FLAT) -> st
 
 def _plain(value: Any) -> str:
     if isinstance(value, Mapping):
-        return _params(value)
+        return params_text(value)
     if isinstance(value, list | tuple):
         return _by(value)
     return "" if value is None else str(value)
 
 
-def cell(record: Record, column: Column) -> str:
+def cell(record: Mapping[str, Any], column: Column) -> str:
     """One value as text, ``-`` where there is none."""
     key, _, show = column
     value = _look_up(record, key)
     return "-" if value is None else show(value) or "-"
 
 
-def _look_up(record: Record, key: str) -> Any:
+def _look_up(record: Mapping[str, Any], key: str) -> Any:
     """``sass.LDS.128`` is record["sass"]["LDS.128"]."""
     if key in record:
         return record[key]

@@ -1,7 +1,8 @@
-"""The memory accesses of PTX as the compiler left them: it merges neighbours into wider ones, and drops some.
+"""The widths in which the compiler carries out the memory accesses of a PTX kernel.
 
-PTX addresses with the widths of the machine instructions they became are what the hardware's counters count.
-nvdisasm names the PTX line of each instruction of a cubin that was built with line information.
+It merges neighbouring accesses into wider ones and drops others, and the hardware's counters count the
+machine instructions that result. nvdisasm names the PTX line of each instruction of a cubin that was built
+with line information.
 """
 
 from __future__ import annotations
@@ -26,8 +27,11 @@ _ACCESS = re.compile(r"\s*(?:@!?%\w+\s+)?(?:ld|st)\.(?:volatile\.|relaxed\.\w+\.
 
 @dataclass(frozen=True, kw_only=True)
 class Widths:
-    """`bytes` a lane by PTX line, 0 where the access was merged into another or dropped. `ambiguous` lines
-    became accesses of several widths, in an unrolled loop and its remainder, say: for those nothing is known.
+    """The width of each load and store of global or shared memory in the PTX.
+
+    `bytes` maps a PTX line (from 1) to bytes per thread, 0 if the access was merged into another or dropped.
+    Lines in `ambiguous` became accesses of several widths, in an unrolled loop and its remainder, say: their
+    width is unknown, and `bytes` lacks them.
     """
 
     bytes: Mapping[int, int]
@@ -35,9 +39,10 @@ class Widths:
 
 
 def widths(cubin: Cubin, sass: Sass, cache: Cache) -> Widths:
-    """Of every load and store of global and shared memory in the PTX.
+    """Find the width of every load and store of global and shared memory in the cubin's PTX.
 
-    Raises InspectError where the cubin does not tell PTX lines.
+    `sass` is the disassembly of the same cubin; nvdisasm's output is kept in `cache`. Raises InspectError if
+    the cubin does not name PTX lines.
     """
     where = cubin.variant.label
     origin = _ptx_lines(cubin, cache)
@@ -55,7 +60,7 @@ def widths(cubin: Cubin, sass: Sass, cache: Cache) -> Widths:
 
 
 def _ptx_lines(cubin: Cubin, cache: Cache) -> dict[int, int]:
-    """The PTX line of each instruction of the kernel, by address."""
+    """Return the PTX line of each instruction of the kernel, by the instruction's address."""
     key = nvdisasm.key(cubin.code, _VIEWS)
     entry = cache.get(key)
     answer = entry["lines.txt"] if entry else nvdisasm.ask(cubin.code, _VIEWS, cubin.variant.label)[0]

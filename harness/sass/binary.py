@@ -1,4 +1,4 @@
-"""Machine code that harness did not build -> `Code`: cubins, PTX, and whatever cuobjdump finds cubins in.
+"""Read machine code that harness did not build: cubins, PTX, and files in which cuobjdump finds cubins.
 
 Executables, libraries, objects and fat binaries hold one cubin for each architecture they were built for.
 """
@@ -23,16 +23,19 @@ from harness.support import tools
 from harness.support.cache import Cache
 
 _TIMEOUT = 300  # seconds; NVIDIA's larger libraries hold gigabytes
-# Of kernels: only they have a bank of constants for their parameters.
+# Matches kernels only: device functions have no CONSTANT[0], the constant bank of kernel parameters.
 _RESOURCES = re.compile(r"Function (\S+):\s+REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:\d+ CONSTANT\[0\]")
 _NUMBERED = re.compile(r"\.(\d+)\.(sm_\w+)\.cubin$")
-_RESERVED = 1024  # bytes of shared memory a block that the system keeps, counted in from sm_90 on
+_RESERVED = 1024  # bytes of shared memory per block for the system, which SHARED includes from sm_90 on
 _TARGET = re.compile(r"^\s*\.target\s+(sm_\w+)", re.MULTILINE)
 
 
 def is_binary(name: str) -> bool:
-    """Whether `name` is a file that is no kernel of ours: by its suffix, or PTX without a metadata block. A
-    bare word is a kernel's name, whatever lies in the working directory.
+    """Tell whether `name` is a file of device code rather than a kernel of harness.
+
+    It is one if its suffix says so, or if it exists and is neither a ``.cu`` file nor PTX with harness's
+    front matter. A word without a suffix or a folder is always a kernel's name, whatever the working
+    directory holds.
     """
     path = Path(name)
     if not path.suffix and path.name == name:
@@ -42,7 +45,7 @@ def is_binary(name: str) -> bool:
     try:
         return path.suffix != ".ptx" or "/// kernel" not in path.read_text(errors="replace")
     except OSError:
-        return True  # `read` says why
+        return True  # `read` reports why it cannot be read
 
 
 def read(
@@ -54,12 +57,14 @@ def read(
     threads: int | None = None,
     shared: int = 0,
 ) -> list[Code]:
-    """Every kernel and device function in the file whose name matches `function`, a glob, for `archs` (all,
-    where empty; PTX is assembled for them, or for its own ``.target``). `threads` of a block and its bytes
-    of dynamic `shared` memory stand in no cubin.
+    """Return every kernel and device function in the file whose name matches the glob pattern `function`.
 
-    Raises UsageError for a file that cannot be read or holds nothing that was asked for, InspectError where
-    its device code is damaged.
+    Only code for `archs` is returned, all if that is empty. PTX is assembled for each of `archs`, or for its
+    own ``.target``. No cubin tells how it is launched: `threads` per block and the bytes of dynamic `shared`
+    memory per block are the caller's.
+
+    Raises UsageError for a file that cannot be read or holds nothing that was asked for, InspectError if its
+    device code is damaged.
     """
     found: list[Code] = []
     names: dict[str, None] = {}
@@ -86,6 +91,10 @@ def read(
 
 
 def _cubins(path: Path, archs: tuple[str, ...]) -> Iterator[bytes]:
+    """Yield the cubins in the file; PTX is assembled for `archs`, or for its own ``.target``.
+
+    Raises UsageError for a file that cannot be read or holds no device code, InspectError for a damaged one.
+    """
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -107,8 +116,10 @@ def _cubins(path: Path, archs: tuple[str, ...]) -> Iterator[bytes]:
 
 
 def _extracted(path: Path, archs: tuple[str, ...]) -> Iterator[bytes]:
-    """cuobjdump names them ``<file>.<number>.<arch>.cubin``. Without one for `archs` all of them, so that the
-    error can say what is there.
+    """Yield the cubins that cuobjdump extracts, in their order in the file.
+
+    It names them ``<file>.<number>.<arch>.cubin``. If none is for `archs`, all are yielded, so that the error
+    can say which architectures there are.
     """
     with tempfile.TemporaryDirectory(prefix="harness-") as folder:
         log = _cuobjdump(["-xelf", "all", path.resolve()], path, folder)
@@ -125,7 +136,10 @@ def _extracted(path: Path, archs: tuple[str, ...]) -> Iterator[bytes]:
 
 
 def _functions(cubin: bytes, path: Path, cache: Cache, threads: int | None, dynamic: int) -> Iterator[Code]:
-    """In the order in which they stand in the cubin. A device function has no resources of its own."""
+    """Yield the code of each function in the cubin, in the cubin's order.
+
+    A device function has no resources of its own: registers, stack and shared memory are None.
+    """
     with tempfile.TemporaryDirectory(prefix="harness-") as folder:
         file = Path(folder) / "code.cubin"
         file.write_bytes(cubin)
@@ -151,7 +165,10 @@ def _functions(cubin: bytes, path: Path, cache: Cache, threads: int | None, dyna
 
 
 def _cuobjdump(arguments: list[str | Path], path: Path, folder: str) -> str:
-    """What it prints. It ends with 255 for files that it does not understand and 0 for those without code."""
+    """Run cuobjdump and return what it prints, whatever its exit code.
+
+    It exits with 255 for files that it does not understand and with 0 for those without device code.
+    """
     tool = tools.require("cuobjdump")
     try:
         done = subprocess.run(
@@ -167,8 +184,9 @@ def _cuobjdump(arguments: list[str | Path], path: Path, folder: str) -> str:
 
 
 def _source(file: str) -> str:
-    """The source that the line table names, where it still lies there. Whoever made the cubin chose that
-    name: no pipe is opened, and no file of the working directory.
+    """Return the text of the source file that the line table names, or "" if it cannot be read.
+
+    The name comes from whoever built the cubin: relative paths, pipes and devices are not opened.
     """
     try:
         path = Path(file)

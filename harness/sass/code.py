@@ -1,4 +1,4 @@
-"""One kernel's machine code and everything known of it without running it, wherever it came from."""
+"""The machine code of one function, with everything known of it without running it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,17 @@ from harness.sass.register_banks import Pressure, pressure
 
 @dataclass(frozen=True, kw_only=True)
 class Code:
-    """What expectations speak about. `origin` and `variant` name it: a kernel and its parameters, or a file
-    and a function of it. `registers` and `stack` (bytes) are a thread's, `shared` bytes a block's, dynamic
-    ones included where they are known. None is what nobody has said: `spills` of a foreign cubin, since ptxas
-    tells them and the code does not; the resources of a device function; `threads` of a block. `source` is
-    the text that line numbers count in, `file` its name.
+    """The machine code that expectations are checked against, whether harness built it or not.
+
+    `origin` and `variant` name it: a kernel and its parameters, or a file and a function of it. `registers`
+    and `stack` (bytes) are per thread. `shared` is in bytes per block, dynamic shared memory included where
+    it is known. `spills` counts the bytes of spill stores and loads that ptxas reports. `threads` are per
+    block. `source` is the text that line numbers refer to, `file` its name, `compiler` the assembler with its
+    version.
+
+    None stands for a value that is not known: `spills` of a cubin that harness did not build, since only
+    ptxas reports it; the resources of a device function; `threads`, if nobody has said how the code is
+    launched.
     """
 
     origin: str
@@ -37,7 +43,7 @@ class Code:
 
     @classmethod
     def of(cls, cubin: Cubin, sass: Sass) -> Self:
-        """Of a kernel that harness built."""
+        """Return the code of a kernel that harness built, with its disassembly `sass`."""
         resources, kernel = cubin.resources, cubin.variant.kernel
         return cls(
             origin=kernel.name,
@@ -55,50 +61,55 @@ class Code:
 
     @property
     def arch(self) -> str:
+        """The architecture, as ``sm_90a``."""
         return self.sass.arch
 
     @property
     def label(self) -> str:
+        """`origin` and `variant`, as ``03_tiled TILE=16``."""
         return f"{self.origin} {self.variant}".rstrip()
 
     @property
     def name(self) -> str:
-        """``03_tiled TILE=16, sm_75``."""
+        """`label` and architecture, as ``03_tiled TILE=16, sm_75``."""
         return f"{self.label}, {self.arch}"
 
     @property
     def foreign(self) -> bool:
-        """Not built here, so that nobody knows how it is launched."""
+        """True if harness did not build the code and does not know how it is launched."""
         return self.spills is None
 
     @cached_property
     def loops(self) -> tuple[Loop, ...]:
+        """Every loop of the code, an outer loop before those inside it."""
         return loops(self.sass.instructions)
 
     @cached_property
     def hot_loop(self) -> Loop | None:
+        """The loop that does most of the work (see `harness.sass.loops.hot_loop`), or None."""
         return hot_loop(self.loops)
 
     @cached_property
     def banks(self) -> Pressure | None:
-        """Register-bank pressure of the hot loop; None where it has no FFMA."""
+        """Register-bank pressure of the hot loop; None without a hot loop or if it has no FFMA."""
         found = None if self.hot_loop is None else pressure(self.hot_loop.instructions)
         return found if found is not None and found.ffma else None
 
     @property
     def occupancy(self) -> Occupancy | None:
-        """Theoretical; None where the number of threads is not known."""
+        """Theoretical occupancy; None if the threads, registers or shared memory are not known."""
         if self.threads is None or self.registers is None or self.shared is None:
             return None
         return occupancy(self.arch, threads=self.threads, registers=self.registers, shared=self.shared)
 
     @property
     def hot_mix(self) -> Counter[str]:
-        """Of the hot loop; of all the code where there is no loop."""
+        """How often each opcode occurs in the hot loop, or in all the code if there is no loop."""
         loop = self.hot_loop
         return self.sass.mix if loop is None else Counter(i.opcode for i in loop.instructions)
 
     def metric(self, name: str) -> float | None:
+        """Return the metric `name` of an expectation, such as ``registers``; None if it is not known."""
         return {
             "registers": self.registers,
             "spills": self.spills,
@@ -109,7 +120,7 @@ class Code:
         }[name]
 
     def line(self, number: int) -> str:
-        """A line of the source, counted from 1; empty where there is none."""
+        """Return a line of the source, counted from 1; "" if there is no such line."""
         return self._lines[number - 1] if 0 < number <= len(self._lines) else ""
 
     @cached_property
@@ -117,5 +128,5 @@ class Code:
         return self.source.splitlines()
 
     def place(self, i: Instruction) -> str:
-        """``03_tiled.cu:41``; empty where that is not known."""
+        """Return the source line of an instruction as ``03_tiled.cu:41``; "" if it is not known."""
         return f"{self.file}:{i.line}" if i.line else ""

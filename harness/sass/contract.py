@@ -1,4 +1,4 @@
-"""Expectations against machine code -> findings, each with its evidence."""
+"""Check expectations against machine code, and give the evidence of each finding."""
 
 from __future__ import annotations
 
@@ -42,10 +42,11 @@ _NOT_IN_CUBIN = "a cubin does not say; 'no STL' and 'no LDL' look at the code it
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """`actual` is what was counted; None where there was nothing to count in, for the reason in `note`.
+    """The outcome of checking one expectation.
 
-    `evidence` holds the instructions that were counted, in address order. `note` may also warn that an
-    opcode is one that no architecture is known to have.
+    `actual` is the metric, count or share that was found; None if it could not be determined, for the reason
+    in `note`. `evidence` holds the instructions that were counted, in address order. `note` may also warn
+    that no known architecture has such an opcode.
     """
 
     expectation: Expectation
@@ -56,18 +57,22 @@ class Finding:
 
     @property
     def amount(self) -> str:
-        """``4``, ``28.1%``, or why there was nothing to count in."""
+        """`actual` as text: ``4`` or ``28.1%``, or the reason why there is none."""
         if self.actual is None:
             return self.note
         return f"{self.actual:.1%}" if self.expectation.kind == "share" else f"{self.actual:g}"
 
 
 def check(expectations: Sequence[Expectation], code: Code) -> list[Finding]:
-    """Every expectation, in order. One whose scope is not there does not hold, not even ``no X in loop``."""
+    """Check every expectation against the code, and return the findings in the same order.
+
+    An expectation about a loop that does not exist does not hold, not even ``no X in loop``.
+    """
     return [_check(e, code) for e in expectations]
 
 
 def _check(e: Expectation, code: Code) -> Finding:
+    """Check one expectation against the code."""
     if e.kind == "metric":
         known = code.metric(e.subject)
         if known is None:
@@ -84,7 +89,11 @@ def _check(e: Expectation, code: Code) -> Finding:
 
 
 def _instructions(scope: Scope, code: Code) -> tuple[tuple[Instruction, ...] | None, str]:
-    """Those of a scope; None and the reason where there is no such loop."""
+    """Return the instructions of a scope and "", or None and the reason why there is no such loop.
+
+    Of the innermost loops with code of the given line (an unrolled one and its remainder, say) it is the one
+    that does most work.
+    """
     if scope.name == "kernel":
         return code.sass.instructions, ""
     if not code.loops:
@@ -96,12 +105,15 @@ def _instructions(scope: Scope, code: Code) -> tuple[tuple[Instruction, ...] | N
     at = [loop for loop in code.loops if any(i.line == scope.line for i in loop.instructions)]
     if not at:
         return None, f"no loop has code of line {scope.line}"
-    inner = [a for a in at if not any(a.contains(b) for b in at)]  # unrolled, and its remainder, say
+    inner = [a for a in at if not any(a.contains(b) for b in at)]  # an unrolled loop and its remainder, say
     return max(inner, key=lambda loop: loop.work).instructions, ""
 
 
 def _spelling(pattern: str, code: Code) -> str:
-    """A warning for an opcode that nothing is known to have: ``no LDLL`` would always hold."""
+    """Return a warning if neither the code nor the list of known opcodes has this pattern's opcode.
+
+    Otherwise return "". Without the warning a misspelled ``no LDLL`` would hold unnoticed.
+    """
     base = pattern.split(".", maxsplit=1)[0]
     here = {i.opcode.split(".")[0] for i in code.sass.instructions}
     if base in here | OPCODES:

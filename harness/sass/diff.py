@@ -1,4 +1,4 @@
-"""Two kernels' machine code -> what changed: resources, and the mix of instructions."""
+"""Compare the machine code of two kernels: their resources and how often each opcode occurs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from harness.sass.code import Code
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """`identical`: the same instructions with the same encodings. A difference in speed is `noise` then, if
-    threads and memory are the same too, and no function is called, which would be code of its own.
+    """The differences between two kernels' machine code.
 
-    `figures` holds each figure of both sides, changed or not. `loop` and `kernel` hold, for every opcode
-    whose number changed, how often it stands on either side: in the hot loop (in all the code where either
-    has no loop), and in all the code.
+    `identical` is True if both have the same instructions with the same encodings. `noise` is True if,
+    moreover, their figures are equal and they call no function (whose code may differ): a measured difference
+    in speed is then noise.
+
+    `figures` maps the name of each figure to the values of both sides, changed or not. `loop` and `kernel`
+    map each opcode whose count changed to its counts on both sides, the largest change first: `kernel` in all
+    the code, `loop` in the hot loops, or in all the code if either side has no loop.
     """
 
     identical: bool
@@ -27,6 +30,7 @@ class Difference:
 
 
 def compare(a: Code, b: Code) -> Difference:
+    """Compare the code of `a` and `b`; in each pair of the result `a` comes first."""
     ours, theirs = _figures(a), _figures(b)
     identical = a.sass.sha256 == b.sass.sha256
     looped = a.hot_loop is not None and b.hot_loop is not None
@@ -40,6 +44,7 @@ def compare(a: Code, b: Code) -> Difference:
 
 
 def _figures(code: Code) -> dict[str, Any]:
+    """Return the figures that are compared, by the name under which they are printed; None is unknown."""
     occupancy, peak, loop, banks = code.occupancy, code.sass.peak, code.hot_loop, code.banks
     return {
         "threads a block": code.threads,
@@ -57,7 +62,7 @@ def _figures(code: Code) -> dict[str, Any]:
 
 
 def _changed(a: Counter[str], b: Counter[str]) -> dict[str, tuple[int, int]]:
-    """The largest change first."""
+    """Return the counts of each opcode whose count differs, the largest difference first."""
     names = [name for name in a | b if a[name] != b[name]]
     names.sort(key=lambda name: (-abs(a[name] - b[name]), name))
     return {name: (a[name], b[name]) for name in names}

@@ -1,4 +1,4 @@
-"""A cubin -> `Sass`: its machine instructions, countable by what they are, through nvdisasm."""
+"""Disassemble cubins with nvdisasm into instructions that can be counted."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from harness.sass import nvdisasm
 from harness.support.cache import Cache
 from harness.support.cache import default as default_cache
 
-INSTRUCTION_BYTES = 16  # from Volta on
+INSTRUCTION_BYTES = 16  # on every architecture since Volta
 # nvdisasm writes the bytes of a non-ASCII file name as octal escapes, which JSON does not know.
 _ESCAPE = re.compile(rb"\\(?:([0-7]{3})|.)", re.DOTALL)
-# One for the instructions with their lines, one for how many registers hold something still needed.
+# nvdisasm's options for the instructions with their source lines, and for the number of live registers.
 _VIEWS = {"sass.json": ("-json", "-g"), "live.txt": ("-c", "-plr", "-lrm", "count")}
 _NOT_LIVE = {"sass.json": _VIEWS["sass.json"]}
 _SECTION = re.compile(r"\.text\.(\S+):")
@@ -32,10 +32,12 @@ _WIDTHS = ("256", "128", "64")
 
 @dataclass(frozen=True, kw_only=True)
 class Instruction:
-    """`address` counts bytes from the start of the kernel; `line` is 1-based in the file that the kernel's
-    function stands in, 0 where that is unknown or another file (a function from a header). nvdisasm tells
-    lines from 13.4 on. `live` counts the general registers in use there, None where nvdisasm does not say;
-    `encoding` is the instruction's 16 bytes as a little-endian integer, 0 where they are not known.
+    """One machine instruction.
+
+    `address` is in bytes from the start of the function. `line` is its source line, from 1, in the file that
+    the function stands in; 0 if it is unknown or in another file (a function from a header). nvdisasm names
+    lines from 13.4 on. `live` counts the general registers that are live there; None if nvdisasm does not
+    say. `encoding` is the instruction's 16 bytes as a little-endian integer, 0 if they are not known.
     """
 
     address: int
@@ -47,12 +49,16 @@ class Instruction:
     encoding: int = 0
 
     def matches(self, pattern: str) -> bool:
-        """By dotted components, in order: ``LDS.128`` matches ``LDS.U.128``, not ``LDSM``, not ``LDS.64``."""
+        """Return True if the opcode has the components of `pattern`.
+
+        The first component must be equal; the dotted modifiers must occur in order, others may stand between.
+        ``LDS.128`` matches ``LDS.U.128``, but not ``LDSM`` or ``LDS.64``.
+        """
         return matches(self.opcode, pattern)
 
     @property
     def width(self) -> int:
-        """Bits a thread of a memory instruction moves, as its modifiers say; 32 where they say nothing."""
+        """The bits per thread that a memory instruction moves, as its modifiers tell; 32 if they do not."""
         parts = self.opcode.split(".")
         for part in parts[1:]:
             if part in _WIDTHS:
@@ -69,7 +75,10 @@ class Instruction:
 
 @functools.cache
 def matches(opcode: str, pattern: str) -> bool:
-    """See `Instruction.matches`. Code has thousands of instructions and some tens of opcodes."""
+    """Match an opcode against a pattern: see `Instruction.matches`.
+
+    Results are cached, since code has thousands of instructions but some tens of different opcodes.
+    """
     base, *modifiers = opcode.split(".")
     wanted_base, *wanted = pattern.split(".")
     rest = iter(modifiers)
@@ -77,32 +86,34 @@ def matches(opcode: str, pattern: str) -> bool:
 
 
 def _count(mix: Counter[str], pattern: str) -> int:
+    """Count the instructions of a mix whose opcode matches."""
     return sum(count for opcode, count in mix.items() if matches(opcode, pattern))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tally:
-    """What remains of a `Sass` where its instructions are not at hand; the names are its."""
+    """A summary of a `Sass` that can be kept without its instructions; its members have the same names."""
 
     mix: Counter[str]
     code_bytes: int
     sha256: str
 
     def count(self, pattern: str) -> int:
+        """Return how many instructions match `pattern`."""
         return _count(self.mix, pattern)
 
     @property
     def tensor_instructions(self) -> int:
-        """Of any kind of MMA: HMMA, IMMA, DMMA, HGMMA and so on."""
+        """How many instructions are an MMA of any kind: HMMA, IMMA, DMMA, HGMMA and so on."""
         return sum(n for opcode, n in self.mix.items() if opcode.split(".", 1)[0].endswith("MMA"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sass:
-    """The instructions of one kernel, in address order, padding NOPs at the end left out.
+    """The instructions of one function, in address order, without the padding NOPs at the end.
 
-    `file` is its source as the cubin's line table names it, `compiler` the assembler as the cubin does;
-    both empty where it does not.
+    `file` is the function's source file as named by the cubin's line table, and `compiler` the assembler as
+    the cubin names it (``ptxas V13.5.37``); both are empty if the cubin does not name them.
     """
 
     function: str
@@ -112,51 +123,61 @@ class Sass:
     compiler: str = ""
 
     def select(self, pattern: str) -> Iterator[Instruction]:
+        """Yield the instructions that match `pattern`, in address order."""
         return (i for i in self.instructions if i.matches(pattern))
 
     def count(self, pattern: str) -> int:
+        """Return how many instructions match `pattern`."""
         return _count(self.mix, pattern)
 
     @property
     def has_lines(self) -> bool:
+        """True if the source line of any instruction is known."""
         return any(i.line for i in self.instructions)
 
     @cached_property
     def mix(self) -> Counter[str]:
-        """How often each full opcode stands in the code."""
+        """How often each full opcode, with its modifiers, occurs in the code."""
         return Counter(i.opcode for i in self.instructions)
 
     @cached_property
     def sha256(self) -> str:
-        """Of the instructions and their encodings, which hold stall counts and reuse flags too: equal for
-        equal code, wherever its source lay, whatever its lines and whatever else the cubin holds.
+        """The SHA-256, in hex, of the instructions and their encodings.
+
+        Encodings include stall counts and reuse flags. Equal code gives equal sums: source paths, line
+        numbers and other functions of the cubin are left out.
         """
         text = "\n".join(f"{i.encoding:032x} {i}" for i in self.instructions)
         return hashlib.sha256(text.encode()).hexdigest()
 
     @cached_property
     def peak(self) -> Instruction | None:
-        """The first of those before which most registers are live; None where that is not known."""
+        """The first instruction at which most registers are live; None if live registers are not known."""
         known = [i for i in self.instructions if i.live is not None]
         return max(known, key=lambda i: i.live or 0, default=None)
 
     @property
     def code_bytes(self) -> int:
+        """The size of the code in bytes, without padding."""
         return INSTRUCTION_BYTES * len(self.instructions)
 
     @property
     def tally(self) -> Tally:
+        """The summary of the code."""
         return Tally(mix=self.mix, code_bytes=self.code_bytes, sha256=self.sha256)
 
     @property
     def vectorized_shared_loads(self) -> bool:
-        """Whether the code reads shared memory 128 bits a thread at a time anywhere."""
+        """True if any instruction loads 128 bits per thread from shared memory."""
         return self.count("LDS.128") > 0
 
 
 def disassemble(cubin: Cubin, cache: Cache | None = None, *, live: bool = True) -> Sass:
-    """The kernel of a built cubin. nvdisasm's answers are cached (None: in the user's cache), since starting
-    it dominates the time: half of it goes without how many registers are `live` where.
+    """Disassemble the kernel of a cubin that harness built.
+
+    nvdisasm's output is kept in `cache` (None: the user's cache), since starting nvdisasm dominates the time.
+    Without `live` the number of live registers is left out, which halves the time. Raises InspectError if the
+    cubin cannot be disassembled or lacks the kernel.
     """
     entry, where = cubin.variant.kernel.entry, cubin.variant.label
     cache = default_cache() if cache is None else cache
@@ -168,7 +189,11 @@ def disassemble(cubin: Cubin, cache: Cache | None = None, *, live: bool = True) 
 
 
 def disassemble_all(code: bytes, cache: Cache, *, where: str, live: bool = True) -> dict[str, Sass]:
-    """Every function of any cubin, by name. Raises InspectError where nvdisasm refuses it."""
+    """Disassemble every function of any cubin, and return them by name.
+
+    `where` names the cubin in errors; `cache` and `live` are as in `disassemble`. Raises InspectError if
+    nvdisasm refuses the cubin or its output cannot be read.
+    """
     views = _VIEWS if live else _NOT_LIVE
     key = nvdisasm.key(code, views.values())
     entry = cache.get(key)
@@ -200,11 +225,16 @@ def disassemble_all(code: bytes, cache: Cache, *, where: str, live: bool = True)
 
 
 def _byte(escape: re.Match[bytes]) -> bytes:
+    """Return the byte that an octal escape stands for; other escapes are returned as they are."""
     return bytes([int(escape[1], 8)]) if escape[1] else escape[0]
 
 
 def _instructions(rows: list[dict[str, Any]], live: dict[int, int], text: bytes) -> tuple[Instruction, ...]:
-    """nvdisasm names a source line where it changes; it holds until the next."""
+    """Build the instructions of one function from nvdisasm's JSON rows.
+
+    `live` maps addresses to live registers, `text` holds the encodings. A row names its source line only if
+    that differs from the row before. NOPs at the end are dropped.
+    """
     found = []
     own = _own_file(rows)
     line = 0
@@ -230,8 +260,10 @@ def _instructions(rows: list[dict[str, Any]], live: dict[int, int], text: bytes)
 
 
 def _guard(row: dict[str, Any]) -> tuple[str, str]:
-    """Predicate and operands. nvdisasm takes PR, all predicates as one operand, for the predicate of the
-    instruction: P2R R22,PR,RZ,0x1.
+    """Return the predicate and the operands of a row.
+
+    nvdisasm mistakes the operand PR, which means all predicates, for the instruction's predicate (``P2R
+    R22,PR,RZ,0x1``); it is put back among the operands.
     """
     predicate, operands = row.get("predicate", ""), row.get("operands", "")
     if predicate != "PR":
@@ -241,7 +273,7 @@ def _guard(row: dict[str, Any]) -> tuple[str, str]:
 
 
 def _live(text: str) -> dict[str, dict[int, int]]:
-    """Live general registers by function and address, from the comments of ``-plr`` behind the code."""
+    """Return the number of live general registers by function and address, from the comments of ``-plr``."""
     found: dict[str, dict[int, int]] = {}
     here: dict[int, int] = {}
     for line in text.splitlines():
@@ -253,26 +285,32 @@ def _live(text: str) -> dict[str, dict[int, int]]:
 
 
 def _arch(about: dict[str, Any]) -> str:
-    """As the assembler was told, with its suffix; from the file header where the cubin has no such note."""
+    """Return the architecture that the assembler was told, with its suffix (``sm_90a``).
+
+    A cubin without a note on that has it in its file header, without a suffix.
+    """
     told = re.search(r"-arch[ =](sm_\w+)", about.get(".note.nv.tkinfo", {}).get("tki_toolOptions", ""))
     version = about["SM"]["version"]
     return told[1] if told else f"sm_{version['major']}{version['minor']}"
 
 
 def _compiler(about: dict[str, Any]) -> str:
-    """``ptxas V13.5.37``."""
+    """Return the assembler and its version, as ``ptxas V13.5.37``; "" if the cubin does not name it."""
     note = about.get(".note.nv.tkinfo", {})
     version = note.get("tki_toolVersion", "").rpartition(" ")[2]
     return f"{note['tki_toolName']} {version}" if version else ""
 
 
 def _own_file(rows: list[dict[str, Any]]) -> int:
-    """Where the function stands: its first line is its own, before any call is inlined."""
+    """Return the id of the file that defines the function.
+
+    It is the file of its first line, which comes before any inlined call.
+    """
     return next((row.get("source-file-id", 0) for row in rows if "source-line" in row), 0)
 
 
 def _file(tables: list[Any], number: int) -> str:
-    """A file of the line table."""
+    """Return the path of file `number` in the line table; "" without a line table."""
     if not tables or not tables[0]["files"]:
         return ""
     file = tables[0]["files"][number]

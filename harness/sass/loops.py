@@ -1,10 +1,11 @@
-"""Machine instructions -> basic blocks and loops, from the branches that stand in the code.
+"""Find the basic blocks and loops of machine code from its branches.
 
-A loop is a natural loop (Aho et al., Compilers, 2nd ed., 9.6.6): a branch back to a block that dominates
-it, and every block from which that branch is reached without passing through its header. Loops that share a
-header are one. Targets of indirect branches (BRX, of a switch) are not in the code: blocks that nothing else
-reaches count as those of the last one before them, and without one as entries of their own. A call of another
-function (a division's slow path, say) comes back; a function is what a RET ends, for not all have a name.
+A loop is a natural loop (Aho et al., Compilers, 2nd ed., 9.6.6): a branch back to a block that dominates it,
+and every block from which that branch is reached without passing through its header. Loops that share a
+header count as one. The targets of an indirect branch (BRX, from a switch) are not in the code: blocks that
+nothing else reaches count as targets of the last indirect branch before them, or, without one, as entries of
+their own. A call of another function (the slow path of a division, say) returns to the next instruction. Code
+that ends in RET is taken as a function, since not every function has a name.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from functools import cached_property
 
 from harness.sass.instructions import Instruction
 
-# Opcodes whose operand is the address of the next instruction, and those after which there is none.
+# Opcodes that continue at the address in their operand, at an unknown address, or after which a path ends.
 _JUMPS = {"BRA", "JMP", "CALL"}
 _INDIRECT = {"BRX", "BRXU", "JMX", "JMXU"}
 _ENDS = {"EXIT", "RET", "KILL"} | _INDIRECT
 _TARGET = re.compile(r"(?:^|,)(0x[0-9a-f]+)$")
 
-# What a kernel is there for: the arithmetic that marks the hot loop. A matrix instruction does most of it.
+# The arithmetic by which the hot loop is found. Matrix instructions rank above the rest (`Loop.work`).
 MATRIX = frozenset(
     [
         *("HMMA", "IMMA", "DMMA", "BMMA", "QMMA", "OMMA", "HGMMA", "IGMMA", "QGMMA", "BGMMA"),
@@ -36,7 +37,10 @@ ARITHMETIC = MATRIX | frozenset(
 
 @dataclass(frozen=True)
 class Block:
-    """Instructions with one way in and one way out; `start` and `end` index the kernel's instructions."""
+    """A basic block: instructions with one way in and one way out.
+
+    `start` and `end` (exclusive) index the kernel's instructions, `successors` the list of blocks.
+    """
 
     start: int
     end: int
@@ -45,7 +49,11 @@ class Block:
 
 @dataclass(frozen=True)
 class Loop:
-    """`header` is the address of its first block; `depth` 1 is outermost; `innermost` has no loop inside."""
+    """A loop with its instructions in address order.
+
+    `header` is the address of its first block. `depth` is 1 for an outermost loop. `innermost` is True if
+    there is no loop inside.
+    """
 
     header: int
     depth: int
@@ -53,39 +61,48 @@ class Loop:
     instructions: tuple[Instruction, ...]
 
     def count(self, pattern: str) -> int:
+        """Return how many instructions match `pattern`."""
         return sum(i.matches(pattern) for i in self.instructions)
 
     @cached_property
     def addresses(self) -> frozenset[int]:
+        """The addresses of its instructions."""
         return frozenset(i.address for i in self.instructions)
 
     def contains(self, other: Loop) -> bool:
+        """Return True if `other` is a loop inside this one."""
         return other.header != self.header and other.header in self.addresses
 
     @property
     def arithmetic(self) -> int:
-        """How many of its instructions `is_arithmetic`."""
+        """The number of its instructions that `is_arithmetic`."""
         return sum(is_arithmetic(i) for i in self.instructions)
 
     @property
     def work(self) -> tuple[int, int]:
-        """(matrix instructions, arithmetic): by this loops are ranked, so any with the former come first."""
+        """The number of matrix instructions, and of all arithmetic instructions.
+
+        Loops are ranked by this pair, so those with matrix instructions come first.
+        """
         return sum(i.opcode.split(".")[0] in MATRIX for i in self.instructions), self.arithmetic
 
     @property
     def last(self) -> int:
-        """Address of its last instruction."""
+        """The address of its last instruction."""
         return self.instructions[-1].address
 
 
 def is_arithmetic(i: Instruction) -> bool:
-    """Of `ARITHMETIC`; IMAD only as a real multiply-add, since compilers move with it."""
+    """Return True if the opcode is in `ARITHMETIC`.
+
+    IMAD counts only without modifiers: with them compilers use it to move and shift values.
+    """
     base, *modifiers = i.opcode.split(".")
     return base in ARITHMETIC and not (base == "IMAD" and modifiers)
 
 
 def blocks(instructions: Sequence[Instruction]) -> list[Block]:
-    """The basic blocks in address order; `successors` index the list."""
+    """Return the basic blocks in address order."""
     index_of = {i.address: n for n, i in enumerate(instructions)}
     targets = {n: index_of.get(_target(i), -1) for n, i in enumerate(instructions)}
     calls = [n for n, t in targets.items() if t >= 0 and _base(instructions[n]) == "CALL"]
@@ -116,7 +133,7 @@ def blocks(instructions: Sequence[Instruction]) -> list[Block]:
 
 
 def loops(instructions: Sequence[Instruction]) -> tuple[Loop, ...]:
-    """Every loop, outer before inner, in address order of their headers."""
+    """Return every loop, ordered by the address of the header, an outer loop before those inside it."""
     graph = blocks(instructions)
     before: list[list[int]] = [[] for _ in graph]
     for k, block in enumerate(graph):
@@ -146,8 +163,12 @@ def loops(instructions: Sequence[Instruction]) -> tuple[Loop, ...]:
 
 
 def hot_loop(found: Sequence[Loop]) -> Loop | None:
-    """The innermost loop with the most work; the first of equals; None where there is no loop. Loops inside
-    that do none of it do not count: a wait for a barrier, say, or copies in a loop of matrix instructions.
+    """Return the innermost loop that does most `Loop.work`, or None if there is no loop.
+
+    Of equal ones it is the one with more instructions, then the first.
+
+    A loop counts as innermost if the loops inside it do no such work: a loop that waits for a barrier, say,
+    or one that copies inside a loop of matrix instructions.
     """
     matrix = any(loop.work[0] for loop in found)
     busy = [loop for loop in found if loop.work[not matrix]]
@@ -156,9 +177,11 @@ def hot_loop(found: Sequence[Loop]) -> Loop | None:
 
 
 def _dominators(graph: Sequence[Block], before: Sequence[Sequence[int]]) -> list[int]:
-    """Each block's immediate dominator, by the algorithm of Cooper, Harvey and Kennedy ("A Simple, Fast
-    Dominance Algorithm", 2001). A last element stands for a root before every entry: block 0 and those that
-    nothing leads to. Blocks that no entry leads to (a loop around itself) are entries, too.
+    """Return each block's immediate dominator.
+
+    The algorithm is that of Cooper, Harvey and Kennedy ("A Simple, Fast Dominance Algorithm", 2001). The last
+    element of the result stands for a root before every entry. Entries are block 0, blocks without
+    predecessors, and one block of each cycle that no other entry leads to.
     """
     root = len(graph)
     order: list[int] = []
@@ -207,38 +230,42 @@ def _dominators(graph: Sequence[Block], before: Sequence[Sequence[int]]) -> list
 
 
 def _dominates(block: int, other: int, immediate: Sequence[int]) -> bool:
+    """Return True if `block` dominates `other`."""
     while other != block and other != immediate[other]:
         other = immediate[other]
     return other == block
 
 
 def _is_trap(instructions: Sequence[Instruction], block: Block, to_itself: bool) -> bool:
-    """The branch to itself that compilers put after the last EXIT."""
+    """Return True for the branch to itself that compilers put after the last EXIT."""
     return to_itself and block.end - block.start == 1 and not _falls_through(instructions[block.start])
 
 
 def _target(i: Instruction) -> int:
+    """Return the address that a jump or call leads to; -1 if the instruction has none."""
     match = _TARGET.search(i.operands) if _base(i) in _JUMPS else None
     return int(match[1], 16) if match else -1
 
 
 def _returns(code: Sequence[Instruction]) -> bool:
-    """Whether what begins here is a function: a RET ends it, not the EXIT of the kernel."""
+    """Return True if a function begins here: RET comes before any EXIT of the kernel."""
     return next((_base(i) for i in code if _base(i) in ("RET", "EXIT")), "") == "RET"
 
 
 def _falls_through(i: Instruction) -> bool:
-    """Whether the next instruction may follow: always, but after an unconditional jump or end."""
+    """Return True if the next instruction may follow: always, except after an unconditional jump or end."""
     base = _base(i)
     if base == "CALL" and ("NOINC" not in i.opcode or _target(i) < 0):
-        return True  # and returns; CALL.REL.NOINC within the function is a jump
+        return True  # the call returns; a CALL.REL.NOINC within the function is a jump
     if base not in _JUMPS | _ENDS:
         return True
     if i.predicate and i.predicate not in ("@PT", "@UPT"):
         return True
-    # BRA.U !UP0,0x620; BRA.DIV and BRA.CONV ask whether the warp is together, on sm_75 without an operand
+    # Conditional forms without a predicate: BRA.U !UP0,0x620 has its condition as an operand; BRA.DIV and
+    # BRA.CONV branch on whether the warp has diverged, on sm_75 without an operand.
     return base == "BRA" and ("," in i.operands or not {"DIV", "CONV"}.isdisjoint(i.opcode.split(".")))
 
 
 def _base(i: Instruction) -> str:
+    """Return the opcode without its modifiers."""
     return i.opcode.split(".")[0]

@@ -1,4 +1,7 @@
-"""NVIDIA's disassembler: a cubin in, its answers out. Starting it is nearly all the time that it takes."""
+"""Run nvdisasm, NVIDIA's disassembler, on a cubin, and read the sections of the cubin's ELF file.
+
+Starting nvdisasm takes nearly all of its time.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,19 @@ from harness.errors import InspectError
 from harness.support import tools
 from harness.support.cache import digest
 
-_SECTIONS = struct.Struct("<40xQ10xHHH")  # of the file header: e_shoff, e_shentsize, e_shnum, e_shstrndx
+_SECTIONS = struct.Struct("<40xQ10xHHH")  # file header: e_shoff, e_shentsize, e_shnum, e_shstrndx
 _SECTION = struct.Struct("<II16xQQ24x")  # sh_name, sh_type, sh_offset, sh_size
 _CUDA = 190  # EM_CUDA, e_machine of a cubin
-_NO_BITS = 8  # a section of zeros that the file does not hold
+_NO_BITS = 8  # SHT_NOBITS: a section of zeros that takes no space in the file
 
 
 def is_cubin(data: bytes) -> bool:
+    """Return True if the data begins with the header of a 64-bit ELF file for CUDA."""
     return data[:5] == b"\x7fELF\x02" and data[18:20] == _CUDA.to_bytes(2, "little")
 
 
 def sections(data: bytes) -> dict[str, bytes]:
-    """Each section's bytes by name; empty where the file is not what it says it is."""
+    """Return the bytes of each ELF section by name; an empty dictionary if the file is damaged."""
     try:
         start, size, count, names = _SECTIONS.unpack_from(data)
         table = [_SECTION.unpack_from(data, start + n * size) for n in range(count)]
@@ -39,15 +43,16 @@ def sections(data: bytes) -> dict[str, bytes]:
     return found
 
 
-TIMEOUT = 120  # seconds; it takes 0.2 to 0.4
+TIMEOUT = 120  # seconds; nvdisasm usually takes 0.2 to 0.4
 
 Options = Sequence[str]
 
 
 def key(code: bytes, views: Collection[Options]) -> str:
-    """Under which its answers may be kept: another version may answer otherwise.
+    """Return the cache key for nvdisasm's output on this code with these sets of options.
 
-    Raises MissingDependency where it is not installed.
+    It depends on the nvdisasm that is installed, since another version may print something else. Raises
+    MissingDependency if there is none.
     """
     stamp = tools.require("nvdisasm").stat()
     options = [option for view in views for option in view]
@@ -55,7 +60,11 @@ def key(code: bytes, views: Collection[Options]) -> str:
 
 
 def ask(code: bytes, views: Collection[Options], where: str) -> list[bytes]:
-    """What it says of a cubin with each set of options, all at the same time. Raises InspectError."""
+    """Return nvdisasm's output for a cubin, one for each set of options in `views`, run in parallel.
+
+    `where` names the cubin in errors. Raises MissingDependency without nvdisasm, InspectError if it cannot be
+    run, refuses the cubin or takes more than `TIMEOUT` seconds.
+    """
     tool = tools.require("nvdisasm")
     with tempfile.TemporaryDirectory(prefix="harness-") as folder:
         file = Path(folder) / "kernel.cubin"

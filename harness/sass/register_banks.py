@@ -1,10 +1,10 @@
-"""Register-bank pressure of a loop's FFMA: why a loop of nearly all FFMA does not issue one a cycle.
+"""Model the register-bank conflicts of a loop: why a loop of nearly all FFMA does not issue one per cycle.
 
-A model, not documentation. Measured on an H200 by patching the operands and reuse bits of cubins: registers
-lie in two banks by parity, a bank gives one operand a cycle, an operand in the reuse cache costs none, a
-register read twice by one instruction is read once, and a backlog of about one read is hidden. Over 22 builds
-of one family of kernels its cycles correlate with measured speed (r = 0.95); between families they do not
-rank.
+This is a model, not documentation. Measured on an H200 by patching the operands and reuse bits of cubins:
+registers lie in two banks by parity, a bank delivers one operand per cycle, an operand in the reuse cache
+costs none, a register that one instruction reads twice is read once, and a backlog of about one read is
+hidden. Over 22 builds of one family of kernels the model's cycles correlate with measured speed (r = 0.95);
+it does not rank kernels of different families.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ from dataclasses import dataclass
 from harness.sass.instructions import Instruction
 
 _REGISTER = re.compile(r"[-|~]*R(\d+)\b\|?(\.reuse)?")  # not UR4, not RZ
-_BACKLOG = 1  # reads a bank may owe before issue waits
+_BACKLOG = 1  # outstanding reads that a bank may have before issue waits
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pressure:
-    """Of one pass through a loop. `even` and `odd` count operands read from each bank, `reused` those that
-    the reuse cache gave instead; `cycles` is what the model says that issuing everything takes.
+    """Register reads in one pass through a loop.
+
+    `ffma` and `instructions` count FFMA and all instructions. `even` and `odd` count the operands of FFMA
+    read from each bank, `reused` those that came from the reuse cache instead. `cycles` is the model's number
+    of cycles to issue all instructions.
     """
 
     ffma: int
@@ -34,12 +37,15 @@ class Pressure:
 
     @property
     def ffma_per_cycle(self) -> float:
-        """Of a scheduler, which issues one at best."""
+        """The model's FFMA per cycle of one scheduler, which issues one per cycle at best."""
         return self.ffma / self.cycles if self.cycles else 0.0
 
 
 def pressure(instructions: Iterable[Instruction]) -> Pressure:
-    """A slot of the reuse cache holds what an FFMA flagged in it, until the next FFMA."""
+    """Count register reads of FFMA in the instructions of a loop, and model the cycles to issue them all.
+
+    A slot of the reuse cache holds the register that an FFMA flags with ``.reuse`` until the next FFMA.
+    """
     ffma = reused = cycles = count = 0
     reads = [0, 0]
     owed = [0, 0]

@@ -1,8 +1,9 @@
-"""A content-addressed store of small groups of files, safe under concurrent writers and torn writes.
+"""A content-addressed store of small groups of files, safe under concurrent writers and interrupted writes.
 
-An entry is a folder ``<key[:2]>/<key>/`` with the named files and a manifest of their SHA-256. It is
-written beside its place and renamed into it, so that a reader sees all of it or nothing; an entry whose
-manifest does not match (a crash, a full disk, an edit) counts as absent and is replaced.
+An entry is a folder ``<key[:2]>/<key>/`` with the named files and a manifest of their SHA-256 sums. It is
+written to a temporary folder beside its final place and then renamed, so that a reader sees all of it or
+nothing. An entry that does not match its manifest (after a crash, a full disk, an edit) counts as absent and
+is replaced at the next write.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 _MANIFEST = "manifest.json"
-_ATTEMPTS = 5  # two writers can swap a broken entry under each other this often before we give up
+_ATTEMPTS = 5  # retries to publish an entry while other writers replace a damaged one
 
 
 class CacheWarning(UserWarning):
-    """The cache cannot be used; everything still works, slower."""
+    """The cache directory cannot be used. Everything still works, but nothing is reused."""
 
 
 def default_root() -> Path | None:
-    """``$HARNESS_CACHE_DIR``, else ``harness`` in the user's cache directory.
+    """Return the cache directory: ``$HARNESS_CACHE_DIR``, or else ``harness`` in the user's cache directory.
 
-    None, with a CacheWarning, for a user without a home directory.
+    Return None, with a CacheWarning, if the path needs a home directory and the user has none.
     """
     if sys.platform == "win32":
         base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
@@ -39,19 +40,19 @@ def default_root() -> Path | None:
     root = Path(os.environ.get("HARNESS_CACHE_DIR") or Path(base, "harness"))
     try:
         return root.expanduser()
-    except RuntimeError as e:  # an id without a name and HOME unset, as containers have them
+    except RuntimeError as e:  # a user id without a name and HOME unset, as in some containers
         _warn(root, str(e))
         return None
 
 
 @functools.cache
 def default() -> Cache:
-    """The user's cache, opened once a process."""
+    """Return the user's cache; it is opened once per process."""
     return Cache(default_root())
 
 
 def digest(*parts: str | bytes) -> str:
-    """SHA-256 over the parts and their boundaries: ("ab", "c") and ("a", "bc") differ."""
+    """Return the SHA-256, in hex, of the parts and their lengths: ("ab", "c") and ("a", "bc") differ."""
     h = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -61,7 +62,11 @@ def digest(*parts: str | bytes) -> str:
 
 
 class Cache:
-    """`root` None stores nothing. An unusable root warns once (CacheWarning) and then stores nothing."""
+    """A cache in the directory `root`, which is created if it does not exist.
+
+    With `root` None it stores nothing. If `root` cannot be used, it warns once (CacheWarning) and stores
+    nothing from then on.
+    """
 
     def __init__(self, root: Path | None) -> None:
         self.root = root
@@ -69,13 +74,13 @@ class Cache:
             try:
                 root.mkdir(parents=True, exist_ok=True)
                 with tempfile.TemporaryDirectory(dir=root):
-                    pass  # says now, not after a minute of compiling, that nothing can be kept here
+                    pass  # fail now, not after a minute of compiling, if nothing can be written here
             except OSError as e:
                 self._give_up(e)
 
     def get(self, key: str) -> dict[str, bytes] | None:
-        """The files of an entry; None where there is none, or a damaged or empty one."""
-        root = self.root  # another thread may give it up meanwhile
+        """Return the files of the entry `key` by name, or None if it is absent, damaged or empty."""
+        root = self.root  # another thread may set it to None meanwhile
         if root is None:
             return None
         folder = self._folder(root, key)
@@ -90,7 +95,10 @@ class Cache:
         return files if files and intact else None
 
     def put(self, key: str, files: Mapping[str, bytes]) -> None:
-        """Store an entry. Never raises for a file system that will not: it warns instead."""
+        """Store `files` (name -> content) as the entry `key`.
+
+        A file system error is not raised: the cache warns and gives up.
+        """
         root = self.root
         if root is None:
             return
@@ -111,20 +119,21 @@ class Cache:
                 shutil.rmtree(temporary, ignore_errors=True)
 
     def _publish(self, temporary: Path, final: Path, key: str) -> None:
+        """Rename `temporary` to `final`, unless another writer has already put an intact entry there."""
         for attempt in range(_ATTEMPTS):
             try:
                 temporary.rename(final)
                 return
             except OSError:
                 if self.get(key) is not None:
-                    return  # another process was first; same key, same content
+                    return  # another writer was first; the same key means the same content
                 if attempt == _ATTEMPTS - 1:
                     raise
                 self._discard(final)
 
     @staticmethod
     def _discard(final: Path) -> None:
-        """Move a damaged entry out of the way; whoever else did so first is welcome."""
+        """Move a damaged entry out of the way and delete it; another process may have done so first."""
         grave = Path(tempfile.mkdtemp(prefix=".damaged-", dir=final.parent))
         with contextlib.suppress(FileNotFoundError):
             final.rename(grave / "entry")
@@ -132,15 +141,18 @@ class Cache:
 
     @staticmethod
     def _folder(root: Path, key: str) -> Path:
+        """Return the folder of the entry `key`."""
         return root / key[:2] / key
 
     def _give_up(self, error: OSError) -> None:
+        """Stop using the cache, and warn the first time."""
         root, self.root = self.root, None
         if root is not None:
             _warn(root, error.strerror or str(error))
 
 
 def _warn(root: Path | None, why: str) -> None:
+    """Issue a CacheWarning about the directory `root`, with the reason."""
     warnings.warn(
         f"cannot use the cache directory {root} ({why}): compiling without it; "
         "set HARNESS_CACHE_DIR to a directory that can be written",

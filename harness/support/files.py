@@ -1,4 +1,4 @@
-"""Where the package lies, and files that are written whole or not at all."""
+"""Where the package is installed, and functions that write a file completely or not at all."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 from harness.errors import HarnessError
 
 PACKAGE = Path(__file__).resolve().parents[1]
-ROOT = PACKAGE.parent  # of a checkout; of an installed package, the folder that packages are installed in
+ROOT = PACKAGE.parent  # the checkout's root, or the site-packages folder of an installed package
 
 
 def check_writable(path: Path) -> None:
-    """Raise HarnessError where `write_file` would fail; the folders on the way are made."""
+    """Raise HarnessError if `write_file` would fail for `path`. Missing parent folders are created."""
     try:
         path = _target(path)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -24,9 +24,9 @@ def check_writable(path: Path) -> None:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write `data` beside `path` (or beside what it links to) and rename: readers see all of it or nothing.
+    """Write `data` to a temporary file beside `path` and rename it, so that readers never see a part of it.
 
-    Raises HarnessError where that fails, and for a target that is a device or a pipe.
+    Links are followed, the file's mode is kept. Raises HarnessError if it fails, or for a device or a pipe.
     """
     try:
         path = _target(path)
@@ -36,7 +36,7 @@ def write_file(path: Path, data: bytes) -> None:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
             mode = path.stat().st_mode if path.exists() else 0o666 & ~_umask()
-            Path(temporary).chmod(mode & 0o777)  # mkstemp makes it readable by its owner alone
+            Path(temporary).chmod(mode & 0o777)  # mkstemp makes files that only the owner can read
             Path(temporary).replace(path)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
@@ -46,7 +46,7 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def _target(path: Path) -> Path:
-    """Follow links. Renaming over a device or a pipe would destroy it, and is refused."""
+    """Resolve links. A device or a pipe is refused, since renaming over it would destroy it."""
     real = Path(os.path.realpath(path))
     if real.exists() and not real.is_file():
         raise HarnessError("cannot write: not a regular file", where=str(path))
@@ -54,6 +54,6 @@ def _target(path: Path) -> Path:
 
 
 def _umask() -> int:
-    mask = os.umask(0)
+    mask = os.umask(0)  # it can only be read by setting it
     os.umask(mask)
     return mask

@@ -1,4 +1,4 @@
-"""Old names of public modules: ``import harness.problem`` still works, and gives the module of today."""
+"""Old names of public modules: ``import harness.problem`` still works and returns the module's new home."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ MOVED = {
 
 
 class Moved(MetaPathFinder, Loader):
-    """Finds each old name as the module that has its content now: one module under two names."""
+    """An import hook that resolves the old module names of `package` to the modules that replaced them.
+
+    `moved` maps old names to new ones, both relative to `package`. An old name and its new name are the same
+    module object.
+    """
 
     def __init__(self, package: str, moved: Mapping[str, str]) -> None:
         self._moved = {f"{package}.{old}": f"{package}.{new}" for old, new in moved.items()}
@@ -30,14 +34,16 @@ class Moved(MetaPathFinder, Loader):
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
+        """Return a spec for an old name, or None for any other name."""
         return ModuleSpec(name, self) if name in self._moved else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Import the module under its new name and return it."""
         module = importlib.import_module(self._moved[spec.name])
-        spec.loader_state = module.__spec__  # Python is about to put `spec` in its place
+        spec.loader_state = module.__spec__  # the import system replaces it by `spec`; see exec_module
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Give the module, which has been executed under its own name, its own description back."""
+        """Restore the module's own ``__spec__``; the module itself has been executed under its new name."""
         if module.__spec__ is not None:
             module.__spec__ = module.__spec__.loader_state

@@ -1,4 +1,4 @@
-"""Processes that work beside this one, a core each."""
+"""A pool of worker processes for CPU work, and how many of them to start."""
 
 from __future__ import annotations
 
@@ -12,15 +12,21 @@ from contextlib import contextmanager
 from multiprocessing.context import SpawnContext, SpawnProcess
 
 _MOST = 16
-ENDED = (  # of a process that its work cannot have ended
+ENDED = (  # the hint for a worker process that ended although its work cannot have ended it
     "is there enough memory? And a script of your own has to keep what it does below "
     "if __name__ == '__main__':, for each process imports it"
 )
 
 
 class _Process(SpawnProcess):
+    """A spawned process that starts with Ctrl-C (SIGINT) blocked."""
+
     def start(self) -> None:
-        """It inherits what is held back: Ctrl-C would end it, with a traceback, while it still imports."""
+        """Start the process with SIGINT blocked.
+
+        The child inherits the mask; otherwise Ctrl-C would end it with a traceback while it still imports.
+        `_begin` then ignores the signal.
+        """
         held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             super().start()
@@ -29,21 +35,28 @@ class _Process(SpawnProcess):
 
 
 class _Spawned(SpawnContext):
-    """A fork would inherit CUDA, half of it."""
+    """The spawn start method with `_Process`.
+
+    Forked workers would inherit a CUDA context that does not work.
+    """
 
     Process = _Process
 
 
 def cores(spared: int = 0) -> int:
-    """How many are worth starting, on the cores that are this process's."""
+    """Return how many workers to start: the CPU cores this process may use less `spared`, from 1 to 16."""
     mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(mine - spared, _MOST))
 
 
 @contextmanager
 def processes(count: int) -> Iterator[ProcessPoolExecutor]:
-    """`count` of them. Left in good order, what has not begun is given up and the rest waited for; left by an
-    exception, Ctrl-C among them, they end at once. Each imports the script that was started: see `ENDED`.
+    """Yield a pool of `count` spawned processes.
+
+    At the normal end of the block, work that has not begun is cancelled and running work is waited for. If an
+    exception (Ctrl-C included) leaves the block, the processes are terminated at once and the exception goes
+    on. Each process imports the script that was started, which must therefore guard its main code: see
+    `ENDED`.
     """
     before = set(multiprocessing.active_children())
     with ProcessPoolExecutor(count, mp_context=_Spawned(), initializer=_begin) as pool:
@@ -62,7 +75,7 @@ def processes(count: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _begin() -> None:
-    """In each process, first: Ctrl-C is its parent's to handle, and it does not outlive that."""
+    """Initialise a worker: leave Ctrl-C to the parent, and end when the parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
 

@@ -1,4 +1,4 @@
-"""What has to be given back at the end of a ``with`` block."""
+"""Base class for objects that are released at the end of a ``with`` block."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from harness.errors import HarnessError
 
 
 class Closing:
-    """``with`` calls `close`, which may be called again and again.
+    """An object whose `close` runs at the end of its ``with`` block.
 
-    Leaving the block through an exception never replaces that exception: a failing close is added to it as
-    a note (after a fault every free fails too).
+    `close` must allow being called several times. If an exception leaves the block and `close` then fails
+    with a HarnessError, that failure is attached to the exception as a note and does not replace it (after a
+    kernel's fault every free fails too).
     """
 
     def close(self) -> None:
+        """Release what the object holds; further calls do nothing."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:

@@ -1,5 +1,6 @@
-"""Text in the columns that a terminal has. In a file or a pipe, where others search it, no line is broken,
-unless COLUMNS says how long one may be.
+"""Wrap text and tables to the width of the terminal.
+
+In a file or a pipe, where other programs search it, no line is wrapped unless COLUMNS is set.
 """
 
 from __future__ import annotations
@@ -9,21 +10,26 @@ import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
 
-_LEAST = 20, 8  # columns that the first cell of a row keeps, and any other of text
-_GAP = 2  # between two columns of a table
-_PIECE = re.compile(r"\S+?(?:[./_,](?![./_,])|$)")  # of a word too long for a line, such as an ncu metric
+_LEAST = 20, 8  # least width, in characters, of the first column and of any other column of text
+_GAP = 2  # spaces between two columns of a table
+_PIECE = re.compile(r"\S+?(?:[./_,](?![./_,])|$)")  # part of a word too long for a line (an ncu metric, say)
 
 Rows = Sequence[Sequence[str]]
 
 
 def columns() -> int | None:
-    """As COLUMNS says, or those of the terminal; None where standard output is no terminal."""
+    """Return the width to wrap at: COLUMNS if it is set, or else the terminal's width.
+
+    Return None if COLUMNS is not set and standard output is not a terminal.
+    """
     return shutil.get_terminal_size((0, 0)).columns or None
 
 
 def fill(text: str, hanging: str = "  ", *, start: str = "") -> str:
-    """Lines that are too long, broken at spaces and continued after `hanging`. A no-break space holds; and
-    what comes first stays beside `start`.
+    """Return `start` + `text` with lines that are too long wrapped at spaces.
+
+    Continuation lines begin with `hanging`. No line is broken at a no-break space, nor between `start` and
+    the first word. Without a width (see `columns`) the text is returned as it is.
     """
     width = columns()
     if width is None:
@@ -35,6 +41,7 @@ def fill(text: str, hanging: str = "  ", *, start: str = "") -> str:
 
 
 def _wrapped(start: str, line: str, width: int, hanging: str) -> str:
+    """Return `start` + `line`, wrapped to `width` columns if it is longer."""
     if len(start) + len(line) <= width:
         return start + line
     return textwrap.fill(
@@ -48,9 +55,11 @@ def _wrapped(start: str, line: str, width: int, hanging: str) -> str:
 
 
 def fit(rows: Rows, texts: Sequence[bool], keys: int) -> Iterator[Rows]:
-    """A table as one or more that fit: `rows`, headings first, with all headings and the cells of columns of
-    text (`texts`) broken into lines; and where there are too many columns, several tables that all begin with
-    the `keys` first ones.
+    """Yield a table as one or more tables that fit the width of the terminal.
+
+    `rows` holds the headings first. Headings, and the cells of those columns whose entry in `texts` is True,
+    are wrapped within their cell; other cells are kept whole. If the columns still do not fit side by side,
+    they are spread over several tables, each beginning with the first `keys` columns.
     """
     width = columns()
     whole = [max(len(line) for row in rows for line in row[i].split("\n")) for i in range(len(texts))]
@@ -70,7 +79,11 @@ def fit(rows: Rows, texts: Sequence[bool], keys: int) -> Iterator[Rows]:
 
 
 def _least(breaking: Rows, rows: Rows, i: int) -> int:
-    """What column `i` needs when `breaking`, some of its `rows`, are broken as far as is still readable."""
+    """Return the least width of column `i`, in characters.
+
+    `breaking` is the leading part of `rows` whose cells may be wrapped; the rest must fit as they are. A
+    wrapped cell keeps a width that is still readable (`_LEAST`).
+    """
     room = _LEAST[i > 0] if len(breaking) > 1 else 1
     pieces = (p.rstrip() for row in breaking for line in row[i].split("\n") for p in _pieces(line, room))
     kept = (row[i] for row in rows[len(breaking) :])
@@ -78,11 +91,15 @@ def _least(breaking: Rows, rows: Rows, i: int) -> int:
 
 
 def _total(widths: Sequence[int]) -> int:
+    """Return the width of a table with columns of these widths, gaps included."""
     return sum(widths) + _GAP * (len(widths) - 1)
 
 
 def _narrowed(widths: Sequence[int], least: Sequence[int], width: int) -> list[int]:
-    """The widest that can gives way first."""
+    """Shrink the columns until the table fits `width` or every column has its least width.
+
+    Each step takes one character from the widest column that can still shrink.
+    """
     found = list(widths)
     while _total(found) > width:
         able = [i for i, n in enumerate(found) if n > least[i]]
@@ -93,13 +110,17 @@ def _narrowed(widths: Sequence[int], least: Sequence[int], width: int) -> list[i
 
 
 def _broken(rows: Rows, widths: Sequence[int]) -> list[list[str]]:
-    """What goes on in the first column is indented: it is no row of its own."""
+    """Wrap each cell to its column's width.
+
+    Continuation lines in the first column are indented, so that they do not look like rows.
+    """
     return [
         ["\n".join(_lines(cell, widths[i], "" if i else "  ")) for i, cell in enumerate(row)] for row in rows
     ]
 
 
 def _lines(cell: str, width: int, hanging: str) -> Iterator[str]:
+    """Yield `cell` wrapped to `width`; continuation lines begin with `hanging`."""
     for line in cell.split("\n"):
         if len(line) <= width:
             yield line
@@ -114,7 +135,10 @@ def _lines(cell: str, width: int, hanging: str) -> Iterator[str]:
 
 
 def _pieces(line: str, width: int) -> Iterator[str]:
-    """Between which a line may be broken."""
+    """Split `line` where it may be wrapped.
+
+    That is at spaces and, in words longer than `width`, behind the characters ``. / _ ,``.
+    """
     for word in line.split():
         *parts, last = [word] if len(word) <= width else _PIECE.findall(word)
         yield from parts

@@ -1,4 +1,4 @@
-"""NVIDIA's command-line tools: found in their wheels, in a toolkit, or on the PATH, and run."""
+"""Find and run NVIDIA's command-line tools, from their wheels, a CUDA toolkit or the PATH."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PACKAGES = {"nvdisasm": "nvidia-cuda-nvdisasm", "cuobjdump": "nvidia-cuda-cuobj
 
 @functools.cache
 def find(name: str) -> Path | None:
-    """The executable, a wheel's before the system's; None where there is none."""
+    """Return the path of the executable `name`, preferring a wheel's to the system's, or None."""
     try:
         from cuda.pathfinder import find_nvidia_binary_utility
     except ImportError:  # cuda-pathfinder before 1.3
@@ -32,7 +32,10 @@ def find(name: str) -> Path | None:
 
 
 def require(name: str) -> Path:
-    """The same; raises MissingDependency with the command that installs it."""
+    """Return the path of the executable `name`, as `find` does.
+
+    Raises MissingDependency, with the way to install it, if there is none.
+    """
     path = find(name)
     if path is None:
         package = _PACKAGES.get(name)
@@ -44,8 +47,10 @@ def require(name: str) -> Path:
 def run(
     command: Sequence[str | Path], where: str, *, timeout: float = 600
 ) -> subprocess.CompletedProcess[str]:
-    """A tool's answer, whatever it is; what it starts by ``python -m harness`` is the package that runs here.
-    Raises HarnessError where it gives none within `timeout` seconds, or cannot be started.
+    """Run `command` and return its outcome, whatever its exit code.
+
+    A ``python -m harness`` that it starts uses the package running here. `where` names the object of the call
+    in errors. Raises HarnessError if the command cannot be started or does not end within `timeout` seconds.
     """
     name = Path(command[0]).name
     try:
@@ -59,8 +64,10 @@ def run(
 
 
 def environment() -> dict[str, str]:
-    """That of this process, in which Python finds the same package as here, in a bare checkout, too, and in
-    which no line is broken that is to be read here.
+    """Return this process's environment variables, changed for a child process whose output is read.
+
+    PYTHONPATH makes Python find this very package, in a bare checkout too. COLUMNS is left out, so that
+    harness wraps no lines in its output.
     """
     inherited = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     return inherited | {

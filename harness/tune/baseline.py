@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
-from harness.bench.measure import OK, check
+from harness.bench.measure import check
+from harness.bench.row import OK
 from harness.bench.session import Bench
 from harness.errors import HarnessError, OutOfMemory
-from harness.launch import kernel
-from harness.launch.cublas import LABEL, CuBlas
+from harness.launch.builds import Built
+from harness.launch.cublas import CuBlas
 from harness.launch.kernel import Launch
 from harness.launch.operands import Operands, Twin
 from harness.problems.gemm import Gemm
 from harness.problems.protocol import Problem
-from harness.sass.builds import Built
 from harness.tune.trials import Trials
 
 
@@ -41,17 +41,17 @@ def reference(
     """On outputs of its own; and the candidates, none of them lost."""
     session, problem = trials.session, operands.problem
     twin = owned.enter_context(Twin(operands, session.stream))
-    if isinstance(session.baseline, CuBlas) and isinstance(problem, Gemm):
-        run = owned.enter_context(session.baseline.prepare(problem, twin))
+    if session.baseline is not None and session.baseline.serves(problem):
+        run, label = owned.enter_context(session.baseline.prepare(twin)), session.baseline.label
         if not check(run, session.stream, sets=1).ok:
-            raise HarnessError(f"{LABEL} is wrong on {problem.label}: nothing to compare with")
-        return Opponent(run, LABEL), candidates
+            raise HarnessError(f"{label} is wrong on {problem.label}: nothing to compare with")
+        return Opponent(run, label), candidates
     tried = []
     for one in candidates:
         tried.append(one)
         row = trials.row(one, operands, None, "", "reference", None)
         if row["status"] == OK:
-            run = owned.enter_context(kernel.prepare(one.cubin, twin))
+            run = owned.enter_context(one.prepare(twin))
             return Opponent(run, one.cubin.sha256), itertools.chain(tried, candidates)
     raise HarnessError(
         f"no candidate is right on {problem.label}: nothing to tune",

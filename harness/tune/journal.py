@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, cast
 
-from harness.results.record import Record
+from harness.results.rows import Row
 from harness.support.cache import CacheWarning
 
 _BEGINS = "begins"
@@ -22,32 +24,32 @@ class Journal:
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
-        self._rows: dict[str, Record] = {}
-        self.unfinished: tuple[str, Record] | None = None
+        self._rows: dict[str, Row] = {}
+        self.unfinished: tuple[str, Row] | None = None
         """Key and beginnings of the measurement that the last line of the file began."""
         for line in self._lines():
             key = line.pop("key", None)
             if not isinstance(key, str):
                 continue
             if line.pop(_BEGINS, False):
-                self.unfinished = key, line
+                self.unfinished = key, cast(Row, line)
             else:
                 self.unfinished = None
-                self._rows[key] = line
+                self._rows[key] = cast(Row, line)
 
     @property
     def count(self) -> int:
         return len(self._rows)
 
-    def get(self, key: str) -> Record | None:
+    def get(self, key: str) -> Row | None:
         return self._rows.get(key)
 
-    def begin(self, key: str, about: Record) -> None:
+    def begin(self, key: str, about: Row) -> None:
         """Say that `key` is being measured; `about` is what an error row should say of it."""
         self.unfinished = key, about
         self._append({"key": key, _BEGINS: True, **about})
 
-    def put(self, key: str, row: Record) -> None:
+    def put(self, key: str, row: Row) -> None:
         self._rows[key] = row
         self.unfinished = None
         self._append({"key": key, **row})
@@ -59,7 +61,7 @@ class Journal:
         if self.path is not None:
             self.path.unlink(missing_ok=True)
 
-    def _append(self, line: Record) -> None:
+    def _append(self, line: Mapping[str, Any]) -> None:
         if self.path is None:
             return
         try:
@@ -80,7 +82,7 @@ class Journal:
             file.seek(-1, 2)
             return file.read(1) == b"\n"
 
-    def _lines(self) -> list[Record]:
+    def _lines(self) -> list[dict[str, Any]]:
         """Whole lines; damaged ones are as good as none."""
         try:
             text = self.path.read_bytes() if self.path is not None else b""

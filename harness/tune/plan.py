@@ -10,7 +10,7 @@ import numpy as np
 
 from harness.driver import Device
 from harness.errors import UsageError
-from harness.sass.builds import Built, unmet
+from harness.launch.builds import Built, unmet
 from harness.tune.race import RUNGS
 
 EXHAUSTIVE, RANDOM, HALVING = "exhaustive", "random", "halving"

@@ -15,19 +15,21 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
-from harness.bench.measure import HOT, OK, Method
+from harness.bench.measure import Method
+from harness.bench.row import HOT, OK
 from harness.bench.session import Bench
 from harness.bench.stats import FAST, SLOW, Interval
 from harness.errors import ContextLost, HarnessError, UsageError
 from harness.kernels.spec import Variant
 from harness.launch import kernel
+from harness.launch.builds import Built, Progress, Skipped
 from harness.launch.operands import Data, Operands, Twin, rotation_sets
 from harness.problems.protocol import Problem
 from harness.problems.registry import blamed
-from harness.results.record import Record
-from harness.sass.builds import Built, Progress, Skipped
+from harness.results import rows
+from harness.results.rows import Row
 from harness.tune import baseline
 from harness.tune.baseline import Opponent
 from harness.tune.journal import Journal
@@ -63,9 +65,9 @@ class Result:
     """
 
     shape: str
-    winners: tuple[Record, ...]
-    ranking: tuple[Record, ...]
-    rows: tuple[Record, ...]
+    winners: tuple[Row, ...]
+    ranking: tuple[Row, ...]
+    rows: tuple[Row, ...]
     confirmed: bool
     note: str
     seconds: float
@@ -148,7 +150,7 @@ class _Size:
         self.deadline = began + _SEARCH_SHARE * (end - began)
         self.race = Race(seed=tuner.plan.seed)
         self.entered: list[Built] = []
-        self.last: dict[int, Record] = {}
+        self.last: dict[int, Row] = {}
         self.winners: list[int] = []
         self.confirmed, self.note = False, ""
         trials = tuner.trials
@@ -239,9 +241,7 @@ class _Size:
         row = self.last[entrant]
         return row["status"] == OK and row["ratio"] is not None
 
-    def _trial(
-        self, entrant: int, operands: Operands, against: Opponent, stage: str, method: Method
-    ) -> Record:
+    def _trial(self, entrant: int, operands: Operands, against: Opponent, stage: str, method: Method) -> Row:
         """Its row; also its last one, unless from a duel that it ended well: that has another reference."""
         if self.last and self.tuner.clock() >= self.deadline:
             raise _TimeUp
@@ -309,15 +309,16 @@ def _blocks(medians: Sequence[float]) -> list[float]:
     return [math.sqrt(a * b) for a, b in zip(medians[0::2], medians[1::2], strict=True)]
 
 
-def _with_ratio(row: Record, ratio: Interval) -> Record:
-    return {**row, "ratio": asdict(ratio), "speedup": asdict(ratio.inverse)}
+def _with_ratio(row: Row, ratio: Interval) -> Row:
+    return {**row, "ratio": rows.ratio(ratio), "speedup": rows.ratio(ratio.inverse)}
 
 
-def _estimate(row: Record) -> float:
-    return float(row["ratio"]["estimate"])
+def _estimate(row: Row) -> float:
+    ratio = row["ratio"]
+    return math.inf if ratio is None else ratio["estimate"]
 
 
-def _place(entrant: int, winners: Sequence[int], row: Record) -> tuple[int, float]:
+def _place(entrant: int, winners: Sequence[int], row: Row) -> tuple[int, float]:
     if entrant in winners:
         return 0, winners.index(entrant)
     return (1, _estimate(row)) if row["ratio"] else (2, entrant)

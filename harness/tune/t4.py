@@ -8,31 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.bench.measure import ERROR, FAILED, IMPOSSIBLE, OK
-from harness.results.record import Record
+from harness.bench.row import ERROR, FAILED, IMPOSSIBLE, OK
+from harness.results.record import Document
+from harness.results.rows import Row
 from harness.tune.search import Unfit
 
 VERSION = "1.0.0"
 _INVALID = {OK: "correct", FAILED: "correctness", IMPOSSIBLE: "runtime", ERROR: "runtime"}
-_MEASURED = (  # key of a record, name here, its unit, what it is multiplied by
-    ("seconds", "time", "ms", 1e3),
-    ("flops_rate", "GFLOP/s", "GFLOP/s", 1e-9),
-    ("sm_hz", "sm_clock", "MHz", 1e-6),
-)
 
 
-def document(ranking: Sequence[Record], unfit: Sequence[Unfit], when: str) -> Record:
+def document(ranking: Sequence[Row], unfit: Sequence[Unfit], when: str) -> Document:
     """Of the candidates in `ranking` (see `tune.Result`), and of the unfit as of `when` (ISO 8601)."""
     results = [_measured(row) for row in ranking] + [_unfit(one, when) for one in unfit]
     return {"results": results, "schema_version": VERSION, "metadata": {"timeunit": "milliseconds"}}
 
 
-def _measured(row: Record) -> Record:
+def _measured(row: Row) -> Document:
     right = row["status"] == OK
     measurements = [
-        {"name": name, "value": row[key] * scale, "unit": unit}
-        for key, name, unit, scale in _MEASURED
-        if row.get(key) is not None
+        {"name": name, "value": value * scale, "unit": unit}
+        for value, name, unit, scale in (
+            (row.get("seconds"), "time", "ms", 1e3),
+            (row.get("flops_rate"), "GFLOP/s", "GFLOP/s", 1e-9),
+            (row.get("sm_hz"), "sm_clock", "MHz", 1e-6),
+        )
+        if value is not None
     ]
     if row["ratio"]:
         measurements.append({"name": f"time/{row['against']}", "value": row["ratio"]["estimate"], "unit": ""})
@@ -52,7 +52,7 @@ def _measured(row: Record) -> Record:
     }
 
 
-def _unfit(one: Unfit, when: str) -> Record:
+def _unfit(one: Unfit, when: str) -> Document:
     return {
         "timestamp": when,
         "configuration": dict(one.variant.params),

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import datetime
-import functools
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from harness.bench.measure import ERROR, Measurement, Method
+from harness.bench.measure import Method
+from harness.bench.row import Measurement
 from harness.bench.session import Bench
 from harness.errors import UsageError
 from harness.launch import kernel
+from harness.launch.builds import Built, Progress
 from harness.launch.kernel import Launch
 from harness.launch.operands import Operands
-from harness.problems.protocol import Problem
 from harness.results import encode
-from harness.results.record import Record
-from harness.sass.builds import Built, Progress
+from harness.results.rows import Row
 from harness.support.cache import digest
 from harness.tune.journal import Journal
 
@@ -38,7 +37,7 @@ class Trials:
         progress: Progress,
     ) -> None:
         self.session, self.journal = session, journal
-        self.rows: list[Record] = []  # of this process, in order, those from the journal included
+        self.rows: list[Row] = []  # of this process, in order, those from the journal included
         self.measured = self.resumed = 0
         self._own: set[str] = set()  # the keys of `rows`
         self._identity, self._threshold, self._progress = tuple(identity), threshold, progress
@@ -51,7 +50,7 @@ class Trials:
         whose: str,
         stage: str,
         method: Method | None,
-    ) -> Record:
+    ) -> Row:
         """A bench row with its `stage`, timed in turn with `against`, which `whose` identifies; without
         a `method` only verified.
 
@@ -62,7 +61,7 @@ class Trials:
         try:
             key = self._key(one, operands, whose, stage, method)
         except UsageError as e:  # no such grid
-            return self._keep(self._record(_error(one, problem, e), one, stage))
+            return self._keep(self._record(Measurement.failed_with(one, problem, e), one, stage))
         if (known := self.journal.get(key)) is not None:
             if key in self._own:
                 return known
@@ -70,15 +69,8 @@ class Trials:
             self.resumed += 1
             return self._keep(known)
         self._own.add(key)
-        self.journal.begin(key, self._record(_error(one, problem, ""), one, stage))
-        found, lost = self.session.attempt(
-            one.variant.label,
-            one,
-            functools.partial(kernel.prepare, one.cubin),
-            operands,
-            against,
-            method,
-        )
+        self.journal.begin(key, self._record(Measurement.failed_with(one, problem, ""), one, stage))
+        found, lost = self.session.attempt(one, operands, against, method)
         self.measured += 1
         row = self._keep(self._record(found, one, stage))
         self.journal.put(key, row)
@@ -95,15 +87,11 @@ class Trials:
         how = (whose, stage, timing, operands.seed, len(operands.buffers))
         return digest(_FORMAT, *self._identity, repr(what), repr(how))
 
-    def _record(self, found: Measurement, one: Built, stage: str) -> Record:
+    def _record(self, found: Measurement, one: Built, stage: str) -> Row:
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         row = encode.timed_record(found, self.session.context.device.peak_fp32, self._threshold)
         return {**row, "stage": stage, "utc": now, "build_seconds": one.seconds}
 
-    def _keep(self, row: Record) -> Record:
+    def _keep(self, row: Row) -> Row:
         self.rows.append(row)
         return row
-
-
-def _error(one: Built, problem: Problem, why: object) -> Measurement:
-    return Measurement(label=one.variant.label, built=one, problem=problem, status=ERROR, error=str(why))

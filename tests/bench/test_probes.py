@@ -9,6 +9,7 @@ import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from fakes import gemm as fake_gemm
 from harness.bench import ceilings, measure
 from harness.bench.ceilings import Ceiling, Ceilings
 from harness.bench.nvml import Telemetry
+from harness.bench.row import IMPOSSIBLE, OK
 from harness.bench.session import Bench
 from harness.bench.stopping import StopRule
 from harness.bench.timing import ClockProbe, EventTimer, Work
@@ -31,12 +33,12 @@ from harness.kernels import catalog
 from harness.kernels.arch import Arch
 from harness.kernels.compiler import compile_kernel
 from harness.kernels.dtypes import DTYPES
+from harness.launch.builds import build_all
 from harness.launch.kernel import Launch
 from harness.launch.operands import Operands
 from harness.problems.fma import CHAINS, Fma
 from harness.problems.gemm import GEMMS, Gemm
 from harness.results import record
-from harness.sass.builds import build_all
 from harness.support.cache import Cache
 from shared.places import ROOT
 
@@ -220,7 +222,7 @@ def test_a_ceiling_rises_with_the_clock_and_never_falls() -> None:
     assert ceiling.at(1.98e9) == pytest.approx(66e12) and ceiling.at(1e9) == ceiling.at(None) == 60e12
 
 
-@pytest.mark.parametrize(("share", "status"), [(1.01, measure.OK), (1.05, measure.IMPOSSIBLE)])
+@pytest.mark.parametrize(("share", "status"), [(1.01, OK), (1.05, IMPOSSIBLE)])
 def test_above_the_measured_ceiling_is_impossible(
     context: Context, cache: Cache, fake: Any, monkeypatch: pytest.MonkeyPatch, share: float, status: str
 ) -> None:
@@ -231,13 +233,13 @@ def test_above_the_measured_ceiling_is_impossible(
     with Bench(context, rule=FEW, limits=True) as session:
         (row,) = session.rows(built, {Gemm: [{"N": 32}]}, lambda _: None)
     assert row.status == status
-    if status == measure.OK:
+    if status == OK:
         assert row.of_ceiling == pytest.approx(share)
     else:
         assert row.of_ceiling is None and "above this card's measured ceiling" in row.detail
 
 
-@pytest.mark.parametrize(("share", "status"), [(1.01, measure.OK), (1.05, measure.IMPOSSIBLE)])
+@pytest.mark.parametrize(("share", "status"), [(1.01, OK), (1.05, IMPOSSIBLE)])
 @pytest.mark.parametrize(("dtype", "peaks"), [("bf16", 16), ("tf32", 8), ("3xtf32", 8 / 3)])
 def test_the_ceiling_of_a_type_is_that_of_its_units(
     context: Context,
@@ -264,9 +266,10 @@ def test_the_ceiling_of_a_type_is_that_of_its_units(
         copy = operands.buffers[0]
         arguments = [copy[a] if isinstance(a, str) else a for a in problem.arguments()]
         run = Launch("cuBLAS", operands, [module.function("matmul").prepare(1, 32, arguments)])
-        row = measure.measure(run, session.stream, session.timer, session.method)
+        one = SimpleNamespace(label="cuBLAS", built=None, prepare=lambda _: run)
+        row = measure.measure(one, operands, session.stream, session.timer, session.method)
     assert (row.status, row.peaks, row.dtype) == (status, peaks, dtype)
-    if status == measure.OK:
+    if status == OK:
         assert row.of_ceiling == pytest.approx(share)
 
 

@@ -14,18 +14,19 @@ import numpy as np
 import pytest
 
 from fakes import gemm as fake_gemm
-from harness.bench import emulation, measure
+from harness.bench import emulation
 from harness.bench.emulation import Options
-from harness.bench.session import Repetition
+from harness.bench.row import EXPECTED, FAILED, OK
+from harness.bench.session import Bench
 from harness.driver import Context, Device
 from harness.errors import ContextLost
 from harness.kernels import catalog, spec
 from harness.kernels.arch import Arch
+from harness.launch import builds
 from harness.problems.gemm import Gemm
 from harness.problems.protocol import Reference
 from harness.problems.verify import Repeats, compare
 from harness.results import record
-from harness.sass import builds
 from harness.support.cache import Cache
 from shared.command import fake, harness  # noqa: F401  (a fixture)
 
@@ -53,13 +54,13 @@ def built(cache: Cache, name: str = "tiled") -> builds.Built:
 
 
 def rows(cache: Cache, *points: dict[str, Any], repeats: int = 5, kernel: str = "tiled") -> list[Any]:
-    with Context(Device.open()) as context, Repetition(context, repeats=repeats) as session:
+    with Context(Device.open()) as context, Bench(context, rule=None, repeats=repeats) as session:
         return list(session.rows([built(cache, kernel)], {Gemm: points or POINTS}, lambda _: None))
 
 
 def test_equal_launches(fake: Any, cache: Cache) -> None:
     found = rows(cache, repeats=300)  # more than are asked for at once
-    assert [r.status for r in found] == [measure.OK] * 2
+    assert [r.status for r in found] == [OK] * 2
     assert [r.repeats for r in found] == [Repeats(launches=300, equal=300, first=None)] * 2
     assert len(fake.launches) == 2 * (1 + 300)
 
@@ -85,7 +86,7 @@ def test_outputs_are_filled_anew_before_each_launch(fake: Any, cache: Cache) -> 
         fake.execute = watch
         (row,) = rows(cache, point)
         assert len(seen) == 6 and len(set(seen)) == 1, "all find what the first has found"
-        assert row.repeats == Repeats(launches=5, equal=4, first=2) and row.status == measure.FAILED
+        assert row.repeats == Repeats(launches=5, equal=4, first=2) and row.status == FAILED
 
 
 @pytest.mark.parametrize("point", POINTS, ids=["plain", "padded"])
@@ -97,14 +98,14 @@ def test_a_launch_that_differs_is_named(fake: Any, cache: Cache, point: Any, num
         fake.execute = Flips(number, byte)
         (row,) = rows(cache, point)
         assert row.before.ok and row.repeats == Repeats(launches=5, equal=4, first=number)
-        assert row.status == measure.FAILED and f"launch {number} after the verified one" in row.detail
+        assert row.status == FAILED and f"launch {number} after the verified one" in row.detail
         assert "not deterministic" in row.detail
 
 
 def test_the_last_byte_of_the_padding_counts(fake: Any, cache: Cache) -> None:
     fake.execute = Flips(2, 4 * 7 * 24 - 1)
     (row,) = rows(cache, POINTS[1])
-    assert row.before.ok and row.repeats.first == 2 and row.status == measure.FAILED
+    assert row.before.ok and row.repeats.first == 2 and row.status == FAILED
 
 
 def test_an_input_overwritten_by_a_repeat(fake: Any, cache: Cache) -> None:
@@ -120,17 +121,17 @@ def test_an_input_overwritten_by_a_repeat(fake: Any, cache: Cache) -> None:
 
     fake.execute = late
     (row,) = rows(cache, {"N": 32})
-    assert row.repeats.ok and row.status == measure.FAILED
+    assert row.repeats.ok and row.status == FAILED
     assert row.detail == "FAILED: a repeat overwrote its input A"
 
 
 def test_what_is_wrong_is_not_repeated_and_broken_kernels_stay_expected(fake: Any, cache: Cache) -> None:
     fake.execute = fake_gemm.zeros
     (row,) = rows(cache, {"N": 32})
-    assert row.status == measure.FAILED and row.repeats is None and len(fake.launches) == 1
+    assert row.status == FAILED and row.repeats is None and len(fake.launches) == 1
     fake.execute = Flips(3)
     (row,) = rows(cache, {"N": 32}, kernel="tiled_no_sync")
-    assert row.status == measure.EXPECTED and not row.failed and row.repeats.first == 3
+    assert row.status == EXPECTED and not row.failed and row.repeats.first == 3
 
 
 def test_a_fault_in_a_repeat_ends_the_run(fake: Any, cache: Cache) -> None:
@@ -206,7 +207,7 @@ def test_the_bound_is_of_the_worst_element() -> None:
 
 
 def test_emulated_launches(cache: Cache) -> None:
-    for name, equal, status in (("tiled", 3, measure.OK), ("tiled_no_sync", 1, measure.EXPECTED)):
+    for name, equal, status in (("tiled", 3, OK), ("tiled_no_sync", 1, EXPECTED)):
         wanted = Options(repeats=3, count=False)
         (row,) = emulation.rows([built(cache, name)], {Gemm: [{"N": 32}]}, wanted, lambda _: None)
         assert row.status == status and row.repeats is not None
@@ -261,12 +262,12 @@ def test_on_a_gpu(gpu: Context, cache: Cache, kernel_file: Any) -> None:
     arch = str(Arch.of_capability(*gpu.device.capability))
     points = [{"N": 512}, {"M": 300, "N": 500, "K": 260, "ldc": 512, "beta": 0.5}]
     made, _ = builds.build_all([steady.variant(), changing.variant()], [arch], cache, lambda _: None)
-    with Repetition(gpu, repeats=1000) as session:
+    with Bench(gpu, rule=None, repeats=1000) as session:
         found = list(session.rows(made, {Gemm: points}, lambda _: None))
     assert len(found) == 4
     for row in found:
         if row.built is not None and row.built.variant.kernel is steady:
-            assert row.status == measure.OK and row.repeats == Repeats(launches=1000, equal=1000, first=None)
+            assert row.status == OK and row.repeats == Repeats(launches=1000, equal=1000, first=None)
         else:
             assert row.before is not None and row.before.ok, "one bit is far within the bound"
-            assert row.status == measure.FAILED and row.repeats == Repeats(launches=1000, equal=999, first=2)
+            assert row.status == FAILED and row.repeats == Repeats(launches=1000, equal=999, first=2)

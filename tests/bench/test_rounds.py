@@ -15,23 +15,23 @@ from click.testing import CliRunner
 
 from fakes import driver as fake_driver
 from fakes import gemm as fake_gemm
-from harness.bench import measure, rounds, stats
-from harness.bench.measure import Measurement
+from harness.bench import rounds, stats
 from harness.bench.rounds import LEAST, Rounds
+from harness.bench.row import ERROR, EXPECTED, FAILED, OK, UNEXPECTED, Measurement
 from harness.bench.session import Bench
 from harness.bench.stats import Interval
 from harness.bench.stopping import StopRule
-from harness.cli import main, options
-from harness.cli.isolate import Outcome
+from harness.cli import main, options, running
+from harness.cli.isolation import Outcome
 from harness.driver import Context, Device, Stream
 from harness.errors import ContextLost, HarnessError
 from harness.kernels import catalog
+from harness.launch import builds
+from harness.launch.builds import Built
 from harness.launch.fingerprint import Fingerprints
 from harness.launch.operands import Operands
 from harness.problems.gemm import Gemm
 from harness.results import record
-from harness.sass import builds
-from harness.sass.builds import Built
 from harness.support.cache import Cache
 
 RULE = StopRule(min_time=0.01, warmup=0.01, settle=0.01, max_samples=100, min_blocks=6)
@@ -99,7 +99,7 @@ def test_the_interval_is_of_the_rounds(context: Context, cache: Cache, changing:
     """
     truth = float(np.exp(np.log(PLANTED).mean()))
     reference, row = rows(context, cache, 5)
-    assert row.status == measure.OK and row.ratio is not None
+    assert row.status == OK and row.ratio is not None
     assert [p.ratio for p in row.rounds] == pytest.approx(PLANTED, rel=2e-3)
     assert [p.seconds / p.baseline_seconds for p in row.rounds] == pytest.approx(PLANTED, rel=2e-3)
     assert {(p.sm_hz, p.baseline_sm_hz) for p in row.rounds} == {(1.98e9, 1.98e9)}
@@ -138,9 +138,9 @@ def test_what_goes_wrong_in_one_round_is_not_lost(context: Context, cache: Cache
     """And it is not run again; the others go on."""
     changing.execute[2] = fake_gemm.zeros
     reference, row, other = rows(context, cache, 5, "tiled", "tiled_v4")
-    assert (row.status, row.samples, row.ratio) == (measure.FAILED, None, None)
+    assert (row.status, row.samples, row.ratio) == (FAILED, None, None)
     assert "first at [0,0]" in row.detail and changing.round == 4
-    assert (other.status, len(other.rounds)) == (measure.OK, 5)
+    assert (other.status, len(other.rounds)) == (OK, 5)
     assert not any("only" in note for note in (*reference.notes, *other.notes))
 
 
@@ -150,7 +150,7 @@ def test_what_is_never_timed_has_one_round(
 ) -> None:
     changing.execute = dict.fromkeys(range(5), fake_gemm.zeros) if caught else {}
     reference, row = rows(context, cache, 5, "tiled_no_sync")
-    assert row.status == (measure.EXPECTED if caught else measure.UNEXPECTED)
+    assert row.status == (EXPECTED if caught else UNEXPECTED)
     assert changing.round == 0 and reference.notes[-1] == "1 of 5 rounds only"
 
 
@@ -169,7 +169,7 @@ def test_what_was_measured_before_it_ends_is_kept(
 
     with monkeypatch.context() as patch:
         patch.setattr("harness.bench.session.unsettle", fail)
-        assert ended(context, cache, error) == [(measure.OK, 1, "1 of 5 rounds only")] * 2
+        assert ended(context, cache, error) == [(OK, 1, "1 of 5 rounds only")] * 2
     changing.round = -1
     real = Operands.verdicts
     calls = []
@@ -186,9 +186,9 @@ def test_what_was_measured_before_it_ends_is_kept(
 
         changing.execute[2] = fault
         found = ended(context, cache, error)
-        assert [status for status, *_ in found] == [measure.OK, measure.ERROR]
+        assert [status for status, *_ in found] == [OK, ERROR]
     elif error is not HarnessError:  # that is a row's
-        assert ended(context, cache, error) == [(measure.OK, 2, "2 of 5 rounds only")] * 2
+        assert ended(context, cache, error) == [(OK, 2, "2 of 5 rounds only")] * 2
 
 
 def ended(context: Context, cache: Cache, error: Any) -> list[tuple[str, int, str]]:
@@ -348,7 +348,7 @@ def test_a_child_is_told(changing: Changing, monkeypatch: pytest.MonkeyPatch) ->
         told.append(command)
         return Outcome(rows=(), about={}, error="not now")
 
-    monkeypatch.setattr("harness.cli.isolate.run_child", run_child)
+    monkeypatch.setattr("harness.cli.isolation.run_child", run_child)
     CliRunner().invoke(main, ["bench", "tiled", "-a", "N=32", "--isolate", "--rounds", "6"])
     assert "--rounds=6" in told[0]
 
@@ -362,5 +362,5 @@ def test_without_a_gpu_there_are_no_rounds(tmp_path: Path) -> None:
 
 def test_the_bar_counts_the_rounds() -> None:
     variants, points = [catalog.kernel("tiled").variant()], {Gemm: [{"N": 16}, {"N": 32}]}
-    assert options.steps(variants, points) == 1 + 2 + 2 * 2
-    assert options.steps(variants, points, 5) == 1 + 5 * (2 + 2 * 2)
+    assert running.steps(variants, points) == 1 + 2 + 2 * 2
+    assert running.steps(variants, points, 5) == 1 + 5 * (2 + 2 * 2)

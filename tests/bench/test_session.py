@@ -13,20 +13,20 @@ import pytest
 from fakes import driver as fake_driver
 from fakes import gemm as fake_gemm
 from harness.bench import measure
-from harness.bench.measure import Measurement
+from harness.bench.row import ERROR, EXPECTED, FAILED, IMPOSSIBLE, OK, UNEXPECTED, Measurement
 from harness.bench.session import Bench
 from harness.bench.stopping import StopRule
 from harness.driver import Context, Device, Stream
 from harness.errors import ContextLost, HarnessError, OutOfMemory, UsageError
 from harness.kernels import catalog, spec
 from harness.kernels.spec import Variant
+from harness.launch import builds
 from harness.launch import kernel as launch
+from harness.launch.builds import Built
 from harness.launch.operands import MAX_SETS, Operands, rotation_sets
 from harness.problems.copy import Copy
 from harness.problems.gemm import Gemm
 from harness.problems.registry import resolve
-from harness.sass import builds
-from harness.sass.builds import Built
 from harness.support.cache import Cache
 
 RULE = StopRule(min_time=0.01, warmup=0.01, max_samples=600, min_blocks=3)
@@ -66,7 +66,7 @@ def one(context: Context, cache: Cache, kernel: str = "tiled", **axes: Any) -> M
 
 def test_a_right_kernel_gets_a_time(context: Context, cache: Cache) -> None:
     row = one(context, cache)
-    assert row.status == measure.OK and row.before.ok and row.after.ok
+    assert row.status == OK and row.before.ok and row.after.ok
     assert row.seconds == pytest.approx(1.5e-3)
     assert row.flops_rate == pytest.approx(2 * 32**3 / 1.5e-3)
     assert row.samples.stopped == "noise reached"
@@ -78,7 +78,7 @@ def test_a_right_kernel_gets_a_time(context: Context, cache: Cache) -> None:
 def test_a_wrong_kernel_gets_none(context: Context, cache: Cache, fake: Any, kernel: Any) -> None:
     fake.execute = kernel
     row = one(context, cache)
-    assert (row.status, row.samples, row.seconds, row.flops_rate) == (measure.FAILED, None, None, None)
+    assert (row.status, row.samples, row.seconds, row.flops_rate) == (FAILED, None, None, None)
     assert row.failed and "first at [0,0]" in row.detail
 
 
@@ -87,27 +87,27 @@ def test_the_outputs_of_the_timed_runs_are_verified(context: Context, cache: Cac
     fake.execute = fake_gemm.WrongLater(good=100)
     row = one(context, cache)
     assert row.before.ok and not row.after.ok
-    assert (row.status, row.samples, row.after.first_bad) == (measure.FAILED, None, (31, 31))
+    assert (row.status, row.samples, row.after.first_bad) == (FAILED, None, (31, 31))
 
 
 def test_accumulating_kernels_are_checked_afresh(context: Context, cache: Cache) -> None:
     """With beta the timed runs write something else each time; that is no failure."""
     row = one(context, cache, beta=0.5)
-    assert row.status == measure.OK and row.after.ok
+    assert row.status == OK and row.after.ok
 
 
 def test_faster_than_the_hardware_is_refused(context: Context, cache: Cache, fake: Any) -> None:
     fake.milliseconds = 1e-7
     (row,) = rows(context, built(cache, "tiled"), {"N": 32}, rule=FEW)
-    assert row.status == measure.IMPOSSIBLE and row.failed
+    assert row.status == IMPOSSIBLE and row.failed
 
 
 def test_broken_kernels_are_never_timed(context: Context, cache: Cache, fake: Any) -> None:
     row = one(context, cache, "tiled_no_sync")  # the fake computes it right: the race did not show
-    assert (row.status, row.samples, row.failed) == (measure.UNEXPECTED, None, False)
+    assert (row.status, row.samples, row.failed) == (UNEXPECTED, None, False)
     fake.execute = fake_gemm.zeros
     row = one(context, cache, "tiled_no_sync")
-    assert (row.status, row.samples, row.failed) == (measure.EXPECTED, None, False)
+    assert (row.status, row.samples, row.failed) == (EXPECTED, None, False)
 
 
 def test_alone_or_in_turn(context: Context, cache: Cache, fake: Any) -> None:
@@ -126,7 +126,7 @@ def test_alone_or_in_turn(context: Context, cache: Cache, fake: Any) -> None:
 
 def test_verify_only(context: Context, cache: Cache, fake: Any) -> None:
     (row,) = rows(context, built(cache, "tiled"), {"N": 16}, rule=None)
-    assert (row.status, row.samples, len(fake.launches)) == (measure.OK, None, 1)
+    assert (row.status, row.samples, len(fake.launches)) == (OK, None, 1)
 
 
 def test_rows_come_by_size_then_kernel(context: Context, cache: Cache) -> None:
@@ -153,7 +153,7 @@ def test_a_grid_beyond_the_tiles(context: Context, cache: Cache, fake: Any, kern
 def test_a_kernel_that_cannot_launch_leaves_the_others(context: Context, cache: Cache, fake: Any) -> None:
     fake.fail("cuLaunchKernelEx", 701)
     first, second = rows(context, built(cache, "coalesced", "tiled"), {"N": 16})
-    assert (first.status, second.status) == (measure.ERROR, measure.OK)
+    assert (first.status, second.status) == (ERROR, OK)
     assert "LAUNCH_OUT_OF_RESOURCES" in first.detail and first.failed
 
 
@@ -173,14 +173,14 @@ def test_a_fault_keeps_the_rows_before_it(context: Context, cache: Cache, fake: 
             built(cache, "tiled", "coalesced", "tiled_v4"), {Gemm: [{"N": 32}]}, lambda _: None
         ):
             seen.append(row)
-    assert seen[0].status == measure.OK and len(seen) in (2, 3)
-    assert seen[-1].status == measure.ERROR and "context is lost" in seen[-1].detail
+    assert seen[0].status == OK and len(seen) in (2, 3)
+    assert seen[-1].status == ERROR and "context is lost" in seen[-1].detail
     assert context.lost
 
 
 def test_out_of_memory_comes_before_any_allocation(context: Context, cache: Cache, fake: Any) -> None:
     small, large = rows(context, built(cache, "tiled"), {"N": 16}, {"N": 2**19})
-    assert (small.status, large.status) == (measure.OK, measure.ERROR)  # the small row is kept
+    assert (small.status, large.status) == (OK, ERROR)  # the small row is kept
     assert "524288 needs 3072.00 GiB of device memory, 1.00 GiB is free" in large.detail
     assert not any(kind == "memory" for kind, _ in fake.live)
 
@@ -196,7 +196,7 @@ def test_a_kernel_that_stops_working_when_its_output_is_filled(
 
     fake.execute = lazy
     row = one(context, cache)
-    assert (row.status, row.samples) == (measure.FAILED, None) and "3.402823e+38 instead" in row.detail
+    assert (row.status, row.samples) == (FAILED, None) and "3.402823e+38 instead" in row.detail
 
 
 def test_a_kernel_that_overwrites_its_input_is_the_one_that_fails(
@@ -209,8 +209,8 @@ def test_a_kernel_that_overwrites_its_input_is_the_one_that_fails(
 
     fake.execute = vandal
     first, second = rows(context, built(cache, "coalesced", "tiled"), {"N": 16})
-    assert first.status == measure.FAILED and "overwrote its input A" in first.detail
-    assert second.status == measure.OK
+    assert first.status == FAILED and "overwrote its input A" in first.detail
+    assert second.status == OK
 
 
 def test_a_bandwidth_above_the_cards_is_refused(context: Context, cache: Cache, fake: Any) -> None:
@@ -223,7 +223,7 @@ def test_a_bandwidth_above_the_cards_is_refused(context: Context, cache: Cache, 
     fake.execute, fake.milliseconds = copy, 0.02
     with Bench(context, rule=FEW) as session:
         (row,) = session.rows(built(cache, "copy"), {Copy: [{"N": 2**25}]}, lambda _: None)
-    assert (row.status, row.samples) == (measure.IMPOSSIBLE, None)
+    assert (row.status, row.samples) == (IMPOSSIBLE, None)
     assert "above this card's rated peak" in row.detail
 
 
@@ -252,9 +252,9 @@ def test_users_problems_are_verified(
     cls = resolve(variant.kernel)
     with Bench(context, rule=None) as session:
         right, broken = session.rows(kernels, {cls: [{"N": 16}, {"N": 24}]}, lambda _: None)
-    assert right.status == measure.OK
+    assert right.status == OK
     assert (
-        broken.status == measure.ERROR
+        broken.status == ERROR
         and "problem Mine, line 7 of mine.py: ValueError: not this one" in broken.detail
     )
 
@@ -268,13 +268,13 @@ def test_after_an_error_the_next_kernel_is_not_blamed(context: Context, cache: C
 
     fake.execute = vandal
     first, second = rows(context, built(cache, "coalesced", "tiled"), {"N": 16})
-    assert (first.status, second.status) == (measure.ERROR, measure.OK)
+    assert (first.status, second.status) == (ERROR, OK)
 
 
 def test_a_card_above_its_rated_clock_is_believed(context: Context, cache: Cache, fake: Any) -> None:
     fake.milliseconds = 1e3 * 2 * 512**3 / (1.05 * context.device.peak_fp32)
     (row,) = rows(context, built(cache, "tiled"), {"N": 512}, rule=FEW)
-    assert row.status == measure.OK
+    assert row.status == OK
 
 
 @pytest.mark.parametrize("member", ["flops", "bytes", "buffer_bytes", "arguments"])
@@ -290,7 +290,7 @@ def test_a_problem_that_raises_costs_its_rows_only(
     kernels, _ = builds.build_all([variant], ["sm_90a"], cache, lambda _: None)
     with Bench(context, rule=RULE) as session:
         (row,) = session.rows(kernels, {resolve(variant.kernel): [{"N": 16}]}, lambda _: None)
-    assert row.status == measure.ERROR and f"no {member}" in row.detail
+    assert row.status == ERROR and f"no {member}" in row.detail
 
 
 def test_closing_never_hides_the_users_error(context: Context, fake: Any) -> None:
@@ -319,7 +319,7 @@ def test_a_grid_too_large_is_named(cache: Cache) -> None:
 def test_no_inputs_are_made_for_a_grid_that_cannot_be(context: Context, cache: Cache, fake: Any) -> None:
     """A hundred million rows would take minutes to fill before the launch is refused."""
     row = one(context, cache, M=10**8)
-    assert row.status == measure.ERROR and row.failed and "grid of" in row.detail
+    assert row.status == ERROR and row.failed and "grid of" in row.detail
     assert "cuMemAlloc" not in fake.names() and not fake.launches
 
 

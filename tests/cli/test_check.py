@@ -16,9 +16,9 @@ from harness.cli import main
 from harness.errors import HarnessError, InspectError
 from harness.kernels import catalog
 from harness.kernels.compiler import compile_kernel
+from harness.launch.builds import build_all
 from harness.problems.gemm import Gemm
 from harness.sass import access_widths
-from harness.sass.builds import build_all
 from harness.sass.instructions import disassemble
 from harness.support.cache import Cache
 from shared.kernels import BODY, TILED

@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from fakes import gemm as fake_gemm
-from harness.cli import main, options
+from harness.cli import main, options, running
 from harness.errors import MissingDependency, UsageError
 from harness.kernels import catalog
 from harness.results import record
@@ -84,9 +84,9 @@ def test_a_reason_that_holds_for_some_rows_of_a_kernel_says_how_many(
     def row(kernel: str, status: str) -> dict[str, Any]:
         return {"kernel": kernel, "params": {}, "shape": "64", "status": status, "detail": "it is wrong"}
 
-    options.explain([row("a", "FAILED"), row("b", "FAILED"), row("b", "ok")], [])
+    running.explain([row("a", "FAILED"), row("b", "FAILED"), row("b", "ok")], [])
     assert capsys.readouterr().out == "a, b (1 of 2): it is wrong\n"
-    options.explain([row("a", "FAILED"), row("a", "ok")], [])
+    running.explain([row("a", "FAILED"), row("a", "ok")], [])
     assert capsys.readouterr().out == "a, 64: it is wrong\n"
 
 
@@ -321,7 +321,7 @@ def test_closed_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
     from harness.cli import options
 
     monkeypatch.setattr(sys, "stderr", None)
-    with options.progress(3) as step:
+    with running.progress(3) as step:
         step("goes nowhere, and does not fail")
 
 

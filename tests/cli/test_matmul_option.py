@@ -10,14 +10,15 @@ import pytest
 
 from fakes import driver as fake_driver
 from fakes import gemm as fake_gemm
-from harness.bench import measure
+from harness.bench.row import FAILED, OK
 from harness.bench.session import Bench
 from harness.dispatch import choose
+from harness.dispatch.chosen import build_chosen
 from harness.driver import Context, Device
 from harness.kernels.dtypes import DTYPES
+from harness.launch import builds
 from harness.problems.gemm import Gemm
 from harness.results import record
-from harness.sass import builds
 from harness.support.cache import Cache
 from shared.command import FAST, fake, harness, no_gpu  # noqa: F401  (fixtures)
 
@@ -26,7 +27,7 @@ SHAPES = [{"M": 2, "N": 300, "K": 40}, {"N": 300}, {"M": 3, "N": 300, "K": 40}, 
 
 def choices(cache: Cache) -> list[builds.Built]:
     problems = [Gemm.from_axes(axes) for axes in SHAPES]
-    return builds.build_chosen(problems, "sm_90a", cache, lambda _: None, sms=132, gpu="Fake GPU")[0]
+    return build_chosen(problems, "sm_90a", cache, lambda _: None, sms=132, gpu="Fake GPU")[0]
 
 
 def test_each_size_is_run_by_what_is_chosen_for_it(fake: Any, cache: Cache) -> None:
@@ -35,7 +36,7 @@ def test_each_size_is_run_by_what_is_chosen_for_it(fake: Any, cache: Cache) -> N
     assert all(b.label.startswith("matmul -> 1") for b in found)
     with Context(Device.open()) as context, Bench(context, rule=None) as session:
         rows = list(session.rows(found, {Gemm: SHAPES}, lambda _: None))
-    assert [r.status for r in rows] == [measure.OK] * 4
+    assert [r.status for r in rows] == [OK] * 4
     for row, launched in zip(rows, fake.launches, strict=True):
         problem = row.problem
         assert isinstance(problem, Gemm)
@@ -49,7 +50,7 @@ def test_a_wrong_choice_is_seen(fake: Any, cache: Cache) -> None:
     fake.execute = fake_gemm.zeros
     with Context(Device.open()) as context, Bench(context, rule=None) as session:
         rows = list(session.rows(choices(cache), {Gemm: SHAPES}, lambda _: None))
-    assert [r.status for r in rows] == [measure.FAILED] * 4
+    assert [r.status for r in rows] == [FAILED] * 4
 
 
 def test_bench_and_its_record(fake: fake_driver.FakeDriver, tmp_path: Path) -> None:

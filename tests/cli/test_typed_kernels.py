@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from harness.bench import emulation, measure
+from harness.bench import emulation
+from harness.bench.row import FAILED, OK
 from harness.cli import main
 from harness.kernels import spec
 from harness.kernels.dtypes import BF16, DTYPES, FP16
 from harness.launch import cublas
+from harness.launch.builds import build_all
 from harness.problems.gemm import GEMMS
 from harness.results import comparison, nvbench, record
-from harness.sass.builds import build_all
 from harness.support.cache import Cache
 from shared.places import ROOT
 from shared.typed_gemm import exact
@@ -94,7 +95,7 @@ def test_exact_inputs_through_the_emulator(kernel_file: Any, cache: Cache, name:
     inputs = problem.inputs(3)
     reference = problem.reference(inputs)
     swapped = source(name).replace("B[k * ldb + col]", "B[k * ldb + (col ^ 1 < N ? col ^ 1 : col)]")
-    for body, status in ((source(name), measure.OK), (swapped, measure.FAILED)):
+    for body, status in ((source(name), OK), (swapped, FAILED)):
         path = kernel_file(extra=f'dtype = "{name}"', body=body)
         (built,), _ = build_all([spec.load(path).variant()], ["sm_80"], cache, lambda _: None)
         row = emulation.row(built, problem, inputs, reference, emulation.Options())
@@ -177,7 +178,7 @@ def test_cublas_is_asked_for_each_type(monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("fp32", "bf16", "fp16", "tf32", "fp32"):
             problem = GEMMS[name](M=3, N=4, K=5)
             with Operands(context, problem, stream, seed=1, sets=1) as operands:
-                run = baseline.prepare(problem, operands)
+                run = baseline.prepare(operands)
                 run(stream)
                 run(stream)
     modes = [args[1] for name, args in api.calls if name == "set_math_mode"]

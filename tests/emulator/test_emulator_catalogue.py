@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from harness.bench import emulation
-from harness.bench.measure import FAILED, OK, Measurement
+from harness.bench.row import FAILED, OK, Measurement
 from harness.emulator import Emulation, Finding
 from harness.kernels import catalog
 from harness.kernels.compiler import Cubin, Resources, source_text
 from harness.kernels.spec import Variant
+from harness.launch.builds import Built
 from harness.problems.gemm import Gemm
-from harness.sass.builds import Built
 from shared.emulator_kernels import ASYNC, FIRST, SECOND, compile_ptx, launch, line_of, matmul
 
 Edits = tuple[tuple[str, str], ...]  # text that stands once in the source, and what replaces it

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.bench.measure import OK
+from harness.bench.row import OK
 from harness.errors import HarnessError
 from harness.kernels import catalog
-from harness.sass.builds import Built
+from harness.launch.builds import Built
 from shared.mutants import Subject, flat
 
 RUNGS = [k.name for k in catalog.ladder() if not k.broken and not k.tensormaps]

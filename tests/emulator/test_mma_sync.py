@@ -14,14 +14,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness import compile_kernel
-from harness.bench import emulation, measure
-from harness.bench.measure import Measurement
+from harness.bench import emulation
+from harness.bench.row import FAILED, OK, Measurement
 from harness.emulator import Buffer, emulate
 from harness.kernels import catalog, spec
 from harness.launch import kernel
+from harness.launch.builds import Built
 from harness.problems.gemm import GEMMS, Gemm
 from harness.problems.verify import compare
-from harness.sass.builds import Built
 from shared.typed_gemm import KINDS, exact
 
 RUNG = catalog.kernel("21_mma_sync")
@@ -46,7 +46,7 @@ def conflicts(row: Measurement) -> int:
 def test_every_parameter_set_is_exact_and_meets_no_bank_twice(variant: spec.Variant) -> None:
     for kind, axes in [*((kind, RAGGED) for kind in KINDS), *((kind, UNITS) for kind in KINDS)]:
         row = run(variant, exact("bf16", kind)(**axes, alpha=2.0))
-        assert row.status == measure.OK, row.error
+        assert row.status == OK, row.error
         assert conflicts(row) == 0
 
 
@@ -71,7 +71,7 @@ def test_any_shape_is_right_and_has_no_findings(
     m, n, k = (-(-size // step) * step for size in shape)
     lds = {"lda": k + pads[0], "ldb": n + pads[1], "ldc": n + pads[2]}
     row = run(RUNG.variant(**SMALL), GEMMS["bf16"](M=m, N=n, K=k, beta=beta, **lds), schedule)
-    assert row.status == measure.OK, row.error
+    assert row.status == OK, row.error
 
 
 Write = Callable[..., spec.Variant]
@@ -149,15 +149,15 @@ LAST = "wait_for_copies<STAGES - 2>();\n                __syncthreads();"
 def test_faults_are_found(edited: Write, old: str, new: str, found: str) -> None:
     problem = exact("bf16", "one-hot rows")(M=64, N=136, K=264)
     row = run(edited((old, new)), problem)
-    assert row.status == measure.FAILED and row.emulation is not None
+    assert row.status == FAILED and row.emulation is not None
     assert any(found in text for text in (row.error, *map(str, row.emulation.findings))), row.error
-    assert run(edited(), problem).status == measure.OK
+    assert run(edited(), problem).status == OK
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_its_swizzle_it_is_right_and_meets_banks_eightfold(edited: Write, kind: str) -> None:
     row = run(edited((SWIZZLE, "c")), exact("bf16", kind)(**UNITS))
-    assert row.status == measure.OK, row.error
+    assert row.status == OK, row.error
     assert conflicts(row) > 0
     worst: Any = max(row.emulation.lines, key=lambda c: c.conflicts)  # type: ignore[union-attr]
     assert worst.wavefronts == 8 * (worst.wavefronts - worst.conflicts)

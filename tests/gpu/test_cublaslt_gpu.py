@@ -58,7 +58,7 @@ def test_every_type_keeps_its_bounds(gpu: Context, library: cublaslt.CuBlasLt, n
             problem = cls.from_axes(axes)
             with (
                 Operands(gpu, problem, stream, seed=1, sets=2) as operands,
-                library.prepare(problem, operands) as run,
+                library.prepare(operands) as run,
             ):
                 verdict = measure.check(run, stream, sets=2)
                 damaged = operands.damaged_inputs(stream)
@@ -82,8 +82,8 @@ def test_the_chosen_is_no_slower_than_the_first(
         EventTimer(gpu, stream, Telemetry(gpu.device.uuid)) as timer,
         Operands(gpu, problem, stream, seed=1, sets=rotation_sets(gpu, problem)) as operands,
         Twin(operands, stream) as twin,
-        library.prepare(problem, operands) as best,
-        asked_once.prepare(problem, twin) as first,
+        library.prepare(operands) as best,
+        asked_once.prepare(twin) as first,
     ):
         assert first.algorithm.startswith("fastest of 1 ")
         typical = tuple(sampling.warm_up(Work(run), timer, rule).typical for run in (best, first))
@@ -103,7 +103,7 @@ def test_nothing_leaks(gpu: Context) -> None:
             cublaslt.CuBlasLt(gpu) as library,
             Stream(gpu) as stream,
             Operands(gpu, problem, stream, seed=1, sets=1) as operands,
-            library.prepare(problem, operands),
+            library.prepare(operands),
         ):
             pass
 

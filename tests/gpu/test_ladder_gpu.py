@@ -12,6 +12,7 @@ import pytest
 
 from harness.bench import ceilings, measure, sampling
 from harness.bench.nvml import Telemetry
+from harness.bench.row import EXPECTED, OK, REGIMES
 from harness.bench.session import Bench
 from harness.bench.stats import SLOW, decide
 from harness.bench.stopping import StopRule
@@ -22,7 +23,7 @@ from harness.kernels import catalog
 from harness.kernels.arch import Arch
 from harness.kernels.compiler import compile_kernel
 from harness.kernels.spec import Kernel, Variant
-from harness.launch import cublas
+from harness.launch import builds, cublas
 from harness.launch import kernel as launch
 from harness.launch.operands import Operands
 from harness.problems.copy import Copy
@@ -30,7 +31,6 @@ from harness.problems.fma import Fma
 from harness.problems.gemm import GEMMS, Gemm
 from harness.problems.registry import resolve
 from harness.results import record
-from harness.sass import builds
 from harness.support.cache import Cache
 from shared.kernels import parameter_sets
 
@@ -65,7 +65,7 @@ def test_every_rung_on_every_shape(gpu: Context, cache: Cache, kernel: Kernel) -
     with Bench(gpu, rule=None) as session:
         rows = list(session.rows(built, {resolve(kernel): SHAPES}, lambda _: None))
     assert len(rows) == len(built) * len(SHAPES)
-    assert not [f"{r.label} {r.problem.label}: {r.detail}" for r in rows if r.status != measure.OK]
+    assert not [f"{r.label} {r.problem.label}: {r.detail}" for r in rows if r.status != OK]
 
 
 def test_copy(gpu: Context, cache: Cache) -> None:
@@ -74,7 +74,7 @@ def test_copy(gpu: Context, cache: Cache) -> None:
     points = [{"N": n} for n in (1, 3, 4, 4095, 4096, 4097, 1 << 20)]
     with Bench(gpu, rule=None) as session:
         rows = list(session.rows(built, {Copy: points}, lambda _: None))
-    assert {r.status for r in rows} == {measure.OK}
+    assert {r.status for r in rows} == {OK}
 
 
 def test_the_race_is_seen(gpu: Context, cache: Cache) -> None:
@@ -84,7 +84,7 @@ def test_the_race_is_seen(gpu: Context, cache: Cache) -> None:
     )
     with Bench(gpu, rule=StopRule()) as session:
         (row,) = session.rows(built, {Gemm: [{"N": 1024}]}, lambda _: None)
-    assert (row.status, row.samples) == (measure.EXPECTED, None)
+    assert (row.status, row.samples) == (EXPECTED, None)
     assert row.before is not None and row.before.bad > 1000
 
 
@@ -95,7 +95,7 @@ def test_cublas_agrees_and_is_not_tf32(gpu: Context) -> None:
     except MissingDependency as e:
         pytest.skip(e.what)
     with baseline, Stream(gpu) as stream, Operands(gpu, problem, stream, seed=1, sets=2) as operands:
-        verdict = measure.check(baseline.prepare(problem, operands), stream, sets=2)
+        verdict = measure.check(baseline.prepare(operands), stream, sets=2)
     assert verdict.ok and verdict.worst < 0.5
 
 
@@ -104,7 +104,7 @@ def test_a_timed_row(gpu: Context, cache: Cache) -> None:
     built, _ = builds.build_all([catalog.kernel("tiled").variant()], [arch(gpu)], cache, lambda _: None)
     with Bench(gpu, rule=StopRule()) as session:
         small, large = session.rows(built, {Gemm: [{"N": 512}, {"N": 1024}]}, lambda _: None)
-    assert small.status == large.status == measure.OK
+    assert small.status == large.status == OK
     assert small.cold and small.sets > 2
     assert 6 < large.seconds / small.seconds < 10  # eight times the work
     assert small.occupancy == 1.0
@@ -232,10 +232,10 @@ def test_regimes(gpu: Context, cache: Cache) -> None:
     """A launch of tens of microseconds: without the events' cost in a graph, in the L2 cache when hot."""
     built, _ = builds.build_all([catalog.kernel("tiled").variant()], [arch(gpu)], cache, lambda _: None)
     seconds = {}
-    for regime in measure.REGIMES:
+    for regime in REGIMES:
         with Bench(gpu, rule=StopRule(), regime=regime) as session:
             (row,) = session.rows(built, {Gemm: [{"N": 512}]}, lambda _: None)
-        assert row.status == measure.OK and row.regime == regime
+        assert row.status == OK and row.regime == regime
         seconds[regime] = row.seconds
     assert seconds["graph"] < seconds["cold"] and seconds["hot"] < 1.02 * seconds["cold"]
 

@@ -253,7 +253,7 @@ def test_cublas_keeps_each_types_bounds(gpu: Context, name: str, kind: str) -> N
         for axes in ({"N": 512}, {"M": 304, "N": 504, "K": 2048, "lda": 2056, "alpha": 2.0, "beta": beta}):
             problem = cls.from_axes(axes)
             with Operands(gpu, problem, stream, seed=1, sets=2) as operands:
-                verdict = measure.check(baseline.prepare(problem, operands), stream, sets=2)
+                verdict = measure.check(baseline.prepare(operands), stream, sets=2)
             near = twice and problem.accumulates and verdict.worst < 3
             assert verdict.ok or near, f"{problem.label}: {verdict}"
 

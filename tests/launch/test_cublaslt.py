@@ -19,7 +19,7 @@ from fakes import cublaslt as fake_cublaslt
 from fakes import gemm as fake_gemm
 from fakes.cublaslt import Algorithm, FakeCublas, FakeCublasLt, TimedDriver
 from harness.bench import measure
-from harness.cli import isolate, main
+from harness.cli import isolation, main
 from harness.driver import Context, Device, Stream
 from harness.errors import ContextLost, HarnessError, MissingDependency
 from harness.launch import cublas, cublaslt
@@ -63,7 +63,7 @@ def prepared(context: Context, problem: Gemm, sets: int = 3) -> tuple[str, Any]:
         cublaslt.CuBlasLt(context) as baseline,
         Stream(context) as stream,
         Operands(context, problem, stream, seed=1, sets=sets) as operands,
-        baseline.prepare(problem, operands) as run,
+        baseline.prepare(operands) as run,
     ):
         assert (run.label, run.sets) == ("cuBLASLt", sets)
         return run.algorithm, measure.check(run, stream, sets=sets)
@@ -336,14 +336,14 @@ def test_isolated_kernels_share_one_row(
     """Each kernel's process is told of the option, and measures cuBLASLt as it does cuBLAS."""
     told = []
 
-    def run_child(command: list[str], timeout: float) -> isolate.Outcome:
+    def run_child(command: list[str], timeout: float) -> isolation.Outcome:
         told.append("--cublaslt" in command)
         lines = tmp_path / f"rows{len(told)}"
         assert harness(*command[3:], "--rows", str(lines)).exit_code == 0
         about, *rows = map(json.loads, lines.read_text().splitlines())
-        return isolate.Outcome(rows=tuple(rows), about=about, error="")
+        return isolation.Outcome(rows=tuple(rows), about=about, error="")
 
-    monkeypatch.setattr(isolate, "run_child", run_child)
+    monkeypatch.setattr(isolation, "run_child", run_child)
     path = tmp_path / "r.json"
     command = ("bench", "tiled", "coalesced", "-a", "N=16", "--isolate", "--json", str(path), *FAST)
     assert harness(*command, "--cublaslt").exit_code == 0 and told == [True, True]

@@ -11,15 +11,16 @@ import pytest
 
 from fakes import driver as fake_driver
 from fakes.driver import FakeDriver
-from harness.bench import emulation, measure
+from harness.bench import emulation
+from harness.bench.row import REFUSED
 from harness.driver import Context, Device, Stream, tensormap
 from harness.errors import BuildError, SpecError, UsageError
 from harness.kernels import compiler, spec
 from harness.launch import kernel as launch
+from harness.launch.builds import build_all
 from harness.launch.operands import Operands
 from harness.problems import registry
 from harness.problems.gemm import GEMMS, Gemm
-from harness.sass.builds import build_all
 from harness.support.cache import Cache
 from shared import tma_gemm
 
@@ -241,7 +242,7 @@ def test_the_emulator_refuses_it(cache: Cache, tmp_path: Path) -> None:
     kernel = spec.load(tma_gemm.write(tmp_path))
     built, _ = build_all([kernel.variant()], ["sm_90a"], cache, lambda _: None)
     (row,) = emulation.rows(built, {GEMMS["bf16"]: [{"N": 32}]}, emulation.Options(), lambda _: None)
-    assert row.status == measure.REFUSED == "needs a GPU" and "TMA" in row.error
+    assert row.status == REFUSED == "needs a GPU" and "TMA" in row.error
 
 
 # -- wgmma that ptxas serializes

@@ -18,9 +18,9 @@ from harness.errors import SpecError
 from harness.kernels import catalog, spec
 from harness.kernels.compiler import compile_kernel
 from harness.launch import kernel as launch
+from harness.launch.builds import build_all
 from harness.launch.operands import Operands
 from harness.problems.gemm import Gemm
-from harness.sass.builds import build_all
 from harness.support.cache import Cache
 
 # SPLIT blocks a tile leave their sums; the last one to do so adds them up, in order, and counts from 0 again.

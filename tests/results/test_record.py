@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from fakes import driver as fake_driver
 from fakes import gemm as fake_gemm
-from harness.cli import isolate, main
+from harness.cli import isolation, main
 from harness.cli.verbs.replay import arguments_of
 from harness.errors import UsageError
 from harness.results import record
@@ -374,8 +374,8 @@ def row(**r): print(json.dumps(r), file=rows, flush=True)
 """
 
 
-def child(code: str, timeout: float = 20) -> isolate.Outcome:
-    return isolate.run_child([sys.executable, "-c", CHILD + code], timeout)
+def child(code: str, timeout: float = 20) -> isolation.Outcome:
+    return isolation.run_child([sys.executable, "-c", CHILD + code], timeout)
 
 
 def test_a_child_that_finishes() -> None:
@@ -412,9 +412,9 @@ def test_ctrl_c_keeps_what_the_child_had_measured() -> None:
     this one may have been, it would ignore that.
     """
     inner = f"{CHILD}row(gpu=1); row(kernel='a'); os.kill(os.getppid(), signal.SIGINT); time.sleep(60)"
-    call = f"isolate.run_child([sys.executable, '-c', {inner!r}], 50)"
+    call = f"isolation.run_child([sys.executable, '-c', {inner!r}], 50)"
     listens = "import signal, sys\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    command = [sys.executable, "-c", f"{listens}from harness import isolate\nprint({call})"]
+    command = [sys.executable, "-c", f"{listens}from harness.cli import isolation\nprint({call})"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=40, check=True)
     assert "{'kernel': 'a'}" in done.stdout and "interrupted=True" in done.stdout
 
@@ -425,7 +425,7 @@ def test_a_fault_in_one_kernel_leaves_the_others(
     """The parent's part: what each child is told to do, and what becomes of their rows."""
     told, interrupted = [], False
 
-    def run_child(command: list[str], timeout: float) -> isolate.Outcome:
+    def run_child(command: list[str], timeout: float) -> isolation.Outcome:
         told.append(command)
         rows = tmp_path / "rows"
         rows.unlink(missing_ok=True)
@@ -433,12 +433,12 @@ def test_a_fault_in_one_kernel_leaves_the_others(
         assert "Traceback" not in result.output
         about, *lines = [json.loads(s) for s in rows.read_text().splitlines()]
         if interrupted:
-            return isolate.Outcome(rows=tuple(lines[:1]), about=about, error="", interrupted=True)
+            return isolation.Outcome(rows=tuple(lines[:1]), about=about, error="", interrupted=True)
         if "02_coalesced.cu" in command[4]:  # it faults in its second size
-            return isolate.Outcome(rows=tuple(lines[:1]), about=about, error="the context is lost")
-        return isolate.Outcome(rows=tuple(lines), about=about, error="")
+            return isolation.Outcome(rows=tuple(lines[:1]), about=about, error="the context is lost")
+        return isolation.Outcome(rows=tuple(lines), about=about, error="")
 
-    monkeypatch.setattr(isolate, "run_child", run_child)
+    monkeypatch.setattr(isolation, "run_child", run_child)
     content = benched(
         tmp_path / "r.json",
         "coalesced",

@@ -425,7 +425,7 @@ def test_cli_warns_of_an_unknown_opcode_and_of_a_loop_that_is_not_there(kernel_f
 
 
 def test_cli_refuses_what_it_cannot_read_before_it_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.sass.builds.build_all", None)
+    monkeypatch.setattr("harness.launch.builds.build_all", None)
     result = harness("03_tiled", "-e", "LDS", "-e", "LDS in lop")
     assert result.exit_code == 2
     assert "\n    LDS in lop\n           ^\n" in result.stderr

@@ -17,15 +17,15 @@ from pathlib import Path
 from unittest import mock
 
 from harness.bench import emulation
-from harness.bench.measure import ERROR, OK, REFUSED, Measurement
+from harness.bench.row import ERROR, OK, REFUSED, Measurement
 from harness.emulator import emulate
 from harness.errors import BuildError, HarnessError
 from harness.kernels import catalog
 from harness.kernels.compiler import Cubin, Resources, link_ptx, source_text
 from harness.kernels.spec import Kernel, Variant
+from harness.launch.builds import Built
 from harness.problems.gemm import GEMMS
 from harness.problems.protocol import Axes
-from harness.sass.builds import Built
 from shared.emulator_kernels import compile_ptx
 
 ARCH = "sm_90a"

@@ -14,11 +14,11 @@ import pytest
 
 from harness.bench import emulation
 from harness.bench.emulation import Options
-from harness.bench.measure import EXPECTED, OK
+from harness.bench.row import EXPECTED, OK
 from harness.errors import HarnessError
 from harness.kernels import catalog
+from harness.launch import builds
 from harness.problems.gemm import Gemm
-from harness.sass import builds
 from harness.support import processes as workers
 from harness.support.cache import Cache
 

@@ -10,8 +10,8 @@ from fakes import driver as fake_driver
 from fakes import gemm as fake_gemm
 from harness.driver import Context, Device
 from harness.kernels import spec
-from harness.sass import builds
-from harness.sass.builds import Built
+from harness.launch import builds
+from harness.launch.builds import Built
 from harness.support.cache import Cache, default_root
 from shared.kernels import BODY, KERNEL
 from shared.tuning import TILES, Speeds

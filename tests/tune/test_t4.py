@@ -8,7 +8,7 @@ import pytest
 
 from fakes import gemm as fake_gemm
 from harness.driver import Context
-from harness.sass.builds import Built
+from harness.launch.builds import Built
 from harness.tune import plan, t4
 from shared.tuning import Speeds, t4_faults, tune
 

@@ -13,12 +13,13 @@ import pytest
 
 from fakes import gemm as fake_gemm
 from harness.bench.session import Bench
-from harness.cli import supervise
+from harness.cli import isolation
 from harness.cli.views import tuned
 from harness.driver import api
 from harness.errors import HarnessError, NoDriver
 from harness.launch.operands import Data
 from harness.results import record
+from harness.support.children import Ended
 from harness.tune.journal import Journal
 from harness.tune.search import Result as Tuned
 from shared.places import ROOT
@@ -96,7 +97,7 @@ def test_a_fault_says_how_to_go_on(fake: Any, speeds: Speeds, kernel: str) -> No
     result = harness(*command, "--fresh")
     assert result.exit_code == 1 and "goes on without that candidate" in result.stderr
     fake.sticky = 0
-    supervised = harness(*command, supervise.FLAG)
+    supervised = harness(*command, isolation.SUPERVISED)
     assert supervised.exit_code == 1 and "fastest: TILE=5" in supervised.stdout
 
 
@@ -157,8 +158,8 @@ def test_isolation_goes_on_without_whoever_ended_it(
 ) -> None:
     path = tmp_path / "j"
     code = CHILD.format(path=str(path), end=end)
-    monkeypatch.setattr(supervise, "command", lambda *_: [sys.executable, "-c", code])
-    code = supervise.run(None, None, path, 1.5)  # type: ignore[arg-type]
+    monkeypatch.setattr(isolation, "tune_command", lambda *_: [sys.executable, "-c", code])
+    code = isolation.tune(None, None, path, 1.5)  # type: ignore[arg-type]
     journal = Journal(path)
     assert code == (0 if end == "pass" else 1) and journal.count == 4
     assert why in journal.get("1")["detail"] and journal.get("1").get("hung") is hung
@@ -169,15 +170,15 @@ def test_isolation_blames_nobody_for_what_an_earlier_run_left(
 ) -> None:
     Journal(tmp_path / "j").begin("innocent", {})
     die = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"]
-    monkeypatch.setattr(supervise, "command", lambda *_: die)
+    monkeypatch.setattr(isolation, "tune_command", lambda *_: die)
     with pytest.raises(HarnessError, match="SIGSEGV"):
-        supervise.run(None, None, tmp_path / "j", 5)  # type: ignore[arg-type]
+        isolation.tune(None, None, tmp_path / "j", 5)  # type: ignore[arg-type]
     assert Journal(tmp_path / "j").count == 0
 
 
 def test_what_the_isolated_child_is_told(fake: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     told: list[list[str]] = []
-    monkeypatch.setattr(supervise, "_watch", lambda c, *_: told.append(c) or (0, ""))
+    monkeypatch.setattr(isolation, "watch", lambda c, *_, **__: told.append(c) or Ended(code=0))
     options = [
         "-p",
         "TILE=[8,16]",
@@ -193,7 +194,8 @@ def test_what_the_isolated_child_is_told(fake: Any, monkeypatch: pytest.MonkeyPa
     result = harness("tune", "tiled", "--isolate", *options, "--threshold", "1%", "--md")
     assert result.exit_code == 0
     (command,) = told
-    assert command[:6] == [sys.executable, "-m", "harness", "tune", "tiled", supervise.FLAG]
+    assert command[:5] == [sys.executable, "-m", "harness", "tune", "tiled"]
+    assert isolation.SUPERVISED in command
     for part in ("--param=TILE=[8,16]", "--axis=N=64", "--seed=5", "--threshold=1.0", "--md"):
         assert part in command
     (budget,) = [c for c in command if c.startswith("--budget=")]

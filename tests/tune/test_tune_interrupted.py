@@ -12,9 +12,9 @@ from fakes import gemm as fake_gemm
 from harness.bench.session import Bench
 from harness.driver import Context, Device
 from harness.errors import ContextLost
+from harness.launch.builds import Built
 from harness.launch.operands import Data
 from harness.problems.gemm import Gemm
-from harness.sass.builds import Built
 from harness.tune.journal import Journal
 from harness.tune.plan import Plan
 from harness.tune.prefetch import Ahead

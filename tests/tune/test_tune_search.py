@@ -14,10 +14,9 @@ from harness.bench.session import Bench
 from harness.driver import Context
 from harness.errors import UsageError
 from harness.kernels import spec
-from harness.launch import cublas
+from harness.launch import builds, cublas
+from harness.launch.builds import Built
 from harness.problems.gemm import Gemm
-from harness.sass import builds
-from harness.sass.builds import Built
 from harness.support.cache import Cache
 from harness.tune import plan as planning
 from harness.tune import search

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli import children, matmul_option, options
+from harness.cli import isolation, matmul_option, options, running
 from harness.cli.session import Points, Request, element_types, open_session
 from harness.cli.views import emulated, timed
 from harness.errors import HarnessError, UsageError
 
 if TYPE_CHECKING:
     from harness.kernels.spec import Variant
-    from harness.results.record import Record
-    from harness.sass.builds import Built
-
-_SECONDS = options.Finite(min=0)
+    from harness.launch.builds import Built, Progress
+    from harness.results.record import Document
+    from harness.results.rows import Row
+    from harness.support.cache import Cache
 
 
 def _enough(_ctx: click.Context, _param: click.Parameter, rounds: int) -> int:
@@ -42,7 +42,7 @@ def _enough(_ctx: click.Context, _param: click.Parameter, rounds: int) -> int:
 @options.seed
 @click.option(
     "--regime",
-    type=click.Choice(["cold", "hot", "graph"]),
+    type=options.REGIMES,
     default="cold",
     show_default=True,
     help="cold: operands rotate, none found in L2; hot: always the same; graph: cold, without launch gaps.",
@@ -68,43 +68,8 @@ def _enough(_ctx: click.Context, _param: click.Parameter, rounds: int) -> int:
     callback=_enough,
     help="Everything this often (5 to 20 times), from the operands on: the interval is of the rounds.",
 )
-@click.option(
-    "--threshold",
-    type=options.Percent(min=0),
-    default="0.5%",
-    show_default=True,
-    help="With --ref: what difference counts.",
-)
-@click.option("--min-samples", default=10, show_default=True, type=click.IntRange(min=1), help="Of each row.")
-@click.option("--min-time", default=0.2, show_default=True, type=_SECONDS, help="Seconds of samples.")
-@click.option(
-    "--stopping-criterion",
-    type=click.Choice(["stdrel", "entropy"]),
-    default="stdrel",
-    show_default=True,
-    help="When there are enough samples, as in nvbench.",
-)
-@click.option(
-    "--max-noise",
-    default="0.5%",
-    show_default=True,
-    type=options.Percent(min=0),
-    help="Relative standard deviation for stdrel; sampling goes on above it.",
-)
-@click.option(
-    "--timeout",
-    default=2.0,
-    show_default=True,
-    type=_SECONDS,
-    help="Seconds of samples after which the criterion no longer matters.",
-)
-@click.option(
-    "--throttle-threshold",
-    default="60%",
-    show_default=True,
-    type=options.Percent(min=0),
-    help="Discard samples below this share of the rated SM clock; power caps alone go down to 70% or so.",
-)
+@options.threshold("0.5%", "With --ref: what difference counts.")
+@options.rule
 @click.option(
     "--isolate", is_flag=True, help="Each kernel in a process of its own: faults and hangs stay there."
 )
@@ -112,7 +77,7 @@ def _enough(_ctx: click.Context, _param: click.Parameter, rounds: int) -> int:
     "--kernel-timeout",
     default=300.0,
     show_default=True,
-    type=_SECONDS,
+    type=options.Finite(min=0),
     help="With --isolate: seconds after which a kernel's process is killed.",
 )
 @options.require_gpu
@@ -124,6 +89,7 @@ def _enough(_ctx: click.Context, _param: click.Parameter, rounds: int) -> int:
 @click.pass_context
 def command(
     ctx: click.Context,
+    /,
     kernels: tuple[str, ...],
     params: tuple[str, ...],
     sweep: bool,
@@ -138,12 +104,6 @@ def command(
     alone: bool,
     rounds: int,
     threshold: float,
-    min_samples: int,
-    min_time: float,
-    stopping_criterion: str,
-    max_noise: float,
-    timeout: float,
-    throttle_threshold: float,
     isolate: bool,
     kernel_timeout: float,
     require_gpu: bool,
@@ -151,6 +111,7 @@ def command(
     style: str | None,
     json_file: Path | None,
     rows: Path | None,
+    **stop: Any,
 ) -> None:
     """Time kernels in turn with cuBLAS, each verified before and after. The kernel `matmul` is what
     harness.matmul runs at each size.
@@ -159,11 +120,9 @@ def command(
     counts in place of times. Exit code 1 where a kernel failed, except one that its file marks as broken;
     with --ref also where one is slower, and 3 where that cannot be told.
     """
-    from harness.bench import emulation, stats
+    from harness.bench.stats import INCONCLUSIVE
     from harness.bench.stopping import StopRule
-    from harness.results import encode as report
-    from harness.results import record
-    from harness.sass import builds
+    from harness.results import encode, record
 
     variants, points = matmul_option.select(kernels, params, axis, "bench_axes", dtypes, sweep=sweep)
     matmul_option.refuse(kernels, isolate, "--isolate")
@@ -172,16 +131,9 @@ def command(
     if gpu is None and not axis:
         # A tile or two: what takes a GPU a second takes the emulator an hour.
         points = {cls: list(cls.verify_axes[:1]) for cls in points}
-    rule = StopRule(
-        criterion=stopping_criterion,
-        min_samples=min_samples,
-        min_time=min_time,
-        max_noise=max_noise,
-        timeout=timeout,
-        throttle_threshold=throttle_threshold,
-    )
     if json_file is not None:
         record.check_writable(json_file)  # now, not after minutes of measuring
+    rule = StopRule(**stop)
     meta = {
         **record.provenance(seed=seed),
         "rule": asdict(rule),
@@ -189,27 +141,21 @@ def command(
         "threshold": threshold,
         "rounds": rounds if gpu else 1,
     }
-    fault: HarnessError | None = None
     with ExitStack() as owned:
-        step = owned.enter_context(options.progress(options.steps(variants, points if gpu else {}, rounds)))
-        target = options.one_arch(arch, gpu)
-        cache = options.open_cache()
+        step = owned.enter_context(running.progress(running.steps(variants, points if gpu else {}, rounds)))
+        target, cache = options.one_arch(arch, gpu), options.open_cache()
         built, skipped = matmul_option.build(
             variants, matmul_option.named(kernels), dtypes, points, target, gpu, cache, step
         )
-        static = [report.static_record(b) for b in built]
         if gpu is None:
-            rows_of = emulation.rows(built, points, emulation.Options(seed=seed), step)
-            run, fault = options.collect(rows_of)
-            records = [report.emulated_record(r) for r in run]
+            measured = _emulated(built, points, seed, step)
         else:
-            baseline = builds.build_all([reference], [target], cache, step)[0][0] if reference else None
             what = Request(
                 gpu=gpu,
                 rule=rule,
                 regime=regime,
                 seed=seed,
-                baseline=baseline,
+                baseline=_built(reference, target, cache, step) if reference else None,
                 alone=alone,
                 rounds=rounds,
                 cublaslt=cublaslt,
@@ -217,33 +163,29 @@ def command(
                 dtypes=element_types(points),
             )
             if isolate:
-                source = children.rows(ctx, what, built, points, meta, kernel_timeout)
+                measured = isolation.bench_rows(ctx, what, built, points, meta, kernel_timeout)
             else:
-                source = _measured(what, owned, built, points, meta, rows, step)
-            records, fault = options.collect(source)
-            if isolate:
-                records = children.in_order(records, points)
+                measured = _measured(what, owned, built, points, meta, rows, step)
+        records, fault = running.collect(measured)
+    if isolate and gpu is not None:
+        records = isolation.in_order(records, points)
     meta["ended"] = str(fault) if fault else "complete"
     meta["skipped"] = [f"{s.variant.label}, {s.arch}: {s.error}" for s in skipped]
-    unwritten: HarnessError | None = None
-    if json_file is not None:
-        try:  # before anything is printed: a closed or full standard output must not cost the record
-            record.write_json(json_file, record.document("bench", records, meta))
-        except HarnessError as e:
-            unwritten = e
-    timed.bench(static, records, meta, style, wide=wide)
+    unwritten = _write(json_file, records, meta)
+    timed.bench([encode.static_record(b) for b in built], records, meta, style, wide=wide)
     if gpu is None:
         emulated.explain(absent, ctx.params, err=style == "csv")
-    options.explain(records, skipped, err=style == "csv")
-    options.finish(records, skipped, fault or unwritten)
+    running.explain(records, skipped, err=style == "csv")
+    running.finish(records, skipped, fault or unwritten)
     if ref:
         compared = [r for r in records if r["status"] == "ok" and not r.get("baseline")]
-        options.conclude(r.get("decision") or stats.INCONCLUSIVE for r in compared)
+        running.conclude(r.get("decision") or INCONCLUSIVE for r in compared)
 
 
 def _reference(word: str, points: Points, alone: bool, cublaslt: bool) -> Variant:
-    """The kernel of --ref; UsageError where it computes something else than the others, and beside options
-    that go without it.
+    """Return the kernel of --ref.
+
+    Raises UsageError where it computes something else than the others, and beside options that go without it.
     """
     from harness.kernels import catalog
     from harness.problems.registry import resolve
@@ -258,24 +200,55 @@ def _reference(word: str, points: Points, alone: bool, cublaslt: bool) -> Varian
     return kernel.variant()
 
 
+def _built(variant: Variant, arch: str, cache: Cache, step: Progress) -> Built:
+    from harness.launch.builds import build_all
+
+    return build_all([variant], [arch], cache, step)[0][0]
+
+
+def _emulated(built: Sequence[Built], points: Points, seed: int, step: Progress) -> Iterator[Row]:
+    """Yield each row as the emulator has done it."""
+    from harness.bench import emulation
+    from harness.results import encode
+
+    for row in emulation.rows(built, points, emulation.Options(seed=seed), step):
+        yield encode.emulated_record(row)
+
+
 def _measured(
     what: Request,
     owned: ExitStack,
     built: Sequence[Built],
     points: Points,
-    meta: Record,
-    rows: Path | None,
-    step: Any,
-) -> Iterator[Record]:
-    """Each row as it is done; what was found out about the GPU goes into `meta`, and both to `rows`."""
-    from harness.cli import isolate
+    meta: Document,
+    file: Path | None,
+    step: Progress,
+) -> Iterator[Row]:
+    """Yield each row as the GPU has done it, and append it to `file`.
 
+    What was found out about the GPU goes into `meta`, and first into `file`.
+    """
     session, meta["gpu"] = open_session(owned, what)
-    if rows is not None:
-        isolate.append(rows, meta["gpu"])
+    if file is not None:
+        isolation.append(file, meta["gpu"])
     for row in session.rows(built, points, step):
         line = what.record(row)
-        if rows is not None:
-            isolate.append(rows, line)
+        if file is not None:
+            isolation.append(file, line)
         yield line
     meta["gpu"]["no_telemetry"] = session.sensor.unavailable
+
+
+def _write(path: Path | None, records: Sequence[Row], meta: Document) -> HarnessError | None:
+    """Write the record before anything is printed: a full standard output must not cost it.
+
+    Return the error where it cannot be written, which must not cost the table.
+    """
+    from harness.results import record
+
+    if path is not None:
+        try:
+            record.write_json(path, record.document("bench", records, meta))
+        except HarnessError as e:
+            return e
+    return None

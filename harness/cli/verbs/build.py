@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli import options
+from harness.cli import options, running
 from harness.errors import UsageError
 from harness.kernels import arch as archs
 from harness.support import terminal
@@ -38,12 +38,12 @@ def command(
 
     CUDA C++ goes through NVRTC, PTX through nvJitLink; neither needs a GPU.
     """
+    from harness.launch import builds
     from harness.results import tables
-    from harness.sass import builds
 
     _, variants = options.variants(kernels, params, sweep=sweep)
     targets = options.archs(arch) or [archs.DEFAULT]
-    with options.progress(len(variants) * len(targets)) as step:
+    with running.progress(len(variants) * len(targets)) as step:
         built, skipped = builds.build_all(variants, targets, options.open_cache(), step)
     cubins = [b.cubin for b in built]
     if output is not None:
@@ -60,8 +60,8 @@ def command(
     click.echo(tables.plain_table(rows, headings, style))
     compilers = " and ".join(dict.fromkeys(c.compiler for c in cubins))
     click.echo(terminal.fill(f"{compilers}; shared: bytes a block, stack, spills: bytes a thread."))
-    options.explain([], skipped, err=True)
-    options.finish([], skipped)
+    running.explain([], skipped, err=True)
+    running.finish([], skipped)
 
 
 def _row(cubin: Cubin) -> list[str]:

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli import options
+from harness.cli import options, running
 from harness.errors import UsageError
 
 if TYPE_CHECKING:
-    from harness.bench.measure import Measurement
+    from harness.bench.row import Measurement
 
 
 @click.command(name="check")
@@ -69,9 +69,9 @@ def command(
     from harness.bench import emulation
     from harness.cli import sanitized
     from harness.cli.views import emulated
+    from harness.launch import builds
     from harness.results import encode as report
     from harness.results import record
-    from harness.sass import builds
 
     if json_file is not None:
         record.check_writable(json_file)
@@ -87,24 +87,24 @@ def command(
     target = options.one_arch(arch, None)
     cache = options.open_cache()
     wanted = emulation.Options(seed=seed, schedule=schedule, cache=cache)
-    with options.progress(options.steps(variants, points)) as step:
+    with running.progress(running.steps(variants, points)) as step:
         built, skipped = builds.build_all(variants, [target], cache, step)
-        rows, fault = options.collect(emulation.rows(built, points, wanted, step))
+        rows, fault = running.collect(emulation.rows(built, points, wanted, step))
         compiled: list[Measurement] = []
         if lines:
             again = replace(wanted, check=False, as_compiled=True)
-            compiled, fault = options.collect(emulation.rows(built, points, again, step))
+            compiled, fault = running.collect(emulation.rows(built, points, again, step))
     records = [report.emulated_record(row) for row in rows]
     if json_file is not None:
         meta = record.provenance(seed=seed)
         meta["ended"] = str(fault) if fault else "complete"
         record.write_json(json_file, record.document("check", records, meta))
     emulated.print_rows(rows, style)
-    options.name_shapes(points)
+    running.name_shapes(points)
     click.echo(emulated.NOTE)
     emulated.print_findings(rows)
     if lines:
         for row, other in zip(rows, compiled, strict=False):
             emulated.print_lines(row, other, style)
-    options.explain([], skipped)
-    options.finish(records, skipped, fault)
+    running.explain([], skipped)
+    running.finish(records, skipped, fault)

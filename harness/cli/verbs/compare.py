@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli import options
+from harness.cli import options, running
 from harness.errors import UsageError
 from harness.support import terminal
 
 if TYPE_CHECKING:
-    from harness.results.comparison import Difference, Record
+    from harness.results.comparison import Difference
+    from harness.results.record import Document
+    from harness.results.rows import Row
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -20,13 +22,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.command(name="compare")
 @click.argument("reference", metavar="REF.json", type=_FILE)
 @click.argument("candidate", metavar="CMP.json", type=_FILE)
-@click.option(
-    "--threshold",
-    type=options.Percent(min=0),
-    default="2%",
-    show_default=True,
-    help="What difference counts; runs taken apart differ by more than their intervals say.",
-)
+@options.threshold("2%", "What difference counts; runs taken apart differ by more than their intervals say.")
 @click.option("--force", is_flag=True, help="Compare runs of another GPU, clock, regime or math mode too.")
 @options.markdown
 @options.comma
@@ -43,10 +39,10 @@ def command(reference: Path, candidate: Path, threshold: float, force: bool, sty
     print_differences(found, style)
     if any(d.regressed for d in found):
         raise SystemExit(1)
-    options.conclude(d.status for d in found if d.unclear)
+    running.conclude(d.status for d in found if d.unclear)
 
 
-def _timed(path: Path) -> Record:
+def _timed(path: Path) -> Document:
     from harness.results import record
 
     content = record.load(path)
@@ -93,16 +89,20 @@ def _cells(d: Difference, name: str) -> list[str]:
     return [name, *times[0], *times[1], difference, d.status]
 
 
-def _time(row: Record) -> list[str]:
+def _time(row: Row) -> list[str]:
     from harness.results import tables
 
-    return [tables.seconds(row["seconds"]), f"{100 * row['noise']:.1f}"] if row["seconds"] else ["-", "-"]
+    if not row["seconds"]:
+        return ["-", "-"]
+    return [tables.seconds(row["seconds"]), f"{100 * (row['noise'] or 0):.1f}"]
 
 
 def _plain(d: Difference) -> list[str]:
+    from harness.results.rows import seconds
+
     a, b, ratio = d.reference, d.candidate, d.ratio
     relative = (ratio.estimate - 1, ratio.low - 1, ratio.high - 1) if ratio else (None, None, None)
-    difference = b["seconds"] - a["seconds"] if ratio else None
+    difference = seconds(b) - seconds(a) if ratio else None
     numbers = (a["seconds"], a["noise"], b["seconds"], b["noise"], relative[0], difference, *relative[1:])
     text = ["" if n is None else str(n) for n in numbers]
     return [d.label, d.shape, *text[:5], d.status, *text[5:], str(d.identical).lower()]

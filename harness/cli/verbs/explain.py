@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from harness.driver import Device
     from harness.kernels.prediction import Figures
     from harness.kernels.spec import Variant
+    from harness.launch.builds import Built
     from harness.problems.protocol import Axes
     from harness.results.claims import Outcome, Runs
-    from harness.sass.builds import Built
 
 
 @click.command(name="explain")
@@ -132,7 +132,7 @@ class _Counted:
         self._errors: dict[str, str] = {}
 
     def built(self, variant: Variant) -> Built:
-        from harness.sass import builds
+        from harness.launch import builds
 
         key = f"{variant.kernel.path} {variant.params_label}"
         if key not in self._built:

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from harness.cli import options
+from harness.cli import options, running
 from harness.errors import CountersDenied, HarnessError, MissingDependency, NoGpu, UsageError
 
 if TYPE_CHECKING:
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from harness.instruments.ncu_reports import Profile
     from harness.kernels.spec import Variant
     from harness.problems.protocol import Axes, Problem
-    from harness.results.record import Record
+    from harness.results.record import Document
+    from harness.results.rows import ProfileRow
 
 
 @click.command(name="profile")
@@ -105,7 +106,7 @@ def command(
         raise fault
 
 
-def _load(path: Path, more: Sequence[str]) -> list[tuple[Profile, Record]]:
+def _load(path: Path, more: Sequence[str]) -> list[tuple[Profile, ProfileRow]]:
     from harness.instruments import ncu_reports
     from harness.results import encode, record
 
@@ -119,18 +120,18 @@ def _load(path: Path, more: Sequence[str]) -> list[tuple[Profile, Record]]:
 
 def _measure(
     gpu: Device | None, variants: Sequence[Variant], at: Mapping[type[Problem], Axes], how: Mapping[str, Any]
-) -> tuple[list[tuple[Profile, Record]], HarnessError | None]:
+) -> tuple[list[tuple[Profile, ProfileRow]], HarnessError | None]:
     """What ncu counted, and the first kernel's fault where one could not be: the others are kept."""
     from harness.instruments import ncu
+    from harness.launch import builds
     from harness.problems.registry import resolve
     from harness.results import encode
-    from harness.sass import builds
     from harness.support import tools
 
     tools.require("ncu")
-    rows: list[tuple[Profile, Record]] = []
+    rows: list[tuple[Profile, ProfileRow]] = []
     fault: HarnessError | None = None
-    with options.progress(2 * len(variants)) as step:
+    with running.progress(2 * len(variants)) as step:
         target = [options.one_arch(None, gpu)]
         built, skipped = builds.build_all(variants, target, options.open_cache(), step)
         fault = next((s.error for s in skipped if s.failed), None)
@@ -144,13 +145,13 @@ def _measure(
             except HarnessError as e:
                 fault = fault or e
                 continue
-            about = {"shape": cls.from_axes(at[cls]).label, "axes": dict(at[cls])}
             found = encode.profile_record(p, how["metrics"])
-            rows.append((p, {**encode.static_record(one), **about, **found}))
+            found |= {"shape": cls.from_axes(at[cls]).label, "axes": dict(at[cls])}
+            rows.append((p, cast("ProfileRow", {**encode.static_record(one), **found})))
     return rows, fault
 
 
-def _about(gpu: Device) -> Record:
+def _about(gpu: Device) -> Document:
     from dataclasses import asdict
 
     from harness.driver import driver_version
@@ -164,16 +165,16 @@ def _without(
     """What is known of the kernels without counters."""
     from harness.bench import emulation
     from harness.cli.views import emulated, machine_code
-    from harness.sass import builds
+    from harness.launch import builds
     from harness.sass.code import Code
 
     click.echo(f"no counters: {reason}\n{_HOW}\n")
-    with options.progress(3 * len(variants)) as step:
+    with running.progress(3 * len(variants)) as step:
         target = [options.one_arch(None, None)]
         built, skipped = builds.build_all(variants, target, options.open_cache(), step)
         points = options.points([v.kernel for v in variants], axis, "verify_axes")
         small = {cls: listed if axis else listed[:1] for cls, listed in points.items()}
-        rows, fault = options.collect(
+        rows, fault = running.collect(
             emulation.rows(built, small, emulation.Options(seed=seed, check=False), step)
         )
     codes = [Code.of(b.cubin, b.sass) for b in built if b.sass is not None]
@@ -183,10 +184,10 @@ def _without(
     machine_code.print_occupancy(codes, style)
     click.echo()
     emulated.print_rows(rows, style)
-    options.name_shapes(small)
+    running.name_shapes(small)
     click.echo(emulated.NOTE)
-    options.explain([], skipped)
-    options.finish([], skipped, fault)
+    running.explain([], skipped)
+    running.finish([], skipped, fault)
 
 
 _HOW = (

@@ -13,7 +13,7 @@ from harness.cli.verbs.compare import print_differences
 from harness.errors import INCONCLUSIVE_EXIT, UsageError
 
 if TYPE_CHECKING:
-    from harness.results.record import Record
+    from harness.results.record import Document
 
 _DROPPED = {"--json": 1, "--csv": 0, "--md": 0, "--device": 1, "-d": 1}  # options of the output, and the GPU
 
@@ -21,13 +21,7 @@ _DROPPED = {"--json": 1, "--csv": 0, "--md": 0, "--device": 1, "-d": 1}  # optio
 @click.command(name="replay")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @options.a_gpu
-@click.option(
-    "--threshold",
-    type=options.Percent(min=0),
-    default="2%",
-    show_default=True,
-    help="How far a time may be off and still count as reproduced.",
-)
+@options.threshold("2%", "How far a time may be off and still count as reproduced.")
 def command(file: Path, device: str, threshold: float) -> None:
     """Run what a result file of `harness bench` says was run, and say whether it comes out the same.
 
@@ -85,10 +79,10 @@ def arguments_of(argv: list[str]) -> list[str]:
     return kept
 
 
-def changed(old: Record, new: Record) -> list[str]:
+def changed(old: Document, new: Document) -> list[str]:
     """Kernels whose source is no longer what was measured."""
 
-    def sources(content: Record) -> dict[str, Any]:
+    def sources(content: Document) -> dict[str, Any]:
         return {r["kernel"]: r.get("source_sha256") for r in content["rows"]}
 
     before, now = sources(old), sources(new)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli import options
+from harness.cli import options, running
 from harness.errors import MissingDependency, UsageError
 from harness.kernels import arch as archs
 
 if TYPE_CHECKING:
-    from harness.sass.builds import Built, Skipped
+    from harness.launch.builds import Built, Skipped
     from harness.sass.code import Code
 
 
@@ -124,8 +124,8 @@ def command(
         machine_code.print_summary(codes, style)
     for code, findings in found:
         machine_code.print_code(code, findings, style, brief=source or listing)
-    options.explain([], skipped, err=True)
-    options.finish([], skipped)
+    running.explain([], skipped, err=True)
+    running.finish([], skipped)
     if not all(f.holds for _, findings in found for f in findings):
         raise SystemExit(1)
 
@@ -168,7 +168,8 @@ def _read(
     names: Sequence[str], params: Sequence[str], sweep: bool, targets: list[str], foreign: _Foreign
 ) -> _Selection:
     """Kernels of ours, or files of machine code: not both at once, since hardly an option means both."""
-    from harness.sass import binary, builds
+    from harness.launch import builds
+    from harness.sass import binary
     from harness.sass.code import Code
 
     cache = options.open_cache()
@@ -185,7 +186,7 @@ def _read(
         return _Selection(codes=codes, built={}, skipped=[])
     _, variants = options.variants(names, params, sweep=sweep)
     targets = targets or [archs.DEFAULT]
-    with options.progress(len(variants) * len(targets)) as step:
+    with running.progress(len(variants) * len(targets)) as step:
         built, skipped = builds.build_all(variants, targets, cache, step)
     codes = []
     for b in built:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli import options
+from harness.cli import options, running
 from harness.errors import HarnessError, NoGpu
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from harness.driver import Device
     from harness.instruments.calibration import Case
     from harness.problems.protocol import Axes, Problem
-    from harness.results.record import Record
+    from harness.results.record import Document
 
 
 @click.command(name="selftest")
@@ -30,13 +30,7 @@ if TYPE_CHECKING:
     type=click.IntRange(min=2),
     help="Comparisons with itself; half as many with slower kernels.",
 )
-@click.option(
-    "--threshold",
-    type=options.Percent(min=0),
-    default="0.5%",
-    show_default=True,
-    help="What difference counts, as in bench --ref.",
-)
+@options.threshold("0.5%", "What difference counts, as in bench --ref.")
 @click.option(
     "--only", type=click.Choice(["noise", "calibration"]), help="One half: comparisons, or other instruments."
 )
@@ -80,7 +74,7 @@ def command(
         "gpu": {**asdict(gpu), "driver": "{}.{}".format(*driver_version())},
     }
     click.echo(f"{gpu.name}, {gpu.uuid}")
-    rows: list[Record] = []
+    rows: list[Document] = []
     wrong: list[str] = []
     if only != "calibration":
         for problem in sizes:
@@ -102,19 +96,19 @@ _SLOWED = (0, 10, 30)  # thousandths, the values of SLOW in cu/slowed.cu
 
 
 def _noise(
-    gpu: Device, problem: Any, rule: StopRule, seed: int, runs: int, threshold: float, rows: list[Record]
+    gpu: Device, problem: Any, rule: StopRule, seed: int, runs: int, threshold: float, rows: list[Document]
 ) -> list[str]:
     """Prints and adds to `rows`; what is wrong, in words."""
     from harness.bench import selftest
     from harness.driver import Context
     from harness.kernels import catalog
+    from harness.launch import builds
     from harness.results import tables
-    from harness.sass import builds
 
     kernel, cache = catalog.kernel("slowed"), options.open_cache()
     variants = [kernel.variant(SLOW=slow) for slow in _SLOWED]
     with ExitStack() as owned:
-        step = owned.enter_context(options.progress(len(variants) + len(variants)))
+        step = owned.enter_context(running.progress(len(variants) + len(variants)))
         built, _ = builds.build_all(variants, [options.one_arch(None, gpu)], cache, step)
         context = owned.enter_context(Context(gpu))
         test = owned.enter_context(selftest.SelfTest(context, built[0].cubin, problem, rule=rule, seed=seed))
@@ -168,7 +162,7 @@ def _noise(
     return selftest.worst(found)
 
 
-def _calibration(gpu: Device, cases: list[Case], rule: StopRule, seed: int, rows: list[Record]) -> None:
+def _calibration(gpu: Device, cases: list[Case], rule: StopRule, seed: int, rows: list[Document]) -> None:
     """A row for each case: ours cold and in a graph, and what the others say or why they say nothing."""
     from harness.instruments import calibration
     from harness.results import tables
@@ -176,7 +170,7 @@ def _calibration(gpu: Device, cases: list[Case], rule: StopRule, seed: int, rows
     others = {"cuda-bench": calibration.nvbench_seconds, "ncu": calibration.ncu_seconds}
     cells, reasons = [], []
     for case in cases:
-        row: Record = {"what": "calibration", "kernel": case.kernel, "shape": str(case.n)}
+        row: Document = {"what": "calibration", "kernel": case.kernel, "shape": str(case.n)}
         row |= _ours(gpu, case, rule, seed)
         for name, ask in others.items():
             try:
@@ -204,16 +198,15 @@ def _beside(ours: float, theirs: float | None) -> list[str]:
     return [tables.seconds(theirs), f"{100 * (ours / theirs - 1):+.1f}%"] if theirs else ["-", "-"]
 
 
-def _ours(gpu: Device, case: Case, rule: StopRule, seed: int) -> Record:
+def _ours(gpu: Device, case: Case, rule: StopRule, seed: int) -> Document:
     """Median times of `bench` in two regimes, with what explains their differences."""
     from harness.bench.session import Bench
     from harness.driver import Context
     from harness.kernels import catalog
-    from harness.launch import cublas
+    from harness.launch import builds, cublas
     from harness.problems.gemm import Gemm
-    from harness.sass import builds
 
-    found: Record = {}
+    found: Document = {}
     points: dict[type[Problem], list[Axes]] = {Gemm: [{"N": case.n}]}
     for regime in ("cold", "graph"):
         with ExitStack() as owned:

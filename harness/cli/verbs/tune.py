@@ -1,23 +1,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli import options, supervise
+from harness.cli import isolation, options, running
 from harness.cli.session import Request, element_types, open_session
 from harness.cli.views import tuned
-from harness.errors import ContextLost, MissingDependency, NoGpu, UsageError
+from harness.errors import ContextLost, HarnessError, MissingDependency, NoGpu, UsageError
 
 if TYPE_CHECKING:
     from harness.driver import Device
     from harness.kernels.spec import Kernel
-    from harness.results.record import Record
+    from harness.results.record import Document
     from harness.tune.journal import Journal
+    from harness.tune.search import Result
 
 
 @click.command(name="tune")
@@ -50,18 +51,12 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--regime",
-    type=click.Choice(["cold", "hot", "graph"]),
+    type=options.REGIMES,
     default="cold",
     show_default=True,
     help="As bench's.",
 )
-@click.option(
-    "--threshold",
-    type=options.Percent(min=0),
-    default="0.5%",
-    show_default=True,
-    help="Closer than this is a tie.",
-)
+@options.threshold("0.5%", "Closer than this is a tie.")
 @click.option(
     "--isolate", is_flag=True, help="In a process of its own, begun again without whoever faulted or hung."
 )
@@ -83,7 +78,7 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Also write a T4 file, as Kernel Tuner does; with several sizes one each, FILE-SIZE.",
 )
-@click.option(supervise.FLAG, "supervised", is_flag=True, hidden=True)
+@click.option(isolation.SUPERVISED, "supervised", is_flag=True, hidden=True)
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -114,9 +109,9 @@ def command(
     a candidate is wrong, or where there is no GPU.
     """
     from harness.bench.stopping import StopRule
+    from harness.launch import builds
     from harness.problems.registry import resolve
     from harness.results import record
-    from harness.sass import builds
     from harness.tune.plan import Plan
     from harness.tune.prefetch import Ahead
     from harness.tune.search import Tuner
@@ -138,10 +133,10 @@ def command(
     if fresh:
         journal.clear()
     if isolate:
-        raise SystemExit(supervise.run(ctx, gpu, journal.path, kernel_timeout))
+        raise SystemExit(isolation.tune(ctx, gpu, journal.path, kernel_timeout))
     chosen, cls = plan.choose(space), resolve(one)
     problems = [cls.from_axes(axes) for axes in points[cls]]
-    meta: Record = {
+    meta: Document = {
         **record.provenance(seed=seed),
         "tune_params": {name: sorted({v.params[name] for v in space}) for name in one.params},
         "restrictions": [str(w) for w in one.where],
@@ -169,22 +164,26 @@ def command(
         session, meta["gpu"] = open_session(owned, what)
         identity = (gpu.uuid, meta["gpu"]["driver"], meta["gpu"].get("cublas") or "")
         tuner = Tuner(session, plan, journal, ahead, identity=identity, progress=timed)
-        results, fault = options.collect(tuner.run(problems, arriving))
+        results, fault = running.collect(tuner.run(problems, arriving))
         if supervised and isinstance(fault, ContextLost):
-            raise SystemExit(supervise.AGAIN)
+            raise SystemExit(isolation.AGAIN)
         if fault is not None and (partial := tuner.interrupted()) is not None:
             results.append(partial)
     meta["ended"] = str(fault) if fault else "complete"
     meta["skipped"] = [f"{u.variant.label}: {u.why}" for u in tuner.unfit]
     tuned.write(results, tuner.unfit, meta, json_file, t4_file)
     tuned.show(results, tuner.unfit, meta, target, style)
+    _end(results, fault)
+
+
+def _end(results: Sequence[Result], fault: HarnessError | None) -> None:
+    """Raise what ended the tuning early; exit with 1 where a candidate is wrong or a size has no winner."""
     if isinstance(fault, ContextLost):
         fault.hint = "the same command again goes on without that candidate; --isolate does so by itself"
     if fault is not None:
         raise fault
-    if any(row["status"] != "ok" for r in results for row in r.ranking) or not all(
-        r.winners for r in results
-    ):
+    right = all(row["status"] == "ok" for r in results for row in r.ranking)
+    if not right or not all(r.winners for r in results):
         raise SystemExit(1)
 
 

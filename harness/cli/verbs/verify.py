@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli import matmul_option, options
+from harness.cli import matmul_option, options, running
 
 if TYPE_CHECKING:
-    from harness.bench.measure import Measurement
+    from harness.bench.row import Measurement
 
 
 @click.command(name="verify")
@@ -51,7 +51,7 @@ def command(
     `harness check`). Exit code 1 where a kernel is wrong, except one that its file marks as broken.
     """
     from harness.bench import emulation
-    from harness.bench.session import Repetition
+    from harness.bench.session import Bench
     from harness.cli.views import emulated
     from harness.driver import Context
     from harness.results import encode as report
@@ -62,7 +62,7 @@ def command(
     variants, points = matmul_option.select(kernels, params, axis, "verify_axes", dtypes, sweep=sweep)
     gpu, absent = options.open_device(device)
     with ExitStack() as owned:
-        step = owned.enter_context(options.progress(options.steps(variants, points)))
+        step = owned.enter_context(running.progress(running.steps(variants, points)))
         built, skipped = matmul_option.build(
             variants,
             matmul_option.named(kernels),
@@ -78,31 +78,31 @@ def command(
             found = emulation.rows(built, points, wanted, step)
         else:
             context = owned.enter_context(Context(gpu))
-            session = owned.enter_context(Repetition(context, repeats=repeats, seed=seed))
+            session = owned.enter_context(Bench(context, rule=None, repeats=repeats, seed=seed))
             found = session.rows(built, points, step)
-        rows, fault = options.collect(found)
+        rows, fault = running.collect(found)
     records = [report.verified_record(r) for r in rows]
     if json_file is not None:
         meta = record.provenance(seed=seed) | {"gpu": gpu and options.about(gpu), "repeats": repeats}
         meta["ended"] = str(fault) if fault else "complete"
         meta["skipped"] = [f"{s.variant.label}, {s.arch}: {s.error}" for s in skipped]
         record.write_json(json_file, record.document("verify", records, meta))
-    cells = [_row(label, group, repeats) for label, group in options.by_kernel(rows)]
+    cells = [_row(label, group, repeats) for label, group in running.by_kernel(rows)]
     headings = ["kernel", "shapes ok", "error/bound", *(["repeats"] if repeats else []), "check"]
     click.echo(tables.plain_table(cells, headings, style))
-    options.name_shapes(points)
+    running.name_shapes(points)
     if gpu is None:
         click.echo(absent)
         emulated.print_findings(rows)
-    options.explain(records if gpu is not None else [], skipped)
-    options.finish(records, skipped, fault)
+    running.explain(records if gpu is not None else [], skipped)
+    running.finish(records, skipped, fault)
 
 
 def _row(label: str, rows: list[Measurement], repeats: int) -> list[str]:
     """One kernel over all shapes; its status is the first that is not simply right, and its repeats are those
     of the shape at which the fewest were equal.
     """
-    from harness.bench.measure import UNEXPECTED
+    from harness.bench.row import UNEXPECTED
 
     bad = [r.status for r in rows if not r.right and r.status != UNEXPECTED]
     worst = max((r.before.worst for r in rows if r.before is not None), default=None)

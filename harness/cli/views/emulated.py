@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli import options
+from harness.cli import running
 from harness.support import terminal
 
 if TYPE_CHECKING:
-    from harness.bench.measure import Measurement
+    from harness.bench.row import Measurement
     from harness.emulator import Counts, Finding
-    from harness.sass.builds import Built
+    from harness.launch.builds import Built
 
 _CODE = 17  # characters of a source line
 NOTE = (
@@ -38,7 +38,7 @@ def print_rows(rows: Sequence[Measurement], style: str | None) -> None:
     from harness.results import tables
 
     table = []
-    for label, group in options.by_kernel(rows):
+    for label, group in running.by_kernel(rows):
         run = group[0].emulation
         bad = [r.status for r in group if not r.right]
         table.append(
@@ -60,7 +60,7 @@ def print_findings(rows: Sequence[Measurement]) -> None:
     """
     from harness.results import encode
 
-    for label, group in options.by_kernel(rows):
+    for label, group in running.by_kernel(rows):
         for finding, row in _distinct(group):
             said = f"\n{label}, {row.problem.label}: {finding.kind}, seen {finding.seen} times"
             click.echo(terminal.fill(said))
@@ -70,7 +70,7 @@ def print_findings(rows: Sequence[Measurement]) -> None:
             click.echo(terminal.fill(f"  {finding.message}", " " * 4))
     if any(row.error for row in rows):
         click.echo()
-        options.explain([encode.emulated_record(row) | {"detail": row.error} for row in rows], [])
+        running.explain([encode.emulated_record(row) | {"detail": row.error} for row in rows], [])
 
 
 def _distinct(group: Sequence[Measurement]) -> list[tuple[Finding, Measurement]]:

@@ -13,7 +13,7 @@ from harness.sass import diff
 from harness.support import terminal
 
 if TYPE_CHECKING:
-    from harness.bench.measure import Measurement
+    from harness.bench.row import Measurement
     from harness.kernels.prediction import Figures
     from harness.kernels.spec import Variant
     from harness.results.claims import Outcome, Runs

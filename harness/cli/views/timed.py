@@ -11,19 +11,20 @@ import click
 from harness.support import terminal
 
 if TYPE_CHECKING:
-    from harness.results.record import Record
+    from harness.results.rows import Row
 
 
 def bench(
-    static: Sequence[Record],
-    timed: Sequence[Record],
+    static: Sequence[Row],
+    timed: Sequence[Row],
     meta: Mapping[str, Any],
     style: str | None,
     *,
     wide: bool,
 ) -> None:
-    """One table of what the kernels are, and one for each size of how they did."""
+    """Print one table of what the kernels are, and one for each size of how they did."""
     from harness.results import tables
+    from harness.results.rows import params_text
 
     about = meta.get("gpu")
     if style == "csv":
@@ -31,11 +32,9 @@ def bench(
         return
     plain = [r["kernel"] for r in static if not r["chosen"]]
     several = len(set(plain)) < len(plain)
-    for row in [*static, *timed]:
-        row["name"] = _name(row, several)
-        row["time"] = tables.starred_time(row)
+    kernels, measured = ([_shown(row, several) for row in rows] for rows in (static, timed))
     if about is None:
-        for _, group in itertools.groupby(timed, key=lambda r: r["problem"]):
+        for _, group in itertools.groupby(measured, key=lambda r: r["problem"]):
             rows = list(group)
             shapes = ", ".join(dict.fromkeys(r["shape"] for r in rows))
             head = f"{rows[0]['problem']} {shapes}, {rows[0]['arch']}, {rows[0]['compiler']}"
@@ -44,12 +43,12 @@ def bench(
         return
     _machine(about, static[0])
     click.echo()
-    click.echo(tables.table(static, [c for c in tables.STATIC if c[0] != "params"], style))
+    click.echo(tables.table(kernels, [c for c in tables.STATIC if c[0] != "params"], style))
     if not several:
         for row in static:
             if row["params"]:
-                click.echo(f"{row['kernel']}: {tables.params_text(row)}")
-    for (_, shape), group in itertools.groupby(timed, key=lambda r: (r["problem"], r["shape"])):
+                click.echo(f"{row['kernel']}: {params_text(row['params'])}")
+    for (_, shape), group in itertools.groupby(measured, key=lambda r: (r["problem"], r["shape"])):
         rows = list(group)
         click.echo(terminal.fill(f"\n{_headline(shape, rows)}\n"))
         click.echo(tables.table(rows, tables.timed_columns(rows), style))
@@ -58,7 +57,7 @@ def bench(
         _remarks(rows)
 
 
-def _remarks(rows: Sequence[Record]) -> None:
+def _remarks(rows: Sequence[Mapping[str, Any]]) -> None:
     """What a table of a size has no column for."""
     for note in dict.fromkeys(note for row in rows for note in row["notes"]):
         noted = ", ".join(row["name"] for row in rows if note in row["notes"])
@@ -70,13 +69,11 @@ def _remarks(rows: Sequence[Record]) -> None:
         click.echo(terminal.fill(f"identical SASS on both sides: machine noise: {', '.join(same)}"))
 
 
-def _name(row: Record, several: bool) -> str:
-    """Of a kernel, with its parameters where there are several of one; of the dispatcher, with its choice."""
-    from harness.results import tables
+def _shown(row: Row, params: bool) -> dict[str, Any]:
+    """Return the row with two columns more: its name, with its parameters if asked for, and its time."""
+    from harness.results import rows, tables
 
-    if row.get("chosen"):
-        return f"{row['kernel']} -> {row['chosen']['label']}"
-    return f"{row['kernel']} {tables.params_text(row)}" if several and row["params"] else str(row["kernel"])
+    return {**row, "name": rows.name(row, params=params), "time": tables.starred_time(row)}
 
 
 def _machine(about: Mapping[str, Any], row: Mapping[str, Any]) -> None:

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli import options
+from harness.cli import running
 
 if TYPE_CHECKING:
-    from harness.results.record import Record
+    from harness.results.record import Document
     from harness.tune.search import Result, Unfit
 
 _SHOWN = 20  # rows of a long ranking in plain text; --md and --csv print all
 
 
-def _summary(result: Result) -> Record:
+def _summary(result: Result) -> dict[str, Any]:
     return {
         "shape": result.shape,
         "winners": [row["params"] for row in result.winners],
@@ -33,7 +33,7 @@ def _summary(result: Result) -> Record:
 def write(
     results: Sequence[Result],
     unfit: Sequence[Unfit],
-    meta: Record,
+    meta: Document,
     json_file: Path | None,
     t4_file: Path | None,
 ) -> None:
@@ -58,7 +58,9 @@ def write(
 
 
 def show(results: Sequence[Result], unfit: Sequence[Unfit], meta: Any, arch: str, style: str | None) -> None:
+    """Print each size: a table of the candidates, the winners, and what was skipped."""
     from harness.results import tables
+    from harness.results.rows import params_text
 
     rows = [row for r in results for row in _named(r)]
     if style == "csv":
@@ -82,7 +84,7 @@ def show(results: Sequence[Result], unfit: Sequence[Unfit], meta: Any, arch: str
             slowest = max(row["seconds"] for row in mine if row["seconds"])
             more = f"{len(mine) - len(shown)} more, up to {tables.seconds(slowest)}"
             click.echo(f"{more}: --md and --csv print them, --json keeps them")
-        best = ", ".join(tables.params_text(row) for row in r.winners)
+        best = ", ".join(params_text(row["params"]) for row in r.winners)
         how = "fastest" if len(r.winners) == 1 else f"tied within {100 * meta['threshold']:g}%"
         click.echo(
             f"\n{how}{'' if r.confirmed and not r.note else ' so far'}: {best}" if best else "\nnone is right"
@@ -90,21 +92,22 @@ def show(results: Sequence[Result], unfit: Sequence[Unfit], meta: Any, arch: str
         if r.note:
             click.echo(r.note)
     err = style == "csv"
-    options.explain(rows, [], err=err)
+    running.explain([row for r in results for row in r.ranking], [], err=err)
     for u in unfit:
         click.echo(f"skipped {u.variant.label}: {u.why}", err=err)
 
 
-def _short(rows: Sequence[Record]) -> list[Record]:
+def _short(rows: Sequence[Document]) -> list[Document]:
     """The first ones of a long ranking, and all without a time."""
     if len(rows) <= _SHOWN + 5:
         return list(rows)
     return [row for place, row in enumerate(rows) if place < _SHOWN or row["status"] != "ok"]
 
 
-def _named(result: Result) -> list[Record]:
+def _named(result: Result) -> list[Document]:
     """The ranking as it is shown."""
     from harness.results import tables
+    from harness.results.rows import params_text
 
     first = "fastest" if len(result.winners) == 1 else "tied"
     winners = [id(row) for row in result.winners]
@@ -115,7 +118,7 @@ def _named(result: Result) -> list[Record]:
         found.append(
             {
                 **row,
-                "name": tables.params_text(row),
+                "name": params_text(row["params"]),
                 "time": tables.starred_time(row),
                 "place": place,
             }

@@ -1,4 +1,7 @@
-"""atom and red, in the order of threads and then blocks: one of the orders the hardware may choose."""
+"""``atom`` and ``red``: each lane in turn, in the order of threads and, within a thread, of blocks.
+
+That is one of the orders that the hardware may choose.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +39,7 @@ _SCOPES = {"relaxed", "acquire", "release", "acq_rel", "cta", "gpu", "sys", "ftz
 
 @handles("atom", "red")
 def atomic(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``atom``, which returns the values before it, and ``red``, which does not."""
     parts = decoder.parts(ins, _TYPES | _SCOPES | set(_OPERATIONS) | set(SPACES))
     size, _, space = shape_of(ins)
     name = next(part for part in ins.opcode if part in _OPERATIONS)
@@ -79,7 +83,10 @@ def atomic(decoder: Decoder, ins: Instruction) -> Run:
 
 
 def _in_turn(cells: _Cells, operation: Callable[..., Any], new: list[Array]) -> Array:
-    """Apply an operation lane by lane; lanes at different addresses go together. The values before."""
+    """Apply an operation to the cells of each lane in turn, and return the values before it.
+
+    Lanes at different addresses are computed together. `new` holds the operands, an element per active lane.
+    """
     order = np.argsort(cells.index, kind="stable")
     ordered = cells.index[order]
     first = np.concatenate([[True], ordered[1:] != ordered[:-1]])
@@ -97,7 +104,11 @@ def _in_turn(cells: _Cells, operation: Callable[..., Any], new: list[Array]) -> 
 
 
 class _Cells:
-    """The memory of an atomic's active lanes. `flat` is None where 8 bytes lie in two words."""
+    """The memory cells of an atomic's active lanes.
+
+    `index` is the place of each lane's cell in `flat`, or the word of its low half where `flat` is None: the
+    two words of 8 bytes of shared memory are not adjacent. `chosen` is bool (T, C), the active lanes.
+    """
 
     def __init__(self, group: Group, at: Place, size: int, kind: Any, chosen: Array) -> None:
         self.kind = kind
@@ -117,6 +128,7 @@ class _Cells:
             self._words = words
 
     def get(self, lanes: Array) -> Array:
+        """Return the values of the cells of `lanes`, which are indices of active lanes."""
         if self.flat is not None:
             direct: Array = self.flat[self.index[lanes]]
             return direct
@@ -126,6 +138,7 @@ class _Cells:
         return found
 
     def put(self, lanes: Array, values: Array) -> None:
+        """Store `values` in the cells of `lanes`."""
         if self.flat is not None:
             self.flat[self.index[lanes]] = values
         else:
@@ -135,8 +148,10 @@ class _Cells:
         self.touched()
 
     def touched(self) -> None:
+        """Note that the kernel has stored to the allocation."""
         if self._scratch is None and self._owner is not None:
             self._arena.stored.add(self._owner.index)
 
     def _step(self) -> int:
+        """Return the distance in words between the two halves of an 8-byte cell."""
         return self._scratch.columns if self._scratch is not None else 0

@@ -16,6 +16,7 @@ from harness.emulator.ptx.module import Instruction
 
 @handles("shl", family="integer")
 def shl(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``shl``; shifting by the width or more gives 0."""
     decoder.parts(ins, TYPES)
     bits = width(ins)
 
@@ -33,6 +34,7 @@ def shl(decoder: Decoder, ins: Instruction) -> Run:
 
 @handles("shr", family="integer")
 def shr(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``shr``; shifting by the width or more gives 0, or the sign for a signed type."""
     decoder.parts(ins, TYPES)
     bits, unsigned = width(ins), is_unsigned(ins)
 
@@ -57,6 +59,7 @@ def shr(decoder: Decoder, ins: Instruction) -> Run:
 
 @handles("shf", family="integer")
 def funnel(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``shf``, which shifts the 64-bit pair of its first two operands (low, high)."""
     modes = decoder.parts(ins, {"l", "r", "wrap", "clamp", "b32"})
 
     def compute(algebra: Algebra, low: Integer, high: Integer, by: Integer) -> Integer:
@@ -77,6 +80,7 @@ _BITWISE: dict[str, Any] = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": n
 
 @handles("and", "or", "xor", family="integer")
 def bitwise(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``and``, ``or`` and ``xor`` of integers."""
     decoder.parts(ins, TYPES)
     name = ins.opcode[0]
 
@@ -88,6 +92,7 @@ def bitwise(decoder: Decoder, ins: Instruction) -> Run:
 
 @handles("not", "cnot", family="integer")
 def complement(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``not``, and ``cnot``, which gives 1 for 0 and 0 for anything else."""
     decoder.parts(ins, TYPES)
 
     def compute(algebra: Algebra, a: Integer) -> Integer:
@@ -100,6 +105,7 @@ def complement(decoder: Decoder, ins: Instruction) -> Run:
 
 @handles("lop3", family="integer")
 def lop3(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``lop3``, any bitwise function of three operands, given by its table of truth of 8 bits."""
     decoder.parts(ins, {"b32"})
     table = int(ins.operands[4], 0)
 
@@ -117,7 +123,10 @@ def lop3(decoder: Decoder, ins: Instruction) -> Run:
 
 
 def _on_unsigned(name: str, function: Callable[..., Array]) -> Callable[[Decoder, Instruction], Run]:
-    """An instruction of one operand; `function` takes its bits and the operand, unsigned."""
+    """Register an instruction of one operand: its result is ``function(bits, operand)``.
+
+    `bits` is the width of the instruction's type; the operand comes as an unsigned number.
+    """
 
     def maker(decoder: Decoder, ins: Instruction) -> Run:
         decoder.parts(ins, TYPES)
@@ -134,18 +143,21 @@ def _on_unsigned(name: str, function: Callable[..., Array]) -> Callable[[Decoder
 
 
 def _bit_length(value: Array) -> Array:
+    """Return how many bits each value has up to its highest 1; 0 for 0."""
     high = (value.view(np.uint64) >> np.uint64(32)).astype(np.float64)
     low = (value & 0xFFFFFFFF).astype(np.float64)
     return np.where(high > 0, 32 + np.frexp(high)[1], np.frexp(low)[1])
 
 
 def _popc(bits: int, value: Array) -> Array:
+    """Return the number of 1 bits in each value."""
     octets = np.ascontiguousarray(value).view(np.uint8).reshape(*np.shape(value), 8)
     ones: Array = np.unpackbits(octets, axis=-1).sum(-1)
     return ones
 
 
 def _brev(bits: int, value: Array) -> Array:
+    """Return each value with its `bits` bits in reverse order."""
     result = np.zeros_like(value)
     for bit in range(bits):
         result |= ((value >> bit) & 1) << (bits - 1 - bit)
@@ -154,7 +166,11 @@ def _brev(bits: int, value: Array) -> Array:
 
 @handles("bfind", family="integer")
 def bfind(decoder: Decoder, ins: Instruction) -> Run:
-    """The highest bit that is not the sign's, all ones if there is none."""
+    """Decode ``bfind``: the place of the highest bit that differs from the sign.
+
+    Unsigned numbers have sign 0. With ``.shiftamt`` it is the left shift that moves that bit to the
+    top. Without such a bit it is all ones.
+    """
     decoder.parts(ins, TYPES | {"shiftamt"})
     bits, amount = width(ins), "shiftamt" in ins.opcode
 
@@ -181,6 +197,7 @@ _on_unsigned("brev", _brev)
 
 @handles("bfe", family="integer")
 def extract(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``bfe d, a, start, length``: `length` bits of a from bit `start` on, sign-extended if signed."""
     decoder.parts(ins, TYPES)
     bits, unsigned = width(ins), is_unsigned(ins)
 
@@ -206,6 +223,7 @@ def extract(decoder: Decoder, ins: Instruction) -> Run:
 
 @handles("bfi", family="integer")
 def insert(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``bfi d, a, b, start, length``: b with the low `length` bits of a put in at bit `start`."""
     decoder.parts(ins, TYPES)
     bits = width(ins)
 
@@ -224,6 +242,7 @@ def insert(decoder: Decoder, ins: Instruction) -> Run:
 
 @handles("prmt", family="integer")
 def permute(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``prmt``, default mode: each byte is one of the operands' 8 bytes, or its sign repeated."""
     decoder.parts(ins, {"b32"})
 
     def pick(a: Array, b: Array, selector: Array) -> Array:

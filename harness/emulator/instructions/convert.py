@@ -1,4 +1,4 @@
-"""mov, selp, conversions and the packing of registers into wider ones."""
+"""``mov``, ``selp``, conversions, and the packing of registers into wider ones."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ _INTEGER_ROUND = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ce
 
 @handles("mov")
 def mov(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``mov`` of numbers, of packs ``{lo, hi}`` and of addresses."""
     kind = ins.opcode[-1]
     if set(ins.opcode[1:]) - _TYPES or len(ins.operands) != 2:
         raise decoder.refusal(ins)
@@ -41,18 +42,19 @@ def mov(decoder: Decoder, ins: Instruction) -> Run:
 
 
 def _bits(decoder: Decoder, ins: Instruction, text: str, bits: int) -> Reader:
-    """An untyped operand: a register in whatever form it is, a float literal, or an integer."""
+    """Return a reader of an untyped operand: a register as it is held, a float literal or an integer."""
     if text in decoder.numbers or re.match(r"0[fFdD][0-9a-fA-F]{8}", text):
         return decoder.value(ins, text)
     return decoder.integer(ins, text, bits)
 
 
 def _names(text: str) -> list[str]:
+    """Return the register names of ``{a, b}``."""
     return [name.strip() for name in text.strip("{}").split(",")]
 
 
 def _pack(decoder: Decoder, ins: Instruction, bits: int) -> Run:
-    """``mov.b64 d, {lo, hi}``."""
+    """Decode ``mov.b64 d, {lo, hi}`` of `bits` bits: the first register is the low part."""
     names = _names(ins.operands[1])
     each = bits // len(names)
     read = [decoder.integer(ins, name, each) for name in names]
@@ -71,7 +73,7 @@ def _pack(decoder: Decoder, ins: Instruction, bits: int) -> Run:
 
 
 def _unpack(decoder: Decoder, ins: Instruction, bits: int) -> Run:
-    """``mov.b64 {lo, hi}, s``."""
+    """Decode ``mov.b64 {lo, hi}, s`` of `bits` bits: the first register gets the low part."""
     into = [decoder.register(ins, name) for name in _names(ins.operands[0])]
     each = bits // len(into)
     read = decoder.value(ins, ins.operands[1])
@@ -94,6 +96,7 @@ def _unpack(decoder: Decoder, ins: Instruction, bits: int) -> Run:
 
 
 def _halves(value: Array, count: int) -> Array:
+    """Return values (T, C) as parts (T, C, count), the low one first, as float32 or float16."""
     size = value.dtype.itemsize // count
     kind: Any = np.float32 if size == 4 else np.float16
     parts: Array = np.ascontiguousarray(value).view(kind).reshape(*value.shape, count)
@@ -102,6 +105,7 @@ def _halves(value: Array, count: int) -> Array:
 
 @handles("selp")
 def selp(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``selp``: the first operand where the predicate is true, otherwise the second."""
     decoder.parts(ins, _TYPES)
     bits = int(re.sub(r"\D", "", ins.opcode[-1]))
     floats = FLOAT.get(ins.opcode[-1])
@@ -119,6 +123,7 @@ def selp(decoder: Decoder, ins: Instruction) -> Run:
 
 
 def choose(group: Group, mask: Any, a: Value, b: Value) -> Value:
+    """Return a in the lanes of `mask` and b in the others, in whatever form the two are held."""
     if not isinstance(mask, Mask):
         return a if mask else b
     if isinstance(a, int | Affine) and isinstance(b, int | Affine):
@@ -129,7 +134,11 @@ def choose(group: Group, mask: Any, a: Value, b: Value) -> Value:
 
 @handles("cvta")
 def cvta(decoder: Decoder, ins: Instruction) -> Run:
-    """Generic addresses of shared and local memory lie in windows of their own; global ones stay."""
+    """Decode ``cvta``, to and from generic addresses.
+
+    Shared and local memory have windows of their own in the generic address space, from `SHARED_BASE` and
+    `LOCAL_BASE` on; a global address is its own generic address.
+    """
     parts = decoder.parts(ins, {"to", "global", "shared", "local", "const", "param", "u64", "u32"})
     base = {"shared": SHARED_BASE, "local": LOCAL_BASE}.get(ins.opcode[-2], 0)
     by = -base if "to" in parts else base
@@ -147,6 +156,7 @@ _MODES = {"rn", "rz", "rm", "rp", *_INTEGER_ROUND}
 
 @handles("cvt")
 def cvt(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``cvt`` between integers and floating-point types."""
     parts = decoder.parts(ins, _TYPES | _MODES | {"ftz", "sat", "f16x2", "bf16x2", "tf32", "rna"})
     to, source = ins.opcode[-2:]
     if to in ("f16x2", "bf16x2"):
@@ -173,7 +183,7 @@ def cvt(decoder: Decoder, ins: Instruction) -> Run:
 
     def run(group: Group, where: Any) -> None:
         value = convert(group, read(group))
-        if wider and to[0] == "u":  # a narrow result in a wide register is extended by its own sign
+        if wider and to[0] == "u":  # zero-extend a narrow result to its register
             value = group.algebra.unsigned(value, width)
         group.write(into, value, where)
 
@@ -181,7 +191,7 @@ def cvt(decoder: Decoder, ins: Instruction) -> Run:
 
 
 def _cvt_pair(decoder: Decoder, ins: Instruction, to: str) -> Run:
-    """``cvt.rn.bf16x2.f32 d, high, low``."""
+    """Decode ``cvt.rn.bf16x2.f32 d, high, low``, and f16x2 likewise."""
     if set(ins.opcode[1:]) != {"rn", to, "f32"}:
         raise decoder.refusal(ins)
     high, low = (decoder.floating(ins, text, np.float32) for text in ins.operands[1:3])
@@ -197,7 +207,7 @@ def _cvt_pair(decoder: Decoder, ins: Instruction, to: str) -> Run:
 
 
 def _cvt_tf32(decoder: Decoder, ins: Instruction) -> Run:
-    """``cvt.rna.tf32.f32``: to 10 bits of mantissa, ties away from zero."""
+    """Decode ``cvt.rna.tf32.f32``: round to 10 bits of mantissa, ties away from zero."""
     if ins.opcode[1:] != ("rna", "tf32", "f32"):
         raise decoder.refusal(ins)
     read = decoder.floating(ins, ins.operands[1], np.float32)
@@ -213,6 +223,10 @@ def _cvt_tf32(decoder: Decoder, ins: Instruction) -> Run:
 
 
 def _integers(source: str, width: int, to: str, saturates: bool) -> Any:
+    """Return the conversion of an integer of type `source` to one of `width` bits.
+
+    It wraps, or, if it `saturates`, gives the nearest value of the result's type; `to` is u, s or b.
+    """
     bits, unsigned = int(source[1:]), source[0] == "u"
     low, high = (0, (1 << width) - 1) if to == "u" else (-(1 << (width - 1)), (1 << (width - 1)) - 1)
 
@@ -229,6 +243,7 @@ def _integers(source: str, width: int, to: str, saturates: bool) -> Any:
 
 
 def _to_float(source: str, to: str, parts: set[str]) -> Any:
+    """Return the conversion of an integer of type `source` to the floating-point type `to`."""
     bits, unsigned = int(source[1:]), source[0] == "u"
     mode = next((m for m in ("rn", "rz", "rm", "rp") if m in parts), "rn")
 
@@ -250,11 +265,15 @@ def _to_float(source: str, to: str, parts: set[str]) -> Any:
 
 
 def _scalar(array: Array) -> Any:
+    """Return a zero-dimensional array as a scalar, any other as it is."""
     return array if array.ndim else array[()]
 
 
 def _to_integer(source: str, width: int, unsigned: bool, parts: set[str]) -> Any:
-    """Out of range goes to the nearest bound, NaN to 0 (to the top bit alone for a signed 64-bit result)."""
+    """Return the conversion of the floating-point type `source` to an integer of `width` bits.
+
+    Values out of range give the nearest bound. NaN gives 0, but the top bit alone for a result of 64 bits.
+    """
     rounding = next((_INTEGER_ROUND[m] for m in _INTEGER_ROUND if m in parts), np.trunc)
     low, high = (0, (1 << width) - 1) if unsigned else (-(1 << (width - 1)), (1 << (width - 1)) - 1)
 
@@ -277,6 +296,7 @@ def _to_integer(source: str, width: int, unsigned: bool, parts: set[str]) -> Any
 
 
 def _floats(source: str, to: str, parts: set[str]) -> Any:
+    """Return the conversion of the floating-point type `source` to the floating-point type `to`."""
     mode = next((m for m in ("rn", "rz", "rm", "rp") if m in parts), "rn")
     whole = next((_INTEGER_ROUND[m] for m in _INTEGER_ROUND if m in parts), None)
 

@@ -1,6 +1,6 @@
-"""cp.async: data is read when the copy is issued and reaches shared memory when its thread waits for it.
+"""``cp.async``: a copy reads when it is issued, and reaches shared memory when its thread has waited for it.
 
-So a missing wait shows in the numbers, and in the hazards (`HazardWatch.issue` and `land`).
+A missing wait therefore shows in the results; it is reported too, see `HazardWatch.issue` and `land`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ from harness.emulator.watch.touches import READ
 
 @dataclass(kw_only=True)
 class Copy:
-    """On its way into shared memory: `values` of 4 bytes each for the lanes `into.where`."""
+    """A copy on its way to shared memory.
+
+    into: the `Place` of its target; ``into.where`` are the lanes that have not landed
+    values: its 4-byte words, each (T, C)
+    flight: its record in `HazardWatch`, None without one
+    """
 
     into: Any
     values: list[Array]
@@ -30,7 +35,7 @@ class Copy:
 
 @dataclass(kw_only=True)
 class Committed:
-    """A group of copies, and the lanes that committed it."""
+    """A group of copies, and the lanes that committed it and have not waited for it."""
 
     where: Lanes
     copies: list[Copy]
@@ -38,6 +43,7 @@ class Committed:
 
 @handles("cp")
 def cp(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``cp.async`` and its ``commit_group``, ``wait_group`` and ``wait_all``."""
     if "async" not in ins.opcode:
         raise decoder.refusal(ins)
     if "commit_group" in ins.opcode:
@@ -56,6 +62,11 @@ def cp(decoder: Decoder, ins: Instruction) -> Run:
 
 
 def _copy(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode the ``cp.async`` that issues a copy of 4, 8 or 16 bytes per lane.
+
+    Its fourth operand is the number of bytes to read, the others being zero, or a predicate that skips the
+    read.
+    """
     decoder.parts(
         ins, {"async", "ca", "cg", "shared", "shared::cta", "global", "L2::64B", "L2::128B", "L2::256B"}
     )
@@ -101,7 +112,10 @@ def _copy(decoder: Decoder, ins: Instruction) -> Run:
 def _fetch(
     group: Group, ins: Instruction, address: Any, reading: Lanes, size: int, length: Any, values: list[Array]
 ) -> None:
-    """The source's bytes into `values`; beyond `length` they stay zero."""
+    """Read the first `length` bytes of each lane's source into `values`; the others stay zero.
+
+    `size` is the bytes that the copy writes, `reading` the lanes that read any.
+    """
     uniform = length if isinstance(length, int) else None
     step = size if uniform is None or uniform >= size else 0
     if step:
@@ -127,7 +141,7 @@ def _fetch(
 
 
 def _commit(group: Group, where: Lanes) -> None:
-    """Copies issued by other lanes, which have not come here, stay uncommitted."""
+    """Put the copies that the lanes `where` have issued into a group; those of other lanes stay open."""
     mine: list[Copy] = []
     rest: list[Copy] = []
     for copy in group.flights:
@@ -141,7 +155,7 @@ def _commit(group: Group, where: Lanes) -> None:
 
 
 def _wait(group: Group, where: Lanes, left: int) -> None:
-    """Land what the lanes `where` committed before their last `left` groups."""
+    """Let the copies of the lanes `where` land, except those of their last `left` groups."""
     if where is True and all(g.where is True for g in group.groups):
         while len(group.groups) > left:
             for copy in group.groups.pop(0).copies:
@@ -168,6 +182,7 @@ def _wait(group: Group, where: Lanes, left: int) -> None:
 
 
 def _land(group: Group, copy: Copy, landing: Lanes, rest: Lanes) -> None:
+    """Store a copy in shared memory in the lanes `landing`; the lanes `rest` are still on their way."""
     copy.into.where = landing
     store(group, copy.into, 4, list(copy.values))
     copy.into.where = rest

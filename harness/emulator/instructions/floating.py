@@ -1,4 +1,4 @@
-"""f32 and f64 arithmetic. NaN payloads are the host's; PTX leaves them open."""
+"""Arithmetic of f32 and f64. The payload of a NaN is the host's; PTX leaves it open."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from harness.emulator.numbers.floats import Workspace, flush, fma32, fma64, odd_
 from harness.emulator.numbers.values import Array, mask_of
 from harness.emulator.ptx.module import Instruction
 
-Compute = Callable[..., Any]  # (out, workspace, *operands): fills `out`
+Compute = Callable[..., Any]  # called with (out, workspace, *operands); fills `out`
 _ROUND = ("rn", "rz", "rm", "rp")
 _ONE = (1, 1)
 
 
 def operation(decoder: Decoder, ins: Instruction, compute: Compute, sources: int) -> Run:
-    """`compute` on the first `sources` operands, with ``.ftz`` and ``.sat`` around it."""
+    """Return the function that applies `compute` to `sources` operands, with ``.ftz`` and ``.sat``.
+
+    Raises IndexError if the instruction has fewer; `Decoder.steps` makes it an EmulatorError.
+    """
     dtype = FLOAT[ins.opcode[-1]]
     read = [decoder.floating(ins, text, dtype) for text in ins.operands[1 : sources + 1]]
     if len(read) != sources:
@@ -47,16 +50,22 @@ def operation(decoder: Decoder, ins: Instruction, compute: Compute, sources: int
 
 
 def _rounding(decoder: Decoder, ins: Instruction, allowed: set[str]) -> str:
+    """Return the rounding mode, rn by default. Raises NeedsGpu for a modifier that is not `allowed`."""
     parts = decoder.parts(ins, {"f32", "f64", "ftz", "sat", *allowed})
     return next((mode for mode in _ROUND if mode in parts), "rn")
 
 
 def _ufunc(function: Any) -> Compute:
+    """Return a NumPy function as a `Compute`."""
     return lambda out, work, *values: function(*values, out=out)
 
 
 def _directed(function: Any, mode: str) -> Compute:
-    """add, sub or mul of float32 by `mode`: through float64, whose own rounding is made odd by the error."""
+    """Return add, sub or mul of float32, rounded by `mode`.
+
+    The result is computed in float64, exactly or rounded to odd, so that rounding it to float32 is rounding
+    once.
+    """
 
     def compute(out: Array, work: Workspace, a: Any, b: Any) -> None:
         x, y = (np.broadcast_to(np.asarray(v, np.float64), out.shape) for v in (a, b))
@@ -68,6 +77,7 @@ def _directed(function: Any, mode: str) -> Compute:
 
 @handles("add", "sub", "mul", family="float", flops=1)
 def arithmetic(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``add``, ``sub`` and ``mul``; NeedsGpu for f64 in a mode other than rn."""
     mode = _rounding(decoder, ins, set(_ROUND))
     function = {"add": np.add, "sub": np.subtract, "mul": np.multiply}[ins.opcode[0]]
     if mode == "rn":
@@ -79,6 +89,7 @@ def arithmetic(decoder: Decoder, ins: Instruction) -> Run:
 
 @handles("fma", "mad", family="float", flops=2)
 def fma(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``fma`` and ``mad``, rounded once, to nearest even; NeedsGpu for other modes."""
     if _rounding(decoder, ins, set(_ROUND)) != "rn":
         raise decoder.refusal(ins)
     single = ins.opcode[-1] == "f32"
@@ -91,13 +102,14 @@ def fma(decoder: Decoder, ins: Instruction) -> Run:
 
 @handles("neg", "abs", family="float")
 def sign(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``neg`` and ``abs``."""
     decoder.parts(ins, {"f32", "f64", "ftz"})
     return operation(decoder, ins, _ufunc(np.negative if ins.opcode[0] == "neg" else np.abs), 1)
 
 
 @handles("min", "max", family="float", flops=1)
 def extreme(decoder: Decoder, ins: Instruction) -> Run:
-    """A NaN operand loses, unless ``.NaN``; -0 is less than +0."""
+    """Decode ``min`` and ``max``: a NaN loses, with ``.NaN`` it wins; -0 is less than +0."""
     parts = decoder.parts(ins, {"f32", "f64", "ftz", "NaN"})
     largest = ins.opcode[0] == "max"
     quiet = (np.maximum if largest else np.minimum) if "NaN" in parts else (np.fmax if largest else np.fmin)
@@ -114,7 +126,10 @@ def extreme(decoder: Decoder, ins: Instruction) -> Run:
 
 @handles("div", family="float", flops=1)
 def div(decoder: Decoder, ins: Instruction) -> Run:
-    """``.approx`` and ``.full`` are rounded once here; the hardware's own results differ in the last bits."""
+    """Decode ``div``, rounded to nearest even.
+
+    So are ``.approx`` and ``.full``, of which the hardware's results differ in the last bits.
+    """
     if _rounding(decoder, ins, {"rn", "approx", "full"}) != "rn":
         raise decoder.refusal(ins)
     return operation(decoder, ins, _ufunc(np.divide), 2)
@@ -122,6 +137,7 @@ def div(decoder: Decoder, ins: Instruction) -> Run:
 
 @handles("rcp", family="float", flops=1)
 def rcp(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``rcp``; ``.approx`` is rounded to nearest even as in `div`."""
     if _rounding(decoder, ins, {"rn", "approx"}) != "rn":
         raise decoder.refusal(ins)
     return operation(decoder, ins, lambda out, work, a: np.divide(out.dtype.type(1), a, out=out), 1)
@@ -129,13 +145,17 @@ def rcp(decoder: Decoder, ins: Instruction) -> Run:
 
 @handles("sqrt", family="float", flops=1)
 def sqrt(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``sqrt``; ``.approx`` is rounded to nearest even as in `div`."""
     if _rounding(decoder, ins, {"rn", "approx"}) != "rn":
         raise decoder.refusal(ins)
     return operation(decoder, ins, _ufunc(np.sqrt), 1)
 
 
 def _approximate(name: str, function: Callable[[Array], Array]) -> None:
-    """A function that PTX has as ``.approx`` only: here rounded from float64, so equal within a tolerance."""
+    """Register a function that PTX has as ``.approx`` only.
+
+    It is computed in float64 and rounded, so it equals the hardware's within a tolerance.
+    """
 
     def maker(decoder: Decoder, ins: Instruction) -> Run:
         decoder.parts(ins, {"f32", "f64", "ftz", "approx"})
@@ -158,12 +178,14 @@ _approximate("tanh", np.tanh)
 
 @handles("copysign", family="float")
 def copysign(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``copysign d, a, b``: b with the sign of a."""
     decoder.parts(ins, {"f32", "f64"})
     return operation(decoder, ins, lambda out, work, a, b: np.copysign(b, a, out=out), 2)
 
 
 @handles("testp", family="float")
 def testp(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``testp``, which tests for kinds of numbers such as finite or subnormal."""
     tests: dict[str, Callable[[Any], Any]] = {
         "finite": np.isfinite,
         "infinite": np.isinf,

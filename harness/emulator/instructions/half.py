@@ -1,4 +1,4 @@
-"""f16 and bf16 arithmetic, scalar and in pairs: computed in float64, rounded once."""
+"""Arithmetic of f16 and bf16, single or in pairs: computed in float64 and rounded once."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from harness.emulator.ptx.module import Instruction
 
 
 def widen(bits: Array, brain: bool) -> Array:
-    """uint16 bits -> float64."""
+    """Return 16-bit patterns, uint16, as float64: read as bfloat16 if `brain`, otherwise as f16."""
     return (of_bfloat16(bits) if brain else bits.view(np.float16)).astype(np.float64)
 
 
 def narrow(values: Array, brain: bool) -> Array:
-    """float64 -> uint16 bits, to nearest even."""
+    """Return float64 `values` rounded to nearest even, as uint16: bfloat16 bits if `brain`, else f16."""
     return bfloat16_of(to_odd32(values)) if brain else values.astype(np.float16).view(np.uint16)
 
 
 def halves(group: Group, value: Any, count: int) -> Array:
-    """A register as uint16 (T, C, count)."""
+    """Return a register as its `count` 16-bit parts, uint16 (T, C, count), the low one first."""
     return bits_of(group, value, 2 * count).view(np.uint16).reshape(*group.shape, count)
 
 
 def _operation(decoder: Decoder, ins: Instruction, compute: Callable[..., Array], sources: int) -> Run:
+    """Return the function that applies `compute` to `sources` float64 operands, with relu and sat."""
     kind = ins.opcode[-1]
     brain, count = kind.startswith("bf"), 2 if kind.endswith("x2") else 1
     read = [_operand(decoder, ins, text, count) for text in ins.operands[1 : sources + 1]]
@@ -54,6 +55,7 @@ def _operation(decoder: Decoder, ins: Instruction, compute: Callable[..., Array]
 
 
 def _operand(decoder: Decoder, ins: Instruction, text: str, count: int) -> Callable[[Group], Any]:
+    """Return a reader of an operand. Raises NeedsGpu for a register that is not 16 * `count` bits wide."""
     if text in decoder.numbers and decoder.bits(text) != 16 * count:
         raise decoder.refusal(ins)
     return decoder.value(ins, text) if text in decoder.numbers else decoder.integer(ins, text, 16 * count)
@@ -63,6 +65,8 @@ _PARTS = {"f16", "f16x2", "bf16", "bf16x2", "rn", "ftz", "sat", "relu", "NaN"}
 
 
 def _register(name: str, compute: Callable[..., Array], sources: int, flops: int) -> None:
+    """Register an instruction of `sources` operands; `flops` counts one element."""
+
     def maker(decoder: Decoder, ins: Instruction) -> Run:
         if "ftz" in decoder.parts(ins, _PARTS):
             raise decoder.refusal(ins)

@@ -1,4 +1,4 @@
-"""Integer and bit instructions."""
+"""Integer arithmetic."""
 
 from __future__ import annotations
 
@@ -12,19 +12,24 @@ from harness.emulator.numbers.algebra import Algebra
 from harness.emulator.numbers.values import Array, Integer, Lanes, signed
 from harness.emulator.ptx.module import Instruction
 
-Compute = Callable[..., Integer]  # (algebra, *values) -> value
+Compute = Callable[..., Integer]  # called with (algebra, *values)
 
 
 def width(ins: Instruction) -> int:
+    """Return the width in bits of an instruction's type."""
     return int(ins.opcode[-1][1:])
 
 
 def is_unsigned(ins: Instruction) -> bool:
+    """Return whether an instruction's type is not signed: u or b."""
     return ins.opcode[-1][0] != "s"
 
 
 def operation(decoder: Decoder, ins: Instruction, compute: Compute, widths: list[int]) -> Run:
-    """`compute` on the operands, which have `widths` bits each."""
+    """Return the function that applies `compute` to the source operands, which have `widths` bits each.
+
+    Raises IndexError for another number of operands; `Decoder.steps` makes it an EmulatorError.
+    """
     if len(ins.operands) != len(widths) + 1:
         raise IndexError(len(widths))
     read = [decoder.integer(ins, text, bits) for text, bits in zip(ins.operands[1:], widths, strict=True)]
@@ -41,6 +46,7 @@ TYPES = {f"{k}{b}" for k in "usb" for b in (8, 16, 32, 64)}
 
 @handles("add", "sub", family="integer")
 def add(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``add`` and ``sub``, wrapping, or with ``.sat`` clipped to the signed range."""
     sat = "sat" in decoder.parts(ins, TYPES | {"sat"})
     bits, sign = width(ins), 1 if ins.opcode[0] == "add" else -1
     if sat:
@@ -58,13 +64,14 @@ def add(decoder: Decoder, ins: Instruction) -> Run:
 
 @handles("neg", family="integer")
 def neg(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``neg``."""
     decoder.parts(ins, TYPES)
     bits = width(ins)
     return operation(decoder, ins, lambda algebra, a: algebra.linear(a, -1, bits=bits), [bits])
 
 
 def product(algebra: Algebra, a: Integer, b: Integer, bits: int) -> Integer:
-    """The low `bits` of a * b."""
+    """Return the low `bits` bits of a * b, signed."""
     if isinstance(a, int):
         a, b = b, a
     if isinstance(b, int):
@@ -73,7 +80,7 @@ def product(algebra: Algebra, a: Integer, b: Integer, bits: int) -> Integer:
 
 
 def _multiply(ins: Instruction) -> tuple[Callable[[Algebra, Integer, Integer], Integer], int]:
-    """The product of a mul or mad, and the bits of its result."""
+    """Return a function that multiplies as a ``mul`` or ``mad`` does, and the width of its result in bits."""
     bits = width(ins)
     unsigned = is_unsigned(ins)
     if "wide" in ins.opcode:
@@ -96,8 +103,9 @@ def _multiply(ins: Instruction) -> tuple[Callable[[Algebra, Integer, Integer], I
 
 
 def _high(bits: int, unsigned: bool) -> Callable[[Array, Array], Array]:
+    """Return a function of two int64 arrays: the high `bits` bits of the products."""
     if bits < 64:
-        # Of two unsigned 32-bit numbers the product fills 64 bits: shift it as unsigned.
+        # The product of two unsigned 32-bit numbers may fill all 64 bits: shift it as unsigned.
         kind = np.uint64 if unsigned else np.int64
         return lambda a, b: ((a * b).view(kind) >> kind(bits)).astype(np.int64)
 
@@ -116,6 +124,7 @@ _MUL = TYPES | {"lo", "hi", "wide"}
 
 @handles("mul", family="integer")
 def mul(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``mul`` with ``.lo``, ``.hi`` or ``.wide``."""
     decoder.parts(ins, _MUL)
     compute, _ = _multiply(ins)
     return operation(decoder, ins, compute, [width(ins)] * 2)
@@ -123,6 +132,7 @@ def mul(decoder: Decoder, ins: Instruction) -> Run:
 
 @handles("mad", family="integer")
 def mad(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``mad`` with ``.lo``, ``.hi`` or ``.wide``; the sum wraps."""
     decoder.parts(ins, _MUL)
     multiply, result = _multiply(ins)
     bits = width(ins)
@@ -135,6 +145,7 @@ def mad(decoder: Decoder, ins: Instruction) -> Run:
 
 @handles("mul24", "mad24", family="integer")
 def mul24(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``mul24.lo`` and ``mad24.lo``: the product of the low 24 bits of the operands."""
     decoder.parts(ins, TYPES | {"lo"})
     mask = (1 << 24) - 1
 
@@ -150,7 +161,10 @@ def mul24(decoder: Decoder, ins: Instruction) -> Run:
 
 @handles("div", "rem", family="integer")
 def div(decoder: Decoder, ins: Instruction) -> Run:
-    """Towards zero. Division by zero gives all ones, its remainder the dividend, as the hardware does."""
+    """Decode ``div`` and ``rem``, which round towards zero.
+
+    As on the hardware, division by zero gives all ones, and its remainder is the dividend.
+    """
     decoder.parts(ins, TYPES)
     bits, unsigned, remainder = width(ins), is_unsigned(ins), ins.opcode[0] == "rem"
 
@@ -175,6 +189,7 @@ def div(decoder: Decoder, ins: Instruction) -> Run:
 
 @handles("abs", family="integer")
 def absolute(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``abs``; the least number stays as it is."""
     decoder.parts(ins, TYPES)
     bits = width(ins)
     return operation(
@@ -184,6 +199,7 @@ def absolute(decoder: Decoder, ins: Instruction) -> Run:
 
 @handles("min", "max", family="integer")
 def extreme(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``min`` and ``max``."""
     decoder.parts(ins, TYPES)
     bits, unsigned, largest = width(ins), is_unsigned(ins), ins.opcode[0] == "max"
 

@@ -1,4 +1,4 @@
-"""ld and st of every space."""
+"""``ld`` and ``st`` in every state space."""
 
 from __future__ import annotations
 
@@ -32,22 +32,28 @@ _KINDS = {kind for kind in BYTES if kind not in ("pred", "tf32")}
 
 
 def shape_of(ins: Instruction) -> tuple[int, int, str]:
-    """(bytes of an element, elements, space) of a memory instruction; space "" is generic."""
+    """Return (bytes per element, elements, space) of a memory instruction; the space "" is generic."""
     count = next((int(part[1:]) for part in ins.opcode if part in ("v2", "v4", "v8")), 1)
     space = next((part for part in (p.split("::")[0] for p in ins.opcode) if part in SPACES), "")
     return BYTES[ins.opcode[-1]], count, space
 
 
 def _registers(text: str) -> list[str]:
+    """Return the register names of ``{a, b}``."""
     return [name.strip() for name in text.strip("{}").split(",")]
 
 
 def _allowed(decoder: Decoder, ins: Instruction) -> None:
+    """Raise NeedsGpu if a load or store has a modifier that the emulator does not know."""
     decoder.parts(ins, {*SPACES, *_HINTS, *_ORDERED, *_KINDS, "v2", "v4", "v8"})
 
 
 @handles("ld", "ldu")
 def ld(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``ld``.
+
+    Lanes out of bounds or misaligned keep their registers; if no lane is left, all active lanes get all ones.
+    """
     _allowed(decoder, ins)
     size, count, space = shape_of(ins)
     names = _registers(ins.operands[0])
@@ -65,7 +71,7 @@ def ld(decoder: Decoder, ins: Instruction) -> Run:
         observe(group, ins, at, READ, size * count)
         if at.where is False:
             for register in into:
-                group.write(register, -1, where)  # what the hardware would not have delivered: NaN, all ones
+                group.write(register, -1, where)  # nothing was loaded: all ones, which is NaN as a float
             return
 
         def deliver(i: int, give: Any) -> None:
@@ -85,7 +91,7 @@ def ld(decoder: Decoder, ins: Instruction) -> Run:
 def _extension(
     decoder: Decoder, ins: Instruction, names: list[str], size: int
 ) -> Callable[[Group, Array], Any] | None:
-    """How a narrow element fills its register; None where it fills it as it is."""
+    """Return a function that extends elements of `size` bytes to their registers; None if they fill them."""
     bits = {decoder.bits(name) for name in names if name != "_"}
     kind = ins.opcode[-1]
     if size >= 4 and all(b == 8 * size for b in bits):
@@ -98,10 +104,12 @@ def _extension(
 
 
 def _integers(array: Array, size: int, sign: str) -> Array:
+    """Return the bits of elements as int64, signed (`sign` i) or unsigned (u)."""
     return np.ascontiguousarray(array).view(f"{sign}{size}").astype(np.int64)
 
 
 def _load_parameter(decoder: Decoder, ins: Instruction, into: list[int], size: int) -> Run:
+    """Decode ``ld.param``, which reads a kernel parameter."""
     base, _, offset = ins.operands[1].strip("[] ").partition("+")
     parameter = next((p for p in decoder.entry.parameters if p.name == base.strip()), None)
     if parameter is None or int(offset or 0) + size * len(into) > parameter.size:
@@ -123,6 +131,7 @@ def _load_parameter(decoder: Decoder, ins: Instruction, into: list[int], size: i
 
 @handles("st")
 def st(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``st``."""
     _allowed(decoder, ins)
     size, count, space = shape_of(ins)
     names = _registers(ins.operands[1])
@@ -143,7 +152,7 @@ def st(decoder: Decoder, ins: Instruction) -> Run:
 
 
 def stored(decoder: Decoder, ins: Instruction, name: str, size: int) -> Callable[[Group], Any]:
-    """The low `size` bytes of an operand, as memory takes them: a scalar or an array."""
+    """Return a reader of the low `size` bytes of an operand in the type of `memory.UNIT`."""
     if re_float(name):
         read = decoder.floating(ins, name, BITS_OF[size])
     else:
@@ -169,9 +178,11 @@ def stored(decoder: Decoder, ins: Instruction, name: str, size: int) -> Callable
 
 
 def re_float(name: str) -> bool:
+    """Return whether an operand is a float literal such as ``0f3F800000``."""
     return name[:2] in ("0f", "0F", "0d", "0D")
 
 
 @handles("prefetch", "prefetchu", "applypriority", "discard")
 def prefetch(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode prefetches and hints to caches, which do nothing here."""
     return lambda group, where: None

@@ -1,7 +1,7 @@
 """mma.sync and ldmatrix, by the fragment layouts of the PTX ISA ("Matrix Fragments for mma.m16n8k8/16").
 
-Products are exact and summed in float64, then rounded to the accumulator; the hardware's own order and width
-of summation are not documented, so results agree within a tolerance.
+Products are exact and are summed in float64, then rounded to the accumulator's type. The order and width of
+the hardware's sums are not documented, so results agree within a tolerance.
 """
 
 from __future__ import annotations
@@ -26,7 +26,13 @@ _SHAPES = {("m16n8k16", 2), ("m16n8k8", 2), ("m16n8k8", 4), ("m16n8k4", 4)}
 
 
 def _positions(depth: int, size: int) -> tuple[list[tuple[Array, Array]], list[tuple[Array, Array]]]:
-    """(row, k) of each element of A that a lane holds, and (k, column) of B, in register order."""
+    """Return where the elements that a lane holds lie: (row, k) in A, (k, column) in B, in register order.
+
+    depth: K of m16n8kK
+    size: bytes of an element
+
+    Each place is a pair of arrays (32,), an element per lane.
+    """
     a, b = [], []
     packed = 4 // size
     for block in range(depth // (4 * packed)):
@@ -38,16 +44,18 @@ def _positions(depth: int, size: int) -> tuple[list[tuple[Array, Array]], list[t
 
 
 def _share(ins: Instruction) -> int:
-    """A lane's FLOP of m16n8kK: a multiplication and an addition for each product."""
+    """Return a lane's FLOP of m16n8kK: a multiplication and an addition for each product."""
     return 2 * 16 * 8 * _depth(ins) // WARP
 
 
 def _depth(ins: Instruction) -> int:
+    """Return K of m16n8kK."""
     return int(next(part for part in ins.opcode if part.startswith("m16")).split("k")[1])
 
 
 @handles("mma", flops=_share)
 def mma(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``mma.sync`` of m16n8kK in f16, bf16 and tf32. Raises NeedsGpu for other shapes and types."""
     parts = list(ins.opcode[1:])
     decoder.parts(
         ins, {"sync", "aligned", "row", "col", *(s for s, _ in _SHAPES), "f32", "f16", "bf16", "tf32"}
@@ -97,7 +105,13 @@ def mma(decoder: Decoder, ins: Instruction) -> Run:
 def _matrix(
     group: Group, values: list[Any], kind: str, positions: list[tuple[Array, Array]], extents: tuple[int, int]
 ) -> Array:
-    """The matrix (warps, C, rows, columns) that the lanes' registers hold together, in float64."""
+    """Return the matrix that the registers of a warp hold together: float64 (warps, C, rows, columns).
+
+    values: the registers of a lane, in order
+    kind: type of an element
+    positions: where each element of a lane lies, as in `_positions`
+    extents: (rows, columns)
+    """
     elements: list[Array] = []
     for value in values:
         if kind in ("f16", "bf16"):
@@ -117,6 +131,7 @@ def _matrix(
 
 @handles("ldmatrix")
 def ldmatrix(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``ldmatrix`` of 1, 2 or 4 matrices of 8x8 16-bit elements, with or without ``.trans``."""
     parts = decoder.parts(
         ins, {"sync", "aligned", "m8n8", "x1", "x2", "x4", "trans", "shared", "shared::cta", "b16"}
     )
@@ -132,7 +147,7 @@ def ldmatrix(decoder: Decoder, ins: Instruction) -> Run:
         asking = group.algebra.both(where, True if count == 4 else Mask(lane < 8 * count))
         at = place(group, ins, "shared", shift(base, offset), asking, 16)
         observe(group, ins, at, READ, 16)
-        rows = np.zeros((*group.shape, 8), np.uint16)  # what each lane's address points to
+        rows = np.zeros((*group.shape, 8), np.uint16)  # the row that each lane's address points to
 
         def deliver(i: int, give: Any) -> None:
             rows[..., 2 * i : 2 * i + 2] = (
@@ -150,7 +165,11 @@ def ldmatrix(decoder: Decoder, ins: Instruction) -> Run:
 
 
 def _element(rows: Array, matrix: int, j: int, transposed: bool, shape: tuple[int, int]) -> Array:
-    """Element j of the pair that each lane gets of a matrix, uint16 (T, C)."""
+    """Return the element `j`, 0 or 1, that each lane gets of a matrix: uint16 (T, C).
+
+    rows: uint16 (T, C, 8), the row of a matrix that each lane's address points to
+    matrix: its number in the instruction
+    """
     row, column = (_WITHIN * 2 + j, _GROUP) if transposed else (_GROUP, _WITHIN * 2 + j)
     split = np.stack([warps(rows[..., k], 0) for k in range(8)], axis=-1)  # (warps, 32, C, 8)
     lanes = split[:, 8 * matrix + row, :, column]  # the advanced indices come first: (32, warps, C)

@@ -1,4 +1,4 @@
-"""Comparisons and the logic of predicates."""
+"""Comparisons, and the logic of predicates."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _COMPARISONS = _ORDERS | set(_UNORDERED) | set(_UNSIGNED_NAMES) | {"num", "nan"}
 
 
 def comparison(decoder: Decoder, ins: Instruction, order: str, kind: str) -> Callable[[Group], Lanes]:
-    """Operands 1 and 2 compared as `kind`."""
+    """Return a reader of the comparison `order` of the first two source operands, of type `kind`."""
     if kind in ("f32", "f64", "f16"):
         dtype = FLOAT[kind]
         left, right = (decoder.floating(ins, text, dtype) for text in ins.operands[1:3])
@@ -44,6 +44,7 @@ def comparison(decoder: Decoder, ins: Instruction, order: str, kind: str) -> Cal
 
 
 def _compare_floats(order: str, a: Any, b: Any) -> Lanes:
+    """Return the lanes in which floats compare true; NaN only does in unordered forms such as equ."""
     nan = np.isnan(a) | np.isnan(b)
     if order in ("num", "nan"):
         found = ~nan if order == "num" else nan
@@ -55,7 +56,7 @@ def _compare_floats(order: str, a: Any, b: Any) -> Lanes:
 
 
 def _order(decoder: Decoder, ins: Instruction) -> tuple[str, str]:
-    """(comparison, and / or / xor or "") of a setp or set."""
+    """Return (comparison, combination) of a ``setp`` or ``set``; the latter is and, or, xor or ""."""
     order = ins.opcode[1]
     combine = ins.opcode[2] if ins.opcode[2] in ("and", "or", "xor") else ""
     if order not in _COMPARISONS:
@@ -64,11 +65,16 @@ def _order(decoder: Decoder, ins: Instruction) -> tuple[str, str]:
 
 
 def combined(algebra: Algebra, how: str, a: Lanes, b: Lanes) -> Lanes:
+    """Return a and b, a or b, or a xor b, as `how` says."""
     return {"and": algebra.both, "or": algebra.either, "xor": algebra.differ}[how](a, b)
 
 
 @handles("setp", family="any")
 def setp(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``setp``: the comparison, and for a second destination its negation.
+
+    With ``.and``, ``.or`` or ``.xor`` each result is combined with a predicate operand.
+    """
     decoder.parts(ins, _TYPES | _COMPARISONS | {"and", "or", "xor", "ftz", "f32", "f64", "f16"})
     order, combine = _order(decoder, ins)
     test = comparison(decoder, ins, order, ins.opcode[-1])
@@ -90,7 +96,7 @@ def setp(decoder: Decoder, ins: Instruction) -> Run:
 
 @handles("set", family="any")
 def set_number(decoder: Decoder, ins: Instruction) -> Run:
-    """All ones, or 1.0, where the comparison holds."""
+    """Decode ``set``: all ones where the comparison is true, 1.0 for a result of f32, and 0 elsewhere."""
     decoder.parts(ins, _TYPES | _COMPARISONS | {"and", "or", "xor", "ftz", "f32", "f64"})
     order, combine = _order(decoder, ins)
     test = comparison(decoder, ins, order, ins.opcode[-1])
@@ -109,6 +115,7 @@ def set_number(decoder: Decoder, ins: Instruction) -> Run:
 
 @handles("and", "or", "xor", family="pred")
 def logic(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``and``, ``or`` and ``xor`` of predicates."""
     decoder.parts(ins, {"pred"})
     a, b = (decoder.predicate(ins, text) for text in ins.operands[1:3])
     into, how = decoder.predicate_number(ins, ins.operands[0]), ins.opcode[0]
@@ -121,6 +128,7 @@ def logic(decoder: Decoder, ins: Instruction) -> Run:
 
 @handles("mov", "not", family="pred")
 def move_predicate(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``mov`` and ``not`` of predicates."""
     decoder.parts(ins, {"pred"})
     read = decoder.predicate(ins, ins.operands[1])
     into, invert = decoder.predicate_number(ins, ins.operands[0]), ins.opcode[0] == "not"
@@ -133,5 +141,5 @@ def move_predicate(decoder: Decoder, ins: Instruction) -> Run:
 
 
 def broadcast_mask(where: Lanes, shape: tuple[int, int]) -> Array:
-    """`where` as a bool array (T, C)."""
+    """Return lanes as a bool array (T, C); it is read-only."""
     return np.broadcast_to(where.array if isinstance(where, Mask) else np.bool_(where), shape)

@@ -15,7 +15,7 @@ from harness.emulator.watch.patterns import WARP
 
 
 def warps(array: Array, fill: Any) -> Array:
-    """(T, C) -> (warps, 32, C), the last warp filled up."""
+    """Reshape (T, C) to (warps, 32, C); the last warp is padded with `fill`."""
     threads, blocks = array.shape
     short = -threads % WARP
     if short:
@@ -24,27 +24,33 @@ def warps(array: Array, fill: Any) -> Array:
 
 
 def unwarp(array: Array, shape: tuple[int, int]) -> Array:
+    """Reshape (warps, 32 or 1, C) to `shape`, (T, C), without the padding of `warps`."""
     return np.broadcast_to(array, (array.shape[0], WARP, shape[1])).reshape(-1, shape[1])[: shape[0]]
 
 
 def active(group: Group, where: Lanes) -> Array:
+    """Return the active lanes by warp, bool (warps, 32, C)."""
     return warps(broadcast_mask(where, group.shape), False)
 
 
 def ballot(flags: Array) -> Array:
-    """(warps, 32, C) bool -> (warps, 1, C) int64, lane i at bit i."""
+    """Return flags (warps, 32, C) as integers, int64 (warps, 1, C), with lane i at bit i."""
     weights = (np.int64(1) << np.arange(WARP)).reshape(1, WARP, 1)
     found: Array = (flags * weights).sum(1, keepdims=True)
     return found
 
 
 def _as_signed(bits: Array) -> Array:
+    """Return unsigned 32-bit numbers as signed ones."""
     return np.where(bits >= 1 << 31, bits - (1 << 32), bits)
 
 
 @handles("shfl")
 def shfl(decoder: Decoder, ins: Instruction) -> Run:
-    """A lane that is not there gives its last value; on hardware it is undefined."""
+    """Decode ``shfl.sync``.
+
+    A source lane that is not active gives what its register holds; on the hardware the result is undefined.
+    """
     modes = decoder.parts(ins, {"sync", "up", "down", "bfly", "idx", "b32"})
     target, _, flag = ins.operands[0].partition("|")
     into = decoder.register(ins, target)
@@ -86,6 +92,7 @@ def shfl(decoder: Decoder, ins: Instruction) -> Run:
 
 @handles("vote")
 def vote(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``vote.sync`` with all, any, uni and ballot."""
     modes = decoder.parts(ins, {"sync", "all", "any", "uni", "ballot", "pred", "b32"})
     read = decoder.predicate(ins, ins.operands[1])
     into = decoder.register(ins, ins.operands[0])
@@ -106,6 +113,7 @@ def vote(decoder: Decoder, ins: Instruction) -> Run:
 
 @handles("activemask")
 def activemask(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``activemask``: the active lanes of the warp, lane i at bit i."""
     into = decoder.register(ins, ins.operands[0])
 
     def run(group: Group, where: Lanes) -> None:
@@ -117,6 +125,7 @@ def activemask(decoder: Decoder, ins: Instruction) -> Run:
 
 @handles("match")
 def match(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``match.sync``: the lanes with the same value; with all, every active lane or none."""
     modes = decoder.parts(ins, {"any", "all", "sync", "b32", "b64"})
     target, _, flag = ins.operands[0].partition("|")
     into = decoder.register(ins, target)
@@ -150,6 +159,7 @@ _REDUCE: dict[str, Any] = {
 
 @handles("redux", family="integer")
 def redux(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``redux.sync``: the sum, extreme or bitwise combination over the active lanes of a warp."""
     modes = decoder.parts(ins, {"sync", *_REDUCE, "s32", "u32", "b32"})
     function, neutral = next(_REDUCE[name] for name in _REDUCE if name in modes)
     read = decoder.integer(ins, ins.operands[1], 32)
@@ -168,6 +178,7 @@ def redux(decoder: Decoder, ins: Instruction) -> Run:
 
 @handles("membar", "fence")
 def fence(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode fences. After one that reaches beyond the block no races are reported, see `RaceWatch`."""
     decoder.parts(ins, {"cta", "gl", "gpu", "sys", "acq_rel", "sc", "acquire", "release"})
     across = not {"cta"} & set(ins.opcode)
 
@@ -180,10 +191,11 @@ def fence(decoder: Decoder, ins: Instruction) -> Run:
 
 @handles("nanosleep")
 def nanosleep(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``nanosleep``, which does nothing here."""
     return lambda group, where: None
 
 
 def bits_of(group: Group, value: Any, size: int) -> Array:
-    """A register of `size` bytes as unsigned integers (T, C)."""
+    """Return a register of `size` bytes as unsigned integers (T, C)."""
     whole = np.broadcast_to(group.floating(value, BITS_OF[size]), group.shape)
     return np.ascontiguousarray(whole).view(f"u{size}")

@@ -1,0 +1,1 @@
+"""The numbers of emulated threads: how they are stored, and arithmetic as PTX defines it."""

@@ -1,8 +1,9 @@
 """Floating-point arithmetic as PTX rounds it, in NumPy, which has no fused multiply-add.
 
-The fma of float32: product and sum in float64 round twice only where the float64 sum is the middle between
-two float32 (its low 29 bits are 1 0...0) or the result is subnormal. Those lanes get the sum rounded to odd
-from its exact error (TwoSum), after which rounding again is right: Boldo & Melquiond, "Emulation of FMA and
+The fma of float32 takes product and sum in float64, where the product is exact, and rounds the sum to
+float32. Rounding twice differs from rounding once only where the float64 sum is half-way between two float32
+(its low 29 bits are 1 0...0) or the result is subnormal. In those lanes the sum is rounded to odd, from its
+exact error (TwoSum), and rounding that to float32 is right: Boldo & Melquiond, "Emulation of FMA and
 correctly rounded sums: proved algorithms using rounding to odd", IEEE Trans. Computers 57(4), 2008. The same
 paper gives the fma of float64.
 """
@@ -23,7 +24,10 @@ _SMALLEST_NORMAL = np.float32(2.0**-126)
 
 
 class Underflow:
-    """Whether a float32 result was inexact below the normal numbers: NumPy calls it within `watching()`."""
+    """A flag that NumPy sets, within `watching()`, for an inexact float32 result below the normal numbers.
+
+    `fma32` clears it and reads it back in `seen`.
+    """
 
     def __init__(self) -> None:
         self.seen = False
@@ -32,12 +36,12 @@ class Underflow:
         self.seen = True
 
     def watching(self) -> np.errstate:
-        """The context in which `fma32` has to run."""
+        """Return the context in which `fma32` has to run; other floating-point errors are ignored."""
         return np.errstate(all="ignore", under="call", call=self)
 
 
 class Workspace:
-    """Scratch arrays of one shape, so that an fma allocates nothing."""
+    """Scratch arrays of one shape for `fma32`, which then allocates no memory."""
 
     def __init__(self, shape: tuple[int, int], underflow: Underflow) -> None:
         self.wide = np.empty(shape, np.float64)
@@ -48,7 +52,11 @@ class Workspace:
 
 
 def fma32(a: Any, b: Any, c: Any, out: Array, work: Workspace) -> None:
-    """out = a * b + c, rounded once. Operands float32 scalars or arrays that broadcast to `out`."""
+    """Compute ``a * b + c`` of float32 into `out`, rounded once, to nearest even.
+
+    The operands are float32 scalars or arrays that broadcast to `out`; `work` has the shape of `out`. Call it
+    within `Underflow.watching`.
+    """
     wide, flags, underflow = work.wide, work.flags, work.underflow
     np.multiply(a, b, out=wide, dtype=np.float64)
     np.add(wide, c, out=wide)
@@ -65,7 +73,7 @@ def fma32(a: Any, b: Any, c: Any, out: Array, work: Workspace) -> None:
 
 
 def _round_to_odd(a: Any, b: Any, c: Any, wide: Array, where: Array) -> None:
-    """Replace float64 sums of a * b + c by the same, rounded to odd."""
+    """Replace the float64 sums ``a * b + c`` in `wide`, in the lanes `where`, by sums rounded to odd."""
     lanes = np.nonzero(where)
 
     def pick(x: Any) -> Array:
@@ -76,13 +84,14 @@ def _round_to_odd(a: Any, b: Any, c: Any, wide: Array, where: Array) -> None:
 
 
 def _two_sum(x: Array, y: Array) -> tuple[Array, Array]:
+    """Return x + y as rounded, and its error: the two together are exact (Knuth's TwoSum)."""
     total = x + y
     back = total - x
     return total, (x - (total - back)) + (y - back)
 
 
 def odd_sum(x: Array, y: Array) -> Array:
-    """x + y of float64, rounded to odd: rounding that to a narrower type is rounding once."""
+    """Return x + y of float64 rounded to odd; rounding that to a narrower type is rounding once."""
     total, error = _two_sum(x, y)
     even = (total.view(np.int64) & 1) == 0
     adjust = (error != 0) & even & np.isfinite(total)
@@ -90,13 +99,16 @@ def odd_sum(x: Array, y: Array) -> Array:
 
 
 def fma64(a: Any, b: Any, c: Any, out: Array, work: Workspace) -> None:
-    """out = a * b + c of float64, rounded once."""
+    """Compute ``a * b + c`` of float64 into `out`, rounded once, to nearest even.
+
+    The operands are scalars or arrays that broadcast to `out`; `work` is there as in `fma32` and not used.
+    """
     a, b, c = (np.broadcast_to(np.asarray(x, np.float64), out.shape) for x in (a, b, c))
     high, low = _two_product(a, b)
     upper, lower = _two_sum(c, low)
     total, rest = _two_sum(high, upper)
     result = total + odd_sum(lower, rest)
-    # Outside these bounds the error terms above are not exact; those lanes go through exact arithmetic.
+    # Outside these bounds the error terms above are not exact; those lanes use rational numbers.
     magnitude = np.maximum(np.abs(high), np.abs(c))
     product_safe = (a == 0) | (b == 0) | (np.abs(high) > 2.0**-900)
     safe = (magnitude < 2.0**990) & (np.abs(a) < 2.0**990) & (np.abs(b) < 2.0**990) & product_safe
@@ -106,7 +118,7 @@ def fma64(a: Any, b: Any, c: Any, out: Array, work: Workspace) -> None:
 
 
 def _two_product(a: Array, b: Array) -> tuple[Array, Array]:
-    """Dekker's product: a * b = high + low exactly, short of overflow and underflow."""
+    """Return (high, low), in sum exactly ``a * b`` (Dekker's product), barring over- and underflow."""
     high = a * b
     a1, a2 = _split(a)
     b1, b2 = _split(b)
@@ -114,33 +126,37 @@ def _two_product(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def _split(x: Array) -> tuple[Array, Array]:
+    """Return x as the sum of two numbers of at most 26 bits each (Veltkamp's splitting)."""
     scaled = 134217729.0 * x  # 2^27 + 1
     high = scaled - (scaled - x)
     return high, x - high
 
 
 def fma_exact(a: float, b: float, c: float) -> float:
-    """One fma of float64 through exact rationals."""
+    """Return ``a * b + c`` of float64, rounded once: computed with exact rational numbers."""
     if not (math.isfinite(a) and math.isfinite(b)):
         return a * b + c
     if not math.isfinite(c):
         return c
     exact = Fraction(a) * Fraction(b) + Fraction(c)
-    if not exact:  # the sign of a zero: exact products of zero keep it, a cancelled sum is +0
+    if not exact:  # a product of zero keeps IEEE's sign of zero; a sum that cancels is +0
         return a * b + c if a == 0 or b == 0 else 0.0
     try:
-        return exact.numerator / exact.denominator  # of integers, correctly rounded
+        return exact.numerator / exact.denominator  # Python rounds a quotient of integers correctly
     except OverflowError:
         return math.inf if exact > 0 else -math.inf
 
 
 def flush(x: Any) -> Any:
-    """``.ftz``: subnormal float32 become zero of the same sign."""
+    """Return float32 `x` with subnormal numbers replaced by zeros of the same sign (``.ftz``)."""
     return np.where(np.abs(x) < _SMALLEST_NORMAL, np.copysign(np.float32(0), x), x)
 
 
 def round_to(values: Array, dtype: Any, mode: str) -> Array:
-    """float64 `values` to a narrower `dtype` by PTX's mode: rn, rz, rm (down) or rp (up)."""
+    """Round float64 `values` to a narrower `dtype` in one of PTX's modes.
+
+    mode: rn (to nearest even), rz (towards zero), rm (down) or rp (up)
+    """
     near = values.astype(dtype)
     if mode == "rn":
         return near
@@ -156,7 +172,7 @@ def round_to(values: Array, dtype: Any, mode: str) -> Array:
 
 
 def to_odd32(values: Array) -> Array:
-    """float64 -> float32 rounded to odd, from which a narrower type is rounded to once."""
+    """Round float64 to float32, to odd; rounding that to a narrower type is rounding once."""
     near = values.astype(np.float32)
     error = values - near.astype(np.float64)
     even = (near.view(np.uint32) & 1) == 0
@@ -165,11 +181,12 @@ def to_odd32(values: Array) -> Array:
 
 
 def bfloat16_of(values: Array) -> Array:
-    """float32 -> bfloat16 bits (uint16), to nearest even."""
+    """Round float32 to bfloat16, to nearest even, and return its bits, uint16; NaN becomes 0x7FFF."""
     bits = values.astype(np.float32).view(np.uint32).astype(np.uint64)
     rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
     return np.where(np.isnan(values), np.uint16(0x7FFF), rounded)
 
 
 def of_bfloat16(bits: Array) -> Array:
+    """Return the float32 of bfloat16 bits, uint16."""
     return (bits.astype(np.uint32) << 16).view(np.float32)

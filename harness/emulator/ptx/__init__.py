@@ -1,0 +1,1 @@
+"""PTX text, parsed into the declarations and instructions of its entries."""

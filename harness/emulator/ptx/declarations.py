@@ -1,4 +1,4 @@
-"""PTX declarations of variables: their spaces, types, sizes and places.
+"""Declarations of PTX variables: state space, type, size, offset and initial values.
 
 Grammar: PTX ISA, "State Spaces, Types, and Variables".
 """
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from harness.errors import EmulatorError
 
+# Bytes of a value by its PTX type.
 BYTES = {"b8": 1, "b16": 2, "b32": 4, "b64": 8, "b128": 16, "f16": 2, "bf16": 2, "f16x2": 4, "bf16x2": 4} | {
     f"{kind}{bits}": bits // 8 for kind in "us" for bits in (8, 16, 32, 64)
 }
@@ -27,12 +28,19 @@ _ATTRIBUTES = re.compile(rf"(?:\.\w+\s+(?:{_NUMBER}\s+)?)+")
 _DECLARED = re.compile(
     rf"\s*(?P<name>[\w$%]+)\s*(?P<shape>(?:\[\s*(?:{_NUMBER})?\s*\]\s*)*)(?:=(?P<values>.*))?$", re.DOTALL
 )
-LARGEST = 1 << 32  # bytes of a variable or a parameter; beyond it the text is no kernel
+LARGEST = 1 << 32  # bytes of a variable or a parameter; more is an error in the text
 
 
 @dataclass(frozen=True, kw_only=True)
 class Variable:
-    """`offset` in bytes within its space; `size` 0 is the dynamic part of shared memory."""
+    """A declared variable.
+
+    space: ``shared``, ``global``, ``const`` or ``local``
+    type: the type of an element, a key of `BYTES`
+    offset: bytes from the start of the space
+    size: bytes; 0 for dynamic shared memory
+    values: the text of the initialiser, "" without one
+    """
 
     name: str
     space: str
@@ -49,7 +57,15 @@ def declare(
     sizes: dict[str, int],
     named: Callable[[str], str] = str,
 ) -> None:
-    """All that a statement declares: ``.shared .align 16 .f32 a[8], b``. `named`: what each is kept under."""
+    """Add the variables of one declaration, such as ``.shared .align 16 .f32 a[8], b``.
+
+    line: the PTX line, for messages
+    variables: gets the variables, by name
+    sizes: bytes in use of each space, which grow
+    named: returns the name under which a declared name is kept
+
+    Raises EmulatorError for text that is not a declaration.
+    """
     attributes = _ATTRIBUTES.match(text)
     words = attributes[0].replace(".", " ").split() if attributes else []
     space = next((w for w in words if w in ("shared", "global", "const", "local")), "")
@@ -76,7 +92,10 @@ def declare(
 
 
 def _extents(shape: str, values: str | None) -> list[int]:
-    """Of an array; of one whose first extent is left out, what its initial values come to, or 0."""
+    """Return the extents of an array, [1] for a scalar.
+
+    A first extent that is left out follows from the initial values, and is 0 without any.
+    """
     first, *others = re.findall(r"\[\s*(\w*)\s*\]", shape) or ["1"]
     extents = [_integer(count) for count in others]
     if first:
@@ -86,12 +105,12 @@ def _extents(shape: str, values: str | None) -> list[int]:
 
 
 def initial_values(text: str) -> list[str]:
-    """Those of an initialiser, its braces left out."""
+    """Return the values of an initialiser as texts, without its braces."""
     return re.findall(r"[^\s,{}]+", text)
 
 
 def _apart(text: str) -> list[str]:
-    """At the commas that stand in no braces: those between two declared names."""
+    """Split the declared names at the commas between them, not at those within braces."""
     parts, depth = [""], 0
     for c in text:
         depth += (c == "{") - (c == "}")
@@ -103,13 +122,14 @@ def _apart(text: str) -> list[str]:
 
 
 def _integer(text: str) -> int:
-    """As PTX writes them: ``16``, ``0x10``, ``020``, each maybe with a U. Raises ValueError."""
+    """Read an integer as PTX writes it: ``16``, ``0x10``, ``020`` (octal), or ``16U``. Raises ValueError."""
     digits = text.removesuffix("U")
     octal = len(digits) > 1 and digits[0] == "0" and digits.isdecimal()
     return int(digits, 8 if octal else 0)
 
 
 def aligned(offset: int, step: int, line: int) -> int:
+    """Round `offset` up to a multiple of `step`. Raises EmulatorError, with the PTX line, if `step` < 1."""
     if step < 1:
         raise EmulatorError(f"an alignment of {step}", where=f"PTX line {line}")
     return -(-offset // step) * step
@@ -119,7 +139,10 @@ _FLOATS = {"f32": "<f", "f64": "<d"}
 
 
 def values_of(variable: Variable) -> NDArray[Any]:
-    """The variable's bytes: its initialiser, flattened, and zeros after it."""
+    """Return the bytes of a variable, uint8: its initial values in order, then zeros.
+
+    Raises EmulatorError for more values than fit, and for a value that is not a number.
+    """
     size = BYTES[variable.type]
     data = bytearray(variable.size)
     for place, token in enumerate(initial_values(variable.values)):
@@ -131,6 +154,7 @@ def values_of(variable: Variable) -> NDArray[Any]:
 
 
 def _bytes(token: str, size: int, variable: Variable) -> bytes:
+    """Return the `size` bytes of one initial value, little-endian."""
     if match := re.fullmatch(r"0[fF]([0-9a-fA-F]{8})|0[dD]([0-9a-fA-F]{16})", token):
         return int(match[1] or match[2], 16).to_bytes(size, "little")
     if variable.type in _FLOATS and re.fullmatch(r"[-+]?(\d+\.\d*|\.\d+)([eE][-+]?\d+)?", token):

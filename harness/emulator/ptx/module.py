@@ -1,7 +1,7 @@
-"""PTX text -> `Program`: what each entry declares and executes, with the source line of every instruction.
+"""Parse PTX text into entries: their declarations, instructions and the source line of each instruction.
 
-Both dialects of NVRTC are read: typed registers (compute_75 to compute_90) and the untyped ``.b32`` of
-compute_100 on, and PTX written by hand. Source lines come from ``.loc``; without any, the PTX is the source.
+Reads both dialects of NVRTC, typed registers (compute_75 to compute_90) and the untyped ``.b32`` of
+compute_100 on, and PTX written by hand. Source lines come from ``.loc``; PTX without it is its own source.
 Grammar: PTX ISA, chapters "Syntax" and "Directives".
 """
 
@@ -25,7 +25,7 @@ _INLINED = re.compile(r"inlined_at\s+(\d+)\s+(\d+)")
 
 @dataclass(frozen=True, kw_only=True)
 class Parameter:
-    """`offset` and `size` in bytes within the parameter space."""
+    """A kernel parameter; `offset` and `size` are bytes within the parameter space."""
 
     name: str
     type: str
@@ -35,7 +35,16 @@ class Parameter:
 
 @dataclass(frozen=True, kw_only=True)
 class Instruction:
-    """`opcode` in its dotted parts; `targets` are the instructions that its labels name."""
+    """An instruction of an entry.
+
+    index: its number in `Entry.instructions`
+    opcode: its dotted parts, ``("ld", "global", "f32")``
+    operands: the text of each
+    guard, negated: the predicate of ``@p`` or ``@!p``, "" without one
+    source: the line of the kernel's source
+    ptx_line: the line of the PTX text
+    targets: of a branch, the indices of the instructions that it can go to
+    """
 
     index: int
     opcode: tuple[str, ...]
@@ -52,7 +61,12 @@ class Instruction:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """`sizes` is bytes by space (``shared``, ``local``), dynamic shared memory left out."""
+    """A kernel of a PTX module.
+
+    variables: its own variables and the module's, by name
+    registers: the type of each register, by name
+    sizes: bytes in use of each state space; dynamic shared memory is left out
+    """
 
     name: str
     parameters: tuple[Parameter, ...]
@@ -64,8 +78,16 @@ class Entry:
 
 @dataclass
 class _Body:
-    """An entry while it is read. A label belongs to the braces that it stands in, and so do the registers and
-    variables that are declared within inner ones: `inner` has the names that are kept for those.
+    """An entry that is being read.
+
+    Labels, registers and variables belong to the braces in which they are declared. A scope is the tuple of
+    the numbers of the open braces, outermost first.
+
+    labels: the index of the instruction that a label stands before, by scope and name
+    tables: the text of each ``.branchtargets`` list, by its label
+    lines: (text, scope, source line, PTX line) of each instruction
+    scopes: how many braces have been opened
+    inner: for each scope of inner braces, the names that its declared names are kept under
     """
 
     name: str
@@ -81,14 +103,14 @@ class _Body:
     inner: dict[tuple[int, ...], dict[str, str]] = field(default_factory=dict)
 
     def named(self, name: str) -> str:
-        """What a name declared here is kept under."""
+        """Return the name to keep a declared name under: the same in the outermost braces, new in others."""
         if len(self.scope) < 2:
             return name
         kept = f"{name}${self.scope[-1]}"
         return self.inner.setdefault(tuple(self.scope), {}).setdefault(name, kept)
 
     def seen_from(self, scope: tuple[int, ...]) -> dict[str, str]:
-        """What inner names mean there, the innermost first."""
+        """Return the kept names of inner declarations that `scope` sees; inner ones hide outer ones."""
         found: dict[str, str] = {}
         for depth in range(2, len(scope) + 1):
             found |= self.inner.get(scope[:depth], {})
@@ -96,7 +118,7 @@ class _Body:
 
 
 def parse(text: str) -> dict[str, Entry]:
-    """The entries of a PTX module by name. Raises EmulatorError where the text is not PTX."""
+    """Return the entries of a PTX module by name. Raises EmulatorError where the text is not PTX."""
     found = list(statements(text))
     reader = _Reader(_files(found), any(_LOC.match(statement) for _, statement in found))
     for line, statement in found:
@@ -110,7 +132,10 @@ def parse(text: str) -> dict[str, Entry]:
 
 
 class _Reader:
-    """Where `parse` is: in the module, in an entry's `body`, or `skipping` braces deep in a function."""
+    """The state of `parse`: at module level, in the `body` of an entry, or skipping another function.
+
+    `skipping` counts that function's open braces; `has_lines` tells whether the text has ``.loc``.
+    """
 
     def __init__(self, files: dict[str, str], has_lines: bool) -> None:
         self._files = files
@@ -123,6 +148,7 @@ class _Reader:
         self.skipping = 0
 
     def outside(self, line: int, statement: str) -> None:
+        """Read a statement that is not in an entry's body."""
         if statement == "{":
             self.skipping += 1
         elif statement == "}":
@@ -138,6 +164,7 @@ class _Reader:
             declare(statement, line, self._module, self._sizes)
 
     def inside(self, line: int, statement: str, body: _Body) -> None:
+        """Read a statement in the body of an entry."""
         if statement == "{":
             body.scopes += 1
             body.scope.append(body.scopes)
@@ -155,13 +182,17 @@ class _Reader:
 
 
 def _files(found: list[tuple[int, str]]) -> dict[str, str]:
-    """File number -> its name, "" for the first: the kernel's own file."""
+    """Return the files of the ``.file`` directives by number; the first, the kernel's own, becomes ""."""
     matches = [m for _, s in found if (m := re.match(r'\.file\s+(\d+)\s+"([^"]*)"', s))]
     return {match[1]: match[2] if place else "" for place, match in enumerate(matches)}
 
 
 def _location(statement: str, files: dict[str, str]) -> Source | None:
-    """None for line 0, by which the compiler marks what belongs to no line: the last one stays."""
+    """Return the source line of a ``.loc``, or None for line 0, which says nothing.
+
+    The compiler marks code that belongs to no line with 0; the last line stays in force. Code inlined from a
+    header belongs to the line of the kernel's own file that it was inlined at, if there is one.
+    """
     match = _LOC.match(statement)
     if not match or match[2] == "0":
         return None
@@ -172,6 +203,7 @@ def _location(statement: str, files: dict[str, str]) -> Source | None:
 
 
 def _header(text: str, line: int, module: dict[str, Variable], sizes: dict[str, int]) -> _Body:
+    """Read the name and parameters of an ``.entry``; `module` and `sizes` are those of the module."""
     match = re.search(r"\.entry\s+([\w$%]+)\s*(?:\((.*?)\))?", text, re.DOTALL)
     if not match:
         raise EmulatorError("an .entry without a name", where=f"PTX line {line}")
@@ -183,7 +215,7 @@ def _header(text: str, line: int, module: dict[str, Variable], sizes: dict[str, 
         if not found or not types:
             raise EmulatorError(f"not a parameter: {declared.strip()!r}", where=f"PTX line {line}")
         align = re.search(r"\.align\s+(\d+)", found["attributes"])
-        pointer = ".ptr" in found["attributes"]  # its .align speaks of what it points to
+        pointer = ".ptr" in found["attributes"]  # its .align is that of the memory it points to
         size = BYTES[types[-1]] * int(found["count"] or 1)
         step = int(align[1]) if align and not pointer else BYTES[types[-1]]
         offset = aligned(offset, step, line)
@@ -195,6 +227,7 @@ def _header(text: str, line: int, module: dict[str, Variable], sizes: dict[str, 
 
 
 def _statement(text: str, line: int, where: Source, body: _Body) -> None:
+    """Read one statement of a body: a label, a branch table, a declaration or an instruction."""
     if match := LABEL.match(text):
         if rest := text[match.end() :].strip():
             body.tables[match[1]] = rest.partition(" ")[2]
@@ -209,6 +242,7 @@ def _statement(text: str, line: int, where: Source, body: _Body) -> None:
 
 
 def _registers(text: str, line: int, body: _Body) -> None:
+    """Read a ``.reg`` declaration, in which ``%r<3>`` stands for %r0, %r1 and %r2."""
     match = re.match(r"\.reg\s+(?:\.v[24]\s+)?\.(\w+)\s+(.*)", text, re.DOTALL)
     if not match or match[1] not in BYTES:
         raise EmulatorError(f"not a register declaration: {text[:60]!r}", where=f"PTX line {line}")
@@ -221,7 +255,7 @@ def _registers(text: str, line: int, body: _Body) -> None:
 
 
 def _finish(body: _Body) -> Entry:
-    """Opcodes and operands apart, labels turned into instruction numbers."""
+    """Return the entry of a body: opcodes and operands split, labels replaced by instruction numbers."""
     instructions: list[Instruction] = []
     for index, (text, scope, where, line) in enumerate(body.lines):
         guard = _GUARD.match(text)
@@ -258,12 +292,12 @@ def _finish(body: _Body) -> Entry:
 
 
 def _meant(operands: str, inner: dict[str, str]) -> str:
-    """With the names under which those of inner braces are kept."""
+    """Return the text of operands with names of inner braces replaced by those they are kept under."""
     return _NAME.sub(lambda match: inner.get(match[0], match[0]), operands)
 
 
 def _place_dynamic(body: _Body) -> None:
-    """``extern __shared__`` arrays begin where the static ones end."""
+    """Place the ``extern __shared__`` arrays, which have no size, after the static ones."""
     dynamic = [v for v in body.variables.values() if v.space == "shared" and not v.size]
     if dynamic:
         start = body.sizes["shared"] = aligned(body.sizes["shared"], 16, 0)
@@ -273,6 +307,7 @@ def _place_dynamic(body: _Body) -> None:
 def _targets(
     opcode: tuple[str, ...], operands: list[str], scope: tuple[int, ...], line: int, body: _Body
 ) -> tuple[int, ...]:
+    """Return the indices of the instructions that a ``bra`` or ``brx`` can go to, () for any other."""
     if opcode[0] == "bra":
         names = operands[:1]
     elif opcode[0] == "brx" and len(operands) == 2:

@@ -1,4 +1,4 @@
-"""PTX text in statements: comments and debug sections gone, labels and braces apart, each with its line."""
+"""PTX text, split into statements with their lines; comments and debug sections are left out."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ _HEADER = re.compile(r"\.(entry|func)\b")
 
 
 def statements(text: str) -> Iterator[tuple[int, str]]:
-    """(line, statement) without its semicolon; the braces of a body are statements of their own."""
+    """Yield (line, statement) for each statement of PTX text, without its semicolon.
+
+    Labels and the braces of a body are statements of their own. Raises EmulatorError for a missing semicolon.
+    """
     for nothing in (_COMMENT, _SECTION):
         text = nothing.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
     text = _LINE_DIRECTIVE.sub(r"\1;", text)
@@ -60,7 +63,10 @@ def statements(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _labels_apart(line: int, text: str) -> Iterator[tuple[int, str]]:
-    """``label: statement`` as two, so that it shows what it is; ``label: .branchtargets`` is one."""
+    """Yield ``label: statement`` as two statements.
+
+    A label of a list, such as ``label: .branchtargets``, stays with it.
+    """
     while match := LABEL.match(text):
         rest = text[match.end() :]
         if rest.lstrip().startswith((".branchtargets", ".calltargets", ".callprototype")):
@@ -73,4 +79,5 @@ def _labels_apart(line: int, text: str) -> Iterator[tuple[int, str]]:
 
 
 def _opens_block(buffer: str) -> bool:
+    """Return whether a brace after this text opens a body: after a function's header or a label."""
     return bool(_HEADER.search(buffer)) or bool(re.fullmatch(r"\s*[\w$%]+\s*:\s*", buffer))

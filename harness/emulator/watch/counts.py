@@ -1,4 +1,4 @@
-"""Executions, FLOPs and memory requests of each instruction, as written in the PTX."""
+"""Counts of executions, FLOPs and memory requests for each PTX instruction."""
 
 from __future__ import annotations
 
@@ -14,18 +14,22 @@ from harness.emulator.ptx.module import Instruction
 from harness.emulator.watch.findings import UNKNOWN, Source
 from harness.emulator.watch.patterns import SECTOR, sectors, wavefronts
 
-_NUMBERS = 10  # the last fields of Counts, which add up
+_NUMBERS = 10  # how many fields of Counts, the last ones, are numbers that add up
 
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """Of one PTX instruction, of one line (`opcode` "") or of the kernel.
+    """Counts of one PTX instruction, of a source line or of a kernel; `opcode` is "" for the latter two.
 
-    executions: by threads; flops: an fma is 2
-    global_requests: warps that sent one; sectors: of 32 bytes that the requests touch; global_bytes: what the
-      threads asked for, the ideal being sectors * 32 == global_bytes or less (a broadcast)
-    shared_requests: likewise; wavefronts: see `patterns`; conflicts: wavefronts beyond one for each part of
-      the request; shared_bytes: what the threads asked for
+    executions: number of threads that executed it, summed over all executions
+    flops: floating-point operations; an fma counts 2
+    global_requests: warps that sent a request, summed over all executions
+    sectors: 32-byte sectors that these requests touch
+    global_bytes: bytes that the threads asked for; the ideal is sectors * 32, more is a broadcast
+    shared_requests, shared_bytes: like global_requests and global_bytes, for shared memory
+    wavefronts: passes over shared memory that the requests take, see `patterns`
+    conflicts: wavefronts beyond one for each part of a request
+    atomics: number of threads that executed an atomic operation, summed over all executions
     """
 
     source: Source = UNKNOWN
@@ -44,22 +48,26 @@ class Counts:
 
     @property
     def intensity(self) -> float | None:
-        """FLOP for each byte that threads ask global memory for."""
+        """Return the FLOP per byte that threads ask global memory for; None if they ask for none."""
         return self.flops / self.global_bytes if self.global_bytes else None
 
     @property
     def sectors_per_request(self) -> float | None:
+        """Return the sectors per global request; None without requests."""
         return self.sectors / self.global_requests if self.global_requests else None
 
     @property
     def ways(self) -> float | None:
-        """Wavefronts of the shared requests over the least for their widths: 1 without bank conflicts."""
+        """Return the wavefronts over the least possible for the requests' widths.
+
+        1.0 is free of bank conflicts; None without shared requests.
+        """
         least = self.wavefronts - self.conflicts
         return self.wavefronts / least if least else None
 
 
 def total(counts: Iterable[Counts], source: Source = UNKNOWN) -> Counts:
-    """The sum, under one `source`."""
+    """Return the sum of `counts`, under one `source`."""
     sums: Any = dict.fromkeys([f.name for f in fields(Counts)[-_NUMBERS:]], 0)
     for count in counts:
         for name in sums:
@@ -68,7 +76,7 @@ def total(counts: Iterable[Counts], source: Source = UNKNOWN) -> Counts:
 
 
 def by_line(counts: Iterable[Counts]) -> tuple[Counts, ...]:
-    """One for each source line that has instructions, in order."""
+    """Return the sum of the counts of each source line, in the order of lines."""
     groups: dict[Source, list[Counts]] = {}
     for count in counts:
         groups.setdefault(count.source, []).append(count)
@@ -76,8 +84,11 @@ def by_line(counts: Iterable[Counts]) -> tuple[Counts, ...]:
 
 
 class Counter:
-    """`widths`: bytes a lane by PTX line where the compiled access has another width than the written one, 0
-    where it was merged into another.
+    """Adds up the counts of an entry's instructions during a launch.
+
+    flops: per thread and execution, for each instruction
+    widths: by PTX line, bytes per lane where the compiled access has another width than the one in the PTX;
+      0 where it was merged into another access and is not counted
     """
 
     def __init__(
@@ -95,6 +106,10 @@ class Counter:
     def global_access(
         self, instruction: Instruction, address: Integer, where: Lanes, size: int, shape: tuple[int, int]
     ) -> None:
+        """Count an access to global memory: `size` bytes per lane at byte `address`, in the lanes `where`.
+
+        `shape` is (T threads, C blocks) of the group.
+        """
         size = self._widths.get(instruction.ptx_line, size)
         if not size:
             return
@@ -126,7 +141,7 @@ class Counter:
         sums[2] += size * (lanes if where is True else where.lanes(lanes) if isinstance(where, Mask) else 0)
 
     def _phases(self, address: Affine, blocks: int) -> list[tuple[int, int]]:
-        """How the blocks' addresses lie within a sector: (bytes, number of blocks)."""
+        """Return (byte, blocks) pairs: in so many blocks the address begins at that byte of a sector."""
         part = address.block
 
         def make() -> list[tuple[int, int]]:
@@ -141,6 +156,7 @@ class Counter:
     def shared_access(
         self, instruction: Instruction, address: Integer, where: Lanes, size: int, shape: tuple[int, int]
     ) -> None:
+        """Count an access to shared memory; the arguments are those of `global_access`."""
         size = self._widths.get(instruction.ptx_line, size)
         if not size:
             return
@@ -149,7 +165,7 @@ class Counter:
             address = Affine(None, None, None, address)
         alike = address.block is None and address.full is None and _by_thread(where)
         part = address
-        # The offset moves all lanes by as many banks; only below a word does it change the pattern.
+        # The offset moves all lanes by the same number of banks; only its part below a word matters.
         key = ("banks", address.key, address.offset & 3, lane_id(where), size, shape)
 
         def make() -> tuple[int, int, int]:
@@ -168,9 +184,11 @@ class Counter:
         sums[3] += size * (lanes if where is True else where.lanes(lanes) if isinstance(where, Mask) else 0)
 
     def atomic(self, instruction: Instruction, lanes: int) -> None:
+        """Count an atomic operation of `lanes` threads."""
         self._atomics[instruction.index] += lanes
 
     def all(self) -> tuple[Counts, ...]:
+        """Return the counts of all instructions, in PTX order."""
         return tuple(
             Counts(
                 source=ins.source,
@@ -192,6 +210,7 @@ class Counter:
 
 
 def _by_thread(where: Lanes) -> bool:
+    """Return whether the lanes are the same threads in every block."""
     return where is True or (isinstance(where, Mask) and where.array.shape[1] == 1)
 
 

@@ -1,4 +1,4 @@
-"""What the emulator found wrong: each distinct fault once, with how often it was seen."""
+"""Findings of the emulator: each fault of a kernel once, with how often it was seen."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Source(NamedTuple):
-    """A line of the kernel's own file, or of `file` where it came from a header. 0 is unknown."""
+    """A source line, of the kernel's own file or of the header `file`; line 0 is unknown."""
 
     line: int = 0
     file: str = ""
@@ -21,7 +21,7 @@ UNKNOWN = Source()
 
 
 class Index3(NamedTuple):
-    """A thread in its block or a block in its grid."""
+    """The index of a thread in its block, or of a block in its grid."""
 
     x: int
     y: int
@@ -40,11 +40,12 @@ class Finding:
 
     kind: ``RAW hazard``, ``WAR hazard``, ``WAW hazard``, ``missing cp.async wait``, ``divergent barrier``,
       ``out of bounds``, ``misaligned``, ``uninitialised read`` or ``global race``
-    sources: where in the kernel; of a hazard the earlier access first, then the later one
-    variable: the shared variable, or the name of the global buffer
-    offset: bytes from its start; of an out-of-bounds access the first byte outside it
-    distance: of an out-of-bounds access, bytes from the nearest byte that is the buffer's own
-    threads, block: who did it, the first time; of a hazard in the order of `sources`
+    message: what happened, with the threads and blocks of the first time
+    sources: the source lines; for a hazard those of the earlier and of the later access
+    variable: the shared variable, global buffer or register
+    offset: byte of the variable at which the access begins or the conflict lies; negative before the variable
+    distance: for an access out of bounds, bytes by which it starts before the variable or ends after it
+    threads, block: who did it, the first time; for a hazard in the order of `sources`
     seen: how many times
     """
 
@@ -64,16 +65,21 @@ class Finding:
 
 
 class Findings:
-    """Gathers findings; a fault seen again only counts."""
+    """Collects findings; a fault that is seen again only raises its count."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[object, ...], Finding] = {}
 
     def add(self, kind: str, key: tuple[object, ...], times: int, make: Callable[[], Finding]) -> None:
-        """`key` tells faults of one kind apart; `make` is called for the first of them only."""
+        """Record a fault that was seen `times` times.
+
+        key: identifies the fault among those of its kind
+        make: returns the finding; called only when the fault is new
+        """
         whole = (kind, *key)
         old = self._found.get(whole)
         self._found[whole] = replace(old, seen=old.seen + times) if old else replace(make(), seen=times)
 
     def all(self) -> tuple[Finding, ...]:
+        """Return the findings, ordered by source lines and kind."""
         return tuple(sorted(self._found.values(), key=lambda found: (found.sources, found.kind)))

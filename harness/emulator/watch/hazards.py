@@ -1,10 +1,10 @@
-"""Hazards on shared memory: two threads, one word, at least one write, and no barrier between.
+"""Hazards on shared memory: two threads access a word, at least one writes it, and no barrier is between.
 
-Accesses are gathered from barrier to barrier as signatures (instruction, address pattern, lanes); an interval
-whose signatures were analysed before costs a look-up. RAW, WAR and WAW go by the order in which a thread
-comes to the two instructions. A cp.async writes from its issue until the wait of its own thread: whoever
-touches the place in between reads or writes under a copy in flight, and its issue already conflicts with
-reads before it.
+Accesses are gathered by interval, from barrier to barrier, as signatures (instruction, address pattern,
+lanes). An interval with the signatures of an earlier one costs only a look-up. The order in which a thread
+comes to the two instructions tells RAW, WAR and WAW apart. A cp.async writes from its issue until its own
+thread has waited for it: an access to the same place in between conflicts with a copy in flight, and the
+issue conflicts with earlier reads.
 """
 
 from __future__ import annotations
@@ -21,12 +21,16 @@ from harness.emulator.watch.findings import Finding, Findings
 from harness.emulator.watch.patterns import WARP
 from harness.emulator.watch.touches import ATOMIC, ISSUE, READ, WRITE, Clock, Layout, Touch
 
-_MEMORY = 4096  # intervals remembered
+_MEMORY = 4096  # analysed intervals to keep
 
 
 @dataclass(kw_only=True)
 class Flight:
-    """A cp.async between issue and wait. `issued` -1: before the interval; `landed` None: not yet."""
+    """A cp.async between its issue and its wait, in the lanes `where`.
+
+    issued: the group's clock at the issue; -1 if that was in an earlier interval
+    landed: the group's clock at the wait; None while the copy is in flight
+    """
 
     touch: Touch
     where: Lanes
@@ -36,14 +40,21 @@ class Flight:
 
 @dataclass
 class Interval:
-    """What the blocks `columns` (None: all) did since their last barrier: (first, last) by signature."""
+    """The accesses of the blocks `columns` since their last barrier; bool (blocks,), None for all.
+
+    `times` holds, by signature, the group's clock at the first and at the last access.
+    """
 
     columns: Array | None
     times: dict[Hashable, tuple[int, int]] = field(default_factory=dict)
 
 
 class HazardWatch:
-    """`describe(word byte, column)` gives (variable, offset in it, block); `thread(number)` its index."""
+    """Watches shared memory for hazards.
+
+    describe(byte, column): returns (variable, offset in it, block index) of a byte of a block's shared memory
+    thread(number): returns the index of a thread in its block
+    """
 
     def __init__(
         self,
@@ -58,7 +69,7 @@ class HazardWatch:
         self.start(1)
 
     def start(self, blocks: int) -> None:
-        """A new batch of blocks."""
+        """Begin a new batch of `blocks` blocks."""
         self._blocks = blocks
         self._open = [Interval(None)]
         self._flights: list[Flight] = []
@@ -74,6 +85,12 @@ class HazardWatch:
         group: Clock,
         value: Hashable = None,
     ) -> Touch:
+        """Record an access of `size` bytes per lane and return its touch; the group's clock advances.
+
+        kind: READ, WRITE, ATOMIC or ISSUE
+        address, where: byte address in shared memory, and the active lanes
+        value: what is stored, if it is the same in all lanes
+        """
         signature = (
             instruction.index,
             kind,
@@ -107,13 +124,14 @@ class HazardWatch:
     def issue(
         self, instruction: Instruction, address: Integer, where: Lanes, size: int, group: Clock
     ) -> Flight:
+        """Record the issue of a cp.async, and return its flight."""
         touch = self.record(instruction, ISSUE, address, where, size, group)
         flight = Flight(touch=touch, where=where, issued=group.clock)
         self._flights.append(flight)
         return flight
 
     def land(self, flight: Flight, landing: Lanes, rest: Lanes, group: Clock) -> None:
-        """The lanes `landing` have waited for the copy, the lanes `rest` have not yet."""
+        """Record that the lanes `landing` have waited for a copy, and the lanes `rest` have not yet."""
         copy = flight.touch
         touch = self.record(copy.instruction, WRITE, copy.address, landing, copy.size, group)
         self._flights.append(Flight(touch=touch, where=landing, issued=flight.issued, landed=group.clock))
@@ -122,7 +140,7 @@ class HazardWatch:
             self._flights.remove(flight)
 
     def barrier(self, columns: Array | None) -> None:
-        """The blocks `columns` (bool by block; None: all) have met at a barrier."""
+        """End the interval of the blocks `columns`, bool (blocks,) or None for all, at a barrier."""
         fresh = Interval(columns)
         kept: list[Interval] = []
         for interval in self._open:
@@ -143,6 +161,7 @@ class HazardWatch:
             flight.issued = -1
 
     def _close(self, interval: Interval, columns: Array | None) -> None:
+        """Report the faults of an ended interval in the blocks `columns`; known intervals are looked up."""
         if not interval.times:
             return
         flights = tuple((f.touch.signature, lane_id(f.where), f.issued, f.landed) for f in self._flights)
@@ -162,7 +181,7 @@ class HazardWatch:
                 self._findings.add(kind, fault, times, _impossible)
 
     def _analyse(self, touches: list[Touch], columns: Array | None, seen: list[Any]) -> None:
-        """Fill `seen` with the faults of an interval and report them."""
+        """Report the faults of an interval, and add (kind, key, times) of each to `seen`."""
         copies = [replace(f.touch, where=f.where) for f in self._flights]
         if not copies and all(touch.kind == READ for touch in touches):
             return
@@ -187,6 +206,10 @@ class HazardWatch:
         layout: Layout,
         seen: list[Any],
     ) -> None:
+        """Report a hazard of `kind` if `other` accesses a cell that another thread writes in `write`.
+
+        `owners` is the result of ``layout.owners(write)``.
+        """
         cells, threads = layout.cells(other)
         low, high = owners[0][cells], owners[1][cells]
         bad_low = (high >= 0) & _unordered(low, write.epoch, threads, other.epoch)
@@ -203,13 +226,14 @@ class HazardWatch:
     def _in_flight(
         self, flight: Flight, copy: Touch, touches: list[Touch], layout: Layout, seen: list[Any]
     ) -> None:
+        """Report the accesses to the bytes that a copy writes, made between its issue and its wait."""
         low, high = layout.owners(copy)
         for touch in touches:
             late = flight.landed is not None and touch.first >= flight.landed
             if touch.kind == ISSUE or touch.last <= flight.issued or late:
                 continue
             if touch.instruction.index == copy.instruction.index:
-                continue  # another landing of the same instruction: WAW says it, if it is wrong
+                continue  # another landing of the same cp.async: if it is a fault, it is a WAW hazard
             cells, threads = layout.cells(touch)
             bad = np.nonzero(high[cells] >= 0)[0]
             if len(bad):
@@ -226,6 +250,7 @@ class HazardWatch:
         layout: Layout,
         seen: list[Any],
     ) -> None:
+        """Add a finding for a pair of (touch, thread), and (kind, key, times) to `seen`."""
         offset, column = layout.place(cell)
         variable, within, block = self._describe(offset, column)
         touches = [touch for touch, _ in pair]
@@ -260,6 +285,7 @@ _VERB = {READ: "reads", WRITE: "writes", ATOMIC: "updates", ISSUE: "copies into"
 
 
 def _kinds(write: Touch, other: Touch) -> list[str]:
+    """Return the kinds of hazard that a write and another access make, by the order in which they came."""
     if other.kind == READ:
         raw = ["RAW hazard"] if write.kind != ISSUE and write.first < other.last else []
         war = ["WAR hazard"] if other.first < write.last else []
@@ -267,12 +293,15 @@ def _kinds(write: Touch, other: Touch) -> list[str]:
     if ISSUE in (write.kind, other.kind) or (write.kind == ATOMIC and other.kind == ATOMIC):
         return []
     if write.value is not None and write.value == other.value:
-        return []  # all of them write the same
+        return []  # both store the same value
     return ["WAW hazard"] if write.first <= other.first else []
 
 
 def _unordered(writer: Array, epoch: int, thread: Array, other: int) -> Array:
-    """Different threads, and no warp barrier between the two accesses of one warp."""
+    """Return where a writing and another thread are different, and no warp barrier orders them.
+
+    `epoch` and `other` are the epochs of the two accesses; if they differ, threads of one warp are ordered.
+    """
     apart: Array = writer != thread
     if epoch != other:
         apart = apart & (writer // WARP != thread // WARP)
@@ -280,10 +309,12 @@ def _unordered(writer: Array, epoch: int, thread: Array, other: int) -> Array:
 
 
 def _overlap(mine: Array | None, others: Array | None) -> Array | None:
+    """Return the blocks in both sets, each bool (blocks,) or None for all."""
     if mine is None or others is None:
         return others if mine is None else mine
     return mine & others
 
 
 def _impossible() -> Finding:
+    """Stand in for the maker of a finding that exists; raises RuntimeError if it is called."""
     raise RuntimeError("a fault seen before is known")

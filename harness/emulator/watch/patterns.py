@@ -1,9 +1,10 @@
-"""What one memory instruction of a warp costs: sectors of global memory, wavefronts of shared memory.
+"""The cost of a warp's memory instruction: sectors of global memory, wavefronts of shared memory.
 
-Wavefronts follow the rule calibrated on an H200 with ncu: 32 banks of 4 bytes; up to 4 bytes a lane, the
-warp goes at once; 8 bytes go in two halves and 16 bytes in four quarters, unless the lanes agree in pairs (T
-with T^1, or T with T^2, throughout the warp), which halves the number of parts. A part takes as many
-wavefronts as the busiest bank has different words. Of 8 bytes the rule is an extrapolation.
+Wavefronts follow the rule calibrated on an H200 with ncu. Shared memory has 32 banks of 4 bytes. A request of
+up to 4 bytes per lane is one part, one of 8 bytes two halves of the warp and one of 16 bytes four quarters;
+if the lanes agree in pairs (lane T has the address of lane T^1, or of T^2, throughout the warp), there are
+half as many parts. A part takes as many wavefronts as its busiest bank has different words. For 8 bytes the
+rule is an extrapolation.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _NOWHERE = np.int64(1 << 62)
 
 
 def by_warp(values: Array, fill: Any) -> Array:
-    """(T, C) -> (warps, 32), the last warp of a block filled up."""
+    """Reshape values (T, C) to (warps, 32); the last warp of a block is padded with `fill`."""
     threads, blocks = values.shape
     short = -threads % WARP
     if short:
@@ -29,6 +30,7 @@ def by_warp(values: Array, fill: Any) -> Array:
 
 
 def _warps(addresses: Array, active: Array | None) -> tuple[Array, Array]:
+    """Return addresses and active lanes as (warps, 32), without warps in which no lane is active."""
     lanes = np.ones(addresses.shape, np.bool_) if active is None else active
     rows, alive = by_warp(addresses, 0), by_warp(lanes, False)
     some = alive.any(1)
@@ -36,7 +38,12 @@ def _warps(addresses: Array, active: Array | None) -> tuple[Array, Array]:
 
 
 def sectors(addresses: Array, active: Array | None, size: int) -> tuple[int, int]:
-    """(requests, sectors) of `size` bytes a lane at byte `addresses` (T, C); `active` None: all lanes."""
+    """Return (requests, sectors) of a global access: warps that take part, 32-byte sectors that they touch.
+
+    addresses: byte addresses, (T, C)
+    active: the active lanes, bool (T, C); None for all
+    size: bytes per lane
+    """
     rows, alive = _warps(addresses, active)
     if not len(rows):
         return 0, 0
@@ -48,7 +55,11 @@ def sectors(addresses: Array, active: Array | None, size: int) -> tuple[int, int
 
 
 def wavefronts(addresses: Array, active: Array | None, size: int) -> tuple[int, int, int]:
-    """(requests, wavefronts, wavefronts beyond one a part) of `size` bytes a lane at byte `addresses`."""
+    """Return (requests, wavefronts, conflicts) of a shared access.
+
+    A wavefront is one pass over the banks; a conflict is one beyond the first of its part, see the module.
+    The arguments are those of `sectors`.
+    """
     rows, alive = _warps(addresses, active)
     if not len(rows):
         return 0, 0, 0
@@ -63,13 +74,17 @@ def wavefronts(addresses: Array, active: Array | None, size: int) -> tuple[int, 
 
 
 def _paired(rows: Array, alive: Array, apart: int) -> Array:
+    """Return, per warp, whether the lanes T and T ^ `apart` agree wherever both are active: bool (warps,)."""
     other = np.arange(WARP) ^ apart
     agree: Array = ((rows == rows[:, other]) | ~(alive & alive[:, other])).all(1)
     return agree
 
 
 def _busiest(rows: Array, alive: Array, words: int, parts: int | None = None) -> tuple[int, int]:
-    """(wavefronts, parts with a lane in them) of warps split into `parts`."""
+    """Return (wavefronts, parts with an active lane) of warps that access `words` words per lane.
+
+    Each warp is split into `parts` parts, one per word unless it is given.
+    """
     if not len(rows):
         return 0, 0
     lanes = WARP // (words if parts is None else parts)

@@ -1,9 +1,9 @@
-"""Races on global memory between blocks: nothing orders two blocks of a launch, short of fences and atomics.
+"""Races on global memory between blocks, which only fences and atomics can order within a launch.
 
-Only buffers that the kernel stores to can race. Which those are shows in the first batch of blocks: till its
-end all reads are kept, later those of the buffers stored to. A store to another buffer after that means
-starting over with it watched from the beginning (`Rewatch`). A kernel that executes a fence orders its
-blocks by means that are not followed here, so it is not judged.
+Only buffers that the kernel stores to can race. The first batch of blocks shows which ones those are: until
+its end all reads are kept, later only reads of those buffers. If a later batch stores to another buffer, the
+launch starts over with that one watched from the beginning (`Rewatch`). A kernel that executes a fence orders
+its blocks in ways that the emulator does not follow, so no races are reported for it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _NOBODY = 1 << 30
 
 
 class Rewatch(Exception):
-    """A buffer was stored to whose reads were not kept: run again with it watched."""
+    """Raised by a store to a buffer whose reads were not kept: the launch has to run again and watch it.
+
+    `index` is the index of the buffer's allocation.
+    """
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
@@ -31,7 +34,11 @@ class Rewatch(Exception):
 
 
 class _Watched:
-    """Per grain of a buffer: the lowest and highest block that read, wrote or updated it, and where."""
+    """The blocks that accessed each cell of a buffer; a cell has `Allocation.grain` bytes.
+
+    `low`, `high` and `site` hold, by kind of access (read, write, atomic), the lowest and the highest block
+    and the index of the last instruction; -1, and a huge `low`, mean none.
+    """
 
     def __init__(self, allocation: Allocation) -> None:
         self.allocation = allocation
@@ -41,12 +48,13 @@ class _Watched:
         self.site = {kind: np.full(size, -1, np.int32) for kind in self.low}
 
     def mark(self, kind: str, site: int, cells: Array, blocks: Array) -> None:
+        """Record that the instruction with index `site` accessed `cells` in `blocks`, element by element."""
         np.minimum.at(self.low[kind], cells, blocks)
         np.maximum.at(self.high[kind], cells, blocks)
         self.site[kind][cells] = site
 
     def conflicts(self) -> list[tuple[str, str, Array]]:
-        """(kind, other kind, cells) where two blocks met and at least one of them stored."""
+        """Return (kind, other kind, cells) of cells that two blocks accessed, at least one with a store."""
         found = []
         low, high = self.low["write"], self.high["write"]
         found.append(("write", "write", np.nonzero((high >= 0) & (low != high))[0]))
@@ -58,7 +66,11 @@ class _Watched:
 
 
 class RaceWatch:
-    """`watched`: buffers by index that are known to be stored to."""
+    """Watches global accesses for races between blocks.
+
+    watched: indices of the allocations that are known, from an earlier run, to be stored to
+    fenced: set from outside by a fence beyond the block and by an atomic with acquire or release
+    """
 
     def __init__(self, findings: Findings, watched: set[int]) -> None:
         self._findings = findings
@@ -78,6 +90,10 @@ class RaceWatch:
         where: Lanes,
         size: int,
     ) -> None:
+        """Record an access of `size` bytes per lane at a device address, in the lanes `where`.
+
+        Raises Rewatch for a store to a buffer whose reads were not kept.
+        """
         if kind == READ:
             if owner.index in self._known:
                 self._mark(group, ins, kind, owner, address, where, size)
@@ -91,6 +107,7 @@ class RaceWatch:
         self._mark(group, ins, kind, owner, address, where, size)
 
     def end_batch(self) -> None:
+        """End a batch; after the first one, mark its reads of buffers that it stored to."""
         for access in self._reads:
             if access[3].index in self._known:
                 self._mark(*access)
@@ -107,6 +124,7 @@ class RaceWatch:
         where: Lanes,
         size: int,
     ) -> None:
+        """Mark the cells of an access; the arguments are those of `record`."""
         watched = self._watched.get(owner.index)
         if watched is None:
             watched = self._watched[owner.index] = _Watched(owner)
@@ -120,7 +138,10 @@ class RaceWatch:
             watched.mark(name, ins.index, cells.ravel() + i, blocks.ravel().astype(np.int32))
 
     def judge(self, instructions: tuple[Instruction, ...], block_index: Any) -> None:
-        """Report, at the end of the launch."""
+        """Report the races, at the end of the launch.
+
+        `block_index` returns the index in the grid of a block's linear number.
+        """
         if self.fenced:
             return
         for watched in self._watched.values():
@@ -137,6 +158,7 @@ class RaceWatch:
         instructions: tuple[Instruction, ...],
         block_index: Any,
     ) -> None:
+        """Add a finding for the race on `cells`, described by the first of them."""
         cell = cells[0]
         name = watched.allocation.name
         sites = (int(watched.site[kind][cell]), int(watched.site[other][cell]))

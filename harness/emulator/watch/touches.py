@@ -1,4 +1,4 @@
-"""Accesses to shared memory, gathered by pattern, and which bytes of which block they meet at."""
+"""Accesses to shared memory, gathered by pattern, and the bytes and blocks in which they overlap."""
 
 from __future__ import annotations
 
@@ -15,10 +15,16 @@ READ, WRITE, ATOMIC, ISSUE = "read", "write", "atomic", "cp.async"
 
 @dataclass(kw_only=True)
 class Touch:
-    """One access pattern; `first` and `last` are when a thread came to it, `epoch` its warp barriers before.
+    """One access pattern: an instruction with its addresses and lanes, however often it was executed.
 
-    `row` is the first thread of the group that did it, `shape` (threads, blocks) of the group; `value` tells
-    stores of one same value, which harm nobody.
+    kind: READ, WRITE, ATOMIC or ISSUE
+    address: byte address of each lane in shared memory; `where` has the active lanes
+    size: bytes per lane
+    row: the first thread of the group; `shape` is its (threads, blocks)
+    epoch: warp barriers that the group had passed
+    value: what was stored, if it was the same in all lanes: stores of the same value do not conflict
+    signature: identifies the pattern
+    first, last: the group's clock at the first and the last execution in the interval
     """
 
     instruction: Instruction
@@ -36,7 +42,10 @@ class Touch:
 
 
 class Clock:
-    """How far a group of threads has come: `row` is its first thread, `epoch` counts its warp barriers."""
+    """The progress of a group of threads: `clock` counts its shared accesses, `epoch` its warp barriers.
+
+    `row` is the group's first thread, `shape` its (threads, blocks).
+    """
 
     def __init__(self, row: int, shape: tuple[int, int]) -> None:
         self.row = row
@@ -45,12 +54,21 @@ class Clock:
         self.epoch = 0
 
     def tick(self) -> int:
+        """Advance the clock by one access, and return it."""
         self.clock += 1
         return self.clock
 
 
 class Layout:
-    """Cells of shared memory: `granule` bytes of one block; one block stands for all that do the same."""
+    """Shared memory in cells, in which the accesses of an interval are compared.
+
+    A cell is `granule` bytes of one block. Where all accesses are the same in every block, one block stands
+    for all.
+
+    touches: the accesses to compare
+    blocks: number of blocks in the batch
+    columns: the blocks to look at, bool (blocks,); None for all
+    """
 
     def __init__(self, touches: list[Touch], blocks: int, columns: Array | None) -> None:
         self.granule = min(4, *(t.size for t in touches), 4)
@@ -63,13 +81,14 @@ class Layout:
         self.count = highest + 1
 
     def cells(self, touch: Touch) -> tuple[Array, Array]:
-        """(cell, thread) of each active lane and element."""
+        """Return (cells, threads), an element each for every granule that every active lane accesses."""
         found = self._cells.get(id(touch))
         if found is None:
             found = self._cells[id(touch)] = self._find(touch)
         return found
 
     def _find(self, touch: Touch) -> tuple[Array, Array]:
+        """Compute the result of `cells`."""
         shape = (touch.shape[0], self._blocks)
         address = np.broadcast_to(array_of(touch.address), shape)[:, self._columns]
         threads = np.broadcast_to(np.arange(shape[0])[:, None] + touch.row, address.shape)
@@ -85,12 +104,12 @@ class Layout:
         return cells, threads
 
     def place(self, cell: int) -> tuple[int, int]:
-        """(byte, column) of a cell."""
+        """Return the byte address in shared memory and the block's column of a cell."""
         word, column = divmod(cell, len(self._columns))
         return word * self.granule, int(self._columns[column])
 
     def owners(self, touch: Touch) -> tuple[Array, Array]:
-        """Per cell the lowest and the highest thread that touched it, (huge, -1) where none did."""
+        """Return the lowest and the highest thread that touched each cell; (1 << 30, -1) if none did."""
         low = np.full(self.count, 1 << 30, np.int64)
         high = np.full(self.count, -1, np.int64)
         cells, threads = self.cells(touch)
@@ -99,7 +118,7 @@ class Layout:
         return low, high
 
     def conflict(self, touches: list[Touch]) -> bool:
-        """Whether any cell has a writer and another thread: the quick test that most intervals pass."""
+        """Return whether some cell has a writer and another thread: a quick test that most intervals pass."""
         low = np.full(self.count, 1 << 30, np.int64)
         high = np.full(self.count, -1, np.int64)
         for touch in touches:
@@ -118,5 +137,6 @@ class Layout:
 
 
 def _alike(touch: Touch) -> bool:
+    """Return whether an access is the same in every block."""
     by_block = isinstance(touch.address, int) or (touch.address.block is None and touch.address.full is None)
     return by_block and not (isinstance(touch.where, Mask) and touch.where.array.shape[1] > 1)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from harness.errors import HarnessError, MissingDependency
 from harness.instruments import counters
 from harness.kernels.dtypes import FP32
-from harness.results.record import Record
+from harness.results.rows import ProfileRow, Row, flops_rate, seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,16 +62,16 @@ def _styled(draw: Callable[P, T]) -> Callable[P, T]:
     return inner
 
 
-def by_type(rows: Sequence[Record]) -> dict[str, list[Record]]:
+def by_type(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Rows by the element type of their matrices, float32 where they name none."""
-    found: dict[str, list[Record]] = {}
+    found: dict[str, list[Row]] = {}
     for row in rows:
         found.setdefault(row.get("dtype") or FP32.name, []).append(row)
     return found
 
 
 @_styled
-def ladder(rows: Sequence[Record], about: Mapping[str, Any]) -> Figure | None:
+def ladder(rows: Sequence[Row], about: Mapping[str, Any]) -> Figure | None:
     """GFLOP/s of each kernel by size, the baseline dashed, and this card's ceiling. Rows are of one element
     type (see `by_type`).
     """
@@ -81,7 +81,7 @@ def ladder(rows: Sequence[Record], about: Mapping[str, Any]) -> Figure | None:
     for row in rows:
         n = _size(row)
         if row.get("flops_rate") and row.get("status") == "ok" and n:
-            lines.setdefault(row["kernel"], []).append((n, row["flops_rate"] / 1e9))
+            lines.setdefault(row["kernel"], []).append((n, flops_rate(row) / 1e9))
     lines = {k: sorted(v) for k, v in lines.items()}
     if not any(len(v) > 1 for v in lines.values()):
         return None
@@ -110,7 +110,7 @@ def ladder(rows: Sequence[Record], about: Mapping[str, Any]) -> Figure | None:
 
 
 @_styled
-def roofline(rows: Sequence[Record], profiles: Sequence[Record], about: Mapping[str, Any]) -> Figure | None:
+def roofline(rows: Sequence[Row], profiles: Sequence[ProfileRow], about: Mapping[str, Any]) -> Figure | None:
     """Each kernel's rate over its FLOP a byte, under the roof that those bytes have.
 
     Filled: bytes that ncu counted at DRAM, under the card's copy bandwidth. Open: bytes that threads load,
@@ -158,25 +158,25 @@ def roofline(rows: Sequence[Record], profiles: Sequence[Record], about: Mapping[
 
 
 @_styled
-def tiles(rows: Sequence[Record]) -> Figure | None:
+def tiles(rows: Sequence[Row]) -> Figure | None:
     """Every parameter set of a kernel as a bar of GFLOP/s, with its occupancy, FLOP/B and shared memory."""
     timed = [r for r in rows if r.get("params") and r.get("flops_rate") and r.get("status") == "ok"]
     several = {r["kernel"] for r in timed if sum(o["kernel"] == r["kernel"] for o in timed) > 1}
     timed = [r for r in timed if r["kernel"] in several]
     if not timed:
         return None
-    timed.sort(key=lambda r: (r["kernel"], -r["flops_rate"]))
+    timed.sort(key=lambda r: (r["kernel"], -flops_rate(r)))
     figure, axes = _new(8, 0.6 + 0.24 * len(timed))
     names = sorted(several)
     colours = dict(zip(names, _colours(len(names)), strict=True))
     places = range(len(timed), 0, -1)
-    axes.barh(places, [r["flops_rate"] / 1e9 for r in timed], color=[colours[r["kernel"]] for r in timed])
+    axes.barh(places, [flops_rate(r) / 1e9 for r in timed], color=[colours[r["kernel"]] for r in timed])
     labels = [f"{r['kernel']} {' '.join(f'{k}={v}' for k, v in r['params'].items())}" for r in timed]
     axes.set_yticks(places, labels, fontsize=8)
     for place, r in zip(places, timed, strict=True):
         kib = r["shared"] / 1024
         text = f" {r['occupancy']:.0%} occ, {r['intensity'] or 0:.3g} FLOP/B, {kib:.3g} KiB"
-        axes.text(r["flops_rate"] / 1e9, place, text, va="center", fontsize=7)
+        axes.text(flops_rate(r) / 1e9, place, text, va="center", fontsize=7)
     axes.set(xlabel="GFLOP/s")
     axes.margins(x=0.35, y=0.01)
     axes.grid(axis="y", visible=False)
@@ -184,7 +184,7 @@ def tiles(rows: Sequence[Record]) -> Figure | None:
 
 
 @_styled
-def stalls(profiles: Sequence[Record]) -> Figure | None:
+def stalls(profiles: Sequence[ProfileRow]) -> Figure | None:
     """Where a warp's time goes, a bar a kernel."""
     shares = [(p["label"].split()[0], counters.stalls(p["counters"])) for p in profiles]
     shares = [(name, s) for name, s in shares if s]
@@ -208,7 +208,7 @@ def stalls(profiles: Sequence[Record]) -> Figure | None:
 
 
 @_styled
-def traffic(profiles: Sequence[Record]) -> Figure | None:
+def traffic(profiles: Sequence[ProfileRow]) -> Figure | None:
     """How busy arithmetic and each level of memory are, a group of bars a kernel."""
     units = {"SM": counters.SM, "L1/TEX": counters.L1, "L2": counters.L2, "DRAM": counters.DRAM}
     shown = [p for p in profiles if all(m in p["counters"] for m in units.values())]
@@ -271,7 +271,7 @@ def _colours(count: int) -> list[Any]:
     return [map_(0.08 + 0.84 * i / max(1, count - 1)) for i in range(count)]
 
 
-def _size(row: Record) -> float | None:
+def _size(row: Row) -> float | None:
     axes = row.get("axes") or {}
     sizes = {axes.get(k) for k in ("M", "N", "K")}
     return axes["N"] if len(sizes) == 1 and axes.get("N") else None
@@ -293,26 +293,26 @@ def _roofs(about: Mapping[str, Any]) -> tuple[float | None, float | None]:
     return flops, bandwidth
 
 
-def _points(rows: Sequence[Record], profiles: Sequence[Record]) -> list[tuple[str, float, float, bool]]:
+def _points(rows: Sequence[Row], profiles: Sequence[ProfileRow]) -> list[tuple[str, float, float, bool]]:
     """(kernel, FLOP/B, GFLOP/s, whether ncu counted the bytes), each float32 kernel at its largest size: the
     roof is that of float32.
     """
     rows = by_type(rows).get(FP32.name, [])
-    largest: dict[str, Record] = {}
+    largest: dict[str, Row] = {}
     for row in rows:
         if row.get("flops_rate") and row.get("status") == "ok":
             best = largest.get(row["kernel"])
-            if best is None or row["seconds"] > best["seconds"]:
+            if best is None or seconds(row) > seconds(best):
                 largest[row["kernel"]] = row
     found = []
     for name, row in largest.items():
-        if row.get("intensity"):
-            found.append((name, row["intensity"], row["flops_rate"] / 1e9, False))
+        if intensity := row.get("intensity"):
+            found.append((name, intensity, flops_rate(row) / 1e9, False))
     timed = {(r["kernel"], r["shape"]): r for r in rows if r.get("flops_rate") and r.get("status") == "ok"}
     for p in profiles:
         timed_row = timed.get((p.get("kernel", ""), p.get("shape", "")))
         moved = sum(p["counters"].get(m, 0) for m in (counters.DRAM_READ, counters.DRAM_WRITE))
         if timed_row is not None and moved:
-            work = timed_row["flops_rate"] * timed_row["seconds"]
-            found.append((timed_row["kernel"], work / moved, timed_row["flops_rate"] / 1e9, True))
+            work = flops_rate(timed_row) * seconds(timed_row)
+            found.append((timed_row["kernel"], work / moved, flops_rate(timed_row) / 1e9, True))
     return found

@@ -14,7 +14,8 @@ from harness.errors import UsageError
 from harness.kernels.dtypes import FP32
 from harness.results import explanation, tables
 from harness.results.html import charts, markup, rung_cards
-from harness.results.record import Record
+from harness.results.record import Document
+from harness.results.rows import ProfileRow, Row
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,21 +54,21 @@ class Part:
 
     gpu: str
     about: Mapping[str, Any]
-    benches: dict[str, Record] = field(default_factory=dict)
-    profiles: list[Record] = field(default_factory=list)
-    claims: list[Record] = field(default_factory=list)
+    benches: dict[str, Document] = field(default_factory=dict)
+    profiles: list[ProfileRow] = field(default_factory=list)
+    claims: list[Document] = field(default_factory=list)
 
     @property
-    def ladder(self) -> list[Record]:
+    def ladder(self) -> list[Row]:
         """Rows of the files that have each kernel in one parameter set."""
         return [r for c in self.benches.values() if not _sweeps(c) for r in c["rows"]]
 
     @property
-    def sweeps(self) -> list[Record]:
+    def sweeps(self) -> list[Row]:
         return [r for c in self.benches.values() if _sweeps(c) for r in c["rows"]]
 
 
-def parts(contents: Mapping[str, Record]) -> list[Part]:
+def parts(contents: Mapping[str, Document]) -> list[Part]:
     """By GPU, the one with the most rungs first, from record files by name. Raises UsageError where there is
     nothing to show.
     """
@@ -99,7 +100,7 @@ def parts(contents: Mapping[str, Record]) -> list[Part]:
     return sorted(found.values(), key=lambda p: -len(explanation.rungs(p.ladder)))
 
 
-def _sweeps(content: Record) -> bool:
+def _sweeps(content: Document) -> bool:
     """Whether a kernel stands in it with several parameter sets."""
     sets: dict[str, set[str]] = {}
     for row in content["rows"]:
@@ -137,7 +138,7 @@ def figures(part: Part) -> list[Chart]:
     ]
 
 
-def page(contents: Mapping[str, Record], title: str) -> str:
+def page(contents: Mapping[str, Document], title: str) -> str:
     found = parts(contents)
     body = [f"<h1>{markup.text(title)}</h1>"]
     if len(found) > 1:
@@ -183,7 +184,7 @@ def _title(part: Part) -> str:
     return ", ".join([part.gpu, *told])
 
 
-def _diagnoses(profiles: Sequence[Record]) -> Iterator[str]:
+def _diagnoses(profiles: Sequence[ProfileRow]) -> Iterator[str]:
     yield "<ul>"
     for p in profiles:
         said = "; ".join(f"<b>{markup.text(d['kind'])}</b>: {markup.text(d['says'])}" for d in p["diagnoses"])
@@ -200,7 +201,7 @@ _STEPS = (
 
 
 def _steps(
-    rungs: Sequence[Record], found: Sequence[explanation.Card], profiles: Sequence[Record]
+    rungs: Sequence[Row], found: Sequence[explanation.Card], profiles: Sequence[ProfileRow]
 ) -> list[list[str]]:
     """Each rung at the largest size, how much faster than the one before it, and what it takes."""
     by_key = {c[0]: c for c in _COLUMNS}
@@ -214,7 +215,7 @@ def _steps(
     return rows
 
 
-def _provenance(contents: Mapping[str, Record]) -> Iterator[str]:
+def _provenance(contents: Mapping[str, Document]) -> Iterator[str]:
     rows = []
     for name, content in contents.items():
         meta = content["meta"]

@@ -9,7 +9,8 @@ from harness.kernels.prediction import SECONDS
 from harness.results import claims, explanation, tables
 from harness.results.explanation import Card
 from harness.results.html.markup import table, text
-from harness.results.record import Record
+from harness.results.record import Document
+from harness.results.rows import ProfileRow
 
 _LINES = 5  # of the hottest
 _OUTCOMES = ("prediction", "counted or timed", "limit", "is", "by ncu", "limit", "is")
@@ -53,7 +54,7 @@ def _inside(found: Card) -> Iterator[str]:
         yield from hottest(found.profiles[1])
 
 
-def _outcomes(claim: Record) -> list[list[str]]:
+def _outcomes(claim: Document) -> list[list[str]]:
     rows = []
     for counted, by_ncu in zip(claim["outcomes"], claim["measured"], strict=True):
         row = [counted["prediction"]]
@@ -65,7 +66,7 @@ def _outcomes(claim: Record) -> list[list[str]]:
     return rows
 
 
-def _about(claim: Record) -> Iterator[str]:
+def _about(claim: Document) -> Iterator[str]:
     """What the table has no room for: the interval of a ratio of times, its source, why one is not known."""
     for o in claim["outcomes"]:
         if o.get("record"):
@@ -75,11 +76,12 @@ def _about(claim: Record) -> Iterator[str]:
             yield f"{o['prediction']}: not known: {o['reason']}"
 
 
-def hottest(profile: Record) -> Iterator[str]:
+def hottest(profile: ProfileRow) -> Iterator[str]:
     """The source lines that its warps stood at most; nothing where that was not sampled."""
-    if not profile.get("hotspots"):
+    spots = profile.get("hotspots")
+    if not spots:
         return
-    found = Hotspots.of_record(profile["hotspots"])
+    found = Hotspots.of_record(spots)
     rows = [
         [
             spot.place,

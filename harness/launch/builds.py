@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Self
 
-from harness.dispatch import choose
-from harness.dispatch.split import Part, brief, divided
 from harness.errors import HarnessError, MissingDependency, SpecError, UsageError
 from harness.kernels.compiler import Cubin, compile_kernel
 from harness.kernels.spec import Variant
-from harness.problems.gemm import Gemm
+from harness.launch import kernel
+from harness.launch.kernel import Launch
+from harness.launch.operands import Operands
 from harness.problems.protocol import Problem
 from harness.problems.registry import resolve
 from harness.sass.code import Code
@@ -29,14 +30,12 @@ Progress = Callable[[str], None]  # told what begins now
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """One variant compiled and disassembled: everything known without a GPU.
+    """One variant compiled and disassembled: everything known of it without a GPU. It is a `Runnable`.
 
-    `sass` is None where nvdisasm is not installed. A build of `building` comes without it, too, since it is
-    passed from process to process; `tally` is what is left of it, and `unmet` says which of the file's
-    expectations it does not meet. `seconds` is what it took, next to nothing from the cache.
-    `chosen_for`, where it is the dispatcher that is measured, are the problems for which it takes this
-    variant, each with the launches that make it; `others` the code of those beside this variant's. None for
-    a kernel that was named itself.
+    `sass` is None where nvdisasm is not installed, and in a build that came from another process
+    (`building`), where instructions are too much to pass on; `tally` is what is left of them, and `unmet`
+    says which of the file's expectations they do not meet. `seconds` is the time the build took, next to
+    nothing from the cache.
     """
 
     variant: Variant
@@ -45,8 +44,6 @@ class Built:
     tally: Tally | None = None
     unmet: str = ""
     seconds: float = 0.0
-    chosen_for: Mapping[Problem, tuple[Part, ...]] | None = None
-    others: tuple[Cubin, ...] = ()
 
     def __post_init__(self) -> None:
         if self.tally is None and self.sass is not None:
@@ -54,23 +51,33 @@ class Built:
 
     @property
     def label(self) -> str:
-        """``03_tiled TILE=16``, or ``matmul -> 15_split_k SPLIT=4``: there only what is not a default."""
-        return self.variant.label if self.chosen_for is None else f"{choose.NAME} -> {self.brief}"
+        """``03_tiled TILE=16``."""
+        return self.variant.label
 
     @property
-    def brief(self) -> str:
-        """Of all its launches."""
-        return brief([self.variant, *(cubin.variant for cubin in self.others)])
+    def built(self) -> Self:
+        """Itself: a `Runnable` whose machine code is known."""
+        return self
 
     def serves(self, problem: Problem) -> bool:
-        """Whether it is to be run on this problem."""
-        if self.chosen_for is not None:
-            return isinstance(problem, Gemm) and problem in self.chosen_for
+        """Return True if `problem` is of the class that the kernel's file names."""
         return resolve(self.variant.kernel) is type(problem)
+
+    def prepare(self, operands: Operands) -> Launch:
+        """Load the code and bind it to `operands`; see `kernel.prepare`."""
+        return kernel.prepare(self.cubin, operands)
+
+    def same_code(self, other: Built) -> bool:
+        """Return True if both are the same instructions, launched alike: their times differ by noise only."""
+        if self.tally is None or other.tally is None:
+            return False
+        a, b = self.variant, other.variant
+        launched = (a.block, a.tile, a.shared) == (b.block, b.tile, b.shared)
+        return launched and self.tally.sha256 == other.tally.sha256
 
     @property
     def occupancy(self) -> Occupancy:
-        """Theoretical, by calculation; a GPU's driver is asked again where there is one."""
+        """The theoretical occupancy, by calculation; on a GPU its driver is asked as well."""
         threads, registers = self.variant.threads, self.cubin.resources.registers
         return occupancy(self.cubin.arch, threads=threads, registers=registers, shared=self.cubin.shared)
 
@@ -159,27 +166,6 @@ def unmet(built: Built) -> str:
     expected = built.variant.kernel.expectations(built.cubin.arch)
     broken = [f for f in check(expected, Code.of(built.cubin, built.sass)) if not f.holds]
     return "; ".join(f"{f.expectation.text} ({f.amount})" for f in broken)
-
-
-def build_chosen(
-    problems: Sequence[Gemm], arch: str, cache: Cache, progress: Progress, *, sms: int, gpu: str
-) -> tuple[list[Built], list[Skipped]]:
-    """What `harness.matmul` runs for each of these problems on such a GPU, each kernel or pair once."""
-    chosen: dict[str, dict[Problem, tuple[Part, ...]]] = {}
-    for problem in problems:
-        shape, dtype = (problem.M, problem.N, problem.K), problem.dtype.name
-        made = divided(*shape, sms=sms, arch=arch, gpu=gpu, dtype=dtype)
-        chosen.setdefault(brief(part.variant for part in made), {})[problem] = made
-    variants = {p.variant.label: p.variant for by in chosen.values() for made in by.values() for p in made}
-    built, skipped = build_all(list(variants.values()), [arch], cache, progress)
-    known = {one.variant.label: one for one in built}
-    found = []
-    for by in chosen.values():
-        labels = [part.variant.label for part in next(iter(by.values()))]
-        if all(label in known for label in labels):
-            main, *rest = (known[label] for label in labels)
-            found.append(replace(main, chosen_for=by, others=tuple(one.cubin for one in rest)))
-    return found, skipped
 
 
 def _build(variant: Variant, arch: str, cache: Cache, *, live: bool = True) -> Built:

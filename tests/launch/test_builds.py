@@ -15,8 +15,8 @@ import pytest
 
 from harness.errors import BuildError, ContextLost, HarnessError, UsageError
 from harness.kernels import spec
-from harness.sass import builds
-from harness.sass.builds import Built
+from harness.launch import builds
+from harness.launch.builds import Built
 from harness.support.cache import Cache, default_root
 
 

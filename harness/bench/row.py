@@ -1,0 +1,168 @@
+"""The row that a measurement comes to: verdicts, times and what they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+from harness.bench import nvml
+from harness.bench.ceilings import Ceilings
+from harness.bench.sampling import Pair, Samples
+from harness.bench.stats import Interval
+from harness.emulator import Emulation
+from harness.errors import HarnessError, OutOfMemory
+from harness.launch.builds import Built
+from harness.launch.runnable import Runnable
+from harness.problems.gemm import Gemm
+from harness.problems.protocol import Problem
+from harness.problems.verify import Repeats, Verdict
+
+COLD, HOT, GRAPH = "cold", "hot", "graph"
+REGIMES = {
+    COLD: "operands rotate through copies that displace twice the L2 cache",
+    HOT: "the same operands every time",
+    GRAPH: "as cold, many launches in one CUDA graph: no gaps between them",
+}
+
+OK = "ok"
+FAILED = "FAILED"
+EXPECTED = "FAILED as marked"  # broken on purpose, and seen to be
+UNEXPECTED = "passed, marked broken"  # a race that did not show this time
+IMPOSSIBLE = "impossible"  # faster than the hardware: the measurement is wrong, whatever the reason
+REFUSED = "needs a GPU"  # the emulator cannot run it
+ERROR = "error"  # it could not be launched, or faulted
+FAILURES = (FAILED, IMPOSSIBLE, ERROR)
+REPEATABLE = (OK, EXPECTED, UNEXPECTED)  # whose launches may be seen again
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """The result of one of several rounds: median seconds and SM clock in Hz, those of the baseline's turns
+    too, and the ratio of the two times.
+    """
+
+    seconds: float
+    sm_hz: float | None
+    baseline_seconds: float | None
+    baseline_sm_hz: float | None
+    ratio: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """One code on one problem: verified, timed, verified again.
+
+    `built` is its machine code, None for a library. `samples` is None where it was not timed, for the reason
+    in `status`; `error` is that reason in words. `before` and `after` are the verdicts around timing, and
+    `repeats` what launches beyond the first wrote.
+
+    `occupancy` is the driver's answer: active warps over the most that an SM holds. `sets` copies of the
+    operands, `bytes_touched` in all, were visited in turn; `cold` says that they displace twice the L2 cache.
+    `ratio` is a ratio of times, this over that of `against`, from runs of both in turn (`pair`); `identical`
+    says that both are the same machine code, `baseline` that this is what the others are timed in turn with.
+    `peaks` is how many times the peak of the float32 units counts as the peak for this problem's type.
+    `notes` qualify the time. `algorithm` says which algorithm a library chose. `rounds` has the result of
+    each round where there were several; all else is of all of them. `emulation` is what the emulator saw,
+    where no GPU ran it.
+    """
+
+    label: str
+    built: Built | None
+    problem: Problem
+    status: str
+    error: str = ""
+    before: Verdict | None = None
+    after: Verdict | None = None
+    repeats: Repeats | None = None
+    samples: Samples | None = None
+    occupancy: float | None = None
+    sets: int = 0
+    bytes_touched: int = 0
+    cold: bool | None = None
+    regime: str = COLD
+    pair: Pair | None = None
+    ratio: Interval | None = None
+    rounds: tuple[Round, ...] = ()
+    against: str = ""
+    identical: bool = False
+    baseline: bool = False
+    ceilings: Ceilings | None = None
+    peaks: float = 1
+    notes: tuple[str, ...] = ()
+    algorithm: str = ""
+    emulation: Emulation | None = None
+
+    @classmethod
+    def failed_with(
+        cls, one: Runnable, problem: Problem, error: HarnessError | MemoryError | str, status: str = ERROR
+    ) -> Self:
+        """Return the row of what could not be measured: every error becomes a row here."""
+        if isinstance(error, MemoryError) and not isinstance(error, HarnessError):
+            error = OutOfMemory("host memory is exhausted")
+        return cls(label=one.label, built=one.built, problem=problem, status=status, error=str(error))
+
+    def repeated(self, repeats: Repeats, damaged: Sequence[str] = ()) -> Self:
+        """Return the verified row with the outcome of more launches, and the inputs that those overwrote.
+
+        Other bits are as wrong as wrong numbers.
+        """
+        row = replace(self, repeats=repeats)
+        wrong = [] if repeats.ok else [str(repeats)]
+        wrong += [f"FAILED: a repeat overwrote its input {' and '.join(damaged)}"] if damaged else []
+        if not wrong:
+            return row
+        status = FAILED if row.status == OK else EXPECTED
+        return replace(row, status=status, error="\n".join(filter(None, (row.error, *wrong))))
+
+    @property
+    def seconds(self) -> float | None:
+        """The median GPU time of a run."""
+        return None if self.samples is None else self.samples.summary.median
+
+    @property
+    def flops_rate(self) -> float | None:
+        """FLOP/s at the median time; None where the problem has no FLOP."""
+        return self.problem.flops / self.seconds if self.seconds and self.problem.flops else None
+
+    @property
+    def bandwidth(self) -> float | None:
+        """Compulsory bytes/s at the median time."""
+        return self.problem.bytes / self.seconds if self.seconds else None
+
+    @property
+    def speedup(self) -> Interval | None:
+        """How many times as fast as `against` it is."""
+        return self.ratio.inverse if self.ratio else None
+
+    @property
+    def of_ceiling(self) -> float | None:
+        """The fraction of this card's ceiling that it reaches: in FLOP/s, or in bytes/s without any FLOP."""
+        if self.ceilings is None or self.samples is None:
+            return None
+        if self.flops_rate:
+            return self.flops_rate / (self.peaks * self.ceilings.flops.at(self.samples.sm_hz))
+        return self.bandwidth / self.ceilings.bandwidth.rate if self.bandwidth else None
+
+    @property
+    def device(self) -> nvml.Reading | None:
+        """The median of NVML's readings while it was timed."""
+        return None if self.samples is None else nvml.summarize(self.samples.readings)
+
+    @property
+    def dtype(self) -> str | None:
+        """The name of the element type; None where the problem is no GEMM."""
+        return self.problem.dtype.name if isinstance(self.problem, Gemm) else None
+
+    @property
+    def detail(self) -> str:
+        """The verdict on its numbers in words, or why it could not be launched."""
+        return self.error or str(self.after or self.before)
+
+    @property
+    def right(self) -> bool:
+        return self.status == OK
+
+    @property
+    def failed(self) -> bool:
+        return self.status in FAILURES

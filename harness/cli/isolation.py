@@ -1,0 +1,227 @@
+"""``--isolate``: kernels in a child process, so that a fault or a hang takes nothing down but that process.
+
+The child is the same command once more. It writes down what it measures as it goes: ``harness bench`` the
+rows of one kernel to a file, ``harness tune`` its journal. What it had measured before it died is kept, and
+the next child goes on with the others.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harness.cli import options
+from harness.errors import HarnessError
+from harness.support import tools
+from harness.support.children import Ended, watch
+
+if TYPE_CHECKING:
+    from harness.cli.session import Points, Request
+    from harness.driver import Device
+    from harness.launch.builds import Built
+    from harness.results.record import Document
+    from harness.results.rows import Row
+
+SUPERVISED = "--supervised"
+AGAIN = 75  # exit code of a tuning after a fault, which its journal has
+_GRACE = 10  # seconds for a tuning to write down what it has, after Ctrl-C
+_OUTPUT = ("style", "json_file", "wide")
+
+
+def command_line(
+    ctx: click.Context, word: str, changes: Mapping[str, Any], *, without: Collection[str] = ()
+) -> list[str]:
+    """Return the command that runs this one again in a child, on the kernel `word`.
+
+    Options are as they were given here, but for `changes` (by parameter name) and those `without`.
+    """
+    given = {**ctx.params, **changes}
+    found = [sys.executable, "-m", "harness", str(ctx.command.name), word]
+    for param in ctx.command.params:
+        if isinstance(param, click.Option) and param.name is not None and param.name not in without:
+            found += _spelled(param, given[param.name])
+    return found
+
+
+def _spelled(option: click.Option, value: Any) -> list[str]:
+    """Return an option with its value, as it is typed; nothing where it has none."""
+    name = next(o for o in option.opts if o.startswith("--"))
+    if option.is_flag:
+        wanted = (
+            True if option.flag_value is None or isinstance(option.flag_value, bool) else option.flag_value
+        )
+        return [name] if value == wanted else []
+    if value is None:
+        return []
+    listed = value if option.multiple else [value]
+    percent = isinstance(option.type, options.Percent)
+    return [f"{name}={100 * one!r}" if percent else f"{name}={one}" for one in listed]
+
+
+# ---- bench
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """`about` is what the child said of the GPU before its first row; `error` why it did not finish, and
+    `interrupted` whether Ctrl-C was why.
+    """
+
+    rows: tuple[Row, ...]
+    about: Document
+    error: str
+    interrupted: bool = False
+
+
+def bench_rows(
+    ctx: click.Context,
+    what: Request,
+    built: Sequence[Built],
+    points: Points,
+    meta: Document,
+    timeout: float,
+) -> Iterator[Row]:
+    """Yield each kernel's rows from a process of its own, which prepares and times everything anew.
+
+    A size without a row becomes an error row. What the first child says of the GPU goes into `meta`.
+    """
+    from harness.bench.row import Measurement
+    from harness.problems.registry import resolve
+    from harness.results import rows
+
+    meta["gpu"] = options.about(what.gpu)
+    seen: set[tuple[str, str]] = set()  # the baseline is measured beside every kernel; one row will do
+    for one in built:
+        outcome = run_child(_bench_command(ctx, what.gpu, one), timeout)
+        meta["gpu"] |= outcome.about
+        mine = [row for row in outcome.rows if rows.label(row) == one.label]
+        for row in outcome.rows:
+            key = (rows.label(row), row["shape"])
+            if key not in seen:
+                seen.add(key)
+                yield row
+        if outcome.interrupted:
+            raise KeyboardInterrupt  # the rows before it are kept
+        cls = resolve(one.variant.kernel)
+        for axes in points[cls][len(mine) :]:
+            error = outcome.error or "its process ended without this row"
+            yield what.record(Measurement.failed_with(one, cls.from_axes(axes), error))
+
+
+def _bench_command(ctx: click.Context, gpu: Device, one: Built) -> list[str]:
+    changes = {
+        "params": [f"{name}={value}" for name, value in one.variant.params.items()],
+        "device": gpu.uuid,
+        "arch": one.cubin.arch,
+        "require_gpu": True,
+    }
+    without = ("sweep", "isolate", "kernel_timeout", "rows", *_OUTPUT)
+    return command_line(ctx, str(one.variant.kernel.path.resolve()), changes, without=without)
+
+
+def in_order(records: Iterable[Row], points: Points) -> list[Row]:
+    """Sort rows by size, as they are without --isolate; within a size they stay as they came."""
+    shapes = [cls.from_axes(axes).label for cls, listed in points.items() for axes in listed]
+    return sorted(records, key=lambda r: shapes.index(r["shape"]))
+
+
+def run_child(command: Sequence[str], timeout: float) -> Outcome:
+    """Run `command` with ``--rows FILE`` appended, and kill it after `timeout` seconds, or on Ctrl-C."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "rows")
+        path.touch()
+        ended = watch([*command, "--rows", str(path)], timeout, env=tools.environment(), captured=True)
+        about, *rows = _lines(path) or [{}]
+    return Outcome(rows=tuple(rows), about=about, error=_error(ended), interrupted=ended.interrupted)
+
+
+def append(path: Path, line: Mapping[str, Any]) -> None:
+    """Append one line to the file that `run_child` reads."""
+    with path.open("a") as file:
+        file.write(json.dumps(line, allow_nan=False) + "\n")
+
+
+def _lines(path: Path) -> list[Any]:
+    """Read whole lines; the last may be torn, if the child was killed while it wrote."""
+    text = path.read_text()
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def _error(ended: Ended) -> str:
+    """Return why a child did not finish; an empty text where it did, failed kernels included."""
+    if ended.why:
+        return ended.why + (", or needs a longer --kernel-timeout" if ended.hung else "")
+    lines = [line for line in ended.said.splitlines() if line.strip()]
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    if ended.code == 0 or (ended.code in (1, 3) and not errors and not any("Traceback" in s for s in lines)):
+        return ""
+    last = lines[-1] if lines else "silently"
+    return errors[0] if errors else f"its process ended with code {ended.code}: {last}"
+
+
+# ---- tune
+
+
+def tune(ctx: click.Context, gpu: Device, path: Path | None, timeout: float) -> int:
+    """Run the tuning in a child, again without whoever ended it, and return the last child's exit code.
+
+    `path` is the journal's. It has each candidate's name before it is launched: whoever was in flight when
+    the child ended is written off there. Raises HarnessError where the child ends before it begins one.
+    """
+    from harness.tune.journal import Journal
+
+    if path is None:
+        raise HarnessError(
+            "--isolate needs a place to keep what is measured",
+            hint="set HARNESS_CACHE_DIR to a directory that can be written",
+        )
+    began = time.monotonic()
+    while True:
+        known, size = Journal(path).count, _size(path)
+        ended = _tuned(ctx, gpu, path, timeout, time.monotonic() - began)
+        if ended.interrupted:
+            return ended.code
+        journal = Journal(path)
+        if ended.why and journal.unfinished is not None and _size(path) > size:
+            key, row = journal.unfinished
+            journal.put(key, {**row, "detail": ended.why, "hung": ended.hung})
+        elif ended.why:
+            raise HarnessError(f"the tuning's process: {ended.why}")
+        if ended.code != AGAIN and not ended.why:
+            return ended.code
+        if Journal(path).count <= known:
+            raise HarnessError("the tuning ended twice at the same place", hint="run it without --isolate")
+
+
+def _tuned(ctx: click.Context, gpu: Device, path: Path, timeout: float, spent: float) -> Ended:
+    """Run one child, which hangs if its journal stands still while a candidate is in flight."""
+    from harness.tune.journal import Journal
+
+    first = _size(path)
+    return watch(
+        tune_command(ctx, gpu, spent),
+        timeout,
+        progress=lambda: _size(path),
+        hangs=lambda: _size(path) != first and Journal(path).unfinished is not None,
+        grace=_GRACE,
+    )
+
+
+def tune_command(ctx: click.Context, gpu: Device, spent: float) -> list[str]:
+    """Return the child's command, which has less time by the seconds that its predecessors have `spent`."""
+    limit = ctx.params["time_limit"]
+    left = None if limit is None else max(limit - spent, 0.001)
+    changes = {"device": gpu.uuid, "time_limit": left, "supervised": True}
+    return command_line(ctx, ctx.params["kernel"], changes, without=("isolate", "kernel_timeout", "fresh"))
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

@@ -1,0 +1,134 @@
+"""A run of a command: its progress bar, the rows it collects, what it says below its table, its exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from harness.errors import INCONCLUSIVE_EXIT, HarnessError, Interrupted
+from harness.support import terminal
+
+if TYPE_CHECKING:
+    from harness.bench.row import Measurement
+    from harness.kernels.spec import Variant
+    from harness.launch.builds import Skipped
+    from harness.problems.protocol import Axes, Problem
+    from harness.results.rows import Row
+
+T = TypeVar("T")
+
+
+@contextmanager
+def progress(total: int) -> Iterator[Callable[[str], None]]:
+    """A bar on stderr, on a terminal only; yields what to call with the name of each step as it begins."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield lambda _step: None
+        return
+    from tqdm import tqdm
+
+    with tqdm(total=total, leave=False, bar_format="{n_fmt}/{total_fmt} {bar:20} {elapsed} {desc}") as bar:
+        begun = False
+
+        def step(name: str) -> None:
+            nonlocal begun
+            bar.update(begun)  # the step before this one is done
+            begun = True
+            bar.set_description_str(name)
+
+        yield step
+
+
+def steps(
+    variants: Sequence[Variant], points: Mapping[type[Problem], Sequence[Axes]], rounds: int = 1
+) -> int:
+    """How many steps a run reports to `progress`: a build each, and inputs, baseline and rows a point."""
+    from harness.problems.registry import resolve
+
+    rows = sum(len(points.get(resolve(v.kernel), ())) for v in variants)
+    return len(variants) + rounds * (rows + 2 * sum(map(len, points.values())))
+
+
+def collect(rows: Iterable[T]) -> tuple[list[T], HarnessError | None]:
+    """All rows, or those before a fault or Ctrl-C, and what ended them early."""
+    found: list[T] = []
+    try:
+        for row in rows:
+            found.append(row)  # one at a time: what was measured is kept
+    except HarnessError as e:
+        return found, e
+    except KeyboardInterrupt:
+        return found, Interrupted("interrupted: these are the rows measured before")
+    return found, None
+
+
+def by_kernel(rows: Iterable[Measurement]) -> list[tuple[str, list[Measurement]]]:
+    """By what was built, not by name: two files may share theirs."""
+    groups: dict[int, list[Measurement]] = {}
+    for row in rows:
+        groups.setdefault(id(row.built), []).append(row)
+    return [(group[0].label, group) for group in groups.values()]
+
+
+def name_shapes(points: Mapping[type[Problem], Sequence[Axes]]) -> None:
+    """Below a table that has no room for them."""
+    for cls, axes_list in points.items():
+        whole = [cls.from_axes(a).label.replace(" ", "\N{NO-BREAK SPACE}") for a in axes_list]
+        text = terminal.fill(f"shapes: {', '.join(whole)}", " " * 8)
+        click.echo(text.replace("\N{NO-BREAK SPACE}", " "))
+
+
+def explain(rows: Sequence[Row], skipped: Sequence[Skipped], *, err: bool = False) -> None:
+    """Below a table: every row that is not simply right, and every kernel that has none. What holds for
+    several is said once.
+    """
+    from harness.bench.row import REFUSED
+    from harness.results.rows import label
+
+    said: dict[str, list[Row]] = {}
+    for row in rows:
+        if row["status"] != "ok" and row["detail"]:
+            # Of a refusal only what the emulator has not: which line wants it, another kernel's does not say.
+            reason = row["detail"].split("\n")[0] if row["status"] == REFUSED else row["detail"]
+            said.setdefault(reason, []).append(row)
+    for reason, group in said.items():
+        where = f"{label(group[0])}, {group[0]['shape']}" if len(group) == 1 else _where(group, rows)
+        whole = {row["detail"] for row in group}
+        click.echo(terminal.fill(f"{where}: {whole.pop() if len(whole) == 1 else reason}"), err=err)
+    why: dict[str, list[str]] = {}
+    for s in skipped:
+        name, error = (s.variant.label, str(s.error)) if s.failed else (s.variant.kernel.name, s.error.what)
+        why.setdefault(f"{s.arch}: {error}", []).append(name)
+    for error, names in why.items():
+        click.echo(terminal.fill(f"skipped {', '.join(dict.fromkeys(names))}, {error}"), err=err)
+
+
+def _where(group: Sequence[Row], rows: Sequence[Row]) -> str:
+    """``22_wgmma, 23_wgmma_pipeline (2 of 5)``: how many of its rows, where not all."""
+    hit, all_ = (Counter(row["kernel"] for row in listed) for listed in (group, rows))
+    return ", ".join(name if n == all_[name] else f"{name} ({n} of {all_[name]})" for name, n in hit.items())
+
+
+def finish(rows: Sequence[Row], skipped: Sequence[Skipped], fault: HarnessError | None = None) -> None:
+    """The exit code: a fault is raised, and a row or kernel that failed is 1."""
+    from harness.bench.row import FAILURES
+
+    if fault is not None:
+        raise fault
+    if any(r["status"] in FAILURES for r in rows) or any(s.failed for s in skipped):
+        raise SystemExit(1)
+
+
+def conclude(decisions: Iterable[str | None]) -> None:
+    """The exit code of a comparison: 1 where something is slower, 3 where it cannot be told."""
+    from harness.bench.stats import INCONCLUSIVE, SLOW
+
+    found = set(decisions)
+    if SLOW in found:
+        raise SystemExit(1)
+    if INCONCLUSIVE in found:
+        raise SystemExit(INCONCLUSIVE_EXIT)

@@ -1,0 +1,79 @@
+"""What `harness.matmul` runs for given products, compiled: a kernel, or several that share an output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.dispatch import choose, prepared
+from harness.dispatch.split import Part, brief, divided
+from harness.errors import UsageError
+from harness.kernels.compiler import Cubin
+from harness.launch.builds import Built, Progress, Skipped, build_all
+from harness.launch.kernel import Launch
+from harness.launch.operands import Operands
+from harness.problems.gemm import Gemm
+from harness.problems.protocol import Problem
+from harness.support.cache import Cache
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen(Built):
+    """The dispatcher's choice for some products, as one `Runnable`.
+
+    `parts` maps each of these products to its launches; the variant, cubin and machine code are those of the
+    first and largest. `others` is the code of the kernels beside it.
+    """
+
+    parts: Mapping[Problem, tuple[Part, ...]]
+    others: tuple[Cubin, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """``matmul -> 15_split_k SPLIT=4``: parameters that are not defaults."""
+        return f"{choose.NAME} -> {self.brief}"
+
+    @property
+    def brief(self) -> str:
+        """The kernels of all its launches, without parameters that are defaults."""
+        return brief([self.variant, *(cubin.variant for cubin in self.others)])
+
+    def serves(self, problem: Problem) -> bool:
+        """Return True if this is what the dispatcher chose for `problem`."""
+        return problem in self.parts
+
+    def prepare(self, operands: Operands) -> Launch:
+        """Bind all launches of the product to `operands`, as `harness.matmul` does."""
+        if not self.serves(operands.problem):
+            raise UsageError(f"{self.label} was not chosen for {operands.problem.label}")
+        cubins = self.cubin, *self.others
+        return prepared.prepare(list(zip(cubins, self.parts[operands.problem], strict=True)), operands)
+
+    def same_code(self, other: Built) -> bool:
+        """Return True only for a single kernel: what is left to the others may differ."""
+        return not self.others and super().same_code(other)
+
+
+def build_chosen(
+    problems: Sequence[Gemm], arch: str, cache: Cache, progress: Progress, *, sms: int, gpu: str
+) -> tuple[list[Chosen], list[Skipped]]:
+    """Compile what `harness.matmul` runs for each of these products on a GPU of `sms` multiprocessors.
+
+    Products for which it runs the same kernels share one `Chosen`. A variant that cannot be built is skipped
+    with its reason, and so is every choice that needs it. Raises UsageError where no kernel serves a product.
+    """
+    chosen: dict[str, dict[Problem, tuple[Part, ...]]] = {}
+    for problem in problems:
+        shape, dtype = (problem.M, problem.N, problem.K), problem.dtype.name
+        made = divided(*shape, sms=sms, arch=arch, gpu=gpu, dtype=dtype)
+        chosen.setdefault(brief(part.variant for part in made), {})[problem] = made
+    variants = {p.variant.label: p.variant for by in chosen.values() for made in by.values() for p in made}
+    built, skipped = build_all(list(variants.values()), [arch], cache, progress)
+    known = {one.variant.label: one for one in built}
+    found = []
+    for by in chosen.values():
+        labels = [part.variant.label for part in next(iter(by.values()))]
+        if all(label in known for label in labels):
+            main, *rest = (known[label] for label in labels)
+            found.append(Chosen(**vars(main), parts=by, others=tuple(one.cubin for one in rest)))
+    return found, skipped

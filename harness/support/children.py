@@ -1,0 +1,75 @@
+"""Commands run in a child process that may fault or hang: watched, killed where they do, and told about."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+_LOOK = 0.2  # seconds between looks at a child
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How a child ended: its exit code (-N after signal N), what it wrote to stderr if that was captured, and
+    `why` it did not end by itself, empty where it did.
+    """
+
+    code: int
+    why: str = ""
+    said: str = ""
+    hung: bool = False
+    interrupted: bool = False
+
+
+def watch(
+    command: Sequence[str],
+    timeout: float,
+    *,
+    env: Mapping[str, str] | None = None,
+    captured: bool = False,
+    progress: Callable[[], object] = lambda: None,
+    hangs: Callable[[], bool] = lambda: True,
+    grace: float = 0.0,
+) -> Ended:
+    """Run `command` to its end, and kill it once it has made no progress for `timeout` seconds.
+
+    It makes progress when what `progress` returns changes. Without any it is killed if `hangs` says so then;
+    otherwise it gets as long again. On Ctrl-C it has `grace` seconds to end by itself, for the terminal has
+    told it too. `captured`: stdout is dropped and stderr is returned, otherwise both are the parent's.
+    """
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE} if captured else {}
+    seen, since = progress(), time.monotonic()
+    with subprocess.Popen(command, text=True, env=env, **streams) as child:  # type: ignore[call-overload]
+        while True:
+            try:
+                _, said = child.communicate(timeout=min(_LOOK, timeout))
+                break
+            except subprocess.TimeoutExpired:
+                pass
+            except KeyboardInterrupt:
+                return Ended(code=_stopped(child, grace), why="interrupted", interrupted=True)
+            if (now := progress()) != seen:
+                seen, since = now, time.monotonic()
+            elif time.monotonic() - since > timeout:
+                if hangs():
+                    child.kill()
+                    why = f"not done after {timeout:g} s, and killed: it hangs"
+                    return Ended(code=child.wait(), why=why, hung=True)
+                since = time.monotonic()
+    why = f"its process was ended by {signal.Signals(-child.returncode).name}" if child.returncode < 0 else ""
+    return Ended(code=child.returncode, why=why, said=said or "")
+
+
+def _stopped(child: subprocess.Popen[str], grace: float) -> int:
+    """Wait `grace` seconds for a child that was interrupted, then kill it; return its exit code."""
+    try:
+        if grace:
+            return child.wait(grace)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        pass
+    child.kill()
+    child.wait()
+    return 130
