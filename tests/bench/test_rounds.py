@@ -21,7 +21,7 @@ from harness.bench.row import ERROR, EXPECTED, FAILED, OK, UNEXPECTED, Measureme
 from harness.bench.session import Bench
 from harness.bench.stats import Interval
 from harness.bench.stopping import StopRule
-from harness.cli import main, options, running
+from harness.cli import main, running
 from harness.cli.isolation import Outcome
 from harness.driver import Context, Device, Stream
 from harness.errors import ContextLost, HarnessError

@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from fakes import gemm as fake_gemm
-from harness.cli import main, options, running
+from harness.cli import main, running
 from harness.errors import MissingDependency, UsageError
 from harness.kernels import catalog
 from harness.results import record
@@ -123,7 +123,16 @@ def test_verify_without_a_gpu_is_emulated() -> None:
 
 @pytest.mark.usefixtures("no_gpu")
 @pytest.mark.parametrize(
-    "args", [["bench", "0*", "1[5-8]*"], ["list"], ["doctor"], ["build", "tiled"], ["sass", "0*", "--sweep"]]
+    "args",
+    [
+        pytest.param(["bench", "0*", "1[5-8]*"], marks=pytest.mark.slow),
+        ["bench", "03", "08", "20"],
+        ["list"],
+        ["doctor"],
+        ["build", "tiled"],
+        pytest.param(["sass", "0*", "--sweep"], marks=pytest.mark.slow),
+        ["sass", "03", "08", "--sweep"],
+    ],
 )
 def test_tables_fit_80_columns(args: list[str]) -> None:
     """Tables only: a sentence may be wrapped by the terminal."""
@@ -318,7 +327,6 @@ def test_bench_without_nvdisasm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_gpu")
 def test_closed_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    from harness.cli import options
 
     monkeypatch.setattr(sys, "stderr", None)
     with running.progress(3) as step:

@@ -22,6 +22,7 @@ from harness.emulator import emulate
 from harness.errors import BuildError, HarnessError
 from harness.kernels import catalog
 from harness.kernels.compiler import Cubin, Resources, link_ptx, source_text
+from harness.kernels.includes import folders
 from harness.kernels.spec import Kernel, Variant
 from harness.launch.builds import Built
 from harness.problems.gemm import GEMMS
@@ -140,14 +141,15 @@ def _changes(code: str, language: str) -> Iterator[tuple[str, str]]:
 
 def flat(kernel: Kernel) -> str:
     """The source with its own headers in place of their #include, each once."""
-    folder = kernel.path.parent
     text, old = kernel.source, ""
     seen: set[str] = set()
 
     def header(match: re.Match[str]) -> str:
         again = match[1] in seen
         seen.add(match[1])
-        return "" if again else (folder / match[1]).read_text()
+        if again:
+            return ""
+        return next(f for folder in folders(kernel.path) if (f := folder / match[1]).is_file()).read_text()
 
     while text != old:
         old = text
