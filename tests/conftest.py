@@ -37,7 +37,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever runs the tests, and on whatever screen: lines are broken where a test sets COLUMNS."""
+    """Hide the terminal of whoever runs the tests: lines are broken only where a test sets COLUMNS."""
 
     def none(*_: int) -> os.terminal_size:
         raise OSError("no terminal")
@@ -48,13 +48,13 @@ def _no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def cache(_own_cache: None) -> Cache:
-    """The cache of this run, which the command line uses too."""
+    """Return the cache of this run, which the command line uses too."""
     return Cache(default_root())
 
 
 @pytest.fixture
 def kernel_file(tmp_path: Path) -> Any:
-    """Writes a small correct GEMM kernel; `extra` goes into its front matter, `body` replaces its code."""
+    """Write a small correct GEMM kernel; `extra` goes into its front matter, `body` replaces its code."""
 
     def write(name: str = "mine.cu", *, extra: str = "", body: str = BODY, title: str = "A kernel") -> Path:
         lines = "".join(f"// {line}\n" for line in extra.splitlines())
@@ -83,7 +83,7 @@ def pytester(_every_module: None, pytester: pytest.Pytester) -> pytest.Pytester:
 
 @pytest.fixture
 def gpu() -> Iterator[Any]:
-    """A context on the first GPU, closed after the test."""
+    """Open a context on the first GPU, and close it after the test."""
     from harness.driver import Context, Device
 
     with Context(Device.open()) as context:
@@ -91,7 +91,7 @@ def gpu() -> Iterator[Any]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """The kill rates of tests/test_mutation.py, which a test that passes would keep to itself."""
+    """Print the kill rates of tests/emulator/test_mutation.py, which a passing test does not show."""
     reports = [r for key in ("passed", "failed") for r in terminalreporter.getreports(key)]
     rates = sorted(
         value for r in reports for key, value in r.user_properties if key == "mutation" and r.when == "call"

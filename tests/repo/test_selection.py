@@ -1,4 +1,4 @@
-"""What a run of the tests takes, in a pytest inside pytest: slow tests, and tests that need the GPU alone."""
+"""Which tests a run takes: slow ones, those that need the GPU alone, and the representatives of a sweep."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from harness.kernels import catalog
 from shared import alone, selection
+from shared.sweeps import FAST_BUILDS, sweep
 
 TESTS = """
 import pytest
@@ -167,3 +169,28 @@ def test_on_a_shared_gpu_the_reason_tells_the_command(
     result.stdout.fnmatch_lines([f"*6 workers of pytest share the GPU; run it alone: {alone.RUN_ALONE}*"])
     on(monkeypatch, "")
     pytester.runpytest_inprocess("-p", "shared.alone").assert_outcomes(passed=2)
+
+
+# Sweeps
+
+
+def test_a_sweep_keeps_its_representatives() -> None:
+    rows = sweep([1, 2, 3], lambda n: n == 2)
+    assert [(row.values, [m.name for m in row.marks]) for row in rows] == [
+        ((1,), ["slow"]),
+        ((2,), []),
+        ((3,), ["slow"]),
+    ]
+    pairs = sweep([(1, "a"), (2, "b")], lambda n, text: text == "a")
+    assert [row.values for row in pairs if not row.marks] == [(1, "a")]
+
+
+def test_a_sweep_without_representatives_is_refused() -> None:
+    with pytest.raises(LookupError, match="every one of these is slow"):
+        sweep(["16_pipeline"], lambda name: name == "16_pipelined")
+
+
+def test_every_representative_is_a_shipped_kernel() -> None:
+    assert all(catalog.kernel(name).fits(arch) for name, arch in FAST_BUILDS)
+    archs = {arch for _, arch in FAST_BUILDS}
+    assert {"sm_75", "sm_80", "sm_90a", "sm_100", "sm_120"} <= archs

@@ -10,4 +10,5 @@ README = ROOT / "README.md"
 
 
 def python_blocks() -> list[str]:
+    """Return the README's blocks of Python, in order."""
     return re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
