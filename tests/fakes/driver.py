@@ -123,8 +123,8 @@ def image(sizes: Sequence[int]) -> bytes:
 
 
 def parameter_sizes(image: bytes, function: str) -> tuple[int, ...]:
-    """Return the sizes of a kernel's parameters in bytes. A cubin has an attribute 0x17 (KPARAM_INFO) for each,
-    whose last 14 bits are the size.
+    """Return the sizes of a kernel's parameters in bytes. A cubin has an attribute 0x17 (KPARAM_INFO) for
+    each, whose last 14 bits are the size.
     """
     if image.startswith(_SIZES):
         return tuple(image[len(_SIZES) :])
