@@ -16,7 +16,7 @@ from shared.mutants import Subject, flat
 from shared.sweeps import sweep
 
 RUNGS = [k.name for k in catalog.ladder() if not k.broken and not k.tensormaps]
-FAST = {"03_tiled", "08_tiled_v4", "13_cp_async"}
+FAST = {"03_tiled", "08_tiled_v4"}
 EXTENTS = st.integers(1, 80)
 PADS = st.sampled_from([0, 0, 1, 2, 3, 4])  # none and four leave rows of float4 aligned, if they are
 

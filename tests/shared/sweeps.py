@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -36,6 +37,19 @@ def builds(archs: Sequence[str]) -> list[Any]:
     """Return each shipped kernel with each of `archs` that it can be built for, for ("name", "arch")."""
     pairs = [(k.stem, arch) for k in catalog.files() for arch in archs if catalog.kernel(k.stem).fits(arch)]
     return sweep(pairs, lambda name, arch: (name, arch) in FAST_BUILDS)
+
+
+def builds_and_sets(archs: Sequence[str]) -> list[Any]:
+    """Return the same for ("name", "arch", "sets"): "default" stands for the default set of parameters, "all"
+    for every set that `shared.kernels.parameter_sets` visits, which is slow.
+    """
+    rows = builds(archs)
+    everywhere = os.environ.get("HARNESS_ALL_SETS") == "1"
+    several = [row.values for row in rows if everywhere or row.values[1] == "sm_90a"]
+    return [
+        *(pytest.param(*row.values, "default", marks=row.marks) for row in rows),
+        *(pytest.param(*values, "all", marks=pytest.mark.slow) for values in several),
+    ]
 
 
 def archs(names: Sequence[str], *fast: str) -> list[Any]:
