@@ -24,7 +24,7 @@ from harness.results import record
 from harness.support import tools
 from shared.command import FAST, fake, harness, no_gpu  # noqa: F401  (fixtures)
 from shared.kernels import TILED
-from shared.places import ROOT
+from shared.places import record_file
 
 # ---- without a GPU ---------------------------------------------------------------------------------
 
@@ -125,7 +125,16 @@ def test_verify_without_a_gpu_is_emulated() -> None:
 
 @pytest.mark.usefixtures("no_gpu")
 @pytest.mark.parametrize(
-    "args", [["bench", "0*", "1[5-8]*"], ["list"], ["doctor"], ["build", "tiled"], ["sass", "0*", "--sweep"]]
+    "args",
+    [
+        pytest.param(["bench", "0*", "1[5-8]*"], marks=pytest.mark.slow),
+        ["bench", "03", "08", "20"],
+        ["list"],
+        ["doctor"],
+        ["build", "tiled"],
+        pytest.param(["sass", "0*", "--sweep"], marks=pytest.mark.slow),
+        ["sass", "03", "08", "--sweep"],
+    ],
 )
 def test_tables_fit_80_columns(args: list[str]) -> None:
     """Tables only: a sentence may be wrapped by the terminal."""
@@ -522,7 +531,7 @@ def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
     for args in (["bench"], ["sass"], ["sass", "tiled", "--diff"]):
         result = harness(*args, str(path))
         assert result.exit_code == 2 and "its name is not UTF-8\n  -> rename it" in result.stderr
-    ladder = ROOT / "records" / "h200-tiles.json"
+    ladder = record_file("h200/bench/tiles")
     copy, page = path.with_suffix(".json"), tmp_path / "page.html"
     copy.write_bytes(ladder.read_bytes())
     assert harness("report", str(copy), "-o", str(page)).exit_code == 0

@@ -10,9 +10,9 @@ import pytest
 
 from harness.dispatch import split
 from harness.results import record
-from shared.places import RECORDS
+from shared.places import RECORDS, record_file
 
-FILES = sorted([*RECORDS.glob("h200-matmul*.json"), *RECORDS.glob("rectangles/*.json")])
+FILES = sorted(f for f in RECORDS.glob("h200/matmul/*.json") if not f.stem.startswith("sustained"))
 
 # File, shape and why: to be recorded anew. What is listed and is not stale fails as well.
 STALE: tuple[tuple[str, str, str], ...] = ()
@@ -33,6 +33,7 @@ def stale(name: str, content: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def test_recorded_choices_are_todays() -> None:
+    record_file("h200/matmul/squares")
     contents = {path.name: record.load(path) for path in FILES}
     assert sum(bool(r.get("chosen")) for c in contents.values() for r in c["rows"]) >= 30
     found = [entry for name, content in contents.items() for entry in stale(name, content)]
@@ -46,7 +47,7 @@ def test_recorded_choices_are_todays() -> None:
 @pytest.mark.parametrize("change", ["kernel", "params", "gpu", "dtype", "shape"])
 def test_another_choice_is_seen(change: str) -> None:
     """The control: a record that is right, and one thing in it changed."""
-    content = record.load(RECORDS / "h200-matmul-bf16.json")
+    content = record.load(record_file("h200/matmul/squares-bf16"))
     shape = "512 bf16"
     content["rows"] = [copy.deepcopy(r) for r in content["rows"] if r["shape"] == shape and r.get("chosen")]
     (row,) = content["rows"]

@@ -233,9 +233,9 @@ def test_they_are_printed_and_kept(report: Path, monkeypatch: pytest.MonkeyPatch
     (row,) = [s for s in lines if s.startswith("03_tiled.cu:36")]
     assert row.split()[1:4] == ["41%", "long_scoreboard", "91%"] and "*a : 0.f;" in row
     assert "of 5,116 samples" in first.output
-    readme = (ROOT / "README.md").read_text()
+    readme = (ROOT / "docs" / "profiling.md").read_text()
     shown = readme.split("$ harness profile tiled -a N=512\n...\n")[1].split("\n```")[0].splitlines()
-    assert len(shown) == 4 and set(shown) <= set(lines), "what the README shows is what is printed"
+    assert len(shown) == 4 and set(shown) <= set(lines), "what the page shows is what is printed"
     assert any(s.startswith("+0x3c0") and "STS [R18], R9" in s for s in lines)
     assert harness("profile", f"--from={out}").output == first.output
     (kept,) = record.load(out)["rows"]

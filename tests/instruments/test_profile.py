@@ -24,7 +24,7 @@ from harness.instruments import counters, diagnosis, ncu, ncu_reports
 from harness.kernels import catalog
 from harness.results import record
 from harness.support import tools
-from shared.places import DATA, ROOT
+from shared.places import DATA, record_file
 
 KINDS = {
     "naive": {"memory-bound", "LSU-queue-bound", "uncoalesced"},
@@ -102,7 +102,7 @@ def changed(name: str, **new: float) -> set[str]:
 
 def test_tensor_cores_are_busy_by_the_sms_throughput() -> None:
     """Recorded on an H200: wgmma issues few instructions and keeps the SM's busiest unit at 70% or more."""
-    content = record.load(DATA.parents[1] / "records/h200-profile-tensor.json")
+    content = record.load(record_file("h200/profile/tensor"))
     said = {r["kernel"]: diagnosis.diagnose(r["counters"])[0] for r in content["rows"]}
     peak = {r["kernel"]: r["counters"][counters.SM] for r in content["rows"]}
     busy, idle = (said[name] for name in ("23_wgmma_pipeline", "21_mma_sync"))
@@ -263,7 +263,7 @@ def test_bad_requests() -> None:
     assert harness("profile", "--from", "nowhere.csv").exit_code == 2
     assert harness("profile", "tiled", f"--from={DATA / 'ncu-tiled.csv'}").exit_code == 2
     assert harness("profile", "tiled", "-a", "N=[64,128]").exit_code == 2
-    assert harness("profile", "--from", str(ROOT / "records" / "h200-tiles.json")).exit_code == 2
+    assert harness("profile", "--from", str(record_file("h200/bench/tiles"))).exit_code == 2
 
 
 # ncu itself, by a script in its place

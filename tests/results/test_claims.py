@@ -17,10 +17,9 @@ from harness.problems.gemm import Gemm
 from harness.problems.registry import resolve
 from harness.results import claims, explanation, record
 from harness.results.html import rung_cards
-from shared.places import ROOT
+from shared.places import record_file
 
-RECORDS = ROOT / "records"
-LADDER = RECORDS / "h200-ladder.json"
+LADDER = "h200/bench/ladder"
 
 
 def harness(*args: str) -> Result:
@@ -196,7 +195,7 @@ def test_what_could_not_be_counted_says_why(kernel_file: Any) -> None:
 
 def test_result_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
     """The first of two knows, the second does not."""
-    content = record.load(LADDER)
+    content = record.load(record_file(LADDER))
     rows = [r for r in content["rows"] if r["kernel"] in ("11_conflict_free", "13_cp_async")]
     for folder, kept in (("a", rows), ("b", rows[:1])):
         file = tmp_path / folder / "run.json"
@@ -211,7 +210,7 @@ def test_result_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
 
 def test_times_in_the_table_and_on_the_card(tmp_path: Path) -> None:
     """A result file in which rung 13 is as recorded, and one in which it is slower than rung 11."""
-    content = record.load(LADDER)
+    content = record.load(record_file(LADDER))
     names = ("11_conflict_free", "13_cp_async")
     rows = [r for r in content["rows"] if r["kernel"] in names and r["shape"] == "4096"]
     files = [tmp_path / "true.json", tmp_path / "false.json"]
@@ -251,11 +250,11 @@ def test_times_in_the_table_and_on_the_card(tmp_path: Path) -> None:
 
 def test_the_recorded_ladder_holds() -> None:
     """Every prediction of a time that the record of the ladder can tell of: by itself, in no emulator."""
-    content = record.load(LADDER)
+    content = record.load(record_file(LADDER))
     found = [
         o
         for kernel in catalog.ladder()
-        for o in claims.outcomes(kernel.variant(), lambda *_: {}, {LADDER.name: content})
+        for o in claims.outcomes(kernel.variant(), lambda *_: {}, {Path(LADDER).name: content})
         if o.prediction.figure == "seconds"
     ]
     wrong = [(o.kernel, o.prediction.text, o.value, o.reason) for o in found if o.holds is False]
@@ -340,11 +339,11 @@ def test_what_ncu_counts_of_a_launch() -> None:
 
 def test_ncus_loads_of_shared_memory_are_the_emulators() -> None:
     """Recorded on an H200: of the counters with a similar name it is the one without copies (cp.async)."""
-    rows = record.load(RECORDS / "h200-emulator.json")["rows"]
+    rows = record.load(record_file("h200/scripts/calibrate_emulator"))["rows"]
     emulated = {r["label"]: r for r in rows if r["shape"] == "256"}
     name = "smsp__inst_executed_op_shared_ld.sum"
     compared = []
-    for profile in record.load(RECORDS / "h200-profile.json")["rows"]:
+    for profile in record.load(record_file("h200/profile/ladder"))["rows"]:
         counted = emulated.get(profile["label"])
         if counted and "warp_tiles" not in profile["label"]:  # which reads one fragment more at either end
             scale = (2048 // 256) ** 3

@@ -16,7 +16,7 @@ from harness.cli import main
 from harness.dispatch import choose, user_table
 from harness.errors import UsageError
 from harness.results import fastest, record
-from shared.places import RECORDS, ROOT
+from shared.places import ROOT, record_file
 
 GPU = {"name": "A GPU", "sms": 132}
 
@@ -30,7 +30,7 @@ def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def run(*args: str | Path) -> Result:
-    return CliRunner().invoke(main, ["choose", *map(str, args)], env={"COLUMNS": "80"})
+    return CliRunner().invoke(main, ["choose", *map(str, args)], env={"COLUMNS": None})
 
 
 def chosen(n: int, dtype: str = "fp32", gpu: str = "A GPU") -> str:
@@ -125,7 +125,7 @@ def test_of_a_variant_timed_more_than_once_the_longest_counts(tmp_path: Path) ->
 
 
 def test_recorded_tuning_names_its_winner() -> None:
-    file = RECORDS / "h200-tune-vectorized.json"
+    file = record_file("h200/tune/vectorized")
     wanted = {r["shape"]: r["winners"][0] for r in record.load(file)["meta"]["results"]}
     found = {str(f.point[3]): f for f in fastest.judged(fastest.measured([file]))}
     assert found.keys() == wanted.keys()
@@ -182,7 +182,7 @@ def test_where_the_table_lies(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_cannot_be_chosen_from_is_refused(tmp_path: Path) -> None:
     for args, said in (
         ((), "no result files"),
-        ((RECORDS / "h200-profile.json",), "no times of variants"),
+        ((record_file("h200/profile/ladder"),), "no times of variants"),
         ((written(tmp_path, row("13_cp_async", {}, 1e-5, 512, status="FAILED")),), "nothing to choose from"),
         ((tmp_path / "none.json",), "none.json"),
         (("--forget", "--write"), "by itself"),
@@ -190,14 +190,14 @@ def test_what_cannot_be_chosen_from_is_refused(tmp_path: Path) -> None:
         result = run(*args)
         assert result.exit_code == 2 and said in result.output and "Traceback" not in result.output, args
     with pytest.raises(UsageError):
-        fastest.measured([RECORDS / "h200-selftest.json"])
+        fastest.measured([record_file("h200/selftest/noise")])
 
 
 # The script that writes the shipped table
 
 
 def test_the_shipped_table_takes_the_place_of_its_own_kind(tmp_path: Path) -> None:
-    path = RECORDS / "tune_matmul.py"
+    path = ROOT / "scripts" / "tune_matmul.py"
     spec = importlib.util.spec_from_file_location("tune_matmul", path)
     assert spec is not None and spec.loader is not None
     script = importlib.util.module_from_spec(spec)
@@ -228,4 +228,4 @@ def test_rows_that_do_not_say_enough_are_passed_over(tmp_path: Path) -> None:
     assert run(written(tmp_path, bare, old)).exit_code == 2
     result = run(written(tmp_path, bare, old, row("14_warp_tiles", {}, 1.0, 512)))
     assert result.exit_code == 0 and "14_warp_tiles" in result.output
-    assert run(ROOT / "records" / "h200-tiles.json").exit_code == 0
+    assert run(record_file("h200/bench/tiles")).exit_code == 0

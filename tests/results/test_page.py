@@ -21,18 +21,17 @@ from harness.cli import main
 from harness.errors import MissingDependency, UsageError
 from harness.results import record
 from harness.results.html import page
-from shared.places import DATA, ROOT
+from shared.places import DATA, record_file
 
-RECORDS = ROOT / "records"
 CARD = "GPU-12345678-1234-1234-1234-123456789abc"
 
 
 def harness(*args: str) -> Result:
-    return CliRunner().invoke(main, args, env={"COLUMNS": "80"})
+    return CliRunner().invoke(main, args, env={"COLUMNS": None})
 
 
 def content(name: str) -> dict[str, Any]:
-    found = dict(record.load(RECORDS / f"h200-{name}.json"))
+    found = dict(record.load(record_file(name)))
     if isinstance(found["meta"].get("gpu"), dict):
         found["meta"]["gpu"] |= {"uuid": CARD}  # the records come from several cards of that name
     return found
@@ -56,12 +55,12 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     profile["rows"][2]["hotspots"] = {"samples": 8, "lines": lines, "instructions": []}
     path.write_text(json.dumps(profile))
     names = []
-    for n in ("ladder", "tiles", "selftest"):
-        uuid = record.load(RECORDS / f"h200-{n}.json")["meta"]["gpu"]["uuid"]
-        names.append(str(folder / f"h200-{n}.json"))
-        Path(names[-1]).write_text((RECORDS / f"h200-{n}.json").read_text().replace(uuid, CARD))
+    for n in ("h200/bench/ladder", "h200/bench/tiles", "h200/selftest/noise"):
+        uuid = record.load(record_file(n))["meta"]["gpu"]["uuid"]
+        names.append(str(folder / record_file(n).name))
+        Path(names[-1]).write_text(record_file(n).read_text().replace(uuid, CARD))
     names.append(str(folder / "claims.json"))
-    claims = json.loads((RECORDS / "h200-claims.json").read_text())
+    claims = json.loads(record_file("h200/explain/claims").read_text())
     next(r for r in claims["rows"] if r["kernel"] == "02_coalesced")["outcomes"][0]["holds"] = (
         False  # planted
     )
@@ -128,7 +127,7 @@ def test_figures_can_be_heard_and_seen_in_the_dark(drawn: Path) -> None:
 
 def test_numbers_are_those_of_the_records(drawn: Path) -> None:
     text = (drawn / "r.html").read_text()
-    rows = {(r["kernel"], r["shape"]): r for r in content("ladder")["rows"]}
+    rows = {(r["kernel"], r["shape"]): r for r in content("h200/bench/ladder")["rows"]}
     row = rows["04_tiled_coarse", "4096"]
     assert f"<td>{row['flops_rate'] / 1e9:,.0f}</td>" in text
     step = rows["03_tiled", "4096"]["seconds"] / row["seconds"]
@@ -137,10 +136,10 @@ def test_numbers_are_those_of_the_records(drawn: Path) -> None:
     (line,) = [s for s in text.splitlines() if s.startswith("<tr><td>03_tiled</td><td>4096</td>")]
     assert "MIO-queue-bound" in line
     assert "<td>FAILED as marked</td>" in text, "a kernel without a time is told, not left out"
-    meta = content("ladder")["meta"]
+    meta = content("h200/bench/ladder")["meta"]
     assert meta["gpu"]["uuid"] in text and meta["utc"] in text
     assert (meta.get("commit") or meta["code_sha256"])[:10] in text
-    assert "Nothing to show in: h200-selftest.json" in text
+    assert "Nothing to show in: noise.json" in text
 
 
 def cards(text: str) -> dict[str, str]:
@@ -157,7 +156,7 @@ def cells(block: str, first: str) -> list[list[str]]:
 
 def test_cards_say_what_changed_from_rung_to_rung(drawn: Path) -> None:
     found = cards((drawn / "r.html").read_text())
-    rows = {r["kernel"]: r for r in content("ladder")["rows"] if r["shape"] == "4096"}
+    rows = {r["kernel"]: r for r in content("h200/bench/ladder")["rows"] if r["shape"] == "4096"}
     assert "01_naive" not in found and "05_tiled_no_sync" not in found and "16_pipeline" in found
     tiled = found["03_tiled"]
     ratio = rows["02_coalesced"]["seconds"] / rows["03_tiled"]["seconds"]
@@ -201,7 +200,7 @@ def test_plots_are_written(drawn: Path) -> None:
 
 
 def test_the_same_records_give_the_same_page(drawn: Path) -> None:
-    contents = {"l": content("ladder")}
+    contents = {"l": content("h200/bench/ladder")}
     assert page.page(contents, "t") == page.page(contents, "t")
 
 
@@ -215,7 +214,7 @@ def test_points_lie_under_their_roofs() -> None:
     pytest.importorskip("matplotlib")
     from harness.results.html import charts
 
-    found = content("ladder")
+    found = content("h200/bench/ladder")
     about = found["meta"]["gpu"]
     flops, bandwidth = charts._roofs(about)
     assert (flops, bandwidth) == tuple(about["ceilings"][key]["rate"] for key in ("flops", "bandwidth"))
@@ -233,7 +232,7 @@ def test_types_have_charts_of_their_own_and_no_place_under_the_roof_of_float32()
     pytest.importorskip("matplotlib")
     from harness.results.html import charts
 
-    found = content("ladder")
+    found = content("h200/bench/ladder")
     about, rows = found["meta"]["gpu"], list(found["rows"])
     typed = [
         {**r, "dtype": "bf16", "flops_rate": 15 * r["flops_rate"]}
@@ -257,12 +256,12 @@ def test_types_have_charts_of_their_own_and_no_place_under_the_roof_of_float32()
 
 
 def test_gpus_are_kept_apart() -> None:
-    ladder = content("ladder")
+    ladder = content("h200/bench/ladder")
     other = copy.deepcopy(ladder)
     other["meta"]["gpu"] |= {"name": "NVIDIA Other", "uuid": "GPU-2"}
     same = copy.deepcopy(ladder)
     same["meta"]["gpu"]["uuid"] = "GPU-3"  # another card of the same name
-    found = page.parts({"a": ladder, "b": other, "c": content("tiles"), "d": same})
+    found = page.parts({"a": ladder, "b": other, "c": content("h200/bench/tiles"), "d": same})
     assert [(p.gpu, sorted(p.benches)) for p in found] == [
         ("NVIDIA H200", ["a", "c"]),
         ("NVIDIA Other", ["b"]),
@@ -275,9 +274,9 @@ def test_gpus_are_kept_apart() -> None:
 
 
 def test_sweeps_are_no_ladder() -> None:
-    (part,) = page.parts({"a": content("ladder"), "c": content("tiles")})
-    assert len(part.ladder) == len(content("ladder")["rows"]) and len(part.sweeps) == len(
-        content("tiles")["rows"]
+    (part,) = page.parts({"a": content("h200/bench/ladder"), "c": content("h200/bench/tiles")})
+    assert len(part.ladder) == len(content("h200/bench/ladder")["rows"]) and len(part.sweeps) == len(
+        content("h200/bench/tiles")["rows"]
     )
 
 
@@ -285,12 +284,12 @@ def test_sweeps_are_no_ladder() -> None:
 
 
 def test_nothing_to_show_is_refused(tmp_path: Path) -> None:
-    empty = {**content("ladder"), "rows": []}
-    claims = dict(record.load(RECORDS / "h200-claims.json"))
-    for contents in ({}, {"a": empty}, {"a": content("selftest")}, {"a": claims}):
+    empty = {**content("h200/bench/ladder"), "rows": []}
+    claims = dict(record.load(record_file("h200/explain/claims")))
+    for contents in ({}, {"a": empty}, {"a": content("h200/selftest/noise")}, {"a": claims}):
         with pytest.raises(UsageError, match="no rows of bench or profile"):
             page.parts(contents)
-    result = harness("report", str(RECORDS / "h200-selftest.json"), "-o", str(tmp_path / "r.html"))
+    result = harness("report", str(record_file("h200/selftest/noise")), "-o", str(tmp_path / "r.html"))
     assert result.exit_code == 2 and not (tmp_path / "r.html").exists()
     assert harness("report").exit_code == 2
     assert harness("report", "nowhere.json", "-o", str(tmp_path / "r.html")).exit_code == 2
@@ -321,14 +320,18 @@ def test_a_damaged_profile_is_told(drawn: Path, tmp_path: Path) -> None:
     del damaged["rows"][2]["hotspots"]["lines"][0]["reason"]
     (tmp_path / "p.json").write_text(json.dumps(damaged))
     out = ["-o", str(tmp_path / "r.html")]
-    result = harness("report", str(drawn / "h200-ladder.json"), str(tmp_path / "p.json"), *out)
+    result = harness("report", str(drawn / "ladder.json"), str(tmp_path / "p.json"), *out)
     assert result.exit_code == 1 and "damaged samples" in result.output, result.output
     assert not (tmp_path / "r.html").exists()
 
 
 def test_two_cards_of_a_model_are_told_apart() -> None:
     """And a profile goes to the card that it was made on, where that is among them."""
-    first, second, profile = content("ladder"), content("ladder"), dict(content("profile"))
+    first, second, profile = (
+        content("h200/bench/ladder"),
+        content("h200/bench/ladder"),
+        dict(content("h200/profile/ladder")),
+    )
     second["meta"]["gpu"]["uuid"] = profile["meta"]["gpu"]["uuid"] = "GPU-2"
     one, two = page.parts({"a": first, "b": second, "p": profile})
     assert not one.profiles and two.profiles == profile["rows"]
@@ -342,7 +345,7 @@ def test_two_cards_of_a_model_are_told_apart() -> None:
 
 def test_cards_of_a_model_are_counted(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    files = [str(RECORDS / f"h200-ladder{name}.json") for name in ("", "-20")]
+    files = [str(record_file(f"h200/bench/ladder{name}")) for name in ("", "-20")]
     result = harness("report", *files, "-o", str(tmp_path / "r.html"))
     assert result.exit_code == 0 and result.stdout.endswith("MB, 2 x NVIDIA H200\n")
 
@@ -350,8 +353,8 @@ def test_cards_of_a_model_are_counted(tmp_path: Path) -> None:
 def test_without_matplotlib_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     with pytest.raises(MissingDependency, match=r"cuda-harness\[report\]"):
-        page.page({"a": content("ladder")}, "t")
-    result = harness("report", str(RECORDS / "h200-ladder.json"), "-o", str(tmp_path / "r.html"))
+        page.page({"a": content("h200/bench/ladder")}, "t")
+    result = harness("report", str(record_file("h200/bench/ladder")), "-o", str(tmp_path / "r.html"))
     assert result.exit_code == 1 and "not installed" in result.output and not (tmp_path / "r.html").exists()
 
 

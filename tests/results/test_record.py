@@ -20,7 +20,7 @@ from harness.cli.verbs.replay import arguments_of
 from harness.errors import UsageError
 from harness.results import record
 from harness.support.files import PACKAGE
-from shared.places import RECORDS
+from shared.places import ROOT, record_file
 
 FAST = ["--min-time", "0.005", "--timeout", "0.05"]
 
@@ -125,7 +125,7 @@ def test_a_checkout_knows_its_version_without_being_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record, "_version", lambda name: None)
-    checkout = RECORDS.parent / "pyproject.toml"
+    checkout = ROOT / "pyproject.toml"
     assert record._own_version(checkout) == tomllib.loads(checkout.read_text())["project"]["version"]
     monkeypatch.setattr(record, "_version", lambda name: f"{name} as installed")
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "other"\nversion = "9"\n')
@@ -161,7 +161,7 @@ def test_what_differs_from_the_commit_is_named(tmp_path: Path) -> None:
 
 
 def test_files_of_the_first_schema_are_read() -> None:
-    old = record.load(RECORDS / "h200-tiles.json")
+    old = record.load(record_file("h200/bench/tiles"))
     assert old["schema"] in (1, record.SCHEMA) and len(old["rows"]) == 27
 
 

@@ -15,7 +15,7 @@ from harness.errors import UsageError
 from harness.kernels.compiler import supported_archs
 from harness.results import record
 from harness.sass.occupancy import LIMITS, Limits, Occupancy, limits_of, occupancy
-from shared.places import RECORDS
+from shared.places import record_file
 
 FULL = "warps"
 
@@ -51,13 +51,15 @@ def test_measured_on_an_h200(threads: int, registers: int, shared: int, fraction
 
 
 def measured(name: str) -> list[dict[str, Any]]:
-    rows = record.load(RECORDS / name)["rows"]
+    rows = record.load(record_file(f"h200/{name}"))["rows"]
     return [row for row in rows if row.get("occupancy") is not None]
 
 
-@pytest.mark.parametrize("name", ["ladder", "tiles", "copy", "matmul", "emulator"])
+@pytest.mark.parametrize(
+    "name", ["bench/ladder", "bench/tiles", "bench/copy", "matmul/squares", "scripts/calibrate_emulator"]
+)
 def test_every_row_of_the_records(name: str) -> None:
-    rows = measured(f"h200-{name}.json")
+    rows = measured(name)
     assert rows
     for row in rows:
         found = occupancy(
@@ -67,7 +69,7 @@ def test_every_row_of_the_records(name: str) -> None:
 
 
 def test_the_limits_that_the_records_name() -> None:
-    gpu = json.loads((RECORDS / "h200-tiles.json").read_text())["meta"]["gpu"]
+    gpu = json.loads(record_file("h200/bench/tiles").read_text())["meta"]["gpu"]
     limits = LIMITS[90]
     assert limits.shared == gpu["shared_per_sm"]
     assert limits.max_shared == gpu["shared_per_block_optin"]

@@ -10,9 +10,9 @@ from click.testing import CliRunner
 from harness.cli import main
 from harness.results import tables
 from harness.support import terminal
-from shared.places import ROOT
+from shared.places import record_file
 
-LADDER, PROFILE = (str(ROOT / "records" / f"h200-{name}.json") for name in ("ladder", "profile"))
+LADDER, PROFILE = "h200/bench/ladder", "h200/profile/ladder"
 LONG = "smsp__average_warps_issue_stalled_mio_throttle_per_issue_active.ratio"
 
 
@@ -39,6 +39,7 @@ def eighty(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=lambda args: " ".join(Path(a).name for a in args),
 )
 def test_nothing_is_wider_than_the_terminal(args: list[str]) -> None:
+    args = [str(record_file(a)) if a in (LADDER, PROFILE) else a for a in args]
     runner = CliRunner()
     lines = runner.invoke(main, args, env={"COLUMNS": "80"}).output.splitlines()
     assert lines and [line for line in lines if len(line) > 80] == []

@@ -22,7 +22,7 @@ from harness.results import record
 from harness.support.children import Ended
 from harness.tune.journal import Journal
 from harness.tune.search import Result as Tuned
-from shared.places import ROOT
+from shared.places import record_file
 from shared.tuning import SPACE, TILES, Speeds, harness, t4_faults
 
 # ---- the command -----------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ def test_a_long_ranking_is_short_in_text_only(
 ) -> None:
     """Recorded on an H200: 120 sets."""
     monkeypatch.delenv("COLUMNS", raising=False)  # which pytest's processes have: 80, where no line fits
-    content = record.load(ROOT / "records/tuned/10_vectorized.json")
+    content = record.load(record_file("h200/tune/10_vectorized"))
     (summary,) = (s for s in content["meta"]["results"] if s["shape"] == "4096")
     rows = [r for r in content["rows"] if r["shape"] == "4096" and r["stage"] != "duel"]
     last = {str(r["params"]): r for r in rows}

@@ -1,7 +1,7 @@
-"""Write the README's tables from the records beside this file: ``python records/update_readme.py``.
+"""Write the generated tables of README.md and docs/*.md from records/: ``python scripts/update_readme.py``.
 
-A table stands between ``<!-- table:NAME -->`` and ``<!-- end -->``; tests/test_readme.py fails where one
-is not what its record says.
+A table stands between ``<!-- table:NAME -->`` and ``<!-- end -->``. tests/repo/test_readme.py fails where a
+table differs from what its records and kernel files say.
 """
 
 from __future__ import annotations
@@ -21,47 +21,73 @@ from harness.results import record
 from harness.results.rows import params_text
 from harness.results.tables import plain_table
 
-HERE = Path(__file__).parent
-README = HERE.parent / "README.md"
+ROOT = Path(__file__).parents[1]
+RECORDS = ROOT / "records"
+IMAGES = ROOT / "docs" / "images"
+GPU = "h200"  # whose records the tables show
 _MARKED = re.compile(r"(<!-- table:(\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-def load(name: str) -> dict[str, Any]:
-    return record.load(HERE / f"{name}.json")
+def pages() -> list[Path]:
+    """Return the files that may hold tables."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def up(page: Path) -> str:
+    """Return the way from the page's folder to the root: empty for README.md, ``../`` in docs/."""
+    return "../" * (len(page.relative_to(ROOT).parts) - 1)
+
+
+def load(name: str, folder: str = GPU) -> dict[str, Any]:
+    """Return the record of this name, as ``bench/ladder``, with its path as ``path``."""
+    return read(RECORDS / folder / f"{name}.json")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return the record at `path`; its key ``path`` says where it lies, for links."""
+    return {**record.load(path), "path": path.relative_to(RECORDS).as_posix()}
 
 
 def provenance(content: dict[str, Any], *others: dict[str, Any]) -> str:
-    """Of a table; `others` are further records of the same machine in it."""
+    """Return the footer of a table: machine, versions, commands and date. `others` are further records of the
+    same machine that the table shows.
+    """
     meta = content["meta"]
     gpu = meta["gpu"]
     compiler = next(r["compiler"] for r in content["rows"] if "compiler" in r)
     return (
         f"{gpu['name']}, driver {gpu['driver']}, {compiler}, cuBLAS {gpu['cublas']} in {gpu['math_mode']}; "
-        f"{' and '.join(f'`{command(c)}`' for c in (content, *others))}, {meta['utc'][:10]}."
+        f"{' and '.join(command(c) for c in (content, *others))}, {meta['utc'][:10]}."
     )
 
 
 def command(content: dict[str, Any]) -> str:
-    return " ".join(content["meta"]["argv"])
+    """Return the command that made the record, as a link to it (`updated` completes the address)."""
+    return linked(" ".join(content["meta"]["argv"]), content)
+
+
+def linked(text: str, content: dict[str, Any]) -> str:
+    return f"[`{text}`](ROOT/records/{content['path']})"
 
 
 def of_type(dtype: str, *patterns: str) -> list[dict[str, Any]]:
-    """The records of these names, each with its rows of this element type; those that have none left out."""
-    files = [f for p in patterns for f in sorted(HERE.glob(p), key=lambda f: (len(f.stem), f.stem))]
+    """Return the records of these names that have rows of this element type, with those rows only."""
+    folder = RECORDS / GPU
+    files = [f for p in patterns for f in sorted(folder.glob(p), key=lambda f: (len(f.stem), f.stem))]
     found = []
-    for content in map(record.load, files):
+    for content in map(read, files):
         rows = [r for r in content["rows"] if (r.get("dtype") or "fp32") == dtype]
         found += [{**content, "rows": rows}] if rows else []
     return found
 
 
 def unit(dtype: str) -> tuple[str, float, str]:
-    """What a rate is given in, how much that is in FLOP/s, and its format."""
+    """Return the unit of a type's rates, its size in FLOP/s, and the format of a number of it."""
     return ("GFLOP/s", 1e9, ",.0f") if dtype == "fp32" else ("TFLOP/s", 1e12, ",.1f")
 
 
 def rate(row: dict[str, Any], dtype: str = "fp32") -> str:
-    """A rate stands only for what was verified and timed."""
+    """Return a row's rate, or its status where it was not both verified and timed."""
     _, scale, form = unit(dtype)
     if row["status"] == "ok":
         return f"{row['flops_rate'] / scale:{form}}"
@@ -69,12 +95,12 @@ def rate(row: dict[str, Any], dtype: str = "fp32") -> str:
 
 
 def size(row: dict[str, Any]) -> str:
-    """``512`` or ``300x500x260``, without the type that the table is about."""
+    """Return ``512`` or ``300x500x260``, without the element type, which the table's heading names."""
     return str(row["shape"].split()[0])
 
 
 def share(row: dict[str, Any]) -> str:
-    """% of cuBLAS with its interval, where it was timed in turn with that and verified."""
+    """Return the per cent of cuBLAS with its interval, where the row was verified and paired with it."""
     if row["status"] != "ok" or row["against"] != "cuBLAS" or not row["speedup"]:
         return "-"
     low, estimate, high = (100 * row["speedup"][key] for key in ("low", "estimate", "high"))
@@ -86,8 +112,8 @@ def clock(row: dict[str, Any]) -> str:
 
 
 def ladder(dtype: str = "fp32") -> str:
-    """Each rung's rate by size; at the largest its share of cuBLAS."""
-    records = of_type(dtype, "h200-ladder*.json")
+    """Return each rung's rate by size, and its share of cuBLAS at the largest."""
+    records = of_type(dtype, "bench/ladder*.json")
     if not records:
         return ""
     found = [r for content in records for r in content["rows"]]
@@ -113,25 +139,33 @@ def ladder(dtype: str = "fp32") -> str:
 
 
 def plot(dtype: str) -> str:
-    """The type's ladder as a chart, where `harness report --plots` has drawn it."""
-    name = f"plots/ladder-{dtype}.svg"
-    drawn = (HERE / name).exists()
-    return f"\n\n![GFLOP/s of each {dtype} rung by size, against cuBLAS](records/{name})" if drawn else ""
+    """Return the chart of the type's ladder, where `harness report --plots` has drawn it."""
+    name = f"ladder-{dtype}.svg"
+    text = f"GFLOP/s of each {dtype} rung by size, against cuBLAS"
+    return f"\n\n![{text}](ROOT/docs/images/{name})" if (IMAGES / name).exists() else ""
 
 
-def rungs() -> str:
-    """What each rung of the tensor cores is, in the words of its file."""
+def rungs(*, tensor: bool) -> str:
+    """Return what each rung is, in the words of its own file: those of fp32, or those of the tensor cores."""
     cells = [
-        [k.name, ", ".join(k.dtypes), k.min_arch, k.after, k.title, k.claim]
+        [
+            k.name,
+            k.after or "-",
+            *([", ".join(k.dtypes)] if tensor else []),
+            k.min_arch,
+            k.title,
+            k.claim or "-",
+        ]
         for k in catalog.ladder()
-        if k.dtype == k.dtypes[0] != "fp32"
+        if k.dtype == k.dtypes[0] and (k.dtype != "fp32") == tensor
     ]
-    return plain_table(cells, ["rung", "types", "from", "after", "what", "gained"], "md")
+    headings = ["rung", "after", *(["type"] if tensor else []), "from", "what it does", "what is gained"]
+    return plain_table(cells, headings, "md")
 
 
 def profile_tensor() -> str:
-    """What ncu counts of the rungs of the tensor cores, and what holds each back."""
-    content = load("h200-profile-tensor")
+    """Return Nsight Compute's counters of the tensor-core rungs, and what holds each back."""
+    content = load("profile/tensor")
     cells = []
     for r in content["rows"]:
         values = r["counters"]
@@ -144,8 +178,8 @@ def profile_tensor() -> str:
 
 
 def sustained(dtype: str) -> str:
-    """Each kernel by itself for seconds: what the card's power leaves of its speed, and energy."""
-    records = of_type(dtype, "h200-sustained*.json")
+    """Return speed, clock, power and energy of kernels that ran alone for seconds."""
+    records = of_type(dtype, "matmul/sustained*.json")
     if not records:
         return ""
     rows = [r for content in records for r in content["rows"] if r["status"] == "ok"]
@@ -167,8 +201,8 @@ def sustained(dtype: str) -> str:
 
 
 def tiles() -> str:
-    """Every parameter set of the first rungs at one size."""
-    content = load("h200-tiles")
+    """Return every parameter set of the first rungs at one size."""
+    content = load("bench/tiles")
     cells = []
     for r in content["rows"]:
         if r["params"]:
@@ -182,11 +216,11 @@ def tiles() -> str:
 
 
 def tuned() -> str:
-    """Of each rung that was tuned, its default beside the parameters that were found, and rung 01."""
-    contents = [record.load(f) for f in sorted(HERE.glob("tuned/*.json"))]
+    """Return the default and the tuned speed of each rung that was tuned."""
+    contents = [read(f) for f in sorted((RECORDS / GPU).glob("tune/[0-9]*.json"))]
     if not contents:
         return ""
-    naive = {size(r): r["flops_rate"] for r in load("h200-ladder")["rows"] if r["kernel"] == "01_naive"}
+    naive = {size(r): r["flops_rate"] for r in load("bench/ladder")["rows"] if r["kernel"] == "01_naive"}
     cells = []
     for content in contents:
         for result in content["meta"]["results"]:
@@ -204,11 +238,11 @@ def tuned() -> str:
     meta = contents[0]["meta"]
     return (
         f"{plain_table(cells, headings, 'md')}\n\nGFLOP/s. {meta['gpu']['name']}; "
-        f"`{command(contents[0])}` and so on, {meta['utc'][:10]}."
+        f"{command(contents[0])} and so on, {meta['utc'][:10]}."
     )
 
 
-# What of ncu's counters stands in the table, and its heading.
+# Which of ncu's counters the table shows, and under which heading.
 _COUNTERS = {
     "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum": "load requests",
     "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": "sectors",
@@ -219,7 +253,7 @@ _COUNTERS = {
 
 
 def dispatched(records: list[dict[str, Any]], *, right: bool) -> tuple[list[dict[str, Any]], ...]:
-    """The dispatcher's rows, or those that are `right`: squares and rectangles."""
+    """Return the dispatcher's rows, only those with status ok where `right`: squares, then rectangles."""
     rows = (r for content in records for r in content["rows"] if not _library(r))
     timed = [r for r in rows if r["status"] == "ok" or not right]
     return [r for r in timed if "x" not in size(r)], [r for r in timed if "x" in size(r)]
@@ -230,13 +264,13 @@ def _library(row: dict[str, Any]) -> bool:
 
 
 def heuristics(records: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """cuBLASLt's row of each shape that has one which was right."""
+    """Return cuBLASLt's row by shape, for shapes where its result was right."""
     rows = [r for content in records for r in content["rows"] if r["kernel"] == cublaslt.LABEL]
     return {r["shape"]: r for r in rows if r["status"] == "ok"}
 
 
 def of_heuristics(row: dict[str, Any], other: dict[str, Any] | None) -> str:
-    """% of cuBLASLt: the quotient of their ratios to cuBLAS, each paired, or else of their times."""
+    """Return the per cent of cuBLASLt: the quotient of both ratios to cuBLAS, or else of the times."""
     if row["status"] != "ok" or other is None:
         return "-"
     if row["speedup"] and other["speedup"]:
@@ -245,30 +279,64 @@ def of_heuristics(row: dict[str, Any], other: dict[str, Any] | None) -> str:
 
 
 def mean(rows: list[dict[str, Any]]) -> float:
-    """The geometric mean of their speed-ups over cuBLAS."""
+    """Return the geometric mean of the rows' speed-ups over cuBLAS."""
     return math.exp(sum(math.log(r["speedup"]["estimate"]) for r in rows) / len(rows))
 
 
+MATMUL = ("matmul/squares*.json", "matmul/rectangle*.json")
+
+
 def headline() -> str:
-    """The dispatcher over cuBLAS in a sentence."""
+    """Return the dispatcher's mean speed over cuBLAS by type, in one sentence."""
     told = []
     for dtype in ("fp32", "tf32", "bf16", "fp16"):
-        records = of_type(dtype, "h200-matmul*.json", "rectangles/h200-*.json")
-        squares, rectangles = dispatched(records, right=True)
+        squares, rectangles = dispatched(of_type(dtype, *MATMUL), right=True)
         if squares and rectangles:
             told.append(f"{dtype} {mean(squares):.2f} and {mean(rectangles):.2f}")
     return (
-        "The speed of `harness.matmul`, which runs the fastest of these kernels for a shape, over cuBLAS's "
-        "on an H200, as geometric means over squares and over rectangles: "
-        f"{', '.join(told)} ([each of them](#matmul))."
+        "`harness.matmul` picks the fastest of these kernels for a shape. Its speed over cuBLAS's on an "
+        f"H200, as geometric means over squares and over rectangles: {', '.join(told)} "
+        "([every shape](ROOT/docs/matmul.md#results))."
     )
 
 
+# The rungs of the front page: each is a large step.
+_FRONT = (
+    "01_naive",
+    "02_coalesced",
+    "03_tiled",
+    "09_blocked_2d",
+    "11_conflict_free",
+    "14_warp_tiles",
+    "20_stream_k",
+)
+
+
+def front() -> str:
+    """Return a few rungs of the fp32 ladder at n = 4096 beside cuBLAS."""
+    records = of_type("fp32", "bench/ladder.json", "bench/ladder-20.json")
+    rows = {r["kernel"]: r for content in records for r in content["rows"] if size(r) == "4096"}
+    cells = []
+    for kernel in _FRONT:
+        row = rows[kernel]
+        of_cublas = f"{100 * row['vs_cublas']:.0f} %" if row["status"] == "ok" else "-"
+        cells.append([kernel, catalog.kernel(kernel).title, rate(row), of_cublas])
+    cells.append(["cuBLAS", "pedantic fp32", rate(rows["cuBLAS"]), "100 %"])
+    name = records[0]["meta"]["gpu"]["name"]
+    table = plain_table(cells, ["rung", "what it adds", "GFLOP/s", "of cuBLAS"], "md")
+    return f"{table}\n\nfp32, n = 4096, {name}; records: {' and '.join(short(c) for c in records)}."
+
+
+def short(content: dict[str, Any]) -> str:
+    """Return a link to the record, by its file name."""
+    return f"[{Path(content['path']).name}](ROOT/records/{content['path']})"
+
+
 def matmul(dtype: str = "fp32") -> str:
-    """The dispatcher beside cuBLAS: squares, then rectangles, and the geometric mean of each; also beside
-    cuBLASLt's best, where that was timed.
+    """Return the dispatcher's speed beside cuBLAS (squares, then rectangles, and the geometric mean of each),
+    and beside cuBLASLt's best where that was timed.
     """
-    records = of_type(dtype, "h200-matmul*.json", "rectangles/h200-*.json")
+    records = of_type(dtype, *MATMUL)
     if not records:
         return ""
     squares, rectangles = dispatched(records, right=False)
@@ -294,9 +362,9 @@ _TOOLS = ("memcheck", "racecheck", "synccheck")
 
 
 def soundness() -> str:
-    """Of each rung what `harness verify --repeat` and compute-sanitizer found, over all sizes."""
-    verified = [record.load(f) for f in sorted(HERE.glob("h200-verify*.json"))]
-    checked = [record.load(f) for f in sorted(HERE.glob("h200-sanitizer*.json"))]
+    """Return what `harness verify --repeat` and compute-sanitizer found of each rung, over all sizes."""
+    verified = [read(f) for f in sorted((RECORDS / GPU).glob("verify/*.json"))]
+    checked = [read(f) for f in sorted((RECORDS / GPU).glob("check/*.json"))]
     if not verified:
         return ""
     groups: dict[str, list[dict[str, Any]]] = {}
@@ -317,13 +385,13 @@ def soundness() -> str:
         cells.append([rung, f"{right}/{len(rows)}", error, same, *seen])
     headings = ["", "shapes right", "error/bound", "repeats equal", *_TOOLS]
     meta = verified[0]["meta"]
-    commands = " and ".join(f"`{command(c)}`" for c in (*verified, *checked))
+    commands = " and ".join(command(c) for c in (*verified, *checked))
     note = f"{meta['gpu']['name']}, driver {meta['gpu']['driver']}; {commands}, {meta['utc'][:10]}."
     return f"{plain_table(cells, headings, 'md')}\n\n{note}"
 
 
 def sanitized(statuses: list[str]) -> str:
-    """What became of one tool at all sizes: the worst of it."""
+    """Return the worst that one tool said of a kernel at any size."""
     if not statuses:
         return "-"
     told = {"error": "error", FAILED: FAILED, EXPECTED: "finds it"}
@@ -331,8 +399,8 @@ def sanitized(statuses: list[str]) -> str:
 
 
 def emulator() -> str:
-    """Counts as compiled against ncu's counters: one number where they are equal."""
-    record = load("h200-emulator")
+    """Return the emulator's counts beside ncu's counters: one number where they are equal."""
+    record = load("scripts/calibrate_emulator")
     cells = []
     for r in record["rows"]:
         pairs = [(r["measured"].get(name), r["compiled"][name]) for name in _COUNTERS]
@@ -343,7 +411,8 @@ def emulator() -> str:
     headings = ["kernel", "parameters", "n", *_COUNTERS.values(), "output bits"]
     note = (
         f"One number: emulated and measured are equal; otherwise emulated / measured. {meta['gpu']['name']}, "
-        f"driver {meta['gpu']['driver']}, {compiler}; `records/calibrate_emulator.py`, {meta['utc'][:10]}. "
+        f"driver {meta['gpu']['driver']}, {compiler}; {linked('scripts/calibrate_emulator.py', record)}, "
+        f"{meta['utc'][:10]}. "
         "ncu counts a cp.async as a shared load, too, and more sectors where copies are zero-filled; at "
         "ragged edges the hardware repeats a few wavefronts."
     )
@@ -351,8 +420,8 @@ def emulator() -> str:
 
 
 def selftest() -> str:
-    """What comparisons of known differences came to."""
-    record = load("h200-selftest")
+    """Return the results of comparisons whose true difference is known."""
+    record = load("selftest/noise")
     (row,) = record["rows"]
     cells = [
         [
@@ -371,8 +440,8 @@ def selftest() -> str:
 
 
 def calibration() -> str:
-    """Our times beside those of nvbench's Python package and of Nsight Compute, on the same cubins."""
-    record = load("h200-calibration")
+    """Return harness's times beside nvbench's and Nsight Compute's, of the same cubins."""
+    record = load("selftest/calibration")
     cells = []
     for r in record["rows"]:
         apart = [f"{r['cold_mean'] / r['cuda-bench'] - 1:+.1%}", f"{r['cold_mean'] / r['ncu'] - 1:+.1%}"]
@@ -388,17 +457,17 @@ def calibration() -> str:
 
 
 def launch_cost() -> str:
-    """What a launch costs the host."""
-    record = load("h200-launch-cost")
+    """Return the time that a launch costs the host, for harness and its peers."""
+    record = load("benchmarks/launch_cost")
     cells = [[r["peer"], r["version"][:7], f"{r['median'] * 1e6:.2f} us", r["text"]] for r in record["rows"]]
     meta = record["meta"]
-    note = f"{meta['gpu']}'s host, `benchmarks/launch_cost.py`, {meta['utc'][:10]}."
+    note = f"{meta['gpu']}'s host, {linked('benchmarks/launch_cost.py', record)}, {meta['utc'][:10]}."
     return f"{plain_table(cells, ['', 'version', 'a launch', 'over harness'], 'md')}\n\n{note}"
 
 
 def tuners() -> str:
-    """`harness tune` beside Kernel Tuner, on the same spaces."""
-    record = load("h200-tuners")
+    """Return the times of `harness tune` and Kernel Tuner on the same spaces."""
+    record = load("benchmarks/tuners")
     cells = [
         [
             *(r["kernel"], r["tool"], str(r["visited"]), f"{r['wall']:.2f} s", f"{r['search']:.2f} s"),
@@ -408,13 +477,14 @@ def tuners() -> str:
         for r in record["rows"]
     ]
     headings = ["kernel", "tool", "sets", "all of it", "search", "sets a second", "with finals", "winner"]
-    note = f"One H200, `benchmarks/tuners.py`, {record['meta']['axis']}, {record['meta']['utc'][:10]}."
+    meta, made = record["meta"], linked("benchmarks/tuners.py", record)
+    note = f"One H200, {made}, {meta['axis']}, {meta['utc'][:10]}."
     return f"{plain_table(cells, headings, 'md')}\n\n{note}"
 
 
 def emulator_speed() -> str:
-    """Seconds a launch takes."""
-    record = load("emulator-speed")
+    """Return the seconds that the emulator takes for a launch."""
+    record = load("benchmarks/emulator_speed", "cpu")
     sizes = list(dict.fromkeys(r["n"] for r in record["rows"]))
     by_kernel: dict[str, list[str]] = {}
     for r in record["rows"]:
@@ -422,16 +492,18 @@ def emulator_speed() -> str:
     cells = [[kernel, *times] for kernel, times in by_kernel.items()]
     peak = record["meta"]["peak_bytes"] / 2**20
     day = record["meta"]["utc"][:10]
-    note = f"Two cores of a server, `benchmarks/emulator_speed.py`, {day}; {peak:.0f} MiB at most."
+    made = linked("benchmarks/emulator_speed.py", record)
+    note = f"Two cores of a server, {made}, {day}; {peak:.0f} MiB at most."
     return f"{plain_table(cells, ['seconds at n =', *map(str, sizes)], 'md')}\n\n{note}"
 
 
 def machine(record: dict[str, Any]) -> str:
     meta = record["meta"]
-    return f"{meta['gpu']['name']}; `{' '.join(meta['argv'])}`, {meta['utc'][:10]}."
+    return f"{meta['gpu']['name']}; {command(record)}, {meta['utc'][:10]}."
 
 
 TABLES: dict[str, Callable[[], str]] = {
+    "front": front,
     "headline": headline,
     "ladder": ladder,
     "matmul": matmul,
@@ -444,7 +516,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "profile_tensor": profile_tensor,
     "tuned": tuned,
     "tuners": tuners,
-    "rungs": rungs,
+    "rungs": functools.partial(rungs, tensor=False),
+    "rungs_tensor": functools.partial(rungs, tensor=True),
     "soundness": soundness,
 }
 # Tables of types that were not measured are empty.
@@ -453,10 +526,24 @@ for _dtype in ("bf16", "fp16", "tf32", "3xtf32"):
         TABLES[f"{_name}_{_dtype}"] = functools.partial(_table, _dtype)
 
 
-def updated(text: str) -> str:
-    """`text` with every marked table as its record has it now."""
-    return _MARKED.sub(lambda m: m[1] + (f"{made}\n" if (made := TABLES[m[2]]()) else "") + m[3], text)
+def updated(text: str, root: str = "") -> str:
+    """Return `text` with every marked table made anew. `root` leads from the page's folder to the root."""
+
+    def made(name: str) -> str:
+        table = TABLES[name]().replace("(ROOT/docs/", "(" if root else "(docs/").replace("(ROOT/", f"({root}")
+        return f"{table}\n" if table else ""
+
+    return _MARKED.sub(lambda m: m[1] + made(m[2]) + m[3], text)
+
+
+def main() -> None:
+    for page in pages():
+        text = page.read_text()
+        new = updated(text, up(page))
+        if new != text:
+            page.write_text(new)
+            print(f"updated {page.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":
-    README.write_text(updated(README.read_text()))
+    main()

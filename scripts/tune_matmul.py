@@ -2,7 +2,7 @@
 
     harness bench '1[1-8]*' --sweep -a N=[256,512,1024,2048,4096,8192] --json squares.json
     harness bench '1[5-8]*' --sweep -a M=[1,4,16] -a N=4096 -a K=4096 --json rows.json
-    python records/tune_matmul.py squares.json rows.json
+    python scripts/tune_matmul.py squares.json rows.json
 
 It replaces the entries of these GPUs and types. ``harness choose`` with the same files shows before how good
 today's choices are, and does this for a table of your own.

@@ -1,6 +1,6 @@
 """The emulator held against a GPU: output bits, and its counts against Nsight Compute's counters.
 
-    python records/calibrate_emulator.py FILE.json [KERNEL ...]
+    python scripts/calibrate_emulator.py FILE.json [KERNEL ...]
 
 Run on a machine with a GPU, ncu and the right to read counters. Each kernel runs once on the GPU, once under
 ncu and twice in the emulator (counts as the PTX has them, and in the widths of the machine code).
