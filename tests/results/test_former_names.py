@@ -56,9 +56,10 @@ def test_other_names_are_kept(tmp_path: Path) -> None:
 
 def test_a_recorded_file_of_each_shape() -> None:
     """Of nvbench's shape, and a plain list."""
-    for name in ("h200-ladder-fp16", "h200-verify", "h200-claims", "h200-sanitizer"):
-        text = (ROOT / "records" / f"{name}.json").read_text()
-        found = {r["kernel"] for r in record.load(ROOT / "records" / f"{name}.json")["rows"]}
+    for name in ("bench/ladder-fp16", "verify/ladder", "explain/claims", "check/ladder"):
+        path = ROOT / "records" / "h200" / f"{name}.json"
+        text = path.read_text()
+        found = {r["kernel"] for r in record.load(path)["rows"]}
         assert OLD in text and OLD not in found and NEW in found, name
 
 
