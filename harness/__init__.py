@@ -1,11 +1,11 @@
-"""A low-level CUDA driver harness: a kernel file becomes a verified, timed, inspected row.
+"""A low-level CUDA driver harness: compile kernels, verify and time them, inspect their machine code.
 
     cubin = harness.compile_kernel(harness.kernel("tiled").variant(TILE=32), "sm_90a")
     harness.disassemble(cubin).count("LDS.128")
 
-The names below are the library; each is imported when it is first used, so that ``import harness`` costs
-nothing and needs neither CUDA nor NumPy. `harness.driver` holds the driver API: Context, Stream, Event,
-Buffer, Module, Function.
+The names in ``harness.__all__`` are the library. Each is imported when it is first used: ``import harness``
+costs nothing and needs neither CUDA nor NumPy. `harness.driver` holds the driver API: Context, Stream,
+Event, Buffer, Module, Function.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ sys.meta_path.append(Moved(__name__, MOVED))
 
 
 def __getattr__(name: str) -> Any:
+    """Import a name of the library when it is first used, and keep it."""
     if name not in _HOME:
         raise AttributeError(f"module 'harness' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"harness.{_HOME[name]}"), name)

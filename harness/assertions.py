@@ -1,4 +1,9 @@
-"""Expectations asserted: machine code of a variant, checked, and a message that shows what does not hold."""
+"""Assertions for test suites, without a GPU: on a variant's machine code, and on its run in the emulator.
+
+`assert_holds` compiles a kernel and checks its SASS. The other assertions emulate it and check for races,
+uncoalesced accesses and shared-memory bank conflicts. A failed one raises AssertionError with a message that
+shows the instructions or source lines at fault. `harness.pytest_plugin` offers them as fixtures.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +26,22 @@ from harness.sass.instructions import Instruction, disassemble
 from harness.support.cache import default as default_cache
 from harness.support.tools import find
 
-SHOWN = 40  # instructions of a loop, half from each end
-EVIDENCE = 4  # of the instructions that an expectation counted
+SHOWN = 40  # instructions of a loop that a message lists, half from each end
+EVIDENCE = 4  # counted instructions that a message lists for each failed expectation
 
 
 def machine_code(variant: Variant, arch: str) -> Code:
-    """Compiled and disassembled, or from the user's cache."""
+    """Compile and disassemble `variant` for `arch`, such as ``"sm_90a"``; both steps use the user's cache."""
     cubin = compile_kernel(variant, arch)
     return Code.of(cubin, disassemble(cubin))
 
 
 def assert_holds(variant: Variant, arch: str, texts: Sequence[str]) -> Code:
-    """The code of which all of `texts` hold, or where there are none, all that the kernel's file expects.
+    """Check expectations on the machine code of `variant` for `arch`, and return that code.
 
-    Raises AssertionError where one does not, and UsageError where there is nothing to check.
+    `texts` are expectations such as ``"LDS.128 in loop"``. If there are none, those in the kernel file's
+    front matter are checked. Raises AssertionError if one does not hold, and UsageError if there is nothing
+    to check.
     """
     wrong = [text for text in texts if not isinstance(text, str)]
     if wrong:
@@ -57,7 +64,10 @@ def assert_holds(variant: Variant, arch: str, texts: Sequence[str]) -> Code:
 
 
 def message(code: Code, findings: Sequence[Finding]) -> str:
-    """For `findings` of which at least one does not hold."""
+    """Return the text of an AssertionError for `findings`, of which at least one does not hold.
+
+    It lists the failed expectations with some of the instructions counted for each, then the hot loop.
+    """
     failed = [f for f in findings if not f.holds]
     lines = [
         f"{code.name}: {len(failed)} of {len(findings)} expectations "
@@ -77,13 +87,19 @@ def message(code: Code, findings: Sequence[Finding]) -> str:
 
 
 def counted(finding: Finding) -> str:
-    """``4``, ``28.1%``, or why there was nothing to count; a warning behind it."""
+    """Return the counted amount as text, such as ``4`` or ``28.1%``, and the finding's warning if it has one.
+
+    If nothing could be counted, the text is the reason.
+    """
     warned = finding.note and finding.actual is not None
     return f"{finding.amount} ({finding.note})" if warned else finding.amount
 
 
 def _listing(code: Code, instructions: Sequence[Instruction]) -> Iterator[str]:
-    """Each run of one source line under that line; a long middle left out."""
+    """Yield the lines of a listing: each run of instructions from one source line below that line.
+
+    Of more than `SHOWN` instructions those in the middle are left out.
+    """
     half = SHOWN // 2
     left_out = len(instructions) - 2 * half
     at = None
@@ -103,7 +119,7 @@ def _instruction(i: Instruction) -> str:
     return f"{i.address:#06x} {i}"
 
 
-Shape = int | Mapping[str, int | float]  # an axis, or N alone
+Shape = int | Mapping[str, int | float]  # the problem's axes by name, or N alone
 
 
 def emulate(
@@ -115,9 +131,14 @@ def emulate(
     schedule: str = "lockstep",
     as_compiled: bool = False,
 ) -> Measurement:
-    """One run: `.before` holds the verdict on its numbers, `.emulation` findings and counts by source line.
+    """Run `variant`, compiled for `arch`, once in the emulator on inputs from `seed`; return the result.
 
-    Raises HarnessError where the emulator cannot run it.
+    `shape` gives the problem's axes by name, or N alone. `schedule` is ``"lockstep"`` or ``"warp-serial"``.
+    `as_compiled` counts memory accesses in the widths of the machine code, not those of the PTX. In the
+    result `before` is the verdict on the numbers and `emulation` holds the findings and the counts by source
+    line.
+
+    Raises HarnessError if the emulator cannot run it.
     """
     cubin = compile_kernel(variant, arch)
     sass = disassemble(cubin) if find("nvdisasm") else None
@@ -132,8 +153,11 @@ def emulate(
 
 
 def assert_race_free(variant: Variant, arch: str, shape: Shape) -> Measurement:
-    """No race, no barrier or wait that is missing or divergent, no access that is out of bounds, misaligned
-    or of what nothing wrote.
+    """Emulate `variant` on `shape`, assert that the emulator finds nothing wrong, and return the result.
+
+    It finds data races, missing or divergent barriers and waits, and accesses that are out of bounds,
+    misaligned or read what nothing has written. Raises AssertionError with all findings; other arguments and
+    errors are those of `emulate`.
     """
     found = emulate(variant, arch, shape)
     findings = found.emulation.findings if found.emulation is not None else ()
@@ -144,8 +168,11 @@ def assert_race_free(variant: Variant, arch: str, shape: Shape) -> Measurement:
 
 
 def assert_coalesced(variant: Variant, arch: str, shape: Shape, *, max_sectors: float = 4) -> Measurement:
-    """No source line's global requests touch more than `max_sectors` sectors of 32 bytes on average: 4 is a
-    warp of floats in a row, 16 one of float4.
+    """Emulate `variant` on `shape`, assert that global accesses are coalesced, and return the result.
+
+    The global requests of each source line must touch at most `max_sectors` 32-byte sectors on average: 4 is
+    a warp that reads consecutive floats, 16 one that reads consecutive float4. Raises AssertionError with the
+    lines that exceed it; other arguments and errors are those of `emulate`.
     """
 
     def wrong(c: Counts) -> str:
@@ -158,8 +185,11 @@ def assert_coalesced(variant: Variant, arch: str, shape: Shape, *, max_sectors: 
 def assert_no_bank_conflicts(
     variant: Variant, arch: str, shape: Shape, *, as_compiled: bool = False
 ) -> Measurement:
-    """No shared request takes more wavefronts than its width needs: as the PTX has it, or with the widths of
-    the machine code.
+    """Emulate `variant` on `shape`, assert that there are no shared-memory bank conflicts, return the result.
+
+    No shared request may take more wavefronts than its width needs. Widths are those of the PTX, or with
+    `as_compiled` those of the machine code. Raises AssertionError with the lines that have conflicts; other
+    arguments and errors are those of `emulate`.
     """
 
     def wrong(c: Counts) -> str:
@@ -172,6 +202,7 @@ def assert_no_bank_conflicts(
 def _by_line(
     variant: Variant, arch: str, shape: Shape, wrong: Callable[[Counts], str], *, as_compiled: bool = False
 ) -> Measurement:
+    """Emulate, and raise AssertionError with every source line for whose counts `wrong` returns a text."""
     found = emulate(variant, arch, shape, as_compiled=as_compiled)
     lines = found.emulation.lines if found.emulation is not None else ()
     told = [f"  {c.source}: {text}" for c in lines if (text := wrong(c))]

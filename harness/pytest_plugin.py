@@ -1,4 +1,4 @@
-"""The pytest plugin: expectations on machine code in a test suite, without a GPU. pytest loads it by itself.
+"""The pytest plugin: fixtures and markers that check kernels in a test suite, mostly without a GPU.
 
     def test_tiled(assert_sass):
         assert_sass("tiled", "LDS.128 in loop", "no LDL", arch="sm_75", TILE=16)
@@ -7,10 +7,11 @@
     def test_no_spills(variant, arch, assert_sass):
         assert_sass(variant, "spills == 0", arch=arch)
 
-A kernel is a shipped one's stem, a path (from the test file's folder, or absolute), a Kernel or a Variant.
-Where no expectation is given those of its own file count; where no architecture is, the first of the ini
-option ``harness_arch``, and for the marker all of them.
-Every pytest run of every user imports this module, so whatever it needs is imported on use.
+pytest loads it through its entry point. A kernel is given as the stem of a shipped one, a path (absolute, or
+relative to the test file's folder), a Kernel or a Variant. Without expectations, those in the kernel's own
+file are checked. Without an architecture, a fixture uses the first of the ini option ``harness_arch``, and
+the marker all of them. Every pytest run of every user imports this module, so whatever it needs is imported
+on use.
 """
 
 from __future__ import annotations
@@ -41,10 +42,12 @@ MARKERS = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the ini option ``harness_arch``."""
     parser.addini("harness_arch", "Architectures where a test names none (default: sm_90a).", type="args")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Register the markers, and raise pytest.UsageError if ``harness_arch`` names no architecture."""
     for line in MARKERS:
         config.addinivalue_line("markers", line)
     try:
@@ -55,6 +58,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test whose kernel does not fit its architecture, or that needs a GPU that this machine lacks.
+
+    Under ``HARNESS_REQUIRE_GPU=1`` a test that needs a GPU fails if there is none.
+    """
     chosen = getattr(getattr(item, "callspec", None), "params", {})
     if item.get_closest_marker("harness") and {"variant", "arch"} <= chosen.keys():
         kernel = chosen["variant"].kernel
@@ -81,6 +88,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Parametrize a test that has the ``harness`` marker; fail it if the marker's arguments are wrong."""
     marker = metafunc.definition.get_closest_marker("harness")
     if marker is not None:
         try:
@@ -91,43 +99,65 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def cubin(request: pytest.FixtureRequest) -> Callable[..., Cubin]:
-    """``cubin(kernel, arch=None, **params)`` compiles a kernel, or takes it from the cache."""
+    """Compile a kernel, or take it from the cache: ``cubin(kernel, arch=None, **params)`` returns a Cubin."""
     return partial(_call, request, "compile_kernel", ())
 
 
 @pytest.fixture
 def sass(request: pytest.FixtureRequest) -> Callable[..., Code]:
-    """``sass(kernel, arch=None, **params)``: its machine code: .sass, .loops, .hot_loop, .registers."""
+    """Disassemble a kernel: ``sass(kernel, arch=None, **params)`` returns its `Code`.
+
+    Among its members are `sass`, `loops`, `hot_loop` and `registers`.
+    """
     return partial(_call, request, "machine_code", ())
 
 
 @pytest.fixture
 def emulate(request: pytest.FixtureRequest) -> Callable[..., Measurement]:
-    """``emulate(kernel, shape, arch=None, schedule="lockstep", **params)``: verdict, findings and counts."""
+    """Run a kernel in the emulator: ``emulate(kernel, shape, arch=None, schedule="lockstep", **params)``.
+
+    Returns a Measurement with the verdict, findings and counts. See `harness.assertions.emulate`, also for
+    the options ``seed`` and ``as_compiled``.
+    """
     return partial(_behave, request, "emulate", ("seed", "schedule", "as_compiled"))
 
 
 @pytest.fixture
 def assert_race_free(request: pytest.FixtureRequest) -> Callable[..., Measurement]:
-    """``assert_race_free(kernel, shape, arch=None, **params)``: no finding of any kind."""
+    """Assert that the emulator finds nothing wrong: ``assert_race_free(kernel, shape, arch=None, **params)``.
+
+    Returns the Measurement; see `harness.assertions.assert_race_free`.
+    """
     return partial(_behave, request, "assert_race_free", ())
 
 
 @pytest.fixture
 def assert_coalesced(request: pytest.FixtureRequest) -> Callable[..., Measurement]:
-    """``assert_coalesced(kernel, shape, max_sectors=4, arch=None, **params)``."""
+    """Assert coalesced accesses: ``assert_coalesced(kernel, shape, arch=None, max_sectors=4, **params)``.
+
+    Global requests of each source line may touch at most `max_sectors` 32-byte sectors on average. Returns
+    the Measurement; see `harness.assertions.assert_coalesced`.
+    """
     return partial(_behave, request, "assert_coalesced", ("max_sectors",))
 
 
 @pytest.fixture
 def assert_no_bank_conflicts(request: pytest.FixtureRequest) -> Callable[..., Measurement]:
-    """``assert_no_bank_conflicts(kernel, shape, as_compiled=False, arch=None, **params)``."""
+    """Assert the absence of shared-memory bank conflicts in the emulator.
+
+    Call it as ``assert_no_bank_conflicts(kernel, shape, arch=None, as_compiled=False, **params)``. With
+    `as_compiled` accesses have the widths of the machine code, otherwise those of the PTX. Returns the
+    Measurement.
+    """
     return partial(_behave, request, "assert_no_bank_conflicts", ("as_compiled",))
 
 
 @pytest.fixture
 def assert_sass(request: pytest.FixtureRequest) -> Callable[..., Code]:
-    """``assert_sass(kernel, *expectations, arch=None, **params)``, and returns the machine code."""
+    """Assert expectations on machine code: ``assert_sass(kernel, *expectations, arch=None, **params)``.
+
+    Without expectations, those in the kernel's own file are checked. Returns the `Code`.
+    """
 
     def call(kernel: KernelLike, /, *expectations: str, arch: str | None = None, **params: int) -> Any:
         __tracebackhide__ = True
@@ -139,7 +169,10 @@ def assert_sass(request: pytest.FixtureRequest) -> Callable[..., Code]:
 def _call(
     request: pytest.FixtureRequest, act: str, more: Any, kernel: Any, /, arch: Any = None, **params: Any
 ) -> Any:
-    """A function of `assertion`. Errors end at the test's own line: their message says it all."""
+    """Call the function `act` of `harness.assertions` with a kernel, an architecture and arguments `more`.
+
+    Its errors lose their traceback, so that pytest shows them at the test's own line.
+    """
     __tracebackhide__ = True
     from harness import assertions
     from harness.kernels import catalog
@@ -161,7 +194,11 @@ def _behave(
     arch: Any = None,
     **params: Any,
 ) -> Any:
-    """Call a function of `harness.assertions`: `options` are its own, other names are parameters."""
+    """Call the function `act` of `harness.assertions` that emulates a kernel on `shape`.
+
+    Of the keyword arguments those named in `options` go to the function; the others are the kernel's
+    parameters.
+    """
     __tracebackhide__ = True
     from harness import assertions
     from harness.kernels import catalog
@@ -175,6 +212,7 @@ def _behave(
 
 
 def _archs(config: pytest.Config, names: Any) -> list[str]:
+    """Return the architectures `names`; if None, those of the ini option, or else the default one."""
     from harness.kernels import arch
 
     return arch.listed(config.getini("harness_arch") or arch.DEFAULT if names is None else names)
@@ -183,7 +221,10 @@ def _archs(config: pytest.Config, names: Any) -> list[str]:
 def _parametrize(
     metafunc: pytest.Metafunc, /, *, kernels: Any = (), archs: Any = None, sweep: bool = False
 ) -> None:
-    """Give the test whichever it takes of ``variant`` and ``arch``."""
+    """Parametrize the test by ``variant`` and ``arch``, or whichever of them it takes.
+
+    The keyword arguments are those of the marker.
+    """
     from harness.kernels import catalog
 
     wanted = _archs(metafunc.config, archs)

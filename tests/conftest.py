@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
+import pkgutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.support.cache import Cache
+import harness
+from harness.errors import MissingDependency
+from harness.support.cache import Cache, default, default_root
 from shared.kernels import BODY, KERNEL
 
-# pytester: tests/test_pytest_plugin.py runs pytest inside pytest. The plugin is loaded by its entry point
-# where harness is installed, and by this line in a bare checkout.
-pytest_plugins = ["pytester", "harness.pytest_plugin"]
+# pytester: tests/test_pytest_plugin.py runs pytest inside pytest. The plugin of harness is loaded by its
+# entry point where harness is installed, and by this line in a bare checkout.
+pytest_plugins = ["pytester", "harness.pytest_plugin", "shared.selection", "shared.alone", "shared.state"]
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Never the user's cache nor table: what is in them must not decide a test."""
-    os.environ["HARNESS_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+    """Use neither the user's cache nor his table, whose content must not decide a test. Workers of one run
+    share a cache, so that a kernel is compiled once.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    os.environ["HARNESS_CACHE_DIR"] = str(folder / "cache")
     os.environ["HARNESS_TABLE"] = str(tmp_path_factory.mktemp("table") / "matmul.json")
+    default()  # opened once a process, so not by a test that names another folder
 
 
 @pytest.fixture(autouse=True)
 def _no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever runs the tests, and on whatever screen: lines are broken where a test sets COLUMNS."""
+    """Hide the terminal of whoever runs the tests: lines are broken only where a test sets COLUMNS."""
 
     def none(*_: int) -> os.terminal_size:
         raise OSError("no terminal")
@@ -36,13 +47,14 @@ def _no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Cache:
-    return Cache(tmp_path_factory.mktemp("session-cache"))
+def cache(_own_cache: None) -> Cache:
+    """Return the cache of this run, which the command line uses too."""
+    return Cache(default_root())
 
 
 @pytest.fixture
 def kernel_file(tmp_path: Path) -> Any:
-    """Writes a small correct GEMM kernel; `extra` goes into its front matter, `body` replaces its code."""
+    """Write a small correct GEMM kernel; `extra` goes into its front matter, `body` replaces its code."""
 
     def write(name: str = "mine.cu", *, extra: str = "", body: str = BODY, title: str = "A kernel") -> Path:
         lines = "".join(f"// {line}\n" for line in extra.splitlines())
@@ -53,9 +65,25 @@ def kernel_file(tmp_path: Path) -> Any:
     return write
 
 
+@pytest.fixture(scope="session")
+def _every_module() -> None:
+    for module in pkgutil.walk_packages(harness.__path__, "harness."):
+        if not module.name.endswith("__main__"):
+            with contextlib.suppress(MissingDependency):  # PyTorch
+                importlib.import_module(module.name)
+
+
+@pytest.fixture
+def pytester(_every_module: None, pytester: pytest.Pytester) -> pytest.Pytester:
+    """Run pytest inside pytest with every module of harness loaded: `runpytest_inprocess` forgets the modules
+    that it was the first to import, and each of them would be there twice from then on.
+    """
+    return pytester
+
+
 @pytest.fixture
 def gpu() -> Iterator[Any]:
-    """A context on the first GPU, closed after the test."""
+    """Open a context on the first GPU, and close it after the test."""
     from harness.driver import Context, Device
 
     with Context(Device.open()) as context:
@@ -63,7 +91,7 @@ def gpu() -> Iterator[Any]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """The kill rates of tests/test_mutation.py, which a test that passes would keep to itself."""
+    """Print the kill rates of tests/emulator/test_mutation.py, which a passing test does not show."""
     reports = [r for key in ("passed", "failed") for r in terminalreporter.getreports(key)]
     rates = sorted(
         value for r in reports for key, value in r.user_properties if key == "mutation" and r.when == "call"

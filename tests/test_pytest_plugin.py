@@ -5,41 +5,43 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-Run = pytest.RunResult
-
-NO_GPU = """
-import harness.driver
+from harness.driver import Device
 from harness.errors import NoDevice
 
-def none(cls, selector=0):
-    raise NoDevice("the driver sees no GPU")
-
-harness.driver.Device.open = classmethod(none)
-"""
-OLD_GPU = """
-import types
-import harness.driver
-harness.driver.Device.open = classmethod(lambda cls, n=0: types.SimpleNamespace(capability=(8, 0)))
-"""
+Run = pytest.RunResult
 
 
 @pytest.fixture
 def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Runs a test file in a process of its own, so that the plugin comes by its entry point."""
+    """Run a test file with this plugin and no other, in this process."""
     monkeypatch.delenv("HARNESS_REQUIRE_GPU", raising=False)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
-    def run(code: str, *arguments: str, conftest: str = "", ini: str = "") -> Run:
+    def run(code: str, *arguments: str, ini: str = "") -> Run:
         pytester.makepyfile(test_inner=f"import pytest\n{code}")
-        if conftest:
-            pytester.makeconftest(conftest)
         pytester.makeini(f"[pytest]\n{ini}")
-        return pytester.runpytest_subprocess("-p", "no:cacheprovider", "--strict-markers", *arguments)
+        plugins = ("-p", "harness.pytest_plugin", "-p", "no:cacheprovider")
+        return pytester.runpytest_inprocess(*plugins, "--strict-markers", *arguments)
 
     return run
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(selector: object = None) -> None:
+        raise NoDevice("the driver sees no GPU")
+
+    monkeypatch.setattr(Device, "open", none)
+
+
+@pytest.fixture
+def old_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Device, "open", lambda selector=None: SimpleNamespace(capability=(8, 0)))
 
 
 def text(result: Run) -> str:
@@ -226,11 +228,8 @@ def test_expectation(assert_sass):
         ("kernel='tiled'", "unexpected keyword argument 'kernel'"),
     ],
 )
-def test_bad_marks_are_told_at_collection(mark: str, says: str, pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        f"import pytest\n@pytest.mark.harness({mark})\ndef test_it(variant, arch):\n    pass\n"
-    )
-    result = pytester.runpytest_inprocess("--strict-markers")
+def test_bad_marks_are_told_at_collection(mark: str, says: str, inner: Any) -> None:
+    result = inner(f"@pytest.mark.harness({mark})\ndef test_it(variant, arch):\n    pass\n")
     result.assert_outcomes(errors=1)
     assert says in text(result) and "INTERNALERROR" not in text(result)
     assert "pytest_plugin.py" not in text(result)
@@ -296,29 +295,33 @@ def test_plain(): pass
 """
 
 
+@pytest.mark.usefixtures("no_gpu")
 def test_without_a_gpu(inner: Any) -> None:
-    result = inner(GPU_TESTS, "-rs", conftest=NO_GPU)
+    result = inner(GPU_TESTS, "-rs")
     result.assert_outcomes(passed=1, skipped=4)
     assert "needs a GPU: the driver sees no GPU" in text(result)
 
 
+@pytest.mark.usefixtures("no_gpu")
 def test_a_required_gpu_is_missing(inner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HARNESS_REQUIRE_GPU", "1")
-    result = inner(GPU_TESTS.replace("def test_newer", "def test_still"), conftest=NO_GPU)
+    result = inner(GPU_TESTS.replace("def test_newer", "def test_still"))
     result.assert_outcomes(passed=1, errors=4)
     assert "HARNESS_REQUIRE_GPU=1 and there is no GPU: the driver sees no GPU" in text(result)
 
 
+@pytest.mark.usefixtures("old_gpu")
 def test_on_an_older_gpu(inner: Any) -> None:
-    result = inner(GPU_TESTS, "-rs", conftest=OLD_GPU)
+    result = inner(GPU_TESTS, "-rs")
     result.assert_outcomes(passed=3, skipped=2)
     assert "needs a GPU for sm_90; this one is sm_80" in text(result)
 
 
+@pytest.mark.usefixtures("no_gpu")
 def test_a_bad_requirement_is_told_without_a_gpu_too(inner: Any) -> None:
     marks = ("'sm90'", "", "'sm_80', 'sm_90'")
     code = "".join(f"@pytest.mark.requires_arch({m})\ndef test_{n}(): pass\n" for n, m in enumerate(marks))
-    result = inner(code, conftest=NO_GPU)
+    result = inner(code)
     result.assert_outcomes(errors=3)
     assert text(result).count("@pytest.mark.requires_arch takes one architecture: ") >= 3
 
@@ -327,6 +330,7 @@ def test_a_bad_requirement_is_told_without_a_gpu_too(inner: Any) -> None:
 
 
 def test_it_is_known_and_light(pytester: pytest.Pytester) -> None:
+    """Loaded by its entry point, in a process of its own; pytest-randomly imports NumPy."""
     pytester.makepyfile(
         """
 import sys
@@ -336,7 +340,7 @@ def test_it():
     assert "harness.pytest_plugin" in sys.modules and not loaded
 """
     )
-    pytester.runpytest_subprocess().assert_outcomes(passed=1)
+    pytester.runpytest_subprocess("-p", "no:randomly").assert_outcomes(passed=1)
     marks = pytester.runpytest_subprocess("--markers").stdout.str()
     assert all(f"@pytest.mark.{name}" in marks for name in ("gpu", "requires_arch(name)", "harness(kernels"))
 

@@ -52,20 +52,20 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const unsigned row = blockIdx.y * BM;
     const unsigned col = blockIdx.x * BN;
 
-    // The quad of A that this thread fetches, and of B; its further ones lie whole rows below.
+    // The first quads of A and B that this thread loads; the others lie whole rows below.
     const int am = self / (BK / 4), ak = self % (BK / 4) * 4, a_step = THREADS / (BK / 4);
     const int bk = self / (BN / 4), bn = self % (BN / 4) * 4, b_step = THREADS / (BN / 4);
     const bool quads = row + BM <= M && col + BN <= N && aligned16(A, lda) && aligned16(B, ldb);
     A += (long long)(row + am) * lda + ak;
     B += (long long)bk * ldb + col + bn;
 
-    float4 a4[A_QUADS], b4[B_QUADS];  // on their way from global to shared memory
+    float4 a4[A_QUADS], b4[B_QUADS];  // from global to shared memory
     const auto fetch = [&](int left) {
         const float *a = A, *b = B;
         if (quads && left >= BK) {
             for (int i = 0; i < A_QUADS; ++i, a += (long long)a_step * lda) a4[i] = *(const float4*)a;
             for (int i = 0; i < B_QUADS; ++i, b += (long long)b_step * ldb) b4[i] = *(const float4*)b;
-        } else {  // ragged edge, or rows that float4 cannot read: zeros stand for what is outside
+        } else {  // ragged edge, or unaligned rows: what is outside becomes zero
             for (int i = 0; i < A_QUADS; ++i, a += (long long)a_step * lda)
                 a4[i] = load4(a, row + am + i * a_step < M ? left - ak : 0);
             for (int i = 0; i < B_QUADS; ++i, b += (long long)b_step * ldb)

@@ -32,8 +32,8 @@
 #define PAD 4  // floats: as few as keep 16-byte alignment
 #define A_QUADS (BM * BK / 4 / THREADS)  // quads of the tiles that a thread fetches
 #define B_QUADS (BK * BN / 4 / THREADS)
-#define A_DOWN(i) (i * (THREADS / 2) % BM)  // the i-th quad of A lies so many rows below the first one
-#define A_RIGHT(i) (i * (THREADS / 2) / BM * 8)  // and so many columns to the right
+#define A_DOWN(i) (i * (THREADS / 2) % BM)  // how many rows the i-th quad of A lies below the first one,
+#define A_RIGHT(i) (i * (THREADS / 2) / BM * 8)  // and how many columns to its right
 
 extern "C" __global__ void __launch_bounds__(THREADS)
                        matmul(const float* A, const float* B, float* C, int M, int N, int K,
@@ -48,22 +48,22 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const unsigned row = blockIdx.y * BM;
     const unsigned col = blockIdx.x * BN;
 
-    // The quad of A that this thread fetches, and of B; its further ones lie whole rows below. For A,
-    // two lanes share a row, 32 bytes of it or one sector: past the last row, the next 8 columns follow.
+    // The first quads of A and B that this thread loads; the others lie whole rows below. Of A, two lanes share 32
+    // bytes of a row, which is one sector; after the last row of the tile, the next 8 columns follow.
     const int am = self / 2, ak = self % 2 * 4;
     const int bk = self / (BN / 4), bn = self % (BN / 4) * 4, b_step = THREADS / (BN / 4);
     const bool quads = row + BM <= M && col + BN <= N && aligned16(A, lda) && aligned16(B, ldb);
     A += (long long)(row + am) * lda + ak;
     B += (long long)bk * ldb + col + bn;
 
-    float4 a4[A_QUADS], b4[B_QUADS];  // on their way from global to shared memory
+    float4 a4[A_QUADS], b4[B_QUADS];  // from global to shared memory
     const auto fetch = [&](int left) {
         const float *a = A, *b = B;
         if (quads && left >= BK) {
             for (int i = 0; i < A_QUADS; ++i)
                 a4[i] = *(const float4*)&a[(long long)A_DOWN(i) * lda + A_RIGHT(i)];
             for (int i = 0; i < B_QUADS; ++i, b += (long long)b_step * ldb) b4[i] = *(const float4*)b;
-        } else {  // ragged edge, or rows that float4 cannot read: zeros stand for what is outside
+        } else {  // ragged edge, or unaligned rows: what is outside becomes zero
             for (int i = 0; i < A_QUADS; ++i)
                 a4[i] = load4(&a[(long long)A_DOWN(i) * lda + A_RIGHT(i)],
                                   row + am + A_DOWN(i) < M ? left - ak - A_RIGHT(i) : 0);
@@ -99,7 +99,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             for (int i = 0; i < TM; ++i)
                 for (int j = 0; j < TN; ++j) sum[i][j] += a[i] * b[j];
         }
-        if (left > BK) stash(now ^ 1);  // nobody reads that buffer: all were done before the last barrier
+        if (left > BK) stash(now ^ 1);  // nobody reads that buffer: all were done with it before the last barrier
         __syncthreads();  // the next tile is complete, and this one has been read
     }
 

@@ -67,14 +67,14 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREA
     A += min(first, (long long)K);
     B += min(first, (long long)K) * ldb;
 
-    // The float of A that this thread copies, eight lanes side by side along k; its further ones lie
-    // whole rows below and 8 columns to the right. Rows past the last one repeat it: nobody stores them.
+    // The first float of A that this thread copies: eight lanes lie side by side along k. Its other floats lie whole
+    // rows below and 8 columns to the right. Past the last row it copies the last one again: nobody stores those.
     const int am = self / 8, ak = self % 8, a_step = THREADS / 8;
     const float* a_row[A_ROWS];
     for (int i = 0; i < A_ROWS; ++i)
         a_row[i] = A + (long long)min(row + am + i * a_step, M - 1u) * lda + ak;
 
-    // The quad of B; its further ones lie whole rows below.
+    // The first quad of B that it copies; the others lie whole rows below.
     const int bk = self / (BN / 4), bn = self % (BN / 4) * 4, b_step = THREADS / (BN / 4);
     const int b_count = N - (int)(col + bn);
     const bool quads = aligned16(B, ldb) && N % 4 == 0;  // then each quad exists as a whole or not at all

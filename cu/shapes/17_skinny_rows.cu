@@ -39,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int k0 = threadIdx.x / 8 * 4;  // and its first rows of B
     const bool quads = col + COLS <= N && aligned16(A, lda) && aligned16(B, ldb);
 
-    // Rows past the last one repeat it: nobody stores them.
+    // Past the last row it reads the last one again: nobody stores those results.
     const float* a_row[ROWS];
     for (int m = 0; m < ROWS; ++m) a_row[m] = A + (long long)min(row + m, M - 1u) * lda + k0;
     B += (long long)k0 * ldb + col + n;
@@ -51,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         if (quads && left >= 4) {  // all loads first: none waits for another
             for (int k = 0; k < 4; ++k, b_row += ldb) *(float4*)b[k] = *(const float4*)b_row;
             for (int m = 0; m < ROWS; ++m) *(float4*)a[m] = *(const float4*)a_row[m];
-        } else {  // ragged edge, or rows that float4 cannot read: zeros stand for what is outside
+        } else {  // ragged edge, or unaligned rows: what is outside becomes zero
             for (int k = 0; k < 4; ++k, b_row += ldb)
                 *(float4*)b[k] = load4(b_row, k < left ? N - (int)(col + n) : 0);
             for (int m = 0; m < ROWS; ++m) *(float4*)a[m] = load4(a_row[m], left);

@@ -40,7 +40,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const unsigned col = blockIdx.x * COLS;
     const bool quads = aligned16(A, lda);
 
-    // Rows past the last one repeat it: nobody stores them.
+    // Past the last row it reads the last one again: nobody stores those results.
     const float* a_row[EACH];
     for (int i = 0; i < EACH; ++i)
         a_row[i] = A + (long long)min(row + warp * EACH + i, M - 1u) * lda + 4 * lane;
@@ -51,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         float4 a[EACH];
         if (quads && left >= STEP) {  // all loads first: none waits for another
             for (int i = 0; i < EACH; ++i) a[i] = *(const float4*)a_row[i];
-        } else {  // the end of the rows, or rows that float4 cannot read: zeros stand for what is outside
+        } else {  // the end of the rows, or unaligned rows: what is outside becomes zero
             for (int i = 0; i < EACH; ++i) a[i] = load4(a_row[i], left - 4 * lane);
         }
         for (int i = 0; i < EACH; ++i) a_row[i] += STEP;

@@ -4,7 +4,7 @@
 // thread of a warpgroup of its own does nothing else. Two mbarriers a stage connect it with the consumers:
 // `full` says that the boxes have arrived, `empty` that their products are done. So it loads as far ahead as
 // there are stages, and no warpgroup waits for the other one. Loading needs few registers; setmaxnreg hands
-// the rest to the consumers.
+// the rest to the consumers, which then hold the sums of a tile of 128 x 256.
 //
 // /// kernel
 // entry = "matmul"
@@ -26,7 +26,7 @@
 //
 // [params]
 // BM = [128, 64]
-// BN = [128, 256, 64]
+// BN = [256, 128, 64]
 // STAGES = [4]
 // ///
 

@@ -1,7 +1,7 @@
-"""What this very card reaches at best: multiply-adds and bytes a second, by kernels of our own.
+"""Measure the ceilings of this very card: the FLOP/s and bytes/s that two simple kernels reach on it.
 
-A percentage of a data sheet's peak says little of a card that runs at another clock; nor is a time above
-the data sheet's peak impossible. Above these it is.
+A percentage of a data sheet's peak says little about a card that runs at another clock, and a rate above that
+peak is not impossible. A rate above these ceilings is, and `impossible` says so.
 """
 
 from __future__ import annotations
@@ -26,43 +26,59 @@ from harness.problems.registry import resolve
 from harness.problems.verify import compare
 from harness.support.cache import Cache, digest
 
-# How far above a ceiling a measurement may come out: both have noise, and a kernel may find some of its
-# data in a cache.
+# A measurement may exceed a ceiling by this factor: both have noise, and a kernel may find some of its data
+# in a cache.
 _MARGIN = 1.02
-# How far above its rated peak a card may be whose ceilings are not known: many run above the clock that
-# their driver names.
+# Without measured ceilings, a rate may exceed the rated peak by this factor: many cards run above the clock
+# that their driver reports.
 _ABOVE_RATED = 1.3
-# Multiply-adds of the tensor cores for each one of the float32 units, dense, on A100 to H200 (NVIDIA's white
-# papers); consumer cards have fewer, and from compute capability 10.0 on (B200) it is twice that.
+# Dense multiply-adds of the tensor cores for each one of the float32 units, on A100 to H200 (NVIDIA's white
+# papers). Consumer cards have fewer; from compute capability 10.0 on (B200) there are twice as many.
 _MATRIX = {"tf32": 8, "3xtf32": 8 / 3, "bf16": 16, "fp16": 16}
 _RULE = StopRule(min_time=0.2, timeout=0.5)
-_COPY_OVER_L2 = 8  # the copy moves this many times the L2 cache: nothing of it stays there
+_COPY_OVER_L2 = 8  # the copy moves this many times the size of the L2 cache, so that none of it stays there
 _FMA_STEPS = 2**15
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ceiling:
-    """`rate` in FLOP/s or bytes/s, at the SM clock `sm_hz` (None: not measured)."""
+    """One highest reachable rate.
+
+    `rate` is in FLOP/s or bytes/s; `sm_hz` is the SM clock in Hz at which it was measured, None where the
+    clock could not be measured.
+    """
 
     rate: float
     sm_hz: float | None
 
     def at(self, sm_hz: float | None) -> float:
-        """The ceiling for a kernel that ran at `sm_hz`: in proportion where that clock was higher."""
+        """Return the ceiling for a kernel that ran at the clock `sm_hz` (Hz).
+
+        The rate is scaled in proportion where `sm_hz` is above the ceiling's own clock, and never scaled
+        down. It is not scaled where either clock is None.
+        """
         faster = sm_hz / self.sm_hz if sm_hz and self.sm_hz else 1.0
         return self.rate * max(1.0, faster)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ceilings:
-    """`flops`: FFMA only, FLOP/s; `bandwidth`: a device-to-device copy, bytes/s, reads and writes."""
+    """The two ceilings of a card.
+
+    `flops` is in FLOP/s, from a kernel that only issues FFMA. `bandwidth` is in bytes/s, from a
+    device-to-device copy, with the bytes read and the bytes written both counted.
+    """
 
     flops: Ceiling
     bandwidth: Ceiling
 
 
 def peaks(problem: Problem, device: Device) -> float:
-    """How many times the peak of the float32 units counts as the peak for the problem's element type."""
+    """Return the peak for the problem's element type, as a multiple of the float32 units' peak.
+
+    The factor is 1 for fp32 and for problems other than GEMM; for the types that run on tensor cores it comes
+    from NVIDIA's white papers.
+    """
     name = problem.dtype.name if isinstance(problem, Gemm) else ""
     return _MATRIX.get(name, 1) * (2 if name in _MATRIX and device.capability >= (10, 0) else 1)
 
@@ -70,10 +86,12 @@ def peaks(problem: Problem, device: Device) -> float:
 def impossible(
     problem: Problem, device: Device, seconds: float, sm_hz: float | None, most: float, known: Ceilings | None
 ) -> str:
-    """Why no kernel can have been that fast, at an SM clock of `sm_hz`; empty where it can. `most`: times the
-    float32 units' peak.
+    """Return a sentence on why no kernel can have run in `seconds`; empty where one can have.
 
-    Bandwidth is a limit only where a single run moves several times what the L2 cache could absorb.
+    The rate is held against `known`, the measured ceilings of this card plus 2%, or against its rated peaks
+    plus 30% where they are None. The limit in FLOP/s is `most` times that of the float32 units, at the SM
+    clock `sm_hz` (Hz). The bandwidth is a limit only where one run moves more than four times the size of the
+    L2 cache, since smaller data may come from the cache.
     """
     if known is not None:
         flops, bandwidth = _MARGIN * known.flops.at(sm_hz), _MARGIN * known.bandwidth.rate
@@ -93,9 +111,9 @@ def impossible(
 
 
 def measured(context: Context, stream: Stream, timer: Timer, cache: Cache) -> Ceilings:
-    """This card's ceilings: measured once, and kept in the cache for this GPU, driver and code.
+    """Return this card's ceilings, measured once and kept in `cache` for this GPU, driver and code.
 
-    Raises HarnessError where one of the two kernels is wrong or cannot run.
+    Raises HarnessError if one of the two kernels computes a wrong result or cannot run.
     """
     device = context.device
     arch = str(Arch.of_capability(*device.capability))
@@ -117,6 +135,7 @@ def measured(context: Context, stream: Stream, timer: Timer, cache: Cache) -> Ce
 
 
 def _measure(context: Context, stream: Stream, timer: Timer, cubin: Cubin, problem: Problem) -> Ceiling:
+    """Run one of the two kernels, verify its output, and return the rate it reached."""
     with (
         Operands(context, problem, stream, seed=1, sets=1) as operands,
         kernel.prepare(cubin, operands) as run,
@@ -129,12 +148,13 @@ def _measure(context: Context, stream: Stream, timer: Timer, cubin: Cubin, probl
         verdict = compare(output, operands.reference)
         if not verdict.ok:
             raise HarnessError(f"the ceiling's own kernel {cubin.variant.label} is wrong: {verdict}")
-        # The fastest tenth: a ceiling is what can be reached, not what usually is.
+        # The 10th percentile of the times: a ceiling is what can be reached, not what usually is.
         seconds = sorted(samples.times)[len(samples.times) // 10]
     return Ceiling(rate=(problem.flops or problem.bytes) / seconds, sm_hz=samples.sm_hz)
 
 
 def _from_json(content: Mapping[str, Mapping[str, float]]) -> Ceilings:
+    """Return the ceilings that `measured` wrote into the cache."""
     flops, bandwidth = (
         Ceiling(rate=content[key]["rate"], sm_hz=content[key]["sm_hz"]) for key in ("flops", "bandwidth")
     )

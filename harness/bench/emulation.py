@@ -1,4 +1,4 @@
-"""Kernels on problems in the emulator -> the rows that a GPU gives, with what was found and counted."""
+"""Verify kernels in the emulator: one row per kernel and size, as on a GPU, with findings and counts."""
 
 from __future__ import annotations
 
@@ -26,17 +26,20 @@ from harness.sass import access_widths
 from harness.support.cache import Cache
 from harness.support.processes import ENDED, cores, processes
 
-_MANY = 8  # rows: fewer are done before processes have started
-_COPIES = 6  # of the operands: inputs, what the kernel sees, the float64 reference and its bound
+_MANY = 8  # with fewer rows than this, starting processes takes longer than emulating
+_COPIES = 6  # memory needed, in sizes of the operands: inputs, the kernel's copies, float64 reference, bound
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """`schedule`: ``lockstep``, or ``warp-serial``, in which a missing barrier shows in the numbers.
+    """How to emulate.
 
-    `as_compiled`: count shared and global accesses in the widths that the machine code has, with the
-    answers of nvdisasm kept in `cache`; otherwise as the PTX has them. `repeats` more launches follow what
-    has been verified, in the other schedule and this one by turns: nothing else can differ here.
+    `seed` makes the input data. `schedule` is ``lockstep``, or ``warp-serial``, in which a missing barrier
+    shows in the numbers. `check` looks for races and other findings, `count` counts accesses and
+    instructions. `as_compiled` counts shared and global accesses in the widths that the machine code has, for
+    which the output of nvdisasm is kept in `cache`; otherwise they are counted as the PTX has them. After a
+    launch has been verified, `repeats` more follow, alternating between the other schedule and this one,
+    since nothing else can differ from launch to launch here.
     """
 
     seed: int = 1
@@ -57,7 +60,12 @@ def rows(
     options: Options,
     progress: Progress,
 ) -> Iterator[Measurement]:
-    """Every kernel on every point of its problem; each row as it is done, many of them in processes."""
+    """Yield one row for each kernel on each point of its problem, as it is done.
+
+    `points` maps each problem class to its sizes. Eight rows or more are spread over processes, one per core,
+    where the problem can be sent there. `progress` is called with a short text before each step. A size whose
+    inputs cannot be made gives error rows. Raises HarnessError if a process was killed.
+    """
     with ExitStack() as owned:
         pool = None
         if cores() > 1 and sum(len(built) * len(axes_list) for axes_list in points.values()) >= _MANY:
@@ -84,7 +92,11 @@ def rows(
 def _apart(
     pool: ProcessPoolExecutor, kernels: Sequence[Built], job: _Job, progress: Progress
 ) -> Iterator[Measurement]:
-    """The rows, in order. What is not needed to make one stays here: reading machine code takes long."""
+    """Emulate one problem in the processes of `pool`, and yield the rows in the order of `kernels`.
+
+    Parsed machine code is left out of what is sent where nothing needs it, and put back into the row: sending
+    it takes long. Raises HarnessError if a process was killed.
+    """
     problem, *_, options = job
     lighter = [one if options.as_compiled else replace(one, sass=None) for one in kernels]
     futures = [pool.submit(row, one, *job) for one in lighter]
@@ -97,8 +109,10 @@ def _apart(
 
 
 def _can_leave(problem: Problem) -> bool:
-    """Whether it can be sent to other processes, and they have room for it."""
-    ours = type(problem).__module__.split(".")[0] == __name__.split(".")[0]  # not of a file beside a kernel
+    """Return True if the problem can be sent to other processes and memory suffices for one copy per core."""
+    ours = (
+        type(problem).__module__.split(".")[0] == __name__.split(".")[0]
+    )  # a class from a file beside a kernel cannot be imported there
     return ours and cores() * _COPIES * problem.buffer_bytes <= _free_memory()
 
 
@@ -109,8 +123,11 @@ def row(
     reference: Reference,
     options: Options,
 ) -> Measurement:
-    """One kernel on one problem. It is right when its numbers are and nothing was found; one that its file
-    marks as broken, when something is wrong.
+    """Emulate one kernel on one problem, and return its row.
+
+    The status is OK if the output is within its bounds, no input was overwritten and nothing was found, else
+    FAILED. For a kernel that its file marks as broken, a defect is EXPECTED and its absence UNEXPECTED. A
+    kernel that the emulator cannot run is REFUSED, and every other error becomes an ERROR row.
     """
     variant = built.variant
     try:
@@ -146,7 +163,7 @@ def row(
 def _again(
     built: Built, problem: Problem, inputs: Mapping[str, NDArray[Any]], options: Options
 ) -> Iterator[bytes]:
-    """What each of the repeats wrote."""
+    """Yield the bytes of the output of each of the repeats."""
     swapped = {"lockstep": "warp-serial", "warp-serial": "lockstep"}[options.schedule]
     for number in range(options.repeats):
         schedule = options.schedule if number % 2 else swapped
@@ -157,7 +174,11 @@ def _again(
 def launch(
     built: Built, problem: Problem, inputs: Mapping[str, NDArray[Any]], options: Options
 ) -> tuple[Emulation, dict[str, NDArray[Any]]]:
-    """One launch on copies of `inputs`: what it did, and what it left in them. Raises HarnessError."""
+    """Launch a kernel once on copies of `inputs`; return what the emulator saw, and the arrays after the
+    launch.
+
+    Raises NeedsGpu for a kernel that uses TMA, and HarnessError for any other that cannot be emulated.
+    """
     variant = built.variant
     if variant.kernel.tensormaps:
         raise NeedsGpu("the emulator does not know TMA (tensor maps)")
@@ -184,6 +205,7 @@ def launch(
 
 
 def _inputs(problem: Problem, seed: int) -> tuple[dict[str, NDArray[Any]], Reference]:
+    """Make the inputs and their reference. Raises OutOfMemory where host memory does not suffice."""
     needed, free = _COPIES * problem.buffer_bytes, _free_memory()
     if needed > free:
         raise OutOfMemory(
@@ -201,7 +223,7 @@ def _inputs(problem: Problem, seed: int) -> tuple[dict[str, NDArray[Any]], Refer
 
 
 def _free_memory() -> float:
-    """Bytes of host memory not in use, where the system tells."""
+    """Return the bytes of host memory that are not in use; infinity where the system does not tell."""
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
@@ -209,16 +231,24 @@ def _free_memory() -> float:
 
 
 def _bound(name: str, arrays: Mapping[str, NDArray[Any]], problem: Problem) -> Buffer:
-    """An output that is no input holds nothing yet: reading it is a finding."""
+    """Wrap an array for the emulator, marked as not initialised where it is an output that is no input.
+
+    Reading uninitialised memory is a finding.
+    """
     written = name != problem.output or problem.accumulates
     return Buffer(array=arrays[name], name=name, initialised=written)
 
 
 def _same(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    """Return True if both arrays have the same bits; NaNs compare equal to themselves."""
     return np.array_equal(a.view(np.uint8), b.view(np.uint8))
 
 
 def _widths(built: Built, options: Options) -> Mapping[int, int]:
+    """Return the width in bytes of the compiled access of each PTX line.
+
+    Raises InspectError where there is no disassembly, or one line was compiled to accesses of several widths.
+    """
     if built.sass is None:
         raise InspectError("counts as compiled need nvdisasm", where=built.label)
     found = access_widths.widths(built.cubin, built.sass, options.cache or Cache(None))

@@ -1,7 +1,8 @@
-"""One code on one set of operands -> a `Measurement`, in this order: prepare, verify, sample, verify, record.
+"""Measure one code on one set of operands: prepare, verify, sample, verify again, record.
 
-The order is the point. A code that computes something wrong has no time: it is verified before it is timed,
-its outputs are spoilt, and what the timed runs themselves wrote is verified after.
+The order is the point. A code that computes a wrong result has no time: it is verified before it is timed,
+its outputs are then overwritten with other values, and what the timed runs themselves wrote is verified
+after.
 """
 
 from __future__ import annotations
@@ -34,16 +35,20 @@ from harness.launch.operands import Operands
 from harness.launch.runnable import Runnable
 from harness.problems.verify import Repeats, Verdict
 
-_MATRIX = 32  # times the peak of the float32 units: no kernel with matrix instructions is faster than this
-_NEAR_OVERHEAD = 10  # times the cost of the events themselves: below, that cost shows
-_GRAPH_SECONDS, _GRAPH_MOST = 0.002, 1024  # a graph's launches: about so long in all, and no more than this
-_BRIEF = 0.02  # seconds of warm-up for what has been warmed up before
+_MATRIX = 32  # no kernel with matrix instructions exceeds the float32 units' peak by more than this factor
+_NEAR_OVERHEAD = 10  # below this many times the cost of the two events, that cost distorts a time
+_GRAPH_SECONDS, _GRAPH_MOST = 0.002, 1024  # a graph's launches: about this many seconds, at most this many
+_BRIEF = 0.02  # seconds of warm-up for a baseline, which has been warmed up before
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """How to time. `overhead` is the time in seconds that an empty pair of events takes. `verified` is the
-    number of sets of operands whose outputs are verified after timing: all of them by default.
+    """How to time.
+
+    `rule` says when to stop, `regime` (a key of `row.REGIMES`) how operands and launches follow each other,
+    `seed` how a comparison is ordered and resampled. `overhead` is the time in seconds between two events
+    with nothing between them. `ceilings` are the card's, None where not measured. `verified` is the number of
+    sets of operands whose outputs are verified after timing, all of them where it is None.
     """
 
     rule: StopRule
@@ -64,12 +69,14 @@ def measure(
     against: Launch | None = None,
     repeats: int = 0,
 ) -> Measurement:
-    """Measure one code; without a `method` it is verified only.
+    """Measure one code, and return its row; without a `method` it is verified only.
 
-    `against` is timed in turn with it and has outputs of its own (`Twin`). After all this it is launched
-    `repeats` times more on the same inputs, and every output must have the same bits.
+    `against` is a launch of the baseline, with outputs of its own (`Twin`), that is timed in turn with it. At
+    the end the code is launched `repeats` times more on the same inputs, and every output must have the same
+    bits.
 
-    Raises ContextLost after a fault, HarnessError where the code cannot be bound or launched.
+    Raises ContextLost after a fault on the GPU, and HarnessError if the code cannot be bound or launched. A
+    wrong result is no error but a row that says so.
     """
     with one.prepare(operands) as run:
         before = check(run, stream, sets=1)
@@ -96,7 +103,7 @@ def check(run: Launch, stream: Stream, *, sets: int) -> Verdict:
 
 
 def _described(one: Runnable, run: Launch, before: Verdict, method: Method | None) -> Measurement:
-    """Return the row of a launch that has been verified, and not timed yet."""
+    """Return the row of a launch that has been verified, but not timed yet."""
     operands, built = run.operands, one.built
     status = OK if before.ok else FAILED
     if built is not None and built.variant.kernel.broken:
@@ -120,7 +127,7 @@ def _described(one: Runnable, run: Launch, before: Verdict, method: Method | Non
 
 @dataclass(frozen=True, kw_only=True)
 class _Sampled:
-    """Samples of a launch, with those of the other side where there was one, and what qualifies them."""
+    """Samples of a launch, those of the pair if it was timed in turn with another, and notes on the times."""
 
     samples: Samples
     pair: Pair | None
@@ -128,17 +135,18 @@ class _Sampled:
 
 
 def _sample(run: Launch, against: Launch | None, stream: Stream, timer: Timer, method: Method) -> _Sampled:
-    """Warm up, spoil the outputs, and sample.
+    """Warm up, overwrite the outputs, and sample.
 
-    The outputs are spoilt between warm-up and sampling, so that the warm-up's results cannot stand in for
-    those of a kernel that stops working when it sees its output filled.
+    The outputs are overwritten between warm-up and sampling, so that the warm-up's results cannot stand in
+    for those of a kernel that stops working when it sees its output filled. Outputs that the kernel
+    accumulates into are filled with their initial values instead.
     """
     operands, rule, sets = run.operands, method.rule, _verified_sets(run, method)
     spoilt = not operands.problem.accumulates
     warm = sampling.warm_up(Work(run), timer, rule)
     pair: Pair | None = None
     with _work(run, warm, stream, method) as work:
-        run.rewind()  # the sets that are verified are the first that are visited
+        run.rewind()  # sampling starts with the sets that are verified
         if against is None:
             operands.fill_output(stream, spoilt=spoilt)
             samples = sampling.sample(work, timer, rule, typical=warm.typical, at_least=sets)
@@ -163,10 +171,10 @@ def _sample(run: Launch, against: Launch | None, stream: Stream, timer: Timer, m
 
 
 def _check_samples(run: Launch, stream: Stream, method: Method) -> Verdict:
-    """Return the worst verdict on what the sampled runs wrote, in the sets that are to be verified.
+    """Return the worst verdict on the outputs of the sampled runs, in the sets that are to be verified.
 
-    Where launches accumulate (beta != 0), what they leave is not the problem's answer, and one more run is
-    verified instead.
+    Where launches accumulate (beta != 0), the outputs after several launches are not the problem's answer;
+    one more run on fresh outputs is verified instead.
     """
     sets = _verified_sets(run, method)
     if run.operands.problem.accumulates:
@@ -182,11 +190,14 @@ def _timed(
     against: Launch | None,
     method: Method,
 ) -> Measurement:
-    """Return the row with its times, unless the timed runs were wrong or faster than the hardware."""
+    """Return the row with its times; FAILED if the timed runs were wrong, IMPOSSIBLE if they were too fast.
+
+    The row then has no times.
+    """
     row, samples, pair = replace(row, after=after), sampled.samples, sampled.pair
     if not after.ok:
         return replace(row, status=FAILED)
-    # For a float32 problem tensor cores are no peak to be measured by, and no impossible way either.
+    # A float32 problem is not rated by the tensor cores' peak, but a kernel may use them and exceed its own.
     most = max(row.peaks, _MATRIX if _uses_matrix_units(row.built) else 1)
     device, seconds = operands.context.device, samples.summary.median
     if error := impossible(operands.problem, device, seconds, samples.sm_hz, most, method.ceilings):
@@ -202,7 +213,7 @@ def _timed(
 
 
 def _undamaged(row: Measurement, operands: Operands, stream: Stream) -> Measurement:
-    """Return the row, failed where the launches overwrote an input."""
+    """Return the row, marked as failed and without times if the launches overwrote an input."""
     damaged = operands.damaged_inputs(stream)
     if not damaged:
         return row
@@ -213,7 +224,7 @@ def _undamaged(row: Measurement, operands: Operands, stream: Stream) -> Measurem
 
 @contextmanager
 def _work(run: Launch, warm: WarmUp, stream: Stream, method: Method) -> Iterator[Work]:
-    """Yield what to sample: the launch, or in the regime of graphs whole rounds of its sets in one graph."""
+    """Yield what to sample: the launch, or in the graph regime one graph of several rounds over its sets."""
     if method.regime != GRAPH:
         yield Work(run)
         return
@@ -231,7 +242,7 @@ def _work(run: Launch, warm: WarmUp, stream: Stream, method: Method) -> Iterator
 
 
 def _notes(samples: Samples, work: Work, warm: WarmUp, method: Method) -> Iterator[str]:
-    """Yield what a reader of the time must know besides."""
+    """Yield the notes that qualify the time: near the events' cost, unsettled clock, discarded batches."""
     if samples.summary.median * work.repeats < _NEAR_OVERHEAD * method.overhead:
         yield (
             f"near the cost of the events themselves, {method.overhead * 1e6:.2f} us, which its time "
@@ -243,22 +254,27 @@ def _notes(samples: Samples, work: Work, warm: WarmUp, method: Method) -> Iterat
 
 
 def _verified_sets(run: Launch, method: Method) -> int:
+    """Return the number of sets of operands to verify after timing."""
     return min(run.sets, method.verified or run.sets)
 
 
 def _worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """Return the worst verdict: a wrong one first, then by wrong elements, stray writes and largest error."""
     return max(verdicts, key=lambda v: (not v.ok, v.bad, v.stray, v.worst))
 
 
 def _uses_matrix_units(built: Built | None) -> bool:
-    """Return True if its code has any kind of MMA; without nvdisasm nobody knows that it has none."""
+    """Return True if the code has, or may have, matrix instructions.
+
+    A library, or a kernel that was not disassembled, may have them.
+    """
     if built is None:
         return False
     return built.tally is None or built.tally.tensor_instructions > 0
 
 
 def _occupancy(run: Launch, built: Built | None) -> float | None:
-    """Ask the driver for the occupancy; None for a library."""
+    """Return the occupancy that the driver computes, as a fraction; None for a library."""
     if run.function is None or built is None:
         return None
     return run.function.occupancy(built.variant.threads, built.variant.shared)

@@ -1,4 +1,4 @@
-"""Clock, power and throttle reasons of the GPU at work, through NVML (``nvidia-ml-py``), where installed."""
+"""Read the GPU's clock, power and throttle reasons through NVML (``nvidia-ml-py``), where installed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.support.resources import Closing
 
-# NVML's bits for "something holds the clock down"; idle and an application's own setting do not count.
+# NVML's bits of the reasons that lower the clock; idling and application clock settings do not count.
 _THROTTLE = {
     0x04: "power cap",
     0x08: "hardware slowdown",
@@ -21,8 +21,11 @@ _THROTTLE = {
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """`sm_mhz` in MHz, `power` in watts at that moment (an average over up to a second on GPUs before
-    Ampere), `temperature` in degrees Celsius.
+    """The state of the GPU at one moment.
+
+    `sm_mhz` is the SM clock in MHz. `power` is in watts (an average over up to a second on GPUs before
+    Ampere), `temperature` in degrees Celsius. `throttle` names the reasons that hold the clock down, empty if
+    none does.
     """
 
     sm_mhz: int
@@ -32,9 +35,10 @@ class Reading:
 
 
 class Telemetry(Closing):
-    """Readings of one GPU, found by UUID: an index means another card under CUDA_VISIBLE_DEVICES.
+    """A source of readings of one GPU, which is found by its UUID.
 
-    Without NVML `read` returns None and `unavailable` says why.
+    Under CUDA_VISIBLE_DEVICES an index would mean another card. Without NVML `read` returns None and
+    `unavailable` says why; it is empty otherwise.
     """
 
     def __init__(self, uuid: str) -> None:
@@ -56,7 +60,10 @@ class Telemetry(Closing):
             self.read()
 
     def read(self) -> Reading | None:
-        """Now. None where NVML cannot be had, or no longer answers; `unavailable` then says why."""
+        """Return a reading of this moment; None where NVML cannot be used or no longer answers.
+
+        In that case `unavailable` says why, and NVML is not asked again.
+        """
         if self._nvml is None:
             return None
         try:
@@ -77,6 +84,7 @@ class Telemetry(Closing):
         )
 
     def _power(self) -> float:
+        """Return the power in watts: at this moment where the driver offers it, else NVML's average."""
         nvml = self._nvml
         (field,) = nvml.nvmlDeviceGetFieldValues(self._device, [nvml.NVML_FI_DEV_POWER_INSTANT])
         if field.nvmlReturn == nvml.NVML_SUCCESS:
@@ -91,7 +99,9 @@ class Telemetry(Closing):
 
 
 def summarize(readings: Sequence[Reading]) -> Reading | None:
-    """Median clock and power, highest temperature, every throttle reason seen; None of none."""
+    """Return median clock and power, highest temperature and every throttle reason; None if there are no
+    readings.
+    """
     if not readings:
         return None
     return Reading(

@@ -1,11 +1,13 @@
-"""Rounds of measuring one kernel and size, each from its operands on -> one row.
+"""Merge several rounds of measuring one kernel and size into one row; each round starts from new operands.
 
-A time has modes. On an H200 a product of cuBLAS took 20.4 or 21.0 us, on the same operands and at one clock,
-and stayed within 0.2% of either for as long as it was timed; which of the two it was changed whenever some
-other kernel was launched for the first time. An interval from within one mode does not know of the others.
+Times have modes. On an H200 a product of cuBLAS took 20.4 or 21.0 us, on the same operands and at one clock,
+and stayed within 0.2% of one of the two for as long as it was timed. Which of them it took changed whenever
+some other kernel was launched for the first time. An interval from within one mode does not include the
+others.
 
-Where a time has two modes 3% apart, as likely as each other, the interval over five rounds or more holds the
-mean of the two in 94 to 97 of 100 cases; over four in 88, over two in 55, since all may lie in one mode.
+Where a time has two modes, 3% apart and equally likely, the interval over five rounds or more contains the
+mean of the two in 94 to 97 of 100 cases; over four rounds in 88, over two in 55, since all may fall into one
+mode.
 """
 
 from __future__ import annotations
@@ -26,14 +28,17 @@ from harness.launch.fingerprint import Fingerprints
 from harness.problems.verify import Verdict
 
 LEAST, MOST = 5, 20  # rounds, if more than one: see above
-_APART = 0.01  # beyond this, rounds are said to differ
+_APART = 0.01  # relative difference of times from which a note says that rounds differ
 _PAGE = 2 << 20  # bytes; device memory comes in pages of that size
 _MOST_PAGES = 8
 
 
 def unsettle(context: Context, stream: Stream, owned: ExitStack, rng: np.random.Generator) -> None:
-    """What changes modes: take memory, which `owned` frees, so that what is allocated anew lies elsewhere;
-    and, as a coin falls, launch a kernel for the first time.
+    """Provoke a change of mode before the next round.
+
+    Allocate 2 to 16 MiB of device memory, owned by `owned`, so that later allocations lie elsewhere; and, at
+    random in half of the cases, load and launch a kernel for the first time. Does nothing where memory is
+    exhausted.
     """
     with suppress(OutOfMemory):
         owned.enter_context(Buffer(context, int(rng.integers(1, _MOST_PAGES, endpoint=True)) * _PAGE))
@@ -43,17 +48,23 @@ def unsettle(context: Context, stream: Stream, owned: ExitStack, rng: np.random.
 
 
 class Rounds:
-    """The rows of up to `asked` rounds, by what was measured: labels may be shared."""
+    """The rows of up to `asked` rounds, grouped by what was measured.
+
+    Labels may be shared, so rows are grouped by baseline or not, by their build, and by their label.
+    """
 
     def __init__(self, asked: int) -> None:
         self._asked = asked
         self._rows: dict[tuple[bool, int, str], list[Measurement]] = {}
 
     def add(self, row: Measurement) -> None:
+        """Add the row of one round."""
         self._rows.setdefault((row.baseline, id(row.built), row.label), []).append(row)
 
     def timed(self, one: Built) -> bool:
-        """Whether a kernel has a time of each round so far: another round is for those only."""
+        """Return True if every row of this kernel so far has times: only such kernels take part in another
+        round.
+        """
         mine = (
             row
             for (baseline, built, _), rows in self._rows.items()
@@ -63,12 +74,14 @@ class Rounds:
         return all(row.samples is not None for row in mine)
 
     def merged(self) -> Iterator[Measurement]:
-        """One row each, in the order in which they first came."""
+        """Return one row for each code that was measured, in the order in which they first came."""
         return (self._merged(rows) for rows in self._rows.values())
 
     def _merged(self, rows: Sequence[Measurement]) -> Measurement:
-        """What went wrong in a round is what became of all. Otherwise all of the samples, and a ratio whose
-        interval is of the rounds.
+        """Merge the rows of one code.
+
+        If a round went wrong, the result is that round's row. Otherwise it has the samples of all rounds, and
+        a ratio whose interval is taken over the rounds (`pooled_ratio`).
         """
         last = rows[-1]
         if last.samples is None:
@@ -99,6 +112,7 @@ class Rounds:
 
 
 def _round(row: Measurement, samples: Samples) -> Round:
+    """Return the result of one round."""
     return Round(
         seconds=samples.summary.median,
         sm_hz=samples.sm_hz,
@@ -109,12 +123,12 @@ def _round(row: Measurement, samples: Samples) -> Round:
 
 
 def _remarks(samples: Samples | None, pair: Pair | None, row: Measurement) -> list[str]:
-    """Notes with numbers, which are those of one round or of all."""
+    """Return the notes that contain numbers; the merged row has its own in place of each round's."""
     return [*(samples.remarks if samples else ()), *(pair.remarks(row.against) if pair else ())]
 
 
 def _apart(against: str, rounds: Sequence[Round]) -> Iterator[str]:
-    """What to say of times that differ from round to round."""
+    """Yield a note if the times differ from round to round by more than 1%."""
     own = [one.seconds for one in rounds]
     others = [one.baseline_seconds for one in rounds if one.baseline_seconds is not None]
     differ = [
@@ -127,10 +141,12 @@ def _apart(against: str, rounds: Sequence[Round]) -> Iterator[str]:
 
 
 def _worst(verdicts: Iterable[Verdict | None]) -> Verdict | None:
+    """Return the verdict with the largest error over its bound; None if there is none."""
     return max((v for v in verdicts if v is not None), key=lambda v: v.worst, default=None)
 
 
 def _samples(parts: Sequence[Samples]) -> Samples:
+    """Concatenate the samples of all rounds."""
     return Samples(
         batches=tuple(batch for part in parts for batch in part.batches),
         stopped=parts[-1].stopped,
@@ -139,6 +155,7 @@ def _samples(parts: Sequence[Samples]) -> Samples:
 
 
 def _pair(parts: Sequence[Pair]) -> Pair:
+    """Concatenate the paired samples of all rounds."""
     return Pair(
         candidate=_samples([part.candidate for part in parts]),
         baseline=_samples([part.baseline for part in parts]),

@@ -1,4 +1,4 @@
-"""The row that a measurement comes to: verdicts, times and what they are made of."""
+"""The row that a measurement returns: verdicts, times and the circumstances under which they were taken."""
 
 from __future__ import annotations
 
@@ -27,19 +27,21 @@ REGIMES = {
 
 OK = "ok"
 FAILED = "FAILED"
-EXPECTED = "FAILED as marked"  # broken on purpose, and seen to be
-UNEXPECTED = "passed, marked broken"  # a race that did not show this time
-IMPOSSIBLE = "impossible"  # faster than the hardware: the measurement is wrong, whatever the reason
-REFUSED = "needs a GPU"  # the emulator cannot run it
-ERROR = "error"  # it could not be launched, or faulted
+EXPECTED = "FAILED as marked"  # the kernel is broken on purpose, and the defect showed
+UNEXPECTED = "passed, marked broken"  # the kernel is broken on purpose, but the defect did not show this time
+IMPOSSIBLE = "impossible"  # faster than the hardware allows: the measurement must be wrong
+REFUSED = "needs a GPU"  # the emulator cannot run the kernel
+ERROR = "error"  # the kernel could not be launched, or faulted
 FAILURES = (FAILED, IMPOSSIBLE, ERROR)
-REPEATABLE = (OK, EXPECTED, UNEXPECTED)  # whose launches may be seen again
+REPEATABLE = (OK, EXPECTED, UNEXPECTED)  # statuses of rows that `repeats` launches again
 
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """The result of one of several rounds: median seconds and SM clock in Hz, those of the baseline's turns
-    too, and the ratio of the two times.
+    """The result of one of several rounds.
+
+    `seconds` is the median time of a run and `sm_hz` the SM clock in Hz; `baseline_seconds` and
+    `baseline_sm_hz` are those of the baseline's turns. `ratio` is the time over the baseline's.
     """
 
     seconds: float
@@ -53,18 +55,18 @@ class Round:
 class Measurement:
     """One code on one problem: verified, timed, verified again.
 
-    `built` is its machine code, None for a library. `samples` is None where it was not timed, for the reason
-    in `status`; `error` is that reason in words. `before` and `after` are the verdicts around timing, and
-    `repeats` what launches beyond the first wrote.
+    `built` is its machine code, None for a library. `samples` is None where it was only verified, or could
+    not be timed for the reason in `status`, which `error` says in words. `before` and `after` are the
+    verdicts before and after timing, and `repeats` is the comparison of the outputs of further launches.
 
     `occupancy` is the driver's answer: active warps over the most that an SM holds. `sets` copies of the
     operands, `bytes_touched` in all, were visited in turn; `cold` says that they displace twice the L2 cache.
-    `ratio` is a ratio of times, this over that of `against`, from runs of both in turn (`pair`); `identical`
-    says that both are the same machine code, `baseline` that this is what the others are timed in turn with.
-    `peaks` is how many times the peak of the float32 units counts as the peak for this problem's type.
-    `notes` qualify the time. `algorithm` says which algorithm a library chose. `rounds` has the result of
-    each round where there were several; all else is of all of them. `emulation` is what the emulator saw,
-    where no GPU ran it.
+    `ratio` is this time over that of `against`, from runs of both in turn (`pair`); `identical` says that
+    both are the same machine code, `baseline` that this row is what the others are timed in turn with.
+    `ceilings` are the card's. `peaks` is the peak for this problem's element type as a multiple of the
+    float32 units'. `notes` qualify the time. `algorithm` names the algorithm that a library chose. `rounds`
+    has the result of each round where there were several; all other fields then cover all rounds. `emulation`
+    is what the emulator saw, where no GPU was used.
     """
 
     label: str
@@ -97,15 +99,18 @@ class Measurement:
     def failed_with(
         cls, one: Runnable, problem: Problem, error: HarnessError | MemoryError | str, status: str = ERROR
     ) -> Self:
-        """Return the row of what could not be measured: every error becomes a row here."""
+        """Return the row of a code that could not be measured, with the error's text; every error row is made
+        here.
+        """
         if isinstance(error, MemoryError) and not isinstance(error, HarnessError):
             error = OutOfMemory("host memory is exhausted")
         return cls(label=one.label, built=one.built, problem=problem, status=status, error=str(error))
 
     def repeated(self, repeats: Repeats, damaged: Sequence[str] = ()) -> Self:
-        """Return the verified row with the outcome of more launches, and the inputs that those overwrote.
+        """Return the verified row with the outcome of further launches, which failed if anything differs.
 
-        Other bits are as wrong as wrong numbers.
+        `damaged` names the inputs that those launches overwrote. Outputs whose bits differ from launch to
+        launch count as wrong, as damaged inputs do.
         """
         row = replace(self, repeats=repeats)
         wrong = [] if repeats.ok else [str(repeats)]
@@ -117,27 +122,31 @@ class Measurement:
 
     @property
     def seconds(self) -> float | None:
-        """The median GPU time of a run."""
+        """The median GPU time of a run in seconds; None where it was not timed."""
         return None if self.samples is None else self.samples.summary.median
 
     @property
     def flops_rate(self) -> float | None:
-        """FLOP/s at the median time; None where the problem has no FLOP."""
+        """FLOP/s at the median time; None where it was not timed or the problem has no FLOP."""
         return self.problem.flops / self.seconds if self.seconds and self.problem.flops else None
 
     @property
     def bandwidth(self) -> float | None:
-        """Compulsory bytes/s at the median time."""
+        """Compulsory bytes per second at the median time; None where it was not timed."""
         return self.problem.bytes / self.seconds if self.seconds else None
 
     @property
     def speedup(self) -> Interval | None:
-        """How many times as fast as `against` it is."""
+        """The speed as a multiple of that of `against`: the inverse of `ratio`. None without one."""
         return self.ratio.inverse if self.ratio else None
 
     @property
     def of_ceiling(self) -> float | None:
-        """The fraction of this card's ceiling that it reaches: in FLOP/s, or in bytes/s without any FLOP."""
+        """The fraction of this card's ceiling that is reached, in FLOP/s, or in bytes/s where there are no
+        FLOP.
+
+        None where it was not timed or the ceilings are not known.
+        """
         if self.ceilings is None or self.samples is None:
             return None
         if self.flops_rate:
@@ -146,7 +155,7 @@ class Measurement:
 
     @property
     def device(self) -> nvml.Reading | None:
-        """The median of NVML's readings while it was timed."""
+        """The summary of NVML's readings while it was timed (`nvml.summarize`); None without any."""
         return None if self.samples is None else nvml.summarize(self.samples.readings)
 
     @property
@@ -156,13 +165,15 @@ class Measurement:
 
     @property
     def detail(self) -> str:
-        """The verdict on its numbers in words, or why it could not be launched."""
+        """The verdict on its numbers in words, or the error."""
         return self.error or str(self.after or self.before)
 
     @property
     def right(self) -> bool:
+        """True if the status is OK."""
         return self.status == OK
 
     @property
     def failed(self) -> bool:
+        """True if the status is a failure: wrong, impossible, or an error."""
         return self.status in FAILURES

@@ -1,4 +1,7 @@
-"""Batches -> samples: warming up, when to stop, and two kernels in turn. Tested without a GPU."""
+"""Turn batches of runs into samples: warm up, decide when to stop, and time two kernels in turn.
+
+Nothing here needs a GPU: the clock is the `Timer` that is passed in.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,19 @@ from harness.bench.timing import MOST, Batch, Timer, Work
 from harness.errors import HarnessError
 
 _BATCH_SECONDS = 0.02
-_WARMUP_MOST = 50_000  # runs; kernels of 2 us reach the warm-up's time before
-_SETTLED = 0.005  # the SM clock's range over the last _SETTLED_BATCHES batches
+_WARMUP_MOST = 50_000  # runs; even a kernel of 2 us takes 0.1 s for them, the default warm-up
+_SETTLED = 0.005  # relative range of the SM clock over the last _SETTLED_BATCHES batches
 _SETTLED_BATCHES = 5
-_CLOCKS_APART = 0.01  # of the clock: within it two kernels count as run at the same one
+_CLOCKS_APART = 0.01  # relative difference up to which two SM clocks count as the same
 
 
 @dataclass(frozen=True, kw_only=True)
 class WarmUp:
-    """`typical` is about the seconds of one run; `settled` is None where the clock cannot be measured."""
+    """The result of warming up.
+
+    `typical` is the median time in seconds of a run in the last batch, `seconds` the GPU time spent.
+    `settled` says whether the SM clock had settled, None where it cannot be measured.
+    """
 
     typical: float
     seconds: float
@@ -32,7 +39,11 @@ class WarmUp:
 
 @dataclass(frozen=True, kw_only=True)
 class Samples:
-    """Batches in the order taken. `discarded` says of each batch that does not count why not."""
+    """Batches in the order taken.
+
+    `stopped` is the reason why sampling ended. `discarded` has one reason for each batch that was discarded,
+    of which nothing else is kept.
+    """
 
     batches: tuple[Batch, ...] = field(repr=False)
     stopped: str
@@ -40,33 +51,39 @@ class Samples:
 
     @property
     def times(self) -> tuple[float, ...]:
-        """GPU seconds."""
+        """GPU seconds of each sample, in the order taken."""
         return tuple(t for b in self.batches for t in b.times)
 
     @property
     def summary(self) -> Summary:
+        """Median, mean and spread of the times."""
         return summarize(self.times)
 
     @property
     def wall(self) -> float | None:
-        """Seconds a run on the host's clock."""
+        """The median over the batches of the wall time per run, in seconds on the host's clock; None without
+        any.
+        """
         walls = [b.wall for b in self.batches if b.wall is not None]
         return float(np.median(walls)) if walls else None
 
     @property
     def sm_hz(self) -> float | None:
+        """The median over the batches of the measured SM clock in Hz; None without any."""
         clocks = [b.sm_hz for b in self.batches if b.sm_hz]
         return float(np.median(clocks)) if clocks else None
 
     @property
     def cycles(self) -> float | None:
-        """SM cycles a run, each batch by its own clock."""
+        """The median over the batches of the SM cycles per run, each at its batch's own clock; None without
+        any.
+        """
         cycles = [b.median * b.sm_hz for b in self.batches if b.sm_hz]
         return float(np.median(cycles)) if cycles else None
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What must be known with the times: how many batches do not count."""
+        """A note on how many batches were discarded, and why the last one was; empty if none was."""
         if not self.discarded:
             return ()
         n, batches = len(self.discarded), len(self.discarded) + len(self.batches)
@@ -74,13 +91,16 @@ class Samples:
 
     @property
     def readings(self) -> tuple[Reading, ...]:
+        """NVML's readings that were taken during the batches."""
         return tuple(b.reading for b in self.batches if b.reading)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """Candidate and baseline in turn: block i of `order` is ``ABBA`` or ``BAAB`` (A the candidate), and took
-    the i-th two batches of either.
+    """Samples of a candidate and a baseline that were timed in turn.
+
+    Block i of `order` is ``ABBA`` or ``BAAB`` (A is the candidate), and took batches 2i and 2i + 1 of either
+    side.
     """
 
     candidate: Samples
@@ -88,11 +108,17 @@ class Pair:
     order: tuple[str, ...]
 
     def ratio(self, seed: int) -> Interval | None:
-        """Of the times, candidate / baseline, block by block; None of a single block."""
+        """Return the ratio of times, candidate over baseline, from the blocks; None if there are fewer than
+        two.
+        """
         return paired_ratio(_block_times(self.candidate), _block_times(self.baseline), seed=seed)
 
     def remarks(self, against: str) -> tuple[str, ...]:
-        """Where power moves the clock of one side, a ratio of times is not one of cycles."""
+        """Return a note if the SM clocks of the two sides differ by more than 1%, else nothing.
+
+        Where power lowers the clock of one side, a ratio of times is not a ratio of cycles. `against` is the
+        baseline's name in the note.
+        """
         a, b = self.candidate.sm_hz, self.baseline.sm_hz
         if not a or not b or abs(a - b) <= _CLOCKS_APART * max(a, b):
             return ()
@@ -100,7 +126,11 @@ class Pair:
 
 
 def warm_up(work: Work, timer: Timer, rule: StopRule) -> WarmUp:
-    """Run for `rule.warmup` seconds of GPU time and until the clock has settled, at most `rule.settle`."""
+    """Run for `rule.warmup` seconds of GPU time, and on until the SM clock has settled, at most `rule.settle`
+    seconds.
+
+    It ends after 50,000 runs in any case.
+    """
     spent, runs, count = 0.0, 0, 1
     clocks: list[float | None] = []
     while True:
@@ -117,7 +147,10 @@ def warm_up(work: Work, timer: Timer, rule: StopRule) -> WarmUp:
 
 
 def _settled(clocks: Sequence[float | None]) -> bool | None:
-    """None where there is no clock to go by: the first batches are short, and may have none."""
+    """Return True if the last clocks lie close together; None if no clock is known.
+
+    The first batches may be too short to measure a clock.
+    """
     known = [c for c in clocks if c is not None][-_SETTLED_BATCHES:]
     if not known:
         return None
@@ -125,10 +158,11 @@ def _settled(clocks: Sequence[float | None]) -> bool | None:
 
 
 def sample(work: Work, timer: Timer, rule: StopRule, *, typical: float, at_least: int = 1) -> Samples:
-    """Take batches until `rule` says why to stop; `typical` is about what one run takes (`warm_up`).
+    """Take batches until `rule` says to stop, and return them.
 
-    `at_least` runs happen in any case: of a launch that rotates its operands, on as many sets of them.
-    Raises HarnessError where nothing was left because of `rule.throttle_threshold`.
+    `typical` is about the time in seconds of one run, from `warm_up`. At least `at_least` runs are made: a
+    launch that rotates its operands then visits as many sets of them. Raises HarnessError if too many batches
+    were below `rule.throttle_threshold`.
     """
     size = _count(typical * work.repeats, _BATCH_SECONDS)
     kept: list[Batch] = []
@@ -157,9 +191,12 @@ def interleave(
     seed: int,
     at_least: int = 1,
 ) -> Pair:
-    """The same for two kernels in turn, in blocks of two batches of each; `rule` goes by the candidate.
+    """Time two kernels in turn, in blocks of two batches of each, until `rule` says to stop for the
+    candidate.
 
-    A discarded batch takes its whole block with it: halves cannot be compared.
+    `typical` is about the time in seconds of one run of the candidate and of the baseline, and `seed`
+    determines the order within blocks. A slow clock in one batch discards the whole block: halves cannot be
+    compared. Raises HarnessError if too many blocks were below `rule.throttle_threshold`.
     """
     works = {"A": candidate, "B": baseline}
     sizes = {s: _count(t * works[s].repeats, rule.turn) for s, t in zip("AB", typical, strict=True)}
@@ -187,8 +224,10 @@ def interleave(
 
 
 def orders(seed: int) -> Iterator[str]:
-    """``ABBA`` or ``BAAB``, as a coin falls: either cancels a linear drift within the block, and the coin
-    whatever would keep step with the blocks.
+    """Yield the orders of blocks without end, ``ABBA`` or ``BAAB`` at random.
+
+    Either order cancels a drift that is linear within the block; the random choice cancels disturbances that
+    keep step with the blocks.
     """
     rng = np.random.default_rng(seed)
     while True:
@@ -196,11 +235,12 @@ def orders(seed: int) -> Iterator[str]:
 
 
 def _count(seconds_a_run: float, seconds: float) -> int:
+    """Return how many runs take about `seconds`, between 1 and the most that a batch holds."""
     return max(1, min(MOST, int(seconds / seconds_a_run) if seconds_a_run > 0 else MOST))
 
 
 def _too_slow(batches: Sequence[Batch], rule: StopRule) -> str:
-    """Why these do not count; empty where they do."""
+    """Return why these batches are discarded; empty if they are kept."""
     shares = [b.clock_share for b in batches if b.clock_share is not None]
     if shares and min(shares) < rule.throttle_threshold:
         reasons = sorted({name for b in batches if b.reading for name in b.reading.throttle})
@@ -210,7 +250,9 @@ def _too_slow(batches: Sequence[Batch], rule: StopRule) -> str:
 
 
 def _give_up(kept: Sequence[object], discarded: Sequence[str], lost: float, rule: StopRule) -> None:
-    """Throttling that does not end must not go on for ever."""
+    """Raise HarnessError if most batches are discarded and more time than the rule allows was lost on
+    them.
+    """
     if lost > max(rule.timeout, rule.min_time) and len(discarded) > 2 * len(kept):
         raise HarnessError(
             f"throttled: {len(discarded)} of {len(kept) + len(discarded)} batches discarded, the last "
@@ -220,6 +262,6 @@ def _give_up(kept: Sequence[object], discarded: Sequence[str], lost: float, rule
 
 
 def _block_times(samples: Samples) -> list[float]:
-    """The time of each block: the geometric mean of its two batches' medians."""
+    """Return the time of each block: the geometric mean of the medians of its two batches."""
     medians = np.array([b.median for b in samples.batches])
     return [float(t) for t in np.sqrt(medians[0::2] * medians[1::2])]

@@ -1,7 +1,8 @@
-"""What this machine can tell apart: kernels against themselves, and against some that are known to be slower.
+"""Find out which differences this machine can detect.
 
-A comparison is worth what it says of two things that are the same. The trials here go through the very code
-that compares a kernel with cuBLAS.
+Kernels are compared with themselves and with versions that are slower by a known amount. A comparison is
+worth as much as its answer for two things that are equal. The trials here run the same code that compares a
+kernel with cuBLAS.
 """
 
 from __future__ import annotations
@@ -34,45 +35,56 @@ _SETTLE_MOST = 10.0  # seconds
 
 @dataclass(frozen=True, kw_only=True)
 class Trials:
-    """One comparison, many times over. `slowdown` is what it should say: 0.01 for 1% slower."""
+    """The outcomes of one comparison that was repeated many times.
+
+    `slowdown` is the known answer, 0.01 for 1% slower. `threshold` is the difference that counts, as a
+    fraction.
+    """
 
     slowdown: float
     threshold: float
     intervals: tuple[Interval, ...]
 
     def rate(self, *statuses: str) -> float:
-        """The fraction of trials decided so."""
+        """Return the fraction of trials that were decided as one of `statuses`."""
         return float(np.mean([decide(i, self.threshold) in statuses for i in self.intervals]))
 
     @property
     def called(self) -> float:
-        """The fraction that said FAST or SLOW: of a kernel against itself, false positives."""
+        """The fraction of trials decided FAST or SLOW: false positives where a kernel is compared with
+        itself.
+        """
         return self.rate(FAST, SLOW)
 
     @property
     def excluded(self) -> float:
-        """The fraction whose interval does not hold `slowdown`: 5% of honest 95% intervals."""
+        """The fraction of trials whose interval does not contain the known ratio: 5% for correct 95%
+        intervals.
+        """
         return float(np.mean([not i.low <= 1 + self.slowdown <= i.high for i in self.intervals]))
 
     @property
     def estimate(self) -> float:
-        """The median ratio less 1."""
+        """The median of the estimated ratios, minus 1."""
         return float(np.median([i.estimate for i in self.intervals])) - 1
 
     @property
     def half_width(self) -> float:
+        """The median half width of the intervals."""
         return float(np.median([i.half_width for i in self.intervals]))
 
     @property
     def detectable(self) -> float:
-        """The least slowdown whose interval would lie above 1 in 95% of such trials, going by these of a
-        kernel against itself: each would move by the slowdown as a whole.
+        """The smallest slowdown whose interval would lie above 1 in 95% of such trials.
+
+        It is estimated from trials of a kernel against itself, on the assumption that a slowdown shifts every
+        interval as a whole.
         """
         return float(np.quantile([i.half_width - (i.estimate - 1) for i in self.intervals], _QUANTILE))
 
 
 class SelfTest(Closing):
-    """Kernels on one problem, in turn with `reference`, on this GPU."""
+    """A GPU, a problem and the kernel `reference` on it, ready to be compared with others."""
 
     def __init__(
         self, context: Context, reference: Cubin, problem: Problem, *, rule: StopRule, seed: int
@@ -90,12 +102,16 @@ class SelfTest(Closing):
             self._owned = owned.pop_all()
 
     def settling(self, idle: float) -> WarmUp:
-        """How long the clock takes to settle, in seconds of GPU time, after `idle` seconds without work."""
+        """Sleep for `idle` seconds, then warm up until the clock settles, for at most 10 s of GPU time."""
         time.sleep(idle)
         return sampling.warm_up(self.reference, self.timer, replace(self.rule, warmup=0, settle=_SETTLE_MOST))
 
     def trials(self, candidate: Cubin, runs: int, *, slowdown: float, threshold: float) -> Trials:
-        """Compare `candidate` with the reference `runs` times. A kernel that is wrong raises HarnessError."""
+        """Compare `candidate` with the reference `runs` times.
+
+        `slowdown` is the known answer, `threshold` the difference that counts. Raises HarnessError if the
+        candidate computes a wrong result.
+        """
         with kernel.prepare(candidate, self.operands) as run:
             verdict = check(run, self.stream, sets=run.sets)
             if not verdict.ok:
@@ -110,7 +126,11 @@ class SelfTest(Closing):
 def compared(
     candidate: Work, reference: Work, timer: Timer, rule: StopRule, *, runs: int, seed: int
 ) -> Iterator[Interval]:
-    """The ratio of their times, `runs` times over, each with a schedule and a bootstrap of its own."""
+    """Yield the ratio of times, candidate over reference, `runs` times.
+
+    Each run has its own order of blocks and its own bootstrap, from `seed` + its number. A run of fewer than
+    two blocks gives no ratio.
+    """
     typical = tuple(sampling.warm_up(work, timer, rule).typical for work in (candidate, reference))
     for run in range(runs):
         pair = sampling.interleave(
@@ -122,12 +142,16 @@ def compared(
 
 
 def worst(trials: Sequence[Trials]) -> list[str]:
-    """What the trials show that they should not, in words: nothing, on a machine to be trusted."""
+    """Return a sentence for each thing that the trials show and should not; empty on a machine to be trusted.
+
+    More than 5% of the comparisons of a kernel with itself may not find a difference, and a kernel that is
+    slower by more than twice the threshold must be called SLOW in 95% of its trials.
+    """
     wrong = []
     for t in trials:
         if not t.slowdown and t.called > 1 - _QUANTILE:
             wrong.append(f"{t.called:.0%} of comparisons of a kernel with itself call a difference")
-        # The positive control: well above the threshold, a slower kernel has to be called so.
+        # The positive control: a slowdown well above the threshold has to be found.
         if t.slowdown > 2 * t.threshold and t.rate(SLOW) < _QUANTILE:
             wrong.append(f"a kernel slowed by {t.slowdown:.0%} is called SLOW in {t.rate(SLOW):.0%} only")
     return wrong

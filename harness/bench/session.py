@@ -1,5 +1,5 @@
-"""Kernels and sizes -> rows. A session composes the stages and decides what an error costs: a row, a size, or
-everything.
+"""Measure kernels at sizes: put the stages together, and decide whether an error costs a row, a size, or
+all.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ from harness.support.resources import Closing
 
 
 class Bench(Closing):
-    """A GPU ready to measure: stream, timer and sensor in one context.
+    """A GPU ready to measure: a context with a stream, a timer and a sensor.
 
-    Without a `rule` it verifies only. `baseline` is what every kernel is timed in turn with, unless `alone`
-    is set: then each is timed by itself, at a clock and power of its own. `fastest` has a row beside the
-    kernels. Both are borrowed, not closed. `rounds`: everything is done that often, from the operands on.
-    `repeats`: what has been verified is launched that often again and must write the same bits. `method` says
-    how to time, with what was found out about this card.
+    `method` says how to time, with the card's ceilings; it is None without a `rule`, and kernels are then
+    verified only. `baseline` is the code that every kernel is timed in turn with, unless `alone` is set: then
+    each is timed by itself, at its own clock and power. `fastest` is a library that gets a row beside the
+    kernels. Both are borrowed: their owner closes them. `seed` makes the input data and orders comparisons.
+    With several `rounds` everything is repeated that often, from making the operands on. Verified code is
+    launched `repeats` times more and must write the same bits each time.
     """
 
     def __init__(
@@ -55,7 +56,10 @@ class Bench(Closing):
         rounds: int = 1,
         repeats: int = 0,
     ) -> None:
-        """`limits`: find the card's ceilings, from the cache or by a second of measuring."""
+        """Open the stream, sensor and timer in `context`.
+
+        With `limits` the card's ceilings are read from the cache or measured, which takes about a second.
+        """
         self.context, self.baseline, self.seed, self.alone = context, baseline, seed, alone
         self.fastest, self.rounds, self.repeats = fastest, rounds, repeats
         self.method: Method | None = None
@@ -72,6 +76,9 @@ class Bench(Closing):
             self._owned = owned.pop_all()
 
     def _ceilings(self) -> ceilings.Ceilings | None:
+        """Return the card's ceilings; None, with the reason in `no_ceilings`, where they cannot be
+        measured.
+        """
         try:
             return ceilings.measured(self.context, self.stream, self.timer, default_cache())
         except ContextLost:
@@ -83,14 +90,21 @@ class Bench(Closing):
     def rows(
         self, built: Sequence[Built], points: Mapping[type[Problem], Sequence[Axes]], progress: Progress
     ) -> Iterator[Measurement]:
-        """Measure every kernel on every point of its problem, the baseline first; each row as it is done."""
+        """Yield a row for each kernel on each point of its problem, the baseline's first, as it is done.
+
+        `points` maps each problem class to its sizes. `progress` is called with a short text before each
+        step. Errors of a kernel or size become rows; ContextLost is raised after the row of the kernel that
+        faulted.
+        """
         for cls, axes_list in points.items():
             for axes in axes_list:
                 problem = checks.instance(cls, axes)
                 yield from self._point(problem, [b for b in built if b.serves(problem)], progress)
 
     def _point(self, problem: Problem, kernels: Sequence[Built], progress: Progress) -> Iterator[Measurement]:
-        """Measure one size. Kernels without a grid for it are told before minutes go into its inputs."""
+        """Measure one size. Kernels that have no grid for it are refused before its inputs are made, which
+        takes long.
+        """
         fitting, refused = [], []
         for one in kernels:
             try:
@@ -105,7 +119,7 @@ class Bench(Closing):
     def _in_rounds(
         self, problem: Problem, kernels: Sequence[Built], progress: Progress
     ) -> Iterator[Measurement]:
-        """Yield each row as it is done; with several rounds all of them at the end."""
+        """Yield the rows of one size: as they are done, or all at the end where there are several rounds."""
         data = functools.cache(lambda: Data.of(problem, self.seed))
         if self.rounds == 1:
             yield from self._on_operands(problem, kernels, progress, data)
@@ -155,7 +169,7 @@ class Bench(Closing):
             if self.baseline is not None and self.baseline.serves(problem):
                 row = yield from self._row(self.baseline, operands, None, progress, baseline=True)
                 if row.right and self.method is not None and not self.alone:
-                    with suppress(OutOfMemory):  # then there is no room for a second output: no ratio
+                    with suppress(OutOfMemory):  # without room for a second output there is no ratio
                         twin = owned.enter_context(Twin(operands, self.stream))
                         against = owned.enter_context(self.baseline.prepare(twin))
             library = [self.fastest] if self.fastest is not None and self.fastest.serves(problem) else []
@@ -171,7 +185,7 @@ class Bench(Closing):
         *,
         baseline: bool = False,
     ) -> Generator[Measurement, None, Measurement]:
-        """Yield one row and return it. After a fault the row says so, and then the fault is raised."""
+        """Yield one row and return it. After a fault the row says so, and then ContextLost is raised."""
         progress(f"{one.label} {operands.problem.label}")
         row, lost = self.attempt(one, operands, against, self.method)
         row = replace(row, baseline=baseline)
@@ -183,9 +197,10 @@ class Bench(Closing):
     def attempt(
         self, one: Runnable, operands: Operands, against: Launch | None, method: Method | None
     ) -> tuple[Measurement, ContextLost | None]:
-        """Measure one code, whatever happens: an error is a row too.
+        """Measure one code, and turn every error into a row.
 
-        The second value is the fault after which nothing more can be done in this context, if there was one.
+        The second value is the fault after which nothing more can be done in this context; None if there was
+        none.
         """
         problem = operands.problem
         try:
@@ -207,7 +222,9 @@ class Bench(Closing):
             return Measurement.failed_with(one, problem, e), None
 
     def _is_baseline_code(self, one: Runnable) -> bool:
-        """Return True if both sides are the same machine code: what differs between them is noise."""
+        """Return True if both sides are the same machine code, so that any difference between them is
+        noise.
+        """
         other = None if self.baseline is None else self.baseline.built
         return one.built is not None and other is not None and one.built.same_code(other)
 

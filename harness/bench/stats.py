@@ -1,8 +1,8 @@
-"""Samples -> summaries, and pairs of them -> a ratio with an interval and a decision.
+"""Summarize samples, and turn pairs of series into a ratio with an interval and a decision.
 
-GPU times are autocorrelated (clocks wander, caches and power carry over), so tests that count every sample
-as independent find differences that are not there. Here the unit is a block of samples, and the bootstrap
-draws runs of neighbouring blocks.
+GPU times are autocorrelated (clocks wander, caches and power carry over), so tests that count every sample as
+independent find differences that do not exist. Here the unit is a block of samples, and the bootstrap draws
+runs of neighbouring blocks.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from numpy.typing import NDArray
 CONFIDENCE = 0.95
 SAME, FAST, SLOW, INCONCLUSIVE = "SAME", "FAST", "SLOW", "INCONCLUSIVE"
 _RESAMPLES = 2000
-_TRIM = 0.2  # of either end: one block in five may be an outlier
-_CHUNKS = 64  # blocks that a stream of samples without blocks of its own is cut into
+_TRIM = 0.2  # fraction cut off at either end: one block in five may be an outlier
+_CHUNKS = 64  # samples that were not taken in blocks are cut into this many
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """Times in seconds. `noise` is the interquartile range over the median (0.01 is one percent), `stdev`
-    the standard deviation over the mean, which outliers swell (nvbench's noise).
+    """Location and spread of times in seconds.
+
+    `noise` is the interquartile range over the median (0.01 is one percent). `stdev` is the standard
+    deviation over the mean, which outliers swell; it is nvbench's noise.
     """
 
     samples: int
@@ -47,16 +49,17 @@ class Interval:
 
     @property
     def half_width(self) -> float:
+        """Half of the interval's width."""
         return (self.high - self.low) / 2
 
     @property
     def inverse(self) -> Interval:
-        """The other side's ratio: of speeds, where this one is of times."""
+        """The interval of the inverse ratio: of speeds, where this one is of times."""
         return Interval(low=1 / self.high, estimate=1 / self.estimate, high=1 / self.low)
 
 
 def summarize(samples: Sequence[float]) -> Summary:
-    """Middle and spread of at least one sample."""
+    """Return the summary of at least one sample, in seconds. Raises ValueError if there is none."""
     if not len(samples):
         raise ValueError("no samples to summarize")
     array = np.asarray(samples, dtype=np.float64)
@@ -74,10 +77,12 @@ def summarize(samples: Sequence[float]) -> Summary:
 
 
 def paired_ratio(candidate: Sequence[float], baseline: Sequence[float], *, seed: int) -> Interval | None:
-    """The ratio candidate / baseline of two equally long series whose i-th values were taken together.
+    """Return the ratio candidate / baseline of two equally long series whose i-th values were taken together.
 
-    Each value is the time of one block; what drifts from block to block is common to both and cancels.
-    None of fewer than two blocks: they say nothing of how far off the ratio may be.
+    Each value is the time of one block; drift from block to block is common to both series and cancels. The
+    estimate is the exponential of the trimmed mean (20% at either end) of the log ratios, the interval a
+    circular block bootstrap of it; see `block_length`. None for fewer than two blocks, which do not show how
+    far off it may be.
     """
     if len(candidate) < 2:
         return None
@@ -86,8 +91,11 @@ def paired_ratio(candidate: Sequence[float], baseline: Sequence[float], *, seed:
 
 
 def unpaired_ratio(candidate: Sequence[float], baseline: Sequence[float], *, seed: int) -> Interval | None:
-    """The same of two streams of samples taken apart. What changed between the two runs (clocks, placement
-    in memory) is not in this interval: only what varied within either is.
+    """Return the ratio candidate / baseline of two series of samples that were taken apart.
+
+    Each series is cut into up to 64 blocks of neighbouring samples, and their medians are compared as in
+    `paired_ratio`. The interval contains what varied within either series, but not what changed between the
+    two runs (clocks, placement in memory). None if either series has fewer than two samples.
     """
     if min(len(candidate), len(baseline)) < 2:
         return None
@@ -97,11 +105,11 @@ def unpaired_ratio(candidate: Sequence[float], baseline: Sequence[float], *, see
 
 
 def pooled_ratio(rounds: Sequence[Interval]) -> Interval | None:
-    """Of measurements that have nothing in common but what they measure: the geometric mean, and Student's t
-    on the logarithms, so that what did not vary within any of them is in the interval too. It is no narrower
-    than the widest of theirs: they may agree by chance.
+    """Combine the ratios of independent measurements into one.
 
-    None of fewer than two.
+    The estimate is their geometric mean, and the interval Student's t on their logarithms, so that it
+    includes what varied only from one measurement to the next. It is no narrower than the widest of theirs,
+    as the estimates may agree by chance. None for fewer than two.
     """
     if len(rounds) < 2:
         return None
@@ -115,10 +123,10 @@ def pooled_ratio(rounds: Sequence[Interval]) -> Interval | None:
 
 
 def decide(interval: Interval, threshold: float) -> str:
-    """Is the candidate as fast as the baseline, to within `threshold` (0.02 is 2%)?
+    """Return whether the candidate is as fast as the baseline to within `threshold` (0.02 is 2%).
 
-    SAME where the whole interval lies within it, FAST or SLOW where all of it lies outside on one side, and
-    INCONCLUSIVE where it lies across: an interval too wide to tell is not evidence that nothing changed.
+    SAME if the whole interval lies within the threshold, FAST or SLOW if all of it lies outside on one side,
+    and INCONCLUSIVE if it lies across: an interval too wide to tell is no evidence that nothing changed.
     """
     if interval.low > 1 + threshold:
         return SLOW
@@ -130,8 +138,11 @@ def decide(interval: Interval, threshold: float) -> str:
 
 
 def block_length(series: NDArray[np.float64]) -> int:
-    """How many neighbours to draw together: the automatic choice of Politis and White for the circular
-    block bootstrap (Econometric Reviews 23, 2004; corrected with Patton, 28, 2009).
+    """Return how many neighbouring values the block bootstrap should draw together, at most a quarter of the
+    series.
+
+    This is the automatic choice of Politis and White for the circular block bootstrap (Econometric Reviews
+    23, 2004; corrected with Patton, 28, 2009). It is 1 for fewer than eight values.
     """
     n = len(series)
     centred = series - series.mean()
@@ -162,7 +173,7 @@ def block_length(series: NDArray[np.float64]) -> int:
 
 
 def _location(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The trimmed mean along the last axis."""
+    """Return the trimmed mean along the last axis."""
     n = values.shape[-1]
     cut = int(_TRIM * n)
     ordered = np.sort(values, axis=-1)[..., cut : n - cut]
@@ -171,11 +182,11 @@ def _location(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _deviations(series: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
-    """How far the location of circular-block resamples lies from the series' own.
+    """Return, for each circular-block resample of the series, its location minus that of the series.
 
-    Widened for short series, whose bootstrap distribution is too narrow (Hesterberg, The American
-    Statistician 69, 2015, section 5.3): by Student's t over the normal quantile, and by sqrt(m / (m - 1)), m
-    being the number of independent blocks.
+    The deviations are widened for short series, whose bootstrap distribution is too narrow (Hesterberg, The
+    American Statistician 69, 2015, section 5.3): by Student's t over the normal quantile, and by sqrt(m / (m
+    - 1)), where m is the number of independent blocks.
     """
     n = len(series)
     length = block_length(series)
@@ -190,8 +201,10 @@ def _deviations(series: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
 
 
 def student_t(freedom: float) -> float:
-    """The two-sided quantile of Student's t at CONFIDENCE (Abramowitz and Stegun, 26.7.5; exact for 1 and 2
-    degrees of freedom, where that expansion fails)."""
+    """Return the two-sided quantile of Student's t at CONFIDENCE for `freedom` degrees of freedom.
+
+    Abramowitz and Stegun, 26.7.5; exact for 1 and 2 degrees of freedom, where that expansion fails.
+    """
     p = (1 + CONFIDENCE) / 2
     if freedom <= 1:
         return math.tan(math.pi * (p - 0.5))
@@ -207,11 +220,13 @@ def student_t(freedom: float) -> float:
 
 
 def _interval(estimate: float, deviations: NDArray[np.float64]) -> Interval:
+    """Return the interval around exp(`estimate`) from bootstrap deviations of the logarithm."""
     low, high = np.quantile(deviations, ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2))
     low, high = min(float(low), 0.0), max(float(high), 0.0)
     return Interval(low=math.exp(estimate + low), estimate=math.exp(estimate), high=math.exp(estimate + high))
 
 
 def _chunk_medians(samples: Sequence[float]) -> NDArray[np.float64]:
+    """Cut samples into up to 64 blocks of neighbours, and return the median of each."""
     array = np.asarray(samples, dtype=np.float64)
     return np.array([np.median(chunk) for chunk in np.array_split(array, min(len(array), _CHUNKS))])

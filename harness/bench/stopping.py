@@ -1,7 +1,7 @@
-"""When there are enough samples: nvbench's two criteria, and the limits around them. Pure.
+"""Decide when there are enough samples: nvbench's two criteria, and the limits around them.
 
-Both look at how a statistic developed while samples came in, which an array holds at once; nothing is kept
-from call to call.
+Both criteria look at how a statistic developed while samples came in. They are pure functions: the history is
+computed from all samples at each call, and nothing is kept between calls.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ _ENTROPY_WINDOW, _ENTROPY_ANGLE, _ENTROPY_R2 = 299, 0.048, 0.36
 
 @dataclass(frozen=True, kw_only=True)
 class StopRule:
-    """Sampling ends when there are `min_samples`, `min_time` seconds of them and `criterion` is met:
+    """When to stop sampling: with `min_samples`, `min_time` seconds of them, and `criterion` met.
 
     * ``stdrel``: the relative standard deviation is at most `max_noise`, or no longer changes.
     * ``entropy``: the entropy of the set of times no longer grows.
 
-    With `timeout` seconds of samples the criterion no longer matters, with `max_samples` (or `min_samples`,
-    if more) nothing does. A comparison takes `min_blocks` ABBA blocks as well, unless time runs out; each of
-    a block's four turns takes up to `turn` seconds, or one run: short, so that little drifts within a block.
+    With `min_samples`, sampling also ends after `timeout` seconds of samples, or with `max_samples`, whether
+    the criterion is met or not. A comparison takes at least `min_blocks` ABBA blocks, unless `timeout` is
+    reached; each of a block's four turns takes up to `turn` seconds, or one run: short, so that little drifts
+    within a block.
 
-    Warming up takes `warmup` seconds and goes on, up to `settle`, until the SM clock has settled. Samples
-    taken below `throttle_threshold` of the rated clock are discarded.
+    Warming up takes `warmup` seconds, and up to `settle` seconds until the SM clock has settled. Samples
+    taken below `throttle_threshold`, a fraction of the rated clock, are discarded.
 
-    The names are nvbench's options, the criteria and their constants those of its detail/stdrel_criterion.cxx
-    and detail/entropy_criterion.cxx.
+    The names are those of nvbench's options; the criteria and their constants are those of its
+    detail/stdrel_criterion.cxx and detail/entropy_criterion.cxx. Raises UsageError for an unknown criterion.
     """
 
     criterion: str = "stdrel"
@@ -54,7 +55,11 @@ class StopRule:
             raise UsageError(f"no stopping criterion {self.criterion!r}", hint=" or ".join(CRITERIA))
 
     def decide(self, times: Sequence[float], *, enough: bool = True) -> str:
-        """Why to stop now, in a few words; empty to go on. `enough` is what else must hold first."""
+        """Return why to stop after the samples `times` (seconds), in a few words; empty to go on.
+
+        Unless `enough` is True, only the timeout stops: the caller has a condition of its own that does not
+        hold yet.
+        """
         total = math.fsum(times)
         if len(times) >= self.min_samples:
             if total >= self.timeout:
@@ -67,10 +72,16 @@ class StopRule:
 
 
 def stdrel(times: Sequence[float], max_noise: float) -> str:
-    """After each sample the relative standard deviation of all until then; see `StopRule`."""
+    """Return why the relative standard deviation says to stop; empty to go on.
+
+    It does if the standard deviation of all samples is at most `max_noise` of their mean, or, with more than
+    64 samples, if its values after each of the last 512 differ from the latest one by less than 5% of it
+    (root mean square).
+    """
     array = np.asarray(times, dtype=np.float64)
     n = np.arange(1, len(array) + 1)
-    # About the first sample, not about zero: times differ in their last digits only.
+    # Sums of differences from the first sample: times differ in their last digits only, and sums of their
+    # squares would cancel.
     shifted = array - array[0]
     mean = np.cumsum(shifted) / n
     squares = np.maximum(np.cumsum(shifted**2) - n * mean**2, 0)
@@ -89,12 +100,15 @@ def stdrel(times: Sequence[float], max_noise: float) -> str:
 
 
 def entropy(times: Sequence[float], _max_noise: float) -> str:
-    """After each sample the entropy of all until then; done when a line through its last values is flat
-    (its angle, in degrees a sample) and fits.
+    """Return why the entropy of the set of times says to stop; empty to go on.
+
+    The entropy in bits is computed after each sample. It says to stop if a line fitted to its last 299
+    values, one sample apart, rises at an angle of at most 0.048 degrees and fits with an R squared of at
+    least 0.36.
     """
     tracked: deque[float] = deque(maxlen=_ENTROPY_WINDOW)
     counts: Counter[float] = Counter()
-    weighted = 0.0  # the sum of c log2 c over the counts c, of which one changes with a sample
+    weighted = 0.0  # the sum of c log2 c over the counts c, one of which changes with each sample
     for n, time in enumerate(times, 1):
         c = counts[time]
         weighted += (c + 1) * math.log2(c + 1) - (c * math.log2(c) if c else 0.0)

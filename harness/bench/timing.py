@@ -1,4 +1,8 @@
-"""How a GPU time is taken. The clock is injected everywhere else (`Timer`); this is the real one."""
+"""Take GPU times with CUDA events, and measure the SM clock while it does.
+
+`Timer` is the protocol that all other modules use, so that tests can pass in a clock of their own;
+`EventTimer` is the real one.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +23,18 @@ from harness.kernels.compiler import compile_kernel
 from harness.support.resources import Closing
 
 STAMP = Path(__file__).with_name("stamp.cu")
-_SMS = 1024  # entries; numbers of SMs may have holes
+_SMS = 1024  # entries, by the number of the SM; the numbers may have gaps
 # %globaltimer advances in steps of up to 1 us (32 ns on recent GPUs): shorter spans would show the step.
 _SHORTEST_NS = 400_000
 
 
 class ClockProbe(Closing):
-    """``probe.start(stream)``, launches, ``probe.end(stream)``; after synchronizing, `hertz`."""
+    """Measures the SM clock between two points in a stream.
+
+    Call ``probe.start(stream)``, launch work, call ``probe.end(stream)``, synchronize, then call `hertz`.
+    Each of the two launches one block per SM that stores the SM's cycle counter and the global nanosecond
+    timer.
+    """
 
     def __init__(self, context: Context) -> None:
         kernel = spec.load(STAMP)
@@ -41,11 +50,14 @@ class ClockProbe(Closing):
         )
 
     def reset(self) -> None:
-        """Forget the last stamps; while none are on their way."""
+        """Forget the stamps of the last measurement. No stamp kernel may be running."""
         self._entries[:] = 0
 
     def hertz(self) -> float | None:
-        """The clock between the last two stamps, the median over the SMs; None where it was too short."""
+        """Return the SM clock in Hz between the last two stamps, the median over the SMs.
+
+        None if they were less than 0.4 ms apart, too short for the resolution of the global timer.
+        """
         seen = self._entries.all(axis=(0, 2))
         cycles, nanoseconds = (self._entries[1, seen] - self._entries[0, seen]).T.astype(np.float64)
         if not len(cycles) or nanoseconds.min() < _SHORTEST_NS:
@@ -59,15 +71,15 @@ class ClockProbe(Closing):
 
 Run = Callable[[Stream], object]
 
-# Launches and their events wait behind a gate in the driver's queue, about 1024 entries deep; a full queue
-# would block the host that is to open the gate. A run takes nine at most: a product of three launches, two of
-# them in a stream at the side.
-MOST = 100  # runs of a batch
+# Launches and their events wait behind a gate in the driver's queue, which is about 1024 entries deep; a full
+# queue would block the host, which is to open the gate. A run takes at most nine entries: a product of three
+# launches, two of them in a side stream.
+MOST = 100  # runs in a batch
 
 
 @dataclass(frozen=True)
 class Work:
-    """What is timed: ``run(stream)`` queues `repeats` runs of it, more than one where it is a graph."""
+    """Code to time: ``run(stream)`` queues `repeats` runs, more than one where it launches a CUDA graph."""
 
     run: Run
     repeats: int = 1
@@ -77,11 +89,10 @@ class Work:
 class Batch:
     """Runs that were queued together.
 
-    `times` are GPU seconds a run, one for each time `Work.run` was called. `wall` is seconds a run on the
-    host's clock, from when the GPU might start until the host knows it has finished; None where the host was
-    busy with something else then. `sm_hz` is the measured
-    SM clock (`ClockProbe`), `rated_hz` the highest that the driver names; `reading` is what NVML said while
-    the batch ran.
+    `times` are GPU seconds per run, one for each call of `Work.run`. `wall` is seconds per run on the host's
+    clock, from when the GPU may start until the host knows that it has finished; None where the host was busy
+    then. `sm_hz` is the measured SM clock (`ClockProbe`), `rated_hz` the highest that the driver reports;
+    `reading` is NVML's, taken while the batch ran.
     """
 
     times: tuple[float, ...]
@@ -92,29 +103,35 @@ class Batch:
 
     @property
     def median(self) -> float:
+        """The median GPU time of a run in seconds."""
         return float(np.median(self.times))
 
     @property
     def clock_share(self) -> float | None:
-        """The clock as a fraction of the rated one: as measured, else as NVML has it."""
+        """The SM clock as a fraction of the rated one: as measured, else as NVML reports it; None if neither
+        is known.
+        """
         hertz = self.sm_hz or (self.reading.sm_mhz * 1e6 if self.reading else None)
         return hertz / self.rated_hz if hertz and self.rated_hz else None
 
 
 class Timer(Protocol):
+    """The clock of a measurement."""
+
     def batch(self, work: Work, count: int) -> Batch:
-        """Call `work.run` that often, at most MOST times, and say how long each run took."""
+        """Call `work.run` `count` times, at most MOST, and return how long each run took."""
         ...
 
 
 class EventTimer(Closing):
-    """A CUDA event before and after each call, all of a batch queued before the GPU may begin.
+    """Times runs with a CUDA event before and after each call; a whole batch is queued before the GPU may
+    begin.
 
-    The GPU then goes from event to kernel to event without waiting for the host, and launch latency stays
-    out of the times. What remains is the cost of the events themselves, a microsecond or two (`overhead`).
+    The GPU then goes from event to kernel to event without waiting for the host, and launch latency stays out
+    of the times. The cost of the events themselves remains, a microsecond or two (`overhead`).
 
-    What holds the GPU back is a gate; for graphs, whose launches may fill the driver's queue, it is one run
-    of the graph that is not timed.
+    A gate holds the GPU back until all is queued. For graphs, whose launches may fill the driver's queue, one
+    run of the graph that is not timed does.
     """
 
     def __init__(self, context: Context, stream: Stream, telemetry: Telemetry) -> None:
@@ -131,6 +148,7 @@ class EventTimer(Closing):
             self._owned = owned.pop_all()
 
     def batch(self, work: Work, count: int) -> Batch:
+        """Queue `count` calls of `work.run` between events, wait for them, and return their times."""
         events, stream = self._events[:count], self._stream
         runs = count * work.repeats
         self._clock.reset()
@@ -143,7 +161,8 @@ class EventTimer(Closing):
             with self._gate.holding(stream):
                 self._queue(work, count)
                 began = time.perf_counter()
-        # Every second batch: reading takes longer than some batches do, whose wall time would be NVML's.
+        # NVML is read in every second batch only: reading takes longer than some batches do, and would
+        # distort their wall time.
         self._reads = not self._reads
         reading = self._telemetry.read() if self._reads else None
         late = self._reads and events[-1][1].done
@@ -155,10 +174,11 @@ class EventTimer(Closing):
             wall=None if late else wall / runs,
             sm_hz=self._clock.hertz(),
             rated_hz=self._rated,
-            reading=None if late else reading,  # the clock that counts is the one while the batch runs
+            reading=None if late else reading,  # a reading after the batch has ended shows another clock
         )
 
     def _queue(self, work: Work, count: int) -> None:
+        """Queue the first clock stamp, the calls between their events, and the second clock stamp."""
         stream = self._stream
         self._clock.start(stream)
         for start, end in self._events[:count]:
@@ -168,7 +188,9 @@ class EventTimer(Closing):
         self._clock.end(stream)
 
     def overhead(self) -> float:
-        """Seconds between two events with nothing between them: part of every time that is taken here."""
+        """Return the seconds between two events with nothing between them, which every time taken here
+        includes.
+        """
         nothing = Work(lambda _stream: None)
         self.batch(nothing, MOST)
         return self.batch(nothing, MOST).median

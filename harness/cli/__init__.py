@@ -1,4 +1,4 @@
-"""The command line: one module a verb, found by its name. The only place that prints."""
+"""The command line. Each verb is a module, imported when it is used; only this package prints."""
 
 from __future__ import annotations
 
@@ -34,18 +34,23 @@ VERBS = (
 
 
 class Verbs(click.Group):
-    """Imports a verb's module when it is asked for, and turns our errors into messages and exit codes."""
+    """The group of all verbs: imports a verb's module when it is called, and turns errors into messages and
+    exit codes.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all verbs."""
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Import and return a verb's command; None for an unknown name."""
         if name not in VERBS:
             return None
         command: click.Command = importlib.import_module(f"harness.cli.verbs.{name}").command
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; print errors to stderr and exit with their codes."""
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             try:
@@ -53,9 +58,9 @@ class Verbs(click.Group):
             except HarnessError as e:
                 click.echo(terminal.fill(str(e), start="error: "), err=True)
                 ctx.exit(e.exit_code)
-            except BrokenPipeError:  # `| head` has read enough: nothing has failed
+            except BrokenPipeError:  # the reader, such as `head`, has closed the pipe: nothing has failed
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-                ctx.exit(141)  # 128 and SIGPIPE, as of any other tool
+                ctx.exit(141)  # 128 + SIGPIPE, as other tools exit
             except OSError as e:
                 if e.errno not in (errno.ENOSPC, errno.EIO):
                     raise
@@ -81,4 +86,5 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
+    """Print a warning, in place of `warnings.showwarning`."""
     print(terminal.fill(str(message), start="warning: "), file=file or sys.stderr)

@@ -1,7 +1,7 @@
-"""``-a N=[512,1024]`` -> the points to visit, in nvbench's notation.
+"""Parse axes such as ``-a N=[512,1024]`` into the points to visit, in nvbench's notation.
 
-``N=512``, ``N=[256,512]``, ``N=[512:4096:512]`` (start, inclusive end, step), ``N[pow2]=[9:12]``
-(512 to 4096). Several axes give their cross product, the first varying slowest.
+``N=512``, ``N=[256,512]``, ``N=[512:4096:512]`` (start, inclusive end, step), ``N[pow2]=[9:12]`` (512 to
+4096). Several axes give their cross product, the first varying slowest.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from harness.errors import UsageError
 Point = dict[str, int | float]
 
 _AXIS = re.compile(r"\s*(\w+)\s*(?:\[\s*(pow2)?\s*\])?\s*=\s*(.*?)\s*\Z", re.DOTALL)
-_MAX_VALUES = 10_000  # a longer list is a slip of the keyboard
+_MAX_VALUES = 10_000  # a longer list is a typing error
 _FORMS = "as in -a N=512, -a N=[512:4096:512], -a 'N[pow2]=[9:12]', -p TILE=32 or -p TILE=[8,16]"
 
 
 def parse_axis(text: str, what: str = "axis") -> tuple[str, tuple[int | float, ...]]:
-    """One axis: its name and values. Raises UsageError that shows the text and the accepted forms; `what` it
-    is called there.
+    """Return the name and the values of one axis.
+
+    Raises UsageError that quotes the text, calls it a `what`, and shows the accepted forms.
     """
     match = _AXIS.match(text)
     if not match or not match[3]:
@@ -40,7 +41,10 @@ def parse_axis(text: str, what: str = "axis") -> tuple[str, tuple[int | float, .
 
 
 def parse_params(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """``-p TILE=[16,32]`` -> the values of each parameter; integers only."""
+    """Return the values of each parameter in texts such as ``TILE=[16,32]``.
+
+    Raises UsageError for values that are not integers, and for a parameter that is given twice.
+    """
     chosen: dict[str, tuple[int, ...]] = {}
     for text in texts:
         name, values = parse_axis(text, "parameter")
@@ -53,7 +57,11 @@ def parse_params(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 
 def points(texts: Sequence[str], known: Mapping[str, int | float | None]) -> list[Point]:
-    """The cross product of the axes in `texts`; `known` names what the problem has, with its default."""
+    """Return the cross product of the axes in `texts`.
+
+    `known` has the problem's axes with their defaults; an axis takes integers unless its default is a float.
+    Raises UsageError for an unknown axis, one that is given twice, a wrong value, or more than 10,000 points.
+    """
     chosen: dict[str, tuple[int | float, ...]] = {}
     for text in texts:
         name, values = parse_axis(text)
@@ -72,7 +80,7 @@ def points(texts: Sequence[str], known: Mapping[str, int | float | None]) -> lis
 
 
 def _expand(part: str, text: str) -> Sequence[int | float]:
-    """One item of a list: a number or a range."""
+    """Return the values of one item of a list, a number or a range."""
     numbers = [_number(s, text) for s in part.split(":")]
     if len(numbers) == 1:
         return numbers
@@ -92,6 +100,7 @@ def _expand(part: str, text: str) -> Sequence[int | float]:
 
 
 def _number(s: str, text: str) -> int | float:
+    """Return a finite number, as int where it is written as one. Raises UsageError."""
     try:
         value = float(s) if s.isascii() else math.nan
         if math.isfinite(value):

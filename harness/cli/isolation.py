@@ -1,8 +1,8 @@
-"""``--isolate``: kernels in a child process, so that a fault or a hang takes nothing down but that process.
+"""``--isolate``: run kernels in a child process, so that a fault or a hang ends that process only.
 
-The child is the same command once more. It writes down what it measures as it goes: ``harness bench`` the
-rows of one kernel to a file, ``harness tune`` its journal. What it had measured before it died is kept, and
-the next child goes on with the others.
+The child runs the same command once more, and writes its measurements to a file as it goes: ``harness bench``
+the rows of one kernel, ``harness tune`` its journal. What it had measured before it died is kept, and the
+next child goes on with the others.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from harness.results.rows import Row
 
 SUPERVISED = "--supervised"
-AGAIN = 75  # exit code of a tuning after a fault, which its journal has
+AGAIN = 75  # exit code of a child tuning after a fault that is in its journal: run it again
 _GRACE = 10  # seconds for a tuning to write down what it has, after Ctrl-C
 _OUTPUT = ("style", "json_file", "wide")
 
@@ -39,9 +39,9 @@ _OUTPUT = ("style", "json_file", "wide")
 def command_line(
     ctx: click.Context, word: str, changes: Mapping[str, Any], *, without: Collection[str] = ()
 ) -> list[str]:
-    """Return the command that runs this one again in a child, on the kernel `word`.
+    """Return the command that runs this command again in a child, on the kernel `word`.
 
-    Options are as they were given here, but for `changes` (by parameter name) and those `without`.
+    Options are as they were given here, except for `changes` (by parameter name) and those in `without`.
     """
     given = {**ctx.params, **changes}
     found = [sys.executable, "-m", "harness", str(ctx.command.name), word]
@@ -52,7 +52,7 @@ def command_line(
 
 
 def _spelled(option: click.Option, value: Any) -> list[str]:
-    """Return an option with its value, as it is typed; nothing where it has none."""
+    """Return an option with its value as words of a command line; nothing if it has no value."""
     name = next(o for o in option.opts if o.startswith("--"))
     if option.is_flag:
         wanted = option.flag_value if isinstance(option.flag_value, str) else True  # --md gives "md"
@@ -69,8 +69,10 @@ def _spelled(option: click.Option, value: Any) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """`about` is what the child said of the GPU before its first row; `error` why it did not finish, and
-    `interrupted` whether Ctrl-C was why.
+    """The result of a child.
+
+    `about` is what it wrote about the GPU before its first row. `error` says why it did not finish, empty if
+    it did, and `interrupted` is True if the reason was Ctrl-C.
     """
 
     rows: tuple[Row, ...]
@@ -89,7 +91,8 @@ def bench_rows(
 ) -> Iterator[Row]:
     """Yield each kernel's rows from a process of its own, which prepares and times everything anew.
 
-    A size without a row becomes an error row. What the first child says of the GPU goes into `meta`.
+    A size without a row becomes an error row. What the children write about the GPU goes into `meta`. A child
+    gets `timeout` seconds. Raises KeyboardInterrupt after Ctrl-C.
     """
     from harness.bench.row import Measurement
     from harness.problems.registry import resolve
@@ -115,6 +118,7 @@ def bench_rows(
 
 
 def _bench_command(ctx: click.Context, gpu: Device, one: Built) -> list[str]:
+    """Return the command that measures one kernel in a child."""
     kernel = one.variant.kernel
     changes = {
         "dtypes": [kernel.dtype] if len(kernel.dtypes) > 1 else [],
@@ -128,13 +132,16 @@ def _bench_command(ctx: click.Context, gpu: Device, one: Built) -> list[str]:
 
 
 def in_order(records: Iterable[Row], points: Points) -> list[Row]:
-    """Sort rows by size, as they are without --isolate; within a size they stay as they came."""
+    """Sort rows by size, as they are without --isolate; rows of the same size keep their order."""
     shapes = [cls.from_axes(axes).label for cls, listed in points.items() for axes in listed]
     return sorted(records, key=lambda r: shapes.index(r["shape"]))
 
 
 def run_child(command: Sequence[str], timeout: float) -> Outcome:
-    """Run `command` with ``--rows FILE`` appended, and kill it after `timeout` seconds, or on Ctrl-C."""
+    """Run `command` with ``--rows FILE`` appended, and return what it wrote.
+
+    It is killed after `timeout` seconds, or on Ctrl-C.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "rows")
         path.touch()
@@ -150,13 +157,15 @@ def append(path: Path, line: Mapping[str, Any]) -> None:
 
 
 def _lines(path: Path) -> list[Any]:
-    """Read whole lines; the last may be torn, if the child was killed while it wrote."""
+    """Return the values in the complete lines of a file; a killed child may have left the last one
+    incomplete.
+    """
     text = path.read_text()
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
 def _error(ended: Ended) -> str:
-    """Return why a child did not finish; an empty text where it did, failed kernels included."""
+    """Return why a child did not finish; empty if it did, even with failed kernels."""
     if ended.why:
         return ended.why + (", or needs a longer --kernel-timeout" if ended.hung else "")
     lines = [line for line in ended.said.splitlines() if line.strip()]
@@ -171,10 +180,12 @@ def _error(ended: Ended) -> str:
 
 
 def tune(ctx: click.Context, gpu: Device, path: Path | None, timeout: float) -> int:
-    """Run the tuning in a child, again without whoever ended it, and return the last child's exit code.
+    """Run the tuning in a child, and again without the candidate that ended it; return the last child's exit
+    code.
 
-    `path` is the journal's. It has each candidate's name before it is launched: whoever was in flight when
-    the child ended is written off there. Raises HarnessError where the child ends before it begins one.
+    `path` is the journal's. A candidate's name is written there before it is launched, so the one that was in
+    flight when the child ended is known, and gets an error row. `timeout` is in seconds without progress.
+    Raises HarnessError if there is no journal, or if a child ends without having begun another candidate.
     """
     from harness.tune.journal import Journal
 
@@ -202,7 +213,7 @@ def tune(ctx: click.Context, gpu: Device, path: Path | None, timeout: float) -> 
 
 
 def _tuned(ctx: click.Context, gpu: Device, path: Path, timeout: float, spent: float) -> Ended:
-    """Run one child, which hangs if its journal stands still while a candidate is in flight."""
+    """Run one child. It hangs if its journal stops growing while a candidate is in flight."""
     from harness.tune.journal import Journal
 
     first = _size(path)
@@ -216,7 +227,9 @@ def _tuned(ctx: click.Context, gpu: Device, path: Path, timeout: float, spent: f
 
 
 def tune_command(ctx: click.Context, gpu: Device, spent: float) -> list[str]:
-    """Return the child's command, which has less time by the seconds that its predecessors have `spent`."""
+    """Return the child's command; its time limit is reduced by the seconds that earlier children have
+    `spent`.
+    """
     limit = ctx.params["time_limit"]
     left = None if limit is None else max(limit - spent, 0.001)
     changes = {"device": gpu.uuid, "time_limit": left, "supervised": True}
@@ -224,4 +237,5 @@ def tune_command(ctx: click.Context, gpu: Device, spent: float) -> list[str]:
 
 
 def _size(path: Path) -> int:
+    """Return the size of a file in bytes; 0 if there is none."""
     return path.stat().st_size if path.exists() else 0

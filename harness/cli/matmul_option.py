@@ -1,4 +1,4 @@
-"""``matmul`` among the kernels of a command line: whatever `harness.matmul` runs at each size."""
+"""Accept ``matmul`` among the kernels of a command line: what `harness.matmul` runs at each size."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ dtype = options.dtype
 
 
 def named(kernels: Sequence[str]) -> bool:
+    """Return True if ``matmul`` is among the kernels."""
     return choose.NAME in kernels
 
 
 def refuse(kernels: Sequence[str], given: bool, option: str) -> None:
-    """Raises UsageError for the dispatcher and an option that is about a single kernel."""
+    """Raise UsageError if `option`, which needs a single kernel, is `given` together with ``matmul``."""
     if given and named(kernels):
         raise UsageError(f"{option} takes a kernel, and matmul is several", hint="name one that it chooses")
 
@@ -57,6 +58,7 @@ def select(
 
 
 def _products(dtypes: Sequence[str]) -> list[type[Gemm]]:
+    """Return the GEMM problem of each element type, fp32's if there is none."""
     from harness.problems.gemm import GEMMS, Gemm
 
     return [GEMMS[name] for name in dict.fromkeys(dtypes)] or [Gemm]
@@ -72,7 +74,10 @@ def build(
     cache: Cache,
     step: Callable[[str], None],
 ) -> tuple[list[Built], list[Skipped]]:
-    """The variants, and with `dispatched` what is chosen for each product: without a GPU, as on an H200."""
+    """Build the variants and, if `dispatched`, the kernels that the dispatcher chooses for each product.
+
+    Without a GPU it chooses as on an H200. Returns what was built, and what was skipped.
+    """
     from harness.dispatch.chosen import build_chosen
     from harness.launch import builds
 

@@ -29,14 +29,15 @@ if TYPE_CHECKING:
     from harness.problems.protocol import Axes, Problem
     from harness.support.cache import Cache
 
-EMULATOR = "emulator"  # in place of a GPU
+EMULATOR = "emulator"  # the value of --device that asks for it
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Finite(click.FloatRange):
-    """click lets NaN and infinity through its ranges."""
+    """A range of finite numbers: click's own accepts NaN and infinity."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number. Fails if it is NaN, infinite or out of range."""
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number", param, ctx)
@@ -44,23 +45,25 @@ class Finite(click.FloatRange):
 
 
 class Percent(Finite):
-    """``2`` or ``2%``, as a fraction: 0.02."""
+    """A percentage, ``2`` or ``2%``, which is converted to a fraction, 0.02."""
 
     name = "percent"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the fraction."""
         if isinstance(value, str):
             value = value.strip().removesuffix("%")
         return float(super().convert(value, param, ctx)) / 100
 
 
 class Seconds(Finite):
-    """``120``, ``120s``, ``2m`` or ``1h``, in seconds."""
+    """A time, ``120``, ``120s``, ``2m`` or ``1h``, which is converted to seconds."""
 
     name = "time"
     _units: ClassVar = {"s": 1, "m": 60, "h": 3600}
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the seconds."""
         unit = value[-1:] if isinstance(value, str) and value[-1:] in self._units else ""
         number = value.removesuffix(unit) if unit else value
         return super().convert(number, param, ctx) * self._units.get(unit, 1)
@@ -112,12 +115,12 @@ REGIMES = click.Choice(["cold", "hot", "graph"])
 
 
 def threshold(default: str, text: str) -> Callable[[F], F]:
-    """Return ``--threshold``: a difference that counts, in percent."""
+    """Return the option ``--threshold``, the difference that counts, with this default and help text."""
     return click.option("--threshold", type=Percent(min=0), default=default, show_default=True, help=text)
 
 
 def rule(command: F) -> F:
-    """Add the options of a `StopRule` to a command, named as its fields are."""
+    """Add the options of a `StopRule` to a command; its parameters have the names of the rule's fields."""
     seconds = Finite(min=0)
     for option in reversed(
         (
@@ -205,7 +208,9 @@ def variants(
 
 
 def archs(text: str | None) -> list[str]:
-    """``sm_75,sm_90a`` -> its names, each once; empty where nothing was asked for."""
+    """Return the architectures in ``sm_75,sm_90a``, each once; empty for None. Raises UsageError if it names
+    none.
+    """
     if text is None:
         return []
     names = [name.strip() for name in text.split(",") if name.strip()]
@@ -215,7 +220,10 @@ def archs(text: str | None) -> list[str]:
 
 
 def one_arch(text: str | None, gpu: Device | None) -> str:
-    """The architecture to compile for: the one asked for, the GPU's own, or the default without a GPU."""
+    """Return the architecture to compile for: the one in `text`, else the GPU's, else the default.
+
+    Raises UsageError if `text` has several.
+    """
     names = archs(text)
     if len(names) > 1:
         raise UsageError(f"one architecture at a time here, not {', '.join(names)}")
@@ -227,8 +235,10 @@ def one_arch(text: str | None, gpu: Device | None) -> str:
 def points(
     kernels: Sequence[Kernel], texts: Sequence[str], default: str, also: Sequence[type[Problem]] = ()
 ) -> dict[type[Problem], list[Axes]]:
-    """The sizes to visit for each problem that the kernels solve, and each of `also`: from `-a`, else its own
-    `default` list.
+    """Return the sizes to visit for the problem of each kernel, and for each problem in `also`.
+
+    They come from `texts`, the values of `-a`, or else from the problem's list named `default`. Raises
+    UsageError for axes that do not fit, and SpecError for an empty list.
     """
     from harness.problems import checks
     from harness.problems.registry import by_problem
@@ -240,17 +250,21 @@ def points(
         if not found[cls]:
             raise SpecError(f"{default} is empty: no size to visit", where=f"problem {cls.__qualname__}")
         for point in found[cls]:
-            checks.instance(cls, point)  # says now, before compilers run, that a size makes no sense
+            checks.instance(cls, point)  # raises for a size that makes no sense, before anything is compiled
     return found
 
 
 def typical(listed: Sequence[Axes]) -> Axes:
-    """One size of those that a problem is measured at: the second largest, large enough to fill a GPU."""
+    """Return the second largest of a problem's sizes, which is large enough to fill a GPU."""
     return listed[max(0, len(listed) - 2)]
 
 
 def words(text: str) -> list[str]:
-    """A kernel and what goes with it, parted as a shell does; the path of a file may have blanks."""
+    """Split a kernel and its parameters as a shell does, except for the path of a file, which may have
+    blanks.
+
+    Raises UsageError if it cannot be split or is empty.
+    """
     if Path(text).is_file():
         return [text]
     try:
@@ -263,9 +277,10 @@ def words(text: str) -> list[str]:
 
 
 def open_device(name: str | None, *, required: bool = False) -> tuple[Device | None, str]:
-    """The GPU asked for; or None and why the emulator takes its place.
+    """Return the GPU to use, or None and why the emulator takes its place.
 
-    Raises NoGpu where one is required, or was named and is not there, UsageError for what is no name of any.
+    If a GPU is `required` or named, raises NoGpu where it does not exist and MissingDependency without the
+    CUDA bindings. Raises UsageError for a name that cannot be a GPU's.
     """
     from harness.driver import Device
 
@@ -287,7 +302,7 @@ def open_device(name: str | None, *, required: bool = False) -> tuple[Device | N
 
 
 def about(gpu: Device) -> dict[str, Any]:
-    """What a record says of the GPU that it was made on."""
+    """Return a record's entry for the GPU on which it was made."""
     from dataclasses import asdict
 
     from harness.driver import driver_version
@@ -296,6 +311,7 @@ def about(gpu: Device) -> dict[str, Any]:
 
 
 def open_cache() -> Cache:
+    """Return the cache of compiled kernels."""
     from harness.support.cache import Cache, default_root
 
     return Cache(default_root())

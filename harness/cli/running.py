@@ -1,4 +1,4 @@
-"""A run of a command: its progress bar, the rows it collects, what it says below its table, its exit code."""
+"""Run a command: progress bar, rows with what ended them early, remarks below the table, and exit code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ T = TypeVar("T")
 
 @contextmanager
 def progress(total: int) -> Iterator[Callable[[str], None]]:
-    """A bar on stderr, on a terminal only; yields what to call with the name of each step as it begins."""
+    """Show a progress bar on stderr if that is a terminal; yield a function to call with each step's name as
+    it begins.
+    """
     if sys.stderr is None or not sys.stderr.isatty():
         yield lambda _step: None
         return
@@ -46,7 +48,11 @@ def progress(total: int) -> Iterator[Callable[[str], None]]:
 def steps(
     variants: Sequence[Variant], points: Mapping[type[Problem], Sequence[Axes]], rounds: int = 1
 ) -> int:
-    """How many steps a run reports to `progress`: a build each, and inputs, baseline and rows a point."""
+    """Return how many steps a run reports to `progress`.
+
+    There is one step for each build, and in each round one for each row and two for each point: inputs and
+    baseline.
+    """
     from harness.problems.registry import resolve
 
     rows = sum(len(points.get(resolve(v.kernel), ())) for v in variants)
@@ -54,11 +60,11 @@ def steps(
 
 
 def collect(rows: Iterable[T]) -> tuple[list[T], HarnessError | None]:
-    """All rows, or those before a fault or Ctrl-C, and what ended them early."""
+    """Return all rows; or those before a fault or Ctrl-C, with the error."""
     found: list[T] = []
     try:
         for row in rows:
-            found.append(row)  # one at a time: what was measured is kept
+            found.append(row)  # one at a time, so that rows before an error are kept
     except HarnessError as e:
         return found, e
     except KeyboardInterrupt:
@@ -67,7 +73,9 @@ def collect(rows: Iterable[T]) -> tuple[list[T], HarnessError | None]:
 
 
 def by_kernel(rows: Iterable[Measurement]) -> list[tuple[str, list[Measurement]]]:
-    """By what was built, not by name: two files may share theirs."""
+    """Group rows by what was built, and return each group with its label. Two files may have the same
+    name.
+    """
     groups: dict[int, list[Measurement]] = {}
     for row in rows:
         groups.setdefault(id(row.built), []).append(row)
@@ -75,7 +83,7 @@ def by_kernel(rows: Iterable[Measurement]) -> list[tuple[str, list[Measurement]]
 
 
 def name_shapes(points: Mapping[type[Problem], Sequence[Axes]]) -> None:
-    """Below a table that has no room for them."""
+    """Print all shapes, below a table that has no room for them."""
     for cls, axes_list in points.items():
         whole = [cls.from_axes(a).label.replace(" ", "\N{NO-BREAK SPACE}") for a in axes_list]
         text = terminal.fill(f"shapes: {', '.join(whole)}", " " * 8)
@@ -83,8 +91,8 @@ def name_shapes(points: Mapping[type[Problem], Sequence[Axes]]) -> None:
 
 
 def explain(rows: Sequence[Row], skipped: Sequence[Skipped], *, err: bool = False) -> None:
-    """Below a table: every row that is not simply right, and every kernel that has none. What holds for
-    several is said once.
+    """Print, below a table, why rows are not ok and why kernels were skipped. A reason that several share is
+    printed once.
     """
     from harness.bench.row import REFUSED
     from harness.results.rows import label
@@ -92,7 +100,7 @@ def explain(rows: Sequence[Row], skipped: Sequence[Skipped], *, err: bool = Fals
     said: dict[str, list[Row]] = {}
     for row in rows:
         if row["status"] != "ok" and row["detail"]:
-            # Of a refusal only what the emulator has not: which line wants it, another kernel's does not say.
+            # Refusals are grouped by their first line, what the emulator lacks: the line of source differs.
             reason = row["detail"].split("\n")[0] if row["status"] == REFUSED else row["detail"]
             said.setdefault(reason, []).append(row)
     for reason, group in said.items():
@@ -108,13 +116,15 @@ def explain(rows: Sequence[Row], skipped: Sequence[Skipped], *, err: bool = Fals
 
 
 def _where(group: Sequence[Row], rows: Sequence[Row]) -> str:
-    """``22_wgmma, 23_wgmma_pipeline (2 of 5)``: how many of its rows, where not all."""
+    """Return the kernels of a group of rows, with how many of their rows if not all: ``22_wgmma (2 of
+    5)``.
+    """
     hit, all_ = (Counter(row["kernel"] for row in listed) for listed in (group, rows))
     return ", ".join(name if n == all_[name] else f"{name} ({n} of {all_[name]})" for name, n in hit.items())
 
 
 def finish(rows: Sequence[Row], skipped: Sequence[Skipped], fault: HarnessError | None = None) -> None:
-    """The exit code: a fault is raised, and a row or kernel that failed is 1."""
+    """Exit as the run ended: raise `fault`, or exit with code 1 if a row or the build of a kernel failed."""
     from harness.bench.row import FAILURES
 
     if fault is not None:
@@ -124,7 +134,7 @@ def finish(rows: Sequence[Row], skipped: Sequence[Skipped], fault: HarnessError 
 
 
 def conclude(decisions: Iterable[str | None]) -> None:
-    """The exit code of a comparison: 1 where something is slower, 3 where it cannot be told."""
+    """Exit with code 1 if something is slower, with 3 if something is inconclusive; else return."""
     from harness.bench.stats import INCONCLUSIVE, SLOW
 
     found = set(decisions)

@@ -1,4 +1,4 @@
-"""``harness check --device gpu``: kernels under compute-sanitizer."""
+"""``harness check --device gpu``: run kernels under compute-sanitizer."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _DEFAULT = "racecheck"
-_SHOWN = 6  # lines of a finding below its first
-_AT_ONCE = 6  # processes on one GPU, where each is not even a second of its time
+_SHOWN = 6  # how many lines of a finding are shown below its first
+_AT_ONCE = 6  # processes on one GPU, each of which needs less than a second of its time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,9 @@ class _Job:
 
 
 def named(text: str | None) -> list[str]:
-    """``memcheck,racecheck`` -> the tools' names, each once; racecheck where nothing was asked for."""
+    """Return the tools in ``memcheck,racecheck``, each once; racecheck for None. Raises UsageError for an
+    unknown one.
+    """
     from harness.instruments.sanitizer import TOOLS
 
     names = [name.strip() for name in (_DEFAULT if text is None else text).split(",")]
@@ -58,7 +60,11 @@ def run(
     style: str | None,
     json_file: Path | None,
 ) -> None:
-    """A line for each kernel and size, then what was found; exit code 1 where that is wrong."""
+    """Run each tool on each kernel and size; print a table and the findings, and write the record.
+
+    Exits with code 1 if a kernel that is not marked as broken has findings. Raises HarnessError if a tool
+    does not find the fault in its control, a kernel made to have one.
+    """
     from harness.instruments import sanitizer
     from harness.problems.registry import resolve
     from harness.results import record, tables
@@ -77,7 +83,7 @@ def run(
     ]
 
     def look(job: _Job) -> tuple[Sequence[Finding], str]:
-        """What was found, or why nothing could be."""
+        """Return what was found, or why the tool could not run."""
         try:
             return sanitizer.check(job.variant, job.axes, job.tool, device=uuid, seed=seed), ""
         except HarnessError as e:
@@ -112,8 +118,9 @@ def run(
 
 
 def _beside(work: Callable[[T], R], jobs: Sequence[T], step: Callable[[T], None]) -> Iterator[tuple[T, R]]:
-    """Each job and what came of it, in their order. Threads, several at a time: each waits for a process
-    that takes seconds to start.
+    """Yield each job with its result, in their order, several at once in threads.
+
+    Each waits for a process that takes seconds to start.
     """
     with ThreadPoolExecutor(min(_AT_ONCE, cores())) as pool:
         try:
@@ -121,11 +128,11 @@ def _beside(work: Callable[[T], R], jobs: Sequence[T], step: Callable[[T], None]
                 step(job)
                 yield job, future.result()
         finally:
-            pool.shutdown(cancel_futures=True)  # Ctrl-C starts no more
+            pool.shutdown(cancel_futures=True)  # after Ctrl-C no further job starts
 
 
 def _cells(line: Sequence[Row], tools: int) -> list[str]:
-    """Return the cells of one kernel at one size, a column a tool."""
+    """Return the cells of one kernel at one size, with one column for each tool."""
     from harness.results.rows import label
 
     findings = str(sum(len(r["findings"] or ()) for r in line))
@@ -134,13 +141,17 @@ def _cells(line: Sequence[Row], tools: int) -> list[str]:
 
 
 def _status(variant: Variant, found: Sequence[Finding]) -> str:
-    """A broken kernel may be broken in another way than this tool looks for."""
+    """Return OK without findings, else FAILED, or EXPECTED for a kernel that is marked as broken.
+
+    A broken kernel without findings is OK: its defect may be of another kind than the tool looks for.
+    """
     from harness.bench.row import EXPECTED, FAILED, OK
 
     return OK if not found else EXPECTED if variant.kernel.broken else FAILED
 
 
 def _say_control(tool: str) -> None:
+    """Print which control the tool was tried on."""
     from harness.instruments import sanitizer
 
     name = sanitizer.CONTROLS.get(tool)
@@ -151,6 +162,7 @@ def _say_control(tool: str) -> None:
 
 
 def _print(job: _Job, found: Sequence[Finding]) -> None:
+    """Print the findings of one job, with their source lines."""
     variant = job.variant
     lines = variant.kernel.source.splitlines()
     for finding in found:
@@ -166,6 +178,7 @@ def _print(job: _Job, found: Sequence[Finding]) -> None:
 
 
 def _record(job: _Job, found: Sequence[Finding], error: str) -> Row:
+    """Return the row of one job."""
     return {
         "kernel": job.variant.kernel.name,
         "params": dict(job.variant.params),

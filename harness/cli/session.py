@@ -1,4 +1,6 @@
-"""A GPU made ready for what `harness bench` and `harness tune` measure, and what a record says of it."""
+"""Make a GPU ready to measure for ``harness bench`` and ``harness tune``, and describe it for their
+records.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ Points = dict[type["Problem"], list["Axes"]]
 
 
 def element_types(points: Iterable[type[Problem]]) -> tuple[str, ...]:
-    """The element types that cuBLAS is asked to multiply."""
+    """Return the element types of the GEMM problems, which cuBLAS is asked to multiply; fp32 if there is
+    none.
+    """
     from harness.problems.gemm import Gemm
 
     return tuple(cls.dtype.name for cls in points if issubclass(cls, Gemm)) or (Gemm.dtype.name,)
@@ -31,7 +35,12 @@ def element_types(points: Iterable[type[Problem]]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What is measured, on what, and how a row of it is written down."""
+    """Everything that a session needs: GPU, stopping rule and comparison, as in
+    `harness.bench.session.Bench`.
+
+    `baseline` is None for cuBLAS. `cublaslt` adds a row of cuBLASLt. `threshold` is the difference that
+    counts, as a fraction, and `dtypes` are the element types that cuBLAS multiplies.
+    """
 
     gpu: Device
     rule: StopRule
@@ -45,13 +54,18 @@ class Request:
     dtypes: tuple[str, ...]
 
     def record(self, row: Measurement) -> Row:
+        """Return the record of a row, with a decision if a kernel is the baseline."""
         from harness.results import encode
 
         return encode.timed_record(row, self.gpu.peak_fp32, self.threshold if self.baseline else None)
 
 
 def open_session(owned: ExitStack, what: Request) -> tuple[Bench, dict[str, Any]]:
-    """A session on this GPU, closed with `owned`, and what a record should say about the two."""
+    """Open a session on this GPU, to be closed with `owned`; return it with the record's entry about GPU and
+    session.
+
+    If cuBLAS cannot be used, the session has no baseline and the entry says why.
+    """
     from harness.bench.session import Bench
     from harness.driver import Context
     from harness.launch import cublas, cublaslt

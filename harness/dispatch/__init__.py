@@ -1,1 +1,1 @@
-"""`harness.matmul`: chooses the fastest kernel for a product's shape and GPU, prepares and runs it."""
+"""`harness.matmul`: choose the fastest kernel for a product's shape and GPU, prepare it and run it."""

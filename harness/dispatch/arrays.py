@@ -1,8 +1,8 @@
-"""Other libraries' device arrays -> `Matrix`: address, shape, leading dimension, element type, GPU, and the
-stream they are ready on.
+"""Read device arrays of other libraries as a `Matrix`: address, shape, element type, GPU and stream.
 
-PyTorch's tensors are asked directly (it is their fastest way, and no interface tells of autograd); all others
-by ``__cuda_array_interface__``, or by DLPack where they have only that.
+PyTorch tensors are read by their own methods, which is fastest, and no interface tells whether a tensor
+requires gradients. Other arrays are read by ``__cuda_array_interface__``, or by DLPack if they have only
+that.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from harness.driver import DeviceArray, device_of
 from harness.errors import UsageError
 from harness.kernels.dtypes import BF16, FP16, FP32, DType
 
-LEGACY = 1  # CU_STREAM_LEGACY: the default stream that waits for the others, where 0 may mean two streams
-TORCH_CURRENT = -1  # PyTorch's current stream of that GPU, looked up when it is needed
+LEGACY = 1  # CU_STREAM_LEGACY: the default stream that waits for all others; 0 may mean either default stream
+TORCH_CURRENT = -1  # stands for PyTorch's current stream on that GPU, which is looked up when it is needed
 _CUDA_DEVICES = (2, 13)  # DLPack's kDLCUDA and kDLCUDAManaged
 
 
 class Matrix(NamedTuple):
-    """A row-major matrix in device memory, its leading dimension in elements.
+    """A row-major matrix in device memory.
 
-    `ready` is the stream on which its contents are, by address; None where its owner names none, and what is
-    there is ready for all.
+    `address` is that of its first element, `ld` the elements from one row to the next, and `device` the GPU's
+    ordinal. `ready` is the address of the stream in which its contents are produced (or `TORCH_CURRENT`);
+    None if the owner names none, and any stream may use the contents. `keep` is what must stay alive with it.
     """
 
     address: int
@@ -39,10 +40,15 @@ class Matrix(NamedTuple):
 
     @property
     def end(self) -> int:
+        """The address behind its last element."""
         return self.address + self.dtype.itemsize * ((self.rows - 1) * self.ld + self.columns)
 
     def overlaps(self, other: Matrix) -> bool:
-        """Whether they share an element: two views of one array, side by side, do not. Both of one type."""
+        """Return True if the two matrices, of one element type, share an element.
+
+        Two views of one array that lie side by side do not. If leading dimensions differ or the addresses are
+        not whole elements apart, True if their address ranges overlap.
+        """
         size = self.dtype.itemsize
         if self.end <= other.address or other.end <= self.address:
             return False
@@ -53,11 +59,12 @@ class Matrix(NamedTuple):
 
 
 def read(name: str, array: Any, stream: int | None, *, written: bool = False) -> Matrix:
-    """`array` as a matrix.
+    """Return a device array of any library as a `Matrix`, without copying.
 
-    `stream` is the one it will be used on (None: not known yet), which an owner that speaks DLPack makes wait
-    for it. `written`: it is an output. Raises UsageError, with `name`, for everything that is not a matrix of
-    float32, bfloat16 or float16 in device memory with the elements of a row side by side.
+    `stream` is the address of the stream that will use it, None if not known yet; the owner of a DLPack array
+    makes that stream wait until the contents are ready (None: the legacy default stream). `written` is True
+    for an output. Raises UsageError, naming the array `name`, unless it is a matrix of float32, bfloat16 or
+    float16 in device memory whose rows are contiguous.
     """
     try:
         if is_torch(array):
@@ -68,7 +75,7 @@ def read(name: str, array: Any, stream: int | None, *, written: bool = False) ->
             return _dlpack(name, array, stream, written)
     except UsageError:
         raise
-    except Exception as e:  # whatever another library raises where an array cannot be handed over
+    except Exception as e:  # another library may raise anything for an array that it cannot hand over
         _refuse(name, f"cannot be read: {type(e).__name__}: {e}")
     raise UsageError(
         f"{name} is a {type(array).__name__}, no array in device memory",
@@ -77,21 +84,25 @@ def read(name: str, array: Any, stream: int | None, *, written: bool = False) ->
 
 
 def is_torch(array: Any) -> bool:
+    """Return True for a PyTorch tensor, without importing PyTorch."""
     return (torch := sys.modules.get("torch")) is not None and isinstance(array, torch.Tensor)
 
 
 def is_ours(array: Any) -> bool:
-    """Whether it lies in a Buffer, which belongs to no stream."""
+    """Return True for an array in a harness Buffer, which belongs to no stream."""
     return isinstance(array, DeviceArray)
 
 
 def torch_stream(device: int) -> int:
-    """The address of PyTorch's current stream."""
+    """Return the address of PyTorch's current stream on the GPU with this ordinal."""
     return int(sys.modules["torch"].cuda.current_stream(device).cuda_stream) or LEGACY
 
 
 def empty_like(a: Any, rows: int, columns: int) -> Any:
-    """An uninitialised matrix of `a`'s library on its GPU. Raises UsageError for one that is not known."""
+    """Return an uninitialised ``rows x columns`` matrix of the library, type and GPU of `a`.
+
+    Raises UsageError unless `a` is a PyTorch tensor or a CuPy array.
+    """
     if is_torch(a):
         return a.new_empty((rows, columns))
     if type(a).__module__.partition(".")[0] == "cupy":
@@ -101,6 +112,7 @@ def empty_like(a: Any, rows: int, columns: int) -> Any:
 
 
 def _torch(name: str, tensor: Any) -> Matrix:
+    """Read a PyTorch tensor; raises UsageError if its gradients would be lost."""
     torch = sys.modules["torch"]
     if not tensor.is_cuda:
         _refuse(name, f"is on {tensor.device}, not on a GPU")
@@ -114,9 +126,9 @@ def _torch(name: str, tensor: Any) -> Matrix:
 
 
 def _interface(name: str, array: Any, interface: dict[str, Any], written: bool) -> Matrix:
-    """Version 2 or 3 of the CUDA Array Interface (its text is in Numba's documentation)."""
+    """Read an array by version 2 or 3 of the CUDA Array Interface, as specified in Numba's documentation."""
     dtype = _INTERFACE.get(interface["typestr"])
-    # NumPy's types end there: of a bfloat16 array the interface says that its elements are two bytes.
+    # NumPy has no bfloat16: the interface describes its elements as two bytes of any kind.
     if dtype is BF16 and str(getattr(array, "dtype", "")) != "bfloat16":
         dtype = None
     dtype = dtype or _wrong_type(name, f"type {interface['typestr']}")
@@ -139,7 +151,7 @@ def _interface(name: str, array: Any, interface: dict[str, Any], written: bool) 
 
 
 class _Tensor(ctypes.Structure):
-    """DLTensor of DLPack 0.2 to 1.x; its address is what a capsule called "dltensor" holds."""
+    """DLPack's DLTensor, versions 0.2 to 1.x. A capsule named "dltensor" holds its address."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -155,7 +167,7 @@ class _Tensor(ctypes.Structure):
     )
 
 
-# Of each library the names of the types that there are kernels for.
+# The names of supported element types, by PyTorch, the CUDA Array Interface and DLPack.
 TORCH = {"torch.float32": FP32, "torch.bfloat16": BF16, "torch.float16": FP16}
 _INTERFACE = {"<f4": FP32, "<f2": FP16, "<V2": BF16, "|V2": BF16}
 _DLPACK = {(2, 32, 1): FP32, (2, 16, 1): FP16, (4, 16, 1): BF16}  # kDLFloat, kDLBfloat; bits, lanes
@@ -164,7 +176,10 @@ _capsule_pointer.restype, _capsule_pointer.argtypes = ctypes.c_void_p, (ctypes.p
 
 
 def _dlpack(name: str, array: Any, stream: int | None, written: bool) -> Matrix:
-    """The capsule stays as it is, and its owner's: it is kept until the launch is queued, as the array is."""
+    """Read an array by DLPack.
+
+    The capsule is not consumed, so its owner frees it. `Matrix.keep` holds it until the launch is queued.
+    """
     if written:
         _refuse(name, "speaks only DLPack, which does not say whether it may be written")
     place, _ = array.__dlpack_device__()
@@ -182,7 +197,10 @@ def _dlpack(name: str, array: Any, stream: int | None, written: bool) -> Matrix:
 
 
 def _layout(name: str, shape: Sequence[int], strides: Sequence[int] | None) -> tuple[int, int, int]:
-    """Rows, columns and leading dimension, from strides in elements."""
+    """Return rows, columns and leading dimension, from strides in elements (None: contiguous).
+
+    Raises UsageError unless it is a non-empty row-major matrix whose rows do not overlap.
+    """
     if len(shape) != 2:
         _refuse(name, f"has {len(shape)} dimensions, not 2", "multiply the matrices of a batch one by one")
     rows, columns = shape
@@ -206,4 +224,5 @@ def _wrong_type(name: str, kind: str) -> NoReturn:
 
 
 def _refuse(name: str, what: str, hint: str = "") -> NoReturn:
+    """Raise UsageError: `what` is wrong with the array `name`."""
     raise UsageError(f"{name} {what}", hint=hint)

@@ -1,45 +1,51 @@
-"""A product's shape and a GPU -> the variant that `harness.matmul` runs: as measured, or by a cost model.
+"""Choose the variant that `harness.matmul` runs for a product on a GPU: by measurement, or by a cost model.
 
-``table.json`` beside this file holds both. ``tuned``: for a GPU by name, ranges of M, N and K and the
-variant that was the fastest there (written by ``records/tune_matmul.py`` from result files); the first range
-that holds the shape decides, and before it those of a table of your own (`own_table`, written by ``harness
-choose --write``). Everywhere else the cheapest of the ``candidates``. Each is for one element type, fp32
-where it names no ``dtype``:
+``table.json`` beside this file holds the data for both. Each of its entries is for one element type, fp32 if
+it names no ``dtype``.
 
-    cycles = START + max(busy, compulsory bytes / (SMs * DRAM bytes a cycle))
+``tuned`` has measurements, written by ``records/tune_matmul.py`` from result files: for a GPU, given by its
+name and number of multiprocessors, ranges of M, N and K and the variant that was the fastest there. The first
+entry whose ranges contain the shape decides. The user's own table (`harness.dispatch.user_table`, written by
+``harness choose --write``) is searched before it.
 
-The output is cut into tiles, each tile into SPLIT parts of k, and each part is a block. An SM holds
-`resident` blocks at once and reaches the share `full` of its peak with all of them, `alone` with one; it is
-busy for
+``candidates`` are for shapes that no entry contains. The one with the fewest cycles by this model is taken:
 
-    each round of SMs * resident blocks     resident * work / full
-    a first round that is not full          b * work / share,   b = blocks / SMs, rounded up
+    cycles = START + max(busy, compulsory bytes / (SMs * DRAM bytes per cycle and SM))
 
-with `share` on the line from `alone` to `full`. A later round that is not full takes as long as a full one,
-for the scheduler fills the SM that is free first, not the emptiest. `work` is in cycles: a block's
-multiply-adds (a tile counts whole, ragged or not) at 128 a cycle, on tensor cores 1024 (tf32) or 2048 (bf16,
-fp16), and with SPLIT its sums, written and read once more; for a skinny kernel the bytes that a block loads,
-at 64 a cycle.
+The output is cut into tiles and each tile into SPLIT parts along k; each part is a block. An SM runs
+`resident` blocks at once. It reaches the fraction `full` of its peak with all of them and `alone` with one.
+It is busy for
 
-A kernel with a `meeting` (20_stream_k) is persistent, a block an SM, and shares the tiles that are left over
-after the whole rounds among all blocks, or among fewer, so that each has LEAST steps of k. To its part of a
-tile each adds a step that it waits for, and `meeting` cycles for leaving sums, finding the others and adding
-up: 22,000 on the H200 with 128 x 256 tiles.
+    each round of SMs * resident blocks     resident * work / full cycles
+    a first round that is not full          b * work / share cycles,   b = blocks / SMs, rounded up
 
-The shares of rungs 11 to 14, 16 and 19 are fitted to the H200's times at n = 512 to 4096 and at the README's
-rectangles, those of 17 to its ROWS=4 there; 20 has those of 16, and 0.75 with 64 rows, a little optimistic;
-those of 15, 18, of 19 with 128 x 256 tiles and of the tensor-core rungs are estimates. On other GPUs they
-stand in for what nobody has measured.
+where `share` is interpolated linearly in b, from `alone` to `full`. A later round that is not full takes as
+long as a full one, because the scheduler gives a block to the SM that is free first, not to the emptiest.
 
-`copied` says which operands that cannot have a tensor map are worth a copy that can. A kernel loads such an
-operand at 8 bytes a cycle and SM, beside the products: 2049 x 2047 x 2049 on the H200 took 200 to 273 us in
-bf16 and 374 in tf32, the model says 199 and 397. A copy takes 2 us, and each byte is read and written at
-3.5 TB/s (of the H200's 4.06).
+`work` is the cycles of one block at the SM's peak: its multiply-adds at 128 per cycle, on tensor cores 1024
+(tf32, a third of that for 3xtf32) or 2048 (bf16, fp16), where a tile at the edge counts whole; and with SPLIT
+its partial sums, written and read once more. For a skinny kernel it is the bytes that a block loads, at 64
+per cycle.
 
-Deterministic, by tables that are read once: the same shape on the same kind of GPU is always the same code,
-and bitwise the same result. (Alpha and beta do not enter, addresses and leading dimensions only in whether
-there are tensor maps, and with beta in the order of the last two roundings in fp32: C's rows are stored in
-another way where they begin at no multiple of 16 bytes.)
+A kernel with a `meeting` (20_stream_k) is persistent, with one block per SM. The tiles left over after whole
+rounds are shared among all blocks, or among fewer, so that each has at least LEAST steps of k. To its share
+each block adds one step of waiting, and `meeting` cycles to store its partial sums, find those of the others
+and add them: 22,000 on the H200 with 128 x 256 tiles.
+
+`alone` and `full` of rungs 11 to 14, 16 and 19 are fitted to times on the H200 at n = 512 to 4096 and at the
+README's rectangles; those of 17 to its times there with ROWS=4. Rung 20 has those of 16, and 0.75 with tiles
+of 64 rows, which is a little optimistic. Those of 15, 18, 19 with 128 x 256 tiles and the tensor-core rungs
+are estimates. On other GPUs they are used unchanged, for want of measurements.
+
+Operands that cannot have a tensor map may be worth copying to where they can (`copied`). A kernel loads such
+an operand at 8 bytes per cycle and SM, while it multiplies: 2049 x 2047 x 2049 on the H200 took 200 to 273 us
+in bf16 and 374 in tf32; the model says 199 and 397. A copy takes 2 us, plus the time to read and write each
+byte at 3.5 TB/s (of the H200's 4.06).
+
+The choice is deterministic, and the tables are read once: the same shape on the same kind of GPU always runs
+the same code, with bitwise the same result. Alpha and beta do not affect the choice. Addresses and leading
+dimensions affect only whether there are tensor maps and, in fp32 with a beta, the order of the last two
+roundings: rows of C that do not begin at multiples of 16 bytes are stored in another way.
 """
 
 from __future__ import annotations
@@ -59,27 +65,31 @@ from harness.kernels import catalog
 from harness.kernels.dtypes import DTYPES, FP32, DType
 from harness.kernels.spec import Variant
 
-NAME = "matmul"  # what the dispatcher is called where kernels are named
-SKINNY = 16  # M or N up to here may go to the kernels that are bound by memory
+NAME = "matmul"  # the name that stands for the dispatcher where a kernel's name is expected
+SKINNY = 16  # the largest M or N for which the skinny kernels, which are bound by memory, are considered
 H200_SMS = 132
 _TABLE = Path(__file__).with_name("table.json")
 
 _START = 8000  # cycles from launch to the first product and from the last to the end: 3 to 5 us on the H200
-_SUM_CYCLES = 0.25  # 8 bytes through shared memory for each sum of a block, 32 a cycle between SMs
-# Multiply-adds a cycle and SM: of float32 from compute capability 8.6 on and on 9.0, of the others on 9.0.
-# Where they are fewer, they are for all candidates of a type alike.
+_SUM_CYCLES = 0.25  # for each partial sum: 8 bytes through shared memory, at 32 per cycle between SMs
+# Multiply-adds per cycle and SM: of float32 on compute capability 8.6 and newer, of the others on 9.0. A GPU
+# with lower rates has them for all candidates of a type alike.
 _FMA = {"fp32": 128, "tf32": 1024, "3xtf32": 1024 / 3, "bf16": 2048, "fp16": 2048}
-_SWIZZLED = 128  # bytes of k that a step of the tensor-core rungs takes
-_LOAD_BYTES = 64  # a cycle and SM, from L2
-_DRAM_BYTES = 15.5  # a cycle and SM: 4.06 TB/s of the H200, copied
-_UNMAPPED_BYTES = 8  # a cycle and SM, loaded by a kernel that has no tensor map
-_COPY_START, _COPY_BYTES = 4000, 13.4  # cycles before a copy; bytes a cycle and SM, read or written
-_GRID_ROWS = 65535  # tiles along M, where the grid is a block a tile: CUDA's limit for y
+_SWIZZLED = 128  # bytes along k of one step of the tensor-core rungs
+_LOAD_BYTES = 64  # per cycle and SM, from L2
+_DRAM_BYTES = 15.5  # per cycle and SM: 4.06 TB/s, which a copy reaches on the H200
+_UNMAPPED_BYTES = 8  # per cycle and SM, loaded by a kernel without a tensor map
+_COPY_START, _COPY_BYTES = 4000, 13.4  # cycles to start a copy; bytes per cycle and SM, read or written
+_GRID_ROWS = 65535  # most tiles along M if the grid has a block per tile: CUDA's limit for y
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A variant, and what the model needs to know of it (see the module)."""
+    """A variant with the parameters that the cost model needs; they are explained in the module's docstring.
+
+    `resident` is blocks per SM, `alone` and `full` are fractions of an SM's peak, `meeting` is in cycles (0
+    for kernels that are not stream-K).
+    """
 
     variant: Variant
     dtype: DType
@@ -90,30 +100,36 @@ class Candidate:
 
     @property
     def skinny(self) -> bool:
+        """True for the kernels that are made for a few rows or columns."""
         return "skinny" in self.variant.kernel.name
 
     @property
     def split(self) -> int:
+        """The number of parts that k is split into."""
         return self.variant.params.get("SPLIT", 1)
 
     @property
     def step(self) -> int:
-        """Of k, that a block takes at once."""
+        """The extent of k, in elements, that a block processes in one step."""
         return self.variant.params.get("BK", _SWIZZLED // self.dtype.itemsize)
 
     @property
     def persistent(self) -> bool:
+        """True if the grid depends on the number of SMs instead of being one block per tile."""
         return any("SMS" in e.text for e in self.variant.kernel.grid)
 
     def serves(self, M: int, N: int, arch: str) -> bool:
-        """Whether it can run there, and is not a skinny kernel far from home."""
+        """Return True if it can compute M x N outputs on `arch`.
+
+        A skinny kernel can only if M (rows) or N (columns) is at most `SKINNY`.
+        """
         rows, columns = self.variant.tile
         if self.skinny and (M if columns > rows else N) > SKINNY:
             return False
         return self.variant.kernel.fits(arch) and (self.persistent or math.ceil(M / rows) <= _GRID_ROWS)
 
     def work(self, K: int) -> float:
-        """Of a block, in cycles at its SM's peak."""
+        """Return the work of one block, in cycles at its SM's peak."""
         rows, columns = self.variant.tile
         if self.skinny:
             return self.dtype.itemsize * (self.variant.loads or 0) * K / _LOAD_BYTES
@@ -121,7 +137,7 @@ class Candidate:
         return rows * columns * (depth / _FMA[self.dtype.name] + _SUM_CYCLES * (self.split > 1))
 
     def busy(self, M: int, N: int, K: int, sms: int) -> float:
-        """Cycles from the first block's start to the last one's end, if memory does not hold them up."""
+        """Return the cycles from the first block's start to the last one's end, if DRAM is not the limit."""
         rows, columns = self.variant.tile
         blocks = math.ceil(M / rows) * math.ceil(N / columns) * self.split
         if self.meeting:
@@ -134,6 +150,7 @@ class Candidate:
         return together * self.work(K) / (self.alone + (self.full - self.alone) * part)
 
     def _busy_sharing(self, tiles: int, K: int, sms: int) -> float:
+        """Return `busy` for a kernel with a `meeting`."""
         whole, rest = divmod(tiles, sms)
         if not rest:
             return whole * self.work(K) / self.full
@@ -144,17 +161,18 @@ class Candidate:
 
 
 def choose(M: int, N: int, K: int, *, sms: int, arch: str, gpu: str = "", dtype: str = FP32.name) -> Variant:
-    """The variant for ``(M x K) @ (K x N)`` on a GPU of `sms` multiprocessors.
+    """Return the variant for the product ``(M x K) @ (K x N)`` on a GPU with `sms` multiprocessors.
 
-    `arch` is what it is compiled for (``"sm_90a"``); `gpu` the device's name, by which the table knows it: an
-    empty one leaves the choice to the model. `dtype` names the element type. Raises UsageError where no
-    kernel here serves.
+    `arch` is the architecture to compile for (``"sm_90a"``), and `gpu` the device's name as in the tables; if
+    it is empty, the cost model decides. `dtype` is the element type: ``"fp32"``, ``"tf32"``, ``"3xtf32"``,
+    ``"bf16"`` or ``"fp16"``. Raises UsageError if no kernel can compute the product there.
     """
     return _choose(M, N, K, sms, arch, gpu, dtype)
 
 
 @functools.lru_cache(maxsize=4096)
 def _choose(M: int, N: int, K: int, sms: int, arch: str, gpu: str, dtype: str) -> Variant:
+    """Compute `choose`; its results are cached."""
     known = measured(M, N, K, sms=sms, arch=arch, gpu=gpu, dtype=dtype)
     if known is not None:
         return known
@@ -173,7 +191,10 @@ def _choose(M: int, N: int, K: int, sms: int, arch: str, gpu: str, dtype: str) -
 def measured(
     M: int, N: int, K: int, *, sms: int, arch: str, gpu: str, dtype: str = FP32.name
 ) -> Variant | None:
-    """What a table says is the fastest, if one knows the shape."""
+    """Return the fastest variant according to the tables, or None if no entry contains the shape.
+
+    Arguments are those of `choose`. The user's own table is searched before the shipped one.
+    """
     asked = gpu, sms, dtype
     for entry in (*user_table.entries(), *table()["tuned"]):
         about = entry["gpu"], entry["sms"], _dtype(entry)
@@ -187,7 +208,11 @@ def measured(
 def ranked(
     M: int, N: int, K: int, *, sms: int, arch: str, dtype: str = FP32.name
 ) -> list[tuple[Variant, float]]:
-    """The candidates that serve, the best first, with their cycles by the model; of equals the less busy."""
+    """Return the candidates that can compute the product, with their cycles by the cost model, fastest first.
+
+    Arguments are those of `choose`. Candidates with equal cycles (limited by DRAM) are in the order of their
+    busy cycles. Empty if there are none.
+    """
     able = [c for c in candidates() if c.dtype.name == dtype and c.serves(M, N, arch)]
     traffic = _traffic(M, N, K, DTYPES[dtype], sms)
     serving = [(c.variant, c.busy(M, N, K, sms)) for c in able]
@@ -196,20 +221,23 @@ def ranked(
 
 
 def _traffic(M: int, N: int, K: int, dtype: DType, sms: int) -> float:
-    """Cycles that compulsory bytes take: each operand read or written once."""
+    """Return the cycles that the compulsory DRAM traffic takes: each matrix read or written once."""
     return dtype.itemsize * (M * K + K * N + M * N) / (sms * _DRAM_BYTES)
 
 
 def copied(variant: Variant, M: int, N: int, K: int, *, sms: int, unmapped: str) -> str:
-    """The operands among `unmapped` ("", "A", "B", "AB": those that cannot have a tensor map) that are better
-    copied to where they can, in that order.
+    """Return which of the operands `unmapped` are worth copying to memory where they can have a tensor map.
+
+    `unmapped` names those that cannot have one where they are: "", "A", "B" or "AB". The result is a part of
+    it in the same order: the copies for which the cost model gives the fewest cycles in all. Operands for
+    which the kernel takes no tensor map are never copied.
     """
     unmapped = "".join(x for x in unmapped if any(x == t.operand for t in variant.kernel.tensormaps))
     if not unmapped:
         return ""
     dtype, (rows, columns) = DTYPES[variant.kernel.dtype], variant.tile
     tiles = math.ceil(M / rows) * math.ceil(N / columns)
-    # A kernel with a workspace shares each tile among as many blocks as there are.
+    # A kernel with a workspace shares each tile among as many blocks as there are SMs for it.
     split = max(1, sms // tiles) if variant.kernel.workspace else variant.params.get("SPLIT", 1)
     rounds = math.ceil(tiles * split / sms)
     depth = math.ceil(K / split)
@@ -223,12 +251,13 @@ def copied(variant: Variant, M: int, N: int, K: int, *, sms: int, unmapped: str)
         return copies + max(busy, _traffic(M, N, K, dtype, sms))
 
     sets = [s for count in range(len(unmapped) + 1) for s in itertools.combinations(unmapped, count)]
-    best = min(sets, key=cycles)  # of equals the fewest copies
+    best = min(sets, key=cycles)  # the first of equals, which has the fewest copies
     return "".join(best)
 
 
 @functools.cache
 def candidates() -> tuple[Candidate, ...]:
+    """Return the candidates of the shipped table, of all element types."""
     return tuple(
         Candidate(
             variant=_variant(c),
@@ -244,12 +273,12 @@ def candidates() -> tuple[Candidate, ...]:
 
 @functools.cache
 def table() -> Mapping[str, Any]:
-    """``table.json`` as it is shipped."""
+    """Return the contents of the shipped ``table.json``."""
     return dict(json.loads(_TABLE.read_text(encoding="utf-8")))
 
 
 def reread() -> None:
-    """A table has changed."""
+    """Forget the user's own table and all cached choices. Call it after that table has changed."""
     user_table.entries.cache_clear()
     _choose.cache_clear()
 
@@ -263,12 +292,16 @@ def _variant(entry: Mapping[str, Any]) -> Variant:
 
 
 def _inside(entry: Mapping[str, Any], shape: Mapping[str, int]) -> bool:
+    """Return True if the entry's ranges, which include both ends, contain the shape."""
     return all(entry[axis][0] <= size <= entry[axis][1] for axis, size in shape.items())
 
 
 def ranges(M: int, N: int, K: int, tile: tuple[int, ...]) -> dict[str, list[int]]:
-    """The shapes for which a measurement at one of them speaks: as many tiles of the winner, and K within
-    half an octave (its lead changes in steps with the tiles, and slowly with K).
+    """Return the ranges of M, N and K, ends included, for which a measurement at one shape is taken as valid.
+
+    `tile` is the (rows, columns) of the fastest variant's tile. The ranges contain all shapes with the same
+    number of tiles and a K that differs by a factor of at most sqrt(2): the lead of the fastest variant
+    changes in steps with the number of tiles, and slowly with K.
     """
 
     def extent(size: int, step: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""What `harness.matmul` runs for given products, compiled: a kernel, or several that share an output."""
+"""The kernels that `harness.matmul` runs for given products, compiled and made a `Runnable`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from harness.support.cache import Cache
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen(Built):
-    """The dispatcher's choice for some products, as one `Runnable`.
+    """The dispatcher's choice of kernels for one or more products, as one `Runnable`.
 
-    `parts` maps each of these products to its launches; the variant, cubin and machine code are those of the
-    first and largest. `others` is the code of the kernels beside it.
+    A product is computed by one launch, or by several that each compute a part of the output. `parts` maps
+    each product to its launches, the largest first. The variant, cubin and machine code are those of the
+    first launch's kernel; `others` has the cubins of the other launches' kernels.
     """
 
     parts: Mapping[Problem, tuple[Part, ...]]
@@ -30,12 +31,12 @@ class Chosen(Built):
 
     @property
     def label(self) -> str:
-        """``matmul -> 15_split_k SPLIT=4``: parameters that are not defaults."""
+        """The kernels behind the dispatcher's name, such as ``matmul -> 15_split_k SPLIT=4``."""
         return f"{choose.NAME} -> {self.brief}"
 
     @property
     def brief(self) -> str:
-        """The kernels of all its launches, without parameters that are defaults."""
+        """The kernels of all launches, with those parameters that differ from the defaults."""
         return brief([self.variant, *(cubin.variant for cubin in self.others)])
 
     def serves(self, problem: Problem) -> bool:
@@ -43,14 +44,20 @@ class Chosen(Built):
         return problem in self.parts
 
     def prepare(self, operands: Operands) -> Launch:
-        """Bind all launches of the product to `operands`, as `harness.matmul` does."""
+        """Bind all launches of the product to `operands`, as `harness.matmul` does.
+
+        Raises UsageError if this was not chosen for the operands' problem.
+        """
         if not self.serves(operands.problem):
             raise UsageError(f"{self.label} was not chosen for {operands.problem.label}")
         cubins = self.cubin, *self.others
         return prepared.prepare(list(zip(cubins, self.parts[operands.problem], strict=True)), operands)
 
     def same_code(self, other: Built) -> bool:
-        """Return True only for a single kernel: what is left to the others may differ."""
+        """Return True if this is a single kernel with the same code; False if it has several.
+
+        See `Built.same_code`. With several kernels, the parts left to the others may differ.
+        """
         return not self.others and super().same_code(other)
 
 

@@ -1,8 +1,9 @@
-"""`matmul`: device arrays of any library -> the kernel that is the fastest for their shape, on their stream.
+"""`matmul`: multiply device arrays of any library by the fastest kernel for their shape, on their stream.
 
-What depends on the shape and type alone is done once for each GPU and kept: the choice, the compiled module,
-the launch with its parameters packed. A call reads the arrays, writes three addresses and two scalars into
-those parameters, and launches. Where the kernel copies by TMA an address that is new costs a tensor map, too.
+Whatever depends only on shape and type is prepared once per GPU and kept: the choice of the kernel, the
+compiled module, and the launch with its parameters packed. A call then reads the arrays, writes three
+addresses and two scalars into those parameters, and launches. If the kernel copies by TMA, an address not
+seen lately also costs a new tensor map.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from harness.problems.gemm import GEMMS
 
 Operands = tuple[Matrix, Matrix, Matrix]  # a, b and out
 IEEE = "ieee"
-PRECISIONS = (IEEE, TF32.name, TF32X3.name)  # of float32
+PRECISIONS = (IEEE, TF32.name, TF32X3.name)  # the ways to multiply float32
 _FLOAT_MAX = float(np.finfo(np.float32).max)
-_MOST_PLANS = 4096  # a GPU; beyond that the oldest go
+_MOST_PLANS = 4096  # prepared launches kept per GPU; beyond that the oldest are dropped
 
 
 def matmul(
@@ -44,38 +45,43 @@ def matmul(
     precision: str = IEEE,
     stream: Any = None,
 ) -> Any:
-    """``alpha * a @ b + beta * out``; returns `out`.
+    """Queue ``out = alpha * a @ b + beta * out`` on a stream of the GPU, and return `out`.
 
-    All are of one type. float32 is true float32, without tensor cores; ``precision="tf32"`` rounds the
-    elements of `a` and `b` to tf32 and uses them, ``"3xtf32"`` makes three such products for nearly float32's
-    (see cu/28_3xtf32.cu for what is lost). bfloat16 and float16 go to the tensor cores, are summed in
-    float32 and rounded once.
+    `a` (M x K), `b` (K x N) and `out` (M x N) are matrices on one GPU, of one type: float32, bfloat16 or
+    float16. Each may be a PyTorch or CuPy array, any object with ``__cuda_array_interface__`` or (inputs
+    only) ``__dlpack__``, or ``Buffer.array("float32", shape)``. The elements of a row must be contiguous;
+    rows may be any distance apart. If `out` is None, it is made by the library of `a`, PyTorch or CuPy. With
+    ``beta == 0`` the contents of `out` are not read. `out` must not overlap `a` or `b`.
 
-    `a` (M x K), `b` (K x N) and `out` (M x N) are matrices on one GPU: PyTorch or CuPy, anything with
-    ``__cuda_array_interface__`` or (inputs only) ``__dlpack__``, or ``Buffer.array("float32", shape)``. Rows
-    may be any distance apart, a row's elements side by side. Without `out` one is made by the library of `a`
-    (PyTorch, CuPy); with ``beta == 0`` what it holds is not read. It must not overlap `a` or `b`.
+    float32 is multiplied as true float32, without tensor cores. ``precision="tf32"`` uses them, with the
+    elements of `a` and `b` rounded to tf32; ``"3xtf32"`` adds three such products for nearly the precision of
+    float32 (cu/tensor/28_3xtf32.cu tells what is lost). bfloat16 and float16 use the tensor cores, are summed
+    in float32 and rounded once.
 
-    It is queued on `stream`: a harness Stream, any object with ``__cuda_stream__`` (CUDA's Python protocol),
-    ``cuda_stream`` (PyTorch) or ``ptr`` (CuPy), or an address (0 and 1: the legacy default stream). Without,
-    on the stream of `a`: PyTorch's or CuPy's current one, the one that its array interface names, else the
-    legacy default stream. Arrays that are ready on another stream are waited for on the GPU, and that stream
-    then waits for the product: the result can be used as if the call had been on it.
+    `stream` is a harness Stream, an object with ``__cuda_stream__`` (CUDA's Python protocol), ``cuda_stream``
+    (PyTorch) or ``ptr`` (CuPy), or an address (0 and 1: the legacy default stream). If it is None, the stream
+    of `a` is used: PyTorch's or CuPy's current stream, the one that its array interface names, or else the
+    legacy default stream. If an array is ready on another stream, the product waits on the GPU for that
+    stream, and that stream then waits for the product, so that the result can be used there as if the call
+    had been on it.
 
-    Runs in the primary context of the GPU, which is left as current as it was. The first call for a shape
-    chooses and may compile a kernel (do it before capturing a graph); from then on the same shape gives
-    bitwise the same result (of float32 with a beta: where the rows of `out` begin at multiples of 16 bytes in
-    both calls, or in neither). Any number of threads may call. Raises UsageError before anything is queued.
-    A few rows or columns beyond whole tiles may be a launch of their own, beside the other (see
+    The call runs in the GPU's primary context, and leaves the current context as it was. Any number of
+    threads may call. The first call for a shape chooses a kernel and may compile it (make that call before
+    capturing a graph). From then on the same shape gives bitwise the same result; in float32 with a beta only
+    if the rows of `out` begin at multiples of 16 bytes in both calls, or in neither. A few rows or columns
+    beyond whole tiles may be computed by a launch of their own, beside the main one (see
     `harness.dispatch.split`).
 
-    Some kernels need memory beside the operands, tens of MB; and a large product copies `a` and `b` first if
-    the TMA cannot take them as they lie (address or rows at no multiple of 16 bytes). Such memory is kept for
-    each stream. Where there is no room for a copy there is none; for what a kernel needs, OutOfMemory.
+    Some kernels need memory beside the operands, tens of MB. A large product first copies `a` and `b` if the
+    TMA cannot read them where they are (address or row pitch not a multiple of 16 bytes); if there is no
+    memory for the copies, it runs without them. All this memory is kept for each stream.
 
-    In a captured stream it is nodes of the graph that allocate, zero and free that memory, so that replays in
-    any stream may overlap ordinary calls. CUDA lets such a graph be instantiated once at a time, not cloned,
-    made a child of another only by moving it there, and not be the body of a conditional node.
+    In a captured stream, graph nodes allocate, zero and free that memory, so replays in any stream may
+    overlap with ordinary calls. CUDA restricts graphs with such nodes: only one instance at a time, no
+    clones, a child of another graph only by moving it there, and never the body of a conditional node.
+
+    Raises UsageError for arguments it cannot use, before anything is queued, and OutOfMemory if there is no
+    room for the memory that a kernel needs.
     """
     asked = None if stream is None else _address(stream)
     left = arrays.read("a", a, asked)
@@ -105,7 +111,7 @@ def matmul(
             raise UsageError(f"out overlaps {name}", hint="no product is made in place: pass another")
     if isinstance(stream, Stream) and (other := stream.context.device.ordinal) != left.device:
         raise UsageError(f"the stream is of GPU {other}, a of GPU {left.device}")
-    # On the stream of `a`, arrays that are ready where `a` is need no waiting; nor do those ready anywhere.
+    # No waiting is needed on the stream of `a` if all are ready there, or if all are ready on every stream.
     alike = left.ready == right.ready == result.ready
     ordered = alike and (stream is None or left.ready is None)
     _gpu(left.device).run((left, right, result), scalars, asked, ordered, dtype)
@@ -113,7 +119,10 @@ def matmul(
 
 
 def _type(left: Matrix, right: Matrix, precision: str) -> str:
-    """The element type of the product."""
+    """Return the name of the product's element type, such as ``"bf16"``.
+
+    Raises UsageError if the operands' types differ, or `precision` is unknown or not for their type.
+    """
     if left.dtype is not right.dtype:
         raise UsageError(f"a is of {left.dtype.name}, b of {right.dtype.name}", hint="convert one of them")
     if precision not in PRECISIONS:
@@ -126,7 +135,7 @@ def _type(left: Matrix, right: Matrix, precision: str) -> str:
 
 
 class _Gpu:
-    """One GPU: its primary context, held as long as the process lives, and what is prepared in it."""
+    """One GPU: its primary context, held as long as the process lives, and the launches prepared in it."""
 
     def __init__(self, ordinal: int) -> None:
         self.device = Device.open(ordinal)
@@ -141,6 +150,10 @@ class _Gpu:
     def run(
         self, operands: Operands, scalars: tuple[float, float], stream: int, ordered: bool, dtype: str
     ) -> None:
+        """Queue a product on the stream at address `stream`, with the primary context current.
+
+        `scalars` are alpha and beta. If `ordered`, no other stream needs to be waited for.
+        """
         if self.context.is_current:
             self._run(operands, scalars, stream, ordered, dtype)
         else:
@@ -166,14 +179,16 @@ class _Gpu:
         except OutOfMemory:
             if not plan.copied:
                 raise
-            plan = self.plan(shape, unmapped, dtype, copying=False)  # slower, and the same bits
+            plan = self.plan(shape, unmapped, dtype, copying=False)  # slower, but bitwise the same result
             plan(addresses, scalars, queue)
         for other in others:
             order(queue, other)
 
     def plan(self, shape: tuple[int, ...], unmapped: str, dtype: str, copying: bool = True) -> GemmLaunch:
-        """The launch for M, N, K, lda, ldb, ldc, made at the first call. `unmapped` names the operands that
-        cannot have a tensor map; with `copying` it copies those that are better copied.
+        """Return the prepared launch for a `shape` of M, N, K, lda, ldb, ldc; it is made at the first call.
+
+        `unmapped` names the operands that cannot have a tensor map: "", "A", "B" or "AB". If `copying`, the
+        launch first copies those of them for which that is faster.
         """
         key: tuple[int | str, ...] = (*shape, unmapped, dtype, copying)
         found = self._plans.get(key)
@@ -214,6 +229,7 @@ _opening = threading.Lock()
 
 
 def _gpu(ordinal: int) -> _Gpu:
+    """Return the GPU with this ordinal, opened at the first call."""
     found = _gpus.get(ordinal)
     if found is None:
         with _opening:
@@ -224,17 +240,19 @@ def _gpu(ordinal: int) -> _Gpu:
 
 
 def _has_map(matrix: Matrix) -> bool:
+    """Return True if the TMA can read the matrix where it is."""
     return tensormap.possible(matrix.address, matrix.ld * matrix.dtype.itemsize)
 
 
 def _resolved(matrix: Matrix) -> int:
-    """The address of the stream that a matrix is ready on."""
+    """Return the address of the stream on which a matrix is ready, or `LEGACY` if its owner names none."""
     if matrix.ready == TORCH_CURRENT:
         return arrays.torch_stream(matrix.device)
     return LEGACY if matrix.ready is None else matrix.ready
 
 
 def _address(stream: Any) -> int:
+    """Return the address of a stream given as `matmul` takes it; raises UsageError if it is no stream."""
     if isinstance(stream, Stream):
         if not stream.context.primary:
             raise UsageError("the stream is in a context of its own", hint="make it in Context(device)")
@@ -256,6 +274,7 @@ def _address(stream: Any) -> int:
 
 
 def _scalar(name: str, value: Any) -> float:
+    """Return `value` as a float; raises UsageError unless it is finite in float32."""
     try:
         number = float(value)
     except (TypeError, ValueError):

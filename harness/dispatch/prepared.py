@@ -1,4 +1,4 @@
-"""A prepared GEMM that follows its operands: what `harness.matmul` keeps for each shape."""
+"""GEMM launches prepared for one shape and run on operands at any address; `harness.matmul` caches them."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ from harness.problems.gemm import Gemm
 from harness.problems.protocol import Layout
 
 _OPERANDS = "ABC"
-_MOST_MAPS = 64  # an operand of a launch; beyond that all go, and are made again as they are needed
-_MOST_PITCH = 2**31 - 17  # bytes from row to row that CUDA copies (CU_DEVICE_ATTRIBUTE_MAX_PITCH), and 16
-_SCALARS = 9  # alpha's place among the plain arguments, and beta behind it
+_MOST_MAPS = 64  # tensor maps kept per operand of a launch; beyond that all are dropped and made again on use
+_MOST_PITCH = 2**31 - 17  # bytes: CU_DEVICE_ATTRIBUTE_MAX_PITCH, less 16 for rounding up the copy's pitch
+_SCALARS = 9  # the index of alpha among the problem's arguments; beta follows
 
 
 class GemmLaunch:
-    """One shape's launches. Their parameters are its own, so one thread at a time writes and launches them.
-    All but the first run beside it, where there is room.
+    """The launches that compute a product of one shape: ``launch(addresses, scalars, stream)``.
 
-    `parts` are what `split.divided` says, each with its function. `unmapped` names the operands (of
-    "A" and "B") that cannot have a tensor map; those of them that are better copied to where they can,
-    `copied`, are copied first.
+    `parts` is the result of `split.divided`, each part with its kernel's function. Parts other than the first
+    run in a side stream, at the same time if there is room. `unmapped` names the operands ("", "A", "B" or
+    "AB") that cannot have a tensor map. Those of them for which it is faster, `copied`, are first copied to
+    where they can. Calls share the packed parameters, so a lock lets one thread at a time write and launch
+    them.
     """
 
     def __init__(
@@ -61,7 +62,11 @@ class GemmLaunch:
         self._lock = threading.Lock()
 
     def __call__(self, addresses: Sequence[int], scalars: tuple[float, float], stream: Stream) -> None:
-        """Queues it, on `a`, `b` and `out` at these addresses."""
+        """Queue the product in `stream`.
+
+        `addresses` are those of A, B and C in device memory, `scalars` are alpha and beta. Raises OutOfMemory
+        if there is no room for workspaces or copies.
+        """
         with self._lock:
             if not self._needs:
                 self._run(addresses, scalars, stream, iter(()))
@@ -74,7 +79,7 @@ class GemmLaunch:
     ) -> None:
         if self._copies:
             addresses = list(addresses)
-            for copy in self._copies:  # their memory comes first
+            for copy in self._copies:  # the first of the lent addresses are for copies
                 target = next(lent)
                 copy.run(addresses[copy.operand], target, stream)
                 addresses[copy.operand] = target
@@ -83,18 +88,18 @@ class GemmLaunch:
             main(addresses, scalars, stream, lent)
             return
         with self._forks.beside(stream) as side:
-            main(addresses, scalars, stream, lent)  # first, so that it finds all SMs free
+            main(addresses, scalars, stream, lent)  # queued first, so that it has all SMs
             for one in others:
                 one(addresses, scalars, side, lent)
 
 
 class _Launch:
-    """One part's launch, with its parameters packed."""
+    """The launch of one part, with its parameters packed. `need` is the workspace it needs, or None."""
 
     def __init__(self, index: int, function: Function, part: Part, whole: Gemm, sms: int) -> None:
         variant = part.variant
         size = whole.dtype.itemsize
-        self._offsets = (  # bytes, of where its rows and columns begin in A, B and C
+        self._offsets = (  # in bytes, from the beginning of A, B and C to the part's first element
             size * part.row * whole.lda,
             size * part.column,
             size * (part.row * whole.ldc + part.column),
@@ -104,7 +109,7 @@ class _Launch:
         none = Struct(bytes(tensormap.BYTES), tensormap.ALIGN)
         arguments = [np.uint64(0) if isinstance(a, str) else a for a in problem.arguments()]
         memory = kernel.workspace(variant, problem, sms=sms)
-        user = f"{variant.label}, part {index}" if index else variant.label  # beside another, not with it
+        user = f"{variant.label}, part {index}" if index else variant.label  # parts run together
         self.need = Need(user=user, size=memory, zeroed=True) if memory else None
         own = [np.uint64(0)] if memory else []
         self._prepared = function.prepare(
@@ -136,8 +141,10 @@ class _Launch:
 
 
 def prepare(parts: Sequence[tuple[Cubin, Part]], operands: Operands) -> Launch:
-    """What `harness.matmul` would queue for these operands, to be timed: the first part's kernel stands for
-    all where one is asked for.
+    """Bind to `operands` exactly the launches that `harness.matmul` would queue for them, for timing.
+
+    `parts` is the result of `split.divided`, each part with its cubin. The returned launch names the first
+    part's function as its own. Raises UsageError if the problem is not a GEMM.
     """
     problem, context = operands.problem, operands.context
     if not isinstance(problem, Gemm):
@@ -170,7 +177,10 @@ def prepare(parts: Sequence[tuple[Cubin, Part]], operands: Operands) -> Launch:
 
 
 class _Copy:
-    """An operand's way to where it can have a map."""
+    """The copy of an operand to where it can have a tensor map, its row pitch rounded up to 16 bytes.
+
+    `operand` is its index among A, B and C, `ld` the copy's leading dimension in elements, `need` the memory.
+    """
 
     def __init__(self, name: str, layout: Layout) -> None:
         size = layout.dtype.itemsize
@@ -182,16 +192,17 @@ class _Copy:
 
 
 class _Map:
-    """A tensor map among a launch's parameters, made anew for each address that it has not seen lately."""
+    """A tensor map among a launch's parameters. Maps are cached by the operand's address."""
 
     def __init__(self, context: Context, prepared: PreparedLaunch, index: int, mapped: Mapped) -> None:
         self._context, self._mapped = context, mapped
         self._operand = _OPERANDS.index(mapped.operand)
         self._memory = prepared.argument(index, ctypes.c_char * tensormap.BYTES)
         self._made: dict[int, bytes] = {}
-        self._address = 0  # the memory holds no map, as for an address without one
+        self._address = 0  # no map is written yet: the bytes are 0, as for an address that cannot have one
 
     def move(self, addresses: Sequence[int]) -> None:
+        """Write the map for its operand's address; `addresses` are those of A, B and C."""
         address = addresses[self._operand]
         if address == self._address:
             return

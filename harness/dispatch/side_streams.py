@@ -1,4 +1,4 @@
-"""Work beside a stream's own: queued in a stream at its side, which joins it again."""
+"""Side streams, for work that may run at the same time as a stream's own: they fork from it and rejoin it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from contextlib import contextmanager
 from harness.driver import Context, Event, Stream, outside_captures
 from harness.support.resources import Closing
 
-_MOST_KEPT = 64  # streams; beyond that the one that was used the longest ago goes
+_MOST_KEPT = 64  # side streams; beyond that the least recently used is dropped
 
 
 def order(first: Stream, then: Stream) -> None:
-    """What is queued in `then` from now on starts after what is queued in `first` so far."""
-    with Event(then.context, timing=False) as event:  # the driver keeps it until it has been passed
+    """Make all later work in the stream `then` wait for the work queued in `first` so far."""
+    with Event(then.context, timing=False) as event:  # the driver keeps it until all waits for it are over
         event.record(first)
         then.wait(event)
 
 
 class Forks(Closing):
-    """The streams at the sides of others, each with its own: launches of two streams are not to meet."""
+    """The side streams of one GPU: each stream has its own, so that two streams never wait for each other."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -29,9 +29,11 @@ class Forks(Closing):
 
     @contextmanager
     def beside(self, stream: Stream) -> Iterator[Stream]:
-        """A stream for what may run beside that which is queued in `stream` in the block: it starts after
-        what was queued there before, and what is queued there later waits for it. While `stream` is captured
-        that is `stream` itself: a kept stream would have to stay in the capture until it ends.
+        """Yield a side stream, for work that may run at the same time as what the block queues in `stream`.
+
+        Work in the side stream waits for what `stream` held before the block, and `stream` waits for it at
+        the end of the block. If `stream` is being captured, it is yielded itself: a side stream that is kept
+        would have to stay part of the capture until that ends.
         """
         if stream.capturing:
             yield stream
@@ -44,12 +46,13 @@ class Forks(Closing):
             order(side, stream)
 
     def _of(self, stream: Stream) -> Stream:
+        """Return the side stream of `stream`, made at the first call."""
         with self._lock:
             key = stream.id
             found = self._kept.pop(key, None)
             if found is None:
                 with outside_captures():
-                    while len(self._kept) >= _MOST_KEPT:  # not closed: another thread may be in its block
+                    while len(self._kept) >= _MOST_KEPT:  # not closed, for another thread may be using it
                         self._kept.pop(next(iter(self._kept)))
                     found = Stream(self._context)
             self._kept[key] = found

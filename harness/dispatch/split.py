@@ -1,10 +1,10 @@
-"""A product's shape and a GPU -> the launches that make it: mostly one; a few rows or columns beyond whole
-tiles may be left to another kernel.
+"""Divide a product into launches: mostly one, but a few rows or columns may be left to another kernel.
 
-Of 2049 x 2049 outputs in tiles of 128 x 256 the last row and the last column take 25 tiles more than the 128
-of 2048 x 2048. Up to `SKINNY` rows or columns beyond a multiple of `UNIT` go to a kernel for that few where
-the launches, one after the other, are cheaper together by the model of `choose`. A shape that one
-of its tables knows is one launch: what was measured there is what runs.
+For 2049 x 2049 outputs in tiles of 128 x 256, the last row and the last column take 25 more tiles than the
+128 of 2048 x 2048. Up to `SKINNY` rows or columns beyond a multiple of `UNIT` are therefore given to a kernel
+for few rows or columns, if by the cost model of `harness.dispatch.choose` the launches one after the other
+take fewer cycles than a single one. A shape that a table of `choose` contains is always one launch, because
+one was measured.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from harness.dispatch.choose import SKINNY
 from harness.kernels.dtypes import FP32
 from harness.kernels.spec import Variant
 
-UNIT = 64  # rows or columns; the tiles of all kernels for large products are one, two or four of it
+UNIT = 64  # rows or columns; tiles of the kernels for large products extend over one, two or four of it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One launch: `rows` x `columns` of the output, from (`row`, `column`) on, over all of K."""
+    """One launch of a product: it computes `rows` x `columns` outputs, the first at (`row`, `column`)."""
 
     variant: Variant
     rows: int
@@ -35,7 +35,10 @@ class Part:
 def divided(
     M: int, N: int, K: int, *, sms: int, arch: str, gpu: str = "", dtype: str = FP32.name
 ) -> tuple[Part, ...]:
-    """The launches of `harness.matmul`, the largest part first. Arguments and errors: `heuristic.choose`."""
+    """Return the launches by which `harness.matmul` computes an (M x K) @ (K x N) product, the largest first.
+
+    Their parts cover the output without overlap. Arguments and errors are those of `choose.choose`.
+    """
 
     def part(rows: int, columns: int, row: int = 0, column: int = 0) -> Part:
         variant = choose.choose(rows, columns, K, sms=sms, arch=arch, gpu=gpu, dtype=dtype)
@@ -57,16 +60,16 @@ def divided(
         if beside:
             shapes.append((M - below, beside, 0, N - beside))
         options.append(shapes)
-    best = min(options, key=cycles)  # of equals the fewest launches
+    best = min(options, key=cycles)  # the first of equals, which has the fewest launches
     return (whole,) if len(best) == 1 else tuple(part(*shape) for shape in best)
 
 
 def _leftover(size: int) -> tuple[int, ...]:
-    """How many rows or columns may be left to another kernel."""
+    """Return how many of `size` rows or columns may be left to another kernel: (0,) or (0, remainder)."""
     rest = size % UNIT
     return (0, rest) if 0 < rest <= SKINNY and size > UNIT else (0,)
 
 
 def brief(variants: Iterable[Variant]) -> str:
-    """Of the launches of a product: ``16_pipeline + 17_skinny_rows ROWS=1``."""
+    """Return the names of a product's kernels as one text: ``16_pipeline + 17_skinny_rows ROWS=1``."""
     return " + ".join(variant.brief for variant in variants)

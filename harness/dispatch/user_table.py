@@ -1,5 +1,7 @@
-"""The table of your own of what `harness.matmul` runs, written by ``harness choose --write``: a JSON file of
-entries like those of the shipped one (see `harness.dispatch.choose`).
+"""The user's own table of the variants that `harness.matmul` runs, written by ``harness choose --write``.
+
+It is a JSON file, with entries like those under ``tuned`` in the shipped table (see
+`harness.dispatch.choose`).
 """
 
 from __future__ import annotations
@@ -19,7 +21,10 @@ from harness.kernels.dtypes import FP32
 
 
 def path() -> Path:
-    """``$HARNESS_TABLE``, else ``harness/matmul.json`` in the user's configuration directory."""
+    """Return the path of the user's table, whether or not the file exists.
+
+    It is ``$HARNESS_TABLE``, or else ``harness/matmul.json`` in the user's configuration directory.
+    """
     if asked := os.environ.get("HARNESS_TABLE"):
         return Path(asked).expanduser()
     windows = os.environ.get("LOCALAPPDATA") if sys.platform == "win32" else None
@@ -29,8 +34,10 @@ def path() -> Path:
 
 @functools.cache
 def entries() -> tuple[dict[str, Any], ...]:
-    """The entries of your own table that can be served. Warns of the others, as of a table that cannot be
-    read: a product does not fail because of it.
+    """Return the entries of the user's table that today's kernels can serve; none if there is no table.
+
+    Other entries, and a table that cannot be read, cause a warning and no error: no product fails because of
+    them. The result is cached.
     """
     file = path()
     try:
@@ -48,6 +55,7 @@ def entries() -> tuple[dict[str, Any], ...]:
 
 
 def _complete(entry: Any) -> bool:
+    """Return True if the entry names a GPU, its SMs, and a range each for M, N and K."""
     if not isinstance(entry, dict):
         return False
     spans = [entry.get(axis) for axis in "MNK"]
@@ -59,7 +67,7 @@ def _is_range(span: Any) -> bool:
 
 
 def serves(entry: Mapping[str, Any], dtype: str | None = None) -> bool:
-    """Whether there is a kernel with such a name and parameters, for this element type (None: fp32)."""
+    """Return True if there is a kernel with the entry's name and parameters for `dtype` (None: fp32)."""
     try:
         kernel = catalog.kernel(entry["kernel"])
         params = entry["params"]

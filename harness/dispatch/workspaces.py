@@ -1,4 +1,4 @@
-"""Device memory that launches need beside their operands: kept for each stream, or a captured graph's own."""
+"""Device memory that launches need beside their operands: kept for a stream, or part of a captured graph."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from harness.driver import Buffer, Context, Stream, fill_u32, outside_captures, 
 from harness.errors import OutOfMemory
 from harness.support.resources import Closing
 
-_MOST_KEPT = 512  # a GPU; beyond that the one that was used the longest ago goes, and that waits for the GPU
-_UNIT = 16  # bytes that sizes are rounded up to: whole words for the filling
+_MOST_KEPT = 512  # buffers per GPU; beyond that the least recently used is freed, which waits for the GPU
+_UNIT = 16  # bytes; sizes are rounded up to multiples of this, so that whole words can be filled
 
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
-    """`size` bytes. Launches with one `user` find what the last of them left in this stream; with `zeroed`
-    the first finds zeros.
+    """A launch's need of `size` bytes of device memory.
+
+    Launches with the same `user` in the same stream get the same memory, with the contents that the one
+    before has left. If `zeroed`, the first of them finds zeros, otherwise anything.
     """
 
     user: str
@@ -27,23 +29,24 @@ class Need:
 
 
 class Workspaces(Closing):
-    """Those of one GPU. Closing frees what is kept, after waiting for it.
+    """The workspaces of one GPU. Closing waits for the launches that use them, and frees them.
 
-    Launches of one stream run one after the other and so share memory; launches of two streams never do. A
-    captured graph can be replayed in any stream at any time: its launches get memory that the graph itself
-    allocates, zeroes and frees.
+    Launches in one stream run one after the other and can share memory; launches in different streams never
+    share any. A captured graph may be replayed in any stream at any time, so its launches get memory that the
+    graph itself allocates, zeroes and frees.
     """
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._kept: dict[tuple[int, str], Buffer] = {}  # by stream and user; the last used is the last
+        self._kept: dict[tuple[int, str], Buffer] = {}  # by stream and user, least recently used first
         self._lock = threading.Lock()
 
     @contextmanager
     def lent(self, needs: Sequence[Need], stream: Stream) -> Iterator[list[int]]:
-        """The addresses of `needs`, for what is queued in `stream` inside the block.
+        """Yield the addresses of device memory for `needs`, for work queued in `stream` inside the block.
 
-        Call it where the context is current. Raises OutOfMemory where there is no room.
+        The context must be current. Raises OutOfMemory if there is no room, even after the workspaces of
+        other launches have been freed.
         """
         if stream.capturing:
             with ExitStack() as stack:
@@ -53,11 +56,12 @@ class Workspaces(Closing):
                         fill_u32(address, 0, _rounded(need.size) // 4, stream)
                 yield addresses
         else:
-            with self._lock:  # held while launches are queued: nobody frees what they are about to use
+            with self._lock:  # held while launches are queued, so that no thread frees what they will use
                 in_use = {(stream.id, need.user) for need in needs}
                 yield [self._keep(need, stream, in_use) for need in needs]
 
     def _keep(self, need: Need, stream: Stream, in_use: set[tuple[int, str]]) -> int:
+        """Return the address of the memory kept for `need` in `stream`, allocated anew if it is too small."""
         key = stream.id, need.user
         found = self._kept.pop(key, None)
         if found is None or found.nbytes < need.size:
@@ -68,14 +72,18 @@ class Workspaces(Closing):
     def _made(
         self, need: Need, stream: Stream, smaller: Buffer | None, in_use: set[tuple[int, str]]
     ) -> Buffer:
-        with outside_captures():  # of other streams
+        """Allocate memory for `need` in place of `smaller`, which is closed.
+
+        Only if memory runs out is other memory freed, except for what `in_use` names.
+        """
+        with outside_captures():  # other streams may be captured now
             if smaller is not None:
-                smaller.close()  # which waits for the launches that use it
+                smaller.close()  # waits for the launches that use it
             while len(self._kept) >= _MOST_KEPT:
                 self._kept.pop(next(iter(self._kept))).close()
             try:
                 made = Buffer(self._context, _rounded(need.size))
-            except OutOfMemory:  # what other streams, maybe long gone, have left is worth less than this call
+            except OutOfMemory:  # free what others have left, maybe in streams that no longer exist
                 for key in self._kept.keys() - in_use:
                     self._kept.pop(key).close()
                 made = Buffer(self._context, _rounded(need.size))
@@ -89,4 +97,5 @@ class Workspaces(Closing):
 
 
 def _rounded(size: int) -> int:
+    """Round `size` up to a multiple of `_UNIT`."""
     return -(-size // _UNIT) * _UNIT

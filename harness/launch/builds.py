@@ -1,4 +1,4 @@
-"""A selection of variants -> each compiled and disassembled, or skipped with its reason."""
+"""Compile and disassemble a selection of variants, several at a time; those that fail are skipped."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from harness.sass.occupancy import Occupancy, occupancy
 from harness.support.cache import Cache
 from harness.support.processes import ENDED, cores, processes
 
-Progress = Callable[[str], None]  # told what begins now
+Progress = Callable[[str], None]  # called with a short text about each step that begins
 
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """One variant compiled and disassembled: everything known of it without a GPU. It is a `Runnable`.
+    """A variant compiled and disassembled: everything known about it without a GPU. It is a `Runnable`.
 
-    `sass` is None where nvdisasm is not installed, and in a build that came from another process
-    (`building`), where instructions are too much to pass on; `tally` is what is left of them, and `unmet`
-    says which of the file's expectations they do not meet. `seconds` is the time the build took, next to
-    nothing from the cache.
+    `sass` is None if nvdisasm is not installed, and also if the build comes from another process
+    (`building`), because instructions are too large to send. Such a build has instead their summary in
+    `tally`, and in `unmet` those of the kernel file's expectations that they do not meet, as text. `seconds`
+    is the time that the build took on the host; from the cache it is close to 0.
     """
 
     variant: Variant
@@ -51,12 +51,12 @@ class Built:
 
     @property
     def label(self) -> str:
-        """``03_tiled TILE=16``."""
+        """The kernel's name and all its parameters, such as ``03_tiled TILE=16``."""
         return self.variant.label
 
     @property
     def built(self) -> Self:
-        """Itself: a `Runnable` whose machine code is known."""
+        """This object, as the machine code of a `Runnable`."""
         return self
 
     def serves(self, problem: Problem) -> bool:
@@ -64,11 +64,14 @@ class Built:
         return resolve(self.variant.kernel) is type(problem)
 
     def prepare(self, operands: Operands) -> Launch:
-        """Load the code and bind it to `operands`; see `kernel.prepare`."""
+        """Load the code and bind it to `operands`; see `harness.launch.kernel.prepare`."""
         return kernel.prepare(self.cubin, operands)
 
     def same_code(self, other: Built) -> bool:
-        """Return True if both are the same instructions, launched alike: their times differ by noise only."""
+        """Return True if both have the same instructions, block, tile and shared memory.
+
+        Their times then differ only by noise. False if the instructions of either are not known.
+        """
         if self.tally is None or other.tally is None:
             return False
         a, b = self.variant, other.variant
@@ -77,20 +80,20 @@ class Built:
 
     @property
     def occupancy(self) -> Occupancy:
-        """The theoretical occupancy, by calculation; on a GPU its driver is asked as well."""
+        """The theoretical occupancy, calculated from threads, registers and shared memory without a GPU."""
         threads, registers = self.variant.threads, self.cubin.resources.registers
         return occupancy(self.cubin.arch, threads=threads, registers=registers, shared=self.cubin.shared)
 
     @property
     def intensity(self) -> float | None:
-        """FLOP a byte loaded from global memory, where the front matter says what a block loads."""
+        """The FLOP per byte loaded from global memory; None if the front matter has no ``loads``."""
         loads = self.variant.loads
         return None if loads is None else resolve(self.variant.kernel).intensity(self.variant.tile, loads)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Skipped:
-    """A variant without a row, and why. `failed` where the kernel is to blame, not the architecture."""
+    """A variant that could not be built for `arch`, and the `error` that says why."""
 
     variant: Variant
     arch: str
@@ -98,15 +101,17 @@ class Skipped:
 
     @property
     def failed(self) -> bool:
+        """True if the kernel is at fault; False if it is merely not meant for this architecture or choice."""
         return isinstance(self.error, SpecError) or not isinstance(self.error, UsageError)
 
 
 def build_all(
     variants: Sequence[Variant], archs: Sequence[str], cache: Cache, progress: Progress
 ) -> tuple[list[Built], list[Skipped]]:
-    """Compile and disassemble each variant for each architecture, several at a time.
+    """Compile and disassemble each variant for each architecture, in several threads.
 
-    One that cannot be is skipped with its reason; where nothing is left the first reason is raised.
+    Returns what was built and what could not be, each in the order of `archs` and then `variants`. If nothing
+    could be built, raises the first variant's HarnessError. `progress` is called as each result is awaited.
     """
     built, skipped = [], []
     jobs = [(variant, arch) for arch in archs for variant in variants]
@@ -129,11 +134,14 @@ def build_all(
 def building(
     variants: Sequence[Variant], arch: str, cache: Cache, done: Callable[[], object]
 ) -> Iterator[Iterator[Built | Skipped]]:
-    """The same in the background: one by one, in order, while the next ones are compiled. `done` is called
-    after each build, from another thread. Leaving gives up what has not begun.
+    """Compile and disassemble each variant for `arch` in other processes, while the block runs.
 
-    In processes: reading what nvdisasm says takes the interpreter as long as a measurement does, and threads
-    would take it from the one that feeds the GPU.
+    Yields an iterator over the outcomes, in the order of `variants`; it waits for each while later ones are
+    being compiled. `done` is called after each build, from another thread. Leaving the block cancels what has
+    not begun.
+
+    Processes, not threads: parsing nvdisasm's output takes the interpreter as long as a measurement does, and
+    threads would take it from the one that feeds the GPU.
     """
     with processes(min(cores(spared=1), max(1, len(variants)))) as pool:
         futures = [pool.submit(_candidate, variant, arch, cache) for variant in variants]
@@ -143,7 +151,7 @@ def building(
 
 
 def _candidate(variant: Variant, arch: str, cache: Cache) -> Built | Skipped:
-    """In a process of its own: the build, and what can be said of it with its instructions at hand."""
+    """Build a variant in a worker process, and replace its instructions by `tally` and `unmet`."""
     try:
         built = _build(variant, arch, cache, live=False)
     except HarnessError as e:
@@ -152,6 +160,7 @@ def _candidate(variant: Variant, arch: str, cache: Cache) -> Built | Skipped:
 
 
 def _outcome(variant: Variant, arch: str, future: Future[Built | Skipped]) -> Built | Skipped:
+    """Return the result of `_candidate`, or a `Skipped` if its process was ended."""
     try:
         return future.result()
     except BrokenProcessPool:
@@ -160,7 +169,10 @@ def _outcome(variant: Variant, arch: str, future: Future[Built | Skipped]) -> Bu
 
 
 def unmet(built: Built) -> str:
-    """Which of the expectations of its file its machine code does not meet, each with what was found."""
+    """Return the expectations in the kernel's file that its machine code does not meet, or "".
+
+    Each is followed by the amount found; several are joined by ``"; "``.
+    """
     if built.sass is None:
         return built.unmet
     expected = built.variant.kernel.expectations(built.cubin.arch)
@@ -169,10 +181,11 @@ def unmet(built: Built) -> str:
 
 
 def _build(variant: Variant, arch: str, cache: Cache, *, live: bool = True) -> Built:
+    """Compile and disassemble one variant; see `disassemble` for `live`."""
     began = time.perf_counter()
     cubin = compile_kernel(variant, arch, cache)
     try:
         sass = disassemble(cubin, cache, live=live)
     except MissingDependency:
-        sass = None  # what it would have counted is not what this kernel is measured by
+        sass = None  # without nvdisasm the kernel can still be verified and timed
     return Built(variant=variant, cubin=cubin, sass=sass, seconds=time.perf_counter() - began)

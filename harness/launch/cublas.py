@@ -1,7 +1,9 @@
-"""The baseline: cuBLAS through nvmath's bindings, in the shape of a `Launch`; one for each element type.
+"""The baseline: cuBLAS, called through nvmath's bindings and bound as a `Launch`.
 
-float32 is pedantic: no TF32, no BF16x9 emulation, so that it is compared with float32. The others are summed
-in float32 as in our kernels, the parts of a split k too (cuBLAS would also add those up in bf16 or fp16).
+How cuBLAS computes depends on the element type. float32 uses the pedantic math mode, which allows neither
+TF32 nor BF16x9 emulation, so that true float32 is compared with true float32. The other types are summed in
+float32 as in our kernels; so are the partial sums of a split k, which cuBLAS could otherwise add in bf16 or
+fp16.
 """
 
 from __future__ import annotations
@@ -34,7 +36,11 @@ WORKSPACE = 32 << 20  # bytes; what cuBLAS's documentation recommends for Hopper
 
 @dataclass(frozen=True)
 class _Routine:
-    """How cuBLAS multiplies a type: `matrix` is the matrices' cudaDataType; no `compute` is SGEMM itself."""
+    """The way cuBLAS multiplies an element type.
+
+    `modes` are the names of cublasMath_t flags to combine, `matrix` is the matrices' cudaDataType, and
+    `compute` the cublasComputeType_t for GemmEx; if `compute` is empty, SGEMM is called.
+    """
 
     modes: tuple[str, ...]
     matrix: str = "CUDA_R_32F"
@@ -53,13 +59,14 @@ _ROUTINES = {
 
 
 class Library(Closing):
-    """A handle of one of nvmath's libraries in the current context, with a workspace of its own.
+    """A handle of cuBLAS or cuBLASLt in the current context, with a workspace of `WORKSPACE` bytes.
 
-    Raises MissingDependency where the library cannot be had, HarnessError for a call that fails.
+    `bindings` is nvmath's module for the library, and `version` the library's version, such as ``"13.1.0"``.
+    Raises MissingDependency if the library cannot be loaded, and HarnessError if a call fails.
     """
 
     label: ClassVar[str]
-    built: ClassVar[None] = None  # its code is not ours to read
+    built: ClassVar[None] = None  # the machine code of a library is not available to harness
 
     def __init__(self, context: Context, bindings: Any) -> None:
         self._api, self._error = bindings, getattr(bindings, f"{self.label}Error")
@@ -79,23 +86,28 @@ class Library(Closing):
         return isinstance(problem, Gemm)
 
     def _product_of(self, operands: Operands) -> Gemm:
-        """The GEMM that the operands are of. Raises UsageError for another problem."""
+        """Return the operands' problem, or raise UsageError if it is not a GEMM."""
         if not isinstance(operands.problem, Gemm):
             raise UsageError(f"{self.label} does not compute {operands.problem.label}")
         return operands.problem
 
     def _number(self) -> int:
-        """The version, as the library counts."""
+        """Return the library's version as one number: 10000 * major + 100 * minor + patch."""
         raise NotImplementedError
 
     def _call(self, name: str, *args: Any) -> Any:
+        """Call a function of the bindings by name.
+
+        Raises HarnessError if it fails, ContextLost if that was because of a fault on the GPU, and
+        MissingDependency if the library or the driver cannot be loaded.
+        """
         try:
             return getattr(self._api, name)(*args)
         except self._error as e:
             self.context.open_gates()
-            self.context.synchronize()  # a fault, if that is what it is, is the driver's to name
+            self.context.synchronize()  # if a fault is the cause, the driver raises ContextLost here
             raise HarnessError(f"{self.label.replace('BLAS', 'blas')}.{name} failed: {e}") from None
-        except RuntimeError as e:  # nvmath's way to say that the library or the driver is not there
+        except RuntimeError as e:  # raised by nvmath if the library or the driver is missing
             raise MissingDependency(f"{self.label} cannot be loaded: {e}", hint=INSTALL) from None
 
     def close(self) -> None:
@@ -108,7 +120,7 @@ class Library(Closing):
 
 
 class CuBlas(Library):
-    """cuBLAS in the current context."""
+    """cuBLAS in the current context, a `Runnable` for every GEMM."""
 
     label = LABEL
 
@@ -121,28 +133,31 @@ class CuBlas(Library):
         return int(self._call("get_version", self._handle))
 
     def prepare(self, operands: Operands) -> Launch:
-        """Bind one product for each set of operands.
+        """Bind one product for each set of operands. Raises UsageError if the problem is not a GEMM.
 
-        cuBLAS is column-major, where a row-major matrix is its own transpose: C^T = B^T A^T.
+        cuBLAS expects column-major matrices. A row-major matrix read as column-major is its transpose, so C^T
+        = B^T A^T is computed.
         """
         problem = self._product_of(operands)
         products = (self._product(problem, *(copy[x].ptr for x in "ABC")) for copy in operands.buffers)
         return Launch(LABEL, operands, list(products))
 
     def load(self, problem: Gemm, stream: Stream) -> None:
-        """Have its kernel for this problem loaded, which otherwise its first call does (60 ms on an H200).
+        """Run the product once on scratch memory, so that cuBLAS loads its kernel now.
 
-        Raises OutOfMemory where there is no room for operands to call it on.
+        Otherwise the first call does (60 ms on an H200). Raises OutOfMemory if there is no room for the
+        scratch memory, `problem.buffer_bytes` bytes.
         """
         with Buffer(self.context, problem.buffer_bytes) as scratch:
             self._product(problem, scratch.ptr, scratch.ptr, scratch.ptr)(stream)
             stream.synchronize()
 
     def _product(self, problem: Gemm, a: int, b: int, c: int) -> Callable[[Stream], object]:
+        """Return a call that queues the product of the matrices at device addresses `a`, `b` and `c`."""
         routine = _ROUTINES[problem.dtype.name]
         n = int(self._api.Operation.N)
         alpha, beta = ctypes.c_float(problem.alpha), ctypes.c_float(problem.beta)
-        typed: tuple[int, ...] = ()  # what gemm_ex is told besides, behind each address
+        typed: tuple[int, ...] = ()  # the cudaDataType, which gemm_ex takes behind each address
         algorithm: tuple[int, ...] = ()
         if routine.compute:
             typed = (DATA_TYPES[routine.matrix],)
@@ -156,6 +171,10 @@ class CuBlas(Library):
         return functools.partial(self._gemm, routine, args, (alpha, beta))  # keeps the scalars
 
     def _gemm(self, routine: _Routine, args: tuple[int, ...], _keep: object, stream: Stream) -> None:
+        """Queue one call in `stream`, in the routine's math mode.
+
+        `_keep` holds the scalars that `args` has the addresses of.
+        """
         if routine.modes != self._modes:
             modes = (int(getattr(self._api.Math, name)) for name in routine.modes)
             self._call("set_math_mode", self._handle, functools.reduce(operator.or_, modes))
@@ -172,7 +191,10 @@ INSTALL = "pip install 'cuda-harness[cublas]'"
 
 
 def api() -> Any:
-    """nvmath's cuBLAS bindings; importing them does not load cuBLAS itself."""
+    """Return nvmath's cuBLAS bindings; importing them does not load cuBLAS itself.
+
+    Raises MissingDependency if nvmath-python is not installed.
+    """
     try:
         from nvmath.bindings import cublas
     except ImportError:

@@ -1,8 +1,9 @@
-"""The second baseline: cuBLASLt's best, in the shape of a `Launch`.
+"""The second baseline: the fastest of cuBLASLt's algorithms for a problem, bound as a `Launch`.
 
-cuBLAS goes by a heuristic. Here cuBLASLt's is asked for several algorithms (`ALGORITHMS`), they are timed on
-the problem's own operands, and the fastest is bound: what a patient user of the library gets. Element types
-are computed as `harness.launch.cublas` has them computed, so that the two compare.
+cuBLAS takes the one algorithm that its heuristic names. Here cuBLASLt's heuristic is asked for several
+(`ALGORITHMS`), they are timed on the problem's own operands, and the fastest is bound, as a user who tunes
+the library would do. Element types are computed as in `harness.launch.cublas`, so that the two are
+comparable.
 """
 
 from __future__ import annotations
@@ -28,21 +29,23 @@ from harness.problems.gemm import Gemm
 
 LABEL = "cuBLASLt"
 ALGORITHMS = 16
-_LEAST, _MOST = 5, 60  # rounds in which each algorithm is timed once
-_SECONDS = 0.2  # of GPU time, after which there are rounds enough
+_LEAST, _MOST = 5, 60  # least and most rounds; in each round every algorithm is timed once
+_SECONDS = 0.2  # GPU time after which no more rounds begin, beyond the least
 
 Call = Callable[[Stream], object]
 
 
 @dataclass(frozen=True)
 class _Routine:
-    """How a type is multiplied: `matrix` is the matrices' cudaDataType, `reductions` a mask of the ways to
-    add up the parts of a split k.
+    """The way cuBLASLt multiplies an element type.
+
+    `matrix` is the matrices' cudaDataType, `compute` the cublasComputeType_t, and `reductions` the mask of
+    cublasLtReductionScheme_t values allowed for adding the partial sums of a split k.
     """
 
     matrix: str
     compute: str
-    reductions: str = "MASK"  # any: output and sums are float32
+    reductions: str = "MASK"  # any scheme will do if the output and the sums are both float32
 
 
 _ROUTINES = {
@@ -52,8 +55,8 @@ _ROUTINES = {
     "bf16": _Routine("CUDA_R_16BF", "COMPUTE_32F", "COMPUTE_TYPE"),
     "fp16": _Routine("CUDA_R_16F", "COMPUTE_32F", "COMPUTE_TYPE"),
 }
-# What tells one algorithm from another: attribute, what it is called, the enumeration that names its values,
-# and what the names begin with. A tile is one of C^T.
+# The attributes by which an algorithm is described: the attribute, its name in the description, the bindings'
+# enumeration of its values (empty for a number), and the prefix of their names. A tile is one of C^T.
 _CONFIGURATION = (
     ("ID", "algorithm", "", ""),
     ("TILE_ID", "tile", "MatmulTile", "TILE_"),
@@ -67,7 +70,11 @@ _CONFIGURATION = (
 
 @dataclass(frozen=True)
 class _Product:
-    """Descriptors of a product of column-major matrices, `first` times `second`, and the scalars."""
+    """The descriptors of a product of column-major matrices, and its scalars.
+
+    `operation` is the handle of the matmul descriptor; `first`, `second` and `output` are those of the matrix
+    layouts. The product is ``alpha * first @ second + beta * output``.
+    """
 
     operation: int
     first: int
@@ -79,14 +86,17 @@ class _Product:
 
 @dataclass(frozen=True)
 class _Algorithm:
-    """One that runs: a call for each set of operands."""
+    """An algorithm that runs: its cublasLtMatmulAlgo_t's address, and a call for each set of operands."""
 
     address: int
     calls: Sequence[Call]
 
 
 class CuBlasLt(Library):
-    """cuBLASLt in the current context, asked for so many `algorithms` a problem."""
+    """cuBLASLt in the current context, a `Runnable` for every GEMM.
+
+    `algorithms` is how many algorithms its heuristic is asked for at each problem.
+    """
 
     label = LABEL
 
@@ -98,10 +108,10 @@ class CuBlasLt(Library):
         return int(self._call("get_version"))
 
     def prepare(self, operands: Operands) -> Launch:
-        """Find the fastest algorithm and bind one product for each set of operands. Finding it writes all
-        outputs.
+        """Find the fastest algorithm, and bind one product for each set of operands.
 
-        Raises HarnessError where the heuristic names none, and where none of them runs.
+        Timing the algorithms overwrites the outputs. Raises UsageError if the problem is not a GEMM, and
+        HarnessError if the heuristic names no algorithm or none of them runs.
         """
         problem = self._product_of(operands)
         with ExitStack() as undo:
@@ -116,8 +126,10 @@ class CuBlasLt(Library):
         return Launch(LABEL, operands, usable[best].calls, owned=owned, algorithm=text)
 
     def _product(self, problem: Gemm, undo: ExitStack) -> _Product:
-        """cuBLASLt is column-major by default, where a row-major matrix is its own transpose:
-        C^T = B^T A^T.
+        """Make the descriptors of the product, which `undo` destroys.
+
+        cuBLASLt expects column-major matrices by default. A row-major matrix read as column-major is its
+        transpose, so C^T = B^T A^T is computed.
         """
         routine = _ROUTINES[problem.dtype.name]
         compute = int(getattr(cublas.api().ComputeType, routine.compute))
@@ -133,13 +145,16 @@ class CuBlasLt(Library):
         )
 
     def _made(self, undo: ExitStack, kind: str, *args: int) -> int:
-        """A descriptor, destroyed by `undo`."""
+        """Create a descriptor of this `kind`, which `undo` destroys, and return its handle."""
         handle = int(self._call(f"{kind}_create", *args))
         undo.callback(self._call, f"{kind}_destroy", handle)
         return handle
 
     def _heuristics(self, problem: Gemm, product: _Product) -> NDArray[Any]:
-        """cublasLtMatmulHeuristicResult_t of each algorithm, the one that should be fastest first."""
+        """Return an array of cublasLtMatmulHeuristicResult_t, one for each algorithm the heuristic names.
+
+        The one it expects to be the fastest is first. Raises HarnessError if it names none.
+        """
         results = np.zeros(self._algorithms, self._api.matmul_heuristic_result_dtype)
         count = np.zeros(1, np.int32)
         reductions = int(self._api.ReductionScheme[_ROUTINES[problem.dtype.name].reductions])
@@ -159,6 +174,7 @@ class CuBlasLt(Library):
         return found
 
     def _prefer(self, preference: int, name: str, value: int) -> None:
+        """Set one attribute of a preference descriptor."""
         attribute = self._api.MatmulPreferenceAttribute[name]
         held = np.full(1, value, self._api.get_matmul_preference_attribute_dtype(attribute))
         self._call(
@@ -173,7 +189,10 @@ class CuBlasLt(Library):
         operands: Operands,
         stream: Stream,
     ) -> list[_Algorithm]:
-        """Those that run. Each is run once, which also loads its code: nothing may load behind a gate."""
+        """Return the algorithms that run; raises HarnessError if none does.
+
+        Each is run once, which also loads its code, because nothing may be loaded while a gate is closed.
+        """
         usable, refused = [], ""
         for i, state in enumerate(found["state"]):
             address = found.ctypes.data + i * found.itemsize  # the algorithm is the result's first member
@@ -198,7 +217,11 @@ class CuBlasLt(Library):
         return usable
 
     def _call_of(self, product: _Product, keep: object, address: int, copy: Any) -> Call:
-        """`keep` is what the algorithm's address points into."""
+        """Return a call that queues the product of one set of operands by the algorithm at `address`.
+
+        `copy` maps "A", "B" and "C" to the set's buffers. `keep` is the array that holds the algorithm; the
+        call keeps it alive.
+        """
         args = (
             *(product.operation, ctypes.addressof(product.alpha)),
             *(copy["B"].ptr, product.first, copy["A"].ptr, product.second),
@@ -211,8 +234,10 @@ class CuBlasLt(Library):
         self._call("matmul", self._handle, *args, int(stream.handle))
 
     def _times(self, candidates: Sequence[Sequence[Call]], stream: Stream) -> NDArray[np.float64]:
-        """Seconds of each: the median over rounds in which all take their turn, each launch on the next set
-        of operands, so that drifting clocks hit all alike and no inputs are found in the L2 cache.
+        """Return the median time of each candidate in seconds, shape (candidates,).
+
+        In each round every candidate is launched once, so that a drifting clock affects all alike. Each
+        launch is on the next set of operands, so that none finds its inputs in the L2 cache.
         """
         rounds: list[list[float]] = []
         spent, turn = 0.0, 0
@@ -235,13 +260,16 @@ class CuBlasLt(Library):
         return np.asarray(np.median(rounds, axis=0), np.float64)
 
     def _text(self, address: int, usable: int, found: int, gain: float) -> str:
-        """``fastest of 16 that the heuristic names, 1.04x the first: algorithm 66, tile 128x256, ...``."""
+        """Describe the bound algorithm in words.
+
+        ``fastest of 16 that the heuristic names, 1.04x the first: algorithm 66, tile 128x256, ...``
+        """
         of = f"{found}" if usable == found else f"{usable} that run of {found}"
         said = [f"{name} {value}" for name, value in self._configuration(address)]
         return f"fastest of {of} that the heuristic names, {gain:.2f}x the first: {', '.join(said)}"
 
     def _configuration(self, address: int) -> list[tuple[str, str]]:
-        """What the library says of an algorithm; what it leaves undefined is left out."""
+        """Return the (name, value) pairs that describe an algorithm, without those that are undefined."""
         found = []
         for attribute, name, enumeration, prefix in _CONFIGURATION:
             key = self._api.MatmulAlgoConfigAttribute[attribute]
@@ -253,7 +281,7 @@ class CuBlasLt(Library):
             )
             value = str(held[0])
             if enumeration:
-                with suppress(ValueError):  # the library may know more than its bindings
+                with suppress(ValueError):  # the library may have values that its bindings do not name
                     value = getattr(self._api, enumeration)(int(held[0])).name.removeprefix(prefix)
             if value not in ("UNDEFINED", "AUTO", "NONE"):
                 found.append((name, value))
@@ -261,7 +289,10 @@ class CuBlasLt(Library):
 
 
 def api() -> Any:
-    """nvmath's cuBLASLt bindings; importing them does not load cuBLASLt itself."""
+    """Return nvmath's cuBLASLt bindings; importing them does not load cuBLASLt itself.
+
+    Raises MissingDependency if nvmath-python is not installed.
+    """
     try:
         from nvmath.bindings import cublasLt
     except ImportError:

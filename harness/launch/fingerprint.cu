@@ -1,7 +1,7 @@
-// 128 bits that stand for the contents of a buffer
+// A 128-bit fingerprint of a buffer's contents
 //
-// Each word is mixed with its place by a bijection, so that one changed word always shows; the sums of those
-// are the same in whatever order the threads add them. Two sums, by two mixes that have nothing in common.
+// Each word is mixed with its position by a bijection, so that one changed word always shows. The results are
+// added, which gives the same sum in any order of the threads. Two independent mixes give two sums.
 //
 // /// kernel
 // entry   = "fingerprint"
@@ -20,8 +20,8 @@ __device__ inline u64 mix(u64 z, u64 a, u64 b, int r, int s, int t)
     return z ^ (z >> t);
 }
 
-// `sums` holds two zeros before the launch. `data` starts at a multiple of four; what is left of `bytes` beyond
-// whole words is a word, too, filled up with zeros.
+// `sums` must hold two zeros before the launch. `data` is aligned to 4 bytes. Bytes beyond the last whole
+// word count as one more word, padded with zeros.
 extern "C" __global__ void fingerprint(const unsigned* data, u64 bytes, u64* sums)
 {
     const u64 words = bytes / 4, step = (u64)gridDim.x * blockDim.x;

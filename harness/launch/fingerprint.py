@@ -1,9 +1,9 @@
-"""What stands for the contents of device memory: equal bits, equal fingerprint, and hardly ever otherwise.
+"""Fingerprints of device memory: 128-bit hashes, computed on the GPU, that tell whether contents are equal.
 
-Verifying compares an output with float64 on the host, and inputs with what they were. Candidates of one
-kernel mostly write the same bits, and hardly any overwrites its inputs: 128 bits computed where the data are
-say so in microseconds, where a copy to the host takes milliseconds. That two different contents share theirs
-has a probability of 2^-128.
+Equal contents have equal fingerprints; two different contents have the same one with a probability of 2^-128.
+Verifying compares each output with a float64 reference on the host, and the inputs with their original
+contents. But the candidates of one kernel mostly write the same bits, and hardly any overwrites its inputs. A
+fingerprint shows that in microseconds, where a copy to the host takes milliseconds.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from harness.support.resources import Closing
 
 SOURCE = Path(__file__).with_name("fingerprint.cu")
 _BYTES = 16
-_AT_ONCE = 256  # buffers
+_AT_ONCE = 256  # buffers whose fingerprints are downloaded together
 _BLOCKS_AN_SM = 4
 
 Fingerprint = bytes
 
 
 class Fingerprints(Closing):
-    """``fingerprints.of(buffers, stream)``: one each, in order."""
+    """The fingerprint kernel, compiled and loaded in `context`, with memory for its results."""
 
     def __init__(self, context: Context) -> None:
         kernel = spec.load(SOURCE)
@@ -48,8 +48,11 @@ class Fingerprints(Closing):
         self._data, self._nbytes, self._to = (self._launch.argument(i, ctypes.c_uint64) for i in range(3))
 
     def of(self, buffers: Iterable[Buffer], stream: Stream) -> Iterator[Fingerprint]:
-        """Of each buffer, after what is queued in `stream` before. An iterator is asked for the next one when
-        all that concerns those before it is queued: what it queues itself lies between the two.
+        """Yield the fingerprint of each buffer, 16 bytes, in order.
+
+        A fingerprint covers what was queued in `stream` before it. `buffers` may be a generator that queues
+        work itself: it is asked for the next buffer once the fingerprints of all earlier ones are queued, so
+        its work runs after them and before the fingerprint of the buffer it yields.
         """
         left = iter(buffers)
         while True:

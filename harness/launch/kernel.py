@@ -1,4 +1,7 @@
-"""A cubin, a problem and a device -> a `Launch`: a callable on a stream, and its output to look at."""
+"""Bind a compiled kernel to a problem's operands on a GPU: `prepare` makes a `Launch` to run on a stream.
+
+The module also derives the grid, the workspace and the tensor maps that such a launch needs.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,15 @@ from harness.launch.operands import Operands
 from harness.problems.protocol import Layout, Matrices, Problem
 from harness.support.resources import Closing
 
-_ELEMENTS = {"float32": "FLOAT32", "float16": "FLOAT16", "uint16": "BFLOAT16"}  # of a tensor map, by storage
+_ELEMENTS = {"float32": "FLOAT32", "float16": "FLOAT16", "uint16": "BFLOAT16"}  # NumPy type -> tensor map's
 
 
 class Launch(Closing):
-    """What is timed: ``launch(stream)`` enqueues one run, on the next set of operands each time.
+    """Code bound to operands: ``launch(stream)`` queues one run, on the next set of operands each time.
 
-    `operands` are borrowed; `owned` (a module, a library handle) is closed with the launch. `algorithm` is
-    which of its ways a library goes, in words.
+    `calls` has one call for each set. `operands` are borrowed; `owned` (a module, a library's descriptors) is
+    closed with the launch. `function` is the kernel's function, None for a library. `algorithm` describes in
+    words the algorithm that a library uses.
     """
 
     def __init__(
@@ -44,7 +48,7 @@ class Launch(Closing):
         self.rewind()
 
     def rewind(self) -> None:
-        """The next run is on the first set of operands."""
+        """Make the next run use the first set of operands."""
         self._next = itertools.cycle(self.calls).__next__
 
     def __call__(self, stream: Stream) -> None:
@@ -52,6 +56,7 @@ class Launch(Closing):
 
     @property
     def sets(self) -> int:
+        """The number of sets of operands that runs go through in turn."""
         return len(self.calls)
 
     def close(self) -> None:
@@ -63,7 +68,8 @@ class Launch(Closing):
 def prepare(cubin: Cubin, operands: Operands) -> Launch:
     """Load the cubin and bind its parameters, once for each set of operands.
 
-    Raises UsageError where the problem is too large for a grid, DriverError where the GPU refuses the code.
+    Raises UsageError if the problem is too large for a grid, SpecError if the kernel's file does not fit the
+    problem, and DriverError if the GPU refuses the code.
     """
     variant, problem, context = cubin.variant, operands.problem, operands.context
     shape = grid(variant, problem, sms=context.device.sms)
@@ -94,7 +100,11 @@ def prepare(cubin: Cubin, operands: Operands) -> Launch:
 
 @dataclass(frozen=True, kw_only=True)
 class Mapped:
-    """An operand to be copied by TMA: how it lies in memory, the box of a copy, and what it is made of."""
+    """An operand that the kernel copies by TMA.
+
+    `layout` is that of the matrix in memory, `box` what one copy moves, and `element` CUDA's name of the type
+    (``"BFLOAT16"``).
+    """
 
     operand: str
     layout: Layout
@@ -103,7 +113,10 @@ class Mapped:
 
 
 def maps(variant: Variant, problem: Problem) -> tuple[Mapped, ...]:
-    """What the kernel's tensor maps describe of this problem. Raises SpecError for what has no layout."""
+    """Return the operands for which the kernel takes tensor maps, in the order of its parameters.
+
+    Raises SpecError if the problem has no layout for one of them.
+    """
     if not variant.kernel.tensormaps:
         return ()
     layouts = problem.layouts() if isinstance(problem, Matrices) else {}
@@ -116,14 +129,17 @@ def maps(variant: Variant, problem: Problem) -> tuple[Mapped, ...]:
                 hint=f"it has {', '.join(layouts) or 'none: see harness.problems.protocol.Matrices'}",
             )
         layout = layouts[box.operand]
-        rounded = layout.dtype is TF32 and box.operand != problem.output  # by the TMA, to nearest
+        rounded = layout.dtype is TF32 and box.operand != problem.output  # the TMA then rounds to nearest
         element = "TFLOAT32" if rounded else _ELEMENTS[layout.dtype.storage]
         found.append(Mapped(operand=box.operand, layout=layout, box=box, element=element))
     return tuple(found)
 
 
 def tensor_map(context: Context, address: int, mapped: Mapped) -> Struct:
-    """The descriptor to pass; all zeros where the address or the leading dimension does not allow one."""
+    """Return the tensor map of the operand at this device address.
+
+    Its bytes are all 0 if the address or the row pitch is not a multiple of 16 bytes, which the TMA requires.
+    """
     layout, box = mapped.layout, mapped.box
     return tensormap.encode(
         context,
@@ -137,8 +153,12 @@ def tensor_map(context: Context, address: int, mapped: Mapped) -> Struct:
 
 
 def grid(variant: Variant, problem: Problem, *, sms: int = 1) -> tuple[int, int, int]:
-    """Blocks (x, y, z) of the launch: the tiles that cover the problem's output, innermost extent along x, or
-    what the kernel's `grid` makes of them and of the GPU's `sms`. (Results do not depend on `sms`.)
+    """Return the blocks (x, y, z) of a launch on a GPU with `sms` multiprocessors.
+
+    There is one block per tile of the problem's output, the innermost extent along x, unless the kernel's
+    front matter computes a `grid` from the tiles and `sms`. The kernel's results do not depend on `sms`.
+    Raises UsageError if the grid exceeds CUDA's limits, and SpecError if the tile has another number of
+    extents than the output.
     """
     x, y, z = variant.grid(_tiles(variant, problem), sms)
     if x > 2**31 - 1 or y > 65535 or z > 65535:
@@ -151,14 +171,15 @@ def grid(variant: Variant, problem: Problem, *, sms: int = 1) -> tuple[int, int,
 
 
 def workspace(variant: Variant, problem: Problem, *, sms: int = 1) -> int:
-    """Bytes that the kernel wants beside the operands; zeroed before its first launch, left to it from then
-    on.
+    """Return the bytes of device memory that the kernel needs beside the operands.
+
+    The memory must be zero before the first launch; later launches find what the one before has left there.
     """
     return variant.workspace(_tiles(variant, problem), sms)
 
 
 def zeroed(context: Context, size: int) -> Buffer:
-    """Device memory of at least `size` bytes, all zero."""
+    """Allocate at least `size` bytes of device memory, all zero; the caller closes the buffer."""
     buffer = Buffer(context, -(-size // 16) * 16)
     with Stream(context) as stream:
         buffer.fill_u32(0, stream)
@@ -167,7 +188,7 @@ def zeroed(context: Context, size: int) -> Buffer:
 
 
 def _tiles(variant: Variant, problem: Problem) -> tuple[int, int, int]:
-    """How many (x, y, z) cover the output."""
+    """Return how many tiles (x, y, z) cover the output; raises SpecError if the number of extents differs."""
     tile, extents = variant.tile, problem.extents
     if len(tile) != len(extents):
         raise SpecError(

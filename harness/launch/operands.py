@@ -1,5 +1,6 @@
-"""The operands of a problem on a device, in as many copies as a cold measurement needs, and what became of
-them: the verdict on each output, and which inputs were overwritten.
+"""The operands of a problem in device memory, in as many copies as a cold measurement needs.
+
+After launches, they give a verdict on each output and name the inputs that were overwritten.
 """
 
 from __future__ import annotations
@@ -24,19 +25,23 @@ from harness.problems.protocol import Problem, Reference
 from harness.problems.verify import Verdict, compare
 from harness.support.resources import Closing
 
-MAX_SETS = 512  # copies of the operands; tiny problems stay inside the L2 cache beyond this, and say so
-_MEMORY_SHARE = 0.5  # of the free device memory, at most, for copies beyond the first
+MAX_SETS = 512  # copies of the operands; tiny problems still fit the L2 cache, and are then not `cold`
+_MEMORY_SHARE = 0.5  # fraction of the free device memory for all copies; a single one may take more
 
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """What is made on the host: every operand, and the answer."""
+    """A problem's data on the host: every operand by name, and the reference result."""
 
     host: dict[str, NDArray[Any]]
     reference: Reference
 
     @classmethod
     def of(cls, problem: Problem, seed: int) -> Self:
+        """Make the operands from a random seed, and compute the reference.
+
+        Raises OutOfMemory if they do not fit in host memory, and SpecError if they do not fit the problem.
+        """
         try:
             host, reference = checks.data(problem, seed)
             return cls(host=host, reference=reference)
@@ -48,10 +53,11 @@ class Data:
 
 
 class Operands(Closing):
-    """Device copies (`sets`) of one problem's operands: the same data at different addresses.
+    """Copies of one problem's operands in device memory, called sets: the same data at different addresses.
 
-    Launches that go round them find none of their inputs in the L2 cache once the copies together exceed
-    it (`cold`). Kernels and baseline share one Operands, so each is measured on the same memory.
+    Launches use the sets in turn. If all together are large enough (`cold`), a launch finds none of its
+    inputs in the L2 cache. Kernels and baseline share one Operands, so that all are measured on the same
+    memory.
     """
 
     def __init__(
@@ -64,9 +70,10 @@ class Operands(Closing):
         sets: int,
         data: Callable[[], Data] | None = None,
     ) -> None:
-        """`data`: gives what `Data.of` would make, where somebody has it already.
+        """Make the data from `seed`, allocate `sets` copies of the operands and upload them.
 
-        Raises OutOfMemory before anything is made or allocated where one set does not fit.
+        `data`, if given, is called to supply the data instead of `Data.of`. Raises OutOfMemory, before
+        anything is made or allocated, if not even one set fits in the free device memory.
         """
         free, _ = context.memory_info()
         if problem.buffer_bytes > free:
@@ -94,17 +101,18 @@ class Operands(Closing):
 
     @property
     def bytes(self) -> int:
-        """What a round of the sets touches, padding left out."""
+        """The bytes that one launch on each set reads and writes, without padding."""
         return len(self.buffers) * self.problem.bytes
 
     @property
     def cold(self) -> bool:
-        """Whether a round of the sets displaces at least twice the L2 cache."""
+        """True if there are several sets and one launch on each touches at least twice the L2 cache."""
         return len(self.buffers) > 1 and self.bytes >= 2 * self.context.device.l2_bytes
 
     def fill_output(self, stream: Stream, *, spoilt: bool = False) -> None:
-        """Every output as the problem made it, NaN or the C that beta multiplies; or `spoilt`, with numbers
-        that no result has.
+        """Fill the output of every set with its initial contents, and wait until that is done.
+
+        These are NaN, or the C that beta multiplies. If `spoilt`, fill them with a value that no result has.
         """
         content, word = self._known.filling(spoilt)
         outputs = [copy[self.problem.output] for copy in self.buffers]
@@ -118,15 +126,21 @@ class Operands(Closing):
         stream.synchronize()
 
     def verdicts(self, stream: Stream, *, sets: int, spoilt: bool = False) -> Iterator[Verdict]:
-        """On the outputs of the first `sets` sets, filled before as `fill_output` was told."""
+        """Yield the verdict on the output of each of the first `sets` sets.
+
+        `spoilt` must be what `fill_output` was called with before the launches.
+        """
         outputs = [copy[self.problem.output] for copy in self.buffers[:sets]]
         return self._known.verdicts(outputs, stream, spoilt=spoilt)
 
     def repeated(
         self, launch: Callable[[Stream], object], stream: Stream, count: int
     ) -> Iterator[Fingerprint]:
-        """Of the first set's output: as it is, then as each of `count` launches on that set leaves it, all of
-        it filled anew before. They are queued by the hundred, and no output is downloaded.
+        """Yield fingerprints of the first set's output: of its present contents, then after each new launch.
+
+        `launch` must run on the first set. It is called `count` times, each time after the output has been
+        filled with its initial contents again. Hundreds of launches are queued at a time, and no output is
+        downloaded.
         """
         output = self.buffers[0][self.problem.output]
         content, word = self._known.filling(False)
@@ -149,7 +163,7 @@ class Operands(Closing):
             yield from self._known.fingerprints.of(outputs(), stream)
 
     def damaged_inputs(self, stream: Stream) -> list[str]:
-        """Inputs that some launch has overwritten, in any set; they are put right again."""
+        """Return the names of inputs that launches have overwritten in any set, sorted, and restore them."""
         damaged = set()
         for (number, name), now in self._inputs(stream).items():
             if now != self._intact[number, name]:
@@ -158,13 +172,13 @@ class Operands(Closing):
         return sorted(damaged)
 
     def outputs(self, stream: Stream) -> Iterator[NDArray[Any]]:
-        """The output of each set, downloaded one at a time into one host array that is reused."""
+        """Yield the output of each set, downloaded into one host array that is reused for the next."""
         for copy in self.buffers:
             copy[self.problem.output].download(self._known.landing, stream)
             yield self._known.landing
 
     def _inputs(self, stream: Stream) -> dict[tuple[int, str], Fingerprint]:
-        """The fingerprint of each, by number of its set and name."""
+        """Return the fingerprint of each input, by the number of its set and its name."""
         names = self.host.keys() - {self.problem.output}
         places = list(itertools.product(range(len(self.buffers)), sorted(names)))
         inputs = [self.buffers[number][name] for number, name in places]
@@ -179,8 +193,10 @@ class Operands(Closing):
 
 
 class Twin(Operands):
-    """The inputs of other operands, which are borrowed, and outputs of its own: for a second kernel that
-    runs in turn with the first without writing what the first is verified by.
+    """Operands that borrow the inputs of an `original` and have outputs of their own.
+
+    A second kernel that is timed in turn with the first runs on them, so that it does not write the outputs
+    by which the first is verified. The original must outlive it.
     """
 
     def __init__(self, original: Operands, stream: Stream) -> None:
@@ -205,7 +221,11 @@ class Twin(Operands):
 
 
 class _Known(Closing):
-    """What need not be found out twice about outputs; twins share it."""
+    """Verdicts by the fingerprint of the output, so that the same bits are compared with the reference once.
+
+    It also holds the contents that outputs are filled with; `fresh` is their initial contents. An `Operands`
+    and its twins share one.
+    """
 
     def __init__(self, context: Context, reference: Reference, fresh: NDArray[Any]) -> None:
         self.fingerprints = Fingerprints(context)
@@ -214,20 +234,24 @@ class _Known(Closing):
         self._verdicts: dict[tuple[Fingerprint, bool], Verdict] = {}
 
     def verdicts(self, outputs: Sequence[Buffer], stream: Stream, *, spoilt: bool) -> Iterator[Verdict]:
-        """Each by element in float64 on the host, but the same bits only once."""
+        """Yield the verdict on each output.
+
+        An output is downloaded and compared in float64 only if no output with the same bits was before.
+        """
         for output, found in zip(outputs, self.fingerprints.of(outputs, stream), strict=True):
-            key = found, spoilt and self._padded  # only of padding does it matter what was there before
+            key = found, spoilt and self._padded  # the earlier contents matter only for padding
             if key not in self._verdicts:
                 output.download(self.landing, stream)
                 self._verdicts[key] = compare(self.landing, self._reference, self.filling(spoilt)[0])
             yield self._verdicts[key]
 
     def filling(self, spoilt: bool) -> tuple[NDArray[Any], int | None]:
-        """What an output is filled with, and the word that this repeats, if it is a single one."""
+        """Return the contents that outputs are filled with, and the 32-bit word that they repeat, or None."""
         return self._spoilt if spoilt else (self._fresh, self._word)
 
     @cached_property
     def landing(self) -> NDArray[Any]:
+        """The host array that outputs are downloaded into."""
         return np.empty_like(self._fresh)
 
     @cached_property
@@ -239,13 +263,14 @@ class _Known(Closing):
         wrong = np.array(wrong_value(self._fresh.dtype, self._reference.dtype), self._fresh.dtype)
         word = None if self._fresh.nbytes % 4 else _word(np.tile(wrong, 4))
         everywhere = np.broadcast_to(wrong, self._fresh.shape)
-        return everywhere if word is not None else everywhere.copy(), word  # a copy can be uploaded
+        return everywhere if word is not None else everywhere.copy(), word  # an upload needs real memory
 
     def close(self) -> None:
         self.fingerprints.close()
 
 
 def _word(array: NDArray[Any]) -> int | None:
+    """Return the 32-bit word that the array's bytes repeat, or None."""
     if array.nbytes % 4:
         return None
     words = array.reshape(-1).view(np.uint32)
@@ -253,15 +278,21 @@ def _word(array: NDArray[Any]) -> int | None:
 
 
 def wrong_value(dtype: np.dtype[Any], element: DType | None) -> Any:
-    """The largest there is: no result has it, and unlike NaN it is not what an empty output is known by."""
+    """Return the largest finite number of the type, as an element of an output with this NumPy `dtype`.
+
+    No result has it, and unlike NaN it does not mark an output as never written. `element` is the element
+    type where the NumPy type does not tell it (bf16 is stored as uint16).
+    """
     if element is not None:
         return element.encode(np.full(1, element.largest, np.float32))[0]
     return np.finfo(dtype).max if dtype.kind == "f" else np.iinfo(dtype).max
 
 
 def rotation_sets(context: Context, problem: Problem) -> int:
-    """How many copies of the operands displace twice the L2 cache (NVIDIA's GEMM measurement guideline):
-    at least two, at most MAX_SETS, and no more than half of the free memory holds.
+    """Return how many copies of the operands a cold measurement needs: enough to touch twice the L2 cache.
+
+    That is NVIDIA's guideline for measuring GEMMs. At least two copies, at most `MAX_SETS`, and no more than
+    fit in half of the free device memory (which may leave one).
     """
     wanted = max(2, math.ceil(2 * context.device.l2_bytes / max(1, problem.bytes)))
     free, _ = context.memory_info()

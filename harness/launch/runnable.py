@@ -1,4 +1,4 @@
-"""What can be verified and timed: a compiled kernel, a library's product, what `harness.matmul` runs."""
+"""The `Runnable` protocol of code that can be verified and timed: a kernel, a library or `harness.matmul`."""
 
 from __future__ import annotations
 
@@ -12,27 +12,26 @@ if TYPE_CHECKING:
 
 
 class Runnable(Protocol):
-    """Code that computes a problem on operands in device memory.
-
-    `built` is its machine code, or None for a library, whose code is not ours to read.
-    """
+    """Code that computes a problem on operands in device memory."""
 
     @property
     def label(self) -> str:
-        """The name in tables and records."""
+        """Its name in tables and records."""
         ...
 
     @property
-    def built(self) -> Built | None: ...
+    def built(self) -> Built | None:
+        """Its machine code; None for a library, whose code harness does not read."""
+        ...
 
     def serves(self, problem: Problem) -> bool:
         """Return True if it computes `problem`."""
         ...
 
     def prepare(self, operands: Operands) -> Launch:
-        """Bind it to `operands`, once for each set of them. The launch is closed by the caller.
+        """Bind it to `operands`, once for each set of them; the caller closes the launch.
 
-        Raises UsageError where it does not serve the problem or the size has no grid, DriverError or
-        HarnessError where the GPU or the library refuses.
+        Raises UsageError if it does not compute the problem or the size needs too large a grid, and
+        DriverError or HarnessError if the GPU or the library refuses.
         """
         ...

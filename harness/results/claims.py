@@ -1,4 +1,6 @@
-"""A kernel's claim -> each of its predictions, held or not: by what is counted, by ncu, by recorded times."""
+"""Check the predictions in kernel files against what is counted, by the emulator or ncu, and recorded
+times.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,10 @@ from harness.problems.registry import resolve
 from harness.results.record import Document
 from harness.results.rows import ProfileRow, Row, seconds
 
-Count = Callable[[Variant, Axes], Figures]  # at a size; at any where it is empty
-Runs = Mapping[str, Document]  # the content of result files by name
+Count = Callable[
+    [Variant, Axes], Figures
+]  # the figures of a variant at a size, at any size where it is empty
+Runs = Mapping[str, Document]  # contents of result files, by file name
 
 VERDICTS = {True: "held", False: "NOT HELD", None: "not known"}
 
@@ -34,8 +38,11 @@ _BARRIER = re.compile(r"bar(rier)?(\.cta)?\.(sync|red|arrive)\b")
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """A prediction, the figure and what it was held against; `holds` is None where that is not known, and
-    `reason` says why. Of times the figure is a ratio, with its `interval`, from the result file `record`.
+    """A prediction and what became of it.
+
+    `kernel` is the variant's label. `value` is the predicted figure as counted or timed, and `limit` is what
+    it was held against; either is None where it is not known. `holds` is None where that cannot be decided,
+    and `reason` says why. For times the value is a ratio, with its `interval`, from the result file `record`.
     """
 
     kernel: str
@@ -49,9 +56,11 @@ class Outcome:
 
 
 def outcomes(variant: Variant, count: Count, runs: Runs) -> list[Outcome]:
-    """Every prediction of a kernel's file: those of times by `runs` of ``harness bench``, the others by what
-    `count` says of the kernel and of those it names. Raises UsageError for a prediction about a kernel, a
-    parameter or a size that there is not.
+    """Return the outcome of every prediction in a variant's file.
+
+    Predictions of times are checked by `runs` of ``harness bench``, the others by what `count` returns for
+    the variant and for the one it is compared with. Raises UsageError for a prediction about a kernel, a
+    parameter or a size that does not exist.
     """
     found = []
     for p in variant.kernel.predict:
@@ -68,6 +77,7 @@ def outcomes(variant: Variant, count: Count, runs: Runs) -> list[Outcome]:
 
 @contextmanager
 def _blamed(variant: Variant, p: Prediction) -> Iterator[None]:
+    """Name the prediction and its file in a UsageError that is raised inside."""
     try:
         yield
     except UsageError as e:
@@ -75,6 +85,7 @@ def _blamed(variant: Variant, p: Prediction) -> Iterator[None]:
 
 
 def _counted(variant: Variant, other: Variant | None, p: Prediction, count: Count) -> Outcome:
+    """Check a prediction of a count. Raises UsageError for one about cuBLAS, of which nothing is counted."""
     if p.of == CUBLAS:
         raise UsageError(f"nothing counts {p.figure} of {CUBLAS}", hint="only its seconds are known")
     ours, why = _figures(count, variant, p)
@@ -90,7 +101,7 @@ def _counted(variant: Variant, other: Variant | None, p: Prediction, count: Coun
 
 
 def _figures(count: Count, variant: Variant, p: Prediction) -> tuple[Mapping[str, float], str]:
-    """What is counted, or why nothing is."""
+    """Return the figures that `count` gives, or none and why it failed."""
     try:
         return count(variant, p.at), ""
     except UsageError:
@@ -100,7 +111,11 @@ def _figures(count: Count, variant: Variant, p: Prediction) -> tuple[Mapping[str
 
 
 def _timed(variant: Variant, other: Variant | None, p: Prediction, runs: Runs) -> Outcome:
-    """By the first run that has both, right and timed: nothing compares times of two runs."""
+    """Check a prediction of a ratio of times by the first run that has both kernels, right and timed.
+
+    Times of two different runs are never compared. If the interval contains the bound, the outcome is not
+    known.
+    """
     size = _size(variant.kernel, p.at)
     opponent = (other.kernel.name, other.params, _size(other.kernel, p.at)) if other else (CUBLAS, {}, size)
     brief = other.brief if other else CUBLAS
@@ -131,7 +146,7 @@ def _timed(variant: Variant, other: Variant | None, p: Prediction, runs: Runs) -
 
 
 def _size(kernel: Kernel, at: Axes) -> tuple[str, dict[str, Any]]:
-    """What a row of ``harness bench`` has as shape and axes."""
+    """Return the shape and the axes that a row of ``harness bench`` has at this size. Raises UsageError."""
     cls = resolve(kernel)
     if unknown := set(at) - set(cls.axes):
         raise UsageError(f"no axis {sorted(unknown)[0]!r}", hint=f"axes: {', '.join(cls.axes)}")
@@ -142,7 +157,7 @@ def _size(kernel: Kernel, at: Axes) -> tuple[str, dict[str, Any]]:
 def _row(
     content: Document, name: str, params: Mapping[str, int], size: tuple[str, dict[str, Any]]
 ) -> Row | None:
-    """The kernel's; or the dispatcher's, where that is what it chose."""
+    """Return the row of this kernel at this size; or the dispatcher's row, if that is the kernel it chose."""
     wanted = name, dict(params), *size
     for row in content["rows"]:
         ran = row.get("chosen") or row
@@ -153,7 +168,11 @@ def _row(
 
 
 def _ratio(a: Row, b: Row, label: str) -> Interval:
-    """A's time over B's: from turns that they took, else from the samples of either, else of two medians."""
+    """Return the time of `a` over that of `b`.
+
+    It is the recorded ratio if they were timed in turn, else the ratio of their samples, else of the two
+    medians, with an interval of no width.
+    """
     if (paired := a.get("ratio")) and a.get("against") == label:
         return Interval(**paired)
     plain = seconds(a) / seconds(b)
@@ -162,13 +181,15 @@ def _ratio(a: Row, b: Row, label: str) -> Interval:
 
 
 def predicts_races(kernel: Kernel) -> bool:
-    """Whether the emulator has to look for them, which takes longer than counting."""
+    """Return True if the kernel predicts races: looking for them takes the emulator longer than counting."""
     return any(p.figure == RACES for p in kernel.predict)
 
 
 def figures(built: Built, row: Measurement | None) -> dict[str, float]:
-    """Those of `FIGURES` that are known; `row` is the kernel's in the emulator, which looked for races where
-    the kernel `predicts_races`.
+    """Return those of `FIGURES` that are known of a build.
+
+    `row` is the kernel's row from the emulator, None if it was not emulated; it must have been checked for
+    races if the kernel `predicts_races`.
     """
     run: Emulation | None = row.emulation if row is not None else None
     known: dict[str, Any] = {
@@ -186,13 +207,13 @@ def figures(built: Built, row: Measurement | None) -> dict[str, float]:
 
 
 def measured(profile: ProfileRow, *, copies: bool = False) -> dict[str, float]:
-    """Those of `FIGURES` that ncu counted in a launch, by what it counts for each instruction.
+    """Return those of `FIGURES` that ncu counted in a launch.
 
-    Nothing of shared memory's wavefronts where the kernel `copies` by cp.async: of a copy ncu counts a pass
-    for each line of global memory that it comes from. (Rung 21 on an H200: 6 on average, which is 8 for eight
-    rows of 64 bytes and 4 for whole lines, while the hardware's counter of bank conflicts says none.)
-    And nothing of global_bytes, which is what all threads ask for: smsp__sass_data_bytes_mem_global counts
-    once what lanes share, for rung 02 on an H200 33 bytes of 64.
+    The wavefronts of shared memory, and what follows from them, are left out where the kernel `copies` by
+    cp.async: ncu counts a copy as one pass for each line of global memory that it reads. (Rung 21 on an H200:
+    6 on average, which is 8 for eight rows of 64 bytes and 4 for whole lines, while the hardware's counter of
+    bank conflicts is zero.) global_bytes, the bytes that all threads ask for, is left out as well:
+    smsp__sass_data_bytes_mem_global counts bytes that lanes share only once, for rung 02 on an H200 33 of 64.
     """
     values = profile["counters"]
 
@@ -218,9 +239,9 @@ def measured(profile: ProfileRow, *, copies: bool = False) -> dict[str, float]:
 
 
 def profiled(variant: Variant, at: Axes, profiles: Sequence[ProfileRow], *, copies: bool = False) -> Figures:
-    """What ncu counted of a kernel, at one size if that matters; empty where it was not profiled.
+    """Return the figures that ncu counted for a variant; empty if it was not profiled.
 
-    `copies`: see `measured`.
+    The profile must be of the size `at`, or of any size where that is empty. `copies` is that of `measured`.
     """
     for row in profiles:
         labelled = row.get("label") == variant.label
@@ -233,7 +254,9 @@ def profiled(variant: Variant, at: Axes, profiles: Sequence[ProfileRow], *, copi
 def claim_record(
     variant: Variant, known: Figures, found: Sequence[Outcome], by_ncu: Sequence[Outcome]
 ) -> Document:
-    """A kernel's claim, what was counted of it, and each prediction's outcome by that and by ncu."""
+    """Return the record of a kernel's claim: its figures, and each prediction's outcome by them and by
+    ncu.
+    """
     return {
         "kernel": variant.kernel.name,
         "params": dict(variant.params),
@@ -247,6 +270,7 @@ def claim_record(
 
 
 def _outcome_record(o: Outcome) -> Document:
+    """Return an outcome as it stands in a record."""
     return {
         "prediction": o.prediction.text,
         "value": o.value,

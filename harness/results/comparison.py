@@ -1,4 +1,4 @@
-"""Two result files -> what became faster or slower, row by row, or why that cannot be said."""
+"""Compare two result files: which rows became faster or slower, or why that cannot be said."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.errors import UsageError
 from harness.results.record import Document
 from harness.results.rows import Row
 
-FAILED = "FAILED"  # it had a time and has none any more
+FAILED = "FAILED"  # the row had a time in the first file and has none in the second
 _CLOCK = 0.01  # how far the SM clocks of two rows may differ
 _KEPT = {  # what must be the same in both runs, and what it is called
     ("gpu", "uuid"): "GPU",
@@ -23,8 +23,11 @@ _KEPT = {  # what must be the same in both runs, and what it is called
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """One row in both files. `ratio` is of times, the second's over the first's. `identical` where both ran
-    the same code, so that the difference is noise.
+    """One row that both files have.
+
+    `ratio` is a ratio of times, the second file's over the first's; None without samples. `status` is a
+    decision of `stats`, or FAILED. `identical` is True if both ran the same code, so that the difference is
+    noise.
     """
 
     label: str
@@ -37,19 +40,22 @@ class Difference:
 
     @property
     def regressed(self) -> bool:
+        """True if the row failed, or became slower with other code than before."""
         return self.status == FAILED or (self.status == SLOW and not self.identical)
 
     @property
     def unclear(self) -> bool:
+        """True if the difference cannot be decided, and the code is not the same."""
         return self.status == INCONCLUSIVE and not self.identical
 
 
 def compare(
     reference: Document, candidate: Document, *, threshold: float, force: bool = False
 ) -> list[Difference]:
-    """Every row that both files have, in the second's order.
+    """Return the difference of every row that both files have and the first has timed, in the second's order.
 
-    Raises UsageError where they have none in common, or where they cannot be compared, unless forced.
+    `threshold` is the difference that counts, 0.02 for 2%. Raises UsageError if no such row exists, or,
+    unless `force` is set, if the runs are `incomparable`.
     """
     old = {_key(r): r for r in reference["rows"]}
     pairs = [(old[_key(r)], r) for r in candidate["rows"] if _key(r) in old]
@@ -67,7 +73,11 @@ def compare(
 
 
 def incomparable(a: Document, b: Document, pairs: Sequence[tuple[Row, Row]]) -> Iterator[str]:
-    """What was different about the two runs that changes times whatever the kernels do."""
+    """Yield each difference between the two runs that changes times whatever the kernels do.
+
+    `a` and `b` are the `meta` of two documents, `pairs` their common rows. Differences are another GPU, math
+    mode, cuBLAS, seed or regime, and SM clocks that are more than 1% apart.
+    """
     for path, name in _KEPT.items():
         x, y = _at(a, path), _at(b, path)
         if x != y:
@@ -83,12 +93,13 @@ def incomparable(a: Document, b: Document, pairs: Sequence[tuple[Row, Row]]) -> 
 
 
 def _clock(row: Row) -> float | None:
-    """In Hz, as measured, or as NVML had it in files that lack that."""
+    """Return the row's SM clock in Hz, as measured, or as NVML reported it in files that lack that."""
     device = row.get("device")
     return row.get("sm_hz") or (device["sm_mhz"] * 1e6 if device else None)
 
 
 def _difference(a: Row, b: Row, threshold: float) -> Difference:
+    """Return the difference of two rows."""
     ratio = unpaired_ratio(b["times"], a["times"], seed=0) if b.get("seconds") else None
     status = FAILED if not b.get("seconds") else decide(ratio, threshold) if ratio else INCONCLUSIVE
     return Difference(
@@ -103,24 +114,27 @@ def _difference(a: Row, b: Row, threshold: float) -> Difference:
 
 
 def _same_code(a: Row, b: Row) -> bool:
+    """Return True if both rows ran the same code in the same launch configuration."""
     if "sass_sha256" not in a and "sass_sha256" not in b:
-        return a.get("algorithm") == b.get("algorithm")  # a library's, of the same version
+        return a.get("algorithm") == b.get("algorithm")  # rows of a library, whose version is the same
     if any((row.get("chosen") or {}).get("others") for row in (a, b)):
-        return False  # of the launches beside the first one only the names are known
+        return False  # further launches are recorded by name only, without hashes
     keys = ("sass_sha256", "block", "tile", "shared")
     return a.get("sass_sha256") is not None and all(a.get(k) == b.get(k) for k in keys)
 
 
 def _key(row: Row) -> tuple[Any, ...]:
+    """Return what identifies a row in both files."""
     return row["kernel"], tuple(sorted(row["params"].items())), row.get("shape")
 
 
 def label(row: Row) -> str:
-    """``03_tiled TILE=16``."""
+    """Return the kernel's name with its parameters, such as ``03_tiled TILE=16``."""
     return " ".join([row["kernel"], *(f"{k}={v}" for k, v in row["params"].items())])
 
 
 def _at(meta: Document, path: tuple[str, ...]) -> Any:
+    """Return the value at a path of keys; None if it is missing."""
     value: Any = meta
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else None

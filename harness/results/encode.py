@@ -1,4 +1,4 @@
-"""Rows -> records: what is written to files, and what tables are made of."""
+"""Encode rows as records: JSON objects that are written to files and shown in tables."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ COUNTED = ("FFMA", "LDG", "LDG.128", "LDS", "LDS.64", "LDS.128", "STS", "BAR", "
 
 
 def _chosen(built: Chosen) -> Choice:
-    """The main kernel of what the dispatcher launches, and in `others` those that work beside it."""
+    """Return the main kernel that the dispatcher launches, with the labels of further ones in `others`."""
     variant, others = built.variant, [cubin.variant.brief for cubin in built.others]
     found = Choice(kernel=variant.kernel.name, params=dict(variant.params), label=built.brief)
     return {**found, "others": others} if others else found
 
 
 def static_record(built: Built) -> Row:
-    """What is known of a kernel without running it.
+    """Return what is known of a kernel without running it.
 
-    The dispatcher is one kernel without parameters, so that its rows compare from run to run; what it chose
-    is under ``chosen``.
+    The dispatcher counts as one kernel without parameters, so that its rows can be compared from run to run;
+    the kernel that it chose is under ``chosen``.
     """
     variant, resources, tally = built.variant, built.cubin.resources, built.tally
     params = dict(variant.params)
@@ -70,7 +70,7 @@ def static_record(built: Built) -> Row:
 
 
 def code_record(code: Code, findings: Sequence[Finding]) -> dict[str, Any]:
-    """What stands in the machine code, loop by loop, and what became of each expectation."""
+    """Return what a kernel's machine code contains, loop by loop, and which of the expectations hold."""
     peak, banks, found = code.sass.peak, code.banks, code.occupancy
     return {
         "label": code.label,
@@ -110,15 +110,18 @@ def code_record(code: Code, findings: Sequence[Finding]) -> dict[str, Any]:
 
 
 def diff_record(a: Code, b: Code) -> dict[str, Any]:
-    """Two codes and what differs between them."""
+    """Return two codes and what differs between them."""
     return {"a": code_record(a, ()), "b": code_record(b, ()), **asdict(compare(a, b))}
 
 
 def timed_record(row: Measurement, peak_fp32: float, threshold: float | None = None) -> Row:
-    """A measured row; times in seconds, rates in FLOP/s and bytes/s, ratios as fractions. With a `threshold`
-    it says whether the row is as fast as what it was timed in turn with.
+    """Return the record of a measured row.
+
+    Times are in seconds, rates in FLOP/s and bytes/s, ratios and shares fractions. `peak_fp32` is the card's
+    rated peak in FLOP/s. With a `threshold` the record contains the decision whether the row is as fast as
+    the baseline.
     """
-    # Of the baseline there is nothing static but this.
+    # A library has no machine code to describe: this is all that is known of it.
     static: Row = {"kernel": row.label, "params": {}, "problem": "gemm", "dtype": row.dtype}
     if row.built is not None:
         static = static_record(row.built)
@@ -168,7 +171,9 @@ def timed_record(row: Measurement, peak_fp32: float, threshold: float | None = N
 
 
 def profile_record(profile: Profile, more: Sequence[str] = ()) -> ProfileRow:
-    """One launch under ncu: the counters that are shown, `more` of the user's, and what they come to."""
+    """Return one launch under ncu: the counters that are printed, those named in `more`, diagnoses and
+    hotspots.
+    """
     kept = (*counters.METRICS, *counters.SECTION_METRICS, *more)
     return {
         "label": profile.label,
@@ -183,7 +188,9 @@ def profile_record(profile: Profile, more: Sequence[str] = ()) -> ProfileRow:
 
 
 def profile_of(row: ProfileRow) -> Profile:
-    """The same back. Raises HarnessError for a row that lacks something."""
+    """Return the profile that `profile_record` encoded. Raises HarnessError if a key is missing or
+    damaged.
+    """
     try:
         return Profile(
             label=row["label"],
@@ -199,7 +206,7 @@ def profile_of(row: ProfileRow) -> Profile:
 
 
 def emulated_record(row: Measurement) -> Row:
-    """A row of the emulator: verdict, findings, and counts by source line."""
+    """Return the record of an emulated row: verdict, findings, and counts by source line."""
     run = row.emulation
     return {
         **(static_record(row.built) if row.built is not None else {}),
@@ -222,8 +229,10 @@ def emulated_record(row: Measurement) -> Row:
 
 
 def verified_record(row: Measurement) -> Row:
-    """A row that was verified and not timed. `worst` is the element whose error is the largest share of its
-    bound, `max_error` the largest error of all; both in units of the output.
+    """Return the record of a row that was verified and not timed.
+
+    In its verdict `worst` is the element whose error is the largest fraction of its bound, and `max_error`
+    the largest error of all, both in units of the output. Values that are not finite are None.
     """
     verdict, repeats, run = row.before, row.repeats, row.emulation
     tally = row.built.tally if row.built is not None else None
@@ -255,18 +264,23 @@ def verified_record(row: Measurement) -> Row:
 
 
 def _finite(value: float) -> float | None:
+    """Return the value; None if it is infinite or NaN, which JSON does not have."""
     return value if math.isfinite(value) else None
 
 
 def _kinds(row: Measurement) -> str:
-    """``2 RAW hazards, 1 out of bounds``; empty where nothing was found."""
+    """Return the number of findings of each kind, ``2 RAW hazards, 1 out of bounds``; empty without
+    findings.
+    """
     kinds = Counter(f.kind for f in row.emulation.findings) if row.emulation else Counter[str]()
     found = ", ".join(f"{n} {kind}{'s' * (n > 1)}" for kind, n in kinds.items())
     return f"{found}: see `harness check`" if found else ""
 
 
 def _counts(counts: Counts) -> dict[str, Any]:
-    """The numbers, and where they stand: the PTX's own line numbers mean nothing to others."""
+    """Return the counts with their source line, without the line in the PTX, which means nothing to a
+    reader.
+    """
     found = asdict(counts)
     return {"line": counts.source.line, "file": counts.source.file} | {
         k: v for k, v in found.items() if k not in ("source", "opcode", "ptx_line")
@@ -274,19 +288,24 @@ def _counts(counts: Counts) -> dict[str, Any]:
 
 
 def _regime(row: Measurement) -> str | None:
-    """A problem too small to be found in no cache is not called cold."""
+    """Return the regime; ``warm`` instead of ``cold`` where the operands are too small to displace the L2
+    cache.
+    """
     return "warm" if row.regime == "cold" and row.cold is False else row.regime or None
 
 
 def _reading(found: nvml.Reading) -> Reading:
+    """Return NVML's reading as it stands in a row."""
     return Reading(
         sm_mhz=found.sm_mhz, power=found.power, temperature=found.temperature, throttle=found.throttle
     )
 
 
 def _pair_record(pair: Pair) -> PairRow:
-    """What the ratio was made of: block i of `order` took the i-th two batches of either side, whose SM clock
-    is the median over its batches.
+    """Return the blocks behind a ratio, with the median time of each batch in seconds.
+
+    Block i of `order` took batches 2i and 2i + 1 of either side. The SM clock of a side is the median over
+    its batches, in Hz.
     """
     return {
         "order": list(pair.order),
@@ -297,7 +316,9 @@ def _pair_record(pair: Pair) -> PairRow:
 
 
 def _batch_record(batch: Batch) -> dict[str, Any]:
-    """`n` of the times belong to this batch."""
+    """Return one batch: how many of the row's times are its own (`n`), wall seconds, SM clock in Hz, NVML's
+    reading.
+    """
     reading = asdict(batch.reading) if batch.reading else None
     return {
         "n": len(batch.times),
@@ -308,4 +329,5 @@ def _batch_record(batch: Batch) -> dict[str, Any]:
 
 
 def _digits(value: float) -> float:
+    """Return the value to six significant digits."""
     return float(f"{value:.6g}")

@@ -1,4 +1,4 @@
-"""Two kernels -> what differs between them, in figures."""
+"""Compare two kernels in figures: times, resources, opcodes, counts and counters, from records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ Side = Variant | Row | ProfileRow  # a kernel, or a row of a record file that na
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """What records hold of two kernels: `ratio` of B's time over A's in `shape`, of runs not in turn."""
+    """Recorded times of two kernels, A and B, at one size.
+
+    `seconds` are A's and B's median times at `shape`. `ratio` is B's time over A's, None without samples; the
+    two were not timed in turn.
+    """
 
     shape: str
     seconds: tuple[float, float]
@@ -31,18 +35,22 @@ class Recorded:
 
     @property
     def speed(self) -> str:
-        """``1.45 (1.44 to 1.46)``: how many times as fast B is."""
+        """The speed of B as a multiple of A's, with its interval if there is one: ``1.45 (1.44 to 1.46)``."""
         if self.ratio is None:
             return f"{self.seconds[0] / self.seconds[1]:.2f}"
         return interval(self.ratio.inverse)
 
 
 def interval(ratio: Interval) -> str:
+    """Return the interval as text, ``1.45 (1.44 to 1.46)``."""
     return f"{ratio.estimate:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
 def recorded(a: Side, b: Side, rows: Sequence[Row]) -> Recorded | None:
-    """Both kernels' times at the largest size of which rows of ``harness bench`` have both; None without."""
+    """Return the times of both kernels at the largest size at which rows of ``harness bench`` have both.
+
+    The largest is the one at which A takes the longest. None without such a size.
+    """
     timed: dict[str, dict[int, Row]] = {}
     for row in rows:
         for side, key in enumerate((_key(a), _key(b))):
@@ -60,18 +68,23 @@ def recorded(a: Side, b: Side, rows: Sequence[Row]) -> Recorded | None:
 
 
 def find(side: Side | Mapping[str, Any], rows: Sequence[T]) -> T | None:
-    """The kernel's first row with its parameters, or with its label: a report made elsewhere has no more."""
+    """Return the first of `rows` with the kernel and parameters of `side`, or with its label; None without
+    one.
+
+    Profiles that were read from a report made elsewhere have no more than a label.
+    """
     label = side.label if isinstance(side, Variant) else side.get("label")
     return next((r for r in rows if _key(r) == _key(side) or (label and r.get("label") == label)), None)
 
 
 def _key(side: Side | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the kernel's name and parameters."""
     if isinstance(side, Variant):
         return side.kernel.name, dict(side.params)
     return side.get("kernel", ""), dict(side.get("params") or {})
 
 
-# What of two rows of ``harness bench`` is held against each other; the counts of opcodes come on top.
+# Keys of a row of ``harness bench`` that `changed` compares, with their names; the counts of opcodes follow.
 _RESOURCES = {
     "block": "threads",
     "registers": "registers",
@@ -92,11 +105,13 @@ _COUNTERS = (
     counters.ELIGIBLE,
     counters.ACHIEVED,
 )
-_LONG = 0.05  # share of a warp's time from which a stall is shown
+_LONG = 0.05  # stalls that take at least this share of a warp's time are shown
 
 
 def changed(a: Row, b: Row) -> list[tuple[str, str, str]]:
-    """Resources and opcodes of two rows of ``harness bench`` that are not the same: name, A's, B's."""
+    """Return the resources and opcodes in which two rows of ``harness bench`` differ: name, A's value,
+    B's.
+    """
     pairs: list[tuple[str, object, object]] = [
         (name, a.get(key), b.get(key)) for key, name in _RESOURCES.items()
     ]
@@ -108,13 +123,14 @@ def changed(a: Row, b: Row) -> list[tuple[str, str, str]]:
 
 
 def _text(value: Any) -> str:
+    """Return a value as text; a block's dimensions as its number of threads."""
     if isinstance(value, Sequence) and not isinstance(value, str):
         return str(math.prod(value))  # a block's threads
     return value if isinstance(value, str) else tables.number(value)
 
 
 def counted(a: Figures, b: Figures) -> list[tuple[str, str, str, str, str]]:
-    """What the emulator counted of both: figure, A's, B's, B's share of A's, what it is."""
+    """Return the emulator's counts of both: figure, A's value, B's, B's over A's, what the figure means."""
     others = ("registers", "shared", "occupancy", RACES, SECONDS)
     return [
         (
@@ -130,7 +146,9 @@ def counted(a: Figures, b: Figures) -> list[tuple[str, str, str, str, str]]:
 
 
 def compared(a: ProfileRow, b: ProfileRow) -> list[tuple[str, str, str]]:
-    """ncu's counters of two profiles, and the stalls that are long in one of them: metric, A's, B's."""
+    """Return ncu's counters of two profiles, and the stalls that are long in one of them: name, A's value,
+    B's.
+    """
     values = [row["counters"] for row in (a, b)]
     shares = [counters.stalls(v) for v in values]
     worst = {r: max(s[r][1] for s in shares if r in s) for r in shares[0] | shares[1]}
@@ -182,7 +200,10 @@ class Card:
 
 
 def rungs(rows: Sequence[Row]) -> list[Row]:
-    """Those of ``harness bench`` that are right and have a time at the largest size, in their order."""
+    """Return the rows of ``harness bench`` that are right and timed at the largest size, in their order.
+
+    The largest size is that of the row that takes the longest.
+    """
     found = [r for r in rows if r.get("registers") is not None and r.get("seconds") and r["status"] == "ok"]
     if not found:
         return []

@@ -1,7 +1,8 @@
-"""Result files -> a table of your own of what `harness.matmul` runs on a GPU.
+"""Make a user's own table of what `harness.matmul` runs on a GPU, from result files.
 
-The fastest variant that was verified, for each size and element type that `harness bench` or `harness tune`
-has timed; it stands for the sizes around it as in `heuristic.ranges`.
+For each size and element type that ``harness bench`` or ``harness tune`` has timed, an entry names the
+fastest variant that was verified. It holds for the sizes around it as well, see
+`harness.dispatch.choose.ranges`.
 """
 
 from __future__ import annotations
@@ -25,13 +26,15 @@ from harness.support import files
 Row = dict[str, Any]
 Point = tuple[str, int, str, int, int, int]  # GPU, SMs, element type, M, N, K
 _KINDS = ("bench", "tune")
-_KEY = ("gpu", "sms", "dtype", "M", "N", "K")  # of an entry: one of each in a table
+_KEY = ("gpu", "sms", "dtype", "M", "N", "K")  # identify an entry: a table has at most one of each
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What result files say of one size. `regret` is the share of its time that today's choice loses; None
-    where no file has timed that.
+    """The result at one size.
+
+    `seconds` is the median time of `fastest`. `today` is what `harness.matmul` would choose now, and `regret`
+    how much longer that takes, as a fraction of the fastest time; None if no file has timed it.
     """
 
     point: Point
@@ -42,14 +45,18 @@ class Found:
 
 
 def measured(files: Sequence[Path]) -> dict[Point, list[Row]]:
-    """Right and timed GEMMs with alpha 1 and beta 0, tightly packed, of shipped kernels; a row of the kernel
-    ``matmul`` counts as what was chosen, if that is one launch. Where it is several, and they were faster
-    than any one, nothing is chosen: a table names one kernel for a shape, which would take their place. Of a
-    variant that was timed more than once, as `harness tune` does, the time with the most samples. Raises
-    UsageError for a file of another kind, and where there is nothing to choose from.
+    """Read result files, and return the usable rows by point: GPU, SMs, element type and size.
+
+    Usable are timed rows with a right result, of GEMMs with alpha 1, beta 0 and tightly packed matrices, by
+    shipped kernels. A row of the kernel ``matmul`` counts as the variant it chose, if that is a single
+    launch. If it is several launches, and faster than every single one, the point is left out: an entry names
+    one kernel for a shape, and would replace them. If a variant was timed more than once, as ``harness tune``
+    does, the time with the most samples counts.
+
+    Raises UsageError for a file of another kind, and if there is nothing to choose from.
     """
     found: dict[Point, dict[str, Row]] = defaultdict(dict)
-    divided: dict[Point, float] = {}  # seconds of several launches
+    divided: dict[Point, float] = {}  # seconds of products that took several launches
     for file in files:
         content = record.load(file)
         if content.get("kind") not in _KINDS:
@@ -84,6 +91,7 @@ def measured(files: Sequence[Path]) -> dict[Point, list[Row]]:
 
 
 def _counts(row: Row) -> bool:
+    """Return True if the row is usable, see `measured`."""
     axes = row.get("axes") or {}
     sized = all(isinstance(axes.get(name), int) for name in "MNK")
     packed = axes.get("lda") == axes.get("K") and axes.get("ldb") == axes.get("ldc") == axes.get("N")
@@ -94,12 +102,13 @@ def _counts(row: Row) -> bool:
 
 
 def _variant(row: Row) -> Variant:
+    """Return the variant that the row ran, or that the dispatcher chose."""
     ran = row.get("chosen") or row
     return catalog.kernel(ran["kernel"]).variant(**ran["params"])
 
 
 def judged(found: Mapping[Point, Sequence[Row]]) -> Iterator[Found]:
-    """The best of each size, and today's choice beside it."""
+    """Yield for each point the fastest variant, and what is chosen today."""
     for point, rows in sorted(found.items()):
         gpu, sms, dtype, m, n, k = point
         times = {_variant(r).label: r["seconds"] for r in rows}
@@ -111,7 +120,10 @@ def judged(found: Mapping[Point, Sequence[Row]]) -> Iterator[Found]:
 
 
 def entries(found: Mapping[Point, Sequence[Row]]) -> list[Row]:
-    """A range for each measured size, in order of size; of two that overlap, the first decides."""
+    """Return a table entry for each point, in order of size.
+
+    Each holds for a range of sizes; where two ranges overlap, the first entry decides.
+    """
     made = []
     for (gpu, sms, dtype, m, n, k), rows in sorted(found.items()):
         best = min(rows, key=lambda r: r["seconds"])
@@ -124,7 +136,10 @@ def entries(found: Mapping[Point, Sequence[Row]]) -> list[Row]:
 
 
 def keep(made: Iterable[Row]) -> Path:
-    """Puts entries into the table of your own, in place of those of the same ranges, before all others."""
+    """Write entries into the user's own table, before all others and replacing those of the same ranges.
+
+    Returns the path of the table.
+    """
     path = user_table.path()
     made = list(made)
     new = {_key(e) for e in made}
@@ -136,7 +151,9 @@ def keep(made: Iterable[Row]) -> Path:
 
 
 def forget() -> Path | None:
-    """Removes the table of your own: where it was, None where there was none."""
+    """Remove the user's own table. Returns its path, None if there was none. Raises UsageError if it cannot
+    be removed.
+    """
     path = user_table.path()
     try:
         path.unlink()
@@ -149,4 +166,5 @@ def forget() -> Path | None:
 
 
 def _key(entry: Row) -> tuple[Any, ...]:
+    """Return what identifies an entry."""
     return tuple(str(entry.get(name, FP32.name)) for name in _KEY)

@@ -1,8 +1,9 @@
-"""Rows in the shape of nvbench's JSON files, so that its tools open ours.
+"""Write rows in the shape of nvbench's JSON files, so that its tools can open ours, and read them back.
 
-Field names as in nvbench's json_printer.cu, file version 1.0.0. A summary carries an ``nv/`` tag only where
-its meaning is nvbench's: GPU times of single launches that find their operands in no cache. Everything else
-is under ``harness/`` tags, and whole in each state's ``harness`` entry, which nvbench's tools pass over.
+Field names are those of nvbench's json_printer.cu, file version 1.0.0. A summary carries an ``nv/`` tag only
+if its meaning is nvbench's: GPU times of single launches that find none of their operands in a cache.
+Everything else is under ``harness/`` tags, and the whole row is in each state's ``harness`` entry, which
+nvbench's tools ignore.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-Object = dict[str, Any]  # of JSON
+Object = dict[str, Any]  # a JSON object
 
 JSON_VERSION = {"major": 1, "minor": 0, "patch": 0, "string": "1.0.0"}
 _KEY = "harness"
 
 
 def devices(gpu: Mapping[str, Any]) -> list[Object]:
-    """One GPU as nvbench describes it, with the UUID besides."""
+    """Return one GPU as nvbench describes it, with its UUID in addition."""
     major, minor = gpu["capability"]
     return [
         {
@@ -40,24 +41,31 @@ def devices(gpu: Mapping[str, Any]) -> list[Object]:
 
 
 def benchmarks(rows: Sequence[Object], device: int, rule: Mapping[str, Any]) -> list[Object]:
-    """A benchmark for each kernel and its parameters, a state for each size."""
+    """Return one benchmark for each kernel with its parameters, which has one state for each of its rows.
+
+    `device` is the GPU's ordinal. `rule` has the stop options min_samples, min_time, max_noise and timeout.
+    """
     names = list(dict.fromkeys(_name(row) for row in rows))
     return [_benchmark(name, [r for r in rows if _name(r) == name], device, rule) for name in names]
 
 
 def rows(content: Mapping[str, Any]) -> list[Object]:
-    """What `benchmarks` was made of, in the order of the states' index."""
+    """Return the rows that `benchmarks` was given, in their original order."""
     states = [state for bench in content["benchmarks"] for state in bench["states"]]
     return [state[_KEY] for state in sorted(states, key=lambda s: int(s[_KEY]["index"]))]
 
 
 def _name(row: Mapping[str, Any]) -> str:
-    """cuBLAS and the dispatcher have one name for all element types."""
+    """Return a benchmark's name: kernel, parameters, and the element type where it is not fp32.
+
+    cuBLAS and the dispatcher have one kernel name for all element types.
+    """
     typed = [] if row.get("dtype") in (None, "fp32") else [f"dtype={row['dtype']}"]
     return " ".join([row["kernel"], *(f"{k}={v}" for k, v in row["params"].items()), *typed])
 
 
 def _benchmark(name: str, rows: Sequence[Object], device: int, rule: Mapping[str, Any]) -> Object:
+    """Return the benchmark of one kernel."""
     limits = {
         "min_samples": rule.get("min_samples", 0),
         "min_time": rule.get("min_time", 0.0),
@@ -96,6 +104,7 @@ def _benchmark(name: str, rows: Sequence[Object], device: int, rule: Mapping[str
 
 
 def _axis(name: str, values: Sequence[float]) -> Object:
+    """Return an axis with its distinct values."""
     distinct = list(dict.fromkeys(values))
     kind = _value(name, distinct[0])["type"]
     shown = [{"input_string": str(v), "description": "", "value": v} for v in distinct]
@@ -103,11 +112,12 @@ def _axis(name: str, values: Sequence[float]) -> Object:
 
 
 def _value(name: str, value: float) -> Object:
-    """Numbers are strings here, as nvbench writes them."""
+    """Return the value of an axis, as a string, which is how nvbench writes numbers."""
     return {"name": name, "type": "int64" if isinstance(value, int) else "float64", "value": str(value)}
 
 
 def _summaries(row: Mapping[str, Any]) -> list[Object]:
+    """Return the summaries of a timed row."""
     cold = row["regime"] == "cold"
     prefix = "nv/cold" if cold else f"harness/{row['regime']}"
     how = "isolated" if cold else row["regime"]
@@ -115,7 +125,7 @@ def _summaries(row: Mapping[str, Any]) -> list[Object]:
         _summary(
             f"{prefix}/sample_size", "Samples", f"Number of {how} executions", "sample_size", row["samples"]
         ),
-        # Ours is a batch's: nvbench's CPU time is that of a single launch which the host waits for.
+        # Not nvbench's CPU time, which is that of a single launch for which the host waits.
         _summary(
             "harness/time/cpu",
             "CPU Time",
@@ -143,6 +153,7 @@ def _summaries(row: Mapping[str, Any]) -> list[Object]:
 
 
 def _summary(tag: str, name: str, description: str, hint: str, value: float | None) -> Object | None:
+    """Return one summary; None if it has no value."""
     if value is None:
         return None
     kind = "int64" if isinstance(value, int) else "float64"

@@ -1,6 +1,7 @@
-"""Document files: what was measured, under which circumstances, written whole or not at all.
+"""Write and read record files: what was measured, and under which circumstances.
 
-Measured rows are written in the shape of nvbench's files (`harness.results.nvbench`), others as a plain list.
+A file is written whole or not at all. Rows measured on a GPU are written in the shape of nvbench's files
+(`harness.results.nvbench`), all others as a plain list.
 """
 
 from __future__ import annotations
@@ -37,11 +38,15 @@ _PACKAGES = (
     "nvidia-ml-py",
 )
 
-Document = dict[str, Any]  # a record file: `schema`, `kind`, `meta`, and `rows` or nvbench's `benchmarks`
+Document = dict[str, Any]  # a record: `schema`, `kind`, `meta`, and `rows` or nvbench's `benchmarks`
 
 
 def document(kind: str, records: Sequence[Mapping[str, Any]], meta: Mapping[str, Any]) -> Document:
-    """A record file: what was measured, and what is needed to know what it was."""
+    """Return the content of a record file.
+
+    `kind` is the verb that made the records, `meta` has what is needed to know how they came about. Folders
+    are removed from paths in either.
+    """
     meta = {"version": {"json": nvbench.JSON_VERSION}, **meta}
     rows = [_without_folders(r) for r in records]
     content = {"schema": SCHEMA, "kind": kind, "meta": _without_folders(meta)}
@@ -104,10 +109,11 @@ def _renamed(row: Mapping[str, Any], former: Mapping[str, str]) -> dict[str, Any
 
 
 def _no_number(name: str) -> float:
+    """Raise ValueError for NaN and infinity, which are not numbers of JSON."""
     raise ValueError(f"{name} is no number of JSON")
 
 
-# What rows of a kind must have, and of which type whatever of these they have is.
+# Keys that rows of each kind must have, and the type of each key where a row has it.
 _MEASURED = ("kernel", "status", "params")
 _NEEDED = {"bench": _MEASURED, "tune": _MEASURED, "verify": _MEASURED, "profile": ("counters",)}
 _TYPES: dict[str, type | tuple[type, ...]] = {
@@ -120,7 +126,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 
 
 def _damage(content: Document, rows: Any) -> str:
-    """What a row lacks, or has of another type than was ever written; empty where all is well."""
+    """Return what a row lacks, or has of a type that was never written; empty if the file is sound."""
     if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
         return "its rows are no list of objects"
     needed = _NEEDED.get(str(content.get("kind")))
@@ -142,7 +148,7 @@ def _damage(content: Document, rows: Any) -> str:
 
 
 def _without_folders(value: Any) -> Any:
-    """Messages name files by their path; records travel, and keep the file's name."""
+    """Remove the folders of paths in all strings, since records are passed on; the names of files stay."""
     if isinstance(value, str):
         return re.sub(r"(?<![\w.])/(?:[^\s/:'\"]+/)+", "", value)
     if isinstance(value, Mapping):
@@ -153,10 +159,10 @@ def _without_folders(value: Any) -> Any:
 
 
 def provenance(*, seed: int | None = None) -> Document:
-    """Command, time, versions and commit. No paths: folders are taken off the arguments.
+    """Return command, time, versions and commit. Folders are removed from the arguments.
 
-    `dirty` where the code is not that of the commit, and `differs` names the files; which code it was says
-    `code_sha256` alone.
+    `dirty` is True if the code is not that of the commit, and `differs` names the files that differ; which
+    code ran is then known from `code_sha256` only. Both are None outside a checkout.
     """
     commit, differs = _commit(PACKAGE)
     return {
@@ -174,7 +180,10 @@ def provenance(*, seed: int | None = None) -> Document:
 
 
 def write_json(path: Path, content: Document) -> None:
-    """One record file, a line a row or state, so that raw samples stay out of the way; see `files`."""
+    """Write a record file, with each row or state on one line, so that raw samples do not hide the rest.
+
+    It is written whole or not at all. Raises HarnessError if it cannot be written.
+    """
     holders = [content] if "rows" in content else content["benchmarks"]
     key = "rows" if "rows" in content else "states"
     hollow = {**content, "benchmarks": [{**h, key: []} for h in holders]}
@@ -186,24 +195,27 @@ def write_json(path: Path, content: Document) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """For a record's path: raises HarnessError where writing it would, UsageError for a kernel's name."""
+    """Raise HarnessError if a record could not be written to `path`, and UsageError if it is a kernel's file
+    name.
+    """
     if {path.suffix, Path(os.path.realpath(path)).suffix} & {".cu", ".ptx"}:
         raise UsageError("that is a kernel's name, not a record's", where=str(path), hint="--json r.json")
     files.check_writable(path)
 
 
 def sha256(data: bytes) -> str:
-    """In hexadecimal."""
+    """Return the SHA-256 of `data` in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
 
 def _code_sha256() -> str:
-    """Of the package's own modules: says which code ran where there is no checkout to ask."""
+    """Return the hash of the package's own modules, which identifies the code where there is no checkout."""
     modules = sorted(PACKAGE.rglob("*.py"), key=lambda p: p.relative_to(PACKAGE).as_posix())
     return sha256(b"".join(f.read_bytes() for f in modules))
 
 
 def _version(distribution: str) -> str | None:
+    """Return the version of an installed distribution; None if it is not installed."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -211,14 +223,16 @@ def _version(distribution: str) -> str | None:
 
 
 def _program() -> str:
-    """``harness``, however it was started, or the script that uses it as a library."""
+    """Return ``harness``, however it was started, or the name of the script that uses it as a library."""
     started = Path(sys.argv[0])
     own = started.resolve() == PACKAGE / "__main__.py"
     return "harness" if own else started.name
 
 
 def _own_version(pyproject: Path) -> str | None:
-    """What the checkout says, where it is one: something older may be installed beside it."""
+    """Return the version of the checkout, or of the installed package: another version may be installed
+    beside it.
+    """
     try:
         project = tomllib.loads(pyproject.read_text())["project"]
         if project["name"] == _DISTRIBUTION:
@@ -229,8 +243,9 @@ def _own_version(pyproject: Path) -> str | None:
 
 
 def _commit(package: Path) -> tuple[str | None, list[str] | None]:
-    """The checkout's commit, and the files of code and kernels that differ from it, new ones among them.
-    None outside a checkout.
+    """Return the checkout's commit, and the files of code and kernels that differ from it, new ones included.
+
+    Both are None outside a checkout.
     """
 
     def git(*args: str) -> str:
@@ -241,7 +256,7 @@ def _commit(package: Path) -> tuple[str | None, list[str] | None]:
 
     try:
         if Path(git("rev-parse", "--show-toplevel").strip()).resolve() != package.parent.resolve():
-            return None, None  # installed somewhere inside another project's checkout
+            return None, None  # installed inside the checkout of another project
         changed = git("status", "--porcelain", "--no-renames", "-uall", "-z", "--", package.name, "cu", "ptx")
         return git("rev-parse", "HEAD").strip(), sorted(line[3:] for line in changed.split("\0") if line)
     except HarnessError:

@@ -1,9 +1,9 @@
-"""The row of a result: one type from the measurement to tables, files and back.
+"""The row of a result: one type from measuring to tables and files and back.
 
-A row is a JSON object as it is: what `harness.results.encode` makes of a measurement is what is printed,
-written, read again and compared. Times are seconds, clocks Hz, rates FLOP/s and bytes/s, sizes bytes, and
-shares and ratios fractions. A key may be missing where a row was not timed, was only verified or emulated, or
-was written by an older harness; a value is None where there is none.
+A row is a JSON object: what `harness.results.encode` makes of a measurement is printed, written, read again
+and compared as it is. Times are in seconds, clocks in Hz, rates in FLOP/s and bytes/s, sizes in bytes, and
+shares and ratios are fractions. A key may be missing if the row was not timed, was only verified or emulated,
+or was written by an older harness. A value is None if there is none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from harness.bench.stats import Interval
 
 
 class Ratio(TypedDict):
-    """A 95% interval."""
+    """A ratio of times or speeds with its 95% confidence interval."""
 
     low: float
     estimate: float
@@ -23,7 +23,7 @@ class Ratio(TypedDict):
 
 
 class Choice(TypedDict, total=False):
-    """The kernel that the dispatcher took, and in `others` those beside it."""
+    """The kernel that the dispatcher chose; `others` names the kernels that it launches beside it."""
 
     kernel: str
     params: dict[str, int]
@@ -32,7 +32,11 @@ class Choice(TypedDict, total=False):
 
 
 class Reading(TypedDict):
-    """The median of NVML's readings: MHz, watts, degrees Celsius."""
+    """A summary of NVML's readings: median SM clock (MHz), median power (W) and highest temperature (degrees
+    Celsius).
+
+    `throttle` has every reason that was seen.
+    """
 
     sm_mhz: int
     power: float
@@ -41,7 +45,11 @@ class Reading(TypedDict):
 
 
 class PairRow(TypedDict, total=False):
-    """Runs in turn: block i of `order` took the i-th two batches of either side (median seconds of each)."""
+    """Batches of two codes that were timed in turn, with the median seconds of each batch.
+
+    Block i of `order` (``ABBA`` or ``BAAB``) took batches 2i and 2i + 1 of either side. `sm_hz` has the
+    median SM clock of ``candidate`` and ``baseline``.
+    """
 
     order: list[str]
     candidate: list[float]
@@ -107,7 +115,7 @@ class Row(TypedDict, total=False):
     batches: list[dict[str, Any]]
     times: list[float]
 
-    # Beside another: `against` is what it was timed in turn with, `ratio` this one's time over that one's
+    # Comparison: `against` is what it was timed in turn with, `ratio` this row's time over that one's
     against: str
     baseline: bool
     identical_sass: bool
@@ -124,7 +132,7 @@ class Row(TypedDict, total=False):
     total: dict[str, Any] | None
     emulated: dict[str, float | None] | None
     lines: list[dict[str, Any]]
-    tool: str  # of compute-sanitizer
+    tool: str  # the tool of compute-sanitizer
 
     # In a tuning
     stage: str
@@ -134,7 +142,7 @@ class Row(TypedDict, total=False):
 
 
 class ProfileRow(TypedDict, total=False):
-    """One launch under Nsight Compute: its counters by name, in base units."""
+    """One launch under Nsight Compute, with its counters by metric name, in base units."""
 
     label: str
     function: str
@@ -152,41 +160,45 @@ class ProfileRow(TypedDict, total=False):
 
 
 def ratio(interval: Interval | None) -> Ratio | None:
-    """Return the interval as it stands in a row."""
+    """Return the interval as it stands in a row; None if there is none."""
     if interval is None:
         return None
     return Ratio(low=interval.low, estimate=interval.estimate, high=interval.high)
 
 
 def seconds(row: Row) -> float:
-    """Return the median time. Raises ValueError for a row without one."""
+    """Return the median time in seconds. Raises ValueError if the row has none."""
     return _known(row, row.get("seconds"), "time")
 
 
 def flops_rate(row: Row) -> float:
-    """Return FLOP/s. Raises ValueError for a row without a rate."""
+    """Return the rate in FLOP/s. Raises ValueError if the row has none."""
     return _known(row, row.get("flops_rate"), "rate")
 
 
 def _known(row: Row, value: float | None, what: str) -> float:
+    """Return the value. Raises ValueError if it is None."""
     if value is None:
         raise ValueError(f"{label(row)} has no {what}")
     return value
 
 
 def params_text(params: Mapping[str, int]) -> str:
-    """Return ``TILE=64 COARSE=16``."""
+    """Return parameters as text, ``TILE=64 COARSE=16``."""
     return " ".join(f"{name}={value}" for name, value in params.items())
 
 
 def label(row: Row) -> str:
-    """Return ``03_tiled TILE=16``, the label of what was built."""
+    """Return the kernel's name with its parameters, ``03_tiled TILE=16``, which is the label of its
+    variant.
+    """
     return f"{row['kernel']} {params_text(row['params'])}".rstrip()
 
 
 def name(row: Row, *, params: bool) -> str:
-    """Return the name of a row in a table: with its `params` where asked for, and with what the dispatcher
-    chose.
+    """Return the name of a row in a table: the kernel, followed by its parameters if `params` is set.
+
+    For the dispatcher the name is followed by what it chose.
     """
     if chosen := row.get("chosen"):
         return f"{row['kernel']} -> {chosen['label']}"

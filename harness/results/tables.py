@@ -1,4 +1,4 @@
-"""Records -> tables for people, CSV and Markdown."""
+"""Lay out records as tables for a terminal, as Markdown and as CSV."""
 
 from __future__ import annotations
 
@@ -20,39 +20,47 @@ Column = tuple[str, str, Callable[[Any], str]]  # key in the record, heading, ho
 
 
 def _by(value: Sequence[int]) -> str:
+    """Return sizes as text, ``16x16``."""
     return "x".join(map(str, value))
 
 
 def _share(value: float) -> str:
+    """Return a fraction as a percentage without its sign, ``12.3``."""
     return f"{100 * value:.1f}"
 
 
 def _percent(value: Mapping[str, float]) -> str:
-    """``106.8 +-0.3``, from an interval's fractions."""
-    half = math.ceil(500 * (value["high"] - value["low"])) / 10  # never narrower than it is
+    """Return an interval of fractions in percent, ``106.8 +-0.3``."""
+    half = (
+        math.ceil(500 * (value["high"] - value["low"])) / 10
+    )  # rounded up: never narrower than the interval
     return f"{100 * value['estimate']:.1f} +-{half:.1f}"
 
 
 def _giga(value: float) -> str:
+    """Return a value in units of 1e9."""
     return f"{value / 1e9:.0f}" if value >= 1e10 else f"{value / 1e9:.2f}"
 
 
 def _mega(value: float) -> str:
+    """Return a value in units of 1e6."""
     return f"{value / 1e6:.0f}"
 
 
 def _short(status: str) -> str:
+    """Return a status in one or two words, to fit its column."""
     return {"FAILED as marked": "broken", "needs a GPU": "GPU only"}.get(status, status)
 
 
 def number(value: float | None) -> str:
-    """``1,050,624``, ``0.0643``, or ``-``."""
+    """Return a number as text, ``1,050,624`` or ``0.0643``; ``-`` if it is None or not finite."""
     if value is None or not math.isfinite(value):
         return "-"
     return f"{value:,.0f}" if value == int(value) or abs(value) >= 1e3 else f"{value:.3g}"
 
 
 def seconds(value: float) -> str:
+    """Return a time in seconds as text with a unit, ``12.34 us``."""
     for scale, unit in ((1, "s"), (1e-3, "ms"), (1e-6, "us")):
         if value >= scale:
             return f"{value / scale:.2f} {unit}"
@@ -60,7 +68,7 @@ def seconds(value: float) -> str:
 
 
 def starred_time(record: Row) -> str | None:
-    """A time, with a star where there are notes on it."""
+    """Return the median time as text, with a star if there are notes on it; None if it was not timed."""
     median = record.get("seconds")
     if median is None:
         return None
@@ -126,7 +134,11 @@ FLAT_EMULATED: tuple[Column, ...] = (*FLAT, *(c for c in EMULATED if c[0].starts
 
 
 def timed_columns(records: Sequence[Mapping[str, Any]]) -> list[Column]:
-    """TIMED for these rows: the rate that the problem is about, and what they were compared with."""
+    """Return the columns of TIMED for these rows.
+
+    Of the two rates only that remains which the problem is about, FLOP/s where it has any, and the column of
+    ratios is headed by the baseline's name.
+    """
     against = next((r["against"] for r in records if r.get("against")), "cuBLAS")
     dropped = "bandwidth" if any(r["flops_rate"] for r in records) else "flops_rate"
     headed = ((key, f"%{against.split()[0]}" if key == "speedup" else h, show) for key, h, show in TIMED)
@@ -134,7 +146,10 @@ def timed_columns(records: Sequence[Mapping[str, Any]]) -> list[Column]:
 
 
 def table(records: Sequence[Mapping[str, Any]], columns: Sequence[Column], style: str | None = None) -> str:
-    """Records as text, ``-`` where there is no value. A column without any value is left out."""
+    """Return records as a table, with ``-`` for missing values. Columns without any value are left out.
+
+    `style` is None for a terminal, ``md`` or ``csv``.
+    """
     shown = [c for c in columns if any(_look_up(r, c[0]) not in (None, {}) for r in records)]
     rows = [[cell(r, c) for c in shown] for r in records]
     return plain_table(rows, [c[1] for c in shown], style)
@@ -143,10 +158,11 @@ def table(records: Sequence[Mapping[str, Any]], columns: Sequence[Column], style
 def plain_table(
     rows: Sequence[Sequence[str]], headings: Sequence[str], style: str | None = None, keys: int = 1
 ) -> str:
-    """Cells as text; columns of numbers to the right. `style` is None for a terminal, ``md`` or ``csv``.
+    """Return cells as a table; columns of numbers are aligned to the right.
 
-    On a terminal it is as wide as that at most: text breaks, and columns beyond go into a table below, behind
-    the `keys` first ones.
+    `style` is None for a terminal, ``md`` or ``csv``. On a terminal the table is no wider than that: texts
+    are wrapped, and columns that still do not fit go into further tables below, each beginning with the first
+    `keys` columns.
     """
     if style == "csv":
         out = io.StringIO()
@@ -160,6 +176,7 @@ def plain_table(
 
 
 def _tabulated(whole: Sequence[Sequence[str]], format_: str) -> str:
+    """Lay out rows, of which the first has the headings."""
     headings, *rows = whole
     numeric = [all(_NUMBER.match(row[i]) for row in rows) for i in range(len(headings))]
     align = ["right" if n else "left" for n in numeric]
@@ -176,7 +193,10 @@ def _tabulated(whole: Sequence[Sequence[str]], format_: str) -> str:
 
 @contextmanager
 def _narrow_columns() -> Iterator[None]:
-    """tabulate pads every heading by two spaces, which costs us the 80th column; a module global says so."""
+    """Keep tabulate from padding headings by two spaces, which would exceed 80 columns.
+
+    The padding is a global of its module.
+    """
     before, tabulate_module.MIN_PADDING = tabulate_module.MIN_PADDING, 0
     try:
         yield
@@ -188,12 +208,13 @@ _NUMBER = re.compile(r"[+-]?[\d.,]+( (s|ms|us|ns)\*?|%)?( \+-[\d.?]+| \(\d+%\))?
 
 
 def csv_table(records: Sequence[Mapping[str, Any]], columns: Sequence[Column] = FLAT) -> str:
-    """Everything in one table: plain numbers in base units, a column for each key."""
+    """Return all records as one CSV table: plain numbers in base units, a column for each key."""
     rows = [[_plain(_look_up(record, key)) for key, _, _ in columns] for record in records]
     return plain_table(rows, [key for key, _, _ in columns], "csv")
 
 
 def _plain(value: Any) -> str:
+    """Return a value as text for CSV; empty for None."""
     if isinstance(value, Mapping):
         return params_text(value)
     if isinstance(value, list | tuple):
@@ -202,14 +223,16 @@ def _plain(value: Any) -> str:
 
 
 def cell(record: Mapping[str, Any], column: Column) -> str:
-    """One value as text, ``-`` where there is none."""
+    """Return one value as text, ``-`` if it is missing."""
     key, _, show = column
     value = _look_up(record, key)
     return "-" if value is None else show(value) or "-"
 
 
 def _look_up(record: Mapping[str, Any], key: str) -> Any:
-    """``sass.LDS.128`` is record["sass"]["LDS.128"]."""
+    """Return the value at a dotted key: ``sass.LDS.128`` is record["sass"]["LDS.128"]. None if it is
+    missing.
+    """
     if key in record:
         return record[key]
     head, _, tail = key.partition(".")

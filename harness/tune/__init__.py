@@ -1,1 +1,1 @@
-"""Tuning: a search of a kernel's parameters for the fastest ones, with a journal to resume from."""
+"""Tuning: search a kernel's parameters for the fastest ones, with a journal to resume from."""

@@ -1,4 +1,4 @@
-"""Whom the candidates of a tuning are timed in turn with: cuBLAS, or the first of them that is right."""
+"""The code that a tuning's candidates are timed in turn with: the session's baseline, or a candidate."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from harness.tune.trials import Trials
 
 @dataclass(frozen=True)
 class Opponent:
-    """A launch that others are timed in turn with; `name` says which code it is."""
+    """A launch that candidates are timed in turn with. `name` identifies its code."""
 
     run: Launch
     name: str
 
 
 def load(session: Bench, problem: Problem) -> None:
-    """Have cuBLAS ready for this problem, where `reference` will take it: that is no part of a search."""
+    """Let cuBLAS load its kernel for the problem, if it is the session's baseline: the search is timed."""
     if isinstance(session.baseline, CuBlas) and isinstance(problem, Gemm):
-        with suppress(OutOfMemory):  # the operands will say what does not fit
+        with suppress(OutOfMemory):  # allocating the operands will raise it with a better message
             session.baseline.load(problem, session.stream)
 
 
 def reference(
     trials: Trials, operands: Operands, candidates: Iterator[Built], owned: ExitStack
 ) -> tuple[Opponent, Iterator[Built]]:
-    """On outputs of its own; and the candidates, none of them lost."""
+    """Return the launch to compare with, which `owned` closes, and all candidates; raise if none is right."""
     session, problem = trials.session, operands.problem
     twin = owned.enter_context(Twin(operands, session.stream))
     if session.baseline is not None and session.baseline.serves(problem):

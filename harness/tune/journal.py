@@ -1,8 +1,8 @@
-"""What a tuning has measured, kept as it happens, so that the next one goes on where this one ended.
+"""A journal of a tuning's results, so that an interrupted tuning can be resumed.
 
-One JSON line a result, appended at once: a process that dies loses at most the line it was writing, which
-does not count. A line that says what begins comes before each measurement, so that whoever watches from
-outside knows which candidate hangs or took the process down.
+Each result is one line of JSON, appended at once. A process that dies loses at most the line that it was
+writing, and a damaged line is ignored. Before each measurement a line says what begins, so that the process
+that supervises a tuning knows which candidate hangs or has ended it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,17 @@ _BEGINS = "begins"
 
 
 class Journal:
-    """Results by key. `path` None keeps them for this process only."""
+    """Results by key, read from the file at `path` and appended to it.
+
+    If `path` is None, or if the file cannot be written (which causes a CacheWarning), results are kept for
+    this process only. `unfinished` is the key and the row of the measurement that was begun last, if its
+    result was not recorded; else None.
+    """
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self._rows: dict[str, Row] = {}
         self.unfinished: tuple[str, Row] | None = None
-        """Key and beginnings of the measurement that the last line of the file began."""
         for line in self._lines():
             key = line.pop("key", None)
             if not isinstance(key, str):
@@ -39,29 +43,37 @@ class Journal:
 
     @property
     def count(self) -> int:
+        """The number of results."""
         return len(self._rows)
 
     def get(self, key: str) -> Row | None:
+        """Return the result of this key, or None."""
         return self._rows.get(key)
 
     def begin(self, key: str, about: Row) -> None:
-        """Say that `key` is being measured; `about` is what an error row should say of it."""
+        """Record that the measurement of `key` begins.
+
+        `about` is the row to report, with an error filled in, if the process does not live to record a
+        result.
+        """
         self.unfinished = key, about
         self._append({"key": key, _BEGINS: True, **about})
 
     def put(self, key: str, row: Row) -> None:
+        """Record the result of `key`."""
         self._rows[key] = row
         self.unfinished = None
         self._append({"key": key, **row})
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Forget all results and delete the file."""
         self._rows.clear()
         self.unfinished = None
         if self.path is not None:
             self.path.unlink(missing_ok=True)
 
     def _append(self, line: Mapping[str, Any]) -> None:
+        """Append a line to the file, on a line of its own even if the last one was cut off."""
         if self.path is None:
             return
         try:
@@ -78,12 +90,13 @@ class Journal:
             )
 
     def _ends_whole(self) -> bool:
+        """Return True if the file's last line is complete."""
         with self.path.open("rb") as file:  # type: ignore[union-attr]
             file.seek(-1, 2)
             return file.read(1) == b"\n"
 
     def _lines(self) -> list[dict[str, Any]]:
-        """Whole lines; damaged ones are as good as none."""
+        """Return the file's lines as dictionaries, without those that are damaged."""
         try:
             text = self.path.read_bytes() if self.path is not None else b""
         except OSError:

@@ -1,4 +1,7 @@
-"""Which candidates of a parameter space a tuning visits, and how often each is sampled. Pure."""
+"""The plan of a tuning: the candidates to visit, how often to sample each, and which to leave out.
+
+Nothing here runs on a GPU.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +22,22 @@ STRATEGIES = {
     EXHAUSTIVE: "all candidates, each sampled in full",
     RANDOM: "max_fevals candidates drawn at random, each sampled in full",
 }
-_FULL = 20  # ABBA blocks of the one rung of a strategy that does not halve
+_FULL = 20  # ABBA blocks per candidate in the only rung of a strategy without halving
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What to search and for how long, by the names that Kernel Tuner's users know.
+    """The strategy, limits and seed of a tuning, named as Kernel Tuner names them where it has the same.
 
-    `max_fevals` candidates at most are visited at each size; `time_limit` seconds pass in all, exceeded by
-    one candidate's time at most. `seed` draws candidates; it is that of the rungs' data, and the next one
-    that of the finals'. Candidates closer than `threshold` (0.005: half a percent) count as tied.
+    `strategy` is a key of `STRATEGIES`. At each size at most `max_fevals` candidates are visited.
+    `time_limit` is in seconds, for all sizes together; a tuning exceeds it by at most one candidate's
+    measurement. `seed` draws the candidates and the data of the search; the finals use data of ``seed + 1``.
+    Candidates whose times differ by less than the fraction `threshold` (0.005 is half a percent) count as
+    tied.
+
+    Raises UsageError for an unknown strategy, and for ``exhaustive`` with `max_fevals`.
     """
 
     strategy: str = HALVING
@@ -46,7 +53,11 @@ class Plan:
             raise UsageError("exhaustive visits every candidate", hint="--strategy random --max-fevals N")
 
     def choose(self, space: Iterable[T]) -> list[T]:
-        """The candidates, in the order in which they are visited: drawn where not all may be."""
+        """Return the candidates to visit, in that order.
+
+        It is the order of `space`, unless the strategy is random or a limit may leave some out; then they are
+        shuffled by `seed` (except by the exhaustive strategy) and cut to `max_fevals`.
+        """
         found = list(space)
         if self.strategy == RANDOM or self.max_fevals is not None or self.time_limit is not None:
             order = np.random.default_rng(self.seed).permutation(len(found))
@@ -55,17 +66,24 @@ class Plan:
 
     @property
     def seeds(self) -> tuple[int, int]:
-        """Of the rungs' data, and of the finals'."""
+        """The seeds of the data: for the search, and for the finals."""
         return self.seed, self.seed + 1
 
     @property
     def rungs(self) -> tuple[int, ...]:
-        """ABBA blocks of each."""
+        """For each rung, the number of ABBA blocks by which it samples a candidate.
+
+        A block times candidate, reference, reference, candidate in turn (or BAAB, the reverse).
+        """
         return RUNGS if self.strategy == HALVING else (_FULL,)
 
 
 def unfit(one: Built, device: Device) -> str:
-    """In one sentence; empty for a candidate that is worth a launch."""
+    """Return why a candidate is not worth a launch on `device`, in one sentence, or "" if it is.
+
+    It is not if it needs too much shared memory, if no block fits on an SM, if it spills registers, or if its
+    machine code does not meet the expectations of its file.
+    """
     resources, variant, shared = one.cubin.resources, one.variant, one.cubin.shared
     if shared > device.shared_per_block_optin:
         return f"{shared} B of shared memory a block; this GPU has {device.shared_per_block_optin} B at most"

@@ -1,4 +1,4 @@
-"""Data of operands, made before anybody asks for them: while compilers, clocks or the GPU are waited for."""
+"""Make the data of operands ahead of time, while the tuning waits for compilers, clocks or the GPU."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from harness.problems.protocol import Problem
 from harness.problems.registry import blamed
 from harness.support.resources import Closing
 
-_MOST = 1 << 30  # bytes of operands: several times as much, the reference included, would wait in memory
+_MOST = 1 << 30  # bytes of operands; with the reference, several times as much is held in memory
 
 
 class Ahead(Closing):
-    """Makes them one after the other in a thread of its own. Problems are told apart as objects."""
+    """A thread that makes problems' data one after the other. Problems are distinguished by identity."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1)
         self._begun: dict[tuple[int, int], Future[Data] | None] = {}  # by problem and seed; None: taken
 
     def begin(self, problem: Problem, seeds: Iterable[int]) -> None:
-        """Of each seed, unless they are large."""
+        """Begin to make the problem's data for each seed, unless its operands exceed 1 GiB."""
         with blamed(type(problem)):
             large = problem.buffer_bytes > _MOST
         for seed in seeds if not large else ():
@@ -30,7 +30,10 @@ class Ahead(Closing):
                 self._begun[key] = self._thread.submit(Data.of, problem, seed)
 
     def taken(self, problem: Problem, seed: int) -> Data | None:
-        """What was begun and nobody has taken, as soon as it is there. Raises what `Data.of` raises."""
+        """Wait for the data and return it; None if it was not begun or was taken before.
+
+        Raises what `Data.of` raises.
+        """
         begun = self._begun.get((id(problem), seed))
         if begun is None:
             return None
@@ -38,11 +41,11 @@ class Ahead(Closing):
         return begun.result()
 
     def drop(self, problem: Problem) -> None:
-        """What nobody has taken of it."""
+        """Discard the problem's data that has not been taken."""
         for key in [key for key in self._begun if key[0] == id(problem)]:
             if begun := self._begun.pop(key):
                 begun.cancel()
 
     def close(self) -> None:
-        """What is being made is not waited for here (after Ctrl-C it is of no use), but when Python ends."""
+        """Cancel what has not begun. Data being made is waited for only when Python ends."""
         self._thread.shutdown(wait=False, cancel_futures=True)

@@ -1,15 +1,17 @@
-"""Successive halving by evidence: who goes on from rung to rung. Pure.
+"""Successive halving by confidence intervals: decide which candidates go on from rung to rung.
 
-Successive halving (Jamieson and Talwalkar, AISTATS 2016) gives every candidate a few samples, drops the worse
-half and doubles the samples of the rest. A fixed half drops by luck where many are alike and keeps too many
-where few are good, so here the intervals decide, as in racing (Maron and Moore, NIPS 1993): who is slower
-beyond doubt is dropped, and nobody else. Every candidate is timed in turn with one reference, so that
-what drifts between two candidates' turns cancels from either's ratio.
+Successive halving (Jamieson and Talwalkar, AISTATS 2016) gives every candidate a few samples, drops the
+slower half and doubles the samples of the rest. A fixed half drops by chance if many candidates are alike,
+and keeps too many if few are good. So here intervals decide, as in racing (Maron and Moore, NIPS 1993): a
+candidate is dropped only if it is slower beyond doubt. Every candidate is timed in turn with the same
+reference, so that drift between two candidates' turns cancels from the ratio of each to the reference.
 
-Why not Kernel Tuner, Optuna or another search library: they search spaces too large to visit, by one number
-a visit, and take each number for the truth. The spaces of kernel files have tens to hundreds of candidates,
-all of which can be visited, and the question is which of the fastest few differ at all: one of statistics,
-which none of them asks.
+Why not Kernel Tuner, Optuna or another search library? They search spaces too large to visit completely, by
+one number per visit, and take that number as exact. The spaces of kernel files have tens to hundreds of
+candidates, and all can be visited. The question is which of the fastest few differ at all: a question of
+statistics, which none of these libraries asks.
+
+Nothing here runs on a GPU.
 """
 
 from __future__ import annotations
@@ -19,17 +21,22 @@ from typing import TypeVar
 
 from harness.bench.stats import Interval, paired_ratio
 
-RUNGS = (1, 2, 4, 8)  # ABBA blocks of each rung: a look at everybody, then the total about doubles
-# A single block has no scatter to go by. Its ratio counts as known to within this factor, so that two must
-# be off by a tenth in all before the faster is dropped. On an H200 the worst of 130 with turns of 1 ms was
-# 3.7% off 20 with turns of 5 ms; root mean square 0.4% at n = 2048, 0.8% at 512.
+RUNGS = (1, 2, 4, 8)  # ABBA blocks of each rung: one for every candidate, then the total about doubles
+# A single block gives no estimate of scatter. Its ratio is taken to be known within this factor, so that two
+# ratios must be wrong by a tenth together before the faster candidate is dropped. On an H200 the worst of 130
+# single blocks with turns of 1 ms differed by 3.7% from 20 blocks with turns of 5 ms; the root mean square of
+# the differences was 0.4% at n = 2048 and 0.8% at 512.
 _SINGLE = 1.05
 
 T = TypeVar("T")
 
 
 class Race:
-    """The block times so far, of each entrant and of the reference in turn with it."""
+    """The times of all ABBA blocks so far, of each entrant and of the reference timed in turn with it.
+
+    A block has two turns of either (see `harness.bench.sampling.Pair`). Entrants are numbers that the caller
+    assigns. `seed` is for the bootstrap of the intervals.
+    """
 
     def __init__(self, *, seed: int) -> None:
         self._seed = seed
@@ -37,7 +44,11 @@ class Race:
         self._ratios: dict[int, Interval] = {}
 
     def add(self, entrant: int, candidate: Sequence[float], reference: Sequence[float]) -> Interval:
-        """One more rung, as many block times of either, in seconds -> its ratio from all of its rungs."""
+        """Add a rung's block times, and return the entrant's ratio to the reference from all of its rungs.
+
+        `candidate` and `reference` have one time in seconds for each block. The ratio is candidate /
+        reference, with its 95% interval; that of a single block is taken as exact to within 5%.
+        """
         times = self._blocks.setdefault(entrant, ([], []))
         times[0].extend(candidate)
         times[1].extend(reference)
@@ -49,19 +60,21 @@ class Race:
         return ratio
 
     def remove(self, entrant: int) -> None:
-        """It turned out to be wrong: it has no time, and nobody is dropped because of it."""
+        """Remove an entrant that turned out to be wrong, so that none is dropped in comparison with it."""
         self._blocks.pop(entrant, None)
         self._ratios.pop(entrant, None)
 
     @property
     def standings(self) -> dict[int, Interval]:
-        """The ratio to the reference of each entrant, from all of its rungs, the fastest first."""
+        """Each entrant's ratio to the reference, from all of its rungs, the fastest first."""
         return dict(sorted(self._ratios.items(), key=lambda item: item[1].estimate))
 
 
 def survivors(standings: Mapping[T, Interval], threshold: float) -> list[T]:
-    """Those whose interval overlaps the best's, or lies apart from it by less than `threshold` (0.005 is half
-    a percent). The fastest first, as in `standings`.
+    """Return the entrants that may still be the fastest, in the order of `standings`.
+
+    These are the ones whose interval overlaps that of the best or lies apart from it by at most the fraction
+    `threshold` (0.005 is half a percent).
     """
     if not standings:
         return []
@@ -70,7 +83,10 @@ def survivors(standings: Mapping[T, Interval], threshold: float) -> list[T]:
 
 
 def settled(standings: Mapping[T, Interval], threshold: float) -> bool:
-    """Whether more samples would change nothing: all that are left are as fast to within `threshold`."""
+    """Return True if all entrants are equally fast within the fraction `threshold`, by their whole intervals.
+
+    More samples would then drop none of them. Also True for fewer than two.
+    """
     if len(standings) < 2:
         return True
     return max(i.high for i in standings.values()) <= min(i.low for i in standings.values()) * (1 + threshold)

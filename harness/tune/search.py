@@ -1,11 +1,11 @@
-"""A kernel's parameter space on a problem -> the set of parameters that are fastest, tied ones together.
+"""Search a kernel's parameter space for the fastest parameter sets on a problem; ties are reported together.
 
-    candidates as they are compiled -> pruned by what the compiler says (`pruning`)
-    -> rungs: timed in turn with a reference, those slower beyond doubt dropped (`halving`)
-    -> finals: the rest measured anew on other data, against the reference and against the best of them
+    prune: candidates that are not worth a launch are left out as they are compiled (`plan.unfit`)
+    rungs: the others are timed in turn with a reference; those slower beyond doubt are dropped (`race`)
+    finals: the rest are measured anew on other data, against the reference and against the best of them
 
-Every measurement is `measure.measure`: verified before, timed, verified after. A candidate that is wrong
-once, at any stage, is out. Whatever was measured is kept in a `Journal` and not measured again.
+Every measurement is by `harness.bench.measure.measure`: verified before, timed, verified after. A candidate
+that is wrong once, at any stage, is out. All results are kept in a `Journal` and not measured again.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from harness.tune.trials import Trials
 
 FINAL, DUEL = "final", "duel"  # stages after the rungs: against the reference, against the best
 
-_LOOK = 0.001  # seconds of a turn where a single block is all there is: a first look at everybody
-_SEARCH_SHARE = 0.75  # of a size's time; the rest is for the finals
+_LOOK = 0.001  # seconds of a turn in rungs of a single block, a first look at every candidate
+_SEARCH_SHARE = 0.75  # of the time for a size; the rest is for the finals
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unfit:
-    """A candidate that was not launched at any size; not `compiled` where the compiler refused it."""
+    """A candidate that is not launched at any size, and `why`. `compiled` is False if the build failed."""
 
     variant: Variant
     why: str
@@ -55,13 +55,16 @@ class Unfit:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a tuning found at one size.
+    """The result of a tuning at one size.
 
-    `winners` are tied, the best first: measured on fresh data where `confirmed`, otherwise what was ahead
-    when the search had to end, for the reason in `note`. `ranking` has each candidate's last row, the winners
-    first, those without a time at the end; `rows` all of them in the order in which they were taken. Rows are
-    bench's records with their `stage`; the `ratio` of a rung's in `ranking` is that of all rungs so far. It
-    took so many `seconds`, `searching` of them until the finalists were known.
+    `shape` is the problem's label. `winners` are the rows of the fastest candidates, tied, the best first. If
+    `confirmed`, they were measured on fresh data; otherwise they were ahead when the search had to end, for
+    the reason in `note`. `ranking` has each candidate's last row, the winners first, those without a time at
+    the end. `rows` has all rows in the order in which they were taken. A row is a record of ``harness bench``
+    with its `stage`; in `ranking`, the `ratio` of a row from a rung is that of all its rungs so far.
+
+    The tuning took `seconds`, of which `searching` until the finalists were known. `measured` counts the rows
+    that were measured now, `resumed` those from the journal.
     """
 
     shape: str
@@ -77,8 +80,9 @@ class Result:
 
 
 class Tuner:
-    """Tunes on the GPU of `session`. Its baseline, if it computes the problem, is the reference; otherwise
-    the first candidate that is right is.
+    """A tuning on the GPU of `session`, whose baseline is the reference that candidates are compared with.
+
+    If there is no baseline or it does not compute the problem, the first right candidate is the reference.
     """
 
     def __init__(
@@ -92,8 +96,10 @@ class Tuner:
         progress: Progress = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`ahead` may have begun to make the data of a problem. `identity`: see `Trials`. The time limit
-        counts from here.
+        """Prepare the tuning; the plan's time limit counts from here.
+
+        `ahead` may have begun to make the data of problems. `identity` is that of `Trials`. `clock` returns
+        seconds. Raises UsageError if the session does not time.
         """
         if session.method is None:
             raise UsageError("a tuner needs a session that times")
@@ -105,7 +111,11 @@ class Tuner:
         self._size: _Size | None = None
 
     def run(self, problems: Sequence[Problem], candidates: Iterable[Built | Skipped]) -> Iterator[Result]:
-        """Each size as it is done. `candidates` are taken as they come at the first one, and kept."""
+        """Tune each problem in turn, and yield its result when it is done.
+
+        `candidates` are taken as they are built, during the first problem, and kept for the others. A
+        HarnessError at one size is put into its result's `note`. Raises ContextLost after a fault on the GPU.
+        """
         worthy: list[Built] = []
         arriving = self._worthy(candidates, worthy)
         for left, problem in zip(range(len(problems), 0, -1), problems, strict=True):
@@ -116,16 +126,17 @@ class Tuner:
             except ContextLost:
                 raise
             except HarnessError as e:
-                self._size.note = str(e)  # of this size: the others may fit
+                self._size.note = str(e)  # for this size only: the others may be possible
             self.ahead.drop(problem)
             yield self._size.result()
             self._size = None
 
     def interrupted(self) -> Result | None:
-        """What is known of the size at which a fault or Ctrl-C ended `run`."""
+        """Return the result so far of the size at which a fault or Ctrl-C ended `run`; None if at none."""
         return self._size.result() if self._size is not None else None
 
     def _worthy(self, candidates: Iterable[Built | Skipped], kept: list[Built]) -> Iterator[Built]:
+        """Yield the candidates that are worth a launch, also into `kept`; note the others in `self.unfit`."""
         for one in candidates:
             compiled = not isinstance(one, Skipped)
             if isinstance(one, Skipped):
@@ -138,11 +149,11 @@ class Tuner:
 
 
 class _TimeUp(Exception):
-    pass
+    """The deadline of the search or of the finals has passed."""
 
 
 class _Size:
-    """The search at one size. An entrant's number is its place in `entered`."""
+    """The tuning at one size. Candidates tried are in `entered`; an entrant's number is its index there."""
 
     def __init__(self, tuner: Tuner, problem: Problem, began: float, end: float) -> None:
         self.tuner, self.problem, self.plan = tuner, problem, tuner.plan
@@ -157,9 +168,10 @@ class _Size:
         self._before = len(trials.rows), trials.measured, trials.resumed
 
     def tune(self, candidates: Iterator[Built]) -> None:
+        """Search, and run the finals; repeat these without finalists that turn out to be wrong."""
         self.tuner.ahead.begin(self.problem, self.plan.seeds)
         baseline.load(self.tuner.session, self.problem)
-        self.began = self.tuner.clock()  # the data, too, were begun before
+        self.began = self.tuner.clock()  # loading cuBLAS does not count, as making the data ahead does not
         try:
             self._search(candidates)
         except _TimeUp:
@@ -173,12 +185,13 @@ class _Size:
                 wrong = [e for e in finalists if not self._right(e)]
                 if not wrong:
                     break
-                for entrant in wrong:  # nobody stays dropped because of one that was wrong
+                for entrant in wrong:  # those dropped only because of a wrong one come back
                     self.race.remove(entrant)
         except _TimeUp:
             self.note = self.note or "time limit: not confirmed on fresh data"
 
     def _search(self, candidates: Iterator[Built]) -> None:
+        """Run rung after rung, until all that are left are equally fast or there are no more rungs."""
         seed, _ = self.plan.seeds
         with self._operands(seed) as operands, ExitStack() as owned:
             reference, candidates = baseline.reference(self.tuner.trials, operands, candidates, owned)
@@ -204,7 +217,7 @@ class _Size:
         return survivors(self.race.standings, self.plan.threshold)
 
     def _finals(self, finalists: Sequence[int]) -> None:
-        """On fresh data: each against the reference, and then against the best of them."""
+        """Measure the finalists on fresh data, against the reference and then against the best of them."""
         _, seed = self.plan.seeds
         with self._operands(seed) as operands, ExitStack() as owned:
             reference, _ = baseline.reference(self.tuner.trials, operands, self._best_first(finalists), owned)
@@ -217,12 +230,15 @@ class _Size:
         self.confirmed = bool(self.winners)
 
     def _best_first(self, finalists: Sequence[int]) -> Iterator[Built]:
-        """For a reference: on other data the finalists may all be wrong."""
+        """Yield the finalists, then the other entrants, because on fresh data no finalist may be right."""
         others = (e for e in self.race.standings if e not in finalists)
         return (self.entered[e] for e in itertools.chain(finalists, others))
 
     def _duels(self, right: Sequence[int], operands: Operands) -> list[int]:
-        """The champion, and whom it does not beat. Whoever beats it takes its place and meets all others."""
+        """Time the right entrants in turn with the best of them, and return it with those it does not beat.
+
+        If others beat it, the fastest of these takes its place and is timed with all others.
+        """
         champion, past = right[0], set[int]()
         while True:
             past.add(champion)
@@ -238,11 +254,15 @@ class _Size:
             champion = min(faster, key=lambda e: _estimate(met[e]))
 
     def _right(self, entrant: int) -> bool:
+        """Return True if the entrant's last measurement was verified and timed."""
         row = self.last[entrant]
         return row["status"] == OK and row["ratio"] is not None
 
     def _trial(self, entrant: int, operands: Operands, against: Opponent, stage: str, method: Method) -> Row:
-        """Its row; also its last one, unless from a duel that it ended well: that has another reference."""
+        """Measure an entrant in turn with `against`, and return its row; raises _TimeUp after the deadline.
+
+        The row is kept as its last one, except that of a successful duel, which has another reference.
+        """
         if self.last and self.tuner.clock() >= self.deadline:
             raise _TimeUp
         trials = self.tuner.trials
@@ -257,6 +277,7 @@ class _Size:
         return row
 
     def _operands(self, seed: int) -> Operands:
+        """Upload the data of `seed`: one set if times are to be hot, otherwise enough for cold ones."""
         session = self.tuner.session
 
         def data() -> Data:
@@ -268,9 +289,11 @@ class _Size:
             return Operands(session.context, self.problem, session.stream, seed=seed, sets=sets, data=data)
 
     def _brief(self, blocks: int) -> Method:
-        """A rung's: so many blocks, no warm-up but a run or two, for the pairing takes care of what drifts,
-        and one set of outputs verified after. The finals, which take the session's own method, warm up
-        until the clock settles and verify every set.
+        """Return the method of a rung with this many ABBA blocks.
+
+        It warms up for a run or two only, because pairing cancels drift, and verifies one set of outputs
+        after timing. The finals use the session's own method, which warms up until the clock settles and
+        verifies every set.
         """
         rule = replace(
             self.tuner.method.rule,
@@ -305,7 +328,7 @@ class _Size:
 
 
 def _blocks(medians: Sequence[float]) -> list[float]:
-    """The time of each ABBA block, from the medians of its two batches; see `sampling.Pair`."""
+    """Return the time of each ABBA block: the geometric mean of its two batches' medians."""
     return [math.sqrt(a * b) for a, b in zip(medians[0::2], medians[1::2], strict=True)]
 
 
@@ -319,6 +342,7 @@ def _estimate(row: Row) -> float:
 
 
 def _place(entrant: int, winners: Sequence[int], row: Row) -> tuple[int, float]:
+    """Return the key by which the ranking is sorted: winners, then by ratio, then those without one."""
     if entrant in winners:
         return 0, winners.index(entrant)
     return (1, _estimate(row)) if row["ratio"] else (2, entrant)

@@ -1,7 +1,7 @@
-"""A tuning's result at one size -> the autotuning community's T4 format, as Kernel Tuner writes it.
+"""Convert a tuning's result at one size to T4, the autotuning community's format that Kernel Tuner writes.
 
 Names are those of the published schema (odgaard/TuningSchema, T4 ``results-schema.json`` 1.0.0, which Kernel
-Tuner ships); times are milliseconds, as ``metadata.timeunit`` says, which is Kernel Tuner's.
+Tuner ships). Times are in milliseconds, as in Kernel Tuner's files; ``metadata.timeunit`` says so.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ _INVALID = {OK: "correct", FAILED: "correctness", IMPOSSIBLE: "runtime", ERROR: 
 
 
 def document(ranking: Sequence[Row], unfit: Sequence[Unfit], when: str) -> Document:
-    """Of the candidates in `ranking` (see `tune.Result`), and of the unfit as of `when` (ISO 8601)."""
+    """Return a T4 document with a result for each row of `ranking` and each candidate in `unfit`.
+
+    `ranking` is that of `harness.tune.search.Result`. `when` is the time for the unfit ones, in ISO 8601.
+    """
     results = [_measured(row) for row in ranking] + [_unfit(one, when) for one in unfit]
     return {"results": results, "schema_version": VERSION, "metadata": {"timeunit": "milliseconds"}}
 
 
 def _measured(row: Row) -> Document:
+    """Return the T4 result of a candidate that was launched."""
     right = row["status"] == OK
     measurements = [
         {"name": name, "value": value * scale, "unit": unit}
@@ -53,6 +57,7 @@ def _measured(row: Row) -> Document:
 
 
 def _unfit(one: Unfit, when: str) -> Document:
+    """Return the T4 result of a candidate that was not launched."""
     return {
         "timestamp": when,
         "configuration": dict(one.variant.params),

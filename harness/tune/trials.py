@@ -1,4 +1,4 @@
-"""One candidate of a tuning at one stage -> its row: measured, or taken from the journal."""
+"""Measure one candidate of a tuning at one stage, or take its row from the journal."""
 
 from __future__ import annotations
 
@@ -19,12 +19,16 @@ from harness.results.rows import Row
 from harness.support.cache import digest
 from harness.tune.journal import Journal
 
-_FORMAT = "1"  # of a key; part of it
+_FORMAT = "1"  # version of the journal's keys, and part of each
 
 
 class Trials:
-    """Measures in `session` what `journal` does not have yet. `identity` says what a row depends on beside
-    what is measured: the GPU, its driver, the baseline's version.
+    """The measurements of a tuning: those in `journal` are reused, the others are made in `session`.
+
+    `identity` names all that a row depends on beside the candidate and the method: the GPU, its driver, the
+    baseline's version. A row counts as equally fast as its reference if their times differ by less than the
+    fraction `threshold`. `rows` has the rows of this process in order; `measured` and `resumed` count those
+    that were measured and those from the journal.
     """
 
     def __init__(
@@ -37,7 +41,7 @@ class Trials:
         progress: Progress,
     ) -> None:
         self.session, self.journal = session, journal
-        self.rows: list[Row] = []  # of this process, in order, those from the journal included
+        self.rows: list[Row] = []  # those taken from the journal included
         self.measured = self.resumed = 0
         self._own: set[str] = set()  # the keys of `rows`
         self._identity, self._threshold, self._progress = tuple(identity), threshold, progress
@@ -51,16 +55,17 @@ class Trials:
         stage: str,
         method: Method | None,
     ) -> Row:
-        """A bench row with its `stage`, timed in turn with `against`, which `whose` identifies; without
-        a `method` only verified.
+        """Return the row of ``harness bench`` for one candidate, with its `stage`.
 
-        What goes wrong is a row too. Raises ContextLost after a fault, with its row in `rows` and journal.
+        The candidate is timed in turn with `against`, if given, which `whose` identifies. Without a `method`
+        it is only verified. Errors become rows too. Raises ContextLost after a fault on the GPU; the row that
+        says so is then in `rows` and the journal.
         """
         problem = operands.problem
         self._progress(f"{problem.label} {stage}: {one.variant.params_label}")
         try:
             key = self._key(one, operands, whose, stage, method)
-        except UsageError as e:  # no such grid
+        except UsageError as e:  # the problem is too large for a grid
             return self._keep(self._record(Measurement.failed_with(one, problem, e), one, stage))
         if (known := self.journal.get(key)) is not None:
             if key in self._own:
@@ -79,6 +84,7 @@ class Trials:
         return row
 
     def _key(self, one: Built, operands: Operands, whose: str, stage: str, method: Method | None) -> str:
+        """Return the journal's key: a hash of all that the row depends on."""
         variant, problem = one.variant, operands.problem
         grid = kernel.grid(variant, problem, sms=operands.context.device.sms)
         axes = [(name, getattr(problem, name, None)) for name in problem.axes]
@@ -88,6 +94,7 @@ class Trials:
         return digest(_FORMAT, *self._identity, repr(what), repr(how))
 
     def _record(self, found: Measurement, one: Built, stage: str) -> Row:
+        """Return a measurement as a row, with its stage, the time in UTC, and the seconds of its build."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         row = encode.timed_record(found, self.session.context.device.peak_fp32, self._threshold)
         return {**row, "stage": stage, "utc": now, "build_seconds": one.seconds}

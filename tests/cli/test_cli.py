@@ -125,7 +125,16 @@ def test_verify_without_a_gpu_is_emulated() -> None:
 
 @pytest.mark.usefixtures("no_gpu")
 @pytest.mark.parametrize(
-    "args", [["bench", "0*", "1[5-8]*"], ["list"], ["doctor"], ["build", "tiled"], ["sass", "0*", "--sweep"]]
+    "args",
+    [
+        pytest.param(["bench", "0*", "1[5-8]*"], marks=pytest.mark.slow),
+        ["bench", "03", "08", "20"],
+        ["list"],
+        ["doctor"],
+        ["build", "tiled"],
+        pytest.param(["sass", "0*", "--sweep"], marks=pytest.mark.slow),
+        ["sass", "03", "08", "--sweep"],
+    ],
 )
 def test_tables_fit_80_columns(args: list[str]) -> None:
     """Tables only: a sentence may be wrapped by the terminal."""

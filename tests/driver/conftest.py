@@ -1,4 +1,4 @@
-"""The driver layer on a fake driver: no GPU."""
+"""Fixtures of the driver's tests: a fake driver, and a context and a stream on it."""
 
 from __future__ import annotations
 

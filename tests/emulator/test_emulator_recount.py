@@ -224,7 +224,11 @@ LARGER = {  # whole and cut tiles of 64 in one
 SHIPPED = {kernel.name for kernel in catalog.ladder()}
 
 
-@pytest.mark.parametrize("axes", [RAGGED, SQUARE, LARGER], ids=["ragged", "square", "larger"])
+@pytest.mark.parametrize(
+    "axes",
+    [RAGGED, SQUARE, pytest.param(LARGER, marks=pytest.mark.slow)],
+    ids=["ragged", "square", "larger"],
+)
 @pytest.mark.parametrize("name", RECOUNTS)
 def test_counts_line_by_line(name: str, axes: dict[str, Any], emulate: Callable[..., Any]) -> None:
     if name not in SHIPPED:

@@ -75,7 +75,7 @@ CONFIGURATION_TYPES = {
 
 @dataclass(frozen=True)
 class Algorithm:
-    """`configuration` holds the attributes' values by name; those left out are 0."""
+    """One algorithm of the library. `configuration` holds its attributes' values by name; others are 0."""
 
     milliseconds: float = 1.0
     state: int = 0
@@ -85,7 +85,7 @@ class Algorithm:
 
 
 class TimedDriver(fake_driver.FakeDriver):
-    """Events that read a clock, which kernels and library calls move on."""
+    """A fake driver whose events read a clock that kernels and library calls advance."""
 
     clock = 0.0
 
@@ -272,7 +272,7 @@ class FakeCublasLt:
 
 
 class FakeCublas:
-    """SGEMM and no more, in 2 ms."""
+    """A stand-in for cuBLAS that knows SGEMM alone, which takes 2 ms."""
 
     Operation = SimpleNamespace(N=0)
     Math = SimpleNamespace(DEFAULT_MATH=0, PEDANTIC_MATH=2, DISALLOW_REDUCED_PRECISION_REDUCTION=16)
@@ -308,7 +308,7 @@ def column_major(address: int, dtype: Any, rows: int, columns: int, ld: int) -> 
 
 
 def multiply(scalars: Sequence[float], *matrices: tuple[int, tuple[int, int, int, int]]) -> None:
-    """``D = alpha A B + beta D``, column-major, in float64; D is not read with beta 0."""
+    """Compute ``D = alpha A B + beta D``, column-major, in float64; with beta 0 D is not read."""
     alpha, beta = scalars
     dtype = TYPES[matrices[0][1][0]]
     a, b, d = (column_major(at, TYPES[type_], *shape) for at, (type_, *shape) in matrices)

@@ -69,7 +69,7 @@ class CUresult(IntEnum):
 
 
 class _Names:
-    """Like the bindings' enums: by attribute only; a member is its own name."""
+    """Stands for an enum of the bindings: members are read as attributes, and each is its own name."""
 
     def __getattr__(self, name: str) -> str:
         return name
@@ -118,12 +118,14 @@ _SIZES = b"sizes of parameters:"
 
 
 def image(sizes: Sequence[int]) -> bytes:
-    """What may be loaded in place of a cubin whose kernels take such parameters."""
+    """Return bytes to load in place of a cubin whose kernels take parameters of these sizes."""
     return _SIZES + bytes(sizes)
 
 
 def parameter_sizes(image: bytes, function: str) -> tuple[int, ...]:
-    """A cubin has an attribute 0x17 (KPARAM_INFO) for each, of which the last 14 bits are its size."""
+    """Return the sizes of a kernel's parameters in bytes. A cubin has an attribute 0x17 (KPARAM_INFO) for
+    each, whose last 14 bits are the size.
+    """
     if image.startswith(_SIZES):
         return tuple(image[len(_SIZES) :])
     info, at, sizes = nvdisasm.sections(image)[f".nv.info.{function}"], 0, {}
@@ -173,7 +175,7 @@ class FakeDriver:
 
     @property
     def stack(self) -> list[int]:
-        """The calling thread's stack of current contexts."""
+        """Return the calling thread's stack of current contexts."""
         if not hasattr(self._thread, "stack"):
             self._thread.stack = []
         return self._thread.stack
@@ -304,7 +306,7 @@ class FakeDriver:
         return (self._add(kind, memory, handle=ctypes.addressof(memory)),)
 
     def _cuPointerGetAttribute(self, attribute: str, pointer: int) -> Any:
-        """Of memory that lives; `memory_device` says where it is."""
+        """Answer for memory that is allocated; `memory_device` says on which device it is."""
         for (kind, address), memory in self.live.items():
             if kind == "memory" and address <= pointer < address + ctypes.sizeof(memory):
                 return (self.memory_device.get(address, 0),)
@@ -321,7 +323,7 @@ class FakeDriver:
         return self._drop("memory", pointer)
 
     def _cuMemAllocAsync(self, nbytes: int, stream: int) -> Any:
-        """Of a captured stream: memory that stays, and holds nothing of use when the graph is launched."""
+        """Allocate; in a captured stream the memory stays, and has no useful content when the graph runs."""
         if not self._is_captured(stream):
             return self._allocate("memory", nbytes)
         (address,) = self._allocate("graph memory", nbytes)
@@ -377,7 +379,7 @@ class FakeDriver:
         return ()
 
     def _cuTensorMapEncodeTiled(self, *args: Any) -> Any:
-        """A descriptor that says what it was made of: the address first, the rest's digest behind it."""
+        """Encode a descriptor that tests can read: the address, then a digest of the other arguments."""
         rest = hashlib.sha256(repr((*args[:2], *args[3:])).encode()).digest()
         memory = ctypes.create_string_buffer(args[2].to_bytes(8, "little") + rest, 128)
         return (SimpleNamespace(getPtr=lambda: ctypes.addressof(memory)),)
@@ -401,7 +403,7 @@ class FakeDriver:
         return ()
 
     def held(self) -> bool:
-        """Whether the last `cuStreamWaitValue32` still waits (greater or equal, cyclic)."""
+        """Tell if the last `cuStreamWaitValue32` still waits (for a value greater or equal, cyclically)."""
         address, value = self.waits[-1]
         return (ctypes.c_uint32.from_address(address).value - value) % 2**32 >= 2**31
 
@@ -501,7 +503,7 @@ class FakeDriver:
         (ctypes.c_uint64 * 2).from_address(entries)[:] = self._cycles, 10_000_000 * self._stamps
 
     def _fingerprint(self, parameters: int) -> None:
-        """Any 16 bytes that stand for the contents will do."""
+        """Write 16 bytes that stand for the content."""
         data, nbytes, sums = (
             ctypes.c_uint64.from_address(at).value for at in (ctypes.c_void_p * 3).from_address(parameters)
         )
@@ -516,7 +518,7 @@ class FakeDriver:
         return self._captured is not None and self._capturing == int(stream)
 
     def _queue(self, stream: int, work: Callable[[], object]) -> None:
-        """Done at once, or when the graph is launched that this becomes part of."""
+        """Run `work` at once; in a captured stream keep it for the launch of the graph."""
         if self._captured is not None and self._capturing == int(stream):
             self._captured.append(work)
         else:

@@ -22,7 +22,7 @@ MAP = 128
 
 
 def gpu(monkeypatch: pytest.MonkeyPatch) -> fake_driver.FakeDriver:
-    """A fake driver that computes a GEMM, of a card without ceilings."""
+    """Install a fake driver whose kernels compute a GEMM, for a GPU whose ceilings are not measured."""
     fake = fake_driver.install(monkeypatch)
     fake.functions, fake.execute = {"matmul": SIZES}, gemm
 
@@ -34,17 +34,17 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> fake_driver.FakeDriver:
 
 
 def sizes(variant: Variant) -> tuple[int, ...]:
-    """Of a GEMM's parameters: maps before the others, the address of a workspace behind them."""
+    """Return the sizes of a GEMM's parameters in bytes: tensor maps first, the workspace's address last."""
     return (MAP,) * len(variant.kernel.tensormaps) + SIZES + (8,) * (variant.kernel.workspace is not None)
 
 
 def plain(launch: SimpleNamespace) -> tuple[Any, ...]:
-    """The values of a GEMM's own parameters; maps before them and a workspace behind are passed over."""
+    """Return the values of a GEMM's own parameters, without tensor maps and workspace."""
     return struct.unpack_from("=QQQiiiiiiff", b"".join(x for x in launch.args if len(x) != MAP))
 
 
 def parameters(launch: SimpleNamespace) -> Any:
-    """A, B, C as views of their memory (C writable), alpha and beta."""
+    """Return A, B and C as views of their memory (C writable), alpha and beta."""
     a, b, c, m, n, k, lda, ldb, ldc, alpha, beta = plain(launch)
 
     def matrix(address: int, rows: int, columns: int, ld: int) -> Any:
@@ -61,7 +61,7 @@ def gemm(launch: SimpleNamespace) -> None:
 
 
 def no_write(launch: SimpleNamespace) -> None:
-    """A kernel that returns without having written."""
+    """Return at once: a kernel that writes nothing."""
 
 
 def zeros(launch: SimpleNamespace) -> None:
@@ -69,7 +69,7 @@ def zeros(launch: SimpleNamespace) -> None:
 
 
 class WrongLater:
-    """Right `good` times, then wrong in one element: only a check after the timing sees it."""
+    """A kernel that is right `good` times, then wrong in one element, which a check after the timing sees."""
 
     def __init__(self, good: int) -> None:
         self.left = good
@@ -82,13 +82,13 @@ class WrongLater:
 
 
 class TypedGemm:
-    """The kernel of any type that `becomes` made it last."""
+    """A GEMM of the element type that the last call of `becomes` named."""
 
     def __init__(self) -> None:
         self.dtype = FP32
 
     def becomes(self, variant: Variant) -> tuple[int, ...]:
-        """The sizes of its parameters."""
+        """Take the type of `variant`, and return the sizes of its parameters in bytes."""
         self.dtype = DTYPES[variant.kernel.dtype]
         return sizes(variant)
 

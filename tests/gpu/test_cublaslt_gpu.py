@@ -68,6 +68,7 @@ def test_every_type_keeps_its_bounds(gpu: Context, library: cublaslt.CuBlasLt, n
     assert not wrong
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("name", ["fp32", "tf32", "bf16"])
 @pytest.mark.parametrize("axes", [{"N": 1024}, {"M": 64, "N": 2048, "K": 8192}], ids=["square", "deep"])
 def test_the_chosen_is_no_slower_than_the_first(
@@ -93,6 +94,7 @@ def test_the_chosen_is_no_slower_than_the_first(
     assert ratio is not None and ratio.estimate <= 1.1, f"{best.algorithm}\n{first.algorithm}"
 
 
+@pytest.mark.alone
 def test_nothing_leaks(gpu: Context) -> None:
     problem = GEMMS["bf16"].from_axes({"N": 512})
 
@@ -120,6 +122,7 @@ def test_nothing_leaks(gpu: Context) -> None:
     assert min(lost(), lost(), lost()) < 1 << 20
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("regime", ["cold", "graph"])
 def test_a_row_beside_cublas(library: cublaslt.CuBlasLt, tmp_path: Path, regime: str) -> None:
     """The whole command, in a process of its own; in a graph the bound algorithm is captured."""

@@ -292,6 +292,7 @@ def test_out_of_memory_leaves_the_context_working(gpu: Context, stream: Stream):
         assert (download(buffer, np.uint32, stream) == 7).all()
 
 
+@pytest.mark.alone
 def test_nothing_leaks(gpu: Context, cubin: bytes, stream: Stream):
     def one_round() -> None:
         with Buffer(gpu, 8 << 20), Buffer(gpu, 4096), PinnedBuffer(gpu, 1 << 20), Gate(gpu) as gate:
@@ -315,6 +316,7 @@ def test_nothing_leaks(gpu: Context, cubin: bytes, stream: Stream):
     del kept
 
 
+@pytest.mark.alone
 def test_own_contexts_come_and_go(gpu: Context, cubin: bytes):
     gpu.synchronize()
     free, _ = gpu.memory_info()
@@ -447,6 +449,7 @@ def microseconds(work: object, rounds: int = 5, each: int = 500) -> float:
     return best * 1e6
 
 
+@pytest.mark.alone
 def test_launch_overhead(gpu: Context, module: Module, stream: Stream):
     n = 256
     with Buffer(gpu, 4 * n) as a:

@@ -62,6 +62,7 @@ def test_five_thousand_launches_give_equal_bits(name: str, shape: tuple[int, int
     assert int(differ) == 0
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("shape", [(46400, 46400, 24), (70000, 72, 32776), (72, 70000, 32776)], ids=str)
 @pytest.mark.parametrize("name", ["fp32", "tf32", "bf16"])
 def test_operands_of_more_than_2_31_elements(name: str, shape: tuple[int, int, int]) -> None:

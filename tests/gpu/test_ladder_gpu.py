@@ -99,6 +99,7 @@ def test_cublas_agrees_and_is_not_tf32(gpu: Context) -> None:
     assert verdict.ok and verdict.worst < 0.5
 
 
+@pytest.mark.alone
 def test_a_timed_row(gpu: Context, cache: Cache) -> None:
     built, _ = builds.build_all([catalog.kernel("tiled").variant()], [arch(gpu)], cache, lambda _: None)
     with Bench(gpu, rule=StopRule()) as session:
@@ -120,6 +121,7 @@ def test_the_calculated_occupancy_is_the_drivers(gpu: Context, cache: Cache) -> 
         module.close()
 
 
+@pytest.mark.alone
 def test_absurd_size_fails_before_any_allocation(gpu: Context, cache: Cache) -> None:
     free, _ = gpu.memory_info()
     with Stream(gpu) as stream, pytest.raises(OutOfMemory, match="GiB of device memory"):
@@ -127,6 +129,7 @@ def test_absurd_size_fails_before_any_allocation(gpu: Context, cache: Cache) -> 
     assert gpu.memory_info()[0] >= free - (4 << 20)
 
 
+@pytest.mark.alone
 def test_nothing_leaks(gpu: Context, cache: Cache) -> None:
     """What is free is so for all processes of the GPU: another's memory comes and goes, a leak grows."""
     built, _ = builds.build_all([k.variant() for k in CORRECT], [arch(gpu)], cache, lambda _: None)
@@ -148,6 +151,7 @@ def test_nothing_leaks(gpu: Context, cache: Cache) -> None:
     assert min(lost(10), lost(10), lost(10)) < 1 << 20
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("cls", list(GEMMS.values()), ids=list(GEMMS))
 def test_more_than_2_31_elements(gpu: Context, cache: Cache, cls: type[Gemm]) -> None:
     """A and C of 2^31 elements and more: an index that is an int anywhere wraps."""
@@ -198,6 +202,7 @@ def test_resolve_is_total() -> None:
     assert {resolve(k) for k in KERNELS} == {*GEMMS.values(), Copy, Fma}
 
 
+@pytest.mark.alone
 def test_the_clock_agrees_with_nvml(gpu: Context) -> None:
     """Two counters of the same clock, under load."""
     with Stream(gpu) as stream, EventTimer(gpu, stream, Telemetry(gpu.device.uuid)) as timer:
@@ -214,6 +219,7 @@ def test_the_clock_agrees_with_nvml(gpu: Context) -> None:
         assert batch.sm_hz == pytest.approx(batch.reading.sm_mhz * 1e6, rel=0.05)
 
 
+@pytest.mark.alone
 def test_ceilings_are_near_the_rated_peaks(gpu: Context, tmp_path: Any) -> None:
     with Stream(gpu) as stream, EventTimer(gpu, stream, Telemetry(gpu.device.uuid)) as timer:
         found = ceilings.measured(gpu, stream, timer, Cache(tmp_path))
@@ -221,6 +227,7 @@ def test_ceilings_are_near_the_rated_peaks(gpu: Context, tmp_path: Any) -> None:
     assert 0.5 < found.bandwidth.rate / gpu.device.peak_bandwidth < 1.1
 
 
+@pytest.mark.alone
 def test_regimes(gpu: Context, cache: Cache) -> None:
     """A launch of tens of microseconds: without the events' cost in a graph, in the L2 cache when hot."""
     built, _ = builds.build_all([catalog.kernel("tiled").variant()], [arch(gpu)], cache, lambda _: None)
@@ -233,6 +240,7 @@ def test_regimes(gpu: Context, cache: Cache) -> None:
     assert seconds["graph"] < seconds["cold"] and seconds["hot"] < 1.02 * seconds["cold"]
 
 
+@pytest.mark.alone
 def test_a_kernel_against_itself_and_slowed(gpu: Context, cache: Cache) -> None:
     variants = [catalog.kernel("slowed").variant(SLOW=slow) for slow in (0, 30)]
     same, slower = builds.build_all(variants, [arch(gpu)], cache, lambda _: None)[0]

@@ -45,7 +45,7 @@ DIVERGENT = """\
 
 
 def harness(*args: str) -> Result:
-    return CliRunner().invoke(main, args, env={"COLUMNS": "80"})
+    return CliRunner().invoke(main, args, env={"COLUMNS": None})
 
 
 def grown_by() -> int:

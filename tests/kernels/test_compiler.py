@@ -22,6 +22,7 @@ from harness.kernels.spec import Variant
 from harness.sass.instructions import disassemble
 from harness.support import tools
 from harness.support.cache import Cache
+from shared import sweeps
 from shared.kernels import parameter_sets
 
 ARCHS = ("sm_75", "sm_80", "sm_90a", "sm_100", "sm_120")
@@ -128,13 +129,21 @@ def same_as_cuobjdump(cubin: Cubin, folder: Path, *, uses_shared: bool | None = 
 
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("kernel", catalog.shipped(), ids=lambda k: k.name)
-def test_shipped_kernels(kernel: spec.Kernel, arch: str, cache: Cache, tmp_path: Path) -> None:
-    """No warning, no spill, and resources as a second reader finds them."""
-    if not Arch.parse(arch).satisfies(Arch.parse(kernel.min_arch)):
-        with pytest.raises(UsageError, match=kernel.min_arch):
-            compile_kernel(kernel.variant(), arch, cache)
+def test_shipped_kernels_refuse_what_is_too_old_for_them(
+    kernel: spec.Kernel, arch: str, cache: Cache
+) -> None:
+    if Arch.parse(arch).satisfies(Arch.parse(kernel.min_arch)):
+        assert kernel.fits(arch)
         return
-    for variant in parameter_sets(kernel, arch):
+    with pytest.raises(UsageError, match=kernel.min_arch):
+        compile_kernel(kernel.variant(), arch, cache)
+
+
+@pytest.mark.parametrize(("name", "arch", "sets"), sweeps.builds_and_sets(ARCHS))
+def test_shipped_kernels(name: str, arch: str, sets: str, cache: Cache, tmp_path: Path) -> None:
+    """No warning, no spill, and resources as a second reader finds them."""
+    kernel = catalog.kernel(name)
+    for variant in [kernel.variant()] if sets == "default" else parameter_sets(kernel, arch):
         cubin = compile_kernel(variant, arch, cache)
         assert cubin.warnings == "", variant.label
         assert (cubin.resources.spill_stores, cubin.resources.spill_loads) == (0, 0), variant.label
@@ -174,7 +183,7 @@ extern "C" __global__ void matmul(float* c)
 """
 
 
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("arch", sweeps.archs(ARCHS))
 def test_spills_are_what_the_code_stores_and_loads(kernel_file: Write, tmp_path: Path, arch: str) -> None:
     """The other half of `test_shipped_kernels`: zero is not what the report always says."""
     cubin = compile_file(kernel_file(body=SPILLS), arch)
@@ -185,14 +194,14 @@ def test_spills_are_what_the_code_stores_and_loads(kernel_file: Write, tmp_path:
     same_as_cuobjdump(cubin, tmp_path)
 
 
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("arch", sweeps.archs(ARCHS))
 def test_a_stack_is_not_a_spill(kernel_file: Write, tmp_path: Path, arch: str) -> None:
     cubin = compile_file(kernel_file(body=INDEXED), arch)
     assert (cubin.resources.stack, cubin.resources.spill_loads) == (256, 0)
     same_as_cuobjdump(cubin, tmp_path)
 
 
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("arch", sweeps.archs(ARCHS))
 def test_dynamic_shared_memory_is_the_front_matters(kernel_file: Write, tmp_path: Path, arch: str) -> None:
     cubin = compile_file(kernel_file(extra='shared = "4 * TILE"', body=DYNAMIC), arch)
     assert (cubin.resources.shared, cubin.shared) == (0, 64)
@@ -572,7 +581,13 @@ def test_headers_lie_beside_the_file_that_includes_them(
     assert "0f40400000" in compile_file(kernel_file("k/k.cu", body='#include "sub/a.h"\n' + KERNEL)).ptx
 
 
-@pytest.mark.parametrize("name", ["15_split_k", "16_pipeline", "21_mma_sync", "29_wgmma_grid_split"])
+@pytest.mark.parametrize(
+    "name",
+    sweeps.sweep(
+        ["15_split_k", "16_pipeline", "21_mma_sync", "29_wgmma_grid_split"],
+        lambda name: name == "21_mma_sync",
+    ),
+)
 def test_a_copy_of_a_rung_finds_the_ladders_headers(tmp_path: Path, store: Cache, name: str) -> None:
     """As it is the same code, it is found in the cache under its own name only."""
     rung = catalog.kernel(name)

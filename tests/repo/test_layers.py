@@ -78,12 +78,11 @@ SHORT = {
     "support/moved": "old names, which will go",
     "kernels/includes": "what a kernel includes is part of its code",
     "support/resources": "the protocol of everything that is closed",
+    "launch/runnable": "the protocol of everything that is timed",
     "driver/graph": "one object of the driver API",
     "driver/owner": "the protocol of everything that holds a handle",
     "driver/tensormap": "one object of the driver API",
     "cli/verbs/list": "a command",
-    "cli/verbs/choose": "a command",
-    "cli/verbs/report": "a command",
     "tune/prefetch": "operands made ahead of time, which nothing else knows of",
     "tune/baseline": "what candidates are timed in turn with",
 }

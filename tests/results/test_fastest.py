@@ -30,7 +30,7 @@ def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def run(*args: str | Path) -> Result:
-    return CliRunner().invoke(main, ["choose", *map(str, args)], env={"COLUMNS": "80"})
+    return CliRunner().invoke(main, ["choose", *map(str, args)], env={"COLUMNS": None})
 
 
 def chosen(n: int, dtype: str = "fp32", gpu: str = "A GPU") -> str:

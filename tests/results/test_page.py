@@ -27,7 +27,7 @@ CARD = "GPU-12345678-1234-1234-1234-123456789abc"
 
 
 def harness(*args: str) -> Result:
-    return CliRunner().invoke(main, args, env={"COLUMNS": "80"})
+    return CliRunner().invoke(main, args, env={"COLUMNS": None})
 
 
 def content(name: str) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from harness.cli import isolation, main
 from harness.cli.verbs.replay import arguments_of
 from harness.errors import UsageError
 from harness.results import record
+from harness.support.files import PACKAGE
 from shared.places import ROOT, record_file
 
 FAST = ["--min-time", "0.005", "--timeout", "0.05"]
@@ -107,7 +108,7 @@ def test_rows_come_back_as_they_were(fake: Any, tmp_path: Path) -> None:
 
 
 def test_the_program_that_ran_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = Path(record.__file__).with_name("__main__.py")
+    own = PACKAGE / "__main__.py"
     for started, name in (
         (own, "harness"),
         ("/usr/bin/harness", "harness"),

@@ -19,11 +19,10 @@ from harness.sass.code import Code
 from harness.sass.contract import OPCODES, Finding, check
 from harness.sass.instructions import disassemble
 from harness.support.cache import Cache
+from shared import sweeps
 from shared.kernels import parameter_sets
 
 ARCHS = ("sm_75", "sm_80", "sm_90a", "sm_100", "sm_120")
-KERNELS = [k.name for k in catalog.shipped()]
-BUILDS = [(k, a) for k in KERNELS for a in ARCHS if catalog.find(k)[0].fits(a)]
 HEAD = 'extern "C" __global__ void matmul(const float* A, const float* B, float* C, int n)\n{\n'
 
 Read = Callable[..., Code]
@@ -65,12 +64,12 @@ def finding(text: str, code: Code) -> Finding:
 # The story of the ladder
 
 
-@pytest.mark.parametrize(("name", "arch"), BUILDS)
-def test_shipped_kernels_keep_their_word(cache: Cache, name: str, arch: str) -> None:
+@pytest.mark.parametrize(("name", "arch", "sets"), sweeps.builds_and_sets(ARCHS))
+def test_shipped_kernels_keep_their_word(cache: Cache, name: str, arch: str, sets: str) -> None:
     (kernel,) = catalog.find(name)
     expected = kernel.expectations(arch)
     assert expected, "it promises nothing"
-    for variant in parameter_sets(kernel, arch):
+    for variant in [kernel.variant()] if sets == "default" else parameter_sets(kernel, arch):
         code = compiled(variant, arch, cache)
         failed = [f"{f.expectation}: {f.actual} {f.note}" for f in check(expected, code) if not f.holds]
         assert not failed, variant.label
@@ -78,13 +77,13 @@ def test_shipped_kernels_keep_their_word(cache: Cache, name: str, arch: str) -> 
         assert {i.opcode.split(".")[0] for i in code.sass.instructions} <= OPCODES
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_120"])
+@pytest.mark.parametrize("arch", sweeps.archs(["sm_80", "sm_90a", "sm_120"], "sm_80"))
 def test_the_default_of_a_wide_space_does_better_than_all_of_it_must(read: Read, arch: str) -> None:
     """What the claim of 10 says; its front matter speaks of every set."""
     assert finding("FFMA share in loop >= 92%", read("10_vectorized", arch)).holds
 
 
-@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a"])
+@pytest.mark.parametrize("arch", sweeps.archs(["sm_75", "sm_80", "sm_90a"], "sm_75", "sm_80"))
 def test_the_compiler_vectorises_the_reads_of_the_tiled_kernel_in_its_loop(read: Read, arch: str) -> None:
     code = read("03_tiled", arch)
     found = finding("LDS.128 in loop == 4", code)
@@ -96,21 +95,21 @@ def test_the_compiler_vectorises_the_reads_of_the_tiled_kernel_in_its_loop(read:
     assert finding(f"LDS.128 in loop at {line} == 4", code).holds
 
 
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("arch", sweeps.archs(ARCHS))
 @pytest.mark.parametrize("name", ["01_naive", "02_coalesced"])
 def test_kernels_without_tiles_fail_it(read: Read, name: str, arch: str) -> None:
     found = finding("LDS.128 in loop", read(name, arch))
     assert (found.holds, found.actual, found.evidence, found.note) == (False, 0, (), "")
 
 
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("arch", sweeps.archs(ARCHS))
 def test_the_kernel_without_barriers_fails_the_expectation_of_one(read: Read, arch: str) -> None:
     assert not finding("BAR in loop", read("05_tiled_no_sync", arch)).holds
     assert finding("BAR in loop", read("03_tiled", arch)).holds
     assert not finding("no BAR in loop", read("03_tiled", arch)).holds
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_120"])
+@pytest.mark.parametrize("arch", sweeps.archs(["sm_80", "sm_90a", "sm_120"], "sm_80"))
 @pytest.mark.parametrize(
     ("before", "after", "missing"),
     [
@@ -154,7 +153,7 @@ OUTSIDE = """\
     C[threadIdx.x] = sum;"""
 
 
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("arch", sweeps.archs(ARCHS))
 def test_a_wide_load_before_the_loop_is_not_one_in_it(write: Write, arch: str) -> None:
     code = write(OUTSIDE, arch)
     assert finding("LDS.128", code).holds
@@ -198,7 +197,7 @@ def test_loops_by_source_line(write: Write) -> None:
     assert nowhere.note == f"no loop has code of line {line['C[n] = t;']}"
 
 
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("arch", sweeps.archs(ARCHS))
 def test_the_loop_at_a_line_is_the_unrolled_one(read: Read, arch: str) -> None:
     """Its remainder has code of that line too, and is shorter."""
     code = read("01_naive", arch)

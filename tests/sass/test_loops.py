@@ -17,10 +17,9 @@ from harness.sass.instructions import Instruction, disassemble
 from harness.sass.loops import Loop, blocks, hot_loop, loops
 from harness.support import tools
 from harness.support.cache import Cache
+from shared import sweeps
 
 ARCHS = ("sm_75", "sm_80", "sm_90a", "sm_120")
-KERNELS = [k.name for k in catalog.shipped()]
-BUILDS = [(k, a) for k in KERNELS for a in ARCHS if catalog.find(k)[0].fits(a)]
 
 
 def code(*lines: str) -> tuple[Instruction, ...]:
@@ -248,7 +247,7 @@ def shipped(name: str, arch: str, cache: Cache) -> tuple[spec.Kernel, tuple[Inst
     return kernel, disassemble(compile_kernel(kernel.variant(), arch, cache), cache).instructions
 
 
-@pytest.mark.parametrize(("name", "arch"), BUILDS)
+@pytest.mark.parametrize(("name", "arch"), sweeps.builds(ARCHS))
 def test_loops_of_shipped_kernels(cache: Cache, name: str, arch: str) -> None:
     kernel, instructions = shipped(name, arch, cache)
     found = loops(instructions)
@@ -307,7 +306,7 @@ def our_steps(instructions: Sequence[Instruction]) -> Steps:
     return steps - {(trap, trap)}
 
 
-@pytest.mark.parametrize(("name", "arch"), BUILDS)
+@pytest.mark.parametrize(("name", "arch"), sweeps.builds(ARCHS))
 def test_the_same_steps_as_nvdisasm_draws(cache: Cache, tmp_path: Path, name: str, arch: str) -> None:
     """It does not draw a function without a name: a division's second copy."""
     (kernel,) = catalog.find(name)
@@ -351,8 +350,10 @@ HARD = {
 }
 
 
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("which", HARD)
+@pytest.mark.parametrize("arch", sweeps.archs(ARCHS, "sm_80"))
+@pytest.mark.parametrize(
+    "which", sweeps.sweep(HARD, lambda which: which in ("division", "divergent", "switch"))
+)
 def test_loops_that_call_branch_and_diverge(
     kernel_file: Any, tmp_path: Path, cache: Cache, which: str, arch: str
 ) -> None:

@@ -1,4 +1,4 @@
-"""Device arrays of several libraries on the fake driver, and a dispatcher that has seen nothing."""
+"""Device arrays of several libraries on the fake driver, and a dispatcher that has prepared nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from harness.driver import Buffer, Context, Device
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    """A GPU whose every kernel is a GEMM, and a dispatcher that has seen nothing."""
+    """Install a fake GPU whose kernels are all GEMMs, with a dispatcher that has prepared nothing."""
     fake = install(monkeypatch, devices=2)
     fake.functions = {"matmul": None}
     fake.function_attributes["CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES"] = 0
@@ -45,7 +45,7 @@ def gpu(fake: FakeDriver) -> Iterator[Context]:
 
 
 class Array:
-    """A matrix of some library: a view of fake device memory, which is host memory."""
+    """A matrix of another library: a view of fake device memory, which is host memory."""
 
     def __init__(self, gpu: Context, rows: int, columns: int, *, ld: int = 0, seed: int = 0) -> None:
         self.ld = ld or columns
@@ -74,7 +74,7 @@ def operands(gpu: Context, M: int = 5, N: int = 7, K: int = 3) -> tuple[Array, A
 
 
 class Dlpack:
-    """What exports nothing but DLPack: NumPy's capsule with its device changed to a GPU."""
+    """An array that exports DLPack alone: NumPy's capsule with its device changed to a GPU."""
 
     def __init__(self, array: Array, *, device: int = 2, host: Any = None) -> None:
         self.array, self.device = array, device
@@ -94,7 +94,7 @@ class Dlpack:
 
 @pytest.fixture
 def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """As much of PyTorch as is asked; the real one is in test_dispatch_gpu.py."""
+    """Install the part of PyTorch that the dispatcher uses; tests/gpu/test_matmul_gpu.py has the real one."""
 
     class Tensor:
         is_cuda, requires_grad, device = True, False, "cuda:0"

@@ -1,4 +1,4 @@
-"""The command line as tests call it, on the fake GPU or without any."""
+"""Run the command line in the process, on a fake GPU or without any."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ FAST = ["--min-time", "0.005", "--timeout", "0.05"]
 
 
 def harness(*args: str) -> Result:
+    """Run `harness` with these arguments. No line is broken: a path in it may have any length."""
     result = CliRunner().invoke(main, list(args), env={"COLUMNS": None})
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception  # a traceback for the user
@@ -23,6 +24,8 @@ def harness(*args: str) -> Result:
 
 @pytest.fixture
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the driver away."""
+
     def refuse() -> None:
         raise NoDriver("libcuda was not found", hint="install it")
 
@@ -31,6 +34,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> fake_driver.FakeDriver:
+    """Install a fake GPU that computes GEMMs; its "copy" kernel has parameters, and does nothing else."""
     fake = fake_gemm.gpu(monkeypatch)
     fake.functions["copy"] = (8, 8, 8)
     return fake

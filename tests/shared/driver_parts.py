@@ -1,4 +1,4 @@
-"""What the tests of the driver layer share: a kernel of the fake driver's."""
+"""A kernel on the fake driver, and the error codes that end a context."""
 
 from __future__ import annotations
 
@@ -10,5 +10,6 @@ STICKY = [700, 702, 709, 710, 714, 715, 716, 717, 718, 719]
 
 
 def kernel(fake: FakeDriver, context: Context, *sizes: int) -> Function:
+    """Load a kernel whose parameters have these sizes in bytes."""
     fake.functions["kernel"] = sizes
     return Module(context, CUBIN).function("kernel")

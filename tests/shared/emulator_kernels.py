@@ -1,4 +1,4 @@
-"""Kernels for the emulator's tests, right and wrong, and what runs them."""
+"""Kernels for the emulator's tests, right and wrong, and functions that run them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.emulator import Buffer, Emulation, emulate
 
 @functools.cache
 def compile_ptx(source: str, arch: str = "compute_90") -> str:
-    """PTX with line information; line 1 is the source's first line."""
+    """Compile to PTX with line information; line 1 is the source's first line."""
     data = source.encode()
     program = _checked(nvrtc.nvrtcCreateProgram(data, b"kernel.cu", 0, None, None))
     options = [f"--gpu-architecture={arch}".encode(), b"-lineinfo", b"--std=c++17"]
@@ -118,6 +118,7 @@ BLOCKED = f"""
 
 
 def blocked(size: int) -> str:
+    """Return the register-blocked GEMM with tiles of `size` by `size`."""
     return f"#define BM {size}\n#define BN {size}\n#define NT {size * size // 64}\n{BLOCKED}"
 
 
@@ -158,7 +159,7 @@ MATMULS: dict[str, tuple[str, tuple[int, int], int]] = {
 
 
 def line_of(source: str, text: str) -> int:
-    """The number of the one line that holds `text`."""
+    """Return the number of the one line that holds `text`."""
     found = [number for number, line in enumerate(source.splitlines(), 1) if text in line]
     if len(found) != 1:
         raise LookupError(f"{text!r} is in lines {found}")
@@ -168,7 +169,7 @@ def line_of(source: str, text: str) -> int:
 def matmul(
     source: str, block: tuple[int, int], tile: int, n: int, arch: str = "compute_90", **options: Any
 ) -> tuple[Emulation, np.ndarray, np.ndarray]:
-    """(emulation, C, C expected in float64) of C = 1.5 A B + 0.5 C, all n by n."""
+    """Run C = 1.5 A B + 0.5 C, all n by n; return (emulation, C, C expected in float64)."""
     rng = np.random.default_rng(1)
     a, b, c = (rng.standard_normal((n, n)).astype(np.float32) for _ in range(3))
     expected = 1.5 * (a.astype(np.float64) @ b) + 0.5 * c

@@ -1,4 +1,4 @@
-"""Small kernels that tests write into files of their own, and which parameter sets of a kernel they visit."""
+"""Small kernels that tests write into files of their own, and the parameter sets that they visit."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ LARGE = 12  # parameter sets of a kernel
 
 
 def parameter_sets(kernel: Kernel, arch: str) -> Iterator[Variant]:
-    """The sets of the kernel's space on the architecture that the records come from, the default elsewhere:
-    compiling all of them for all architectures takes half an hour, and running them on a GPU as long.
-    HARNESS_ALL_SETS=1 does it. Of a large space those that bring a value which none before them has.
+    """Yield the sets of the kernel's space on sm_90a, which the records come from, and the default elsewhere:
+    compiling all sets for all architectures takes half an hour, and running them on a GPU as long. With
+    HARNESS_ALL_SETS=1 it does. Of a large space it yields the sets with a value that none before them has.
     """
     everything = list(kernel.variants())
     if os.environ.get("HARNESS_ALL_SETS") == "1":

@@ -1,6 +1,8 @@
-"""Mutants of a kernel, one small fault each and made mechanically, and what the emulator says of them.
+"""Mutation testing of the emulator: it makes mutants of a kernel, one small fault each, and hunts them.
 
-python tests/mutants.py tiled cp_async    every mutant of these; of the whole ladder where none is named
+PYTHONPATH=tests python -m shared.mutants tiled cp_async
+
+runs every mutant of these kernels, or of the whole ladder where none is named.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from unittest import mock
 
 from harness.bench import emulation
@@ -97,7 +98,7 @@ _LEFT_ALONE = re.compile(r'^\s*[#.":]|__shared__|__global__|\basm\b|matmul\(')  
 
 @dataclass(frozen=True, kw_only=True)
 class Mutant:
-    """`line` and `changed` are the code of one line, before and after; `source` is the whole."""
+    """A kernel with one fault. `line` and `changed` are its line before and after, `source` the whole."""
 
     operator: str
     line: str
@@ -106,7 +107,7 @@ class Mutant:
 
     @property
     def key(self) -> str:
-        """Of no order, and the same for as long as this line of code is."""
+        """A digest that sorts mutants in no meaningful order, and is stable while this line of code is."""
         return hashlib.sha256(f"{self.line}\0{self.changed}".encode()).hexdigest()
 
     def __str__(self) -> str:
@@ -114,7 +115,7 @@ class Mutant:
 
 
 def mutants(kernel: Kernel) -> Iterator[Mutant]:
-    """Every mutant of a kernel's text and of the headers that it includes."""
+    """Yield every mutant of a kernel's text and of the headers that it includes."""
     lines = flat(kernel).split("\n")
     for number, whole in enumerate(lines):
         code = re.sub(r"\s*//.*", "", whole)
@@ -140,7 +141,7 @@ def _changes(code: str, language: str) -> Iterator[tuple[str, str]]:
 
 
 def flat(kernel: Kernel) -> str:
-    """The source with its own headers in place of their #include, each once."""
+    """Return the source with its own headers in place of their #include, each once."""
     text, old = kernel.source, ""
     seen: set[str] = set()
 
@@ -175,7 +176,7 @@ class Subject:
         return Subject(variant=variant, points=_points(m, n, step))
 
     def built(self, source: str) -> Built | None:
-        """None where the source does not compile."""
+        """Compile; return None where the source does not compile."""
         kernel = replace(self.variant.kernel, source=source)
         variant = replace(self.variant, kernel=kernel)
         try:
@@ -191,7 +192,7 @@ class Subject:
         return Built(variant=variant, cubin=cubin, sass=None)
 
     def run(self, built: Built, axes: Axes) -> Measurement:
-        """Raises HarnessError where the emulator cannot run it."""
+        """Emulate one problem; raise HarnessError where the emulator cannot run it."""
         problem = GEMMS[self.variant.kernel.dtype].from_axes(axes)
         inputs = problem.inputs(1)
         with mock.patch.object(emulation, "emulate", partial(emulate, budget=_BUDGET)):
@@ -203,7 +204,7 @@ class Subject:
         return row
 
     def fault(self, built: Built) -> str:
-        """What is wrong with it, in the first shape where something is; "" for nothing."""
+        """Return what is wrong in the first shape where something is; "" for nothing."""
         rows = (self.run(built, axes) for axes in self.points)
         return next((f"{row.problem.label}: {row.error}" for row in rows if row.status != OK), "")
 
@@ -247,7 +248,7 @@ def _points(m: int, n: int, step: int) -> tuple[Axes, ...]:
 
 @dataclass
 class Tally:
-    """Of the mutants of one kernel."""
+    """The fates of one kernel's mutants."""
 
     tried: int = 0
     uncompiled: int = 0
@@ -287,7 +288,7 @@ def hunt(subject: Subject, chosen: Sequence[Mutant]) -> Tally:
 
 
 def _code(built: Built) -> str:
-    """PTX without where it came from; as a digest."""
+    """Return a digest of the PTX without its debug information."""
     text = re.sub(
         r"^\s*\.(?:loc|file)\b.*|\.section\b[^{]*\{[^}]*\}", "", built.cubin.ptx, flags=re.MULTILINE
     )
@@ -312,5 +313,4 @@ def main(names: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent))
     main(sys.argv[1:])

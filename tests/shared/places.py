@@ -1,4 +1,4 @@
-"""Where tests find what they read."""
+"""Paths of the checkout that tests read."""
 
 from pathlib import Path
 

@@ -88,6 +88,7 @@ SIZES = (128, 8, 8, 8, 4, 4, 4, 4, 4, 4, 4, 4)  # of its parameters, in bytes
 
 
 def write(folder: Path) -> Path:
+    """Write the kernel to a file in `folder`."""
     path = folder / "tma.cu"
     path.write_text(SOURCE)
     return path

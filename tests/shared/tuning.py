@@ -1,4 +1,4 @@
-"""Tuning on a fake GPU whose kernels have planted speeds: what its tests share."""
+"""Tuning on a fake GPU whose kernels have planted speeds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SPACE = "TILE=[2,3,4,5,6,7,8,9]"
 
 
 class Speeds:
-    """Kernels of `milliseconds` by TILE (blockDim.x), each batch off by `noise`; `execute` computes."""
+    """Speeds: `milliseconds` by TILE (blockDim.x), each batch off by `noise`; `execute` computes."""
 
     def __init__(self, fake: Any, milliseconds: dict[int, float], *, noise: float = 0.003) -> None:
         self.fake, self.milliseconds, self.noise = fake, milliseconds, noise
@@ -70,7 +70,7 @@ def harness(*args: str) -> Result:
 
 
 def t4_faults(content: Any) -> list[str]:
-    """What the published results schema (T4 1.0.0) says of a document, read from it by hand."""
+    """List what breaks the published results schema (T4 1.0.0), whose rules are copied here by hand."""
     faults = []
     if not re.fullmatch(r"[0-9]+\.[0-9]+\.[0-9]+", content["schema_version"]):
         faults.append("schema_version")

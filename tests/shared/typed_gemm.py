@@ -16,8 +16,8 @@ KINDS = ("integers", "one-hot rows", "one-hot columns")
 
 @cache
 def exact(dtype: str, kind: str) -> type[Gemm]:
-    """The GEMM of that type on inputs that every correct kernel multiplies exactly: sums are integers below
-    2^24, so what is left is one rounding to nearest even, which is expected bit by bit.
+    """Return the GEMM of that type on inputs that every correct kernel multiplies exactly: sums are integers
+    below 2^24, so what is left is one rounding to nearest even, which is expected bit by bit.
 
     ``integers``: A and B hold -4 to 4, C too. ``one-hot rows``: each row of A holds a single 1 (a sum is an
     element of B: a wrong row, column, swizzle or transpose shows as another integer); ``one-hot columns``:
@@ -52,27 +52,28 @@ def exact(dtype: str, kind: str) -> type[Gemm]:
 
 
 def rounded(x: Any, bits: int) -> Any:
-    """To nearest even, to that many significant bits; of float64, without limits to the exponent."""
+    """Round float64 to nearest even, to that many significant bits, without limits to the exponent."""
     _, exponent = np.frexp(x)
     step = np.ldexp(1.0, exponent - bits)
     return np.rint(x / step) * step
 
 
 def truncated(x: Any, bits: int) -> Any:
+    """Round float64 towards zero, to that many significant bits."""
     _, exponent = np.frexp(x)
     step = np.ldexp(1.0, exponent - bits)
     return np.trunc(x / step) * step
 
 
 def operands(p: Gemm, inputs: Mapping[str, Any]) -> tuple[Any, Any]:
-    """A and B in float64, as a product of the type reads them."""
+    """Return A and B in float64, as a product of the type reads them."""
     a, b = p.dtype.decode(inputs["A"][:, : p.K]), p.dtype.decode(inputs["B"][:, : p.N])
     return (rounded(a, p.dtype.reads), rounded(b, p.dtype.reads)) if p.dtype.name == "tf32" else (a, b)
 
 
 def tensor_core_sum(a: Any, b: Any, step: int = 8) -> Any:
-    """A sum of products as tensor cores make it: `step` exact products at a time, added to a float32 sum
-    that is then truncated.
+    """Multiply as tensor cores do: `step` exact products at a time are added to a float32 sum, which is then
+    truncated.
     """
     total = np.zeros((a.shape[0], b.shape[1]))
     for k in range(0, a.shape[1], step):
@@ -81,7 +82,7 @@ def tensor_core_sum(a: Any, b: Any, step: int = 8) -> Any:
 
 
 def finished(p: Gemm, inputs: Mapping[str, Any], total: Any) -> Any:
-    """The output: alpha and beta in float32, one rounding to the type; the padding as it was."""
+    """Return the output: alpha and beta in float32, one rounding to the type; the padding as it was."""
     out = inputs["C"].copy()
     result = np.float32(p.alpha) * total.astype(np.float32)
     if p.beta:
@@ -92,8 +93,8 @@ def finished(p: Gemm, inputs: Mapping[str, Any], total: Any) -> Any:
 
 
 def split_sum(p: Gemm, inputs: Mapping[str, Any], corrections: int = 2) -> Any:
-    """As 3xtf32 sums: a float as two numbers of tf32, three products of them, tensor-core sums of 8 k, and
-    those added up in float32.
+    """Multiply as 3xtf32 does: a float is two numbers of tf32, of which there are three products; tensor-core
+    sums of 8 k are added up in float32.
     """
     a, b = operands(p, inputs)
     high = rounded(a, 11), rounded(b, 11)
@@ -108,6 +109,7 @@ def split_sum(p: Gemm, inputs: Mapping[str, Any], corrections: int = 2) -> Any:
 
 
 def correct(p: Gemm, inputs: Mapping[str, Any]) -> Any:
+    """Return the output of a correct kernel of the type."""
     if p.dtype.name == "3xtf32":
         return finished(p, inputs, split_sum(p, inputs))
     return finished(p, inputs, tensor_core_sum(*operands(p, inputs)))

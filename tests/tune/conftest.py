@@ -1,4 +1,4 @@
-"""A fake GPU, and a kernel with a space that is built once."""
+"""Fixtures of the tuner's tests: a fake GPU, and a kernel with a space that is built once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> fake_driver.FakeDriver:
 
 @pytest.fixture
 def speeds(fake: fake_driver.FakeDriver) -> Speeds:
-    """TILE=5 is the fastest, by 5%."""
+    """Plant speeds: TILE=5 is the fastest, by 5%."""
     fake.execute = Speeds(fake, {t: 1.0 + 0.05 * abs(t - 5) for t in TILES})
     return fake.execute
 
@@ -37,7 +37,7 @@ def context(fake: fake_driver.FakeDriver) -> Iterator[Context]:
 
 @pytest.fixture(scope="session")
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """One file for all tests: where a file lies is part of its code, which takes a second to compile."""
+    """Write one file for all tests: its path is part of its code, which takes a second to compile."""
     path = tmp_path_factory.mktemp("kernels") / "mine.cu"
     path.write_text(KERNEL.format(title="A kernel", extra="", body=BODY))
     return str(path)

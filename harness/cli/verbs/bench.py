@@ -1,3 +1,5 @@
+"""``harness bench``: verify and time kernels in turn with cuBLAS, or emulate them without a GPU."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 
 def _enough(_ctx: click.Context, _param: click.Parameter, rounds: int) -> int:
+    """Return the value of --rounds. Raises UsageError for a number of rounds that is neither 1 nor enough."""
     from harness.bench.rounds import LEAST, MOST
 
     if rounds != 1 and not LEAST <= rounds <= MOST:
@@ -129,7 +132,7 @@ def command(
     reference = _reference(ref, points, alone, cublaslt) if ref else None
     gpu, absent = options.open_device(device, required=require_gpu)
     if gpu is None and not axis:
-        # A tile or two: what takes a GPU a second takes the emulator an hour.
+        # One small size only: what takes a GPU a second takes the emulator an hour.
         points = {cls: list(cls.verify_axes[:1]) for cls in points}
     if json_file is not None:
         record.check_writable(json_file)  # now, not after minutes of measuring
@@ -185,7 +188,7 @@ def command(
 def _reference(word: str, points: Points, alone: bool, cublaslt: bool) -> Variant:
     """Return the kernel of --ref.
 
-    Raises UsageError where it computes something else than the others, and beside options that go without it.
+    Raises UsageError if it solves another problem than the others, or with options that exclude it.
     """
     from harness.kernels import catalog
     from harness.problems.registry import resolve
@@ -203,13 +206,14 @@ def _reference(word: str, points: Points, alone: bool, cublaslt: bool) -> Varian
 
 
 def _built(variant: Variant, arch: str, cache: Cache, step: Progress) -> Built:
+    """Build one variant."""
     from harness.launch.builds import build_all
 
     return build_all([variant], [arch], cache, step)[0][0]
 
 
 def _emulated(built: Sequence[Built], points: Points, seed: int, step: Progress) -> Iterator[Row]:
-    """Yield each row as the emulator has done it."""
+    """Yield each row from the emulator, as it is done."""
     from harness.bench import emulation
     from harness.results import encode
 
@@ -226,7 +230,7 @@ def _measured(
     file: Path | None,
     step: Progress,
 ) -> Iterator[Row]:
-    """Yield each row as the GPU has done it, and append it to `file`.
+    """Yield each row from the GPU, as it is done, and append it to `file`.
 
     What was found out about the GPU goes into `meta`, and first into `file`.
     """
@@ -242,9 +246,10 @@ def _measured(
 
 
 def _write(path: Path | None, records: Sequence[Row], meta: Document) -> HarnessError | None:
-    """Write the record before anything is printed: a full standard output must not cost it.
+    """Write the record; return the error if it cannot be written.
 
-    Return the error where it cannot be written, which must not cost the table.
+    This is done before anything is printed, so that a full standard output does not cost the record; and the
+    error is returned, so that it does not cost the table.
     """
     from harness.results import record
 

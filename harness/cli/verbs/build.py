@@ -1,3 +1,5 @@
+"""``harness build``: compile kernels, show their resources, and export them."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -67,6 +69,7 @@ def command(
 
 
 def _row(cubin: Cubin) -> list[str]:
+    """Return the table row of one cubin."""
     name, params = cubin.variant.kernel.name, cubin.variant.params_label
     r = cubin.resources
     numbers = (r.registers, cubin.shared, r.stack, r.spill_stores + r.spill_loads, len(cubin.code))
@@ -74,11 +77,12 @@ def _row(cubin: Cubin) -> list[str]:
 
 
 def _stem(cubin: Cubin) -> str:
-    """``03_tiled-TILE16-sm_90a``."""
+    """Return the stem of the exported files, ``03_tiled-TILE16-sm_90a``."""
     return "-".join([cubin.variant.label.replace(" ", "-").replace("=", ""), cubin.arch])
 
 
 def _export(stem: Path, cubin: Cubin) -> None:
+    """Write the cubin, its PTX and the compiler's log."""
     from harness.support import files
 
     for suffix, data in ((".cubin", cubin.code), (".ptx", cubin.ptx.encode()), (".log", cubin.log.encode())):

@@ -1,3 +1,5 @@
+"""``harness check``: run kernels in the emulator, or on a GPU under compute-sanitizer, and print findings."""
+
 from __future__ import annotations
 
 from pathlib import Path

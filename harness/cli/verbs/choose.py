@@ -1,3 +1,5 @@
+"""``harness choose``: show the fastest kernels in result files, and make `harness.matmul` take them."""
+
 from __future__ import annotations
 
 import textwrap
@@ -8,7 +10,7 @@ import click
 from harness.errors import UsageError
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
-_WIDTH = 18  # of a variant's name in the table
+_WIDTH = 18  # columns of a variant's name in the table
 
 
 @click.command(name="choose")

@@ -1,3 +1,5 @@
+"""``harness compare``: compare the times of two result files."""
+
 from __future__ import annotations
 
 import itertools
@@ -43,6 +45,7 @@ def command(reference: Path, candidate: Path, threshold: float, force: bool, sty
 
 
 def _timed(path: Path) -> Document:
+    """Load a result file of ``harness bench``. Raises UsageError for one of another verb."""
     from harness.results import record
 
     content = record.load(path)
@@ -54,8 +57,9 @@ def _timed(path: Path) -> Document:
 
 
 def print_differences(found: Sequence[Difference], style: str | None) -> None:
-    """nvbench's columns. On a terminal a table for each size, and without the absolute difference, which is
-    what the 80 columns have no room for.
+    """Print the differences in nvbench's columns: one table for each size, or one CSV table.
+
+    The tables leave out the absolute difference, for which 80 columns have no room.
     """
     from harness.results import tables
 
@@ -80,7 +84,7 @@ _HEADINGS = ["Ref Time", "+-%", "Cmp Time", "+-%", "%Diff", "Status"]
 
 
 def _cells(d: Difference, name: str) -> list[str]:
-
+    """Return the table row of one difference."""
     a, b, ratio = d.reference, d.candidate, d.ratio
     difference = "-"
     if ratio is not None:
@@ -90,6 +94,7 @@ def _cells(d: Difference, name: str) -> list[str]:
 
 
 def _time(row: Row) -> list[str]:
+    """Return the time and noise of a row as text."""
     from harness.results import tables
 
     if not row["seconds"]:
@@ -98,6 +103,7 @@ def _time(row: Row) -> list[str]:
 
 
 def _plain(d: Difference) -> list[str]:
+    """Return the CSV row of one difference: seconds, and fractions."""
     from harness.results.rows import seconds
 
     a, b, ratio = d.reference, d.candidate, d.ratio

@@ -1,3 +1,5 @@
+"""``harness doctor``: show which tools and libraries are installed."""
+
 from __future__ import annotations
 
 import shutil
@@ -8,7 +10,7 @@ import click
 
 from harness.errors import HarnessError
 
-Check = tuple[str, Callable[[], str], str]  # what, how to find out, what its absence means
+Check = tuple[str, Callable[[], str], str]  # name, function that finds it, what its absence means
 
 
 @click.command(name="doctor")
@@ -47,6 +49,7 @@ def command() -> None:
 
 
 def _driver() -> str:
+    """Return the CUDA version that the driver supports. Raises HarnessError without a driver."""
     from harness import driver
     from harness.driver import api
 
@@ -55,6 +58,7 @@ def _driver() -> str:
 
 
 def _gpus() -> str:
+    """Return a line for each GPU. Raises HarnessError without one."""
     from harness.driver import Device
 
     return "\n".join(
@@ -64,6 +68,7 @@ def _gpus() -> str:
 
 
 def _compiler(language: str) -> str:
+    """Return the compiler's version and, for CUDA C++, the architectures it supports."""
     from harness.kernels import compiler
 
     version = compiler.compiler_version(language)
@@ -74,12 +79,14 @@ def _compiler(language: str) -> str:
 
 
 def _tool(name: str) -> str:
+    """Return the version of a tool that `support.tools` finds."""
     from harness.support import tools
 
     return _version_of([str(tools.require(name)), "--version"])
 
 
 def _program(name: str) -> str:
+    """Return the version of a program on the PATH. Raises HarnessError if it is not there."""
     path = shutil.which(name)
     if path is None:
         raise HarnessError("not on the PATH")
@@ -87,6 +94,7 @@ def _program(name: str) -> str:
 
 
 def _version_of(command: list[str]) -> str:
+    """Run a command that prints a version, and return that line. Raises HarnessError if it cannot be run."""
     from harness.support import tools
 
     done = tools.run(command, "", timeout=20)
@@ -97,10 +105,12 @@ def _version_of(command: list[str]) -> str:
 
 
 def _package(name: str) -> str:
+    """Return the version of an installed distribution."""
     return metadata.version(name)
 
 
 def _cublas() -> str:
+    """Return the version of cuBLAS and its math mode for fp32."""
     from harness.driver import Context, Device
     from harness.launch import cublas
 
@@ -110,6 +120,7 @@ def _cublas() -> str:
 
 
 def _cache() -> str:
+    """Return the cache's folder and size. Raises HarnessError if there is none."""
     import warnings
 
     from harness.support.cache import Cache, default_root

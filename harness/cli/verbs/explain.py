@@ -1,3 +1,5 @@
+"""``harness explain``: compare two kernels in figures, or check the claims of kernel files."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -93,7 +95,9 @@ def _claims(
     style: str | None,
     json_file: Path | None,
 ) -> None:
-    """What every kernel's file predicts, by the emulator, and by the times and ncu's counters of `files`."""
+    """Check what every kernel's file predicts: by the emulator, and by times and ncu's counters in
+    `files`.
+    """
     from harness.cli.views import explained
     from harness.results import claims, record
 
@@ -126,7 +130,7 @@ def _claims(
 
 
 class _Counted:
-    """Each variant compiled and run in the emulator once, whoever asks."""
+    """Kernels compiled and emulated on demand, each only once."""
 
     def __init__(self, axis: Sequence[str], arch: str | None, seed: int) -> None:
         self._axis, self._target, self._seed = axis, options.one_arch(arch, None), seed
@@ -136,6 +140,7 @@ class _Counted:
         self._errors: dict[str, str] = {}
 
     def built(self, variant: Variant) -> Built:
+        """Return the build of a variant."""
         from harness.launch import builds
 
         key = f"{variant.kernel.path} {variant.label}"
@@ -146,6 +151,7 @@ class _Counted:
         return self._built[key]
 
     def figures(self, variant: Variant, at: Axes | None = None) -> Figures:
+        """Return the figures of a variant at a size, or at the command line's where that is empty."""
         from harness.bench import emulation
         from harness.results import claims
 
@@ -169,15 +175,18 @@ class _Counted:
         return self._figures[key]
 
     def outcomes(self, variant: Variant, runs: Runs) -> list[Outcome]:
+        """Return the outcomes of a variant's predictions."""
         from harness.results import claims
 
         return claims.outcomes(variant, self.figures, runs)
 
     @property
     def about(self) -> str:
+        """The sizes and the architecture at which figures were counted, in words."""
         return f"emulated at {', '.join(self._shapes)}, in the widths of the machine code ({self._target})"
 
     def note(self) -> None:
+        """Print how figures were counted, and which kernels could not be emulated."""
         from harness.support import terminal
 
         if self._shapes:
@@ -188,6 +197,9 @@ class _Counted:
 
 
 def _variant(text: str) -> Variant:
+    """Return the one variant that a text such as ``tiled TILE=32`` names. Raises UsageError if it is not
+    one.
+    """
     name, *params = options.words(text)
     _, variants = options.variants([name], params)
     if len(variants) != 1:
@@ -209,6 +221,7 @@ def _predecessor(text: str, b: Variant) -> Variant:
 
 
 def _read(path: Path) -> Mapping[str, Any]:
+    """Load a record of ``harness bench`` or ``harness profile``. Raises UsageError for any other."""
     from harness.results import record
 
     content = record.load(path)
@@ -220,7 +233,7 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 
 def _runs(files: Sequence[Path], contents: Sequence[Mapping[str, Any]]) -> Runs:
-    """Those of bench, by the files' names, with the folder where two have the same one."""
+    """Return the documents of bench by file name, with the folder if two have the same name."""
     names = [p.name for p in files]
     return {
         p.name if names.count(p.name) == 1 else str(p): dict(c)
@@ -230,12 +243,14 @@ def _runs(files: Sequence[Path], contents: Sequence[Mapping[str, Any]]) -> Runs:
 
 
 def _arch(gpu: Device) -> object:
+    """Return the GPU's architecture."""
     from harness.kernels.arch import Arch
 
     return Arch.of_capability(*gpu.capability)
 
 
 def _code(built: Built) -> Any:
+    """Return the machine code of a build. Raises MissingDependency without nvdisasm."""
     from harness.sass.code import Code
 
     if built.sass is None:
@@ -244,7 +259,10 @@ def _code(built: Built) -> Any:
 
 
 def _paired(gpu: Device, a: Built, b: Built, seed: int) -> Any:
-    """B's row, timed in turn with A; at the size that is second to the largest of the usual ones."""
+    """Return B's row, timed in turn with A at the second largest of the problem's usual sizes.
+
+    Raises UsageError if the two solve different problems.
+    """
     from harness.bench.session import Bench
     from harness.bench.stopping import StopRule
     from harness.driver import Context
@@ -259,5 +277,6 @@ def _paired(gpu: Device, a: Built, b: Built, seed: int) -> Any:
 
 
 def _conclude(found: Sequence[Outcome]) -> None:
+    """Raise HarnessError if a prediction does not hold."""
     if any(o.holds is False for o in found):
         raise HarnessError(f"{sum(o.holds is False for o in found)} of {len(found)} predictions do not hold")

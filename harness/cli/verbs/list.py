@@ -1,3 +1,5 @@
+"""``harness list``: list kernels."""
+
 from __future__ import annotations
 
 import textwrap
@@ -41,9 +43,10 @@ def command(kernels: tuple[str, ...], style: str | None) -> None:
 
 
 def _wrapped(text: str) -> str:
-    """Within `_COLUMN` characters, but for a word that is longer: it stays whole."""
+    """Wrap a text to `_COLUMN` characters; a longer word stays whole."""
     return textwrap.fill(text, _COLUMN, break_long_words=False, break_on_hyphens=False)
 
 
 def _style(style: str | None) -> str:
+    """Return tabulate's name of a table style."""
     return "github" if style == "md" else "simple"

@@ -1,3 +1,5 @@
+"""``harness profile``: count kernels with Nsight Compute, or show reports of it."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -69,8 +71,8 @@ def command(
 ) -> None:
     """Count one launch of each kernel with Nsight Compute, side by side, and say what holds each back.
 
-    Metrics carry ncu's own names; harness/diagnosis.py holds the rules and their thresholds. Without a GPU,
-    ncu or the right to read counters: machine code, occupancy and the emulator's counts.
+    Metrics carry ncu's own names; harness/instruments/diagnosis.py holds the rules and their thresholds.
+    Without a GPU, ncu or the right to read counters: machine code, occupancy and the emulator's counts.
     """
     from harness.cli.views import profiled
     from harness.results import record
@@ -109,6 +111,9 @@ def command(
 
 
 def _load(path: Path, more: Sequence[str]) -> list[tuple[Profile, ProfileRow]]:
+    """Return the profiles in a report of ncu or a record, with their rows. Raises UsageError if there is
+    none.
+    """
     from harness.instruments import ncu_reports
     from harness.results import encode, record
 
@@ -123,7 +128,10 @@ def _load(path: Path, more: Sequence[str]) -> list[tuple[Profile, ProfileRow]]:
 def _measure(
     gpu: Device | None, variants: Sequence[Variant], at: Mapping[type[Problem], Axes], how: Mapping[str, Any]
 ) -> tuple[list[tuple[Profile, ProfileRow]], HarnessError | None]:
-    """What ncu counted, and the first kernel's fault where one could not be: the others are kept."""
+    """Profile one launch of each kernel; return the profiles with their rows, and the first fault.
+
+    A kernel that fails does not cost the others. Raises CountersDenied without the right to read counters.
+    """
     from harness.instruments import ncu
     from harness.launch import builds
     from harness.problems.registry import resolve
@@ -154,6 +162,7 @@ def _measure(
 
 
 def _about(gpu: Device) -> Document:
+    """Return the record's entry for the GPU."""
     from dataclasses import asdict
 
     from harness.driver import driver_version
@@ -164,7 +173,9 @@ def _about(gpu: Device) -> Document:
 def _without(
     reason: HarnessError, variants: Sequence[Variant], axis: Sequence[str], seed: int, style: str | None
 ) -> None:
-    """What is known of the kernels without counters."""
+    """Print what is known of the kernels without counters: machine code, occupancy and the emulator's
+    counts.
+    """
     from harness.bench import emulation
     from harness.cli.views import emulated, machine_code
     from harness.launch import builds

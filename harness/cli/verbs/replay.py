@@ -1,3 +1,5 @@
+"""``harness replay``: repeat the run of a result file, and compare."""
+
 from __future__ import annotations
 
 import contextlib
@@ -15,7 +17,8 @@ from harness.errors import INCONCLUSIVE_EXIT, UsageError
 if TYPE_CHECKING:
     from harness.results.record import Document
 
-_DROPPED = {"--json": 1, "--csv": 0, "--md": 0, "--device": 1, "-d": 1}  # options of the output, and the GPU
+# Options that are not repeated, about the output and the GPU, with the number of their values.
+_DROPPED = {"--json": 1, "--csv": 0, "--md": 0, "--device": 1, "-d": 1}
 
 
 @click.command(name="replay")
@@ -64,7 +67,11 @@ def command(file: Path, device: str, threshold: float) -> None:
 
 
 def arguments_of(argv: list[str]) -> list[str]:
-    """The arguments of ``harness bench`` in a recorded command line, without those about the output."""
+    """Return the arguments of ``harness bench`` in a recorded command line, without those about output and
+    GPU.
+
+    Raises UsageError for a command line of another verb.
+    """
     if argv[:2] != ["harness", "bench"]:
         raise UsageError(f"not a command line of `harness bench`: {' '.join(argv)}")
     kept: list[str] = []
@@ -80,7 +87,7 @@ def arguments_of(argv: list[str]) -> list[str]:
 
 
 def changed(old: Document, new: Document) -> list[str]:
-    """Kernels whose source is no longer what was measured."""
+    """Return the names of the kernels whose source is not the one that was measured."""
 
     def sources(content: Document) -> dict[str, Any]:
         return {r["kernel"]: r.get("source_sha256") for r in content["rows"]}

@@ -1,3 +1,5 @@
+"""``harness report``: make an HTML page of record files."""
+
 from __future__ import annotations
 
 from collections import Counter
@@ -55,5 +57,5 @@ def command(files: tuple[Path, ...], output: Path, title: str, plots: Path | Non
 
 
 def _cards(found: Sequence[Part]) -> str:
-    """``4 x NVIDIA H200``: cards of one model are kept apart."""
+    """Return the number of cards of each model, ``4 x NVIDIA H200``."""
     return ", ".join(f"{n} x {gpu}" if n > 1 else gpu for gpu, n in Counter(p.gpu for p in found).items())

@@ -1,3 +1,5 @@
+"""``harness sass``: count instructions, check SASS expectations, print listings and differences."""
+
 from __future__ import annotations
 
 import re
@@ -136,13 +138,16 @@ def command(
 
 @dataclass(frozen=True, kw_only=True)
 class _Foreign:
-    """What the command line says of code that harness did not build."""
+    """Options about code that harness did not build: functions to read, threads and shared bytes of a
+    block.
+    """
 
     function: str
     threads: int | None
     shared: int
 
     def refuse_unless(self, *selections: _Selection) -> None:
+        """Raise UsageError if such options are given and none of the selections is foreign code."""
         given = self.function != "*" or self.threads is not None or self.shared
         if given and all(s.built for s in selections):
             raise UsageError("--function, --threads and --shared are for code that harness did not build")
@@ -150,14 +155,19 @@ class _Foreign:
 
 @dataclass(frozen=True, kw_only=True)
 class _Selection:
-    """`built` by label and architecture; empty for code not built here."""
+    """The codes that a command line selects.
+
+    `built` has the build of each by label and architecture; it is empty for code that harness did not build.
+    """
 
     codes: list[Code]
     built: dict[tuple[str, str], Built]
     skipped: list[Skipped]
 
     def one(self, what: str) -> Code:
-        """Its only code."""
+        """Return the only code. Raises UsageError, which calls the selection `what`, if there is not exactly
+        one.
+        """
         if self.skipped:
             raise self.skipped[0].error
         if len(self.codes) != 1:
@@ -178,7 +188,10 @@ def _read(
     *,
     strict: bool = True,
 ) -> _Selection:
-    """Kernels of ours, or files of machine code: not both at once, since hardly an option means both."""
+    """Read kernels of ours, or files of machine code.
+
+    Raises UsageError for a mixture of both, since hardly any option applies to both.
+    """
     from harness.launch import builds
     from harness.sass import binary
     from harness.sass.code import Code
@@ -201,7 +214,7 @@ def _read(
         built, skipped = builds.build_all(variants, targets, cache, step)
     codes = []
     for b in built:
-        if b.sass is None:  # it was there when the command began
+        if b.sass is None:  # nvdisasm was there when the command began
             raise MissingDependency("nvdisasm is gone")
         codes.append(Code.of(b.cubin, b.sass))
     by_name = {(b.variant.label, b.cubin.arch): b for b in built}
@@ -211,6 +224,7 @@ def _read(
 def _diff(
     left: _Selection, right: _Selection, foreign: _Foreign, style: str | None, json_file: Path | None
 ) -> None:
+    """Print the differences between two selections of one code each, and write the record."""
     from harness.cli.views import machine_code
     from harness.results import encode as report
     from harness.results import record

@@ -1,3 +1,7 @@
+"""``harness selftest``: find out which differences this machine can detect, and compare its times with
+others'.
+"""
+
 from __future__ import annotations
 
 from contextlib import ExitStack
@@ -92,13 +96,17 @@ def command(
         raise SystemExit(1)
 
 
-_SLOWED = (0, 10, 30)  # thousandths, the values of SLOW in cu/slowed.cu
+_SLOWED = (0, 10, 30)  # slowdowns in thousandths: values of the parameter SLOW in cu/slowed.cu
 
 
 def _noise(
     gpu: Device, problem: Any, rule: StopRule, seed: int, runs: int, threshold: float, rows: list[Document]
 ) -> list[str]:
-    """Prints and adds to `rows`; what is wrong, in words."""
+    """Compare a kernel with itself and with slower versions; print the outcome, and append a record to
+    `rows`.
+
+    Returns what is wrong, in words.
+    """
     from harness.bench import selftest
     from harness.driver import Context
     from harness.kernels import catalog
@@ -116,7 +124,9 @@ def _noise(
         found = []
         for slow, one in zip(_SLOWED, built, strict=True):
             step(f"{runs} comparisons at {slow / 10:g}%")
-            count = max(2, runs // 2) if slow else runs  # a false alarm is the rarer thing to see
+            count = (
+                max(2, runs // 2) if slow else runs
+            )  # false positives are rarer, and take more runs to see
             found.append(test.trials(one.cubin, count, slowdown=slow / 1000, threshold=threshold))
     state = {True: "settles in", False: "has not settled in", None: "cannot be measured; warmed up"}
     click.echo(f"an empty pair of events takes {overhead * 1e6:.2f} us")
@@ -163,7 +173,10 @@ def _noise(
 
 
 def _calibration(gpu: Device, cases: list[Case], rule: StopRule, seed: int, rows: list[Document]) -> None:
-    """A row for each case: ours cold and in a graph, and what the others say or why they say nothing."""
+    """Time each case with `bench`, nvbench and ncu; print a table, and append a record of each to `rows`.
+
+    Our times are cold and in a graph. An instrument that cannot be used gives its reason instead.
+    """
     from harness.instruments import calibration
     from harness.results import tables
 
@@ -182,10 +195,7 @@ def _calibration(gpu: Device, cases: list[Case], rule: StopRule, seed: int, rows
         ours, graph = row["cold"], row["graph"]
         cells.append([case.kernel, str(case.n), tables.seconds(ours), tables.seconds(graph)])
         for name in others:
-            theirs = row[name]
-            cells[-1] += (
-                [tables.seconds(theirs), f"{100 * (ours / theirs - 1):+.1f}%"] if theirs else ["-", "-"]
-            )
+            cells[-1] += _beside(ours, row[name])
     headings = ["kernel", "N", "cold", "graph", *(h for name in others for h in (name, "ours"))]
     click.echo(f"\n{tables.plain_table(cells, headings)}")
     for reason in dict.fromkeys(reasons):
@@ -193,13 +203,18 @@ def _calibration(gpu: Device, cases: list[Case], rule: StopRule, seed: int, rows
 
 
 def _beside(ours: float, theirs: float | None) -> list[str]:
+    """Return another instrument's time, and by how much ours differs."""
     from harness.results import tables
 
     return [tables.seconds(theirs), f"{100 * (ours / theirs - 1):+.1f}%"] if theirs else ["-", "-"]
 
 
 def _ours(gpu: Device, case: Case, rule: StopRule, seed: int) -> Document:
-    """Median times of `bench` in two regimes, with what explains their differences."""
+    """Return the median times of ``bench`` in the cold and the graph regime, in seconds, with clock and event
+    overhead.
+
+    Raises HarnessError if the kernel has no time.
+    """
     from harness.bench.session import Bench
     from harness.driver import Context
     from harness.kernels import catalog

@@ -1,3 +1,5 @@
+"""``harness tune``: find the fastest parameters of a kernel at each size."""
+
 from __future__ import annotations
 
 import sys
@@ -180,7 +182,7 @@ def command(
 
 
 def _end(results: Sequence[Result], fault: HarnessError | None) -> None:
-    """Raise what ended the tuning early; exit with 1 where a candidate is wrong or a size has no winner."""
+    """Raise what ended the tuning early; exit with code 1 if a candidate is wrong or a size has no winner."""
     if isinstance(fault, ContextLost):
         fault.hint = "the same command again goes on without that candidate; --isolate does so by itself"
     if fault is not None:
@@ -191,6 +193,7 @@ def _end(results: Sequence[Result], fault: HarnessError | None) -> None:
 
 
 def _gpu(name: str | None) -> Device:
+    """Return the GPU to tune on. Raises NoGpu without one."""
     try:
         gpu, _ = options.open_device(name, required=True)
     except (NoGpu, MissingDependency) as e:
@@ -204,6 +207,7 @@ def _gpu(name: str | None) -> Device:
 
 
 def _journal(kernel: Kernel, gpu: Device) -> Journal:
+    """Return the journal of this kernel on this GPU, without a file if there is no cache folder."""
     from harness.support.cache import default_root, digest
     from harness.tune.journal import Journal
 
@@ -214,7 +218,10 @@ def _journal(kernel: Kernel, gpu: Device) -> Journal:
 
 @contextmanager
 def _bars(candidates: int, timings: int) -> Iterator[tuple[Callable[[], object], Callable[[str], None]]]:
-    """Two on stderr, on a terminal only: what is built and what is timed. The second grows with the rungs."""
+    """Show two progress bars on stderr if that is a terminal; yield functions that advance them.
+
+    The first counts builds. The second counts timings, and its total grows if there are more than expected.
+    """
     if sys.stderr is None or not sys.stderr.isatty():
         yield (lambda: None), (lambda _step: None)
         return

@@ -1,3 +1,5 @@
+"""``harness verify``: compare outputs with float64, on a GPU or in the emulator."""
+
 from __future__ import annotations
 
 from contextlib import ExitStack
@@ -99,8 +101,10 @@ def command(
 
 
 def _row(label: str, rows: list[Measurement], repeats: int) -> list[str]:
-    """One kernel over all shapes; its status is the first that is not simply right, and its repeats are those
-    of the shape at which the fewest were equal.
+    """Return the table row of one kernel over all shapes.
+
+    The status is the first that is neither right nor a pass of a kernel marked as broken, else that of the
+    first shape. The repeats are those of the shape at which the fewest were equal.
     """
     from harness.bench.row import UNEXPECTED
 

@@ -1,4 +1,4 @@
-"""What the emulator's rows look like in a terminal."""
+"""Print the emulator's rows, findings and counts by line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from harness.emulator import Counts, Finding
     from harness.launch.builds import Built
 
-_CODE = 17  # characters of a source line
+_CODE = 17  # how many characters of a source line are shown
 NOTE = (
     "FLOP/B: of bytes asked of global memory; sect: 32-byte sectors a global request;\n"
     "ways: wavefronts of shared requests over the least. Emulated: no time, no cache."
@@ -23,9 +23,7 @@ NOTE = (
 
 
 def explain(absent: str, given: Mapping[str, Any], *, err: bool) -> None:
-    """What the columns mean, and why there are no others; `absent` says why there is no GPU. Of the options
-    that were `given`, those that go with one are named.
-    """
+    """Print what the columns mean, why there is no GPU (`absent`), and which options given need one."""
     click.echo(f"\n{NOTE}\n{absent}; `harness check` tells more", err=err)
     without = [f"--{name}" for name in ("ref", "cublaslt", "alone", "isolate") if given[name]]
     without += ["--rounds"] if given["rounds"] > 1 else []
@@ -34,7 +32,7 @@ def explain(absent: str, given: Mapping[str, Any], *, err: bool) -> None:
 
 
 def print_rows(rows: Sequence[Measurement], style: str | None) -> None:
-    """A line for each kernel, over all sizes; the ratios are those of the first."""
+    """Print a line for each kernel over all sizes; the ratios are those of the first size."""
     from harness.results import tables
 
     table = []
@@ -55,8 +53,8 @@ def print_rows(rows: Sequence[Measurement], style: str | None) -> None:
 
 
 def print_findings(rows: Sequence[Measurement]) -> None:
-    """Each once, with the lines it speaks of, and with the first size at which it was seen; then what ended
-    or spoiled runs.
+    """Print each finding once, with its source lines and the first size at which it was seen; then errors of
+    runs.
     """
     from harness.results import encode
 
@@ -74,7 +72,7 @@ def print_findings(rows: Sequence[Measurement]) -> None:
 
 
 def _distinct(group: Sequence[Measurement]) -> list[tuple[Finding, Measurement]]:
-    """A fault at several sizes is one."""
+    """Return the different findings, each with the first row that has it: a fault at several sizes is one."""
     found: dict[tuple[object, ...], tuple[Finding, Measurement]] = {}
     for row in group:
         for f in row.emulation.findings if row.emulation is not None else ():
@@ -83,20 +81,25 @@ def _distinct(group: Sequence[Measurement]) -> list[tuple[Finding, Measurement]]
 
 
 def _line(built: Built, number: int) -> str:
+    """Return a line of the kernel's source; empty if there is no such line."""
     lines = built.variant.kernel.source.splitlines()
     return lines[number - 1].strip() if 0 < number <= len(lines) else ""
 
 
 def _ratios(total: Counts) -> list[str]:
+    """Return FLOP/B, sectors per request and ways as text."""
     return [_short(total.intensity), _short(total.sectors_per_request), _short(total.ways)]
 
 
 def _short(ratio: float | None) -> str:
+    """Return a ratio as text, ``-`` for None."""
     return "-" if ratio is None else f"{ratio:.3g}"
 
 
 def print_lines(row: Measurement, compiled: Measurement, style: str | None) -> None:
-    """Counts of one row by source line: as written in the PTX, and in the widths of the machine code."""
+    """Print counts of one row by source line, with those of `compiled`, the row in the machine code's
+    widths.
+    """
     from harness.results import tables
 
     if row.emulation is None or row.built is None:
@@ -133,15 +136,17 @@ def print_lines(row: Measurement, compiled: Measurement, style: str | None) -> N
 
 
 def _pair(requests: int, ratio: float | None) -> list[str]:
+    """Return requests and their ratio as text; empty without requests."""
     return [_si(requests), _short(ratio)] if requests else ["", ""]
 
 
 def _compiled(counts: Counts | None) -> list[str]:
+    """Return shared requests and ways of the machine code as text."""
     return ["", ""] if counts is None else _pair(counts.shared_requests, counts.ways)
 
 
 def _si(value: float) -> str:
-    """``1.05M``."""
+    """Return a number with a prefix of its magnitude, ``1.05M``."""
     for scale, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= scale:
             return f"{value / scale:.3g}{prefix}"

@@ -1,4 +1,4 @@
-"""What ``harness explain`` prints."""
+"""Print what ``harness explain`` found."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from harness.results.claims import Outcome, Runs
     from harness.sass.code import Code
 
-_OPCODES = 10  # of those whose number changed, the largest changes
+_OPCODES = 10  # how many opcodes are shown, those with the largest changes
 
 
 def print_head(a: Variant, b: Variant) -> None:
+    """Print both kernels' titles, and B's claim."""
     for side, variant in (("A", a), ("B", b)):
         click.echo(terminal.fill(f"{side}  {variant.label}: {variant.kernel.title}", "   "))
     if b.kernel.claim:
@@ -30,6 +31,7 @@ def print_head(a: Variant, b: Variant) -> None:
 
 
 def print_times(a: Variant, b: Variant, files: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+    """Print how much faster B is in each record of bench."""
     for name, content in files:
         if content["kind"] != "bench":
             continue
@@ -44,6 +46,7 @@ def print_times(a: Variant, b: Variant, files: Sequence[tuple[str, Mapping[str, 
 
 
 def print_paired(row: Measurement) -> None:
+    """Print how much faster B is, timed in turn with A."""
     if row.speedup is None:
         click.echo(f"\nnot timed: {row.detail}")
         return
@@ -53,6 +56,7 @@ def print_paired(row: Measurement) -> None:
 
 
 def print_code(a: Code, b: Code, style: str | None) -> None:
+    """Print which resources and opcodes of the machine code differ."""
     found = diff.compare(a, b)
     if found.identical:
         click.echo("\nidentical machine code")
@@ -66,14 +70,16 @@ def print_code(a: Code, b: Code, style: str | None) -> None:
 
 
 def print_figures(a: Figures, b: Figures, style: str | None) -> None:
-    """What the emulator counted, a line each, and B's share of A's."""
+    """Print what the emulator counted of both, one figure a line, and B's over A's."""
     click.echo(
         "\n" + tables.plain_table(explanation.counted(a, b), ["counted", "A", "B", "B / A", ""], style)
     )
 
 
 def print_counters(a: Variant, b: Variant, contents: Sequence[Mapping[str, Any]], style: str | None) -> None:
-    """ncu's counters of both, where a record has them, their longest stalls, and what each is bound by."""
+    """Print ncu's counters and longest stalls of both, and what each is bound by, if a record has both
+    profiles.
+    """
     rows = [row for c in contents if c["kind"] == "profile" for row in c["rows"]]
     first, second = (explanation.find(v, rows) for v in (a, b))
     if rows and not (first and second):
@@ -88,6 +94,7 @@ def print_counters(a: Variant, b: Variant, contents: Sequence[Mapping[str, Any]]
 
 
 def print_outcomes(variant: Variant, found: Sequence[Outcome], style: str | None) -> None:
+    """Print the outcomes of B's predictions."""
     if not found:
         click.echo(f"\n{variant.kernel.name} predicts nothing that can be checked here")
         return
@@ -99,6 +106,7 @@ _HEADINGS = ["prediction of B's file", "is", "limit", ""]
 
 
 def _outcome(o: Outcome) -> list[str]:
+    """Return the table row of one outcome."""
     return [
         o.prediction.text,
         tables.number(o.value),
@@ -108,6 +116,7 @@ def _outcome(o: Outcome) -> list[str]:
 
 
 def _print_unknown(found: Sequence[Outcome]) -> None:
+    """Print why outcomes are not known."""
     for o in found:
         if o.reason:
             said = f"not known: {o.prediction.figure} of {o.kernel.split()[0]}: {o.reason}"
@@ -117,8 +126,10 @@ def _print_unknown(found: Sequence[Outcome]) -> None:
 def print_claims(
     found: Sequence[tuple[Variant, Sequence[Outcome], Sequence[Outcome]]], runs: Runs, style: str | None
 ) -> None:
-    """Every kernel's claim as counted or timed, and by ncu where records tell; then what is prose, what is
-    not known, and where times are from.
+    """Print every kernel's predictions as counted or timed, and as ncu measured them if records have that.
+
+    `found` has each kernel with its outcomes by counts and times, and those by ncu. Below the table stand the
+    kernels whose claim is prose only, why outcomes are not known, and which records the times are from.
     """
     rows = []
     for v, listed, measured in found:

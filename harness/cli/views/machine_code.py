@@ -1,4 +1,4 @@
-"""What `harness sass` prints."""
+"""Print what ``harness sass`` found."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from harness.sass.loops import Loop, is_arithmetic
 from harness.sass.occupancy import limits_of
 from harness.support import terminal
 
-# What to count, by the heading of its column: arithmetic, global, shared, barrier, local.
+# Columns of the summary, a heading and the opcodes that it counts: arithmetic, global, shared, barrier,
+# local memory.
 _COUNTED = (
     ("FFMA", ("FFMA",)),
     ("LDG", ("LDG",)),
@@ -31,7 +32,7 @@ _COUNTED = (
     ("BAR", ("BAR",)),
     ("local", ("LDL", "STL")),
 )
-_NAME = 36  # characters of a function's name in a table
+_NAME = 36  # how many characters of a function's name a table shows
 _COLOURS = {
     "source": {"fg": "bright_black"},
     "control": {"fg": "bright_black"},
@@ -45,7 +46,9 @@ _COLOURS = {
 
 
 def print_summary(codes: Sequence[Code], style: str | None) -> None:
-    """A line of counts each; by kernel where one comes with several parameter sets or functions."""
+    """Print a line of counts for each code; grouped by kernel if one has several parameter sets or
+    functions.
+    """
     groups = [(name, list(group)) for name, group in groupby(codes, key=lambda c: c.origin)]
     if all(len({c.variant for c in group}) == 1 for _, group in groups) and not codes[0].foreign:
         _counts(codes, "kernel", [c.origin for c in codes], style)
@@ -56,12 +59,13 @@ def print_summary(codes: Sequence[Code], style: str | None) -> None:
 
 
 def _short(name: str) -> str:
-    """C++ puts whole signatures into the names of functions; their ends tell them apart."""
+    """Shorten a function's name in the middle: the ends of C++ names, whole signatures, tell them apart."""
     half = _NAME // 2
     return name if len(name) <= _NAME else f"{name[: half - 1]}~{name[-half:]}"
 
 
 def _counts(codes: Sequence[Code], heading: str, names: Sequence[str], style: str | None) -> None:
+    """Print the counts of each code under the given names."""
     several = len({c.arch for c in codes}) > 1
     rows = [
         [
@@ -76,7 +80,10 @@ def _counts(codes: Sequence[Code], heading: str, names: Sequence[str], style: st
 
 
 def print_code(code: Code, findings: Sequence[Finding], style: str | None, *, brief: bool) -> None:
-    """What one kernel takes, its loops, and every expectation with its evidence."""
+    """Print what one kernel takes, its loops, and every expectation with its evidence.
+
+    With `brief` resources and loops are left out.
+    """
     name = ", ".join(filter(None, (code.name, code.compiler)))
     click.echo(terminal.fill(f"\n{name}\n  {_shared_loads(code)}"))
     if not brief:
@@ -96,7 +103,7 @@ def print_code(code: Code, findings: Sequence[Finding], style: str | None, *, br
 
 
 def _resources(code: Code) -> str:
-    """Two lines: what a thread and a block take, and how many fit."""
+    """Return two lines: what a thread and a block take, and how many blocks fit on an SM."""
     if code.registers is None:
         first = "  a device function: registers and shared memory are its callers'"
     else:
@@ -117,7 +124,7 @@ def _resources(code: Code) -> str:
 
 
 def print_occupancy(codes: Sequence[Code], style: str | None) -> None:
-    """A line each: what a thread and a block take, and how much of an SM they fill."""
+    """Print a line for each code: what a thread and a block take, and how much of an SM they fill."""
     rows = []
     for code in codes:
         found = code.occupancy
@@ -131,20 +138,24 @@ _HEADINGS = ["", "lines", "instr", "FFMA", "LDG32/64/128", "LDS32/64/128", "STS"
 
 
 def _all(code: Code) -> list[str]:
+    """Return the table row of the whole code."""
     return _row("all", code.sass.instructions)
 
 
 def _loop(code: Code, loop: Loop) -> list[str]:
+    """Return the table row of a loop, indented by its depth and marked if it is the hot loop."""
     hot = code.hot_loop is not None and loop.header == code.hot_loop.header
     return _row(f"{'  ' * (loop.depth - 1)}{loop.header:#x}{' *' if hot else ''}", loop.instructions)
 
 
 def _row(name: str, instructions: Sequence[Instruction]) -> list[str]:
+    """Return the counts of some instructions as a table row."""
+
     def count(*patterns: str) -> int:
         return sum(any(i.matches(p) for p in patterns) for i in instructions)
 
     def widths(*patterns: str) -> str:
-        """Up to 32 bits, 64, 128 and more."""
+        """Return how many access up to 32 bits, 64, and 128 or more, ``0/4/16``; ``-`` for none."""
         by_width = Counter(
             min(128, max(32, i.width)) for i in instructions if any(i.matches(p) for p in patterns)
         )
@@ -169,7 +180,10 @@ def _row(name: str, instructions: Sequence[Instruction]) -> list[str]:
 
 
 def print_listing(code: Code, *, beside: bool, controls: bool) -> None:
-    """The code itself. Colours go where there is no terminal, as click does it, and under NO_COLOR."""
+    """Print the instructions, with the source beside them if `beside` is set and the source is at hand.
+
+    Colours are left out under NO_COLOR, and by click if the output is no terminal.
+    """
     click.echo(f"{code.name}, {code.compiler}; * the hot loop")
     if controls:
         click.echo(listing.LEGEND)
@@ -187,11 +201,13 @@ def print_listing(code: Code, *, beside: bool, controls: bool) -> None:
 
 
 def _paint(text: str, kind: str) -> str:
+    """Colour a text by its kind, unless NO_COLOR is set."""
     style = None if os.environ.get("NO_COLOR") else _COLOURS.get(kind)
     return click.style(text, **style) if style else text  # type: ignore[arg-type]
 
 
 def print_difference(a: Code, b: Code, style: str | None) -> None:
+    """Print how two codes differ: figures, then the number of each opcode that changed."""
     found = compare(a, b)
     click.echo(f"a  {a.name}, {a.compiler}\nb  {b.name}, {b.compiler}")
     if found.identical:
@@ -220,15 +236,17 @@ def print_difference(a: Code, b: Code, style: str | None) -> None:
 
 
 def _text(value: float | None) -> str:
+    """Return a number as text, ``-`` for None."""
     return "-" if value is None else f"{value:g}"
 
 
 def _change(a: float | None, b: float | None) -> str:
+    """Return the signed change as text; empty if there is none."""
     return "" if a is None or b is None or a == b else f"{b - a:+g}"
 
 
 def _evidence(finding: Finding) -> str:
-    """``4, first LDS.U.128 at 0x310, line 41``."""
+    """Return what was found for an expectation, ``4, first LDS.U.128 at 0x310, line 41``."""
     text = finding.amount
     if finding.evidence and finding.expectation.kind != "share":
         first = finding.evidence[0]
@@ -237,11 +255,12 @@ def _evidence(finding: Finding) -> str:
 
 
 def _line(i: Instruction) -> str:
+    """Return the source line of an instruction as ``, line 41``; empty if it has none."""
     return f", line {i.line}" if i.line else ""
 
 
 def _shared_loads(code: Code) -> str:
-    """``vectorised shared loads: 4 LDS.U.128 beside 16 LDS.U``."""
+    """Return which shared loads are vectorised, ``vectorised shared loads: 4 LDS.U.128 beside 16 LDS.U``."""
     loads = [(opcode, n) for opcode, n in code.sass.mix.items() if opcode.split(".")[0] == "LDS"]
     if not loads:
         return "no shared loads"

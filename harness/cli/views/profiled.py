@@ -1,4 +1,4 @@
-"""What ``harness profile`` prints."""
+"""Print what ``harness profile`` counted."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ if TYPE_CHECKING:
     from harness.instruments.hotspots import Hotspots
     from harness.instruments.ncu_reports import Profile
 
-_STALLS = 8  # of the reasons, those that are longest for some kernel
-_LINES, _INSTRUCTIONS = 5, 3  # with the most samples
-_LEAST, _WIDEST = 20, 60  # characters of a line of source
+_STALLS = 8  # how many stall reasons are shown, those that are longest for some kernel
+_LINES, _INSTRUCTIONS = 5, 3  # how many are shown, those with the most samples
+_LEAST, _WIDEST = 20, 60  # characters of a line of source that are shown, at least and at most
 
 
 def print_profiles(found: Sequence[Profile], more: Sequence[str], style: str | None) -> None:
-    """Every section, a column for each launch; then what each is held back by. `more`: the user's metrics."""
+    """Print every section of counters, with a column for each launch, then what holds each launch back.
+
+    `more` names metrics that the user asked for.
+    """
     sections = dict(counters.SECTIONS)
     if more:
         sections["Asked for"] = tuple(counters.Row(name=name, show="{:,.6g}") for name in more)
@@ -33,7 +36,7 @@ def print_profiles(found: Sequence[Profile], more: Sequence[str], style: str | N
     }
     listed["Warp stalls, cycles"] = _stall_rows(found)
     names = [p.label.split()[0] for p in found]
-    if style is None:  # a table each: one of all would have no room for the values
+    if style is None:  # one table per section: the names of all would leave no room for the values
         parts = [tables.plain_table(rows, [section, *names]) for section, rows in listed.items() if rows]
         click.echo("\n\n".join(parts))
     else:
@@ -48,12 +51,15 @@ def print_profiles(found: Sequence[Profile], more: Sequence[str], style: str | N
 
 
 def _idle(row: counters.Row, found: Sequence[Profile]) -> bool:
-    """A pipe that none of them uses."""
+    """Return True for a pipe that none of the launches uses."""
     return row.name in counters.PIPES.values() and all(row.text(p.counters) in ("0.0", "-") for p in found)
 
 
 def _stall_rows(found: Sequence[Profile]) -> list[list[str]]:
-    """``12.76 (34%)``: cycles of a warp's time for each instruction, and their share of it."""
+    """Return a row for each shown stall reason, with cells such as ``12.76 (34%)``.
+
+    A cell has the cycles that a warp stalls per instruction, and their share of its time.
+    """
     by_launch = [counters.stalls(p.counters) for p in found]
     worst = {reason: max(s.get(reason, (0, 0))[1] for s in by_launch) for reason in counters.STALLS}
     shown = sorted((r for r in worst if worst[r] > 0), key=lambda r: -worst[r])[:_STALLS]
@@ -65,6 +71,7 @@ def _stall_rows(found: Sequence[Profile]) -> list[list[str]]:
 
 
 def print_diagnosis(p: Profile) -> None:
+    """Print what holds a launch back, with the cures, and which rules lack counters."""
     limited = counters.limiters(p.counters)
     by = f", occupancy limited by {limited}" if limited else ""
     click.echo(terminal.fill(f"\n{p.label}, grid {p.grid}, block {p.block}{by}"))
@@ -81,7 +88,7 @@ def print_diagnosis(p: Profile) -> None:
 
 
 def print_hotspots(found: Hotspots, style: str | None) -> None:
-    """Where its warps stand, by source line and by instruction: shares of all samples."""
+    """Print the source lines and instructions with the most samples, as shares of all samples."""
     headings = [f"of {found.samples:,} samples", "share", "mostly", ""]
     spots = [*found.lines[:_LINES], *found.instructions[:_INSTRUCTIONS]]
     rows = [

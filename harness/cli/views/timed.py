@@ -1,4 +1,4 @@
-"""What ``harness bench`` prints."""
+"""Print what ``harness bench`` measured."""
 
 from __future__ import annotations
 
@@ -22,7 +22,12 @@ def bench(
     *,
     wide: bool,
 ) -> None:
-    """Print one table of what the kernels are, and one for each size of how they did."""
+    """Print a table of what the kernels are, and one for each size with their times.
+
+    `static` has records of the builds, `timed` those of the rows, `meta` the record's. As CSV it is one
+    table; without a GPU there is one table of the emulator's counts for each problem. `wide` adds clocks,
+    power and cycles.
+    """
     from harness.results import tables
     from harness.results.rows import params_text
 
@@ -58,7 +63,7 @@ def bench(
 
 
 def _remarks(rows: Sequence[Mapping[str, Any]]) -> None:
-    """What a table of a size has no column for."""
+    """Print what a table of times has no column for: notes, algorithms, identical machine code."""
     for note in dict.fromkeys(note for row in rows for note in row["notes"]):
         noted = ", ".join(row["name"] for row in rows if note in row["notes"])
         click.echo(terminal.fill(f"* {note}: {noted}"))
@@ -70,13 +75,14 @@ def _remarks(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _shown(row: Row, params: bool) -> dict[str, Any]:
-    """Return the row with two columns more: its name, with its parameters if asked for, and its time."""
+    """Return the row with two more columns: its name, with its parameters if asked for, and its time."""
     from harness.results import rows, tables
 
     return {**row, "name": rows.name(row, params=params), "time": tables.starred_time(row)}
 
 
 def _machine(about: Mapping[str, Any], row: Mapping[str, Any]) -> None:
+    """Print the GPU, the compiler, cuBLAS, and the card's ceilings."""
     click.echo(f"{about['name']}, {row['arch']}, {row['compiler']}, driver {about['driver']}")
     if "cublas" in about:
         click.echo(terminal.fill(f"cuBLAS {about['cublas']}, {about['math_mode']}"))
@@ -91,7 +97,9 @@ def _machine(about: Mapping[str, Any], row: Mapping[str, Any]) -> None:
 
 
 def _headline(shape: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """``gemm 2048: cold (3 sets of operands, 151 MB), 1980 MHz, 310-640 W``."""
+    """Return the line above a table, ``gemm 2048: cold (3 sets of operands, 151 MB), 1980 MHz, 310-640
+    W``.
+    """
     text = f"{rows[0]['problem']} {shape}"
     measured = [r for r in rows if r["sets"]]
     if measured:

@@ -1,4 +1,4 @@
-"""What ``harness tune`` writes and prints."""
+"""Write and print what ``harness tune`` found."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from harness.results.record import Document
     from harness.tune.search import Result, Unfit
 
-_SHOWN = 20  # rows of a long ranking in plain text; --md and --csv print all
+_SHOWN = 20  # how many rows of a long ranking plain text shows; --md and --csv print all
 
 
 def _summary(result: Result) -> dict[str, Any]:
+    """Return a size's entry in the record: winners, and what finding them took."""
     return {
         "shape": result.shape,
         "winners": [row["params"] for row in result.winners],
@@ -37,7 +38,11 @@ def write(
     json_file: Path | None,
     t4_file: Path | None,
 ) -> None:
-    """Before anything is printed: a closed standard output must not cost the files."""
+    """Write the record and the T4 files, one for each size.
+
+    This is done before anything is printed, so that a closed standard output does not cost the files. Raises
+    HarnessError if one cannot be written.
+    """
     import json
 
     from harness.results import record
@@ -98,14 +103,14 @@ def show(results: Sequence[Result], unfit: Sequence[Unfit], meta: Any, arch: str
 
 
 def _short(rows: Sequence[Document]) -> list[Document]:
-    """The first ones of a long ranking, and all without a time."""
+    """Return the first rows of a long ranking, and all that are not right."""
     if len(rows) <= _SHOWN + 5:
         return list(rows)
     return [row for place, row in enumerate(rows) if place < _SHOWN or row["status"] != "ok"]
 
 
 def _named(result: Result) -> list[Document]:
-    """The ranking as it is shown."""
+    """Return the ranking with the columns that are shown: name, time and place."""
     from harness.results import tables
     from harness.results.rows import params_text
 

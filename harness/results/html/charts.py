@@ -1,7 +1,7 @@
-"""Records -> figures, drawn by matplotlib: GFLOP/s by size, the roofline, tile sizes, stalls.
+"""Draw figures from records with matplotlib: GFLOP/s by size, roofline, tile sizes, stalls, traffic.
 
-Every function takes rows of one GPU and returns a Figure, or None where the rows have nothing to draw. Text
-and axes take the colour of the page that an SVG stands in (see `svg`).
+Every drawing function takes rows of one GPU and returns a Figure, or None if the rows have nothing to draw.
+Text and axes take the text colour of the page that contains the SVG (see `svg`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_INK = "#123456"  # stands for the page's own text colour, which an SVG takes by name
+_INK = "#123456"  # a placeholder, which `svg` replaces by the page's text colour
 _STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "harness",  # the same rows give the same bytes
@@ -42,12 +42,15 @@ _STYLE: dict[str, Any] = {
     "axes.grid": True,
 }
 _MARKERS = "osD^vP*X<>hpd8"
-_L1_BYTES = 128  # a cycle and SM, sm_70 to sm_120
-_STALLS = 7  # reasons that have a colour of their own
+_L1_BYTES = 128  # bytes per cycle and SM, sm_70 to sm_120
+_STALLS = 7  # the reasons that have a colour of their own; all others share one
 
 
 def _styled(draw: Callable[P, T]) -> Callable[P, T]:
-    """`draw` under our style and no other, whatever the process has set. Raises MissingDependency."""
+    """Return `draw` so that it uses our style only, whatever the process has set.
+
+    Calling it raises MissingDependency if matplotlib is not installed.
+    """
 
     @functools.wraps(draw)
     def inner(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -63,7 +66,7 @@ def _styled(draw: Callable[P, T]) -> Callable[P, T]:
 
 
 def by_type(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Rows by the element type of their matrices, float32 where they name none."""
+    """Return the rows by the element type of their matrices; rows without one count as fp32."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         found.setdefault(row.get("dtype") or FP32.name, []).append(row)
@@ -72,8 +75,10 @@ def by_type(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 @_styled
 def ladder(rows: Sequence[Row], about: Mapping[str, Any]) -> Figure | None:
-    """GFLOP/s of each kernel by size, the baseline dashed, and this card's ceiling. Rows are of one element
-    type (see `by_type`).
+    """Draw the GFLOP/s of each kernel by size, with cuBLAS dashed.
+
+    Rows are of one element type (see `by_type`); for fp32 the card's measured FFMA ceiling is drawn as well.
+    `about` is the GPU's entry in the record. None unless a kernel has at least two square sizes.
     """
     from matplotlib.ticker import LogLocator, StrMethodFormatter
 
@@ -111,11 +116,12 @@ def ladder(rows: Sequence[Row], about: Mapping[str, Any]) -> Figure | None:
 
 @_styled
 def roofline(rows: Sequence[Row], profiles: Sequence[ProfileRow], about: Mapping[str, Any]) -> Figure | None:
-    """Each kernel's rate over its FLOP a byte, under the roof that those bytes have.
+    """Draw each fp32 kernel's rate over its FLOP per byte, under the roofs for those bytes.
 
-    Filled: bytes that ncu counted at DRAM, under the card's copy bandwidth. Open: bytes that threads load,
-    most of which caches answer, under what the L1s give (128 bytes a cycle and SM). Measured ceilings; rated
-    ones in records without them.
+    Filled markers count the bytes that ncu counted at DRAM; their roof is the card's copy bandwidth. Open
+    markers count the bytes that threads load, most of which come from caches; their roof is what the L1
+    caches deliver, 128 bytes per cycle and SM. The ceilings are measured ones, or rated ones if the record
+    has none. `about` is the GPU's entry in the record.
     """
     flops, bandwidth = _roofs(about)
     points = _points(rows, profiles)
@@ -159,7 +165,10 @@ def roofline(rows: Sequence[Row], profiles: Sequence[ProfileRow], about: Mapping
 
 @_styled
 def tiles(rows: Sequence[Row]) -> Figure | None:
-    """Every parameter set of a kernel as a bar of GFLOP/s, with its occupancy, FLOP/B and shared memory."""
+    """Draw a bar of GFLOP/s for each parameter set of a kernel, with its occupancy, FLOP/B and shared memory.
+
+    None unless a kernel has several parameter sets.
+    """
     timed = [r for r in rows if r.get("params") and r.get("flops_rate") and r.get("status") == "ok"]
     several = {r["kernel"] for r in timed if sum(o["kernel"] == r["kernel"] for o in timed) > 1}
     timed = [r for r in timed if r["kernel"] in several]
@@ -185,7 +194,7 @@ def tiles(rows: Sequence[Row]) -> Figure | None:
 
 @_styled
 def stalls(profiles: Sequence[ProfileRow]) -> Figure | None:
-    """Where a warp's time goes, a bar a kernel."""
+    """Draw a bar for each kernel: the shares of a warp's time by stall reason."""
     shares = [(p["label"].split()[0], counters.stalls(p["counters"])) for p in profiles]
     shares = [(name, s) for name, s in shares if s]
     if not shares:
@@ -209,7 +218,9 @@ def stalls(profiles: Sequence[ProfileRow]) -> Figure | None:
 
 @_styled
 def traffic(profiles: Sequence[ProfileRow]) -> Figure | None:
-    """How busy arithmetic and each level of memory are, a group of bars a kernel."""
+    """Draw a group of bars for each kernel: how busy the SM and each level of memory are, in percent of the
+    peak.
+    """
     units = {"SM": counters.SM, "L1/TEX": counters.L1, "L2": counters.L2, "DRAM": counters.DRAM}
     shown = [p for p in profiles if all(m in p["counters"] for m in units.values())]
     if not shown:
@@ -228,7 +239,10 @@ def traffic(profiles: Sequence[ProfileRow]) -> Figure | None:
 
 @_styled
 def svg(figure: Figure, name: str, description: str) -> str:
-    """The figure as an element of a page, in the page's text colour; `name` keeps its ids its own."""
+    """Return the figure as an SVG element for a page, in the page's text colour.
+
+    `name` prefixes its ids, to keep them unique in the page. `description` is its text for screen readers.
+    """
     out = io.StringIO()
     figure.savefig(out, format="svg", bbox_inches="tight", transparent=True, metadata={"Date": None})
     text = out.getvalue()
@@ -241,7 +255,9 @@ def svg(figure: Figure, name: str, description: str) -> str:
 
 @_styled
 def save(figure: Figure, folder: Path, name: str) -> None:
-    """As SVG and PNG, on white. Raises HarnessError where they cannot be written."""
+    """Write the figure into `folder` as SVG and PNG, on white. Raises HarnessError if they cannot be
+    written.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for suffix, metadata in (("svg", {"Date": None}), ("png", {})):
@@ -252,11 +268,13 @@ def save(figure: Figure, folder: Path, name: str) -> None:
 
 
 def _opening(description: str) -> str:
+    """Return the opening tag of the SVG element, with its description."""
     quoted = description.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace("\\", "")
     return rf'<svg viewBox="\1" role="img" aria-label="{quoted}" xmlns:xlink="http://www.w3.org/1999/xlink">'
 
 
 def _new(width: float, height: float) -> tuple[Figure, Axes]:
+    """Return a new figure of this size in inches, and its axes."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height))
@@ -264,7 +282,7 @@ def _new(width: float, height: float) -> tuple[Figure, Axes]:
 
 
 def _colours(count: int) -> list[Any]:
-    """Told apart by brightness, too, on light and dark pages."""
+    """Return colours that also differ in brightness, and are visible on light and dark pages."""
     import matplotlib
 
     map_ = matplotlib.colormaps["turbo"]
@@ -272,18 +290,20 @@ def _colours(count: int) -> list[Any]:
 
 
 def _size(row: Row) -> float | None:
+    """Return the size of a square product; None for other shapes."""
     axes = row.get("axes") or {}
     sizes = {axes.get(k) for k in ("M", "N", "K")}
     return axes["N"] if len(sizes) == 1 and axes.get("N") else None
 
 
 def _ceiling(about: Mapping[str, Any], what: str) -> float | None:
+    """Return a measured ceiling of the GPU, `flops` in FLOP/s or `bandwidth` in bytes/s; None without one."""
     found = (about.get("ceilings") or {}).get(what) or {}
     return found.get("rate")
 
 
 def _roofs(about: Mapping[str, Any]) -> tuple[float | None, float | None]:
-    """FLOP/s and bytes/s."""
+    """Return the highest FLOP/s and bytes/s, measured or else rated; None where neither is known."""
     flops, bandwidth = _ceiling(about, "flops"), _ceiling(about, "bandwidth")
     if flops is None and about.get("sms") and about.get("clock_hz"):
         lanes = 64 if list(about.get("capability") or (9, 0)) <= [8, 0] else 128  # as Device.peak_fp32
@@ -294,8 +314,11 @@ def _roofs(about: Mapping[str, Any]) -> tuple[float | None, float | None]:
 
 
 def _points(rows: Sequence[Row], profiles: Sequence[ProfileRow]) -> list[tuple[str, float, float, bool]]:
-    """(kernel, FLOP/B, GFLOP/s, whether ncu counted the bytes), each float32 kernel at its largest size: the
-    roof is that of float32.
+    """Return kernel, FLOP/B, GFLOP/s and whether ncu counted the bytes, for each fp32 kernel at its largest
+    size.
+
+    Other element types are left out, as the roof is that of fp32. The points with bytes that ncu counted are
+    at the size that was profiled.
     """
     rows = by_type(rows).get(FP32.name, [])
     largest: dict[str, Row] = {}

@@ -1,4 +1,4 @@
-"""The pieces of a page: its shell, style and script, and tables that sort."""
+"""Build the parts of an HTML page: its frame with style and script, and sortable tables."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from collections.abc import Sequence
 
 
 def page(title: str, body: str) -> str:
-    """A whole document that needs nothing beside it. `body` is HTML, `title` text."""
+    """Return a complete HTML document that loads nothing else. `body` is HTML, `title` is text."""
     return _SHELL.format(title=text(title), css=_CSS, js=_JS, body=body)
 
 
 def text(value: object) -> str:
-    """As text of a page, whatever is in it."""
+    """Return a value as text, escaped for HTML."""
     return html.escape(str(value))
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a sortable HTML table. Headings and cells are text."""
     head = "".join(f'<th aria-sort="none"><button type="button">{text(h)}</button></th>' for h in headings)
     body = "\n".join("<tr>" + "".join(f"<td>{text(c)}</td>" for c in row) + "</tr>" for row in rows)
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>'
@@ -65,7 +66,7 @@ summary { cursor: pointer; margin: 0 }
 .broken { font-weight: 600 }
 .note { background: var(--soft); border-left: 4px solid var(--line); padding: .5rem 1rem }
 """
-# Numbers by size, a time by its unit; what is no number by its text, after those.
+# Sorts numbers by size, taking the units of times into account; texts come after numbers, by alphabet.
 _JS = """
 const units = {s: 1, ms: 1e-3, us: 1e-6, ns: 1e-9};
 const value = (text) => {

@@ -1,6 +1,6 @@
-"""Records -> one HTML page that needs no network: charts, tables that sort, and where the numbers come from.
+"""Make one HTML page of records that needs no network: charts, sortable tables and provenance.
 
-What was measured on different GPUs is kept apart: a page has a part for each.
+Results of different GPUs are kept apart: the page has a part for each.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ _COLUMNS: tuple[tables.Column, ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
+    """A figure of a page. `name` identifies it in file names and ids."""
+
     name: str
     title: str
     description: str
@@ -50,7 +52,12 @@ class Chart:
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """What was measured on one GPU: result files by name, the profiles of it, or of its model, and claims."""
+    """The records of one GPU.
+
+    `gpu` is the model's name, `about` its entry in the records. `benches` are documents of ``harness bench``
+    by file name. `profiles` are those of this card, and of cards of the same model that have no part of their
+    own. `claims` go to every part.
+    """
 
     gpu: str
     about: Mapping[str, Any]
@@ -60,17 +67,19 @@ class Part:
 
     @property
     def ladder(self) -> list[Row]:
-        """Rows of the files that have each kernel in one parameter set."""
+        """The rows of those files that have each kernel in a single parameter set."""
         return [r for c in self.benches.values() if not _sweeps(c) for r in c["rows"]]
 
     @property
     def sweeps(self) -> list[Row]:
+        """The rows of those files that have a kernel in several parameter sets."""
         return [r for c in self.benches.values() if _sweeps(c) for r in c["rows"]]
 
 
 def parts(contents: Mapping[str, Document]) -> list[Part]:
-    """By GPU, the one with the most rungs first, from record files by name. Raises UsageError where there is
-    nothing to show.
+    """Group record files, given by name, by GPU; the GPU with the most rungs comes first.
+
+    Raises UsageError if there is nothing to show.
     """
     unfit = [name for name, c in contents.items() if c.get("kind") not in KINDS or not c["rows"]]
     if all(name in unfit or c["kind"] == "claims" for name, c in contents.items()):
@@ -101,7 +110,7 @@ def parts(contents: Mapping[str, Document]) -> list[Part]:
 
 
 def _sweeps(content: Document) -> bool:
-    """Whether a kernel stands in it with several parameter sets."""
+    """Return True if some kernel has several parameter sets in this file."""
     sets: dict[str, set[str]] = {}
     for row in content["rows"]:
         sets.setdefault(row["kernel"], set()).add(str(row["params"]))
@@ -109,7 +118,7 @@ def _sweeps(content: Document) -> bool:
 
 
 def figures(part: Part) -> list[Chart]:
-    """Every chart that the records of one GPU have something to show in."""
+    """Return every chart for which the records of one GPU have something to draw."""
     ladders = [
         (
             "ladder" if dtype == FP32.name else f"ladder-{dtype}",
@@ -139,6 +148,7 @@ def figures(part: Part) -> list[Chart]:
 
 
 def page(contents: Mapping[str, Document], title: str) -> str:
+    """Return the HTML page of record files, given by name. Raises UsageError if there is nothing to show."""
     found = parts(contents)
     body = [f"<h1>{markup.text(title)}</h1>"]
     if len(found) > 1:
@@ -157,6 +167,7 @@ def page(contents: Mapping[str, Document], title: str) -> str:
 
 
 def _part(part: Part, number: int) -> Iterator[str]:
+    """Yield the elements of one GPU's part."""
     yield f"<h2>{markup.text(_title(part))}</h2>"
     for chart in figures(part):
         drawn = charts.svg(chart.figure, f"{chart.name}{number}", chart.description)
@@ -178,13 +189,14 @@ def _part(part: Part, number: int) -> Iterator[str]:
 
 
 def _title(part: Part) -> str:
-    """Cards of one model are told apart by their driver and UUID."""
+    """Return the heading of a part; driver and UUID tell cards of one model apart."""
     told = [f"driver {part.about['driver']}"] if part.about.get("driver") else []
     told += [part.about["uuid"]] if part.about.get("uuid") else []
     return ", ".join([part.gpu, *told])
 
 
 def _diagnoses(profiles: Sequence[ProfileRow]) -> Iterator[str]:
+    """Yield a list of what holds each kernel back."""
     yield "<ul>"
     for p in profiles:
         said = "; ".join(f"<b>{markup.text(d['kind'])}</b>: {markup.text(d['says'])}" for d in p["diagnoses"])
@@ -203,7 +215,7 @@ _STEPS = (
 def _steps(
     rungs: Sequence[Row], found: Sequence[explanation.Card], profiles: Sequence[ProfileRow]
 ) -> list[list[str]]:
-    """Each rung at the largest size, how much faster than the one before it, and what it takes."""
+    """Return a row for each rung at the largest size: its speed over the one before it, and its resources."""
     by_key = {c[0]: c for c in _COLUMNS}
     speeds = {id(card.b): card.times.speed for card in found}
     rows = []
@@ -216,6 +228,7 @@ def _steps(
 
 
 def _provenance(contents: Mapping[str, Document]) -> Iterator[str]:
+    """Yield a table of how each file was made."""
     rows = []
     for name, content in contents.items():
         meta = content["meta"]

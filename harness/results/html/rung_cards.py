@@ -12,16 +12,17 @@ from harness.results.html.markup import table, text
 from harness.results.record import Document
 from harness.results.rows import ProfileRow
 
-_LINES = 5  # of the hottest
+_LINES = 5  # how many of the hottest source lines are shown
 _OUTCOMES = ("prediction", "counted or timed", "limit", "is", "by ncu", "limit", "is")
 
 
 def card(found: Card) -> str:
-    """As HTML; its first line stands where it is closed."""
+    """Return the card as an HTML ``details`` element; its summary line stays visible while it is closed."""
     return f"<details><summary>{_summary(found)}</summary>\n{chr(10).join(_inside(found))}\n</details>"
 
 
 def _summary(found: Card) -> str:
+    """Return the line that stays visible: the speed, and how many predictions held."""
     claim = found.claims[1]
     held = [o["holds"] for o in claim["outcomes"]] if claim else []
     unknown = f", {held.count(None)} not known" if None in held else ""
@@ -31,6 +32,7 @@ def _summary(found: Card) -> str:
 
 
 def _inside(found: Card) -> Iterator[str]:
+    """Yield the elements of an open card."""
     names = [found.a["kernel"], found.b["kernel"]]
     claim = found.claims[1]
     if claim:
@@ -55,19 +57,22 @@ def _inside(found: Card) -> Iterator[str]:
 
 
 def _outcomes(claim: Document) -> list[list[str]]:
+    """Return a row for each prediction, as counted or timed and as ncu measured it."""
     rows = []
     for counted, by_ncu in zip(claim["outcomes"], claim["measured"], strict=True):
         row = [counted["prediction"]]
         timed = counted["prediction"].startswith(SECONDS)
         for o in (counted, by_ncu):
-            verdict = "" if o is by_ncu and timed else claims.VERDICTS[o["holds"]]  # times are none of ncu's
+            verdict = "" if o is by_ncu and timed else claims.VERDICTS[o["holds"]]  # ncu does not take times
             row += [tables.number(o["value"]), tables.number(o["limit"]), verdict]
         rows.append(row)
     return rows
 
 
 def _about(claim: Document) -> Iterator[str]:
-    """What the table has no room for: the interval of a ratio of times, its source, why one is not known."""
+    """Yield what the table has no column for: intervals and sources of ratios of times, and why some are not
+    known.
+    """
     for o in claim["outcomes"]:
         if o.get("record"):
             low, high = o["interval"]["low"], o["interval"]["high"]
@@ -77,7 +82,10 @@ def _about(claim: Document) -> Iterator[str]:
 
 
 def hottest(profile: ProfileRow) -> Iterator[str]:
-    """The source lines that its warps stood at most; nothing where that was not sampled."""
+    """Yield a table of the source lines (or instructions, without lines) that have most samples of its warps.
+
+    Nothing if the profile has no samples.
+    """
     spots = profile.get("hotspots")
     if not spots:
         return

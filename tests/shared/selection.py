@@ -1,0 +1,73 @@
+"""A pytest plugin that leaves slow tests out.
+
+`slow` marks what is exhaustive. Such a test runs where something names it: `-m slow`, `-m gpu`, `-m ''`,
+`-k`, or its node id. A plain `pytest` leaves it out and says so in its last lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MARKER = "slow: exhaustive; a run takes it only where -m, -k or a node id names it"
+RUN_SLOW = "pytest -m slow -n auto"
+
+_LEFT_OUT = pytest.StashKey[int]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", MARKER)
+
+
+def _something_is_named(config: pytest.Config) -> bool:
+    """Tell whether -m or -k chooses the tests; `-m ''` leaves no other trace than the argument itself."""
+    return bool(config.option.markexpr or config.option.keyword or "-m" in config.invocation_params.args)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if _something_is_named(config):
+        return
+    named = _node_ids(config)
+    out = [i for i in items if i.get_closest_marker("slow") and not _is_among(i, named)]
+    if out:
+        dropped = set(out)
+        items[:] = [i for i in items if i not in dropped]
+        config.hook.pytest_deselected(items=out)
+    config.stash[_LEFT_OUT] = len(out)
+
+
+def _node_ids(config: pytest.Config) -> list[tuple[Path, str]]:
+    """Return the arguments with "::" as (file, the names after it)."""
+    split = [argument.partition("::") for argument in config.args]
+    return [((config.invocation_params.dir / file).resolve(), name) for file, colons, name in split if colons]
+
+
+def _is_among(item: pytest.Item, named: Sequence[tuple[Path, str]]) -> bool:
+    own = item.nodeid.partition("::")[2]
+    return any(
+        item.path == file and (own == name or own.startswith((f"{name}[", f"{name}::")))
+        for file, name in named
+    )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Tell the controller what this worker left out; every worker collects the same tests."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = session.config.stash.get(_LEFT_OUT, 0)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    node.config.stash[_LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
+) -> None:
+    if count := config.stash.get(_LEFT_OUT, 0):
+        tests = "test" if count == 1 else "tests"
+        terminalreporter.write_line(f"{count} slow {tests} left out: {RUN_SLOW}")

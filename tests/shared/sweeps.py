@@ -1,0 +1,57 @@
+"""Sweeps over all shipped kernels: a plain run visits representatives, `pytest -m slow` the rest."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pytest
+
+from harness.kernels import catalog
+
+# Every architecture, and every way to read shared memory and to multiply.
+FAST_BUILDS = {
+    ("03_tiled", "sm_75"): "reads of shared memory that the compiler makes wide",
+    ("03_tiled", "sm_120"): "the newest architecture",
+    ("08_tiled_v4", "sm_90a"): "PTX",
+    ("13_cp_async", "sm_80"): "copies that go on beside the loop",
+    ("21_mma_sync", "sm_100"): "mma.sync",
+    ("22_wgmma", "sm_90a"): "wgmma and the TMA",
+    ("copy", "sm_75"): "no arithmetic",
+    ("ffma", "sm_80"): "nothing but arithmetic",
+}
+
+
+def sweep(values: Iterable[Any], fast: Callable[..., bool]) -> list[Any]:
+    """Return `values` for parametrize, a tuple for each where there are several names; all are slow but those
+    of which `fast` holds. Raise LookupError where that is none: a plain run would not see the test.
+    """
+    rows = [value if isinstance(value, tuple) else (value,) for value in values]
+    if not any(fast(*row) for row in rows):
+        raise LookupError(f"every one of these is slow: {rows}")
+    return [pytest.param(*row, marks=() if fast(*row) else pytest.mark.slow) for row in rows]
+
+
+def builds(archs: Sequence[str]) -> list[Any]:
+    """Return each shipped kernel with each of `archs` that it can be built for, for ("name", "arch")."""
+    pairs = [(k.name, arch) for k in catalog.shipped() for arch in archs if k.fits(arch)]
+    return sweep(pairs, lambda name, arch: (name, arch) in FAST_BUILDS)
+
+
+def builds_and_sets(archs: Sequence[str]) -> list[Any]:
+    """Return the same for ("name", "arch", "sets"): "default" stands for the default set of parameters, "all"
+    for every set that `shared.kernels.parameter_sets` visits, which is slow.
+    """
+    rows = builds(archs)
+    everywhere = os.environ.get("HARNESS_ALL_SETS") == "1"
+    several = [row.values for row in rows if everywhere or row.values[1] == "sm_90a"]
+    return [
+        *(pytest.param(*row.values, "default", marks=row.marks) for row in rows),
+        *(pytest.param(*values, "all", marks=pytest.mark.slow) for values in several),
+    ]
+
+
+def archs(names: Sequence[str], *fast: str) -> list[Any]:
+    """Return the architectures `names`, slow but for `fast`, the oldest and Hopper where none is given."""
+    return sweep(names, lambda arch: arch in (fast or ("sm_75", "sm_90a")))
