@@ -218,7 +218,7 @@ def test_options_by_themselves_belong_to_some_command(name: str) -> None:
             option for parameter in found.params for option in (*parameter.opts, *parameter.secondary_opts)
         }
     named = re.findall(r"`(--?[a-z][a-z0-9-]*)[^`\n]*`", prose(ROOT / name))
-    assert set(named) - known - {"-n", "-m"} == set()
+    assert set(named) - known - {"-k", "-m", "-n"} == set()
 
 
 def test_extras_exist() -> None:
