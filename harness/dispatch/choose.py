@@ -3,7 +3,7 @@
 ``table.json`` beside this file holds the data for both. Each of its entries is for one element type, fp32 if
 it names no ``dtype``.
 
-``tuned`` has measurements, written by ``records/tune_matmul.py`` from result files: for a GPU, given by its
+``tuned`` has measurements, written by ``scripts/tune_matmul.py`` from result files: for a GPU, given by its
 name and number of multiprocessors, ranges of M, N and K and the variant that was the fastest there. The first
 entry whose ranges contain the shape decides. The user's own table (`harness.dispatch.user_table`, written by
 ``harness choose --write``) is searched before it.

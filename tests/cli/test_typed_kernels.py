@@ -22,7 +22,7 @@ from harness.launch.builds import build_all
 from harness.problems.gemm import GEMMS
 from harness.results import comparison, nvbench, record
 from harness.support.cache import Cache
-from shared.places import ROOT
+from shared.places import record_file
 from shared.typed_gemm import exact
 
 # WIDE and NARROW convert an element to float and back, READ rounds a product's operand.
@@ -225,8 +225,7 @@ def test_rows_of_two_types_are_never_compared() -> None:
 
 
 def test_old_records_still_load() -> None:
-    folder = ROOT / "records"
-    rows = record.load(folder / "h200-ladder.json")["rows"]
+    rows = record.load(record_file("h200/bench/ladder"))["rows"]
     assert rows and all(r.get("dtype", "fp32") == "fp32" for r in rows)
 
 

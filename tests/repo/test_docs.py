@@ -210,7 +210,7 @@ def test_a_command_that_does_not_exist_is_noticed(tmp_path: Path) -> None:
 
 @every_page
 def test_options_by_themselves_belong_to_some_command(name: str) -> None:
-    known = {"--help", "--strict"}
+    known = {"--help", "--strict", "--randomly-seed"}
     for verb in VERBS:
         found = main.get_command(click.Context(main), verb)
         assert found is not None
@@ -218,7 +218,7 @@ def test_options_by_themselves_belong_to_some_command(name: str) -> None:
             option for parameter in found.params for option in (*parameter.opts, *parameter.secondary_opts)
         }
     named = re.findall(r"`(--?[a-z][a-z0-9-]*)[^`\n]*`", prose(ROOT / name))
-    assert set(named) - known - {"-n", "-m"} == set()
+    assert set(named) - known - {"-k", "-m", "-n"} == set()
 
 
 def test_extras_exist() -> None:

@@ -11,7 +11,7 @@ import pytest
 from harness.kernels import catalog
 from harness.problems.gemm import GEMMS
 from harness.results import claims, comparison, explanation, fastest, record
-from shared.places import ROOT
+from shared.places import record_file
 
 OLD, NEW = "24_wgmma_fp16", "23_wgmma_pipeline_fp16"
 SIZE = {"M": 64, "N": 64, "K": 64}
@@ -57,9 +57,8 @@ def test_other_names_are_kept(tmp_path: Path) -> None:
 def test_a_recorded_file_of_each_shape() -> None:
     """Of nvbench's shape, and a plain list."""
     for name in ("bench/ladder-fp16", "verify/ladder", "explain/claims", "check/ladder"):
-        path = ROOT / "records" / "h200" / f"{name}.json"
-        text = path.read_text()
-        found = {r["kernel"] for r in record.load(path)["rows"]}
+        text = record_file(f"h200/{name}").read_text()
+        found = {r["kernel"] for r in record.load(record_file(f"h200/{name}"))["rows"]}
         assert OLD in text and OLD not in found and NEW in found, name
 
 

@@ -42,7 +42,7 @@ def command(files: tuple[Path, ...], output: Path, title: str, plots: Path | Non
     from harness.support.files import write_file
 
     if not files:
-        raise UsageError("no record files", hint="harness report records/*.json -o report.html")
+        raise UsageError("no record files", hint="harness report records/*/*/*.json -o report.html")
     record.check_writable(output)
     contents = {path.name: record.load(path) for path in files}
     if len(contents) < len(files):
