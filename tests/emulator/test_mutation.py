@@ -60,6 +60,9 @@ EQUIVALENT: dict[str, tuple[tuple[str, str], ...]] = {
     "float4 is used less often but for rows of 1 to 3 floats, which have none": (
         ("ld % (16 / (int)sizeof(T)) == 0", "ld / (16 / (int)sizeof(T)) == 0"),
     ),
+    "16-byte units are used less often but for a K of 1 to 7, and no shape here has aligned rows of that": (
+        ("K % 8 == 0", "K / 8 == 0"),
+    ),
     "rows are a multiple of 4 apart, so a quad that N cuts ends in the padding, and nobody uses that": (
         ("N % 4 == 0", "N / 4 == 0"),
         ("N % 4 == 0", "N % 4 != 0"),
