@@ -23,6 +23,7 @@ from harness.problems.gemm import GEMMS
 from harness.results import comparison, nvbench, record
 from harness.support.cache import Cache
 from shared.places import record_file
+from shared.sweeps import sweep
 from shared.typed_gemm import exact
 
 # WIDE and NARROW convert an element to float and back, READ rounds a product's operand.
@@ -87,7 +88,9 @@ def test_a_kernel_that_rounds_wrongly_fails(kernel_file: Any, name: str) -> None
     assert done.exit_code == 1 and "FAILED" in done.stdout, done.output
 
 
-@pytest.mark.parametrize("kind", ["integers", "one-hot rows", "one-hot columns"])
+@pytest.mark.parametrize(
+    "kind", sweep(["integers", "one-hot rows", "one-hot columns"], lambda kind: kind == "one-hot rows")
+)
 @pytest.mark.parametrize("name", RIGHT)
 def test_exact_inputs_through_the_emulator(kernel_file: Any, cache: Cache, name: str, kind: str) -> None:
     """How to run inputs of one's own: a problem is a class, and this one makes others."""

@@ -36,7 +36,7 @@ def hazards(run: Emulation, kind: str) -> set[tuple[str, tuple[int, ...]]]:
 
 
 @pytest.mark.parametrize("name", MATMULS)
-@pytest.mark.parametrize("arch", ["compute_80", "compute_100"])
+@pytest.mark.parametrize("arch", [pytest.param("compute_80", marks=pytest.mark.slow), "compute_100"])
 @pytest.mark.parametrize("schedule", ["lockstep", "warp-serial"])
 def test_right_kernels_have_no_findings_and_right_numbers(name: str, arch: str, schedule: str) -> None:
     source, block, tile = MATMULS[name]

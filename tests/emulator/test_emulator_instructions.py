@@ -13,7 +13,7 @@ RNG = np.random.default_rng(7)
 EDGES = np.array(
     [0, 1, -1, 2, 31, 32, 33, 63, 255, -128, 2**31 - 1, -(2**31), 12345678, -987654321], np.int64
 )
-ARCHS = ["compute_80", "compute_100"]
+ARCHS = [pytest.param("compute_80", marks=pytest.mark.slow), "compute_100"]
 
 
 def integers(dtype: Any, count: int = 256) -> np.ndarray:
