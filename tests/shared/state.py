@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_OWN_TO_PYTEST = "PYTEST_CURRENT_TEST"  # it names the phase of the test, too
+# Set by others at their leisure: pytest names the test and its phase, PyTorch where its compiler keeps code.
+_OTHERS = ("PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR")
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +54,7 @@ def _item_changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name != _OWN_TO_PYTEST}
+    return {name: value for name, value in os.environ.items() if name not in _OTHERS}
 
 
 def _set_environment(values: dict[str, str]) -> None:
