@@ -125,7 +125,7 @@ def test_it(assert_sass):
             '>       assert_sass("tiled", *',
             "E       AssertionError: 03_tiled TILE=16, sm_75: 3 of 4 expectations do not hold",
             "E         FAILED LDS.128 in loop >= 9: 4",
-            "E           0x* LDS.U.128 R*  03_tiled.cu:41",
+            "E           0x* LDS.U.128 R*  03_tiled.cu:42",
             "E         FAILED no FFMA in loop: 16",
             "E           ... and 12 more",
             "E         FAILED FFMA share in loop >= 0.9: 28.1%",

@@ -87,6 +87,8 @@ def measure(
             row = _timed(row, operands, sampled, after, against, method)
         row = _undamaged(row, operands, stream)
         if repeats and row.status in REPEATABLE:
+            if row.samples is not None:
+                check(run, stream, sets=1)  # the output as a verified launch leaves it
             prints = operands.repeated(run.calls[0], stream, repeats)
             row = row.repeated(Repeats.of(next(prints), prints), operands.damaged_inputs(stream))
         return row

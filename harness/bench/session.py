@@ -226,7 +226,9 @@ class Bench(Closing):
         noise.
         """
         other = None if self.baseline is None else self.baseline.built
-        return one.built is not None and other is not None and one.built.same_code(other)
+        if one.built is None or other is None:
+            return False
+        return one.built.same_code(other) and other.same_code(one.built)
 
     def close(self) -> None:
         self._owned.close()

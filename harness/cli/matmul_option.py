@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from harness.support.cache import Cache
 
 
-dtype = options.dtype
-
-
 def named(kernels: Sequence[str]) -> bool:
     """Return True if ``matmul`` is among the kernels."""
     return choose.NAME in kernels

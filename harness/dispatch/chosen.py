@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from harness.dispatch import choose, prepared
 from harness.dispatch.split import Part, brief, divided
@@ -82,5 +82,6 @@ def build_chosen(
         labels = [part.variant.label for part in next(iter(by.values()))]
         if all(label in known for label in labels):
             main, *rest = (known[label] for label in labels)
-            found.append(Chosen(**vars(main), parts=by, others=tuple(one.cubin for one in rest)))
+            own = {field.name: getattr(main, field.name) for field in fields(Built)}
+            found.append(Chosen(**own, parts=by, others=tuple(one.cubin for one in rest)))
     return found, skipped

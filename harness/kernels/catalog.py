@@ -31,7 +31,12 @@ def folders() -> list[Path]:
 
 def files() -> list[Path]:
     """Return every shipped kernel file, sorted by stem: first the numbered rungs, then the others."""
-    found = [p for folder in folders() for p in folder.rglob("*") if p.suffix in (".cu", ".ptx")]
+    found = [
+        p
+        for folder in folders()
+        for p in folder.rglob("*")
+        if p.suffix in (".cu", ".ptx") and not p.name.startswith(".") and p.is_file()  # editors leave links
+    ]
     return sorted(found, key=lambda p: (not _NUMBER.match(p.stem), p.stem))
 
 
@@ -49,15 +54,16 @@ def find(pattern: str, folder: Path | None = None) -> list[Kernel]:
     """Return the kernels that one word of a command line names.
 
     The word is a path, a stem (``03_tiled``), its number or the rest (``03``, ``tiled``), a former name
-    (``24_wgmma_fp16``, and its number or rest), or a glob (``0[1-3]*``, ``cu/*.cu``). A path, a stem or its
-    parts give the file's default element type; ``23_wgmma_pipeline_fp16`` is another one, and a glob of names
+    (``24_wgmma_fp16``, and its number or rest), or a glob (``0[1-3]*``, ``cu/**/*.cu``). A path, a stem or
+    its parts give the file's default element type; ``23_wgmma_pipeline_fp16`` is another one, and a glob
     matches the kernels of every type. A relative path starts at `folder`, else at the working directory.
 
     Raises UsageError where nothing matches, with the nearest names.
     """
     if Path(pattern).suffix in (".cu", ".ptx") or "/" in pattern or "\\" in pattern:
-        path = pattern if folder is None else str(folder / pattern)
-        return [spec.load(p) for p in _globbed(pattern, folder) or [path]]
+        if globbed := _globbed(pattern, folder):
+            return [k for p in globbed for k in spec.load(p).each_dtype()]
+        return [spec.load(pattern if folder is None else folder / pattern)]
     paths = files()
     exact = [p for p in paths if pattern in _names(p.stem)]
     if exact:

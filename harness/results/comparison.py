@@ -9,7 +9,7 @@ from typing import Any
 from harness.bench.stats import INCONCLUSIVE, SLOW, Interval, decide, unpaired_ratio
 from harness.errors import UsageError
 from harness.results.record import Document
-from harness.results.rows import Row
+from harness.results.rows import Row, label
 
 FAILED = "FAILED"  # the row had a time in the first file and has none in the second
 _CLOCK = 0.01  # how far the SM clocks of two rows may differ
@@ -126,11 +126,6 @@ def _same_code(a: Row, b: Row) -> bool:
 def _key(row: Row) -> tuple[Any, ...]:
     """Return what identifies a row in both files."""
     return row["kernel"], tuple(sorted(row["params"].items())), row.get("shape")
-
-
-def label(row: Row) -> str:
-    """Return the kernel's name with its parameters, such as ``03_tiled TILE=16``."""
-    return " ".join([row["kernel"], *(f"{k}={v}" for k, v in row["params"].items())])
 
 
 def _at(meta: Document, path: tuple[str, ...]) -> Any:

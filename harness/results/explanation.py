@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from harness.bench.stats import Interval, unpaired_ratio
-from harness.errors import UsageError
+from harness.errors import SpecError, UsageError
 from harness.instruments import counters
 from harness.kernels import catalog
 from harness.kernels.prediction import FIGURES, RACES, SECONDS, Figures
@@ -179,9 +179,9 @@ def _ancestors(name: str) -> list[str]:
     """Return the names of a shipped kernel's ancestors, the nearest first; none for any other kernel."""
     try:
         kernel = catalog.kernel(name)
-    except UsageError:
+        return [k.name for k in catalog.ancestors(kernel)] if kernel.name == name else []
+    except (UsageError, SpecError):  # a kernel of somebody's own, or one with a wrong `after`
         return []
-    return [k.name for k in catalog.ancestors(kernel)] if kernel.name == name else []
 
 
 @dataclass(frozen=True, kw_only=True)

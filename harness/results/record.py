@@ -92,7 +92,7 @@ def load(path: Path) -> Document:
     return cast(Document, {**content, "rows": [_renamed(row, former) for row in rows]})
 
 
-_NAMING = ("kernel", "label", "others", "chosen")  # keys under which a row names kernels
+_NAMING = ("kernel", "label", "others", "chosen", "against")  # keys under which a row names kernels
 
 
 def _renamed(row: Mapping[str, Any], former: Mapping[str, str]) -> dict[str, Any]:
@@ -249,15 +249,13 @@ def _commit(package: Path) -> tuple[str | None, list[str] | None]:
     """
 
     def git(*args: str) -> str:
-        done = tools.run(["git", "-C", package.parent, *args], "")
-        if done.returncode:
-            raise HarnessError(done.stderr)
-        return done.stdout
+        return tools.run(["git", "-C", package.parent, *args], "").stdout
 
     try:
-        if Path(git("rev-parse", "--show-toplevel").strip()).resolve() != package.parent.resolve():
-            return None, None  # installed inside the checkout of another project
-        changed = git("status", "--porcelain", "--no-renames", "-uall", "-z", "--", package.name, "cu", "ptx")
-        return git("rev-parse", "HEAD").strip(), sorted(line[3:] for line in changed.split("\0") if line)
-    except HarnessError:
+        top = git("rev-parse", "--show-toplevel").strip()
+    except HarnessError:  # there is no git
         return None, None
+    if not top or Path(top).resolve() != package.parent.resolve():
+        return None, None  # no checkout, or that of another project in which this one is installed
+    changed = git("status", "--porcelain", "--no-renames", "-uall", "-z", "--", package.name, "cu", "ptx")
+    return git("rev-parse", "HEAD").strip(), sorted(line[3:] for line in changed.split("\0") if line)

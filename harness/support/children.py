@@ -42,23 +42,27 @@ def watch(
     """
     streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE} if captured else {}
     seen, since = progress(), time.monotonic()
-    with subprocess.Popen(command, text=True, env=env, **streams) as child:  # type: ignore[call-overload]
-        while True:
-            try:
-                _, said = child.communicate(timeout=min(_LOOK, timeout))
-                break
-            except subprocess.TimeoutExpired:
-                pass
-            except KeyboardInterrupt:
-                return Ended(code=_stopped(child, grace), why="interrupted", interrupted=True)
-            if (now := progress()) != seen:
-                seen, since = now, time.monotonic()
-            elif time.monotonic() - since > timeout:
-                if hangs():
-                    child.kill()
-                    why = f"not done after {timeout:g} s, and killed: it hangs"
-                    return Ended(code=child.wait(), why=why, hung=True)
-                since = time.monotonic()
+    with subprocess.Popen(command, text=True, errors="replace", env=env, **streams) as child:  # type: ignore[call-overload]
+        said: str | None = None
+        try:
+            while True:
+                try:
+                    _, said = child.communicate(timeout=min(_LOOK, timeout))
+                    break
+                except subprocess.TimeoutExpired:
+                    pass
+                if (now := progress()) != seen:
+                    seen, since = now, time.monotonic()
+                elif time.monotonic() - since > timeout:
+                    if child.poll() is None and hangs():
+                        child.kill()
+                        why = f"not done after {timeout:g} s, and killed: it hangs"
+                        return Ended(code=child.wait(), why=why, hung=True)
+                    if child.returncode is not None:
+                        break  # it has ended, and something that it started still holds its stderr
+                    since = time.monotonic()
+        except KeyboardInterrupt:
+            return Ended(code=_stopped(child, grace), why="interrupted", interrupted=True)
     why = f"its process was ended by {signal.Signals(-child.returncode).name}" if child.returncode < 0 else ""
     return Ended(code=child.returncode, why=why, said=said or "")
 

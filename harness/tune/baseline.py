@@ -43,9 +43,10 @@ def reference(
     twin = owned.enter_context(Twin(operands, session.stream))
     if session.baseline is not None and session.baseline.serves(problem):
         run, label = owned.enter_context(session.baseline.prepare(twin)), session.baseline.label
+        built = session.baseline.built
         if not check(run, session.stream, sets=1).ok:
             raise HarnessError(f"{label} is wrong on {problem.label}: nothing to compare with")
-        return Opponent(run, label), candidates
+        return Opponent(run, label if built is None else built.cubin.sha256), candidates
     tried = []
     for one in candidates:
         tried.append(one)

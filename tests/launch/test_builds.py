@@ -67,7 +67,7 @@ def test_a_script_without_a_main_guard_is_told_so(kernel_file: Any, tmp_path: Pa
     """Each process imports it again, and may start none of its own while it does."""
     script = tmp_path / "unguarded.py"
     script.write_text(
-        "from harness import builds, spec\n"
+        "from harness.kernels import spec\nfrom harness.launch import builds\n"
         "from harness.support.cache import Cache, default_root\n"
         f"variants = [spec.load({str(kernel_file())!r}).variant()]\n"
         "with builds.building(variants, 'sm_90a', Cache(default_root()), lambda: None) as arriving:\n"

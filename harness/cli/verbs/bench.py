@@ -39,7 +39,7 @@ def _enough(_ctx: click.Context, _param: click.Parameter, rounds: int) -> int:
 @options.params
 @options.sweep
 @options.axis
-@matmul_option.dtype
+@options.dtype
 @options.device
 @options.arch
 @options.seed

@@ -74,8 +74,7 @@ def command(
     from harness.cli import sanitized
     from harness.cli.views import emulated
     from harness.launch import builds
-    from harness.results import encode as report
-    from harness.results import record
+    from harness.results import encode, record
 
     if json_file is not None:
         record.check_writable(json_file)
@@ -98,7 +97,7 @@ def command(
         if lines:
             again = replace(wanted, check=False, as_compiled=True)
             compiled, fault = running.collect(emulation.rows(built, points, again, step))
-    records = [report.emulated_record(row) for row in rows]
+    records = [encode.emulated_record(row) for row in rows]
     if json_file is not None:
         meta = record.provenance(seed=seed)
         meta["ended"] = str(fault) if fault else "complete"

@@ -99,7 +99,8 @@ def _version_of(command: list[str]) -> str:
 
     done = tools.run(command, "", timeout=20)
     if done.returncode:
-        raise HarnessError(f"cannot be run: it ends with code {done.returncode}")
+        said = (done.stderr.strip() or done.stdout.strip() or "silently").splitlines()[-1]
+        raise HarnessError(f"cannot be run: it ends with code {done.returncode}: {said}")
     lines = [s.strip() for s in done.stdout.splitlines() if "ersion" in s or "release" in s]
     return lines[-1] if lines else "version unknown"
 

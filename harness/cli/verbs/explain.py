@@ -57,6 +57,7 @@ def command(
     kernel's file does not hold.
     """
     from harness.cli.views import explained
+    from harness.problems.registry import resolve
 
     if claims:
         _claims(kernels, _Counted(axis, arch, seed), files, seed, style, json_file)
@@ -76,8 +77,12 @@ def command(
     codes = [_code(counted.built(v)) for v in (a, b)]
     explained.print_head(a, b)
     explained.print_times(a, b, [(p.name, c) for p, c in zip(files, contents, strict=True)])
-    if gpu is not None:
+    if gpu is not None and resolve(a.kernel) is resolve(b.kernel):
         explained.print_paired(_paired(gpu, counted.built(a), counted.built(b), seed))
+    elif gpu is not None and len(kernels) == 1:  # a rung may be derived from one of another element type
+        click.echo("not timed in turn: the two solve different problems")
+    elif gpu is not None:
+        raise UsageError("the two solve different problems: their times cannot be compared")
     explained.print_code(codes[0], codes[1], style)
     explained.print_figures(counted.figures(a), counted.figures(b), style)
     counted.note()
@@ -269,8 +274,6 @@ def _paired(gpu: Device, a: Built, b: Built, seed: int) -> Any:
     from harness.problems.registry import resolve
 
     cls = resolve(b.variant.kernel)
-    if resolve(a.variant.kernel) is not cls:
-        raise UsageError("the two solve different problems: their times cannot be compared")
     with Context(gpu) as context, Bench(context, rule=StopRule(), baseline=a, seed=seed) as session:
         *_, row = session.rows([b], {cls: [options.typical(cls.bench_axes)]}, lambda _: None)
     return row

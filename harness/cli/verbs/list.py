@@ -12,7 +12,7 @@ from harness.kernels import catalog
 from harness.kernels.spec import Kernel
 from harness.support import terminal
 
-_COLUMN = 20
+_COLUMN = 19
 _WIDE = 110  # columns from which there is room for what a kernel was derived from
 
 

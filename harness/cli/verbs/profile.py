@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from harness.instruments.ncu_reports import Profile
     from harness.kernels.spec import Variant
     from harness.problems.protocol import Axes, Problem
-    from harness.results.record import Document
     from harness.results.rows import ProfileRow
 
 
@@ -102,7 +101,7 @@ def command(
             _without(e, variants, axis, seed, style)
             return
     if json_file is not None:
-        meta = record.provenance(seed=seed) | ({"gpu": _about(gpu)} if gpu else {})
+        meta = record.provenance(seed=seed) | ({"gpu": options.about(gpu)} if gpu else {})
         record.write_json(json_file, record.document("profile", [r for _, r in rows], meta))
     if rows:
         profiled.print_profiles([p for p, _ in rows], more, style)
@@ -159,15 +158,6 @@ def _measure(
             found |= {"shape": cls.from_axes(at[cls]).label, "axes": dict(at[cls])}
             rows.append((p, cast("ProfileRow", {**encode.static_record(one), **found})))
     return rows, fault
-
-
-def _about(gpu: Device) -> Document:
-    """Return the record's entry for the GPU."""
-    from dataclasses import asdict
-
-    from harness.driver import driver_version
-
-    return {**asdict(gpu), "driver": "{}.{}".format(*driver_version())}
 
 
 def _without(

@@ -87,8 +87,7 @@ def command(
     """
     from harness.cli.views import machine_code
     from harness.kernels import expectation
-    from harness.results import encode as report
-    from harness.results import record
+    from harness.results import encode, record
     from harness.sass import contract
     from harness.support import tools
 
@@ -117,8 +116,8 @@ def command(
     if json_file is not None:
         rows = [
             {
-                **(report.static_record(built[code.label, code.arch]) if built else {}),
-                **report.code_record(code, findings),
+                **(encode.static_record(built[code.label, code.arch]) if built else {}),
+                **encode.code_record(code, findings),
             }
             for code, findings in found
         ]
@@ -201,7 +200,7 @@ def _read(
     if files:
         if len(files) < len(names) or params or sweep or dtypes:
             raise UsageError(
-                f"{files[0]} is machine code, which has no parameters or types and stands alone",
+                f"{files[0]} is machine code, which has no parameters and goes without other kernels",
                 hint="compare two of them with --diff",
             )
         codes = []
@@ -226,13 +225,12 @@ def _diff(
 ) -> None:
     """Print the differences between two selections of one code each, and write the record."""
     from harness.cli.views import machine_code
-    from harness.results import encode as report
-    from harness.results import record
+    from harness.results import encode, record
 
     foreign.refuse_unless(left, right)
     a, b = left.one("the command line"), right.one("--diff")
     if json_file is not None:
-        row = report.diff_record(a, b)
+        row = encode.diff_record(a, b)
         record.write_json(json_file, record.document("diff", [row], record.provenance()))
     machine_code.print_difference(a, b, style)
 

@@ -57,7 +57,6 @@ def command(
     """
     from harness.bench.stopping import StopRule
     from harness.cli import axes
-    from harness.driver import driver_version
     from harness.problems.gemm import Gemm
     from harness.results import record
 
@@ -75,7 +74,7 @@ def command(
     meta = {
         **record.provenance(seed=seed),
         "rule": asdict(rule),
-        "gpu": {**asdict(gpu), "driver": "{}.{}".format(*driver_version())},
+        "gpu": options.about(gpu),
     }
     click.echo(f"{gpu.name}, {gpu.uuid}")
     rows: list[Document] = []

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @options.params
 @options.sweep
 @options.axis
-@matmul_option.dtype
+@options.dtype
 @options.device
 @options.arch
 @options.seed
@@ -56,8 +56,7 @@ def command(
     from harness.bench.session import Bench
     from harness.cli.views import emulated
     from harness.driver import Context
-    from harness.results import encode as report
-    from harness.results import record, tables
+    from harness.results import encode, record, tables
 
     if json_file is not None:
         record.check_writable(json_file)
@@ -83,7 +82,7 @@ def command(
             session = owned.enter_context(Bench(context, rule=None, repeats=repeats, seed=seed))
             found = session.rows(built, points, step)
         rows, fault = running.collect(found)
-    records = [report.verified_record(r) for r in rows]
+    records = [encode.verified_record(r) for r in rows]
     if json_file is not None:
         meta = record.provenance(seed=seed) | {"gpu": gpu and options.about(gpu), "repeats": repeats}
         meta["ended"] = str(fault) if fault else "complete"
