@@ -18,6 +18,7 @@ from harness.bench import emulation
 from harness.bench.emulation import Options
 from harness.bench.row import EXPECTED, FAILED, OK
 from harness.bench.session import Bench
+from harness.bench.stopping import StopRule
 from harness.driver import Context, Device
 from harness.errors import ContextLost
 from harness.kernels import catalog, spec
@@ -63,6 +64,16 @@ def test_equal_launches(fake: Any, cache: Cache) -> None:
     assert [r.status for r in found] == [OK] * 2
     assert [r.repeats for r in found] == [Repeats(launches=300, equal=300, first=None)] * 2
     assert len(fake.launches) == 2 * (1 + 300)
+
+
+def test_repeats_after_timing_begin_from_a_verified_output(fake: Any, cache: Cache) -> None:
+    """The padding is that of a fresh output again, not of the one that was spoilt before timing."""
+    padded = {"M": 8, "N": 8, "K": 8, "ldc": 11}
+    rule = StopRule(min_time=0.001, timeout=0.01, min_samples=2, warmup=0.001, settle=0.001)
+    with Context(Device.open()) as context, Bench(context, rule=rule, regime="hot", repeats=3) as session:
+        (row,) = session.rows([built(cache)], {Gemm: [padded]}, lambda _: None)
+    assert (row.status, row.repeats) == (OK, Repeats(launches=3, equal=3, first=None)), row.error
+    assert row.samples is not None
 
 
 def test_a_difference_far_behind_is_counted_right(fake: Any, cache: Cache) -> None:

@@ -191,3 +191,23 @@ def test_every_rung_makes_a_claim() -> None:
     for kernel in catalog.ladder():
         assert kernel.claim, kernel.name
     assert [k.name for k in catalog.ladder() if k.broken] == ["05_tiled_no_sync"]
+
+
+def test_what_editors_leave_beside_kernels_is_no_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cu").mkdir()
+    (tmp_path / "cu" / "01_a.cu").write_text("")
+    (tmp_path / "cu" / ".#01_a.cu").symlink_to("somebody@somewhere.123")  # an editor's lock
+    (tmp_path / "cu" / "02_gone.cu").symlink_to(tmp_path / "nowhere.cu")
+    monkeypatch.setattr(catalog, "folders", lambda: [tmp_path / "cu"])
+    assert [p.name for p in catalog.files()] == ["01_a.cu"]
+
+
+def test_a_path_with_wildcards_gives_every_type() -> None:
+    folder = catalog.kernel("23").path.parent
+    assert [k.name for k in catalog.find(f"{folder}/23*.cu")] == [
+        "23_wgmma_pipeline",
+        "23_wgmma_pipeline_fp16",
+    ]
+    assert [k.name for k in catalog.find(f"{folder}/23_wgmma_pipeline.cu")] == both[:1]

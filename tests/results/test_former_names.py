@@ -35,12 +35,12 @@ def test_names_are_those_of_today(tmp_path: Path) -> None:
     chosen = {"kernel": OLD, "label": f"{OLD} BM=64", "params": {}, "others": ["30_grid_split_fp16 BM=64"]}
     path = written(
         tmp_path / "r.json",
-        row(OLD, label=f"{OLD} BM=64", detail=f"{OLD} is named here"),
+        row(OLD, label=f"{OLD} BM=64", detail=f"{OLD} is named here", against=f"{OLD} BM=128"),
         row("matmul", chosen=chosen, label=f"matmul -> {OLD} BM=64"),
         row("cuBLAS", chosen=None),
     )
     one, two, three = record.load(path)["rows"]
-    assert (one["kernel"], one["label"]) == (NEW, f"{NEW} BM=64")
+    assert (one["kernel"], one["label"], one["against"]) == (NEW, f"{NEW} BM=64", f"{NEW} BM=128")
     assert one["detail"] == f"{OLD} is named here", "what was said is as it was said"
     assert (two["kernel"], two["label"]) == ("matmul", f"matmul -> {NEW} BM=64")
     assert two["chosen"]["kernel"] == NEW and two["chosen"]["label"] == f"{NEW} BM=64"

@@ -1,0 +1,61 @@
+"""The fields of every JSON file that commands write: none that was ever there is missing."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.command import FAST, fake, harness, no_gpu  # noqa: F401  (fixtures)
+from shared.places import DATA
+
+# By command line, the paths of all fields as they were before the package had rooms.
+FIELDS: dict[str, list[str]] = json.loads((DATA / "fields.json").read_text())
+_TIMED = ("bench coalesced", "bench tiled", "bench matmul -a N=16", "tune", "verify tiled")
+ON_A_GPU = [c for c in FIELDS if c.startswith(_TIMED)]
+MAPS = r"\.(params|axes|versions|mix|sass|counters|tune_params|predict)\.[^\[]*$"  # whose keys are data
+
+
+def paths(value: Any, path: str = "") -> set[str]:
+    """Return the path of every field, with ``[]`` for the first element of a list."""
+    if isinstance(value, dict) and value:
+        return {p for key, inner in value.items() for p in paths(inner, f"{path}.{key}")}
+    if isinstance(value, list) and value:
+        return paths(value[0], f"{path}[]")
+    return {path + "[]" * isinstance(value, list)}
+
+
+def fields(content: Any) -> set[str]:
+    return {re.sub(MAPS, r".\1", path).lstrip(".") for path in paths(content)}
+
+
+def written(command: str, tmp_path: Path) -> set[str]:
+    file = tmp_path / "out.json"
+    fast = FAST if command.startswith("bench") and command in ON_A_GPU else []
+    result = harness(*command.split(), *fast, "--json", str(file))
+    assert file.exists(), result.output
+    return fields(json.loads(file.read_text()))
+
+
+@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize("command", [c for c in FIELDS if c not in ON_A_GPU])
+def test_no_field_is_lost(command: str, tmp_path: Path) -> None:
+    assert set(FIELDS[command]) - written(command, tmp_path) == set()
+
+
+@pytest.mark.usefixtures("fake")
+@pytest.mark.parametrize("command", ON_A_GPU)
+def test_no_field_of_times_is_lost(command: str, tmp_path: Path) -> None:
+    assert set(FIELDS[command]) - written(command, tmp_path) == set()
+
+
+def test_a_lost_field_is_noticed() -> None:
+    before = {"meta": {"seed": 1}, "rows": [{"kernel": "a", "params": {"TILE": 8}, "times": []}]}
+    assert fields(before) == {"meta.seed", "rows[].kernel", "rows[].params", "rows[].times[]"}
+    assert fields(before) - fields({**before, "rows": [{"kernel": "a"}]}) == {
+        "rows[].params",
+        "rows[].times[]",
+    }
