@@ -27,8 +27,8 @@ from harness.launch.builds import Built
 from harness.launch.fingerprint import Fingerprints
 from harness.problems.verify import Verdict
 
-LEAST, MOST = 5, 20  # rounds, if more than one: see above
-_APART = 0.01  # relative difference of times from which a note says that rounds differ
+LEAST, MOST = 5, 20  # least and most rounds if the measurement is repeated; see the module's docstring
+_APART = 0.01  # a note is made if the times of rounds differ by more than this fraction
 _PAGE = 2 << 20  # bytes; device memory comes in pages of that size
 _MOST_PAGES = 8
 

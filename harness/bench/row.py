@@ -155,7 +155,10 @@ class Measurement:
 
     @property
     def device(self) -> nvml.Reading | None:
-        """The summary of NVML's readings while it was timed (`nvml.summarize`); None without any."""
+        """The summary of NVML's readings while it was timed (`nvml.summarize`).
+
+        None if there are no readings.
+        """
         return None if self.samples is None else nvml.summarize(self.samples.readings)
 
     @property

@@ -61,22 +61,24 @@ class Samples:
 
     @property
     def wall(self) -> float | None:
-        """The median over the batches of the wall time per run, in seconds on the host's clock; None without
-        any.
+        """The median over the batches of the wall time per run, in seconds on the host's clock.
+
+        None if no batch has one.
         """
         walls = [b.wall for b in self.batches if b.wall is not None]
         return float(np.median(walls)) if walls else None
 
     @property
     def sm_hz(self) -> float | None:
-        """The median over the batches of the measured SM clock in Hz; None without any."""
+        """The median over the batches of the measured SM clock in Hz; None if no batch has one."""
         clocks = [b.sm_hz for b in self.batches if b.sm_hz]
         return float(np.median(clocks)) if clocks else None
 
     @property
     def cycles(self) -> float | None:
-        """The median over the batches of the SM cycles per run, each at its batch's own clock; None without
-        any.
+        """The median over the batches of the SM cycles per run; each batch counts with its own clock.
+
+        None if no clock was measured.
         """
         cycles = [b.median * b.sm_hz for b in self.batches if b.sm_hz]
         return float(np.median(cycles)) if cycles else None
@@ -126,10 +128,10 @@ class Pair:
 
 
 def warm_up(work: Work, timer: Timer, rule: StopRule) -> WarmUp:
-    """Run for `rule.warmup` seconds of GPU time, and on until the SM clock has settled, at most `rule.settle`
-    seconds.
+    """Run for `rule.warmup` seconds of GPU time, then on until the SM clock has settled.
 
-    It ends after 50,000 runs in any case.
+    If it does not settle, stop when `rule.settle` seconds of GPU time have passed in all. If the clock cannot
+    be measured, stop after `rule.warmup`. No batch begins after 50,000 runs.
     """
     spent, runs, count = 0.0, 0, 1
     clocks: list[float | None] = []

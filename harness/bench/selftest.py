@@ -30,7 +30,7 @@ from harness.problems.protocol import Problem
 from harness.support.resources import Closing
 
 _QUANTILE = 0.95
-_SETTLE_MOST = 10.0  # seconds
+_SETTLE_MOST = 10.0  # seconds of GPU time to wait for the SM clock
 
 
 @dataclass(frozen=True, kw_only=True)

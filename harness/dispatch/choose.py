@@ -71,9 +71,10 @@ H200_SMS = 132
 _TABLE = Path(__file__).with_name("table.json")
 
 _START = 8000  # cycles from launch to the first product and from the last to the end: 3 to 5 us on the H200
-_SUM_CYCLES = 0.25  # for each partial sum: 8 bytes through shared memory, at 32 per cycle between SMs
-# Multiply-adds per cycle and SM: of float32 on compute capability 8.6 and newer, of the others on 9.0. A GPU
-# with lower rates has them for all candidates of a type alike.
+_SUM_CYCLES = 0.25  # cycles for each partial sum: 8 bytes through shared memory, at 32 per cycle between SMs
+# Multiply-adds per cycle and SM: fp32 on compute capability 8.6 and later, other types on 9.0. On GPUs with
+# lower rates the ranking hardly changes: all candidates of a type are affected alike, except the skinny
+# kernels, whose work is counted in bytes.
 _FMA = {"fp32": 128, "tf32": 1024, "3xtf32": 1024 / 3, "bf16": 2048, "fp16": 2048}
 _SWIZZLED = 128  # bytes along k of one step of the tensor-core rungs
 _LOAD_BYTES = 64  # per cycle and SM, from L2

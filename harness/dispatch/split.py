@@ -3,8 +3,8 @@
 For 2049 x 2049 outputs in tiles of 128 x 256, the last row and the last column take 25 more tiles than the
 128 of 2048 x 2048. Up to `SKINNY` rows or columns beyond a multiple of `UNIT` are therefore given to a kernel
 for few rows or columns, if by the cost model of `harness.dispatch.choose` the launches one after the other
-take fewer cycles than a single one. A shape that a table of `choose` contains is always one launch, because
-one was measured.
+take fewer cycles than a single one. A shape in a table of `choose` is never divided, because a single launch
+was measured for it. Only fp32 products are divided.
 """
 
 from __future__ import annotations

@@ -161,7 +161,10 @@ class Context(Owner):
         return int(free), int(total)
 
     def adopt(self, child: Resource) -> None:
-        """Register a resource, to be closed with the context at the latest."""
+        """Register a resource, so that closing the context closes it.
+
+        The context holds only a weak reference to it.
+        """
         self._children[next(self._serial)] = child
 
     def release(self, name: str, handle: Any, *, waits: bool) -> None:

@@ -299,7 +299,7 @@ class Decoder:
             octal = len(digits) > 1 and digits[0] == "0" and digits.isdigit()
             return int(match[1] + digits, 8 if octal else 0)
         if any(text == parameter.name for parameter in self.entry.parameters):
-            raise self.refusal(ins, "the address of a parameter")  # mostly that of a tensor map
+            raise self.refusal(ins, "the address of a parameter")  # usually the parameter is a tensor map
         raise EmulatorError(
             f"{self.text(ins)!r} reads {text!r}, which nobody declares", where=self.where(ins)
         )

@@ -114,9 +114,10 @@ class Arena:
         return None
 
     def nearest(self, address: int, size: int) -> tuple[Allocation, int] | None:
-        """Return the allocation nearest to an access of `size` bytes, and their distance; None without any.
+        """Return the allocation nearest to an access of `size` bytes, and their distance.
 
-        The distance is how many bytes the access starts before the allocation or ends after it.
+        None if there are no allocations. The distance is how many bytes the access starts before the
+        allocation or ends after it.
         """
 
         def distance(a: Allocation) -> int:

@@ -71,7 +71,10 @@ class Finding:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The source lines, as ``05_tiled_no_sync.cu:38``, each once, in the tool's order."""
+        """The known source lines of `places`, such as ``05_tiled_no_sync.cu:38``.
+
+        They are in the tool's order, without duplicates.
+        """
         return tuple(dict.fromkeys(f"{p.file}:{p.line}" for p in self.places if p.line))
 
 

@@ -109,7 +109,8 @@ def _of_types(pattern: str, dtypes: Sequence[str], strict: bool) -> list[Kernel]
     found: list[Kernel] = []
     wildcard = any(c in pattern for c in "*?[") and not os.path.isfile(pattern)  # noqa: PTH113
     for k in find(pattern):
-        # A name that tells the type, or a former one, is that type's; any other is the file's.
+        # A name (or former name) of a type other than the file's default selects that type; any other name
+        # selects all types of the file.
         known = k.dtypes if k.dtype == k.dtypes[0] else (k.dtype,)
         typed = [k.with_dtype(d) for d in dtypes if d in known]
         if not typed and strict and not wildcard:
@@ -175,9 +176,9 @@ def ancestors(kernel: Kernel) -> Iterator[Kernel]:
 def related(kernel: Kernel, name: str) -> Kernel:
     """Return the kernel that `name` means in the front matter of `kernel`.
 
-    A path starts at the folder of `kernel`. One text serves every element type of a file: where a file lists
-    several, another kernel is meant in the type of `kernel` if it is written for it. Raises UsageError for a
-    name that is no kernel, or several.
+    A path starts at the folder of `kernel`. If `kernel`'s file lists several element types, another kernel is
+    returned in `kernel`'s type where it has that type, unless `name` selects a type that is not its default.
+    Raises UsageError for a name that is no kernel, or several.
     """
     found = _single(find(name, kernel.path.parent), name)
     own = len(kernel.dtypes) > 1 and found.path.stem != kernel.path.stem
@@ -268,7 +269,7 @@ def _read_further(path: Path, _changed: int) -> tuple[tuple[str, str, str], ...]
     try:
         loaded = spec.load(path)
     except HarnessError:
-        return ()  # whoever asks for this very file is told what is wrong with it
+        return ()  # `find` reports what is wrong with this file if a word names it
     kernels = loaded.each_dtype()
     return tuple(
         (k.dtype if i else "", k.name, loaded.aliases.get(k.dtype, "")) for i, k in enumerate(kernels)

@@ -2,13 +2,14 @@
 
     FIGURE [with PARAMETER=VALUE...] <= NUMBER [of KERNEL [with PARAMETER=VALUE...]] [at AXIS=VALUE...]
 
-A prediction compares one of `FIGURES` with a number, or with a share of another kernel's figure. Both kernels
-are launched on the same problem, that of ``at``, or else the one at which the check is made. Parameters that
-are not named have their defaults. It is checked with what the emulator counts and the compiler reports, which
-needs no GPU, and with ncu's counters; ``seconds`` are checked with result files of ``harness bench``.
+The comparison may be <, <=, >, >= or ==. A prediction compares one of `FIGURES` with a number, or with a
+share of another kernel's figure. ``seconds`` need ``of`` and ``at``, and cannot have ==. Both kernels are
+launched on the same problem, that of ``at``, or else the one at which the check is made. Parameters that are
+not named have their defaults. A prediction is checked with what the emulator counts and the compiler reports,
+which needs no GPU, and with ncu's counters; ``seconds`` are checked with result files of ``harness bench``.
 
-Where the file lists several element types, another kernel is meant in the same type if it is written for it
-(`harness.kernels.catalog.related`).
+In a file of several element types, KERNEL means that kernel in the type of the one that predicts, if it has
+that type and its name selects no other (`harness.kernels.catalog.related`).
 """
 
 from __future__ import annotations

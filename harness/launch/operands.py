@@ -195,8 +195,8 @@ class Operands(Closing):
 class Twin(Operands):
     """Operands that borrow the inputs of an `original` and have outputs of their own.
 
-    A second kernel that is timed in turn with the first runs on them, so that it does not write the outputs
-    by which the first is verified. The original must outlive it.
+    They are used for a second kernel that is timed in turn with the first, so that it does not overwrite the
+    outputs that are checked for the first. The original must outlive them.
     """
 
     def __init__(self, original: Operands, stream: Stream) -> None:

@@ -54,7 +54,7 @@ from harness.problems.protocol import Reference
 Matrix = NDArray[np.float64]
 
 _SPREAD = math.sqrt(2 / 3)  # standard deviation of d + e, in units of v
-_SIGMAS, _RMS_SIGMAS = 8, 6  # standard deviations allowed: of an element, of the root mean square
+_SIGMAS, _RMS_SIGMAS = 8, 6  # allowed standard deviations: for one element, for the root mean square
 
 
 def product(

@@ -87,7 +87,7 @@ def _check_reference(problem: Problem, reference: Any, output: NDArray[Any]) -> 
     """Raise SpecError unless the reference fits the output and its bounds can tell right from wrong."""
     cls = type(problem)
     if not isinstance(reference, Reference):
-        _refuse(cls, "reference", f"gave {_kind(reference)}, not a harness.problem.Reference")
+        _refuse(cls, "reference", f"gave {_kind(reference)}, not a harness.problems.protocol.Reference")
     for name in ("expected", "bound"):
         array = getattr(reference, name)
         if not isinstance(array, np.ndarray) or array.dtype != np.float64:
@@ -102,7 +102,7 @@ def _check_reference(problem: Problem, reference: Any, output: NDArray[Any]) -> 
         _refuse(cls, "reference", f"expected has shape {shape}, where extents are {tuple(extents)}")
     if not reference.expected.size:
         _refuse(cls, "reference", f"expected has shape {shape}: there is nothing to compare")
-    least = float(reference.bound.min())  # NaN if any is
+    least = float(reference.bound.min())  # NaN if any element is NaN
     if not least >= 0:
         _refuse(cls, "reference: bound", "is negative or NaN somewhere: nothing could be right there")
     if math.isinf(least):

@@ -164,9 +164,9 @@ def compared(a: ProfileRow, b: ProfileRow) -> list[tuple[str, str, str]]:
 def _before(i: int, steps: Sequence[Row]) -> Row | None:
     """Return the rung among `steps` that the one at `i` was derived from.
 
-    That is its predecessor by the front matter, or the nearest of that one's own that was measured; with
-    several parameter sets the one that comes last before it. A kernel that is not shipped, and one of whose
-    ancestors none was measured, is compared with the row before it.
+    This is its nearest measured ancestor by the front matter's ``after``. If that has several parameter sets,
+    the last one before it is taken, or else the last one after it. A kernel that is not shipped, or has no
+    measured ancestor, is compared with the row before it. None if there is no such row.
     """
     for ancestor in _ancestors(steps[i]["kernel"]):
         rows = [r for r in (*steps[i + 1 :], *steps[:i]) if r["kernel"] == ancestor]
@@ -188,8 +188,9 @@ def _ancestors(name: str) -> list[str]:
 class Card:
     """A rung `b` and the one it was derived from, `a`, of the same records.
 
-    Both are rows of ``harness bench``; with them, where there are any, those of ``harness profile`` and of
-    ``harness explain --claims``.
+    Both are rows of ``harness bench``. `profiles` and `claims` hold their rows of ``harness profile`` and of
+    ``harness explain --claims``. `profiles` is None unless both were profiled; a claim is None if it is not
+    recorded.
     """
 
     a: Row

@@ -56,7 +56,7 @@ def measured(files: Sequence[Path]) -> dict[Point, list[Row]]:
     Raises UsageError for a file of another kind, and if there is nothing to choose from.
     """
     found: dict[Point, dict[str, Row]] = defaultdict(dict)
-    divided: dict[Point, float] = {}  # seconds of products that took several launches
+    divided: dict[Point, float] = {}  # least seconds by point of products divided into several launches
     for file in files:
         content = record.load(file)
         if content.get("kind") not in _KINDS:

@@ -76,7 +76,7 @@ class Row(TypedDict, total=False):
     occupancy_limiter: str
     spills: int
     intensity: float | None  # FLOP a byte loaded from global memory
-    sass: dict[str, int] | None  # instructions by opcode, and `bytes` of code
+    sass: dict[str, int] | None  # number of instructions by opcode; key `bytes`: size of the code
     source_sha256: str
     cubin_sha256: str
     sass_sha256: str | None

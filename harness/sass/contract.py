@@ -91,8 +91,8 @@ def _check(e: Expectation, code: Code) -> Finding:
 def _instructions(scope: Scope, code: Code) -> tuple[tuple[Instruction, ...] | None, str]:
     """Return the instructions of a scope and "", or None and the reason why there is no such loop.
 
-    Of the innermost loops with code of the given line (an unrolled one and its remainder, say) it is the one
-    that does most work.
+    If several innermost loops have code of the given line (an unrolled loop and its remainder, say), the one
+    with the most work is taken.
     """
     if scope.name == "kernel":
         return code.sass.instructions, ""

@@ -97,7 +97,8 @@ class Cache:
     def put(self, key: str, files: Mapping[str, bytes]) -> None:
         """Store `files` (name -> content) as the entry `key`.
 
-        A file system error is not raised: the cache warns and gives up.
+        A file system error is not raised: the cache warns once, and from then on stores nothing and finds
+        nothing.
         """
         root = self.root
         if root is None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from multiprocessing.context import SpawnContext, SpawnProcess
 
 _MOST = 16
-ENDED = (  # the hint for a worker process that ended although its work cannot have ended it
+ENDED = (  # hint for a worker that was killed, probably for lack of memory, or could not start
     "is there enough memory? And a script of your own has to keep what it does below "
     "if __name__ == '__main__':, for each process imports it"
 )

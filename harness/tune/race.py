@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from harness.bench.stats import Interval, paired_ratio
 
-RUNGS = (1, 2, 4, 8)  # ABBA blocks of each rung: one for every candidate, then the total about doubles
+RUNGS = (1, 2, 4, 8)  # ABBA blocks added at each rung; each rung after the first about doubles the total
 # A single block gives no estimate of scatter. Its ratio is taken to be known within this factor, so that two
 # ratios must be wrong by a tenth together before the faster candidate is dropped. On an H200 the worst of 130
 # single blocks with turns of 1 ms differed by 3.7% from 20 blocks with turns of 5 ms; the root mean square of
@@ -60,7 +60,10 @@ class Race:
         return ratio
 
     def remove(self, entrant: int) -> None:
-        """Remove an entrant that turned out to be wrong, so that none is dropped in comparison with it."""
+        """Forget an entrant whose result is wrong or that failed.
+
+        Entrants that were behind only because of it are in the running again.
+        """
         self._blocks.pop(entrant, None)
         self._ratios.pop(entrant, None)
 

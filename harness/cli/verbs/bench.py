@@ -198,7 +198,7 @@ def _reference(word: str, points: Points, alone: bool, cublaslt: bool) -> Varian
     if cublaslt:
         raise UsageError("--cublaslt is timed in turn with cuBLAS, whose place --ref takes: one of the two")
     kernel = catalog.kernel(word)
-    if kernel.dtype == kernel.dtypes[0]:  # a name that does not tell the type: the one of the others
+    if kernel.dtype == kernel.dtypes[0]:  # the name gives no type: take that of the other kernels
         kernel = next((k for k in kernel.each_dtype() if set(points) == {resolve(k)}), kernel)
     if set(points) != {resolve(kernel)}:
         raise UsageError(f"--ref {kernel.name} and the kernels compared with it solve different problems")

@@ -1,4 +1,7 @@
-"""``harness choose``: show the fastest kernels in result files, and make `harness.matmul` take them."""
+"""``harness choose``: show the fastest kernels in result files.
+
+With ``--write`` it makes `harness.matmul` use them.
+"""
 
 from __future__ import annotations
 

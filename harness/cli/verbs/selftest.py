@@ -1,5 +1,6 @@
-"""``harness selftest``: find out which differences this machine can detect, and compare its times with
-others'.
+"""``harness selftest``: find out which differences in time this machine can detect.
+
+It also compares harness's times with those of nvbench and ncu.
 """
 
 from __future__ import annotations
@@ -49,10 +50,11 @@ def command(
     only: str | None,
     json_file: Path | None,
 ) -> None:
-    """Say what this machine can tell apart, and hold its times against nvbench's and ncu's.
+    """Find out which differences this machine can detect, and compare harness's times with nvbench's and
+    ncu's.
 
     A kernel is compared with itself, and with the same slowed by 1% and by 3%, as `bench` compares kernels
-    with cuBLAS, at -a N=2048 or as given. KERNELs (tiled without any) are timed by cuda-bench and ncu too,
+    with cuBLAS, at -a N=2048 or as given. KERNELs (default: tiled) are timed by cuda-bench and ncu too,
     where those are installed. Exit code 1 where comparisons do not hold what they promise.
     """
     from harness.bench.stopping import StopRule
@@ -95,7 +97,7 @@ def command(
         raise SystemExit(1)
 
 
-_SLOWED = (0, 10, 30)  # slowdowns in thousandths: values of the parameter SLOW in cu/slowed.cu
+_SLOWED = (0, 10, 30)  # slowdowns in thousandths: values of the parameter SLOW in cu/reference/slowed.cu
 
 
 def _noise(

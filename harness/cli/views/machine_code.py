@@ -188,7 +188,7 @@ def print_listing(code: Code, *, beside: bool, controls: bool) -> None:
     if controls:
         click.echo(listing.LEGEND)
     if beside and not code.source:
-        beside = False  # nothing to stand beside
+        beside = False  # there is no source to print beside the instructions
         click.echo("the source is not at hand: by address")
     width = shutil.get_terminal_size((120, 24)).columns
     rows = (

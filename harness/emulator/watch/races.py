@@ -2,8 +2,9 @@
 
 Only buffers that the kernel stores to can race. The first batch of blocks shows which ones those are: until
 its end all reads are kept, later only reads of those buffers. If a later batch stores to another buffer, the
-launch starts over with that one watched from the beginning (`Rewatch`). A kernel that executes a fence orders
-its blocks in ways that the emulator does not follow, so no races are reported for it.
+launch starts over with that one watched from the beginning (`Rewatch`). A kernel that executes a fence
+wider than a block, or an atomic with acquire or release semantics, may order its blocks in ways that the
+emulator does not follow, so no races are reported for it (`RaceWatch.fenced`).
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ class RaceWatch:
     """Watches global accesses for races between blocks.
 
     watched: indices of the allocations that are known, from an earlier run, to be stored to
-    fenced: set from outside by a fence beyond the block and by an atomic with acquire or release
+    fenced: set from outside by a fence wider than a block and by an atomic with acquire or release; no races
+        are reported then
     """
 
     def __init__(self, findings: Findings, watched: set[int]) -> None:

@@ -17,6 +17,7 @@ READ, WRITE, ATOMIC, ISSUE = "read", "write", "atomic", "cp.async"
 class Touch:
     """One access pattern: an instruction with its addresses and lanes, however often it was executed.
 
+    instruction: the PTX instruction that accesses shared memory
     kind: READ, WRITE, ATOMIC or ISSUE
     address: byte address of each lane in shared memory; `where` has the active lanes
     size: bytes per lane
@@ -24,7 +25,8 @@ class Touch:
     epoch: warp barriers that the group had passed
     value: what was stored, if it was the same in all lanes: stores of the same value do not conflict
     signature: identifies the pattern
-    first, last: the group's clock at the first and the last execution in the interval
+    first, last: the group's clock at the first and the last execution in the interval, which
+        lasts from barrier to barrier
     """
 
     instruction: Instruction
