@@ -19,7 +19,7 @@ from shared.sweeps import sweep
 
 LIMIT = os.environ.get("HARNESS_MUTANTS", "8")
 RUNGS = [k.name for k in catalog.ladder() if not k.broken and not k.tensormaps]
-FAST = {"03_tiled", "08_tiled_v4", "13_cp_async"}
+FAST = {"03_tiled", "08_tiled_v4"}
 LEAST = 0.95  # of the mutants that are not equivalent
 
 # Why a mutant computes what the kernel does: (text in the line, what replaces it there).

@@ -277,6 +277,7 @@ def test_races_are_looked_for_where_they_are_predicted(tmp_path: Path) -> None:
     assert result.exit_code == 1 and line.split()[-4:] == ["0", "2", "NOT", "HELD"]
 
 
+@pytest.mark.slow
 def test_barriers_are_counted(tmp_path: Path) -> None:
     """Rung 12 has one a tile and one before; the same bound about rung 11, which has two, does not hold."""
     result = harness("explain", "--claims", "12", "--json", str(tmp_path / "c.json"))
