@@ -88,10 +88,7 @@ def place(group: Group, ins: Instruction, space: str, address: Integer, where: L
 
 
 def active_bounds(group: Group, address: Integer, where: Lanes) -> tuple[int, int]:
-    """Return the least and the greatest start address among the lanes `where`.
-
-    If `where` is False, so that no lane is active, they are taken among all lanes.
-    """
+    """Return the least and the greatest start address among the lanes `where`; if False, among all lanes."""
     if isinstance(address, int):
         return address, address
     parts = (address.thread is None) + (address.block is None) + (address.full is None)

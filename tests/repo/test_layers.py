@@ -84,7 +84,6 @@ SHORT = {
     "driver/tensormap": "one object of the driver API",
     "cli/verbs/list": "a command",
     "tune/prefetch": "operands made ahead of time, which nothing else knows of",
-    "tune/baseline": "what candidates are timed in turn with",
 }
 
 

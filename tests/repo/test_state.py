@@ -18,9 +18,9 @@ LEAKS = {
     "folder": ("os.chdir('/')", "os.getcwd() != '/'", "working directory"),
     "path": ("sys.path.append('x')", "'x' not in sys.path", "sys.path"),
     "signal": (
-        "signal.signal(signal.SIGINT, signal.SIG_IGN)",
-        "signal.getsignal(signal.SIGINT) != signal.SIG_IGN",
-        "SIGINT was",
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)",
+        "signal.getsignal(signal.SIGTERM) != signal.SIG_IGN",
+        "SIGTERM was",
     ),
     "numpy": ("np.seterr(under='raise')", "np.geterr()['under'] != 'raise'", "under was"),
     "a function replaced": (

@@ -29,7 +29,12 @@ def paths(value: Any, path: str = "") -> set[str]:
 
 
 def fields(content: Any) -> set[str]:
-    return {re.sub(MAPS, r".\1", path).lstrip(".") for path in paths(content)}
+    return {re.sub(MAPS, r".\1", path).lstrip(".").removesuffix("[]") for path in paths(content)}
+
+
+def known(command: str) -> set[str]:
+    """Return the fields of before; a list without elements, or that is None here, counts as a field."""
+    return {field.removesuffix("[]") for field in FIELDS[command]}
 
 
 def written(command: str, tmp_path: Path) -> set[str]:
@@ -43,19 +48,19 @@ def written(command: str, tmp_path: Path) -> set[str]:
 @pytest.mark.usefixtures("no_gpu")
 @pytest.mark.parametrize("command", [c for c in FIELDS if c not in ON_A_GPU])
 def test_no_field_is_lost(command: str, tmp_path: Path) -> None:
-    assert set(FIELDS[command]) - written(command, tmp_path) == set()
+    assert known(command) - written(command, tmp_path) == set()
 
 
 @pytest.mark.usefixtures("fake")
 @pytest.mark.parametrize("command", ON_A_GPU)
 def test_no_field_of_times_is_lost(command: str, tmp_path: Path) -> None:
-    assert set(FIELDS[command]) - written(command, tmp_path) == set()
+    assert known(command) - written(command, tmp_path) == set()
 
 
 def test_a_lost_field_is_noticed() -> None:
     before = {"meta": {"seed": 1}, "rows": [{"kernel": "a", "params": {"TILE": 8}, "times": []}]}
-    assert fields(before) == {"meta.seed", "rows[].kernel", "rows[].params", "rows[].times[]"}
+    assert fields(before) == {"meta.seed", "rows[].kernel", "rows[].params", "rows[].times"}
     assert fields(before) - fields({**before, "rows": [{"kernel": "a"}]}) == {
         "rows[].params",
-        "rows[].times[]",
+        "rows[].times",
     }
