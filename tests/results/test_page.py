@@ -199,6 +199,17 @@ def test_plots_are_written(drawn: Path) -> None:
     )
 
 
+def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    files = [str(record_file(name)) for name in ("h200/bench/ladder", "h200/profile/ladder")]
+    result = harness("report", *files, "-o", str(tmp_path / "p.html"))
+    assert result.exit_code == 0, result.output
+    text = (tmp_path / "p.html").read_text()
+    assert "bench/ladder.json" in text and "profile/ladder.json" in text
+    twice = harness("report", files[0], files[0], "-o", str(tmp_path / "p.html"))
+    assert twice.exit_code == 2 and "the same name" in twice.stderr
+
+
 def test_the_same_records_give_the_same_page(drawn: Path) -> None:
     contents = {"l": content("h200/bench/ladder")}
     assert page.page(contents, "t") == page.page(contents, "t")

@@ -44,7 +44,7 @@ def command(files: tuple[Path, ...], output: Path, title: str, plots: Path | Non
     if not files:
         raise UsageError("no record files", hint="harness report records/*/*/*.json -o report.html")
     record.check_writable(output)
-    contents = {path.name: record.load(path) for path in files}
+    contents = {name: record.load(path) for name, path in zip(_names(files), files, strict=True)}
     if len(contents) < len(files):
         raise UsageError("two of the files have the same name", hint="a page names its sources by it")
     write_file(output, page.page(contents, title).encode(errors="replace"))
@@ -54,6 +54,12 @@ def command(files: tuple[Path, ...], output: Path, title: str, plots: Path | Non
             for chart in page.figures(part):
                 charts.save(chart.figure, plots, chart.name if len(found) == 1 else f"{chart.name}-{i + 1}")
     click.echo(f"{output}: {output.stat().st_size / 1e6:.2f} MB, {_cards(found)}")
+
+
+def _names(files: Sequence[Path]) -> list[str]:
+    """Return what a page calls its sources: their file names, with the folder where two are alike."""
+    names = [path.name for path in files]
+    return [n if names.count(n) == 1 else f"{p.parent.name}/{n}" for n, p in zip(names, files, strict=True)]
 
 
 def _cards(found: Sequence[Part]) -> str:

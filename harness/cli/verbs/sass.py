@@ -200,7 +200,8 @@ def _read(
     if files:
         if len(files) < len(names) or params or sweep or dtypes:
             raise UsageError(
-                f"{files[0]} is machine code, which has no parameters or types and goes without other kernels",
+                f"{files[0]} is machine code, which has no parameters or types and goes without "
+                "other kernels",
                 hint="compare two of them with --diff",
             )
         codes = []
