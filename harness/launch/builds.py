@@ -8,14 +8,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from harness.errors import HarnessError, MissingDependency, SpecError, UsageError
 from harness.kernels.compiler import Cubin, compile_kernel
 from harness.kernels.spec import Variant
-from harness.launch import kernel
-from harness.launch.kernel import Launch
-from harness.launch.operands import Operands
 from harness.problems.protocol import Problem
 from harness.problems.registry import resolve
 from harness.sass.code import Code
@@ -24,6 +21,10 @@ from harness.sass.instructions import Sass, Tally, disassemble
 from harness.sass.occupancy import Occupancy, occupancy
 from harness.support.cache import Cache
 from harness.support.processes import ENDED, cores, processes
+
+if TYPE_CHECKING:
+    from harness.launch.kernel import Launch
+    from harness.launch.operands import Operands
 
 Progress = Callable[[str], None]  # called with a short text about each step that begins
 
@@ -65,6 +66,8 @@ class Built:
 
     def prepare(self, operands: Operands) -> Launch:
         """Load the code and bind it to `operands`; see `harness.launch.kernel.prepare`."""
+        from harness.launch import kernel  # inspecting machine code needs no CUDA driver
+
         return kernel.prepare(self.cubin, operands)
 
     def same_code(self, other: Built) -> bool:

@@ -18,9 +18,10 @@ from fakes import gemm as fake_gemm
 from harness.cli import isolation, main
 from harness.cli.verbs.replay import arguments_of
 from harness.errors import UsageError
+from harness.kernels import catalog
 from harness.results import record
 from harness.support.files import PACKAGE
-from shared.places import ROOT, record_file
+from shared.places import RECORDS, ROOT, record_file
 
 FAST = ["--min-time", "0.005", "--timeout", "0.05"]
 
@@ -592,3 +593,19 @@ def test_wide_shows_the_machine(fake: Any) -> None:
     assert header.split() == ["kernel", "samples", "CPU", "time", "GPU", "time", "cycles", "MHz"]
     assert "2,970,000" in result.stdout  # 1.5 ms at 1980 MHz
     assert len(header) <= 110
+
+
+FILES = sorted(RECORDS.rglob("*.json")) if RECORDS.is_dir() else []
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda p: str(p.relative_to(RECORDS)))
+def test_every_record_there_is_can_be_read(file: Path) -> None:
+    """They were written by harness of many days, with names of kernels that have others today."""
+    if file.parent.name in ("benchmarks", "scripts"):
+        pytest.skip("written by a script, in a form of its own")
+    rows_ = record.load(file)["rows"]
+    assert rows_
+    named = {row["kernel"] for row in rows_ if "kernel" in row} - {"cuBLAS", "cuBLASLt", "matmul"}
+    assert {catalog.kernel(name.split()[0]).name for name in named if name[:2].isdigit()} == {
+        name for name in named if name[:2].isdigit()
+    }
