@@ -213,6 +213,7 @@ def test_a_kernel_that_overwrites_its_input_is_the_one_that_fails(
     assert second.status == OK
 
 
+@pytest.mark.slow
 def test_a_bandwidth_above_the_cards_is_refused(context: Context, cache: Cache, fake: Any) -> None:
     fake.functions["copy"] = (8, 8, 8)
 
@@ -227,6 +228,7 @@ def test_a_bandwidth_above_the_cards_is_refused(context: Context, cache: Cache, 
     assert "above this card's rated peak" in row.detail
 
 
+@pytest.mark.slow
 def test_padding_does_not_make_a_cold_measurement(context: Context, cache: Cache) -> None:
     """Two sets of 120 MB of which a few kilobytes are ever touched."""
     row = one(context, cache, N=16, lda=10**6)

@@ -105,6 +105,7 @@ def test_taking_turns_is_what_makes_it_hold() -> None:
     assert all(decide(apart(seed), THRESHOLD) == SLOW for seed in range(20))
 
 
+@pytest.mark.slow
 def test_counting_every_sample_as_independent_would_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control of the block bootstrap: an autocorrelated stream, cut into blocks of one."""
 

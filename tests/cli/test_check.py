@@ -180,6 +180,7 @@ def test_a_cubin_without_ptx_lines(cache: Cache, monkeypatch: pytest.MonkeyPatch
 # Fixtures
 
 
+@pytest.mark.slow
 def test_the_fixtures_on_shipped_kernels(
     assert_race_free: Any, assert_coalesced: Any, assert_no_bank_conflicts: Any, emulate: Any
 ) -> None:
@@ -197,6 +198,7 @@ def test_the_fixtures_on_shipped_kernels(
     assert row.before.ok and row.emulation.total.shared_requests
 
 
+@pytest.mark.slow
 def test_claims_of_the_seeds(cache: Cache) -> None:
     """Tiling cuts global loads by the tile's width; a transposed tile conflicts 32-fold, padding cures it."""
 

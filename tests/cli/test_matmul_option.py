@@ -103,6 +103,7 @@ def test_what_the_dispatcher_cannot_be_asked(args: list[str], message: str) -> N
     assert result.exit_code == 2 and message in result.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", sweep(["bf16", "fp16", "tf32"], lambda dtype: dtype == "fp16"))
 def test_a_type_of_its_own(fake: fake_driver.FakeDriver, tmp_path: Path, dtype: str) -> None:
     chosen = choose.choose(300, 300, 300, sms=132, arch="sm_90a", gpu="Fake GPU", dtype=dtype)

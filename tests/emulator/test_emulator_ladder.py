@@ -75,6 +75,7 @@ def test_a_ragged_shape_on_every_architecture(name: str, arch: str) -> None:
     assert kinds == ({"RAW hazard", "WAR hazard"} if name == RACY else set())
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.sampled_from(sorted(set(KERNELS) - {RACY} - REFUSED)),

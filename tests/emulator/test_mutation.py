@@ -190,6 +190,7 @@ def test_the_hunt_lets_a_harmless_change_live_and_drops_what_does_not_matter() -
     assert not reason(fault, EQUIVALENT)
 
 
+@pytest.mark.slow
 def test_a_kernel_that_never_ends_is_killed_in_time() -> None:
     subject = Subject.of(catalog.kernel("03_tiled"))
     source = flat(subject.variant.kernel).replace("left > 0; left -= TILE", "left > 0; left -= 0")

@@ -303,6 +303,7 @@ def test_no_row_without_the_option(gpu: TimedDriver, library: FakeCublasLt, tmp_
     assert not library.created
 
 
+@pytest.mark.slow
 def test_what_reads_records_knows_the_row(gpu: TimedDriver, library: FakeCublasLt, tmp_path: Path) -> None:
     """It is no kernel to choose; of two runs it is the same code only where the algorithm is."""
     files = [tmp_path / name for name in ("a.json", "b.json", "c.json")]

@@ -193,6 +193,7 @@ def test_what_could_not_be_counted_says_why(kernel_file: Any) -> None:
     assert found.reason.startswith("03_tiled: ") and "out of luck" in found.reason
 
 
+@pytest.mark.slow
 def test_result_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
     """The first of two knows, the second does not."""
     content = record.load(record_file(LADDER))
@@ -208,6 +209,7 @@ def test_result_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
     assert line.endswith("held"), result.output
 
 
+@pytest.mark.slow
 def test_times_in_the_table_and_on_the_card(tmp_path: Path) -> None:
     """A result file in which rung 13 is as recorded, and one in which it is slower than rung 11."""
     content = record.load(record_file(LADDER))
@@ -292,6 +294,7 @@ def test_barriers_are_counted(tmp_path: Path) -> None:
     assert "1 of 2 predictions do not hold" in harness("explain", "--claims", str(path)).output
 
 
+@pytest.mark.slow
 def test_counts_at_a_size_of_their_own(tmp_path: Path) -> None:
     """With M = 1 a block for one row reads B once; one for four reads the row of A four times."""
     result = harness("explain", "--claims", "17", "18", "-a", "N=64")  # which is for the others

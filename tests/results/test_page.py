@@ -266,6 +266,7 @@ def test_types_have_charts_of_their_own_and_no_place_under_the_roof_of_float32()
 # GPUs apart
 
 
+@pytest.mark.slow
 def test_gpus_are_kept_apart() -> None:
     ladder = content("h200/bench/ladder")
     other = copy.deepcopy(ladder)
@@ -336,6 +337,7 @@ def test_a_damaged_profile_is_told(drawn: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "r.html").exists()
 
 
+@pytest.mark.slow
 def test_two_cards_of_a_model_are_told_apart() -> None:
     """And a profile goes to the card that it was made on, where that is among them."""
     first, second, profile = (
@@ -422,6 +424,7 @@ def test_a_browser_sorts_and_opens(tab: Any) -> None:
     assert card.locator("table").first.is_visible()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
 def test_chromium_alone_sorts(drawn: Path) -> None:
     """Without playwright: the page after a click on a heading, as Chromium prints it."""

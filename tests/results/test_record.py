@@ -329,6 +329,7 @@ def test_replay(fake: Any, tmp_path: Path) -> None:
     assert result.exit_code == 3 and "incomparable: " in result.stdout and "SM clock" in result.stdout
 
 
+@pytest.mark.slow
 def test_replay_of_a_changed_source(
     fake: Any, tmp_path: Path, kernel_file: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

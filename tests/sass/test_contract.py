@@ -232,6 +232,7 @@ def test_shares(read: Read) -> None:
 # What ptxas says
 
 
+@pytest.mark.slow
 def test_metrics_of_a_kernel_that_spills(write: Write) -> None:
     code = write(
         "    float big[512];\n"

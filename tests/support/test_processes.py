@@ -57,6 +57,7 @@ def rows(cache: Cache, **how: Any) -> list[emulation.Measurement]:
     return list(emulation.rows(built, points, Options(cache=cache, **how), lambda _: None))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("as_compiled", [False, True])
 def test_rows_are_the_same_from_other_processes(
     cache: Cache, monkeypatch: pytest.MonkeyPatch, as_compiled: bool

@@ -57,6 +57,7 @@ def test_the_first_look_at_each_is_short(context: Context, space: list[Built], s
     assert turns["rung 1"] <= {3, 4} and turns["rung 2"] <= {18, 19, 20}, "of 0.25 ms, give or take a percent"
 
 
+@pytest.mark.slow
 def test_a_rung_takes_as_few_blocks_as_it_says(context: Context, space: list[Built], speeds: Speeds) -> None:
     """However many sets of operands there are to rotate through; the finals visit each. That what a rung's
     timed runs write is verified has a test of its own, here with rotating sets.
