@@ -78,13 +78,13 @@ def measure(
     Raises ContextLost after a fault on the GPU, and HarnessError if the code cannot be bound or launched. A
     wrong result is no error but a row that says so.
     """
-    with one.prepare(operands) as run:
-        before = check(run, stream, sets=1)
+    with one.prepare(operands) as run:  # prepare; found and compiled it is already (`build_all`)
+        before = check(run, stream, sets=1)  # verify
         row = _described(one, run, before, method)
         if method is not None and row.right:
-            sampled = _sample(run, against, stream, timer, method)
-            after = _check_samples(run, stream, method)
-            row = _timed(row, operands, sampled, after, against, method)
+            sampled = _sample(run, against, stream, timer, method)  # sample
+            after = _check_samples(run, stream, method)  # verify
+            row = _timed(row, operands, sampled, after, against, method)  # record
         row = _undamaged(row, operands, stream)
         if repeats and row.status in REPEATABLE:
             if row.samples is not None:

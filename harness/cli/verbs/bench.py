@@ -127,6 +127,7 @@ def command(
     from harness.bench.stopping import StopRule
     from harness.results import encode, record
 
+    # Find, compile, measure (prepare, verify, sample, verify: `harness.bench.measure`), record, show.
     variants, points = matmul_option.select(kernels, params, axis, "bench_axes", dtypes, sweep=sweep)
     matmul_option.refuse(kernels, isolate, "--isolate")
     reference = _reference(ref, points, alone, cublaslt) if ref else None
