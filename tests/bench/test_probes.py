@@ -276,6 +276,7 @@ def test_the_ceiling_of_a_type_is_that_of_its_units(
 # ---- the slowed kernel, the self-test, other instruments -------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_slowed_kernel_has_the_same_instructions(cache: Cache) -> None:
     from harness.sass.instructions import disassemble
 

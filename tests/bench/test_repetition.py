@@ -200,6 +200,7 @@ def test_the_dispatcher_is_repeated(fake: Any, tmp_path: Path) -> None:
     assert len(fake.launches) == 5
 
 
+@pytest.mark.slow
 def test_tensor_instructions_are_counted(cache: Cache) -> None:
     for name, least in (("21", 1), ("22", 4), ("13", 0)):
         one = built(cache, name)

@@ -228,6 +228,7 @@ def trials(slowdown: float, kind: str = "quiet", runs: int = 60) -> selftest.Tri
     return selftest.Trials(slowdown=slowdown, threshold=THRESHOLD, intervals=tuple(found))
 
 
+@pytest.mark.slow
 def test_selftest_on_an_honest_machine() -> None:
     itself, slower = trials(0.0), trials(0.03)
     assert itself.called == 0 and itself.excluded <= 0.15 and slower.rate(SLOW) == 1

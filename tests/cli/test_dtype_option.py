@@ -73,6 +73,7 @@ def test_a_kernel_that_knows_one_type_is_wrong_in_another(kernel_file: Write) ->
     assert [s.split()[-1] for s in done.stdout.splitlines()[2:4]] == ["ok", "FAILED"]
 
 
+@pytest.mark.slow
 def test_machine_code_of_a_type(kernel_file: Write) -> None:
     path = kernel_file(extra=BOTH, body=BODY.format(type="ELEMENT"))
     assert "mine_fp16 TILE=16" in run("sass", path, "--dtype", "fp16").stdout

@@ -378,6 +378,7 @@ def test_several_functions_and_architectures(cache: Cache, tmp_path: Path) -> No
     assert result.exit_code == 2 and "no function 'matmul'" in result.output
 
 
+@pytest.mark.slow
 def test_identical_code_is_noise_only_where_all_else_is_equal(
     cache: Cache, tmp_path: Path, kernel_file: Any
 ) -> None:

@@ -73,6 +73,7 @@ def test_a_rung_takes_as_few_blocks_as_it_says(context: Context, space: list[Bui
     assert (failed["status"], failed["stage"]) == ("FAILED", "rung 1")
 
 
+@pytest.mark.slow
 def test_cublas_loads_its_kernel_before_the_search(
     context: Context, space: list[Built], speeds: Speeds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
