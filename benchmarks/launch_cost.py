@@ -1,4 +1,4 @@
-"""What a kernel launch costs the host: our driver layer beside cuda.core, CuPy's RawKernel and Triton.
+"""Time what a kernel launch costs the host: our driver layer beside cuda.core, CuPy's RawKernel and Triton.
 
     python benchmarks/launch_cost.py [--json FILE]
 

@@ -1,4 +1,4 @@
-"""What a call of `harness.matmul` costs the host, beside what is installed of PyTorch and CuPy, in one run.
+"""Time a call of `harness.matmul` on the host, beside what is installed of PyTorch and CuPy, in one run.
 
 The product is small, so that nothing waits for the GPU; microseconds a call, the best of five rounds.
 """

@@ -1,4 +1,4 @@
-"""What MkDocs must be told so that pages that are written for the repository also make a site.
+"""Make a site of pages that are written for the repository: hooks of MkDocs.
 
 - README.md is the site's front page.
 - Links to files outside of docs/ lead to copies of them in the site; those to folders become plain text.

@@ -1,4 +1,4 @@
-"""What is found out about the machine, on a fake one: graphs, the clock, ceilings, other instruments."""
+"""Probes of the machine, on a fake one: graphs, the clock, ceilings, other instruments."""
 
 from __future__ import annotations
 

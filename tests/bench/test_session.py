@@ -142,7 +142,7 @@ def test_grid_covers_ragged_output(context: Context, cache: Cache, fake: Any) ->
 
 
 def test_a_grid_beyond_the_tiles(context: Context, cache: Cache, fake: Any, kernel_file: Any) -> None:
-    """What the front matter's `grid` makes of the tiles and of the GPU's multiprocessors."""
+    """The front matter's `grid` decides, from the tiles and the GPU's multiprocessors."""
     variant = spec.load(kernel_file(extra='grid = ["TILES_X * TILES_Y", 1, "SMS"]')).variant()
     kernels, _ = builds.build_all([variant], ["sm_90a"], cache, lambda _: None)
     (row,) = rows(context, kernels, {"M": 33, "N": 65, "K": 3}, rule=None)

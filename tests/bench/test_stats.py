@@ -1,4 +1,4 @@
-"""What the statistics promise, held against streams whose truth is known: drift, autocorrelation, outliers,
+"""Promises of the statistics, held against streams whose truth is known: drift, autocorrelation, outliers,
 throttling steps. Every rate here is asserted from both sides: a test that never finds anything fails too.
 """
 

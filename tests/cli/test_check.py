@@ -157,7 +157,7 @@ def test_a_kernel_that_never_ends(kernel_file: Any, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("arch", ARCHS)
 def test_merged_loads_are_counted_once(arch: str, cache: Cache) -> None:
-    """What was merged away and what it was merged into make up what was written."""
+    """The merged lines and the line they were merged into make up what was written."""
     variant = catalog.kernel("tiled").variant(TILE=16)
     cubin = compile_kernel(variant, arch, cache)
     found = access_widths.widths(cubin, disassemble(cubin, cache), cache)

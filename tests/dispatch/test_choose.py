@@ -190,7 +190,7 @@ def test_a_measured_kernel_for_another_architecture_is_passed_over(tuned: list[d
 
 
 def test_the_range_of_a_measurement() -> None:
-    """As many tiles each way; and the neighbours' ranges neither overlap nor leave a gap."""
+    """A range has as many tiles each way, and the neighbours' ranges neither overlap nor leave a gap."""
     assert choose.ranges(512, 513, 1000, (64, 128)) == {"M": [449, 512], "N": [513, 640], "K": [708, 1414]}
     assert choose.ranges(1, 1, 1, (64, 64)) == {"M": [1, 64], "N": [1, 64], "K": [1, 1]}
     for size in range(1, 300):

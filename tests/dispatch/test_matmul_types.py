@@ -283,7 +283,7 @@ def test_a_copied_operand_gives_the_same_bits(
     offsets: tuple[int, int],
     count: int,
 ) -> None:
-    """As an aligned one; and the kernel gets addresses and leading dimensions that have a map."""
+    """It is right, and the kernel gets addresses and leading dimensions that have a map."""
     m, n, k = 24, 40, 33
     a, b = Typed(gpu, dtype, m, k, ld=40), Typed(gpu, dtype, k, n, ld=40)
     first, second = Typed(gpu, dtype, m, n), Typed(gpu, dtype, m, n)

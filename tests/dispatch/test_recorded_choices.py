@@ -1,4 +1,4 @@
-"""What records of the dispatcher say that it chose is what it chooses today, or is known to be stale."""
+"""The choices in records of the dispatcher are those of today, or known to be stale."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def test_one_that_goes_while_it_is_used_still_joins(
     gpu: Context,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As when another thread makes room for its own."""
+    """This happens when another thread makes room for its own."""
     monkeypatch.setattr(side_streams, "_MOST_KEPT", 1)
     with side_streams.Forks(gpu) as made, Stream(gpu) as one, Stream(gpu) as two:
         with made.beside(one) as side:

@@ -114,7 +114,7 @@ def test_it_grows(fake: FakeDriver, gpu: Context, kernel: Counting) -> None:
 def test_variants_do_not_share(
     fake: FakeDriver, gpu: Context, kernel: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What one leaves is what that one wants to find, not what another does."""
+    """A kernel finds the workspace as it left it itself, not as another one did."""
     kernel.left = 7
     one = choose.choose(1, 1, 1, sms=1, arch="sm_90")
     other = one.kernel.variant(PAD=40)

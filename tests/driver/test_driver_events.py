@@ -93,7 +93,7 @@ def test_context_opens_gates_before_closing(fake: FakeDriver):
 
 
 def test_a_closed_gate_never_writes_its_word_again(context: Context):
-    """That memory is freed: writing there ends the process (seen on an H200, at exit)."""
+    """The memory is freed by then: writing there ends the process (seen on an H200, at exit)."""
 
     class Freed:
         def __setattr__(self, name: str, value: int) -> None:

@@ -41,7 +41,7 @@ def just_below(rng: np.random.Generator) -> tuple[np.ndarray, ...]:
 
 
 def subnormal(rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-    """The same with a subnormal c."""
+    """A fused multiply-add with a subnormal c."""
     k = rng.integers(1, 256, N) * 2.0**-23
     c = (rng.integers(-(1 << 22), 1 << 22, N) * 2.0**-149).astype(np.float32)
     return ((1 + k) * 2.0**-75).astype(np.float32), ((1 - k) * 2.0**-75).astype(np.float32), c

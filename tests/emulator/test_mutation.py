@@ -137,7 +137,7 @@ MISSED: dict[str, tuple[tuple[str, str], ...]] = {
 
 
 def reason(mutant: Mutant, table: dict[str, tuple[tuple[str, str], ...]]) -> str:
-    """What the table says of this one; "" for nothing."""
+    """Return the reason that the table gives for this one; "" for none."""
     for why, pairs in table.items():
         for old, new in pairs:
             pieces = mutant.line.split(old)

@@ -51,7 +51,7 @@ SHAPES: list[dict[str, Any]] = [
 
 
 def sets(kernel: Kernel) -> list[Variant]:
-    """As many on every GPU as on the one of the records."""
+    """Every GPU gives as many as the one of the records."""
     return list(parameter_sets(kernel, "sm_90a"))
 
 
@@ -131,7 +131,7 @@ def test_absurd_size_fails_before_any_allocation(gpu: Context, cache: Cache) -> 
 
 @pytest.mark.alone
 def test_nothing_leaks(gpu: Context, cache: Cache) -> None:
-    """What is free is so for all processes of the GPU: another's memory comes and goes, a leak grows."""
+    """Free memory is that of all processes of the GPU: another's memory comes and goes, a leak grows."""
     built, _ = builds.build_all([k.variant() for k in CORRECT], [arch(gpu)], cache, lambda _: None)
 
     def once() -> None:

@@ -191,7 +191,7 @@ def test_streams_at_once_with_workspaces(gpu: Context, stream_k: None) -> None:
 
 
 def test_parts_beside_each_other_in_streams_and_graphs(gpu: Context) -> None:
-    """What runs at the side is there for what comes next in its stream: the same bits, 200 times, replayed
+    """Launches on a side stream end before what follows in theirs: the same bits, 200 times, replayed
     in another stream too.
     """
     problem = Gemm(M=1025, N=2049, K=512)
@@ -341,7 +341,7 @@ def test_torch_copied_operands(
 
 
 def test_torch_streams(torch: Any) -> None:
-    """What is queued before on either stream is waited for; afterwards the current stream has the result."""
+    """Work queued before on either stream is waited for; afterwards the current stream has the result."""
     side = torch.cuda.Stream()
     b = torch.eye(2048, device="cuda")
     for _ in range(5):

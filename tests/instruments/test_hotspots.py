@@ -1,4 +1,4 @@
-"""Where a kernel's warps stand: samples of ncu's by source line and by instruction.
+"""Hotspots: ncu's samples of warps by source line and by instruction.
 
 tests/data/tiled-512.ncu-rep.xz is what ncu 2025.3.1 recorded of the plain tiled kernel on an H200 (N = 512;
 the names of two folders replaced by others of the same length). The pages that the same ncu printed of that

@@ -409,7 +409,7 @@ def test_every_architecture_it_offers_compiles(kernel_file: Write, ptx_file: Wri
 
 @pytest.fixture
 def forgetful() -> Any:
-    """What the build module remembers of its compilers is forgotten before and after the test."""
+    """Make the build module forget its compilers before and after the test."""
     remembered = (
         compiler.supported_archs,
         compiler.compiler_version,
@@ -523,7 +523,7 @@ def test_options_and_compiler_are_part_of_the_key(
 
 
 def test_another_entry_is_another_build(kernel_file: Write, store: Cache) -> None:
-    """Of two kernels in one file, each has its own resources."""
+    """Each of two kernels in one file has its own resources."""
     body = INDEXED + KERNEL.replace("matmul", "second").replace("VALUE", "1")
     path = kernel_file(body=body)
     stack = [compile_file(path, cache=store).resources.stack]
@@ -571,7 +571,7 @@ def test_a_changed_header_is_another_build(
 def test_headers_lie_beside_the_file_that_includes_them(
     kernel_file: Write, tmp_path: Path, store: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with nvcc. NVRTC, left to itself, takes what the working directory holds under the same name."""
+    """Like nvcc. NVRTC, left to itself, takes what the working directory holds under the same name."""
     for folder, value in (("cwd", "1.0f"), ("k", "2.0f"), ("k/sub", "3.0f")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "value.h").write_text(f"#define VALUE {value}\n")
@@ -589,7 +589,7 @@ def test_headers_lie_beside_the_file_that_includes_them(
     ),
 )
 def test_a_copy_of_a_rung_finds_the_ladders_headers(tmp_path: Path, store: Cache, name: str) -> None:
-    """As it is the same code, it is found in the cache under its own name only."""
+    """The code is the same, so it is found in the cache under its own name only."""
     rung = catalog.kernel(name)
     copy = tmp_path / "mine.cu"
     copy.write_text(rung.path.read_text())

@@ -288,7 +288,7 @@ def test_types_of_one_c_type_are_cached_apart(kernel_file: Write, tmp_path: Path
     sweep(["23_wgmma_pipeline", "26_wgmma_split", "29_wgmma_grid_split"], lambda name: name.startswith("26")),
 )
 def test_another_type_is_the_code_of_a_file_of_its_own(name: str, tmp_path: Path, cache: Cache) -> None:
-    """As rungs 24, 27 and 30 were: a file that defines ELEMENT and includes the one for bf16.
+    """Write a file as rungs 24, 27 and 30 were: it defines ELEMENT and includes the one for bf16.
 
     Registers and shared memory are those of the default type, which these rungs predicted of themselves.
     """

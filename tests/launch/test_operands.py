@@ -69,7 +69,7 @@ def test_the_same_bits_are_verified_once_and_others_anew(stream: Stream, compare
 
 
 def test_padding_is_held_against_what_was_there(stream: Stream, compared: list[str]) -> None:
-    """The same bits are right behind one filling and wrong behind the other."""
+    """Equal bits are right behind one filling and wrong behind the other."""
     with Operands(stream.context, Gemm(M=5, N=6, K=7, ldc=8), stream, seed=1, sets=1) as operands:
         operands.fill_output(stream)
         write(operands, operands.reference.expected.astype(np.float32))

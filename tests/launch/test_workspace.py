@@ -104,7 +104,7 @@ def test_the_emulator_sees_an_access_past_its_end(kernel: Any) -> None:
 
 
 def test_it_begins_with_zeros(kernel: Any, cache: Cache) -> None:
-    """The same kernel with another idea of where counting starts is wrong."""
+    """A kernel with another idea of where counting starts is wrong."""
     path = kernel()
     path.write_text(path.read_text().replace("before != SPLIT - 1", "before != SPLIT"))
     problem = Gemm(M=16, N=16, K=16)

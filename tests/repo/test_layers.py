@@ -1,4 +1,4 @@
-"""What each module may know: the layers of the design, read from the imports themselves."""
+"""The rooms of the package and their order, checked against the imports themselves."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def cycle(package: Path) -> list[str]:
 
 
 def import_time_cycle(package: Path) -> list[str]:
-    """The same between single files, for imports that run when a module is imported."""
+    """Find circles of single files, by imports that run when a module is imported."""
     graph: dict[str, set[str]] = {}
     for file in files(package):
         tree = ast.parse(file.read_text(encoding="utf-8"))
@@ -227,7 +227,7 @@ VOICES = re.compile(
 
 
 def voices(package: Path) -> list[str]:
-    """Where a module other than the command line prints or ends the process."""
+    """List the places where a module other than the command line prints or ends the process."""
     return [
         f"{place} {called}"
         for source, place, called in calls(package)

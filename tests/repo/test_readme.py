@@ -112,7 +112,7 @@ def test_every_figure_and_type_is_documented() -> None:
 
 
 def test_names_of_the_library() -> None:
-    """What type checkers see and what is imported lazily are the same list."""
+    """Type checkers see the names that are imported lazily, and no others."""
     import harness
 
     source = Path(harness.__file__).read_text()

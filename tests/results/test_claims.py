@@ -32,7 +32,7 @@ def shipped(name: str) -> str:
 
 
 def row(kernel: str, seconds: float | None, *, n: int = 64, **changes: Any) -> dict[str, Any]:
-    """Of harness bench, without samples."""
+    """Return a row of harness bench without samples."""
     ours = None if kernel == "cuBLAS" else catalog.kernel(kernel)
     problem = (resolve(ours) if ours else Gemm).from_axes({"N": n})
     params = dict(ours.variant().params) if ours else {}
@@ -80,7 +80,7 @@ def test_a_time_of_another_size_says_nothing(kernel_file: Any) -> None:
 
 
 def test_a_size_is_all_its_axes(kernel_file: Any) -> None:
-    """The same M, N and K with C added to is another problem."""
+    """A product that adds to C is another problem, though M, N and K are the same."""
     added = row("03_tiled", 0.5)
     added["axes"] = {**added["axes"], "beta": 1.0}
     assert judged(kernel_file, AT, run(row("02_coalesced", 1.0), added)).holds is None
@@ -268,7 +268,7 @@ def test_the_recorded_ladder_holds() -> None:
 
 
 def test_races_are_looked_for_where_they_are_predicted(tmp_path: Path) -> None:
-    """The same prediction about the kernel with its barriers does not hold."""
+    """A prediction of races does not hold for the kernel with its barriers."""
     args = ("explain", "--claims", "-a", "N=48")
     result = harness(*args, "05")
     assert result.exit_code == 0 and "races >= 2" in result.output, result.output

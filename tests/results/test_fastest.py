@@ -113,7 +113,7 @@ def test_what_todays_choice_loses(tmp_path: Path) -> None:
 
 
 def test_of_a_variant_timed_more_than_once_the_longest_counts(tmp_path: Path) -> None:
-    """As in rungs and finals of harness tune: few samples may be lucky."""
+    """Rungs of harness tune have few samples, which may be lucky; its finals have more."""
     rows = [
         row("13_cp_async", {}, 1e-5, 512, samples=6),
         row("13_cp_async", {}, 3e-5, 512, samples=400),
@@ -222,7 +222,7 @@ def test_what_no_gpu_has_timed_is_refused(tmp_path: Path, gpu: Any) -> None:
 
 
 def test_rows_that_do_not_say_enough_are_passed_over(tmp_path: Path) -> None:
-    """As in files of the first schema: no baseline, no architecture; or without a size."""
+    """Files of the first schema have no baseline and no architecture; others have no size."""
     bare = {"kernel": "15_split_k", "status": "ok", "params": {}, "seconds": 1e-9}
     old = {k: v for k, v in row("13_cp_async", {}, 1e-9, 512).items() if k not in ("arch", "baseline")}
     assert run(written(tmp_path, bare, old)).exit_code == 2

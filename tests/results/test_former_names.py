@@ -55,7 +55,7 @@ def test_other_names_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_recorded_file_of_each_shape() -> None:
-    """Of nvbench's shape, and a plain list."""
+    """Files in nvbench's shape and plain lists are read alike."""
     for name in ("bench/ladder-fp16", "verify/ladder", "explain/claims", "check/ladder"):
         text = record_file(f"h200/{name}").read_text()
         found = {r["kernel"] for r in record.load(record_file(f"h200/{name}"))["rows"]}

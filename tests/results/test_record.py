@@ -515,7 +515,7 @@ def test_bench_against_another_kernel(
 def test_another_clock_in_the_turns_of_the_other_is_said(
     fake: Any, tmp_path: Path, ghz: float, said: bool
 ) -> None:
-    """As of a kernel that draws the card's power: the ratio is then not one of cycles."""
+    """A kernel that draws the card's power lowers the clock: the ratio is then not one of cycles."""
     execute = Slower(fake, (16, 16, 1), 1.0)
 
     def clocked(launch: Any) -> None:

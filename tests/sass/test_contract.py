@@ -1,4 +1,4 @@
-"""What kernels promise of their machine code: the ladder's story, what fails it, and who says so."""
+"""Promises of kernels about their machine code: the ladder's story, what fails it, and who says so."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_shipped_kernels_keep_their_word(cache: Cache, name: str, arch: str, set
 
 @pytest.mark.parametrize("arch", sweeps.archs(["sm_80", "sm_90a", "sm_120"], "sm_80"))
 def test_the_default_of_a_wide_space_does_better_than_all_of_it_must(read: Read, arch: str) -> None:
-    """What the claim of 10 says; its front matter speaks of every set."""
+    """Check the claim of 10 at its defaults; its front matter speaks of every set."""
     assert finding("FFMA share in loop >= 92%", read("10_vectorized", arch)).holds
 
 

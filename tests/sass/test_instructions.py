@@ -406,7 +406,7 @@ def test_an_nvdisasm_that_misbehaves(
 def test_another_nvdisasm_is_asked_again(
     cubin: Cubin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What one version answered says nothing of the next."""
+    """The answers of one version say nothing about the next."""
     disassemble(cubin, Cache(tmp_path / "cache"))
     tool = tmp_path / "nvdisasm"
     tool.write_text("#!/bin/sh\necho newer >&2; exit 1\n")

@@ -141,7 +141,7 @@ def test_loops_of_written_code(lines: list[str], expected: list[tuple[int, int, 
 
 
 def test_code_in_a_loop_is_what_runs_in_it() -> None:
-    """What stands between header and branch and leaves by it does not belong."""
+    """Code between header and branch that leaves the loop does not belong to it."""
     (loop,) = loops(code("top: FFMA", "@P0 BRA on", "STG", "EXIT", "on: FADD", "@P1 BRA top", "STG", "EXIT"))
     assert [i.opcode for i in loop.instructions] == ["FFMA", "BRA", "FADD", "BRA"]
     assert (loop.count("FFMA"), loop.count("STG"), loop.header, loop.last) == (1, 0, 0, 0x50)

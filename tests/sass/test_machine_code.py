@@ -1,4 +1,4 @@
-"""What else machine code tells: scheduling, registers, banks, differences; and code that we did not build."""
+"""Machine code in depth: scheduling, registers, banks, differences; and code that we did not build."""
 
 from __future__ import annotations
 

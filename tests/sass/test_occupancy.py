@@ -140,7 +140,7 @@ def test_units_of_shared_memory(arch: str, shared: int, blocks: int) -> None:
 
 
 def test_a_partition_holds_whole_warps() -> None:
-    """Of 96 registers a warp takes 3072: 21 would fit in 64 Ki, but 5 fit in each quarter of it."""
+    """A warp of 96 registers a thread takes 3072: 21 would fit in 64 Ki, but 5 fit in each quarter of it."""
     assert occupancy("sm_90", threads=32, registers=96, shared=0).blocks == 20
 
 
@@ -192,7 +192,7 @@ def test_every_architecture_of_the_compiler_is_known() -> None:
 
 
 def accepts(arch: str, threads: int, blocks: int) -> bool:
-    """Whether ptxas believes that so many blocks can be resident: if not it says so, and ignores it."""
+    """Ask ptxas if so many blocks can be resident: if not it says so, and ignores it."""
     nvrtc = pytest.importorskip("cuda.bindings.nvrtc")
     source = f'extern "C" __global__ void __launch_bounds__({threads}, {blocks}) k(int* p) {{ *p = 1; }}'
     _, program = nvrtc.nvrtcCreateProgram(source.encode(), b"k.cu", 0, [], [])
@@ -302,7 +302,7 @@ def test_more_shared_memory_never_fits_more(
 
 @given(archs, thread_counts, register_counts, shared_sizes)
 def test_the_limiter_is_what_runs_out(arch: str, threads: int, registers: int, shared: int) -> None:
-    """Where registers or shared memory alone are the limiter, more blocks fit without them."""
+    """More blocks fit without the limiter, registers or shared memory."""
     found = occupancy(arch, threads=threads, registers=registers, shared=shared)
     names = set(found.limiter.split(", "))
     assert names <= {"warps", "registers", "shared memory", "blocks"} or names == {"nothing fits"}

@@ -1,4 +1,4 @@
-"""What README.md and the pages of docs/ show: their code blocks, links and headings."""
+"""Read the code blocks, links and headings of README.md and the pages of docs/."""
 
 from __future__ import annotations
 

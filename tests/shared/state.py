@@ -36,7 +36,7 @@ def _leaves_nothing_behind() -> Iterator[None]:
 
 
 class _Place(NamedTuple):
-    """Where state is kept: how to read it, to put it back, and to name the changes between two readings."""
+    """A place of state: how to read it, to put it back, and to name the changes between two readings."""
 
     name: str
     read: Callable[[], Any]

@@ -1,4 +1,4 @@
-"""What had another name before still answers to it."""
+"""Modules and names that moved are still found under their old names."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ LARGE = Gemm.from_axes({"N": 1 << 15})
 
 @pytest.fixture(name="made")
 def _made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, bool]]:
-    """What was made, and whether by the thread that asked."""
+    """Record what was made, and if it was by the thread that asked."""
     made: list[tuple[str, int, bool]] = []
     real = Data.of
 

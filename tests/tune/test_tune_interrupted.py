@@ -1,4 +1,4 @@
-"""What is kept of a tuning that ends early."""
+"""Tunings that end early: their measurements are kept."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from shared.tuning import RULE, N, Speeds, tiles, tune
 def test_ctrl_c_does_not_wait_for_the_finals_data(
     context: Context, space: list[Built], speeds: Speeds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was measured is shown at once; --isolate ends a process that takes ten seconds more."""
+    """The measurements are shown at once; --isolate ends a process that takes ten seconds more."""
     over, real, waited = threading.Event(), Data.of, list[bool]()
 
     def slow(problem: Any, seed: int) -> Data:

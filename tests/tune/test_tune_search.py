@@ -105,7 +105,7 @@ def test_cublas_loads_its_kernel_before_the_search(
 def test_without_room_to_load_cublas_its_first_call_does(
     context: Context, space: list[Built], speeds: Speeds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What does not fit is for the operands to say."""
+    """The operands report what does not fit, not the loading."""
     monkeypatch.setattr(cublas, "api", lambda: FakeCublas(SimpleNamespace(clock=0)))
     full: list[Any] = []
     real = cublas.CuBlas.load
