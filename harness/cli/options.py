@@ -111,7 +111,17 @@ seed = click.option(
 require_gpu = click.option("--require-gpu", is_flag=True, help="Fail where there is no GPU.")
 markdown = click.option("--md", "style", flag_value="md", help="Tables as Markdown.")
 comma = click.option("--csv", "style", flag_value="csv", help="One CSV table, plain numbers in base units.")
-REGIMES = click.Choice(["cold", "hot", "graph"])
+
+
+def regime(text: str) -> Callable[[F], F]:
+    """Return ``--regime``, explained by `text`."""
+    return click.option(
+        "--regime",
+        type=click.Choice(["cold", "hot", "graph"]),
+        default="cold",
+        show_default=True,
+        help=text,
+    )
 
 
 def threshold(default: str, text: str) -> Callable[[F], F]:

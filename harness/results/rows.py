@@ -9,9 +9,10 @@ or was written by an older harness. A value is None if there is none.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from harness.bench.stats import Interval
+if TYPE_CHECKING:
+    from harness.bench.stats import Interval
 
 
 class Ratio(TypedDict):

@@ -43,12 +43,8 @@ def _enough(_ctx: click.Context, _param: click.Parameter, rounds: int) -> int:
 @options.device
 @options.arch
 @options.seed
-@click.option(
-    "--regime",
-    type=options.REGIMES,
-    default="cold",
-    show_default=True,
-    help="cold: operands rotate, none found in L2; hot: always the same; graph: cold, without launch gaps.",
+@options.regime(
+    "cold: operands rotate, none found in L2; hot: always the same; graph: cold, without launch gaps."
 )
 @click.option(
     "--ref", metavar="KERNEL", help="Time in turn with this kernel, not with cuBLAS, and say which wins."

@@ -52,13 +52,7 @@ if TYPE_CHECKING:
     type=click.IntRange(min=0),
     help="Of the inputs, and of which candidates are drawn.",
 )
-@click.option(
-    "--regime",
-    type=options.REGIMES,
-    default="cold",
-    show_default=True,
-    help="As bench's.",
-)
+@options.regime("As bench's.")
 @options.threshold("0.5%", "Closer than this is a tie.")
 @click.option(
     "--isolate", is_flag=True, help="In a process of its own, begun again without whoever faulted or hung."

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from harness.errors import HarnessError, MissingDependency
 from harness.instruments import counters
 from harness.kernels.dtypes import FP32
-from harness.results.rows import ProfileRow, Row, flops_rate, seconds
+from harness.results.rows import ProfileRow, Row, flops_rate, label, seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -180,8 +180,7 @@ def tiles(rows: Sequence[Row]) -> Figure | None:
     colours = dict(zip(names, _colours(len(names)), strict=True))
     places = range(len(timed), 0, -1)
     axes.barh(places, [flops_rate(r) / 1e9 for r in timed], color=[colours[r["kernel"]] for r in timed])
-    labels = [f"{r['kernel']} {' '.join(f'{k}={v}' for k, v in r['params'].items())}" for r in timed]
-    axes.set_yticks(places, labels, fontsize=8)
+    axes.set_yticks(places, [label(r) for r in timed], fontsize=8)
     for place, r in zip(places, timed, strict=True):
         kib = r["shared"] / 1024
         text = f" {r['occupancy']:.0%} occ, {r['intensity'] or 0:.3g} FLOP/B, {kib:.3g} KiB"
