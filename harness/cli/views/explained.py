@@ -149,4 +149,4 @@ def print_claims(
         click.echo("times are in result files: --record with a --json of bench")
     for name in dict.fromkeys(o.record for _, listed, _ in found for o in listed if o.record):
         gpu = (runs[name]["meta"].get("gpu") or {}).get("name", "a GPU")
-        click.echo(f"times are ratios, from {name} ({gpu})")
+        click.echo(terminal.fill(f"times are ratios, from {name} ({gpu})"))
