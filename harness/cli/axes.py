@@ -1,7 +1,8 @@
 """Parse axes such as ``-a N=[512,1024]`` into the points to visit, in nvbench's notation.
 
 ``N=512``, ``N=[256,512]``, ``N=[512:4096:512]`` (start, inclusive end, step), ``N[pow2]=[9:12]`` (512 to
-4096). Several axes give their cross product, the first varying slowest.
+4096). Several axes give their cross product, the first varying slowest. Axes that vary together are joined by
+an x: ``MxNxK=[64x4096x4096,512x512x16384]`` is two points.
 """
 
 from __future__ import annotations
@@ -62,21 +63,50 @@ def points(texts: Sequence[str], known: Mapping[str, int | float | None]) -> lis
     `known` has the problem's axes with their defaults; an axis takes integers unless its default is a float.
     Raises UsageError for an unknown axis, one that is given twice, a wrong value, or more than 10,000 points.
     """
-    chosen: dict[str, tuple[int | float, ...]] = {}
+    chosen: dict[tuple[str, ...], list[tuple[int | float, ...]]] = {}
     for text in texts:
-        name, values = parse_axis(text)
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"axes: {', '.join(known)}"
-            raise UsageError(f"no axis {name!r}", hint=hint)
-        if name in chosen:
-            raise UsageError(f"axis {name} is given twice", hint=f"-a {name}=[first,second]")
-        if not isinstance(known[name], float) and any(not isinstance(v, int) for v in values):
-            raise UsageError(f"axis {name} takes integers: {text!r}")
-        chosen[name] = tuple(dict.fromkeys(values))
+        names, rows = _joined(text, known)
+        for place, (name, values) in enumerate(zip(names, zip(*rows, strict=True), strict=True)):
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {close[0]}?" if close else f"axes: {', '.join(known)}"
+                raise UsageError(f"no axis {name!r}", hint=hint)
+            if any(name in others for others in (*chosen, names[:place])):
+                raise UsageError(f"axis {name} is given twice", hint=f"-a {name}=[first,second]")
+            if not isinstance(known[name], float) and any(not isinstance(v, int) for v in values):
+                raise UsageError(f"axis {name} takes integers: {text!r}")
+        chosen[names] = list(dict.fromkeys(rows))
     if math.prod(map(len, chosen.values())) > _MAX_VALUES:
         raise UsageError(f"more than {_MAX_VALUES} points")
-    return [dict(zip(chosen, values, strict=True)) for values in itertools.product(*chosen.values())]
+    flat = list(itertools.chain.from_iterable(chosen))
+    return [
+        dict(zip(flat, itertools.chain.from_iterable(values), strict=True))
+        for values in itertools.product(*chosen.values())
+    ]
+
+
+def _joined(
+    text: str, known: Mapping[str, int | float | None]
+) -> tuple[tuple[str, ...], list[tuple[int | float, ...]]]:
+    """Return the names and the rows of values of one text: one name, or several joined by an x.
+
+    Raises UsageError for a text that cannot be read, and where a point has not a value for each name.
+    """
+    match = _AXIS.match(text)
+    names = tuple(match[1].split("x")) if match and match[3] and match[1] not in known else ()
+    if match is None or len(names) < 2 or known.keys().isdisjoint(names):
+        name, values = parse_axis(text)
+        return (name,), [(value,) for value in values]
+    form = f"as in -a {match[1]}=[{'x'.join('1' * len(names))},{'x'.join('2' * len(names))}]"
+    if match[2]:
+        raise UsageError(f"axes that vary together take no [pow2]: {text!r}", hint=form)
+    rows = []
+    for part in match[3].removeprefix("[").removesuffix("]").split(","):
+        numbers = part.split("x")
+        if len(numbers) != len(names):
+            raise UsageError(f"{part.strip()!r} in {text!r} is not a value for each of {match[1]}", hint=form)
+        rows.append(tuple(_number(n, text) for n in numbers))
+    return names, rows
 
 
 def _expand(part: str, text: str) -> Sequence[int | float]:

@@ -73,3 +73,32 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         axes.parse_axis(text)
     except UsageError:
         pass
+
+
+def test_joined_axes_vary_together() -> None:
+    assert axes.points(["MxNxK=[64x4096x1, 5x6x7]", "beta=[0,0.5]"], Gemm.axes) == [
+        {"M": 64, "N": 4096, "K": 1, "beta": 0}, {"M": 64, "N": 4096, "K": 1, "beta": 0.5},
+        {"M": 5, "N": 6, "K": 7, "beta": 0}, {"M": 5, "N": 6, "K": 7, "beta": 0.5},
+    ]  # fmt: skip
+    assert axes.points(["Mxbeta=2x0.5"], Gemm.axes) == [{"M": 2, "beta": 0.5}]
+    assert len(axes.points(["MxN=[1x2,1x2,2x1]"], Gemm.axes)) == 2
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["MxN=[1x2,3]"], "'3' in .* is not a value for each of MxN"),
+        (["MxN=[1x2x3]"], "not a value for each"),
+        (["MxN=1xq"], "'q' in .* is not a number"),
+        (["MxN=1x2.5"], "axis N takes integers"),
+        (["MxM=1x2"], "axis M is given twice"),
+        (["MxN=1x2", "N=3"], "axis N is given twice"),
+        (["N=3", "MxN=1x2"], "axis N is given twice"),
+        (["MxZ=1x2"], "no axis 'Z'"),
+        (["MxN[pow2]=1x2"], "take no .pow2."),
+        (["MxN="], "cannot read"),
+    ],
+)
+def test_joined_axes_refused(texts: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        axes.points(texts, Gemm.axes)
