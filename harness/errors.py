@@ -19,7 +19,8 @@
 
 Each message says what happened, where, and what to do. The command line exits with the `exit_code` of the
 exception's class: 2 for a request that makes no sense, 130 for Ctrl-C, 1 for every other failure. A
-comparison of measurements that reaches no decision exits with INCONCLUSIVE_EXIT (3) and raises nothing.
+comparison of measurements that reaches no decision, and a verification that the emulator refused in part,
+exit with INCONCLUSIVE_EXIT (3) and raise nothing.
 """
 
 from __future__ import annotations

@@ -136,6 +136,8 @@ def row(
         return Measurement.failed_with(built, problem, e, REFUSED)
     except (HarnessError, MemoryError) as e:
         return Measurement.failed_with(built, problem, e)
+    except Exception as e:  # a defect of ours in one row must not take the others with it
+        return Measurement.failed_with(built, problem, f"the emulator failed: {type(e).__name__}: {e}")
     output = problem.output
     verdict = compare(arrays[output], reference, inputs[output])
     damaged = sorted(n for n in arrays.keys() - {output} if not _same(arrays[n], inputs[n]))

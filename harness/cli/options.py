@@ -109,6 +109,9 @@ seed = click.option(
     "--seed", default=1, show_default=True, type=click.IntRange(min=0), help="Of the random inputs."
 )
 require_gpu = click.option("--require-gpu", is_flag=True, help="Fail where there is no GPU.")
+allow_refused = click.option(
+    "--allow-refused", is_flag=True, help="Exit 0, not 3, where the emulator refuses a kernel."
+)
 markdown = click.option("--md", "style", flag_value="md", help="Tables as Markdown.")
 comma = click.option("--csv", "style", flag_value="csv", help="One CSV table, plain numbers in base units.")
 

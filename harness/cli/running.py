@@ -123,14 +123,29 @@ def _where(group: Sequence[Row], rows: Sequence[Row]) -> str:
     return ", ".join(name if n == all_[name] else f"{name} ({n} of {all_[name]})" for name, n in hit.items())
 
 
-def finish(rows: Sequence[Row], skipped: Sequence[Skipped], fault: HarnessError | None = None) -> None:
-    """Exit as the run ended: raise `fault`, or exit with code 1 if a row or the build of a kernel failed."""
-    from harness.bench.row import FAILURES
+def finish(
+    rows: Sequence[Row],
+    skipped: Sequence[Skipped],
+    fault: HarnessError | None = None,
+    *,
+    allow_refused: bool = True,
+) -> None:
+    """Exit as the run ended: raise `fault`, or exit with code 1 if a row or the build of a kernel failed.
+
+    Exit with code 3 if nothing failed, but the emulator refused a row and `allow_refused` is False: that row
+    was not verified.
+    """
+    from harness.bench.row import FAILURES, REFUSED
 
     if fault is not None:
         raise fault
     if any(r["status"] in FAILURES for r in rows) or any(s.failed for s in skipped):
         raise SystemExit(1)
+    refused = [r for r in rows if r["status"] == REFUSED]
+    if refused and not allow_refused:
+        said = f"{len(refused)} of {len(rows)} not verified: they need a GPU; exit code {INCONCLUSIVE_EXIT}"
+        click.echo(terminal.fill(f"{said} (--allow-refused: 0)"), err=True)
+        raise SystemExit(INCONCLUSIVE_EXIT)
 
 
 def conclude(decisions: Iterable[str | None]) -> None:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from harness.emulator.decode import Decoder
 from harness.emulator.machine import SCHEDULES, Launch
 from harness.emulator.memory import Arena, Buffer
-from harness.emulator.ptx.declarations import values_of
+from harness.emulator.ptx.declarations import Variable, values_of
 from harness.emulator.ptx.module import Entry, parse
 from harness.emulator.watch.counts import Counts, by_line, total
 from harness.emulator.watch.findings import Finding, Index3, Source
@@ -71,6 +71,7 @@ def emulate(
     check: bool = True,
     count: bool = True,
     widths: Mapping[int, int] | None = None,
+    variables: dict[str, NDArray[np.uint8]] | None = None,
 ) -> Emulation:
     """Run the kernel `entry` of the PTX module `ptx` and return its findings and counts.
 
@@ -84,10 +85,13 @@ def emulate(
       together
     check: look for faults; count: count executions and memory requests
     widths: bytes per lane of the compiled access by PTX line, see `counts.Counter`
+    variables: the bytes of the module's ``__device__`` and ``__constant__`` variables by their PTX names.
+      Those that are left out get their initial values; all are in it afterwards, with what the kernel stored,
+      so that launches that pass the same dict share the module
 
-    Raises EmulatorError for PTX that it cannot read, arguments that do not fit, a kernel that exceeds the
-    budget and arrays too large for this machine, and NeedsGpu, a subclass, for an instruction that the
-    emulator does not know.
+    Raises EmulatorError for PTX that it cannot read, arguments or variables that do not fit, a kernel that
+    exceeds the budget and arrays too large for this machine, and NeedsGpu, a subclass, for an instruction
+    that the emulator does not know.
     """
     if schedule not in SCHEDULES:
         raise EmulatorError(f"no schedule {schedule!r}", hint=f"There are {' and '.join(SCHEDULES)}.")
@@ -104,15 +108,15 @@ def emulate(
     if extents[1].x * extents[1].y * extents[1].z > 1024:
         raise EmulatorError(f"a block of {extents[1]} has more than 1024 threads")
     steps = Decoder(kernel).steps()
+    module = [v for v in kernel.variables.values() if v.space in ("global", "const")]
+    contents = {v.name: _contents(v, variables or {}) for v in module}
     watched: set[int] = set()
     while True:
         buffers, parameters = _bind(kernel, arguments)
-        constants = [v for v in kernel.variables.values() if v.space in ("global", "const")]
-        arena = Arena([*buffers, *(_constant(v) for v in constants)])
+        owned = [*buffers, *(Buffer(array=contents[v.name], name=v.name) for v in module)]
+        arena = Arena(owned)
         symbols = {v.name: v.offset for v in kernel.variables.values()}
-        symbols |= {
-            v.name: a.start for v, a in zip(constants, arena.allocations[len(buffers) :], strict=True)
-        }
+        symbols |= {v.name: a.start for v, a in zip(module, arena.allocations[len(buffers) :], strict=True)}
         launch = Launch(
             kernel,
             steps,
@@ -134,7 +138,9 @@ def emulate(
         except Rewatch as request:
             watched.add(request.index)
             continue
-        arena.copy_back(buffers)
+        arena.copy_back(owned)
+        if variables is not None:
+            variables |= contents
         return Emulation(
             findings=launch.findings.all(),
             instructions=launch.counter.all() if launch.counter is not None else (),
@@ -187,7 +193,14 @@ def _bind(kernel: Entry, arguments: Sequence[Argument]) -> tuple[list[Buffer], A
     return buffers, parameters
 
 
-def _constant(variable: Any) -> Buffer:
-    """Return a variable of the module as a buffer with its initial values, zero where it has none."""
+def _contents(variable: Variable, given: Mapping[str, NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    """Return the bytes of a variable of the module: those `given`, else its initial values, zero without any.
 
-    return Buffer(array=values_of(variable), name=variable.name)
+    Raises EmulatorError if those given are not as many as the variable has.
+    """
+    found = given.get(variable.name)
+    if found is None:
+        return values_of(variable)
+    if found.dtype != np.uint8 or found.shape != (variable.size,):
+        raise EmulatorError(f"variable {variable.name} has {variable.size} bytes, not {found.nbytes}")
+    return found

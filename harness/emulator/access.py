@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from harness.emulator.group import Group, spread
-from harness.emulator.memory import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE, Access, Allocation, Scratch, access
+from harness.emulator.memory import LOCAL_BASE, SHARED_BASE, Allocation, Scratch
+from harness.emulator.numbers.addresses import Access, access
 from harness.emulator.numbers.values import Array, Integer, Lanes, Mask, identity, lane_id, mask_of, shift
 from harness.emulator.ptx.module import Instruction
-from harness.emulator.watch.findings import Finding
+from harness.emulator.watch.faults import aligned, fault, first_lane, named, outside
 
 
 @dataclass(kw_only=True)
@@ -68,8 +69,8 @@ def place(group: Group, ins: Instruction, space: str, address: Integer, where: L
         low, high = active_bounds(group, address, where)
         if low < 0 or high + size > scratch.size:
             inside = _inside_scratch(group, address, scratch.size, size)
-            where = _outside(group, ins, space, address, where, inside, size)
-        where = _aligned(group, ins, space, address, where, size)
+            where = outside(group, ins, space, address, where, inside, size)
+        where = aligned(group, ins, space, address, where, size)
         found = Place(space=space, base=address, where=where, scratch=scratch)
         if where is asked:  # otherwise each access reports its fault anew
             group.places[key] = found
@@ -79,11 +80,11 @@ def place(group: Group, ins: Instruction, space: str, address: Integer, where: L
     if owner is None:
         lanes = spread(address, group.shape)
         inside = mask_of(group.launch.arena.inside(lanes, size))
-        where = _outside(group, ins, "global", address, where, inside, size)
+        where = outside(group, ins, "global", address, where, inside, size)
         if where is not False:
             low, high = active_bounds(group, address, where)
             owner = group.launch.arena.holding(low, high + size)
-    where = _aligned(group, ins, "global", address, where, size)
+    where = aligned(group, ins, "global", address, where, size)
     return Place(space="global", base=address, where=where, owner=owner)
 
 
@@ -120,103 +121,6 @@ def _inside_scratch(group: Group, address: Integer, limit: int, size: int) -> La
     return mask_of((lanes >= 0) & (lanes + size <= limit))
 
 
-def _aligned(group: Group, ins: Instruction, space: str, address: Integer, where: Lanes, size: int) -> Lanes:
-    """Return the lanes of `where` whose address is a multiple of `size`; report the others."""
-    if where is False:
-        return False
-    if isinstance(address, int):
-        good: Lanes = address % size == 0
-    else:
-        key = ("aligned", address.key, address.offset % size, size)
-        good = group.launch.memo.get(key, lambda: mask_of(address.array() % size == 0), group.lanes)
-    if good is True:
-        return where
-    kept = group.algebra.both(where, good)
-    bad = group.algebra.both(where, group.algebra.negate(good))
-    if bad is not False and group.launch.check:
-        variable, offset, _ = _name(group, space, _first(group, address, bad), size)
-        _report(
-            group,
-            ins,
-            "misaligned",
-            bad,
-            variable,
-            offset,
-            f"a {size}-byte access at offset {offset} of {variable}",
-        )
-    return kept
-
-
-def _outside(
-    group: Group, ins: Instruction, space: str, address: Integer, where: Lanes, inside: Lanes, size: int
-) -> Lanes:
-    """Return the lanes of `where` that are `inside`; report the others as out of bounds."""
-    bad = group.algebra.both(where, group.algebra.negate(inside))
-    if bad is False:
-        return where
-    if group.launch.check:
-        variable, offset, distance = _name(group, space, _first(group, address, bad), size)
-        verb = "reads" if ins.opcode[0] in ("ld", "ldu", "cp") else "writes"
-        side = "before the start" if offset < 0 else "past the end"
-        message = (
-            f"{verb} {size} bytes at offset {offset} of {variable}, {distance} past what is its own ({side})"
-        )
-        _report(group, ins, "out of bounds", bad, variable, offset, message, distance)
-    return group.algebra.both(where, inside)
-
-
-def _first(group: Group, address: Integer, bad: Lanes) -> int:
-    """Return the address of the first lane of `bad`."""
-    lanes = spread(address, group.shape)
-    return int(lanes[np.broadcast_to(bad.array, group.shape)][0] if isinstance(bad, Mask) else lanes[0, 0])
-
-
-def _name(group: Group, space: str, address: int, size: int) -> tuple[str, int, int]:
-    """Return (variable, offset in it, distance outside it) of an access of `size` bytes; both are in bytes.
-
-    The distance is that of `Arena.nearest`, and 0 for an access that lies inside.
-    """
-    if space == "global":
-        found = group.launch.arena.nearest(address, size)
-        if found is None:
-            return "global memory", address - GLOBAL_BASE, 0
-        return found[0].name, address - found[0].start, max(0, found[1])
-    limit = (group.batch.shared if space == "shared" else group.batch.local).size
-    distance = -address if address < 0 else max(0, address + size - limit)
-    name, offset = group.launch.variable(space, address)
-    return name, offset, distance
-
-
-def _report(
-    group: Group,
-    ins: Instruction,
-    kind: str,
-    bad: Lanes,
-    variable: str,
-    offset: int,
-    message: str,
-    distance: int = 0,
-) -> None:
-    """Add a finding for the lanes `bad`, described by the first of them."""
-
-    def make() -> Finding:
-        lane = np.argwhere(np.broadcast_to(bad.array, group.shape))[0] if isinstance(bad, Mask) else (0, 0)
-        thread = group.launch.thread(int(lane[0]) + group.row)
-        block = group.launch.block_index(group.batch.first + int(lane[1]))
-        return Finding(
-            kind=kind,
-            message=f"{message}: thread {thread} of block {block}",
-            sources=(ins.source,),
-            variable=variable,
-            offset=offset,
-            distance=distance,
-            threads=(thread,),
-            block=block,
-        )
-
-    group.launch.findings.add(kind, (ins.source, variable), group.count(bad), make)
-
-
 # -- moving data
 
 
@@ -228,7 +132,7 @@ def load(group: Group, ins: Instruction, at: Place, size: int, count: int, deliv
     """
     step = size * count
     if at.scratch is None:
-        _check_written(group, ins, at, step)
+        check_written(group, ins, at, step)
         index, first = _global_index(group, at, size)
         for i in range(count):
             deliver(i, lambda out, i=i: group.launch.arena.load(index, first + i * size, size, out))
@@ -236,8 +140,7 @@ def load(group: Group, ins: Instruction, at: Place, size: int, count: int, deliv
     for i in range(count):
         lanes = at.access(group, i * size)
         deliver(i, lambda out, lanes=lanes: _spread(at.scratch.load(lanes, size, out), group.shape))
-    if group.launch.check and not at.initialised:
-        _check_scratch(group, ins, at, step)
+    check_written(group, ins, at, step)
 
 
 def _spread(found: Array, shape: tuple[int, int]) -> Array:
@@ -259,9 +162,22 @@ def _global_index(group: Group, at: Place, size: int) -> tuple[Array, int]:
     return group.launch.memo.get(("index", base.key, relative, size), make, 8 * group.lanes), low
 
 
-def _check_written(group: Group, ins: Instruction, at: Place, step: int) -> None:
+def check_written(group: Group, ins: Instruction, at: Place, step: int) -> None:
+    """Report the lanes that read `step` bytes of which one was never written, of memory that has to be.
+
+    That is shared and local memory, and buffers that were passed as uninitialised.
+    """
+    if not group.launch.check:
+        return
+    if at.scratch is None:
+        _check_arena(group, ins, at, step)
+    elif not at.initialised:
+        _check_scratch(group, ins, at, step)
+
+
+def _check_arena(group: Group, ins: Instruction, at: Place, step: int) -> None:
     """Report the lanes that read global memory which was passed as uninitialised and never written."""
-    if not group.launch.check or (at.owner is not None and at.owner.initialised):
+    if at.owner is not None and at.owner.initialised:
         return
     if at.owner is None and not any(not a.initialised for a in group.launch.arena.allocations):
         return
@@ -276,8 +192,8 @@ def _check_written(group: Group, ins: Instruction, at: Place, step: int) -> None
         bad = group.algebra.either(bad, mask_of(found))
     bad = group.algebra.both(bad, at.where)
     if bad is not False:
-        variable, offset, _ = _name(group, "global", _first(group, at.base, bad), step)
-        _report(
+        variable, offset, _ = named(group, "global", first_lane(group, at.base, bad), step)
+        fault(
             group,
             ins,
             "uninitialised read",
@@ -301,9 +217,9 @@ def _check_scratch(group: Group, ins: Instruction, at: Place, step: int) -> None
     if bad is False:
         at.initialised = True
         return
-    variable, offset, _ = _name(group, at.space, _first(group, at.base, bad), step)
+    variable, offset, _ = named(group, at.space, first_lane(group, at.base, bad), step)
     message = f"{variable} at offset {offset} was never written"
-    _report(group, ins, "uninitialised read", bad, variable, offset, message)
+    fault(group, ins, "uninitialised read", bad, variable, offset, message)
 
 
 def store(group: Group, at: Place, size: int, values: list[Any]) -> None:

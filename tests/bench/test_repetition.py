@@ -16,7 +16,7 @@ import pytest
 from fakes import gemm as fake_gemm
 from harness.bench import emulation
 from harness.bench.emulation import Options
-from harness.bench.row import EXPECTED, FAILED, OK
+from harness.bench.row import ERROR, EXPECTED, FAILED, OK
 from harness.bench.session import Bench
 from harness.bench.stopping import StopRule
 from harness.driver import Context, Device
@@ -241,6 +241,21 @@ def test_an_emulated_difference_in_the_last_byte(monkeypatch: pytest.MonkeyPatch
     result = harness("verify", "tiled", "-a", "N=16", "-d", "emulator", "--repeat", "5")
     assert result.exit_code == 1 and "4 of 5 equal" in result.stdout
     assert "launch 3 after the verified one" in " ".join(result.output.split())
+
+
+def test_an_exception_in_one_row_leaves_the_others(monkeypatch: pytest.MonkeyPatch, cache: Cache) -> None:
+    whole = emulation.launch
+
+    def planted(one: Any, problem: Any, *rest: Any) -> Any:
+        if problem.M == 20:
+            raise TypeError("data type 's4' not understood")
+        return whole(one, problem, *rest)
+
+    monkeypatch.setattr(emulation, "launch", planted)
+    points = {Gemm: [{"N": n} for n in (16, 20, 24)]}
+    rows = list(emulation.rows([built(cache, "tiled")], points, Options(), lambda _: None))
+    assert [row.status for row in rows] == [OK, ERROR, OK]
+    assert "TypeError: data type 's4' not understood" in rows[1].error
 
 
 def test_bad_requests(tmp_path: Path) -> None:

@@ -227,3 +227,13 @@ def test_rows_of_a_problem_that_does_not_fit(cache: Cache, monkeypatch: pytest.M
     assert row.status == "error" and "GiB is free" in row.error
     with pytest.raises(HarnessError):
         assertions.emulate(catalog.kernel("tiled").variant(), "sm_80", {"K": -1})
+
+
+@pytest.mark.parametrize("command", [["check"], ["verify", "-d", "emulator"]])
+def test_a_refused_kernel_is_not_verified(command: list[str]) -> None:
+    """It would be a green CI job in which nothing was checked."""
+    refused = harness(*command, "16", "tiled", "-a", "N=16")
+    assert refused.exit_code == 3 and "1 of 2 not verified" in refused.stderr
+    assert harness(*command, "16", "tiled", "-a", "N=16", "--allow-refused").exit_code == 0
+    assert harness(*command, "tiled", "-a", "N=16").exit_code == 0
+    assert harness(*command, "16", "tiled", "-a", "N=1000000", "--allow-refused").exit_code == 1

@@ -353,3 +353,18 @@ def test_a_race_that_only_a_later_batch_of_blocks_brings() -> None:
     }"""
     run = launch(source, "k", (31,), (1024,), np.zeros(1024, np.float32), np.zeros(31 * 1024, np.float32))
     assert [(f.kind, f.variable, lines(f)) for f in run.findings] == [("global race", "a", (4, 3))]
+
+
+def test_an_atomic_reads_what_it_updates() -> None:
+    source = """extern "C" __global__ void k(int* out) {
+      __shared__ int sum;
+      if (CLEAR && threadIdx.x == 0) sum = 0;
+      __syncthreads();
+      atomicAdd(&sum, 1);
+      __syncthreads();
+      out[threadIdx.x] = sum;
+    }"""
+    out = np.zeros(64, np.int32)
+    assert launch(source.replace("CLEAR", "true"), "k", (1,), (64,), out).findings == ()
+    run = launch(source.replace("CLEAR", "false"), "k", (1,), (64,), out)
+    assert [(f.kind, lines(f)) for f in run.findings] == [("uninitialised read", (5,))]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness.errors import EmulatorError
 from shared.emulator_kernels import launch
 
 RNG = np.random.default_rng(7)
@@ -480,3 +481,63 @@ def test_ldmatrix(transposed: bool) -> None:
     if transposed:
         matrices = matrices.transpose(0, 2, 1)
     assert (out.view(np.uint16) == matrices.reshape(-1)).all()
+
+
+def test_signed_atomics() -> None:
+    source = """extern "C" __global__ void k(int* x, long long* y, int* old) {
+      __shared__ int low[1]; __shared__ long long high[1];
+      int t = threadIdx.x;
+      if (t == 0) { low[0] = 5; high[0] = -5; }
+      __syncthreads();
+      atomicMin(low, 3 - t); atomicMax(high, (long long)t - 3);
+      atomicMax(x, t - 40); atomicMin(y, -(1ll << 40) - t);
+      old[t] = atomicMin(x + 1, -t);
+      __syncthreads();
+      if (t == 0) { x[2] = low[0]; y[1] = high[0]; }
+    }"""
+    x, y, old = np.array([-100, 7, 0], np.int32), np.zeros(2, np.int64), np.zeros(32, np.int32)
+    assert launch(source, "k", (1,), (32,), x, y, old).findings == ()
+    assert x.tolist() == [-9, -31, -28]
+    assert y.tolist() == [-(1 << 40) - 31, 28]
+    assert old.tolist() == [7, *(-t for t in range(31))]
+
+
+def test_atomics_on_vectors_and_small_types() -> None:
+    source = r"""extern "C" __global__ void k(float4* four, float2* two, float2* before,
+      unsigned short* small, unsigned short* half, unsigned* pairs, unsigned short* was) {
+      int t = threadIdx.x;
+      atomicAdd(four, make_float4(1, 2, 3, t));
+      before[t] = atomicAdd(two, make_float2(1, -1));
+      was[t] = atomicCAS(small, (unsigned short)t, (unsigned short)(t + 1));
+      asm volatile("red.global.add.noftz.f16 [%0], %1;" :: "l"(half), "h"((unsigned short)0x3C00));
+      asm volatile("red.global.add.noftz.bf16 [%0], %1;" :: "l"(half + 1), "h"((unsigned short)0x3F80));
+      asm volatile("red.global.add.noftz.f16x2 [%0], %1;" :: "l"(pairs), "r"(0x40003C00u));
+      asm volatile("red.global.add.noftz.bf16x2 [%0], %1;" :: "l"(pairs + 1), "r"(0x40003F80u));
+    }"""
+    four, two, before = np.zeros(4, np.float32), np.zeros(2, np.float32), np.zeros((8, 2), np.float32)
+    small, half = np.zeros(2, np.uint16), np.zeros(2, np.uint16)
+    pairs, was = np.zeros(2, np.uint32), np.zeros(8, np.uint16)
+    launch(source, "k", (1,), (8,), four, two, before, small, half, pairs, was)
+    assert four.tolist() == [8, 16, 24, 28]
+    assert two.tolist() == [8, -8] and before.tolist() == [[t, -t] for t in range(8)]
+    assert small.tolist() == [8, 0] and was.tolist() == list(range(8))
+    assert half.tolist() == [0x4800, 0x4100]  # 8 as f16 and as bf16
+    assert pairs.tolist() == [0x4C004800, 0x41804100]  # 16 and 8
+
+
+def test_a_variable_of_the_module_lives_from_launch_to_launch() -> None:
+    source = """__device__ int counter = 3; __device__ float table[4] = {1, 2, 3, 4};
+    __constant__ float scale;
+    extern "C" __global__ void k(float* out) {
+      if (threadIdx.x == 0) { atomicAdd(&counter, 1); table[1] += 10; }
+      out[threadIdx.x] = scale * threadIdx.x + counter * 0;
+    }"""
+    out = np.zeros(4, np.float32)
+    module = {"scale": np.array([2], np.float32).view(np.uint8)}
+    for launches in (1, 2):
+        launch(source, "k", (1,), (4,), out, variables=module)
+        assert module["counter"].view(np.int32)[0] == 3 + launches
+        assert module["table"].view(np.float32).tolist() == [1, 2 + 10 * launches, 3, 4]
+        assert out.tolist() == [0, 2, 4, 6]
+    with pytest.raises(EmulatorError, match="scale has 4 bytes, not 8"):
+        launch(source, "k", (1,), (4,), out, variables={"scale": np.zeros(8, np.uint8)})

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     help="Of compute-sanitizer: memcheck, racecheck, initcheck, synccheck; racecheck by default.",
 )
 @click.option("--lines", is_flag=True, help="Count executions, FLOP and memory requests by source line.")
+@options.allow_refused
 @options.markdown
 @options.json_file
 def command(
@@ -58,6 +59,7 @@ def command(
     device: str,
     tools: str | None,
     lines: bool,
+    allow_refused: bool,
     style: str | None,
     json_file: Path | None,
 ) -> None:
@@ -66,7 +68,8 @@ def command(
 
     Found are shared-memory hazards, races between blocks, barriers in divergent code, missing cp.async waits,
     accesses out of bounds or misaligned, reads of what nothing wrote. Exit code 1 on a finding or a wrong
-    number, except in a kernel that its file marks as broken.
+    number, except in a kernel that its file marks as broken; 3 if the emulator refused a kernel, which was
+    then not checked.
     """
     from dataclasses import replace
 
@@ -110,4 +113,4 @@ def command(
         for row, other in zip(rows, compiled, strict=False):
             emulated.print_lines(row, other, style)
     running.explain([], skipped)
-    running.finish(records, skipped, fault)
+    running.finish(records, skipped, fault, allow_refused=allow_refused)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     metavar="N",
     help="Then launch each N times more on the same inputs: every output must have the same bits.",
 )
+@options.allow_refused
 @options.markdown
 @options.json_file
 def command(
@@ -43,6 +44,7 @@ def command(
     arch: str | None,
     seed: int,
     repeats: int,
+    allow_refused: bool,
     style: str | None,
     json_file: Path | None,
 ) -> None:
@@ -50,7 +52,8 @@ def command(
     also with themselves, bit by bit, launch after launch.
 
     Without a GPU it is the emulator that runs them, and a race or memory fault is as wrong as a number (see
-    `harness check`). Exit code 1 where a kernel is wrong, except one that its file marks as broken.
+    `harness check`). Exit code 1 where a kernel is wrong, except one that its file marks as broken; 3 if the
+    emulator refused a kernel, which was then not verified.
     """
     from harness.bench import emulation
     from harness.bench.session import Bench
@@ -96,7 +99,7 @@ def command(
         click.echo(absent)
         emulated.print_findings(rows)
     running.explain(records if gpu is not None else [], skipped)
-    running.finish(records, skipped, fault)
+    running.finish(records, skipped, fault, allow_refused=allow_refused)
 
 
 def _row(label: str, rows: list[Measurement], repeats: int) -> list[str]:

@@ -32,13 +32,16 @@ _KINDS = {kind for kind in BYTES if kind not in ("pred", "tf32")}
 
 
 def shape_of(ins: Instruction) -> tuple[int, int, str]:
-    """Return (bytes per element, elements, space) of a memory instruction; the space "" is generic."""
+    """Return (bytes per element, elements, space) of a memory instruction; the space "" is generic.
+
+    The bytes are those of the last part of the opcode, 0 if that is no type.
+    """
     count = next((int(part[1:]) for part in ins.opcode if part in ("v2", "v4", "v8")), 1)
     space = next((part for part in (p.split("::")[0] for p in ins.opcode) if part in SPACES), "")
-    return BYTES[ins.opcode[-1]], count, space
+    return BYTES.get(ins.opcode[-1], 0), count, space
 
 
-def _registers(text: str) -> list[str]:
+def registers(text: str) -> list[str]:
     """Return the register names of ``{a, b}``."""
     return [name.strip() for name in text.strip("{}").split(",")]
 
@@ -56,7 +59,7 @@ def ld(decoder: Decoder, ins: Instruction) -> Run:
     """
     _allowed(decoder, ins)
     size, count, space = shape_of(ins)
-    names = _registers(ins.operands[0])
+    names = registers(ins.operands[0])
     into = [decoder.register(ins, name) for name in names]
     if len(into) != count or size > 8:
         raise decoder.refusal(ins)
@@ -70,13 +73,13 @@ def ld(decoder: Decoder, ins: Instruction) -> Run:
         at = place(group, ins, space, shift(base, offset), where, size * count)
         observe(group, ins, at, READ, size * count)
         if at.where is False:
-            for register in into:
+            for register in (r for r in into if r >= 0):
                 group.write(register, -1, where)  # nothing was loaded: all ones, which is NaN as a float
             return
 
         def deliver(i: int, give: Any) -> None:
             if into[i] < 0:
-                return
+                return  # the sink "_"
             if finish is not None:
                 group.write(into[i], finish(group, give(None)), at.where)
             else:
@@ -134,7 +137,7 @@ def st(decoder: Decoder, ins: Instruction) -> Run:
     """Decode ``st``."""
     _allowed(decoder, ins)
     size, count, space = shape_of(ins)
-    names = _registers(ins.operands[1])
+    names = registers(ins.operands[1])
     if len(names) != count or space in ("param", "const") or size > 8:
         raise decoder.refusal(ins)
     read = decoder.address(ins, ins.operands[0])

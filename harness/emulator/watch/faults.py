@@ -1,0 +1,108 @@
+"""Faults of single accesses: lanes that go out of bounds, are misaligned, or read what nothing wrote."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from harness.emulator.group import Group, spread
+from harness.emulator.memory import GLOBAL_BASE
+from harness.emulator.numbers.values import Integer, Lanes, Mask, mask_of
+from harness.emulator.ptx.module import Instruction
+from harness.emulator.watch.findings import Finding
+
+
+def aligned(group: Group, ins: Instruction, space: str, address: Integer, where: Lanes, size: int) -> Lanes:
+    """Return the lanes of `where` whose address is a multiple of `size`; report the others."""
+    if where is False:
+        return False
+    if isinstance(address, int):
+        good: Lanes = address % size == 0
+    else:
+        key = ("aligned", address.key, address.offset % size, size)
+        good = group.launch.memo.get(key, lambda: mask_of(address.array() % size == 0), group.lanes)
+    if good is True:
+        return where
+    kept = group.algebra.both(where, good)
+    bad = group.algebra.both(where, group.algebra.negate(good))
+    if bad is not False and group.launch.check:
+        variable, offset, _ = named(group, space, first_lane(group, address, bad), size)
+        fault(
+            group,
+            ins,
+            "misaligned",
+            bad,
+            variable,
+            offset,
+            f"a {size}-byte access at offset {offset} of {variable}",
+        )
+    return kept
+
+
+def outside(
+    group: Group, ins: Instruction, space: str, address: Integer, where: Lanes, inside: Lanes, size: int
+) -> Lanes:
+    """Return the lanes of `where` that are `inside`; report the others as out of bounds."""
+    bad = group.algebra.both(where, group.algebra.negate(inside))
+    if bad is False:
+        return where
+    if group.launch.check:
+        variable, offset, distance = named(group, space, first_lane(group, address, bad), size)
+        verb = "reads" if ins.opcode[0] in ("ld", "ldu", "cp") else "writes"
+        side = "before the start" if offset < 0 else "past the end"
+        message = (
+            f"{verb} {size} bytes at offset {offset} of {variable}, {distance} past what is its own ({side})"
+        )
+        fault(group, ins, "out of bounds", bad, variable, offset, message, distance)
+    return group.algebra.both(where, inside)
+
+
+def first_lane(group: Group, address: Integer, bad: Lanes) -> int:
+    """Return the address of the first lane of `bad`."""
+    lanes = spread(address, group.shape)
+    return int(lanes[np.broadcast_to(bad.array, group.shape)][0] if isinstance(bad, Mask) else lanes[0, 0])
+
+
+def named(group: Group, space: str, address: int, size: int) -> tuple[str, int, int]:
+    """Return (variable, offset in it, distance outside it) of an access of `size` bytes; both are in bytes.
+
+    The distance is that of `Arena.nearest`, and 0 for an access that lies inside.
+    """
+    if space == "global":
+        found = group.launch.arena.nearest(address, size)
+        if found is None:
+            return "global memory", address - GLOBAL_BASE, 0
+        return found[0].name, address - found[0].start, max(0, found[1])
+    limit = (group.batch.shared if space == "shared" else group.batch.local).size
+    distance = -address if address < 0 else max(0, address + size - limit)
+    name, offset = group.launch.variable(space, address)
+    return name, offset, distance
+
+
+def fault(
+    group: Group,
+    ins: Instruction,
+    kind: str,
+    bad: Lanes,
+    variable: str,
+    offset: int,
+    message: str,
+    distance: int = 0,
+) -> None:
+    """Add a finding for the lanes `bad`, described by the first of them."""
+
+    def make() -> Finding:
+        lane = np.argwhere(np.broadcast_to(bad.array, group.shape))[0] if isinstance(bad, Mask) else (0, 0)
+        thread = group.launch.thread(int(lane[0]) + group.row)
+        block = group.launch.block_index(group.batch.first + int(lane[1]))
+        return Finding(
+            kind=kind,
+            message=f"{message}: thread {thread} of block {block}",
+            sources=(ins.source,),
+            variable=variable,
+            offset=offset,
+            distance=distance,
+            threads=(thread,),
+            block=block,
+        )
+
+    group.launch.findings.add(kind, (ins.source, variable), group.count(bad), make)
