@@ -36,6 +36,7 @@ _HARDWARE = (
     "multimem",
 )
 _HARDWARE_PARTS = ("tensor", "bulk", "cluster", "mbarrier", "tensormap", "shared::cluster")
+_REDUCING = {"cta", "red", "aligned", "popc", "and", "or", "u32", "pred"}
 _CONTROL = ("bra", "brx", "ret", "exit", "bar", "barrier", "trap")  # control flow, executed by `batch`
 
 
@@ -70,6 +71,10 @@ class Step:
     guard: register number of the guard predicate, -1 without one; `negated` is for ``@!p``
     flops: floating-point operations per thread
     operands: functions that read a table's index, or a barrier's number and thread count, from a group
+    arrives: the barrier is only arrived at (``bar.arrive``)
+    reduce, says, into: of ``bar.red`` the operation, the predicate and the register of the result
+    attempt: of an instruction that may have to wait, the function that executes it in the lanes that need
+      not, and returns them
     """
 
     instruction: Instruction
@@ -79,6 +84,11 @@ class Step:
     negated: bool = False
     flops: int = 0
     operands: tuple[Reader, ...] = ()
+    arrives: bool = False
+    reduce: str = ""
+    says: Callable[[Group], Lanes] | None = None
+    into: int = -1
+    attempt: Callable[[Group, Lanes], Lanes] | None = None
 
 
 def family_of(instruction: Instruction) -> str:
@@ -146,9 +156,15 @@ class Decoder:
             step.kind = "exit"
         elif set(ins.opcode[1:]) <= {"warp", "sync", "aligned"} and "warp" in ins.opcode:
             step.kind, step.run = "", _warp_barrier
-        elif {"sync"} <= set(ins.opcode[1:]) <= {"cta", "sync", "aligned"} and len(ins.operands) in (1, 2):
-            step.kind = "barrier"
+        elif set(ins.opcode[1:]) <= {"cta", "sync", "arrive", "aligned"} and len(ins.operands) in (1, 2):
+            step.kind, step.arrives = "barrier", "arrive" in ins.opcode
             step.operands = tuple(self.integer(ins, operand, 32) for operand in ins.operands)
+        elif "red" in ins.opcode and set(ins.opcode[1:]) <= _REDUCING and len(ins.operands) in (3, 4):
+            step.kind = "barrier"
+            step.reduce = next(part for part in ("popc", "and", "or") if part in ins.opcode)
+            step.into = self.register(ins, ins.operands[0])
+            step.operands = tuple(self.integer(ins, operand, 32) for operand in ins.operands[1:-1])
+            step.says = self.predicate(ins, ins.operands[-1])
         else:
             raise self.refusal(ins)
 

@@ -18,7 +18,7 @@ from harness.emulator.watch.patterns import WARP
 from harness.emulator.watch.touches import Clock
 
 if TYPE_CHECKING:
-    from harness.emulator.batch import Batch
+    from harness.emulator.blocks.batch import Batch
 
 BITS_OF: dict[int, Any] = {2: np.float16, 4: np.float32, 8: np.float64}
 Value = Any  # Integer, Lanes, a float scalar or an array of floats

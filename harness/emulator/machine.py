@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import harness.emulator.instructions.atomics
 import harness.emulator.instructions.bits
@@ -15,7 +15,8 @@ import harness.emulator.instructions.load_store
 import harness.emulator.instructions.matrix
 import harness.emulator.instructions.predicates
 import harness.emulator.instructions.warp  # noqa: F401 - the instructions register themselves
-from harness.emulator.batch import Batch
+from harness.emulator.blocks.batch import Batch
+from harness.emulator.blocks.runner import pace
 from harness.emulator.decode import Step
 from harness.emulator.memory import Arena
 from harness.emulator.numbers.algebra import Memo
@@ -28,6 +29,8 @@ from harness.emulator.watch.races import RaceWatch
 
 LANES = 16384  # threads in a batch of blocks: its registers then fit a processor's cache
 SCHEDULES = ("lockstep", "warp-serial")
+PATIENCE = 150_000  # instructions in a loop without progress, beside one for every four bytes of the arguments
+_ROUNDS = 1000  # times that all batches may poll without progress
 
 
 class Launch:
@@ -58,6 +61,9 @@ class Launch:
         self.shared_size = entry.sizes.get("shared", 0) + dynamic_shared
         self.schedule, self.budget, self.check = schedule, budget, check
         self.threads = block.x * block.y * block.z
+        self.paces = [pace(instruction) for instruction in entry.instructions]
+        self.progress = 0  # stores, barriers passed and threads ended so far: whoever polls waits for one
+        self.patience = PATIENCE + sum(a.end - a.start for a in arena.allocations) // 4
         self.memo = Memo()
         self.underflow = Underflow()
         self.findings = Findings()
@@ -69,13 +75,37 @@ class Launch:
         """Run all blocks, then report races between them. Raises EmulatorError, or Rewatch to start over."""
         total = self.grid.x * self.grid.y * self.grid.z
         at_once = max(1, LANES // self.threads)
-        for first in range(0, total, at_once):
-            self._batch_first = first
-            Batch(self, first, min(at_once, total - first)).run()
-            if self.races is not None:
-                self.races.end_batch()
+        starts = iter(range(0, total, at_once))
+        polling: list[tuple[Batch, Iterator[None], HazardWatch | None]] = []
+        seen, rounds = -1, 0
+        while True:
+            rounds = rounds + 1 if self.progress == seen else 0
+            if rounds > _ROUNDS:
+                raise polling[0][0].hangs(f"{_ROUNDS * 16:,} times")
+            if self.progress == seen or not polling:  # nobody can go on without another batch
+                first = next(starts, None)
+                if first is not None:
+                    rounds = 0
+                    self._batch_first = first
+                    batch = Batch(self, first, min(at_once, total - first))
+                    polling.append((batch, batch.run(), self.hazards))
+                elif not polling:
+                    break
+            seen = self.progress
+            polling = [one for one in polling if not self._advance(*one)]
+            if polling and self.check:  # what a batch that polls has accessed stays with it
+                self.hazards = HazardWatch(self.findings, self._describe, self.thread)
         if self.races is not None:
             self.races.judge(self.entry.instructions, self.block_index)
+
+    def _advance(self, batch: Batch, run: Iterator[None], hazards: HazardWatch | None) -> bool:
+        """Run a batch until it ends or only polls memory, and return whether it has ended."""
+        self.hazards, self._batch_first = hazards, batch.first
+        for _ in run:
+            return False
+        if self.races is not None:
+            self.races.end_batch()
+        return True
 
     # -- names for findings
 

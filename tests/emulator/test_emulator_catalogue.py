@@ -350,7 +350,8 @@ def test_a_barrier_in_either_branch(limit: int) -> None:
     source = BRANCHES.replace("LIMIT", str(limit))
     run = launch(source, "turn", (1,), (64,), np.ones(64, np.float32), np.zeros(128, np.float32))
     lines = line_of(source, "// here"), line_of(source, "// there")
-    assert faults(run) == (set() if limit == 64 else {("divergent barrier", "", lines)})
+    # Whole warps may meet at different instructions, the threads of one may not.
+    assert faults(run) == ({("divergent barrier", "", lines)} if limit == 48 else set())
 
 
 QUADS = """extern "C" __global__ void rows(const float* a, float* b, int n, int lda, int ldb) {

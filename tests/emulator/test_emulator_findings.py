@@ -144,7 +144,7 @@ def test_cp_async_without_its_barriers() -> None:
 def test_a_barrier_in_both_branches() -> None:
     source = f"""{SIGNATURE} {{
       __shared__ float s[64]; int t=threadIdx.x; s[t]=a[t];
-      if(t<32){{
+      if(t<40){{
         __syncthreads(); c[t]=s[63-t];
       }} else {{
         c[t+64]=1;

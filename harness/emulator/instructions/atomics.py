@@ -95,8 +95,11 @@ def atomic(decoder: Decoder, ins: Instruction) -> Run:
             if not asked and isinstance(operation, np.ufunc) and cells.flat is not None:
                 operation.at(cells.flat, cells.index, new[0])
                 cells.touched(slice(None))
+                group.launch.progress += 1
                 continue
             old = _in_turn(cells, operation, new)
+            if (cells.get(np.arange(len(old))) != old).any():
+                group.launch.progress += 1  # whoever polls may see something new
             if asked:
                 _return(group, into[i], old, chosen, at.where)
 

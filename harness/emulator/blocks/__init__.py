@@ -1,0 +1,1 @@
+"""Blocks of threads as they run: fragments that diverge, barriers at which they meet."""

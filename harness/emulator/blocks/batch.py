@@ -1,0 +1,121 @@
+"""A batch of blocks side by side, from their start to their end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from harness.emulator.blocks.barriers import Barriers
+from harness.emulator.blocks.runner import Runner
+from harness.emulator.group import Group
+from harness.emulator.memory import Scratch
+from harness.emulator.numbers.values import Array, Lanes
+from harness.emulator.ptx.module import Instruction
+from harness.emulator.watch.patterns import WARP
+from harness.errors import EmulatorError
+
+if TYPE_CHECKING:
+    from harness.emulator.machine import Launch
+
+
+class Batch:
+    """Blocks `first` to ``first + blocks - 1`` of the launch, executed side by side.
+
+    Raises EmulatorError if their shared and local memory does not fit this machine.
+    """
+
+    def __init__(self, launch: Launch, first: int, blocks: int) -> None:
+        self.launch, self.first, self.blocks = launch, first, blocks
+        try:
+            self.shared = Scratch(launch.shared_size, blocks)
+            self.local = Scratch(launch.entry.sizes.get("local", 0), blocks * launch.threads)
+        except MemoryError as error:
+            raise EmulatorError(
+                "shared and local memory of one batch of blocks do not fit this machine"
+            ) from error
+        self.steps_left = launch.budget
+        self._progress, self._idle_end = launch.progress, launch.budget - launch.patience
+        if launch.hazards is not None:
+            launch.hazards.start(blocks)
+        rows = launch.threads if launch.schedule == "lockstep" else WARP
+        count = len(launch.entry.registers)
+        self.runners = [
+            Runner(Group(self, row, min(rows, launch.threads - row), count), self)
+            for row in range(0, launch.threads, rows)
+        ]
+        self.barriers = Barriers(self)
+        self._columns: dict[tuple[str, int], Array] = {}
+
+    def columns(self, space: str, group: Group) -> Array:
+        """Return the column of each lane in the batch's `Scratch` of `space`, shared or local.
+
+        For shared memory that is the block, (1, C); for local memory the thread of the batch, (T, C).
+        """
+        key = (space, group.row)
+        if key not in self._columns:
+            blocks = np.arange(self.blocks).reshape(1, -1)
+            threads = np.arange(group.row, group.row + group.shape[0]).reshape(-1, 1)
+            self._columns[key] = blocks if space == "shared" else threads * self.blocks + blocks
+        return self._columns[key]
+
+    def run(self) -> Iterator[None]:
+        """Run all blocks to their end; yield whenever all that can run only polls memory.
+
+        Raises EmulatorError when they have used up the budget.
+        """
+        while True:
+            with self.launch.underflow.watching():
+                for runner in self.runners:
+                    runner.run()
+            polling = any(runner.later or runner.parked for runner in self.runners)
+            if any(runner.waiting for runner in self.runners) and self.barriers.meet(not polling):
+                continue
+            if not polling:
+                break
+            yield
+        if self.launch.hazards is not None:
+            self.launch.hazards.barrier(None)
+
+    def left(self, group: Group, where: Lanes) -> None:
+        """Note that the lanes `where` of a group have ended."""
+
+    def looped(self) -> None:
+        """Note a step back to an earlier instruction.
+
+        Raises EmulatorError when for too long nothing has changed memory, passed a barrier or ended.
+        """
+        if self.launch.progress != self._progress:
+            self._progress = self.launch.progress
+            self._idle_end = self.steps_left - self.launch.patience
+        elif self.steps_left < self._idle_end:
+            raise self.hangs(f"{self.launch.patience:,} instructions")
+
+    def hangs(self, how_long: str) -> EmulatorError:
+        """Return the error for threads that wait in a loop for what nobody does."""
+        return EmulatorError(
+            f"the kernel hangs: for {how_long} no thread has stored anything, passed a barrier or ended",
+            where=f"block {self.launch.block_index(self.first)}",
+            hint=f"Where the threads stand: {self.standing()}",
+        )
+
+    def exhausted(self, instruction: Instruction) -> EmulatorError:
+        """Return the error for a budget that ends at `instruction`."""
+        return EmulatorError(
+            f"the kernel has not ended after {self.launch.budget:,} instructions",
+            where=str(instruction.source),
+            hint="Does the loop there end? If it only takes long, give the emulator a larger budget. "
+            + f"The threads stand: {self.standing()}",
+        )
+
+    def standing(self) -> str:
+        """Return where the threads of the batch stand, as text."""
+        lines: dict[str, int] = {}
+        for runner in self.runners:
+            for pc, where, what in runner.standing():
+                if pc < len(self.launch.entry.instructions):
+                    source = self.launch.entry.instructions[pc].source
+                    key = f"at {source} ({what})"
+                    lines[key] = lines.get(key, 0) + runner.group.count(where)
+        return "; ".join(f"{count} threads {where}" for where, count in lines.items())
