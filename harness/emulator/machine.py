@@ -29,7 +29,9 @@ from harness.emulator.watch.races import RaceWatch
 
 LANES = 16384  # threads in a batch of blocks: its registers then fit a processor's cache
 SCHEDULES = ("lockstep", "warp-serial")
-PATIENCE = 150_000  # instructions in a loop without progress, beside one for every four bytes of the arguments
+PATIENCE = (
+    150_000  # instructions in a loop without progress, beside one for every four bytes of the arguments
+)
 _ROUNDS = 1000  # times that all batches may poll without progress
 
 
