@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.emulator.blocks.control import control
 from harness.emulator.group import Group, Value
 from harness.emulator.numbers.values import Integer, Lanes, signed
 from harness.emulator.ptx.declarations import BYTES
@@ -36,7 +37,6 @@ _HARDWARE = (
     "multimem",
 )
 _HARDWARE_PARTS = ("tensor", "bulk", "cluster", "mbarrier", "tensormap", "shared::cluster")
-_REDUCING = {"cta", "red", "aligned", "popc", "and", "or", "u32", "pred"}
 _CONTROL = ("bra", "brx", "ret", "exit", "bar", "barrier", "trap")  # control flow, executed by `batch`
 
 
@@ -128,7 +128,7 @@ class Decoder:
         opcode, family = ins.opcode[0], family_of(ins)
         hardware = opcode in _HARDWARE or any(part in _HARDWARE_PARTS for part in ins.opcode)
         if opcode in _CONTROL and not hardware:
-            self._control(step)
+            control(self, step)
             return step
         key = (opcode, family) if (opcode, family) in HANDLERS else (opcode, "any")
         if hardware or key not in HANDLERS:
@@ -140,33 +140,6 @@ class Decoder:
         flops = FLOPS[key]
         step.flops = flops if isinstance(flops, int) else flops(ins)
         return step
-
-    def _control(self, step: Step) -> None:
-        """Decode an instruction of control flow: branches, exits and barriers."""
-        ins = step.instruction
-        opcode = ins.opcode[0]
-        if opcode == "bra":
-            step.kind = "branch"
-        elif opcode == "brx":
-            step.kind = "table"
-            if not ins.targets:
-                raise EmulatorError(f"cannot read {self.text(ins)!r}", where=self.where(ins))
-            step.operands = (self.integer(ins, ins.operands[0], 32),)
-        elif opcode in ("ret", "exit", "trap"):
-            step.kind = "exit"
-        elif set(ins.opcode[1:]) <= {"warp", "sync", "aligned"} and "warp" in ins.opcode:
-            step.kind, step.run = "", _warp_barrier
-        elif set(ins.opcode[1:]) <= {"cta", "sync", "arrive", "aligned"} and len(ins.operands) in (1, 2):
-            step.kind, step.arrives = "barrier", "arrive" in ins.opcode
-            step.operands = tuple(self.integer(ins, operand, 32) for operand in ins.operands)
-        elif "red" in ins.opcode and set(ins.opcode[1:]) <= _REDUCING and len(ins.operands) in (3, 4):
-            step.kind = "barrier"
-            step.reduce = next(part for part in ("popc", "and", "or") if part in ins.opcode)
-            step.into = self.register(ins, ins.operands[0])
-            step.operands = tuple(self.integer(ins, operand, 32) for operand in ins.operands[1:-1])
-            step.says = self.predicate(ins, ins.operands[-1])
-        else:
-            raise self.refusal(ins)
 
     def text(self, ins: Instruction) -> str:
         """Return the instruction as text, without its guard."""
@@ -340,11 +313,6 @@ def _constant(value: Any) -> Reader:
 def _lanes(value: Value) -> Lanes:
     """Return a predicate's value as lanes; of an integer all lanes if it is not 0."""
     return bool(value) if isinstance(value, int) else value
-
-
-def _warp_barrier(group: Group, where: Lanes) -> None:
-    """Execute ``bar.warp.sync``: raise the group's epoch, which counts its warp barriers."""
-    group.epoch += 1
 
 
 def unset(group: Group, ins: Instruction, name: str) -> Value:

@@ -16,7 +16,7 @@ import harness.emulator.instructions.matrix
 import harness.emulator.instructions.predicates
 import harness.emulator.instructions.warp  # noqa: F401 - the instructions register themselves
 from harness.emulator.blocks.batch import Batch
-from harness.emulator.blocks.runner import pace
+from harness.emulator.blocks.control import pace
 from harness.emulator.decode import Step
 from harness.emulator.memory import Arena
 from harness.emulator.numbers.algebra import Memo

@@ -12,31 +12,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from harness.emulator.blocks.control import PROGRESS
 from harness.emulator.decode import Step, unset
 from harness.emulator.group import Group
 from harness.emulator.numbers.values import Array, Integer, Lanes, mask_of
-from harness.emulator.ptx.module import Instruction
 from harness.errors import EmulatorError
 
 if TYPE_CHECKING:
     from harness.emulator.blocks.batch import Batch
 
-POLL, PROGRESS = "poll", "progress"
 _PATIENCE = 16  # polls in a row before a fragment lets the others run
-_ORDERED = {"volatile", "relaxed", "acquire", "mmio", "cv"}
-
-
-def pace(ins: Instruction) -> str:
-    """Return POLL for an instruction by which threads wait for others, PROGRESS if it changes memory.
-
-    An atomic polls; that it changed something is noted where it is executed.
-    """
-    opcode = ins.opcode[0]
-    if opcode in ("atom", "nanosleep", "test_wait") or "test_wait" in ins.opcode:
-        return POLL
-    if opcode == "ld" and _ORDERED & set(ins.opcode):
-        return POLL
-    return PROGRESS if opcode in ("st", "red", "cp", "mbarrier", "stmatrix", "wgmma", "bar") else ""
 
 
 @dataclass(frozen=True, kw_only=True)

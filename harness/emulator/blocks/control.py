@@ -1,0 +1,71 @@
+"""Decoding of control flow: branches, exits, and barriers with all their forms (PTX ISA, "bar, barrier").
+
+`pace` tells which instructions other threads may be waiting for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.errors import EmulatorError
+
+if TYPE_CHECKING:
+    from harness.emulator.decode import Decoder, Step
+    from harness.emulator.group import Group
+    from harness.emulator.numbers.values import Lanes
+    from harness.emulator.ptx.module import Instruction
+
+POLL, PROGRESS = "poll", "progress"
+_ORDERED = {"volatile", "relaxed", "acquire", "mmio", "cv"}
+_REDUCING = {"cta", "red", "aligned", "popc", "and", "or", "u32", "pred"}
+
+
+def control(decoder: Decoder, step: Step) -> None:
+    """Fill in the step of a branch, an exit or a barrier. Raises NeedsGpu for a form that is not known."""
+    ins = step.instruction
+    opcode = ins.opcode[0]
+    if opcode == "bra":
+        step.kind = "branch"
+    elif opcode == "brx":
+        step.kind = "table"
+        if not ins.targets:
+            raise EmulatorError(f"cannot read {decoder.text(ins)!r}", where=decoder.where(ins))
+        step.operands = (decoder.integer(ins, ins.operands[0], 32),)
+    elif opcode in ("ret", "exit", "trap"):
+        step.kind = "exit"
+    elif set(ins.opcode[1:]) <= {"warp", "sync", "aligned"} and "warp" in ins.opcode:
+        step.run = _warp_barrier
+    else:
+        _barrier(decoder, step)
+
+
+def _barrier(decoder: Decoder, step: Step) -> None:
+    """Fill in the step of a barrier of the block: its number, threads, and for ``bar.red`` the reduction."""
+    ins = step.instruction
+    parts, operands = set(ins.opcode[1:]), list(ins.operands)
+    if "red" in parts and parts <= _REDUCING and len(operands) in (3, 4):
+        step.reduce = next(part for part in ("popc", "and", "or") if part in parts)
+        step.into = decoder.register(ins, operands.pop(0))
+        step.says = decoder.predicate(ins, operands.pop())
+    elif not parts <= {"cta", "sync", "arrive", "aligned"} or len(operands) not in (1, 2):
+        raise decoder.refusal(ins)
+    step.kind, step.arrives = "barrier", "arrive" in parts
+    step.operands = tuple(decoder.integer(ins, operand, 32) for operand in operands)
+
+
+def _warp_barrier(group: Group, where: Lanes) -> None:
+    """Execute ``bar.warp.sync``: raise the group's epoch, which counts its warp barriers."""
+    group.epoch += 1
+
+
+def pace(ins: Instruction) -> str:
+    """Return POLL for an instruction by which threads wait for others, PROGRESS if it changes memory.
+
+    An atomic polls; that it changed something is noted where it is executed.
+    """
+    opcode = ins.opcode[0]
+    if opcode in ("atom", "nanosleep", "test_wait") or "test_wait" in ins.opcode:
+        return POLL
+    if opcode == "ld" and _ORDERED & set(ins.opcode):
+        return POLL
+    return PROGRESS if opcode in ("st", "red", "cp", "mbarrier", "stmatrix", "wgmma", "bar") else ""
