@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import harness.emulator.instructions.atomics
-import harness.emulator.instructions.bits
-import harness.emulator.instructions.convert
+import harness.emulator.instructions.convert.cvt
+import harness.emulator.instructions.convert.moves
 import harness.emulator.instructions.cp_async
-import harness.emulator.instructions.floating
-import harness.emulator.instructions.half
-import harness.emulator.instructions.integer
+import harness.emulator.instructions.floating.arithmetic
+import harness.emulator.instructions.floating.half
+import harness.emulator.instructions.integer.arithmetic
+import harness.emulator.instructions.integer.bits
 import harness.emulator.instructions.load_store
-import harness.emulator.instructions.matrix
+import harness.emulator.instructions.matrix.mma
 import harness.emulator.instructions.predicates
 import harness.emulator.instructions.warp  # noqa: F401 - the instructions register themselves
 from harness.emulator.blocks.batch import Batch

@@ -83,7 +83,7 @@ def _round_to_odd(a: Any, b: Any, c: Any, wide: Array, where: Array) -> None:
     wide[lanes] = odd_sum(product, pick(c))
 
 
-def _two_sum(x: Array, y: Array) -> tuple[Array, Array]:
+def two_sum(x: Array, y: Array) -> tuple[Array, Array]:
     """Return x + y as rounded, and its error: the two together are exact (Knuth's TwoSum)."""
     total = x + y
     back = total - x
@@ -92,7 +92,7 @@ def _two_sum(x: Array, y: Array) -> tuple[Array, Array]:
 
 def odd_sum(x: Array, y: Array) -> Array:
     """Return x + y of float64 rounded to odd; rounding that to a narrower type is rounding once."""
-    total, error = _two_sum(x, y)
+    total, error = two_sum(x, y)
     even = (total.view(np.int64) & 1) == 0
     adjust = (error != 0) & even & np.isfinite(total)
     return np.where(adjust, np.nextafter(total, np.where(error > 0, np.inf, -np.inf)), total)
@@ -104,9 +104,9 @@ def fma64(a: Any, b: Any, c: Any, out: Array, work: Workspace) -> None:
     The operands are scalars or arrays that broadcast to `out`; `work` is there as in `fma32` and not used.
     """
     a, b, c = (np.broadcast_to(np.asarray(x, np.float64), out.shape) for x in (a, b, c))
-    high, low = _two_product(a, b)
-    upper, lower = _two_sum(c, low)
-    total, rest = _two_sum(high, upper)
+    high, low = two_product(a, b)
+    upper, lower = two_sum(c, low)
+    total, rest = two_sum(high, upper)
     result = total + odd_sum(lower, rest)
     # Outside these bounds the error terms above are not exact; those lanes use rational numbers.
     magnitude = np.maximum(np.abs(high), np.abs(c))
@@ -117,7 +117,7 @@ def fma64(a: Any, b: Any, c: Any, out: Array, work: Workspace) -> None:
         out[lane] = fma_exact(float(a[lane]), float(b[lane]), float(c[lane]))
 
 
-def _two_product(a: Array, b: Array) -> tuple[Array, Array]:
+def two_product(a: Array, b: Array) -> tuple[Array, Array]:
     """Return (high, low), in sum exactly ``a * b`` (Dekker's product), barring over- and underflow."""
     high = a * b
     a1, a2 = _split(a)

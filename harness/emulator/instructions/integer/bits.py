@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from harness.emulator.decode import Decoder, Run, handles
-from harness.emulator.instructions.integer import TYPES, is_unsigned, operation, width
+from harness.emulator.instructions.integer.arithmetic import TYPES, is_unsigned, operation, width
 from harness.emulator.numbers.algebra import Algebra
 from harness.emulator.numbers.values import Array, Integer, bounds
 from harness.emulator.ptx.module import Instruction

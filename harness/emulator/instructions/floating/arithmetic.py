@@ -9,7 +9,8 @@ import numpy as np
 
 from harness.emulator.decode import FLOAT, Decoder, Run, handles
 from harness.emulator.group import Group
-from harness.emulator.numbers.floats import Workspace, flush, fma32, fma64, odd_sum, round_to
+from harness.emulator.numbers.floats import Workspace, flush, fma32, fma64
+from harness.emulator.numbers.rounding import directed
 from harness.emulator.numbers.values import Array, mask_of
 from harness.emulator.ptx.module import Instruction
 
@@ -60,44 +61,36 @@ def _ufunc(function: Any) -> Compute:
     return lambda out, work, *values: function(*values, out=out)
 
 
-def _directed(function: Any, mode: str) -> Compute:
-    """Return add, sub or mul of float32, rounded by `mode`.
+def _rounded(decoder: Decoder, ins: Instruction, name: str, nearest: Compute, sources: int) -> Run:
+    """Return the function of an instruction that takes all four rounding modes."""
+    mode = _rounding(decoder, ins, {*_ROUND, "approx", "full"} if name in _LOOSE else set(_ROUND))
+    single = ins.opcode[-1] == "f32"
+    return operation(decoder, ins, nearest if mode == "rn" else directed(name, mode, single), sources)
 
-    The result is computed in float64, exactly or rounded to odd, so that rounding it to float32 is rounding
-    once.
-    """
 
-    def compute(out: Array, work: Workspace, a: Any, b: Any) -> None:
-        x, y = (np.broadcast_to(np.asarray(v, np.float64), out.shape) for v in (a, b))
-        exact = x * y if function is np.multiply else odd_sum(x, y if function is np.add else -y)
-        np.copyto(out, round_to(exact, np.float32, mode))
-
-    return compute
+_LOOSE = (
+    "div",
+    "rcp",
+    "sqrt",
+)  # `.approx` and `.full` are rounded to nearest; the hardware's last bits differ
 
 
 @handles("add", "sub", "mul", family="float", flops=1)
 def arithmetic(decoder: Decoder, ins: Instruction) -> Run:
-    """Decode ``add``, ``sub`` and ``mul``; NeedsGpu for f64 in a mode other than rn."""
-    mode = _rounding(decoder, ins, set(_ROUND))
+    """Decode ``add``, ``sub`` and ``mul``."""
     function = {"add": np.add, "sub": np.subtract, "mul": np.multiply}[ins.opcode[0]]
-    if mode == "rn":
-        return operation(decoder, ins, _ufunc(function), 2)
-    if ins.opcode[-1] == "f64":
-        raise decoder.refusal(ins)
-    return operation(decoder, ins, _directed(function, mode), 2)
+    return _rounded(decoder, ins, ins.opcode[0], _ufunc(function), 2)
 
 
 @handles("fma", "mad", family="float", flops=2)
 def fma(decoder: Decoder, ins: Instruction) -> Run:
-    """Decode ``fma`` and ``mad``, rounded once, to nearest even; NeedsGpu for other modes."""
-    if _rounding(decoder, ins, set(_ROUND)) != "rn":
-        raise decoder.refusal(ins)
+    """Decode ``fma`` and ``mad``, rounded once."""
     single = ins.opcode[-1] == "f32"
 
     def compute(out: Array, work: Workspace, a: Any, b: Any, c: Any) -> None:
         (fma32 if single else fma64)(a, b, c, out, work)
 
-    return operation(decoder, ins, compute, 3)
+    return _rounded(decoder, ins, "fma", compute, 3)
 
 
 @handles("neg", "abs", family="float")
@@ -109,46 +102,49 @@ def sign(decoder: Decoder, ins: Instruction) -> Run:
 
 @handles("min", "max", family="float", flops=1)
 def extreme(decoder: Decoder, ins: Instruction) -> Run:
-    """Decode ``min`` and ``max``: a NaN loses, with ``.NaN`` it wins; -0 is less than +0."""
-    parts = decoder.parts(ins, {"f32", "f64", "ftz", "NaN"})
-    largest = ins.opcode[0] == "max"
-    quiet = (np.maximum if largest else np.minimum) if "NaN" in parts else (np.fmax if largest else np.fmin)
+    """Decode ``min`` and ``max`` of two or three operands: a NaN loses, with ``.NaN`` it wins.
 
-    def compute(out: Array, work: Workspace, a: Any, b: Any) -> None:
-        found = quiet(a, b)
-        zeros = (np.asarray(a) == 0) & (np.asarray(b) == 0)
-        negative = (np.signbit(a) & np.signbit(b)) if largest else (np.signbit(a) | np.signbit(b))
-        zero = np.where(negative, out.dtype.type(-0.0), out.dtype.type(0.0))
-        np.copyto(out, np.where(zeros, zero, found))
+    -0 is less than +0. With ``.abs`` magnitudes are compared, and ``.xorsign`` gives the product's sign.
+    """
+    parts = decoder.parts(ins, {"f32", "f64", "ftz", "NaN", "xorsign", "abs"})
+    largest, by_size = ins.opcode[0] == "max", "abs" in parts
 
-    return operation(decoder, ins, compute, 2)
+    def compute(out: Array, work: Workspace, first: Any, *others: Any) -> None:
+        found, sign = np.abs(first) if by_size else first, np.signbit(first)
+        for other in others:
+            sign = sign ^ np.signbit(other)
+            found = choose(found, np.abs(other) if by_size else other, largest, "NaN" in parts)
+        np.copyto(out, np.copysign(found, np.where(sign, -1, 1)) if "xorsign" in parts else found)
+
+    return operation(decoder, ins, compute, len(ins.operands) - 1)
+
+
+def choose(a: Any, b: Any, largest: bool, nan: bool) -> Any:
+    """Return the larger or the smaller of two floats: a NaN wins if `nan`, otherwise it loses."""
+    quiet = (np.maximum if largest else np.minimum) if nan else (np.fmax if largest else np.fmin)
+    found = quiet(a, b)
+    zeros = (np.asarray(a) == 0) & (np.asarray(b) == 0)
+    negative = (np.signbit(a) & np.signbit(b)) if largest else (np.signbit(a) | np.signbit(b))
+    kind = found.dtype.type
+    return np.where(zeros, np.where(negative, kind(-0.0), kind(0.0)), found)
 
 
 @handles("div", family="float", flops=1)
 def div(decoder: Decoder, ins: Instruction) -> Run:
-    """Decode ``div``, rounded to nearest even.
-
-    So are ``.approx`` and ``.full``, of which the hardware's results differ in the last bits.
-    """
-    if _rounding(decoder, ins, {"rn", "approx", "full"}) != "rn":
-        raise decoder.refusal(ins)
-    return operation(decoder, ins, _ufunc(np.divide), 2)
+    """Decode ``div``; ``.approx`` and ``.full`` are rounded to nearest even."""
+    return _rounded(decoder, ins, "div", _ufunc(np.divide), 2)
 
 
 @handles("rcp", family="float", flops=1)
 def rcp(decoder: Decoder, ins: Instruction) -> Run:
-    """Decode ``rcp``; ``.approx`` is rounded to nearest even as in `div`."""
-    if _rounding(decoder, ins, {"rn", "approx"}) != "rn":
-        raise decoder.refusal(ins)
-    return operation(decoder, ins, lambda out, work, a: np.divide(out.dtype.type(1), a, out=out), 1)
+    """Decode ``rcp``; ``.approx`` is rounded to nearest even."""
+    return _rounded(decoder, ins, "rcp", lambda out, work, a: np.divide(out.dtype.type(1), a, out=out), 1)
 
 
 @handles("sqrt", family="float", flops=1)
 def sqrt(decoder: Decoder, ins: Instruction) -> Run:
-    """Decode ``sqrt``; ``.approx`` is rounded to nearest even as in `div`."""
-    if _rounding(decoder, ins, {"rn", "approx"}) != "rn":
-        raise decoder.refusal(ins)
-    return operation(decoder, ins, _ufunc(np.sqrt), 1)
+    """Decode ``sqrt``; ``.approx`` is rounded to nearest even."""
+    return _rounded(decoder, ins, "sqrt", _ufunc(np.sqrt), 1)
 
 
 def _approximate(name: str, function: Callable[[Array], Array]) -> None:

@@ -1,0 +1,1 @@
+"""Moves, conversions and the packing of narrow types."""

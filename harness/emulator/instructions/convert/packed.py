@@ -1,0 +1,78 @@
+"""``cvt`` to and from the narrow formats: pairs of f16 and bf16, tf32, and those of 8, 6 and 4 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from harness.emulator.decode import Decoder, Run
+from harness.emulator.group import Group, spread
+from harness.emulator.instructions.warp import bits_of
+from harness.emulator.numbers.formats import FORMATS, decode, encode
+from harness.emulator.numbers.values import Array, integer_of
+from harness.emulator.ptx.module import Instruction
+
+_PAIRS = {f"{name}x2" for name in (*FORMATS, "ue8m0") if name != "tf32"}
+NARROW = _PAIRS | {"tf32"} | {f"{name}x4" for name in FORMATS}
+_MODIFIERS = {"rn", "rz", "rp", "rna", "relu", "satfinite", "f32"}
+Elements = Callable[[Group], list[Array]]  # float64 (T, C), the lowest element first
+
+
+def packed(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode a ``cvt`` with a narrow type. Raises NeedsGpu for ``.rs``, stochastic rounding."""
+    parts = decoder.parts(ins, _PAIRS | _MODIFIERS | {"tf32"})
+    to, source = ins.opcode[-2:]
+    name = to.removesuffix("x2")
+    mode = next((m for m in ("rn", "rz", "rp", "rna") if m in parts), "rn")
+    if source == "f32":
+        # Formats without infinity only have `.satfinite`; the first operand is the high element.
+        read = _singles(decoder, ins)
+    elif source in _PAIRS:
+        read = _pair(decoder, ins, source.removesuffix("x2"))
+    else:
+        raise decoder.refusal(ins)
+    saturate = "satfinite" in parts
+    width = 32 if name == "tf32" else FORMATS[name].bits if name in FORMATS else 8
+    into = decoder.register(ins, ins.operands[0])
+
+    def run(group: Group, where: Any) -> None:
+        total: Any = np.int64(0)
+        for place, values in enumerate(read(group)):
+            kept = np.where(values < 0, 0.0, values) if "relu" in parts else values
+            total = total | encode(kept, name, mode, saturate=saturate) << (width * place)
+        bits = np.ascontiguousarray(np.broadcast_to(total, group.shape))
+        if 32 in (width, 2 * width):
+            group.write(into, bits.astype(np.uint32).view(np.float32), where)
+        else:
+            group.write(into, integer_of(bits.astype(np.int16).astype(np.int64)), where)
+
+    return run
+
+
+def _singles(decoder: Decoder, ins: Instruction) -> Elements:
+    """Return a reader of the f32 operands, the last one first."""
+    count = 2 if ins.opcode[-2].endswith("x2") else 1
+    if len(ins.operands) != count + 1:
+        raise decoder.refusal(ins)
+    read = [decoder.floating(ins, text, np.float32) for text in reversed(ins.operands[1:])]
+    return lambda group: [np.broadcast_to(np.asarray(r(group), np.float64), group.shape) for r in read]
+
+
+def _pair(decoder: Decoder, ins: Instruction, name: str) -> Elements:
+    """Return a reader of the two elements that a register of a packed format holds."""
+    width = FORMATS[name].bits if name in FORMATS else 8
+    mask = (1 << width) - 1
+    if width == 16:
+        value = decoder.value(ins, ins.operands[1])
+
+        def whole(group: Group) -> Array:
+            return bits_of(group, value(group), 4).astype(np.int64)
+    else:
+        number = decoder.integer(ins, ins.operands[1], 16)
+
+        def whole(group: Group) -> Array:
+            return spread(number(group), group.shape)
+
+    return lambda group: [decode(whole(group) >> (width * place) & mask, name) for place in (0, 1)]

@@ -1,0 +1,1 @@
+"""Integers: arithmetic, bit fields, carries, dot products and video instructions."""

@@ -1,0 +1,1 @@
+"""Matrices among the lanes of a warp: mma.sync, wmma, ldmatrix."""
