@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from harness.emulator.blocks import special
 from harness.emulator.blocks.control import control
 from harness.emulator.group import Group, Value
 from harness.emulator.numbers.values import Integer, Lanes, signed
 from harness.emulator.ptx.declarations import BYTES
+from harness.emulator.ptx.literals import literal
 from harness.emulator.ptx.module import Entry, Instruction
 from harness.emulator.watch.findings import Finding
 from harness.errors import EmulatorError, NeedsGpu
@@ -126,6 +128,8 @@ class Decoder:
         guard = self.predicate_number(ins, ins.guard) if ins.guard else -1
         step = Step(instruction=ins, guard=guard, negated=ins.negated)
         opcode, family = ins.opcode[0], family_of(ins)
+        if "cc" in ins.opcode and opcode in ("add", "sub", "mad"):
+            opcode += ".cc"
         hardware = opcode in _HARDWARE or any(part in _HARDWARE_PARTS for part in ins.opcode)
         if opcode in _CONTROL and not hardware:
             control(self, step)
@@ -263,46 +267,27 @@ class Decoder:
     def _symbol_reader(self, ins: Instruction, text: str) -> Reader:
         """Return a reader of a variable's address or of a special register.
 
-        Clocks and the numbers of SMs and grids read as 0. Raises EmulatorError for an unknown name.
+        Raises EmulatorError for an unknown name.
         """
         if text in self.entry.variables:
             return lambda group: group.launch.symbols[text]
-        if text in ("%clock", "%clock64", "%globaltimer", "%globaltimer_lo", "%smid", "%nsmid", "%gridid"):
-            return _constant(0)
-        if text not in _SPECIAL:
+        read = special.reader(text)
+        if read is None:
             raise EmulatorError(
                 f"{self.text(ins)!r} reads {text!r}, which nobody declares", where=self.where(ins)
             )
-        return lambda group: group.special[text]
+        return read
 
     def _literal(self, ins: Instruction, text: str) -> Any:
-        """Return the value of a literal, an int or a NumPy float (PTX ISA, "Constants")."""
-        if match := re.fullmatch(r"0[fF]([0-9a-fA-F]{8})", text):
-            return np.array(int(match[1], 16), np.uint32).view(np.float32)[()]
-        if match := re.fullmatch(r"0[dD]([0-9a-fA-F]{16})", text):
-            return np.array(int(match[1], 16), np.uint64).view(np.float64)[()]
-        if re.fullmatch(r"-?\d+\.\d*(?:[eE][-+]?\d+)?", text):
-            return np.float64(text)
-        if match := re.fullmatch(r"(-?)(0[xX][0-9a-fA-F]{1,16}|0[bB][01]{1,64}|\d{1,20})U?", text):
-            digits = match[2]
-            octal = len(digits) > 1 and digits[0] == "0" and digits.isdigit()
-            return int(match[1] + digits, 8 if octal else 0)
-        if any(text == parameter.name for parameter in self.entry.parameters):
-            raise self.refusal(ins, "the address of a parameter")  # usually the parameter is a tensor map
-        raise EmulatorError(
-            f"{self.text(ins)!r} reads {text!r}, which nobody declares", where=self.where(ins)
-        )
-
-
-_SPECIAL = {f"%{name}.{axis}" for name in ("tid", "ctaid", "ntid", "nctaid") for axis in "xyz"} | {
-    "%laneid",
-    "%warpid",
-    "%nwarpid",
-    "WARP_SZ",
-    "%dynamic_smem_size",
-    "%total_smem_size",
-    *(f"%lanemask_{which}" for which in ("eq", "lt", "le", "gt", "ge")),
-}
+        """Return the value of a literal, an int or a NumPy float."""
+        found = literal(text)
+        if found is None:
+            if any(text == parameter.name for parameter in self.entry.parameters):
+                raise self.refusal(ins, "the address of a parameter")  # usually it is a tensor map
+            raise EmulatorError(
+                f"{self.text(ins)!r} reads {text!r}, which nobody declares", where=self.where(ins)
+            )
+        return found
 
 
 def _constant(value: Any) -> Reader:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from harness.emulator.blocks import special
 from harness.emulator.numbers.algebra import Algebra
 from harness.emulator.numbers.floats import Workspace
-from harness.emulator.numbers.values import Affine, Array, Integer, Lanes, Mask, array_of, integer_of, signed
-from harness.emulator.watch.patterns import WARP
+from harness.emulator.numbers.values import Affine, Array, Integer, Lanes, Mask, array_of, integer_of
 from harness.emulator.watch.touches import Clock
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Group(Clock):
         self._buffers: dict[int, Array] = {}
         self._spare: dict[Any, Array] = {}
         self._work: Workspace | None = None
-        self.special = _special(batch, row, threads)
+        self.special = special.values(batch, row, threads)
 
     @property
     def work(self) -> Workspace:
@@ -141,52 +141,12 @@ class Group(Clock):
             self.registers[register] = own
 
 
-def _special(batch: Batch, row: int, threads: int) -> dict[str, Integer]:
-    """Return the values of the special registers by name (PTX ISA, chapter "Special Registers")."""
-    block, grid = batch.launch.block, batch.launch.grid
-    thread = np.arange(row, row + threads, dtype=np.int64).reshape(-1, 1)
-    place = np.arange(batch.first, batch.first + batch.blocks, dtype=np.int64).reshape(1, -1)
-    lane = thread % WARP
-    found: dict[str, Any] = {
-        "%tid.x": thread % block.x,
-        "%tid.y": thread // block.x % block.y,
-        "%tid.z": thread // (block.x * block.y),
-        "%ctaid.x": place % grid.x,
-        "%ctaid.y": place // grid.x % grid.y,
-        "%ctaid.z": place // (grid.x * grid.y),
-        "%laneid": lane,
-        "%warpid": thread // WARP,
-        "%lanemask_eq": 1 << lane,
-        "%lanemask_lt": (1 << lane) - 1,
-        "%lanemask_le": (2 << lane) - 1,
-        "%lanemask_gt": 0xFFFFFFFF ^ ((2 << lane) - 1),
-        "%lanemask_ge": 0xFFFFFFFF ^ ((1 << lane) - 1),
-    }
-    # With one thread, or one block, an array of shape (1, 1) becomes a plain integer.
-    special = {
-        name: batch.launch.memo.get(("special", name, row, threads, batch.first), _maker(array))
-        for name, array in found.items()
-    }
-    for axis, limit, count in zip("xyz", block, grid, strict=True):
-        special[f"%ntid.{axis}"], special[f"%nctaid.{axis}"] = limit, count
-    special["%nwarpid"] = -(-block.x * block.y * block.z // WARP)
-    special["WARP_SZ"] = WARP
-    special["%dynamic_smem_size"] = batch.launch.dynamic_shared
-    special["%total_smem_size"] = batch.launch.shared_size
-    return special
-
-
-def _maker(array: Array) -> Any:
-    """Return a function that makes the register value of `array`."""
-    return lambda: _as_register(array)
-
-
-def _as_register(array: Array) -> Integer:
-    """Return unsigned 32-bit values as a register holds them, signed."""
-    value = integer_of(np.where(array >= 1 << 31, array - (1 << 32), array))
-    return signed(value, 32) if isinstance(value, int) else value
-
-
 def spread(value: Integer, shape: tuple[int, int]) -> Array:
     """Return an integer as an int64 array broadcast to `shape`, (T, C); it is read-only."""
     return np.broadcast_to(array_of(value), shape)
+
+
+def bits_of(group: Group, value: Value, size: int) -> Array:
+    """Return a register of `size` bytes as unsigned integers (T, C)."""
+    whole = np.broadcast_to(group.floating(value, BITS_OF[size]), group.shape)
+    return np.ascontiguousarray(whole).view(f"u{size}")

@@ -12,6 +12,8 @@ import harness.emulator.instructions.floating.arithmetic
 import harness.emulator.instructions.floating.half
 import harness.emulator.instructions.integer.arithmetic
 import harness.emulator.instructions.integer.bits
+import harness.emulator.instructions.integer.carry
+import harness.emulator.instructions.integer.dot
 import harness.emulator.instructions.load_store
 import harness.emulator.instructions.matrix.mma
 import harness.emulator.instructions.predicates

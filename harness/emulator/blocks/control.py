@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from harness.emulator.watch.faults import fault
 from harness.errors import EmulatorError
 
 if TYPE_CHECKING:
-    from harness.emulator.decode import Decoder, Step
+    from harness.emulator.decode import Decoder, Run, Step
     from harness.emulator.group import Group
     from harness.emulator.numbers.values import Lanes
     from harness.emulator.ptx.module import Instruction
@@ -31,8 +32,10 @@ def control(decoder: Decoder, step: Step) -> None:
         if not ins.targets:
             raise EmulatorError(f"cannot read {decoder.text(ins)!r}", where=decoder.where(ins))
         step.operands = (decoder.integer(ins, ins.operands[0], 32),)
-    elif opcode in ("ret", "exit", "trap"):
+    elif opcode in ("ret", "exit"):
         step.kind = "exit"
+    elif opcode == "trap":
+        step.kind, step.run = "exit", _trap(ins)
     elif set(ins.opcode[1:]) <= {"warp", "sync", "aligned"} and "warp" in ins.opcode:
         step.run = _warp_barrier
     else:
@@ -51,6 +54,15 @@ def _barrier(decoder: Decoder, step: Step) -> None:
         raise decoder.refusal(ins)
     step.kind, step.arrives = "barrier", "arrive" in parts
     step.operands = tuple(decoder.integer(ins, operand, 32) for operand in operands)
+
+
+def _trap(ins: Instruction) -> Run:
+    """Return the function that reports a ``trap``, which ends a kernel with an error."""
+
+    def run(group: Group, where: Lanes) -> None:
+        fault(group, ins, "trap", where, "", 0, "the kernel is aborted here")
+
+    return run
 
 
 def _warp_barrier(group: Group, where: Lanes) -> None:

@@ -125,7 +125,8 @@ class Runner:
             step.run(group, active)
             if self.launch.paces[pc]:
                 return self._paced(pc, where)
-            return pc + 1, where
+            if not step.kind:
+                return pc + 1, where
         return self._control(step, pc, active, rest)
 
     def _control(self, step: Step, pc: int, active: Lanes, rest: Lanes) -> tuple[int, Lanes]:

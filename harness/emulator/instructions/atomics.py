@@ -15,7 +15,7 @@ import numpy as np
 from harness.emulator.access import Place, check_written, observe, place
 from harness.emulator.decode import Decoder, Run, handles
 from harness.emulator.group import Group, spread
-from harness.emulator.instructions.half import narrow, widen
+from harness.emulator.instructions.floating.half import narrow, widen
 from harness.emulator.instructions.load_store import SPACES, registers, shape_of, stored
 from harness.emulator.instructions.predicates import broadcast_mask
 from harness.emulator.memory import GLOBAL_BASE, ONES

@@ -185,7 +185,7 @@ def re_float(name: str) -> bool:
     return name[:2] in ("0f", "0F", "0d", "0D")
 
 
-@handles("prefetch", "prefetchu", "applypriority", "discard")
+@handles("prefetch", "prefetchu", "applypriority", "discard", "brkpt", "pmevent")
 def prefetch(decoder: Decoder, ins: Instruction) -> Run:
-    """Decode prefetches and hints to caches, which do nothing here."""
+    """Decode prefetches, hints to caches and events for tools, which do nothing here."""
     return lambda group, where: None

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from harness.emulator.decode import Decoder, Run, handles
-from harness.emulator.group import BITS_OF, Group, spread
+from harness.emulator.group import Group, spread
 from harness.emulator.instructions.predicates import broadcast_mask
 from harness.emulator.numbers.values import Affine, Array, Lanes, integer_of, mask_of
 from harness.emulator.ptx.module import Instruction
@@ -193,9 +193,3 @@ def fence(decoder: Decoder, ins: Instruction) -> Run:
 def nanosleep(decoder: Decoder, ins: Instruction) -> Run:
     """Decode ``nanosleep``, which does nothing here."""
     return lambda group, where: None
-
-
-def bits_of(group: Group, value: Any, size: int) -> Array:
-    """Return a register of `size` bytes as unsigned integers (T, C)."""
-    whole = np.broadcast_to(group.floating(value, BITS_OF[size]), group.shape)
-    return np.ascontiguousarray(whole).view(f"u{size}")

@@ -98,7 +98,7 @@ def odd_sum(x: Array, y: Array) -> Array:
     return np.where(adjust, np.nextafter(total, np.where(error > 0, np.inf, -np.inf)), total)
 
 
-def fma64(a: Any, b: Any, c: Any, out: Array, work: Workspace) -> None:
+def fma64(a: Any, b: Any, c: Any, out: Array, work: Workspace | None = None) -> None:
     """Compute ``a * b + c`` of float64 into `out`, rounded once, to nearest even.
 
     The operands are scalars or arrays that broadcast to `out`; `work` is there as in `fma32` and not used.

@@ -133,7 +133,8 @@ def decode(bits: Array, name: str) -> Array:
         values = np.where(special, np.where(fraction > 0, np.nan, np.inf), values)
     elif form.nan >= 0:
         values = np.where(magnitude == form.nan, np.nan, values)
-    return np.where((bits >> form.sign) & 1 == 1, -values, values)
+    signed: Array = np.where((bits >> form.sign) & 1 == 1, -values, values)
+    return signed
 
 
 def _encode_scale(values: Array, mode: str) -> Array:

@@ -111,10 +111,11 @@ def _near64(name: str, *v: Array) -> Array:
     """Return the result of `name` to nearest."""
     if name == "fma":
         out = np.empty_like(v[0])
-        fma64(*v, out, None)
+        fma64(v[0], v[1], v[2], out)
         return out
     if name == "sqrt":
-        return np.sqrt(v[0])
+        root: Array = np.sqrt(v[0])
+        return root
     found: Array = {"add": np.add, "mul": np.multiply, "div": np.divide}[name](*v)
     return found
 
@@ -127,10 +128,10 @@ def _error64(name: str, near: Array, *v: Array) -> Array:
     if name == "mul":
         return two_product(*v)[1]
     if name == "div":
-        fma64(-near, v[1], v[0], out, None)
+        fma64(-near, v[1], v[0], out)
         return out * np.sign(v[1])
     if name == "sqrt":
-        fma64(-near, near, v[0], out, None)
+        fma64(-near, near, v[0], out)
         return out
     high, low = two_product(v[0], v[1])
     upper, first = two_sum(high, v[2])
@@ -143,11 +144,13 @@ def _error64(name: str, near: Array, *v: Array) -> Array:
 def _safe(name: str, near: Array, *v: Array) -> Array:
     """Return the lanes in which `_error64` is exact."""
     parts = [*v, near, v[0] * v[1]] if name in ("mul", "fma") else [*v, near]
-    good = np.all([(x == 0) | ((np.abs(x) > _SAFE_LOW) & (np.abs(x) < _SAFE_HIGH)) for x in parts], axis=0)
+    good: Array = np.all(
+        [(x == 0) | ((np.abs(x) > _SAFE_LOW) & (np.abs(x) < _SAFE_HIGH)) for x in parts], axis=0
+    )
     if name == "div":
-        return good & (v[1] != 0) & ((near != 0) | (v[0] == 0))
+        good &= (v[1] != 0) & ((near != 0) | (v[0] == 0))
     if name in ("mul", "fma"):
-        return good & ((parts[-1] != 0) | (v[0] == 0) | (v[1] == 0))
+        good &= (parts[-1] != 0) | (v[0] == 0) | (v[1] == 0)
     return good
 
 

@@ -20,6 +20,7 @@ _PARAMETER = re.compile(r"\.param\b(?P<attributes>[^,()]*?)(?P<name>[\w$%]+)\s*(
 _NAME = re.compile(r"(?<![\w$%.])[A-Za-z_$%][\w$%]*")
 _GUARD = re.compile(r"@\s*(!?)\s*([\w$%]+)\s+")
 _LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+\d+")
+CARRY = "CC.CF"  # the register of the carry (PTX ISA, "Extended-Precision Integer Arithmetic")
 _INLINED = re.compile(r"inlined_at\s+(\d+)\s+(\d+)")
 
 
@@ -281,6 +282,8 @@ def _finish(body: _Body) -> Entry:
             )
         )
     _place_dynamic(body)
+    if any("cc" in i.opcode or i.opcode[0] in ("addc", "subc", "madc") for i in instructions):
+        body.registers[CARRY] = "b32"
     return Entry(
         name=body.name,
         parameters=body.parameters,

@@ -65,14 +65,14 @@ def _integers(source: str, to: str, saturates: bool) -> Convert:
     bits, width, unsigned = int(source[1:]), int(to[1:]), source[0] == "u"
     low, high = _range(to)
 
+    last = min(high, 2**63 - 1)
+
     def clip(value: Array) -> Array:
-        found = np.clip(value, max(low, -(2**63)), min(high, 2**63 - 1))
+        found = np.clip(value, max(low, -(2**63)), last)
+        if not (unsigned and bits == 64):
+            return found
         # int64 arrays hold the bits of 64-bit unsigned numbers: the negative ones are the largest.
-        return (
-            np.where(value < 0, value if width == 64 and to[0] == "u" else min(high, 2**63 - 1), found)
-            if (unsigned and bits == 64)
-            else found
-        )
+        return np.where(value < 0, value if to == "u64" else last, found)
 
     def convert(group: Group, value: Integer) -> Integer:
         algebra = group.algebra

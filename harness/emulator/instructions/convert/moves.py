@@ -9,8 +9,8 @@ import numpy as np
 
 from harness.emulator.decode import FLOAT, Decoder, Reader, Run, handles
 from harness.emulator.group import Group, Value
-from harness.emulator.memory import LOCAL_BASE, SHARED_BASE
-from harness.emulator.numbers.values import Affine, Array, Integer, Mask, shift
+from harness.emulator.memory import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE
+from harness.emulator.numbers.values import Affine, Array, Integer, Mask, mask_of, shift
 from harness.emulator.ptx.module import Instruction
 
 TYPES = {f"{k}{b}" for k in "usb" for b in (8, 16, 32, 64)} | {"f32", "f64", "f16", "bf16"}
@@ -145,5 +145,53 @@ def cvta(decoder: Decoder, ins: Instruction) -> Run:
 
     def run(group: Group, where: Any) -> None:
         group.write(into, shift(read(group), by), where)
+
+    return run
+
+
+@handles("slct")
+def slct(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``slct``: the first operand where the third one is at least 0, otherwise the second."""
+    decoder.parts(ins, TYPES | {"ftz"})
+    kind, by = ins.opcode[-2:]
+    floats = FLOAT.get(kind)
+    a, b = (
+        decoder.floating(ins, text, floats) if floats else _bits(decoder, ins, text, int(kind[1:]))
+        for text in ins.operands[1:3]
+    )
+    chooser = (
+        decoder.floating(ins, ins.operands[3], np.float32)
+        if by == "f32"
+        else decoder.integer(ins, ins.operands[3], 32)
+    )
+    into = decoder.register(ins, ins.operands[0])
+
+    def run(group: Group, where: Any) -> None:
+        value = chooser(group)
+        if isinstance(value, int | Affine):
+            mask = group.algebra.compare("ge", value, 0, unsigned=False, bits=32)
+        else:
+            mask = mask_of(np.atleast_2d(value >= 0))
+        group.write(into, choose(group, mask, a(group), b(group)), where)
+
+    return run
+
+
+@handles("isspacep")
+def isspacep(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``isspacep``: whether a generic address lies in a state space."""
+    space = ins.opcode[1].partition("::")[0]
+    bounds = {"shared": (SHARED_BASE, LOCAL_BASE), "local": (LOCAL_BASE, 2 * LOCAL_BASE)}
+    low, end = bounds.get(space, (GLOBAL_BASE, 1 << 63))
+    if space not in (*bounds, "global"):
+        raise decoder.refusal(ins)
+    read = decoder.integer(ins, ins.operands[1], 64)
+    into = decoder.predicate_number(ins, ins.operands[0])
+
+    def run(group: Group, where: Any) -> None:
+        algebra, address = group.algebra, read(group)
+        above = algebra.compare("ge", address, low, unsigned=True, bits=64)
+        below = algebra.compare("lt", address, end, unsigned=True, bits=64)
+        group.write(into, algebra.both(above, below), where)
 
     return run

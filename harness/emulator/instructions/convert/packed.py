@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from harness.emulator.decode import Decoder, Run
-from harness.emulator.group import Group, spread
-from harness.emulator.instructions.warp import bits_of
+from harness.emulator.group import Group, bits_of, spread
 from harness.emulator.numbers.formats import FORMATS, decode, encode
 from harness.emulator.numbers.values import Array, integer_of
 from harness.emulator.ptx.module import Instruction

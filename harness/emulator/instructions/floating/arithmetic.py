@@ -106,17 +106,23 @@ def extreme(decoder: Decoder, ins: Instruction) -> Run:
 
     -0 is less than +0. With ``.abs`` magnitudes are compared, and ``.xorsign`` gives the product's sign.
     """
-    parts = decoder.parts(ins, {"f32", "f64", "ftz", "NaN", "xorsign", "abs"})
-    largest, by_size = ins.opcode[0] == "max", "abs" in parts
+    decoder.parts(ins, {"f32", "f64", "ftz", "NaN", "xorsign", "abs"})
+    compute = extreme_of(ins)
+    return operation(decoder, ins, lambda out, work, *v: np.copyto(out, compute(*v)), len(ins.operands) - 1)
 
-    def compute(out: Array, work: Workspace, first: Any, *others: Any) -> None:
+
+def extreme_of(ins: Instruction) -> Callable[..., Any]:
+    """Return the function of the operands that a ``min`` or ``max`` computes."""
+    largest, by_size, signs = ins.opcode[0] == "max", "abs" in ins.opcode, "xorsign" in ins.opcode
+
+    def compute(first: Any, *others: Any) -> Any:
         found, sign = np.abs(first) if by_size else first, np.signbit(first)
         for other in others:
             sign = sign ^ np.signbit(other)
-            found = choose(found, np.abs(other) if by_size else other, largest, "NaN" in parts)
-        np.copyto(out, np.copysign(found, np.where(sign, -1, 1)) if "xorsign" in parts else found)
+            found = choose(found, np.abs(other) if by_size else other, largest, "NaN" in ins.opcode)
+        return np.where(sign, -np.abs(found), np.abs(found)) if signs else found
 
-    return operation(decoder, ins, compute, len(ins.operands) - 1)
+    return compute
 
 
 def choose(a: Any, b: Any, largest: bool, nan: bool) -> Any:

@@ -79,7 +79,7 @@ def product(algebra: Algebra, a: Integer, b: Integer, bits: int) -> Integer:
     return algebra.wrap(algebra.apply("mul", np.multiply, a, b), bits)
 
 
-def _multiply(ins: Instruction) -> tuple[Callable[[Algebra, Integer, Integer], Integer], int]:
+def multiplication(ins: Instruction) -> tuple[Callable[[Algebra, Integer, Integer], Integer], int]:
     """Return a function that multiplies as a ``mul`` or ``mad`` does, and the width of its result in bits."""
     bits = width(ins)
     unsigned = is_unsigned(ins)
@@ -126,7 +126,7 @@ _MUL = TYPES | {"lo", "hi", "wide"}
 def mul(decoder: Decoder, ins: Instruction) -> Run:
     """Decode ``mul`` with ``.lo``, ``.hi`` or ``.wide``."""
     decoder.parts(ins, _MUL)
-    compute, _ = _multiply(ins)
+    compute, _ = multiplication(ins)
     return operation(decoder, ins, compute, [width(ins)] * 2)
 
 
@@ -134,7 +134,7 @@ def mul(decoder: Decoder, ins: Instruction) -> Run:
 def mad(decoder: Decoder, ins: Instruction) -> Run:
     """Decode ``mad`` with ``.lo``, ``.hi`` or ``.wide``; the sum wraps."""
     decoder.parts(ins, _MUL)
-    multiply, result = _multiply(ins)
+    multiply, result = multiplication(ins)
     bits = width(ins)
 
     def compute(algebra: Algebra, a: Integer, b: Integer, c: Integer) -> Integer:

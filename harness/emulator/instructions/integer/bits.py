@@ -240,20 +240,93 @@ def insert(decoder: Decoder, ins: Instruction) -> Run:
     return operation(decoder, ins, compute, [bits, bits, 32, 32])
 
 
-@handles("prmt", family="integer")
+# The byte that place i of the result takes of the 8 of both operands, in the modes other than the default.
+_BYTE: dict[str, Callable[[int, Array], Array]] = {
+    "f4e": lambda i, first: (first + i) & 7,
+    "b4e": lambda i, first: (first - i) & 7,
+    "rc8": lambda i, first: first,
+    "ecl": lambda i, first: np.maximum(first, i),
+    "ecr": lambda i, first: np.minimum(first, i),
+    "rc16": lambda i, first: (first & 1) * 2 + (i & 1),
+}
+
+
+@handles("prmt")
 def permute(decoder: Decoder, ins: Instruction) -> Run:
-    """Decode ``prmt``, default mode: each byte is one of the operands' 8 bytes, or its sign repeated."""
-    decoder.parts(ins, {"b32"})
+    """Decode ``prmt``: each byte is one of the 8 of the operands or, in the default mode, its sign."""
+    parts = decoder.parts(ins, {"b32", *_BYTE})
+    mode = next((m for m in _BYTE if m in parts), "")
 
     def pick(a: Array, b: Array, selector: Array) -> Array:
         pair = ((b & 0xFFFFFFFF) << 32) | (a & 0xFFFFFFFF)
         total = np.zeros(np.broadcast(a, b, selector).shape, np.int64)
         for place in range(4):
-            code = (selector >> (4 * place)) & 15
+            code = _BYTE[mode](place, selector & 3) if mode else (selector >> (4 * place)) & 15
             byte = (pair >> ((code & 7) * 8)) & 255
             total |= np.where(code & 8, np.where(byte & 128, 255, 0), byte) << (8 * place)
         return total
 
     return operation(
-        decoder, ins, lambda algebra, *v: algebra.wrap(algebra.apply("prmt", pick, *v), 32), [32, 32, 32]
+        decoder, ins, lambda algebra, *v: algebra.wrap(algebra.apply(("prmt", mode), pick, *v), 32), [32] * 3
     )
+
+
+@handles("bmsk", family="integer")
+def mask(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``bmsk``: b ones from bit a on; both are taken modulo 32 with ``.wrap``."""
+    modes = decoder.parts(ins, {"clamp", "wrap", "b32"})
+
+    def ones(start: Array, length: Array) -> Array:
+        start, length = start & 0xFFFFFFFF, length & 0xFFFFFFFF
+        if "wrap" in modes:
+            start, length = start & 31, length & 31
+        found: Array = ((np.int64(1) << np.minimum(length, 32)) - 1) << np.minimum(start, 32) & 0xFFFFFFFF
+        return found
+
+    return operation(
+        decoder,
+        ins,
+        lambda algebra, *v: algebra.wrap(algebra.apply(("bmsk", *sorted(modes)), ones, *v), 32),
+        [32, 32],
+    )
+
+
+@handles("szext", family="integer")
+def size_extend(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``szext``: the low b bits of a, extended by zeros or, of a signed type, by their sign."""
+    modes = decoder.parts(ins, {"clamp", "wrap", "u32", "s32"})
+
+    def extend(value: Array, length: Array) -> Array:
+        length = (length & 31) if "wrap" in modes else np.minimum(length & 0xFFFFFFFF, 32)
+        kept = value & ((np.int64(1) << length) - 1)
+        sign = np.where((length > 0) & ("s32" in modes), kept >> np.maximum(length - 1, 0) & 1, 0)
+        found: Array = kept - (sign << length)
+        return found
+
+    return operation(
+        decoder,
+        ins,
+        lambda algebra, *v: algebra.wrap(algebra.apply(("szext", *sorted(modes)), extend, *v), 32),
+        [32, 32],
+    )
+
+
+@handles("fns", family="integer")
+def find_nth_set(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``fns``: the place of the n-th 1 of a mask, up or down from a base bit; all ones if none."""
+    decoder.parts(ins, {"b32"})
+
+    def find(bits: Array, base: Array, offset: Array) -> Array:
+        shape = np.broadcast(bits, base, offset).shape
+        bits, base, offset = (np.broadcast_to(v, shape) for v in (bits, base, offset))
+        found = np.full(shape, -1, np.int64)
+        left = np.where(offset == 0, 1, np.abs(offset))
+        for step in range(32):
+            place = base + np.where(offset < 0, -step, step)
+            inside = (place >= 0) & (place < 32) & ((offset != 0) | (step == 0))
+            one = inside & ((bits >> np.clip(place, 0, 31)) & 1 == 1)
+            left = left - one
+            found = np.where(one & (left == 0), place, found)
+        return found
+
+    return operation(decoder, ins, lambda algebra, *v: algebra.apply("fns", find, *v), [32, 32, 32])

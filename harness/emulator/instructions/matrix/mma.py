@@ -12,9 +12,9 @@ import numpy as np
 
 from harness.emulator.access import load, observe, place
 from harness.emulator.decode import Decoder, Run, handles
-from harness.emulator.group import Group
+from harness.emulator.group import Group, bits_of
 from harness.emulator.instructions.floating.half import halves, widen
-from harness.emulator.instructions.warp import bits_of, unwarp, warps
+from harness.emulator.instructions.warp import unwarp, warps
 from harness.emulator.numbers.values import Array, Lanes, Mask, shift
 from harness.emulator.ptx.module import Instruction
 from harness.emulator.watch.patterns import WARP

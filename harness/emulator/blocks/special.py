@@ -1,0 +1,117 @@
+"""Special registers (PTX ISA, chapter "Special Registers").
+
+A clock advances with every instruction; it tells no times. Counters of performance and registers of the
+driver's own read as 0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from harness.emulator.numbers.values import Array, Integer, integer_of, signed
+from harness.emulator.watch.patterns import WARP
+
+if TYPE_CHECKING:
+    from harness.emulator.blocks.batch import Batch
+    from harness.emulator.group import Group
+
+SMS = 132  # multiprocessors that %nsmid tells of; blocks take their numbers in turn
+CYCLES = 32  # that a clock advances with each instruction
+_CLOCKS = {  # (bits of the register, bits of the clock below it)
+    "%clock": (32, 0),
+    "%clock_hi": (32, 32),
+    "%clock64": (64, 0),
+    "%globaltimer": (64, 0),
+    "%globaltimer_lo": (32, 0),
+    "%globaltimer_hi": (32, 32),
+}
+_ZERO = {"%gridid", "%current_graph_exec"}
+_VALUES = {f"%{name}.{axis}" for name in ("tid", "ctaid", "ntid", "nctaid") for axis in "xyz"} | {
+    "%laneid",
+    "%warpid",
+    "%nwarpid",
+    "WARP_SZ",
+    "%dynamic_smem_size",
+    "%total_smem_size",
+    "%aggr_smem_size",
+    "%reserved_smem_offset_begin",
+    "%reserved_smem_offset_end",
+    "%reserved_smem_offset_cap",
+    "%reserved_smem_offset_0",
+    "%reserved_smem_offset_1",
+    "%smid",
+    "%nsmid",
+    *(f"%lanemask_{which}" for which in ("eq", "lt", "le", "gt", "ge")),
+}
+
+
+def reader(name: str) -> Callable[[Group], Integer] | None:
+    """Return a function that reads a special register in a group; None if `name` is none."""
+    if name in _VALUES:
+        return lambda group: group.special[name]
+    if name in _CLOCKS:
+        bits, by = _CLOCKS[name]
+        return lambda group: signed(_cycles(group) >> by, bits)
+    if name in _ZERO or re.fullmatch(r"%pm\d(_64)?|%envreg([12]?\d|3[01])", name):
+        return lambda group: 0
+    return None
+
+
+def _cycles(group: Group) -> int:
+    """Return the cycles that a group's clock shows: `CYCLES` for each instruction of its batch."""
+    return CYCLES * (group.launch.budget - group.batch.steps_left)
+
+
+def values(batch: Batch, row: int, threads: int) -> dict[str, Integer]:
+    """Return the values of the special registers by name (PTX ISA, chapter "Special Registers")."""
+    block, grid = batch.launch.block, batch.launch.grid
+    thread = np.arange(row, row + threads, dtype=np.int64).reshape(-1, 1)
+    place = np.arange(batch.first, batch.first + batch.blocks, dtype=np.int64).reshape(1, -1)
+    lane = thread % WARP
+    found: dict[str, Any] = {
+        "%tid.x": thread % block.x,
+        "%tid.y": thread // block.x % block.y,
+        "%tid.z": thread // (block.x * block.y),
+        "%ctaid.x": place % grid.x,
+        "%ctaid.y": place // grid.x % grid.y,
+        "%ctaid.z": place // (grid.x * grid.y),
+        "%smid": place % SMS,
+        "%laneid": lane,
+        "%warpid": thread // WARP,
+        "%lanemask_eq": 1 << lane,
+        "%lanemask_lt": (1 << lane) - 1,
+        "%lanemask_le": (2 << lane) - 1,
+        "%lanemask_gt": 0xFFFFFFFF ^ ((2 << lane) - 1),
+        "%lanemask_ge": 0xFFFFFFFF ^ ((1 << lane) - 1),
+    }
+    # With one thread, or one block, an array of shape (1, 1) becomes a plain integer.
+    special = {
+        name: batch.launch.memo.get(("special", name, row, threads, batch.first), _maker(array))
+        for name, array in found.items()
+    }
+    for axis, limit, count in zip("xyz", block, grid, strict=True):
+        special[f"%ntid.{axis}"], special[f"%nctaid.{axis}"] = limit, count
+    special["%nwarpid"] = -(-block.x * block.y * block.z // WARP)
+    special["WARP_SZ"] = WARP
+    reserved = ("offset_begin", "offset_end", "offset_cap", "offset_0", "offset_1")
+    special |= {f"%reserved_smem_{name}": 0 for name in reserved}
+    special["%nsmid"] = SMS
+    special["%aggr_smem_size"] = batch.launch.shared_size
+    special["%dynamic_smem_size"] = batch.launch.dynamic_shared
+    special["%total_smem_size"] = batch.launch.shared_size
+    return special
+
+
+def _maker(array: Array) -> Any:
+    """Return a function that makes the register value of `array`."""
+    return lambda: _as_register(array)
+
+
+def _as_register(array: Array) -> Integer:
+    """Return unsigned 32-bit values as a register holds them, signed."""
+    value = integer_of(np.where(array >= 1 << 31, array - (1 << 32), array))
+    return signed(value, 32) if isinstance(value, int) else value

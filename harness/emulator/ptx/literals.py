@@ -1,0 +1,38 @@
+"""Literals of PTX: integers and floating-point numbers (PTX ISA, "Constants")."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+
+_SINGLE = re.compile(r"0[fF]([0-9a-fA-F]{8})")
+_DOUBLE = re.compile(r"0[dD]([0-9a-fA-F]{16})")
+_DECIMAL = re.compile(r"-?\d+\.\d*(?:[eE][-+]?\d+)?")
+_INTEGER = re.compile(r"(-?)(0[xX][0-9a-fA-F]{1,16}|0[bB][01]{1,64}|\d{1,20})U?")
+
+
+def literal(text: str) -> Any:
+    """Return the value of a literal, an int or a NumPy float; None for any other text."""
+    if match := _SINGLE.fullmatch(text):
+        return np.array(int(match[1], 16), np.uint32).view(np.float32)[()]
+    if match := _DOUBLE.fullmatch(text):
+        return np.array(int(match[1], 16), np.uint64).view(np.float64)[()]
+    if _DECIMAL.fullmatch(text):
+        return np.float64(text)
+    if match := _INTEGER.fullmatch(text):
+        return integer(match[1] + match[2])
+    return None
+
+
+def integer(digits: str) -> int:
+    """Read the digits of an integer: ``16``, ``-3``, ``0x10``, ``0b11``, or ``020``, which is octal."""
+    plain = digits.lstrip("-")
+    octal = len(plain) > 1 and plain[0] == "0" and plain.isdecimal()
+    return int(digits, 8 if octal else 0)
+
+
+def is_float(text: str) -> bool:
+    """Return whether an operand is a floating-point literal such as ``0f3F800000``."""
+    return bool(_SINGLE.fullmatch(text) or _DOUBLE.fullmatch(text) or _DECIMAL.fullmatch(text))
