@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import re
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.emulator.ptx.literals import declared_integer, initial_values, value_bytes
 from harness.errors import EmulatorError
 
 # Bytes of a value by its PTX type.
@@ -76,7 +76,7 @@ def declare(
             if not match or not kind:
                 raise ValueError
             size = BYTES[kind] * next((int(w[1:]) for w in words if w in ("v2", "v4", "v8")), 1)
-            align = _integer([*words, ""][words.index("align") + 1]) if "align" in words else size
+            align = declared_integer([*words, ""][words.index("align") + 1]) if "align" in words else size
             for count in _extents(match["shape"], match["values"]):
                 size *= count
         except ValueError:
@@ -97,16 +97,11 @@ def _extents(shape: str, values: str | None) -> list[int]:
     A first extent that is left out follows from the initial values, and is 0 without any.
     """
     first, *others = re.findall(r"\[\s*(\w*)\s*\]", shape) or ["1"]
-    extents = [_integer(count) for count in others]
+    extents = [declared_integer(count) for count in others]
     if first:
-        return [_integer(first), *extents]
+        return [declared_integer(first), *extents]
     row = math.prod(extents)
     return [-(-len(initial_values(values or "")) // row) if row else 0, *extents]
-
-
-def initial_values(text: str) -> list[str]:
-    """Return the values of an initialiser as texts, without its braces."""
-    return re.findall(r"[^\s,{}]+", text)
 
 
 def _apart(text: str) -> list[str]:
@@ -121,21 +116,11 @@ def _apart(text: str) -> list[str]:
     return parts
 
 
-def _integer(text: str) -> int:
-    """Read an integer as PTX writes it: ``16``, ``0x10``, ``020`` (octal), or ``16U``. Raises ValueError."""
-    digits = text.removesuffix("U")
-    octal = len(digits) > 1 and digits[0] == "0" and digits.isdecimal()
-    return int(digits, 8 if octal else 0)
-
-
 def aligned(offset: int, step: int, line: int) -> int:
     """Round `offset` up to a multiple of `step`. Raises EmulatorError, with the PTX line, if `step` < 1."""
     if step < 1:
         raise EmulatorError(f"an alignment of {step}", where=f"PTX line {line}")
     return -(-offset // step) * step
-
-
-_FLOATS = {"f32": "<f", "f64": "<d"}
 
 
 def values_of(variable: Variable) -> NDArray[Any]:
@@ -146,22 +131,8 @@ def values_of(variable: Variable) -> NDArray[Any]:
     size = BYTES[variable.type]
     data = bytearray(variable.size)
     for place, token in enumerate(initial_values(variable.values)):
-        raw = _bytes(token, size, variable)
+        raw = value_bytes(token, size, variable.type, variable.name)
         if (place + 1) * size > len(data):
             raise EmulatorError(f"variable {variable.name} has more values than room")
         data[place * size : (place + 1) * size] = raw
     return np.frombuffer(bytes(data), np.uint8).copy()
-
-
-def _bytes(token: str, size: int, variable: Variable) -> bytes:
-    """Return the `size` bytes of one initial value, little-endian."""
-    if match := re.fullmatch(r"0[fF]([0-9a-fA-F]{8})|0[dD]([0-9a-fA-F]{16})", token):
-        return int(match[1] or match[2], 16).to_bytes(size, "little")
-    if variable.type in _FLOATS and re.fullmatch(r"[-+]?(\d+\.\d*|\.\d+)([eE][-+]?\d+)?", token):
-        return struct.pack(_FLOATS[variable.type], float(token))
-    if re.fullmatch(r"[-+]?(0[xX][0-9a-fA-F]{1,16}|\d{1,20})U?", token):
-        value = int(token.rstrip("U"), 0 if "x" in token.lower() else 10)
-        return (value & ((1 << 8 * size) - 1)).to_bytes(size, "little")
-    raise EmulatorError(
-        f"the initial value {token!r} of variable {variable.name}", hint="The emulator knows numbers only."
-    )
