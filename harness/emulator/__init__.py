@@ -26,6 +26,7 @@ from harness.emulator.ptx.declarations import Variable, values_of
 from harness.emulator.ptx.module import Entry, parse
 from harness.emulator.watch.counts import Counts, by_line, total
 from harness.emulator.watch.findings import Finding, Index3, Source
+from harness.emulator.watch.order import orders
 from harness.emulator.watch.races import Rewatch
 from harness.errors import EmulatorError
 
@@ -41,11 +42,13 @@ class Emulation:
     """The result of a launch.
 
     findings: the faults, each reported once; empty with check=False
+    notices: races of stores of the same value, which do not show in the result
     instructions: the counts of each PTX instruction, in PTX order; empty with count=False
     """
 
     findings: tuple[Finding, ...]
     instructions: tuple[Counts, ...]
+    notices: tuple[Finding, ...] = ()
 
     @property
     def lines(self) -> tuple[Counts, ...]:
@@ -111,6 +114,7 @@ def emulate(
     module = [v for v in kernel.variables.values() if v.space in ("global", "const")]
     contents = {v.name: _contents(v, variables or {}) for v in module}
     watched: set[int] = set()
+    fine = any(orders(instruction) for instruction in kernel.instructions)
     while True:
         buffers, parameters = _bind(kernel, arguments)
         owned = [*buffers, *(Buffer(array=contents[v.name], name=v.name) for v in module)]
@@ -132,17 +136,21 @@ def emulate(
             count=count,
             widths=widths or {},
             watched=watched,
+            fine=fine,
         )
         try:
             launch.run()
         except Rewatch as request:
+            fine = fine or request.index < 0
             watched.add(request.index)
             continue
         arena.copy_back(owned)
         if variables is not None:
             variables |= contents
+        found = launch.findings.all()
         return Emulation(
-            findings=launch.findings.all(),
+            findings=tuple(f for f in found if not f.benign),
+            notices=tuple(f for f in found if f.benign),
             instructions=launch.counter.all() if launch.counter is not None else (),
         )
 

@@ -17,6 +17,7 @@ from harness.emulator.numbers.addresses import Access, access
 from harness.emulator.numbers.values import Array, Integer, Lanes, Mask, identity, lane_id, mask_of, shift
 from harness.emulator.ptx.module import Instruction
 from harness.emulator.watch.faults import aligned, fault, first_lane, named, outside
+from harness.emulator.watch.races import Values
 
 
 @dataclass(kw_only=True)
@@ -244,11 +245,13 @@ def store(group: Group, at: Place, size: int, values: list[Any]) -> None:
         group.launch.arena.store(index, first + i * size, size, lanes, at.owner)
 
 
-def observe(group: Group, ins: Instruction, at: Place, kind: str, size: int, value: Any = None) -> None:
+def observe(
+    group: Group, ins: Instruction, at: Place, kind: str, size: int, stored: list[Any] | None = None
+) -> None:
     """Count an access of `size` bytes per lane, and pass it to the hazard and race watches.
 
     kind: READ, WRITE or ATOMIC of `touches`
-    value: the bytes that are stored, if all lanes store the same ones
+    stored: the elements that a store stores, scalars or arrays (T, C)
     """
     launch = group.launch
     if at.where is False:
@@ -257,9 +260,39 @@ def observe(group: Group, ins: Instruction, at: Place, kind: str, size: int, val
         if launch.counter is not None:
             launch.counter.shared_access(ins, at.base, at.where, size, group.shape)
         if launch.hazards is not None:
+            single = stored is not None and len(stored) == 1 and not np.ndim(stored[0])
+            value = stored[0].tobytes() if single and stored is not None else None
             launch.hazards.record(ins, kind, at.base, at.where, size, group, value)
+        if launch.races is not None and launch.races.fine:
+            launch.races.record_shared(group, ins, kind, at.base, at.where, size, _values(group, at, stored))
     elif at.space == "global":
         if launch.counter is not None:
             launch.counter.global_access(ins, at.base, at.where, size, group.shape)
-        if launch.races is not None and at.owner is not None:
-            launch.races.record(group, ins, kind, at.owner, at.base, at.where, size)
+        if launch.races is not None:
+            values = _values(group, at, stored)
+            launch.races.record(group, ins, kind, at.owner, at.base, at.where, size, values)
+
+
+def _values(group: Group, at: Place, stored: list[Any] | None) -> Values | None:
+    """Return what `RaceWatch.record` takes: a function of the bytes before and after a store of `stored`."""
+    if stored is None:
+        return None
+
+    def lanes(value: Any) -> Array:
+        """Return a value of each lane in the order of blocks, without those that are not active."""
+        flat = np.broadcast_to(value, group.shape).T.ravel()
+        return (
+            flat[np.broadcast_to(at.where.array, group.shape).T.ravel()]
+            if isinstance(at.where, Mask)
+            else flat
+        )
+
+    def values(some: Array) -> tuple[Array, Array]:
+        after = [np.ascontiguousarray(lanes(v)[some]) for v in stored]
+        new = np.concatenate([v.view(np.uint8).reshape(len(some), -1) for v in after], axis=1)
+        address = lanes(spread(at.base, group.shape))[some]
+        if at.scratch is None:
+            return group.launch.arena.raw(address, new.shape[1]), new
+        return at.scratch.raw(address, lanes(group.batch.columns(at.space, group))[some], new.shape[1]), new
+
+    return values

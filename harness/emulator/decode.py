@@ -130,6 +130,8 @@ class Decoder:
         opcode, family = ins.opcode[0], family_of(ins)
         if "cc" in ins.opcode and opcode in ("add", "sub", "mad"):
             opcode += ".cc"
+        if "warp" in ins.opcode and opcode in ("bar", "barrier"):
+            opcode = "bar.warp"
         hardware = opcode in _HARDWARE or any(part in _HARDWARE_PARTS for part in ins.opcode)
         if opcode in _CONTROL and not hardware:
             control(self, step)

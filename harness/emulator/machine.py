@@ -58,13 +58,14 @@ class Launch:
         count: bool,
         widths: Mapping[int, int],
         watched: set[int],
+        fine: bool,
     ) -> None:
         self.entry, self.steps = entry, steps
         self.grid, self.block = grid, block
         self.arena, self.parameters = arena, parameters
         self.dynamic_shared, self.symbols = dynamic_shared, symbols
         self.shared_size = entry.sizes.get("shared", 0) + dynamic_shared
-        self.schedule, self.budget, self.check = schedule, budget, check
+        self.schedule, self.budget, self.check, self.fine = schedule, budget, check, fine
         self.threads = block.x * block.y * block.z
         self.paces = [pace(instruction) for instruction in entry.instructions]
         self.progress = 0  # stores, barriers passed and threads ended so far: whoever polls waits for one
@@ -73,11 +74,11 @@ class Launch:
         self.underflow = Underflow()
         self.findings = Findings()
         self.counter = Counter(entry.instructions, [s.flops for s in steps], widths) if count else None
-        self.hazards = HazardWatch(self.findings, self._describe, self.thread) if check else None
-        self.races = RaceWatch(self.findings, watched) if check else None
+        self.hazards = HazardWatch(self.findings, self._describe, self.thread, fine) if check else None
+        self.races = RaceWatch(self, watched, fine) if check else None
 
     def run(self) -> None:
-        """Run all blocks, then report races between them. Raises EmulatorError, or Rewatch to start over."""
+        """Run all blocks. Raises EmulatorError, or Rewatch to start over."""
         total = self.grid.x * self.grid.y * self.grid.z
         at_once = max(1, LANES // self.threads)
         starts = iter(range(0, total, at_once))
@@ -99,9 +100,7 @@ class Launch:
             seen = self.progress
             polling = [one for one in polling if not self._advance(*one)]
             if polling and self.check:  # what a batch that polls has accessed stays with it
-                self.hazards = HazardWatch(self.findings, self._describe, self.thread)
-        if self.races is not None:
-            self.races.judge(self.entry.instructions, self.block_index)
+                self.hazards = HazardWatch(self.findings, self._describe, self.thread, self.fine)
 
     def _advance(self, batch: Batch, run: Iterator[None], hazards: HazardWatch | None) -> bool:
         """Run a batch until it ends or only polls memory, and return whether it has ended."""

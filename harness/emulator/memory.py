@@ -98,6 +98,11 @@ class Arena:
         found: Array = self._views[size]
         return found
 
+    def raw(self, addresses: Array, size: int) -> Array:
+        """Return the `size` bytes at each of the device addresses: uint8 (lanes, size)."""
+        found: Array = self._bytes[(addresses - GLOBAL_BASE)[:, None] + np.arange(size)]
+        return found
+
     def copy_back(self, buffers: list[Buffer]) -> None:
         """Copy what the kernel stored into the arrays of `buffers`, those that the arena was made of.
 
@@ -208,6 +213,14 @@ class Scratch:
     def written(self) -> Array:
         """Return the flags of the words of `flat`, uint32: in each a byte of 1 for every byte written."""
         return self._written.reshape(-1)
+
+    def raw(self, addresses: Array, columns: Array, size: int) -> Array:
+        """Return the `size` bytes at each of the addresses of the owners `columns`: uint8 (lanes, size)."""
+        byte = addresses[:, None] + np.arange(size)
+        found: Array = self.flat().view(np.uint8)[
+            ((byte >> 2) * self.columns + columns[:, None]) * 4 + (byte & 3)
+        ]
+        return found
 
     def load(self, at: Access, size: int, out: Array | None) -> Array:
         """Return `size` bytes per lane at `at`, written into `out` unless that is None."""

@@ -34,7 +34,10 @@ class Barriers:
         numbers = spread(wait.number, group.shape)
         for number in np.unique(numbers[lanes]):
             key = (int(number), wait.threads)
-            self._arrived[key] = self._arrived.get(key, 0) + (lanes & (numbers == number)).sum(0)
+            these = lanes & (numbers == number)
+            self._arrived[key] = self._arrived.get(key, 0) + these.sum(0)
+            if self._batch.launch.races is not None:
+                self._batch.launch.races.arrive(group, these, int(number))
 
     def meet(self, last: bool) -> bool:
         """Let the threads go on whose barrier is complete, and return whether there are any.
@@ -49,10 +52,11 @@ class Barriers:
             and last
             and all(len(w) == 1 and w[0].pc == first.pc and w[0].where is True for w in waits)
             and not first.threads
-            and first.reduce is None
+            and not first.reduce
             and isinstance(first.number, int)
             and all(w[0].number == first.number for w in waits)
         ):
+            self._order(None, 0)
             self._release(None, None)
             return True
         everyone = self._batch.launch.threads
@@ -81,6 +85,7 @@ class Barriers:
             for key in [k for k in self._arrived if k[0] == identity]:
                 self._arrived[key] = np.where(met.any(0), 0, self._arrived[key])
             complete |= met
+            self._order(met | (~alive & met.any(0)), int(identity))
             self._reduce(met)
         if not complete.any():
             if not last:
@@ -88,6 +93,7 @@ class Barriers:
             # No other thread can arrive: report it and release all.
             self._diverged(waiting, barrier, int(np.nonzero(waiting.any(0))[0][0]))
             complete = waiting
+            self._order(complete, 0)
         self._release(complete, np.asarray(complete.any(0)))
         return True
 
@@ -153,6 +159,11 @@ class Barriers:
             )
 
         self._batch.launch.findings.add("divergent barrier", tuple(pcs), 1, make)
+
+    def _order(self, lanes: Array | None, number: int) -> None:
+        """Order the threads that meet at barrier `number`, and those that have ended, for the race watch."""
+        if self._batch.launch.races is not None and (lanes is None or lanes.any()):
+            self._batch.launch.races.barrier(self._batch.order, lanes, number)
 
     def _release(self, lanes: Array | None, columns: Array | None) -> None:
         """Let threads go on from their barriers.

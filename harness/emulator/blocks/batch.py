@@ -39,6 +39,8 @@ class Batch:
         self._progress, self._idle_end = launch.progress, launch.budget - launch.patience
         if launch.hazards is not None:
             launch.hazards.start(blocks)
+        if launch.races is not None:
+            self.order = launch.races.start(first, blocks)
         rows = launch.threads if launch.schedule == "lockstep" else WARP
         count = len(launch.entry.registers)
         self.runners = [

@@ -36,8 +36,6 @@ def control(decoder: Decoder, step: Step) -> None:
         step.kind = "exit"
     elif opcode == "trap":
         step.kind, step.run = "exit", _trap(ins)
-    elif set(ins.opcode[1:]) <= {"warp", "sync", "aligned"} and "warp" in ins.opcode:
-        step.run = _warp_barrier
     else:
         _barrier(decoder, step)
 
@@ -63,11 +61,6 @@ def _trap(ins: Instruction) -> Run:
         fault(group, ins, "trap", where, "", 0, "the kernel is aborted here")
 
     return run
-
-
-def _warp_barrier(group: Group, where: Lanes) -> None:
-    """Execute ``bar.warp.sync``: raise the group's epoch, which counts its warp barriers."""
-    group.epoch += 1
 
 
 def pace(ins: Instruction) -> str:

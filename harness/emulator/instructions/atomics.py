@@ -54,7 +54,7 @@ _HINTS = {"noftz", "ftz", "rn", "shared::cta", "v2", "v4", "v8"}
 @handles("atom", "red")
 def atomic(decoder: Decoder, ins: Instruction) -> Run:
     """Decode ``atom``, which returns the values before it, and ``red``, which does not."""
-    parts = decoder.parts(ins, _TYPES | _SCOPES | _HINTS | set(_OPERATIONS) | set(SPACES))
+    decoder.parts(ins, _TYPES | _SCOPES | _HINTS | set(_OPERATIONS) | set(SPACES))
     typed, name = (next((p for p in ins.opcode if p in known), "") for known in (_TYPES, _OPERATIONS))
     _, count, space = shape_of(ins)
     operands = ins.operands[1:] if ins.opcode[0] == "atom" else ins.operands
@@ -73,14 +73,11 @@ def atomic(decoder: Decoder, ins: Instruction) -> Run:
     values = [[stored(decoder, ins, text, size) for text in registers(given)] for given in operands[1:]]
     if any(len(given) != count for given in values) or len(into) not in (0, count):
         raise decoder.refusal(ins)
-    orders = bool(parts & {"acquire", "release", "acq_rel"})
 
     def run(group: Group, where: Lanes) -> None:
         base, offset = read(group)
         at = place(group, ins, space, shift(base, offset), where, size * count)
         observe(group, ins, at, ATOMIC, size * count)
-        if orders and group.launch.races is not None:
-            group.launch.races.fenced = True
         if at.where is False:
             return
         if group.launch.counter is not None:

@@ -16,7 +16,7 @@ from harness.emulator.group import Group, spread
 from harness.emulator.memory import LOCAL_BASE, SHARED_BASE
 from harness.emulator.numbers.values import Array, Lanes, Mask, mask_of, shift
 from harness.emulator.ptx.module import Instruction
-from harness.emulator.watch.touches import READ
+from harness.emulator.watch.touches import READ, WRITE
 
 
 @dataclass(kw_only=True)
@@ -184,6 +184,10 @@ def _wait(group: Group, where: Lanes, left: int) -> None:
 def _land(group: Group, copy: Copy, landing: Lanes, rest: Lanes) -> None:
     """Store a copy in shared memory in the lanes `landing`; the lanes `rest` are still on their way."""
     copy.into.where = landing
+    races = group.launch.races
+    if races is not None and races.fine and copy.flight is not None:
+        ins = copy.flight.touch.instruction
+        races.record_shared(group, ins, WRITE, copy.into.base, landing, 4 * len(copy.values))
     store(group, copy.into, 4, list(copy.values))
     copy.into.where = rest
     if copy.flight is not None and group.launch.hazards is not None:

@@ -147,8 +147,7 @@ def st(decoder: Decoder, ins: Instruction) -> Run:
         base, offset = read(group)
         at = place(group, ins, space, shift(base, offset), where, size * count)
         new = [value(group) for value in values]
-        constant = new[0].tobytes() if count == 1 and not np.ndim(new[0]) else None
-        observe(group, ins, at, WRITE, size * count, constant)
+        observe(group, ins, at, WRITE, size * count, new)
         store(group, at, size, new)
 
     return run

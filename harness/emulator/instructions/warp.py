@@ -176,15 +176,26 @@ def redux(decoder: Decoder, ins: Instruction) -> Run:
     return run
 
 
-@handles("membar", "fence")
-def fence(decoder: Decoder, ins: Instruction) -> Run:
-    """Decode fences. After one that reaches beyond the block no races are reported, see `RaceWatch`."""
-    decoder.parts(ins, {"cta", "gl", "gpu", "sys", "acq_rel", "sc", "acquire", "release"})
-    across = not {"cta"} & set(ins.opcode)
+@handles("bar.warp")
+def warp_barrier(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``bar.warp.sync``: it orders the lanes in its mask, see `order`."""
 
     def run(group: Group, where: Lanes) -> None:
-        if across and group.launch.races is not None:
-            group.launch.races.fenced = True
+        group.epoch += 1
+        if group.launch.races is not None:
+            group.launch.races.warp_barrier(group, warps(broadcast_mask(where, group.shape), True))
+
+    return run
+
+
+@handles("membar", "fence")
+def fence(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode fences, which order memory accesses, see `order`."""
+    decoder.parts(ins, {"cta", "gl", "gpu", "sys", "acq_rel", "sc", "acquire", "release"})
+
+    def run(group: Group, where: Lanes) -> None:
+        if group.launch.races is not None:
+            group.launch.races.fence(group, ins, broadcast_mask(where, group.shape))
 
     return run
 

@@ -47,6 +47,7 @@ class Finding:
     distance: for an access out of bounds, bytes by which it starts before the variable or ends after it
     threads, block: who did it, the first time; for a hazard in the order of `sources`
     seen: how many times
+    benign: a race of stores that store the same value, whose order the result does not show
     """
 
     kind: str
@@ -58,6 +59,7 @@ class Finding:
     threads: tuple[Index3, ...] = ()
     block: Index3 = ORIGIN
     seen: int = 1
+    benign: bool = False
 
     def __str__(self) -> str:
         lines = " and ".join(str(source) for source in self.sources)

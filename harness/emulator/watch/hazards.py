@@ -52,6 +52,7 @@ class Interval:
 class HazardWatch:
     """Watches shared memory for hazards.
 
+    fine: `races` watches shared memory; what is left here are copies in flight
     describe(byte, column): returns (variable, offset in it, block index) of a byte of a block's shared memory
     thread(number): returns the index of a thread in its block
     """
@@ -61,10 +62,12 @@ class HazardWatch:
         findings: Findings,
         describe: Callable[[int, int], tuple[str, int, Any]],
         thread: Callable[[int], Any],
+        fine: bool = False,
     ) -> None:
         self._findings = findings
         self._describe = describe
         self._thread = thread
+        self._fine = fine
         self._seen: dict[Hashable, list[tuple[str, tuple[object, ...], int]]] = {}
         self.start(1)
 
@@ -183,12 +186,12 @@ class HazardWatch:
     def _analyse(self, touches: list[Touch], columns: Array | None, seen: list[Any]) -> None:
         """Report the faults of an interval, and add (kind, key, times) of each to `seen`."""
         copies = [replace(f.touch, where=f.where) for f in self._flights]
-        if not copies and all(touch.kind == READ for touch in touches):
+        if not copies and (self._fine or all(touch.kind == READ for touch in touches)):
             return
         layout = Layout([*touches, *copies], self._blocks, columns)
         for flight, copy in zip(self._flights, copies, strict=True):
             self._in_flight(flight, copy, touches, layout, seen)
-        if not layout.conflict(touches):
+        if self._fine or not layout.conflict(touches):
             return
         writes = [t for t in touches if t.kind != READ]
         for write in writes:
@@ -221,7 +224,8 @@ class HazardWatch:
             pair = [(write, writer), (other, int(threads[place]))]
             if kind == "WAR hazard":
                 pair.reverse()
-            self._report(kind, pair, int(cells[place]), len(bad), layout, seen)
+            same = kind == "WAW hazard" and write.value is not None and write.value == other.value
+            self._report(kind, pair, int(cells[place]), len(bad), layout, seen, same)
 
     def _in_flight(
         self, flight: Flight, copy: Touch, touches: list[Touch], layout: Layout, seen: list[Any]
@@ -249,12 +253,13 @@ class HazardWatch:
         times: int,
         layout: Layout,
         seen: list[Any],
+        benign: bool = False,
     ) -> None:
         """Add a finding for a pair of (touch, thread), and (kind, key, times) to `seen`."""
         offset, column = layout.place(cell)
         variable, within, block = self._describe(offset, column)
         touches = [touch for touch, _ in pair]
-        key = (*(t.instruction.source for t in touches), variable)
+        key = (*(t.instruction.source for t in touches), variable, benign)
 
         def make() -> Finding:
             size = touches[-1].size if touches[-1].size <= 8 else 4
@@ -265,7 +270,7 @@ class HazardWatch:
             )
             message = (
                 f"{variable}[{within // size}] ({size}-byte elements): thread {names[0]} {verbs[0]} it, "
-                f"thread {names[1]} {verbs[1]} it {between}, block {block}"
+                f"thread {names[1]} {verbs[1]} it {between}, block {block}{', the same value' if benign else ''}"
             )
             return Finding(
                 kind=kind,
@@ -275,6 +280,7 @@ class HazardWatch:
                 offset=within,
                 threads=tuple(names),
                 block=block,
+                benign=benign,
             )
 
         self._findings.add(kind, key, times, make)
@@ -292,8 +298,6 @@ def _kinds(write: Touch, other: Touch) -> list[str]:
         return raw + war
     if ISSUE in (write.kind, other.kind) or (write.kind == ATOMIC and other.kind == ATOMIC):
         return []
-    if write.value is not None and write.value == other.value:
-        return []  # both store the same value
     return ["WAW hazard"] if write.first <= other.first else []
 
 

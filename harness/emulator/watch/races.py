@@ -1,188 +1,384 @@
-"""Races on global memory between blocks, which only fences and atomics can order within a launch.
+"""Races: two threads access the same bytes, at least one writes, and nothing orders the two.
 
-Only buffers that the kernel stores to can race. The first batch of blocks shows which ones those are: until
-its end all reads are kept, later only reads of those buffers. If a later batch stores to another buffer, the
-launch starts over with that one watched from the beginning (`Rewatch`). A kernel that executes a fence
-wider than a block, or an atomic with acquire or release semantics, may order its blocks in ways that the
-emulator does not follow, so no races are reported for it (`RaceWatch.fenced`).
+Global memory is watched cell by cell (`shadow`), between blocks and within them, and so is shared memory in a
+kernel that orders threads by other means than barriers of the whole block; otherwise `hazards` watches it,
+which is quicker. Atomics and volatile accesses do not race with one another, only with plain ones.
+
+Only buffers that the kernel stores to can race. In the first batch of blocks reads are kept until a store
+shows which ones those are, later only reads of those buffers are. If a later batch stores to another buffer,
+the launch starts over with that one watched from the beginning (`Rewatch`).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from harness.emulator.group import Group, spread
 from harness.emulator.memory import Allocation
-from harness.emulator.numbers.values import Array, Integer, Lanes, Mask
+from harness.emulator.numbers.values import Array, Integer, Mask, mask_of
+from harness.emulator.numbers.values import Lanes as Where
 from harness.emulator.ptx.module import Instruction
-from harness.emulator.watch.findings import Finding, Findings, Index3
+from harness.emulator.watch.findings import Finding, Index3
+from harness.emulator.watch.knowledge import Knowledge
+from harness.emulator.watch.order import Order, Semantics, State, semantics
+from harness.emulator.watch.shadow import (
+    BLOCK_WRITE,
+    READS,
+    WRITE,
+    Conflict,
+    Lanes,
+    Shadow,
+    kind_of,
+    publication,
+)
 from harness.emulator.watch.touches import ATOMIC, READ
 
-_NOBODY = 1 << 30
+if TYPE_CHECKING:
+    from harness.emulator.machine import Launch
+
+GRAIN = 4  # bytes of a cell until a smaller access asks for finer ones
+Values = Callable[[Array], tuple[Array, Array]]
 
 
 class Rewatch(Exception):
-    """Raised by a store to a buffer whose reads were not kept: the launch has to run again and watch it.
+    """Raised where the launch has to run again from the start and watch more closely.
 
-    `index` is the index of the buffer's allocation.
+    index: of the allocation whose reads were not kept, -1 for none
     """
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int = -1) -> None:
         super().__init__(index)
         self.index = index
 
 
 class _Watched:
-    """The blocks that accessed each cell of a buffer; a cell has `Allocation.grain` bytes.
+    """The shadow of an allocation or of a batch's shared memory, in cells of `grain` bytes."""
 
-    `low`, `high` and `site` hold, by kind of access (read, write, atomic), the lowest and the highest block
-    and the index of the last instruction; -1, and a huge `low`, mean none.
-    """
+    def __init__(self, size: int, columns: int) -> None:
+        self.grain, self.columns = GRAIN, columns
+        self._cells = -(-size // GRAIN) + 1
+        self.shadow = Shadow(self._cells * columns)
 
-    def __init__(self, allocation: Allocation) -> None:
-        self.allocation = allocation
-        size = -(-(allocation.end - allocation.start) // allocation.grain) + 1
-        self.low = {kind: np.full(size, _NOBODY, np.int32) for kind in ("read", "write", "atomic")}
-        self.high = {kind: np.full(size, -1, np.int32) for kind in self.low}
-        self.site = {kind: np.full(size, -1, np.int32) for kind in self.low}
-
-    def mark(self, kind: str, site: int, cells: Array, blocks: Array) -> None:
-        """Record that the instruction with index `site` accessed `cells` in `blocks`, element by element."""
-        np.minimum.at(self.low[kind], cells, blocks)
-        np.maximum.at(self.high[kind], cells, blocks)
-        self.site[kind][cells] = site
-
-    def conflicts(self) -> list[tuple[str, str, Array]]:
-        """Return (kind, other kind, cells) of cells that two blocks accessed, at least one with a store."""
-        found = []
-        low, high = self.low["write"], self.high["write"]
-        found.append(("write", "write", np.nonzero((high >= 0) & (low != high))[0]))
-        for other in ("read", "atomic"):
-            met = (high >= 0) & (self.high[other] >= 0)
-            apart = (low != self.low[other]) | (high != self.high[other])
-            found.append(("write", other, np.nonzero(met & apart)[0]))
-        return found
+    def refine(self, size: int) -> None:
+        """Make the cells small enough for accesses of `size` bytes."""
+        while self.grain > size:
+            self.grain //= 2
+            self.shadow = self.shadow.refined(2)
 
 
 class RaceWatch:
-    """Watches global accesses for races between blocks.
+    """Watches a launch for races.
 
     watched: indices of the allocations that are known, from an earlier run, to be stored to
-    fenced: set from outside by a fence wider than a block and by an atomic with acquire or release; no races
-        are reported then
+    fine: watch shared memory, too
     """
 
-    def __init__(self, findings: Findings, watched: set[int]) -> None:
-        self._findings = findings
+    def __init__(self, launch: Launch, watched: set[int], fine: bool) -> None:
+        self._launch, self._findings = launch, launch.findings
+        grid = launch.grid
+        self.knowledge = Knowledge(grid.x * grid.y * grid.z, launch.threads)
+        self.fine = fine
         self._watched: dict[int, _Watched] = {}
         self._known = set(watched)
-        self._reads: list[tuple[Any, ...]] = []
+        self._reads: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
         self._first_batch = True
-        self.fenced = False
+        self._meanings: dict[int, Semantics] = {}
+        self._lanes: dict[tuple[int, int, int, int], tuple[Array, Array, Array]] = {}
+
+    def start(self, first: int, blocks: int) -> Order:
+        """Return the order of the threads of a batch that begins."""
+        return Order(self.knowledge, first, self._launch.threads, blocks)
+
+    def end_batch(self) -> None:
+        """End a batch; reads of buffers that the first one did not store to are not kept any more."""
+        self._reads.clear()
+        self._first_batch = False
+
+    def barrier(self, order: Order, lanes: Array | None, number: int) -> None:
+        """Order the threads that pass the barrier `number`: bool (threads, blocks), None for all.
+
+        Raises Rewatch if they are only a part of their block, which `hazards` does not know.
+        """
+        if lanes is not None and not self.fine and (lanes.any(0) & ~lanes.all(0)).any():
+            raise Rewatch
+        order.barrier(lanes, number)
+
+    def arrive(self, group: Group, lanes: Array, number: int) -> None:
+        """Record arrivals (``bar.arrive``) of the lanes, bool (T, C), at the barrier `number`.
+
+        Raises Rewatch, since `hazards` does not know them.
+        """
+        if not self.fine:
+            raise Rewatch
+        order = group.batch.order
+        whole = np.zeros((order.threads, order.blocks), np.bool_)
+        whole[group.row : group.row + group.shape[0]] = lanes
+        order.arrive(whole, number)
+
+    def warp_barrier(self, group: Group, active: Array) -> None:
+        """Order lanes that pass a ``bar.warp.sync``, bool (warps, 32, C); those that no block has are active.
+
+        Raises Rewatch unless all warps of the group pass it as a whole, which is all that `hazards` knows.
+        """
+        if not self.fine and not active.all():
+            raise Rewatch
+        group.batch.order.warp_barrier(group.row, active)
+
+    def fence(self, group: Group, ins: Instruction, lanes: Array) -> None:
+        """Record a fence in the lanes, bool (T, C)."""
+        thread, column = np.nonzero(lanes)
+        group.batch.order.fence((thread + group.row, column), semantics(ins).scope)
+
+    # -- accesses
 
     def record(
         self,
         group: Group,
         ins: Instruction,
         kind: str,
-        owner: Allocation,
+        owner: Allocation | None,
         address: Integer,
-        where: Lanes,
+        where: Where,
         size: int,
+        values: Values | None = None,
     ) -> None:
         """Record an access of `size` bytes per lane at a device address, in the lanes `where`.
 
+        owner: the allocation that holds all of them, None if they lie in several
+        values: returns of lanes, by index in the order of blocks, the bytes before a store and after it
+
         Raises Rewatch for a store to a buffer whose reads were not kept.
         """
-        if kind == READ:
-            if owner.index in self._known:
-                self._mark(group, ins, kind, owner, address, where, size)
-            elif self._first_batch:
-                self._reads.append((group, ins, kind, owner, address, where, size))
+        if owner is None:
+            for one in self._launch.arena.allocations:
+                lanes = spread(address, group.shape)
+                mine = group.algebra.both(where, mask_of((lanes >= one.start) & (lanes < one.end)))
+                if mine is not False:
+                    self.record(group, ins, kind, one, address, mine, size)
             return
         if owner.index not in self._known:
+            if kind == READ:
+                if self._first_batch:
+                    self._reads[owner.index].append(
+                        (group, ins, address, where, size, group.batch.order.state)
+                    )
+                return
             if not self._first_batch:
                 raise Rewatch(owner.index)
             self._known.add(owner.index)
-        self._mark(group, ins, kind, owner, address, where, size)
+        watched = self._watched.get(owner.index)
+        if watched is None:
+            watched = self._watched[owner.index] = _Watched(owner.end - owner.start, 1)
+            for was, read, at, lanes, count, state in self._reads.pop(owner.index, ()):
+                self._touch(watched, was, read, READ, at, lanes, count, owner.start, owner.name, state)
+        state = group.batch.order.state
+        self._touch(watched, group, ins, kind, address, where, size, owner.start, owner.name, state, values)
 
-    def end_batch(self) -> None:
-        """End a batch; after the first one, mark its reads of buffers that it stored to."""
-        for access in self._reads:
-            if access[3].index in self._known:
-                self._mark(*access)
-        self._reads = []
-        self._first_batch = False
-
-    def _mark(
+    def record_shared(
         self,
         group: Group,
         ins: Instruction,
         kind: str,
-        owner: Allocation,
         address: Integer,
-        where: Lanes,
+        where: Where,
         size: int,
+        values: Values | None = None,
     ) -> None:
-        """Mark the cells of an access; the arguments are those of `record`."""
-        watched = self._watched.get(owner.index)
-        if watched is None:
-            watched = self._watched[owner.index] = _Watched(owner)
-        cells = (spread(address, group.shape) - owner.start) // owner.grain
-        blocks = np.broadcast_to(np.arange(group.shape[1]) + group.batch.first, group.shape)
+        """Record an access to shared memory; the arguments are those of `record`."""
+        order = group.batch.order
+        if order.shared is None:
+            order.shared = _Watched(self._launch.shared_size, group.shape[1])
+        self._touch(order.shared, group, ins, kind, address, where, size, 0, "", order.state, values)
+
+    def _touch(
+        self,
+        watched: _Watched,
+        group: Group,
+        ins: Instruction,
+        kind: str,
+        address: Integer,
+        where: Where,
+        size: int,
+        start: int,
+        name: str,
+        state: State,
+        values: Values | None = None,
+    ) -> None:
+        """Report the conflicts of an access, and keep it for later ones."""
+        order = group.batch.order
+        meaning = self._meanings.get(ins.index)
+        if meaning is None:
+            meaning = self._meanings[ins.index] = semantics(ins)
+        watched.refine(size)
+        thread, column, grid = self._numbers(group)
+        cells = (
+            np.broadcast_to(spread(address, group.shape), group.shape).T.ravel() - start
+        ) // watched.grain
+        if watched.columns > 1:
+            cells = cells * watched.columns + column
         if isinstance(where, Mask):
-            active = np.broadcast_to(where.array, group.shape)
-            cells, blocks = cells[active], blocks[active]
-        name = "read" if kind == READ else "atomic" if kind == ATOMIC else "write"
-        for i in range(max(1, size // owner.grain)):
-            watched.mark(name, ins.index, cells.ravel() + i, blocks.ravel().astype(np.int32))
+            some = np.broadcast_to(where.array, group.shape).T.ravel()
+            thread, column, grid, cells = thread[some], column[some], grid[some], cells[some]
+        whole = Lanes(cells, grid, thread, column, state.now[column])
+        access = kind_of(meaning, kind != READ)
+        words = range(max(1, size // watched.grain))
 
-    def judge(self, instructions: tuple[Instruction, ...], block_index: Any) -> None:
-        """Report the races, at the end of the launch.
+        def knows(lanes: Array, threads: Array, stamps: Array) -> Array:
+            return order.knows(state, (thread[lanes], column[lanes]), threads, stamps)
 
-        `block_index` returns the index in the grid of a block's linear number.
-        """
-        if self.fenced:
+        for word in words:
+            lanes = whole.moved(word * watched.columns)
+            for conflict in watched.shadow.conflicts(access, lanes, self._launch.threads, knows):
+                self._report(watched, group, ins, access, conflict, lanes, name, word, values)
+            watched.shadow.add(access, lanes, ins.index, knows)
+            inner = watched.shadow.among(access, lanes) if access in (WRITE, BLOCK_WRITE) else None
+            if inner is not None:
+                self._report(watched, group, ins, access, inner, lanes, name, word, values, among=True)
+        if order.orders(meaning, watched.shadow.published is not None):
+            self._synchronise(watched.shadow, order, ins, kind, meaning, whole)
+
+    def _numbers(self, group: Group) -> tuple[Array, Array, Array]:
+        """Return the thread, the column and the number in the grid of each lane, block by block."""
+        key = (group.row, *group.shape, group.batch.first)
+        found = self._lanes.get(key)
+        if found is None:
+            threads, blocks = group.shape
+            thread = np.tile(np.arange(threads) + group.row, blocks)
+            column = np.repeat(np.arange(blocks), threads)
+            grid = (column + group.batch.first) * self._launch.threads + thread
+            self._lanes.clear()
+            found = self._lanes[key] = (thread, column, grid)
+        return found
+
+    def _synchronise(
+        self, shadow: Shadow, order: Order, ins: Instruction, kind: str, meaning: Semantics, lanes: Lanes
+    ) -> None:
+        """Publish with writes what lanes know, and let strong reads learn what was published."""
+        at, published = (lanes.thread, lanes.column), publication(shadow)
+        if kind == READ:
+            if meaning.strong:
+                order.read(at, published[lanes.cells], meaning)
             return
-        for watched in self._watched.values():
-            for kind, other, cells in watched.conflicts():
-                if len(cells):
-                    self._report(watched, kind, other, cells, instructions, block_index)
+        mine = order.published(at, meaning) if meaning.strong else np.zeros(len(lanes.cells), np.int64)
+        if kind != ATOMIC:
+            published[lanes.cells] = mine
+            return
+        before = published[lanes.cells]
+        if not (mine.any() or before.any()):
+            return
+        turn = np.lexsort((lanes.column, lanes.thread))  # the order in which atomics are executed
+        for i in turn:
+            cell = lanes.cells[i]
+            before[i] = published[cell]
+            published[cell] = order.knowledge.join(int(before[i]), int(mine[i]))
+        if ins.opcode[0] == "atom":
+            order.read(at, before, meaning)
+
+    # -- findings
 
     def _report(
         self,
         watched: _Watched,
-        kind: str,
-        other: str,
-        cells: Array,
-        instructions: tuple[Instruction, ...],
-        block_index: Any,
+        group: Group,
+        ins: Instruction,
+        kind: int,
+        conflict: Conflict,
+        lanes: Lanes,
+        name: str,
+        word: int,
+        values: Values | None,
+        among: bool = False,
     ) -> None:
-        """Add a finding for the race on `cells`, described by the first of them."""
-        cell = cells[0]
-        name = watched.allocation.name
-        sites = (int(watched.site[kind][cell]), int(watched.site[other][cell]))
-        one = int(watched.low[kind][cell])
-        two = int(watched.high[other][cell])
-        if one == two:
-            one, two = int(watched.high[kind][cell]), int(watched.low[other][cell])
-        blocks: tuple[Index3, Index3] = (block_index(one), block_index(two))
-        verb = {"read": "reads", "write": "writes", "atomic": "updates"}
-        offset = int(cell) * watched.allocation.grain
+        """Add findings for a conflict: one for threads of a block, one for blocks; equal stores apart."""
+        threads = self._launch.threads
+        across = conflict.threads // threads != lanes.grid[conflict.lanes] // threads
+        equal = np.zeros(len(across), np.bool_)
+        if kind == WRITE and conflict.kind == WRITE and values is not None:
+            equal = _equal(watched, conflict, lanes, word, values, among)
+        for between in (False, True) if kind != BLOCK_WRITE or not among else (True,):
+            for benign in (False, True):
+                some = np.nonzero((across == between) & (equal == benign))[0]
+                if len(some):
+                    self._add(watched, group, ins, kind, conflict, lanes, name, some, between, benign)
 
-        sources = tuple(instructions[site].source for site in sites)
+    def _add(
+        self,
+        watched: _Watched,
+        group: Group,
+        ins: Instruction,
+        kind: int,
+        conflict: Conflict,
+        lanes: Lanes,
+        name: str,
+        some: Array,
+        between: bool,
+        benign: bool,
+    ) -> None:
+        """Add the finding for the lanes `some` of a conflict, described by the first of them."""
+        launch = self._launch
+        one = some[0]
+        lane = conflict.lanes[one]
+        offset = int(lanes.cells[lane]) // watched.columns * watched.grain
+        if not name:
+            name, offset = launch.variable("shared", offset)
+        numbers = [int(conflict.threads[one]), int(lanes.grid[lane])]
+        kinds, sources = [conflict.kind, kind], [launch.entry.instructions[int(conflict.sites[one])], ins]
+        if between and kinds[0] in READS:
+            for pair in (numbers, kinds, sources):
+                pair.reverse()
+        what = "global race" if between else _hazard(*kinds)
+        lines = tuple(i.source for i in sources)
+        names = [launch.thread(n % launch.threads) for n in numbers]
+        blocks: list[Index3] = [launch.block_index(n // launch.threads) for n in numbers]
+        verbs = [_verb(k, i) for k, i in zip(kinds, sources, strict=True)]
 
         def make() -> Finding:
+            if between:
+                said = f"block {blocks[0]} {verbs[0]} it, block {blocks[1]} {verbs[1]} it, "
+                said += "and nothing orders the two"
+            else:
+                said = f"thread {names[0]} {verbs[0]} it, thread {names[1]} {verbs[1]} it "
+                said += f"with no barrier between, block {blocks[0]}"
             return Finding(
-                kind="global race",
-                message=f"{name} at offset {offset}: block {blocks[0]} writes it, block {blocks[1]} "
-                f"{verb[other]} it, and nothing orders the two",
-                sources=sources,
+                kind=what,
+                message=f"{name} at offset {offset}: {said}" + (", the same value" if benign else ""),
+                sources=lines,
                 variable=name,
                 offset=offset,
+                threads=tuple(names),
                 block=blocks[0],
+                benign=benign,
             )
 
-        self._findings.add("global race", (*sources, name), len(cells), make)
+        self._findings.add(what, (*lines, name, benign), len(some), make)
+
+
+def _equal(
+    watched: _Watched, conflict: Conflict, lanes: Lanes, word: int, values: Values, among: bool
+) -> Array:
+    """Return whether the stores of a conflict stored the same bytes, elementwise.
+
+    among: the conflict is one among the lanes of one instruction
+    """
+    here = slice(word * watched.grain, (word + 1) * watched.grain)
+    before, after = (b[:, here] if b.shape[1] > watched.grain else b for b in values(conflict.lanes))
+    if among:  # the other lane of the same store, whose bytes are not in memory yet
+        place = np.minimum(np.searchsorted(lanes.grid, conflict.threads), len(lanes.grid) - 1)
+        other = values(place)[1]
+        other = other[:, here] if other.shape[1] > watched.grain else other
+        before = np.where((lanes.grid[place] == conflict.threads)[:, None], other, before)
+    same: Array = (before == after).all(1)
+    return same
+
+
+def _hazard(first: int, second: int) -> str:
+    """Return the kind of a hazard within a block, by the kinds of the earlier and the later access."""
+    return "RAW hazard" if second in READS else "WAR hazard" if first in READS else "WAW hazard"
+
+
+def _verb(kind: int, ins: Instruction) -> str:
+    return "reads" if kind in READS else "updates" if ins.opcode[0] in ("atom", "red") else "writes"

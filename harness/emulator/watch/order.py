@@ -1,0 +1,300 @@
+"""The order of threads: which accesses happened before which (PTX ISA, "Memory Consistency Model").
+
+Threads of a block are ordered by its barriers, threads of a warp also by ``bar.warp.sync``. All threads are
+ordered by release and acquire: a fence and then a strong write to a place, and a strong read of it and then a
+fence. Knowledge is cumulative: what a thread has learned, its block learns at the next barrier.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from harness.emulator.numbers.values import Array
+from harness.emulator.ptx.module import Instruction
+from harness.emulator.watch.knowledge import NOTHING, Knowledge
+from harness.emulator.watch.patterns import WARP
+
+BLOCK, GRID = 0, 1  # scopes
+
+
+@dataclass(frozen=True)
+class Semantics:
+    """How an access orders others.
+
+    strong: it is volatile, relaxed, atomic or more
+    scope: BLOCK or GRID
+    acquire, release: it, or the fence that it is, has that effect
+    """
+
+    strong: bool
+    scope: int
+    acquire: bool
+    release: bool
+
+
+def semantics(ins: Instruction) -> Semantics:
+    """Return the memory semantics of a load, store, atomic or fence."""
+    parts = set(ins.opcode)
+    atomic = ins.opcode[0] in ("atom", "red")
+    strong = atomic or bool(parts & {"volatile", "relaxed", "acquire", "release", "acq_rel", "mmio"})
+    fence = ins.opcode[0] in ("membar", "fence")
+    return Semantics(
+        strong=strong,
+        scope=BLOCK if "cta" in parts else GRID,
+        acquire=fence or bool(parts & {"acquire", "acq_rel"}),
+        release=fence or bool(parts & {"release", "acq_rel"}),
+    )
+
+
+def orders(ins: Instruction) -> bool:
+    """Return whether an instruction can order threads without a barrier."""
+    return semantics(ins).acquire or semantics(ins).release
+
+
+@dataclass(frozen=True)
+class State:
+    """What the threads of a batch know at one time; the arrays are not changed any more.
+
+    now: (C,) the stamp of what each block accesses now
+    bar: (C,) the stamp up to which all its threads know each other's accesses, from its last barrier
+    warp: (warps, C) the same for the threads of a warp, from their last common ``bar.warp.sync``
+    lanes: (T, 32, C) the same for each thread and each lane of its warp; None where only whole warps have met
+    view: (T, C) the node of `Knowledge` that a thread has learned
+    pending: (T, C) the node that it learns at its next fence or barrier
+    """
+
+    now: Array
+    bar: Array
+    warp: Array
+    lanes: Array | None
+    view: Array
+    pending: Array
+
+
+class Order:
+    """The order of the threads of a batch: its blocks begin with `first` and have `threads` threads each.
+
+    `knowledge` is the launch's; `state` is what is known at present.
+    """
+
+    def __init__(self, knowledge: Knowledge, first: int, threads: int, blocks: int) -> None:
+        self.knowledge = knowledge
+        self.first, self.threads, self.blocks = first, threads, blocks
+        warps = -(-threads // WARP)
+        none = np.zeros((threads, blocks), np.int64)
+        self.state = State(
+            np.ones(blocks, np.int64),
+            np.zeros(blocks, np.int64),
+            np.zeros((warps, blocks), np.int64),
+            None,
+            none,
+            none,
+        )
+        # At the last fence of each thread, by scope: its own stamp, its block's, and its node.
+        self._own, self._upto, self._node = (np.zeros((2, threads, blocks), np.int64) for _ in range(3))
+        self._fenced = self._learned = False
+        self._arrived: dict[tuple[int, int], int] = {}  # by barrier and column, the node of who arrived
+        self.shared: Any = None  # what `races` knows of the batch's shared memory
+
+    # -- what is known
+
+    def knows(self, state: State, lanes: tuple[Array, Array], threads: Array, stamps: Array) -> Array:
+        """Return whether accesses happened before what lanes do in `state`, elementwise.
+
+        lanes: the (thread, column) of each lane
+        threads, stamps: of the access: the number of its thread in the grid, and its stamp
+        """
+        t, c = lanes
+        blocks, others = threads // self.threads, threads % self.threads
+        here = blocks == c + self.first
+        known: Array = here & ((others == t) | (stamps <= state.bar[c]))
+        mates = here & ~known & (others // WARP == t // WARP)
+        if mates.any():
+            told = stamps[mates] <= state.warp[t[mates] // WARP, c[mates]]
+            if state.lanes is not None:
+                told |= stamps[mates] <= state.lanes[t[mates], others[mates] % WARP, c[mates]]
+            known[mates] = told
+        if self._learned and not known.all():
+            nodes = np.where(known, NOTHING, state.view[t, c])
+            for node in np.unique(nodes[nodes != NOTHING]):
+                some = nodes == node
+                for column in np.unique(c[some]):
+                    these = some & (c == column)
+                    view = self.knowledge.view(int(node), int(column) + self.first)
+                    known[these] = view.covers(threads[these], blocks[these], stamps[these])
+        return known
+
+    # -- barriers
+
+    def barrier(self, lanes: Array | None, number: int) -> None:
+        """Order the threads that pass the barrier `number` together: bool (T, C), None for all."""
+        state = self.state
+        met = np.ones((self.threads, self.blocks), np.bool_) if lanes is None else lanes
+        some, whole = np.asarray(met.any(0)), np.asarray(met.all(0))
+        self.state = replace(state, now=state.now + some, bar=np.where(whole, state.now, state.bar))
+        for column in np.nonzero(some & (~whole | self._learned))[0].tolist():
+            here = np.nonzero(met[:, column])[0]
+            known = self._met(state, here, column) if not whole[column] else NOTHING
+            arrived = self._arrived.pop((number, column), NOTHING)
+            known = self.knowledge.join(known, arrived, *self._nodes(here, column))
+            view, pending = self.state.view.copy(), self.state.pending.copy()
+            view[here, column], pending[here, column] = known, NOTHING
+            self.state = replace(self.state, view=view, pending=pending)
+
+    def arrive(self, lanes: Array, number: int) -> None:
+        """Record threads, bool (T, C), that arrive at the barrier `number` without waiting for it."""
+        state = self.state
+        for column in np.nonzero(lanes.any(0))[0].tolist():
+            here = np.nonzero(lanes[:, column])[0]
+            node = self.knowledge.join(self._met(state, here, column), *self._nodes(here, column))
+            known = self._arrived.get((number, column), NOTHING)
+            self._arrived[number, column] = self.knowledge.join(known, node)
+        self.state = replace(state, now=state.now + lanes.any(0))
+
+    def _met(self, state: State, threads: Array, column: int) -> int:
+        """Return a node that knows what some threads of a column have accessed so far."""
+        self._learned = True
+        block, stamp = self.first + column, int(state.now[column])
+        known = tuple((int(t) + block * self.threads, stamp) for t in threads)
+        return self.knowledge.leaf(block, int(state.bar[column]), known, NOTHING)
+
+    def _nodes(self, threads: Array, column: int) -> list[int]:
+        """Return the nodes that some threads of a column know or have pending."""
+        found = [a[threads, column] for a in (self.state.view, self.state.pending)]
+        return [int(n) for n in np.unique(np.concatenate(found))]
+
+    def warp_barrier(self, row: int, active: Array) -> None:
+        """Order the lanes that pass a ``bar.warp.sync`` together.
+
+        row: the first thread of the group
+        active: bool (warps, 32, C), by warp of the group; lanes that no block has are active
+        """
+        state = self.state
+        first = row // WARP
+        rows = slice(first, first + len(active))
+        some, whole = np.asarray(active.any(1)), np.asarray(active.all(1))
+        warp = state.warp.copy()
+        warp[rows] = np.where(whole, state.now, warp[rows])
+        lanes = state.lanes
+        if (some & ~whole).any():
+            lanes = self._partial(state, row, active & ~whole[:, None])
+        self.state = replace(state, now=state.now + some.any(0), warp=warp, lanes=lanes)
+        if not self._learned:
+            return
+        for w, column in np.argwhere(some):
+            here = np.nonzero(active[w, :, column])[0] + (first + w) * WARP
+            here = here[here < self.threads]
+            nodes = self._nodes(here, column)
+            if len(nodes) > 1:
+                view = self.state.view.copy()
+                view[here, column] = self.knowledge.join(*(int(n) for n in np.unique(view[here, column])))
+                self.state = replace(self.state, view=view)
+
+    def _partial(self, state: State, row: int, active: Array) -> Array:
+        """Return `State.lanes` after the lanes `active`, bool (warps, 32, C), of some warps have met."""
+        whole = -(-self.threads // WARP) * WARP
+        table = np.zeros((whole, WARP, self.blocks), np.int64) if state.lanes is None else state.lanes.copy()
+        mine = table[row : row + active.shape[0] * WARP].reshape(*active.shape[:2], WARP, self.blocks)
+        joined = np.where(active[:, :, None], mine, 0).max(1)
+        joined = np.where(active, np.maximum(joined, state.now), joined)
+        mine[:] = np.where(active[:, :, None], np.maximum(mine, joined[:, None]), mine)
+        found: Array = table
+        return found
+
+    # -- release and acquire
+
+    def orders(self, meaning: Semantics, published: bool) -> bool:
+        """Return whether a write can publish, or a read learn, anything; `published`: something is."""
+        return published or self._fenced or meaning.release
+
+    def fence(self, lanes: tuple[Array, Array], scope: int) -> None:
+        """Record a fence of `scope` in the lanes, (thread, column) of each."""
+        t, c = lanes
+        waiting = self.state.pending[t, c]
+        if waiting.any():
+            self._acquire(lanes, waiting, scope)
+            if scope == GRID:
+                pending = self.state.pending.copy()
+                pending[t, c] = NOTHING
+                self.state = replace(self.state, pending=pending)
+        self._mark(lanes, scope)
+
+    def _mark(self, lanes: tuple[Array, Array], scope: int) -> None:
+        """Keep what the lanes know now: their strong writes publish it from here on."""
+        t, c = lanes
+        for which in range(scope + 1):
+            self._own[which, t, c] = self.state.now[c]
+            self._upto[which, t, c] = self.state.bar[c]
+            self._node[which, t, c] = self.state.view[t, c]
+        self._fenced = True
+        self.state = replace(self.state, now=self.state.now + (np.bincount(c, minlength=self.blocks) > 0))
+
+    def read(self, lanes: tuple[Array, Array], nodes: Array, meaning: Semantics) -> None:
+        """Record that lanes read places at which `nodes` were published; 0 for none."""
+        t, c = lanes
+        told = nodes != NOTHING
+        if not told.any():
+            return
+        lanes, nodes = (t[told], c[told]), nodes[told]
+        if meaning.acquire:
+            self._acquire(lanes, nodes, meaning.scope)
+            return
+        pending = self.state.pending.copy()
+        for one, column, node in zip(*lanes, nodes, strict=True):
+            wanted = int(node) if meaning.scope == GRID else self._within(int(node), int(column))
+            pending[one, column] = self.knowledge.join(int(pending[one, column]), wanted)
+        self._learned = True
+        self.state = replace(self.state, pending=pending)
+
+    def _acquire(self, lanes: tuple[Array, Array], nodes: Array, scope: int) -> None:
+        """Let lanes know `nodes`; at the scope of a block only what they say of it."""
+        view = self.state.view.copy()
+        for t, c, node in zip(*lanes, nodes, strict=True):
+            if node:
+                wanted = int(node) if scope == GRID else self._within(int(node), int(c))
+                view[t, c] = self.knowledge.join(int(view[t, c]), wanted)
+        self._learned = True
+        self.state = replace(self.state, view=view)
+
+    def _within(self, node: int, column: int) -> int:
+        return self.knowledge.within(node, self.first + column)
+
+    def published(self, lanes: tuple[Array, Array], meaning: Semantics) -> Array:
+        """Return the node that each lane publishes with a strong write; 0 for none.
+
+        A release publishes all that the thread knows. After a fence, a write publishes what it knew then, and
+        what it has learned since, at a barrier, of threads that had fenced it themselves.
+        """
+        t, c = lanes
+        found = np.zeros(len(t), np.int64)
+        if meaning.release:
+            self._mark(lanes, meaning.scope)
+        elif not self._fenced:
+            return found
+        scope = meaning.scope
+        while scope >= BLOCK:
+            for i in np.nonzero((found == NOTHING) & (self._own[scope, t, c] > 0))[0]:
+                found[i] = self._leaf(int(t[i]), int(c[i]), scope)
+            scope -= 1
+        return found
+
+    def _leaf(self, t: int, c: int, scope: int) -> int:
+        """Return the node that thread `t` of column `c` publishes."""
+        state, base = self.state, self.threads * (self.first + c)
+        own, upto = int(self._own[scope, t, c]), int(self._upto[scope, t, c])
+        fenced = np.minimum(self._own[scope, :, c], state.bar[c])  # by their own threads, before the barrier
+        told = max(upto, int(fenced.min()))
+        threads = {int(o) + base: int(fenced[o]) for o in np.nonzero(fenced > told)[0]}
+        threads[t + base] = own
+        first = t // WARP * WARP
+        met = int(state.warp[t // WARP, c])
+        for o in range(first, min(first + WARP, self.threads)):
+            stamp = met if state.lanes is None else max(met, int(state.lanes[t, o % WARP, c]))
+            stamp = min(stamp, own)
+            if stamp > threads.get(o + base, told):
+                threads[o + base] = stamp
+        node = int(self._node[scope, t, c])
+        return self.knowledge.leaf(self.first + c, told, tuple(threads.items()), node, scope == BLOCK)

@@ -1,0 +1,185 @@
+"""Who accessed each cell of a memory: the accesses that a later one may conflict with.
+
+Of each kind of access a cell keeps the threads that accessed it and are not ordered with one another: those
+with the lowest and the highest number. An access that comes after all of them takes their place, since
+whatever comes after it comes after them as well (Flanagan and Freund, "FastTrack", PLDI 2009). Threads are
+numbered block by block, so that the two extremes tell whether another block, or another thread of the same
+block, is among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from harness.emulator.numbers.values import Array
+from harness.emulator.watch.order import BLOCK, Semantics
+
+# Kinds of access: plain ones, strong ones (volatile, relaxed, atomic), and those strong within a block only.
+READ, WRITE, STRONG_READ, STRONG_WRITE, BLOCK_READ, BLOCK_WRITE = range(6)
+KINDS = 6
+READS = (READ, STRONG_READ, BLOCK_READ)
+# Kinds that an access conflicts with, and whether only across blocks.
+_ALWAYS = {
+    READ: (WRITE, STRONG_WRITE, BLOCK_WRITE),
+    WRITE: (READ, WRITE, STRONG_READ, STRONG_WRITE, BLOCK_READ, BLOCK_WRITE),
+    STRONG_READ: (WRITE,),
+    STRONG_WRITE: (READ, WRITE),
+    BLOCK_READ: (WRITE,),
+    BLOCK_WRITE: (READ, WRITE),
+}
+_ACROSS = {
+    STRONG_READ: (BLOCK_WRITE,),
+    STRONG_WRITE: (BLOCK_READ, BLOCK_WRITE),
+    BLOCK_READ: (STRONG_WRITE, BLOCK_WRITE),
+    BLOCK_WRITE: (STRONG_READ, STRONG_WRITE, BLOCK_READ, BLOCK_WRITE),
+}
+
+
+def kind_of(meaning: Semantics, write: bool) -> int:
+    """Return the kind of a read or a `write` with these semantics; an atomic is a write."""
+    if not meaning.strong:
+        return WRITE if write else READ
+    if meaning.scope == BLOCK:
+        return BLOCK_WRITE if write else BLOCK_READ
+    return STRONG_WRITE if write else STRONG_READ
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """The lanes of an access, block by block: elementwise their cells, and of their threads the numbers.
+
+    cells: the cell in the shadow
+    grid: the thread's number in the grid
+    thread, column: its number in the block, and the block's in the batch
+    stamps: the stamp of the access
+    """
+
+    cells: Array
+    grid: Array
+    thread: Array
+    column: Array
+    stamps: Array
+
+    def moved(self, by: int) -> Lanes:
+        """Return the same lanes `by` cells further on."""
+        return Lanes(self.cells + by, self.grid, self.thread, self.column, self.stamps) if by else self
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Lanes in conflict with an earlier access, or with another lane of the same one.
+
+    kind: that of the earlier access
+    lanes: indices in `Lanes`
+    threads, sites: of the earlier access, elementwise: the number of the thread and the instruction's index
+    """
+
+    kind: int
+    lanes: Array
+    threads: Array
+    sites: Array
+
+
+class Shadow:
+    """The accesses of a memory of `cells` cells."""
+
+    def __init__(self, cells: int) -> None:
+        self._size = cells
+        # By kind and end (lowest, highest): thread + 1, stamp, instruction; made with the first access.
+        self._kept: list[tuple[tuple[Array, Array, Array], ...] | None] = [None] * KINDS
+        self.published: Array | None = None  # the node of `Knowledge` that was published at each cell
+
+    def conflicts(
+        self, kind: int, lanes: Lanes, threads: int, knows: Callable[[Array, Array, Array], Array]
+    ) -> Iterator[Conflict]:
+        """Yield the conflicts of an access with earlier ones.
+
+        threads: of a block
+        knows(lanes, threads, stamps): returns whether earlier accesses happened before, elementwise; `lanes`
+          are indices
+        """
+        for others, across in ((_ALWAYS[kind], False), (_ACROSS.get(kind, ()), True)):
+            for other in others:
+                kept = self._kept[other]
+                if kept is None:
+                    continue
+                for place, (who, when, where) in enumerate(kept):
+                    found = who[lanes.cells]
+                    apart = (found != 0) & (found != lanes.grid + 1)
+                    if place:
+                        apart &= found != kept[0][0][lanes.cells]  # the lowest was compared already
+                    some = np.nonzero(apart)[0]
+                    if not len(some):
+                        continue
+                    cells, thread = lanes.cells[some], found[some].astype(np.int64) - 1
+                    bad = ~knows(some, thread, when[cells].astype(np.int64))
+                    if across:
+                        bad &= thread // threads != lanes.grid[some] // threads
+                    if bad.any():
+                        yield Conflict(other, some[bad], thread[bad], where[cells][bad])
+
+    def add(self, kind: int, lanes: Lanes, site: int, knows: Callable[[Array, Array, Array], Array]) -> None:
+        """Add an access by the instruction with index `site`; the arguments are those of `conflicts`."""
+        kept = self._kept[kind]
+        if kept is None:
+            kept = tuple(
+                (
+                    np.zeros(self._size, np.int32),
+                    np.zeros(self._size, np.int32),
+                    np.zeros(self._size, np.int32),
+                )
+                for _ in range(2)
+            )
+            self._kept[kind] = kept
+        cells, mine = lanes.cells, (lanes.grid + 1).astype(np.int32)
+        stamps = lanes.stamps.astype(np.int32)
+        (low, low_at, low_site), (high, high_at, high_site) = kept
+        lowest, highest = low[cells], high[cells]
+        older = np.nonzero((lowest != 0) & ((lowest != mine) | (highest != mine)))[0]
+        fresh = np.ones(len(cells), np.bool_)
+        if len(older):
+            for who, when in ((lowest, low_at), (highest, high_at)):
+                fresh[older] &= knows(
+                    older, who[older].astype(np.int64) - 1, when[cells[older]].astype(np.int64)
+                )
+        # Of several lanes at one cell the last one assigned stays: the lowest, then the highest.
+        takes = np.nonzero(fresh | (mine <= lowest))[0][::-1]
+        at = cells[takes]
+        low[at], low_at[at], low_site[at] = mine[takes], stamps[takes], site
+        takes = np.nonzero(fresh | (mine >= highest))[0]
+        at = cells[takes]
+        high[at], high_at[at], high_site[at] = mine[takes], stamps[takes], site
+
+    def among(self, kind: int, lanes: Lanes) -> Conflict | None:
+        """Return the conflicts among the lanes of a write that was just added, None without any."""
+        kept = self._kept[kind]
+        if kept is None:
+            return None
+        who, _, where = kept[1]
+        found = who[lanes.cells]
+        bad = np.nonzero(found != lanes.grid + 1)[0]
+        if not len(bad):
+            return None
+        return Conflict(kind, bad, found[bad].astype(np.int64) - 1, where[lanes.cells[bad]])
+
+    def refined(self, parts: int) -> Shadow:
+        """Return the shadow of the same memory in cells that are `parts` times smaller."""
+        finer = Shadow(self._size * parts)
+        finer._kept = [
+            None if kept is None else tuple(tuple(np.repeat(a, parts) for a in end) for end in kept)  # type: ignore[misc]
+            for kept in self._kept
+        ]
+        if self.published is not None:
+            finer.published = np.repeat(self.published, parts)
+        return finer
+
+
+def publication(shadow: Shadow) -> Any:
+    """Return the nodes published at each cell of a shadow, made when they are first needed."""
+    if shadow.published is None:
+        shadow.published = np.zeros(shadow._size, np.int64)
+    return shadow.published
