@@ -1,4 +1,4 @@
-"""Order between threads: barriers, fences, atomics and flags that order accesses, and each of them left out."""
+"""Order between threads: barriers, fences, atomics and flags, and each of them left out."""
 
 from __future__ import annotations
 
@@ -73,6 +73,17 @@ def test_bytes_of_one_word_are_apart() -> None:
     assert launch(source.replace("STEP", "1"), "k", (1,), (64,), a, b).findings == ()
     found = launch(source.replace("STEP", "0"), "k", (1,), (64,), a, b).findings
     assert [f.kind for f in found] == ["WAW hazard"]
+
+
+def test_bytes_of_one_word_are_apart_in_shared_memory() -> None:
+    body = """
+      __shared__ unsigned char s[128]; __shared__ int w[64];
+      w[t] = block; s[t] = t; SYNC
+      c[i] = s[t ^ OTHER] + w[t] + (x < 0 ? (__threadfence(), 1) : 0);
+    """
+    assert races(run(body.replace("SYNC", "").replace("OTHER", "0"))) == set()
+    assert races(run(body.replace("SYNC", "__syncthreads();").replace("OTHER", "1"))) == set()
+    assert races(run(body.replace("SYNC", "").replace("OTHER", "1"))) == {("RAW hazard", "s")}
 
 
 # Atomics and plain accesses

@@ -268,9 +268,10 @@ class HazardWatch:
             between = (
                 "before the copy has landed" if kind.startswith("missing") else "with no barrier between"
             )
+            end = ", the same value" if benign else ""
             message = (
                 f"{variable}[{within // size}] ({size}-byte elements): thread {names[0]} {verbs[0]} it, "
-                f"thread {names[1]} {verbs[1]} it {between}, block {block}{', the same value' if benign else ''}"
+                f"thread {names[1]} {verbs[1]} it {between}, block {block}{end}"
             )
             return Finding(
                 kind=kind,

@@ -12,7 +12,6 @@ the launch starts over with that one watched from the beginning (`Rewatch`).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,26 +21,14 @@ from harness.emulator.memory import Allocation
 from harness.emulator.numbers.values import Array, Integer, Mask, mask_of
 from harness.emulator.numbers.values import Lanes as Where
 from harness.emulator.ptx.module import Instruction
-from harness.emulator.watch.findings import Finding, Index3
+from harness.emulator.watch.conflicts import Access, Values, report
 from harness.emulator.watch.knowledge import Knowledge
 from harness.emulator.watch.order import Order, Semantics, State, semantics
-from harness.emulator.watch.shadow import (
-    BLOCK_WRITE,
-    READS,
-    WRITE,
-    Conflict,
-    Lanes,
-    Shadow,
-    kind_of,
-    publication,
-)
+from harness.emulator.watch.shadow import BLOCK_WRITE, WRITE, Lanes, Shadow, Watched, kind_of
 from harness.emulator.watch.touches import ATOMIC, READ
 
 if TYPE_CHECKING:
     from harness.emulator.machine import Launch
-
-GRAIN = 4  # bytes of a cell until a smaller access asks for finer ones
-Values = Callable[[Array], tuple[Array, Array]]
 
 
 class Rewatch(Exception):
@@ -55,21 +42,6 @@ class Rewatch(Exception):
         self.index = index
 
 
-class _Watched:
-    """The shadow of an allocation or of a batch's shared memory, in cells of `grain` bytes."""
-
-    def __init__(self, size: int, columns: int) -> None:
-        self.grain, self.columns = GRAIN, columns
-        self._cells = -(-size // GRAIN) + 1
-        self.shadow = Shadow(self._cells * columns)
-
-    def refine(self, size: int) -> None:
-        """Make the cells small enough for accesses of `size` bytes."""
-        while self.grain > size:
-            self.grain //= 2
-            self.shadow = self.shadow.refined(2)
-
-
 class RaceWatch:
     """Watches a launch for races.
 
@@ -78,11 +50,11 @@ class RaceWatch:
     """
 
     def __init__(self, launch: Launch, watched: set[int], fine: bool) -> None:
-        self._launch, self._findings = launch, launch.findings
+        self._launch = launch
         grid = launch.grid
         self.knowledge = Knowledge(grid.x * grid.y * grid.z, launch.threads)
         self.fine = fine
-        self._watched: dict[int, _Watched] = {}
+        self._watched: dict[int, Watched] = {}
         self._known = set(watched)
         self._reads: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
         self._first_batch = True
@@ -172,7 +144,7 @@ class RaceWatch:
             self._known.add(owner.index)
         watched = self._watched.get(owner.index)
         if watched is None:
-            watched = self._watched[owner.index] = _Watched(owner.end - owner.start, 1)
+            watched = self._watched[owner.index] = Watched(owner.end - owner.start, 1)
             for was, read, at, lanes, count, state in self._reads.pop(owner.index, ()):
                 self._touch(watched, was, read, READ, at, lanes, count, owner.start, owner.name, state)
         state = group.batch.order.state
@@ -191,12 +163,12 @@ class RaceWatch:
         """Record an access to shared memory; the arguments are those of `record`."""
         order = group.batch.order
         if order.shared is None:
-            order.shared = _Watched(self._launch.shared_size, group.shape[1])
+            order.shared = Watched(self._launch.shared_size, group.shape[1])
         self._touch(order.shared, group, ins, kind, address, where, size, 0, "", order.state, values)
 
     def _touch(
         self,
-        watched: _Watched,
+        watched: Watched,
         group: Group,
         ins: Instruction,
         kind: str,
@@ -232,12 +204,13 @@ class RaceWatch:
 
         for word in words:
             lanes = whole.moved(word * watched.columns)
+            made = Access(ins, access, lanes, watched, name, word, values)
             for conflict in watched.shadow.conflicts(access, lanes, self._launch.threads, knows):
-                self._report(watched, group, ins, access, conflict, lanes, name, word, values)
+                report(self._launch, made, conflict)
             watched.shadow.add(access, lanes, ins.index, knows)
             inner = watched.shadow.among(access, lanes) if access in (WRITE, BLOCK_WRITE) else None
             if inner is not None:
-                self._report(watched, group, ins, access, inner, lanes, name, word, values, among=True)
+                report(self._launch, made, inner, among=True)
         if order.orders(meaning, watched.shadow.published is not None):
             self._synchronise(watched.shadow, order, ins, kind, meaning, whole)
 
@@ -258,7 +231,7 @@ class RaceWatch:
         self, shadow: Shadow, order: Order, ins: Instruction, kind: str, meaning: Semantics, lanes: Lanes
     ) -> None:
         """Publish with writes what lanes know, and let strong reads learn what was published."""
-        at, published = (lanes.thread, lanes.column), publication(shadow)
+        at, published = (lanes.thread, lanes.column), shadow.publications()
         if kind == READ:
             if meaning.strong:
                 order.read(at, published[lanes.cells], meaning)
@@ -277,108 +250,3 @@ class RaceWatch:
             published[cell] = order.knowledge.join(int(before[i]), int(mine[i]))
         if ins.opcode[0] == "atom":
             order.read(at, before, meaning)
-
-    # -- findings
-
-    def _report(
-        self,
-        watched: _Watched,
-        group: Group,
-        ins: Instruction,
-        kind: int,
-        conflict: Conflict,
-        lanes: Lanes,
-        name: str,
-        word: int,
-        values: Values | None,
-        among: bool = False,
-    ) -> None:
-        """Add findings for a conflict: one for threads of a block, one for blocks; equal stores apart."""
-        threads = self._launch.threads
-        across = conflict.threads // threads != lanes.grid[conflict.lanes] // threads
-        equal = np.zeros(len(across), np.bool_)
-        if kind == WRITE and conflict.kind == WRITE and values is not None:
-            equal = _equal(watched, conflict, lanes, word, values, among)
-        for between in (False, True) if kind != BLOCK_WRITE or not among else (True,):
-            for benign in (False, True):
-                some = np.nonzero((across == between) & (equal == benign))[0]
-                if len(some):
-                    self._add(watched, group, ins, kind, conflict, lanes, name, some, between, benign)
-
-    def _add(
-        self,
-        watched: _Watched,
-        group: Group,
-        ins: Instruction,
-        kind: int,
-        conflict: Conflict,
-        lanes: Lanes,
-        name: str,
-        some: Array,
-        between: bool,
-        benign: bool,
-    ) -> None:
-        """Add the finding for the lanes `some` of a conflict, described by the first of them."""
-        launch = self._launch
-        one = some[0]
-        lane = conflict.lanes[one]
-        offset = int(lanes.cells[lane]) // watched.columns * watched.grain
-        if not name:
-            name, offset = launch.variable("shared", offset)
-        numbers = [int(conflict.threads[one]), int(lanes.grid[lane])]
-        kinds, sources = [conflict.kind, kind], [launch.entry.instructions[int(conflict.sites[one])], ins]
-        if between and kinds[0] in READS:
-            for pair in (numbers, kinds, sources):
-                pair.reverse()
-        what = "global race" if between else _hazard(*kinds)
-        lines = tuple(i.source for i in sources)
-        names = [launch.thread(n % launch.threads) for n in numbers]
-        blocks: list[Index3] = [launch.block_index(n // launch.threads) for n in numbers]
-        verbs = [_verb(k, i) for k, i in zip(kinds, sources, strict=True)]
-
-        def make() -> Finding:
-            if between:
-                said = f"block {blocks[0]} {verbs[0]} it, block {blocks[1]} {verbs[1]} it, "
-                said += "and nothing orders the two"
-            else:
-                said = f"thread {names[0]} {verbs[0]} it, thread {names[1]} {verbs[1]} it "
-                said += f"with no barrier between, block {blocks[0]}"
-            return Finding(
-                kind=what,
-                message=f"{name} at offset {offset}: {said}" + (", the same value" if benign else ""),
-                sources=lines,
-                variable=name,
-                offset=offset,
-                threads=tuple(names),
-                block=blocks[0],
-                benign=benign,
-            )
-
-        self._findings.add(what, (*lines, name, benign), len(some), make)
-
-
-def _equal(
-    watched: _Watched, conflict: Conflict, lanes: Lanes, word: int, values: Values, among: bool
-) -> Array:
-    """Return whether the stores of a conflict stored the same bytes, elementwise.
-
-    among: the conflict is one among the lanes of one instruction
-    """
-    here = slice(word * watched.grain, (word + 1) * watched.grain)
-    before, after = (b[:, here] if b.shape[1] > watched.grain else b for b in values(conflict.lanes))
-    if among:  # the other lane of the same store, whose bytes are not in memory yet
-        place = np.minimum(np.searchsorted(lanes.grid, conflict.threads), len(lanes.grid) - 1)
-        other = values(place)[1]
-        other = other[:, here] if other.shape[1] > watched.grain else other
-        before = np.where((lanes.grid[place] == conflict.threads)[:, None], other, before)
-    same: Array = (before == after).all(1)
-    return same
-
-
-def _hazard(first: int, second: int) -> str:
-    """Return the kind of a hazard within a block, by the kinds of the earlier and the later access."""
-    return "RAW hazard" if second in READS else "WAR hazard" if first in READS else "WAW hazard"
-
-
-def _verb(kind: int, ins: Instruction) -> str:
-    return "reads" if kind in READS else "updates" if ins.opcode[0] in ("atom", "red") else "writes"

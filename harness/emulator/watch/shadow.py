@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from harness.emulator.watch.order import BLOCK, Semantics
 # Kinds of access: plain ones, strong ones (volatile, relaxed, atomic), and those strong within a block only.
 READ, WRITE, STRONG_READ, STRONG_WRITE, BLOCK_READ, BLOCK_WRITE = range(6)
 KINDS = 6
+_GRAIN = 4  # bytes of a cell until a smaller access asks for finer ones
 READS = (READ, STRONG_READ, BLOCK_READ)
 # Kinds that an access conflicts with, and whether only across blocks.
 _ALWAYS = {
@@ -166,20 +166,40 @@ class Shadow:
             return None
         return Conflict(kind, bad, found[bad].astype(np.int64) - 1, where[lanes.cells[bad]])
 
-    def refined(self, parts: int) -> Shadow:
-        """Return the shadow of the same memory in cells that are `parts` times smaller."""
-        finer = Shadow(self._size * parts)
-        finer._kept = [
-            None if kept is None else tuple(tuple(np.repeat(a, parts) for a in end) for end in kept)  # type: ignore[misc]
-            for kept in self._kept
-        ]
+    def refined(self, columns: int) -> Shadow:
+        """Return the shadow of the same memory in cells of half the size; `columns` is that of `Watched`."""
+
+        def halves(cells: Array) -> Array:
+            return np.repeat(cells.reshape(-1, columns), 2, axis=0).ravel()
+
+        finer = Shadow(self._size * 2)
+        for kind, kept in enumerate(self._kept):
+            if kept is not None:
+                low, high = ((halves(a), halves(b), halves(c)) for a, b, c in kept)
+                finer._kept[kind] = low, high
         if self.published is not None:
-            finer.published = np.repeat(self.published, parts)
+            finer.published = halves(self.published)
         return finer
 
+    def publications(self) -> Array:
+        """Return the nodes published at each cell, made when they are first needed."""
+        if self.published is None:
+            self.published = np.zeros(self._size, np.int64)
+        return self.published
 
-def publication(shadow: Shadow) -> Any:
-    """Return the nodes published at each cell of a shadow, made when they are first needed."""
-    if shadow.published is None:
-        shadow.published = np.zeros(shadow._size, np.int64)
-    return shadow.published
+
+class Watched:
+    """The shadow of an allocation or of a batch's shared memory, in cells of `grain` bytes.
+
+    size: in bytes; columns: of a batch's shared memory the blocks, otherwise 1
+    """
+
+    def __init__(self, size: int, columns: int) -> None:
+        self.grain, self.columns = _GRAIN, columns
+        self.shadow = Shadow((-(-size // _GRAIN) + 1) * columns)
+
+    def refine(self, size: int) -> None:
+        """Make the cells small enough for accesses of `size` bytes."""
+        while self.grain > size:
+            self.grain //= 2
+            self.shadow = self.shadow.refined(self.columns)
