@@ -34,11 +34,11 @@ _TAKEN = frozenset(keyword.kwlist) | frozenset(
         delete do double enum explicit extern float friend goto inline int long mutable namespace
         new noexcept nullptr operator private protected public register restrict short signed sizeof
         static struct switch template this throw typedef typename union unsigned using virtual void
-        volatile
-        threadIdx blockIdx blockDim gridDim warpSize x y z""",
+        volatile threadIdx blockIdx blockDim gridDim warpSize x y z""",
     )
 )
-GRID_NAMES = ("TILES_X", "TILES_Y", "TILES_Z", "SMS")  # further names that the keys in _OF_LAUNCH may use
+GRID_NAMES = ("TILES_X", "TILES_Y", "TILES_Z", "SMS")  # what `grid` and `workspace` may use beside parameters
+AXES = ("M", "N", "K", "lda", "ldb", "ldc", "alpha", "beta")  # what `requires` may
 ELEMENT = "ELEMENT"  # the macro that holds the C++ type of an element, in a file of several types
 SWIZZLES = (0, 32, 64, 128)
 _MATRICES = ("A", "B", "C")  # the operands of the built-in gemm problem
@@ -300,9 +300,9 @@ class _Reader:
                 self.fail(ELEMENT, f"parameter {ELEMENT}: with several types it is the macro of the type")
             if fields["entry"] == ELEMENT:
                 self.fail("entry", f"entry = {ELEMENT!r}: with several types it is the macro of the type")
-        for key in ("block", "tile", "grid", "where", "shared", "workspace", "loads"):
+        for key in ("block", "tile", "grid", "where", "requires", "shared", "workspace", "loads"):
             value = fields.get(key, ())
-            known = {**params, **dict.fromkeys(GRID_NAMES)} if key in _OF_LAUNCH else params
+            known = {**params, **dict.fromkeys(_FURTHER.get(key, ()))}
             for expr in (value,) if isinstance(value, Expr) else value:
                 self._check_names(key, expr, known)
         for tensor_map in fields.get("tensormaps", ()):
@@ -330,6 +330,7 @@ KEYS: dict[str, Callable[[_Reader, str], Any]] = {
     "cooperative": _Reader.flag,
     "loads": _Reader.expr,
     "where": _Reader.exprs,
+    "requires": _Reader.exprs,
     "sass": _Reader.sass,
     "claim": _Reader.text,
     "predict": _Reader.predictions,
@@ -338,13 +339,12 @@ KEYS: dict[str, Callable[[_Reader, str], Any]] = {
     "params": _Reader.params,
 }
 _REQUIRED = ("entry", "block", "tile")
-_OF_LAUNCH = ("grid", "workspace")  # keys that may depend on the problem and on the GPU
-_DIMENSIONS = {"block": 3, "tile": 3, "grid": 3}
+_FURTHER = dict.fromkeys(("grid", "workspace"), GRID_NAMES) | {"requires": AXES}
+_DIMENSIONS = dict.fromkeys(("block", "tile", "grid"), 3)
 
 
 def nearest(name: str, known: Mapping[str, Any], otherwise: str = "parameters:") -> str:
     """Return a hint for a misspelt `name`: the closest of the known ones, or all of them."""
-    close = difflib.get_close_matches(name, known, n=1)
-    if close:
+    if close := difflib.get_close_matches(name, known, n=1):
         return f"did you mean {close[0]}?"
     return f"{otherwise} {', '.join(known)}" if known else "it has no parameters"

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from harness.errors import SpecError, UsageError
 from harness.kernels import frontmatter
@@ -39,8 +39,8 @@ class Kernel:
     argument. The blocks of a `cooperative` kernel wait for each other, so all of them must run at the same
     time. `loads` is the number of elements that a block loads from global memory for one step of k;
     arithmetic intensity is computed from it. `tensormaps` are passed before all other arguments. `params`
-    maps a name to its tuning space, the default first. `broken` says why a kernel that is wrong on purpose is
-    wrong.
+    maps a name to its tuning space, the default first. `requires` limits the sizes that it takes. `broken`
+    says why a kernel that is wrong on purpose is wrong.
     """
 
     path: Path
@@ -62,6 +62,7 @@ class Kernel:
     cooperative: bool = False
     loads: Expr | None = None
     where: tuple[Expr, ...] = ()
+    requires: tuple[Expr, ...] = ()
     sass: Mapping[str, tuple[Expectation, ...]] = field(default_factory=dict)
     claim: str = ""
     predict: tuple[Prediction, ...] = ()
@@ -136,8 +137,7 @@ class Kernel:
             chosen.get(name, values[:1] if defaults else values) for name, values in self.params.items()
         ]
         found, broken = False, dict[str, None]()
-        for values in itertools.product(*spaces):
-            params = dict(zip(self.params, values, strict=True))
+        for params in (dict(zip(self.params, values, strict=True)) for values in itertools.product(*spaces)):
             if fault := self._broken(params):
                 broken[fault] = None
             else:
@@ -244,6 +244,14 @@ class Variant:
 
     def _of_launch(self, tiles: tuple[int, int, int], sms: int) -> Params:
         return {**self.params, **dict(zip(frontmatter.GRID_NAMES, (*tiles, sms), strict=True))}
+
+    def unmet(self, axes: Mapping[str, int | float]) -> str:
+        """Return the first of ``requires`` that these axes do not meet; empty where they meet all."""
+        try:
+            values: Any = {**axes, **self.params}
+            return next((str(e) for e in self.kernel.requires if not e(values)), "")
+        except ExprError as e:
+            self._refuse(f"requires: {e}")
 
     @property
     def shared(self) -> int:

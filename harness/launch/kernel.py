@@ -157,9 +157,13 @@ def grid(variant: Variant, problem: Problem, *, sms: int = 1) -> tuple[int, int,
 
     There is one block per tile of the problem's output, the innermost extent along x, unless the kernel's
     front matter computes a `grid` from the tiles and `sms`. The kernel's results do not depend on `sms`.
-    Raises UsageError if the grid exceeds CUDA's limits, and SpecError if the tile has another number of
-    extents than the output.
+    Raises UsageError if the grid exceeds CUDA's limits or the file's ``requires`` excludes the size, and
+    SpecError if the tile has another number of extents than the output.
     """
+    if condition := variant.unmet({name: getattr(problem, name) for name in problem.axes}):
+        raise UsageError(
+            f"{variant.label} is not for {problem.label}: it requires {condition}", hint="choose sizes with -a"
+        )
     x, y, z = variant.grid(_tiles(variant, problem), sms)
     if x > 2**31 - 1 or y > 65535 or z > 65535:
         raise UsageError(

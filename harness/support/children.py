@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 _LOOK = 0.2  # seconds between looks at a child
 
@@ -33,16 +35,22 @@ def watch(
     progress: Callable[[], object] = lambda: None,
     hangs: Callable[[], bool] = lambda: True,
     grace: float = 0.0,
+    memory: int = 0,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Ended:
     """Run `command` to its end, and kill it once it has made no progress for `timeout` seconds.
 
     It makes progress when what `progress` returns changes. Without any it is killed if `hangs` says so then;
     otherwise it gets as long again. On Ctrl-C it has `grace` seconds to end by itself, for the terminal has
     told it too. `captured`: stdout is dropped and stderr is returned, otherwise both are the parent's.
+
+    With `memory` it is in a session of its own, and killed with all that it has started once it holds more
+    than that many bytes (where /proc tells), or when `stop` returns True.
     """
     streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE} if captured else {}
     seen, since = progress(), time.monotonic()
-    with subprocess.Popen(command, text=True, errors="replace", env=env, **streams) as child:  # type: ignore[call-overload]
+    started = {"text": True, "errors": "replace", "env": env, "start_new_session": memory > 0, **streams}
+    with subprocess.Popen(command, **started) as child:  # type: ignore[call-overload]
         said: str | None = None
         try:
             while True:
@@ -51,11 +59,14 @@ def watch(
                     break
                 except subprocess.TimeoutExpired:
                     pass
+                if memory and (why := _beyond(child.pid, memory, stop)):
+                    os.killpg(child.pid, signal.SIGKILL)
+                    return Ended(code=child.wait(), why=why, interrupted=stop())
                 if (now := progress()) != seen:
                     seen, since = now, time.monotonic()
                 elif time.monotonic() - since > timeout:
                     if child.poll() is None and hangs():
-                        child.kill()
+                        os.killpg(child.pid, signal.SIGKILL) if memory else child.kill()
                         why = f"not done after {timeout:g} s, and killed: it hangs"
                         return Ended(code=child.wait(), why=why, hung=True)
                     if child.returncode is not None:
@@ -77,3 +88,16 @@ def _stopped(child: subprocess.Popen[str], grace: float) -> int:
     child.kill()
     child.wait()
     return 130
+
+
+def _beyond(pid: int, memory: int, stop: Callable[[], bool]) -> str:
+    """Return why a child has to be killed at once; empty where it need not be."""
+    if stop():
+        return "interrupted"
+    try:
+        pages = int(Path("/proc", str(pid), "statm").read_text().split()[1])
+    except (OSError, IndexError, ValueError):  # it has just ended, or there is no /proc
+        return ""
+    if pages * os.sysconf("SC_PAGE_SIZE") <= memory:
+        return ""
+    return f"it took more than {memory / 2**30:.3g} GiB of memory, and was killed"

@@ -1,0 +1,107 @@
+"""Draw the sizes at which a submission is tried, anew from each seed, among those that it says it takes.
+
+A kernel that knows the sizes of `harness verify` is not tried at these. The sizes are of the kinds at which
+kernels go wrong: tiny, a single row or column, ragged, in wide matrices (padded leading dimensions), with
+alpha and beta, aligned, with a long sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.errors import HarnessError, UsageError
+from harness.kernels.spec import Variant
+from harness.launch.kernel import grid
+from harness.problems import checks
+from harness.problems.gemm import Gemm
+from harness.problems.protocol import Problem
+
+_TRIES = 4000  # draws for one kind before it is given up: the kernel takes no such size
+_STEPS = (1, 1, 1, 2, 4, 8, 16, 32, 64, 128)  # a size is a multiple of one of these
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """A kind of size: the range of each axis, and whether matrices lie in wider ones, and alpha and beta."""
+
+    name: str
+    m: Range
+    n: Range
+    k: Range
+    padded: bool = False
+    scaled: bool = False
+
+
+def kinds(variant: Variant, *, large: bool) -> tuple[Kind, ...]:
+    """Return the kinds of sizes for a kernel, `large` for a GPU and else for the emulator.
+
+    Small ones still have more than one tile in either direction, unless its tiles are large themselves.
+    """
+    rows, columns = (*variant.tile, 1, 1)[:2]
+    m, n = (700, 700) if large else (min(2 * rows + 5, 150), min(2 * columns + 5, 150))
+    k, deep = (900, 20_000) if large else (90, 1500)
+    some = Kind(name="ragged", m=(3, m), n=(3, n), k=(3, k))
+    return (
+        some,
+        Kind(name="scaled and padded", m=(3, m), n=(3, n), k=(3, k), padded=True, scaled=True),
+        Kind(name="tiny", m=(1, 5), n=(1, 5), k=(1, 5)),
+        Kind(name="a long sum", m=(2, 40), n=(2, 40), k=(deep // 2, deep)),
+        Kind(name="one row", m=(1, 1), n=(2, 2 * n), k=(2, k), padded=True),
+        Kind(name="one column", m=(2, 2 * m), n=(1, 1), k=(2, k), scaled=True),
+        Kind(name="padded", m=(3, m), n=(3, n), k=(3, k), padded=True),
+    )
+
+
+def drawn(
+    rng: np.random.Generator, variant: Variant, cls: type[Problem], kind: Kind, *, sms: int = 1
+) -> Problem | None:
+    """Draw a size of this kind that the kernel takes; None if it seems to take none."""
+    for attempt in range(_TRIES):
+        axes = _axes(rng, cls, kind, plain=attempt % 4 == 3)
+        try:
+            problem = checks.instance(cls, axes)
+            grid(variant, problem, sms=sms)
+        except UsageError:  # the kernel, or the problem, does not take it
+            continue
+        except HarnessError:
+            return None
+        return problem
+    return None
+
+
+def _axes(rng: np.random.Generator, cls: type[Problem], kind: Kind, *, plain: bool) -> dict[str, int | float]:
+    """Draw the axes of one problem; a `plain` size has neither padding nor scalars, for some kernels
+    take no other.
+    """
+
+    def size(low: int, high: int) -> int:
+        step = int(rng.choice(_STEPS))
+        return int(np.clip(step * round(rng.uniform(low, high) / step), max(1, low), max(high, step)))
+
+    if not issubclass(cls, Gemm):
+        limits = {name: max(int(a.get(name, 1)) for a in cls.verify_axes) for name in cls.axes}
+        return {name: size(1, min(most, 40 * kind.n[1])) for name, most in limits.items()}
+    found: dict[str, int | float] = {"M": size(*kind.m), "N": size(*kind.n), "K": size(*kind.k)}
+    if kind.padded and not plain:
+        for name, least in (("lda", "K"), ("ldb", "N"), ("ldc", "N")):
+            found[name] = int(found[least]) + size(1, 24)
+    if kind.scaled and not plain:
+        found["alpha"], found["beta"] = (round(float(rng.uniform(-2, 2)), 2) or 0.5 for _ in range(2))
+    return found
+
+
+def sequence_size(rng: np.random.Generator, variant: Variant, cls: type[Problem], *, large: bool, sms: int) -> Problem | None:
+    """Draw the size at which launch follows launch: ragged, without beta, so that C is written only."""
+    ragged = kinds(variant, large=large)[0]
+    kind = Kind(name=ragged.name, m=(8, ragged.m[1]), n=(8, ragged.n[1]), k=(8, ragged.k[1]))
+    return drawn(rng, variant, cls, kind, sms=sms)
+
+
+def seeds(rng: np.random.Generator) -> Iterator[int]:
+    """Yield seeds of input data without end."""
+    while True:
+        yield int(rng.integers(1 << 31))
