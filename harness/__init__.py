@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from harness.dispatch.choose import choose as choose
     from harness.dispatch.matmul import matmul as matmul
     from harness.errors import HarnessError as HarnessError
+    from harness.judging.session import judge as judge
     from harness.kernels.catalog import kernel as kernel
     from harness.kernels.catalog import ladder as ladder
     from harness.kernels.compiler import Cubin as Cubin
@@ -63,6 +64,7 @@ _HOME = {
     "compare": "problems.verify",
     "compile_kernel": "kernels.compiler",
     "disassemble": "sass.instructions",
+    "judge": "judging.session",
     "kernel": "kernels.catalog",
     "ladder": "kernels.catalog",
     "matmul": "dispatch.matmul",

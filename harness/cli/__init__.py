@@ -22,6 +22,7 @@ VERBS = (
     "compare",
     "doctor",
     "explain",
+    "judge",
     "list",
     "profile",
     "replay",

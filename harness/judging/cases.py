@@ -44,7 +44,7 @@ def kinds(variant: Variant, *, large: bool) -> tuple[Kind, ...]:
     rows, columns = (*variant.tile, 1, 1)[:2]
     m, n = (700, 700) if large else (min(2 * rows + 5, 150), min(2 * columns + 5, 150))
     k, deep = (900, 20_000) if large else (90, 1500)
-    some = Kind(name="ragged", m=(3, m), n=(3, n), k=(3, k))
+    some = Kind(name="ragged", m=(m // 2, m), n=(n // 2, n), k=(k // 2, k))
     return (
         some,
         Kind(name="scaled and padded", m=(3, m), n=(3, n), k=(3, k), padded=True, scaled=True),
@@ -94,7 +94,9 @@ def _axes(rng: np.random.Generator, cls: type[Problem], kind: Kind, *, plain: bo
     return found
 
 
-def sequence_size(rng: np.random.Generator, variant: Variant, cls: type[Problem], *, large: bool, sms: int) -> Problem | None:
+def sequence_size(
+    rng: np.random.Generator, variant: Variant, cls: type[Problem], *, large: bool, sms: int
+) -> Problem | None:
     """Draw the size at which launch follows launch: ragged, without beta, so that C is written only."""
     ragged = kinds(variant, large=large)[0]
     kind = Kind(name=ragged.name, m=(8, ragged.m[1]), n=(8, ragged.n[1]), k=(8, ragged.k[1]))

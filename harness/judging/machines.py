@@ -161,7 +161,10 @@ class OnGpu(Closing):
         self._call(problem, {name: memory.ptr + place.start for name, place in places.items()})(self._stream)
         after = np.empty_like(image)
         memory.download(after, self._stream)
-        arrays = {name: after[p].view(a.dtype).reshape(a.shape) for (name, a), p in zip(inputs.items(), places.values(), strict=False)}
+        arrays = {
+            name: after[p].view(a.dtype).reshape(a.shape)
+            for (name, a), p in zip(inputs.items(), places.values(), strict=False)
+        }
         if size:
             self._scratch[size] = after[places["workspace"]].copy()
         return Ran(
@@ -222,7 +225,9 @@ def _damaged(
     return tuple(n for n in names if not np.array_equal(after[n].view(np.uint8), before[n].view(np.uint8)))
 
 
-def _stray(image: NDArray[np.uint8], after: NDArray[np.uint8], places: Mapping[str, slice]) -> tuple[str, ...]:
+def _stray(
+    image: NDArray[np.uint8], after: NDArray[np.uint8], places: Mapping[str, slice]
+) -> tuple[str, ...]:
     """Return, for each zone that has changed, how many bytes of it and where the first one lies."""
     changed = image != after
     for place in places.values():
@@ -239,5 +244,7 @@ def _stray(image: NDArray[np.uint8], after: NDArray[np.uint8], places: Mapping[s
             found.append(f"{len(hits)} bytes {side} {whose}, the first at byte {at} of it")
     last = np.flatnonzero(changed[ends[-1] :])
     if len(last):
-        found.append(f"{len(last)} bytes behind {list(places)[-1]}, the first {int(last[0])} bytes behind its end")
+        found.append(
+            f"{len(last)} bytes behind {list(places)[-1]}, the first {int(last[0])} bytes behind its end"
+        )
     return tuple(found)

@@ -56,7 +56,9 @@ RULES = (
     _rule("odd instructions", WARNING, r"%(?:smid|nsmid|envreg\d+)\b", "reads {}"),
 )
 _LINE = re.compile(r"^\s*\.loc\s+\d+\s+(\d+)")
-_GLOBAL = re.compile(r"^\s*(?:\.visible\s+|\.extern\s+|\.weak\s+)?\.global\s[^;=]*?([\w$]+)\s*(?:\[[^;]*)?(?:=|;)")
+_GLOBAL = re.compile(
+    r"^\s*(?:\.visible\s+|\.extern\s+|\.weak\s+)?\.global\s[^;=]*?([\w$]+)\s*(?:\[[^;]*)?(?:=|;)"
+)
 _WRITES = re.compile(r"\b(?:st|atom|red)\.[\w.:]*\s.*?\[([^\]]+)\]")
 _DEFINES = re.compile(r"^\s*(?:@\S+\s+)?[\w.:]+\s+(%\w+)\s*,(.*)")
 _WORDS = re.compile(r"[%$\w]+")
@@ -72,14 +74,14 @@ def check(ptx: str, allowed: Collection[str] = ()) -> Iterator[Check]:
     `allowed` names checks whose failures count as warnings.
     """
     found: dict[str, list[tuple[str, str]]] = {}
-    line = 0
+    number = 0
     for text in _statements(ptx):
         if at := _LINE.match(text):
-            line = int(at[1])
+            number = int(at[1])
             continue
         for rule in RULES:
             if hit := rule.pattern.search(text):
-                where = f", line {line}" if line else ""
+                where = f", line {number}" if number else ""
                 said = rule.why.format(" ".join(hit[0].split())) + where
                 found.setdefault(rule.check, []).append((rule.outcome, said))
     for name in _written(ptx):
@@ -96,12 +98,6 @@ def check(ptx: str, allowed: Collection[str] = ()) -> Iterator[Check]:
 
 
 _OURS = frozenset(rule.check for rule in RULES) | {"state"}
-
-
-def matrix_lines(ptx: str) -> int:
-    """Return how many matrix instructions (mma, wmma, wgmma, tcgen05) the PTX has."""
-    pattern = re.compile(r"^\s*(?:@\S+\s+)?(?:mma|wmma\.mma|wgmma\.mma_async|tcgen05\.mma)\b")
-    return sum(bool(pattern.match(text)) for text in _statements(ptx))
 
 
 def _statements(ptx: str) -> Iterator[str]:

@@ -11,9 +11,7 @@ import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,15 @@ from harness.errors import HarnessError, Interrupted, SpecError, UsageError
 from harness.judging import submission
 from harness.judging.submission import Submission
 from harness.judging.verdict import (
-    CHECKS, EMULATOR, FAILED, GPU, SKIPPED, STATIC, Check, Timed, Verdict,
+    CHECKS,
+    EMULATOR,
+    FAILED,
+    GPU,
+    SKIPPED,
+    STATIC,
+    Check,
+    Timed,
+    Verdict,
 )
 from harness.judging.worker import EMULATE, PREPARE, RUN, Request
 from harness.kernels import catalog
@@ -40,12 +46,14 @@ REGIMES = ("cold", "hot", "graph")
 class Limits:
     """What a submission may take.
 
-    `emulator` and `trials` are seconds for launches in the emulator and on the GPU before the timing;
+    `emulator` and `trials` are seconds for launches in the emulator and on the GPU before the timing, and
+    `alone` is in place of `emulator` where there is no GPU;
     `compiling` and `quiet` are seconds without any progress after which a child is killed; `memory` is in
     bytes of host memory for each child, `written` in bytes for each file that it writes.
     """
 
     emulator: float = 8.0
+    alone: float = 30.0
     trials: float = 4.0
     compiling: float = 60.0
     quiet: float = 20.0
@@ -65,7 +73,7 @@ def judge(
     seed: int | None = None,
     params: Mapping[str, int] | None = None,
     allow: Collection[str] = (),
-    limits: Limits = Limits(),  # noqa: B008 - it is frozen
+    limits: Limits = Limits(),
 ) -> Verdict:
     """Judge the kernel file `kernel`, which need not be trusted, and return the verdict.
 
@@ -96,7 +104,9 @@ def judge(
     try:
         sealed = submission.read(path)
     except SpecError as e:
-        verdict = replace(verdict, checks=(Check(name="sealed", where=STATIC, outcome=FAILED, reason=str(e)),))
+        verdict = replace(
+            verdict, checks=(Check(name="sealed", where=STATIC, outcome=FAILED, reason=str(e)),)
+        )
     else:
         with _Judging(request, limits, sealed) as judging:
             verdict = judging.verdict(replace(verdict, sha256=sealed.sha256))
@@ -104,7 +114,16 @@ def judge(
 
 
 def _request(
-    problem: str, dtype: str, ref: Any, axes: Any, regime: str, device: Any, seed: Any, params: Any, allow: Any, limits: Limits
+    problem: str,
+    dtype: str,
+    ref: Any,
+    axes: Any,
+    regime: str,
+    device: Any,
+    seed: Any,
+    params: Any,
+    allow: Any,
+    limits: Limits,
 ) -> Request:
     """Return the request for the children. Raises UsageError for one that makes no sense."""
     if problem not in BUILTIN:
@@ -165,7 +184,9 @@ class _Told:
             return str(errors[0])
         at = f" at: {steps[-1]}" if (steps := self.all("step")) else ""
         said = [line for line in self.ended.said.splitlines() if line.strip()][-1:]
-        return f"{self.ended.why or f'its process ended with code {self.ended.code}'}{at}" + (f" ({said[0]})" if said and not self.ended.why else "")
+        return f"{self.ended.why or f'its process ended with code {self.ended.code}'}{at}" + (
+            f" ({said[0]})" if said and not self.ended.why else ""
+        )
 
 
 class _Judging:
@@ -196,7 +217,13 @@ class _Judging:
             name = "compiles" if any(c.name == "sealed" for c in checks) else "sealed"
             checks.append(Check(name=name, where=STATIC, outcome=FAILED, reason=prepared.died))
         requires = tuple(about.pop("requires", ()))
-        begun = replace(begun, checks=tuple(checks), about=about, requires=requires, kernel=about.pop("label", begun.kernel))
+        begun = replace(
+            begun,
+            checks=tuple(checks),
+            about=about,
+            requires=requires,
+            kernel=about.pop("label", begun.kernel),
+        )
         if any(c.outcome == FAILED and c.name in ("sealed", "compiles") for c in checks):
             return begun
         return self._launched(begun)
@@ -204,12 +231,15 @@ class _Judging:
     def _launched(self, begun: Verdict) -> Verdict:
         """Return the verdict with the trials in the emulator, and meanwhile on the GPU if there is one."""
         there = replace(self._request, arch=str(begun.about["arch"]))
-        tasks = {EMULATOR: replace(there, task=EMULATE, seconds=self._limits.emulator)}
+        tasks = {EMULATOR: replace(there, task=EMULATE, seconds=self._limits.alone)}
         if begun.about.get("gpu"):
+            tasks = {EMULATOR: replace(there, task=EMULATE, seconds=self._limits.emulator)}
             uuid = begun.about["gpu"]["uuid"]
             tasks[GPU] = replace(there, task=RUN, seconds=self._limits.trials, device=uuid)
         with ThreadPoolExecutor(len(tasks)) as pool:
-            futures = {where: pool.submit(self._child, task, self._limits.quiet) for where, task in tasks.items()}
+            futures = {
+                where: pool.submit(self._child, task, self._limits.quiet) for where, task in tasks.items()
+            }
             try:
                 told = {where: future.result() for where, future in futures.items()}
             except BaseException:
@@ -224,8 +254,17 @@ class _Judging:
         return replace(
             begun,
             checks=tuple(checks),
-            times=tuple(Timed(**{**t, "protections": tuple(t["protections"]), "ratio": t["ratio"] and tuple(t["ratio"])}) for t in told[GPU].all("timed")) if GPU in told else (),
-            shapes=tuple(dict.fromkeys(s for one in told.values() for listed in one.all("shapes") for s in listed)),
+            times=tuple(
+                Timed(
+                    **{**t, "protections": tuple(t["protections"]), "ratio": t["ratio"] and tuple(t["ratio"])}
+                )
+                for t in told[GPU].all("timed")
+            )
+            if GPU in told
+            else (),
+            shapes=tuple(
+                dict.fromkeys(s for one in told.values() for listed in one.all("shapes") for s in listed)
+            ),
         )
 
     def _made(self, where: str, told: _Told) -> list[Check]:
@@ -238,7 +277,9 @@ class _Judging:
             checks.append(Check(name="ends", where=where, outcome=FAILED if fault else SKIPPED, reason=died))
         have = {c.name for c in checks}
         missing = died or next(iter(told.all("missing")), "not come to")
-        checks += [Check(name=n, where=where, outcome=SKIPPED, reason=missing) for n in _of(where) if n not in have]
+        checks += [
+            Check(name=n, where=where, outcome=SKIPPED, reason=missing) for n in _of(where) if n not in have
+        ]
         order = list(CHECKS)
         return sorted(checks, key=lambda c: order.index(c.name))
 

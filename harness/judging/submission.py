@@ -23,7 +23,8 @@ _SUFFIXES = (".cu", ".ptx")
 _SPLICE = re.compile(r"(?:\\|\?\?/)[ \t]*\r?\n")
 _BLANK = r"(?:[ \t\f\v]|/\*.*?\*/)*"
 _DIRECTIVE = re.compile(
-    rf"(?:\#|%:|\?\?=){_BLANK}(?P<word>include_next|include|import|embed)\b{_BLANK}(?P<operand>[^\n]*)", re.DOTALL
+    rf"(?:\#|%:|\?\?=){_BLANK}(?P<word>include_next|include|import|embed)\b{_BLANK}(?P<operand>[^\n]*)",
+    re.DOTALL,
 )
 _LITERAL = re.compile(r'"(?P<quoted>[^"\n]+)"|<(?P<angled>[^>\n]+)>')
 _PROBES = re.compile(r"\b__has_(?:include|include_next|embed)\b|\.incbin\b|\.include\b")
@@ -104,7 +105,9 @@ def _included(folder: Path, name: PurePosixPath, text: str) -> Iterator[PurePosi
         literal = _LITERAL.match(found["operand"])
         if found["word"] == "embed" or not literal:
             what = "embeds a file" if found["word"] == "embed" else "includes by a macro, or in a comment"
-            raise SpecError(f"#{found['word']}: it {what}", where=where, hint='only #include "a file beside it"')
+            raise SpecError(
+                f"#{found['word']}: it {what}", where=where, hint='only #include "a file beside it"'
+            )
         wanted = PurePosixPath(literal["quoted"] or literal["angled"])
         if wanted.is_absolute() or ".." in wanted.parts or "\\" in str(wanted):
             raise SpecError(f"includes {wanted}, outside its folder", where=where)

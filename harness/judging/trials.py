@@ -11,6 +11,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,7 @@ class Trials:
         for name, (places, _) in CHECKS.items():
             if where not in places or name in ("timed launches", "ceiling"):
                 continue
-            times = self._made.get(name, 0) or (name == "ends" and self._made)
+            times = sum(self._made.values()) if name == "ends" else self._made.get(name, 0)
             if name in self._failed:
                 yield Check(name=name, where=where, outcome=FAILED, reason=self._failed[name])
             elif name in self._warned:
@@ -107,22 +108,20 @@ class Trials:
         """
         first, *others = kinds(self.variant, large=self._large)
         for kind in (first, *others[:2]):
-            yield lambda kind=kind: self._shape(kind)
+            yield partial(self._shape, kind)
         if len(self.shapes) and self._failed.get("drawn shapes") and self._wrong == len(self.shapes):
             return
-        problem = sequence_size(
-            self.rng, self.variant, self.cls, large=self._large, sms=self.machine.sms
-        )
+        problem = sequence_size(self.rng, self.variant, self.cls, large=self._large, sms=self.machine.sms)
         if problem is not None:
             for trial in (self._fresh, self._spoilt, self._own, self._near):
-                yield lambda trial=trial: trial(problem)
-            yield lambda: self._same(problem)
+                yield partial(trial, problem)
+            yield partial(self._same, problem)
         if issubclass(self.cls, Gemm):
             yield from self._styles()
         for kind in others[2:]:
-            yield lambda kind=kind: self._shape(kind)
+            yield partial(self._shape, kind)
         if problem is not None:
-            yield lambda: self._count(problem)
+            yield partial(self._count, problem)
 
     # -- one launch
 
@@ -179,7 +178,7 @@ class Trials:
             problem = drawn(self.rng, self.variant, self.cls, kind, sms=self.machine.sms)
             if isinstance(problem, Gemm):
                 for style in values.styles(problem):
-                    yield lambda style=style, problem=problem: self._style(problem, style)
+                    yield partial(self._style, problem, style)
 
     def _style(self, problem: Gemm, style: str) -> None:
         self.machine.forget()
@@ -207,9 +206,7 @@ class Trials:
         fillings: dict[str, NDArray[Any]] = {
             "random numbers": self._stored(trial, spread),
             "zeros": np.zeros_like(output),
-            "the largest number": np.full_like(
-                output, wrong_value(output.dtype, trial.reference.dtype)
-            ),
+            "the largest number": np.full_like(output, wrong_value(output.dtype, trial.reference.dtype)),
         }
         for name, filling in fillings.items():
             again = replace(trial, inputs={**trial.inputs, problem.output: filling})
@@ -240,12 +237,16 @@ class Trials:
             inputs = {n: array.copy() for n, array in first.inputs.items()}
             if attempt == 2 and isinstance(problem, Gemm) and name == names[0]:
                 a, b = values.matrices(problem, inputs)
-                signs = np.exp2(self.rng.integers(-1, 2, (problem.M, 1))) * self.rng.choice([-1, 1], (problem.M, 1))
+                signs = np.exp2(self.rng.integers(-1, 2, (problem.M, 1))) * self.rng.choice(
+                    [-1, 1], (problem.M, 1)
+                )
                 inputs = values.filled(problem, inputs, a * signs, b)
             if not self._changed(problem, first, inputs, name):
                 return
             again = Trial(inputs=inputs, reference=problem.reference(inputs))
-            self._verify("near copies", problem, again, f"the data of launch 1 with elements of {name} changed")
+            self._verify(
+                "near copies", problem, again, f"the data of launch 1 with elements of {name} changed"
+            )
 
     def _changed(self, problem: Problem, first: Trial, inputs: dict[str, NDArray[Any]], name: str) -> bool:
         """Change three elements of an input, within its rows; False where its element type is unknown."""
@@ -264,7 +265,9 @@ class Trials:
     def _same(self, problem: Problem) -> None:
         trial, ran = self._begin("same bits", problem)
         for turn in range(1, _REPEATS[self.machine.where]):
-            other = self._verify("same bits", problem, trial, f"launch {turn + 1} on the same data", turn=turn)
+            other = self._verify(
+                "same bits", problem, trial, f"launch {turn + 1} on the same data", turn=turn
+            )
             if other.output.tobytes() != ran.output.tobytes():
                 self._warned.setdefault(
                     "same bits", f"{problem.label}: launch {turn + 1} wrote other bits, within the bound"

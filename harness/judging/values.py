@@ -3,7 +3,8 @@
 On standard normal numbers the bound grows with sqrt(K), and a long sum hides a product of less precision.
 In rows with few products that are not zero, sums are short however large K is, and the bound is that of the
 short sum: `harness.problems.bounds` with the number of products in place of K, for float32. (Adding a zero
-is exact, in any order.)
+is exact, in any order.) Where all products of a sum are equal, so are the roundings, and only the worst case
+of that module holds: K + 3 of them.
 """
 
 from __future__ import annotations
@@ -65,12 +66,19 @@ def filled(problem: Gemm, base: Arrays, a: Matrix, b: Matrix) -> Arrays:
 
 def matrices(problem: Gemm, inputs: Mapping[str, NDArray[Any]]) -> tuple[Matrix, Matrix]:
     """Return A and B in float64, without padding."""
-    return problem.dtype.decode(inputs["A"][:, : problem.K]), problem.dtype.decode(inputs["B"][:, : problem.N])
+    return problem.dtype.decode(inputs["A"][:, : problem.K]), problem.dtype.decode(
+        inputs["B"][:, : problem.N]
+    )
 
 
 def styles(problem: Gemm) -> tuple[str, ...]:
-    """Return the names of the styles of inputs for this product: subnormal numbers for float32 only."""
-    return tuple(name for name in _STYLES if name != "subnormal" or problem.dtype is FP32)
+    """Return the names of the styles of inputs for this product.
+
+    Subnormal numbers are for float32 only, and so are equal products: in other types the roundings of the
+    inputs would be equal, too.
+    """
+    only = () if problem.dtype is FP32 else ("subnormal", "constant rows")
+    return tuple(name for name in _STYLES if name not in only)
 
 
 def styled(problem: Gemm, style: str, seed: int) -> Trial:
@@ -80,23 +88,24 @@ def styled(problem: Gemm, style: str, seed: int) -> Trial:
     a, b = matrices(problem, base)
     if style == "infinity and NaN":
         return _unbounded(problem, base, a, b, rng)
-    a, b, products = _STYLES[style](problem, a, b, rng)
+    a, b, growth = _STYLES[style](problem, a, b, rng)
     inputs = filled(problem, base, a, b)
     reference = problem.reference(inputs)
-    return Trial(inputs=inputs, reference=_short(problem, reference, products))
+    return Trial(inputs=inputs, reference=_rebound(problem, reference, growth))
 
 
-def _short(problem: Gemm, reference: Reference, products: int) -> Reference:
-    """Return the reference with the bound of a sum of that many products; 0 stands for all K."""
-    if not products or problem.dtype is not FP32:
+def _growth(terms: int) -> float:
+    """Return by how many roundings a sum of that many terms is off, as `harness.problems.bounds` has it."""
+    return min(terms, 4 * math.sqrt(terms))
+
+
+def _rebound(problem: Gemm, reference: Reference, growth: float | None) -> Reference:
+    """Return the reference with the bound for `growth` roundings in place of those of K random products."""
+    if growth is None or problem.dtype is not FP32:
         return reference
-
-    def growth(terms: int) -> float:
-        return min(terms, 4 * math.sqrt(terms))
-
-    share = growth(products + 3) / growth(problem.K + 3)
+    share = growth / _growth(problem.K + 3)
     rms = None if reference.rms_bound is None else reference.rms_bound * share
-    tiny = (products + 3) * 2.0**-149
+    tiny = (problem.K + 3) * 2.0**-149
     return replace(reference, bound=reference.bound * share + tiny, rms_bound=rms)
 
 
@@ -111,24 +120,24 @@ def _unbounded(problem: Gemm, base: Arrays, a: Matrix, b: Matrix, rng: np.random
     return Trial(inputs=filled(problem, base, a, b), reference=reference, unbounded=mask)
 
 
-Styled = tuple[Matrix, Matrix, int]
+Styled = tuple[Matrix, Matrix, float | None]  # A, B, and the roundings of a sum where they are not those of K
 _Style = Callable[[Gemm, Matrix, Matrix, np.random.Generator], Styled]
 
 
 def _wide(problem: Gemm, a: Matrix, b: Matrix, rng: np.random.Generator) -> Styled:
     reach = 4 if problem.dtype.name == "fp16" else 30
     powers = np.exp2(rng.integers(-reach, reach + 1, problem.K).astype(np.float64))
-    return a * powers, b / powers[:, None], 0
+    return a * powers, b / powers[:, None], None
 
 
 def _one_sign(problem: Gemm, a: Matrix, b: Matrix, rng: np.random.Generator) -> Styled:
-    return np.abs(a), np.abs(b), 0
+    return np.abs(a), np.abs(b), None
 
 
 def _cancelling(problem: Gemm, a: Matrix, b: Matrix, rng: np.random.Generator) -> Styled:
     half = problem.K // 2
     a[:, half : 2 * half], b[half : 2 * half] = -a[:, :half], b[:half]
-    return a, b, 0
+    return a, b, None
 
 
 def _few(problem: Gemm, a: Matrix, b: Matrix, rng: np.random.Generator) -> Styled:
@@ -136,33 +145,33 @@ def _few(problem: Gemm, a: Matrix, b: Matrix, rng: np.random.Generator) -> Style
     kept = np.zeros_like(a)
     for row in kept:
         row[rng.choice(problem.K, products, replace=False)] = 1
-    return a * kept, b, products
+    return a * kept, b, _growth(products + 3)
 
 
 def _permutation(problem: Gemm, a: Matrix, b: Matrix, rng: np.random.Generator) -> Styled:
     a = np.zeros_like(a)
     a[np.arange(problem.M), rng.permutation(max(problem.M, problem.K))[: problem.M] % problem.K] = 1
-    return a, b, 1
+    return a, b, _growth(4)
 
 
 def _identity(problem: Gemm, a: Matrix, b: Matrix, rng: np.random.Generator) -> Styled:
     a = np.zeros_like(a)
     a[np.arange(problem.M), np.arange(problem.M) % problem.K] = 1
-    return a, b, 1
+    return a, b, _growth(4)
 
 
 def _constant(problem: Gemm, a: Matrix, b: Matrix, rng: np.random.Generator) -> Styled:
-    return np.broadcast_to(a[:, :1], a.shape).copy(), np.broadcast_to(b[:1], b.shape).copy(), 0
+    return np.broadcast_to(a[:, :1], a.shape).copy(), np.broadcast_to(b[:1], b.shape).copy(), problem.K + 3
 
 
 def _last(problem: Gemm, a: Matrix, b: Matrix, rng: np.random.Generator) -> Styled:
     """Leave only the last of the products: a loop that ends early has nothing."""
     a[:, :-1] = 0
-    return a, b, 1
+    return a, b, _growth(4)
 
 
 def _subnormal(problem: Gemm, a: Matrix, b: Matrix, rng: np.random.Generator) -> Styled:
-    return a * 2.0**-130, b, 0
+    return a * 2.0**-130, b, None
 
 
 _STYLES: dict[str, _Style] = {

@@ -24,7 +24,10 @@ CHECKS: dict[str, tuple[tuple[str, ...], str]] = {
     "clocks": ((STATIC,), "work that depends on the time or on the number of the launch"),
     "L2 persistence": ((STATIC,), "lines kept in L2 for the next launch"),
     "device heap": ((STATIC,), "memory that outlives the launch"),
-    "state": ((STATIC,), "results kept in variables of the module (a warning: semaphores are kept there, too)"),
+    "state": (
+        (STATIC,),
+        "results kept in variables of the module (a warning: semaphores are kept there, too)",
+    ),
     "waiting": ((STATIC,), "spinning until something changes (a warning: stream-K waits, too)"),
     "odd instructions": ((STATIC,), "traps, printing, prefetches, the number of the SM (a warning)"),
     "drawn shapes": ((EMULATOR, GPU), "a kernel that knows the shapes at which it is verified"),

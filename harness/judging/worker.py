@@ -1,8 +1,8 @@
 """The child of `harness.judging.session`: one task on one submission, with limits on what it may take.
 
-``python -m harness.judging.worker REQUEST.json`` reads a `Request`, sets its own limits before it looks at the
-submission, and appends a line of JSON to the request's `out` for each thing found. Lines that a killed child
-has written are kept.
+``python -m harness.judging.worker REQUEST.json`` reads a `Request`, sets its own limits before it looks at
+the submission, and appends a line of JSON to the request's `out` for each thing found. Lines that a killed
+child has written are kept.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.errors import BuildError, HarnessError, MissingDependency, NeedsGpu, NoGpu, SpecError, UsageError
+from harness.errors import BuildError, HarnessError, MissingDependency, NeedsGpu, NoGpu, SpecError
 from harness.judging import policy
 from harness.judging.trials import Trials
-from harness.judging.verdict import EMULATOR, FAILED, GPU, PASSED, SKIPPED, STATIC, Check
+from harness.judging.verdict import FAILED, PASSED, STATIC, Check
 from harness.kernels import arch as arch_names
 from harness.kernels import spec
 from harness.kernels.arch import Arch
@@ -31,7 +31,7 @@ from harness.problems.registry import BUILTIN, resolve
 from harness.support.cache import Cache
 
 if TYPE_CHECKING:
-    from harness.driver import Context, Device
+    from harness.driver import Device
 
 PREPARE, EMULATE, RUN = "prepare", "emulate", "run"
 NO_GPU = "emulator"  # a device's name that asks for none
@@ -192,7 +192,13 @@ def _emulate(request: Request, tell: Tell) -> None:
     except NeedsGpu as e:
         tell("missing", e.what)
         return
-    _try(request, tell, Trials(machine, built.variant, resolve(built.variant.kernel), request.seed, _until(request), _step(tell)))
+    _try(
+        request,
+        tell,
+        Trials(
+            machine, built.variant, resolve(built.variant.kernel), request.seed, _until(request), _step(tell)
+        ),
+    )
 
 
 def _run(request: Request, tell: Tell) -> None:

@@ -162,7 +162,8 @@ def grid(variant: Variant, problem: Problem, *, sms: int = 1) -> tuple[int, int,
     """
     if condition := variant.unmet({name: getattr(problem, name) for name in problem.axes}):
         raise UsageError(
-            f"{variant.label} is not for {problem.label}: it requires {condition}", hint="choose sizes with -a"
+            f"{variant.label} is not for {problem.label}: it requires {condition}",
+            hint="choose sizes with -a",
         )
     x, y, z = variant.grid(_tiles(variant, problem), sms)
     if x > 2**31 - 1 or y > 65535 or z > 65535:

@@ -34,6 +34,7 @@ ROOMS = [
     "bench",  # verified times
     "results",  # records, tables, pages
     "tune",  # the fastest parameters
+    "judging",  # a verdict on a kernel that nobody trusts
     "assertions",  # for test suites
     "torch_ops",
     "pytest_plugin",

@@ -1,0 +1,127 @@
+"""``harness judge``: one verdict on each kernel of a stranger."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.cli import options
+
+if TYPE_CHECKING:
+    from harness.judging.verdict import Verdict
+
+
+@click.command(name="judge")
+@click.argument("kernels", metavar="KERNEL...", nargs=-1, required=True)
+@click.option("--problem", default="gemm", show_default=True, metavar="NAME", help="What it has to compute.")
+@click.option("--dtype", default="fp32", show_default=True, metavar="TYPE", help="Element type of a gemm.")
+@click.option(
+    "--ref", metavar="KERNEL", help="Time it in turn with this kernel, which is trusted, not with cuBLAS."
+)
+@options.params
+@options.axis
+@options.regime("How operands and launches follow each other while it is timed.")
+@options.device
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    help="Of the sizes and the data, to repeat a run; drawn anew without it.",
+)
+@click.option(
+    "--allow",
+    multiple=True,
+    metavar="CHECK",
+    help="A static check that only warns, such as 'L2 persistence'. May be given again.",
+)
+@click.option(
+    "--untrusted/--no-untrusted",
+    default=True,
+    hidden=True,
+    help="Implied: there is no other way to judge.",
+)
+@click.option(
+    "--scores",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Append a line of JSON for each kernel; several judges may append to one file.",
+)
+@options.markdown
+@options.json_file
+def command(
+    kernels: tuple[str, ...],
+    problem: str,
+    dtype: str,
+    ref: str | None,
+    params: tuple[str, ...],
+    axis: tuple[str, ...],
+    regime: str,
+    device: str | None,
+    seed: int | None,
+    allow: tuple[str, ...],
+    untrusted: bool,
+    scores: Path | None,
+    style: str | None,
+    json_file: Path | None,
+) -> None:
+    """Judge kernels that nobody trusts: right at sizes drawn anew, no results kept from launch to launch, no
+    tricks with the clock, and how fast against cuBLAS.
+
+    Each is read, compiled, emulated and run in processes of their own, with limits. Exit code 0 where all
+    are accepted, 1 where one is rejected, 3 where not everything could be checked, as without a GPU.
+    """
+    from harness.cli import axes
+    from harness.cli.views import judged
+    from harness.errors import UsageError
+    from harness.judging import scores as score_file
+    from harness.judging import session
+    from harness.problems.gemm import GEMMS
+    from harness.problems.registry import BUILTIN
+    from harness.results import record
+    from harness.support import files
+
+    if not untrusted:
+        raise UsageError("harness judge trusts no kernel", hint="harness verify and harness bench do")
+    cls = GEMMS.get(dtype) if problem == "gemm" else BUILTIN.get(problem)
+    points = axes.points(axis, cls.axes) if axis and cls is not None else []
+    chosen = axes.parse_params(params)
+    if several := [name for name, values in chosen.items() if len(values) > 1]:
+        raise UsageError(f"parameter {several[0]} with several values: a verdict is on one kernel")
+    if json_file is not None:
+        record.check_writable(json_file)
+    if scores is not None:
+        files.check_writable(scores)
+    verdicts: list[Verdict] = []
+    for word in kernels:
+        verdict = session.judge(
+            _path(word),
+            problem=problem,
+            dtype=dtype,
+            ref=ref,
+            axes=points,
+            regime=regime,
+            device=device,
+            seed=seed,
+            params={name: values[0] for name, values in chosen.items()},
+            allow=allow,
+        )
+        verdicts.append(verdict)
+        judged.show(verdict, style)
+        if scores is not None:
+            score_file.append(scores, verdict)
+    if json_file is not None:
+        meta = record.provenance(seed=seed) | {"gpu": verdicts[0].about.get("gpu")}
+        record.write_json(json_file, record.document("judge", [v.record() for v in verdicts], meta))
+    codes = {v.exit_code for v in verdicts}
+    raise SystemExit(1 if 1 in codes else max(codes))
+
+
+def _path(word: str) -> Path:
+    """Return the file of a kernel: the one at this path, or the shipped one of this name."""
+    from harness.kernels import catalog
+
+    path = Path(word)
+    if path.suffix in (".cu", ".ptx") or path.exists():
+        return path
+    return catalog.kernel(word).path
