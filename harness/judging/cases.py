@@ -79,7 +79,7 @@ def _axes(rng: np.random.Generator, cls: type[Problem], kind: Kind, *, plain: bo
     """
 
     def size(low: int, high: int) -> int:
-        step = int(rng.choice(_STEPS))
+        step, low = int(rng.choice(_STEPS)), min(low, high)
         return int(np.clip(step * round(rng.uniform(low, high) / step), max(1, low), max(high, step)))
 
     if not issubclass(cls, Gemm):

@@ -271,8 +271,8 @@ class _Judging:
         """Return a child's checks, with those that it did not come to."""
         checks, died = told.checks, told.died
         if died and not told.all("error"):
-            # Slow emulation is no fault of a kernel that ends on a GPU; a child that is killed there is.
-            fault = where == GPU or not told.ended.hung
+            # A child that is slow in the emulator, or that fails by itself, is no fault of the kernel's.
+            fault = told.ended.code < 0 and (where == GPU or not told.ended.hung)
             checks = [c for c in checks if c.name != "ends"]
             checks.append(Check(name="ends", where=where, outcome=FAILED if fault else SKIPPED, reason=died))
         have = {c.name for c in checks}
