@@ -64,7 +64,7 @@ _DEFINES = re.compile(r"^\s*(?:@\S+\s+)?[\w.:]+\s+(%\w+)\s*,(.*)")
 _WORDS = re.compile(r"[%$\w]+")
 _LABEL = re.compile(r"^\s*([$\w]+):")
 _BRANCH = re.compile(r"^\s*(?:@\S+\s+)?bra(?:\.uni)?\s+([$\w]+)")
-_WATCHES = re.compile(r"\b(?:ld\.(?:volatile|relaxed|acquire)\S*|atom\.\S+)")
+_WATCHES = re.compile(r"\b(?:ld\.(?:volatile|relaxed|acquire)|atom)\.(?!\S*(?:local|shared))\S+")
 _SPIN = 24  # statements of a loop that does little but look at memory
 
 
@@ -82,8 +82,8 @@ def check(ptx: str, allowed: Collection[str] = ()) -> Iterator[Check]:
         for rule in RULES:
             if hit := rule.pattern.search(text):
                 where = f", line {number}" if number else ""
-                said = rule.why.format(" ".join(hit[0].split())) + where
-                found.setdefault(rule.check, []).append((rule.outcome, said))
+                what = rule.why.format(" ".join(hit[0].split()))
+                found.setdefault(rule.check, []).append((rule.outcome, f"{what}{where}"))
     for name in _written(ptx):
         found.setdefault("state", []).append((WARNING, f"writes {name}, a variable of the module"))
     for loop in _spins(ptx):
@@ -93,8 +93,8 @@ def check(ptx: str, allowed: Collection[str] = ()) -> Iterator[Check]:
         outcome = FAILED if FAILED in outcomes else WARNING if outcomes else PASSED
         if name in allowed and outcome == FAILED:
             outcome = WARNING
-        said = dict.fromkeys(text for _, text in found.get(name, ()))
-        yield Check(name=name, where=STATIC, outcome=outcome, reason="; ".join(list(said)[:3]))
+        said = list(dict.fromkeys(why for _, why in found.get(name, ())))
+        yield Check(name=name, where=STATIC, outcome=outcome, reason="; ".join(said[:3]))
 
 
 _OURS = frozenset(rule.check for rule in RULES) | {"state"}

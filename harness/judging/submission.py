@@ -97,7 +97,7 @@ def _closure(folder: Path, kernel: str) -> Iterator[tuple[str, bytes]]:
 
 def _included(folder: Path, name: PurePosixPath, text: str) -> Iterator[PurePosixPath]:
     """Yield the headers below `folder` that a text includes. Raises SpecError for any other but ours."""
-    text = _SPLICE.sub(" ", text)
+    text = _SPLICE.sub("", text)
     if probe := _PROBES.search(text):
         raise SpecError(f"{probe[0]}: it looks at files", where=_place(name, text, probe.start()))
     for found in _DIRECTIVE.finditer(text):

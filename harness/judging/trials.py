@@ -73,7 +73,7 @@ class Trials:
             missing = e.what
         except EmulatorError as e:
             missing = str(e)
-            if "has not ended" in e.what:
+            if "hangs" in e.what or "has not ended" in e.what:
                 self._failed["ends"] = e.what
         except OutOfMemory as e:
             missing = e.what
@@ -206,6 +206,7 @@ class Trials:
         fillings: dict[str, NDArray[Any]] = {
             "random numbers": self._stored(trial, spread),
             "zeros": np.zeros_like(output),
+            "infinity": self._stored(trial, np.full(output.shape, np.inf)),
             "the largest number": np.full_like(output, wrong_value(output.dtype, trial.reference.dtype)),
         }
         for name, filling in fillings.items():

@@ -71,6 +71,17 @@ def test_fma_of_float32_is_libms(suite: object) -> None:
     assert (bits(fused(a, b, c)) == bits(libm_fma(LIBM.fmaf, a, b, c))).all()
 
 
+@pytest.mark.parametrize("place", range(3))
+def test_the_result_may_take_the_place_of_an_operand(place: int) -> None:
+    """Sums do: a subnormal one is rounded again, from operands that must still be there."""
+    numbers = subnormal(np.random.default_rng(1))
+    right = libm_fma(LIBM.fmaf, *numbers)
+    operands, watch = [x[None].copy() for x in numbers], Underflow()
+    with watch.watching():
+        fma32(*operands, operands[place], Workspace((1, N), watch))
+    assert (bits(operands[place][0]) == bits(right)).all()
+
+
 @pytest.mark.parametrize("suite", [near_ties, just_below, subnormal])
 def test_without_its_repair_the_fma_would_be_wrong(suite: object) -> None:
     a, b, c = suite(np.random.default_rng(0))  # type: ignore[operator]

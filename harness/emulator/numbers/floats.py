@@ -48,14 +48,15 @@ class Workspace:
         self.wide_bits = self.wide.view(np.int64)
         self.bits = np.empty(shape, np.int64)
         self.flags = np.empty(shape, np.bool_)
+        self.rounded = np.empty(shape, np.float32)
         self.underflow = underflow
 
 
 def fma32(a: Any, b: Any, c: Any, out: Array, work: Workspace) -> None:
     """Compute ``a * b + c`` of float32 into `out`, rounded once, to nearest even.
 
-    The operands are float32 scalars or arrays that broadcast to `out`; `work` has the shape of `out`. Call it
-    within `Underflow.watching`.
+    The operands are float32 scalars or arrays that broadcast to `out`, and may be `out` itself, which is
+    written last; `work` has the shape of `out`. Call it within `Underflow.watching`.
     """
     wide, flags, underflow = work.wide, work.flags, work.underflow
     np.multiply(a, b, out=wide, dtype=np.float64)
@@ -65,11 +66,12 @@ def fma32(a: Any, b: Any, c: Any, out: Array, work: Workspace) -> None:
     if np.count_nonzero(flags):
         _round_to_odd(a, b, c, wide, flags)
     underflow.seen = False
-    np.copyto(out, wide, casting="same_kind")
+    np.copyto(work.rounded, wide, casting="same_kind")
     if underflow.seen:
         np.less(np.abs(wide), 2.0 * _SMALLEST_NORMAL, out=flags)
         _round_to_odd(a, b, c, wide, flags)
-        np.copyto(out, wide, casting="same_kind")
+        np.copyto(work.rounded, wide, casting="same_kind")
+    np.copyto(out, work.rounded)
 
 
 def _round_to_odd(a: Any, b: Any, c: Any, wide: Array, where: Array) -> None:

@@ -1,0 +1,117 @@
+"""A submission reaches nothing outside its folder, whatever its text does to hide that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.errors import SpecError, UsageError
+from harness.judging import submission
+from harness.judging.submission import MOST_BYTES, MOST_FILES
+
+FRONT = '// /// kernel\n// entry = "matmul"\n// block = 1\n// tile = [1, 1]\n// ///\n'
+
+
+def write(folder: Path, text: str, name: str = "k.cu") -> Path:
+    path = folder / name
+    path.write_text(FRONT + text)
+    return path
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '#include "/etc/passwd"',
+        "#include </etc/passwd>",
+        '#include "../secret.h"',
+        '#include "sub/../../secret.h"',
+        '# include "/etc/passwd"',
+        '#\tinclude "/etc/passwd"',
+        '#/* */include/**/"/etc/passwd"',
+        '#inc\\\nlude "/etc/passwd"',
+        '#inc\\  \nlude "/etc/passwd"',
+        '#inc??/\nlude "/etc/passwd"',
+        '%:include "/etc/passwd"',
+        '??=include "/etc/passwd"',
+        '#include_next "/etc/passwd"',
+        '#define WHERE "/etc/passwd"\n#include WHERE',
+        '/* R"x( */\n#include "/etc/passwd"\n/* )x" */',
+        'const char* s = R"(\n#include "/etc/passwd"\n)";',
+        '#import "/etc/passwd"',
+        "#embed </dev/random>",
+        '#if __has_include("/etc/passwd")\n#endif',
+        "#if __has_embed(</etc/passwd>)\n#endif",
+        'asm(".incbin \\"/etc/passwd\\"");',
+        '#include "a\\..\\b.h"',
+    ],
+)
+def test_what_reaches_outside_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path.parent / "secret.h").write_text("")
+    with pytest.raises(SpecError) as caught:
+        submission.read(write(tmp_path, text))
+    assert "k.cu:" in caught.value.where
+
+
+def test_headers_beside_it_come_along(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "b.h").write_text('#include "c.h"\n')
+    (tmp_path / "sub" / "c.h").write_text("#pragma once\n")
+    (tmp_path / "unused.h").write_text("")
+    found = submission.read(
+        write(tmp_path, '#include "sub/b.h"\n#include <vector.cuh>\n#include <cstdint>\n')
+    )
+    assert set(found.files) == {"k.cu", "sub/b.h", "sub/c.h"}
+    copy = found.copy(tmp_path / "private")
+    assert copy.read_text().startswith(FRONT)
+    assert (tmp_path / "private" / "sub" / "c.h").is_file()
+
+
+def test_a_link_that_leaves_is_refused(tmp_path: Path) -> None:
+    outside = tmp_path.parent / f"{tmp_path.name}-outside.h"
+    outside.write_text("")
+    (tmp_path / "inside.h").symlink_to(outside)
+    with pytest.raises(SpecError, match="leaves its folder"):
+        submission.read(write(tmp_path, '#include "inside.h"'))
+    (tmp_path / "linked.cu").symlink_to(outside)
+    with pytest.raises(SpecError, match="leaves its folder"):
+        submission.read(tmp_path / "linked.cu")
+
+
+def test_a_link_within_the_folder_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "a.h").write_text("#pragma once\n")
+    (tmp_path / "b.h").symlink_to(tmp_path / "a.h")
+    assert submission.read(write(tmp_path, '#include "b.h"')).files["b.h"] == b"#pragma once\n"
+
+
+def test_a_header_in_a_circle_is_read_once(tmp_path: Path) -> None:
+    (tmp_path / "a.h").write_text('#include "a.h"\n#include "k.cu"\n')
+    assert len(submission.read(write(tmp_path, '#include "a.h"')).files) == 2
+
+
+def test_too_much_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "large.h").write_bytes(b" " * MOST_BYTES)
+    with pytest.raises(SpecError, match="MiB"):
+        submission.read(write(tmp_path, '#include "large.h"'))
+
+
+def test_too_many_files_are_refused(tmp_path: Path) -> None:
+    for i in range(MOST_FILES):
+        (tmp_path / f"{i}.h").write_text("")
+    with pytest.raises(SpecError, match="files"):
+        submission.read(write(tmp_path, "".join(f'#include "{i}.h"\n' for i in range(MOST_FILES))))
+
+
+@pytest.mark.parametrize("name", ["k.py", "nothing.cu", "folder.cu"])
+def test_what_is_no_kernel_file_is_the_callers_mistake(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder.cu").mkdir()
+    (tmp_path / "k.py").write_text("")
+    with pytest.raises(UsageError):
+        submission.read(tmp_path / name)
+
+
+def test_the_hash_is_of_all_files(tmp_path: Path) -> None:
+    (tmp_path / "a.h").write_text("int a;")
+    first = submission.read(write(tmp_path, '#include "a.h"'))
+    (tmp_path / "a.h").write_text("int b;")
+    assert submission.read(tmp_path / "k.cu").sha256 != first.sha256 == first.sha256

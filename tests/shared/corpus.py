@@ -1,0 +1,103 @@
+"""The exploits of tests/data/exploits with the check that rejects each, and the honest kernels beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.judging.verdict import CHECKS, EMULATOR, GPU, STATIC
+
+DATA = Path(__file__).parents[1] / "data"
+HONEST = sorted((DATA / "honest").glob("*.cu"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exploit:
+    """One exploit: the stem of its file, its class, and the checks that reject it, by place."""
+
+    name: str
+    kind: str
+    emulator: str = ""
+    gpu: str = ""
+    static: str = ""
+
+    @property
+    def path(self) -> Path:
+        return DATA / "exploits" / f"{self.name}.cu"
+
+    @property
+    def title(self) -> str:
+        """Return what it does: the first line of its file."""
+        return self.path.read_text().splitlines()[0].removeprefix("// ")
+
+    @property
+    def checks(self) -> dict[str, str]:
+        """Return the check by the place where it rejects this exploit."""
+        found = {STATIC: self.static, EMULATOR: self.emulator, GPU: self.gpu}
+        return {where: check for where, check in found.items() if check}
+
+
+def _both(name: str, kind: str, check: str) -> Exploit:
+    return Exploit(name=name, kind=kind, emulator=check, gpu=check)
+
+
+def _static(name: str, kind: str, check: str) -> Exploit:
+    return Exploit(name=name, kind=kind, static=check)
+
+
+RACES = "races and memory"
+EXPLOITS = (
+    _both("replay_globals", "replay", "fresh data"),
+    _both("replay_workspace", "replay", "fresh data"),
+    _both("replay_address", "replay by address", "fresh data"),
+    _both("replay_content", "replay by content", "near copies"),
+    _both("replay_scaled", "replay by scale", "near copies"),
+    _both("skip_own_output", "skip", "own output"),
+    _both("skip_finished", "skip", "own output"),
+    _both("sentinel", "sentinel", "spoilt output"),
+    _both("count_launches", "launch counting", "launch count"),
+    _static("grid_number", "launch counting", "clocks"),
+    _static("phase_globaltimer", "phase by the time", "clocks"),
+    _static("spin_clock", "spin on a clock", "clocks"),
+    _both("half_k", "less work", "drawn shapes"),
+    _both("early_stop", "less work", "drawn shapes"),
+    _both("whole_tiles_only", "less work", "drawn shapes"),
+    _both("part_of_the_output", "less work", "drawn shapes"),
+    _both("no_scalars", "less work", "drawn shapes"),
+    _both("data_dependent", "less work", "values"),
+    _both("finite_only", "values not covered", "values"),
+    _both("tf32", "less precision", "drawn shapes"),
+    _both("two_bf16", "less precision", "values"),
+    _both("knows_the_shapes", "shape detection", "drawn shapes"),
+    Exploit(name="stale_shared", kind="stale shared memory", emulator=RACES),
+    _both("writes_inputs", "writes inputs", "inputs intact"),
+    Exploit(name="writes_behind", kind="writes outside", emulator=RACES, gpu="stray writes"),
+    Exploit(name="writes_before", kind="writes outside", emulator=RACES, gpu="stray writes"),
+    _both("writes_padding", "writes outside", "stray writes"),
+    Exploit(name="reads_c", kind="reads C", emulator=RACES, gpu="spoilt output"),
+    Exploit(name="no_barrier", kind="race", emulator=RACES),
+    Exploit(name="dead_matrix_code", kind="dead matrix code", emulator="dead matrix code"),
+    _static("persisting_l2", "persisting L2", "L2 persistence"),
+    _static("device_heap", "device heap", "device heap"),
+    _both("endless", "hang", "ends"),
+    Exploit(name="faults", kind="fault", emulator=RACES, gpu="ends"),
+)
+
+
+def table() -> str:
+    """Return the table of docs/judge.md: an exploit a line."""
+    lines = ["| class | what it does | rejected by |", "|---|---|---|"]
+    for exploit in EXPLOITS:
+        places: dict[str, list[str]] = {}
+        for where, check in exploit.checks.items():
+            places.setdefault(check, []).append(where)
+        by = "; ".join(f"*{check}* ({', '.join(listed)})" for check, listed in places.items())
+        lines.append(f"| {exploit.kind} | {exploit.title} | {by} |")
+    return "\n".join(lines)
+
+
+def checks_table() -> str:
+    """Return the table of docs/judge.md that says what each check excludes, and where it is made."""
+    lines = ["| check | made | excludes |", "|---|---|---|"]
+    lines += [f"| *{name}* | {', '.join(where)} | {what} |" for name, (where, what) in CHECKS.items()]
+    return "\n".join(lines)
