@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 from harness.emulator.decode import Decoder
 from harness.emulator.machine import SCHEDULES, Launch
-from harness.emulator.memory import Arena, Buffer
-from harness.emulator.ptx.declarations import Variable, values_of
-from harness.emulator.ptx.module import Entry, parse
+from harness.emulator.memory import GLOBAL_BASE, HEAP, HEAP_BYTES, Arena, Buffer
+from harness.emulator.ptx.declarations import Variable, pointers_of, values_of
+from harness.emulator.ptx.module import parse
+from harness.emulator.ptx.program import Entry
 from harness.emulator.watch.counts import Counts, by_line, total
 from harness.emulator.watch.findings import Finding, Index3, Source
 from harness.emulator.watch.order import orders
@@ -44,11 +45,13 @@ class Emulation:
     findings: the faults, each reported once; empty with check=False
     notices: races of stores of the same value, which do not show in the result
     instructions: the counts of each PTX instruction, in PTX order; empty with count=False
+    output: what the kernel printed
     """
 
     findings: tuple[Finding, ...]
     instructions: tuple[Counts, ...]
     notices: tuple[Finding, ...] = ()
+    output: str = ""
 
     @property
     def lines(self) -> tuple[Counts, ...]:
@@ -112,22 +115,26 @@ def emulate(
         raise EmulatorError(f"a block of {extents[1]} has more than 1024 threads")
     steps = Decoder(kernel).steps()
     module = [v for v in kernel.variables.values() if v.space in ("global", "const")]
+    extra = _extra(kernel)
     contents = {v.name: _contents(v, variables or {}) for v in module}
     watched: set[int] = set()
     fine = any(orders(instruction) for instruction in kernel.instructions)
     while True:
         buffers, parameters = _bind(kernel, arguments)
         owned = [*buffers, *(Buffer(array=contents[v.name], name=v.name) for v in module)]
+        owned += extra
         arena = Arena(owned)
         symbols = {v.name: v.offset for v in kernel.variables.values()}
-        symbols |= {v.name: a.start for v, a in zip(module, arena.allocations[len(buffers) :], strict=True)}
+        symbols |= {v.name: a.start for v, a in zip(module, arena.allocations[len(buffers) :], strict=False)}
+        space = parameters(arena)
+        _point(kernel, arena, symbols, space)
         launch = Launch(
             kernel,
             steps,
             grid=extents[0],
             block=extents[1],
             arena=arena,
-            parameters=parameters(arena),
+            parameters=space,
             dynamic_shared=shared,
             symbols=symbols,
             schedule=schedule,
@@ -152,6 +159,7 @@ def emulate(
             findings=tuple(f for f in found if not f.benign),
             notices=tuple(f for f in found if f.benign),
             instructions=launch.counter.all() if launch.counter is not None else (),
+            output="".join(launch.printed),
         )
 
 
@@ -199,6 +207,43 @@ def _bind(kernel: Entry, arguments: Sequence[Argument]) -> tuple[list[Buffer], A
         return bytes(space)
 
     return buffers, parameters
+
+
+_PARAMETERS = "the parameters"  # the buffer that holds them where a kernel takes the address of one
+
+
+def _extra(kernel: Entry) -> list[Buffer]:
+    """Return the buffers that the kernel needs of its own: the heap of malloc, and its parameters."""
+    found = []
+    if any(i.opcode[0] == "call" and "malloc" in i.operands for i in kernel.instructions):
+        found.append(Buffer(array=np.zeros(HEAP_BYTES, np.uint8), name=HEAP, initialised=False))
+    names = {p.name for p in kernel.parameters}
+    if any(i.opcode[0] == "mov" and names & set(i.operands) for i in kernel.instructions):
+        size = max(p.offset + p.size for p in kernel.parameters)
+        found.append(Buffer(array=np.zeros(size, np.uint8), name=_PARAMETERS))
+    return found
+
+
+def _point(kernel: Entry, arena: Arena, symbols: dict[str, int], space: bytes) -> None:
+    """Put addresses where they belong: in initial values that name variables, and of parameters in `symbols`.
+
+    space: the bytes of the parameters
+    """
+    block = next((a for a in arena.allocations if a.name == _PARAMETERS), None)
+    octets = arena.view(1)
+    if block is not None:
+        octets[block.start - GLOBAL_BASE : block.end - GLOBAL_BASE] = np.frombuffer(space, np.uint8)
+        symbols |= {p.name: block.start + p.offset for p in kernel.parameters}
+    for variable in kernel.variables.values():
+        for offset, name, addend in pointers_of(variable):
+            if name not in symbols:
+                raise EmulatorError(
+                    f"variable {variable.name} starts with the address of {name!r}, which is none"
+                )
+            start = symbols[variable.name] - GLOBAL_BASE + offset
+            octets[start : start + 8] = np.frombuffer(
+                (symbols[name] + addend).to_bytes(8, "little"), np.uint8
+            )
 
 
 def _contents(variable: Variable, given: Mapping[str, NDArray[np.uint8]]) -> NDArray[np.uint8]:

@@ -15,7 +15,7 @@ from harness.emulator.group import Group, spread
 from harness.emulator.memory import LOCAL_BASE, SHARED_BASE, Allocation, Scratch
 from harness.emulator.numbers.addresses import Access, access
 from harness.emulator.numbers.values import Array, Integer, Lanes, Mask, identity, lane_id, mask_of, shift
-from harness.emulator.ptx.module import Instruction
+from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.conflicts import Values
 from harness.emulator.watch.faults import aligned, fault, first_lane, named, outside
 

@@ -17,10 +17,10 @@ import numpy as np
 from harness.emulator.blocks import special
 from harness.emulator.blocks.control import control
 from harness.emulator.group import Group, Value
-from harness.emulator.numbers.values import Integer, Lanes, signed
+from harness.emulator.numbers.values import Integer, Lanes, shift, signed
 from harness.emulator.ptx.declarations import BYTES
 from harness.emulator.ptx.literals import literal
-from harness.emulator.ptx.module import Entry, Instruction
+from harness.emulator.ptx.program import Entry, Instruction
 from harness.emulator.watch.findings import Finding
 from harness.errors import EmulatorError, NeedsGpu
 
@@ -255,7 +255,7 @@ class Decoder:
 
     def address(self, ins: Instruction, text: str) -> Callable[[Group], tuple[Integer, int]]:
         """Return a reader of an address ``[base + offset]``: (value of the base, offset in bytes)."""
-        match = re.fullmatch(r"\[\s*([\w$%.]+)\s*(?:\+\s*(-?\w+)|(-\s*\w+))?\s*\]", text)
+        match = re.fullmatch(r"\[\s*([\w$%.:]+)\s*(?:\+\s*(-?\w+)|(-\s*\w+))?\s*\]", text)
         if not match:
             raise EmulatorError(f"cannot read the address {text!r}", where=self.where(ins))
         offset = int((match[2] or match[3] or "0").replace(" ", ""), 0)
@@ -264,7 +264,8 @@ class Decoder:
 
     def _symbol(self, text: str) -> bool:
         """Return whether an operand names a variable or a special register."""
-        return text in self.entry.variables or text.startswith("%") or text == "WARP_SZ"
+        named = text in self.entry.variables or any(text == p.name for p in self.entry.parameters)
+        return named or text.startswith("%") or text == "WARP_SZ"
 
     def _symbol_reader(self, ins: Instruction, text: str) -> Reader:
         """Return a reader of a variable's address or of a special register.
@@ -272,6 +273,12 @@ class Decoder:
         Raises EmulatorError for an unknown name.
         """
         if text in self.entry.variables:
+            frame = self.entry.variables[text].frame
+            if not frame:
+                return lambda group: group.launch.symbols[text]
+            base = self.integer(ins, frame, 64)
+            return lambda group: shift(base(group), group.launch.symbols[text])
+        if any(text == parameter.name for parameter in self.entry.parameters):
             return lambda group: group.launch.symbols[text]
         read = special.reader(text)
         if read is None:
@@ -284,8 +291,6 @@ class Decoder:
         """Return the value of a literal, an int or a NumPy float."""
         found = literal(text)
         if found is None:
-            if any(text == parameter.name for parameter in self.entry.parameters):
-                raise self.refusal(ins, "the address of a parameter")  # usually it is a tensor map
             raise EmulatorError(
                 f"{self.text(ins)!r} reads {text!r}, which nobody declares", where=self.where(ins)
             )

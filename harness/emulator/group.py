@@ -39,6 +39,7 @@ class Group(Clock):
         self.registers: list[Value] = [None] * registers
         self.flights: list[Any] = []  # cp.async copies since the last commit
         self.groups: list[Any] = []  # committed groups of them, oldest first
+        self.pushed: list[tuple[Lanes, dict[int, Value]]] = []  # registers of callers that call themselves
         self.places: dict[Any, Any] = {}  # `Place`s of shared and local accesses without a fault
         self._buffers: dict[int, Array] = {}
         self._spare: dict[Any, Array] = {}

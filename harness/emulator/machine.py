@@ -17,6 +17,8 @@ import harness.emulator.instructions.integer.dot
 import harness.emulator.instructions.load_store
 import harness.emulator.instructions.matrix.mma
 import harness.emulator.instructions.predicates
+import harness.emulator.instructions.system.calls
+import harness.emulator.instructions.system.stack
 import harness.emulator.instructions.warp  # noqa: F401 - the instructions register themselves
 from harness.emulator.blocks.batch import Batch
 from harness.emulator.blocks.control import pace
@@ -24,7 +26,7 @@ from harness.emulator.decode import Step
 from harness.emulator.memory import Arena
 from harness.emulator.numbers.algebra import Memo
 from harness.emulator.numbers.floats import Underflow
-from harness.emulator.ptx.module import Entry
+from harness.emulator.ptx.program import Entry
 from harness.emulator.watch.counts import Counter
 from harness.emulator.watch.findings import Findings, Index3
 from harness.emulator.watch.hazards import HazardWatch
@@ -73,6 +75,8 @@ class Launch:
         self.memo = Memo()
         self.underflow = Underflow()
         self.findings = Findings()
+        self.printed: list[str] = []  # by printf
+        self.heap_used = 0  # bytes that malloc has given
         self.counter = Counter(entry.instructions, [s.flops for s in steps], widths) if count else None
         self.hazards = HazardWatch(self.findings, self._describe, self.thread, fine) if check else None
         self.races = RaceWatch(self, watched, fine) if check else None

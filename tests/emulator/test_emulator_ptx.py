@@ -115,7 +115,6 @@ HARDWARE = [
     "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r1], 32;",
     "tex.2d.v4.f32.s32 {%r1,%r2,%r3,%r4}, [c, {%r5,%r6}];",
     "frobnicate.u32 %r1, %r2;",
-    "mov.b64 %d1, c;",  # where a parameter lies, not what it holds
 ]
 
 

@@ -12,7 +12,7 @@ from harness.emulator.blocks.runner import Runner
 from harness.emulator.group import Group
 from harness.emulator.memory import Scratch
 from harness.emulator.numbers.values import Array, Lanes
-from harness.emulator.ptx.module import Instruction
+from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.patterns import WARP
 from harness.errors import EmulatorError
 

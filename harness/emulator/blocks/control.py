@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from harness.emulator.decode import Decoder, Run, Step
     from harness.emulator.group import Group
     from harness.emulator.numbers.values import Lanes
-    from harness.emulator.ptx.module import Instruction
+    from harness.emulator.ptx.program import Instruction
 
 POLL, PROGRESS = "poll", "progress"
 _ORDERED = {"volatile", "relaxed", "acquire", "mmio", "cv"}

@@ -21,7 +21,7 @@ from harness.emulator.instructions.predicates import broadcast_mask
 from harness.emulator.memory import GLOBAL_BASE, ONES
 from harness.emulator.numbers.values import Array, Lanes, integer_of, shift
 from harness.emulator.ptx.declarations import BYTES
-from harness.emulator.ptx.module import Instruction
+from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.touches import ATOMIC
 
 Operation = Callable[..., Any]

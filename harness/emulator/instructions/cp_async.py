@@ -15,7 +15,7 @@ from harness.emulator.decode import Decoder, Run, handles
 from harness.emulator.group import Group, spread
 from harness.emulator.memory import LOCAL_BASE, SHARED_BASE
 from harness.emulator.numbers.values import Array, Lanes, Mask, mask_of, shift
-from harness.emulator.ptx.module import Instruction
+from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.touches import READ, WRITE
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from harness.emulator.decode import Decoder, Run, handles
 from harness.emulator.group import BITS_OF, Group
 from harness.emulator.numbers.values import Affine, Array, Lanes, integer_of, shift
 from harness.emulator.ptx.declarations import BYTES
-from harness.emulator.ptx.module import Instruction
+from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.touches import READ, WRITE
 
 SPACES = ("global", "shared", "local", "param", "const")
@@ -63,8 +64,11 @@ def ld(decoder: Decoder, ins: Instruction) -> Run:
     into = [decoder.register(ins, name) for name in names]
     if len(into) != count or size > 8:
         raise decoder.refusal(ins)
-    if space == "param":
+    parameter = re.match(r"\[\s*([\w$%.]+)", ins.operands[1])
+    if space == "param" and parameter and any(p.name == parameter[1] for p in decoder.entry.parameters):
         return _load_parameter(decoder, ins, into, size)
+    if space == "param":  # of a call, in local memory, or through an address: it is a generic one
+        space = ""
     read = decoder.address(ins, ins.operands[1])
     finish = _extension(decoder, ins, names, size)
 
@@ -138,8 +142,9 @@ def st(decoder: Decoder, ins: Instruction) -> Run:
     _allowed(decoder, ins)
     size, count, space = shape_of(ins)
     names = registers(ins.operands[1])
-    if len(names) != count or space in ("param", "const") or size > 8:
+    if len(names) != count or space == "const" or size > 8:
         raise decoder.refusal(ins)
+    space = "" if space == "param" else space
     read = decoder.address(ins, ins.operands[0])
     values = [stored(decoder, ins, name, size) for name in names]
 

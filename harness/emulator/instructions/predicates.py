@@ -13,7 +13,7 @@ from harness.emulator.instructions.floating.half import operand as half_operand
 from harness.emulator.numbers.algebra import Algebra
 from harness.emulator.numbers.floats import flush
 from harness.emulator.numbers.values import Array, Lanes, Mask, mask_of
-from harness.emulator.ptx.module import Instruction
+from harness.emulator.ptx.program import Instruction
 
 HALF = ("f16", "f16x2", "bf16", "bf16x2")
 _TYPES = {f"{k}{b}" for k in "usb" for b in (8, 16, 32, 64)}

@@ -10,7 +10,7 @@ from harness.emulator.decode import Decoder, Run, handles
 from harness.emulator.group import Group, spread
 from harness.emulator.instructions.predicates import broadcast_mask
 from harness.emulator.numbers.values import Affine, Array, Lanes, integer_of, mask_of
-from harness.emulator.ptx.module import Instruction
+from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.patterns import WARP
 
 

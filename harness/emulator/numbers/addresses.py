@@ -60,10 +60,10 @@ def access(memo: Memo, address: Integer, where: Lanes, columns: Array, shape: tu
     shape: (T, C) of the group
     """
     if isinstance(address, int):
-        key: Any = ("access", address & 3, columns.shape)
+        key: Any = ("access", address & 3, columns.shape, int(columns[0, 0]))
         offset = address
     else:
-        key = ("access", address.key, address.offset & 3, lane_id(where), columns.shape)
+        key = ("access", address.key, address.offset & 3, lane_id(where), columns.shape, int(columns[0, 0]))
         offset = address.offset
 
     def make() -> tuple[Access, int]:

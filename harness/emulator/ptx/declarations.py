@@ -35,11 +35,13 @@ LARGEST = 1 << 32  # bytes of a variable or a parameter; more is an error in the
 class Variable:
     """A declared variable.
 
-    space: ``shared``, ``global``, ``const`` or ``local``
+    space: ``shared``, ``global``, ``const``, ``local`` or, of what a call passes, ``param``
     type: the type of an element, a key of `BYTES`
     offset: bytes from the start of the space
     size: bytes; 0 for dynamic shared memory
     values: the text of the initialiser, "" without one
+    align: bytes of which the offset is a multiple
+    frame: the register with the address that the offset counts from; "" for the start of the space
     """
 
     name: str
@@ -48,6 +50,8 @@ class Variable:
     offset: int
     size: int
     values: str = ""
+    align: int = 1
+    frame: str = ""
 
 
 def declare(
@@ -68,7 +72,7 @@ def declare(
     """
     attributes = _ATTRIBUTES.match(text)
     words = attributes[0].replace(".", " ").split() if attributes else []
-    space = next((w for w in words if w in ("shared", "global", "const", "local")), "")
+    space = next((w for w in words if w in ("shared", "global", "const", "local", "param")), "")
     kind = next((w for w in words if w in BYTES), "")
     found = [_DECLARED.match(declared) for declared in _apart(text[attributes.end() :] if attributes else "")]
     for match in found:
@@ -87,7 +91,13 @@ def declare(
         offset = aligned(sizes.get(space, 0), align, line)
         sizes[space] = offset + size
         variables[name] = Variable(
-            name=name, space=space, type=kind, offset=offset, size=size, values=match["values"] or ""
+            name=name,
+            space=space,
+            type=kind,
+            offset=offset,
+            size=size,
+            values=match["values"] or "",
+            align=align,
         )
 
 
@@ -131,8 +141,21 @@ def values_of(variable: Variable) -> NDArray[Any]:
     size = BYTES[variable.type]
     data = bytearray(variable.size)
     for place, token in enumerate(initial_values(variable.values)):
-        raw = value_bytes(token, size, variable.type, variable.name)
+        raw = bytes(size) if _pointer(token) else value_bytes(token, size, variable.type, variable.name)
         if (place + 1) * size > len(data):
             raise EmulatorError(f"variable {variable.name} has more values than room")
         data[place * size : (place + 1) * size] = raw
     return np.frombuffer(bytes(data), np.uint8).copy()
+
+
+def pointers_of(variable: Variable) -> list[tuple[int, str, int]]:
+    """Return (byte, name, addend) of each initial value that is the address of a variable, ``a + 4``."""
+    size = BYTES[variable.type]
+    tokens = initial_values(variable.values) if re.search(r"[A-Za-z_$]\w{2}", variable.values) else []
+    found = ((place * size, _pointer(token)) for place, token in enumerate(tokens))
+    return [(place, match[1], int(match[2] or 0)) for place, match in found if match]
+
+
+def _pointer(token: str) -> re.Match[str] | None:
+    """Return the match of an initial value that names a variable: its name, and what is added."""
+    return re.fullmatch(r"(?:generic\()?([A-Za-z_$][\w$]*|%[\w$]+)\)?(?:\+(\d+))?", token)

@@ -10,13 +10,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
-from harness.emulator.ptx.declarations import BYTES, LARGEST, Variable, aligned, declare
+from harness.emulator.ptx.calls import linked
+from harness.emulator.ptx.declarations import BYTES, Variable, aligned, declare
+from harness.emulator.ptx.headers import Header, header
+from harness.emulator.ptx.program import Entry, Function, Instruction
 from harness.emulator.ptx.statements import LABEL, statements
 from harness.emulator.watch.findings import Source
 from harness.errors import EmulatorError
 
 _OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|\([^)]*\)|[^,\s{}\[\]()]+")
-_PARAMETER = re.compile(r"\.param\b(?P<attributes>[^,()]*?)(?P<name>[\w$%]+)\s*(?:\[(?P<count>\d+)\])?\s*$")
 _NAME = re.compile(r"(?<![\w$%.])[A-Za-z_$%][\w$%]*")
 _GUARD = re.compile(r"@\s*(!?)\s*([\w$%]+)\s+")
 _LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+\d+")
@@ -24,62 +26,9 @@ CARRY = "CC.CF"  # the register of the carry (PTX ISA, "Extended-Precision Integ
 _INLINED = re.compile(r"inlined_at\s+(\d+)\s+(\d+)")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Parameter:
-    """A kernel parameter; `offset` and `size` are bytes within the parameter space."""
-
-    name: str
-    type: str
-    offset: int
-    size: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Instruction:
-    """An instruction of an entry.
-
-    index: its number in `Entry.instructions`
-    opcode: its dotted parts, ``("ld", "global", "f32")``
-    operands: the text of each
-    guard, negated: the predicate of ``@p`` or ``@!p``, "" without one
-    source: the line of the kernel's source
-    ptx_line: the line of the PTX text
-    targets: of a branch, the indices of the instructions that it can go to
-    """
-
-    index: int
-    opcode: tuple[str, ...]
-    operands: tuple[str, ...]
-    guard: str = ""
-    negated: bool = False
-    source: Source
-    ptx_line: int
-    targets: tuple[int, ...] = ()
-
-    def __str__(self) -> str:
-        return ".".join(self.opcode)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """A kernel of a PTX module.
-
-    variables: its own variables and the module's, by name
-    registers: the type of each register, by name
-    sizes: bytes in use of each state space; dynamic shared memory is left out
-    """
-
-    name: str
-    parameters: tuple[Parameter, ...]
-    variables: dict[str, Variable]
-    registers: dict[str, str]
-    sizes: dict[str, int]
-    instructions: tuple[Instruction, ...]
-
-
 @dataclass
 class _Body:
-    """An entry that is being read.
+    """A function that is being read.
 
     Labels, registers and variables belong to the braces in which they are declared. A scope is the tuple of
     the numbers of the open braces, outermost first.
@@ -89,10 +38,11 @@ class _Body:
     lines: (text, scope, source line, PTX line) of each instruction
     scopes: how many braces have been opened
     inner: for each scope of inner braces, the names that its declared names are kept under
+    prefix: of a function that is called, what all its names are kept with; "" for an entry
     """
 
-    name: str
-    parameters: tuple[Parameter, ...]
+    header: Header
+    prefix: str
     variables: dict[str, Variable]
     sizes: dict[str, int]
     registers: dict[str, str] = field(default_factory=dict)
@@ -104,16 +54,28 @@ class _Body:
     inner: dict[tuple[int, ...], dict[str, str]] = field(default_factory=dict)
 
     def named(self, name: str) -> str:
-        """Return the name to keep a declared name under: the same in the outermost braces, new in others."""
-        if len(self.scope) < 2:
+        """Return the name to keep a declared name under.
+
+        That is itself in an entry's outermost braces, elsewhere a new one with a colon, which no name of
+        PTX has.
+        """
+        if len(self.scope) < 2 and not self.prefix:
             return name
-        kept = f"{name}${self.scope[-1]}"
+        kept = f"{self.prefix}{name}:{self.scope[-1]}"
         return self.inner.setdefault(tuple(self.scope), {}).setdefault(name, kept)
+
+    def open(self) -> None:
+        """Open a scope. A called function's own holds its parameters, as registers with their addresses."""
+        self.scopes += 1
+        self.scope.append(self.scopes)
+        if self.prefix and self.scopes == 1:
+            for one in (*self.header.parameters, *self.header.returns):
+                self.registers[self.named(one.name)] = one.type if one.register else "b64"
 
     def seen_from(self, scope: tuple[int, ...]) -> dict[str, str]:
         """Return the kept names of inner declarations that `scope` sees; inner ones hide outer ones."""
         found: dict[str, str] = {}
-        for depth in range(2, len(scope) + 1):
+        for depth in range(1, len(scope) + 1):
             found |= self.inner.get(scope[:depth], {})
         return found
 
@@ -123,19 +85,22 @@ def parse(text: str) -> dict[str, Entry]:
     found = list(statements(text))
     reader = _Reader(_files(found), any(_LOC.match(statement) for _, statement in found))
     for line, statement in found:
+        reader.opens(statement)
         if reader.body is None:
             reader.outside(line, statement)
         else:
             reader.inside(line, statement, reader.body)
-    if reader.body is not None or reader.skipping:
+    if reader.body is not None or reader.depth:
         raise EmulatorError("the text ends inside a function", where="PTX", hint="Is the file cut short?")
-    return reader.entries
+    return {name: linked(entry, reader.functions) for name, entry in reader.entries.items()}
 
 
 class _Reader:
-    """The state of `parse`: at module level, in the `body` of an entry, or skipping another function.
+    """The state of `parse`: at module level, or in the `body` of a function.
 
-    `skipping` counts that function's open braces; `has_lines` tells whether the text has ``.loc``.
+    depth: open braces at module level
+    pending: the header of a function whose body may follow, and its line
+    has_lines: the text has ``.loc``
     """
 
     def __init__(self, files: dict[str, str], has_lines: bool) -> None:
@@ -145,36 +110,52 @@ class _Reader:
         self._sizes: dict[str, int] = {}
         self._where = Source()
         self.entries: dict[str, Entry] = {}
+        self.functions: dict[str, Function] = {}
         self.body: _Body | None = None
-        self.skipping = 0
+        self.pending: Header | None = None
+        self.depth = 0
+
+    def opens(self, statement: str) -> None:
+        """Make the pending function the one to read if a statement opens its body."""
+        head, self.pending = self.pending, None
+        if head is not None and statement == "{":  # otherwise it was a prototype alone
+            self.body = _Body(head, f"{head.name}:", dict(self._module), {})
+            self._where = Source()
 
     def outside(self, line: int, statement: str) -> None:
-        """Read a statement that is not in an entry's body."""
+        """Read a statement that is not in a function's body."""
         if statement == "{":
-            self.skipping += 1
+            self.depth += 1
         elif statement == "}":
-            if not self.skipping:
+            if not self.depth:
                 raise EmulatorError("a closing brace without its opening one", where=f"PTX line {line}")
-            self.skipping -= 1
-        elif self.skipping:
+            self.depth -= 1
+        elif self.depth:
             return
         elif re.search(r"\.entry\b", statement):
-            self.body = _header(statement, line, self._module, self._sizes)
+            self.body = _Body(header(statement, line), "", dict(self._module), dict(self._sizes))
             self._where = Source()
+        elif re.search(r"\.func\b", statement):
+            self.pending = header(statement, line)
+            self.functions.setdefault(self.pending.name, Function(header=self.pending))
         elif re.match(r"(?:\.\w+\s+)*\.(shared|global|const|local)\b", statement):
             declare(statement, line, self._module, self._sizes)
 
     def inside(self, line: int, statement: str, body: _Body) -> None:
         """Read a statement in the body of an entry."""
         if statement == "{":
-            body.scopes += 1
-            body.scope.append(body.scopes)
+            body.open()
         elif statement == "}":
             if not body.scope:
                 raise EmulatorError("a closing brace without its opening one", where=f"PTX line {line}")
             body.scope.pop()
             if not body.scope:
-                self.entries[body.name] = _finish(body)
+                name, read = body.header.name, _finish(body)
+                if body.prefix:
+                    own = {v: kept for v, kept in read.variables.items() if v not in self._module}
+                    self.functions[name] = Function(header=body.header, body=replace(read, variables=own))
+                else:
+                    self.entries[name] = read
                 self.body = None
         elif _LOC.match(statement):
             self._where = _location(statement, self._files) or self._where
@@ -203,30 +184,6 @@ def _location(statement: str, files: dict[str, str]) -> Source | None:
     return Source(line=int(match[2]), file=files[match[1]])
 
 
-def _header(text: str, line: int, module: dict[str, Variable], sizes: dict[str, int]) -> _Body:
-    """Read the name and parameters of an ``.entry``; `module` and `sizes` are those of the module."""
-    match = re.search(r"\.entry\s+([\w$%]+)\s*(?:\((.*?)\))?", text, re.DOTALL)
-    if not match:
-        raise EmulatorError("an .entry without a name", where=f"PTX line {line}")
-    parameters: list[Parameter] = []
-    offset = 0
-    for declared in filter(str.strip, (match[2] or "").split(",")):
-        found = _PARAMETER.match(declared.strip())
-        types = [t for t in re.findall(r"\.(\w+)", found["attributes"]) if t in BYTES] if found else []
-        if not found or not types:
-            raise EmulatorError(f"not a parameter: {declared.strip()!r}", where=f"PTX line {line}")
-        align = re.search(r"\.align\s+(\d+)", found["attributes"])
-        pointer = ".ptr" in found["attributes"]  # its .align is that of the memory it points to
-        size = BYTES[types[-1]] * int(found["count"] or 1)
-        step = int(align[1]) if align and not pointer else BYTES[types[-1]]
-        offset = aligned(offset, step, line)
-        if size > LARGEST:
-            raise EmulatorError(f"parameter {found['name']} is {size} bytes large", where=f"PTX line {line}")
-        parameters.append(Parameter(name=found["name"], type=types[-1], offset=offset, size=size))
-        offset += size
-    return _Body(match[1], tuple(parameters), dict(module), dict(sizes))
-
-
 def _statement(text: str, line: int, where: Source, body: _Body) -> None:
     """Read one statement of a body: a label, a branch table, a declaration or an instruction."""
     if match := LABEL.match(text):
@@ -236,7 +193,7 @@ def _statement(text: str, line: int, where: Source, body: _Body) -> None:
             body.labels[tuple(body.scope), match[1]] = len(body.lines)
     elif text.startswith(".reg"):
         _registers(text, line, body)
-    elif re.match(r"\.(shared|local|global|const)\b", text):
+    elif re.match(r"\.(shared|local|global|const|param)\b", text):
         declare(text, line, body.variables, body.sizes, body.named)
     elif text and not text.startswith("."):
         body.lines.append((text, tuple(body.scope), where, line))
@@ -244,7 +201,7 @@ def _statement(text: str, line: int, where: Source, body: _Body) -> None:
 
 def _registers(text: str, line: int, body: _Body) -> None:
     """Read a ``.reg`` declaration, in which ``%r<3>`` stands for %r0, %r1 and %r2."""
-    match = re.match(r"\.reg\s+(?:\.v[24]\s+)?\.(\w+)\s+(.*)", text, re.DOTALL)
+    match = re.match(r"\.reg\s*(?:\.v[24]\s*)?\.(\w+)\s+(.*)", text, re.DOTALL)
     if not match or match[1] not in BYTES:
         raise EmulatorError(f"not a register declaration: {text[:60]!r}", where=f"PTX line {line}")
     for name in match[2].split(","):
@@ -285,8 +242,8 @@ def _finish(body: _Body) -> Entry:
     if any("cc" in i.opcode or i.opcode[0] in ("addc", "subc", "madc") for i in instructions):
         body.registers[CARRY] = "b32"
     return Entry(
-        name=body.name,
-        parameters=body.parameters,
+        name=body.header.name,
+        parameters=body.header.parameters,
         variables=body.variables,
         registers=body.registers,
         sizes=body.sizes,

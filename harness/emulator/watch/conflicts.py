@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harness.emulator.numbers.values import Array
-from harness.emulator.ptx.module import Instruction
+from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.findings import Finding
 from harness.emulator.watch.shadow import BLOCK_WRITE, READS, WRITE, Conflict, Lanes, Watched
 

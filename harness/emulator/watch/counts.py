@@ -10,7 +10,7 @@ import numpy as np
 
 from harness.emulator.numbers.algebra import Memo
 from harness.emulator.numbers.values import Affine, Array, Integer, Lanes, Mask, lane_id
-from harness.emulator.ptx.module import Instruction
+from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.findings import UNKNOWN, Source
 from harness.emulator.watch.patterns import SECTOR, sectors, wavefronts
 

@@ -7,7 +7,7 @@ import numpy as np
 from harness.emulator.group import Group, spread
 from harness.emulator.memory import GLOBAL_BASE
 from harness.emulator.numbers.values import Integer, Lanes, Mask, mask_of
-from harness.emulator.ptx.module import Instruction
+from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.findings import Finding
 
 

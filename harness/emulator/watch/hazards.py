@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from harness.emulator.numbers.values import Array, Integer, Lanes, identity, lane_id
-from harness.emulator.ptx.module import Instruction
+from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.findings import Finding, Findings
 from harness.emulator.watch.patterns import WARP
 from harness.emulator.watch.touches import ATOMIC, ISSUE, READ, WRITE, Clock, Layout, Touch

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from harness.emulator.numbers.values import Array
-from harness.emulator.ptx.module import Instruction
+from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.knowledge import NOTHING, Knowledge
 from harness.emulator.watch.patterns import WARP
 

@@ -20,7 +20,7 @@ from harness.emulator.group import Group, spread
 from harness.emulator.memory import Allocation
 from harness.emulator.numbers.values import Array, Integer, Mask, mask_of
 from harness.emulator.numbers.values import Lanes as Where
-from harness.emulator.ptx.module import Instruction
+from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.conflicts import Access, Values, report
 from harness.emulator.watch.knowledge import Knowledge
 from harness.emulator.watch.order import Order, Semantics, State, semantics

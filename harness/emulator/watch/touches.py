@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.emulator.numbers.values import Array, Integer, Lanes, Mask, array_of
-from harness.emulator.ptx.module import Instruction
+from harness.emulator.ptx.program import Instruction
 
 READ, WRITE, ATOMIC, ISSUE = "read", "write", "atomic", "cp.async"
 

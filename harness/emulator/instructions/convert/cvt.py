@@ -15,7 +15,7 @@ from harness.emulator.numbers.floats import flush, odd_sum, round_to, two_sum
 from harness.emulator.numbers.formats import decode, encode
 from harness.emulator.numbers.rounding import toward
 from harness.emulator.numbers.values import Array, Integer, array_of, integer_of
-from harness.emulator.ptx.module import Instruction
+from harness.emulator.ptx.program import Instruction
 
 Convert = Callable[[Group, Any], Any]
 ROUNDINGS = ("rn", "rz", "rm", "rp", "rna")

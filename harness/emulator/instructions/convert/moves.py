@@ -11,7 +11,7 @@ from harness.emulator.decode import FLOAT, Decoder, Reader, Run, handles
 from harness.emulator.group import Group, Value
 from harness.emulator.memory import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE
 from harness.emulator.numbers.values import Affine, Array, Integer, Mask, mask_of, shift
-from harness.emulator.ptx.module import Instruction
+from harness.emulator.ptx.program import Instruction
 
 TYPES = {f"{k}{b}" for k in "usb" for b in (8, 16, 32, 64)} | {"f32", "f64", "f16", "bf16"}
 

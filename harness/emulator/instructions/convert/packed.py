@@ -11,7 +11,7 @@ from harness.emulator.decode import Decoder, Run
 from harness.emulator.group import Group, bits_of, spread
 from harness.emulator.numbers.formats import FORMATS, decode, encode
 from harness.emulator.numbers.values import Array, integer_of
-from harness.emulator.ptx.module import Instruction
+from harness.emulator.ptx.program import Instruction
 
 _PAIRS = {f"{name}x2" for name in (*FORMATS, "ue8m0") if name != "tf32"}
 NARROW = _PAIRS | {"tf32"} | {f"{name}x4" for name in FORMATS}

@@ -12,7 +12,7 @@ from harness.emulator.group import Group
 from harness.emulator.numbers.floats import Workspace, flush, fma32, fma64
 from harness.emulator.numbers.rounding import directed
 from harness.emulator.numbers.values import Array, mask_of
-from harness.emulator.ptx.module import Instruction
+from harness.emulator.ptx.program import Instruction
 
 Compute = Callable[..., Any]  # called with (out, workspace, *operands); fills `out`
 _ROUND = ("rn", "rz", "rm", "rp")

@@ -12,7 +12,7 @@ from harness.emulator.group import Group, bits_of
 from harness.emulator.instructions.floating.arithmetic import extreme_of
 from harness.emulator.numbers.floats import bfloat16_of, odd_sum, of_bfloat16, to_odd32
 from harness.emulator.numbers.values import Array, Lanes, integer_of
-from harness.emulator.ptx.module import Instruction
+from harness.emulator.ptx.program import Instruction
 
 Compute = Callable[..., Array]  # called with float64 arrays, one for each operand
 _SMALLEST_NORMAL = 2.0**-14  # of f16

@@ -10,7 +10,7 @@ from harness.emulator.decode import Decoder, Run, handles
 from harness.emulator.group import Group
 from harness.emulator.numbers.algebra import Algebra
 from harness.emulator.numbers.values import Array, Integer, Lanes, signed
-from harness.emulator.ptx.module import Instruction
+from harness.emulator.ptx.program import Instruction
 
 Compute = Callable[..., Integer]  # called with (algebra, *values)
 

@@ -11,7 +11,7 @@ from harness.emulator.decode import Decoder, Run, handles
 from harness.emulator.instructions.integer.arithmetic import TYPES, is_unsigned, operation, width
 from harness.emulator.numbers.algebra import Algebra
 from harness.emulator.numbers.values import Array, Integer, bounds
-from harness.emulator.ptx.module import Instruction
+from harness.emulator.ptx.program import Instruction
 
 
 @handles("shl", family="integer")

@@ -13,7 +13,8 @@ from harness.emulator.decode import Decoder, Run, handles
 from harness.emulator.group import Group
 from harness.emulator.instructions.integer.arithmetic import TYPES, multiplication, width
 from harness.emulator.numbers.values import Array, Integer, Lanes
-from harness.emulator.ptx.module import CARRY, Instruction
+from harness.emulator.ptx.module import CARRY
+from harness.emulator.ptx.program import Instruction
 
 
 @handles("add.cc", "addc", "sub.cc", "subc", "mad.cc", "madc", family="integer")

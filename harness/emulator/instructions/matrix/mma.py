@@ -16,7 +16,7 @@ from harness.emulator.group import Group, bits_of
 from harness.emulator.instructions.floating.half import halves, widen
 from harness.emulator.instructions.warp import unwarp, warps
 from harness.emulator.numbers.values import Array, Lanes, Mask, shift
-from harness.emulator.ptx.module import Instruction
+from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.patterns import WARP
 from harness.emulator.watch.touches import READ
 

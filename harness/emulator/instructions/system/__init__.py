@@ -1,0 +1,1 @@
+"""What the device's runtime does for a kernel: printf, assert, malloc; and the stack."""

@@ -1,0 +1,82 @@
+"""Headers of PTX functions: the names and parameters of ``.entry`` and ``.func``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from harness.emulator.ptx.declarations import BYTES, LARGEST, aligned
+from harness.errors import EmulatorError
+
+_PARAMETER = re.compile(
+    r"\.(?P<space>param|reg)\b(?P<attributes>[^,()]*?)(?P<name>[\w$%]+)\s*(?:\[(?P<count>\d*)\])?\s*$"
+)
+_ENTRY = re.compile(r"\.entry\s+(?P<name>[\w$%]+)\s*(?:\((?P<parameters>.*?)\))?", re.DOTALL)
+_FUNCTION = re.compile(
+    r"\.func\s*(?:\((?P<returns>.*?)\))?\s*(?P<name>[\w$%]+)\s*(?:\((?P<parameters>.*?)\))?", re.DOTALL
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """A parameter of a function; `offset` and `size` are bytes within the parameter space.
+
+    `register` is True for one that is passed in a register, ``.reg``.
+    """
+
+    name: str
+    type: str
+    offset: int
+    size: int
+    register: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """The name, parameters and results of a function."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    returns: tuple[Parameter, ...] = ()
+
+
+def header(text: str, line: int) -> Header:
+    """Read the header of an ``.entry`` or ``.func``. Raises EmulatorError for text that is none."""
+    entry = re.search(r"\.entry\b", text)
+    match = (_ENTRY if entry else _FUNCTION).search(text)
+    if not match:
+        raise EmulatorError(f"an .{'entry' if entry else 'func'} without a name", where=f"PTX line {line}")
+    return Header(
+        name=match["name"],
+        parameters=_parameters(match["parameters"], line),
+        returns=() if entry else _parameters(match["returns"], line),
+    )
+
+
+def _parameters(text: str | None, line: int) -> tuple[Parameter, ...]:
+    """Read a list of parameters. Raises EmulatorError for what is no parameter, or a huge one."""
+    parameters: list[Parameter] = []
+    offset = 0
+    for declared in filter(str.strip, (text or "").split(",")):
+        found = _PARAMETER.match(declared.strip())
+        types = [t for t in re.findall(r"\.(\w+)", found["attributes"]) if t in BYTES] if found else []
+        if not found or not types:
+            raise EmulatorError(f"not a parameter: {declared.strip()!r}", where=f"PTX line {line}")
+        align = re.search(r"\.align\s+(\d+)", found["attributes"])
+        pointer = ".ptr" in found["attributes"]  # its .align is that of the memory it points to
+        size = BYTES[types[-1]] * int(found["count"] or 1)
+        step = int(align[1]) if align and not pointer else BYTES[types[-1]]
+        offset = aligned(offset, step, line)
+        if size > LARGEST:
+            raise EmulatorError(f"parameter {found['name']} is {size} bytes large", where=f"PTX line {line}")
+        parameters.append(
+            Parameter(
+                name=found["name"],
+                type=types[-1],
+                offset=offset,
+                size=size,
+                register=found["space"] == "reg",
+            )
+        )
+        offset += size
+    return tuple(parameters)
