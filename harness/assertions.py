@@ -11,9 +11,9 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from harness.bench.emulation import Options, row
-from harness.bench.row import ERROR, Measurement
+from harness.bench.row import ERROR, REFUSED, Measurement
 from harness.emulator import Counts
-from harness.errors import HarnessError, UsageError
+from harness.errors import HarnessError, NeedsGpu, UsageError
 from harness.kernels.compiler import compile_kernel
 from harness.kernels.expectation import parse
 from harness.kernels.spec import Variant
@@ -149,18 +149,22 @@ def emulate(
     found = row(Built(variant=variant, cubin=cubin, sass=sass), problem, inputs, reference, options)
     if found.status == ERROR:
         raise HarnessError(found.error)
+    if found.status == REFUSED:
+        raise NeedsGpu(found.error)
     return found
 
 
-def assert_race_free(variant: Variant, arch: str, shape: Shape) -> Measurement:
+def assert_race_free(variant: Variant, arch: str, shape: Shape, *, strict: bool = False) -> Measurement:
     """Emulate `variant` on `shape`, assert that the emulator finds nothing wrong, and return the result.
 
     It finds data races, missing or divergent barriers and waits, and accesses that are out of bounds,
-    misaligned or read what nothing has written. Raises AssertionError with all findings; other arguments and
-    errors are those of `emulate`.
+    misaligned or read what nothing has written. With `strict` stores of the same value by several threads
+    count, too. Raises AssertionError with all findings; other arguments and errors are those of `emulate`.
     """
     found = emulate(variant, arch, shape)
     findings = found.emulation.findings if found.emulation is not None else ()
+    if strict and found.emulation is not None:
+        findings += found.emulation.notices
     if findings:
         told = "\n".join(f"  {f}" for f in findings)
         raise AssertionError(f"{found.label}, {found.problem.label}: {len(findings)} findings\n{told}")

@@ -25,6 +25,8 @@ exit with INCONCLUSIVE_EXIT (3) and raise nothing.
 
 from __future__ import annotations
 
+from typing import Any
+
 INCONCLUSIVE_EXIT = 3
 
 
@@ -97,7 +99,12 @@ class InspectError(HarnessError):
 
 
 class EmulatorError(HarnessError):
-    """The emulator cannot run this PTX; `where` is a line of the kernel's source or of its PTX."""
+    """The emulator cannot run this PTX; `where` is a line of the kernel's source or of its PTX.
+
+    `findings` holds what it had found by then: the cause of an endless loop is often among it.
+    """
+
+    findings: tuple[Any, ...] = ()
 
 
 class NeedsGpu(EmulatorError):

@@ -126,9 +126,9 @@ def emulate(request: pytest.FixtureRequest) -> Callable[..., Measurement]:
 def assert_race_free(request: pytest.FixtureRequest) -> Callable[..., Measurement]:
     """Assert that the emulator finds nothing wrong: ``assert_race_free(kernel, shape, arch=None, **params)``.
 
-    Returns the Measurement; see `harness.assertions.assert_race_free`.
+    Returns the Measurement; see `harness.assertions.assert_race_free`, also for the option ``strict``.
     """
-    return partial(_behave, request, "assert_race_free", ())
+    return partial(_behave, request, "assert_race_free", ("strict",))
 
 
 @pytest.fixture

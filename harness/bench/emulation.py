@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from harness.bench.row import ERROR, EXPECTED, FAILED, OK, REFUSED, REPEATABLE, UNEXPECTED, Measurement
 from harness.emulator import Buffer, Emulation, emulate
-from harness.errors import HarnessError, InspectError, NeedsGpu, OutOfMemory
+from harness.errors import EmulatorError, HarnessError, InspectError, NeedsGpu, OutOfMemory
 from harness.launch.builds import Built, Progress
 from harness.launch.kernel import grid, workspace
 from harness.problems import checks
@@ -26,6 +26,7 @@ from harness.sass import access_widths
 from harness.support.cache import Cache
 from harness.support.processes import ENDED, cores, processes
 
+SMS = 4  # emulated multiprocessors, by default
 _MANY = 8  # with fewer rows than this, starting processes takes longer than emulating
 _COPIES = 6  # memory needed, in sizes of the operands: inputs, the kernel's copies, float64 reference, bound
 
@@ -37,7 +38,9 @@ class Options:
     `seed` makes the input data. `schedule` is ``lockstep``, or ``warp-serial``, in which a missing barrier
     shows in the numbers. `check` looks for races and other findings, `count` counts accesses and
     instructions. `as_compiled` counts shared and global accesses in the widths that the machine code has, for
-    which the output of nvdisasm is kept in `cache`; otherwise they are counted as the PTX has them. After a
+    which the output of nvdisasm is kept in `cache`; otherwise they are counted as the PTX has them. `sms` is
+    the number of multiprocessors, of which persistent kernels make their grid: on one, their blocks could not
+    race. `strict` takes notices, such as stores of the same value by several threads, for findings. After a
     launch has been verified, `repeats` more follow, alternating between the other schedule and this one,
     since nothing else can differ from launch to launch here.
     """
@@ -49,6 +52,8 @@ class Options:
     as_compiled: bool = False
     cache: Cache | None = None
     repeats: int = 0
+    sms: int = SMS
+    strict: bool = False
 
 
 _Job = tuple[Problem, Mapping[str, NDArray[Any]], Reference, Options]
@@ -135,7 +140,9 @@ def row(
     except NeedsGpu as e:
         return Measurement.failed_with(built, problem, e, REFUSED)
     except (HarnessError, MemoryError) as e:
-        return Measurement.failed_with(built, problem, e)
+        failed = Measurement.failed_with(built, problem, e)
+        seen = e.findings if isinstance(e, EmulatorError) else ()
+        return replace(failed, emulation=Emulation(findings=seen, instructions=())) if seen else failed
     except Exception as e:  # a defect of ours in one row must not take the others with it
         return Measurement.failed_with(built, problem, f"the emulator failed: {type(e).__name__}: {e}")
     output = problem.output
@@ -143,7 +150,7 @@ def row(
     damaged = sorted(n for n in arrays.keys() - {output} if not _same(arrays[n], inputs[n]))
     wrong = [] if verdict.ok else [str(verdict)]
     wrong += [f"it overwrote its input {' and '.join(damaged)}"] if damaged else []
-    right = not wrong and not run.findings
+    right = not wrong and not run.findings and not (options.strict and run.notices)
     ends = (UNEXPECTED, EXPECTED) if variant.kernel.broken else (OK, FAILED)
     found = Measurement(
         label=built.label,
@@ -186,8 +193,8 @@ def launch(
         raise NeedsGpu("the emulator does not know TMA (tensor maps)")
     arrays = {name: array.copy() for name, array in inputs.items()}
     with blamed(type(problem)):
-        shape, arguments = grid(variant, problem), problem.arguments()
-        size = workspace(variant, problem)
+        shape, arguments = grid(variant, problem, sms=options.sms), problem.arguments()
+        size = workspace(variant, problem, sms=options.sms)
     bound = [_bound(a, arrays, problem) if isinstance(a, str) else a for a in arguments]
     if size:
         bound.append(Buffer(array=np.zeros(size, dtype=np.uint8), name="workspace"))

@@ -112,6 +112,15 @@ require_gpu = click.option("--require-gpu", is_flag=True, help="Fail where there
 allow_refused = click.option(
     "--allow-refused", is_flag=True, help="Exit 0, not 3, where the emulator refuses a kernel."
 )
+strict = click.option(
+    "--strict", is_flag=True, help="Emulated: stores of the same value by several threads fail, too."
+)
+sms = click.option(
+    "--sms",
+    type=click.IntRange(min=1, max=1024),
+    metavar="N",
+    help="Emulated: multiprocessors of which a persistent kernel makes its grid; 4 by default.",
+)
 markdown = click.option("--md", "style", flag_value="md", help="Tables as Markdown.")
 comma = click.option("--csv", "style", flag_value="csv", help="One CSV table, plain numbers in base units.")
 

@@ -16,7 +16,7 @@ from harness.support import terminal
 if TYPE_CHECKING:
     from harness.bench.row import Measurement
     from harness.kernels.spec import Variant
-    from harness.launch.builds import Skipped
+    from harness.launch.builds import Built, Skipped
     from harness.problems.protocol import Axes, Problem
     from harness.results.rows import Row
 
@@ -121,6 +121,15 @@ def _where(group: Sequence[Row], rows: Sequence[Row]) -> str:
     """
     hit, all_ = (Counter(row["kernel"] for row in listed) for listed in (group, rows))
     return ", ".join(name if n == all_[name] else f"{name} ({n} of {all_[name]})" for name, n in hit.items())
+
+
+def warn(built: Iterable[Built]) -> None:
+    """Print the compiler's warnings on stderr, each once.
+
+    A variable that is read before it is set shows nowhere else: the compiler takes it for 0.
+    """
+    for text in dict.fromkeys(one.cubin.warnings for one in built if one.cubin.warnings):
+        click.echo(text, err=True)
 
 
 def finish(

@@ -151,6 +151,9 @@ def emulate(
             fine = fine or request.index < 0
             watched.add(request.index)
             continue
+        except EmulatorError as error:
+            error.findings = launch.findings.all()
+            raise
         arena.copy_back(owned)
         if variables is not None:
             variables |= contents

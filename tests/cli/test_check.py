@@ -43,7 +43,7 @@ def line_of(path: Path, text: str) -> int:
     ids=["first", "all"],
 )
 def test_the_ladder_is_right_and_the_broken_rung_is_seen_to_be(kernels: list[str], least: int) -> None:
-    result = harness("check", *kernels, "-a", "N=48")
+    result = harness("check", *kernels, "-a", "N=48", "--allow-refused")
     assert result.exit_code == 0, result.output
     rows = {line.split()[0]: line for line in result.output.splitlines() if line.endswith(("ok", "marked"))}
     for name, row in rows.items():
@@ -237,3 +237,69 @@ def test_a_refused_kernel_is_not_verified(command: list[str]) -> None:
     assert harness(*command, "16", "tiled", "-a", "N=16", "--allow-refused").exit_code == 0
     assert harness(*command, "tiled", "-a", "N=16").exit_code == 0
     assert harness(*command, "16", "tiled", "-a", "N=1000000", "--allow-refused").exit_code == 1
+
+
+OVERLAP = TILED.replace("blockIdx.x * TILE + x", "blockIdx.x * (TILE - 1) + x")
+
+
+def test_stores_of_the_same_value_are_notices(kernel_file: Any, tmp_path: Path) -> None:
+    path, file = str(kernel_file(body=OVERLAP)), tmp_path / "o.json"
+    for command in (["check"], ["verify", "-d", "emulator"]):
+        noticed = harness(*command, path, "-a", "N=20", "-p", "TILE=8", "--json", str(file))
+        assert noticed.exit_code == 0 and "notice: global race of equal values" in noticed.output
+        (row,) = json.loads(file.read_text())["rows"]
+        assert not row["findings"] and row["notices"][0]["benign"]
+        assert harness(*command, path, "-a", "N=20", "-p", "TILE=8", "--strict").exit_code == 1
+    assert harness("check", "tiled", "-a", "N=20", "--strict").exit_code == 0
+
+
+def test_the_assertion_accepts_notices_unless_strict(assert_race_free: Any, kernel_file: Any) -> None:
+    path = kernel_file(body=OVERLAP)
+    assert_race_free(path, 20, TILE=8)
+    with pytest.raises(AssertionError, match="the same value"):
+        assert_race_free(path, 20, TILE=8, strict=True)
+
+
+def test_a_refused_kernel_is_not_asserted_race_free(assert_race_free: Any) -> None:
+    with pytest.raises(HarnessError, match="does not know"):
+        assert_race_free("22_wgmma", 64)
+
+
+PERSISTENT = """\
+extern "C" __global__ void matmul(const float* A, const float* B, float* C, int M, int N, int K,
+                                  int lda, int ldb, int ldc, float alpha, float beta)
+{
+    for (int i = blockIdx.x * TILE * TILE + threadIdx.y * TILE + threadIdx.x; i < M * N; i += STEP) {
+        float sum = 0;
+        for (int k = 0; k < K; ++k) sum += A[i / N * lda + k] * B[k * ldb + i % N];
+        float* c = &C[i / N * ldc + i % N];
+        *c = beta == 0 ? alpha * sum : alpha * sum + beta * *c;
+    }
+}
+"""
+
+
+def test_blocks_of_a_persistent_kernel_race_on_several_multiprocessors(kernel_file: Any) -> None:
+    right = PERSISTENT.replace("STEP", "gridDim.x * TILE * TILE")
+    sound = kernel_file("sound.cu", body=right, extra='grid = "SMS"')
+    racy = kernel_file("racy.cu", body=PERSISTENT.replace("STEP", "TILE * TILE"), extra='grid = "SMS"')
+    axes = ("-a", "N=20", "-a", "beta=0.5", "-p", "TILE=8")
+    assert harness("check", str(sound), *axes).exit_code == 0
+    found = harness("check", str(racy), *axes)
+    assert found.exit_code == 1 and "global race" in found.output
+    assert harness("check", str(racy), *axes, "--sms", "1").exit_code == 0
+
+
+def test_the_compilers_warnings_are_shown(kernel_file: Any) -> None:
+    path = str(kernel_file(body=BODY.replace("float sum = 0;", "float sum; sum += 0 * K;")))
+    for command in (["check"], ["verify", "-d", "emulator"], ["build"]):
+        size = [] if command == ["build"] else ["-a", "N=20"]
+        said = harness(*command, path, *size).stderr
+        assert said.count('variable "sum" is used before its value is set') == 1
+    assert "warning" not in harness("check", "tiled", "-a", "N=20").stderr
+
+
+def test_what_was_found_before_a_kernel_hangs_is_shown(kernel_file: Any) -> None:
+    body = BODY.replace("float sum = 0;", "float sum = A[M * lda + 99999]; while (sum == sum) K = 0;")
+    result = harness("check", str(kernel_file(body=body)), "-a", "N=8")
+    assert result.exit_code == 1 and "out of bounds" in result.output

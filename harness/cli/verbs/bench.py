@@ -176,6 +176,7 @@ def command(
     if gpu is None:
         emulated.explain(absent, ctx.params, err=style == "csv")
     running.explain(records, skipped, err=style == "csv")
+    running.warn(built)
     running.finish(records, skipped, fault or unwritten)
     if ref:
         compared = [r for r in records if r["status"] == "ok" and not r.get("baseline")]

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     help="Of compute-sanitizer: memcheck, racecheck, initcheck, synccheck; racecheck by default.",
 )
 @click.option("--lines", is_flag=True, help="Count executions, FLOP and memory requests by source line.")
+@options.strict
+@options.sms
 @options.allow_refused
 @options.markdown
 @options.json_file
@@ -59,6 +61,8 @@ def command(
     device: str,
     tools: str | None,
     lines: bool,
+    strict: bool,
+    sms: int | None,
     allow_refused: bool,
     style: str | None,
     json_file: Path | None,
@@ -67,7 +71,8 @@ def command(
     --device gpu they run under NVIDIA's compute-sanitizer, whose findings come with their source lines.
 
     Found are shared-memory hazards, races between blocks, barriers in divergent code, missing cp.async waits,
-    accesses out of bounds or misaligned, reads of what nothing wrote. Exit code 1 on a finding or a wrong
+    accesses out of bounds or misaligned, reads of what nothing wrote. Stores of the same value by several
+    threads are notices, which fail with --strict. Exit code 1 on a finding or a wrong
     number, except in a kernel that its file marks as broken; 3 if the emulator refused a kernel, which was
     then not checked.
     """
@@ -84,15 +89,17 @@ def command(
     selected, variants = options.variants(kernels, params, sweep=sweep, dtypes=dtypes)
     points = options.points(selected, axis, "verify_axes")
     if device != options.EMULATOR:
-        if arch or lines or schedule != "lockstep":
-            raise UsageError("--arch, --schedule and --lines are the emulator's")
+        if arch or lines or strict or sms or schedule != "lockstep":
+            raise UsageError("--arch, --schedule, --lines, --strict and --sms are the emulator's")
         sanitized.run(variants, points, sanitized.named(tools), device, seed, style, json_file)
         return
     if tools is not None:
         raise UsageError("--tool is compute-sanitizer's: add --device gpu")
     target = options.one_arch(arch, None)
     cache = options.open_cache()
-    wanted = emulation.Options(seed=seed, schedule=schedule, cache=cache)
+    wanted = emulation.Options(
+        seed=seed, schedule=schedule, cache=cache, strict=strict, sms=sms or emulation.SMS
+    )
     with running.progress(running.steps(variants, points)) as step:
         built, skipped = builds.build_all(variants, [target], cache, step)
         rows, fault = running.collect(emulation.rows(built, points, wanted, step))
@@ -113,4 +120,5 @@ def command(
         for row, other in zip(rows, compiled, strict=False):
             emulated.print_lines(row, other, style)
     running.explain([], skipped)
+    running.warn(built)
     running.finish(records, skipped, fault, allow_refused=allow_refused)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     metavar="N",
     help="Then launch each N times more on the same inputs: every output must have the same bits.",
 )
+@options.strict
+@options.sms
 @options.allow_refused
 @options.markdown
 @options.json_file
@@ -44,6 +46,8 @@ def command(
     arch: str | None,
     seed: int,
     repeats: int,
+    strict: bool,
+    sms: int | None,
     allow_refused: bool,
     style: str | None,
     json_file: Path | None,
@@ -78,7 +82,9 @@ def command(
             step,
         )
         if gpu is None:
-            wanted = emulation.Options(seed=seed, count=False, repeats=repeats)
+            wanted = emulation.Options(
+                seed=seed, count=False, repeats=repeats, strict=strict, sms=sms or emulation.SMS
+            )
             found = emulation.rows(built, points, wanted, step)
         else:
             context = owned.enter_context(Context(gpu))
@@ -99,6 +105,7 @@ def command(
         click.echo(absent)
         emulated.print_findings(rows)
     running.explain(records if gpu is not None else [], skipped)
+    running.warn(built)
     running.finish(records, skipped, fault, allow_refused=allow_refused)
 
 

@@ -43,7 +43,7 @@ def print_rows(rows: Sequence[Measurement], style: str | None) -> None:
             [
                 label,
                 f"{sum(r.before is not None and r.before.ok for r in group)}/{len(group)}",
-                "-" if run is None else str(len(_distinct(group))),
+                "-" if run is None else str(sum(not f.benign for f, _ in _distinct(group))),
                 *(["-"] * 3 if run is None else _ratios(run.total)),
                 bad[0] if bad else group[0].status,
             ]
@@ -60,7 +60,8 @@ def print_findings(rows: Sequence[Measurement]) -> None:
 
     for label, group in running.by_kernel(rows):
         for finding, row in _distinct(group):
-            said = f"\n{label}, {row.problem.label}: {finding.kind}, seen {finding.seen} times"
+            kind = f"notice: {finding.kind} of equal values" if finding.benign else finding.kind
+            said = f"\n{label}, {row.problem.label}: {kind}, seen {finding.seen} times"
             click.echo(terminal.fill(said))
             for source in finding.sources:
                 text = "" if source.file or row.built is None else _line(row.built, source.line)
@@ -75,8 +76,8 @@ def _distinct(group: Sequence[Measurement]) -> list[tuple[Finding, Measurement]]
     """Return the different findings, each with the first row that has it: a fault at several sizes is one."""
     found: dict[tuple[object, ...], tuple[Finding, Measurement]] = {}
     for row in group:
-        for f in row.emulation.findings if row.emulation is not None else ():
-            found.setdefault((f.kind, f.sources, f.variable), (f, row))
+        for f in (*row.emulation.findings, *row.emulation.notices) if row.emulation is not None else ():
+            found.setdefault((f.kind, f.sources, f.variable, f.benign), (f, row))
     return list(found.values())
 
 
