@@ -1,3 +1,5 @@
+import ast
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,3 +82,100 @@ def test_any_text_parses_or_is_refused(text: str) -> None:
 def test_agrees_with_python(a: int, b: int, c: int) -> None:
     text = "A * B // (C + 1) - A % B >= B - C"
     assert Expr.parse(text)({"A": a, "B": b, "C": c}) == int(a * b // (c + 1) - a % b >= b - c)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1 // N", "'1 // N' divides by zero"),
+        ("1 % N", "'1 % N' divides by zero"),
+        ("M + N", "'M + N' needs a value for M"),
+        ("1 << -1", "shift by -1; 0 to 62 is allowed"),
+        ("1 >> 63", "shift by 63; 0 to 62 is allowed"),
+        ("(9 << 60) * 9", "the value does not fit 64 bits"),
+    ],
+)
+def test_what_has_no_value_says_why(text: str, message: str) -> None:
+    with pytest.raises(ExprError) as refused:
+        Expr.parse(text)({"N": 0})
+    assert str(refused.value) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("BM.x", "'BM.x' in 'BM.x' is not integer arithmetic or a comparison"),
+        ("1 + BM.x", "'BM.x' in '1 + BM.x' is not integer arithmetic or a comparison"),
+        (
+            "BM / 2 > 1",
+            "'BM / 2' in 'BM / 2 > 1' is not integer arithmetic or a comparison (use // for division)",
+        ),
+        ("~BM", "'~BM' in '~BM' is not integer arithmetic or a comparison"),
+        ("BM @ 2", "'BM @ 2' in 'BM @ 2' is not integer arithmetic or a comparison"),
+        ("1 < BM in BM", "'1 < BM in BM' in '1 < BM in BM' is not integer arithmetic or a comparison"),
+        ("BM BN", "cannot read the expression 'BM BN'"),
+        ("1" * 1001, "expression of 1001 characters; 1000 at most"),
+    ],
+)
+def test_what_is_no_expression_is_quoted(text: str, message: str) -> None:
+    with pytest.raises(ExprError) as refused:
+        Expr.parse(text)
+    assert str(refused.value) == message
+
+
+def test_the_limits_themselves_are_allowed() -> None:
+    assert Expr.parse("N" + " " * 2000).text == "N"  # blanks around it do not count
+    assert len(Expr.parse("1" + "+1" * 499 + "  ").text) == 999
+    assert Expr.parse("+".join(["11"] * 333) + "+1")({}) == 3664  # 1000 characters
+    assert [Expr.parse(text)({}) for text in ("5 << 0", "5 >> 0", "1 << 62", "3 >> 62")] == [5, 5, 2**62, 0]
+    most = "(1 << 62) - 1 + (1 << 62)"
+    assert Expr.parse(most)({}) == 2**63 - 1 and Expr.parse(f"-({most})")({}) == 1 - 2**63
+    for more in (f"{most} + 1", f"-({most}) - 1"):
+        with pytest.raises(ExprError, match="64 bits"):
+            Expr.parse(more)({})
+
+
+TEXTS = st.recursive(
+    st.sampled_from(["A", "B", "C", "0", "1", "7", "1000"]),
+    lambda inner: st.one_of(
+        st.tuples(
+            inner,
+            st.sampled_from(["+", "-", "*", "//", "%", "<", "<=", "==", "!=", ">", ">=", "and", "or"]),
+            inner,
+        ).map(lambda parts: f"({' '.join(parts)})"),
+        inner.map("(not {})".format),
+        inner.map("(-{})".format),
+        st.tuples(inner, inner, inner).map(lambda parts: "({} < {} <= {})".format(*parts)),
+        st.tuples(inner, inner, inner).map(lambda parts: "({} and {} and {})".format(*parts)),
+        st.tuples(inner, inner, inner).map(lambda parts: "({} or {} or {})".format(*parts)),
+    ),
+    max_leaves=8,
+)
+
+
+@given(TEXTS, *[st.integers(-5, 40)] * 3)
+def test_any_expression_is_what_python_makes_of_it(text: str, a: int, b: int, c: int) -> None:
+    """But for ``and`` and ``or``, which give 0 or 1 here, and so does ``not``."""
+    values = {"A": a, "B": b, "C": c}
+
+    def truth(node: ast.expr) -> int:
+        if isinstance(node, ast.BoolOp):
+            parts = (truth(part) for part in node.values)
+            return int(all(parts)) if isinstance(node.op, ast.And) else int(any(parts))
+        for name, child in ast.iter_fields(node):
+            if isinstance(child, ast.expr):
+                setattr(node, name, ast.Constant(truth(child)))
+            elif isinstance(child, list) and name == "comparators":
+                node.comparators = [ast.Constant(truth(part)) for part in child]  # type: ignore[attr-defined]
+        code = compile(ast.fix_missing_locations(ast.Expression(node)), "", "eval")
+        return int(eval(code, {}, values))
+
+    try:
+        expected: object = truth(ast.parse(text, mode="eval").body)
+    except ZeroDivisionError:
+        expected = "divides by zero"
+    try:
+        found: object = Expr.parse(text)(values)
+    except ExprError as e:
+        found = str(e)
+    assert found == expected or str(expected) in str(found)

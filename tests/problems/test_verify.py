@@ -1,4 +1,5 @@
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 
 from harness.problems import verify
 from harness.problems.protocol import Reference
-from harness.problems.verify import compare
+from harness.problems.verify import Repeats, Verdict, compare
 
 EXPECTED = np.arange(12, dtype=np.float64).reshape(3, 4) - 5
 REFERENCE = Reference(expected=EXPECTED, bound=np.full((3, 4), 0.5))
@@ -133,3 +134,65 @@ def test_an_output_without_elements() -> None:
     nothing = np.empty((0, 4))
     verdict = compare(nothing.astype(np.float32), Reference(expected=nothing, bound=nothing))
     assert verdict.ok and (verdict.elements, verdict.worst, verdict.max_error) == (0, 0.0, 0.0)
+
+
+def test_bounds_of_zero_and_infinities_warn_of_nothing() -> None:
+    """0 / 0, inf - inf and x / 0 are part of the comparison, not accidents in it."""
+    expected, bound = np.array([0.0, math.inf, 1.0, 2.0]), np.array([0.0, 1.0, 0.0, 1.0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        verdict = compare(
+            np.array([0.0, math.inf, 2.0, 2.0], np.float32), Reference(expected=expected, bound=bound)
+        )
+    assert (verdict.bad, verdict.first_bad, verdict.worst, verdict.bound) == (1, (2,), math.inf, 0.0)
+
+
+# ---- what a verdict says ---------------------------------------------------------------------------
+
+
+def verdict(**changes: object) -> str:
+    made = {
+        "ok": False, "elements": 12, "bad": 0, "stray": 0, "worst": 0.5, "rms": 0.0, "max_error": 1e-3,
+        "first_bad": None, "got": None, "expected": None, **changes,
+    }  # fmt: skip
+    return str(Verdict(**made))  # type: ignore[arg-type]
+
+
+def test_a_right_result_tells_how_near_it_came() -> None:
+    assert verdict(ok=True, rms=0.9) == "ok: worst error 0.50 of the bound, 1.00e-03 absolute"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "cause"),
+    [
+        ("fp32", "reduced precision, such as TF32?"),
+        ("tf32", "inputs truncated, not rounded to nearest?"),
+        ("bf16", "rounded more than once, or truncated?"),
+    ],
+)
+def test_errors_that_are_all_too_large_name_the_likely_cause(dtype: str, cause: str) -> None:
+    expected = (
+        "FAILED: each element within its bound, but the errors' root mean square is 1.5 times what "
+        f"{dtype} gives ({cause})"
+    )
+    assert verdict(rms=1.5, dtype=dtype) == verdict(rms=1.5, dtype=dtype, stray=3) == expected
+
+
+def test_padding_alone_and_with_wrong_elements() -> None:
+    assert verdict(stray=3) == verdict(stray=3, rms=1.0) == "FAILED: 3 elements of the padding were written"
+    wrong = {"bad": 2, "first_bad": (1, 3), "got": 0.25, "expected": -1.0, "rms": 9.0}
+    text = "FAILED: 2 of 12 elements wrong, first at [1,3]: 0.25 instead of -1"
+    assert verdict(**wrong) == text
+    assert verdict(**wrong, stray=4) == f"{text}, 4 elements of the padding written"
+
+
+def test_repeats_count_what_is_equal_and_name_the_first_that_is_not() -> None:
+    found = Repeats.of(b"a", [b"a", b"b", b"a", b"c"])
+    assert (found.launches, found.equal, found.first, found.ok) == (4, 2, 2, False)
+    assert str(found) == (
+        "FAILED: not deterministic: launch 2 after the verified one wrote other bits from the same inputs, "
+        "as did 2 of 4 in all"
+    )
+    same = Repeats.of(b"a", iter([b"a"] * 1000))
+    assert (same.launches, same.equal, same.first, str(same)) == (1000, 1000, None, "1,000 equal")
+    assert Repeats.of(b"a", []) == Repeats(launches=0, equal=0, first=None) and Repeats.of(b"a", []).ok
