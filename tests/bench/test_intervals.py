@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from statistics import NormalDist, median
 
 import numpy as np
@@ -108,6 +109,20 @@ def test_block_length_as_the_paper_has_it(n: int) -> None:
     assert n < 20 or len(set(found)) >= 3  # the control: they are not all alike
 
 
+def test_block_lengths_of_short_series() -> None:
+    """As many lags as there are, the last of them too; a length of 1 although neighbours are correlated."""
+    for n in (8, 9, 11, 14, 30):
+        noise = np.random.default_rng(n).normal(size=(300, n))
+        series = [*noise[:100], *noise[100:200].cumsum(axis=1), *(noise[200:] * (-1) ** np.arange(n) + 3)]
+        assert [stats.block_length(s) for s in series] == [by_the_paper(s.tolist()) for s in series]
+
+
+def test_a_series_that_does_not_vary_divides_by_nothing() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [stats.block_length(np.full(n, 3.0)) for n in (2, 7, 8, 50)] == [1, 1, 1, 1]
+
+
 def test_block_length_is_a_quarter_at_most_and_one_at_least() -> None:
     assert [stats.block_length(np.arange(n, dtype=float)) for n in (7, 8, 40)] == [1, 1, 10]
     assert stats.block_length(np.full(20, 3.0)) == 1
@@ -124,8 +139,11 @@ def test_block_length_is_a_quarter_at_most_and_one_at_least() -> None:
     ],
 )  # fmt: skip
 def test_student_t_is_short_of_the_printed_tables_by_the_next_term(freedom: int, quantile: float) -> None:
-    """The expansion in 1 / freedom is cut after its third power: 1.6 to 1.9 times the fourth is missing."""
-    assert 1.55 < (quantile - stats.student_t(freedom)) * freedom**4 < 1.95
+    """The expansion in 1 / freedom is cut after its third power. The fourth's coefficient is 1.571 at this
+    quantile (Abramowitz and Stegun, 26.7.5), and the fifth's near 1.
+    """
+    missing = (quantile - stats.student_t(freedom)) * freedom**4
+    assert missing == pytest.approx(1.571 + 1 / freedom, abs=0.03)
 
 
 def test_student_t_where_it_is_exact() -> None:
@@ -267,6 +285,23 @@ def test_series_taken_apart_are_resampled_apart() -> None:
     assert own.half_width == pytest.approx(math.sqrt(2) * alone.half_width, rel=0.1)
     other = stats.unpaired_ratio(np.ones(60), series, seed=1)
     assert other is not None and other.half_width == pytest.approx(alone.half_width, rel=0.15)
+
+
+def test_a_ratio_turned_round_is_its_inverse() -> None:
+    """Of skewed samples, whose interval reaches further to one side; each side has a seed of its own."""
+    skewed = np.exp(np.random.default_rng(2).exponential(0.05, size=50) ** 2 * 9)
+    over = stats.unpaired_ratio(skewed, np.ones(50), seed=6)
+    under = stats.unpaired_ratio(np.ones(50), skewed, seed=5)
+    assert over is not None and under is not None
+    for end in ("low", "estimate", "high"):
+        assert getattr(under, end) == pytest.approx(getattr(over.inverse, end), rel=1e-12)
+    assert over.high / over.estimate > 1.003 * over.estimate / over.low
+
+
+def test_samples_in_single_precision_are_not_rounded_again() -> None:
+    neighbours = np.array([1, 1 + 2.0**-23] * 64, np.float32)
+    assert stats.summarize(neighbours).median == 1 + 2.0**-24
+    assert stats._chunk_medians(neighbours).tolist() == [1 + 2.0**-24] * 64
 
 
 def test_fewer_than_two_say_nothing_and_two_do() -> None:

@@ -125,8 +125,7 @@ def test_what_is_no_expression_is_quoted(text: str, message: str) -> None:
 
 def test_the_limits_themselves_are_allowed() -> None:
     assert Expr.parse("N" + " " * 2000).text == "N"  # blanks around it do not count
-    assert len(Expr.parse("1" + "+1" * 499 + "  ").text) == 999
-    assert Expr.parse("+".join(["11"] * 333) + "+1")({}) == 3664  # 1000 characters
+    assert Expr.parse("N" * 1000).names == {"N" * 1000}
     assert [Expr.parse(text)({}) for text in ("5 << 0", "5 >> 0", "1 << 62", "3 >> 62")] == [5, 5, 2**62, 0]
     most = "(1 << 62) - 1 + (1 << 62)"
     assert Expr.parse(most)({}) == 2**63 - 1 and Expr.parse(f"-({most})")({}) == 1 - 2**63

@@ -167,6 +167,23 @@ def test_refused(wrong: dict[str, Any]) -> None:
         occupancy(request.pop("arch"), **request)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"threads": 1025}, "a block of 1025 threads cannot be\n  -> 1 to 1024"),
+        ({"registers": 256}, "256 registers a thread cannot be\n  -> 0 to 255"),
+        ({"shared": -1}, "-1 bytes of shared memory cannot be\n  -> 0 or more"),
+    ],
+    ids=str,
+)
+def test_refusals_say_what_can_be(wrong: dict[str, int], message: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        occupancy("sm_90", **{"threads": 32, "registers": 32, "shared": 0, **wrong})
+    assert str(refused.value) == message
+    with pytest.raises(UsageError, match=r"^the limits of sm_70 are not known\n  -> known: sm_75"):
+        limits_of("sm_70")
+
+
 def test_unknown_architecture_names_the_known() -> None:
     with pytest.raises(UsageError, match="sm_75, sm_80, .*sm_107, .*sm_121"):
         limits_of("sm_70")
