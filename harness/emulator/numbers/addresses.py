@@ -60,11 +60,13 @@ def access(memo: Memo, address: Integer, where: Lanes, columns: Array, shape: tu
     shape: (T, C) of the group
     """
     if isinstance(address, int):
-        key: Any = ("access", address & 3, columns.shape, int(columns[0, 0]))
+        key: Any = ("access", address & 3)
         offset = address
     else:
-        key = ("access", address.key, address.offset & 3, lane_id(where), columns.shape, int(columns[0, 0]))
+        key = ("access", address.key, address.offset & 3, lane_id(where))
         offset = address.offset
+    # The last warp of a block may be a part of one, and local memory has a column for each thread.
+    key += (shape, columns.shape, int(columns[0, 0]))
 
     def make() -> tuple[Access, int]:
         parts = np.zeros((1, 1), np.int64) if isinstance(address, int) else address.parts()
