@@ -1,14 +1,15 @@
 """Kernels in a straight line, each memory access with its own source line, and what each thread does there.
 
-A kernel is a list of `Step`s. `ptx` writes it down, `touched` tells from the same list, in plain Python, which
-bytes each thread of each block accesses. Tests compare what the emulator says with what follows from that.
+A kernel is a list of `Step`s, which `ptx` writes down. From the same list, in plain Python, tests find what
+each thread of each block accesses, and compare what the emulator says with what follows from that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -68,7 +69,27 @@ mad.lo.u32 %r1, %r2, %r4, %r1; mad.lo.u32 %r0, %r1, %r3, %r0;
 mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ctaid.y; mov.u32 %r3, %ctaid.z;
 mov.u32 %r4, %nctaid.x; mov.u32 %r5, %nctaid.y;
 mad.lo.u32 %r2, %r3, %r5, %r2; mad.lo.u32 %r1, %r2, %r4, %r1;
-ld.param.u64 %rd1, [a];
+ld.param.u64 %rd1, [a]; ld.param.u64 %rd2, [b];
+mov.u32 %r13, 0;
+"""
+# What follows a load: the words that it gave are folded into the thread's sum.
+FOLD = {
+    1: "cvt.u32.u16 %r9, %h1;",
+    2: "cvt.u32.u16 %r9, %h1;",
+    4: "",
+    8: "mov.b64 {%r9, %r10}, %rd4;",
+    16: "",
+}
+WORDS = {1: 1, 2: 1, 4: 1, 8: 2, 16: 4}
+# At the end each thread stores its sum: thread t of block b as element b T + t of the buffer b.
+TAIL = """
+mov.u32 %r3, %ntid.x; mov.u32 %r4, %ntid.y; mul.lo.u32 %r3, %r3, %r4;
+mov.u32 %r4, %ntid.z; mul.lo.u32 %r3, %r3, %r4; mad.lo.u32 %r3, %r1, %r3, %r0;
+mul.wide.u32 %rd3, %r3, 4; add.s64 %rd2, %rd2, %rd3;
+.loc 1 99 0
+st.global.u32 [%rd2], %r13;
+ret;
+}
 """
 TYPES = {1: "u8", 2: "u16", 4: "u32", 8: "u64", 16: "v4.u32"}
 DATA = {1: "%h1", 2: "%h1", 4: "%r9", 8: "%rd4", 16: "{%r9, %r9, %r9, %r9}"}
@@ -86,7 +107,9 @@ def ptx(space: str, steps: Sequence[Step], room: int = 256) -> str:
             continue
         value = "%r0" if step.value is None else step.value
         out.append(f"mul.lo.s32 %r6, %r0, {step.thread}; mad.lo.s32 %r6, %r1, {step.block}, %r6;")
-        out.append(f"add.s32 %r6, %r6, {step.start};" + (f" rem.s32 %r6, %r6, {step.wrap};" if step.wrap else ""))
+        out.append(
+            f"add.s32 %r6, %r6, {step.start};" + (f" rem.s32 %r6, %r6, {step.wrap};" if step.wrap else "")
+        )
         out.append(f"mov.u32 %r9, {value}; cvt.u16.u32 %h1, %r9; cvt.u64.u32 %rd4, %r9;")
         if space == "global":
             out.append("cvt.s64.s32 %rd3, %r6; add.s64 %rd3, %rd1, %rd3;")
@@ -96,11 +119,14 @@ def ptx(space: str, steps: Sequence[Step], room: int = 256) -> str:
         out.append(f"setp.lt.u32 %p1, %r0, {step.limit};")
         if step.kind == "ld":
             out.append(f"@%p1 ld.{space}.{TYPES[step.size]} {LOADED[step.size]}, {at};")
+            out.append(FOLD[step.size])
+            folded = [f"@%p1 mad.lo.u32 %r13, %r13, 3, %r{9 + i};" for i in range(WORDS[step.size])]
+            out += folded
         elif step.kind == "st":
             out.append(f"@%p1 st.{space}.{TYPES[step.size]} {at}, {DATA[step.size]};")
         else:
             out.append(f"@%p1 atom.{space}.add.u32 %r10, {at}, %r9;")
-    return "\n".join([*out, "ret;", "}"])
+    return "\n".join([*out, TAIL])
 
 
 def run(
@@ -112,18 +138,16 @@ def run(
     room: int = 256,
     a: Buffer | None = None,
     b: Buffer | None = None,
-    schedule: str = "lockstep",
+    **options: Any,
 ) -> Emulation:
-    """Run the kernel, whose global accesses are to the buffer `a`."""
-    none = Buffer(array=np.zeros(4, np.float32), name="none")
+    """Run the kernel, whose global accesses are to the buffer `a`, and whose sums go to `b`."""
+    none = Buffer(array=np.zeros(4, np.uint32), name="none")
+    sums = Buffer(array=np.zeros(math.prod(grid) * math.prod(block), np.uint32), name="sums")
     return emulate(
-        ptx(space, steps, room), "k", grid=grid, block=block, arguments=[a or none, b or none], schedule=schedule
+        ptx(space, steps, room),
+        "k",
+        grid=grid,
+        block=block,
+        arguments=[a or none, b or sums],
+        **options,
     )
-
-
-def touched(steps: Sequence[Step], threads: int, blocks: int) -> Iterator[tuple[int, int, int, range]]:
-    """Yield (line, thread, block, bytes) of every access, by line, then thread, then block."""
-    for line, step in enumerate(steps, 1):
-        for thread, block in product(range(threads), range(blocks)):
-            if at := step.bytes(thread, block):
-                yield line, thread, block, at
