@@ -119,7 +119,7 @@ def compare(output: NDArray[Any], reference: Reference, before: NDArray[Any] | N
     starts = range(0, shape[0], rows)
 
     def part(start: int) -> _Part:
-        return _part(output, reference, before, slice(start, start + rows))
+        return _part(output, reference, before, slice(start, min(start + rows, shape[0])))
 
     if len(starts) < 2:
         parts = list(map(part, starts))

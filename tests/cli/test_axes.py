@@ -194,6 +194,12 @@ def test_a_range_includes_its_end_where_a_step_meets_it(
             axes.parse_axis(text)
 
 
+def test_a_range_of_nearly_nothing_is_one_value_and_one_of_too_much_is_none() -> None:
+    assert axes.parse_axis("alpha=[0:1e-320:1e-300]")[1] == (0,)
+    with pytest.raises(UsageError, match="has more than 10000 values"):
+        axes.parse_axis(f"N=[1:1{'0' * 308}:1]")  # as integers, whose quotient no float holds
+
+
 def test_steps_that_binary_fractions_round_still_include_the_end() -> None:
     assert len(axes.parse_axis("alpha=[0:0.3:0.1]")[1]) == 4  # 0.3 / 0.1 is 2.9999999999999996
     assert axes.parse_axis("alpha=[0:0.29:0.1]")[1] == pytest.approx((0, 0.1, 0.2))

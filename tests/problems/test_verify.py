@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.kernels.dtypes import BF16
 from harness.problems import verify
 from harness.problems.protocol import Reference
 from harness.problems.verify import Repeats, Verdict, compare
@@ -145,6 +146,91 @@ def test_bounds_of_zero_and_infinities_warn_of_nothing() -> None:
             np.array([0.0, math.inf, 2.0, 2.0], np.float32), Reference(expected=expected, bound=bound)
         )
     assert (verdict.bad, verdict.first_bad, verdict.worst, verdict.bound) == (1, (2,), math.inf, 0.0)
+
+
+# ---- padding, and the root mean square ---------------------------------------------------------------
+
+
+@given(
+    st.tuples(st.integers(1, 6), st.integers(1, 6)), st.tuples(st.integers(0, 3), st.integers(0, 3)),
+    st.sampled_from([1, 3, 100]), st.data(),
+)  # fmt: skip
+def test_every_write_outside_is_counted_and_none_inside(
+    shape: tuple[int, int], padding: tuple[int, int], chunk: int, data: st.DataObject
+) -> None:
+    """Padding of rows, of columns or of both, none of them square."""
+    whole = (shape[0] + padding[0], shape[1] + padding[1])
+    before = np.arange(whole[0] * whole[1], dtype=np.float32).reshape(whole)
+    written = data.draw(st.sets(st.tuples(st.integers(0, whole[0] - 1), st.integers(0, whole[1] - 1))))
+    out = before.copy()
+    for at in written:
+        out[at] += 1
+    expected = out[: shape[0], : shape[1]].astype(np.float64)
+    reference = Reference(expected=expected, bound=np.zeros(shape))
+    outside = sum(row >= shape[0] or column >= shape[1] for row, column in written)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verify, "_CHUNK", chunk)
+        found = compare(out, reference, before)
+    assert (found.stray, found.bad, found.ok, found.elements) == (outside, 0, not outside, expected.size)
+    unwatched = compare(out, reference)
+    assert unwatched.ok and unwatched.stray == 0
+
+
+def test_the_bits_of_the_padding_count_and_not_its_values() -> None:
+    before = np.array([[1.0, np.nan, 0.0]], np.float32)
+    reference = Reference(expected=np.array([[1.0]]), bound=np.zeros((1, 1)))
+    assert compare(before.copy(), reference, before).ok
+    assert compare(np.array([[1.0, np.nan, -0.0]], np.float32), reference, before).stray == 1
+
+
+@pytest.mark.parametrize(
+    ("bound", "rms", "ok"), [(0.5, 1.0, True), (0.25, 2.0, False), (1.0, 0.5, True), (0.4, 1.25, False)]
+)
+def test_the_root_mean_square_of_all_errors_has_a_bound_of_its_own(
+    bound: float, rms: float, ok: bool
+) -> None:
+    """Errors of 0.5 everywhere, all within the bound of their elements."""
+    reference = Reference(expected=EXPECTED, bound=np.ones((3, 4)), rms_bound=bound)
+    found = compare((EXPECTED + 0.5).astype(np.float32), reference)
+    assert (found.rms, found.ok, found.bad, found.worst) == (rms, ok, 0, 0.5)
+
+
+def test_a_bound_of_zero_on_the_root_mean_square_lets_no_error_pass() -> None:
+    reference = Reference(expected=EXPECTED, bound=np.ones((3, 4)), rms_bound=0.0)
+    right, wrong = compare(output(), reference), compare((EXPECTED + 0.5).astype(np.float32), reference)
+    assert (right.rms, right.ok) == (0.0, True) and (wrong.rms, wrong.ok) == (math.inf, False)
+    assert (
+        compare((EXPECTED + 0.5).astype(np.float32), Reference(expected=EXPECTED, bound=np.ones((3, 4)))).rms
+        == 0
+    )
+
+
+def test_the_bound_that_is_told_is_that_of_the_worst_element() -> None:
+    """The worst by its share: 0.25 of 0.5, not 1 of 4; and none where there is no error."""
+    bound = np.full((3, 4), 0.5)
+    bound[0, 0] = 4.0
+    out = output()
+    out[0, 0] += 1.0
+    out[2, 3] += 0.25
+    found = compare(out, Reference(expected=EXPECTED, bound=bound))
+    assert (found.worst, found.bound, found.max_error) == (0.5, 0.5, 1.0)
+    assert compare(output(), REFERENCE).bound == 0.0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verify, "_CHUNK", 4)  # of equal shares in two parts the first
+        out[0, 0] += 1.0
+        assert compare(out, Reference(expected=EXPECTED, bound=bound)).bound == 4.0
+    nothing = np.empty((0, 4))
+    assert compare(nothing.astype(np.float32), Reference(expected=nothing, bound=nothing)).bound == 0.0
+
+
+def test_the_type_is_told() -> None:
+    assert compare(output(), REFERENCE).dtype == "fp32"
+    bits = BF16.encode(EXPECTED.astype(np.float32))
+    found = compare(bits, Reference(expected=EXPECTED, bound=np.zeros((3, 4)), dtype=BF16))
+    assert (found.dtype, found.ok) == ("bf16", True)
+    bits[1, 1] ^= 1
+    wrong = compare(bits, Reference(expected=EXPECTED, bound=np.zeros((3, 4)), dtype=BF16))
+    assert (wrong.first_bad, wrong.expected) == ((1, 1), 0.0) and type(wrong.got) is float
 
 
 # ---- what a verdict says ---------------------------------------------------------------------------

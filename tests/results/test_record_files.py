@@ -284,6 +284,18 @@ def test_kernels_have_their_names_of_today_where_a_row_names_them(
 # ---- provenance --------------------------------------------------------------------------------------
 
 
+def test_the_program_is_harness_however_it_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    for started, name in ((PACKAGE / "__main__.py", "harness"), ("/usr/bin/tune.py", "tune.py")):
+        monkeypatch.setattr(sys, "argv", [str(started)])
+        assert record.provenance()["argv"] == [name]
+
+
+def test_the_version_is_the_checkouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "cuda-harness"\nversion = "7.7"\n')
+    monkeypatch.setattr(record, "ROOT", tmp_path)
+    assert record.provenance()["harness"] == "7.7"
+
+
 def test_where_a_record_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         sys, "argv", ["/usr/bin/harness", "bench", "/a/k.cu", "--json=/b/r.json", "-a", "N=1"]
@@ -298,7 +310,6 @@ def test_where_a_record_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
     assert abs((datetime.now(UTC) - said).total_seconds()) < 60
     assert found["versions"]["numpy"] == importlib.metadata.version("numpy")
     assert {"cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-ml-py"} < found["versions"].keys()
-    assert found["harness"] == record._own_version(record.ROOT / "pyproject.toml")
     code = b"".join(p.read_bytes() for p in sorted(PACKAGE.rglob("*.py"), key=lambda p: str(p.as_posix())))
     assert len(found["code_sha256"]) == 64 and len(code) > 10_000
     assert found.keys() == {
@@ -345,29 +356,21 @@ def test_the_commit_and_what_differs_are_asked_of_git(
 ) -> None:
     """What git answers, and what it is asked: only about code and kernels, and all of that."""
     package = tmp_path / "harness"
-    asked: list[tuple[Any, ...]] = []
-    answers = {
-        "--show-toplevel": f"{tmp_path}\n",
-        "HEAD": "abc\n",
-        "--porcelain": " M harness/b.py\0?? cu/a b\0",
-    }
+    top, head = ("rev-parse", "--show-toplevel"), ("rev-parse", "HEAD")
+    status = ("status", "--porcelain", "--no-renames", "-uall", "-z", "--", "harness", "cu", "ptx")
+    answers = {top: f"{tmp_path}\n", head: "abc\n", status: " M harness/b.py\0?? cu/a b\0"}
 
     def run(command: Any, where: str) -> subprocess.CompletedProcess[str]:
-        asked.append(tuple(command))
-        return subprocess.CompletedProcess(
-            command, 0, next(v for k, v in answers.items() if k in command), ""
-        )
+        program, *question = command
+        assert (program, question[:2]) == ("git", ["-C", tmp_path])
+        return subprocess.CompletedProcess(command, 0, answers[tuple(question[2:])], "")
 
     monkeypatch.setattr(tools, "run", run)
     assert record._commit(package) == ("abc", ["cu/a b", "harness/b.py"])
-    assert all(a[:3] == ("git", "-C", tmp_path) for a in asked)
-    assert asked[1][3:] == (
-        "status", "--porcelain", "--no-renames", "-uall", "-z", "--", "harness", "cu", "ptx"
-    )  # fmt: skip
-    answers["--porcelain"] = ""
+    answers[status] = ""
     assert record._commit(package) == ("abc", [])
     for elsewhere in ("", f"{tmp_path.parent}\n"):
-        answers["--show-toplevel"] = elsewhere
+        answers[top] = elsewhere
         assert record._commit(package) == (None, None)
 
     def none(command: Any, where: str) -> Any:
