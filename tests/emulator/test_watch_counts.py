@@ -82,7 +82,7 @@ def accesses(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray | None, int]:
     return addresses, None if active == "all" else rng.random(shape) < chance, size
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(accesses())
 def test_requests_are_counted_as_one_by_one(access: tuple[np.ndarray, np.ndarray | None, int]) -> None:
     addresses, active, size = access
@@ -139,7 +139,7 @@ def steps(draw: st.DrawFn) -> Step:
     )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.sampled_from(["global", "shared"]), st.sampled_from([(3, 1, 1), (2, 2, 1)]),
     st.sampled_from([(32, 1, 1), (8, 5, 1), (64, 1, 1)]), st.lists(steps(), min_size=1, max_size=4),

@@ -157,7 +157,7 @@ SHAPES: list[tuple[Extents, Extents]] = [
 ]  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.sampled_from(list(SPACES)), st.sampled_from(SHAPES), st.booleans(),
     st.lists(steps(apart=True), min_size=1, max_size=5), st.sampled_from(["lockstep", "warp-serial"]),

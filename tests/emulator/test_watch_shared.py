@@ -83,7 +83,7 @@ def steps(draw: st.DrawFn) -> Step:
 programs = st.lists(steps(), min_size=1, max_size=6).map(lambda drawn: [*CLEAR, *drawn])
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(programs, st.sampled_from([8, 40]), st.integers(1, 3))
 def test_every_hazard_and_no_other_is_found(program: list[Step], threads: int, blocks: int) -> None:
     found = reported(run("shared", program, grid=(blocks, 1, 1), block=(threads, 1, 1), room=ROOM))
@@ -93,7 +93,7 @@ def test_every_hazard_and_no_other_is_found(program: list[Step], threads: int, b
         assert places <= expected[hazard], hazard
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(programs, st.integers(1, 2))
 def test_warps_that_run_one_after_the_other_hide_none(program: list[Step], blocks: int) -> None:
     """The order in which they came to the lines is another one, but the lines are the same. Each warp takes
