@@ -174,7 +174,7 @@ def test_refused(wrong: dict[str, Any]) -> None:
         ({"registers": 256}, "256 registers a thread cannot be\n  -> 0 to 255"),
         ({"shared": -1}, "-1 bytes of shared memory cannot be\n  -> 0 or more"),
     ],
-    ids=str,
+    ids=range(3),
 )
 def test_refusals_say_what_can_be(wrong: dict[str, int], message: str) -> None:
     with pytest.raises(UsageError) as refused:
