@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.emulator import Buffer, Emulation, Finding, Index3
-from shared.straight_line import Extents, Step, run
+from shared.straight_line import Extents, Step, own, run
 
 ROOM = 96
 SPACES = {"global": "a", "shared": "s", "local": "l"}
@@ -72,7 +72,7 @@ class Model:
                     value = int.from_bytes(memory[at : at + min(4, step.size)], "little")
                     self.sums[lane] = (total * 3 + value) % 2**32
             return
-        value = thread if step.value is None else step.value
+        value = own(thread, block) if step.value is None else step.value
         width = min(step.size, 4) if step.size != 8 else 8
         memory[here] = (value % 256**width).to_bytes(width, "little") * (step.size // width)
         known.update(range(first, first + step.size))

@@ -27,7 +27,7 @@ class Step:
     thread, block, start, wrap: thread t of block b accesses byte ``(t thread + b block + start) % wrap``,
       without the remainder where `wrap` is 0
     limit: only threads below it take part
-    value: what a store writes; None for the thread's own number
+    value: what a store writes; None for a number of each thread's own, see `own`
     """
 
     kind: str
@@ -51,6 +51,11 @@ class Step:
         return range(first, first + self.size)
 
 
+def own(thread: int, block: int) -> int:
+    """Return the number that a thread stores where a step has no value: another one in each of 64 threads."""
+    return thread + 64 * block + 1
+
+
 HEAD = """
 .version 8.0
 .target sm_80
@@ -70,7 +75,7 @@ mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ctaid.y; mov.u32 %r3, %ctaid.z;
 mov.u32 %r4, %nctaid.x; mov.u32 %r5, %nctaid.y;
 mad.lo.u32 %r2, %r3, %r5, %r2; mad.lo.u32 %r1, %r2, %r4, %r1;
 ld.param.u64 %rd1, [a]; ld.param.u64 %rd2, [b];
-mov.u32 %r13, 0;
+mov.u32 %r13, 0; mad.lo.u32 %r14, %r1, 64, %r0; add.u32 %r14, %r14, 1;
 """
 # What follows a load: the words that it gave are folded into the thread's sum.
 FOLD = {
@@ -105,7 +110,7 @@ def ptx(space: str, steps: Sequence[Step], room: int = 256) -> str:
         if step.kind in BARRIERS:
             out.append(BARRIERS[step.kind])
             continue
-        value = "%r0" if step.value is None else step.value
+        value = "%r14" if step.value is None else step.value
         out.append(f"mul.lo.s32 %r6, %r0, {step.thread}; mad.lo.s32 %r6, %r1, {step.block}, %r6;")
         out.append(
             f"add.s32 %r6, %r6, {step.start};" + (f" rem.s32 %r6, %r6, {step.wrap};" if step.wrap else "")
