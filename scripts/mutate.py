@@ -118,7 +118,8 @@ def verdicts(root: Path, names: Iterable[str], jobs: int) -> dict[str, bool]:
     command = [mutmut, "run", "--max-children", str(jobs), *names]
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise OSError(f"mutmut failed:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
+        said = [s for s in done.stdout.splitlines() if " Running" not in s and " Generating" not in s]
+        raise OSError("\n".join(["mutmut failed:", *said, *done.stderr.splitlines()]))
     os.chdir(root)
     from mutmut.mutation.data import SourceFileMutationData
     from mutmut.stats import status_by_exit_code
@@ -186,19 +187,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if importlib.util.find_spec("mutmut") is None:
         parser.error("mutmut is not installed: pip install -e '.[mutation]'")
-    root = options.root.resolve()
+    try:
+        return run(options.root.resolve(), options.modules, options.sample, options.seed, options.jobs)
+    except (OSError, ValueError) as e:
+        print(e, file=sys.stderr)
+        return 2
+
+
+def run(root: Path, modules: Sequence[str], sample: int | None, seed: int, jobs: int) -> int:
+    """Do what the command line asks for, and return its exit code."""
     known, made = listed(root), faults(root)
-    names = [n for n in made if not options.modules or any(m in made[n].file for m in options.modules)]
+    names = [n for n in made if not modules or any(m in made[n].file for m in modules)]
     if not names:
-        parser.error(f"no mutants in {', '.join(options.modules) or root}")
-    if options.sample:
-        names = random.Random(options.seed).sample(names, min(options.sample, len(names)))
-        print(
-            f"{len(names)} of {len(made)} mutants; --sample {options.sample} --seed {options.seed} repeats it"
-        )
-    found = verdicts(root, names, options.jobs)
+        raise ValueError(f"no mutants in {', '.join(modules) or root}")
+    if sample is not None:
+        names = random.Random(seed).sample(names, min(sample, len(names)))
+        print(f"{len(names)} of {len(made)} mutants; --sample {sample} --seed {seed} repeats it")
+    found = verdicts(root, names, jobs)
     print(table(made, found, known))
-    wrong = complaints(made, found, known, sampled=options.sample is not None)
+    wrong = complaints(made, found, known, sampled=sample is not None)
     print(*wrong, sep="\n\n")
     return 1 if wrong else 0
 
