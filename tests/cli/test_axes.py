@@ -197,7 +197,7 @@ def test_a_range_includes_its_end_where_a_step_meets_it(
 def test_a_range_of_nearly_nothing_is_one_value_and_one_of_too_much_is_none() -> None:
     assert axes.parse_axis("alpha=[0:1e-320:1e-300]")[1] == (0,)
     with pytest.raises(UsageError, match="has more than 10000 values"):
-        axes.parse_axis(f"N=[1:1{'0' * 308}:1]")  # as integers, whose quotient no float holds
+        axes.parse_axis(f"N=[-17{'0' * 307}:17{'0' * 307}:1]")  # integers whose difference no float holds
 
 
 def test_steps_that_binary_fractions_round_still_include_the_end() -> None:
