@@ -208,17 +208,17 @@ def test_a_bound_of_zero_on_the_root_mean_square_lets_no_error_pass() -> None:
 def test_the_bound_that_is_told_is_that_of_the_worst_element() -> None:
     """The worst by its share: 0.25 of 0.5, not 1 of 4; and none where there is no error."""
     bound = np.full((3, 4), 0.5)
-    bound[0, 0] = 4.0
+    bound[2, 3] = 4.0
     out = output()
-    out[0, 0] += 1.0
-    out[2, 3] += 0.25
+    out[2, 3] += 1.0
+    out[0, 0] += 0.25
     found = compare(out, Reference(expected=EXPECTED, bound=bound))
     assert (found.worst, found.bound, found.max_error) == (0.5, 0.5, 1.0)
     assert compare(output(), REFERENCE).bound == 0.0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(verify, "_CHUNK", 4)  # of equal shares in two parts the first
-        out[0, 0] += 1.0
-        assert compare(out, Reference(expected=EXPECTED, bound=bound)).bound == 4.0
+        out[2, 3] += 1.0
+        assert compare(out, Reference(expected=EXPECTED, bound=bound)).bound == 0.5
     nothing = np.empty((0, 4))
     assert compare(nothing.astype(np.float32), Reference(expected=nothing, bound=nothing)).bound == 0.0
 
