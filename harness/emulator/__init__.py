@@ -13,13 +13,14 @@ and `access`, `batch` (divergence and barriers), `machine` (the launch), `watch`
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.emulator.decode import Decoder
+from harness.emulator.instructions.texture.objects import Texture, handles_of
 from harness.emulator.machine import SCHEDULES, Launch
 from harness.emulator.memory import GLOBAL_BASE, HEAP, HEAP_BYTES, Arena, Buffer
 from harness.emulator.ptx.declarations import Variable, pointers_of, values_of
@@ -31,9 +32,9 @@ from harness.emulator.watch.order import orders
 from harness.emulator.watch.races import Rewatch
 from harness.errors import EmulatorError
 
-__all__ = ["Buffer", "Counts", "Emulation", "Finding", "Index3", "Source", "emulate"]
+__all__ = ["Buffer", "Counts", "Emulation", "Finding", "Index3", "Source", "Texture", "emulate"]
 
-Argument = Buffer | NDArray[Any] | np.generic
+Argument = Buffer | Texture | NDArray[Any] | np.generic
 BUDGET = 5_000_000
 _LARGEST_SHARED = 232448  # bytes: the most that a block can have on any GPU so far, 227 KiB
 
@@ -83,8 +84,8 @@ def emulate(
 
     grid, block: 1 to 3 extents each; extents left out are 1
     arguments: one for each parameter, in order. A `Buffer` or an array is passed as a pointer: it has to be
-      C-contiguous, and what the kernel stores is written back into it. A scalar is a NumPy scalar of the
-      parameter's size
+      C-contiguous, and what the kernel stores is written back into it. A `Texture` is passed as a handle. A
+      scalar is a NumPy scalar of the parameter's size
     shared: bytes of dynamic shared memory per block
     schedule: ``lockstep``, or ``warp-serial``, in which each warp runs to the barrier before the next starts
     budget: instructions that a batch of blocks may execute, each counted once for all threads that execute it
@@ -120,6 +121,7 @@ def emulate(
     watched: set[int] = set()
     fine = any(orders(instruction) for instruction in kernel.instructions)
     while True:
+        textures = {h: replace(t, array=t.array.copy()) for h, t in handles_of(arguments).items()}
         buffers, parameters = _bind(kernel, arguments)
         owned = [*buffers, *(Buffer(array=contents[v.name], name=v.name) for v in module)]
         owned += extra
@@ -143,6 +145,7 @@ def emulate(
             count=count,
             widths=widths or {},
             watched=watched,
+            textures=textures,
             fine=fine,
         )
         try:
@@ -155,6 +158,9 @@ def emulate(
             error.findings = launch.findings.all()
             raise
         arena.copy_back(owned)
+        for handle, texture in handles_of(arguments).items():
+            if texture.array.flags.writeable:
+                texture.array[...] = textures[handle].array
         if variables is not None:
             variables |= contents
         found = launch.findings.all()
@@ -187,6 +193,9 @@ def _bind(kernel: Entry, arguments: Sequence[Argument]) -> tuple[list[Buffer], A
     for parameter, argument in zip(kernel.parameters, arguments, strict=True):
         if isinstance(argument, np.ndarray):
             argument = Buffer(array=argument, name=parameter.name)  # noqa: PLW2901
+        if isinstance(argument, Texture):
+            handle = next(h for h, t in handles_of(arguments).items() if t is argument)
+            argument = np.uint64(handle)  # noqa: PLW2901
         raw = bytes(8) if isinstance(argument, Buffer) else argument.tobytes()
         if len(raw) != parameter.size:
             raise EmulatorError(

@@ -15,14 +15,18 @@ import harness.emulator.instructions.integer.bits
 import harness.emulator.instructions.integer.carry
 import harness.emulator.instructions.integer.dot
 import harness.emulator.instructions.load_store
+import harness.emulator.instructions.matrix.ldmatrix
 import harness.emulator.instructions.matrix.mma
+import harness.emulator.instructions.matrix.wmma
 import harness.emulator.instructions.predicates
 import harness.emulator.instructions.system.calls
 import harness.emulator.instructions.system.stack
+import harness.emulator.instructions.texture.fetch
 import harness.emulator.instructions.warp  # noqa: F401 - the instructions register themselves
 from harness.emulator.blocks.batch import Batch
 from harness.emulator.blocks.control import pace
 from harness.emulator.decode import Step
+from harness.emulator.instructions.texture.objects import Texture
 from harness.emulator.memory import Arena
 from harness.emulator.numbers.algebra import Memo
 from harness.emulator.numbers.floats import Underflow
@@ -60,6 +64,7 @@ class Launch:
         count: bool,
         widths: Mapping[int, int],
         watched: set[int],
+        textures: Mapping[int, Texture],
         fine: bool,
     ) -> None:
         self.entry, self.steps = entry, steps
@@ -75,6 +80,7 @@ class Launch:
         self.memo = Memo()
         self.underflow = Underflow()
         self.findings = Findings()
+        self.textures = textures  # by handle
         self.printed: list[str] = []  # by printf
         self.heap_used = 0  # bytes that malloc has given
         self.counter = Counter(entry.instructions, [s.flops for s in steps], widths) if count else None
