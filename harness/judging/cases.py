@@ -19,7 +19,7 @@ from harness.problems import checks
 from harness.problems.gemm import Gemm
 from harness.problems.protocol import Problem
 
-_TRIES = 4000  # draws for one kind before it is given up: the kernel takes no such size
+_TRIES = 1500  # draws for one kind before it is given up: the kernel takes no such size
 _STEPS = (1, 1, 1, 2, 4, 8, 16, 32, 64, 128)  # a size is a multiple of one of these
 Range = tuple[int, int]
 

@@ -21,7 +21,7 @@ def line(verdict: Verdict) -> dict[str, Any]:
     versions, GPU and clock.
     """
     return {
-        "time": verdict.about.get("utc"),
+        "utc": verdict.about.get("utc"),
         "kernel": verdict.kernel,
         "sha256": verdict.sha256,
         "problem": verdict.problem,

@@ -284,13 +284,16 @@ class _Judging:
         return sorted(checks, key=lambda c: order.index(c.name))
 
     def _child(self, request: Request, quiet: float) -> _Told:
-        """Run one child to its end, and return what it told."""
+        """Run one child to its end, and return what it told.
+
+        -P keeps the working directory, which may be the submission's, off the path of Python's modules.
+        """
         out = Path(self._folder.name, f"{request.task}.jsonl")
         out.touch()
         order = Path(self._folder.name, f"{request.task}.json")
         order.write_text(json.dumps(asdict(replace(request, out=str(out)))))
         ended = watch(
-            [sys.executable, "-m", "harness.judging.worker", str(order)],
+            [sys.executable, "-P", "-m", "harness.judging.worker", str(order)],
             quiet,
             env=tools.environment(),
             captured=True,

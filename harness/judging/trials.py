@@ -69,6 +69,10 @@ class Trials:
                 if time.monotonic() > self.until:
                     break
                 step()
+            else:
+                missing = (
+                    "it takes no such size" if not self._plainly_wrong() else "it is wrong at every size"
+                )
         except NeedsGpu as e:
             missing = e.what
         except EmulatorError as e:
@@ -109,7 +113,7 @@ class Trials:
         first, *others = kinds(self.variant, large=self._large)
         for kind in (first, *others[:2]):
             yield partial(self._shape, kind)
-        if len(self.shapes) and self._failed.get("drawn shapes") and self._wrong == len(self.shapes):
+        if self._plainly_wrong():
             return
         problem = sequence_size(self.rng, self.variant, self.cls, large=self._large, sms=self.machine.sms)
         if problem is not None:
@@ -122,6 +126,10 @@ class Trials:
             yield partial(self._shape, kind)
         if problem is not None:
             yield partial(self._count, problem)
+
+    def _plainly_wrong(self) -> bool:
+        """Return True if it was wrong at every size so far: what else is wrong follows from that."""
+        return bool(self.shapes) and self._wrong == len(self.shapes)
 
     # -- one launch
 
@@ -167,9 +175,9 @@ class Trials:
             return
         self.machine.forget()
         self.shapes.append(problem.label)
-        failures = len(self._failed)
-        self._verify("drawn shapes", problem, self._random(problem), "", watched=True)
-        self._wrong += len(self._failed) > failures or "drawn shapes" in self._failed
+        trial = self._random(problem)
+        ran = self._verify("drawn shapes", problem, trial, "", watched=True)
+        self._wrong += bool(trial.compare(ran.output, ran.before).bad)
 
     def _styles(self) -> Iterator[Callable[[], object]]:
         many = Kind(name="values", m=(8, 60), n=(8, 60), k=(1000, 4000) if self._large else (150, 400))

@@ -28,6 +28,7 @@ from harness.kernels.arch import Arch
 from harness.kernels.spec import Kernel
 from harness.launch.builds import Built, build_all
 from harness.problems.registry import BUILTIN, resolve
+from harness.support import sandbox
 from harness.support.cache import Cache
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 PREPARE, EMULATE, RUN = "prepare", "emulate", "run"
 NO_GPU = "emulator"  # a device's name that asks for none
+MOST_SHARED = 232_448
 _LOG = 600  # characters of a compiler's log that a verdict quotes
 
 
@@ -102,6 +104,13 @@ def _limit(request: Request) -> None:
         os.nice(10)
 
 
+def _confine(request: Request, tell: Tell) -> None:
+    """Leave the process the submission's private folder, where Landlock is there to do it."""
+    folder = Path(request.out).parent
+    sandbox.temporary(folder)
+    tell("about", {"file_system": "confined" if sandbox.confine((), (folder,)) else "not confined"})
+
+
 def _check(tell: Tell, name: str, where: str, outcome: str, reason: str = "") -> None:
     tell("check", asdict(Check(name=name, where=where, outcome=outcome, reason=reason)))
 
@@ -112,6 +121,7 @@ def _check(tell: Tell, name: str, where: str, outcome: str, reason: str = "") ->
 def _prepare(request: Request, tell: Tell) -> None:
     """Read the front matter, compile, and look at the PTX; tell of the GPU, too."""
     gpu = _device(request, tell)
+    _confine(request, tell)
     try:
         kernel = _kernel(request)
         variant = kernel.variant(**request.params)
@@ -130,6 +140,12 @@ def _prepare(request: Request, tell: Tell) -> None:
     except HarnessError as e:
         log = e.log.strip()[:_LOG] if isinstance(e, BuildError) else ""
         _check(tell, "compiles", STATIC, FAILED, f"{e.what}{': ' if log else ''}{log}")
+        return
+    if built.cubin.shared > MOST_SHARED:
+        said = (
+            f"{built.cubin.shared:,} bytes of shared memory a block; {MOST_SHARED:,} are the most of any GPU"
+        )
+        _check(tell, "compiles", STATIC, FAILED, said)
         return
     _check(tell, "compiles", STATIC, PASSED, f"{built.cubin.compiler}, {arch}")
     for check in policy.check(built.cubin.ptx, request.allow):
@@ -186,6 +202,7 @@ def _emulate(request: Request, tell: Tell) -> None:
     """Make the trials in the emulator."""
     from harness.judging.machines import Emulated
 
+    _confine(request, tell)
     built = _built(request, request.arch)
     try:
         machine = Emulated(built)
