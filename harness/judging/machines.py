@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.bench.emulation import SMS
 from harness.driver import Buffer as DeviceBuffer
 from harness.driver import Context, Module, Stream
 from harness.emulator import Buffer, Counts, Finding, emulate
@@ -37,7 +38,8 @@ class Ran:
     """The outcome of a launch.
 
     `output` is the output afterwards and `before` what it held at the launch. `damaged` names inputs that
-    were overwritten, `stray` says where else was written. `findings` and `counts` are the emulator's.
+    were overwritten, `stray` says where else was written. `findings`, `notices` and `counts` are the
+    emulator's.
     """
 
     output: NDArray[Any]
@@ -45,6 +47,7 @@ class Ran:
     damaged: tuple[str, ...] = ()
     stray: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
+    notices: tuple[Finding, ...] = ()
     counts: tuple[Counts, ...] = ()
 
 
@@ -72,7 +75,7 @@ class Machine(Protocol):
 class Emulated:
     """The emulator as a `Machine`."""
 
-    where, sms = EMULATOR, 1
+    where, sms = EMULATOR, SMS
 
     def __init__(self, built: Built) -> None:
         """Raises NeedsGpu for a kernel that copies by TMA."""
@@ -118,6 +121,7 @@ class Emulated:
             before=inputs[problem.output],
             damaged=_damaged(problem, arrays, inputs),
             findings=found.findings,
+            notices=found.notices,
             counts=found.instructions,
         )
 
