@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.bench.row import ERROR, EXPECTED, FAILED, OK, REFUSED, REPEATABLE, UNEXPECTED, Measurement
-from harness.emulator import Buffer, Emulation, emulate
+from harness.driver import tensormap
+from harness.emulator import Buffer, Emulation, TensorMap, emulate
 from harness.errors import EmulatorError, HarnessError, InspectError, NeedsGpu, OutOfMemory
 from harness.launch.builds import Built, Progress
-from harness.launch.kernel import grid, workspace
+from harness.launch.kernel import Mapped, grid, maps, workspace
 from harness.problems import checks
 from harness.problems.protocol import Axes, Problem, Reference
 from harness.problems.registry import blamed
@@ -42,7 +43,8 @@ class Options:
     the number of multiprocessors, of which persistent kernels make their grid: on one, their blocks could not
     race. `strict` takes notices, such as stores of the same value by several threads, for findings. After a
     launch has been verified, `repeats` more follow, alternating between the other schedule and this one,
-    since nothing else can differ from launch to launch here.
+    since nothing else can differ from launch to launch here. Persistent kernels find `sms` multiprocessors:
+    with one, blocks would never meet.
     """
 
     seed: int = 1
@@ -186,16 +188,15 @@ def launch(
     """Launch a kernel once on copies of `inputs`; return what the emulator saw, and the arrays after the
     launch.
 
-    Raises NeedsGpu for a kernel that uses TMA, and HarnessError for any other that cannot be emulated.
+    Raises HarnessError for a kernel that cannot be emulated.
     """
     variant = built.variant
-    if variant.kernel.tensormaps:
-        raise NeedsGpu("the emulator does not know TMA (tensor maps)")
     arrays = {name: array.copy() for name, array in inputs.items()}
     with blamed(type(problem)):
         shape, arguments = grid(variant, problem, sms=options.sms), problem.arguments()
         size = workspace(variant, problem, sms=options.sms)
-    bound = [_bound(a, arrays, problem) if isinstance(a, str) else a for a in arguments]
+    bound: list[Any] = [_map(mapped, arrays) for mapped in maps(variant, problem)]
+    bound += [_bound(a, arrays, problem) if isinstance(a, str) else a for a in arguments]
     if size:
         bound.append(Buffer(array=np.zeros(size, dtype=np.uint8), name="workspace"))
     run = emulate(
@@ -211,6 +212,22 @@ def launch(
         widths=_widths(built, options) if options.as_compiled else None,
     )
     return run, arrays
+
+
+def _map(mapped: Mapped, arrays: Mapping[str, NDArray[Any]]) -> TensorMap | np.void:
+    """Return the tensor map of an operand; 128 zeros where its row pitch does not allow one."""
+    layout, size = mapped.layout, mapped.layout.dtype.itemsize
+    if not tensormap.possible(0, layout.ld * size):
+        return np.void(bytes(tensormap.BYTES))
+    return TensorMap(
+        array=arrays[mapped.operand],
+        name=mapped.operand,
+        element=mapped.element,
+        extents=(layout.columns, layout.rows),  # innermost first
+        strides=(layout.ld * size,),
+        box=(mapped.box.columns, mapped.box.rows),
+        swizzle=mapped.box.swizzle,
+    )
 
 
 def _inputs(problem: Problem, seed: int) -> tuple[dict[str, NDArray[Any]], Reference]:

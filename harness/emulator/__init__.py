@@ -14,12 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.emulator.blocks.arguments import Argument, bind
+from harness.emulator.blocks.control import asynchronous
 from harness.emulator.decode import Decoder
+from harness.emulator.hopper.tma.tensormap import TensorMap
+from harness.emulator.hopper.warps import gathered
 from harness.emulator.instructions.texture.objects import Texture, handles_of
 from harness.emulator.machine import SCHEDULES, Launch
 from harness.emulator.memory import GLOBAL_BASE, HEAP, HEAP_BYTES, Arena, Buffer
@@ -32,9 +35,18 @@ from harness.emulator.watch.order import orders
 from harness.emulator.watch.races import Rewatch
 from harness.errors import EmulatorError
 
-__all__ = ["Buffer", "Counts", "Emulation", "Finding", "Index3", "Source", "Texture", "emulate"]
+__all__ = [
+    "Buffer",
+    "Counts",
+    "Emulation",
+    "Finding",
+    "Index3",
+    "Source",
+    "TensorMap",
+    "Texture",
+    "emulate",
+]
 
-Argument = Buffer | Texture | NDArray[Any] | np.generic
 BUDGET = 5_000_000
 _LARGEST_SHARED = 232448  # bytes: the most that a block can have on any GPU so far, 227 KiB
 
@@ -114,7 +126,10 @@ def emulate(
     extents = _extents("grid", grid, (2**31 - 1, 65535, 65535)), _extents("block", block, (1024, 1024, 64))
     if extents[1].x * extents[1].y * extents[1].z > 1024:
         raise EmulatorError(f"a block of {extents[1]} has more than 1024 threads")
-    steps = Decoder(kernel).steps()
+    decoder = Decoder(kernel)
+    steps = decoder.steps()
+    if any(asynchronous(instruction) for instruction in kernel.instructions):
+        steps = [gathered(decoder, step) for step in steps]
     module = [v for v in kernel.variables.values() if v.space in ("global", "const")]
     extra = _extra(kernel)
     contents = {v.name: _contents(v, variables or {}) for v in module}
@@ -122,7 +137,7 @@ def emulate(
     fine = any(orders(instruction) for instruction in kernel.instructions)
     while True:
         textures = {h: replace(t, array=t.array.copy()) for h, t in handles_of(arguments).items()}
-        buffers, parameters = _bind(kernel, arguments)
+        buffers, parameters = bind(kernel, arguments)
         owned = [*buffers, *(Buffer(array=contents[v.name], name=v.name) for v in module)]
         owned += extra
         arena = Arena(owned)
@@ -147,6 +162,7 @@ def emulate(
             watched=watched,
             textures=textures,
             fine=fine,
+            cluster=Index3(*kernel.cluster),
         )
         try:
             launch.run()
@@ -178,47 +194,6 @@ def _extents(what: str, extents: Sequence[int], limits: tuple[int, int, int]) ->
     if not 1 <= len(extents) <= 3 or not all(1 <= e <= limit for e, limit in zip(whole, limits, strict=True)):
         raise EmulatorError(f"a {what} of {tuple(extents)}", hint=f"1 to 3 extents, at most {limits}.")
     return Index3(*(int(e) for e in whole))
-
-
-def _bind(kernel: Entry, arguments: Sequence[Argument]) -> tuple[list[Buffer], Any]:
-    """Return the buffers among the arguments, and a function that makes the parameter space.
-
-    That function takes the arena in which the buffers have their addresses, and returns the bytes of the
-    ``.param`` space. Raises EmulatorError if the number, a size or the layout of the arguments does not fit.
-    """
-    if len(arguments) != len(kernel.parameters):
-        raise EmulatorError(f"{kernel.name} takes {len(kernel.parameters)} arguments, not {len(arguments)}")
-    buffers: list[Buffer] = []
-    pieces: list[tuple[int, int, bytes]] = []  # (offset, index of the buffer or -1, bytes)
-    for parameter, argument in zip(kernel.parameters, arguments, strict=True):
-        if isinstance(argument, np.ndarray):
-            argument = Buffer(array=argument, name=parameter.name)  # noqa: PLW2901
-        if isinstance(argument, Texture):
-            handle = next(h for h, t in handles_of(arguments).items() if t is argument)
-            argument = np.uint64(handle)  # noqa: PLW2901
-        raw = bytes(8) if isinstance(argument, Buffer) else argument.tobytes()
-        if len(raw) != parameter.size:
-            raise EmulatorError(
-                f"parameter {parameter.name} of {kernel.name} takes {parameter.size} bytes, not {len(raw)}"
-            )
-        if isinstance(argument, Buffer):
-            if not argument.array.flags.c_contiguous or argument.array.dtype.hasobject:
-                raise EmulatorError(
-                    f"array {argument.name} is not contiguous", hint="Pass a contiguous copy."
-                )
-            pieces.append((parameter.offset, len(buffers), raw))
-            buffers.append(argument)
-        else:
-            pieces.append((parameter.offset, -1, raw))
-
-    def parameters(arena: Arena) -> bytes:
-        space = bytearray(max((p.offset + p.size for p in kernel.parameters), default=0))
-        for offset, index, raw in pieces:
-            value = raw if index < 0 else arena.allocations[index].start.to_bytes(8, "little")
-            space[offset : offset + len(value)] = value
-        return bytes(space)
-
-    return buffers, parameters
 
 
 _PARAMETERS = "the parameters"  # the buffer that holds them where a kernel takes the address of one

@@ -263,7 +263,7 @@ def observe(
             single = stored is not None and len(stored) == 1 and not np.ndim(stored[0])
             value = stored[0].tobytes() if single and stored is not None else None
             launch.hazards.record(ins, kind, at.base, at.where, size, group, value)
-        if launch.races is not None and launch.races.fine:
+        if launch.races is not None and launch.races.shared:
             launch.races.record_shared(group, ins, kind, at.base, at.where, size, _values(group, at, stored))
     elif at.space == "global":
         if launch.counter is not None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from harness.emulator.blocks import special
-from harness.emulator.blocks.control import control
+from harness.emulator.blocks.control import control, unit_of
 from harness.emulator.group import Group, Value
 from harness.emulator.numbers.values import Integer, Lanes, shift, signed
 from harness.emulator.ptx.declarations import BYTES
@@ -26,19 +26,9 @@ from harness.errors import EmulatorError, NeedsGpu
 
 Run = Callable[[Group, Lanes], None]
 Reader = Callable[[Group], Any]
-Maker = Callable[["Decoder", Instruction], Run]
+Maker = Callable[["Decoder", Instruction], "Run | Attempt"]
 FLOAT: dict[str, Any] = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
 HANDLERS: dict[tuple[str, str], Maker] = {}
-_HARDWARE = (
-    "wgmma",
-    "tcgen05",
-    "mbarrier",
-    "clusterlaunchcontrol",
-    "setmaxnreg",
-    "griddepcontrol",
-    "multimem",
-)
-_HARDWARE_PARTS = ("tensor", "bulk", "cluster", "mbarrier", "tensormap", "shared::cluster")
 _CONTROL = ("bra", "brx", "ret", "exit", "bar", "barrier", "trap")  # control flow, executed by `batch`
 
 
@@ -61,6 +51,18 @@ def handles(
     return register
 
 
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """An instruction that may have to wait.
+
+    run: executes it in the lanes that need not wait, and returns them; the others try again later
+    describe: returns what the lanes wait for, in words
+    """
+
+    run: Callable[[Group, Lanes], Lanes]
+    describe: Callable[[Group, Lanes], str]
+
+
 FLOPS: dict[tuple[str, str], int | Callable[[Instruction], int]] = {}
 
 
@@ -75,8 +77,7 @@ class Step:
     operands: functions that read a table's index, or a barrier's number and thread count, from a group
     arrives: the barrier is only arrived at (``bar.arrive``)
     reduce, says, into: of ``bar.red`` the operation, the predicate and the register of the result
-    attempt: of an instruction that may have to wait, the function that executes it in the lanes that need
-      not, and returns them
+    attempt, describe: those of `Attempt`
     """
 
     instruction: Instruction
@@ -91,6 +92,7 @@ class Step:
     says: Callable[[Group], Lanes] | None = None
     into: int = -1
     attempt: Callable[[Group, Lanes], Lanes] | None = None
+    describe: Callable[[Group, Lanes], str] | None = None
 
 
 def family_of(instruction: Instruction) -> str:
@@ -127,20 +129,23 @@ class Decoder:
         """Decode one instruction and its guard."""
         guard = self.predicate_number(ins, ins.guard) if ins.guard else -1
         step = Step(instruction=ins, guard=guard, negated=ins.negated)
-        opcode, family = ins.opcode[0], family_of(ins)
+        opcode, family = unit_of(ins) or ins.opcode[0], family_of(ins)
         if "cc" in ins.opcode and opcode in ("add", "sub", "mad"):
             opcode += ".cc"
         if "warp" in ins.opcode and opcode in ("bar", "barrier"):
             opcode = "bar.warp"
-        hardware = opcode in _HARDWARE or any(part in _HARDWARE_PARTS for part in ins.opcode)
-        if opcode in _CONTROL and not hardware:
+        if opcode in _CONTROL:
             control(self, step)
             return step
         key = (opcode, family) if (opcode, family) in HANDLERS else (opcode, "any")
-        if hardware or key not in HANDLERS:
+        if key not in HANDLERS:
             raise self.refusal(ins)
         try:
-            step.run = HANDLERS[key](self, ins)
+            found = HANDLERS[key](self, ins)
+            if isinstance(found, Attempt):
+                step.kind, step.attempt, step.describe = "attempt", found.run, found.describe
+            else:
+                step.run = found
         except (IndexError, ValueError, KeyError, StopIteration) as error:
             raise EmulatorError(f"cannot read {self.text(ins)!r}", where=self.where(ins)) from error
         flops = FLOPS[key]
@@ -273,6 +278,8 @@ class Decoder:
         Raises EmulatorError for an unknown name.
         """
         if text in self.entry.variables:
+            if self.entry.variables[text].space == "shared":
+                return lambda group: group.launch.symbols[text] + group.batch.base
             frame = self.entry.variables[text].frame
             if not frame:
                 return lambda group: group.launch.symbols[text]
@@ -288,7 +295,7 @@ class Decoder:
         return read
 
     def _literal(self, ins: Instruction, text: str) -> Any:
-        """Return the value of a literal, an int or a NumPy float."""
+        """Return the value of a literal, an int or a NumPy float; of a parameter its offset."""
         found = literal(text)
         if found is None:
             raise EmulatorError(

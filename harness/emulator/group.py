@@ -40,6 +40,8 @@ class Group(Clock):
         self.flights: list[Any] = []  # cp.async copies since the last commit
         self.groups: list[Any] = []  # committed groups of them, oldest first
         self.pushed: list[tuple[Lanes, dict[int, Value]]] = []  # registers of callers that call themselves
+        self.warpgroup: Any = None  # the products of wgmma in flight, once there are any
+        self.sums: dict[tuple[int, ...], Any] = {}  # their accumulators as one array, by registers
         self.places: dict[Any, Any] = {}  # `Place`s of shared and local accesses without a fault
         self._buffers: dict[int, Array] = {}
         self._spare: dict[Any, Array] = {}

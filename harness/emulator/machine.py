@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+import harness.emulator.hopper.cluster
+import harness.emulator.hopper.mbarrier
+import harness.emulator.hopper.tma.bulk
+import harness.emulator.hopper.warps
+import harness.emulator.hopper.wgmma.product
 import harness.emulator.instructions.atomics
 import harness.emulator.instructions.convert.cvt
 import harness.emulator.instructions.convert.moves
@@ -24,8 +29,11 @@ import harness.emulator.instructions.system.stack
 import harness.emulator.instructions.texture.fetch
 import harness.emulator.instructions.warp  # noqa: F401 - the instructions register themselves
 from harness.emulator.blocks.batch import Batch
-from harness.emulator.blocks.control import pace
+from harness.emulator.blocks.control import asynchronous, pace
 from harness.emulator.decode import Step
+from harness.emulator.hopper.grid import run_grid
+from harness.emulator.hopper.order.races import Watch, narrowest
+from harness.emulator.hopper.wgmma.warpgroup import used
 from harness.emulator.instructions.texture.objects import Texture
 from harness.emulator.memory import Arena
 from harness.emulator.numbers.algebra import Memo
@@ -37,7 +45,7 @@ from harness.emulator.watch.hazards import HazardWatch
 from harness.emulator.watch.races import RaceWatch
 
 LANES = 16384  # threads in a batch of blocks: its registers then fit a processor's cache
-SCHEDULES = ("lockstep", "warp-serial")
+SCHEDULES = ("lockstep", "warp-serial", "early", "late")
 PATIENCE = (
     150_000  # instructions in a loop without progress, beside one for every four bytes of the arguments
 )
@@ -66,6 +74,7 @@ class Launch:
         watched: set[int],
         textures: Mapping[int, Texture],
         fine: bool,
+        cluster: Index3,
     ) -> None:
         self.entry, self.steps = entry, steps
         self.grid, self.block = grid, block
@@ -84,15 +93,28 @@ class Launch:
         self.printed: list[str] = []  # by printf
         self.heap_used = 0  # bytes that malloc has given
         self.counter = Counter(entry.instructions, [s.flops for s in steps], widths) if count else None
-        self.hazards = HazardWatch(self.findings, self._describe, self.thread, fine) if check else None
-        self.races = RaceWatch(self, watched, fine) if check else None
+        self.asynchronous = any(asynchronous(i) for i in entry.instructions)
+        self.cluster, self.early = cluster, schedule in ("early", "warp-serial")
+        self.grain = narrowest(entry.instructions)
+        self.hazards: HazardWatch | Watch | None = None
+        if check:
+            watch = HazardWatch(self.findings, self._describe, self.thread, fine)
+            self.hazards = Watch(self) if self.asynchronous else watch
+        self.races = RaceWatch(self, watched, fine or self.asynchronous) if check else None
 
     def run(self) -> None:
         """Run all blocks. Raises EmulatorError, or Rewatch to start over."""
+        if self.asynchronous:
+            run_grid(self)
+        else:
+            self._run_batches()
+
+    def _run_batches(self) -> None:
+        """Run all blocks, many side by side."""
         total = self.grid.x * self.grid.y * self.grid.z
         at_once = max(1, LANES // self.threads)
         starts = iter(range(0, total, at_once))
-        polling: list[tuple[Batch, Iterator[None], HazardWatch | None]] = []
+        polling: list[tuple[Batch, Iterator[None], HazardWatch | Watch | None]] = []
         seen, rounds = -1, 0
         while True:
             rounds = rounds + 1 if self.progress == seen else 0
@@ -112,7 +134,7 @@ class Launch:
             if polling and self.check:  # what a batch that polls has accessed stays with it
                 self.hazards = HazardWatch(self.findings, self._describe, self.thread, self.fine)
 
-    def _advance(self, batch: Batch, run: Iterator[None], hazards: HazardWatch | None) -> bool:
+    def _advance(self, batch: Batch, run: Iterator[None], hazards: HazardWatch | Watch | None) -> bool:
         """Run a batch until it ends or only polls memory, and return whether it has ended."""
         self.hazards, self._batch_first = hazards, batch.first
         for _ in run:
@@ -120,6 +142,20 @@ class Launch:
         if self.races is not None:
             self.races.end_batch()
         return True
+
+    def registers_of(self, pc: int) -> tuple[frozenset[int], frozenset[int]]:
+        """Return the registers that an instruction reads and writes, by number."""
+        if self._registers is None:
+            numbers = {name: number for number, name in enumerate(self.entry.registers)}
+            self._registers = [used(instruction, numbers) for instruction in self.entry.instructions]
+        return self._registers[pc]
+
+    def register_file(self) -> int:
+        """Return the registers of a block, as many as ptxas can give its threads."""
+        blocks = max(1, self.entry.blocks)
+        return min(255, 65536 // (self.threads * blocks) // 8 * 8) * self.threads
+
+    _registers: list[tuple[frozenset[int], frozenset[int]]] | None = None
 
     # -- names for findings
 

@@ -38,6 +38,7 @@ class Barriers:
             self._arrived[key] = self._arrived.get(key, 0) + these.sum(0)
             if self._batch.launch.races is not None:
                 self._batch.launch.races.arrive(group, these, int(number))
+            self._batch.arrived(int(number), group.row, these)
 
     def meet(self, last: bool) -> bool:
         """Let the threads go on whose barrier is complete, and return whether there are any.
@@ -84,6 +85,8 @@ class Barriers:
                 self._diverged(here, barrier, int(np.nonzero(split)[0][0]))
             for key in [k for k in self._arrived if k[0] == identity]:
                 self._arrived[key] = np.where(met.any(0), 0, self._arrived[key])
+            if met.any():
+                self._batch.met(int(identity), met)
             complete |= met
             self._order(met | (~alive & met.any(0)), int(identity))
             self._reduce(met)

@@ -23,14 +23,18 @@ if TYPE_CHECKING:
 class Batch:
     """Blocks `first` to ``first + blocks - 1`` of the launch, executed side by side.
 
+    rows: threads in a group; 0 follows from the schedule
+
     Raises EmulatorError if their shared and local memory does not fit this machine.
     """
 
-    def __init__(self, launch: Launch, first: int, blocks: int) -> None:
+    base = 0  # address at which the shared memory of a block begins
+    rank = 0  # its number in its cluster
+
+    def __init__(self, launch: Launch, first: int, blocks: int, rows: int = 0) -> None:
         self.launch, self.first, self.blocks = launch, first, blocks
         try:
-            self.shared = Scratch(launch.shared_size, blocks)
-            self.local = Scratch(launch.entry.sizes.get("local", 0), blocks * launch.threads)
+            self.shared, self.local = self._memory()
         except MemoryError as error:
             raise EmulatorError(
                 "shared and local memory of one batch of blocks do not fit this machine"
@@ -41,7 +45,7 @@ class Batch:
             launch.hazards.start(blocks)
         if launch.races is not None:
             self.order = launch.races.start(first, blocks)
-        rows = launch.threads if launch.schedule == "lockstep" else WARP
+        rows = rows or (WARP if launch.schedule == "warp-serial" else launch.threads)
         count = len(launch.entry.registers)
         self.runners = [
             Runner(Group(self, row, min(rows, launch.threads - row), count), self)
@@ -49,6 +53,11 @@ class Batch:
         ]
         self.barriers = Barriers(self)
         self._columns: dict[tuple[str, int], Array] = {}
+
+    def _memory(self) -> tuple[Scratch, Scratch]:
+        """Return the shared and the local memory of the blocks."""
+        local = Scratch(self.launch.entry.sizes.get("local", 0), self.blocks * self.launch.threads)
+        return Scratch(self.launch.shared_size, self.blocks), local
 
     def columns(self, space: str, group: Group) -> Array:
         """Return the column of each lane in the batch's `Scratch` of `space`, shared or local.
@@ -82,6 +91,15 @@ class Batch:
 
     def left(self, group: Group, where: Lanes) -> None:
         """Note that the lanes `where` of a group have ended."""
+
+    def arrived(self, number: int, row: int, lanes: Array) -> None:
+        """Note that the threads `lanes` of the group that begins at thread `row` arrive at a barrier."""
+
+    def mark(self, group: Group, pc: int) -> None:
+        """Note the registers that an instruction is about to touch while products of wgmma are in flight."""
+
+    def met(self, number: int, lanes: Array) -> None:
+        """Note that the threads `lanes`, bool (threads, blocks), pass the barrier `number` together."""
 
     def looped(self) -> None:
         """Note a step back to an earlier instruction.

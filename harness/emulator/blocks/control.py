@@ -63,6 +63,36 @@ def _trap(ins: Instruction) -> Run:
     return run
 
 
+_UNITS = ("wgmma", "mbarrier", "setmaxnreg", "griddepcontrol", "mapa", "stmatrix", "elect")
+
+
+def unit_of(ins: Instruction) -> str:
+    """Return the name under which an instruction of Hopper's asynchronous units is registered, "" for others.
+
+    That is its opcode, and where others share the opcode its second part: ``cp.bulk``, ``st.async``,
+    ``barrier.cluster``, ``fence.proxy``, ``prefetch.tensormap``.
+    """
+    opcode, parts = ins.opcode[0], set(ins.opcode[1:])
+    if opcode == "cp":
+        for part in ("bulk", "mbarrier"):
+            if part in parts:
+                return f"cp.{part}"
+        return ""
+    if opcode in ("st", "red") and "async" in parts:
+        return f"{opcode}.async"
+    if opcode in ("barrier", "fence", "prefetch"):
+        for part in ("cluster", "proxy", "mbarrier_init", "tensormap"):
+            if part in parts and (opcode, part) != ("fence", "cluster"):
+                return f"{opcode}.{part}"
+        return ""
+    return opcode if opcode in _UNITS else ""
+
+
+def asynchronous(ins: Instruction) -> bool:
+    """Return whether a kernel with this instruction needs the emulation of asynchronous units."""
+    return (unit_of(ins) not in ("", "elect", "stmatrix")) or "shared::cluster" in ins.opcode
+
+
 def pace(ins: Instruction) -> str:
     """Return POLL for an instruction by which threads wait for others, PROGRESS if it changes memory.
 

@@ -121,6 +121,8 @@ class Runner:
             rest = algebra.both(where, algebra.negate(active))
         if self.counter is not None:
             self.counter.executions[pc] += group.count(active)
+        if group.warpgroup is not None:
+            batch.mark(group, pc)
         if step.run is not None:
             step.run(group, active)
             if self.launch.paces[pc]:

@@ -29,6 +29,7 @@ _CLOCKS = {  # (bits of the register, bits of the clock below it)
     "%globaltimer_lo": (32, 0),
     "%globaltimer_hi": (32, 32),
 }
+CLUSTER = ("cluster_ctaid", "cluster_nctaid", "clusterid", "nclusterid")
 _ZERO = {"%gridid", "%current_graph_exec"}
 _VALUES = {f"%{name}.{axis}" for name in ("tid", "ctaid", "ntid", "nctaid") for axis in "xyz"} | {
     "%laneid",
@@ -46,6 +47,10 @@ _VALUES = {f"%{name}.{axis}" for name in ("tid", "ctaid", "ntid", "nctaid") for 
     "%smid",
     "%nsmid",
     *(f"%lanemask_{which}" for which in ("eq", "lt", "le", "gt", "ge")),
+    *(f"%{name}.{axis}" for name in CLUSTER for axis in "xyz"),
+    "%cluster_ctarank",
+    "%cluster_nctarank",
+    "%is_explicit_cluster",
 }
 
 
@@ -100,10 +105,28 @@ def values(batch: Batch, row: int, threads: int) -> dict[str, Integer]:
     reserved = ("offset_begin", "offset_end", "offset_cap", "offset_0", "offset_1")
     special |= {f"%reserved_smem_{name}": 0 for name in reserved}
     special["%nsmid"] = SMS
+    special |= _cluster(batch, special)
     special["%aggr_smem_size"] = batch.launch.shared_size
     special["%dynamic_smem_size"] = batch.launch.dynamic_shared
     special["%total_smem_size"] = batch.launch.shared_size
     return special
+
+
+def _cluster(batch: Batch, special: dict[str, Integer]) -> dict[str, Integer]:
+    """Return the special registers of a block's place in its cluster; a block alone is a cluster of one."""
+    size = batch.launch.cluster
+    found: dict[str, Integer] = {
+        "%cluster_ctarank": batch.rank,
+        "%cluster_nctarank": size.x * size.y * size.z,
+        "%is_explicit_cluster": int(size != (1, 1, 1)),
+    }
+    places = batch.rank % size.x, batch.rank // size.x % size.y, batch.rank // (size.x * size.y)
+    for axis, place, count in zip("xyz", places, size, strict=True):
+        found[f"%cluster_ctaid.{axis}"], found[f"%cluster_nctaid.{axis}"] = place, count
+        own, blocks = special[f"%ctaid.{axis}"], getattr(batch.launch.grid, axis)
+        found[f"%clusterid.{axis}"] = own // count if isinstance(own, int) else own
+        found[f"%nclusterid.{axis}"] = blocks // count
+    return found
 
 
 def _maker(array: Array) -> Any:

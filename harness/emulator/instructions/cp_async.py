@@ -5,6 +5,7 @@ A missing wait therefore shows in the results; it is reported too, see `HazardWa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -181,14 +182,32 @@ def _wait(group: Group, where: Lanes, left: int) -> None:
     group.groups = [g for g in group.groups if g.where is not False]
 
 
-def _land(group: Group, copy: Copy, landing: Lanes, rest: Lanes) -> None:
-    """Store a copy in shared memory in the lanes `landing`; the lanes `rest` are still on their way."""
+def land_later(group: Group, where: Lanes) -> Callable[[], None]:
+    """Return a function that lets the copies land that the lanes `where` have issued so far."""
+    issued = [*group.flights, *(copy for committed in group.groups for copy in committed.copies)]
+
+    def land() -> None:
+        for copy in issued:
+            landing = group.algebra.both(copy.into.where, where)
+            if landing is not False:
+                rest = group.algebra.both(copy.into.where, group.algebra.negate(landing))
+                _land(group, copy, landing, rest, told=False)
+        group.flights = [copy for copy in group.flights if copy.into.where is not False]
+
+    return land
+
+
+def _land(group: Group, copy: Copy, landing: Lanes, rest: Lanes, *, told: bool = True) -> None:
+    """Store a copy in shared memory in the lanes `landing`; the lanes `rest` are still on their way.
+
+    told: the threads know of it
+    """
     copy.into.where = landing
     races = group.launch.races
-    if races is not None and races.fine and copy.flight is not None:
+    if races is not None and races.shared and copy.flight is not None:
         ins = copy.flight.touch.instruction
         races.record_shared(group, ins, WRITE, copy.into.base, landing, 4 * len(copy.values))
     store(group, copy.into, 4, list(copy.values))
     copy.into.where = rest
-    if copy.flight is not None and group.launch.hazards is not None:
+    if told and copy.flight is not None and group.launch.hazards is not None:
         group.launch.hazards.land(copy.flight, landing, rest, group)

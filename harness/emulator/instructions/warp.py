@@ -191,7 +191,7 @@ def warp_barrier(decoder: Decoder, ins: Instruction) -> Run:
 @handles("membar", "fence")
 def fence(decoder: Decoder, ins: Instruction) -> Run:
     """Decode fences, which order memory accesses, see `order`."""
-    decoder.parts(ins, {"cta", "gl", "gpu", "sys", "acq_rel", "sc", "acquire", "release"})
+    decoder.parts(ins, {"cta", "cluster", "gl", "gpu", "sys", "acq_rel", "sc", "acquire", "release"})
 
     def run(group: Group, where: Lanes) -> None:
         if group.launch.races is not None:

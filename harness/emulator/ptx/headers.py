@@ -33,11 +33,17 @@ class Parameter:
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """The name, parameters and results of a function."""
+    """The name, parameters and results of a function.
+
+    cluster: of an entry the blocks of a cluster in each extent (``.reqnctapercluster``)
+    blocks: that a multiprocessor shall hold at least (``.minnctapersm``)
+    """
 
     name: str
     parameters: tuple[Parameter, ...]
     returns: tuple[Parameter, ...] = ()
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    blocks: int = 1
 
 
 def header(text: str, line: int) -> Header:
@@ -50,7 +56,16 @@ def header(text: str, line: int) -> Header:
         name=match["name"],
         parameters=_parameters(match["parameters"], line),
         returns=() if entry else _parameters(match["returns"], line),
+        cluster=_extents(text, "reqnctapercluster"),
+        blocks=_extents(text, "minnctapersm")[0],
     )
+
+
+def _extents(text: str, directive: str) -> tuple[int, int, int]:
+    """Return the numbers of a directive in an entry's header; 1 for those that it leaves out."""
+    match = re.search(rf"\.{directive}\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?", text)
+    x, y, z = (int(number or 1) for number in match.groups()) if match else (1, 1, 1)
+    return x, y, z
 
 
 def _parameters(text: str | None, line: int) -> tuple[Parameter, ...]:

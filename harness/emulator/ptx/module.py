@@ -248,6 +248,8 @@ def _finish(body: _Body) -> Entry:
         registers=body.registers,
         sizes=body.sizes,
         instructions=tuple(instructions),
+        cluster=body.header.cluster,
+        blocks=body.header.blocks,
     )
 
 
@@ -260,7 +262,8 @@ def _place_dynamic(body: _Body) -> None:
     """Place the ``extern __shared__`` arrays, which have no size, after the static ones."""
     dynamic = [v for v in body.variables.values() if v.space == "shared" and not v.size]
     if dynamic:
-        start = body.sizes["shared"] = aligned(body.sizes["shared"], 16, 0)
+        align = max(16, *(v.align for v in dynamic))
+        start = body.sizes["shared"] = aligned(body.sizes["shared"], align, 0)
         body.variables.update({v.name: replace(v, offset=start) for v in dynamic})
 
 

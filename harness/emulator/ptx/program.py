@@ -42,6 +42,7 @@ class Entry:
     variables: its own variables and the module's, by name
     registers: the type of each register, by name
     sizes: bytes in use of each state space; dynamic shared memory is left out
+    cluster, blocks: those of `Header`
     """
 
     name: str
@@ -49,6 +50,8 @@ class Entry:
     variables: dict[str, Variable]
     registers: dict[str, str]
     sizes: dict[str, int]
+    cluster: tuple[int, int, int]
+    blocks: int
     instructions: tuple[Instruction, ...]
 
 

@@ -46,7 +46,7 @@ class RaceWatch:
     """Watches a launch for races.
 
     watched: indices of the allocations that are known, from an earlier run, to be stored to
-    fine: watch shared memory, too
+    fine: orders other than barriers of the whole block are known; shared memory is watched, too
     """
 
     def __init__(self, launch: Launch, watched: set[int], fine: bool) -> None:
@@ -54,6 +54,7 @@ class RaceWatch:
         grid = launch.grid
         self.knowledge = Knowledge(grid.x * grid.y * grid.z, launch.threads)
         self.fine = fine
+        self.shared = fine and not launch.asynchronous  # `hopper` watches shared memory itself
         self._watched: dict[int, Watched] = {}
         self._known = set(watched)
         self._reads: dict[int, list[tuple[Any, ...]]] = defaultdict(list)

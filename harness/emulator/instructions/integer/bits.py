@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.emulator.decode import Decoder, Run, handles
+from harness.emulator.decode import Decoder, Maker, Run, handles
 from harness.emulator.instructions.integer.arithmetic import TYPES, is_unsigned, operation, width
 from harness.emulator.numbers.algebra import Algebra
 from harness.emulator.numbers.values import Array, Integer, bounds
@@ -122,7 +122,7 @@ def lop3(decoder: Decoder, ins: Instruction) -> Run:
     return operation(decoder, ins, compute, [32] * 4)
 
 
-def _on_unsigned(name: str, function: Callable[..., Array]) -> Callable[[Decoder, Instruction], Run]:
+def _on_unsigned(name: str, function: Callable[..., Array]) -> Maker:
     """Register an instruction of one operand: its result is ``function(bits, operand)``.
 
     `bits` is the width of the instruction's type; the operand comes as an unsigned number.

@@ -1,0 +1,71 @@
+"""Arguments of an emulated launch: the buffers among them, and the bytes of the parameter space."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.emulator.hopper.tma.tensormap import BYTES, TensorMap
+from harness.emulator.instructions.texture.objects import Texture, handles_of
+from harness.emulator.memory import Arena, Buffer
+from harness.emulator.ptx.program import Entry
+from harness.errors import EmulatorError
+
+Argument = Buffer | TensorMap | Texture | NDArray[Any] | np.generic
+
+
+def bind(kernel: Entry, arguments: Sequence[Argument]) -> tuple[list[Buffer], Callable[[Arena], bytes]]:
+    """Return the buffers among the arguments, and a function that makes the parameter space.
+
+    That function takes the arena in which the buffers have their addresses, and returns the bytes of the
+    ``.param`` space. Raises EmulatorError if the number, a size or the layout of the arguments does not fit.
+    """
+    if len(arguments) != len(kernel.parameters):
+        raise EmulatorError(f"{kernel.name} takes {len(kernel.parameters)} arguments, not {len(arguments)}")
+    handles = {id(texture): np.uint64(handle) for handle, texture in handles_of(arguments).items()}
+    given: list[Buffer | TensorMap | np.generic] = []
+    for parameter, argument in zip(kernel.parameters, arguments, strict=True):
+        if isinstance(argument, np.ndarray):
+            given.append(Buffer(array=argument, name=parameter.name))
+        else:
+            given.append(handles[id(argument)] if isinstance(argument, Texture) else argument)
+    buffers = [one for one in given if isinstance(one, Buffer)]
+    for one in given:
+        if isinstance(one, TensorMap) and not any(b.array is one.array for b in buffers):
+            buffers.append(Buffer(array=one.array, name=one.name or "tensor"))
+    for buffer in buffers:
+        if not buffer.array.flags.c_contiguous or buffer.array.dtype.hasobject:
+            raise EmulatorError(f"array {buffer.name} is not contiguous", hint="Pass a contiguous copy.")
+    for parameter, argument in zip(kernel.parameters, given, strict=True):
+        size = (
+            8
+            if isinstance(argument, Buffer)
+            else BYTES
+            if isinstance(argument, TensorMap)
+            else argument.nbytes
+        )
+        if size != parameter.size:
+            raise EmulatorError(
+                f"parameter {parameter.name} of {kernel.name} takes {parameter.size} bytes, not {size}"
+            )
+
+    def parameters(arena: Arena) -> bytes:
+        space = bytearray(max((p.offset + p.size for p in kernel.parameters), default=0))
+        for parameter, argument in zip(kernel.parameters, given, strict=True):
+            if isinstance(argument, np.generic):
+                raw = argument.tobytes()
+            else:
+                place = next(i for i, buffer in enumerate(buffers) if buffer.array is argument.array)
+                if isinstance(argument, Buffer):
+                    place = next(i for i, buffer in enumerate(buffers) if buffer is argument)
+                start = arena.allocations[place].start
+                raw = (
+                    argument.encode(start) if isinstance(argument, TensorMap) else start.to_bytes(8, "little")
+                )
+            space[parameter.offset : parameter.offset + len(raw)] = raw
+        return bytes(space)
+
+    return buffers, parameters

@@ -1,0 +1,312 @@
+"""The blocks of a kernel with asynchronous units: clusters of them, run in turns until all have ended."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from harness.emulator.blocks.batch import Batch
+from harness.emulator.group import Group
+from harness.emulator.hopper.order.clocks import Clocks, Known
+from harness.emulator.hopper.order.races import misuse
+from harness.emulator.hopper.order.shadow import Shadow
+from harness.emulator.hopper.wgmma.warpgroup import mark
+from harness.emulator.instructions.predicates import broadcast_mask
+from harness.emulator.memory import Scratch
+from harness.emulator.numbers.values import Array, Lanes
+from harness.emulator.ptx.program import Instruction
+from harness.emulator.watch.findings import Finding
+from harness.errors import EmulatorError
+
+if TYPE_CHECKING:
+    from harness.emulator.hopper.mbarrier import Mbarrier
+    from harness.emulator.machine import Launch
+
+WARPGROUP = 128
+WINDOW = 18  # bits of an address within the shared memory of one block of a cluster
+RESIDENT = 32  # blocks that run at a time, unless they wait for others
+_ROUNDS = 1000  # turns in which threads may poll without progress
+
+
+@dataclass(kw_only=True, eq=False)
+class Operation:
+    """An asynchronous operation on its way.
+
+    land: moves its data and tells whoever waits for it
+    source: the instruction that began it
+    """
+
+    land: Callable[[], None]
+    source: Instruction
+
+
+@dataclass(eq=False)
+class BulkGroups:
+    """The bulk groups of a thread (``cp.async.bulk.commit_group``).
+
+    column: of its reads of shared memory, in the clocks; -1 without checks
+    open: operations since the last commit; `committed` those of each group, oldest first
+    count: how many groups have been committed, in all
+    """
+
+    column: int
+    open: list[Operation] = field(default_factory=list)
+    committed: list[list[Operation]] = field(default_factory=list)
+    count: int = 0
+
+
+class Block(Batch):
+    """One block: `rank` is its number in its cluster."""
+
+    def __init__(self, launch: Launch, first: int, cluster: Cluster, rank: int) -> None:
+        self.cluster, self.rank = cluster, rank
+        super().__init__(launch, first, 1, rows=WARPGROUP)
+        self.base = rank << WINDOW
+        self.alive = np.ones(launch.threads, np.bool_)
+        self.registers = launch.register_file()
+        self.held: dict[int, int] = {}  # registers per thread of each warpgroup, by its first thread
+        self.ended = False
+        self._arrived: dict[int, Known] = {}  # by ``bar.arrive``, by the barrier's number
+
+    def _memory(self) -> tuple[Scratch, Scratch]:
+        local = Scratch(self.launch.entry.sizes.get("local", 0), self.launch.threads)
+        return self.cluster.shared, local
+
+    def rows(self, group: Group, where: Lanes) -> Array:
+        """Return the numbers in the cluster of the threads `where` of a group."""
+        chosen = np.nonzero(broadcast_mask(where, group.shape)[:, 0])[0]
+        found: Array = chosen + (self.rank * self.launch.threads + group.row)
+        return found
+
+    def left(self, group: Group, where: Lanes) -> None:
+        self.alive[group.row : group.row + group.shape[0]] &= ~broadcast_mask(where, group.shape)[:, 0]
+        if len(self.cluster.blocks) > 1 and self.cluster.living().any():
+            self.cluster.turn()
+        if not self.alive.any():
+            self.cluster.block_left(self)
+
+    def mark(self, group: Group, pc: int) -> None:
+        reads, writes = self.launch.registers_of(pc)
+        mark(group, self.launch.entry.instructions[pc], reads, writes)
+
+    def advance(self) -> None:
+        """Run until every thread waits, polls or has ended."""
+        if self.ended:
+            return
+        while True:
+            for runner in self.runners:
+                runner.run()
+            if not any(runner.waiting for runner in self.runners) or not self.barriers.meet(False):
+                break
+        self.ended = not any(r.waiting or r.later or r.parked or r.ready for r in self.runners)
+
+    def arrived(self, number: int, row: int, lanes: Array) -> None:
+        clocks = self.cluster.clocks
+        if clocks is not None:
+            known = clocks.release(np.nonzero(lanes[:, 0])[0] + row + self.rank * self.launch.threads)
+            self._arrived[number] = known.with_(self._arrived.get(number))
+
+    def reaches(self, group: Group, ins: Instruction, address: int) -> bool:
+        """Return whether the block that holds an address still runs; report it otherwise."""
+        holder = self.cluster.holder(address)
+        if not holder.alive.any():
+            misuse(
+                group,
+                ins,
+                f"reaches block {self.launch.block_index(holder.first)}, all of whose threads have ended",
+                kind="block has left",
+            )
+        return bool(holder.alive.any())
+
+    def met(self, number: int, lanes: Array) -> None:
+        clocks = self.cluster.clocks
+        if clocks is not None:
+            rows = np.nonzero(lanes[:, 0])[0] + self.rank * self.launch.threads
+            clocks.acquire(rows, self._arrived.pop(number, None))
+            clocks.meet(rows)
+
+
+class Cluster:
+    """The blocks of a cluster, their shared memory and what is under way in it.
+
+    shared: the shared memory of all blocks, block r from byte ``r << WINDOW``
+    clocks, shadow: what is known about accesses to it; None without checks
+    pending: the asynchronous operations that have not landed, oldest first
+    barriers: the mbarriers, by address
+    """
+
+    def __init__(self, launch: Launch, blocks: list[int]) -> None:
+        self.launch = launch
+        count = len(blocks)
+        size = launch.shared_size if count == 1 else count << WINDOW
+        self.shared = Scratch(size, 1)
+        self.clocks: Clocks | None = None
+        self.shadow: Shadow | None = None
+        if launch.check:
+            self.clocks = Clocks(launch.threads * count)
+            self.shadow = Shadow(size, launch.grain, self.clocks)
+        self.pending: deque[Operation] = deque()
+        self.barriers: dict[int, Mbarrier] = {}
+        self.streams: dict[tuple[Any, ...], Any] = {}  # bulk and wgmma groups, by whom they belong to
+        self.arrivals = np.zeros(launch.threads * count, np.int64)  # at barrier.cluster, by thread
+        self.phase = 0  # of barrier.cluster
+        self.arrived: Known | None = None  # by threads in this phase
+        self.released: Known | None = None
+        self._copies: tuple[int, Array] | None = None
+        self.blocks = [Block(launch, number, self, rank) for rank, number in enumerate(blocks)]
+
+    def living(self) -> Array:
+        """Return the threads that have not ended, bool (threads,)."""
+        return np.concatenate([block.alive for block in self.blocks])
+
+    def turn(self) -> None:
+        """End the phase of barrier.cluster if all threads have arrived."""
+        if (~self.living() | (self.arrivals > self.phase)).all():
+            self.phase += 1
+            for barrier in self.barriers.values():
+                barrier.everywhere |= barrier.visible
+            self.released, self.arrived = self.arrived or self.released, None
+
+    @property
+    def ended(self) -> bool:
+        """Return whether all threads have ended."""
+        return all(block.ended for block in self.blocks)
+
+    def begin(self, operation: Operation) -> None:
+        """Begin an asynchronous operation: it lands now, or as late as possible."""
+        if self.launch.early:
+            operation.land()
+            self.launch.progress += 1
+        else:
+            self.pending.append(operation)
+
+    def land_one(self) -> bool:
+        """Let the oldest operation land, and return whether there was one."""
+        if not self.pending:
+            return False
+        self.pending.popleft().land()
+        self.launch.progress += 1
+        return True
+
+    def copies(self) -> tuple[int, Array]:
+        """Return the first column of the threads' cp.async, and how many each has issued: (threads,)."""
+        if self._copies is None and self.clocks is not None:
+            count = self.clocks.threads
+            self._copies = self.clocks.columns(count, generic=True), np.zeros(count, np.int64)
+        return self._copies or (0, self.arrivals)
+
+    def land(self, operation: Operation) -> None:
+        """Let this operation land now, if it has not yet."""
+        if operation in self.pending:
+            self.pending.remove(operation)
+            operation.land()
+
+    def advance(self) -> None:
+        """Run all blocks until every thread waits, polls or has ended."""
+        for block in self.blocks:
+            block.advance()
+
+    def block_left(self, block: Block) -> None:
+        """Note that all threads of a block have ended: what still reads its memory is a fault."""
+        threads = self.launch.threads
+        for key, groups in self.streams.items():
+            if self.clocks is None or not isinstance(groups, BulkGroups) or key[1] // threads != block.rank:
+                continue
+            begun = [one for committed in (*groups.committed, groups.open) for one in committed]
+            if begun and self.clocks.seen[key[1], groups.column] < groups.count + bool(groups.open):
+                misuse(
+                    block.runners[key[1] % threads // WARPGROUP].group,
+                    begun[-1].source,
+                    "the block may end while this copy reads its shared memory: "
+                    "cp.async.bulk.wait_group.read before the end would keep it",
+                    kind="block has left",
+                )
+
+    def holder(self, address: int) -> Block:
+        """Return the block whose shared memory the address lies in."""
+        return self.blocks[min(max(address, 0) >> WINDOW, len(self.blocks) - 1)]
+
+
+def run_grid(launch: Launch) -> None:
+    """Run all blocks of the launch. Raises EmulatorError for a kernel that hangs, see `deadlock`."""
+    starts = clusters(launch)
+    at_once = max(1, RESIDENT // (launch.cluster.x * launch.cluster.y * launch.cluster.z))
+    running: list[Cluster] = []
+    rounds = 0
+    with launch.underflow.watching():
+        while True:
+            while len(running) < at_once and (blocks := next(starts, None)) is not None:
+                running.append(Cluster(launch, blocks))
+            if not running:
+                break
+            before = launch.progress
+            for cluster in running:
+                cluster.advance()
+            if launch.progress != before:
+                rounds = 0
+            elif sum(cluster.land_one() for cluster in running) == 0:
+                blocks = next(starts, None)
+                if blocks is not None:  # they may wait for blocks that have not begun
+                    running.append(Cluster(launch, blocks))
+                    at_once += 1
+                    continue
+                polling = any(r.later for c in running for b in c.blocks for r in b.runners)
+                rounds += 1
+                if not polling or rounds > _ROUNDS:
+                    deadlock(launch, running)
+                    return
+            running = [cluster for cluster in running if not cluster.ended or cluster.land_one()]
+    if launch.races is not None:
+        launch.races.end_batch()
+
+
+def clusters(launch: Launch) -> Iterator[list[int]]:
+    """Yield the numbers of the blocks of each cluster, in the order of their ranks.
+
+    Raises EmulatorError for a grid that is not a whole number of clusters.
+    """
+    grid, size = launch.grid, launch.cluster
+    if any(blocks % count for blocks, count in zip(grid, size, strict=True)):
+        raise EmulatorError(
+            f"a grid of {grid} blocks with clusters of {size}", hint="It has to be a multiple in each extent."
+        )
+    for z, y, x in itertools.product(*(range(0, g, c) for g, c in zip(grid[::-1], size[::-1], strict=True))):
+        yield [
+            ((z + dz) * grid.y + y + dy) * grid.x + x + dx
+            for dz, dy, dx in itertools.product(range(size.z), range(size.y), range(size.x))
+        ]
+
+
+def deadlock(launch: Launch, running: list[Cluster]) -> None:
+    """Report that no thread can ever move again, with each waiter; without checks raise EmulatorError."""
+    waiters: dict[tuple[int, str], int] = {}
+    for cluster in running:
+        for block in cluster.blocks:
+            for runner in block.runners:
+                for pc, where, what in runner.standing():
+                    step = launch.steps[min(pc, len(launch.steps) - 1)]
+                    if step.describe is not None:
+                        what = step.describe(runner.group, where)  # noqa: PLW2901
+                    key = (step.instruction.index, what)
+                    waiters[key] = waiters.get(key, 0) + runner.group.count(where)
+    found = [
+        f"{count} threads at {launch.entry.instructions[index].source} ({what})"
+        for (index, what), count in sorted(waiters.items())
+    ]
+    sources = tuple(dict.fromkeys(launch.entry.instructions[index].source for index, _ in sorted(waiters)))
+    block = running[0].blocks[0]
+
+    message = f"no thread can move: {'; '.join(found)}; cluster of block {launch.block_index(block.first)}"
+    if not launch.check:
+        raise EmulatorError(f"deadlock: {message}")
+
+    def make() -> Finding:
+        where = launch.block_index(block.first)
+        return Finding(kind="deadlock", message=message, sources=sources, block=where)
+
+    launch.findings.add("deadlock", (), 1, make)

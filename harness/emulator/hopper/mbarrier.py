@@ -1,0 +1,317 @@
+"""mbarrier: objects in shared memory that count arrivals and the bytes of asynchronous copies.
+
+A phase ends when no arrival is pending and as many bytes have landed as were expected. An object is kept
+beside the memory that it occupies, by its address.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from harness.emulator.access import place
+from harness.emulator.decode import Attempt, Decoder, Run, handles
+from harness.emulator.group import Group, spread
+from harness.emulator.hopper.order.clocks import Known
+from harness.emulator.hopper.order.races import misuse, touch
+from harness.emulator.hopper.tma.boxes import write_shared
+from harness.emulator.instructions.predicates import broadcast_mask
+from harness.emulator.memory import SHARED_BASE
+from harness.emulator.numbers.values import Array, Integer, Lanes, integer_of, mask_of, shift
+from harness.emulator.ptx.program import Instruction
+from harness.emulator.watch.touches import WRITE
+
+if TYPE_CHECKING:
+    from harness.emulator.hopper.grid import Block, Cluster
+
+_SCOPES = {
+    "release",
+    "acquire",
+    "relaxed",
+    "cta",
+    "cluster",
+    "shared",
+    "shared::cta",
+    "shared::cluster",
+    "b64",
+}
+_LARGEST = (1 << 20) - 1  # arrivals and bytes of a phase
+_PHASE = 1 << 40  # a state is phase * _PHASE + pending arrivals
+
+
+@dataclass(eq=False)
+class Mbarrier:
+    """One object.
+
+    count: arrivals that end a phase; `pending` of them are missing
+    bytes: expected and not landed
+    phase: how many phases have ended
+    initialised: the instruction that did; by the thread `by`, whose clock was `at`
+    visible: its initialisation was fenced, and other proxies may use it
+    everywhere: a barrier of the cluster followed, and other blocks may too
+    column: of its phases in the clocks; `arrived` and `released` are what is known to those who arrived in
+      this phase, and in the ended ones
+    """
+
+    address: int
+    count: int
+    initialised: Instruction
+    by: int = 0
+    at: int = 0
+    visible: bool = False
+    everywhere: bool = False
+    pending: int = 0
+    bytes: int = 0
+    phase: int = 0
+    column: int = -1
+    arrived: Known | None = None
+    released: Known | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        self.pending = self.count
+
+    def turn(self) -> None:
+        """End the phase if nothing is missing."""
+        if self.pending == 0 and self.bytes == 0:
+            self.phase += 1
+            self.pending = self.count
+            if self.arrived is not None:
+                self.released = self.arrived.with_(self.released)
+                self.arrived = None
+
+    def arrive(self, arrivals: int, known: Known | None) -> bool:
+        """Count arrivals that publish what is `known`; return whether so many were pending."""
+        if known is not None:
+            self.arrived = known.with_(self.arrived)
+        enough = arrivals <= self.pending
+        self.pending = max(0, self.pending - arrivals)
+        self.turn()
+        return enough
+
+    def land(self, size: int) -> None:
+        """Count `size` bytes that have landed."""
+        self.bytes -= size
+        self.turn()
+
+    def __str__(self) -> str:
+        return (
+            f"mbarrier at byte {self.address & 0x3FFFF}, phase {self.phase}: "
+            f"{self.count - self.pending} of {self.count} arrivals, {self.bytes} bytes expected"
+        )
+
+
+def find(group: Group, ins: Instruction, address: int, lane: int = 0) -> Mbarrier | None:
+    """Return the object at an address, or report that there is none and return None."""
+    block: Any = group.batch
+    found: Mbarrier | None = block.cluster.barriers.get(address & (SHARED_BASE - 1))
+    if found is None:
+        misuse(group, ins, f"no mbarrier is initialised at byte {address & 0x3FFFF} of shared memory")
+        return None
+    clocks = block.cluster.clocks
+    if (
+        clocks is not None
+        and not found.everywhere
+        and clocks.seen[block.rank * group.launch.threads + group.row + lane, found.by] < found.at
+    ):
+        misuse(
+            group,
+            ins,
+            f"the initialisation of the mbarrier at byte {address & 0x3FFFF} is not ordered before this: "
+            "a barrier after it would",
+            found.initialised,
+        )
+    return found
+
+
+def each(group: Group, address: Integer, where: Lanes) -> list[tuple[int, Array]]:
+    """Return (address, lanes (T,)) for each address among the lanes `where`."""
+    lanes = broadcast_mask(where, group.shape)[:, 0]
+    if isinstance(address, int):
+        return [(address, lanes)] if lanes.any() else []
+    values = spread(address, group.shape)[:, 0]
+    return [(int(value), lanes & (values == value)) for value in np.unique(values[lanes])]
+
+
+@handles("mbarrier")
+def mbarrier(decoder: Decoder, ins: Instruction) -> Run | Attempt:
+    """Decode ``mbarrier`` in all its forms."""
+    makers = {
+        "init": _init, "inval": _inval, "arrive": _arrive, "arrive_drop": _arrive, "expect_tx": _expect,
+        "complete_tx": _expect, "test_wait": _wait, "try_wait": _wait, "pending_count": _pending_count,
+    }  # fmt: skip
+    maker = makers.get(ins.opcode[1])
+    if maker is None:
+        raise decoder.refusal(ins)
+    extra = {"noComplete", "expect_tx", "parity"} if ins.opcode[1] not in ("init", "inval") else set()
+    decoder.parts(ins, {ins.opcode[1], *_SCOPES, *extra})
+    return maker(decoder, ins)
+
+
+def _init(decoder: Decoder, ins: Instruction) -> Run:
+    read, count = decoder.address(ins, ins.operands[0]), decoder.integer(ins, ins.operands[1], 32)
+
+    def run(group: Group, where: Lanes) -> None:
+        base, offset = read(group)
+        at = place(group, ins, "" if ins.opcode[-2] == "init" else "shared", shift(base, offset), where, 8)
+        block: Block = group.batch  # type: ignore[assignment]
+        cluster = block.cluster
+        counts = spread(count(group), group.shape)[:, 0]
+        touch(group, ins, at.base, at.where, 8, WRITE)
+        for address, lanes in each(group, at.base, at.where):
+            first = int(np.nonzero(lanes)[0][0])
+            old = cluster.barriers.get(address)
+            if old is not None and (old.pending != old.count or old.bytes):
+                misuse(group, ins, f"initialises an mbarrier in use, {old}", old.initialised)
+            arrivals = int(counts[first])
+            if not 1 <= arrivals <= _LARGEST:
+                misuse(group, ins, f"an mbarrier for {arrivals} arrivals; there may be 1 to {_LARGEST:,}")
+            found = Mbarrier(address, max(1, arrivals), ins)
+            if cluster.clocks is not None:
+                row = block.rank * group.launch.threads + group.row + first
+                found.by, found.at = row, int(cluster.clocks.seen[row, row])
+                found.column = cluster.clocks.columns(1, generic=False)
+            cluster.barriers[address] = found
+            if at.scratch is not None:
+                write_shared(at.scratch, address, np.zeros(8, np.uint8))
+
+    return run
+
+
+def _inval(decoder: Decoder, ins: Instruction) -> Run:
+    read = decoder.address(ins, ins.operands[0])
+
+    def run(group: Group, where: Lanes) -> None:
+        base, offset = read(group)
+        cluster: Cluster = group.batch.cluster  # type: ignore[attr-defined]
+        for address, _ in each(group, shift(base, offset), where):
+            found = find(group, ins, address)
+            if found is not None:
+                if found.pending != found.count or found.bytes:
+                    misuse(group, ins, f"invalidates an mbarrier in use, {found}", found.initialised)
+                del cluster.barriers[found.address]
+
+    return run
+
+
+def arrive(group: Group, ins: Instruction, barrier: Mbarrier, count: int, known: Known | None) -> None:
+    """Arrive `count` times, and report arrivals that nobody expects."""
+    if not barrier.arrive(count, known):
+        misuse(group, ins, f"more arrivals than the phase expects: {barrier}", barrier.initialised)
+
+
+def _arrive(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode an arrival; with expect_tx the phase expects so many more bytes."""
+    read = decoder.address(ins, ins.operands[1])
+    into = decoder.register(ins, ins.operands[0])
+    expects, drops = "expect_tx" in ins.opcode, ins.opcode[1] == "arrive_drop"
+    value = decoder.integer(ins, ins.operands[2], 32) if len(ins.operands) > 2 else None
+    publishes = "relaxed" not in ins.opcode
+
+    def run(group: Group, where: Lanes) -> None:
+        base, offset = read(group)
+        states = np.zeros(group.shape, np.int64)
+        block: Block = group.batch  # type: ignore[assignment]
+        values = spread(value(group), group.shape)[:, 0] if value is not None else None
+        for address, lanes in each(group, shift(base, offset), where):
+            barrier = find(group, ins, address, int(np.nonzero(lanes)[0][0]))
+            if barrier is None or not block.reaches(group, ins, barrier.address):
+                continue
+            given = int(values[lanes].sum()) if values is not None else int(lanes.sum())
+            states[lanes, 0] = barrier.phase * _PHASE + barrier.pending
+            rows = np.nonzero(lanes)[0] + block.rank * group.launch.threads + group.row
+            clocks = block.cluster.clocks
+            known = clocks.release(rows) if clocks is not None and publishes else None
+            if expects:
+                barrier.bytes += given
+                given = int(lanes.sum())
+            if drops:
+                barrier.count -= given
+            arrive(group, ins, barrier, given, known)
+        group.launch.progress += 1
+        if into >= 0:
+            group.write(into, integer_of(states), where)
+
+    return run
+
+
+def _expect(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``expect_tx`` and ``complete_tx``, which raise and lower the bytes that the phase expects."""
+    read, value = decoder.address(ins, ins.operands[0]), decoder.integer(ins, ins.operands[1], 32)
+    sign = 1 if ins.opcode[1] == "expect_tx" else -1
+
+    def run(group: Group, where: Lanes) -> None:
+        base, offset = read(group)
+        values = spread(value(group), group.shape)[:, 0]
+        for address, lanes in each(group, shift(base, offset), where):
+            barrier = find(group, ins, address, int(np.nonzero(lanes)[0][0]))
+            if barrier is not None:
+                barrier.land(-sign * int(values[lanes].sum()))
+        group.launch.progress += 1
+
+    return run
+
+
+def _wait(decoder: Decoder, ins: Instruction) -> Run | Attempt:
+    """Decode ``test_wait``, and ``try_wait``, which waits until the phase has ended."""
+    read = decoder.address(ins, ins.operands[1])
+    into = decoder.predicate_number(ins, ins.operands[0])
+    value = decoder.integer(ins, ins.operands[2], 64 if "parity" not in ins.opcode else 32)
+    acquires = "relaxed" not in ins.opcode
+
+    def done(group: Group, where: Lanes, *, report: bool) -> Array:
+        base, offset = read(group)
+        ended = np.zeros(group.shape, np.bool_)
+        block: Block = group.batch  # type: ignore[assignment]
+        values = spread(value(group), group.shape)[:, 0]
+        for address, lanes in each(group, shift(base, offset), where):
+            if report:
+                barrier = find(group, ins, address, int(np.nonzero(lanes)[0][0]))
+            else:
+                barrier = block.cluster.barriers.get(address & (SHARED_BASE - 1))
+            if barrier is None:
+                ended[lanes] = True  # reported; nobody could end the phase
+                continue
+            if "parity" in ins.opcode:
+                ended[lanes, 0] = (values[lanes] & 1) != (barrier.phase & 1)
+            else:
+                ended[lanes, 0] = barrier.phase > values[lanes] // _PHASE
+            clocks, rows = block.cluster.clocks, np.nonzero(ended[:, 0] & lanes)[0]
+            if clocks is not None and acquires and len(rows) and barrier.phase:
+                rows = rows + block.rank * group.launch.threads + group.row
+                clocks.acquire(rows, barrier.released)
+                clocks.observe(rows, barrier.column, barrier.phase)
+        return ended
+
+    def test(group: Group, where: Lanes) -> None:
+        group.write(into, mask_of(done(group, where, report=True)), where)
+
+    def attempt(group: Group, where: Lanes) -> Lanes:
+        ended = mask_of(done(group, where, report=True))
+        passed = group.algebra.both(where, ended)
+        if passed is not False:
+            group.write(into, True, passed)
+        return passed
+
+    def describe(group: Group, where: Lanes) -> str:
+        base, offset = read(group)
+        block: Block = group.batch  # type: ignore[assignment]
+        parity = value(group)
+        found = [
+            block.cluster.barriers.get(a & (SHARED_BASE - 1))
+            for a, _ in each(group, shift(base, offset), where)
+        ]
+        wanted = f"parity {parity} of " if "parity" in ins.opcode and isinstance(parity, int) else ""
+        return "waits for " + wanted + ", ".join(str(barrier) for barrier in found)
+
+    return test if ins.opcode[1] == "test_wait" else Attempt(run=attempt, describe=describe)
+
+
+def _pending_count(decoder: Decoder, ins: Instruction) -> Run:
+    into, read = decoder.register(ins, ins.operands[0]), decoder.integer(ins, ins.operands[1], 64)
+
+    def run(group: Group, where: Lanes) -> None:
+        group.write(into, group.algebra.apply("pending", lambda state: state % _PHASE, read(group)), where)
+
+    return run

@@ -1,0 +1,1 @@
+"""Races: vector clocks, the accesses to shared memory, and reports in words."""

@@ -1,0 +1,110 @@
+"""Vector clocks of a cluster: what every thread knows of the others and of asynchronous operations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.emulator.numbers.values import Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What is known at one point: the clocks `seen` and, of those, the ones before a proxy fence, `fenced`.
+
+    Both are int32 (columns,).
+    """
+
+    seen: Array
+    fenced: Array
+
+    def with_(self, other: Known | None) -> Known:
+        """Return what is known by either."""
+        if other is None:
+            return self
+        mine, theirs = self.widened(len(other.seen)), other.widened(len(self.seen))
+        return Known(seen=np.maximum(mine.seen, theirs.seen), fenced=np.maximum(mine.fenced, theirs.fenced))
+
+    def widened(self, columns: int) -> Known:
+        """Return the same with at least so many columns."""
+        more = columns - len(self.seen)
+        if more <= 0:
+            return self
+        return Known(seen=np.pad(self.seen, (0, more)), fenced=np.pad(self.fenced, (0, more)))
+
+
+class Clocks:
+    """The clocks of `threads` threads.
+
+    Column t is that of thread t: its own value counts the points at which it has published what it did.
+    Further columns are allocated for streams of asynchronous operations.
+
+    seen, fenced: int32 (threads, columns), see `Known`
+    generic: bool (columns,), the accesses of a column are made through the generic proxy
+    """
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self._used = threads
+        room = threads + 64
+        self.seen = np.zeros((threads, room), np.int32)
+        self.fenced = np.zeros((threads, room), np.int32)
+        self.generic = np.ones(room, np.bool_)
+        self.seen[np.arange(threads), np.arange(threads)] = 1
+
+    def columns(self, count: int, *, generic: bool) -> int:
+        """Allocate `count` columns for streams, and return the first."""
+        first = self._used
+        self._used += count
+        if self._used > self.seen.shape[1]:
+            more = max(64, self._used - self.seen.shape[1])
+            self.seen, self.fenced = (np.pad(a, ((0, 0), (0, more))) for a in (self.seen, self.fenced))
+            self.generic = np.pad(self.generic, (0, more), constant_values=True)
+        self.generic[first : self._used] = generic
+        return first
+
+    def known(self, rows: Array) -> Known:
+        """Return what any of the threads `rows` knows."""
+        return Known(seen=self.seen[rows].max(0), fenced=self.fenced[rows].max(0))
+
+    def shared(self, rows: Array) -> Known:
+        """Return what every warp of the threads `rows` knows, (warps, 32): each of its threads, together."""
+        return Known(seen=self.seen[rows].max(1).min(0), fenced=self.fenced[rows].max(1).min(0))
+
+    def release(self, rows: Array) -> Known:
+        """Return what the threads `rows` know and have done, for whoever acquires it."""
+        found = self.known(rows)
+        self.tick(rows)
+        return found
+
+    def acquire(self, rows: Array, known: Known | None) -> None:
+        """Let the threads `rows` know what was released."""
+        if known is None:
+            return
+        width = len(known.seen)
+        self.seen[rows, :width] = np.maximum(self.seen[rows, :width], known.seen)
+        self.fenced[rows, :width] = np.maximum(self.fenced[rows, :width], known.fenced)
+
+    def meet(self, rows: Array) -> None:
+        """Order all that the threads `rows` have done before all that they do next: a barrier."""
+        self.acquire(rows, self.release(rows))
+
+    def fence(self, rows: Array) -> None:
+        """Execute a proxy fence in the threads `rows`."""
+        self.fenced[rows] = self.seen[rows]
+        self.tick(rows)
+
+    def observe(self, rows: Array, column: int, value: int) -> None:
+        """Let the threads `rows` know that the operations of a stream up to `value` are complete."""
+        for clock in (self.seen, self.fenced):
+            clock[rows, column] = np.maximum(clock[rows, column], value)
+
+    def tick(self, rows: Array) -> None:
+        """Begin a new interval of the threads `rows`."""
+        self.seen[rows, rows] += 1
+
+    def own(self, rows: Array) -> Array:
+        """Return the values of the threads `rows` in their own columns."""
+        found: Array = self.seen[rows, rows]
+        return found

@@ -1,0 +1,276 @@
+"""Races on the shared memory of a cluster, in words: who did what, where, and what would order the two."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from harness.emulator.group import Group, spread
+from harness.emulator.hopper.order.clocks import Known
+from harness.emulator.hopper.order.shadow import Earlier, Places
+from harness.emulator.instructions.predicates import broadcast_mask
+from harness.emulator.memory import SHARED_BASE
+from harness.emulator.numbers.values import Array, Integer, Lanes
+from harness.emulator.ptx.declarations import BYTES
+from harness.emulator.ptx.program import Instruction
+from harness.emulator.watch.findings import Finding
+from harness.emulator.watch.touches import ATOMIC, READ, WRITE
+
+if TYPE_CHECKING:
+    from harness.emulator.hopper.grid import Block, Cluster
+    from harness.emulator.machine import Launch
+
+_MASK = (1 << 18) - 1
+
+
+def misuse(
+    group: Group, ins: Instruction, message: str, other: Instruction | None = None, kind: str = ""
+) -> None:
+    """Report that an instruction is used against its rules; `other` is a second one that is involved."""
+    launch = group.launch
+    if not launch.check:
+        return
+    sources = (ins.source,) if other is None else (other.source, ins.source)
+    block = launch.block_index(group.batch.first)
+    kind = kind or f"{ins.opcode[0]} misuse"
+
+    def make() -> Finding:
+        return Finding(kind=kind, message=f"{message}: block {block}", sources=sources, block=block)
+
+    launch.findings.add(kind, (ins.index, other.index if other else -1, message[:20]), 1, make)
+
+
+def touch(group: Group, ins: Instruction, address: Integer, where: Lanes, size: int, kind: str) -> None:
+    """Record an access of `size` bytes per lane at a byte of shared memory."""
+    watch = group.launch.hazards
+    if watch is not None and where is not False:
+        watch.record(ins, kind, address, where, size, group)
+
+
+def narrowest(instructions: tuple[Instruction, ...]) -> int:
+    """Return the bytes of the narrowest access to shared memory by threads, at most 4."""
+    found = 4
+    for ins in instructions:
+        generic = not {"global", "param", "const", "local"} & set(ins.opcode)
+        if ins.opcode[0] in ("ld", "st", "atom", "red") and generic:
+            found = min(found, BYTES.get(ins.opcode[-1], 4))
+    return found
+
+
+class Flight:
+    """A cp.async of the threads `rows`, whose copies have the numbers `values` in the threads' streams."""
+
+    def __init__(self, rows: Array, values: Array) -> None:
+        self.rows, self.values = rows, values
+
+
+class Watch:
+    """Takes the place of `HazardWatch` for kernels with asynchronous units."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+
+    def start(self, blocks: int) -> None:
+        """Begin a block; each cluster has clocks of its own."""
+
+    def barrier(self, columns: Array | None) -> None:
+        """Pass a barrier; see `Block.met`."""
+
+    def record(
+        self,
+        instruction: Instruction,
+        kind: str,
+        address: Integer,
+        where: Lanes,
+        size: int,
+        group: Group,
+        value: Hashable = None,
+    ) -> None:
+        """Record an access of `size` bytes per lane to shared memory; report the races with earlier ones."""
+        block, rows, places = _resolved(group, address, where, size)
+        gone = _gone(block.cluster, places)
+        if gone is not None:
+            self._left(instruction, block, gone)
+        cluster = block.cluster
+        name = {READ: "read", WRITE: "write", ATOMIC: "atomic"}[kind]
+        if cluster.shadow is not None:
+            cluster.shadow.threads(
+                name, instruction.index, rows, places, _reporter(block, instruction, name, rows)
+            )
+
+    def issue(
+        self, instruction: Instruction, address: Integer, where: Lanes, size: int, group: Group
+    ) -> Flight:
+        """Record the issue of a cp.async: a write that its own thread does not know either until it waits."""
+        block, rows, places = _resolved(group, address, where, size)
+        cluster = block.cluster
+        if cluster.shadow is None or cluster.clocks is None:
+            return Flight(rows, rows)
+        column, counts = cluster.copies()
+        counts[rows] += 1
+        flight = Flight(rows, counts[rows].copy())
+        cluster.shadow.threads(
+            "write",
+            instruction.index,
+            rows,
+            places,
+            _reporter(block, instruction, "cp.async", rows),
+            (column + rows, flight.values),
+        )
+        return flight
+
+    def land(self, flight: Flight, landing: Lanes, rest: Lanes, group: Group) -> None:
+        """Record that the threads `landing` have waited for a copy."""
+        block: Any = group.batch
+        clocks = block.cluster.clocks
+        if clocks is None:
+            return
+        column, _ = block.cluster.copies()
+        waited = block.rows(group, landing)
+        values = flight.values[np.isin(flight.rows, waited)]
+        rows = flight.rows[np.isin(flight.rows, waited)]
+        clocks.seen[rows, column + rows] = np.maximum(clocks.seen[rows, column + rows], values)
+
+    def _left(self, ins: Instruction, block: Block, gone: Block) -> None:
+        """Report an access to the shared memory of a block that has ended."""
+        launch = self._launch
+        other = launch.block_index(gone.first)
+
+        def make() -> Finding:
+            return Finding(
+                kind="block has left",
+                message=f"accesses the shared memory of block {other}, all of whose threads may have ended; "
+                "a barrier.cluster before that block's end would keep it",
+                sources=(ins.source,),
+                block=launch.block_index(block.first),
+            )
+
+        launch.findings.add("block has left", (ins.index,), 1, make)
+
+
+def operation(
+    block: Block,
+    ins: Instruction,
+    kind: str,
+    places: Places,
+    known: Known | None,
+    stream: tuple[int, int],
+    *,
+    what: str,
+    generic: bool = False,
+) -> None:
+    """Record an access of an asynchronous operation; report the races with earlier ones.
+
+    kind: read or write; the others are those of `Shadow.operation`
+    what: the operation in words
+    """
+    shadow = block.cluster.shadow
+    if shadow is not None and known is not None:
+        shadow.operation(
+            kind, ins.index, places, known, stream, _reporter(block, ins, what, None, kind), generic=generic
+        )
+
+
+def _resolved(group: Group, address: Integer, where: Lanes, size: int) -> tuple[Block, Array, Array]:
+    """Return (block, rows, places) of an access: numbers in the cluster (n,), and (n, k)."""
+    block: Any = group.batch
+    grain = group.launch.grain
+    lanes = broadcast_mask(where, group.shape)[:, 0]
+    start = spread(address, group.shape)[lanes, 0] & (SHARED_BASE - 1)
+    rows = np.nonzero(lanes)[0] + (block.rank * group.launch.threads + group.row)
+    places = (start // grain)[:, None] + np.arange(max(1, size // grain))
+    return block, rows, places
+
+
+def _gone(cluster: Cluster, places: Array) -> Block | None:
+    """Return a block that has ended and whose memory is accessed, or None."""
+    if len(cluster.blocks) == 1 or not places.size:
+        return None
+    grain = cluster.launch.grain
+    first, last = (cluster.holder(int(place) * grain) for place in (places.min(), places.max()))
+    return next((block for block in (first, last) if not block.alive.any()), None)
+
+
+def _reporter(block: Block, ins: Instruction, what: str, rows: Array | None, kind: str = "") -> Any:
+    """Return the function that reports a race of an access of `ins`, which is `what` in words."""
+    launch, cluster = block.launch, block.cluster
+
+    def report(before: str, earlier: Earlier, byte: int, lane: int) -> None:
+        threads = launch.threads
+        site = ins if before == "same" else launch.entry.instructions[earlier.site]
+        variable, offset = launch.variable("shared", byte & _MASK)
+        now = "read" if (kind or what) == "read" else "write"
+        name = (
+            "WAW hazard"
+            if before != "read" and now == "write"
+            else "WAR hazard"
+            if before == "read"
+            else "RAW hazard"
+        )
+        if earlier.unfenced:
+            name = "missing proxy fence"
+        key = (site.source, ins.source, variable)
+
+        def who(row: int) -> str:
+            other = cluster.blocks[row // threads]
+            far = "" if other is block else f" of block {launch.block_index(other.first)}"
+            return f"thread {launch.thread(row % threads)}{far}"
+
+        def make() -> Finding:
+            verb = "reads" if before == "read" else "writes"
+            begun = earlier.column >= threads * len(cluster.blocks)
+            first = f"{_words(site) if begun else who(earlier.column)} {verb} it"
+            second = f"{who(int(rows[lane]))} {_verb(what)} it" if rows is not None else f"{what} {now}s it"
+            return Finding(
+                kind=name,
+                message=f"{variable} at byte {offset}: {first}, then {second}; "
+                f"{_edge(site, earlier, ins)}: block {launch.block_index(block.first)}",
+                sources=(site.source, ins.source),
+                variable=variable,
+                offset=offset,
+                block=launch.block_index(block.first),
+            )
+
+        launch.findings.add(name, key, 1, make)
+
+    return report
+
+
+def _verb(what: str) -> str:
+    return {"read": "reads", "write": "writes", "atomic": "updates", "cp.async": "copies into"}.get(
+        what, what
+    )
+
+
+def _words(ins: Instruction) -> str:
+    """Return the name of an asynchronous operation."""
+    parts = set(ins.opcode)
+    if ins.opcode[0] == "wgmma":
+        return "the wgmma"
+    if "bulk" in parts:
+        stores = ins.opcode[ins.opcode.index("tensor") + 2 if "tensor" in parts else 3] == "global"
+        return "the TMA store" if stores else "the TMA load"
+    return f"the {'.'.join(ins.opcode[:2])}"
+
+
+def _edge(site: Instruction, earlier: Earlier, ins: Instruction) -> str:
+    """Return what would order the access `site` before that of `ins`."""
+    if earlier.unfenced:
+        return (
+            "they are ordered, but through different proxies: fence.proxy.async after the first, before what "
+            "orders them, would complete that"
+        )
+    words = _words(site)
+    if words == "the wgmma":
+        return "nothing waits for the wgmma before: wgmma.wait_group, and an arrival after it, would"
+    if words == "the TMA store":
+        return "it is not waited for before: cp.async.bulk.wait_group.read in the thread that began it would"
+    if words == "the TMA load" or site.opcode[:2] in (("st", "async"), ("red", "async")):
+        return "it is not waited for before: a wait for the phase of its mbarrier would"
+    if site.opcode[:2] == ("cp", "async"):
+        return "it is not waited for before: cp.async.wait_group, and a barrier after it, would"
+    if ins.opcode[0] in ("wgmma", "cp"):
+        return "nothing orders the two: a barrier, or an mbarrier that the first arrives at, would"
+    return "nothing orders the two: a barrier would"

@@ -1,0 +1,1 @@
+"""TMA: tensor maps, and the boxes that it copies."""

@@ -1,0 +1,128 @@
+"""Boxes on their way between global and shared memory: their elements, what is outside, and the swizzle.
+
+A box lies in shared memory in rows along its innermost extent, the others following. With a swizzle of 128
+bytes the 16-byte units of every eight 128-byte rows change places: address bits 4 to 6 are combined with bits
+7 to 9 by exclusive or; with 64 bytes bits 4 and 5 with 7 and 8, with 32 bytes bit 4 with bit 7 (PTX ISA,
+"Tensor swizzling modes").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.emulator.hopper.tma.tensormap import Map
+from harness.emulator.memory import GLOBAL_BASE, Arena, Scratch
+from harness.emulator.numbers.values import Array
+
+_BITS = {0: 0, 32: 1, 64: 3, 128: 7}
+
+
+def swizzled(address: Array, swizzle: int) -> Array:
+    """Return the byte addresses at which a swizzle of 0, 32, 64 or 128 bytes puts those of plain rows."""
+    found: Array = address ^ (((address >> 7) & _BITS[swizzle]) << 4)
+    return found
+
+
+def gather(arena: Arena, address: Array, size: int) -> Array:
+    """Return the elements of `size` bytes at device addresses as unsigned integers."""
+    found: Array = arena.view(size)[(address - GLOBAL_BASE) // size].view(f"u{size}")
+    return found
+
+
+def scatter(arena: Arena, address: Array, values: Array) -> None:
+    """Store unsigned integers at device addresses."""
+    size = values.dtype.itemsize
+    owner = arena.holding(int(address.min()), int(address.max()) + size)
+    arena.store(
+        (address - GLOBAL_BASE) // size, GLOBAL_BASE, size, values.view(arena.view(size).dtype), owner
+    )
+
+
+def read_shared(shared: Scratch, start: int, size: int) -> Array:
+    """Return bytes of the shared memory of a cluster, a copy."""
+    found: Array = shared.flat().view(np.uint8)[start : start + size].copy()
+    return found
+
+
+def write_shared(shared: Scratch, start: int, data: Array) -> None:
+    """Write bytes, uint8, to the shared memory of a cluster."""
+    shared.flat().view(np.uint8)[start : start + len(data)] = data
+    shared.written().view(np.uint8)[start : start + len(data)] = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Box:
+    """The elements of one box, in the order in which they lie in shared memory before the swizzle.
+
+    address: device address of each; `inside` tells whether it belongs to the tensor
+    """
+
+    address: Array
+    inside: Array
+
+
+def box_of(map_: Map, at: tuple[int, ...]) -> Box:
+    """Return the box whose first element has the indices `at`, innermost first."""
+    address = np.full((1,) * len(at), map_.address, np.int64)
+    inside = np.ones((1,) * len(at), np.bool_)
+    strides = (map_.size, *map_.strides)
+    for axis, (start, count, step) in enumerate(zip(at, map_.counts, map_.steps, strict=True)):
+        index = start + step * np.arange(count, dtype=np.int64)
+        shape = [1] * len(at)
+        shape[len(at) - 1 - axis] = count
+        address = address + (index * strides[axis]).reshape(shape)
+        inside = inside & ((index >= 0) & (index < map_.extents[axis])).reshape(shape)
+    whole = tuple(reversed(map_.counts))
+    return Box(address=np.broadcast_to(address, whole).ravel(), inside=np.broadcast_to(inside, whole).ravel())
+
+
+def fetch(arena: Arena, map_: Map, box: Box) -> Array:
+    """Return the elements of a box as bytes, uint8; those outside the tensor are zero, or NaN."""
+    unit = f"u{map_.size}"
+    found = np.zeros(box.address.shape, unit)
+    if map_.nan:
+        found[...] = {2: 0x7FFF, 4: 0x7FFFFFFF, 8: 0x7FFFFFFFFFFFFFFF}[map_.size]
+    found[box.inside] = gather(arena, box.address[box.inside], map_.size)
+    if map_.element.startswith("TFLOAT32"):
+        rounded = (found + np.uint32(0xFFF) + ((found >> np.uint32(13)) & np.uint32(1))) & np.uint32(
+            0xFFFFE000
+        )
+        special = (found & np.uint32(0x7F800000)) == np.uint32(0x7F800000)
+        found = np.where(special, found, rounded)
+    return found.view(np.uint8)
+
+
+def reduced(old: Array, new: Array, operation: str, element: str) -> Array:
+    """Return the bits of ``operation(old, new)`` for elements given by their bits."""
+    if element == "BFLOAT16":
+        wide = [(v.astype(np.uint32) << np.uint32(16)).view(np.float32) for v in (old, new)]
+        total = _combine(operation, *wide).astype(np.float32).view(np.uint32)
+        rounded = total + np.uint32(0x7FFF) + ((total >> np.uint32(16)) & np.uint32(1))
+        return (rounded >> np.uint32(16)).astype(np.uint16)
+    kind = {
+        "FLOAT16": "f2",
+        "FLOAT32": "f4",
+        "FLOAT32_FTZ": "f4",
+        "FLOAT64": "f8",
+        "INT32": "i4",
+        "INT64": "i8",
+    }
+    typed = kind.get(element, f"u{old.dtype.itemsize}")
+    found: Array = np.ascontiguousarray(_combine(operation, old.view(typed), new.view(typed))).view(old.dtype)
+    return found
+
+
+def _combine(operation: str, old: Array, new: Array) -> Array:
+    """Apply one of the reductions of ``cp.reduce.async.bulk``."""
+    functions = {
+        "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,
+        "xor": np.bitwise_xor,
+    }  # fmt: skip
+    if operation == "inc":
+        return np.where(old >= new, 0, old + 1).astype(old.dtype)
+    if operation == "dec":
+        return np.where((old == 0) | (old > new), new, old - 1).astype(old.dtype)
+    found: Array = functions[operation](old, new)
+    return found

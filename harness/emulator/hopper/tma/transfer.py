@@ -1,0 +1,226 @@
+"""One bulk copy: its rules, the accesses that it makes, and what it does when it lands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.emulator.group import Group
+from harness.emulator.hopper.grid import WINDOW, Block, BulkGroups, Cluster, Operation
+from harness.emulator.hopper.mbarrier import Mbarrier, find
+from harness.emulator.hopper.order.clocks import Known
+from harness.emulator.hopper.order.races import misuse, operation
+from harness.emulator.hopper.tma import tensormap
+from harness.emulator.hopper.tma.boxes import (
+    box_of,
+    fetch,
+    gather,
+    read_shared,
+    reduced,
+    scatter,
+    swizzled,
+    write_shared,
+)
+from harness.emulator.memory import SHARED_BASE
+from harness.emulator.numbers.values import Array
+from harness.emulator.ptx.program import Instruction
+
+_WINDOW_MASK = (1 << WINDOW) - 1
+
+
+@dataclass(kw_only=True, eq=False)
+class Transfer:
+    """One bulk copy of the thread `row` of the cluster.
+
+    start: its first byte in shared memory; for a multicast the same in each block
+    map, at: the tensor map and the indices of the box's first element; None and () for plain bytes, which are
+      at the address `far` of global or shared memory
+    size: bytes
+    """
+
+    group: Group
+    ins: Instruction
+    block: Block
+    row: int
+    start: int
+    map: tensormap.Map | None
+    at: tuple[int, ...]
+    far: int
+    size: int
+    reduction: str
+    element: str
+
+    def aligned(self) -> bool:
+        """Return whether addresses and size keep the rules; report it otherwise."""
+        faults = []
+        if self.map is not None:
+            faults += [(self.start % 128, f"a box at byte {self.start & _WINDOW_MASK} of shared memory", 128)]
+        else:
+            faults += [(self.start % 16, f"a copy at byte {self.start & _WINDOW_MASK} of shared memory", 16)]
+            faults += [
+                (self.far % 16, "a copy at an address of global memory", 16),
+                (self.size % 16, f"a copy of {self.size} bytes", 16),
+            ]
+        for bad, what, need in faults:
+            if bad:
+                misuse(self.group, self.ins, f"{what}, which is no multiple of {need}", kind="TMA misuse")
+                return False
+        low = self.start & _WINDOW_MASK
+        if low + self.size > self.group.launch.shared_size:
+            misuse(
+                self.group,
+                self.ins,
+                f"{self.size} bytes at byte {low} of shared memory, of which there are "
+                f"{self.group.launch.shared_size:,}",
+                kind="out of bounds",
+            )
+            return False
+        return True
+
+    def known(self) -> Known | None:
+        """Return what is known where the copy begins."""
+        clocks = self.block.cluster.clocks
+        return clocks.known(np.array([self.row])) if clocks is not None else None
+
+    def load(self, barrier: int, ranks: list[int], *, multicast: bool, lane: int, near: bool) -> None:
+        """Begin a copy to the shared memory of the blocks `ranks`, which completes at their mbarriers."""
+        cluster, known = self.block.cluster, self.known()
+        targets = []
+        for rank in ranks:
+            start, at = self.start, barrier
+            if multicast:
+                start, at = ((a & _WINDOW_MASK) | rank << WINDOW for a in (start, at))
+            found = (
+                find(self.group, self.ins, at, lane)
+                if at in cluster.barriers or rank == self.block.rank
+                else cluster.barriers.get(at)
+            )
+            if found is None or not self.block.reaches(self.group, self.ins, start):
+                continue
+            _visible(self.group, self.ins, found, known)
+            targets.append((cluster.blocks[rank], start, found))
+            operation(
+                cluster.blocks[rank],
+                self.ins,
+                "write",
+                cluster.shadow.places(start, self.size) if cluster.shadow is not None else slice(0),
+                known,
+                (found.column, found.phase + 1),
+                what="a TMA load",
+            )
+        if (
+            near and known is not None and cluster.shadow is not None and targets
+        ):  # from shared memory of this block to that of another
+            operation(
+                self.block, self.ins, "read", cluster.shadow.places(self.far & (SHARED_BASE - 1), self.size),
+                known, (targets[0][2].column, targets[0][2].phase + 1), what="a bulk copy",
+            )  # fmt: skip
+
+        def land() -> None:
+            data = self._fetched(near)
+            for block, start, found in targets:
+                if block.alive.any():
+                    self._place(start, data)
+                    found.land(self.size)
+
+        cluster.begin(Operation(land=land, source=self.ins))
+
+    def _fetched(self, near: bool) -> Array:
+        """Return the bytes of the source."""
+        if self.map is not None:
+            return fetch(self.group.launch.arena, self.map, box_of(self.map, self.at))
+        if near:
+            return read_shared(self.block.cluster.shared, self.far & (SHARED_BASE - 1), self.size)
+        if self.group.launch.arena.holding(self.far, self.far + self.size) is None:
+            misuse(
+                self.group, self.ins, f"reads {self.size} bytes that lie in no buffer", kind="out of bounds"
+            )
+            return np.zeros(self.size, np.uint8)
+        return gather(self.group.launch.arena, self.far + 4 * np.arange(self.size // 4), 4).view(np.uint8)
+
+    def _units(self, start: int) -> Array:
+        """Return the byte address in shared memory of each 16-byte unit of the box at `start`."""
+        plain = start + 16 * np.arange(self.size // 16)
+        return swizzled(plain, self.map.swizzle if self.map is not None else 0)
+
+    def _place(self, start: int, data: Array) -> None:
+        """Write the bytes of a box to shared memory."""
+        shared = self.block.cluster.shared
+        if self.map is None or not self.map.swizzle:
+            write_shared(shared, start, data)
+            return
+        whole = np.empty((self.size // 16, 16), np.uint8)
+        whole[(self._units(start) - start) // 16] = data.reshape(-1, 16)
+        write_shared(shared, start, whole.reshape(-1))
+
+    def store(self) -> None:
+        """Begin a copy from shared to global memory, in the open bulk group of its thread."""
+        cluster, known = self.block.cluster, self.known()
+        groups = groups_of(cluster, self.row)
+        if cluster.shadow is not None:
+            operation(
+                self.block,
+                self.ins,
+                "read",
+                cluster.shadow.places(self.start, self.size),
+                known,
+                (groups.column, groups.count + 1),
+                what="a TMA store",
+            )
+        begun = Operation(land=self._stored, source=self.ins)
+        groups.open.append(begun)
+        cluster.begin(begun)
+
+    def _stored(self) -> None:
+        """Copy the box to global memory; what is outside the tensor is not written."""
+        arena = self.group.launch.arena
+        data = read_shared(self.block.cluster.shared, self.start, self.size)
+        if self.map is not None:
+            if self.map.swizzle:
+                data = data.reshape(-1, 16)[(self._units(self.start) - self.start) // 16].reshape(-1)
+            box = box_of(self.map, self.at)
+            address, new = box.address[box.inside], data.view(f"u{self.map.size}")[box.inside]
+        else:
+            unit = tensormap.SIZES[self.element] if self.reduction else 4
+            if arena.holding(self.far, self.far + self.size) is None:
+                misuse(
+                    self.group,
+                    self.ins,
+                    f"writes {self.size} bytes that lie in no buffer",
+                    kind="out of bounds",
+                )
+                return
+            address, new = self.far + unit * np.arange(self.size // unit), data.view(f"u{unit}")
+        if not len(address):
+            return
+        if self.reduction:
+            new = reduced(gather(arena, address, new.dtype.itemsize), new, self.reduction, self.element)
+        scatter(arena, address, new)
+        self.group.launch.progress += 1
+
+
+def _visible(group: Group, ins: Instruction, barrier: Mbarrier, known: Known | None) -> None:
+    """Report an mbarrier whose initialisation nothing has made visible to the async proxy."""
+    if barrier.visible or known is None:
+        return
+    if known.widened(barrier.by + 1).fenced[barrier.by] >= barrier.at:
+        barrier.visible = True
+        return
+    misuse(
+        group,
+        ins,
+        "a copy completes at an mbarrier whose initialisation was not made visible: fence.mbarrier_init or "
+        "fence.proxy.async after it would",
+        barrier.initialised,
+        kind="missing proxy fence",
+    )
+
+
+def groups_of(cluster: Cluster, row: int) -> BulkGroups:
+    """Return the bulk groups of a thread of the cluster."""
+    found = cluster.streams.get(("bulk", row))
+    if found is None:
+        column = cluster.clocks.columns(1, generic=False) if cluster.clocks is not None else -1
+        found = cluster.streams["bulk", row] = BulkGroups(column)
+    return found

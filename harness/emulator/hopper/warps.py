@@ -1,0 +1,246 @@
+"""Smaller instructions of Hopper: fences, ``setmaxnreg``, ``elect``, ``stmatrix``, dependent grids.
+
+`gathered` is for the instructions that the threads of a warp execute together, since some may have to wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from harness.emulator.access import observe, place, store
+from harness.emulator.decode import Attempt, Decoder, Run, Step, handles
+from harness.emulator.group import Group, bits_of, spread
+from harness.emulator.hopper.grid import WARPGROUP, Operation
+from harness.emulator.hopper.mbarrier import Mbarrier, arrive, each, find
+from harness.emulator.hopper.order.clocks import Known
+from harness.emulator.hopper.order.races import misuse
+from harness.emulator.hopper.wgmma.warpgroup import converged
+from harness.emulator.instructions.cp_async import land_later
+from harness.emulator.instructions.predicates import broadcast_mask
+from harness.emulator.instructions.warp import active, unwarp, warps
+from harness.emulator.memory import SHARED_BASE
+from harness.emulator.numbers.values import Array, Lanes, Mask, integer_of, mask_of, shift
+from harness.emulator.ptx.program import Instruction
+from harness.emulator.watch.patterns import WARP
+from harness.emulator.watch.touches import WRITE
+
+_ANY_LANES = ("ldmatrix", "stmatrix", "mma", "movmatrix", "wmma")  # without a mask of members
+
+
+def gathered(decoder: Decoder, step: Step) -> Step:
+    """Return a ``.sync`` instruction as one that waits for the members of its warp; others as they are."""
+    ins = step.instruction
+    if step.run is None or "sync" not in ins.opcode[1:]:
+        return step
+    act = step.run
+    members = None
+    if ins.opcode[0] not in _ANY_LANES:
+        members = decoder.integer(ins, ins.operands[0 if ins.opcode[0] == "bar" else -1], 32)
+    orders = ins.opcode[0] == "bar"
+
+    def attempt(group: Group, where: Lanes) -> Lanes:
+        block: Any = group.batch
+        here = broadcast_mask(where, group.shape)[:, 0]
+        wanted = block.alive[group.row : group.row + group.shape[0]].copy()
+        if members is not None:
+            mask = members(group)
+            if mask != -1:
+                lane = np.arange(group.shape[0]) % WARP
+                wanted &= (spread(mask, group.shape)[:, 0] >> lane & 1).astype(np.bool_)
+        missing = np.add.reduceat(wanted & ~here, np.arange(0, len(here), WARP))
+        if missing.any():
+            where = group.algebra.both(where, mask_of(np.repeat(missing == 0, WARP)[: len(here), None]))
+        if where is False:
+            return False
+        act(group, where)
+        if orders and block.cluster.clocks is not None:
+            rows = block.rows(group, where)
+            for warp in np.unique(rows // WARP):
+                block.cluster.clocks.meet(rows[rows // WARP == warp])
+        return where
+
+    def describe(group: Group, where: Lanes) -> str:
+        return f"waits for the other threads of its warp to come to this {ins.opcode[0]}"
+
+    return replace(step, run=None, kind="attempt", attempt=attempt, describe=describe)
+
+
+@handles("fence.proxy", "fence.mbarrier_init")
+def fence(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``fence.proxy`` and ``fence.mbarrier_init``.
+
+    The former orders accesses through different proxies, the latter makes the thread's initialised mbarriers
+    visible to the async proxy and to other blocks.
+    """
+    init = "mbarrier_init" in ins.opcode
+    asynchronous = "async" in ins.opcode and "global" not in ins.opcode
+
+    def run(group: Group, where: Lanes) -> None:
+        block: Any = getattr(group.batch, "cluster", None) and group.batch
+        if not block or block.cluster.clocks is None:
+            return
+        rows = block.rows(group, where)
+        if init:
+            mine = set(rows.tolist())
+            for barrier in block.cluster.barriers.values():
+                barrier.visible |= barrier.by in mine
+        elif asynchronous:
+            block.cluster.clocks.fence(rows)
+
+    return run
+
+
+@handles("setmaxnreg")
+def setmaxnreg(decoder: Decoder, ins: Instruction) -> Attempt:
+    """Decode ``setmaxnreg``; inc waits until the block's share of the register file has so many left."""
+    count = int(ins.operands[0], 0)
+    raises = "inc" in ins.opcode
+
+    def attempt(group: Group, where: Lanes) -> Lanes:
+        block: Any = group.batch
+        if not converged(group, where):
+            return False
+        if not 24 <= count <= 256 or count % 8:
+            misuse(group, ins, f"{count} registers: 24 to 256, a multiple of 8")
+        start = block.registers // group.launch.threads
+        held = block.held.setdefault(group.row, start)
+        if (count < held) == raises and count != held:
+            misuse(group, ins, f"{'raises' if raises else 'lowers'} the registers from {held} to {count}")
+        taken = sum(
+            block.held.get(row, start) * WARPGROUP for row in range(0, group.launch.threads, WARPGROUP)
+        )
+        if raises and taken + (count - held) * WARPGROUP > block.registers:
+            return False
+        block.held[group.row] = count
+        return where
+
+    def describe(group: Group, where: Lanes) -> str:
+        return f"waits for {count} registers a thread, which the other warpgroups hold"
+
+    return Attempt(run=attempt, describe=describe)
+
+
+@handles("elect")
+def elect(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``elect.sync``: the lowest active lane of each warp is elected."""
+    target, _, flag = ins.operands[0].partition("|")
+    into = decoder.register(ins, target)
+    flag_into = decoder.predicate_number(ins, flag)
+
+    def run(group: Group, where: Lanes) -> None:
+        here = active(group, where)
+        first = here.argmax(1)[:, None, :]
+        chosen = here & (np.arange(WARP).reshape(1, WARP, 1) == first)
+        if into >= 0:
+            group.write(into, integer_of(np.array(unwarp(first, group.shape)).astype(np.int64)), where)
+        group.write(flag_into, mask_of(np.array(unwarp(chosen, group.shape))), where)
+
+    return run
+
+
+@handles("griddepcontrol")
+def griddepcontrol(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``griddepcontrol``: a grid runs alone here, those that it depends on have ended."""
+    decoder.parts(ins, {"launch_dependents", "wait"})
+    return lambda group, where: None
+
+
+@handles("createpolicy")
+def createpolicy(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``createpolicy``: a policy for caches, which do not exist here."""
+    into = decoder.register(ins, ins.operands[0])
+    return lambda group, where: group.write(into, 0, where)
+
+
+@handles("prefetch.tensormap")
+def prefetch_tensormap(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``prefetch.tensormap``, which does nothing here."""
+    return lambda group, where: None
+
+
+@handles("stmatrix")
+def stmatrix(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``stmatrix`` of 1, 2 or 4 matrices of 8x8 16-bit elements, with or without ``.trans``."""
+    parts = decoder.parts(
+        ins, {"sync", "aligned", "m8n8", "x1", "x2", "x4", "trans", "shared", "shared::cta", "b16"}
+    )
+    count = next(n for n in (1, 2, 4) if f"x{n}" in parts)
+    read = decoder.address(ins, ins.operands[0])
+    values = [decoder.value(ins, name.strip()) for name in ins.operands[1].strip("{}").split(",")]
+    if len(values) != count:
+        raise decoder.refusal(ins)
+
+    def run(group: Group, where: Lanes) -> None:
+        base, offset = read(group)
+        lane = (np.arange(group.shape[0]) % WARP).reshape(-1, 1)
+        asking = group.algebra.both(where, True if count == 4 else Mask(lane < 8 * count))
+        at = place(group, ins, "shared", shift(base, offset), asking, 16)
+        observe(group, ins, at, WRITE, 16)
+        rows = _rows(group, [value(group) for value in values], "trans" in parts)
+        words = np.ascontiguousarray(rows).view(np.float32)  # (T, C, 4)
+        store(group, at, 4, [words[..., i] for i in range(4)])
+
+    return run
+
+
+def _rows(group: Group, values: list[Any], transposed: bool) -> Array:
+    """Return the rows of 8x8 matrices that `values`, a register for each, hold: uint16 (T, C, 8).
+
+    Lane 8m + r gets row r of matrix m.
+    """
+    found = np.zeros((-(-group.shape[0] // WARP), WARP, group.shape[1], 8), np.uint16)
+    for m, value in enumerate(values):
+        bits = warps(bits_of(group, value, 4), np.uint32(0))  # (warps, 32, C)
+        halves = np.ascontiguousarray(bits[..., None]).view(np.uint16)  # (warps, 32, C, 2)
+        split = halves.reshape(len(bits), 8, 4, group.shape[1], 2)
+        matrix = split.transpose(0, 1, 3, 2, 4).reshape(len(bits), 8, group.shape[1], 8)
+        found[:, 8 * m : 8 * m + 8] = matrix.transpose(0, 3, 2, 1) if transposed else matrix
+    return found.reshape(-1, group.shape[1], 8)[: group.shape[0]]
+
+
+@handles("cp.mbarrier")
+def cp_async_mbarrier_arrive(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``cp.async.mbarrier.arrive``: it arrives when the thread's cp.async so far have landed.
+
+    Without ``.noinc`` the phase expects one arrival more, so the arrival is not one of those it was made for.
+    """
+    read = decoder.address(ins, ins.operands[0])
+    extra = "noinc" not in ins.opcode
+
+    def run(group: Group, where: Lanes) -> None:
+        block: Any = group.batch
+        base, offset = read(group)
+        for address, lanes in each(group, shift(base, offset), where):
+            barrier = find(group, ins, address & (SHARED_BASE - 1), int(np.nonzero(lanes)[0][0]))
+            if barrier is None:
+                continue
+            count = int(lanes.sum())
+            if extra:
+                barrier.pending += count
+            clocks, known = block.cluster.clocks, None
+            if clocks is not None:
+                rows = np.nonzero(lanes)[0] + block.rank * group.launch.threads + group.row
+                column, copies = block.cluster.copies()
+                known = clocks.release(rows)
+                known.seen[column + rows] = copies[rows]
+            block.cluster.begin(Operation(land=_landing(group, ins, barrier, lanes, known), source=ins))
+        group.launch.progress += 1
+
+    return run
+
+
+def _landing(
+    group: Group, ins: Instruction, barrier: Mbarrier, lanes: Array, known: Known | None
+) -> Callable[[], None]:
+    """Return what lands the cp.async of the threads `lanes` and then arrives at the barrier for each."""
+    copies = land_later(group, mask_of(lanes.reshape(-1, 1)))
+
+    def land() -> None:
+        copies()
+        arrive(group, ins, barrier, int(lanes.sum()), known)
+
+    return land

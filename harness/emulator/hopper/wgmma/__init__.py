@@ -1,0 +1,1 @@
+"""Products that a warpgroup begins together."""
