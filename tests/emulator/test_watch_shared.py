@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import combinations_with_replacement, product
 
 from hypothesis import given, settings
@@ -96,10 +95,7 @@ def test_every_hazard_and_no_other_is_found(program: list[Step], threads: int, b
 @settings(max_examples=25, deadline=None)
 @given(programs, st.integers(1, 2))
 def test_warps_that_run_one_after_the_other_hide_none(program: list[Step], blocks: int) -> None:
-    """The order in which they came to the lines is another one, but the lines are the same. Each warp takes
-    part in each access: how far a warp is, is counted in its own accesses.
-    """
-    program = [*CLEAR, *(replace(step, limit=1024) for step in program[len(CLEAR) :])]
+    """The order in which they came to the lines is another one, but the lines are the same."""
     serial = run("shared", program, grid=(blocks, 1, 1), block=(40, 1, 1), room=ROOM, schedule="warp-serial")
     expected = {frozenset(lines) for _, *lines in hazards(program, 40, blocks)}
     assert {frozenset(lines) for _, *lines in reported(serial)} == expected

@@ -295,7 +295,8 @@ def _kinds(write: Touch, other: Touch) -> list[str]:
     """Return the kinds of hazard that a write and another access make, by the order in which they came."""
     if other.kind == READ:
         raw = ["RAW hazard"] if write.kind != ISSUE and write.first < other.last else []
-        war = ["WAR hazard"] if other.first < write.last else []
+        # Equal only in warps that run one after the other, each of which has a clock of its own.
+        war = ["WAR hazard"] if other.first <= write.last else []
         return raw + war
     if ISSUE in (write.kind, other.kind) or (write.kind == ATOMIC and other.kind == ATOMIC):
         return []
