@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations_with_replacement, product
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.emulator import Emulation
+from harness.emulator import Buffer, Emulation
 from shared.straight_line import Step, run
 
 ROOM = 64
@@ -79,6 +80,39 @@ def steps(draw: st.DrawFn) -> Step:
     )
 
 
+def copied(steps: Sequence[Step], at: int, threads: int) -> set[Hazard]:
+    """Return the hazards of the one copy, step `at`, with the others.
+
+    From its issue to the wait its bytes are nobody's, and then it is a store that was made at the wait.
+    """
+    found: set[Hazard] = set()
+    kinds = [s.kind for s in steps]
+    landed = next((n for n in range(at, len(steps)) if kinds[n] == "wait"), None)
+    owner = {byte: thread for thread in range(threads) for byte in steps[at].bytes(thread, 0)}
+    pairs = {
+        (other, owner[byte], u)
+        for other, step in enumerate(steps)
+        for u in range(threads)
+        for byte in step.bytes(u, 0)
+        if other != at and byte in owner
+    }
+
+    def apart(one: int, two: int, t: int, u: int) -> bool:
+        between = kinds[min(one, two) : max(one, two)]
+        return t != u and "bar" not in between and not ("warp" in between and t // 32 == u // 32)
+
+    for other, t, u in pairs:
+        if other > at and (landed is None or other < landed):
+            found.add(("missing cp.async wait", at + 1, other + 1))
+        if other < at and kinds[other] == "ld" and apart(other, at, t, u):
+            found.add(("WAR hazard", other + 1, at + 1))
+        if landed is not None and apart(other, landed, t, u):
+            late = other > landed
+            kind = "WAW hazard" if kinds[other] != "ld" else "RAW hazard" if late else "WAR hazard"
+            found.add((kind, at + 1, other + 1) if late else (kind, other + 1, at + 1))
+    return found
+
+
 programs = st.lists(steps(), min_size=1, max_size=6).map(lambda drawn: [*CLEAR, *drawn])
 
 
@@ -99,3 +133,22 @@ def test_warps_that_run_one_after_the_other_hide_none(program: list[Step], block
     serial = run("shared", program, grid=(blocks, 1, 1), block=(40, 1, 1), room=ROOM, schedule="warp-serial")
     expected = {frozenset(lines) for _, *lines in hazards(program, 40, blocks)}
     assert {frozenset(lines) for _, *lines in reported(serial)} == expected
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(steps(), max_size=3), st.lists(steps(), max_size=3), st.lists(steps(), max_size=3),
+    st.sampled_from([4, 8, 16]), st.sampled_from([3, 36]), st.booleans(),
+)  # fmt: skip
+def test_a_copy_is_in_flight_until_its_thread_has_waited(
+    before: list[Step], during: list[Step], after: list[Step], size: int, limit: int, waited: bool
+) -> None:
+    room = 64 * 16
+    copy = Step("cp", size, thread=size, start=size, limit=limit)
+    program = [Step("st", 16, 16, limit=64, value=0), Step("bar"), *before, copy, *during]
+    program += [Step("wait")] * waited + after
+    a = Buffer(array=np.zeros(4, np.uint32), name="a")
+    done = run("shared", program, block=(64, 1, 1), room=room, a=a)
+    lines = {(f.kind, *(source.line for source in f.sources)) for f in done.findings}
+    of_copy = {hazard for hazard in lines if 3 + len(before) in hazard}
+    assert of_copy == copied(program, 2 + len(before), 64)

@@ -16,13 +16,14 @@ import numpy as np
 from harness.emulator import Buffer, Emulation, emulate
 
 Extents = tuple[int, int, int]
+ORDERS = {"bar": "bar.sync 0;", "warp": "bar.warp.sync -1;", "wait": "cp.async.wait_all;"}
 
 
 @dataclass(frozen=True)
 class Step:
-    """One access, or a barrier (``bar`` of the block, ``warp`` of each warp).
+    """One access, a barrier (``bar`` of the block, ``warp`` of each warp) or a ``wait`` for all copies.
 
-    kind: ``ld``, ``st`` or ``atom``
+    kind: ``ld``, ``st``, ``atom``, or ``cp`` for a cp.async of 4, 8 or 16 bytes into shared memory
     size: bytes per thread, 1 to 16; 16 is a vector of four words
     thread, block, start, wrap: thread t of block b accesses byte ``(t thread + b block + start) % wrap``,
       without the remainder where `wrap` is 0
@@ -44,8 +45,8 @@ class Step:
         return found % self.wrap if self.wrap else found
 
     def bytes(self, thread: int, block: int) -> range:
-        """Return the bytes that a thread accesses; none for a barrier, or if it takes no part."""
-        if self.kind in ("bar", "warp") or thread >= self.limit:
+        """Return the bytes that a thread accesses; none for a barrier or a wait, or if it takes no part."""
+        if self.kind in ORDERS or thread >= self.limit:
             return range(0)
         first = self.address(thread, block)
         return range(first, first + self.size)
@@ -99,7 +100,6 @@ ret;
 TYPES = {1: "u8", 2: "u16", 4: "u32", 8: "u64", 16: "v4.u32"}
 DATA = {1: "%h1", 2: "%h1", 4: "%r9", 8: "%rd4", 16: "{%r9, %r9, %r9, %r9}"}
 LOADED = DATA | {16: "{%r9, %r10, %r11, %r12}"}
-BARRIERS = {"bar": "bar.sync 0;", "warp": "bar.warp.sync -1;"}
 
 
 def ptx(space: str, steps: Sequence[Step], room: int = 256) -> str:
@@ -107,8 +107,8 @@ def ptx(space: str, steps: Sequence[Step], room: int = 256) -> str:
     out = [HEAD.format(shared=room if space == "shared" else 16, local=room if space == "local" else 16)]
     for line, step in enumerate(steps, 1):
         out.append(f".loc 1 {line} 0")
-        if step.kind in BARRIERS:
-            out.append(BARRIERS[step.kind])
+        if step.kind in ORDERS:
+            out.append(ORDERS[step.kind])
             continue
         value = "%r14" if step.value is None else step.value
         out.append(f"mul.lo.s32 %r6, %r0, {step.thread}; mad.lo.s32 %r6, %r1, {step.block}, %r6;")
@@ -127,6 +127,8 @@ def ptx(space: str, steps: Sequence[Step], room: int = 256) -> str:
             out.append(FOLD[step.size])
             folded = [f"@%p1 mad.lo.u32 %r13, %r13, 3, %r{9 + i};" for i in range(WORDS[step.size])]
             out += folded
+        elif step.kind == "cp":
+            out.append(f"@%p1 cp.async.ca.shared.global {at}, [%rd1], {step.size};")
         elif step.kind == "st":
             out.append(f"@%p1 st.{space}.{TYPES[step.size]} {at}, {DATA[step.size]};")
         else:
