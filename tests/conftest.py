@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import Phase, settings
 
 import harness
 from harness.errors import MissingDependency
@@ -20,6 +21,10 @@ from shared.kernels import BODY, KERNEL
 # pytester: tests/test_pytest_plugin.py runs pytest inside pytest. The plugin of harness is loaded by its
 # entry point where harness is installed, and by this line in a bare checkout.
 pytest_plugins = ["pytester", "harness.pytest_plugin", "shared.selection", "shared.alone", "shared.state"]
+
+
+# For scripts/mutate.py: the first example that fails will do, it need not be the smallest.
+settings.register_profile("mutants", phases=(Phase.explicit, Phase.generate), database=None)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from harness.emulator import Buffer, Emulation, emulate
-from harness.emulator.memory import GAP, GLOBAL_BASE, Arena
+from harness.emulator.memory import GAP, GLOBAL_BASE, Arena, Scratch
 from harness.errors import EmulatorError
 
 
@@ -193,3 +193,52 @@ def test_a_generic_address_of_no_buffer_is_told_by_the_nearest() -> None:
     assert [(f.kind, f.variable, f.offset, f.distance, f.seen) for f in run.findings] == [
         ("out of bounds", "a", -64, 64, 8)
     ]
+
+
+def test_an_access_longer_than_its_buffer_is_past_the_end() -> None:
+    run, _ = several("@%p1 ld.v4.u32 {%r2, %r3, %r4, %r5}, [%rd2];", b=buffer("b", 2))
+    (found,) = run.findings
+    assert (found.kind, found.variable, found.offset, found.distance, found.seen) == (
+        "out of bounds",
+        "b",
+        0,
+        8,
+        4,
+    )
+    assert "reads 16 bytes at offset 0 of b, 8 past what is its own (past the end)" in found.message
+
+
+def test_without_buffers_nothing_is_near() -> None:
+    text = """
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry k() {
+.reg .b32 %r<3>; .reg .b64 %rd<3>;
+mov.u64 %rd1, 64;
+.loc 1 1 0
+ld.global.u32 %r1, [%rd1];
+ret; }"""
+    (found,) = emulate(text, "k", grid=(2,), block=(3,), arguments=[]).findings
+    assert (found.kind, found.variable, found.distance, found.seen) == (
+        "out of bounds",
+        "global memory",
+        0,
+        6,
+    )
+    assert found.offset == 64 - GLOBAL_BASE
+
+
+# ---- bytes as they are -------------------------------------------------------------------------------
+
+
+def test_raw_bytes_are_those_of_each_address() -> None:
+    arena = Arena([buffer("a", 8, np.uint8), buffer("b", 16, np.uint8)])
+    at = np.array([arena.allocations[1].start + 3, arena.allocations[0].start])
+    assert arena.raw(at, 4).tolist() == [[3, 4, 5, 6], [0, 1, 2, 3]]
+    scratch = Scratch(16, 3)
+    scratch.flat().view(np.uint8)[:] = (
+        np.arange(scratch.flat().nbytes) % 251
+    )  # word w of column c is w * 3 + c
+    found = scratch.raw(np.array([0, 5, 6]), np.array([0, 1, 2]), 3)
+    assert found.tolist() == [[0, 1, 2], [17, 18, 19], [22, 23, 32]]

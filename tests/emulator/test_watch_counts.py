@@ -177,8 +177,10 @@ def test_counts_of_a_launch(
 
 
 def test_atomics_are_counted_by_thread() -> None:
-    done = run("shared", [Step("st", value=0), Step("atom", limit=20)], grid=(3, 1, 1))
-    assert [c.atomics for c in done.lines if c.atomics] == [60] == [done.total.atomics]
+    for schedule in ("lockstep", "warp-serial"):
+        program = [Step("st", limit=64, value=0), Step("atom", limit=40), Step("atom", limit=3)]
+        done = run("shared", program, grid=(3, 1, 1), block=(64, 1, 1), schedule=schedule)
+        assert [c.atomics for c in done.lines if c.atomics] == [120, 9] and done.total.atomics == 129
 
 
 # ---- sums --------------------------------------------------------------------------------------------
