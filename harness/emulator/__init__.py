@@ -56,7 +56,7 @@ class Emulation:
     """The result of a launch.
 
     findings: the faults, each reported once; empty with check=False
-    notices: races of stores of the same value, which do not show in the result
+    notices: what does not show in the result, or need not: see `Finding.benign`
     instructions: the counts of each PTX instruction, in PTX order; empty with count=False
     output: what the kernel printed
     """

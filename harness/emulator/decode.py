@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from harness.emulator.blocks import special
-from harness.emulator.blocks.control import control, unit_of
+from harness.emulator.blocks.control import control, members, unit_of
 from harness.emulator.group import Group, Value
 from harness.emulator.numbers.values import Integer, Lanes, shift, signed
 from harness.emulator.ptx.declarations import BYTES
@@ -71,6 +71,7 @@ class Step:
     """A decoded instruction.
 
     run: the function that executes it; None for control flow, which `batch` executes
+    members: of an instruction of a warp, reads the mask of the lanes that execute it together
     kind: for control flow ``branch``, ``table`` (brx.idx), ``barrier`` or ``exit``, otherwise ""
     guard: register number of the guard predicate, -1 without one; `negated` is for ``@!p``
     flops: floating-point operations per thread
@@ -81,6 +82,7 @@ class Step:
     """
 
     instruction: Instruction
+    members: Reader | None = None
     run: Run | None = None
     kind: str = ""
     guard: int = -1
@@ -148,6 +150,7 @@ class Decoder:
                 step.run = found
         except (IndexError, ValueError, KeyError, StopIteration) as error:
             raise EmulatorError(f"cannot read {self.text(ins)!r}", where=self.where(ins)) from error
+        step.members = members(self, ins)
         flops = FLOPS[key]
         step.flops = flops if isinstance(flops, int) else flops(ins)
         return step

@@ -60,7 +60,7 @@ def print_findings(rows: Sequence[Measurement]) -> None:
 
     for label, group in running.by_kernel(rows):
         for finding, row in _distinct(group):
-            kind = f"notice: {finding.kind} of equal values" if finding.benign else finding.kind
+            kind = f"notice: {finding.kind}" if finding.benign else finding.kind
             said = f"\n{label}, {row.problem.label}: {kind}, seen {finding.seen} times"
             click.echo(terminal.fill(said))
             for source in finding.sources:

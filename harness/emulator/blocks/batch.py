@@ -85,7 +85,11 @@ class Batch:
                 continue
             if not polling:
                 break
-            yield
+            stuck = not any(runner.members.moved for runner in self.runners)
+            for runner in self.runners:
+                runner.members.forced = stuck
+            if not stuck:
+                yield
         if self.launch.hazards is not None:
             self.launch.hazards.barrier(None)
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from harness.emulator.watch.faults import fault
@@ -13,7 +14,7 @@ from harness.errors import EmulatorError
 if TYPE_CHECKING:
     from harness.emulator.decode import Decoder, Run, Step
     from harness.emulator.group import Group
-    from harness.emulator.numbers.values import Lanes
+    from harness.emulator.numbers.values import Integer, Lanes
     from harness.emulator.ptx.program import Instruction
 
 POLL, PROGRESS = "poll", "progress"
@@ -38,6 +39,20 @@ def control(decoder: Decoder, step: Step) -> None:
         step.kind, step.run = "exit", _trap(ins)
     else:
         _barrier(decoder, step)
+
+
+_MASKED = {"shfl": 4, "vote": 2, "match": 2, "redux": 2, "elect": 1, "bar": 0, "barrier": 0}
+_WHOLE = ("mma", "wmma", "ldmatrix", "stmatrix", "movmatrix")
+
+
+def members(decoder: Decoder, ins: Instruction) -> Callable[[Group], Integer] | None:
+    """Return a reader of the mask of a warp instruction, of all lanes if it has none; None for others."""
+    if "sync" not in ins.opcode:
+        return None
+    if ins.opcode[0] in _WHOLE:
+        return lambda group: -1
+    place = _MASKED.get(ins.opcode[0], len(ins.operands))
+    return decoder.integer(ins, ins.operands[place], 32) if place < len(ins.operands) else None
 
 
 def _barrier(decoder: Decoder, step: Step) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from harness.emulator.blocks.control import PROGRESS
+from harness.emulator.blocks.members import Members
 from harness.emulator.decode import Step, unset
 from harness.emulator.group import Group
 from harness.emulator.numbers.values import Array, Integer, Lanes, mask_of
@@ -63,6 +64,7 @@ class Runner:
         self.later: dict[int, Lanes] = {}
         self.parked: dict[int, Lanes] = {}
         self.waiting: list[Waiting] = []
+        self.members = Members(self)
         self._polls = 0
         self._progress = 0
 
@@ -71,6 +73,7 @@ class Runner:
 
         Raises EmulatorError for an instruction that cannot be executed.
         """
+        self.members.moved = bool(self.ready or self.later)
         for held in (self.later, self.parked):
             for pc, where in held.items():
                 self.join(pc, where)
@@ -119,6 +122,11 @@ class Runner:
             if active is False:
                 return pc + 1, where
             rest = algebra.both(where, algebra.negate(active))
+        if step.members is not None and step.run is not None:
+            gone, active = self.members.admit(step, pc, active)
+            where = group.algebra.either(rest, gone)
+            if gone is False:
+                return pc + 1, where
         if self.counter is not None:
             self.counter.executions[pc] += group.count(active)
         if group.warpgroup is not None:
@@ -161,6 +169,7 @@ class Runner:
     def _leave(self, where: Lanes) -> None:
         """End the lanes `where`."""
         self.launch.progress += 1
+        self.members.ended = self.group.algebra.either(self.members.ended, where)
         self.batch.left(self.group, where)
 
     def _paced(self, pc: int, where: Lanes) -> tuple[int, Lanes]:

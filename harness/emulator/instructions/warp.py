@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,10 @@ from harness.emulator.group import Group, spread
 from harness.emulator.instructions.predicates import broadcast_mask
 from harness.emulator.numbers.values import Affine, Array, Lanes, integer_of, mask_of
 from harness.emulator.ptx.program import Instruction
+from harness.emulator.watch.faults import fault
 from harness.emulator.watch.patterns import WARP
+
+_ALL = 0xFFFFFFFF
 
 
 def warps(array: Array, fill: Any) -> Array:
@@ -49,7 +53,8 @@ def _as_signed(bits: Array) -> Array:
 def shfl(decoder: Decoder, ins: Instruction) -> Run:
     """Decode ``shfl.sync``.
 
-    A source lane that is not active gives what its register holds; on the hardware the result is undefined.
+    The result of a source lane that does not take part is undefined: here it is all ones, which is NaN as a
+    float, and a notice tells.
     """
     modes = decoder.parts(ins, {"sync", "up", "down", "bfly", "idx", "b32"})
     target, _, flag = ins.operands[0].partition("|")
@@ -76,7 +81,8 @@ def shfl(decoder: Decoder, ins: Instruction) -> Run:
             )
             inside = source <= most
         source = np.where(inside, source, lane)
-        rows = np.minimum(np.arange(group.shape[0]).reshape(-1, 1) - lane + source, group.shape[0] - 1)
+        whole_rows = np.arange(group.shape[0]).reshape(-1, 1) - lane + source
+        rows = np.minimum(whole_rows, group.shape[0] - 1)
         value = read(group)
         if isinstance(value, int | Affine):
             found: Any = integer_of(np.take_along_axis(spread(value, group.shape), rows, axis=0))
@@ -86,6 +92,15 @@ def shfl(decoder: Decoder, ins: Instruction) -> Run:
         group.write(into, found, where)
         if flag_into >= 0:
             group.write(flag_into, mask_of(np.broadcast_to(inside, group.shape)), where)
+        if where is not True or group.shape[0] % WARP:
+            here = broadcast_mask(where, group.shape)
+            there = np.take_along_axis(here, np.broadcast_to(rows, group.shape), axis=0)
+            absent = mask_of(here & inside & ~(there & (whole_rows == rows)))
+            if absent is not False:
+                group.write(into, -1, absent)
+                if group.launch.check:
+                    said = "shfl from a lane that does not take part gives an undefined value"
+                    fault(group, ins, "undefined shuffle", absent, "", 0, said, benign=True)
 
     return run
 
@@ -96,16 +111,17 @@ def vote(decoder: Decoder, ins: Instruction) -> Run:
     modes = decoder.parts(ins, {"sync", "all", "any", "uni", "ballot", "pred", "b32"})
     read = decoder.predicate(ins, ins.operands[1])
     into = decoder.register(ins, ins.operands[0])
+    named = _named(decoder, ins)
 
     def run(group: Group, where: Lanes) -> None:
-        here = active(group, where)
+        here, mask = active(group, where), named(group)
         says = warps(broadcast_mask(read(group), group.shape), False)
+        yes, no = ballot(here & says) & mask, ballot(here & ~says) & mask
         if "ballot" in modes:
-            bits = unwarp(_as_signed(ballot(here & says)), group.shape)
+            bits = unwarp(_as_signed(yes), group.shape)
             group.write(into, integer_of(np.array(bits)), where)
             return
-        any_yes, all_yes = (here & says).any(1, keepdims=True), (~here | says).all(1, keepdims=True)
-        found: Any = any_yes if "any" in modes else all_yes if "all" in modes else all_yes | ~any_yes
+        found: Any = yes != 0 if "any" in modes else no == 0 if "all" in modes else (no == 0) | (yes == 0)
         group.write(into, mask_of(np.array(unwarp(found, group.shape))), where)
 
     return run
@@ -131,20 +147,29 @@ def match(decoder: Decoder, ins: Instruction) -> Run:
     into = decoder.register(ins, target)
     flag_into = decoder.predicate_number(ins, flag) if flag else -1
     read = decoder.integer(ins, ins.operands[1], int(ins.opcode[-1][1:]))
+    named = _named(decoder, ins)
 
     def run(group: Group, where: Lanes) -> None:
-        here = active(group, where)
+        here, mask = active(group, where), named(group)
         values = warps(spread(read(group), group.shape), 0)
         same = (values[:, :, None, :] == values[:, None, :, :]) & here[:, None, :, :]
-        bits = (same * (np.int64(1) << np.arange(WARP)).reshape(1, 1, WARP, 1)).sum(2)
+        bits = (same * (np.int64(1) << np.arange(WARP)).reshape(1, 1, WARP, 1)).sum(2) & mask
         if "all" in modes:
-            agreed = (same | ~here[:, None, :, :]).all(2)
+            agreed = bits == (ballot(here) & mask)
             bits = np.where(agreed, bits, 0)
             if flag_into >= 0:
                 group.write(flag_into, mask_of(np.array(unwarp(agreed, group.shape))), where)
         group.write(into, integer_of(np.array(unwarp(_as_signed(bits), group.shape))), where)
 
     return run
+
+
+def _named(decoder: Decoder, ins: Instruction, place: int = 2) -> Callable[[Group], Array]:
+    """Return a reader of the mask of members, operand `place` or all lanes: int64 (warps, 32, C)."""
+    if place >= len(ins.operands):
+        return lambda group: np.full((-(-group.shape[0] // WARP), WARP, group.shape[1]), _ALL, np.int64)
+    read = decoder.integer(ins, ins.operands[place], 32)
+    return lambda group: warps(spread(read(group), group.shape) & _ALL, 0)
 
 
 _REDUCE: dict[str, Any] = {
@@ -164,14 +189,21 @@ def redux(decoder: Decoder, ins: Instruction) -> Run:
     function, neutral = next(_REDUCE[name] for name in _REDUCE if name in modes)
     read = decoder.integer(ins, ins.operands[1], 32)
     into = decoder.register(ins, ins.operands[0])
+    named = _named(decoder, ins)
 
     def run(group: Group, where: Lanes) -> None:
         value = read(group)
         if "u32" in modes:
             value = group.algebra.unsigned(value, 32)
         lanes = np.where(active(group, where), warps(spread(value, group.shape), 0), neutral)
-        found = unwarp(function.reduce(lanes, axis=1, keepdims=True), group.shape)
-        group.write(into, group.algebra.wrap(integer_of(np.array(found)), 32), where)
+        masks = named(group)
+        found = np.zeros(lanes.shape, np.int64)
+        for mask in np.unique(masks):
+            members = (mask >> np.arange(WARP) & 1).astype(np.bool_).reshape(1, WARP, 1)
+            combined = function.reduce(np.where(members, lanes, neutral), axis=1, keepdims=True)
+            found = np.where(masks == mask, combined, found)
+        result = integer_of(np.array(unwarp(found, group.shape)))
+        group.write(into, group.algebra.wrap(result, 32), where)
 
     return run
 
@@ -179,11 +211,16 @@ def redux(decoder: Decoder, ins: Instruction) -> Run:
 @handles("bar.warp")
 def warp_barrier(decoder: Decoder, ins: Instruction) -> Run:
     """Decode ``bar.warp.sync``: it orders the lanes in its mask, see `order`."""
+    named = _named(decoder, ins, 0)
 
     def run(group: Group, where: Lanes) -> None:
         group.epoch += 1
-        if group.launch.races is not None:
-            group.launch.races.warp_barrier(group, warps(broadcast_mask(where, group.shape), True))
+        if group.launch.races is None:
+            return
+        here, masks = active(group, where), named(group)
+        absent = ~warps(np.ones(group.shape, np.bool_), False)  # lanes that no block has
+        for mask in np.unique(masks[here]):
+            group.launch.races.warp_barrier(group, (here & (masks == mask)) | absent)
 
     return run
 

@@ -87,6 +87,7 @@ def fault(
     offset: int,
     message: str,
     distance: int = 0,
+    benign: bool = False,
 ) -> None:
     """Add a finding for the lanes `bad`, described by the first of them."""
 
@@ -103,6 +104,7 @@ def fault(
             distance=distance,
             threads=(thread,),
             block=block,
+            benign=benign,
         )
 
     group.launch.findings.add(kind, (ins.source, variable), group.count(bad), make)

@@ -38,8 +38,9 @@ ORIGIN = Index3(0, 0, 0)
 class Finding:
     """One fault of the kernel.
 
-    kind: ``RAW hazard``, ``WAR hazard``, ``WAW hazard``, ``missing cp.async wait``, ``divergent barrier``,
-      ``out of bounds``, ``misaligned``, ``uninitialised read`` or ``global race``
+    kind: ``RAW hazard``, ``WAR hazard``, ``WAW hazard``, ``global race``, ``missing cp.async wait``,
+      ``divergent barrier``, ``warp mask``, ``undefined shuffle``, ``out of bounds``, ``misaligned``,
+      ``uninitialised read``, ``trap`` and others of Hopper's units
     message: what happened, with the threads and blocks of the first time
     sources: the source lines; for a hazard those of the earlier and of the later access
     variable: the shared variable, global buffer or register
@@ -47,7 +48,8 @@ class Finding:
     distance: for an access out of bounds, bytes by which it starts before the variable or ends after it
     threads, block: who did it, the first time; for a hazard in the order of `sources`
     seen: how many times
-    benign: a race of stores that store the same value, whose order the result does not show
+    benign: a notice: a race of stores of the same value, whose order the result does not show, or a shuffle
+      whose value is undefined, which matters only where it is used
     """
 
     kind: str
