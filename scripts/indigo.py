@@ -88,6 +88,7 @@ def kinds(source: Path, seed: int) -> list[str]:
                 )
                 found |= {f.kind for f in ran.findings}
         except HarnessError as error:
+            found |= {f.kind for f in getattr(error, "findings", ())}
             found.add(f"error: {str(error).splitlines()[0]}")
     return sorted(found)
 
