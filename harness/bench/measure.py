@@ -1,15 +1,16 @@
-"""Measure one code on one set of operands: prepare, verify, sample, verify again, record.
+"""Measure one code on one set of operands: prepare, verify, sample, record.
 
-The order is the point. A code that computes a wrong result has no time: it is verified before it is timed,
-its outputs are then overwritten with other values, and what the timed runs themselves wrote is verified
-after.
+A code that computes a wrong result has no time. It is verified before it is timed, by element and on data
+whose result is known, and while it is timed: each timed launch gets new data, and its output is verified
+(`harness.bench.visits`).
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from harness.bench import sampling
@@ -19,26 +20,36 @@ from harness.bench.row import (
     EXPECTED,
     FAILED,
     GRAPH,
+    HOT,
     IMPOSSIBLE,
     OK,
     REPEATABLE,
     UNEXPECTED,
     Measurement,
 )
-from harness.bench.sampling import Pair, Samples, WarmUp
+from harness.bench.sampling import Samples, WarmUp
 from harness.bench.stopping import StopRule
-from harness.bench.timing import Timer, Work
-from harness.driver import Graph, Stream
+from harness.bench.timing import MOST, Timer, Work
+from harness.bench.visits import Visits, WrongWhileTimed
+from harness.driver import Device, Graph, Stream
+from harness.errors import HarnessError
 from harness.launch.builds import Built
+from harness.launch.fresh.code import derive
+from harness.launch.fresh.source import source
 from harness.launch.kernel import Launch
 from harness.launch.operands import Operands
 from harness.launch.runnable import Runnable
+from harness.problems.protocol import Problem
 from harness.problems.verify import Repeats, Verdict
 
 _MATRIX = 32  # no kernel with matrix instructions exceeds the float32 units' peak by more than this factor
 _NEAR_OVERHEAD = 10  # below this many times the cost of the two events, that cost distorts a time
-_GRAPH_SECONDS, _GRAPH_MOST = 0.002, 1024  # a graph's launches: about this many seconds, at most this many
+GRAPH_SECONDS, GRAPH_MOST = 0.002, 1024  # a graph's launches: about this many seconds, at most this many
 _BRIEF = 0.02  # seconds of warm-up for a baseline, which has been warmed up before
+_FASTER = 1.5  # than its rated peaks: no GPU is
+_LAUNCH = 1e-6  # seconds that any launch takes
+_NAMED = 4  # stray writes that a message names
+_MEASURED = itertools.count()  # so that no two launches of a process get the same data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,9 +57,9 @@ class Method:
     """How to time.
 
     `rule` says when to stop, `regime` (a key of `row.REGIMES`) how operands and launches follow each other,
-    `seed` how a comparison is ordered and resampled. `overhead` is the time in seconds between two events
-    with nothing between them. `ceilings` are the card's, None where not measured. `verified` is the number of
-    sets of operands whose outputs are verified after timing, all of them where it is None.
+    `seed` how a comparison is ordered and resampled, and what the data of timed launches is. `overhead` is
+    the time in seconds between two events with nothing between them. `ceilings` are the card's, None where
+    not measured. With `by_element` one timed launch is also verified by element, on the host.
     """
 
     rule: StopRule
@@ -56,7 +67,7 @@ class Method:
     seed: int = 1
     overhead: float = 0.0
     ceilings: Ceilings | None = None
-    verified: int | None = None
+    by_element: bool = True
 
 
 def measure(
@@ -71,21 +82,19 @@ def measure(
 ) -> Measurement:
     """Measure one code, and return its row; without a `method` it is verified only.
 
-    `against` is a launch of the baseline, with outputs of its own (`Twin`), that is timed in turn with it. At
-    the end the code is launched `repeats` times more on the same inputs, and every output must have the same
-    bits.
+    `against` is a launch of the baseline, on operands of its own (`Operands.twin`), that is timed in turn
+    with it. At the end the code is launched `repeats` times more on the same inputs, and every output must
+    have the same bits.
 
     Raises ContextLost after a fault on the GPU, and HarnessError if the code cannot be bound or launched. A
     wrong result is no error but a row that says so.
     """
     with one.prepare(operands) as run:  # prepare; found and compiled it is already (`build_all`)
         before = check(run, stream, sets=1)  # verify
-        row = _described(one, run, before, method)
+        row = _contained(_described(one, run, before, method), run, stream)
         if method is not None and row.right:
-            sampled = _sample(run, against, stream, timer, method)  # sample
-            after = _check_samples(run, stream, method)  # verify
-            row = _timed(row, operands, sampled, after, against, method)  # record
-        row = _undamaged(row, operands, stream)
+            row = _sampled(row, run, against, stream, timer, method)  # sample
+            row = _contained(row, run, stream)
         if repeats and row.status in REPEATABLE:
             if row.samples is not None:
                 check(run, stream, sets=1)  # the output as a verified launch leaves it
@@ -119,7 +128,7 @@ def _described(one: Runnable, run: Launch, before: Verdict, method: Method | Non
         occupancy=_occupancy(run, built),
         sets=run.sets,
         bytes_touched=operands.bytes,
-        cold=operands.cold,
+        cold=method is not None and method.regime != HOT,
         regime=method.regime if method else "",
         ceilings=method.ceilings if method else None,
         peaks=peaks(operands.problem, operands.context.device),
@@ -127,120 +136,133 @@ def _described(one: Runnable, run: Launch, before: Verdict, method: Method | Non
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Sampled:
-    """Samples of a launch, those of the pair if it was timed in turn with another, and notes on the times."""
+def _sampled(
+    row: Measurement, run: Launch, against: Launch | None, stream: Stream, timer: Timer, method: Method
+) -> Measurement:
+    """Warm up and sample, and return the row with its times, or with what was wrong with a timed launch.
 
-    samples: Samples
-    pair: Pair | None
-    notes: tuple[str, ...]
-
-
-def _sample(run: Launch, against: Launch | None, stream: Stream, timer: Timer, method: Method) -> _Sampled:
-    """Warm up, overwrite the outputs, and sample.
-
-    The outputs are overwritten between warm-up and sampling, so that the warm-up's results cannot stand in
-    for those of a kernel that stops working when it sees its output filled. Outputs that the kernel
-    accumulates into are filled with their initial values instead.
+    After that the operands hold their known data again.
     """
-    operands, rule, sets = run.operands, method.rule, _verified_sets(run, method)
-    spoilt = not operands.problem.accumulates
-    warm = sampling.warm_up(Work(run), timer, rule)
-    pair: Pair | None = None
-    with _work(run, warm, stream, method) as work:
-        run.rewind()  # sampling starts with the sets that are verified
-        if against is None:
-            operands.fill_output(stream, spoilt=spoilt)
-            samples = sampling.sample(work, timer, rule, typical=warm.typical, at_least=sets)
-        else:
-            brief = min(_BRIEF, rule.warmup)
-            other = sampling.warm_up(Work(against), timer, replace(rule, warmup=brief, settle=brief))
-            with _work(against, other, stream, method) as opponent:
-                operands.fill_output(stream, spoilt=spoilt)
-                pair = sampling.interleave(
-                    work,
-                    opponent,
-                    timer,
-                    rule,
-                    typical=(warm.typical, other.typical),
-                    seed=method.seed,
-                    at_least=sets,
-                )
-            samples = pair.candidate
-    notes = [*_notes(samples, work, warm, method)]
-    notes += pair.remarks(against.label) if pair and against else ()
-    return _Sampled(samples=samples, pair=pair, notes=tuple(notes))
+    operands = run.operands
+    try:
+        with ExitStack() as owned:
+            visits = _visits(run, stream, method, owned)
+            other = _visits(against, stream, method, owned) if against is not None else None
+            row = replace(row, protections=_protections(visits))
+            return _timed(row, visits, other, stream, timer, method)
+    except WrongWhileTimed as e:
+        if against is not None and e.run is against:
+            raise HarnessError(f"the baseline was wrong while it was timed: {e}") from None
+        return replace(row, status=FAILED, error=f"FAILED: {e.said}")
+    finally:
+        for launch in (run, against):
+            if launch is not None and not operands.context.lost:
+                launch.operands.restore(stream)
 
 
-def _check_samples(run: Launch, stream: Stream, method: Method) -> Verdict:
-    """Return the worst verdict on the outputs of the sampled runs, in the sets that are to be verified.
+def _visits(run: Launch, stream: Stream, method: Method, owned: ExitStack) -> Visits:
+    """Return the visits of a launch that has been verified, on new data until `owned` is closed."""
+    seed = derive(method.seed, run.label, next(_MEASURED))
+    data = source(run.operands, stream, seed=seed)
+    owned.callback(data.close)
+    hot = method.regime == HOT
+    return Visits(run, data, hot=hot, seed=seed, by_element=method.by_element)
 
-    Where launches accumulate (beta != 0), the outputs after several launches are not the problem's answer;
-    one more run on fresh outputs is verified instead.
-    """
-    sets = _verified_sets(run, method)
-    if run.operands.problem.accumulates:
-        return check(run, stream, sets=sets)
-    return _worst(run.operands.verdicts(stream, sets=sets, spoilt=True))
+
+def _protections(visits: Visits) -> tuple[str, ...]:
+    """Return in words what a row's times are protected by."""
+    return (
+        visits.source.label,
+        "outputs filled with random numbers before each launch",
+        "inputs compared with what they were after each launch",
+        "red zones around all buffers",
+        "persisting L2 lines reset before each batch",
+    )
 
 
 def _timed(
-    row: Measurement,
-    operands: Operands,
-    sampled: _Sampled,
-    after: Verdict,
-    against: Launch | None,
-    method: Method,
+    row: Measurement, visits: Visits, other: Visits | None, stream: Stream, timer: Timer, method: Method
 ) -> Measurement:
-    """Return the row with its times; FAILED if the timed runs were wrong, IMPOSSIBLE if they were too fast.
+    """Warm up, sample, and return the row with its times; IMPOSSIBLE without, if they are too short.
 
-    The row then has no times.
+    Raises WrongWhileTimed.
     """
-    row, samples, pair = replace(row, after=after), sampled.samples, sampled.pair
-    if not after.ok:
+    rule, run, pair = method.rule, visits.run, None
+    warm = sampling.warm_up(Work(run, visits=visits), timer, rule)
+    with _work(visits, stream, method) as work:
+        if other is None:
+            samples = sampling.sample(work, timer, rule, typical=warm.typical)
+        else:
+            brief = replace(rule, warmup=min(_BRIEF, rule.warmup), settle=min(_BRIEF, rule.warmup))
+            cold = sampling.warm_up(Work(other.run, visits=other), timer, brief)
+            with _work(other, stream, method) as opponent:
+                typical = warm.typical, cold.typical
+                pair = sampling.interleave(work, opponent, timer, rule, typical=typical, seed=method.seed)
+            samples = pair.candidate
+    row = replace(row, after=visits.verdict(stream))
+    if row.after is not None and not row.after.ok:
         return replace(row, status=FAILED)
     # A float32 problem is not rated by the tensor cores' peak, but a kernel may use them and exceed its own.
     most = max(row.peaks, _MATRIX if _uses_matrix_units(row.built) else 1)
-    device, seconds = operands.context.device, samples.summary.median
-    if error := impossible(operands.problem, device, seconds, samples.sm_hz, most, method.ceilings):
+    device, seconds = run.operands.context.device, samples.summary.median
+    if error := impossible(run.operands.problem, device, seconds, samples.sm_hz, most, method.ceilings):
         return replace(row, status=IMPOSSIBLE, error=error)
+    notes = [*_notes(samples, work, warm, method)]
+    against = other.run.label if other else ""
     return replace(
         row,
         samples=samples,
         pair=pair,
         ratio=pair.ratio(method.seed) if pair else None,
-        against=against.label if against else "",
-        notes=sampled.notes,
+        against=against,
+        notes=(*notes, *(pair.remarks(against) if pair else ())),
     )
 
 
-def _undamaged(row: Measurement, operands: Operands, stream: Stream) -> Measurement:
-    """Return the row, marked as failed and without times if the launches overwrote an input."""
-    damaged = operands.damaged_inputs(stream)
-    if not damaged:
+def _contained(row: Measurement, run: Launch, stream: Stream) -> Measurement:
+    """Return the row, marked as failed and without times if launches wrote outside of their results.
+
+    That is: into an input that still holds its known data, or into a red zone.
+    """
+    found = (
+        [f"FAILED: it overwrote its input {' and '.join(d)}"]
+        if (d := run.operands.damaged_inputs(stream))
+        else []
+    )
+    if stray := run.operands.stray_writes(stream, run.scratch):
+        found.append(f"FAILED: it wrote outside of its buffers: {', '.join(stray[:_NAMED])}")
+    if not found:
         return row
     status = EXPECTED if row.status in (EXPECTED, UNEXPECTED) else FAILED
-    error = f"FAILED: it overwrote its input {' and '.join(damaged)}"
-    return replace(row, status=status, samples=None, pair=None, ratio=None, error=error)
+    return replace(row, status=status, samples=None, pair=None, ratio=None, error="\n".join(found))
 
 
 @contextmanager
-def _work(run: Launch, warm: WarmUp, stream: Stream, method: Method) -> Iterator[Work]:
-    """Yield what to sample: the launch, or in the graph regime one graph of several rounds over its sets."""
+def _work(visits: Visits, stream: Stream, method: Method) -> Iterator[Work]:
+    """Yield what to sample: the launch, or in the graph regime one graph of a launch on each set."""
+    run = visits.run
     if method.regime != GRAPH:
-        yield Work(run)
+        yield Work(run, visits=visits)
         return
-    rounds = math.ceil(_GRAPH_SECONDS / max(warm.typical, 1e-9) / run.sets)
-    repeats = run.sets * max(1, min(rounds, _GRAPH_MOST // run.sets))
-    repeats = max(2, repeats)
     run.rewind()
 
     def enqueue(stream: Stream) -> None:
-        for _ in range(repeats):
+        for _ in range(run.sets):
             run(stream)
 
     with Graph(stream, enqueue) as graph:
-        yield Work(graph, repeats)
+        yield Work(graph, run.sets, visits)
+
+
+def launches(problem: Problem, device: Device, method: Method) -> int:
+    """Return how many launches a batch or a graph may have, judged by the fastest that the GPU could be."""
+    seconds, most = (GRAPH_SECONDS, GRAPH_MOST) if method.regime == GRAPH else (sampling.BATCH_SECONDS, MOST)
+    shortest = max(
+        problem.flops / (_FASTER * device.peak_fp32 * peaks(problem, device)),
+        problem.bytes / (_FASTER * device.peak_bandwidth) if device.peak_bandwidth else 0.0,
+        _LAUNCH,
+    )
+    return max(1, min(most, math.ceil(seconds / shortest)))
 
 
 def _notes(samples: Samples, work: Work, warm: WarmUp, method: Method) -> Iterator[str]:
@@ -253,11 +275,6 @@ def _notes(samples: Samples, work: Work, warm: WarmUp, method: Method) -> Iterat
     if warm.settled is False:
         yield "the SM clock did not settle while it warmed up"
     yield from samples.remarks
-
-
-def _verified_sets(run: Launch, method: Method) -> int:
-    """Return the number of sets of operands to verify after timing."""
-    return min(run.sets, method.verified or run.sets)
 
 
 def _worst(verdicts: Iterable[Verdict]) -> Verdict:

@@ -20,8 +20,8 @@ from harness.problems.verify import Repeats, Verdict
 
 COLD, HOT, GRAPH = "cold", "hot", "graph"
 REGIMES = {
-    COLD: "operands rotate through copies that displace twice the L2 cache",
-    HOT: "the same operands every time",
+    COLD: "each launch on operands of its own, none of them in the L2 cache",
+    HOT: "the operands are written right before each launch",
     GRAPH: "as cold, many launches in one CUDA graph: no gaps between them",
 }
 
@@ -60,13 +60,14 @@ class Measurement:
     verdicts before and after timing, and `repeats` is the comparison of the outputs of further launches.
 
     `occupancy` is the driver's answer: active warps over the most that an SM holds. `sets` copies of the
-    operands, `bytes_touched` in all, were visited in turn; `cold` says that they displace twice the L2 cache.
+    operands, `bytes_touched` in all, were visited in turn; `cold` says that none was in the L2 cache.
+    `protections` says in words what keeps a time from being that of a launch which did not do its work.
     `ratio` is this time over that of `against`, from runs of both in turn (`pair`); `identical` says that
     both are the same machine code, `baseline` that this row is what the others are timed in turn with.
     `ceilings` are the card's. `peaks` is the peak for this problem's element type as a multiple of the
     float32 units'. `notes` qualify the time. `algorithm` names the algorithm that a library chose. `rounds`
-    has the result of each round where there were several; all other fields then cover all rounds. `emulation`
-    is what the emulator saw, where no GPU was used.
+    has the result of each round where there were several; all other fields then cover all rounds. `seed` is
+    that of all random data. `emulation` is what the emulator saw, where no GPU was used.
     """
 
     label: str
@@ -93,6 +94,8 @@ class Measurement:
     peaks: float = 1
     notes: tuple[str, ...] = ()
     algorithm: str = ""
+    protections: tuple[str, ...] = ()
+    seed: int | None = None
     emulation: Emulation | None = None
 
     @classmethod

@@ -14,10 +14,10 @@ import numpy as np
 from harness.bench.nvml import Reading
 from harness.bench.stats import Interval, Summary, paired_ratio, summarize
 from harness.bench.stopping import StopRule
-from harness.bench.timing import MOST, Batch, Timer, Work
+from harness.bench.timing import Batch, Timer, Work
 from harness.errors import HarnessError
 
-_BATCH_SECONDS = 0.02
+BATCH_SECONDS = 0.02
 _WARMUP_MOST = 50_000  # runs; even a kernel of 2 us takes 0.1 s for them, the default warm-up
 _SETTLED = 0.005  # relative range of the SM clock over the last _SETTLED_BATCHES batches
 _SETTLED_BATCHES = 5
@@ -144,8 +144,8 @@ def warm_up(work: Work, timer: Timer, rule: StopRule) -> WarmUp:
         enough = spent >= rule.warmup and (settled is not False or spent >= rule.settle)
         if enough or runs >= _WARMUP_MOST or typical <= 0:
             return WarmUp(typical=typical, seconds=spent, settled=settled)
-        left = max(rule.warmup - spent, _BATCH_SECONDS)
-        count = _count(typical * work.repeats, min(left, 5 * _BATCH_SECONDS))
+        left = max(rule.warmup - spent, BATCH_SECONDS)
+        count = _count(work, typical, min(left, 5 * BATCH_SECONDS))
 
 
 def _settled(clocks: Sequence[float | None]) -> bool | None:
@@ -159,19 +159,18 @@ def _settled(clocks: Sequence[float | None]) -> bool | None:
     return len(known) == _SETTLED_BATCHES and max(known) - min(known) <= _SETTLED * min(known)
 
 
-def sample(work: Work, timer: Timer, rule: StopRule, *, typical: float, at_least: int = 1) -> Samples:
+def sample(work: Work, timer: Timer, rule: StopRule, *, typical: float) -> Samples:
     """Take batches until `rule` says to stop, and return them.
 
-    `typical` is about the time in seconds of one run, from `warm_up`. At least `at_least` runs are made: a
-    launch that rotates its operands then visits as many sets of them. Raises HarnessError if too many batches
+    `typical` is about the time in seconds of one run, from `warm_up`. Raises HarnessError if too many batches
     were below `rule.throttle_threshold`.
     """
-    size = _count(typical * work.repeats, _BATCH_SECONDS)
+    size = _count(work, typical, BATCH_SECONDS)
     kept: list[Batch] = []
     discarded: list[str] = []
     times: list[float] = []
     lost = 0.0
-    while not (stopped := rule.decide(times)) or len(times) * work.repeats < at_least:
+    while not (stopped := rule.decide(times)):
         batch = timer.batch(work, size)
         if reason := _too_slow([batch], rule):
             discarded.append(reason)
@@ -191,7 +190,6 @@ def interleave(
     *,
     typical: tuple[float, float],
     seed: int,
-    at_least: int = 1,
 ) -> Pair:
     """Time two kernels in turn, in blocks of two batches of each, until `rule` says to stop for the
     candidate.
@@ -201,7 +199,7 @@ def interleave(
     compared. Raises HarnessError if too many blocks were below `rule.throttle_threshold`.
     """
     works = {"A": candidate, "B": baseline}
-    sizes = {s: _count(t * works[s].repeats, rule.turn) for s, t in zip("AB", typical, strict=True)}
+    sizes = {s: _count(works[s], t, rule.turn) for s, t in zip("AB", typical, strict=True)}
     kept: dict[str, list[Batch]] = {"A": [], "B": []}
     order: list[str] = []
     discarded: list[str] = []
@@ -209,7 +207,7 @@ def interleave(
     lost = 0.0
     for block in orders(seed):
         enough = len(order) >= rule.min_blocks
-        if (stopped := rule.decide(times, enough=enough)) and len(times) * candidate.repeats >= at_least:
+        if stopped := rule.decide(times, enough=enough):
             break
         turns = [(side, timer.batch(works[side], sizes[side])) for side in block]
         if reason := _too_slow([batch for _, batch in turns], rule):
@@ -236,9 +234,13 @@ def orders(seed: int) -> Iterator[str]:
         yield "ABBA" if rng.integers(2) else "BAAB"
 
 
-def _count(seconds_a_run: float, seconds: float) -> int:
-    """Return how many runs take about `seconds`, between 1 and the most that a batch holds."""
-    return max(1, min(MOST, int(seconds / seconds_a_run) if seconds_a_run > 0 else MOST))
+def _count(work: Work, typical: float, seconds: float) -> int:
+    """Return how many calls of `work.run` take about `seconds`, between 1 and the most that a batch holds.
+
+    `typical` is about the time of a run in seconds.
+    """
+    each = typical * work.repeats
+    return max(1, min(work.most, int(seconds / each) if each > 0 else work.most))
 
 
 def _too_slow(batches: Sequence[Batch], rule: StopRule) -> str:

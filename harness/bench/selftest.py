@@ -15,17 +15,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from harness.bench import sampling
-from harness.bench.measure import check
+from harness.bench.measure import Method, check, launches
 from harness.bench.nvml import Telemetry
 from harness.bench.sampling import WarmUp
 from harness.bench.stats import FAST, SLOW, Interval, decide
 from harness.bench.stopping import StopRule
 from harness.bench.timing import EventTimer, Timer, Work
+from harness.bench.visits import Visits
 from harness.driver import Context, Stream
 from harness.errors import HarnessError
 from harness.kernels.compiler import Cubin
 from harness.launch import kernel
-from harness.launch.operands import Operands, Twin, rotation_sets
+from harness.launch.fresh.code import derive
+from harness.launch.fresh.datasets import DataSets
+from harness.launch.fresh.source import Source, source
+from harness.launch.kernel import Launch
+from harness.launch.operands import Operands, rotation_sets
 from harness.problems.protocol import Problem
 from harness.support.resources import Closing
 
@@ -83,6 +88,21 @@ class Trials:
         return float(np.quantile([i.half_width - (i.estimate - 1) for i in self.intervals], _QUANTILE))
 
 
+@dataclass(frozen=True, kw_only=True)
+class DataTrials:
+    """What new data in every launch does to times, and what it costs.
+
+    `trials` compare launches on new data with launches on the same data, both drained and verified alike. The
+    others are seconds on the host's clock to sample once: on new data, on the same data, and without anything
+    between launches.
+    """
+
+    trials: Trials
+    fresh: float
+    same: float
+    bare: float
+
+
 class SelfTest(Closing):
     """A GPU, a problem and the kernel `reference` on it, ready to be compared with others."""
 
@@ -95,11 +115,24 @@ class SelfTest(Closing):
             self.timer = owned.enter_context(
                 EventTimer(context, self.stream, owned.enter_context(Telemetry(context.device.uuid)))
             )
-            sets = rotation_sets(context, problem)
+            most = launches(problem, context.device, Method(rule=rule))
+            sets = rotation_sets(context, problem, most=most)
             self.operands = owned.enter_context(Operands(context, problem, self.stream, seed=seed, sets=sets))
-            twin = owned.enter_context(Twin(self.operands, self.stream))
-            self.reference = Work(owned.enter_context(kernel.prepare(reference, twin)))
+            self._twin = owned.enter_context(self.operands.twin(self.stream))
+            run = owned.enter_context(kernel.prepare(reference, self._twin))
+            self.reference = self._work(run, owned)
             self._owned = owned.pop_all()
+
+    def _work(self, run: Launch, owned: ExitStack, *, fresh: bool = True) -> Work:
+        """Return the launch as `measure` times it, or with the same data in every launch."""
+        operands, seed = run.operands, derive(self.seed, "selftest", run.label)
+        data: Source = (
+            source(operands, self.stream, seed=seed)
+            if fresh
+            else DataSets(operands, operands.data_sets(1), self.stream, seed=seed)
+        )
+        owned.callback(data.close)
+        return Work(run, visits=Visits(run, data, hot=False, seed=seed, by_element=False))
 
     def settling(self, idle: float) -> WarmUp:
         """Sleep for `idle` seconds, then warm up until the clock settles, for at most 10 s of GPU time."""
@@ -112,12 +145,35 @@ class SelfTest(Closing):
         `slowdown` is the known answer, `threshold` the difference that counts. Raises HarnessError if the
         candidate computes a wrong result.
         """
-        with kernel.prepare(candidate, self.operands) as run:
-            verdict = check(run, self.stream, sets=run.sets)
+        with ExitStack() as owned:
+            run = owned.enter_context(kernel.prepare(candidate, self.operands))
+            self.operands.restore(self.stream)
+            verdict = check(run, self.stream, sets=1)
             if not verdict.ok:
                 raise HarnessError(f"{run.label} is wrong: {verdict}")
-            found = compared(Work(run), self.reference, self.timer, self.rule, runs=runs, seed=self.seed)
+            work = self._work(run, owned)
+            found = compared(work, self.reference, self.timer, self.rule, runs=runs, seed=self.seed)
             return Trials(slowdown=slowdown, threshold=threshold, intervals=tuple(found))
+
+    def data(self, candidate: Cubin, runs: int, *, threshold: float) -> DataTrials:
+        """Compare the code of `candidate` on new data in every launch with the same on the same data.
+
+        Both are timed in turn, `runs` times, and then each by itself for what it takes on the host's clock.
+        """
+        with ExitStack() as owned:
+            same, fresh = (
+                self._work(owned.enter_context(kernel.prepare(candidate, operands)), owned, fresh=new)
+                for operands, new in ((self._twin, False), (self.operands, True))
+            )
+            found = tuple(compared(fresh, same, self.timer, self.rule, runs=runs, seed=self.seed))
+            walls = []
+            for work in (fresh, same, Work(same.run)):
+                typical = sampling.warm_up(work, self.timer, self.rule).typical
+                began = time.perf_counter()
+                sampling.sample(work, self.timer, self.rule, typical=typical)
+                walls.append(time.perf_counter() - began)
+            trials = Trials(slowdown=0.0, threshold=threshold, intervals=found)
+            return DataTrials(trials=trials, fresh=walls[0], same=walls[1], bare=walls[2])
 
     def close(self) -> None:
         self._owned.close()

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from harness.bench import ceilings, nvml
-from harness.bench.measure import Method, measure
+from harness.bench.measure import Method, launches, measure
 from harness.bench.rounds import Rounds, unsettle
 from harness.bench.row import COLD, HOT, Measurement
 from harness.bench.stopping import StopRule
@@ -22,7 +22,7 @@ from harness.errors import ContextLost, HarnessError, OutOfMemory, UsageError
 from harness.launch import kernel
 from harness.launch.builds import Built, Progress
 from harness.launch.kernel import Launch
-from harness.launch.operands import Data, Operands, Twin, rotation_sets
+from harness.launch.operands import Data, Operands, rotation_sets
 from harness.launch.runnable import Runnable
 from harness.problems import checks
 from harness.problems.protocol import Axes, Problem
@@ -147,8 +147,7 @@ class Bench(Closing):
         progress(f"inputs {problem.label}")
         try:
             with blamed(type(problem)):
-                hot = self.method is None or self.method.regime == HOT
-                sets = 1 if hot else rotation_sets(self.context, problem)
+                sets = self.sets(problem)
                 operands = Operands(self.context, problem, self.stream, seed=self.seed, sets=sets, data=data)
         except ContextLost:
             raise
@@ -158,6 +157,13 @@ class Bench(Closing):
         else:
             with operands:
                 yield from self._rows(operands, kernels, progress)
+
+    def sets(self, problem: Problem) -> int:
+        """Return how many sets of operands to make: one a launch of a batch, one if hot or not timed."""
+        if self.method is None or self.method.regime == HOT:
+            return 1
+        most = launches(problem, self.context.device, self.method)
+        return rotation_sets(self.context, problem, most=most)
 
     def _rows(
         self, operands: Operands, kernels: Sequence[Built], progress: Progress
@@ -169,8 +175,8 @@ class Bench(Closing):
             if self.baseline is not None and self.baseline.serves(problem):
                 row = yield from self._row(self.baseline, operands, None, progress, baseline=True)
                 if row.right and self.method is not None and not self.alone:
-                    with suppress(OutOfMemory):  # without room for a second output there is no ratio
-                        twin = owned.enter_context(Twin(operands, self.stream))
+                    with suppress(OutOfMemory):  # without room for operands of its own there is no ratio
+                        twin = owned.enter_context(operands.twin(self.stream))
                         against = owned.enter_context(self.baseline.prepare(twin))
             library = [self.fastest] if self.fastest is not None and self.fastest.serves(problem) else []
             for one in (*library, *kernels):
@@ -214,11 +220,13 @@ class Bench(Closing):
                     against=against,
                     repeats=self.repeats,
                 )
-            return replace(row, identical=against is not None and self._is_baseline_code(one)), None
+            same = against is not None and self._is_baseline_code(one)
+            return replace(row, identical=same, seed=self.seed), None
         except ContextLost as e:
             return Measurement.failed_with(one, problem, e), e
         except (HarnessError, MemoryError) as e:
-            operands.damaged_inputs(self.stream)  # the next kernel must not be blamed for this one's
+            operands.restore(self.stream)  # the next kernel must not be blamed for this one's
+            operands.stray_writes(self.stream)
             return Measurement.failed_with(one, problem, e), None
 
     def _is_baseline_code(self, one: Runnable) -> bool:

@@ -16,6 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from harness.bench.nvml import Reading, Telemetry
+from harness.bench.visits import Visits
 from harness.driver import Context, Event, Gate, Module, PinnedBuffer, Stream
 from harness.kernels import spec
 from harness.kernels.arch import Arch
@@ -73,16 +74,25 @@ Run = Callable[[Stream], object]
 
 # Launches and their events wait behind a gate in the driver's queue, which is about 1024 entries deep; a full
 # queue would block the host, which is to open the gate. A run takes at most nine entries: a product of three
-# launches, two of them in a side stream.
+# launches, two of them in a side stream. With `hot` data, seven more are queued around it, for fewer runs.
 MOST = 100  # runs in a batch
 
 
 @dataclass(frozen=True)
 class Work:
-    """Code to time: ``run(stream)`` queues `repeats` runs, more than one where it launches a CUDA graph."""
+    """Code to time: ``run(stream)`` queues `repeats` runs, more than one where it launches a CUDA graph.
+
+    With `visits` each run is a launch on new data; without, nothing is changed between runs.
+    """
 
     run: Run
     repeats: int = 1
+    visits: Visits | None = None
+
+    @property
+    def most(self) -> int:
+        """The most calls of `run` in a batch."""
+        return MOST if self.visits is None else max(1, min(MOST, self.visits.most // self.repeats))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +129,7 @@ class Timer(Protocol):
     """The clock of a measurement."""
 
     def batch(self, work: Work, count: int) -> Batch:
-        """Call `work.run` `count` times, at most MOST, and return how long each run took."""
+        """Call `work.run` `count` times, at most `work.most`, and return how long each run took."""
         ...
 
 
@@ -131,7 +141,7 @@ class EventTimer(Closing):
     of the times. The cost of the events themselves remains, a microsecond or two (`overhead`).
 
     A gate holds the GPU back until all is queued. For graphs, whose launches may fill the driver's queue, one
-    run of the graph that is not timed does.
+    run of the graph that is not timed does; new data is written after it.
     """
 
     def __init__(self, context: Context, stream: Stream, telemetry: Telemetry) -> None:
@@ -149,18 +159,27 @@ class EventTimer(Closing):
 
     def batch(self, work: Work, count: int) -> Batch:
         """Queue `count` calls of `work.run` between events, wait for them, and return their times."""
-        events, stream = self._events[:count], self._stream
+        events, stream, visits = self._events[:count], self._stream, work.visits
         runs = count * work.repeats
         self._clock.reset()
+        if visits is not None:
+            visits.run.operands.context.reset_persisting_l2()
         began = time.perf_counter()
         if work.repeats > 1:
             work.run(stream)
             runs += work.repeats
+            if visits is not None:
+                visits.begin(stream, count * work.repeats)
             self._queue(work, count)
         else:
+            if visits is not None:
+                visits.begin(stream, count)
+                stream.synchronize()
             with self._gate.holding(stream):
                 self._queue(work, count)
                 began = time.perf_counter()
+        if visits is not None:
+            visits.end(stream)
         # NVML is read in every second batch only: reading takes longer than some batches do, and would
         # distort their wall time.
         self._reads = not self._reads
@@ -169,9 +188,13 @@ class EventTimer(Closing):
         events[-1][1].synchronize()
         wall = time.perf_counter() - began
         stream.synchronize()  # for the clock's second stamp
+        times = tuple(end.seconds_since(start) / work.repeats for start, end in events)
+        if visits is not None:
+            visits.collect(stream)
+        mixed = visits is not None and (visits.hot or work.repeats > 1)  # data is written in between
         return Batch(
-            times=tuple(end.seconds_since(start) / work.repeats for start, end in events),
-            wall=None if late else wall / runs,
+            times=times,
+            wall=None if late or mixed else wall / runs,
             sm_hz=self._clock.hertz(),
             rated_hz=self._rated,
             reading=None if late else reading,  # a reading after the batch has ended shows another clock
@@ -179,12 +202,16 @@ class EventTimer(Closing):
 
     def _queue(self, work: Work, count: int) -> None:
         """Queue the first clock stamp, the calls between their events, and the second clock stamp."""
-        stream = self._stream
+        stream, visits = self._stream, work.visits
         self._clock.start(stream)
         for start, end in self._events[:count]:
-            start.record(stream)
-            work.run(stream)
-            end.record(stream)
+
+            def timed(stream: Stream, start: Event = start, end: Event = end) -> None:
+                start.record(stream)
+                work.run(stream)
+                end.record(stream)
+
+            timed(stream) if visits is None else visits.around(timed, stream)
         self._clock.end(stream)
 
     def overhead(self) -> float:

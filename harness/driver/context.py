@@ -160,6 +160,11 @@ class Context(Owner):
         free, total = self.call("cuMemGetInfo")
         return int(free), int(total)
 
+    def reset_persisting_l2(self) -> None:
+        """Turn persisting lines of the L2 cache into normal ones; does nothing on GPUs without such."""
+        if self.device.capability >= (8, 0):
+            self.call("cuCtxResetPersistingL2Cache")
+
     def adopt(self, child: Resource) -> None:
         """Register a resource, so that closing the context closes it.
 

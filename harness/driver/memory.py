@@ -74,7 +74,7 @@ class Buffer(Resource):
         """
         self.context.refuse_if_held(require_stream(stream))
         host = _host_array(source, self.nbytes)
-        self.context.call("cuMemcpyHtoDAsync", self.handle, host.ctypes.data, self.nbytes, stream.handle)
+        self.context.call("cuMemcpyHtoDAsync", self.ptr, host.ctypes.data, self.nbytes, stream.handle)
         stream.synchronize()
 
     def download(self, target: Any, stream: Stream) -> None:
@@ -86,7 +86,7 @@ class Buffer(Resource):
         host = _host_array(target, self.nbytes)
         if not host.flags.writeable:
             raise UsageError("cannot download into read-only memory", hint="pass a writable array")
-        self.context.call("cuMemcpyDtoHAsync", host.ctypes.data, self.handle, self.nbytes, stream.handle)
+        self.context.call("cuMemcpyDtoHAsync", host.ctypes.data, self.ptr, self.nbytes, stream.handle)
         stream.synchronize()
 
     def fill_u32(self, value: int, stream: Stream) -> None:
@@ -104,7 +104,7 @@ class Buffer(Resource):
         require_stream(stream)
         if other.nbytes != self.nbytes:
             raise UsageError(f"cannot copy {other.nbytes} bytes into a buffer of {self.nbytes}")
-        self.context.call("cuMemcpyDtoDAsync", self.handle, other.handle, self.nbytes, stream.handle)
+        self.context.call("cuMemcpyDtoDAsync", self.ptr, other.ptr, self.nbytes, stream.handle)
 
 
 @dataclass(frozen=True)

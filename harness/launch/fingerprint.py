@@ -32,10 +32,12 @@ Fingerprint = bytes
 class Fingerprints(Closing):
     """The fingerprint kernel, compiled and loaded in `context`, with memory for its results."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, *, at_once: int = _AT_ONCE) -> None:
+        """Load the kernel, with memory for `at_once` results."""
         kernel = spec.load(SOURCE)
         cubin = compile_kernel(kernel.variant(), str(Arch.of_capability(*context.device.capability)))
-        self._sums = Buffer(context, _AT_ONCE * _BYTES)
+        self._at_once, self._queued = at_once, 0
+        self._sums = Buffer(context, at_once * _BYTES)
         try:
             self._module = Module(context, cubin.code)
             function = self._module.function(kernel.entry)
@@ -56,18 +58,30 @@ class Fingerprints(Closing):
         """
         left = iter(buffers)
         while True:
-            self._sums.fill_u32(0, stream)
-            queued = 0
-            for buffer in itertools.islice(left, _AT_ONCE):
-                self._data.value, self._nbytes.value = buffer.ptr, buffer.nbytes
-                self._to.value = self._sums.ptr + _BYTES * queued
-                self._launch(stream)
-                queued += 1
-            if not queued:
+            self.reset(stream)
+            for buffer in itertools.islice(left, self._at_once):
+                self.queue(buffer, stream)
+            if not self._queued:
                 return
-            sums = bytearray(self._sums.nbytes)
-            self._sums.download(sums, stream)
-            yield from (bytes(sums[_BYTES * i : _BYTES * (i + 1)]) for i in range(queued))
+            yield from self.taken(stream)
+
+    def reset(self, stream: Stream) -> None:
+        """Queue forgetting what was queued, so that `at_once` fingerprints can be taken."""
+        self._queued = 0
+        self._sums.fill_u32(0, stream)
+
+    def queue(self, buffer: Buffer, stream: Stream) -> None:
+        """Queue taking the fingerprint of one buffer, at most `at_once` times after `reset`."""
+        self._data.value, self._nbytes.value = buffer.ptr, buffer.nbytes
+        self._to.value = self._sums.ptr + _BYTES * self._queued
+        self._launch(stream)
+        self._queued += 1
+
+    def taken(self, stream: Stream) -> list[Fingerprint]:
+        """Wait, and return the fingerprints queued since `reset`, in order."""
+        sums = bytearray(self._sums.nbytes)
+        self._sums.download(sums, stream)
+        return [bytes(sums[_BYTES * i : _BYTES * (i + 1)]) for i in range(self._queued)]
 
     def close(self) -> None:
         self._sums.close()

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from harness.driver import Buffer, Context, Function, Module, Stream, Struct, tensormap
+from harness.driver import Context, Function, Module, Stream, Struct, tensormap
 from harness.errors import SpecError, UsageError
 from harness.kernels.compiler import Cubin
 from harness.kernels.dtypes import TF32
 from harness.kernels.spec import Box, Variant
+from harness.launch.fresh.zones import Fenced
 from harness.launch.operands import Operands
 from harness.problems.protocol import Layout, Matrices, Problem
 from harness.support.resources import Closing
@@ -29,7 +30,7 @@ class Launch(Closing):
 
     `calls` has one call for each set. `operands` are borrowed; `owned` (a module, a library's descriptors) is
     closed with the launch. `function` is the kernel's function, None for a library. `algorithm` describes in
-    words the algorithm that a library uses.
+    words the algorithm that a library uses. `scratch` is memory of its own beside the operands, by name.
     """
 
     def __init__(
@@ -41,9 +42,10 @@ class Launch(Closing):
         function: Function | None = None,
         owned: Any = None,
         algorithm: str = "",
+        scratch: Mapping[str, Fenced] | None = None,
     ) -> None:
         self.label, self.operands, self.function = label, operands, function
-        self.algorithm = algorithm
+        self.algorithm, self.scratch = algorithm, scratch or {}
         self.calls, self._owned = calls, owned
         self.rewind()
 
@@ -78,7 +80,11 @@ def prepare(cubin: Cubin, operands: Operands) -> Launch:
     module = Module(context, cubin.code)
     with ExitStack() as undo:
         undo.callback(module.close)
-        scratch = [undo.enter_context(zeroed(context, size))] if size else []  # one for all launches
+        scratch: dict[str, Fenced] = {}
+        if size:  # one for all launches
+            scratch["the workspace"] = undo.enter_context(zeroed(context, size))
+            with Stream(context) as stream:
+                operands.fence(scratch, stream)
         function = module.function(variant.kernel.entry)
         calls = [
             function.prepare(
@@ -87,7 +93,7 @@ def prepare(cubin: Cubin, operands: Operands) -> Launch:
                 [
                     *(tensor_map(context, copy[m.operand].ptr, m) for m in mapped),
                     *(copy[a] if isinstance(a, str) else a for a in problem.arguments()),
-                    *scratch,
+                    *scratch.values(),
                 ],
                 shared=variant.shared,
                 cooperative=variant.kernel.cooperative,
@@ -95,7 +101,7 @@ def prepare(cubin: Cubin, operands: Operands) -> Launch:
             for copy in operands.buffers
         ]
         owned = undo.pop_all()
-    return Launch(variant.label, operands, calls, function=function, owned=owned)
+    return Launch(variant.label, operands, calls, function=function, owned=owned, scratch=scratch)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,9 +189,9 @@ def workspace(variant: Variant, problem: Problem, *, sms: int = 1) -> int:
     return variant.workspace(_tiles(variant, problem), sms)
 
 
-def zeroed(context: Context, size: int) -> Buffer:
+def zeroed(context: Context, size: int) -> Fenced:
     """Allocate at least `size` bytes of device memory, all zero; the caller closes the buffer."""
-    buffer = Buffer(context, -(-size // 16) * 16)
+    buffer = Fenced(context, -(-size // 16) * 16)
     with Stream(context) as stream:
         buffer.fill_u32(0, stream)
         stream.synchronize()

@@ -1,4 +1,4 @@
-"""The operands of a problem in device memory, in as many copies as a cold measurement needs.
+"""The operands of a problem in device memory, in as many copies as a batch of timed launches visits.
 
 After launches, they give a verdict on each output and name the inputs that were overwritten.
 """
@@ -6,8 +6,8 @@ After launches, they give a verdict on each output and name the inputs that were
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Callable, Iterator, Sequence
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 
 from harness.driver import Buffer, Context, Stream
 from harness.errors import OutOfMemory
-from harness.kernels.dtypes import DType
 from harness.launch.fingerprint import Fingerprint, Fingerprints
+from harness.launch.fresh.code import Code, derive
+from harness.launch.fresh.zones import ZONE, Fenced, Zones
 from harness.problems import checks
 from harness.problems.protocol import Problem, Reference
 from harness.problems.verify import Verdict, compare
 from harness.support.resources import Closing
 
-MAX_SETS = 512  # copies of the operands; tiny problems still fit the L2 cache, and are then not `cold`
-_MEMORY_SHARE = 0.5  # fraction of the free device memory for all copies; a single one may take more
+_MEMORY_SHARE = 0.25  # fraction of the free device memory for all copies; a single one may take more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,11 +53,10 @@ class Data:
 
 
 class Operands(Closing):
-    """Copies of one problem's operands in device memory, called sets: the same data at different addresses.
+    """Copies of one problem's operands in device memory, called sets, each between red zones.
 
-    Launches use the sets in turn. If all together are large enough (`cold`), a launch finds none of its
-    inputs in the L2 cache. Kernels and baseline share one Operands, so that all are measured on the same
-    memory.
+    All sets are made with the same data, whose right result is known by element: `verdicts` compares with it.
+    While a launch is timed, every set gets new data instead (`harness.launch.fresh`); `restore` undoes that.
     """
 
     def __init__(
@@ -84,54 +83,75 @@ class Operands(Closing):
         self.context, self.problem, self.seed = context, problem, seed
         made = data() if data else Data.of(problem, seed)
         self.host, self.reference = made.host, made.reference
-        self.buffers: list[dict[str, Buffer]] = []
-        self._known = _Known(context, self.reference, self.host[problem.output])
+        self._data = [made]  # a twin shares it
+        self.buffers: list[dict[str, Fenced]] = []
         with ExitStack() as undo:
+            self._owned = ExitStack()
             undo.callback(self.close)
+            self.code = self._owned.enter_context(Code(context))
+            self._known = self._owned.enter_context(
+                _Known(context, self.reference, self.host[problem.output])
+            )
+            self._zones = Zones(self.code, key=secrets.randbits(64))
             for _ in range(sets):
-                copy = {name: Buffer(context, array.nbytes) for name, array in self.host.items()}
+                copy = {name: Fenced(context, array.nbytes) for name, array in self.host.items()}
                 self.buffers.append(copy)
-                for name, array in self.host.items():
-                    if self.buffers[0] is copy:
-                        copy[name].upload(array, stream)
-                    else:
-                        copy[name].copy_from(self.buffers[0][name], stream)
+            self._zones.write(self._fenced, stream)
+            self.restore(stream)
             self._intact = self._inputs(stream)
             undo.pop_all()
+
+    def twin(self, stream: Stream) -> Operands:
+        """Return as many sets with the same data in memory of their own, for code that is timed in turn."""
+        twin = Operands(
+            self.context,
+            self.problem,
+            stream,
+            seed=self.seed,
+            sets=len(self.buffers),
+            data=lambda: self._data[0],
+        )
+        twin._data = self._data
+        return twin
+
+    def data_sets(self, count: int) -> Sequence[Data]:
+        """Return the known data and `count` - 1 more data sets of the problem, made when first asked for."""
+        while len(self._data) < count:
+            self._data.append(Data.of(self.problem, derive(self.seed, "data set", len(self._data)) >> 33))
+        return self._data[:count]
 
     @property
     def bytes(self) -> int:
         """The bytes that one launch on each set reads and writes, without padding."""
         return len(self.buffers) * self.problem.bytes
 
-    @property
-    def cold(self) -> bool:
-        """True if there are several sets and one launch on each touches at least twice the L2 cache."""
-        return len(self.buffers) > 1 and self.bytes >= 2 * self.context.device.l2_bytes
+    def restore(self, stream: Stream) -> None:
+        """Give every set the data that `verdicts` knows the result of, and wait until that is done."""
+        for name, array in self.host.items():
+            first, *others = (copy[name] for copy in self.buffers)
+            first.upload(array, stream)
+            for other in others:
+                other.copy_from(first, stream)
+        stream.synchronize()
 
-    def fill_output(self, stream: Stream, *, spoilt: bool = False) -> None:
+    def fill_output(self, stream: Stream) -> None:
         """Fill the output of every set with its initial contents, and wait until that is done.
 
-        These are NaN, or the C that beta multiplies. If `spoilt`, fill them with a value that no result has.
+        These are NaN, or the C that beta multiplies.
         """
-        content, word = self._known.filling(spoilt)
         outputs = [copy[self.problem.output] for copy in self.buffers]
-        if word is not None:
+        if (word := self._known.word) is not None:
             for output in outputs:
                 output.fill_u32(word, stream)
         else:
-            outputs[0].upload(content, stream)
+            outputs[0].upload(self.host[self.problem.output], stream)
             for output in outputs[1:]:
                 output.copy_from(outputs[0], stream)
         stream.synchronize()
 
-    def verdicts(self, stream: Stream, *, sets: int, spoilt: bool = False) -> Iterator[Verdict]:
-        """Yield the verdict on the output of each of the first `sets` sets.
-
-        `spoilt` must be what `fill_output` was called with before the launches.
-        """
-        outputs = [copy[self.problem.output] for copy in self.buffers[:sets]]
-        return self._known.verdicts(outputs, stream, spoilt=spoilt)
+    def verdicts(self, stream: Stream, *, sets: int) -> Iterator[Verdict]:
+        """Yield the verdict on the output of each of the first `sets` sets, which hold the known data."""
+        return self._known.verdicts([copy[self.problem.output] for copy in self.buffers[:sets]], stream)
 
     def repeated(
         self, launch: Callable[[Stream], object], stream: Stream, count: int
@@ -142,13 +162,12 @@ class Operands(Closing):
         filled with its initial contents again. Hundreds of launches are queued at a time, and no output is
         downloaded.
         """
-        output = self.buffers[0][self.problem.output]
-        content, word = self._known.filling(False)
+        output, word = self.buffers[0][self.problem.output], self._known.word
         with ExitStack() as owned:
             fresh = None
             if word is None:
                 fresh = owned.enter_context(Buffer(self.context, output.nbytes))
-                fresh.upload(content, stream)
+                fresh.upload(self.host[self.problem.output], stream)
 
             def outputs() -> Iterator[Buffer]:
                 yield output
@@ -171,11 +190,30 @@ class Operands(Closing):
                 self.buffers[number][name].upload(self.host[name], stream)
         return sorted(damaged)
 
+    def stray_writes(self, stream: Stream, scratch: Mapping[str, Fenced] | None = None) -> list[str]:
+        """Return in words where launches wrote outside of the operands, and restore the red zones there.
+
+        `scratch` has further buffers, which `fence` was called with.
+        """
+        return self._zones.stray({**self._fenced, **(scratch or {})}, stream)
+
+    def fence(self, scratch: Mapping[str, Fenced], stream: Stream) -> None:
+        """Write the red zones of further buffers that a launch uses, such as a workspace."""
+        self._zones.write(scratch, stream)
+
     def outputs(self, stream: Stream) -> Iterator[NDArray[Any]]:
         """Yield the output of each set, downloaded into one host array that is reused for the next."""
         for copy in self.buffers:
             copy[self.problem.output].download(self._known.landing, stream)
             yield self._known.landing
+
+    @property
+    def _fenced(self) -> dict[str, Fenced]:
+        return {
+            f"{name} (set {i})": buffer
+            for i, copy in enumerate(self.buffers)
+            for name, buffer in copy.items()
+        }
 
     def _inputs(self, stream: Stream) -> dict[tuple[int, str], Fingerprint]:
         """Return the fingerprint of each input, by the number of its set and its name."""
@@ -189,65 +227,30 @@ class Operands(Closing):
             for buffer in copy.values():
                 buffer.close()
         self.buffers.clear()
-        self._known.close()
-
-
-class Twin(Operands):
-    """Operands that borrow the inputs of an `original` and have outputs of their own.
-
-    They are used for a second kernel that is timed in turn with the first, so that it does not overwrite the
-    outputs that are checked for the first. The original must outlive them.
-    """
-
-    def __init__(self, original: Operands, stream: Stream) -> None:
-        self.context, self.problem, self.seed = original.context, original.problem, original.seed
-        self.host, self.reference = original.host, original.reference
-        self._known, self._intact = original._known, original._intact
-        self.buffers, self._own = [], []
-        name = self.problem.output
-        with ExitStack() as undo:
-            undo.callback(self.close)
-            for copy in original.buffers:
-                self._own.append(Buffer(self.context, copy[name].nbytes))
-                self.buffers.append({**copy, name: self._own[-1]})
-            self.fill_output(stream)
-            undo.pop_all()
-
-    def close(self) -> None:
-        for buffer in reversed(self._own):
-            buffer.close()
-        self._own.clear()
-        self.buffers.clear()
+        self._owned.close()
 
 
 class _Known(Closing):
     """Verdicts by the fingerprint of the output, so that the same bits are compared with the reference once.
 
-    It also holds the contents that outputs are filled with; `fresh` is their initial contents. An `Operands`
-    and its twins share one.
+    `fresh` is the initial contents of outputs.
     """
 
     def __init__(self, context: Context, reference: Reference, fresh: NDArray[Any]) -> None:
         self.fingerprints = Fingerprints(context)
         self._reference, self._fresh = reference, fresh
-        self._padded = fresh.shape != reference.expected.shape
-        self._verdicts: dict[tuple[Fingerprint, bool], Verdict] = {}
+        self._verdicts: dict[Fingerprint, Verdict] = {}
 
-    def verdicts(self, outputs: Sequence[Buffer], stream: Stream, *, spoilt: bool) -> Iterator[Verdict]:
+    def verdicts(self, outputs: Sequence[Buffer], stream: Stream) -> Iterator[Verdict]:
         """Yield the verdict on each output.
 
         An output is downloaded and compared in float64 only if no output with the same bits was before.
         """
         for output, found in zip(outputs, self.fingerprints.of(outputs, stream), strict=True):
-            key = found, spoilt and self._padded  # the earlier contents matter only for padding
-            if key not in self._verdicts:
+            if found not in self._verdicts:
                 output.download(self.landing, stream)
-                self._verdicts[key] = compare(self.landing, self._reference, self.filling(spoilt)[0])
-            yield self._verdicts[key]
-
-    def filling(self, spoilt: bool) -> tuple[NDArray[Any], int | None]:
-        """Return the contents that outputs are filled with, and the 32-bit word that they repeat, or None."""
-        return self._spoilt if spoilt else (self._fresh, self._word)
+                self._verdicts[found] = compare(self.landing, self._reference, self._fresh)
+            yield self._verdicts[found]
 
     @cached_property
     def landing(self) -> NDArray[Any]:
@@ -255,49 +258,26 @@ class _Known(Closing):
         return np.empty_like(self._fresh)
 
     @cached_property
-    def _word(self) -> int | None:
-        return _word(self._fresh)
-
-    @cached_property
-    def _spoilt(self) -> tuple[NDArray[Any], int | None]:
-        wrong = np.array(wrong_value(self._fresh.dtype, self._reference.dtype), self._fresh.dtype)
-        word = None if self._fresh.nbytes % 4 else _word(np.tile(wrong, 4))
-        everywhere = np.broadcast_to(wrong, self._fresh.shape)
-        return everywhere if word is not None else everywhere.copy(), word  # an upload needs real memory
+    def word(self) -> int | None:
+        """The 32-bit word that the initial contents repeat, or None."""
+        if self._fresh.nbytes % 4:
+            return None
+        words = self._fresh.reshape(-1).view(np.uint32)
+        return int(words[0]) if bool((words == words[0]).all()) else None
 
     def close(self) -> None:
         self.fingerprints.close()
 
 
-def _word(array: NDArray[Any]) -> int | None:
-    """Return the 32-bit word that the array's bytes repeat, or None."""
-    if array.nbytes % 4:
-        return None
-    words = array.reshape(-1).view(np.uint32)
-    return int(words[0]) if bool((words == words[0]).all()) else None
+def rotation_sets(context: Context, problem: Problem, *, most: int) -> int:
+    """Return how many sets of operands to make, for a batch of up to `most` launches on one set each.
 
-
-def wrong_value(dtype: np.dtype[Any], element: DType | None) -> Any:
-    """Return the largest finite number of the type, as an element of an output with this NumPy `dtype`.
-
-    No result has it, and unlike NaN it does not mark an output as never written. `element` is the element
-    type where the NumPy type does not tell it (bf16 is stored as uint16).
+    Fewer where they would take more than a quarter of the free device memory (a baseline has as many of its
+    own), but at least one.
     """
-    if element is not None:
-        return element.encode(np.full(1, element.largest, np.float32))[0]
-    return np.finfo(dtype).max if dtype.kind == "f" else np.iinfo(dtype).max
-
-
-def rotation_sets(context: Context, problem: Problem) -> int:
-    """Return how many copies of the operands a cold measurement needs: enough to touch twice the L2 cache.
-
-    That is NVIDIA's guideline for measuring GEMMs. At least two copies, at most `MAX_SETS`, and no more than
-    fit in half of the free device memory (which may leave one).
-    """
-    wanted = max(2, math.ceil(2 * context.device.l2_bytes / max(1, problem.bytes)))
     free, _ = context.memory_info()
-    fitting = int(free * _MEMORY_SHARE) // problem.buffer_bytes
-    return max(1, min(wanted, MAX_SETS, fitting))
+    fitting = int(free * _MEMORY_SHARE) // (problem.buffer_bytes + len(problem.arguments()) * 2 * ZONE)
+    return max(1, min(most, fitting))
 
 
 def _gib(size: int) -> str:

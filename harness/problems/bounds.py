@@ -65,9 +65,7 @@ def product(
     a is M x K, b is K x N and c is M x N; c is not read if it is None or beta is 0. a and b are overwritten.
     """
     (m, k), n = a.shape, b.shape[1]
-    terms = k + 3
-    g = min(terms, 4 * math.sqrt(terms)) * dtype.accumulate
-    tiny = terms * 2.0**-149  # below float32's normal range accuracy is absolute, not relative
+    g, tiny = summing(dtype, k), smallest(k)
     expected = a @ b
     expected *= alpha
     # The mean over all elements of (A*A)(B*B), without forming that matrix.
@@ -81,17 +79,47 @@ def product(
         bound += np.abs(beta * c)
     bound *= g
     bound += tiny
-    rms = g * math.sqrt(squares + float(np.mean(np.square(expected)))) + tiny
+    outputs, halves = float(np.mean(np.square(expected))), 0.0
     if typical is not None and worst is not None:
         typical *= _SIGMAS * _SPREAD * (1 + _unit(dtype)) * _unit(dtype)
         bound += np.minimum(worst, typical)
-        independent = m * n * k / (k + max(m, n))
-        rms += _SPREAD * _unit(dtype) * math.sqrt(squares) * (1 + _RMS_SIGMAS / math.sqrt(independent))
     if dtype.itemsize < 4:
         half = dtype.half_spacing(np.abs(expected) + bound)
-        rms += math.sqrt(float(np.mean(np.square(half))) / 3) * (1 + _RMS_SIGMAS / math.sqrt(m * n))
+        halves = float(np.mean(np.square(half)))
         bound += half
+    rms = root_mean_square(dtype, (m, n, k), squares=squares, outputs=outputs, halves=halves)
     return _overflowing(dtype, Reference(expected=expected, bound=bound, rms_bound=rms, dtype=dtype))
+
+
+def summing(dtype: DType, k: int) -> float:
+    """Return g of the module's docstring: the relative error of a sum of k products."""
+    terms = k + 3
+    return min(terms, 4 * math.sqrt(terms)) * dtype.accumulate
+
+
+def smallest(k: int) -> float:
+    """Return the error of a sum of k products below float32's normal range, where accuracy is absolute."""
+    return (k + 3) * 2.0**-149
+
+
+def reading(dtype: DType) -> float:
+    """Return v of the module's docstring where the type's products round their inputs, else 0."""
+    return _unit(dtype) if dtype.reads < dtype.precision else 0.0
+
+
+def root_mean_square(
+    dtype: DType, sizes: tuple[int, int, int], *, squares: float, outputs: float, halves: float
+) -> float:
+    """Return the bound on the rms of all errors of an M x N result of K products; `sizes` are M, N, K.
+
+    The arguments are means over all elements: `squares` of x^2, `outputs` of the squared result, and `halves`
+    of h^2, 0 for float32, in the symbols of the module's docstring.
+    """
+    m, n, k = sizes
+    rms = summing(dtype, k) * math.sqrt(squares + outputs) + smallest(k)
+    independent = m * n * k / (k + max(m, n))
+    rms += _SPREAD * reading(dtype) * math.sqrt(squares) * (1 + _RMS_SIGMAS / math.sqrt(independent))
+    return rms + math.sqrt(halves / 3) * (1 + _RMS_SIGMAS / math.sqrt(m * n))
 
 
 def _unit(dtype: DType) -> float:

@@ -14,7 +14,7 @@ from harness.errors import HarnessError, OutOfMemory
 from harness.launch.builds import Built
 from harness.launch.cublas import CuBlas
 from harness.launch.kernel import Launch
-from harness.launch.operands import Operands, Twin
+from harness.launch.operands import Operands
 from harness.problems.gemm import Gemm
 from harness.problems.protocol import Problem
 from harness.tune.trials import Trials
@@ -40,7 +40,7 @@ def reference(
 ) -> tuple[Opponent, Iterator[Built]]:
     """Return the launch to compare with, which `owned` closes, and all candidates; raise if none is right."""
     session, problem = trials.session, operands.problem
-    twin = owned.enter_context(Twin(operands, session.stream))
+    twin = owned.enter_context(operands.twin(session.stream))
     if session.baseline is not None and session.baseline.serves(problem):
         run, label = owned.enter_context(session.baseline.prepare(twin)), session.baseline.label
         built = session.baseline.built

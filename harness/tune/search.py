@@ -18,14 +18,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from harness.bench.measure import Method
-from harness.bench.row import HOT, OK
+from harness.bench.row import OK
 from harness.bench.session import Bench
 from harness.bench.stats import FAST, SLOW, Interval
 from harness.errors import ContextLost, HarnessError, UsageError
 from harness.kernels.spec import Variant
 from harness.launch import kernel
 from harness.launch.builds import Built, Progress, Skipped
-from harness.launch.operands import Data, Operands, Twin, rotation_sets
+from harness.launch.operands import Data, Operands
 from harness.problems.protocol import Problem
 from harness.problems.registry import blamed
 from harness.results import rows
@@ -243,7 +243,7 @@ class _Size:
         while True:
             past.add(champion)
             best, stream = self.entered[champion], self.tuner.session.stream
-            with Twin(operands, stream) as twin, kernel.prepare(best.cubin, twin) as run:
+            with operands.twin(stream) as twin, kernel.prepare(best.cubin, twin) as run:
                 champion_run = Opponent(run, best.cubin.sha256)
                 others = [e for e in right if e != champion and self._right(e)]
                 rows = {e: self._trial(e, operands, champion_run, DUEL, self.tuner.method) for e in others}
@@ -277,23 +277,21 @@ class _Size:
         return row
 
     def _operands(self, seed: int) -> Operands:
-        """Upload the data of `seed`: one set if times are to be hot, otherwise enough for cold ones."""
+        """Upload the data of `seed`, to as many sets as the session visits in a batch."""
         session = self.tuner.session
 
         def data() -> Data:
             return self.tuner.ahead.taken(self.problem, seed) or Data.of(self.problem, seed)
 
         with blamed(type(self.problem)):
-            hot = self.tuner.method.regime == HOT
-            sets = 1 if hot else rotation_sets(session.context, self.problem)
+            sets = session.sets(self.problem)
             return Operands(session.context, self.problem, session.stream, seed=seed, sets=sets, data=data)
 
     def _brief(self, blocks: int) -> Method:
         """Return the method of a rung with this many ABBA blocks.
 
-        It warms up for a run or two only, because pairing cancels drift, and verifies one set of outputs
-        after timing. The finals use the session's own method, which warms up until the clock settles and
-        verifies every set.
+        It warms up for a run or two only, because pairing cancels drift, and verifies no timed launch by
+        element on the host, as the finals do, which use the session's own method.
         """
         rule = replace(
             self.tuner.method.rule,
@@ -305,7 +303,7 @@ class _Size:
             warmup=0.0,
             settle=0.0,
         )
-        return replace(self.tuner.method, rule=rule, verified=1)
+        return replace(self.tuner.method, rule=rule, by_element=False)
 
     def result(self) -> Result:
         winners = [e for e in self.winners or self._ahead() if self._right(e)]

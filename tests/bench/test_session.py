@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,17 @@ import pytest
 from fakes import driver as fake_driver
 from fakes import gemm as fake_gemm
 from harness.bench import measure
-from harness.bench.row import ERROR, EXPECTED, FAILED, IMPOSSIBLE, OK, UNEXPECTED, Measurement
+from harness.bench.row import (
+    COLD,
+    ERROR,
+    EXPECTED,
+    FAILED,
+    GRAPH,
+    IMPOSSIBLE,
+    OK,
+    UNEXPECTED,
+    Measurement,
+)
 from harness.bench.session import Bench
 from harness.bench.stopping import StopRule
 from harness.driver import Context, Device, Stream
@@ -23,9 +34,9 @@ from harness.kernels.spec import Variant
 from harness.launch import builds
 from harness.launch import kernel as launch
 from harness.launch.builds import Built
-from harness.launch.operands import MAX_SETS, Operands, rotation_sets
+from harness.launch.operands import Operands, rotation_sets
 from harness.problems.copy import Copy
-from harness.problems.gemm import Gemm
+from harness.problems.gemm import Gemm, GemmBf16
 from harness.problems.registry import resolve
 from harness.support.cache import Cache
 
@@ -84,14 +95,15 @@ def test_a_wrong_kernel_gets_none(context: Context, cache: Cache, fake: Any, ker
 
 def test_the_outputs_of_the_timed_runs_are_verified(context: Context, cache: Cache, fake: Any) -> None:
     """Right while it is checked, wrong while it is timed."""
-    fake.execute = fake_gemm.WrongLater(good=100)
+    fake.execute = fake_gemm.WrongLater(good=20)
     row = one(context, cache)
-    assert row.before.ok and not row.after.ok
-    assert (row.status, row.samples, row.after.first_bad) == (FAILED, None, (31, 31))
+    assert row.before.ok
+    assert (row.status, row.samples) == (FAILED, None)
+    assert "on new data 1 of" in row.detail and "row 31" in row.detail
 
 
 def test_accumulating_kernels_are_checked_afresh(context: Context, cache: Cache) -> None:
-    """With beta the timed runs write something else each time; that is no failure."""
+    """With beta every timed launch gets a C of its own, and is verified like any other."""
     row = one(context, cache, beta=0.5)
     assert row.status == OK and row.after.ok
 
@@ -188,7 +200,7 @@ def test_out_of_memory_comes_before_any_allocation(context: Context, cache: Cach
 def test_a_kernel_that_stops_working_when_its_output_is_filled(
     context: Context, cache: Cache, fake: Any
 ) -> None:
-    """Right while it is verified and warmed up; then it sees no NaN and skips the work."""
+    """Right while it is verified; then it sees no NaN and skips the work."""
 
     def lazy(run: Any) -> None:
         if np.isnan(fake_gemm.parameters(run)[2]).any():
@@ -196,7 +208,7 @@ def test_a_kernel_that_stops_working_when_its_output_is_filled(
 
     fake.execute = lazy
     row = one(context, cache)
-    assert (row.status, row.samples) == (FAILED, None) and "3.402823e+38 instead" in row.detail
+    assert (row.status, row.samples) == (FAILED, None) and "on new data" in row.detail
 
 
 def test_a_kernel_that_overwrites_its_input_is_the_one_that_fails(
@@ -228,13 +240,6 @@ def test_a_bandwidth_above_the_cards_is_refused(context: Context, cache: Cache, 
     assert "above this card's rated peak" in row.detail
 
 
-@pytest.mark.slow
-def test_padding_does_not_make_a_cold_measurement(context: Context, cache: Cache) -> None:
-    """Two sets of 120 MB of which a few kilobytes are ever touched."""
-    row = one(context, cache, N=16, lda=10**6)
-    assert row.cold is False and row.bytes_touched < 2**20
-
-
 def test_users_problems_are_verified(
     context: Context, cache: Cache, fake: Any, tmp_path: Any, kernel_file: Any
 ) -> None:
@@ -264,7 +269,8 @@ def test_users_problems_are_verified(
 def test_after_an_error_the_next_kernel_is_not_blamed(context: Context, cache: Cache, fake: Any) -> None:
     def vandal(run: Any) -> None:
         fake_gemm.gemm(run)
-        if run.block == (32, 32, 1):  # 02_coalesced damages A, and then cannot be launched again
+        if run.block == (32, 32, 1) and len(fake.launches) == 5:
+            # 02_coalesced damages A while it is timed, and then cannot be launched again
             fake_gemm.parameters(run)[0][0, 0] = 7
             fake.fail("cuLaunchKernelEx", 701)
 
@@ -274,8 +280,8 @@ def test_after_an_error_the_next_kernel_is_not_blamed(context: Context, cache: C
 
 
 def test_a_card_above_its_rated_clock_is_believed(context: Context, cache: Cache, fake: Any) -> None:
-    fake.milliseconds = 1e3 * 2 * 512**3 / (1.05 * context.device.peak_fp32)
-    (row,) = rows(context, built(cache, "tiled"), {"N": 512}, rule=FEW)
+    fake.milliseconds = 1e3 * 2 * 64**3 / (1.05 * context.device.peak_fp32)
+    (row,) = rows(context, built(cache, "tiled"), {"N": 64}, rule=FEW)
     assert row.status == OK
 
 
@@ -325,12 +331,25 @@ def test_no_inputs_are_made_for_a_grid_that_cannot_be(context: Context, cache: C
     assert "cuMemAlloc" not in fake.names() and not fake.launches
 
 
-def test_rotation_displaces_twice_the_cache(context: Context, fake: Any) -> None:
-    l2 = context.device.l2_bytes
-    sets = rotation_sets(context, Gemm(M=1024, N=1024, K=1024))
-    assert (sets - 1) * 12 * 2**20 < 2 * l2 <= sets * 12 * 2**20
-    assert rotation_sets(context, Gemm(M=1, N=1, K=1)) == MAX_SETS
-    assert rotation_sets(context, Gemm(M=7000, N=7000, K=7000)) == 1  # half of 1 GiB holds no second
+def test_a_batch_has_as_many_sets_as_launches(context: Context, fake: Any) -> None:
+    assert rotation_sets(context, Gemm(M=64, N=64, K=64), most=100) == 100
+    quarter = rotation_sets(context, Gemm(M=1024, N=1024, K=1024), most=100)
+    assert quarter == 2**28 // (12 * 2**20 + 11 * 2 * 4096)
+    assert rotation_sets(context, Gemm(M=7000, N=7000, K=7000), most=100) == 1
+
+
+def test_as_many_launches_are_planned_as_the_fastest_kernel_could_make(context: Context) -> None:
+    device, rule = context.device, StopRule()
+
+    def planned(problem: Any, regime: str = COLD) -> int:
+        return measure.launches(problem, device, measure.Method(rule=rule, regime=regime))
+
+    assert planned(Gemm(M=1, N=1, K=1)) == 100 and planned(Gemm(M=1, N=1, K=1), GRAPH) == 1024
+    n = 8192
+    fastest = 2 * n**3 / (1.5 * device.peak_fp32)
+    assert planned(Gemm(M=n, N=n, K=n)) == math.ceil(0.02 / fastest)
+    assert planned(GemmBf16(M=n, N=n, K=n)) == math.ceil(0.02 / (fastest / 16))
+    assert planned(Copy(N=2**30)) == math.ceil(0.02 / (2**33 / (1.5 * device.peak_bandwidth)))
 
 
 def test_sets_hold_the_same_data_elsewhere(context: Context, fake: Any, cache: Cache) -> None:
@@ -344,7 +363,6 @@ def test_sets_hold_the_same_data_elsewhere(context: Context, fake: Any, cache: C
             assert verdict.ok and run.sets == 3
         outputs = {bytes(launch_.args[2]) for launch_ in fake.launches}
         assert len(outputs) == 3
-        assert not operands.cold  # far too small to displace a cache
         operands.fill_output(stream)
         assert all(np.isnan(out).all() for out in operands.outputs(stream))  # poisoned again, all of them
 

@@ -12,8 +12,8 @@
   driver was given. ``fake.execute``, where set, is called with each: device memory is host memory, so it can
   compute what the kernel would.
 * ``fake.milliseconds``: what an event pair says. ``fake.sm_ghz``: the clock that our own stamp kernel
-  counts, 10 ms from stamp to stamp; its launches are not in ``fake.launches``, nor are those of the kernel
-  that takes fingerprints.
+  counts, 10 ms from stamp to stamp; its launches are not in ``fake.launches``, nor are those of the other
+  kernels of the harness, which are computed in NumPy (fresh.py).
 * A captured stream queues nothing; launching the graph does what was captured. Meanwhile allocating and
   freeing is refused in a thread that has not exchanged its capture mode for RELAXED. What a graph allocates
   is uninitialised (0xFF) at each of its launches.
@@ -32,6 +32,7 @@ from enum import IntEnum
 from types import SimpleNamespace
 from typing import Any
 
+from fakes import fresh
 from harness.driver import api
 from harness.sass import nvdisasm
 
@@ -101,7 +102,11 @@ FUNCTION = {
     "CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH": 0,
 }
 MEMORY = 1 << 30
-OURS = {"stamp": (8, 4), "fingerprint": (8, 8, 8)}  # kernels of the harness, and sizes of their parameters
+OURS = {  # kernels of the harness, and sizes of their parameters
+    "stamp": (8, 4),
+    "fingerprint": (8, 8, 8),
+    **{name: fresh.sizes(name) for name in fresh.KERNELS},
+}
 _STRUCTS = ("CUlaunchConfig", "CUlaunchAttribute")
 
 # What a lost context still does in the driver: bookkeeping and error texts.
@@ -349,6 +354,9 @@ class FakeDriver:
     def _cuMemHostGetDevicePointer(self, pointer: int, flags: int) -> Any:
         return (pointer,)
 
+    def _cuCtxResetPersistingL2Cache(self) -> Any:
+        return ()
+
     def _cuMemGetInfo(self) -> Any:
         return MEMORY - self._used(), MEMORY
 
@@ -476,6 +484,9 @@ class FakeDriver:
         size = tuple(cluster[axis] for axis in "xyz") if cluster else None
         shared, stream = config.sharedMemBytes, config.hStream
 
+        if function in fresh.KERNELS:
+            fresh.run(function, (ctypes.c_void_p * len(fresh.KERNELS[function])).from_address(parameters))
+            return ()
         if function in OURS:
             getattr(self, "_" + function)(parameters)
             return ()
