@@ -2,7 +2,7 @@
 
 A code that computes a wrong result has no time. It is verified before it is timed, by element and on data
 whose result is known, and while it is timed: each timed launch gets new data, and its output is verified
-(`harness.bench.visits`).
+(`harness.launch.fresh.visits`).
 """
 
 from __future__ import annotations
@@ -30,12 +30,11 @@ from harness.bench.row import (
 from harness.bench.sampling import Samples, WarmUp
 from harness.bench.stopping import StopRule
 from harness.bench.timing import MOST, Timer, Work
-from harness.bench.visits import Visits, WrongWhileTimed
 from harness.driver import Device, Graph, Stream
-from harness.errors import HarnessError
 from harness.launch.builds import Built
 from harness.launch.fresh.code import derive
 from harness.launch.fresh.source import source
+from harness.launch.fresh.visits import Visits, WrongWhileTimed
 from harness.launch.kernel import Launch
 from harness.launch.operands import Operands
 from harness.launch.runnable import Runnable
@@ -147,12 +146,10 @@ def _sampled(
     try:
         with ExitStack() as owned:
             visits = _visits(run, stream, method, owned)
-            other = _visits(against, stream, method, owned) if against is not None else None
+            other = None if against is None else _visits(against, stream, method, owned, opponent=True)
             row = replace(row, protections=_protections(visits))
             return _timed(row, visits, other, stream, timer, method)
     except WrongWhileTimed as e:
-        if against is not None and e.run is against:
-            raise HarnessError(f"the baseline was wrong while it was timed: {e}") from None
         return replace(row, status=FAILED, error=f"FAILED: {e.said}")
     finally:
         for launch in (run, against):
@@ -160,13 +157,16 @@ def _sampled(
                 launch.operands.restore(stream)
 
 
-def _visits(run: Launch, stream: Stream, method: Method, owned: ExitStack) -> Visits:
+def _visits(
+    run: Launch, stream: Stream, method: Method, owned: ExitStack, *, opponent: bool = False
+) -> Visits:
     """Return the visits of a launch that has been verified, on new data until `owned` is closed."""
     seed = derive(method.seed, run.label, next(_MEASURED))
     data = source(run.operands, stream, seed=seed)
     owned.callback(data.close)
     hot = method.regime == HOT
-    return Visits(run, data, hot=hot, seed=seed, by_element=method.by_element)
+    by_element = method.by_element and not opponent
+    return Visits(run, data, hot=hot, seed=seed, by_element=by_element, opponent=opponent)
 
 
 def _protections(visits: Visits) -> tuple[str, ...]:
@@ -208,13 +208,16 @@ def _timed(
     if error := impossible(run.operands.problem, device, seconds, samples.sm_hz, most, method.ceilings):
         return replace(row, status=IMPOSSIBLE, error=error)
     notes = [*_notes(samples, work, warm, method)]
-    against = other.run.label if other else ""
+    against, wrong = (other.run.label, other.said) if other else ("", "")
+    if wrong:
+        notes.append(f"{against} was wrong while it was timed in turn with it: {wrong}")
     return replace(
         row,
         samples=samples,
         pair=pair,
         ratio=pair.ratio(method.seed) if pair else None,
         against=against,
+        against_wrong=wrong,
         notes=(*notes, *(pair.remarks(against) if pair else ())),
     )
 

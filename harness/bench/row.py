@@ -62,7 +62,8 @@ class Measurement:
     `occupancy` is the driver's answer: active warps over the most that an SM holds. `sets` copies of the
     operands, `bytes_touched` in all, were visited in turn; `cold` says that none was in the L2 cache.
     `protections` says in words what keeps a time from being that of a launch which did not do its work.
-    `ratio` is this time over that of `against`, from runs of both in turn (`pair`); `identical` says that
+    `ratio` is this time over that of `against`, from runs of both in turn (`pair`), and `against_wrong` what
+    was wrong with that one's outputs, if anything; `identical` says that
     both are the same machine code, `baseline` that this row is what the others are timed in turn with.
     `ceilings` are the card's. `peaks` is the peak for this problem's element type as a multiple of the
     float32 units'. `notes` qualify the time. `algorithm` names the algorithm that a library chose. `rounds`
@@ -88,6 +89,7 @@ class Measurement:
     ratio: Interval | None = None
     rounds: tuple[Round, ...] = ()
     against: str = ""
+    against_wrong: str = ""
     identical: bool = False
     baseline: bool = False
     ceilings: Ceilings | None = None

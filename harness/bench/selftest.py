@@ -21,7 +21,6 @@ from harness.bench.sampling import WarmUp
 from harness.bench.stats import FAST, SLOW, Interval, decide
 from harness.bench.stopping import StopRule
 from harness.bench.timing import EventTimer, Timer, Work
-from harness.bench.visits import Visits
 from harness.driver import Context, Stream
 from harness.errors import HarnessError
 from harness.kernels.compiler import Cubin
@@ -29,6 +28,7 @@ from harness.launch import kernel
 from harness.launch.fresh.code import derive
 from harness.launch.fresh.datasets import DataSets
 from harness.launch.fresh.source import Source, source
+from harness.launch.fresh.visits import Visits
 from harness.launch.kernel import Launch
 from harness.launch.operands import Operands, rotation_sets
 from harness.problems.protocol import Problem

@@ -195,6 +195,8 @@ class Bench(Closing):
         progress(f"{one.label} {operands.problem.label}")
         row, lost = self.attempt(one, operands, against, self.method)
         row = replace(row, baseline=baseline)
+        if row.against_wrong:  # its time is that of something else
+            row = replace(row, pair=None, ratio=None)
         yield row
         if lost is not None:
             raise lost

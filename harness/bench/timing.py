@@ -16,11 +16,11 @@ from typing import Protocol
 import numpy as np
 
 from harness.bench.nvml import Reading, Telemetry
-from harness.bench.visits import Visits
 from harness.driver import Context, Event, Gate, Module, PinnedBuffer, Stream
 from harness.kernels import spec
 from harness.kernels.arch import Arch
 from harness.kernels.compiler import compile_kernel
+from harness.launch.fresh.visits import Visits
 from harness.support.resources import Closing
 
 STAMP = Path(__file__).with_name("stamp.cu")

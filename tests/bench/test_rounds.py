@@ -49,12 +49,23 @@ class Changing:
         self.data: list[int] = []
         real = Operands.__init__
 
+        real_twin, self.of_twin = Operands.twin, False
+
         def counted(operands: Operands, *args: Any, **kwargs: Any) -> None:
-            self.round += 1
+            self.round += not self.of_twin
             real(operands, *args, **kwargs)
-            self.data.append(id(operands.reference))
+            if not self.of_twin:
+                self.data.append(id(operands.reference))
+
+        def twin(operands: Operands, stream: Stream) -> Operands:
+            self.of_twin = True
+            try:
+                return real_twin(operands, stream)
+            finally:
+                self.of_twin = False
 
         monkeypatch.setattr(Operands, "__init__", counted)
+        monkeypatch.setattr(Operands, "twin", twin)
 
     def __call__(self, launch: Any) -> None:
         factor = self.planted[self.round] if launch.block == BLOCK else 1.0

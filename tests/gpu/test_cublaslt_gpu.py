@@ -17,7 +17,7 @@ from harness.bench.timing import EventTimer, Work
 from harness.driver import Context, Stream
 from harness.errors import MissingDependency
 from harness.launch import cublaslt
-from harness.launch.operands import Operands, Twin, rotation_sets
+from harness.launch.operands import Operands, rotation_sets
 from harness.problems.gemm import GEMMS
 from harness.results import record
 
@@ -80,8 +80,8 @@ def test_the_chosen_is_no_slower_than_the_first(
         cublaslt.CuBlasLt(gpu, algorithms=1) as asked_once,
         Stream(gpu) as stream,
         EventTimer(gpu, stream, Telemetry(gpu.device.uuid)) as timer,
-        Operands(gpu, problem, stream, seed=1, sets=rotation_sets(gpu, problem)) as operands,
-        Twin(operands, stream) as twin,
+        Operands(gpu, problem, stream, seed=1, sets=rotation_sets(gpu, problem, most=50)) as operands,
+        operands.twin(stream) as twin,
         library.prepare(operands) as best,
         asked_once.prepare(twin) as first,
     ):

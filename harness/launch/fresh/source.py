@@ -27,7 +27,7 @@ class Source(Protocol):
     all rounds since its last call, or that an input was overwritten; empty if nothing is.
 
     `keep` downloads one launch of the last round, for `verdict` to compare by element on the host. `verdict`
-    is None if there is nothing to compare.
+    is None if there is nothing to compare. After `close` the operands hold whatever data came last.
     """
 
     label: str
@@ -50,7 +50,8 @@ def source(operands: Operands, stream: Stream, *, seed: int) -> Source:
     """Return the source of new data for these operands; the caller closes it.
 
     Products of matrices get random data for each launch. Other problems get some data sets made on the host,
-    in random order, or the same data each time where their references take too much memory.
+    in random order, or the same data each time where their references would take too much memory. `seed` is
+    what all of it is made from.
     """
     problem = operands.problem
     if isinstance(problem, Gemm) and freivalds.applies(problem):

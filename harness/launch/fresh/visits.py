@@ -33,11 +33,21 @@ class Visits:
 
     In the regimes ``cold`` and ``graph`` (`hot` is False) a round has up to one visit to each set, and the
     L2 cache is drained before it. With `hot` every round is one visit to the first set, whose data has just
-    been written. `seed` decides which launch is verified by element; with `by_element` False none is.
+    been written. `seed` decides which launch is verified by element; with `by_element` False none is. What
+    was wrong with a visit ends the measurement, except for an `opponent`, where `said` keeps it.
     """
 
-    def __init__(self, run: Launch, source: Source, *, hot: bool, seed: int, by_element: bool = True) -> None:
-        self.run, self.source, self.hot = run, source, hot
+    def __init__(
+        self,
+        run: Launch,
+        source: Source,
+        *,
+        hot: bool,
+        seed: int,
+        by_element: bool = True,
+        opponent: bool = False,
+    ) -> None:
+        self.run, self.source, self.hot, self.opponent, self.said = run, source, hot, opponent, ""
         self._rng = np.random.default_rng(derive(seed, "which launch"))
         self._kept = not by_element
         self._last = 0  # visits of the last round
@@ -73,7 +83,9 @@ class Visits:
     def collect(self, stream: Stream) -> None:
         """Wait for the batch, and raise WrongWhileTimed if a visit was wrong."""
         if said := self.source.wrong(stream):
-            raise WrongWhileTimed(self.run, said)
+            self.said = self.said or said
+            if not self.opponent:
+                raise WrongWhileTimed(self.run, said)
         if not self._kept and self._rng.random() < _KEPT:
             self._keep(stream)
 
