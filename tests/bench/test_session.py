@@ -49,6 +49,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> fake_driver.FakeDriver:
     fake = fake_driver.install(monkeypatch)
     fake.functions = {"matmul": fake_gemm.SIZES}
     fake.execute = fake_gemm.gemm
+    fake_gemm.few_launches(monkeypatch)
     return fake
 
 

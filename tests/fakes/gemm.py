@@ -25,12 +25,18 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> fake_driver.FakeDriver:
     """Install a fake driver whose kernels compute a GEMM, for a GPU whose ceilings are not measured."""
     fake = fake_driver.install(monkeypatch)
     fake.functions, fake.execute = {"matmul": SIZES}, gemm
+    few_launches(monkeypatch)
 
     def measured(*_: Any) -> None:
         raise HarnessError("a fake GPU has none")
 
     monkeypatch.setattr("harness.bench.ceilings.measured", measured)
     return fake
+
+
+def few_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a batch or graph have at most 8 launches: each of them has data of its own, made in NumPy."""
+    monkeypatch.setattr("harness.bench.session.launches", lambda *_: 8)
 
 
 def sizes(variant: Variant) -> tuple[int, ...]:

@@ -172,3 +172,118 @@ def test_wrong_results_are_found(wrong: str, emulated: bool) -> None:
     row = freivalds._first(found["first_bad"])
     assert found["bad"][0] and row == {"rows swapped": 2, "not written": 0, "half of k": 1}.get(wrong, 4)
     assert found["worst"].view("f8")[0] > 1
+
+
+def truncated(x: Any, bits: int) -> Any:
+    """Return float32 numbers cut to so many significant bits."""
+    return (x.astype(np.float32).view(np.uint32) & np.uint32(2**32 - 2 ** (24 - bits))).view(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "what"),
+    [("fp32", "tf32"), ("fp32", "bf16"), ("3xtf32", "tf32"), ("tf32", "truncated"), ("bf16", "twice")],
+)
+@pytest.mark.parametrize("sizes", [(200, 180, 256), (50, 400, 300), (400, 3, 500)])
+def test_lower_precision_is_found(
+    dtype: str, what: str, sizes: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inputs rounded to a type with fewer bits, or cut, or results rounded once more on the way, in
+    some launches.
+    """
+    right, wrong = [], []
+    for launch in range(12):
+        monkeypatch.setitem(globals(), "BASE", launch)
+        case = Case(dtype, *sizes)
+        right.append(case.verified(emulated=False))
+        lower(case, what)
+        wrong.append(case.verified(emulated=False))
+    shares = [freivalds.limit(case.t, sizes, len(found), np.concatenate(found)) for found in (right, wrong)]
+    assert shares[0] < 0.95 and (shares[1] > 1 or any(found["bad"][0] for found in wrong))
+
+
+def lower(case: Case, what: str) -> None:
+    """Write the product of lower precision into the case's C."""
+    _, _, k = case.sizes
+    a, b = case.t.decode(case.a).astype(np.float32), case.t.decode(case.b).astype(np.float32)
+    if what == "twice":
+        parts = [case.t.encode(a[:, s] @ b[s]) for s in (slice(0, k // 2), slice(k // 2, k))]
+        case.c[:] = case.t.encode(sum(case.t.decode(p).astype(np.float32) for p in parts))
+    else:
+        bits = {"tf32": 11, "bf16": 8, "truncated": 11}[what]
+        half = 0 if what == "truncated" else np.uint32(2 ** (23 - bits))
+        a, b = (truncated((x.view(np.uint32) + half).view(np.float32), bits) for x in (a, b))
+        case.c[:] = a.astype(np.float64) @ b.astype(np.float64)
+
+
+@pytest.mark.parametrize(("dtype", "k"), [("fp32", 4096), ("bf16", 300), ("fp16", 512), ("tf32", 512)])
+def test_a_sum_that_lacks_its_last_product_is_found(dtype: str, k: int) -> None:
+    case = Case(dtype, 64, 96, k)
+    a, b = case.t.decode(case.a), case.t.decode(case.b)
+    case.c[:] = case.t.encode((a[:, :-1] @ b[:-1]).astype(np.float32))
+    found = case.verified(emulated=False)
+    assert case.share(found) > 1 or found["bad"][0] > 32
+
+
+def test_right_products_of_any_shape_and_type_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A false alarm would take a right kernel's time. Sums are in float32, one product after the other."""
+    rng = np.random.default_rng(5)
+    for _ in range(120):
+        monkeypatch.setitem(globals(), "BASE", int(rng.integers(2**63)))
+        m, n, k = (int(2 ** rng.uniform(0, 7)) for _ in range(3))
+        dtype, pad = str(rng.choice(list(DTYPES))), int(rng.integers(3))
+        case = Case(dtype, m, n, k, pad=pad, alpha=float(rng.choice([1, -1.5, 0.01])))
+        read = case.t.reads if case.t.reads < case.t.precision else 24
+        a, b = (
+            case.t.decode(x).astype(np.float32).view(np.uint32) + np.uint32(2 ** (24 - read) // 2)
+            for x in (case.a[:, :k], case.b[:, :n])
+        )
+        a, b = truncated(a.view(np.float32), read), truncated(b.view(np.float32), read)
+        total = np.zeros((m, n), np.float32)
+        for i in range(k):
+            total += a[:, i : i + 1] * b[i]
+        case.c[:, :n] = case.t.encode(case.alpha * total)
+        found = case.verified(emulated=False)
+        assert found["worst"].view("f8")[0] < 0.6 and case.share(found) < 0.9, (dtype, m, n, k)
+        assert not any(found[name][0] for name in ("bad", "wrong_a", "wrong_b", "stray"))
+
+
+# Red zones and the drain
+
+
+@pytest.mark.parametrize("nbytes", [1, 6, 64])
+def test_red_zones_are_the_models(nbytes: int) -> None:
+    """Every byte of either zone, and none of the buffer."""
+    zone, key = 40, 0x1234567890
+    one = np.full(nbytes, 7, np.uint8)
+    table = Table([one, one.copy()], sizes=True, gap=zone)
+    run("fence", table, u64(zone), u64(key), u32(2))
+    assert all((a == 7).all() for a in table.arrays)
+    for place, start in zip(table.places, table.addresses, strict=True):
+        for begin, end in ((-zone, 0), (nbytes, nbytes + zone)):
+            places = np.arange(start + begin, start + end, dtype=np.uint64)
+            pattern = normal.mix(u64(key) + places * u64(normal.GAMMA)).astype(np.uint8)
+            assert np.array_equal(table.memory[place + begin : place + end], pattern)
+
+
+@pytest.mark.parametrize(
+    ("offset", "expected"),
+    [(-1, (40, 0)), (-40, (1, 0)), (6, (0, 40)), (45, (0, 1)), (None, (0, 0))],
+)
+def test_a_changed_byte_of_a_zone_is_found(offset: int | None, expected: tuple[int, int]) -> None:
+    zone, key = 40, 0x1234567890
+    table = Table([np.zeros(6, np.uint8), np.zeros(6, np.uint8)], sizes=True, gap=zone)
+    run("fence", table, u64(zone), u64(key), u32(2))
+    if offset is not None:
+        table.memory[table.places[1] + offset] ^= 0x80
+    nearest = np.zeros(4, np.uint32)
+    table.keep = True
+    run("stray", table, u64(zone), u64(key), u32(2), nearest)
+    assert nearest.tolist() == [0, 0, *expected]
+
+
+def test_draining_reads_and_writes_nothing() -> None:
+    memory = np.random.default_rng(1).integers(0, 2**32, 4 * 1200, dtype=np.uint32)
+    before = memory.copy()
+    never = np.zeros(1, np.uint32)
+    run("drain", memory, u64(memory.nbytes), never)
+    assert np.array_equal(memory, before) and not never.any()

@@ -25,9 +25,12 @@ class Table:
     arrays: list[Any]
     sizes: bool = False
     gap: int = 0
+    keep: bool = False  # what lay between the arrays after the launch before
 
     def blob(self, start: int) -> Any:
         """Return the table and the arrays behind it as bytes, as they lie at the address `start`."""
+        if self.keep:
+            return self.memory
         words, at = [], 16 * len(self.arrays)
         self.places = []
         for one in self.arrays:
@@ -35,6 +38,7 @@ class Table:
             self.places.append(at)
             words += [start + at, one.nbytes] if self.sizes else [start + at]
             at += one.nbytes + self.gap
+        self.addresses = [start + place for place in self.places]
         found = np.zeros(-(-at // 16) * 16, np.uint8)
         found[: 8 * len(words)] = np.array(words, np.uint64).view(np.uint8)
         for place, one in zip(self.places, self.arrays, strict=True):

@@ -110,6 +110,11 @@ def said(problem: Gemm, launches: int, found: NDArray[Any]) -> str:
         )
     if found["stray"].any():
         return f"{found['stray'].sum()} elements of C's padding were written"
+    return imprecise(problem, launches, found)
+
+
+def imprecise(problem: Gemm, launches: int, found: NDArray[Any]) -> str:
+    """Return in words that all errors together are too large; empty if they are not."""
     share = limit(problem.dtype, (problem.M, problem.N, problem.K), launches, found)
     if share <= 1:
         return ""
@@ -161,6 +166,7 @@ class Products(Closing):
         self._code, self.problem, self.buffers, self._seed = code, problem, buffers, seed
         self._number = self._launches = 0  # of refreshes so far; of launches since the last `wrong`
         self._key = 0
+        self._so_far, self._all = np.zeros(1, _FOUND), 0  # sums over all launches, and their number
         self._evidence: Evidence | None = None
         p, dtype, sets = problem, problem.dtype, len(buffers)
         context = code.context
@@ -243,7 +249,15 @@ class Products(Closing):
         self._found.download(found, stream)
         self._found.fill_u32(0, stream)
         launches, self._launches = self._launches, 0
-        return said(self.problem, launches, found)
+        if wrong := said(self.problem, launches, found):
+            return wrong
+        # The more launches, the closer the mean of all errors comes to what it should be.
+        self._so_far = np.append(self._so_far, found)
+        for name in _SUMS:
+            self._so_far[name][0] = self._so_far[name].sum()
+        self._so_far = self._so_far[:1]
+        self._all += launches
+        return imprecise(self.problem, self._all, self._so_far)
 
     def keep(self, stream: Stream, rng: np.random.Generator, count: int) -> None:
         """Download one of the first `count` sets, chosen at random, for `verdict`.
