@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import itertools
 import math
+import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from harness.bench import sampling
 from harness.bench.ceilings import Ceilings, impossible, peaks
@@ -56,14 +57,15 @@ class Method:
     """How to time.
 
     `rule` says when to stop, `regime` (a key of `row.REGIMES`) how operands and launches follow each other,
-    `seed` how a comparison is ordered and resampled, and what the data of timed launches is. `overhead` is
-    the time in seconds between two events with nothing between them. `ceilings` are the card's, None where
-    not measured. With `by_element` one timed launch is also verified by element, on the host.
+    `seed` how a comparison is ordered and resampled. `key` is what the data of timed launches is made from.
+    `overhead` is the time in seconds between two events with nothing between them. `ceilings` are the card's,
+    None where not measured. With `by_element` one timed launch is also verified by element, on the host.
     """
 
     rule: StopRule
     regime: str = COLD
     seed: int = 1
+    key: int = field(default_factory=lambda: secrets.randbits(64))
     overhead: float = 0.0
     ceilings: Ceilings | None = None
     by_element: bool = True
@@ -161,7 +163,7 @@ def _visits(
     run: Launch, stream: Stream, method: Method, owned: ExitStack, *, opponent: bool = False
 ) -> Visits:
     """Return the visits of a launch that has been verified, on new data until `owned` is closed."""
-    seed = derive(method.seed, run.label, next(_MEASURED))
+    seed = derive(method.key, run.label, next(_MEASURED))
     data = source(run.operands, stream, seed=seed)
     owned.callback(data.close)
     hot = method.regime == HOT

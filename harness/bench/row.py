@@ -68,7 +68,8 @@ class Measurement:
     `ceilings` are the card's. `peaks` is the peak for this problem's element type as a multiple of the
     float32 units'. `notes` qualify the time. `algorithm` names the algorithm that a library chose. `rounds`
     has the result of each round where there were several; all other fields then cover all rounds. `seed` is
-    that of all random data. `emulation` is what the emulator saw, where no GPU was used.
+    that of the data that is verified by element, `key` what that of timed launches is made from. `emulation`
+    is what the emulator saw, where no GPU was used.
     """
 
     label: str
@@ -98,6 +99,7 @@ class Measurement:
     algorithm: str = ""
     protections: tuple[str, ...] = ()
     seed: int | None = None
+    key: str | None = None
     emulation: Emulation | None = None
 
     @classmethod

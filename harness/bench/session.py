@@ -223,7 +223,8 @@ class Bench(Closing):
                     repeats=self.repeats,
                 )
             same = against is not None and self._is_baseline_code(one)
-            return replace(row, identical=same, seed=self.seed), None
+            key = None if method is None else f"{method.key:016x}"
+            return replace(row, identical=same, seed=self.seed, key=key), None
         except ContextLost as e:
             return Measurement.failed_with(one, problem, e), e
         except (HarnessError, MemoryError) as e:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from harness.driver import Buffer, Context, Stream
 from harness.errors import OutOfMemory
+from harness.kernels.dtypes import DType
 from harness.launch.fingerprint import Fingerprint, Fingerprints
 from harness.launch.fresh.code import Code, derive
 from harness.launch.fresh.zones import ZONE, Fenced, Zones
@@ -267,6 +268,17 @@ class _Known(Closing):
 
     def close(self) -> None:
         self.fingerprints.close()
+
+
+def wrong_value(dtype: np.dtype[Any], element: DType | None) -> Any:
+    """Return the largest finite number of the type, as an element of an output with this NumPy `dtype`.
+
+    No result has it, and unlike NaN it does not mark an output as never written. `element` is the element
+    type where the NumPy type does not tell it (bf16 is stored as uint16).
+    """
+    if element is not None:
+        return element.encode(np.full(1, element.largest, np.float32))[0]
+    return np.finfo(dtype).max if dtype.kind == "f" else np.iinfo(dtype).max
 
 
 def rotation_sets(context: Context, problem: Problem, *, most: int) -> int:

@@ -137,6 +137,9 @@ def timed_record(row: Measurement, peak_fp32: float, threshold: float | None = N
         "notes": list(row.notes),
         "algorithm": row.algorithm or None,
         "regime": _regime(row),
+        "protections": list(row.protections),
+        "seed": row.seed,
+        "key": row.key,
         "seconds": row.seconds,
         "mean": summary.mean if summary else None,
         "noise": summary.noise if summary else None,
@@ -290,9 +293,7 @@ def _counts(counts: Counts) -> dict[str, Any]:
 
 
 def _regime(row: Measurement) -> str | None:
-    """Return the regime; ``warm`` instead of ``cold`` where the operands are too small to displace the L2
-    cache.
-    """
+    """Return the regime; ``warm`` instead of ``cold`` where operands may have been in the L2 cache."""
     return "warm" if row.regime == "cold" and row.cold is False else row.regime or None
 
 

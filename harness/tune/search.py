@@ -4,8 +4,9 @@
     rungs: the others are timed in turn with a reference; those slower beyond doubt are dropped (`race`)
     finals: the rest are measured anew on other data, against the reference and against the best of them
 
-Every measurement is by `harness.bench.measure.measure`: verified before, timed, verified after. A candidate
-that is wrong once, at any stage, is out. All results are kept in a `Journal` and not measured again.
+Every measurement is by `harness.bench.measure.measure`: verified before, and each timed launch too. A
+candidate that is wrong once, at any stage, is out. All results are kept in a `Journal` and not measured
+again.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from harness.results.rows import Row
 from harness.support.cache import digest
 from harness.tune.journal import Journal
 
-_FORMAT = "1"  # version of the journal's keys, and part of each
+_FORMAT = "2"  # version of the journal's keys, and part of each
 
 
 class Trials:

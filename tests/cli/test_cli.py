@@ -382,13 +382,14 @@ def test_bench(fake: Any, tmp_path: Path) -> None:
     result = harness("bench", "coalesced", "tiled", "-a", "N=[16,32]", "--json", str(path), *FAST)
     assert result.exit_code == 0, result.output
     assert "Fake GPU, sm_90a" in result.stdout
-    assert result.stdout.count("gemm 16: warm") == result.stdout.count("gemm 32: warm") == 1
+    assert result.stdout.count("gemm 16: cold") == result.stdout.count("gemm 32: cold") == 1
     content = record.load(path)
     assert [(r["kernel"], r["shape"], r["status"]) for r in content["rows"]] == [
         (kernel, shape, "ok") for shape in ("16", "32") for kernel in ("02_coalesced", "03_tiled")
     ]
     row = content["rows"][-1]
     assert row["flops_rate"] == pytest.approx(2 * 32**3 / 1.5e-3) and len(row["times"]) == row["samples"]
+    assert row["protections"][0].startswith("new random data for each launch") and len(row["key"]) == 16
     assert content["meta"]["gpu"]["uuid"].startswith("GPU-a0")
     assert content["meta"]["seed"] == 1 and len(content["meta"]["code_sha256"]) == 64
 

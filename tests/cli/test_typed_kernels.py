@@ -131,6 +131,21 @@ def test_blocks_that_write_halves_of_a_word_do_not_race(kernel_file: Any, cache:
         assert {f.kind for f in found.findings} == kinds
 
 
+# -- what is written into outputs before a launch
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_a_spoilt_output_is_finite_and_wrong(name: str) -> None:
+    problem = GEMMS[name](M=4, N=4, K=4)
+    from harness.launch import operands
+
+    inputs = problem.inputs(1)
+    reference = problem.reference(inputs)
+    value = operands.wrong_value(inputs["C"].dtype, reference.dtype)
+    number = float(reference.decode(np.full(1, value, inputs["C"].dtype))[0])
+    assert number == problem.dtype.largest and np.isfinite(number)
+
+
 # -- cuBLAS
 
 
