@@ -284,18 +284,26 @@ def mean(rows: list[dict[str, Any]]) -> float:
 
 
 MATMUL = ("matmul/squares*.json", "matmul/rectangle*.json")
+BACK_TO_BACK = "matmul/graph*.json"  # the same shapes in the regime `graph`
 
 
 def headline() -> str:
-    """Return the dispatcher's mean speed over cuBLAS by type, in one sentence."""
-    told = []
-    for dtype in ("fp32", "tf32", "bf16", "fp16"):
-        squares, rectangles = dispatched(of_type(dtype, *MATMUL), right=True)
-        if squares and rectangles:
-            told.append(f"{dtype} {mean(squares):.2f} and {mean(rectangles):.2f}")
+    """Return the dispatcher's mean speed over cuBLAS by type: back to back, and with events around each
+    launch.
+    """
+    told = {}
+    for heading, patterns in (("back to back", (BACK_TO_BACK,)), ("with events around each launch", MATMUL)):
+        means = []
+        for dtype in ("fp32", "tf32", "bf16", "fp16"):
+            squares, rectangles = dispatched(of_type(dtype, *patterns), right=True)
+            if squares and rectangles:
+                means.append(f"{dtype} {mean(squares):.2f} and {mean(rectangles):.2f}")
+        if means:
+            told[heading] = ", ".join(means)
     return (
         "`harness.matmul` picks the fastest of these kernels for a shape. Its speed over cuBLAS's on an "
-        f"H200, as geometric means over squares and over rectangles: {', '.join(told)} "
+        "H200, as geometric means over squares and over rectangles, "
+        f"{'; '.join(f'{heading}: {means}' for heading, means in told.items())} "
         "([every shape](ROOT/docs/matmul.md#results))."
     )
 
@@ -315,16 +323,25 @@ _FRONT = (
 def front() -> str:
     """Return a few rungs of the fp32 ladder at n = 4096 beside cuBLAS."""
     records = of_type("fp32", "bench/ladder.json", "bench/ladder-20.json")
-    rows = {r["kernel"]: r for content in records for r in content["rows"] if size(r) == "4096"}
+    rows, packed = (
+        {r["kernel"]: r for content in found for r in content["rows"] if size(r) == "4096"}
+        for found in (records, of_type("fp32", "bench/graph*.json"))
+    )
     cells = []
     for kernel in _FRONT:
-        row = rows[kernel]
-        of_cublas = f"{100 * row['vs_cublas']:.0f} %" if row["status"] == "ok" else "-"
-        cells.append([kernel, catalog.kernel(kernel).title, rate(row), of_cublas])
-    cells.append(["cuBLAS", "pedantic fp32", rate(rows["cuBLAS"]), "100 %"])
+        told = [of_cublas(rows[kernel]), *([of_cublas(packed.get(kernel))] if packed else [])]
+        cells.append([kernel, catalog.kernel(kernel).title, rate(rows[kernel]), *told])
+    last = ["cuBLAS", "pedantic fp32", rate(rows["cuBLAS"]), *(["100 %"] * (len(cells[0]) - 3))]
     name = records[0]["meta"]["gpu"]["name"]
-    table = plain_table(cells, ["rung", "what it adds", "GFLOP/s", "of cuBLAS"], "md")
+    records += of_type("fp32", "bench/graph*.json")
+    headings = ["rung", "what it adds", "GFLOP/s", "of cuBLAS", *(["back to back"] if packed else [])]
+    table = plain_table([*cells, last], headings, "md")
     return f"{table}\n\nfp32, n = 4096, {name}; records: {' and '.join(short(c) for c in records)}."
+
+
+def of_cublas(row: dict[str, Any] | None) -> str:
+    """Return the row's speed in per cent of cuBLAS's; a dash where it was not both verified and timed."""
+    return f"{100 * row['vs_cublas']:.0f} %" if row and row["status"] == "ok" else "-"
 
 
 def short(content: dict[str, Any]) -> str:
@@ -341,9 +358,11 @@ def matmul(dtype: str = "fp32") -> str:
         return ""
     squares, rectangles = dispatched(records, right=False)
     others = heuristics(records)
+    packed = {r["shape"]: r for rows in dispatched(of_type(dtype, BACK_TO_BACK), right=True) for r in rows}
     cells = []
     for r in squares + rectangles:
         told = [size(r), r["chosen"]["label"], rate(r, dtype), share(r)]
+        told += [share(packed[r["shape"]]) if r["shape"] in packed else "-"] if packed else []
         told += [of_heuristics(r, others.get(r["shape"]))] if others else []
         cells.append(told if dtype == "fp32" else [*told, clock(r)])
     means = [
@@ -351,7 +370,8 @@ def matmul(dtype: str = "fp32") -> str:
         for rows, what in zip(dispatched(records, right=True), ("squares", "rectangles"), strict=True)
         if rows
     ]
-    headings = ["M x N x K", "chosen", unit(dtype)[0], "% of cuBLAS", *(["% of cuBLASLt"] if others else [])]
+    headings = ["M x N x K", "chosen", unit(dtype)[0], "% of cuBLAS"]
+    headings += (["back to back"] if packed else []) + (["% of cuBLASLt"] if others else [])
     if dtype != "fp32":
         headings = [f"{dtype}, {headings[0]}", *headings[1:], "SM MHz"]
     table = plain_table(cells, headings, "md")
