@@ -109,9 +109,12 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seed", type=int, default=secrets.randbits(32))
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="only sources whose name contains this")
+    parser.add_argument("--skip", default="\0", help="no sources whose name contains this")
     options = parser.parse_args()
-    sources = sorted(p for p in options.folder.rglob("*.cu") if options.only in p.stem)
+    sources = sorted(
+        p for p in options.folder.rglob("*.cu") if options.only in p.stem and options.skip not in p.stem
+    )
     table: dict[str, Counter[str]] = defaultdict(Counter)
     for source, found in results(sources, options.seed, options.jobs):
         planted = expected(source.stem)
