@@ -45,6 +45,9 @@ from harness.problems.verify import Repeats, Verdict
 _MATRIX = 32  # no kernel with matrix instructions exceeds the float32 units' peak by more than this factor
 _NEAR_OVERHEAD = 10  # below this many times the cost of the two events, that cost distorts a time
 GRAPH_SECONDS, GRAPH_MOST = 0.002, 1024  # a graph's launches: about this many seconds, at most this many
+# Launches of one batch do the same work. Where the mean time of a batch is above its median by more than this
+# factor, in most batches, a few launches do what the others then find done; the median would be theirs.
+_UNEVEN = 1.25
 _BRIEF = 0.02  # seconds of warm-up for a baseline, which has been warmed up before
 _FASTER = 1.5  # than its rated peaks: no GPU is
 _LAUNCH = 1e-6  # seconds that any launch takes
@@ -208,6 +211,12 @@ def _timed(
     most = max(row.peaks, _MATRIX if _uses_matrix_units(row.built) else 1)
     device, seconds = run.operands.context.device, samples.summary.median
     if error := impossible(run.operands.problem, device, seconds, samples.sm_hz, most, method.ceilings):
+        return replace(row, status=IMPOSSIBLE, error=error)
+    if samples.unevenness > _UNEVEN:
+        error = (
+            f"its launches do not take equally long: the mean is {samples.unevenness:.3g} times the median, "
+            "so that some do the work of others: not a measurement"
+        )
         return replace(row, status=IMPOSSIBLE, error=error)
     notes = [*_notes(samples, work, warm, method)]
     against, wrong = (other.run.label, other.said) if other else ("", "")

@@ -84,6 +84,16 @@ class Samples:
         return float(np.median(cycles)) if cycles else None
 
     @property
+    def unevenness(self) -> float:
+        """The median over the batches of the mean time over the median time of a batch's launches.
+
+        It is about 1 where all launches take equally long. Batches of fewer than three launches tell nothing
+        and do not count; 1 if there are no others.
+        """
+        telling = [b for b in self.batches if len(b.times) > 2 and b.median > 0]
+        return float(np.median([np.mean(b.times) / b.median for b in telling])) if telling else 1.0
+
+    @property
     def remarks(self) -> tuple[str, ...]:
         """A note on how many batches were discarded, and why the last one was; empty if none was."""
         if not self.discarded:

@@ -57,6 +57,20 @@ def test_summary() -> None:
         summarize([])
 
 
+@pytest.mark.parametrize(
+    ("batches", "unevenness"),
+    [
+        ([(1.0,) * 100] * 5, 1.0),
+        ([(100.0, *[1e-3] * 99)] * 5, 1000.99),  # one launch of each batch does everything
+        ([(50.0, *[1.0] * 99), *[(1.0,) * 100] * 4], 1.0),  # something else held one of them up
+        ([(9.0, 1.0)] * 5, 1.0),  # the median of two is their mean
+    ],
+)
+def test_unevenness(batches: list[tuple[float, ...]], unevenness: float) -> None:
+    samples = Samples(batches=tuple(Batch(times=t, wall=None) for t in batches), stopped="")
+    assert samples.unevenness == pytest.approx(unevenness)
+
+
 def test_quiet_kernel_stops_at_the_minimum_time() -> None:
     timer = FakeTimer(lambda i: 1e-3)
     samples = sample(timer, StopRule(min_time=0.2, warmup=0.1))

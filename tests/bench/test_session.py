@@ -6,6 +6,7 @@ import ctypes
 import itertools
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from harness.bench.row import (
 )
 from harness.bench.session import Bench
 from harness.bench.stopping import StopRule
+from harness.bench.timing import Batch, EventTimer, Work
 from harness.driver import Context, Device, Stream
 from harness.errors import ContextLost, HarnessError, OutOfMemory, UsageError
 from harness.kernels import catalog, spec
@@ -113,6 +115,26 @@ def test_faster_than_the_hardware_is_refused(context: Context, cache: Cache, fak
     fake.milliseconds = 1e-7
     (row,) = rows(context, built(cache, "tiled"), {"N": 32}, rule=FEW)
     assert row.status == IMPOSSIBLE and row.failed
+
+
+@pytest.mark.parametrize(("share", "status"), [(0.015, OK), (0.9, IMPOSSIBLE)])
+def test_a_launch_that_works_for_others_is_refused(
+    context: Context, cache: Cache, monkeypatch: pytest.MonkeyPatch, share: float, status: str
+) -> None:
+    """The first launch of each batch takes `share` of its time: the others find their results done."""
+    measured = EventTimer.batch
+
+    def batch(timer: EventTimer, work: Work, count: int) -> Batch:
+        found = measured(timer, work, count)
+        total = sum(found.times)
+        rest = (1 - share) * total / max(1, count - 1)
+        return replace(found, times=(share * total, *[rest] * (count - 1)))
+
+    monkeypatch.setattr(EventTimer, "batch", batch)
+    (row,) = rows(context, built(cache, "tiled"), {"N": 32}, rule=FEW)
+    assert row.status == status
+    if status == IMPOSSIBLE:
+        assert row.samples is None and "some do the work of others" in row.detail
 
 
 def test_broken_kernels_are_never_timed(context: Context, cache: Cache, fake: Any) -> None:

@@ -1,4 +1,4 @@
-"""The exploits of tests/data/exploits with the check that rejects each, and the honest kernels beside them."""
+"""The exploits of tests/data/exploits with the check that rejects each, and the honest kernels."""
 
 from __future__ import annotations
 
@@ -79,6 +79,7 @@ EXPLOITS = (
     Exploit(name="dead_matrix_code", kind="dead matrix code", emulator="dead matrix code"),
     _static("persisting_l2", "persisting L2", "L2 persistence"),
     _static("device_heap", "device heap", "device heap"),
+    Exploit(name="works_ahead", kind="work for later launches", gpu="ceiling"),
     _both("endless", "hang", "ends"),
     Exploit(name="faults", kind="fault", emulator=RACES, gpu="ends"),
 )
