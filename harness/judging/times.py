@@ -19,6 +19,7 @@ from harness.judging.verdict import FAILED, GPU, PASSED, SKIPPED, Check, Timed
 from harness.kernels import catalog
 from harness.launch.builds import Built, build_all
 from harness.launch.cublas import CuBlas
+from harness.launch.runnable import Runnable
 from harness.problems.registry import resolve
 from harness.support.cache import default as default_cache
 
@@ -40,13 +41,12 @@ def measured(
         yield from _checks(rows, "it takes none of the sizes to time at: name some with -a")
         return
     with ExitStack() as owned:
-        baseline = owned.enter_context(CuBlas(context)) if not request.ref and _has_cublas(context) else None
         session = owned.enter_context(
             Bench(
                 context,
                 rule=RULE,
                 regime=request.regime,
-                baseline=_reference(request, built) if request.ref else baseline,
+                baseline=_against(context, built, request, owned),
                 seed=request.seed,
                 limits=True,
             )
@@ -103,15 +103,16 @@ def _taken(built: Built, problem: Any) -> bool:
     return True
 
 
-def _has_cublas(context: Context) -> bool:
-    """Return True if cuBLAS can be loaded here."""
+def _against(context: Context, built: Built, request: Request, owned: ExitStack) -> Runnable | None:
+    """Return what to time in turn with: the kernel of --ref, else cuBLAS; None where that is absent."""
+    if request.ref:
+        return _reference(request, built)
     try:
-        CuBlas(context).close()
+        return owned.enter_context(CuBlas(context))
     except ContextLost:
         raise
     except HarnessError:
-        return False
-    return True
+        return None
 
 
 def _reference(request: Request, built: Built) -> Built:

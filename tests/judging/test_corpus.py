@@ -23,7 +23,7 @@ QUICK = {"replay_globals", "skip_own_output", "sentinel", "half_k", "writes_behi
 NEEDS_GPU = {"called"}  # calls of functions
 
 
-def judged(variant: Variant, cache: Cache, *, seed: int = 5, seconds: float = 120) -> list[Check]:
+def judged(variant: Variant, cache: Cache, *, seed: int = 5, seconds: float = 900) -> list[Check]:
     """Return the static checks and those of the emulator."""
     target = arch.DEFAULT if variant.kernel.fits(arch.DEFAULT) else variant.kernel.min_arch
     (built,), _ = build_all([variant], [target], cache, lambda _: None)
