@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from harness.bench.row import ERROR, EXPECTED, FAILED, OK, REFUSED, REPEATABLE, UNEXPECTED, Measurement
 from harness.driver import tensormap
-from harness.emulator import Buffer, Emulation, TensorMap, emulate
+from harness.emulator import BUDGET, Buffer, Emulation, TensorMap, emulate
 from harness.errors import EmulatorError, HarnessError, InspectError, NeedsGpu, OutOfMemory
 from harness.launch.builds import Built, Progress
 from harness.launch.kernel import Mapped, grid, maps, workspace
@@ -41,7 +41,8 @@ class Options:
     instructions. `as_compiled` counts shared and global accesses in the widths that the machine code has, for
     which the output of nvdisasm is kept in `cache`; otherwise they are counted as the PTX has them. `sms` is
     the number of multiprocessors, of which persistent kernels make their grid: on one, their blocks could not
-    race. `strict` takes notices, such as stores of the same value by several threads, for findings. After a
+    race. `strict` takes notices, such as stores of the same value by several threads, for findings. `budget` is
+    the instructions that a batch of blocks may execute. After a
     launch has been verified, `repeats` more follow, alternating between the other schedule and this one,
     since nothing else can differ from launch to launch here. Persistent kernels find `sms` multiprocessors:
     with one, blocks would never meet.
@@ -56,6 +57,15 @@ class Options:
     repeats: int = 0
     sms: int = SMS
     strict: bool = False
+    budget: int = BUDGET
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """What stays from launch to launch: the variables of the module by name, and the workspaces by size."""
+
+    variables: dict[str, NDArray[np.uint8]] = field(default_factory=dict)
+    workspaces: dict[int, NDArray[np.uint8]] = field(default_factory=dict)
 
 
 _Job = tuple[Problem, Mapping[str, NDArray[Any]], Reference, Options]
@@ -183,12 +193,17 @@ def _again(
 
 
 def launch(
-    built: Built, problem: Problem, inputs: Mapping[str, NDArray[Any]], options: Options
+    built: Built,
+    problem: Problem,
+    inputs: Mapping[str, NDArray[Any]],
+    options: Options,
+    memory: Memory | None = None,
 ) -> tuple[Emulation, dict[str, NDArray[Any]]]:
     """Launch a kernel once on copies of `inputs`; return what the emulator saw, and the arrays after the
     launch.
 
-    Raises HarnessError for a kernel that cannot be emulated.
+    Launches with the same `memory` share the module and the workspace, which are new without one. Raises
+    HarnessError for a kernel that cannot be emulated.
     """
     variant = built.variant
     arrays = {name: array.copy() for name, array in inputs.items()}
@@ -198,7 +213,9 @@ def launch(
     bound: list[Any] = [_map(mapped, arrays) for mapped in maps(variant, problem)]
     bound += [_bound(a, arrays, problem) if isinstance(a, str) else a for a in arguments]
     if size:
-        bound.append(Buffer(array=np.zeros(size, dtype=np.uint8), name="workspace"))
+        memory = Memory() if memory is None else memory
+        scratch = memory.workspaces.setdefault(size, np.zeros(size, dtype=np.uint8))
+        bound.append(Buffer(array=scratch, name="workspace"))
     run = emulate(
         built.cubin.ptx,
         variant.kernel.entry,
@@ -210,6 +227,8 @@ def launch(
         check=options.check,
         count=options.count,
         widths=_widths(built, options) if options.as_compiled else None,
+        budget=options.budget,
+        variables=None if memory is None else memory.variables,
     )
     return run, arrays
 

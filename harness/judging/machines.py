@@ -16,11 +16,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.bench.emulation import SMS
+from harness.bench import emulation
 from harness.driver import Buffer as DeviceBuffer
 from harness.driver import Context, Module, Stream
-from harness.emulator import Buffer, Counts, Finding, emulate
-from harness.errors import NeedsGpu, UsageError
+from harness.emulator import Counts, Finding
+from harness.errors import UsageError
 from harness.judging.verdict import EMULATOR, GPU
 from harness.launch import kernel as launch
 from harness.launch.builds import Built
@@ -75,47 +75,22 @@ class Machine(Protocol):
 class Emulated:
     """The emulator as a `Machine`."""
 
-    where, sms = EMULATOR, SMS
+    where, sms = EMULATOR, emulation.SMS
 
     def __init__(self, built: Built) -> None:
-        """Raises NeedsGpu for a kernel that copies by TMA."""
-        if built.variant.kernel.tensormaps:
-            raise NeedsGpu("the emulator does not know TMA (tensor maps)")
         self._built = built
         self.forget()
 
     def forget(self) -> None:
-        self._variables: dict[str, NDArray[np.uint8]] = {}
-        self._scratch: dict[int, NDArray[np.uint8]] = {}
+        self._memory = emulation.Memory()
 
     def run(
         self, problem: Problem, inputs: Mapping[str, NDArray[Any]], *, watched: bool = False, turn: int = 0
     ) -> Ran:
-        variant = self._built.variant
-        arrays = {name: array.copy() for name, array in inputs.items()}
-        bound: list[Any] = []
-        for argument in problem.arguments():
-            if isinstance(argument, str):
-                known = argument != problem.output or problem.accumulates
-                bound.append(Buffer(array=arrays[argument], name=argument, initialised=known))
-            else:
-                bound.append(argument)
-        if size := _workspace(self._built, problem, self.sms):
-            scratch = self._scratch.setdefault(size, np.zeros(size, np.uint8))
-            bound.append(Buffer(array=scratch, name="workspace"))
-        found = emulate(
-            self._built.cubin.ptx,
-            variant.kernel.entry,
-            grid=launch.grid(variant, problem, sms=self.sms),
-            block=variant.block,
-            arguments=bound,
-            shared=variant.shared,
-            schedule="warp-serial" if turn % 2 else "lockstep",
-            budget=_BUDGET,
-            check=watched,
-            count=watched,
-            variables=self._variables,
-        )
+        _workspace(self._built, problem, self.sms)
+        schedule = "warp-serial" if turn % 2 else "lockstep"
+        options = emulation.Options(schedule=schedule, check=watched, count=watched, budget=_BUDGET)
+        found, arrays = emulation.launch(self._built, problem, inputs, options, self._memory)
         return Ran(
             output=arrays[problem.output],
             before=inputs[problem.output],

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.errors import BuildError, HarnessError, MissingDependency, NeedsGpu, NoGpu, SpecError
+from harness.errors import BuildError, HarnessError, MissingDependency, NoGpu, SpecError
 from harness.judging import policy
 from harness.judging.trials import Trials
 from harness.judging.verdict import FAILED, PASSED, STATIC, Check
@@ -204,18 +204,9 @@ def _emulate(request: Request, tell: Tell) -> None:
 
     _confine(request, tell)
     built = _built(request, request.arch)
-    try:
-        machine = Emulated(built)
-    except NeedsGpu as e:
-        tell("missing", e.what)
-        return
-    _try(
-        request,
-        tell,
-        Trials(
-            machine, built.variant, resolve(built.variant.kernel), request.seed, _until(request), _step(tell)
-        ),
-    )
+    cls = resolve(built.variant.kernel)
+    trials = Trials(Emulated(built), built.variant, cls, request.seed, _until(request), _step(tell))
+    _try(request, tell, trials)
 
 
 def _run(request: Request, tell: Tell) -> None:
