@@ -41,11 +41,10 @@ class Options:
     instructions. `as_compiled` counts shared and global accesses in the widths that the machine code has, for
     which the output of nvdisasm is kept in `cache`; otherwise they are counted as the PTX has them. `sms` is
     the number of multiprocessors, of which persistent kernels make their grid: on one, their blocks could not
-    race. `strict` takes notices, such as stores of the same value by several threads, for findings. `budget` is
-    the instructions that a batch of blocks may execute. After a
-    launch has been verified, `repeats` more follow, alternating between the other schedule and this one,
-    since nothing else can differ from launch to launch here. Persistent kernels find `sms` multiprocessors:
-    with one, blocks would never meet.
+    race. `strict` takes notices, such as stores of the same value by several threads, for findings. `budget`
+    is the instructions that a batch of blocks may execute. After a launch has been verified, `repeats` more
+    follow, alternating between the other schedule and this one, since nothing else can differ from launch to
+    launch here.
     """
 
     seed: int = 1

@@ -73,7 +73,7 @@ def timed(row: Measurement) -> Timed:
         of_ceiling=row.of_ceiling,
         sm_hz=row.samples.sm_hz if row.samples else None,
         detail="" if row.right else row.detail,
-        protections=tuple(getattr(row, "protections", ())),
+        protections=row.protections,
     )
 
 
