@@ -81,9 +81,9 @@ def _arrive(ins: Instruction, *, releases: bool) -> Run:
             misuse(group, ins, "arrives twice at the cluster's barrier without a wait between")
         cluster.arrivals[rows] = cluster.phase + 1
         if cluster.clocks is not None:
-            rank = cluster.clocks
-            known = rank.release(rows) if releases else None
-            if known is not None:
+            cluster.arrived_at[rows] = cluster.clocks.own(rows)
+            known = cluster.clocks.release(rows)
+            if releases:
                 cluster.arrived = known.with_(cluster.arrived)
         cluster.turn()
         group.launch.progress += 1
@@ -101,6 +101,7 @@ def _wait(ins: Instruction) -> Attempt:
         passed[done - first] = True
         if cluster.clocks is not None and len(done):
             cluster.clocks.acquire(done, cluster.released)
+            cluster.clocks.observe(done, cluster.column, cluster.phase)
         return group.algebra.both(where, mask_of(passed))
 
     def describe(group: Group, where: Lanes) -> str:
@@ -146,6 +147,7 @@ def st_async(decoder: Decoder, ins: Instruction) -> Run:
                 misuse(group, ins, "the data and the mbarrier are in different blocks")
             if cluster.clocks is not None and cluster.shadow is not None:
                 rows = mine + block.rank * group.launch.threads + group.row
+                block.visit(address, ins, np.array([found.column]), np.array([found.phase + 1]))
                 grain = group.launch.grain
                 places = (starts // grain)[:, None] + np.arange(size * count // grain)
                 operation(

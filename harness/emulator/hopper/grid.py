@@ -72,6 +72,7 @@ class Block(Batch):
         self.held: dict[int, int] = {}  # registers per thread of each warpgroup, by its first thread
         self.ended = False
         self._arrived: dict[int, Known] = {}  # by ``bar.arrive``, by the barrier's number
+        self.visits: dict[int, tuple[int, Instruction]] = {}  # by others: (value, instruction) by column
 
     def _memory(self) -> tuple[Scratch, Scratch]:
         local = Scratch(self.launch.entry.sizes.get("local", 0), self.launch.threads)
@@ -110,6 +111,16 @@ class Block(Batch):
         if clocks is not None:
             known = clocks.release(np.nonzero(lanes[:, 0])[0] + row + self.rank * self.launch.threads)
             self._arrived[number] = known.with_(self._arrived.get(number))
+
+    def visit(self, address: int, ins: Instruction, columns: Array, values: Array) -> None:
+        """Note accesses of the block to an address, which may lie in another block.
+
+        columns, values: of the accesses, in the clocks; that block must not end before it knows of them
+        """
+        holder = self.cluster.holder(address)
+        if holder is not self:
+            for column, value in zip(columns.tolist(), values.tolist(), strict=True):
+                holder.visits[column] = (max(value, holder.visits.get(column, (0, ins))[0]), ins)
 
     def reaches(self, group: Group, ins: Instruction, address: int) -> bool:
         """Return whether the block that holds an address still runs; report it otherwise."""
@@ -154,7 +165,11 @@ class Cluster:
         self.barriers: dict[int, Mbarrier] = {}
         self.streams: dict[tuple[Any, ...], Any] = {}  # bulk and wgmma groups, by whom they belong to
         self.arrivals = np.zeros(launch.threads * count, np.int64)  # at barrier.cluster, by thread
+        self.arrived_at = np.zeros(launch.threads * count, np.int64)  # the thread's clock at the last of them
         self.phase = 0  # of barrier.cluster
+        self.column = (
+            self.clocks.columns(1, generic=False) if self.clocks is not None else -1
+        )  # of its phases
         self.arrived: Known | None = None  # by threads in this phase
         self.released: Known | None = None
         self._copies: tuple[int, Array] | None = None
@@ -169,7 +184,14 @@ class Cluster:
         if (~self.living() | (self.arrivals > self.phase)).all():
             self.phase += 1
             for barrier in self.barriers.values():
-                barrier.everywhere |= barrier.visible
+                if barrier.visible and not barrier.everywhere:
+                    barrier.everywhere = self.phase
+            for block in self.blocks:  # even a relaxed barrier tells that others have come so far
+                block.visits = {
+                    c: v
+                    for c, v in block.visits.items()
+                    if c >= len(self.arrivals) or v[0] > self.arrived_at[c]
+                }
             self.released, self.arrived = self.arrived or self.released, None
 
     @property
@@ -214,6 +236,17 @@ class Cluster:
     def block_left(self, block: Block) -> None:
         """Note that all threads of a block have ended: what still reads its memory is a fault."""
         threads = self.launch.threads
+        if self.clocks is not None and block.visits:
+            known = self.clocks.known(np.arange(threads) + block.rank * threads)
+            for column, (value, ins) in block.visits.items():
+                if known.seen[column] < value:
+                    misuse(
+                        block.runners[0].group,
+                        ins,
+                        "the block may end while another one accesses its shared memory here: a barrier of "
+                        "the cluster, or a wait for what the other does, before its end would keep it",
+                        kind="block has left",
+                    )
         for key, groups in self.streams.items():
             if self.clocks is None or not isinstance(groups, BulkGroups) or key[1] // threads != block.rank:
                 continue

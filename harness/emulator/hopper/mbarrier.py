@@ -50,7 +50,7 @@ class Mbarrier:
     phase: how many phases have ended
     initialised: the instruction that did; by the thread `by`, whose clock was `at`
     visible: its initialisation was fenced, and other proxies may use it
-    everywhere: a barrier of the cluster followed, and other blocks may too
+    everywhere: the phase of the cluster's barrier after which other blocks may, too; 0 without one
     column: of its phases in the clocks; `arrived` and `released` are what is known to those who arrived in
       this phase, and in the ended ones
     """
@@ -61,7 +61,7 @@ class Mbarrier:
     by: int = 0
     at: int = 0
     visible: bool = False
-    everywhere: bool = False
+    everywhere: int = 0
     pending: int = 0
     bytes: int = 0
     phase: int = 0
@@ -110,11 +110,11 @@ def find(group: Group, ins: Instruction, address: int, lane: int = 0) -> Mbarrie
         misuse(group, ins, f"no mbarrier is initialised at byte {address & 0x3FFFF} of shared memory")
         return None
     clocks = block.cluster.clocks
-    if (
-        clocks is not None
-        and not found.everywhere
-        and clocks.seen[block.rank * group.launch.threads + group.row + lane, found.by] < found.at
-    ):
+    row = block.rank * group.launch.threads + group.row + lane
+    if clocks is not None and clocks.seen[row, found.by] < found.at:
+        column = block.cluster.column
+        if found.everywhere and clocks.seen[row, column] >= found.everywhere:
+            return found
         misuse(
             group,
             ins,
@@ -222,6 +222,8 @@ def _arrive(decoder: Decoder, ins: Instruction) -> Run:
             states[lanes, 0] = barrier.phase * _PHASE + barrier.pending
             rows = np.nonzero(lanes)[0] + block.rank * group.launch.threads + group.row
             clocks = block.cluster.clocks
+            if clocks is not None:
+                block.visit(barrier.address, ins, rows, clocks.own(rows))
             known = clocks.release(rows) if clocks is not None and publishes else None
             if expects:
                 barrier.bytes += given

@@ -95,7 +95,12 @@ class Watch:
             self._left(instruction, block, gone)
         cluster = block.cluster
         name = {READ: "read", WRITE: "write", ATOMIC: "atomic"}[kind]
-        if cluster.shadow is not None:
+        if cluster.shadow is not None and cluster.clocks is not None:
+            if len(cluster.blocks) > 1 and len(rows):
+                values, grain = cluster.clocks.own(rows), group.launch.grain
+                for rank in np.unique(places[:, 0] * grain >> 18):
+                    mine = places[:, 0] * grain >> 18 == rank
+                    block.visit(int(rank) << 18, instruction, rows[mine], values[mine])
             cluster.shadow.threads(
                 name, instruction.index, rows, places, _reporter(block, instruction, name, rows)
             )

@@ -100,6 +100,7 @@ class Transfer:
                 continue
             _visible(self.group, self.ins, found, known)
             targets.append((cluster.blocks[rank], start, found))
+            self.block.visit(start, self.ins, np.array([found.column]), np.array([found.phase + 1]))
             operation(
                 cluster.blocks[rank],
                 self.ins,

@@ -1,0 +1,231 @@
+"""Faults planted in Hopper rungs: each is found, by the clocks, by a deadlock or in the numbers.
+
+The kinds are those of public bugs: a fence or a wait that is missing or comes too early, a wrong number of
+bytes or arrivals, a stage or box that is filled again while it is read, a cluster barrier relaxed too far, a
+block that leaves while others need it, a map that disagrees with shared memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from harness import compile_kernel, ladder
+from harness.bench.emulation import Options, row
+from harness.bench.row import OK, Measurement
+from harness.kernels import catalog
+from harness.launch.builds import Built
+from harness.problems import checks
+from harness.problems.registry import resolve
+
+RUNGS = {kernel.path.stem: kernel for kernel in ladder()}
+INCLUDE = Path(next(iter(RUNGS.values())).path).parents[1] / "include"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """An edit of a rung, or of the `header` that it includes, run with these parameters at this shape."""
+
+    name: str
+    rung: str
+    old: str
+    new: str = ""
+    header: str = ""
+    parameters: dict[str, int] = field(default_factory=dict)
+    axes: dict[str, float] = field(default_factory=lambda: {"M": 128, "N": 64, "K": 400})
+
+    def __str__(self) -> str:
+        return f"{self.rung.partition('_')[0]}: {self.name}"
+
+
+def faults(
+    rung: str, parameters: dict[str, int], axes: dict[str, float], *edits: tuple[str, ...]
+) -> list[Fault]:
+    """Return the faults of one rung from (name, old, new, header), of which the last two may be left out."""
+    found = []
+    for name, old, *rest in edits:
+        new, header = (*rest, "", "")[:2]
+        found.append(
+            Fault(name=name, rung=rung, old=old, new=new, header=header, parameters=parameters, axes=axes)
+        )
+    return found
+
+
+RAGGED = {"M": 128, "N": 64, "K": 397}  # rows that have no tensor map
+TILES = {"M": 128, "N": 640, "K": 200}  # more than one tile for each of four blocks
+PAIRS = {"M": 256, "N": 640, "K": 600}
+
+FAULTS = [
+    *faults(
+        "22_wgmma",
+        {"BM": 128, "BN": 64},
+        {"M": 128, "N": 64, "K": 400},
+        ("no wait for the boxes", "mbarrier_wait(full + now, parity);"),
+        ("the first wait has the other parity", "int now = 0, parity = 0", "int now = 0, parity = 1"),
+        ("the parity never turns", "now = 0, parity ^= 1;", "now = 0;"),
+        ("no barrier before a stage is filled again", "__syncthreads();        // those", "// those"),
+        ("no wait for products in the loop", "wgmma_wait_group<1>();"),
+        ("a wait for products that leaves two", "wgmma_wait_group<1>();", "wgmma_wait_group<2>();"),
+        ("no wgmma.fence", "wgmma_fence();"),
+        ("no fence after the init", "fence_mbarrier_init();"),
+        ("no barrier after the init", "__syncthreads();  // the barriers exist"),
+        ("half the bytes of A are expected", "? sizeof *As : 0", "? sizeof *As / 2 : 0"),
+        ("twice the bytes of B are expected", "? sizeof *Bs : 0", "? 2 * sizeof *Bs : 0"),
+        ("two arrivals are expected", "? 1 : 1 + THREADS", "? 2 : 1 + THREADS"),
+        ("the next stage is filled too early", "next = now;", "next = (now + 1) % STAGES;"),
+        ("B without the swizzle", "B = {box = [64, 64], swizzle = 128}", "B = {box = [64, 64]}"),
+        ("boxes of half the height", 'A = {box = ["BM", 64]', 'A = {box = ["BM // 2", 64]'),
+        ("rows eight apart at half the distance",
+         "[self / 128 * 64], 0, 1024)", "[self / 128 * 64], 0, 512)"),
+        ("the second warpgroup multiplies the rows of the first", "As[now][self / 128 * 64]", "As[now][0]"),
+    ),
+    *faults(
+        "22_wgmma",
+        {"BM": 128, "BN": 64},
+        RAGGED,
+        ("no proxy fence after copies by threads", "fence_proxy_async();"),
+        ("no arrival after copies by threads", "        mbarrier_arrive(full + stage);"),
+    ),
+    *faults(
+        "22a_warp_specialized",
+        {"BM": 128, "BN": 64},
+        {"M": 128, "N": 64, "K": 600},
+        ("no wait for an empty stage", "mbarrier_wait(empty + stage, parity);"),
+        ("the stage in use is released", "mbarrier_arrive(empty + last)", "mbarrier_arrive(empty + stage)"),
+        ("one warpgroup's release is enough", "CONSUMERS / 128);", "1);"),
+        ("more registers than there are", "setmaxnreg_inc<200>", "setmaxnreg_inc<240>"),
+        ("nobody gives registers back", "if (BM == 128) setmaxnreg_dec<104>();", ""),
+        ("the producer waits for full stages", "int stage = 0, parity = 1;", "int stage = 0, parity = 0;"),
+        ("the release does not wait for the products", "wgmma_wait_group<1>();", "wgmma_wait_group<2>();"),
+    ),
+    *faults(
+        "23_wgmma_pipeline",
+        {"BM": 64, "BN": 128, "STAGES": 6},
+        TILES,
+        ("no proxy fence before the TMA store",
+         "fence_proxy_async();\n                __syncwarp();", "__syncwarp();"),
+        ("no barrier before the TMA store",
+         "fence_proxy_async();\n                __syncwarp();", "fence_proxy_async();"),
+        ("the box of the last tile is written again",
+         "if (lane == 0 && j == 0) tma_store_wait_group_read<0>();"),
+        ("no barrier after the wait for a box",
+         "  // what was in this one\n                __syncwarp();", ""),
+        ("no wait at the end", "if (lane == 0) tma_store_wait_group_read<0>();  // shared", "// shared"),
+        ("no group of stores", "tma_store_commit_group();"),
+        ("no fence after the init", "fence_mbarrier_init();", "", "stage16.cuh"),
+        ("the other box is stored", "tma_store(map_c, row, col + 64 * j, cs);",
+         "tma_store(map_c, row, col + 64 * j, Cs[warp][(j + 1) % BOXES]);"),
+    ),
+    *faults(
+        "23_wgmma_pipeline",
+        {"BM": 64, "BN": 128, "STAGES": 6, "CLUSTER": 2},
+        PAIRS,
+        ("no barrier of the cluster before the first multicast",
+         "if (CLUSTER > 1) cluster_sync_relaxed();", "if (CLUSTER > 1) __syncthreads();"),
+        ("releases in the own block only", "consumer_release<CLUSTER>", "consumer_release<1>"),
+        ("the other block's release is not waited for", "CONSUMERS / 128 * CLUSTER", "CONSUMERS / 128"),
+        ("a block leaves while others arrive at it",
+         "if (CLUSTER > 1 && self == CONSUMERS) producer_tail<STAGES>(empty, stage, parity);"),
+    ),
+    *faults(
+        "15_split_k",
+        {},
+        {"M": 64, "N": 64, "K": 300},
+        ("the cluster's barrier is relaxed", "cluster_sync();", "cluster_sync_relaxed();"),
+        ("no barrier of the cluster", "cluster_sync();"),
+        ("no wait for the sums of others", "mbarrier_wait(all_received, 0);"),
+        ("more bytes are expected than are sent", "(SPLIT - 1) * QUADS", "SPLIT * QUADS"),
+        ("a tile is read before it has landed",
+         "cp_async_wait_group<STAGES - 2>();\n                __syncthreads();",
+         "cp_async_wait_group<STAGES - 1>();\n                __syncthreads();"),
+        ("a tile is filled while it is read",
+         "cp_async_wait_group<STAGES - 2>();\n                __syncthreads();",
+         "cp_async_wait_group<STAGES - 2>();"),
+    ),
+    *faults(
+        "25_wgmma_tf32",
+        {"BM": 64, "BN": 64, "STAGES": 8},
+        {"M": 64, "N": 640, "K": 160},
+        ("no proxy fence before the TMA store",
+         "fence_proxy_async();\n                both_warps();", "both_warps();"),
+        ("no barrier before the TMA store",
+         "fence_proxy_async();\n                both_warps();", "fence_proxy_async();"),
+        ("registers of A are loaded while they are read", "wgmma_wait_group<1>();", "wgmma_wait_group<2>();"),
+        ("the stage is released before its products", "mbarrier_arrive(empty + before);  // the stage before",
+         "mbarrier_arrive(empty + stage);  // the stage before"),
+        ("two boxes of C are not enough",
+         "if (leader) tma_store_wait_group_read<1>();", "if (leader) tma_store_wait_group_read<2>();"),
+    ),
+    *faults(
+        "25_wgmma_tf32",
+        {"BM": 64, "BN": 128, "STAGES": 6, "SPLIT": 2},
+        {"M": 64, "N": 64, "K": 300},
+        ("the sums of others are read too early",
+         "cluster_sync();  // all sums", "cluster_sync_relaxed();  // all sums"),
+        ("a block leaves while others read its memory",
+         "cluster_sync_relaxed();  // no block", "// no block"),
+        ("no barrier before stages become sums", "named_barrier_sync<CONSUMERS>();  // all", "// all"),
+    ),
+    *faults(
+        "16_pipeline",
+        {},
+        {"M": 128, "N": 256, "K": 200},
+        ("the next stage is not waited for", "mbarrier_wait(full + stage, parity);"),
+        ("a stage is not released", "mbarrier_arrive(empty + done);"),
+        ("copies are not waited for",
+         "cp_async_mbarrier_arrive(full + stage);", "mbarrier_arrive(full + stage);", "fp32_producer.cuh"),
+    ),
+    *faults(
+        "26_wgmma_split",
+        {},
+        {"M": 64, "N": 64, "K": 700},
+        ("others may not have begun", "cluster_wait();  // all", "// all"),
+        ("no wait for the sums of others", "mbarrier_wait(all_received, 0);"),
+    ),
+]  # fmt: skip
+FEW = {
+    "22: no barrier before a stage is filled again",
+    "22: half the bytes of A are expected",
+    "23: no proxy fence before the TMA store",
+    "15: the cluster's barrier is relaxed",
+}
+LEAST = 0.95
+
+
+def planted(fault: Fault, folder: Path) -> Measurement:
+    """Run a rung with the fault; the edited header lies beside the kernel, where it is looked for first."""
+    kernel = RUNGS[fault.rung]
+    text = kernel.path.read_text(encoding="utf-8")
+    if fault.header:
+        header = (INCLUDE / fault.header).read_text(encoding="utf-8")
+        assert fault.old in header, f"{fault}: its text has changed"
+        (folder / fault.header).write_text(header.replace(fault.old, fault.new), encoding="utf-8")
+    else:
+        assert fault.old in text, f"{fault}: its text has changed"
+        text = text.replace(fault.old, fault.new)
+    path = folder / kernel.path.name
+    path.write_text(text, encoding="utf-8")
+    variant = catalog.kernel(str(path)).variant(**fault.parameters)
+    built = Built(variant=variant, cubin=compile_kernel(variant, "sm_90a"), sass=None)
+    problem = checks.instance(resolve(variant.kernel), fault.axes)
+    inputs, reference = checks.data(problem, 1)
+    return row(built, problem, inputs, reference, Options())
+
+
+@pytest.mark.parametrize("fault", [f for f in FAULTS if str(f) in FEW], ids=str)
+def test_a_planted_fault_is_found(fault: Fault, tmp_path: Path) -> None:
+    assert planted(fault, tmp_path).status != OK
+
+
+@pytest.mark.slow
+def test_planted_faults_are_found(tmp_path: Path) -> None:
+    missed = []
+    for number, fault in enumerate(FAULTS):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        if planted(fault, folder).status == OK:
+            missed.append(str(fault))
+    assert len(FAULTS) >= 40
+    assert len(missed) <= (1 - LEAST) * len(FAULTS), missed
