@@ -29,6 +29,7 @@ from harness.support.processes import ENDED, cores, processes
 
 SMS = 4  # emulated multiprocessors, by default
 _MANY = 8  # with fewer rows than this, starting processes takes longer than emulating
+_OTHER = {"lockstep": "warp-serial", "warp-serial": "lockstep", "early": "late", "late": "early"}
 _COPIES = 6  # memory needed, in sizes of the operands: inputs, the kernel's copies, float64 reference, bound
 
 
@@ -184,7 +185,7 @@ def _again(
     built: Built, problem: Problem, inputs: Mapping[str, NDArray[Any]], options: Options
 ) -> Iterator[bytes]:
     """Yield the bytes of the output of each of the repeats."""
-    swapped = {"lockstep": "warp-serial", "warp-serial": "lockstep"}[options.schedule]
+    swapped = _OTHER[options.schedule]
     for number in range(options.repeats):
         schedule = options.schedule if number % 2 else swapped
         quick = replace(options, schedule=schedule, check=False, count=False, as_compiled=False)

@@ -99,7 +99,8 @@ def emulate(
       C-contiguous, and what the kernel stores is written back into it. A `Texture` is passed as a handle. A
       scalar is a NumPy scalar of the parameter's size
     shared: bytes of dynamic shared memory per block
-    schedule: ``lockstep``, or ``warp-serial``, in which each warp runs to the barrier before the next starts
+    schedule: ``lockstep``, or ``warp-serial``, in which each warp runs to the barrier before the next starts;
+      of asynchronous operations ``early``, when they land at once, or ``late``, as late as can be
     budget: instructions that a batch of blocks may execute, each counted once for all threads that execute it
       together
     check: look for faults; count: count executions and memory requests

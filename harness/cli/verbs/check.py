@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 @options.seed
 @click.option(
     "--schedule",
-    type=click.Choice(["lockstep", "warp-serial"]),
+    type=click.Choice(["lockstep", "warp-serial", "early", "late"]),
     default="lockstep",
     show_default=True,
-    help="Of warps: all at once, or each to its next barrier before the next one starts.",
+    help="Of warps: all at once, or each to its next barrier before the next one starts; of asynchronous "
+    "operations: at once, or as late as can be.",
 )
 @click.option(
     "-d",
