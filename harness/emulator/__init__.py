@@ -19,10 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.emulator.blocks.arguments import Argument, bind
-from harness.emulator.blocks.control import asynchronous
 from harness.emulator.decode import Decoder
 from harness.emulator.hopper.tma.tensormap import TensorMap
-from harness.emulator.hopper.warps import gathered
 from harness.emulator.instructions.texture.objects import Texture, handles_of
 from harness.emulator.machine import SCHEDULES, Launch
 from harness.emulator.memory import GLOBAL_BASE, HEAP, HEAP_BYTES, Arena, Buffer
@@ -127,10 +125,7 @@ def emulate(
     extents = _extents("grid", grid, (2**31 - 1, 65535, 65535)), _extents("block", block, (1024, 1024, 64))
     if extents[1].x * extents[1].y * extents[1].z > 1024:
         raise EmulatorError(f"a block of {extents[1]} has more than 1024 threads")
-    decoder = Decoder(kernel)
-    steps = decoder.steps()
-    if any(asynchronous(instruction) for instruction in kernel.instructions):
-        steps = [gathered(decoder, step) for step in steps]
+    steps = Decoder(kernel).steps()
     module = [v for v in kernel.variables.values() if v.space in ("global", "const")]
     extra = _extra(kernel)
     contents = {v.name: _contents(v, variables or {}) for v in module}

@@ -102,6 +102,9 @@ class Batch:
     def mark(self, group: Group, pc: int) -> None:
         """Note the registers that an instruction is about to touch while products of wgmma are in flight."""
 
+    def gathered(self, group: Group, where: Lanes) -> None:
+        """Note that the lanes `where` of a group pass a barrier of their warps."""
+
     def met(self, number: int, lanes: Array) -> None:
         """Note that the threads `lanes`, bool (threads, blocks), pass the barrier `number` together."""
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 WARPGROUP = 128
 WINDOW = 18  # bits of an address within the shared memory of one block of a cluster
 RESIDENT = 32  # blocks that run at a time, unless they wait for others
+_QUIET = 2  # turns without progress after which nothing moves any more, unless threads poll
 _ROUNDS = 1000  # turns in which threads may poll without progress
 
 
@@ -133,6 +134,13 @@ class Block(Batch):
                 kind="block has left",
             )
         return bool(holder.alive.any())
+
+    def gathered(self, group: Group, where: Lanes) -> None:
+        clocks = self.cluster.clocks
+        if clocks is not None:
+            rows = self.rows(group, where)
+            for warp in np.unique(rows // 32):
+                clocks.meet(rows[rows // 32 == warp])
 
     def met(self, number: int, lanes: Array) -> None:
         clocks = self.cluster.clocks
@@ -290,7 +298,7 @@ def run_grid(launch: Launch) -> None:
                     continue
                 polling = any(r.later for c in running for b in c.blocks for r in b.runners)
                 rounds += 1
-                if not polling or rounds > _ROUNDS:
+                if rounds > (_ROUNDS if polling else _QUIET):
                     deadlock(launch, running)
                     return
             running = [cluster for cluster in running if not cluster.ended or cluster.land_one()]

@@ -1,72 +1,27 @@
-"""Smaller instructions of Hopper: fences, ``setmaxnreg``, ``elect``, ``stmatrix``, dependent grids.
-
-`gathered` is for the instructions that the threads of a warp execute together, since some may have to wait.
-"""
+"""Smaller instructions of Hopper: fences, ``setmaxnreg``, ``elect``, ``stmatrix``, dependent grids."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from harness.emulator.access import observe, place, store
-from harness.emulator.decode import Attempt, Decoder, Run, Step, handles
-from harness.emulator.group import Group, bits_of, spread
+from harness.emulator.decode import Attempt, Decoder, Run, handles
+from harness.emulator.group import Group, bits_of
 from harness.emulator.hopper.grid import WARPGROUP, Operation
 from harness.emulator.hopper.mbarrier import Mbarrier, arrive, each, find
 from harness.emulator.hopper.order.clocks import Known
 from harness.emulator.hopper.order.races import misuse
 from harness.emulator.hopper.wgmma.warpgroup import converged
 from harness.emulator.instructions.cp_async import land_later
-from harness.emulator.instructions.predicates import broadcast_mask
 from harness.emulator.instructions.warp import active, unwarp, warps
 from harness.emulator.memory import SHARED_BASE
 from harness.emulator.numbers.values import Array, Lanes, Mask, integer_of, mask_of, shift
 from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.patterns import WARP
 from harness.emulator.watch.touches import WRITE
-
-_ANY_LANES = ("ldmatrix", "stmatrix", "mma", "movmatrix", "wmma")  # without a mask of members
-
-
-def gathered(decoder: Decoder, step: Step) -> Step:
-    """Return a ``.sync`` instruction as one that waits for the members of its warp; others as they are."""
-    ins = step.instruction
-    if step.run is None or "sync" not in ins.opcode[1:]:
-        return step
-    act = step.run
-    members = None
-    if ins.opcode[0] not in _ANY_LANES:
-        members = decoder.integer(ins, ins.operands[0 if ins.opcode[0] == "bar" else -1], 32)
-    orders = ins.opcode[0] == "bar"
-
-    def attempt(group: Group, where: Lanes) -> Lanes:
-        block: Any = group.batch
-        here = broadcast_mask(where, group.shape)[:, 0]
-        wanted = block.alive[group.row : group.row + group.shape[0]].copy()
-        if members is not None:
-            mask = members(group)
-            if mask != -1:
-                lane = np.arange(group.shape[0]) % WARP
-                wanted &= (spread(mask, group.shape)[:, 0] >> lane & 1).astype(np.bool_)
-        missing = np.add.reduceat(wanted & ~here, np.arange(0, len(here), WARP))
-        if missing.any():
-            where = group.algebra.both(where, mask_of(np.repeat(missing == 0, WARP)[: len(here), None]))
-        if where is False:
-            return False
-        act(group, where)
-        if orders and block.cluster.clocks is not None:
-            rows = block.rows(group, where)
-            for warp in np.unique(rows // WARP):
-                block.cluster.clocks.meet(rows[rows // WARP == warp])
-        return where
-
-    def describe(group: Group, where: Lanes) -> str:
-        return f"waits for the other threads of its warp to come to this {ins.opcode[0]}"
-
-    return replace(step, run=None, kind="attempt", attempt=attempt, describe=describe)
 
 
 @handles("fence.proxy", "fence.mbarrier_init")

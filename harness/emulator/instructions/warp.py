@@ -215,6 +215,7 @@ def warp_barrier(decoder: Decoder, ins: Instruction) -> Run:
 
     def run(group: Group, where: Lanes) -> None:
         group.epoch += 1
+        group.batch.gathered(group, where)
         if group.launch.races is None:
             return
         here, masks = active(group, where), named(group)
