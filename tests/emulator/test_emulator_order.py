@@ -262,3 +262,98 @@ def test_stores_of_the_same_value_are_noticed_and_no_fault() -> None:
         )
         assert all(f.benign and "the same value" in f.message for f in found.notices)
     assert races(run("b[7] = t == 3;")) == {("WAW hazard", "b"), ("global race", "b")}
+
+
+# Blocks that wait for one another
+
+LOCK = """
+  if (t == 0) {
+    while (atomicCAS(d, 0u, 1u) != 0u) { }
+    ACQUIRE
+    c[0] += x + 1;
+    RELEASE
+    UNLOCK
+  }
+"""
+
+
+@pytest.mark.parametrize("unlock", ["atomicExch(d, 0u);", "*(volatile unsigned*)d = 0;"])
+@pytest.mark.parametrize(
+    ("acquire", "release", "clean"),
+    [
+        ("__threadfence();", "__threadfence();", True),
+        ("", "__threadfence();", False),
+        ("__threadfence();", "", False),
+        ("", "", False),
+        ("__threadfence_block();", "__threadfence();", False),
+    ],
+)
+def test_a_lock(acquire: str, release: str, unlock: str, clean: bool) -> None:
+    body = LOCK.replace("ACQUIRE", acquire).replace("RELEASE", release).replace("UNLOCK", unlock)
+    assert races(run(body, blocks=12)) == (set() if clean else {("global race", "c")})
+
+
+SEMAPHORE = """
+  // Blocks add to one result in their turn.
+  if (t == 0) while (WAIT != block) { }
+  FENCE
+  __syncthreads();
+  c[t] += x;
+  __syncthreads();
+  if (t == 0) { POST }
+"""
+
+
+@pytest.mark.parametrize(
+    ("wait", "fence", "post", "clean"),
+    [
+        ("ld_acquire(d)", "", "st_release(d, block + 1);", True),
+        ("*(volatile unsigned*)d", "__threadfence();", "__threadfence(); atomicAdd(d, 1);", True),
+        ("atomicAdd(d, 0u)", "__threadfence();", "__threadfence(); st_relaxed(d, block + 1);", True),
+        ("ld_acquire(d)", "", "st_relaxed(d, block + 1);", False),
+        ("ld_acquire_cta(d)", "", "st_release(d, block + 1);", False),
+        ("*(volatile unsigned*)d", "__threadfence();", "atomicAdd(d, 1);", False),
+    ],
+)
+@pytest.mark.parametrize(("blocks", "threads"), [(5, 64), (20, 1024)])  # 16 of the latter fill a batch
+def test_a_semaphore_of_stream_k(
+    wait: str, fence: str, post: str, clean: bool, blocks: int, threads: int
+) -> None:
+    body = SEMAPHORE.replace("WAIT", wait).replace("FENCE", fence).replace("POST", post)
+    found = {name for _, name in races(run(body, blocks=blocks, threads=threads, signature=PTX))}
+    assert ("c" not in found) == clean
+    assert found <= ({"d"} if "cta" in wait else set()) | (set() if clean else {"c"})
+
+
+BARRIER = """
+  b[i] = x;
+  BEFORE
+  if (t == 0) {
+    FENCE1
+    atomicAdd(d, 1u);
+    while (*(volatile unsigned*)d < gridDim.x) { }
+    FENCE2
+  }
+  AFTER
+  c[i] = b[(i + 64) % (64 * gridDim.x)];
+"""
+SYNC, FENCE = "__syncthreads();", "__threadfence();"
+
+
+@pytest.mark.parametrize("blocks", [4, 300])
+@pytest.mark.parametrize(
+    ("before", "fence1", "fence2", "after", "clean"),
+    [
+        (SYNC, FENCE, FENCE, SYNC, True),
+        (SYNC, FENCE, "", SYNC, True),
+        ("", FENCE, FENCE, SYNC, False),
+        (SYNC, "", FENCE, SYNC, False),
+        (SYNC, FENCE, FENCE, "", False),
+    ],
+)
+def test_a_barrier_of_the_grid(
+    before: str, fence1: str, fence2: str, after: str, clean: bool, blocks: int
+) -> None:
+    body = BARRIER.replace("BEFORE", before).replace("FENCE1", fence1)
+    body = body.replace("FENCE2", fence2).replace("AFTER", after)
+    assert races(run(body, blocks=blocks)) == (set() if clean else {("global race", "b")})

@@ -15,7 +15,7 @@ import numpy as np
 from harness.emulator.numbers.values import Array
 
 NOTHING = 0  # the node that knows nothing
-_KEPT = 64  # nodes whose knowledge is kept
+_KEPT = 32 << 20  # bytes of the knowledge of nodes that is kept
 
 
 @dataclass(frozen=True)
@@ -58,19 +58,23 @@ class View:
 
 
 class Knowledge:
-    """The nodes of a launch of `blocks` blocks with `threads` threads each."""
+    """The nodes of a launch of `blocks` blocks with `threads` threads each.
+
+    narrow: something was published for threads of one block alone, so that not all blocks learn the same
+    """
 
     def __init__(self, blocks: int, threads: int) -> None:
         self._blocks, self._threads = blocks, threads
         self._nodes = [_Node()]
+        self._made: dict[_Node, int] = {}  # the same knowledge is one node, however many threads have it
         self._views: OrderedDict[tuple[int, int], View] = OrderedDict()
-        self._narrow = False
+        self.narrow = False
 
     def leaf(
         self, block: int, upto: int, threads: tuple[tuple[int, int], ...], base: int, narrow: bool = False
     ) -> int:
         """Add a node for what a thread of `block` knows of its own block beside `base`; return its number."""
-        self._narrow |= narrow
+        self.narrow |= narrow
         bases = (base,) if base else ()
         return self._add(_Node(bases, block, upto, threads, block if narrow else -1))
 
@@ -86,16 +90,19 @@ class Knowledge:
         return self._add(_Node((node,), only=block)) if node else NOTHING
 
     def _add(self, node: _Node) -> int:
-        self._nodes.append(node)
-        return len(self._nodes) - 1
+        found = self._made.get(node)
+        if found is None:
+            found = self._made[node] = len(self._nodes)
+            self._nodes.append(node)
+        return found
 
     def view(self, node: int, block: int) -> View:
         """Return what a thread of `block` knows by `node`."""
-        key = (node, block if self._narrow else -1)
+        key = (node, block if self.narrow else -1)
         found = self._views.get(key)
         if found is None:
             found = self._views[key] = self._work_out(node, block)
-            while len(self._views) > _KEPT:
+            while len(self._views) > 64 and len(self._views) * 8 * self._blocks > _KEPT:
                 self._views.popitem(last=False)
         else:
             self._views.move_to_end(key)
@@ -107,7 +114,7 @@ class Knowledge:
         seen, open_ = {node}, [node]
         while open_:
             here = open_.pop()
-            kept = self._views.get((here, block if self._narrow else -1))
+            kept = self._views.get((here, block if self.narrow else -1))
             if kept is not None:
                 _merge(view, kept.blocks, kept.threads)
                 continue

@@ -121,8 +121,8 @@ class Order:
             nodes = np.where(known, NOTHING, state.view[t, c])
             for node in np.unique(nodes[nodes != NOTHING]):
                 some = nodes == node
-                for column in np.unique(c[some]):
-                    these = some & (c == column)
+                for column in np.unique(c[some]) if self.knowledge.narrow else c[some][:1]:
+                    these = some & (c == column) if self.knowledge.narrow else some
                     view = self.knowledge.view(int(node), int(column) + self.first)
                     known[these] = view.covers(threads[these], blocks[these], stamps[these])
         return known
@@ -243,24 +243,30 @@ class Order:
             self._acquire(lanes, nodes, meaning.scope)
             return
         pending = self.state.pending.copy()
-        for one, column, node in zip(*lanes, nodes, strict=True):
-            wanted = int(node) if meaning.scope == GRID else self._within(int(node), int(column))
-            pending[one, column] = self.knowledge.join(int(pending[one, column]), wanted)
+        pending[lanes] = self._joined(pending[lanes], lanes[1], nodes, meaning.scope)
         self._learned = True
         self.state = replace(self.state, pending=pending)
 
     def _acquire(self, lanes: tuple[Array, Array], nodes: Array, scope: int) -> None:
         """Let lanes know `nodes`; at the scope of a block only what they say of it."""
         view = self.state.view.copy()
-        for t, c, node in zip(*lanes, nodes, strict=True):
-            if node:
-                wanted = int(node) if scope == GRID else self._within(int(node), int(c))
-                view[t, c] = self.knowledge.join(int(view[t, c]), wanted)
+        view[lanes] = self._joined(view[lanes], lanes[1], nodes, scope)
         self._learned = True
         self.state = replace(self.state, view=view)
 
-    def _within(self, node: int, column: int) -> int:
-        return self.knowledge.within(node, self.first + column)
+    def _joined(self, known: Array, columns: Array, nodes: Array, scope: int) -> Array:
+        """Return the nodes that join what lanes have `known` with `nodes`, elementwise."""
+        pairs = known << 32 | nodes
+        if scope == BLOCK:
+            pairs = pairs * self.blocks + columns
+        _, first, which = np.unique(pairs, return_index=True, return_inverse=True)
+        joined = np.zeros(len(first), np.int64)
+        for i, lane in enumerate(first.tolist()):
+            new = int(nodes[lane])
+            wanted = self.knowledge.within(new, self.first + int(columns[lane])) if scope == BLOCK else new
+            joined[i] = self.knowledge.join(int(known[lane]), wanted)
+        found: Array = joined[which.reshape(-1)]
+        return found
 
     def published(self, lanes: tuple[Array, Array], meaning: Semantics) -> Array:
         """Return the node that each lane publishes with a strong write; 0 for none.
