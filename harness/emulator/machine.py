@@ -31,8 +31,8 @@ import harness.emulator.instructions.warp  # noqa: F401 - the instructions regis
 from harness.emulator.blocks.batch import Batch
 from harness.emulator.blocks.control import asynchronous, pace
 from harness.emulator.decode import Step
-from harness.emulator.hopper.grid import run_grid
 from harness.emulator.hopper.order.races import Watch, narrowest
+from harness.emulator.hopper.schedule import run_grid
 from harness.emulator.hopper.wgmma.warpgroup import used
 from harness.emulator.instructions.texture.objects import Texture
 from harness.emulator.memory import Arena
