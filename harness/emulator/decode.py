@@ -99,7 +99,7 @@ class Step:
 
 def family_of(instruction: Instruction) -> str:
     """Return the family of an instruction's last type: float, half, pred, integer or other."""
-    kind = instruction.opcode[-1]
+    kind = instruction.opcode[-2 if instruction.opcode[-1] == "relu" else -1]  # max.s32.relu
     if kind in ("f32", "f64"):
         return "float"
     if kind in ("f16", "f16x2", "bf16", "bf16x2"):

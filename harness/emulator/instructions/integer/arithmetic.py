@@ -15,14 +15,19 @@ from harness.emulator.ptx.program import Instruction
 Compute = Callable[..., Integer]  # called with (algebra, *values)
 
 
+def kind_of(ins: Instruction) -> str:
+    """Return an instruction's last type; only ``.relu`` may stand after it."""
+    return ins.opcode[-2 if ins.opcode[-1] == "relu" else -1]
+
+
 def width(ins: Instruction) -> int:
     """Return the width in bits of an instruction's type."""
-    return int(ins.opcode[-1][1:])
+    return int(kind_of(ins)[1:])
 
 
 def is_unsigned(ins: Instruction) -> bool:
     """Return whether an instruction's type is not signed: u or b."""
-    return ins.opcode[-1][0] != "s"
+    return kind_of(ins)[0] != "s"
 
 
 def operation(decoder: Decoder, ins: Instruction, compute: Compute, widths: list[int]) -> Run:
@@ -199,12 +204,30 @@ def absolute(decoder: Decoder, ins: Instruction) -> Run:
 
 @handles("min", "max", family="integer")
 def extreme(decoder: Decoder, ins: Instruction) -> Run:
-    """Decode ``min`` and ``max``."""
-    decoder.parts(ins, TYPES)
+    """Decode ``min`` and ``max``; with ``.relu`` the result is at least 0."""
+    relu = "relu" in decoder.parts(ins, TYPES | {"relu"})
     bits, unsigned, largest = width(ins), is_unsigned(ins), ins.opcode[0] == "max"
 
     def compute(algebra: Algebra, a: Integer, b: Integer) -> Integer:
         first = algebra.compare("ge" if largest else "le", a, b, unsigned=unsigned, bits=bits)
-        return algebra.select(first, a, b)
+        found = algebra.select(first, a, b)
+        if not relu:
+            return found
+        return algebra.select(algebra.compare("ge", found, 0, unsigned=False, bits=bits), found, 0)
 
     return operation(decoder, ins, compute, [bits, bits])
+
+
+@handles("sad", family="integer")
+def sad(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``sad``: c plus the difference of a and b without its sign."""
+    decoder.parts(ins, TYPES)
+    bits, unsigned = width(ins), is_unsigned(ins)
+
+    def compute(algebra: Algebra, a: Integer, b: Integer, c: Integer) -> Integer:
+        larger = algebra.compare("ge", a, b, unsigned=unsigned, bits=bits)
+        difference = algebra.linear(a, 1, b, -1, bits=bits)
+        size = algebra.select(larger, difference, algebra.linear(difference, -1, bits=bits))
+        return algebra.linear(size, 1, c, 1, bits=bits)
+
+    return operation(decoder, ins, compute, [bits] * 3)

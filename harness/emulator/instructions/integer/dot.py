@@ -59,6 +59,27 @@ _VIDEO: dict[str, Callable[[Array, Array], Array]] = {
     "vmin": np.minimum,
     "vmax": np.maximum,
 }
+
+
+@handles("add", "sub", "min", "max")
+def pairs(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode arithmetic of ``.u16x2`` and ``.s16x2``: that of both halves; ``.relu`` cuts off below 0."""
+    parts = decoder.parts(ins, {"u16x2", "s16x2", "relu"})
+    function, signed = _VIDEO[f"v{ins.opcode[0]}"], "s16x2" in parts
+
+    def compute(a: Array, b: Array) -> Array:
+        halves = zip(elements(a, 16, signed=signed), elements(b, 16, signed=signed), strict=True)
+        low, high = (function(x, y) for x, y in halves)
+        if "relu" in parts:
+            low, high = np.maximum(low, 0), np.maximum(high, 0)
+        found: Array = (low & 0xFFFF) | (high & 0xFFFF) << 16
+        return found
+
+    return operation(
+        decoder, ins, lambda algebra, a, b: algebra.wrap(algebra.apply(str(ins), compute, a, b), 32), [32, 32]
+    )
+
+
 _ORDERS: dict[str, Callable[[Array, Array], Array]] = {
     "eq": np.equal,
     "ne": np.not_equal,
