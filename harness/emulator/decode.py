@@ -125,9 +125,9 @@ class Decoder:
         Raises NeedsGpu for an instruction that the emulator does not know, EmulatorError for one that it
         cannot read.
         """
-        return [self._step(instruction) for instruction in self.entry.instructions]
+        return [self.step(instruction) for instruction in self.entry.instructions]
 
-    def _step(self, ins: Instruction) -> Step:
+    def step(self, ins: Instruction) -> Step:
         """Decode one instruction and its guard."""
         guard = self.predicate_number(ins, ins.guard) if ins.guard else -1
         step = Step(instruction=ins, guard=guard, negated=ins.negated)

@@ -192,3 +192,14 @@ def test_parameters_in_registers() -> None:
     out = np.zeros(8, np.int32)
     emulate(ptx, "k", grid=(1,), block=(8,), arguments=[Buffer(array=out, name="o")])
     assert out.tolist() == [5, 5, 5, 6, 8, 10, 12, 14]
+
+
+def test_functions_share_dynamic_shared_memory() -> None:
+    found = np.zeros(THREADS, np.int32)
+    source = """extern __shared__ int every[];
+    __device__ __noinline__ int other(int i) { return every[63 - i]; }
+    extern "C" __global__ void k(int* o) { int i = threadIdx.x;
+      every[i] = 3 * i; __syncthreads(); o[i] = other(i); }"""
+    run = launch(source, "k", (1,), (THREADS,), found, shared=4 * THREADS)
+    assert run.findings == ()
+    assert found.tolist() == [3 * (63 - i) for i in range(THREADS)]

@@ -263,7 +263,7 @@ def _place_dynamic(body: _Body) -> None:
     dynamic = [v for v in body.variables.values() if v.space == "shared" and not v.size]
     if dynamic:
         align = max(16, *(v.align for v in dynamic))
-        start = body.sizes["shared"] = aligned(body.sizes["shared"], align, 0)
+        start = body.sizes["shared"] = aligned(body.sizes.get("shared", 0), align, 0)
         body.variables.update({v.name: replace(v, offset=start) for v in dynamic})
 
 
