@@ -102,18 +102,20 @@ class Mbarrier:
         )
 
 
-def find(group: Group, ins: Instruction, address: int, lane: int = 0) -> Mbarrier | None:
-    """Return the object at an address, or report that there is none and return None."""
+def find(group: Group, ins: Instruction, address: int, lanes: Array | int = 0) -> Mbarrier | None:
+    """Return the object at an address, for the threads `lanes`; report it and return None without one."""
     block: Any = group.batch
     found: Mbarrier | None = block.cluster.barriers.get(address & (SHARED_BASE - 1))
     if found is None:
         misuse(group, ins, f"no mbarrier is initialised at byte {address & 0x3FFFF} of shared memory")
         return None
     clocks = block.cluster.clocks
-    row = block.rank * group.launch.threads + group.row + lane
-    if clocks is not None and clocks.seen[row, found.by] < found.at:
-        column = block.cluster.column
-        if found.everywhere and clocks.seen[row, column] >= found.everywhere:
+    rows = block.rank * group.launch.threads + group.row + np.atleast_1d(lanes)
+    if clocks is not None:
+        known = clocks.seen[rows, found.by] >= found.at
+        if found.everywhere:
+            known |= clocks.seen[rows, block.cluster.column] >= found.everywhere
+        if known.all():
             return found
         misuse(
             group,
@@ -215,7 +217,7 @@ def _arrive(decoder: Decoder, ins: Instruction) -> Run:
         block: Block = group.batch  # type: ignore[assignment]
         values = spread(value(group), group.shape)[:, 0] if value is not None else None
         for address, lanes in each(group, shift(base, offset), where):
-            barrier = find(group, ins, address, int(np.nonzero(lanes)[0][0]))
+            barrier = find(group, ins, address, np.nonzero(lanes)[0])
             if barrier is None or not block.reaches(group, ins, barrier.address):
                 continue
             given = int(values[lanes].sum()) if values is not None else int(lanes.sum())
@@ -247,7 +249,7 @@ def _expect(decoder: Decoder, ins: Instruction) -> Run:
         base, offset = read(group)
         values = spread(value(group), group.shape)[:, 0]
         for address, lanes in each(group, shift(base, offset), where):
-            barrier = find(group, ins, address, int(np.nonzero(lanes)[0][0]))
+            barrier = find(group, ins, address, np.nonzero(lanes)[0])
             if barrier is not None:
                 barrier.land(-sign * int(values[lanes].sum()))
         group.launch.progress += 1
@@ -269,7 +271,7 @@ def _wait(decoder: Decoder, ins: Instruction) -> Run | Attempt:
         values = spread(value(group), group.shape)[:, 0]
         for address, lanes in each(group, shift(base, offset), where):
             if report:
-                barrier = find(group, ins, address, int(np.nonzero(lanes)[0][0]))
+                barrier = find(group, ins, address, np.nonzero(lanes)[0])
             else:
                 barrier = block.cluster.barriers.get(address & (SHARED_BASE - 1))
             if barrier is None:

@@ -170,7 +170,7 @@ def cp_async_mbarrier_arrive(decoder: Decoder, ins: Instruction) -> Run:
         block: Any = group.batch
         base, offset = read(group)
         for address, lanes in each(group, shift(base, offset), where):
-            barrier = find(group, ins, address & (SHARED_BASE - 1), int(np.nonzero(lanes)[0][0]))
+            barrier = find(group, ins, address & (SHARED_BASE - 1), np.nonzero(lanes)[0])
             if barrier is None:
                 continue
             count = int(lanes.sum())

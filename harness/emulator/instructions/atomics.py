@@ -48,7 +48,7 @@ _TYPES = {f"{k}{b}" for k in "usb" for b in (32, 64)} | {
     "f64",
 }
 _SCOPES = {"relaxed", "acquire", "release", "acq_rel", "cta", "cluster", "gpu", "sys"}
-_HINTS = {"noftz", "ftz", "rn", "shared::cta", "v2", "v4", "v8"}
+_HINTS = {"noftz", "ftz", "rn", "shared::cta", "shared::cluster", "v2", "v4", "v8"}
 
 
 @handles("atom", "red")

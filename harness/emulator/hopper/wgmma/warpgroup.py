@@ -129,8 +129,16 @@ def used(ins: Instruction, numbers: Mapping[str, int]) -> tuple[frozenset[int], 
 
 
 def mark(group: Group, ins: Instruction, reads: frozenset[int], writes: frozenset[int]) -> None:
-    """Report an instruction that touches registers of products in flight; note what it writes."""
+    """Report an instruction that touches registers of products in flight; note what it writes.
+
+    A ``mov`` is the compiler's, which copies accumulators from the name of one asm statement to that of the
+    next; ptxas makes them one register. The copy is in flight as the original is.
+    """
     state: Any = group.warpgroup
+    if ins.opcode[0] == "mov" and (state.busy.isdisjoint(writes) or not state.busy.isdisjoint(reads)):
+        if not state.busy.isdisjoint(reads):
+            state.busy |= writes
+        return
     if not state.busy.isdisjoint(reads) or not state.busy.isdisjoint(writes):
         hit = next(iter(state.busy & (reads | writes)))
         name = list(group.launch.entry.registers)[hit]
