@@ -19,7 +19,7 @@ from harness.support.cache import Cache
 from shared.corpus import DATA, EXPLOITS, HONEST, Exploit, checks_table, table
 from shared.places import ROOT
 
-QUICK = {"replay_globals", "skip_own_output", "sentinel", "half_k", "writes_behind", "replay_content"}
+QUICK = {"replay_globals", "skip_own_output", "half_k"}
 
 
 def judged(variant: Variant, cache: Cache, *, seed: int = 5, seconds: float = 900) -> list[Check]:
@@ -77,7 +77,7 @@ def _some(kernel: spec.Kernel) -> list[Variant]:
 
 
 def sampled(path: Path) -> list[object]:
-    quick = path.stem in ("tiled", "split_k_last_block", "float4")
+    quick = path.stem == "tiled"
     return [
         pytest.param(v, id=v.brief, marks=() if quick and v == variants(path)[0] else pytest.mark.slow)
         for v in variants(path)
