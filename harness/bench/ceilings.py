@@ -35,6 +35,9 @@ _ABOVE_RATED = 1.3
 # Dense multiply-adds of the tensor cores for each one of the float32 units, on A100 to H200 (NVIDIA's white
 # papers). Consumer cards have fewer; from compute capability 10.0 on (B200) there are twice as many.
 _MATRIX = {"tf32": 8, "3xtf32": 8 / 3, "bf16": 16, "fp16": 16}
+# The most that matrix instructions can do for a result as accurate as the type's bounds ask, by type: fp16
+# reads 11 bits of an input, as tf32 does, and three products of it 22.
+_EMULATED = {"fp32": 16 / 3, "3xtf32": 16 / 3, "tf32": 16, "bf16": 16, "fp16": 16}
 _RULE = StopRule(min_time=0.2, timeout=0.5)
 _COPY_OVER_L2 = 8  # the copy moves this many times the size of the L2 cache, so that none of it stays there
 _FMA_STEPS = 2**15
@@ -81,6 +84,19 @@ def peaks(problem: Problem, device: Device) -> float:
     """
     name = problem.dtype.name if isinstance(problem, Gemm) else ""
     return _MATRIX.get(name, 1) * (2 if name in _MATRIX and device.capability >= (10, 0) else 1)
+
+
+def believable(problem: Problem, device: Device, *, matrix: bool) -> float:
+    """Return the most that a kernel may reach for the problem, as a multiple of the float32 units' peak.
+
+    `matrix` says that the kernel has matrix instructions, or may have them. They count only as far as results
+    within the bounds of the problem's type can come from them: a float32 product whose errors are those of
+    float32 takes three of fp16 at least. Problems other than GEMM may use them in any type.
+    """
+    name = problem.dtype.name if isinstance(problem, Gemm) else ""
+    if not matrix:
+        return peaks(problem, device)
+    return _EMULATED.get(name, 16) * (2 if device.capability >= (10, 0) else 1)
 
 
 def impossible(

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
 from harness.bench import sampling
-from harness.bench.ceilings import Ceilings, impossible, peaks
+from harness.bench.ceilings import Ceilings, believable, impossible, peaks
 from harness.bench.row import (
     COLD,
     EXPECTED,
@@ -42,7 +42,6 @@ from harness.launch.runnable import Runnable
 from harness.problems.protocol import Problem
 from harness.problems.verify import Repeats, Verdict
 
-_MATRIX = 32  # no kernel with matrix instructions exceeds the float32 units' peak by more than this factor
 _NEAR_OVERHEAD = 10  # below this many times the cost of the two events, that cost distorts a time
 GRAPH_SECONDS, GRAPH_MOST = 0.002, 1024  # a graph's launches: about this many seconds, at most this many
 # Launches of one batch do the same work. Where the mean time of a batch is above its median by more than this
@@ -207,10 +206,9 @@ def _timed(
     row = replace(row, after=visits.verdict(stream))
     if row.after is not None and not row.after.ok:
         return replace(row, status=FAILED)
-    # A float32 problem is not rated by the tensor cores' peak, but a kernel may use them and exceed its own.
-    most = max(row.peaks, _MATRIX if _uses_matrix_units(row.built) else 1)
-    device, seconds = run.operands.context.device, samples.summary.median
-    if error := impossible(run.operands.problem, device, seconds, samples.sm_hz, most, method.ceilings):
+    problem, device, seconds = run.operands.problem, run.operands.context.device, samples.summary.median
+    most = believable(problem, device, matrix=_uses_matrix_units(row.built))
+    if error := impossible(problem, device, seconds, samples.sm_hz, most, method.ceilings):
         return replace(row, status=IMPOSSIBLE, error=error)
     if samples.unevenness > _UNEVEN:
         error = (

@@ -366,3 +366,32 @@ def test_launch_cost(
     content = json.loads((tmp_path / "r.json").read_text())
     assert [r["peer"] for r in content["rows"]] == ["harness"] and content["rows"][0]["median"] > 0
     assert len(fake.launches) == 1 + 2 * 300
+
+
+@pytest.mark.parametrize(
+    ("name", "matrix", "most"),
+    [
+        ("fp32", False, 1), ("fp32", True, 16 / 3), ("3xtf32", True, 16 / 3), ("tf32", True, 16),
+        ("tf32", False, 8), ("bf16", True, 16), ("fp16", True, 16),
+    ],
+)  # fmt: skip
+def test_matrix_instructions_count_as_far_as_the_accuracy_allows(
+    context: Context, name: str, matrix: bool, most: float
+) -> None:
+    problem = GEMMS[name](M=8, N=8, K=8)
+    assert ceilings.believable(problem, context.device, matrix=matrix) == pytest.approx(most)
+
+
+@pytest.mark.parametrize(("share", "status"), [(1.01, OK), (1.05, IMPOSSIBLE)])
+def test_matrix_instructions_are_no_excuse_for_any_rate(
+    context: Context, cache: Cache, fake: Any, monkeypatch: pytest.MonkeyPatch, share: float, status: str
+) -> None:
+    """A float32 kernel that has them, executed or not, cannot be faster than three products of fp16."""
+    limits = Ceilings(flops=Ceiling(rate=1e9, sm_hz=1.98e9), bandwidth=Ceiling(rate=1e12, sm_hz=None))
+    monkeypatch.setattr(ceilings, "measured", lambda *_: limits)
+    monkeypatch.setattr(measure, "_uses_matrix_units", lambda _: True)
+    fake.milliseconds = 1e3 * 2 * 32**3 / (share * 16 / 3 * 1e9)
+    built, _ = build_all([catalog.kernel("tiled").variant()], ["sm_90a"], cache, lambda _: None)
+    with Bench(context, rule=FEW, limits=True) as session:
+        (row,) = session.rows(built, {Gemm: [{"N": 32}]}, lambda _: None)
+    assert row.status == status

@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 )
 @options.threshold("0.5%", "What difference counts, as in bench --ref.")
 @click.option(
-    "--only", type=click.Choice(["noise", "calibration"]), help="One half: comparisons, or other instruments."
+    "--only",
+    type=click.Choice(["noise", "data", "calibration"]),
+    help="One part: comparisons, what new data does to times, or other instruments.",
 )
 @options.json_file
 def command(
@@ -81,10 +83,13 @@ def command(
     click.echo(f"{gpu.name}, {gpu.uuid}")
     rows: list[Document] = []
     wrong: list[str] = []
-    if only != "calibration":
+    if only in (None, "noise"):
         for problem in sizes:
             wrong += _noise(gpu, problem, rule, seed, runs, threshold, rows)
-    if only != "noise":
+    if only in (None, "data"):
+        for problem in sizes:
+            wrong += _data(gpu, problem, rule, seed, runs, threshold, rows)
+    if only in (None, "calibration"):
         from harness.instruments.calibration import Case
 
         cases = [Case(kernel=k, n=problem.N) for k in kernels or ("tiled",) for problem in sizes]
@@ -171,6 +176,51 @@ def _noise(
         }
     )
     return selftest.worst(found)
+
+
+def _data(
+    gpu: Device, problem: Any, rule: StopRule, seed: int, runs: int, threshold: float, rows: list[Document]
+) -> list[str]:
+    """Compare a kernel on new data with itself on the same data; print it, and append a record.
+
+    Returns in words that the difference exceeds the threshold, if it does.
+    """
+    from harness.bench import selftest
+    from harness.driver import Context
+    from harness.kernels import catalog
+    from harness.launch import builds
+
+    with ExitStack() as owned:
+        variant = catalog.kernel("tiled").variant()
+        (built,), _ = builds.build_all(
+            [variant], [options.one_arch(None, gpu)], options.open_cache(), lambda _: None
+        )
+        context = owned.enter_context(Context(gpu))
+        test = owned.enter_context(selftest.SelfTest(context, built.cubin, problem, rule=rule, seed=seed))
+        found = test.data(built.cubin, max(2, runs // 2), threshold=threshold)
+    trials = found.trials
+    click.echo(
+        f"\nnew data in each launch changes the times of a tiled kernel by {trials.estimate:+.2%} "
+        f"+-{trials.half_width:.2%}: gemm {problem.label}, {len(trials.intervals)} comparisons"
+    )
+    click.echo(
+        f"on the host's clock it takes {found.fresh:.2f} s to sample with new data, {found.same:.2f} s with "
+        f"the same data verified as often, {found.bare:.2f} s with neither"
+    )
+    rows.append(
+        {
+            "what": "data",
+            "shape": problem.label,
+            "estimate": trials.estimate,
+            "half_width": trials.half_width,
+            "threshold": threshold,
+            "intervals": [[i.low, i.estimate, i.high] for i in trials.intervals],
+            "wall": {"new": found.fresh, "same": found.same, "bare": found.bare},
+        }
+    )
+    if abs(trials.estimate) <= threshold:
+        return []
+    return [f"new data changes times by {trials.estimate:+.2%}, more than {threshold:.1%}"]
 
 
 def _calibration(gpu: Device, cases: list[Case], rule: StopRule, seed: int, rows: list[Document]) -> None:
