@@ -136,6 +136,7 @@ def steps(draw: st.DrawFn) -> Step:
         start=size * draw(st.integers(0, 20)),
         wrap=draw(st.sampled_from([0, 512, ROOM])),
         limit=draw(st.sampled_from([0, 1, 20, 33, 1000])),
+        blocks=draw(st.sampled_from([1, 2, 99, 99])),
     )
 
 
@@ -159,7 +160,7 @@ def test_counts_of_a_launch(
     for line, step in enumerate(program, 1):
         count, size = found[at[line]], wider.get(step.size, step.size)
         lanes = [
-            [step.address(t, b) if t < step.limit else None for b in range(prod(grid))]
+            [step.address(t, b) if t < step.limit and b < step.blocks else None for b in range(prod(grid))]
             for t in range(prod(block))
         ]
         requests = warps(lanes) if size else []

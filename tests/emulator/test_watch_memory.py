@@ -45,7 +45,7 @@ class Model:
         for line, step in enumerate(steps, 1):
             for thread, block in product(range(threads), range(blocks)):
                 self.sums.setdefault((thread, block), 0)
-                if step.kind not in ("bar", "warp") and thread < step.limit:
+                if thread < step.limit and block < step.blocks:
                     self.access(line, step, thread, block)
 
     def fault(self, kind: str, line: int, first: int, lane: tuple[int, int]) -> None:
@@ -148,6 +148,7 @@ def steps(draw: st.DrawFn, *, apart: bool) -> Step:
         block=0 if alone else unit * draw(st.sampled_from([0, 0, 1, 3])),
         start=unit * draw(st.integers(-1, 6)),
         limit=draw(st.sampled_from([1, 3, 5, 1000])),
+        blocks=draw(st.sampled_from([1, 2, 99, 99])),
         value=draw(st.sampled_from([None, 0x01020304])),
     )
 

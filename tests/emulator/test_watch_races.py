@@ -59,6 +59,7 @@ def steps(draw: st.DrawFn) -> Step:
         start=size * draw(st.integers(0, 9)),
         wrap=4 * WORDS,
         limit=draw(st.sampled_from([1, 3, 8])),
+        blocks=draw(st.sampled_from([1, 2, 99, 99])),
     )
 
 

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from itertools import combinations_with_replacement, product
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.emulator import Buffer, Emulation
-from shared.straight_line import Step, run
+from harness.emulator import Buffer, Emulation, emulate
+from shared.straight_line import Step, ptx, run
 
 ROOM = 64
 CLEAR = (Step("st", 16, 16, wrap=ROOM, limit=4, value=0), Step("bar"))  # no read of what was never written
@@ -40,7 +41,7 @@ def hazards(steps: Sequence[Step], threads: int, blocks: int) -> dict[Hazard, se
                 for byte in step.bytes(thread, block):
                     owner.setdefault(byte, []).append(thread)
         for one, two in combinations_with_replacement(range(len(steps)), 2):
-            between = [s.kind for s in steps[one:two]]
+            between = [s.kind for s in steps[one:two] if block < s.blocks]
             kind = clash(steps[one], steps[two])
             if not kind or "bar" in between:
                 continue
@@ -76,6 +77,7 @@ def steps(draw: st.DrawFn) -> Step:
         start=size * draw(st.integers(0, 3)),
         wrap=ROOM,
         limit=draw(st.sampled_from([1, 2, 5, 33, 40, 1024])),
+        blocks=draw(st.sampled_from([1, 2, 99, 99, 99])),
         value=draw(st.sampled_from([None, 3, 4])) if size == 4 else None,
     )
 
@@ -152,3 +154,53 @@ def test_a_copy_is_in_flight_until_its_thread_has_waited(
     lines = {(f.kind, *(source.line for source in f.sources)) for f in done.findings}
     of_copy = {hazard for hazard in lines if 3 + len(before) in hazard}
     assert of_copy == copied(program, 2 + len(before), 64)
+
+
+def test_a_loop_comes_back_to_what_was_read_before_the_store() -> None:
+    """Each turn reads the neighbour's word and stores its own: WAR in a turn, RAW from one to the next."""
+    text = ptx("shared", [])
+    start, end = text.split("mov.u32 %r13, 0;")
+    body = """
+.loc 1 1 0
+mov.u32 %r6, s; mad.lo.u32 %r6, %r0, 4, %r6; mov.u32 %r7, 0; st.shared.u32 [%r6+4], 0; st.shared.u32 [s], 0;
+bar.sync 0;
+again:
+.loc 1 2 0
+ld.shared.u32 %r9, [%r6+4];
+.loc 1 3 0
+st.shared.u32 [%r6], %r0;
+add.u32 %r7, %r7, 1; setp.lt.u32 %p1, %r7, TURNS;
+@%p1 bra again;
+"""
+    for turns, kinds in (
+        (1, {"WAR hazard"}),
+        (2, {"WAR hazard", "RAW hazard"}),
+        (3, {"WAR hazard", "RAW hazard"}),
+    ):
+        code = f"{start}{body.replace('TURNS', str(turns))}mov.u32 %r13, 0;{end}"
+        buffers = [Buffer(array=np.zeros(32, np.uint32), name=name) for name in "ab"]
+        found = emulate(code, "k", grid=(1,), block=(32,), arguments=buffers).findings
+        assert {f.kind for f in found if f.sources[0].line > 1} == kinds
+
+
+@pytest.mark.parametrize(("size", "element"), [(1, 1), (2, 2), (4, 4), (8, 8), (16, 4)])
+def test_a_hazard_in_words(size: int, element: int) -> None:
+    program = [Step("st", size, size, limit=2), Step("ld", size, size, start=size, limit=1)]
+    (found,) = run("shared", program).findings
+    at = size // element
+    assert found.message == (
+        f"s[{at}] ({element}-byte elements): thread (1, 0, 0) writes it, thread (0, 0, 0) reads it with no "
+        "barrier between, block (0, 0, 0)"
+    )
+    updated = run("shared", [Step("st", limit=1, value=0), Step("atom", thread=0, limit=2)]).findings
+    assert "thread (1, 0, 0) updates it with no barrier between" in updated[0].message
+
+
+def test_a_copy_that_is_not_waited_for_in_words() -> None:
+    program = [*CLEAR, Step("cp", 8, 8, limit=4), Step("ld", 4, start=8, limit=1)]
+    a = Buffer(array=np.zeros(4, np.uint32), name="a")
+    (found,) = run("shared", program, a=a, room=ROOM).findings
+    assert found.message == (
+        "s[2] (4-byte elements): thread (1, 0, 0) copies into it, thread (0, 0, 0) reads it before the copy "
+        "has landed, block (0, 0, 0)"
+    )

@@ -27,7 +27,7 @@ class Step:
     size: bytes per thread, 1 to 16; 16 is a vector of four words
     thread, block, start, wrap: thread t of block b accesses byte ``(t thread + b block + start) % wrap``,
       without the remainder where `wrap` is 0
-    limit: only threads below it take part
+    limit, blocks: only threads and blocks below them take part, in a barrier all threads of those blocks
     value: what a store writes; None for a number of each thread's own, see `own`
     """
 
@@ -38,6 +38,7 @@ class Step:
     start: int = 0
     wrap: int = 0
     limit: int = 1024
+    blocks: int = 1 << 30
     value: int | None = None
 
     def address(self, thread: int, block: int) -> int:
@@ -46,7 +47,7 @@ class Step:
 
     def bytes(self, thread: int, block: int) -> range:
         """Return the bytes that a thread accesses; none for a barrier or a wait, or if it takes no part."""
-        if self.kind in ORDERS or thread >= self.limit:
+        if self.kind in ORDERS or thread >= self.limit or block >= self.blocks:
             return range(0)
         first = self.address(thread, block)
         return range(first, first + self.size)
@@ -107,8 +108,9 @@ def ptx(space: str, steps: Sequence[Step], room: int = 256) -> str:
     out = [HEAD.format(shared=room if space == "shared" else 16, local=room if space == "local" else 16)]
     for line, step in enumerate(steps, 1):
         out.append(f".loc 1 {line} 0")
+        out.append(f"setp.lt.u32 %p0, %r1, {step.blocks};")
         if step.kind in ORDERS:
-            out.append(ORDERS[step.kind])
+            out.append(f"@%p0 {ORDERS[step.kind]}")
             continue
         value = "%r14" if step.value is None else step.value
         out.append(f"mul.lo.s32 %r6, %r0, {step.thread}; mad.lo.s32 %r6, %r1, {step.block}, %r6;")
@@ -121,7 +123,7 @@ def ptx(space: str, steps: Sequence[Step], room: int = 256) -> str:
         else:
             out.append(f"mov.u32 %r7, {space[0]}; add.s32 %r7, %r7, %r6;")
         at = "[%rd3]" if space == "global" else "[%r7]"
-        out.append(f"setp.lt.u32 %p1, %r0, {step.limit};")
+        out.append(f"setp.lt.u32 %p1, %r0, {step.limit}; and.pred %p1, %p1, %p0;")
         if step.kind == "ld":
             out.append(f"@%p1 ld.{space}.{TYPES[step.size]} {LOADED[step.size]}, {at};")
             out.append(FOLD[step.size])
