@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 import harness.emulator.hopper.cluster
@@ -194,8 +195,10 @@ class Launch:
 def plain_name(name: str) -> str:
     """Return the plain name of a function's own variable: ``_ZZ6matmulE2As`` (Itanium ABI) becomes As.
 
+    Of a function that is called, or of inner braces, the name is the one that was declared, see `ptx.module`.
     Any other name is returned as it is.
     """
+    name = re.sub(r"^(?:.*:)?([^:]+):\d+$", r"\1", name)
     head, _, tail = name.rpartition("E")
     digits = len(tail) - len(tail.lstrip("0123456789"))
     if not name.startswith("_ZZ") or not head or not digits:
