@@ -45,7 +45,8 @@ from harness.problems.verify import Repeats, Verdict
 _NEAR_OVERHEAD = 10  # below this many times the cost of the two events, that cost distorts a time
 GRAPH_SECONDS, GRAPH_MOST = 0.002, 1024  # a graph's launches: about this many seconds, at most this many
 # Launches of one batch do the same work. Where the mean time of a batch is above its median by more than this
-# factor, in most batches, a few launches do what the others then find done; the median would be theirs.
+# factor, in most batches, a few launches do what the others then find done; the median would be theirs. Where
+# the baseline's launches are as uneven, it is the machine.
 _UNEVEN = 1.25
 _BRIEF = 0.02  # seconds of warm-up for a baseline, which has been warmed up before
 _FASTER = 1.5  # than its rated peaks: no GPU is
@@ -210,13 +211,18 @@ def _timed(
     most = believable(problem, device, matrix=_uses_matrix_units(row.built))
     if error := impossible(problem, device, seconds, samples.sm_hz, most, method.ceilings):
         return replace(row, status=IMPOSSIBLE, error=error)
-    if samples.unevenness > _UNEVEN:
+    uneven, machine = samples.unevenness, pair.baseline.unevenness if pair else 1.0
+    if uneven > _UNEVEN * machine:
         error = (
-            f"its launches do not take equally long: the mean is {samples.unevenness:.3g} times the median, "
-            "so that some do the work of others: not a measurement"
+            f"its launches do not take equally long: the mean is {uneven:.3g} times the median, so that some do "
+            "the work of others, or other programs use this GPU: not a measurement"
         )
         return replace(row, status=IMPOSSIBLE, error=error)
     notes = [*_notes(samples, work, warm, method)]
+    if uneven > _UNEVEN:
+        notes.append(
+            "its launches and the baseline's do not take equally long: does something else use the GPU?"
+        )
     against, wrong = (other.run.label, other.said) if other else ("", "")
     if wrong:
         notes.append(f"{against} was wrong while it was timed in turn with it: {wrong}")

@@ -117,11 +117,21 @@ def test_faster_than_the_hardware_is_refused(context: Context, cache: Cache, fak
     assert row.status == IMPOSSIBLE and row.failed
 
 
-@pytest.mark.parametrize(("share", "status"), [(0.015, OK), (0.9, IMPOSSIBLE)])
+@pytest.mark.parametrize(
+    ("share", "baseline", "status"), [(0.015, False, OK), (0.9, False, IMPOSSIBLE), (0.9, True, OK)]
+)
 def test_a_launch_that_works_for_others_is_refused(
-    context: Context, cache: Cache, monkeypatch: pytest.MonkeyPatch, share: float, status: str
+    context: Context,
+    cache: Cache,
+    monkeypatch: pytest.MonkeyPatch,
+    share: float,
+    baseline: bool,
+    status: str,
 ) -> None:
-    """The first launch of each batch takes `share` of its time: the others find their results done."""
+    """The first launch of each batch takes `share` of its time: the others find their results done.
+
+    Where a baseline's launches do so, too, it is the machine.
+    """
     measured = EventTimer.batch
 
     def batch(timer: EventTimer, work: Work, count: int) -> Batch:
@@ -131,8 +141,11 @@ def test_a_launch_that_works_for_others_is_refused(
         return replace(found, times=(share * total, *[rest] * (count - 1)))
 
     monkeypatch.setattr(EventTimer, "batch", batch)
-    (row,) = rows(context, built(cache, "tiled"), {"N": 32}, rule=FEW)
+    against = built(cache, "coalesced")[0] if baseline else None
+    with Bench(context, rule=FEW, baseline=against) as session:
+        *_, row = session.rows(built(cache, "tiled"), {Gemm: [{"N": 32}]}, lambda _: None)
     assert row.status == status
+    assert any("does something else use the GPU" in note for note in row.notes) is baseline
     if status == IMPOSSIBLE:
         assert row.samples is None and "some do the work of others" in row.detail
 
