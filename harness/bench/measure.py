@@ -46,8 +46,8 @@ _NEAR_OVERHEAD = 10  # below this many times the cost of the two events, that co
 GRAPH_SECONDS, GRAPH_MOST = 0.002, 1024  # a graph's launches: about this many seconds, at most this many
 # Launches of one batch do the same work. Where the mean time of a batch is above its median by more than this
 # factor, in most batches, a few launches do what the others then find done; the median would be theirs. Where
-# the baseline's launches are as uneven, it is the machine.
-_UNEVEN = 1.25
+# the baseline's launches are about as uneven, up to another factor, it is the machine.
+_UNEVEN, _AS_UNEVEN = 1.25, 4
 _BRIEF = 0.02  # seconds of warm-up for a baseline, which has been warmed up before
 _FASTER = 1.5  # than its rated peaks: no GPU is
 _LAUNCH = 1e-6  # seconds that any launch takes
@@ -212,9 +212,9 @@ def _timed(
     if error := impossible(problem, device, seconds, samples.sm_hz, most, method.ceilings):
         return replace(row, status=IMPOSSIBLE, error=error)
     uneven, machine = samples.unevenness, pair.baseline.unevenness if pair else 1.0
-    if uneven > _UNEVEN * machine:
+    if uneven - 1 > _UNEVEN - 1 + _AS_UNEVEN * (machine - 1):
         error = (
-            f"its launches do not take equally long: the mean is {uneven:.3g} times the median, so that some do "
+            f"its launches do not take equally long: the mean is {uneven:.3g} times the median, so some do "
             "the work of others, or other programs use this GPU: not a measurement"
         )
         return replace(row, status=IMPOSSIBLE, error=error)

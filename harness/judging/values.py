@@ -171,7 +171,7 @@ def _last(problem: Gemm, a: Matrix, b: Matrix, rng: np.random.Generator) -> Styl
 
 
 def _subnormal(problem: Gemm, a: Matrix, b: Matrix, rng: np.random.Generator) -> Styled:
-    """Make A subnormal, but not the products: atomic additions in global memory flush subnormal sums (PTX)."""
+    """Make A subnormal, but no sum: atomic additions in global memory flush subnormal ones (PTX ISA)."""
     return a * 2.0**-130, b * 2.0**20, None
 
 
