@@ -203,3 +203,16 @@ def test_functions_share_dynamic_shared_memory() -> None:
     run = launch(source, "k", (1,), (THREADS,), found, shared=4 * THREADS)
     assert run.findings == ()
     assert found.tolist() == [3 * (63 - i) for i in range(THREADS)]
+
+
+def test_a_cache_policy_changes_nothing() -> None:
+    numbers, out = np.arange(THREADS * 4, dtype=np.int32), np.zeros(THREADS * 4, np.int32)
+    source = """extern "C" __global__ void k(const int4* a, int4* o) {
+      __shared__ int4 s[64]; int i = threadIdx.x;
+      unsigned at = (unsigned)__cvta_generic_to_shared(&s[i]); unsigned long long policy = 0;
+      asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2; cp.async.wait_all;"
+        :: "r"(at), "l"(a + i), "l"(policy) : "memory");
+      o[i] = s[i]; }"""
+    run = launch(source, "k", (1,), (THREADS,), numbers, out)
+    assert run.findings == ()
+    assert np.array_equal(out, numbers)

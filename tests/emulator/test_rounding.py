@@ -39,7 +39,7 @@ def numbers(rng: np.random.Generator, kind: Any, count: int) -> np.ndarray:
 
 
 def bounded(name: str, found: Any, mode: str, kind: Any, values: list[Fraction]) -> bool:
-    """Whether `found` is the nearest number of its kind on the side of the exact result that `mode` wants."""
+    """Return whether `found` is the nearest number on the side of the exact result that `mode` wants."""
     if name == "sqrt":
         square = values[0]
 

@@ -69,13 +69,26 @@ def _copy(decoder: Decoder, ins: Instruction) -> Run:
     read.
     """
     decoder.parts(
-        ins, {"async", "ca", "cg", "shared", "shared::cta", "global", "L2::64B", "L2::128B", "L2::256B"}
+        ins,
+        {
+            "async",
+            "ca",
+            "cg",
+            "shared",
+            "shared::cta",
+            "global",
+            "L2::64B",
+            "L2::128B",
+            "L2::256B",
+            "L2::cache_hint",
+        },
     )
     target, source = (decoder.address(ins, text) for text in ins.operands[:2])
     size = int(ins.operands[2], 0)
     if size not in (4, 8, 16):
         raise decoder.refusal(ins)
-    extra = ins.operands[3] if len(ins.operands) > 3 else ""
+    rest = ins.operands[3:-1] if "L2::cache_hint" in ins.opcode else ins.operands[3:]  # without the policy
+    extra = rest[0] if rest else ""
     ignore = (
         decoder.predicate(ins, extra) if decoder.entry.registers.get(extra.lstrip("!")) == "pred" else None
     )

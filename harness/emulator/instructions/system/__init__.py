@@ -1,1 +1,1 @@
-"""What the device's runtime does for a kernel: printf, assert, malloc; and the stack."""
+"""Services of the device's runtime: printf, assert, malloc; and the stack."""
