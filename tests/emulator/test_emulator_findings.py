@@ -371,3 +371,15 @@ def test_an_atomic_reads_what_it_updates() -> None:
     assert launch(source.replace("CLEAR", "true"), "k", (1,), (64,), out).findings == ()
     run = launch(source.replace("CLEAR", "false"), "k", (1,), (64,), out)
     assert [(f.kind, lines(f)) for f in run.findings] == [("uninitialised read", (5,))]
+
+
+def test_a_vector_out_of_bounds_writes_no_other_register() -> None:
+    source = r"""extern "C" __global__ void k(const float2* a, float* c) {
+      float last = 5, y;
+      asm volatile("ld.global.v2.f32 {_, %0}, [%1];" : "=f"(y) : "l"(a + 1000));
+      c[threadIdx.x] = last + threadIdx.x; c[threadIdx.x + 32] = y;
+    }"""
+    c = np.zeros(64, np.float32)
+    run = launch(source, "k", (1,), (32,), np.zeros(4, np.float32), c)
+    assert kinds(run) == {"out of bounds"}
+    assert c[:32].tolist() == [5 + t for t in range(32)] and np.isnan(c[32:]).all()
