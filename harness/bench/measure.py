@@ -46,7 +46,7 @@ _NEAR_OVERHEAD = 10  # below this many times the cost of the two events, that co
 GRAPH_SECONDS, GRAPH_MOST = 0.002, 1024  # a graph's launches: about this many seconds, at most this many
 # Launches of one batch do the same work. Where the mean time of a batch is above its median by more than this
 # factor, in most batches, a few launches do what the others then find done; the median would be theirs. Where
-# the baseline's launches are about as uneven, up to another factor, it is the machine.
+# the baseline's launches are about as uneven, up to another factor, it is the machine. Libraries are trusted.
 _UNEVEN, _AS_UNEVEN = 1.25, 4
 _BRIEF = 0.02  # seconds of warm-up for a baseline, which has been warmed up before
 _FASTER = 1.5  # than its rated peaks: no GPU is
@@ -212,7 +212,7 @@ def _timed(
     if error := impossible(problem, device, seconds, samples.sm_hz, most, method.ceilings):
         return replace(row, status=IMPOSSIBLE, error=error)
     uneven, machine = samples.unevenness, pair.baseline.unevenness if pair else 1.0
-    if uneven - 1 > _UNEVEN - 1 + _AS_UNEVEN * (machine - 1):
+    if row.built is not None and uneven - 1 > _UNEVEN - 1 + _AS_UNEVEN * (machine - 1):
         error = (
             f"its launches do not take equally long: the mean is {uneven:.3g} times the median, so some do "
             "the work of others, or other programs use this GPU: not a measurement"
@@ -220,9 +220,7 @@ def _timed(
         return replace(row, status=IMPOSSIBLE, error=error)
     notes = [*_notes(samples, work, warm, method)]
     if uneven > _UNEVEN:
-        notes.append(
-            "its launches and the baseline's do not take equally long: does something else use the GPU?"
-        )
+        notes.append("launches do not take equally long: does something else use the GPU?")
     against, wrong = (other.run.label, other.said) if other else ("", "")
     if wrong:
         notes.append(f"{against} was wrong while it was timed in turn with it: {wrong}")
