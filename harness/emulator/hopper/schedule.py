@@ -50,6 +50,8 @@ def run_grid(launch: Launch) -> None:
                 if rounds > (_ROUNDS if polling else _QUIET):
                     deadlock(launch, running)
                     return
+            if launch.races is not None and any(cluster.ended for cluster in running):
+                launch.races.end_batch()  # its reads would keep every cluster in memory
             running = [cluster for cluster in running if not cluster.ended or cluster.land_one()]
     if launch.races is not None:
         launch.races.end_batch()

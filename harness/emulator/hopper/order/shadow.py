@@ -50,7 +50,7 @@ class Shadow:
         self._site = np.zeros(self._count, np.int32)
         self._atomic = np.zeros(self._count, np.bool_)
         self._slots: dict[Hashable, int] = {}
-        self._read = np.zeros((0, 3, self._count), np.int32)  # column, value, site by slot
+        self._read = np.zeros((16, 3, self._count), np.int32)  # column, value, site by slot
 
     def places(self, start: int, size: int) -> slice:
         """Return the places of `size` bytes from `start`."""
@@ -117,7 +117,7 @@ class Shadow:
         self._value[places] = own[:, None]
         self._site[places] = site
         self._atomic[places] = kind == "atomic"
-        self._read[:, 1, places] = 0
+        self._read[: len(self._slots), 1, places] = 0
 
     def _report(
         self,
@@ -190,4 +190,4 @@ class Shadow:
         self._value[places] = stream[1]
         self._site[places] = site
         self._atomic[places] = False
-        self._read[:, 1, places] = 0
+        self._read[: len(self._slots), 1, places] = 0
