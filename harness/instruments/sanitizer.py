@@ -16,6 +16,7 @@ from pathlib import Path
 from harness.errors import HarnessError
 from harness.kernels import catalog
 from harness.kernels.spec import Variant
+from harness.launch.fresh import zones
 from harness.support import tools
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -95,7 +96,7 @@ def check(
         *(f"-p{name}={value}" for name, value in variant.params.items()),
         *(f"-a{name}={value}" for name, value in axes.items()),
     ]
-    done = tools.run(command, variant.label, timeout=_TIMEOUT)
+    done = tools.run(command, variant.label, timeout=_TIMEOUT, env=tools.environment() | zones.NONE)
     text = f"{done.stdout}\n{done.stderr}"
     found = parse(text)
     if not found and f"\n{variant.label}" not in f"\n{text}":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import stat
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from harness.cli import main
 from harness.errors import HarnessError
 from harness.instruments import sanitizer
 from harness.kernels import catalog
+from harness.launch.fresh import zones
 from harness.results import record
 from harness.support import tools
 from shared.places import DATA
@@ -143,6 +145,18 @@ def test_exactly_this_kernel_on_exactly_this_gpu(
     given = args.read_text().splitlines()
     assert given[:4] == ["--tool", "racecheck", "--report-api-errors", "no"]
     assert given[given.index("-d") + 1] == "GPU-1" and {"verify", "-pTILE=16", "-aN=64"} <= set(given)
+
+
+def test_buffers_have_no_red_zones_that_hide_an_overrun(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, clean: Path
+) -> None:
+    """memcheck sees an access behind a buffer only where nothing of harness lies there."""
+    zone = 'python3 -c "from harness.launch.fresh import zones; print(zones.ZONE)"'
+    script = zone.replace("python3", sys.executable)
+    fake_tool(monkeypatch, tmp_path, f"{script} > {tmp_path}/zone; cat {clean}")
+    assert sanitizer.check(catalog.kernel("tiled").variant(), {"N": 64}, "memcheck") == ()
+    assert (tmp_path / "zone").read_text() == "0\n"
+    assert zones.ZONE == 4096, "elsewhere there are"
 
 
 def test_a_tool_that_did_not_see_the_kernel(
