@@ -46,8 +46,9 @@ _NEAR_OVERHEAD = 10  # below this many times the cost of the two events, that co
 GRAPH_SECONDS, GRAPH_MOST = 0.002, 1024  # a graph's launches: about this many seconds, at most this many
 # Launches of one batch do the same work. Where the mean time of a batch is above its median by more than this
 # factor, in most batches, a few launches do what the others then find done; the median would be theirs. Where
-# the baseline's launches are about as uneven, up to another factor, it is the machine. Libraries are trusted.
-_UNEVEN, _AS_UNEVEN = 1.25, 4
+# the baseline's launches are about as uneven, up to another factor, it is the machine. Without a baseline the
+# machine may be as uneven as a GPU that several programs share. Libraries are trusted.
+_UNEVEN, _AS_UNEVEN, _ALONE = 1.25, 4, 2.0
 _BRIEF = 0.02  # seconds of warm-up for a baseline, which has been warmed up before
 _FASTER = 1.5  # than its rated peaks: no GPU is
 _LAUNCH = 1e-6  # seconds that any launch takes
@@ -211,7 +212,7 @@ def _timed(
     most = believable(problem, device, matrix=_uses_matrix_units(row.built))
     if error := impossible(problem, device, seconds, samples.sm_hz, most, method.ceilings):
         return replace(row, status=IMPOSSIBLE, error=error)
-    uneven, machine = samples.unevenness, pair.baseline.unevenness if pair else 1.0
+    uneven, machine = samples.unevenness, pair.baseline.unevenness if pair else _ALONE
     if row.built is not None and uneven - 1 > _UNEVEN - 1 + _AS_UNEVEN * (machine - 1):
         error = (
             f"its launches do not take equally long: the mean is {uneven:.3g} times the median, so some do "

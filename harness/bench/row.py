@@ -99,7 +99,7 @@ class Measurement:
     algorithm: str = ""
     protections: tuple[str, ...] = ()
     seed: int | None = None
-    key: str | None = None
+    data_key: str | None = None
     emulation: Emulation | None = None
 
     @classmethod

@@ -224,7 +224,7 @@ class Bench(Closing):
                 )
             same = against is not None and self._is_baseline_code(one)
             key = None if method is None else f"{method.key:016x}"
-            return replace(row, identical=same, seed=self.seed, key=key), None
+            return replace(row, identical=same, seed=self.seed, data_key=key), None
         except ContextLost as e:
             return Measurement.failed_with(one, problem, e), e
         except (HarnessError, MemoryError) as e:

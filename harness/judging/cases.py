@@ -34,6 +34,7 @@ class Kind:
     k: Range
     padded: bool = False
     scaled: bool = False
+    odd: bool = False
 
 
 def kinds(variant: Variant, *, large: bool) -> tuple[Kind, ...]:
@@ -44,12 +45,12 @@ def kinds(variant: Variant, *, large: bool) -> tuple[Kind, ...]:
     rows, columns = (*variant.tile, 1, 1)[:2]
     m, n = (700, 700) if large else (min(2 * rows + 5, 150), min(2 * columns + 5, 150))
     k, deep = (900, 20_000) if large else (90, 1500)
-    some = Kind(name="ragged", m=(m // 2, m), n=(n // 2, n), k=(k // 2, k))
+    some = Kind(name="ragged", m=(m // 2, m), n=(n // 2, n), k=(k // 2, k), odd=True)
     return (
         some,
         Kind(name="scaled and padded", m=(3, m), n=(3, n), k=(3, k), padded=True, scaled=True),
         Kind(name="tiny", m=(1, 5), n=(1, 5), k=(1, 5)),
-        Kind(name="a long sum", m=(2, 40), n=(2, 40), k=(deep // 2, deep)),
+        Kind(name="a long sum", m=(2, 40), n=(2, 40), k=(deep // 2, deep), odd=True),
         Kind(name="one row", m=(1, 1), n=(2, 2 * n), k=(2, k), padded=True),
         Kind(name="one column", m=(2, 2 * m), n=(1, 1), k=(2, k), scaled=True),
         Kind(name="padded", m=(3, m), n=(3, n), k=(3, k), padded=True),
@@ -75,7 +76,7 @@ def drawn(
 
 def _axes(rng: np.random.Generator, cls: type[Problem], kind: Kind, *, plain: bool) -> dict[str, int | float]:
     """Draw the axes of one problem; a `plain` size has neither padding nor scalars, for some kernels
-    take no other.
+    take no other. Of an `odd` kind all sizes are odd, unless it is plain.
     """
 
     def size(low: int, high: int) -> int:
@@ -86,6 +87,8 @@ def _axes(rng: np.random.Generator, cls: type[Problem], kind: Kind, *, plain: bo
         limits = {name: max(int(a.get(name, 1)) for a in cls.verify_axes) for name in cls.axes}
         return {name: size(1, min(most, 40 * kind.n[1])) for name, most in limits.items()}
     found: dict[str, int | float] = {"M": size(*kind.m), "N": size(*kind.n), "K": size(*kind.k)}
+    if kind.odd and not plain:
+        found = {name: int(value) | 1 for name, value in found.items()}
     if kind.padded and not plain:
         for name, least in (("lda", "K"), ("ldb", "N"), ("ldc", "N")):
             found[name] = int(found[least]) + size(1, 24)

@@ -139,7 +139,7 @@ def timed_record(row: Measurement, peak_fp32: float, threshold: float | None = N
         "regime": _regime(row),
         "protections": list(row.protections),
         "seed": row.seed,
-        "key": row.key,
+        "data_key": row.data_key,
         "seconds": row.seconds,
         "mean": summary.mean if summary else None,
         "noise": summary.noise if summary else None,

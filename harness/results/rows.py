@@ -96,7 +96,7 @@ class Row(TypedDict, total=False):
     regime: str | None
     protections: list[str]  # what keeps a time from being that of a launch which did not do its work
     seed: int | None  # of the data that is verified by element
-    key: str | None  # what the data of timed launches was made from
+    data_key: str | None  # what the data of timed launches was made from
     seconds: float | None  # the median; `mean` and `stdev` are of the same samples
     mean: float | None
     stdev: float | None

@@ -23,33 +23,9 @@ from harness.kernels import catalog
 from harness.results import record
 from harness.support import tools
 from shared.command import FAST, fake, harness, no_gpu  # noqa: F401  (fixtures)
-from shared.kernels import TILED
+from shared.kernels import LOAD, MULTIMEM, RED, TILED, refused
 from shared.places import record_file
 from shared.sweeps import sweep
-
-MULTIMEM = """// Multicast memory, which is not emulated
-// /// kernel
-// entry = "matmul"
-// block = 32
-// tile = [16, 16]
-// min_arch = "sm_90a"
-// ///
-extern "C" __global__ void matmul(const float* A, const float* B, float* C, int M, int N, int K,
-                                  int lda, int ldb, int ldc, float alpha, float beta)
-{
-    asm volatile("multimem.INSTRUCTION" : "+f"(alpha) : "l"(C) : "memory");
-}
-"""
-RED = "red.relaxed.sys.global.add.f32 [%1], %0;"
-LOAD = "ld_reduce.relaxed.sys.global.add.f32 %0, [%1];"
-
-
-def refused(folder: Path, name: str, instruction: str = RED) -> str:
-    """The path of a kernel file that the emulator refuses."""
-    file = folder / f"{name}.cu"
-    file.write_text(MULTIMEM.replace("INSTRUCTION", instruction), encoding="utf-8")
-    return str(file)
-
 
 # ---- without a GPU ---------------------------------------------------------------------------------
 
@@ -389,7 +365,7 @@ def test_bench(fake: Any, tmp_path: Path) -> None:
     ]
     row = content["rows"][-1]
     assert row["flops_rate"] == pytest.approx(2 * 32**3 / 1.5e-3) and len(row["times"]) == row["samples"]
-    assert row["protections"][0].startswith("new random data for each launch") and len(row["key"]) == 16
+    assert row["protections"][0].startswith("new random data for each launch") and len(row["data_key"]) == 16
     assert content["meta"]["gpu"]["uuid"].startswith("GPU-a0")
     assert content["meta"]["seed"] == 1 and len(content["meta"]["code_sha256"]) == 64
 

@@ -12,7 +12,7 @@ import pytest
 from fakes import driver as fake_driver
 from fakes.driver import FakeDriver
 from harness.bench import emulation
-from harness.bench.row import REFUSED
+from harness.bench.row import OK
 from harness.driver import Context, Device, Stream, tensormap
 from harness.errors import BuildError, SpecError, UsageError
 from harness.kernels import compiler, spec
@@ -238,11 +238,11 @@ def test_tf32_inputs_are_rounded_by_the_tma_and_its_output_is_not() -> None:
     assert [(m.operand, m.element) for m in found] == [("B", "TFLOAT32"), ("C", "FLOAT32"), ("A", "TFLOAT32")]
 
 
-def test_the_emulator_refuses_it(cache: Cache, tmp_path: Path) -> None:
+def test_the_emulator_runs_it(cache: Cache, tmp_path: Path) -> None:
     kernel = spec.load(tma_gemm.write(tmp_path))
     built, _ = build_all([kernel.variant()], ["sm_90a"], cache, lambda _: None)
     (row,) = emulation.rows(built, {GEMMS["bf16"]: [{"N": 32}]}, emulation.Options(), lambda _: None)
-    assert row.status == REFUSED == "needs a GPU" and "TMA" in row.error
+    assert row.status == OK, row.error
 
 
 # -- wgmma that ptxas serializes

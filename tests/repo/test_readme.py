@@ -257,7 +257,15 @@ def test_the_headline_is_the_tables_means(tables: Any) -> None:
     tables.write("matmul/squares-bf16", row("matmul", "bf16", (512,) * 3, 1e-3, **chosen, speedup=at(3)))
     tables.write("matmul/rectangle-1", row("matmul", "fp32", (1, 2, 3), 1e-3, **chosen, speedup=at(1.25)))
     said = tables.TABLES["headline"]()
-    assert "rectangles: fp32 1.00 and 1.25 (" in said and "bf16" not in said, "bf16 has no rectangles"
+    assert "with events around each launch: fp32 1.00 and 1.25 (" in said
+    assert "bf16" not in said, "bf16 has no rectangles"
+    shapes = ((128, 128, 128), 2.5), ((1, 2, 3), 1.5)  # those that both regimes have are compared
+    tables.write(
+        "matmul/graph-fp32",
+        *(row("matmul", "fp32", shape, 1e-3, **chosen, speedup=at(f)) for shape, f in shapes),
+    )
+    said = tables.TABLES["headline"]()
+    assert "back to back: fp32 2.50 and 1.50; with events around each launch: fp32 2.00 and 1.25 (" in said
 
 
 def test_energy_is_of_what_ran_alone(tables: Any) -> None:

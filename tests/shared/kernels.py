@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 from harness.kernels.spec import Kernel, Variant
 
@@ -54,6 +55,30 @@ extern "C" __global__ void matmul(const float* A, const float* B, float* C, int 
 
 
 LARGE = 12  # parameter sets of a kernel
+
+
+MULTIMEM = """// Multicast memory, which is not emulated
+// /// kernel
+// entry = "matmul"
+// block = 32
+// tile = [16, 16]
+// min_arch = "sm_90a"
+// ///
+extern "C" __global__ void matmul(const float* A, const float* B, float* C, int M, int N, int K,
+                                  int lda, int ldb, int ldc, float alpha, float beta)
+{
+    asm volatile("multimem.INSTRUCTION" : "+f"(alpha) : "l"(C) : "memory");
+}
+"""
+RED = "red.relaxed.sys.global.add.f32 [%1], %0;"
+LOAD = "ld_reduce.relaxed.sys.global.add.f32 %0, [%1];"
+
+
+def refused(folder: Path, name: str, instruction: str = RED) -> str:
+    """The path of a kernel file that the emulator refuses."""
+    file = folder / f"{name}.cu"
+    file.write_text(MULTIMEM.replace("INSTRUCTION", instruction), encoding="utf-8")
+    return str(file)
 
 
 def parameter_sets(kernel: Kernel, arch: str) -> Iterator[Variant]:

@@ -24,7 +24,6 @@ def eighty(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "args",
     [
-        ["bench", "05", "13", "23", "-a", "N=32"],
         pytest.param(["bench", "05", "1*", "2*", "-a", "N=32"], marks=pytest.mark.slow),
         ["bench", "01", "13", "14", "21", "28", "-a", "N=32", "--arch", "sm_75"],
         ["verify", "03", "22", "-d", "emulator"],

@@ -208,7 +208,7 @@ class RaceWatch:
             made = Access(ins, access, lanes, watched, name, word, values)
             for conflict in watched.shadow.conflicts(access, lanes, self._launch.threads, knows):
                 report(self._launch, made, conflict)
-            watched.shadow.add(access, lanes, ins.index, knows)
+            watched.shadow.add(access, lanes, ins.index, knows, atomic=kind == ATOMIC)
             inner = watched.shadow.among(access, lanes) if access in (WRITE, BLOCK_WRITE) else None
             if inner is not None:
                 report(self._launch, made, inner, among=True)

@@ -122,8 +122,20 @@ class Shadow:
                     if bad.any():
                         yield Conflict(other, some[bad], thread[bad], where[cells][bad])
 
-    def add(self, kind: int, lanes: Lanes, site: int, knows: Callable[[Array, Array, Array], Array]) -> None:
-        """Add an access by the instruction with index `site`; the arguments are those of `conflicts`."""
+    def add(
+        self,
+        kind: int,
+        lanes: Lanes,
+        site: int,
+        knows: Callable[[Array, Array, Array], Array],
+        *,
+        atomic: bool = False,
+    ) -> None:
+        """Add an access by the instruction with index `site`; the arguments are those of `conflicts`.
+
+        An `atomic` read-modify-write comes after all those of its kind at the cell, whatever else orders
+        them, and takes their place: the last one at a counter may set it back by a plain store.
+        """
         kept = self._kept[kind]
         if kept is None:
             kept = tuple(
@@ -146,11 +158,13 @@ class Shadow:
                 fresh[older] &= knows(
                     older, who[older].astype(np.int64) - 1, when[cells[older]].astype(np.int64)
                 )
-        # Of several lanes at one cell the last one assigned stays: the lowest, then the highest.
-        takes = np.nonzero(fresh | (mine <= lowest))[0][::-1]
+        # Of several lanes at one cell the last one assigned stays: the lowest, then the highest. Of atomics
+        # that is the last in both places.
+        takes = np.nonzero(fresh | atomic | (mine <= lowest))[0]
+        takes = takes if atomic else takes[::-1]
         at = cells[takes]
         low[at], low_at[at], low_site[at] = mine[takes], stamps[takes], site
-        takes = np.nonzero(fresh | (mine >= highest))[0]
+        takes = np.nonzero(fresh | atomic | (mine >= highest))[0]
         at = cells[takes]
         high[at], high_at[at], high_site[at] = mine[takes], stamps[takes], site
 

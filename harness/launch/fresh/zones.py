@@ -3,8 +3,8 @@
 A kernel that writes past the end of a buffer changes memory of another one, or of nobody; neither shows in
 its own results. The pattern is a function of a random key and the address, so no kernel can restore it.
 
-compute-sanitizer takes the zones for the kernel's own memory. Under it there are none (`NONE`), so that it sees
-every access outside of a buffer, reads too.
+compute-sanitizer takes the zones for the kernel's own memory. Under it there are none (`NONE`), so that it
+sees every access outside of a buffer, reads too.
 """
 
 from __future__ import annotations
