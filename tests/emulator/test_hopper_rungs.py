@@ -73,7 +73,7 @@ def test_a_rung_is_right_and_has_no_findings(which: str) -> None:
     assert emulated(which, SMALL) == (OK, [])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("axes", SHAPES, ids=lambda axes: "x".join(str(axes[a]) for a in "MNK"))
 @pytest.mark.parametrize("which", VARIANTS)
 def test_every_rung_at_ragged_shapes(which: str, axes: dict[str, float]) -> None:

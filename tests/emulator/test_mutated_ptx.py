@@ -95,7 +95,7 @@ def test_a_mutated_text_runs_or_is_an_error() -> None:
     assert found["error"] > 5
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(10))
 def test_thousands_of_mutated_texts(seed: int) -> None:
     assert sum(attempt(1000, 100 + seed).values()) == 1000

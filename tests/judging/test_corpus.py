@@ -79,7 +79,7 @@ def _some(kernel: spec.Kernel) -> list[Variant]:
 def sampled(path: Path) -> list[object]:
     quick = path.stem == "tiled"
     return [
-        pytest.param(v, id=v.brief, marks=() if quick and v == variants(path)[0] else pytest.mark.slow)
+        pytest.param(v, id=v.brief, marks=() if quick and v == variants(path)[0] else pytest.mark.exhaustive)
         for v in variants(path)
     ]
 

@@ -21,6 +21,9 @@ def test_quick(): pass
 @pytest.mark.slow
 def test_slow(): pass
 
+@pytest.mark.exhaustive
+def test_exhaustive(): pass
+
 @pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_sizes(size): pass
 
@@ -48,14 +51,16 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Any:
     return run
 
 
-EVERYTHING = {"test_quick", "test_slow", "test_sizes[1]", "test_sizes[2]", "test_slow_card"}
+EVERYTHING = {
+    "test_quick", "test_slow", "test_exhaustive", "test_sizes[1]", "test_sizes[2]", "test_slow_card"
+}  # fmt: skip
 
 
 def test_a_plain_run_leaves_slow_tests_out_and_says_how_to_run_them(run: Any) -> None:
     names, output = run()
     assert names == {"test_quick", "test_sizes[1]"}
-    assert output.splitlines()[-2] == f"3 slow tests left out: {selection.RUN_SLOW}"
-    assert "2 passed, 3 deselected" in output
+    assert output.splitlines()[-2] == f"4 slow tests left out: {selection.RUN_SLOW}"
+    assert "2 passed, 4 deselected" in output
 
 
 @pytest.mark.parametrize(
@@ -100,7 +105,7 @@ def test_workers_leave_the_same_out(pytester: pytest.Pytester, monkeypatch: pyte
     arguments = ("-p", "xdist", "-p", "shared.selection", "-n", "2")
     plain = pytester.runpytest_subprocess(*arguments)
     plain.assert_outcomes(passed=2)
-    assert f"3 slow tests left out: {selection.RUN_SLOW}" in plain.outlines
+    assert f"4 slow tests left out: {selection.RUN_SLOW}" in plain.outlines
     pytester.runpytest_subprocess(*arguments, "-m", "").assert_outcomes(passed=5)
 
 

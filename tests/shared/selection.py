@@ -1,7 +1,8 @@
 """A pytest plugin that leaves slow tests out.
 
-`slow` marks what is exhaustive. Such a test runs where something names it: `-m slow`, `-m gpu`, `-m ''`,
-`-k`, or its node id. A plain `pytest` leaves it out and says so in its last lines.
+`slow` marks what CI runs and a newcomer need not wait for, `exhaustive` what takes CI too long. Such a test
+runs where something names it: `-m slow`, `-m exhaustive`, `-m gpu`, `-m ''`, `-k`, or its node id. A plain
+`pytest` leaves it out and says so in its last lines.
 """
 
 from __future__ import annotations
@@ -12,14 +13,18 @@ from typing import Any
 
 import pytest
 
-MARKER = "slow: exhaustive; a run takes it only where -m, -k or a node id names it"
+MARKERS = (
+    "slow: a run takes it only where -m, -k or a node id names it",
+    "exhaustive: the same, and CI does not take it",
+)
 RUN_SLOW = "pytest -m slow -n auto"
 
 _LEFT_OUT = pytest.StashKey[int]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", MARKER)
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
 
 
 def _something_is_named(config: pytest.Config) -> bool:
@@ -31,12 +36,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if _something_is_named(config):
         return
     named = _node_ids(config)
-    out = [i for i in items if i.get_closest_marker("slow") and not _is_among(i, named)]
+    out = [i for i in items if _left_out(i) and not _is_among(i, named)]
     if out:
         dropped = set(out)
         items[:] = [i for i in items if i not in dropped]
         config.hook.pytest_deselected(items=out)
     config.stash[_LEFT_OUT] = len(out)
+
+
+def _left_out(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(name) for name in ("slow", "exhaustive"))
 
 
 def _node_ids(config: pytest.Config) -> list[tuple[Path, str]]:
