@@ -69,7 +69,8 @@ def test_a_plain_run_leaves_slow_tests_out_and_says_how_to_run_them(run: Any) ->
         (["-m", "slow"], {"test_slow", "test_sizes[2]", "test_slow_card"}),
         (["-m", "card"], {"test_slow_card"}),
         (["-m", ""], EVERYTHING),
-        (["-m", "not slow"], {"test_quick", "test_sizes[1]"}),
+        (["-m", "not slow"], {"test_quick", "test_exhaustive", "test_sizes[1]"}),
+        (["-m", "exhaustive"], {"test_exhaustive"}),
         (["-k", "sizes"], {"test_sizes[1]", "test_sizes[2]"}),
         (["test_it.py::test_slow"], {"test_slow"}),
         (["./test_it.py::test_sizes"], {"test_sizes[1]", "test_sizes[2]"}),
@@ -85,13 +86,13 @@ def test_what_is_named_runs(run: Any, arguments: list[str], names: set[str]) -> 
 
 def test_a_file_is_no_name_of_its_slow_tests(run: Any) -> None:
     names, output = run("test_it.py")
-    assert names == {"test_quick", "test_sizes[1]"} and "3 slow tests left out" in output
+    assert names == {"test_quick", "test_sizes[1]"} and "4 slow tests left out" in output
 
 
 def test_a_node_id_names_no_other_test(run: Any) -> None:
     names, output = run("test_it.py::test_slow", "test_it.py")
     assert names == {"test_slow", "test_quick", "test_sizes[1]"}
-    assert "2 slow tests left out" in output
+    assert "3 slow tests left out" in output
 
 
 def test_a_run_without_slow_tests_says_nothing(run: Any) -> None:
@@ -106,7 +107,7 @@ def test_workers_leave_the_same_out(pytester: pytest.Pytester, monkeypatch: pyte
     plain = pytester.runpytest_subprocess(*arguments)
     plain.assert_outcomes(passed=2)
     assert f"4 slow tests left out: {selection.RUN_SLOW}" in plain.outlines
-    pytester.runpytest_subprocess(*arguments, "-m", "").assert_outcomes(passed=5)
+    pytester.runpytest_subprocess(*arguments, "-m", "").assert_outcomes(passed=6)
 
 
 # Tests that need the GPU alone
