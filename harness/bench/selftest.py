@@ -90,7 +90,7 @@ class Trials:
 
 @dataclass(frozen=True, kw_only=True)
 class DataTrials:
-    """What new data in every launch does to times, and what it costs.
+    """The effect of new data in every launch on times, and its cost.
 
     `trials` compare launches on new data with launches on the same data, both drained and verified alike. The
     others are seconds on the host's clock to sample once: on new data, on the same data, and without anything

@@ -44,7 +44,7 @@ REGIMES = ("cold", "hot", "graph")
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a submission may take.
+    """The resources that a submission may take.
 
     `emulator` and `trials` are seconds for launches in the emulator and on the GPU before the timing, and
     `alone` is in place of `emulator` where there is no GPU;
@@ -159,7 +159,7 @@ def _request(
 
 @dataclass(frozen=True, kw_only=True)
 class _Told:
-    """What a child has told before it ended: the contents of its lines by kind, and how it ended."""
+    """The output of a child: the contents of its lines by kind, and how it ended."""
 
     lines: Sequence[tuple[str, Any]]
     ended: Ended

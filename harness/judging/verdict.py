@@ -80,7 +80,7 @@ class Timed:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What is to be said of one submission.
+    """The outcome of judging one submission.
 
     `sha256` is that of the kernel file and of everything in its folder that it includes. `seed` repeats the
     run. `shapes` are the sizes at which it was held against float64, `requires` the sizes that it takes,

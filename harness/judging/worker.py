@@ -42,7 +42,7 @@ _LOG = 600  # characters of a compiler's log that a verdict quotes
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a child is to do.
+    """The work of a child.
 
     `kernel` is the private copy of the submission, `cache` the folder of its builds, `out` the file for
     results. `seconds` are those for trials, `memory` the bytes that the child may hold, `written` those of

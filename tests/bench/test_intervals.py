@@ -110,7 +110,7 @@ def test_block_length_as_the_paper_has_it(n: int) -> None:
 
 
 def test_block_lengths_of_short_series() -> None:
-    """As many lags as there are, the last of them too; a length of 1 although neighbours are correlated."""
+    """All lags count, the last of them too; a length of 1 although neighbours are correlated."""
     for n in (8, 9, 11, 14, 30):
         noise = np.random.default_rng(n).normal(size=(300, n))
         series = [*noise[:100], *noise[100:200].cumsum(axis=1), *(noise[200:] * (-1) ** np.arange(n) + 3)]
@@ -289,7 +289,7 @@ def test_series_taken_apart_are_resampled_apart() -> None:
 
 
 def test_a_ratio_turned_round_is_its_inverse() -> None:
-    """Of skewed samples, whose interval reaches further to one side; each side has a seed of its own."""
+    """The interval of skewed samples reaches further to one side; each side has a seed of its own."""
     skewed = np.exp(np.random.default_rng(2).exponential(0.05, size=50) ** 2 * 9)
     over = stats.unpaired_ratio(skewed, np.ones(50), seed=6)
     under = stats.unpaired_ratio(np.ones(50), skewed, seed=5)

@@ -228,7 +228,7 @@ def test_less_precision(judged: Any) -> None:
 
 
 def test_nothing_but_the_product_is_wrong_of_a_wrong_kernel(judged: Any) -> None:
-    """What follows from a plain mistake would only hide it."""
+    """Later trials are left out: what follows from a plain mistake would only hide it."""
     assert failed(judged(fake_gemm.zeros)) == {"drawn shapes"}
 
 

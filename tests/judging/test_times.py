@@ -1,4 +1,4 @@
-"""What a row of `harness.bench` means for a verdict."""
+"""The meaning of a row of `harness.bench` for a verdict."""
 
 from __future__ import annotations
 

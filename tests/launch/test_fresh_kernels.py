@@ -24,7 +24,7 @@ def kind_of(dtype: DType) -> Any:
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize(("rows", "columns", "ld"), [(1, 1, 1), (5, 7, 9), (40, 33, 33)])
 def test_a_matrix_has_the_bits_that_numpy_gives(dtype: str, rows: int, columns: int, ld: int) -> None:
-    """Of all sets but those beyond the count, which keep what they had."""
+    """All sets get new contents, but those beyond the count keep what they had."""
     t = DTYPES[dtype]
     sets = [np.zeros((rows, ld), t.storage) for _ in range(3)]
     sizes = u64(rows), u64(columns), u64(ld)

@@ -52,7 +52,7 @@ def functions(file: str) -> dict[str, str]:
 
 
 def test_each_listed_survivor_is_a_change_of_a_line_that_there_is() -> None:
-    """What mutmut makes of that line is checked where it runs."""
+    """The mutants of that line are checked where mutmut runs."""
     known = mutate.listed(ROOT)
     assert known
     for fault in known:
@@ -97,7 +97,7 @@ def faults(n: int) -> dict[str, object]:
 
 
 def complaints(found: int, of: int, known: int = 0, *, sampled: bool = False) -> list[str]:
-    """Of `of` mutants the first `found` are found; the last `known` are listed."""
+    """Judge a run in which the first `found` of `of` mutants are found, and the last `known` are listed."""
     made = faults(of)
     verdicts = {name: i < found for i, name in enumerate(made)}
     listed = dict.fromkeys(list(made.values())[of - known :], REASON)

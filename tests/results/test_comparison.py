@@ -1,4 +1,4 @@
-"""What two runs have in common, what makes them incomparable, and which of their rows became slower."""
+"""Two runs: their common rows, reasons why they are incomparable, and rows that became slower."""
 
 from __future__ import annotations
 

@@ -354,7 +354,7 @@ def test_versions_of_what_is_installed_and_of_what_is_not(tmp_path: Path) -> Non
 def test_the_commit_and_what_differs_are_asked_of_git(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What git answers, and what it is asked: only about code and kernels, and all of that."""
+    """Git is asked about code and kernels only, and about all of them."""
     package = tmp_path / "harness"
     top, head = ("rev-parse", "--show-toplevel"), ("rev-parse", "HEAD")
     status = ("status", "--porcelain", "--no-renames", "-uall", "-z", "--", "harness", "cu", "ptx")

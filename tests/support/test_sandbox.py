@@ -1,4 +1,4 @@
-"""What a confined process can still reach, and what it cannot."""
+"""A confined process reaches some files, and no others."""
 
 from __future__ import annotations
 

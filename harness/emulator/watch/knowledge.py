@@ -20,7 +20,7 @@ _KEPT = 32 << 20  # bytes of the knowledge of nodes that is kept
 
 @dataclass(frozen=True)
 class _Node:
-    """What the nodes `bases` know, and more.
+    """The knowledge of the nodes `bases`, and more.
 
     block, upto: everything of this block up to this stamp; -1 for none
     threads: the stamp up to which more is known of single threads, by their number in the grid

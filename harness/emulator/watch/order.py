@@ -56,7 +56,7 @@ def orders(ins: Instruction) -> bool:
 
 @dataclass(frozen=True)
 class State:
-    """What the threads of a batch know at one time; the arrays are not changed any more.
+    """The knowledge of the threads of a batch at one time; the arrays are not changed any more.
 
     now: (C,) the stamp of what each block accesses now
     bar: (C,) the stamp up to which all its threads know each other's accesses, from its last barrier

@@ -1,4 +1,4 @@
-"""Where the data of timed launches comes from, and who verifies what was computed from it."""
+"""Sources of the data of timed launches, each with the verification of what was computed from it."""
 
 from __future__ import annotations
 

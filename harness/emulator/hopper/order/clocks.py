@@ -11,7 +11,7 @@ from harness.emulator.numbers.values import Array
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """What is known at one point: the clocks `seen` and, of those, the ones before a proxy fence, `fenced`.
+    """Knowledge at one point: the clocks `seen` and, of those, the ones before a proxy fence, `fenced`.
 
     Both are int32 (columns,).
     """
