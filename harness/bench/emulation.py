@@ -62,7 +62,7 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """The state that stays from launch to launch: the variables of the module by name, and the workspaces by size."""
+    """The state that stays from launch to launch: variables of the module by name, workspaces by size."""
 
     variables: dict[str, NDArray[np.uint8]] = field(default_factory=dict)
     workspaces: dict[int, NDArray[np.uint8]] = field(default_factory=dict)
