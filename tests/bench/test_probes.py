@@ -296,6 +296,7 @@ def test_the_extra_tiles_are_the_share_they_claim() -> None:
         assert extra.max() - extra.min() <= 1
 
 
+@pytest.mark.slow
 def test_selftest(fake: Any, tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     args = ["selftest", "-a", "N=16", "--runs", "4", "--only", "noise", "--json", str(path)]

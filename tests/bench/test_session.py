@@ -111,6 +111,7 @@ def test_accumulating_kernels_are_checked_afresh(context: Context, cache: Cache)
     assert row.status == OK and row.after.ok
 
 
+@pytest.mark.slow
 def test_faster_than_the_hardware_is_refused(context: Context, cache: Cache, fake: Any) -> None:
     fake.milliseconds = 1e-7
     (row,) = rows(context, built(cache, "tiled"), {"N": 32}, rule=FEW)

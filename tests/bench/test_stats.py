@@ -75,6 +75,7 @@ def rate(kind: str, ratio: float, wanted: Callable[[Interval], bool]) -> float:
     return sum(map(wanted, intervals(kind, ratio))) / RUNS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SWEPT)
 def test_a_kernel_against_itself(kind: str) -> None:
     """The interval misses the truth in about 5% of runs, and no difference is called at the threshold."""
@@ -84,6 +85,7 @@ def test_a_kernel_against_itself(kind: str) -> None:
     assert rate(kind, 1.0, lambda i: decide(i, 0.0) == SAME) == 0  # nothing is ever shown to be exactly equal
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SWEPT)
 @pytest.mark.parametrize("slowdown", [0.01, pytest.param(0.03, marks=pytest.mark.slow)])
 def test_slower_kernels_are_found(kind: str, slowdown: float) -> None:

@@ -144,6 +144,7 @@ def test_bad_input(args: list[str], code: int, text: str) -> None:
     assert "Traceback" not in result.output
 
 
+@pytest.mark.slow
 def test_a_kernel_that_never_ends(kernel_file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emulation, "emulate", partial(emulation.emulate, budget=10_000))
     path = kernel_file(body=BODY.replace("k < K; ++k", "k < K || *(volatile float*)A != 1e30f; ++k"))

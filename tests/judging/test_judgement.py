@@ -129,6 +129,7 @@ def test_code_that_does_not_compile(tmp_path: Path) -> None:
     assert found.status == REJECTED and "error" in reason(found, "compiles")
 
 
+@pytest.mark.slow
 def test_a_compilation_without_end_is_ended(tmp_path: Path) -> None:
     powers = "".join(f"#define A{i + 1} A{i} A{i}\n" for i in range(40))
     began = time.monotonic()
@@ -150,6 +151,7 @@ def test_a_kernel_that_hangs(tmp_path: Path) -> None:
     assert found.status == REJECTED and "ends" in {c.name for c in found.failed}
 
 
+@pytest.mark.slow
 def test_requires_limits_the_sizes(tmp_path: Path) -> None:
     found = emulated(write(tmp_path, extra='requires = ["K % 4 == 0", "beta == 0"]'))
     assert found.requires == ("K % 4 == 0", "beta == 0") and found.shapes
@@ -158,6 +160,7 @@ def test_requires_limits_the_sizes(tmp_path: Path) -> None:
         assert int(shape.split()[0].split("x")[-1]) % 4 == 0
 
 
+@pytest.mark.slow
 def test_a_kernel_for_no_size_at_all(tmp_path: Path) -> None:
     found = emulated(write(tmp_path, extra='requires = ["M > N + K + 100000"]'))
     assert found.status == INCOMPLETE and "drawn shapes" in found.missing
@@ -178,6 +181,7 @@ def test_a_gpu_that_is_not_there_raises(tmp_path: Path) -> None:
         judge(write(tmp_path), device="7")
 
 
+@pytest.mark.slow
 def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     temporary = tmp_path / "tmp"
     temporary.mkdir()

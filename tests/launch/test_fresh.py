@@ -65,7 +65,7 @@ def measured(
 def test_a_right_kernel_gets_its_time(context: Context, cache: Cache, regime: str, beta: float) -> None:
     row = measured(context, cache, regime, beta=beta, ref="coalesced")
     assert row.status == OK and row.samples is not None and row.ratio is not None, row.detail
-    assert row.protections[0].startswith("new random data for each launch") and len(row.key or "") == 16
+    assert row.protections[0].startswith("new random data for each launch") and len(row.data_key or "") == 16
     assert row.after is not None and row.after.ok and row.after.elements == 12 * 20
 
 

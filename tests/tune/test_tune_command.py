@@ -28,6 +28,7 @@ from shared.tuning import SPACE, TILES, Speeds, harness, t4_faults
 # ---- the command -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_command(speeds: Speeds, kernel: str, tmp_path: Path) -> None:
     files = ["--json", str(tmp_path / "r.json"), "--t4", str(tmp_path / "t.json")]
     result = harness("tune", kernel, "-p", SPACE, "-a", "N=[24,32]", "--regime", "hot", "--fresh", *files)

@@ -49,6 +49,7 @@ def test_survivors_get_more_samples(context: Context, space: list[Built], speeds
     assert speeds.runs[5] > 3 * speeds.runs[9]
 
 
+@pytest.mark.slow
 def test_the_first_look_at_each_is_short(context: Context, space: list[Built], speeds: Speeds) -> None:
     """Turns of 1 ms, of 5 ms later."""
     speeds.milliseconds |= dict.fromkeys(TILES, 0.25)
@@ -102,6 +103,7 @@ def test_cublas_loads_its_kernel_before_the_search(
         assert {row["against"] for row in result.rows if row["stage"] == "rung 1"} == {"cuBLAS"}
 
 
+@pytest.mark.slow
 def test_without_room_to_load_cublas_its_first_call_does(
     context: Context, space: list[Built], speeds: Speeds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,6 +127,7 @@ def test_without_room_to_load_cublas_its_first_call_does(
     assert len(full) == 1 and tiles(result.winners) == [5] and result.note == ""
 
 
+@pytest.mark.slow
 def test_ties_are_reported_as_ties(context: Context, space: list[Built], speeds: Speeds) -> None:
     speeds.milliseconds |= {5: 1.0, 7: 1.0005, 3: 0.9995}
     ((result,), _) = tune(context, space)
@@ -132,6 +135,7 @@ def test_ties_are_reported_as_ties(context: Context, space: list[Built], speeds:
     assert {r["params"]["TILE"] for r in result.rows if r["stage"] == "duel"} < {3, 5, 7}
 
 
+@pytest.mark.slow
 def test_a_difference_beyond_the_threshold_is_no_tie(
     context: Context, space: list[Built], speeds: Speeds
 ) -> None:
@@ -141,6 +145,7 @@ def test_a_difference_beyond_the_threshold_is_no_tie(
     assert sorted(tiles(tune(context, space, threshold=0.03)[0][0].winners)) == [3, 5, 7]
 
 
+@pytest.mark.slow
 def test_each_size_has_its_own_winner(context: Context, space: list[Built], speeds: Speeds) -> None:
     small, large = N, Gemm(M=40, N=40, K=40)
     times = dict(speeds.milliseconds)
