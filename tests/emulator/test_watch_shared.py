@@ -135,8 +135,8 @@ def test_every_hazard_and_no_other_is_found(program: list[Step], threads: int, b
 def test_warps_that_run_one_after_the_other_hide_none(program: list[Step], blocks: int) -> None:
     """The order in which they came to the lines is another one, but the lines are the same.
 
-    Where only some blocks come to a barrier, the watch keeps one of several reads that a store conflicts with:
-    then every store that is a fault is reported, and nothing else.
+    Where only some blocks come to a barrier, the watch keeps one of several reads that a store conflicts
+    with: then every store that is a fault is reported, and nothing else.
     """
     serial = run("shared", program, grid=(blocks, 1, 1), block=(40, 1, 1), room=ROOM, schedule="warp-serial")
     expected = {frozenset(lines) for _, *lines in hazards(program, 40, blocks)}
