@@ -7,6 +7,8 @@ block that leaves while others need it, a map that disagrees with shared memory.
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -219,13 +221,24 @@ def test_a_planted_fault_is_found(fault: Fault, tmp_path: Path) -> None:
     assert planted(fault, tmp_path).status != OK
 
 
+def missed(faults: Iterable[Fault], folder: Path) -> list[str]:
+    found = []
+    for number, fault in enumerate(faults):
+        (folder / str(number)).mkdir()
+        if planted(fault, folder / str(number)).status == OK:
+            found.append(str(fault))
+    return found
+
+
 @pytest.mark.slow
+def test_of_some_planted_faults_one_is_missed_at_most(tmp_path: Path) -> None:
+    """CI takes other ones in each run."""
+    drawn = random.SystemRandom().sample(FAULTS, 12)
+    assert len(found := missed(drawn, tmp_path)) <= 1, found
+
+
+@pytest.mark.exhaustive
 def test_planted_faults_are_found(tmp_path: Path) -> None:
-    missed = []
-    for number, fault in enumerate(FAULTS):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        if planted(fault, folder).status == OK:
-            missed.append(str(fault))
     assert len(FAULTS) >= 40
-    assert len(missed) <= (1 - LEAST) * len(FAULTS), missed
+    found = missed(FAULTS, tmp_path)
+    assert len(found) <= (1 - LEAST) * len(FAULTS), found
