@@ -14,12 +14,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from unittest import mock
 
 from harness.bench import emulation
 from harness.bench.row import ERROR, OK, REFUSED, Measurement
-from harness.emulator import emulate
 from harness.errors import BuildError, HarnessError
 from harness.kernels import catalog
 from harness.kernels.compiler import Cubin, Resources, link_ptx, source_text
@@ -195,10 +192,8 @@ class Subject:
         """Emulate one problem; raise HarnessError where the emulator cannot run it."""
         problem = GEMMS[self.variant.kernel.dtype].from_axes(axes)
         inputs = problem.inputs(1)
-        with mock.patch.object(emulation, "emulate", partial(emulate, budget=_BUDGET)):
-            row = emulation.row(
-                built, problem, inputs, problem.reference(inputs), emulation.Options(count=False)
-            )
+        options = emulation.Options(count=False, budget=_BUDGET)
+        row = emulation.row(built, problem, inputs, problem.reference(inputs), options)
         if row.status == REFUSED or (row.status == ERROR and _ENDLESS not in row.error):
             raise HarnessError(row.error)
         return row
