@@ -310,7 +310,7 @@ def test_selftest(fake: Any, tmp_path: Path) -> None:
     assert [len(t["intervals"]) for t in row["trials"]] == [4, 2, 2]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_selftest_without_the_other_instruments(
     fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

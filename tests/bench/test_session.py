@@ -277,9 +277,12 @@ def test_a_kernel_that_overwrites_its_input_is_the_one_that_fails(
     assert second.status == OK
 
 
-@pytest.mark.slow
-def test_a_bandwidth_above_the_cards_is_refused(context: Context, cache: Cache, fake: Any) -> None:
+@pytest.mark.exhaustive
+def test_a_bandwidth_above_the_cards_is_refused(
+    context: Context, cache: Cache, fake: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake.functions["copy"] = (8, 8, 8)
+    monkeypatch.setattr(fake_driver, "MEMORY", 1 << 31)
 
     def copy(run: Any) -> None:
         source, target, n = (int.from_bytes(a, "little") for a in run.args)
@@ -287,7 +290,7 @@ def test_a_bandwidth_above_the_cards_is_refused(context: Context, cache: Cache, 
 
     fake.execute, fake.milliseconds = copy, 0.02
     with Bench(context, rule=FEW) as session:
-        (row,) = session.rows(built(cache, "copy"), {Copy: [{"N": 27_000_000}]}, lambda _: None)
+        (row,) = session.rows(built(cache, "copy"), {Copy: [{"N": 2**25}]}, lambda _: None)
     assert (row.status, row.samples) == (IMPOSSIBLE, None), row.detail
     assert "above this card's rated peak" in row.detail
 
