@@ -1,7 +1,7 @@
 """Plant faults in the modules that decide what is right, and count those that the tests find.
 
     python scripts/mutate.py                     every fault: a table, and what to do with those not found
-    python scripts/mutate.py --sample 80         a sample drawn anew, as .ci/run does; --seed repeats one
+    python scripts/mutate.py --sample 50         a sample drawn anew, as .ci/run does; --seed repeats one
     python scripts/mutate.py bench/stats         those of one module, or of several
 
 mutmut makes the faults ("mutants") and runs the tests, as [tool.mutmut] in pyproject.toml says; its command
