@@ -213,7 +213,7 @@ def _timed(
     if error := impossible(problem, device, seconds, samples.sm_hz, most, method.ceilings):
         return replace(row, status=IMPOSSIBLE, error=error)
     uneven, machine = samples.unevenness, pair.baseline.unevenness if pair else _ALONE
-    if row.built is not None and uneven - 1 > _UNEVEN - 1 + _AS_UNEVEN * (machine - 1):
+    if row.built is not None and uneven > _UNEVEN + _AS_UNEVEN * (machine - 1):
         error = (
             f"its launches do not take equally long: the mean is {uneven:.3g} times the median, so some do "
             "the work of others, or other programs use this GPU: not a measurement"
