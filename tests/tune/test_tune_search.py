@@ -66,7 +66,7 @@ def test_a_rung_takes_as_few_blocks_as_it_says(context: Context, space: list[Bui
     with Bench(context, rule=RULE, regime="cold") as session, Ahead() as ahead:
         (result,) = Tuner(session, Plan(), Journal(None), ahead).run((N,), iter(space))
         blocks = {(r["stage"], len(r["pair"]["order"]), r["sets"]) for r in result.rows if r["pair"]}
-        assert {b for stage, b, _ in blocks if stage == "rung 1"} == {1} and {s for *_, s in blocks} == {512}
+        assert {b for stage, b, _ in blocks if stage == "rung 1"} == {1} and {s for *_, s in blocks} == {8}
         assert tiles(result.winners) == [5] and result.winners[0]["samples"] >= 512
         speeds.milliseconds[7], speeds.execute[7] = 0.9, fake_gemm.WrongLater(good=2)
         (result,) = Tuner(session, Plan(), Journal(None), ahead).run((N,), iter(space))
