@@ -136,6 +136,8 @@ class Decoder:
             opcode += ".cc"
         if "warp" in ins.opcode and opcode in ("bar", "barrier"):
             opcode = "bar.warp"
+        if opcode == "mma":
+            opcode = _matrix_unit(ins)
         if opcode in _CONTROL:
             control(self, step)
             return step
@@ -305,6 +307,13 @@ class Decoder:
                 f"{self.text(ins)!r} reads {text!r}, which nobody declares", where=self.where(ins)
             )
         return found
+
+
+def _matrix_unit(ins: Instruction) -> str:
+    """Return the name under which an ``mma`` is registered; sparse ones and Volta's have their own."""
+    if ins.opcode[1:2] in (("sp",), ("sp::ordered_metadata",)):
+        return "mma.sp"
+    return "mma.m8n8k4" if {"m8n8k4", "f16"} <= set(ins.opcode) else "mma"
 
 
 def _constant(value: Any) -> Reader:

@@ -23,6 +23,8 @@ import harness.emulator.instructions.integer.dot
 import harness.emulator.instructions.load_store
 import harness.emulator.instructions.matrix.ldmatrix
 import harness.emulator.instructions.matrix.mma
+import harness.emulator.instructions.matrix.quads
+import harness.emulator.instructions.matrix.sparse
 import harness.emulator.instructions.matrix.wmma
 import harness.emulator.instructions.predicates
 import harness.emulator.instructions.system.calls

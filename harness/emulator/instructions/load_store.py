@@ -35,11 +35,12 @@ _KINDS = {kind for kind in BYTES if kind not in ("pred", "tf32")}
 def shape_of(ins: Instruction) -> tuple[int, int, str]:
     """Return (bytes per element, elements, space) of a memory instruction; the space "" is generic.
 
-    The bytes are those of the last part of the opcode, 0 if that is no type.
+    The bytes are those of the last part of the opcode, 0 if that is no type; 128 bits are two elements.
     """
     count = next((int(part[1:]) for part in ins.opcode if part in ("v2", "v4", "v8")), 1)
     space = next((part for part in (p.split("::")[0] for p in ins.opcode) if part in SPACES), "")
-    return BYTES.get(ins.opcode[-1], 0), count, space
+    size = BYTES.get(ins.opcode[-1], 0)
+    return (8, 2 * count, space) if size == 16 else (size, count, space)
 
 
 def registers(text: str) -> list[str]:

@@ -70,10 +70,13 @@ FORMATS: dict[str, Format] = {
 BLOCK_SCALE = "ue8m0"
 
 
-def encode(values: Array, name: str, mode: str = "rn", *, saturate: bool = False) -> Array:
+def encode(
+    values: Array, name: str, mode: str = "rn", *, saturate: bool = False, noise: Array | float = 0.0
+) -> Array:
     """Return float64 `values` rounded once to a format, as its bits, int64.
 
-    mode: rn (to nearest even), rna (to nearest, ties away from zero), rz, rm (down) or rp (up)
+    mode: rn (to nearest even), rna (to nearest, ties away from zero), rz, rm (down), rp (up) or rs (away from
+      zero where the part that is cut off and `noise`, from 0 to 1, sum up to 1 or more)
     saturate: what is too large becomes the largest number instead of infinity
     """
     if name == BLOCK_SCALE:
@@ -84,7 +87,7 @@ def encode(values: Array, name: str, mode: str = "rn", *, saturate: bool = False
     _, exponent = np.frexp(np.where(finite & (size > 0), size, 2.0**form.low))
     scale = np.maximum(exponent - 1, form.low)
     exact = np.ldexp(np.where(finite, size, 0.0), form.mantissa - scale)
-    whole = _rounded(exact, negative, mode)
+    whole = np.floor(exact + noise) if mode == "rs" else _rounded(exact, negative, mode)
     bits = ((scale - form.low).astype(np.int64) << form.mantissa) + whole.astype(np.int64)
     over = np.isinf(values) | (np.ldexp(whole, scale - form.mantissa) > form.largest)
     inward = (mode == "rz") | ((mode == "rm") & ~negative) | ((mode == "rp") & negative)

@@ -38,6 +38,7 @@ class _Body:
     lines: (text, scope, source line, PTX line) of each instruction
     scopes: how many braces have been opened
     inner: for each scope of inner braces, the names that its declared names are kept under
+    wide: the registers of 128 bits, each held as two of 64, ``%q.lo`` and ``%q.hi``
     prefix: of a function that is called, what all its names are kept with; "" for an entry
     """
 
@@ -52,6 +53,7 @@ class _Body:
     scope: list[int] = field(default_factory=list)
     scopes: int = 0
     inner: dict[tuple[int, ...], dict[str, str]] = field(default_factory=dict)
+    wide: set[str] = field(default_factory=set)
 
     def named(self, name: str) -> str:
         """Return the name to keep a declared name under.
@@ -209,7 +211,12 @@ def _registers(text: str, line: int, body: _Body) -> None:
         if not found:
             raise EmulatorError(f"not a register name: {name.strip()!r}", where=f"PTX line {line}")
         names = [found[1]] if found[2] is None else [f"{found[1]}{i}" for i in range(int(found[2]))]
-        body.registers.update((body.named(name), match[1]) for name in names)
+        kept = [body.named(name) for name in names]
+        if match[1] == "b128":
+            body.wide.update(kept)
+            body.registers.update((f"{name}.{half}", "b64") for name in kept for half in ("lo", "hi"))
+        else:
+            body.registers.update((name, match[1]) for name in kept)
 
 
 def _finish(body: _Body) -> Entry:
@@ -225,6 +232,8 @@ def _finish(body: _Body) -> Entry:
         if not re.fullmatch(r"[a-z][\w.:]*", opcode):
             raise EmulatorError(f"not an instruction: {text[:60]!r}", where=f"PTX line {line}")
         found = _OPERAND.findall(operands[0]) if operands else []
+        if body.wide:
+            found = [_halved(given, body.wide) for given in found]
         parts = tuple(part for part in opcode.split(".") if part)
         instructions.append(
             Instruction(
@@ -256,6 +265,14 @@ def _finish(body: _Body) -> Entry:
 def _meant(operands: str, inner: dict[str, str]) -> str:
     """Return the text of operands with names of inner braces replaced by those they are kept under."""
     return _NAME.sub(lambda match: inner.get(match[0], match[0]), operands)
+
+
+def _halved(operand: str, wide: set[str]) -> str:
+    """Return an operand with each register of 128 bits replaced by its halves, the low one first."""
+    names = [name.strip() for name in operand.strip("{}").split(",")]
+    if not wide & set(names):
+        return operand
+    return "{" + ", ".join(f"{name}.lo, {name}.hi" if name in wide else name for name in names) + "}"
 
 
 def _place_dynamic(body: _Body) -> None:

@@ -13,6 +13,7 @@ from harness.emulator.memory import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE
 from harness.emulator.numbers.values import Affine, Array, Integer, Mask, mask_of, shift
 from harness.emulator.ptx.program import Instruction
 
+_WIDE = "b128"  # held as two registers of 64 bits, see `ptx.module`
 TYPES = {f"{k}{b}" for k in "usb" for b in (8, 16, 32, 64)} | {"f32", "f64", "f16", "bf16"}
 
 
@@ -20,9 +21,11 @@ TYPES = {f"{k}{b}" for k in "usb" for b in (8, 16, 32, 64)} | {"f32", "f64", "f1
 def mov(decoder: Decoder, ins: Instruction) -> Run:
     """Decode ``mov`` of numbers, of packs ``{lo, hi}`` and of addresses."""
     kind = ins.opcode[-1]
-    if set(ins.opcode[1:]) - TYPES or len(ins.operands) != 2:
+    if set(ins.opcode[1:]) - TYPES - {_WIDE} or len(ins.operands) != 2:
         raise decoder.refusal(ins)
     into, source = ins.operands
+    if kind == _WIDE:
+        return _both(decoder, ins)
     if source.startswith("{"):
         return _pack(decoder, ins, int(kind[1:]))
     if into.startswith("{"):
@@ -44,6 +47,23 @@ def _bits(decoder: Decoder, ins: Instruction, text: str, bits: int) -> Reader:
     if text in decoder.numbers or re.match(r"0[fFdD][0-9a-fA-F]{8}", text):
         return decoder.value(ins, text)
     return decoder.integer(ins, text, bits)
+
+
+def _both(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``mov.b128``, of which each operand is a pair of registers of 64 bits."""
+    into, source = (_names(text) for text in ins.operands)
+    if len(into) != 2 or len(source) != 2:
+        raise decoder.refusal(ins)
+    targets = [decoder.register(ins, name) for name in into]
+    read = [decoder.integer(ins, name, 64) for name in source]
+
+    def run(group: Group, where: Any) -> None:
+        values = [reader(group) for reader in read]  # all before the first write: ``{b, a}, {a, b}`` swaps
+        for target, value in zip(targets, values, strict=True):
+            if target >= 0:
+                group.write(target, value, where)
+
+    return run
 
 
 def _names(text: str) -> list[str]:

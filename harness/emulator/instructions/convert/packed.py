@@ -1,4 +1,9 @@
-"""``cvt`` to and from the narrow formats: pairs of f16 and bf16, tf32, and those of 8, 6 and 4 bits."""
+"""``cvt`` to and from the narrow formats: pairs of f16 and bf16, tf32, and those of 8, 6 and 4 bits.
+
+Stochastic rounding (``.rs``) adds random bits to the part of the mantissa that is cut off, and rounds away
+from zero on a carry. How four elements of 8 bits and fewer share 32 random bits is drawn in the PTX ISA, but
+not told: here both elements of a pair take the same 16 bits.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +19,16 @@ from harness.emulator.numbers.values import Array, integer_of
 from harness.emulator.ptx.program import Instruction
 
 _PAIRS = {f"{name}x2" for name in (*FORMATS, "ue8m0") if name != "tf32"}
-NARROW = _PAIRS | {"tf32"} | {f"{name}x4" for name in FORMATS}
+_FOURS = {f"{name}x4" for name in FORMATS}
+NARROW = _PAIRS | {"tf32"} | _FOURS
 _MODIFIERS = {"rn", "rz", "rp", "rna", "relu", "satfinite", "f32"}
 Elements = Callable[[Group], list[Array]]  # float64 (T, C), the lowest element first
 
 
 def packed(decoder: Decoder, ins: Instruction) -> Run:
-    """Decode a ``cvt`` with a narrow type. Raises NeedsGpu for ``.rs``, stochastic rounding."""
+    """Decode a ``cvt`` with a narrow type."""
+    if "rs" in ins.opcode:
+        return _stochastic(decoder, ins)
     parts = decoder.parts(ins, _PAIRS | _MODIFIERS | {"tf32"})
     to, source = ins.opcode[-2:]
     name = to.removesuffix("x2")
@@ -48,6 +56,43 @@ def packed(decoder: Decoder, ins: Instruction) -> Run:
             group.write(into, integer_of(bits.astype(np.int16).astype(np.int64)), where)
 
     return run
+
+
+def _stochastic(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``cvt.rs``: two numbers, or four in braces, and a register of random bits."""
+    parts = decoder.parts(ins, _PAIRS | _FOURS | {"rs", "relu", "satfinite", "f32"})
+    name, count = ins.opcode[-2][:-2], int(ins.opcode[-2][-1])
+    given = [text.strip() for operand in ins.operands[1:-1] for text in operand.strip("{}").split(",")]
+    if ins.opcode[-1] != "f32" or len(given) != count or name not in FORMATS:
+        raise decoder.refusal(ins)
+    read = [decoder.floating(ins, text, np.float32) for text in reversed(given)]
+    noise = decoder.integer(ins, ins.operands[-1], 32)
+    into = decoder.register(ins, ins.operands[0])
+    width = 4 if FORMATS[name].bits == 4 else 16 if count == 2 else 8  # of an element in the result
+
+    def run(group: Group, where: Any) -> None:
+        random = spread(noise(group), group.shape) & 0xFFFFFFFF
+        total: Any = np.int64(0)
+        for place, one in enumerate(read):
+            values = np.broadcast_to(np.asarray(one(group), np.float64), group.shape)
+            kept = np.where(values < 0, 0.0, values) if "relu" in parts else values
+            bits, amount = _noise(random, name, place * 2 // count)
+            rounded = encode(kept, name, "rs", saturate="satfinite" in parts, noise=bits / 2.0**amount)
+            total = total | rounded << (width * place)
+        if width * count == 32:
+            group.write(into, np.ascontiguousarray(total.astype(np.uint32)).view(np.float32), where)
+        else:
+            group.write(into, integer_of(total.astype(np.int16).astype(np.int64)), where)
+
+    return run
+
+
+def _noise(random: Array, name: str, half: int) -> tuple[Array, int]:
+    """Return the random bits of the elements in the lower (0) or upper (1) `half`, and how many they are."""
+    if name == "e2m1":  # the same byte of both halves
+        return (random >> 8 * half & 0xFF) | (random >> (16 + 8 * half) & 0xFF) << 8, 16
+    amount = 13 if name == "f16" else 16
+    return random >> 16 * half & ((1 << amount) - 1), amount
 
 
 def _singles(decoder: Decoder, ins: Instruction) -> Elements:
