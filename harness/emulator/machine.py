@@ -20,6 +20,7 @@ import harness.emulator.instructions.integer.arithmetic
 import harness.emulator.instructions.integer.bits
 import harness.emulator.instructions.integer.carry
 import harness.emulator.instructions.integer.dot
+import harness.emulator.instructions.integer.video
 import harness.emulator.instructions.load_store
 import harness.emulator.instructions.matrix.ldmatrix
 import harness.emulator.instructions.matrix.mma

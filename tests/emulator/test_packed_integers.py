@@ -66,6 +66,25 @@ TEXT: dict[str, Callable[[int, int], int]] = {
     "vabsdiff4.u32.u32.u32.add %0, %1, %2, 1;": lambda a, b: (
         1 + sum(abs(p - q) for p, q in zip(parts(a, 8, False), parts(b, 8, False), strict=True))
     ),
+    "vadd.s32.s32.u32.sat %0, %1.h1, %2.b3;": lambda a, b: parts(a, 16, True)[1] + parts(b, 8, False)[3],
+    "vadd.u32.u32.u32.sat %0.b1, %1.b0, %2.b0, %2;": lambda a, b: (
+        b & ~0xFF00 | min(255, (a & 255) + (b & 255)) << 8
+    ),
+    "vsub.s32.u32.u32.max %0, %1.h0, %2.h0, -9;": lambda a, b: max((a & 0xFFFF) - (b & 0xFFFF), -9),
+    "vset.u32.u32.lt.add %0, %1, %2, 7;": lambda a, b: 7 + (a < b),
+    "vshl.u32.u32.u32.wrap %0, %1, %2;": lambda a, b: a << (b & 31),
+    "vshr.s32.s32.u32.clamp %0, %1, %2.b0;": lambda a, b: (a ^ 1 << 31) - (1 << 31) >> min(b & 255, 32),
+    "vmad.u32.u32.u32.sat %0, %1, %2, 5;": lambda a, b: min(a * b + 5, 0xFFFFFFFF),
+    "vmad.s32.s32.s32.shr7 %0, %1.h0, -%2.h1, %1;": lambda a, b: (
+        parts(a, 16, True)[0] * -parts(b, 16, True)[1] + parts(a, 32, True)[0] >> 7
+    ),
+    "vmad.u32.u32.u32.po.shr15 %0, %1.h0, %2.h0, %2;": lambda a, b: (a & 0xFFFF) * (b & 0xFFFF) + b + 1 >> 15,
+    "vadd2.u32.u32.u32 %0.h1, %1.h02, %2.h31, %2;": lambda a, b: (
+        b & 0xFFFF | ((a & 0xFFFF) + (b >> 16) & 0xFFFF) << 16
+    ),
+    "vmax4.s32.s32.s32.add %0.b20, %1, %2, 3;": lambda a, b: (
+        3 + sum(max(p, q) for p, q in list(zip(parts(a, 8, True), parts(b, 8, True), strict=True))[::2])
+    ),
     "slct.u32.s32 %0, %1, %2, %2;": lambda a, b: a if b < 1 << 31 else b,
     "cvt.rzi.s32.f64 %0, 0d7FF8000000000000;": lambda a, b: 1 << 31,
     "cvt.rzi.s32.f32 %0, 0f7FC00000;": lambda a, b: 0,

@@ -1,9 +1,8 @@
-"""Elements within a 32-bit register: dot products (``dp4a``, ``dp2a``) and video instructions."""
+"""Elements within a 32-bit register: dot products (``dp4a``, ``dp2a``) and arithmetic of two halves."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
@@ -50,8 +49,8 @@ def _dot(decoder: Decoder, ins: Instruction, bits: int, first: int) -> Run:
     return operation(decoder, ins, compute, [32, 32, 32])
 
 
-# Video instructions: `video(a, b)` of each element, exact.
-_VIDEO: dict[str, Callable[[Array, Array], Array]] = {
+# Of each element, exact; named as the video instructions.
+ELEMENTWISE: dict[str, Callable[[Array, Array], Array]] = {
     "vadd": np.add,
     "vsub": np.subtract,
     "vavrg": lambda a, b: (a + b + (a + b >= 0)) >> 1,
@@ -65,7 +64,7 @@ _VIDEO: dict[str, Callable[[Array, Array], Array]] = {
 def pairs(decoder: Decoder, ins: Instruction) -> Run:
     """Decode arithmetic of ``.u16x2`` and ``.s16x2``: that of both halves; ``.relu`` cuts off below 0."""
     parts = decoder.parts(ins, {"u16x2", "s16x2", "relu"})
-    function, signed = _VIDEO[f"v{ins.opcode[0]}"], "s16x2" in parts
+    function, signed = ELEMENTWISE[f"v{ins.opcode[0]}"], "s16x2" in parts
 
     def compute(a: Array, b: Array) -> Array:
         halves = zip(elements(a, 16, signed=signed), elements(b, 16, signed=signed), strict=True)
@@ -78,63 +77,3 @@ def pairs(decoder: Decoder, ins: Instruction) -> Run:
     return operation(
         decoder, ins, lambda algebra, a, b: algebra.wrap(algebra.apply(str(ins), compute, a, b), 32), [32, 32]
     )
-
-
-_ORDERS: dict[str, Callable[[Array, Array], Array]] = {
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-}
-_SELECTORS = {"b0": (8, 0), "b1": (8, 8), "b2": (8, 16), "b3": (8, 24), "h0": (16, 0), "h1": (16, 16)}
-
-
-@handles(*(f"{name}{count}" for name in (*_VIDEO, "vset") for count in ("", "2", "4")))
-def video(decoder: Decoder, ins: Instruction) -> Run:
-    """Decode a video instruction: an operation on a register's bytes or halves, or on one number.
-
-    With ``.sat`` each result is clipped to its type, otherwise it wraps; with ``.add``, ``.min`` or ``.max``
-    it is combined with the last operand. Raises NeedsGpu for masks, and where elements of pairs are selected.
-    """
-    name, count = ins.opcode[0].rstrip("24"), int(ins.opcode[0][-1]) if ins.opcode[0][-1] in "24" else 1
-    parts = decoder.parts(ins, {"u32", "s32", "sat", "add", "min", "max", *_ORDERS})
-    kinds = [part for part in ins.opcode[1:] if part in ("u32", "s32")]
-    order = next((part for part in ins.opcode[1:] if part in _ORDERS), "")
-    if len(kinds) != (2 if name == "vset" else 3):
-        raise decoder.refusal(ins)
-    result, left, right = ["u32", *kinds] if name == "vset" else kinds
-    second = next((part for part in ins.opcode[-2:] if part in ("add", "min", "max")), "")
-    width = 32 // count
-    texts = [text.partition(".") for text in ins.operands[1:]]
-    cuts = [_SELECTORS.get(part[2], (width, 0)) for part in texts[:2]]
-    if "." in ins.operands[0] or any(part[2] and (count > 1 or part[2] not in _SELECTORS) for part in texts):
-        raise decoder.refusal(ins)
-    low, high = (0, (1 << width) - 1) if result == "u32" else (-(1 << width - 1), (1 << width - 1) - 1)
-
-    def compute(a: Array, b: Array, c: Array) -> Array:
-        x, y = (
-            elements(v >> shift, bits, signed=kind == "s32")[:count]
-            for v, (bits, shift), kind in zip((a, b), cuts, (left, right), strict=True)
-        )
-        function = _ORDERS[order] if name == "vset" else _VIDEO[name]
-        found = [np.asarray(function(p, q), np.int64) for p, q in zip(x, y, strict=True)]
-        if "sat" in parts:
-            found = [np.clip(v, low, high) for v in found]
-        if second in ("min", "max"):
-            return _VIDEO[f"v{second}"](found[0], c)
-        if second:
-            total: Array = np.sum(found, axis=0) + c
-            return total
-        packed: Array = np.sum(
-            [(v & ((1 << width) - 1)) << width * place for place, v in enumerate(found)], axis=0
-        )
-        return packed
-
-    def run(algebra: Algebra, a: Integer, b: Integer, c: Integer = 0) -> Integer:
-        c = algebra.unsigned(c, 32) if result == "u32" else c
-        return algebra.wrap(algebra.apply((str(ins), *texts), compute, a, b, c), 32)
-
-    plain = replace(ins, operands=(ins.operands[0], *(part[0] for part in texts)))
-    return operation(decoder, plain, run, [32] * len(texts))
