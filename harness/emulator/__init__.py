@@ -12,6 +12,7 @@ and `access`, `batch` (divergence and barriers), `machine` (the launch), `watch`
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -24,7 +25,7 @@ from harness.emulator.hopper.tma.tensormap import TensorMap
 from harness.emulator.instructions.texture.objects import Texture, handles_of
 from harness.emulator.machine import SCHEDULES, Launch
 from harness.emulator.memory import GLOBAL_BASE, HEAP, HEAP_BYTES, Arena, Buffer
-from harness.emulator.ptx.declarations import Variable, pointers_of, values_of
+from harness.emulator.ptx.declarations import OPAQUE, Variable, pointers_of, values_of
 from harness.emulator.ptx.module import parse
 from harness.emulator.ptx.program import Entry
 from harness.emulator.watch.counts import Counts, by_line, total
@@ -89,6 +90,7 @@ def emulate(
     count: bool = True,
     widths: Mapping[int, int] | None = None,
     variables: dict[str, NDArray[np.uint8]] | None = None,
+    textures: Mapping[str, Texture] | None = None,
 ) -> Emulation:
     """Run the kernel `entry` of the PTX module `ptx` and return its findings and counts.
 
@@ -106,6 +108,7 @@ def emulate(
     variables: the bytes of the module's ``__device__`` and ``__constant__`` variables by their PTX names.
       Those that are left out get their initial values; all are in it afterwards, with what the kernel stored,
       so that launches that pass the same dict share the module
+    textures: what the module's texture and surface references are bound to, by their PTX names
 
     Raises EmulatorError for PTX that it cannot read, arguments or variables that do not fit, a kernel that
     exceeds the budget and arrays too large for this machine, and NeedsGpu, a subclass, for an instruction
@@ -126,13 +129,15 @@ def emulate(
     if extents[1].x * extents[1].y * extents[1].z > 1024:
         raise EmulatorError(f"a block of {extents[1]} has more than 1024 threads")
     steps = Decoder(kernel).steps()
-    module = [v for v in kernel.variables.values() if v.space in ("global", "const")]
+    module = [v for v in kernel.variables.values() if v.space in ("global", "const") and v.type not in OPAQUE]
+    bound = _bound(kernel, textures or {})
+    objects = handles_of([*arguments, *bound.values()])
     extra = _extra(kernel)
     contents = {v.name: _contents(v, variables or {}) for v in module}
     watched: set[int] = set()
     fine = any(orders(instruction) for instruction in kernel.instructions)
     while True:
-        textures = {h: replace(t, array=t.array.copy()) for h, t in handles_of(arguments).items()}
+        copies = {h: replace(t, array=t.array.copy()) for h, t in objects.items()}
         buffers, parameters = bind(kernel, arguments)
         owned = [*buffers, *(Buffer(array=contents[v.name], name=v.name) for v in module)]
         owned += extra
@@ -140,6 +145,7 @@ def emulate(
         symbols = {v.name: v.offset for v in kernel.variables.values()}
         symbols |= {v.name: a.start for v, a in zip(module, arena.allocations[len(buffers) :], strict=False)}
         space = parameters(arena)
+        symbols |= {name: handle for name, t in bound.items() for handle, o in objects.items() if o is t}
         _point(kernel, arena, symbols, space)
         launch = Launch(
             kernel,
@@ -156,7 +162,7 @@ def emulate(
             count=count,
             widths=widths or {},
             watched=watched,
-            textures=textures,
+            textures=copies,
             fine=fine,
             cluster=Index3(*kernel.cluster),
         )
@@ -170,9 +176,9 @@ def emulate(
             error.findings = launch.findings.all()
             raise
         arena.copy_back(owned)
-        for handle, texture in handles_of(arguments).items():
+        for handle, texture in objects.items():
             if texture.array.flags.writeable:
-                texture.array[...] = textures[handle].array
+                texture.array[...] = copies[handle].array
         if variables is not None:
             variables |= contents
         found = launch.findings.all()
@@ -182,6 +188,27 @@ def emulate(
             instructions=launch.counter.all() if launch.counter is not None else (),
             output="".join(launch.printed),
         )
+
+
+def _bound(kernel: Entry, textures: Mapping[str, Texture]) -> dict[str, Texture]:
+    """Return the objects of the texture and surface references that a kernel uses, by name.
+
+    Raises EmulatorError for a reference that is not bound, or a name that is none.
+    """
+    references = {v.name for v in kernel.variables.values() if v.type in OPAQUE[:2]}
+    if unknown := sorted(textures.keys() - references):
+        known = ", ".join(sorted(references)) or "none"
+        raise EmulatorError(
+            f"no texture or surface reference {unknown[0]!r}", hint=f"The module has {known}."
+        )
+    text = " ".join(operand for i in kernel.instructions for operand in i.operands) if references else ""
+    used = references & set(re.findall(r"[\w$%]+", text))
+    if unbound := sorted(used - textures.keys()):
+        raise EmulatorError(
+            f"{kernel.name} reads the texture reference {unbound[0]!r}, which is not bound",
+            hint=f"Pass emulate(..., textures={{{unbound[0]!r}: Texture(...)}}), or pass texture objects.",
+        )
+    return {name: textures[name] for name in used}
 
 
 def _extents(what: str, extents: Sequence[int], limits: tuple[int, int, int]) -> Index3:

@@ -220,6 +220,7 @@ def emulated_record(row: Measurement) -> Row:
         "error_over_bound": row.before.worst if row.before and math.isfinite(row.before.worst) else None,
         "findings": [asdict(f) for f in run.findings] if run else [],
         "notices": [asdict(f) for f in run.notices] if run else [],
+        "output": run.output if run else "",
         "total": _counts(run.total) if run else None,
         "emulated": {
             "intensity": run.total.intensity,
@@ -265,6 +266,7 @@ def verified_record(row: Measurement) -> Row:
         "tensor_instructions": tally.tensor_instructions if tally else None,
         "findings": [asdict(f) for f in run.findings] if run else None,
         "notices": [asdict(f) for f in run.notices] if run else None,
+        "output": run.output if run else None,
     }
 
 

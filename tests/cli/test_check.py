@@ -305,3 +305,20 @@ def test_what_was_found_before_a_kernel_hangs_is_shown(kernel_file: Any) -> None
     body = BODY.replace("float sum = 0;", "float sum = A[M * lda + 99999]; while (sum == sum) K = 0;")
     result = harness("check", str(kernel_file(body=body)), "-a", "N=8")
     assert result.exit_code == 1 and "out of bounds" in result.output
+
+
+def test_what_a_kernel_prints_is_shown(kernel_file: Any, tmp_path: Path) -> None:
+    first = "if (threadIdx.x + threadIdx.y == 0) "
+    says = 'printf("block %d\\033[1m\\n", blockIdx.x);'
+    declared = 'extern "C" __device__ int printf(const char*, ...);\n'
+    path = kernel_file(body=declared + BODY.replace("{", "{" + first + says, 1))
+    saved = tmp_path / "rows.json"
+    result = harness("check", str(path), "-a", "N=20", "-p", "TILE=16", "--json", str(saved))
+    assert result.exit_code == 0, result.output
+    assert "20 printed:\n  block 0?[1m\n" in result.output
+    (row,) = json.loads(saved.read_text())["rows"]
+    assert row["output"].startswith("block 0\x1b[1m\n")
+    path.write_text(path.read_text().replace(first, ""))
+    assert "lines more; --json keeps them all" in harness("check", str(path), "-a", "N=20").output
+    path.write_text(path.read_text().replace(says, ""))
+    assert "printed" not in harness("check", str(path), "-a", "N=20").output

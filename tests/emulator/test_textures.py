@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -160,3 +162,50 @@ def test_textures_that_cannot_be() -> None:
         Texture(array=GRID, filter="cubic")
     with pytest.raises(EmulatorError, match="shape"):
         Texture(array=np.zeros((2, 2, 2, 2), np.float32))
+
+
+LEVELS = Texture(
+    array=np.full((8, 8), 10.0, np.float32),
+    levels=(np.full((4, 4), 20.0, np.float32), np.full((2, 2), 40.0, np.float32)),
+    normalized=True,
+)
+DETAIL = np.array([-1.0, 0.0, 0.4, 0.6, 1.0, 1.25, 2.0, 9.0], np.float32)
+
+
+def test_levels_of_a_mipmap() -> None:
+    text = "tex.level.2d.v4.f32.f32 {%f3,%f4,%f5,%f6}, [%d1, {%f1, %f8}], %f1;"
+    nearest = read(LEVELS, DETAIL, DETAIL, text)[:, 0]
+    assert nearest.tolist() == [10, 10, 10, 20, 20, 20, 40, 40]
+    between = read(dataclasses.replace(LEVELS, mip_filter="linear"), DETAIL, DETAIL, text)[:, 0]
+    weights = np.rint((DETAIL[2:4] % 1) * 256) / 256
+    assert between.tolist() == [10, 10, *(10 + 10 * weights).tolist(), 20, 25, 40, 40]
+
+
+def test_gradients_choose_a_level() -> None:
+    steps = np.array([1 / 16, 1 / 8, 2 / 8, 4 / 8], np.float32)  # half a texel, one, two and four
+    text = "tex.grad.2d.v4.f32.f32 {%f3,%f4,%f5,%f6}, [%d1, {%f8, %f8}], {%f1, %f8}, {%f8, %f2};"
+    assert read(LEVELS, steps, steps / 2, text)[:, 0].tolist() == [10, 10, 20, 40]
+    assert read(LEVELS, steps / 2, steps, text)[:, 0].tolist() == [10, 10, 20, 40]
+
+
+REFERENCE = f"""{HEADER}
+.global .texref image;
+.visible .entry k(.param .u64 po)
+{{
+  .reg .b64 %d<3>; .reg .b32 %r<3>; .reg .f32 %f<5>;
+  ld.param.u64 %d1, [po]; mov.u32 %r1, %tid.x; mul.wide.u32 %d2, %r1, 4; add.u64 %d1, %d1, %d2;
+  tex.1d.v4.f32.s32 {{%f1,%f2,%f3,%f4}}, [image, {{%r1}}];
+  st.global.f32 [%d1], %f1;
+  ret;
+}}"""
+
+
+def test_a_texture_reference_is_bound_by_its_name() -> None:
+    out = np.zeros(4, np.float32)
+    bound = {"image": Texture(array=np.arange(4, dtype=np.float32) * 3)}
+    assert emulate(REFERENCE, "k", grid=(1,), block=(4,), arguments=[out], textures=bound).findings == ()
+    assert out.tolist() == [0, 3, 6, 9]
+    with pytest.raises(EmulatorError, match="'image', which is not bound"):
+        emulate(REFERENCE, "k", grid=(1,), block=(4,), arguments=[out])
+    with pytest.raises(EmulatorError, match="no texture or surface reference 'picture'"):
+        emulate(REFERENCE, "k", grid=(1,), block=(4,), arguments=[out], textures={"picture": bound["image"]})

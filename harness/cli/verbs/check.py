@@ -117,6 +117,7 @@ def command(
     running.name_shapes(points)
     click.echo(emulated.NOTE)
     emulated.print_findings(rows)
+    emulated.print_output(rows)
     if lines:
         for row, other in zip(rows, compiled, strict=False):
             emulated.print_lines(row, other, style)

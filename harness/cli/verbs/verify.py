@@ -104,6 +104,7 @@ def command(
     if gpu is None:
         click.echo(absent)
         emulated.print_findings(rows)
+        emulated.print_output(rows)
     running.explain(records if gpu is not None else [], skipped)
     running.warn(built)
     running.finish(records, skipped, fault, allow_refused=allow_refused)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from harness.launch.builds import Built
 
 _CODE = 17  # how many characters of a source line are shown
+_PRINTED = 20  # lines that are shown of what a kernel prints
 NOTE = (
     "FLOP/B: of bytes asked of global memory; sect: 32-byte sectors a global request;\n"
     "ways: wavefronts of shared requests over the least. Emulated: no time, no cache."
@@ -70,6 +71,20 @@ def print_findings(rows: Sequence[Measurement]) -> None:
     if any(row.error for row in rows):
         click.echo()
         running.explain([encode.emulated_record(row) | {"detail": row.error} for row in rows], [])
+
+
+def print_output(rows: Sequence[Measurement]) -> None:
+    """Print what the kernels printed: the first lines of each row, without control characters."""
+    for row in rows:
+        printed = row.emulation.output if row.emulation is not None else ""
+        if not printed:
+            continue
+        click.echo(terminal.fill(f"\n{row.label}, {row.problem.label} printed:"))
+        lines = printed.splitlines()
+        for line in lines[:_PRINTED]:
+            click.echo("  " + "".join(c if c.isprintable() or c == "\t" else "?" for c in line))
+        if len(lines) > _PRINTED:
+            click.echo(f"  ... and {len(lines) - _PRINTED:,} lines more; --json keeps them all")
 
 
 def _distinct(group: Sequence[Measurement]) -> list[tuple[Finding, Measurement]]:

@@ -28,6 +28,7 @@ _ATTRIBUTES = re.compile(rf"(?:\.\w+\s+(?:{_NUMBER}\s+)?)+")
 _DECLARED = re.compile(
     rf"\s*(?P<name>[\w$%]+)\s*(?P<shape>(?:\[\s*(?:{_NUMBER})?\s*\]\s*)*)(?:=(?P<values>.*))?$", re.DOTALL
 )
+OPAQUE = ("texref", "surfref", "samplerref")  # types of references, which a launch binds to objects
 LARGEST = 1 << 32  # bytes of a variable or a parameter; more is an error in the text
 
 
@@ -36,7 +37,7 @@ class Variable:
     """A declared variable.
 
     space: ``shared``, ``global``, ``const``, ``local`` or, of what a call passes, ``param``
-    type: the type of an element, a key of `BYTES`
+    type: the type of an element, a key of `BYTES` or one of `OPAQUE`
     offset: bytes from the start of the space
     size: bytes; 0 for dynamic shared memory
     values: the text of the initialiser, "" without one
@@ -73,13 +74,15 @@ def declare(
     attributes = _ATTRIBUTES.match(text)
     words = attributes[0].replace(".", " ").split() if attributes else []
     space = next((w for w in words if w in ("shared", "global", "const", "local", "param")), "")
-    kind = next((w for w in words if w in BYTES), "")
+    kind = next((w for w in words if w in BYTES or w in OPAQUE), "")
+    if "tex" in words:  # ``.tex .u64 name``, the old form of ``.global .texref name``
+        space, kind = "global", OPAQUE[0]
     found = [_DECLARED.match(declared) for declared in _apart(text[attributes.end() :] if attributes else "")]
     for match in found:
         try:
             if not match or not kind:
                 raise ValueError
-            size = BYTES[kind] * next((int(w[1:]) for w in words if w in ("v2", "v4", "v8")), 1)
+            size = BYTES.get(kind, 8) * next((int(w[1:]) for w in words if w in ("v2", "v4", "v8")), 1)
             align = declared_integer([*words, ""][words.index("align") + 1]) if "align" in words else size
             for count in _extents(match["shape"], match["values"]):
                 size *= count
@@ -96,7 +99,7 @@ def declare(
             type=kind,
             offset=offset,
             size=size,
-            values=match["values"] or "",
+            values="" if kind in OPAQUE else match["values"] or "",
             align=align,
         )
 
@@ -150,7 +153,7 @@ def values_of(variable: Variable) -> NDArray[Any]:
 
 def pointers_of(variable: Variable) -> list[tuple[int, str, int]]:
     """Return (byte, name, addend) of each initial value that is the address of a variable, ``a + 4``."""
-    size = BYTES[variable.type]
+    size = BYTES.get(variable.type, 8)
     tokens = initial_values(variable.values) if re.search(r"[A-Za-z_$]\w{2}", variable.values) else []
     found = ((place * size, _pointer(token)) for place, token in enumerate(tokens))
     return [(place, match[1], int(match[2] or 0)) for place, match in found if match]

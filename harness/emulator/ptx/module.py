@@ -140,7 +140,7 @@ class _Reader:
         elif re.search(r"\.func\b", statement):
             self.pending = header(statement, line)
             self.functions.setdefault(self.pending.name, Function(header=self.pending))
-        elif re.match(r"(?:\.\w+\s+)*\.(shared|global|const|local)\b", statement):
+        elif re.match(r"(?:\.\w+\s+)*\.(shared|global|const|local|tex)\b", statement):
             declare(statement, line, self._module, self._sizes)
 
     def inside(self, line: int, statement: str, body: _Body) -> None:

@@ -39,7 +39,9 @@ def call(decoder: Decoder, ins: Instruction) -> Run:
     known = {"vprintf": (_print, 2), ASSERTION: (_assert, 5), "malloc": (_allocate, 1), "free": (_free, 1)}
     maker, count = known.get(callee, (None, 0))
     if maker is None or len(passed) != count:
-        raise decoder.refusal(ins, f"calls of {callee}")
+        from_device = callee.startswith(("cudaLaunch", "cudaGetParameterBuffer", "cudaCDP", "__cudaCDP"))
+        what = f"launches from the device ({callee})" if from_device else f"calls of {callee}"
+        raise decoder.refusal(ins, what)
     arguments = [_argument(decoder, ins, name) for name in passed]
     return maker(decoder, ins, arguments, returned)
 

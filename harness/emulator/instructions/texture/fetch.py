@@ -20,7 +20,12 @@ from harness.emulator.watch.faults import fault
 _AXES = {"1d": 1, "2d": 2, "3d": 3, "a1d": 1, "a2d": 2, "cube": 3, "acube": 3}
 _RESULTS = {"s32", "u32", "f32", "v2", "v4", "b8", "b16", "b32", "b64"}
 _QUERIES = {"width": 3, "height": 2, "depth": 1, "array_size": 0}  # axis of `Texture.texels`
-_VALUES = {"num_mipmap_levels": 1, "num_samples": 1, "memory_layout": 0, "force_unnormalized_coords": 0}
+_VALUES = {"num_samples": 1, "memory_layout": 0, "force_unnormalized_coords": 0}
+
+_OF_OBJECT: dict[str, Callable[[Texture], int]] = {
+    "normalized_coords": lambda texture: int(texture.normalized),
+    "num_mipmap_levels": lambda texture: 1 + len(texture.levels),
+}
 
 
 def _names(text: str) -> list[str]:
@@ -84,21 +89,22 @@ def _face(coordinates: list[Array]) -> tuple[Array, list[Array]]:
 
 @handles("tex", "tld4")
 def tex(decoder: Decoder, ins: Instruction) -> Run:
-    """Decode ``tex`` and ``tld4`` from the finest level; levels and gradients are not looked at.
+    """Decode ``tex`` and ``tld4``. Without ``.level`` or ``.grad`` the finest level is read.
 
-    Raises NeedsGpu for textures of several samples, and for references that are not objects.
+    Raises NeedsGpu for textures of several samples, and for samplers apart from their textures.
     """
     decoder.parts(ins, {*_AXES, *_RESULTS, "level", "grad", "base", "r", "g", "b", "a"})
     geometry = next(part for part in ins.opcode if part in _AXES)
     names = _names(ins.operands[1])
-    if names[0] not in decoder.numbers:
-        raise decoder.refusal(ins, "texture references")
+    if len(names) > 1 and names[1] in decoder.entry.variables:
+        raise decoder.refusal(ins, "samplers apart from textures")
     into = [decoder.register(ins, name) for name in _names(ins.operands[0])]
     handle = decoder.integer(ins, names[0], 64)
     where_to = _coordinates(decoder, ins, names[1:], geometry)
     to = ins.opcode[-2]
     channel = next(("rgba".index(p) for p in ins.opcode[1:] if p in ("r", "g", "b", "a")), -1)
     whole = ins.opcode[-1] == "s32"
+    detail = _detail(decoder, ins)
 
     def run(group: Group, where: Lanes) -> None:
         results = np.zeros((*group.shape, 4))
@@ -112,6 +118,8 @@ def tex(decoder: Decoder, ins: Instruction) -> Run:
                 found = texture.gather(texel_layer, at, channel)
             elif whole:
                 found = texture.fetch(texel_layer, [texture.wrapped(c, i) for i, c in enumerate(at)])
+            elif texture.levels and detail is not None:
+                found = texture.sample_level(texel_layer, at, detail(group, texture))
             else:
                 found = texture.sample(texel_layer, at)
             results[lanes, : found.shape[-1]] = found[lanes]
@@ -119,6 +127,34 @@ def tex(decoder: Decoder, ins: Instruction) -> Run:
             _write(group, register, results[..., i], to, where)
 
     return run
+
+
+def _detail(decoder: Decoder, ins: Instruction) -> Callable[[Group, Texture], Array] | None:
+    """Return a reader of the level of detail, (T, C): of ``.level`` an operand, of ``.grad`` from two."""
+    if "level" not in ins.opcode and "grad" not in ins.opcode:
+        return None
+    single = ins.opcode[-1] == "f32"
+    read = [
+        [
+            decoder.floating(ins, name, np.float32) if single else decoder.integer(ins, name, 32)
+            for name in _names(text)
+        ]
+        for text in ins.operands[2 : 3 if "level" in ins.opcode else 4]
+    ]
+
+    def values(group: Group) -> list[list[Array]]:
+        found = [[one(group) for one in step] for step in read]
+        return [
+            [
+                np.broadcast_to(np.asarray(v if single else spread(v, group.shape), float), group.shape)
+                for v in step
+            ]
+            for step in found
+        ]
+
+    if "level" in ins.opcode:
+        return lambda group, texture: values(group)[0][0]
+    return lambda group, texture: texture.detail(values(group))
 
 
 def _write(group: Group, register: int, values: Array, to: str, where: Lanes) -> None:
@@ -135,7 +171,7 @@ def _write(group: Group, register: int, values: Array, to: str, where: Lanes) ->
 def query(decoder: Decoder, ins: Instruction) -> Run:
     """Decode ``txq`` and ``suq``: extents and properties of an object."""
     name = ins.opcode[1]
-    if name not in _QUERIES and name not in _VALUES and name != "normalized_coords":
+    if name not in _QUERIES and name not in _VALUES and name not in _OF_OBJECT:
         raise decoder.refusal(ins)
     into = decoder.register(ins, ins.operands[0])
     handle = decoder.integer(ins, _names(ins.operands[1])[0], 64)
@@ -146,7 +182,7 @@ def query(decoder: Decoder, ins: Instruction) -> Run:
             if name in _QUERIES:
                 found[lanes] = texture.texels.shape[_QUERIES[name]]
             else:
-                found[lanes] = int(texture.normalized) if name == "normalized_coords" else _VALUES[name]
+                found[lanes] = _OF_OBJECT[name](texture) if name in _OF_OBJECT else _VALUES[name]
         group.write(into, integer_of(found), where)
 
     return run

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,8 @@ class Texture:
     address: what lies outside: wrap, clamp, mirror or border; one for all axes, or one for each of x, y, z
     normalized: coordinates run from 0 to 1; wrap and mirror need that, otherwise they clamp
     read_normalized: integers of 8 and 16 bits are read as floats, up to 1
+    levels: the coarser levels of a mipmap, arrays like the first one with half its extents each time
+    mip_filter: ``point``, the nearest level, or ``linear``, between two
     """
 
     array: NDArray[Any]
@@ -37,10 +39,13 @@ class Texture:
     address: str | tuple[str, ...] = "clamp"
     normalized: bool = False
     read_normalized: bool = False
+    levels: tuple[NDArray[Any], ...] = ()
+    mip_filter: str = "point"
 
     def __post_init__(self) -> None:
         modes = (self.address,) if isinstance(self.address, str) else self.address
-        if self.filter not in ("point", "linear") or not modes or not set(modes) <= set(_MODES):
+        filters = {self.filter, self.mip_filter}
+        if not filters <= {"point", "linear"} or not modes or not set(modes) <= set(_MODES):
             raise EmulatorError(
                 f"texture {self.name} with filter {self.filter!r} and address {self.address!r}",
                 hint=f"Filters are point and linear, address modes {', '.join(_MODES)}.",
@@ -113,6 +118,34 @@ class Texture:
             place = [self.wrapped(low + steps[axis], axis) for axis, low in enumerate(lower)]
             total = total + np.asarray(share)[..., None] * self.fetch(layer, place)
         return np.asarray(total)
+
+    def sample_level(self, layer: Array, coordinates: list[Array], level: Array) -> Array:
+        """Return what `sample` does, from the level of detail `level` of each lane, 0 for the finest."""
+        level = np.clip(np.nan_to_num(level), 0, len(self.levels))
+        if self.mip_filter == "point":
+            lower, share = np.floor(level + 0.5).astype(np.int64), np.zeros(level.shape)
+        else:
+            lower = np.floor(level).astype(np.int64)
+            share = np.rint((level - lower) * 256) / 256
+        upper = np.minimum(lower + 1, len(self.levels))
+        shape = (*np.broadcast_shapes(layer.shape, level.shape), self.channels)
+        found = np.zeros(shape)
+        for number in np.unique([lower, upper]).tolist():
+            texels = np.broadcast_to(self._level(number).sample(layer, coordinates), shape)
+            weight = (lower == number) * (1 - share) + (upper == number) * share
+            found += np.where(weight[..., None] > 0, weight[..., None] * texels, 0)
+        return found
+
+    def detail(self, steps: list[list[Array]]) -> Array:
+        """Return the level of detail of gradients: for each direction on the screen the change of x, y, z."""
+        extents = self.texels.shape[3:0:-1]
+        scales = extents if self.normalized else (1, 1, 1)
+        lengths = [np.sqrt(sum((d * n) ** 2 for d, n in zip(step, scales, strict=False))) for step in steps]
+        return np.asarray(np.log2(np.maximum(np.maximum(*lengths), 1e-30)))
+
+    def _level(self, number: int) -> Texture:
+        """Return a level of a mipmap as a texture."""
+        return replace(self, array=self.levels[number - 1], levels=()) if number else self
 
     def gather(self, layer: Array, coordinates: list[Array], channel: int) -> Array:
         """Return one channel of the four texels that a linear filter of two axes would use (``tld4``).
