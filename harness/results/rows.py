@@ -134,6 +134,7 @@ class Row(TypedDict, total=False):
     # In the emulator
     findings: list[dict[str, Any]] | None
     notices: list[dict[str, Any]] | None
+    output: str | None
     total: dict[str, Any] | None
     emulated: dict[str, float | None] | None
     lines: list[dict[str, Any]]
