@@ -13,7 +13,7 @@ from harness.emulator.instructions.load_store import stored
 from harness.emulator.instructions.predicates import broadcast_mask
 from harness.emulator.instructions.texture.objects import Texture
 from harness.emulator.numbers.values import Array, Lanes, integer_of, mask_of
-from harness.emulator.ptx.declarations import BYTES
+from harness.emulator.ptx.declarations import BYTES, OPAQUE
 from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.faults import fault
 
@@ -96,6 +96,9 @@ def tex(decoder: Decoder, ins: Instruction) -> Run:
     decoder.parts(ins, {*_AXES, *_RESULTS, "level", "grad", "base", "r", "g", "b", "a"})
     geometry = next(part for part in ins.opcode if part in _AXES)
     names = _names(ins.operands[1])
+    named = decoder.entry.variables.get(names[0])
+    if names[0] not in decoder.numbers and (named is None or named.type not in OPAQUE):
+        raise decoder.refusal(ins, f"textures in {names[0]}, which is no texture reference")
     if len(names) > 1 and names[1] in decoder.entry.variables:
         raise decoder.refusal(ins, "samplers apart from textures")
     into = [decoder.register(ins, name) for name in _names(ins.operands[0])]
