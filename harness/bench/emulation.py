@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from harness.bench.row import ERROR, EXPECTED, FAILED, OK, REFUSED, REPEATABLE, UNEXPECTED, Measurement
 from harness.driver import tensormap
-from harness.emulator import BUDGET, Buffer, Emulation, TensorMap, emulate
-from harness.errors import EmulatorError, HarnessError, InspectError, NeedsGpu, OutOfMemory
+from harness.emulator import BUDGET, Buffer, Counts, Emulation, TensorMap, emulate
+from harness.errors import EmulatorError, HarnessError, InspectError, NeedsGpu, OutOfMemory, UsageError
 from harness.launch.builds import Built, Progress
 from harness.launch.kernel import Mapped, grid, maps, workspace
 from harness.problems import checks
@@ -30,6 +30,7 @@ from harness.support.processes import ENDED, cores, processes
 SMS = 4  # emulated multiprocessors, by default
 _MANY = 8  # with fewer rows than this, starting processes takes longer than emulating
 _OTHER = {"lockstep": "warp-serial", "warp-serial": "lockstep", "early": "late", "late": "early"}
+_MATRIX = ("mma", "wmma.mma", "wgmma.mma_async", "tcgen05.mma")
 _COPIES = 6  # memory needed, in sizes of the operands: inputs, the kernel's copies, float64 reference, bound
 
 
@@ -231,6 +232,33 @@ def launch(
         variables=None if memory is None else memory.variables,
     )
     return run, arrays
+
+
+def matrix_instructions(counts: Iterable[Counts]) -> tuple[int, int]:
+    """Return how often threads executed matrix instructions in all, and how many of these none executed."""
+    found = [c.executions for c in counts if c.opcode.startswith(_MATRIX)]
+    return sum(found), found.count(0)
+
+
+def multiplies_matrices(built: Built, cls: type[Problem]) -> bool:
+    """Return True if the kernel executes matrix instructions at one of its problem's sizes for verification.
+
+    Also where that cannot be told, since the emulator cannot run the kernel.
+    """
+    never = False
+    for axes in cls.verify_axes:
+        problem = checks.instance(cls, axes)
+        try:
+            run, _ = launch(built, problem, checks.data(problem, 1)[0], Options(check=False))
+        except UsageError:  # a size that the kernel does not take
+            continue
+        except HarnessError:
+            return True
+        executed, _ = matrix_instructions(run.instructions)
+        if executed:
+            return True
+        never = True
+    return not never
 
 
 def _map(mapped: Mapped, arrays: Mapping[str, NDArray[Any]]) -> TensorMap | np.void:

@@ -15,7 +15,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
 from harness.bench import sampling
-from harness.bench.ceilings import Ceilings, believable, impossible, peaks
+from harness.bench.ceilings import Ceilings, impossible, peaks
+from harness.bench.emulation import multiplies_matrices
 from harness.bench.row import (
     COLD,
     EXPECTED,
@@ -120,7 +121,7 @@ def check(run: Launch, stream: Stream, *, sets: int) -> Verdict:
 
 def _described(one: Runnable, run: Launch, before: Verdict, method: Method | None) -> Measurement:
     """Return the row of a launch that has been verified, but not timed yet."""
-    operands, built = run.operands, one.built
+    operands, built, device = run.operands, one.built, run.operands.context.device
     status = OK if before.ok else FAILED
     if built is not None and built.variant.kernel.broken:
         status = UNEXPECTED if before.ok else EXPECTED
@@ -135,8 +136,8 @@ def _described(one: Runnable, run: Launch, before: Verdict, method: Method | Non
         bytes_touched=operands.bytes,
         cold=method is not None and method.regime != HOT,
         regime=method.regime if method else "",
-        ceilings=method.ceilings if method else None,
-        peaks=peaks(operands.problem, operands.context.device),
+        ceiling=method.ceilings.of(operands.problem, device) if method and method.ceilings else None,
+        peaks=peaks(operands.problem, device),
         algorithm=run.algorithm,
     )
 
@@ -209,8 +210,11 @@ def _timed(
     if row.after is not None and not row.after.ok:
         return replace(row, status=FAILED)
     problem, device, seconds = run.operands.problem, run.operands.context.device, samples.summary.median
-    most = believable(problem, device, matrix=_uses_matrix_units(row.built))
-    if error := impossible(problem, device, seconds, samples.sm_hz, most, method.ceilings):
+    most = method.ceilings
+    error = impossible(problem, device, seconds, samples.sm_hz, most, matrix=False)
+    if error and _multiplies_matrices(row.built, type(problem)):
+        error = impossible(problem, device, seconds, samples.sm_hz, most, matrix=True)
+    if error:
         return replace(row, status=IMPOSSIBLE, error=error)
     uneven, machine = samples.unevenness, pair.baseline.unevenness if pair else _ALONE
     if row.built is not None and uneven > _UNEVEN + _AS_UNEVEN * (machine - 1):
@@ -299,14 +303,14 @@ def _worst(verdicts: Iterable[Verdict]) -> Verdict:
     return max(verdicts, key=lambda v: (not v.ok, v.bad, v.stray, v.worst))
 
 
-def _uses_matrix_units(built: Built | None) -> bool:
-    """Return True if the code has, or may have, matrix instructions.
+def _multiplies_matrices(built: Built | None, cls: type[Problem]) -> bool:
+    """Return True if a kernel executes matrix instructions, as the emulator counts them, or may do so.
 
-    A library, or a kernel that was not disassembled, may have them.
+    One that was not disassembled may. Of a library it is known which type it was asked to multiply in.
     """
     if built is None:
         return False
-    return built.tally is None or built.tally.tensor_instructions > 0
+    return built.tally is None or (built.tally.tensor_instructions > 0 and multiplies_matrices(built, cls))
 
 
 def _occupancy(run: Launch, built: Built | None) -> float | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from harness.bench import nvml
-from harness.bench.ceilings import Ceilings
+from harness.bench.ceilings import Ceiling
 from harness.bench.sampling import Pair, Samples
 from harness.bench.stats import Interval
 from harness.emulator import Emulation
@@ -65,11 +65,12 @@ class Measurement:
     `ratio` is this time over that of `against`, from runs of both in turn (`pair`), and `against_wrong` what
     was wrong with that one's outputs, if anything; `identical` says that
     both are the same machine code, `baseline` that this row is what the others are timed in turn with.
-    `ceilings` are the card's. `peaks` is the peak for this problem's element type as a multiple of the
-    float32 units'. `notes` qualify the time. `algorithm` names the algorithm that a library chose. `rounds`
-    has the result of each round where there were several; all other fields then cover all rounds. `seed` is
-    that of the data that is verified by element, `key` what that of timed launches is made from. `emulation`
-    is what the emulator saw, where no GPU was used.
+    `ceiling` is this card's for the problem's element type, in bytes/s where the problem has no FLOP. `peaks`
+    is the peak for that type as a multiple of the float32 units'. `notes` qualify the time. `algorithm` names
+    the algorithm that a library chose. `rounds` has the result of each round where there were
+    several; all other fields then cover all rounds. `seed` is that of the data that is verified by element,
+    `key` what that of timed launches is made from. `emulation` is what the emulator saw, where no GPU was
+    used.
     """
 
     label: str
@@ -93,7 +94,7 @@ class Measurement:
     against_wrong: str = ""
     identical: bool = False
     baseline: bool = False
-    ceilings: Ceilings | None = None
+    ceiling: Ceiling | None = None
     peaks: float = 1
     notes: tuple[str, ...] = ()
     algorithm: str = ""
@@ -154,11 +155,10 @@ class Measurement:
 
         None where it was not timed or the ceilings are not known.
         """
-        if self.ceilings is None or self.samples is None:
+        rate = self.flops_rate or self.bandwidth
+        if self.ceiling is None or self.samples is None or rate is None:
             return None
-        if self.flops_rate:
-            return self.flops_rate / (self.peaks * self.ceilings.flops.at(self.samples.sm_hz))
-        return self.bandwidth / self.ceilings.bandwidth.rate if self.bandwidth else None
+        return rate / self.ceiling.at(self.samples.sm_hz)
 
     @property
     def device(self) -> nvml.Reading | None:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.bench.emulation import matrix_instructions
 from harness.errors import ContextLost, EmulatorError, HarnessError, NeedsGpu, OutOfMemory
 from harness.judging import values
 from harness.judging.cases import Kind, drawn, kinds, seeds, sequence_size
@@ -30,7 +31,6 @@ from harness.problems.protocol import Problem
 
 _REPEATS = {EMULATOR: 3, GPU: 30}
 _LAUNCHES = {EMULATOR: 24, GPU: 100}  # of "launch count"
-_MATRIX = ("mma", "wmma.mma", "wgmma.mma_async", "tcgen05.mma")
 
 
 class Trials:
@@ -157,10 +157,9 @@ class Trials:
             self._warned.setdefault("races and memory", f"{at}: {notice}")
         if how.get("watched") and self.machine.where == EMULATOR:
             self._made["races and memory"] = self._made.get("races and memory", 0) + 1
-            for count in ran.counts:
-                if count.opcode.startswith(_MATRIX):
-                    self._executed += count.executions
-                    self._unexecuted += not count.executions
+            executed, unexecuted = matrix_instructions(ran.counts)
+            self._executed += executed
+            self._unexecuted += unexecuted
         return ran
 
     def _fail(self, check: str, reason: str) -> None:

@@ -18,9 +18,10 @@ from harness.kernels.spec import Kernel
 from harness.problems.copy import Copy
 from harness.problems.fma import Fma
 from harness.problems.gemm import GEMMS, Gemm
+from harness.problems.mma import Mma
 from harness.problems.protocol import Problem
 
-BUILTIN: dict[str, type[Problem]] = {"gemm": Gemm, "copy": Copy, "fma": Fma}
+BUILTIN: dict[str, type[Problem]] = {"gemm": Gemm, "copy": Copy, "fma": Fma, "mma": Mma}
 
 
 def by_problem(kernels: Sequence[Kernel]) -> dict[type[Problem], list[Kernel]]:

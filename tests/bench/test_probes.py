@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import importlib.util
 import json
+import math
 import os
 import struct
 from collections.abc import Iterator
@@ -36,12 +38,17 @@ from harness.kernels.dtypes import DTYPES
 from harness.launch.builds import build_all
 from harness.launch.kernel import Launch
 from harness.launch.operands import Operands
+from harness.problems.copy import Copy
 from harness.problems.fma import CHAINS, Fma
 from harness.problems.gemm import GEMMS, Gemm
+from harness.problems.mma import COLUMNS, DEPTH, ROWS
 from harness.results import record
 from harness.support.cache import Cache
 from shared.places import ROOT
 
+MATRIX = {
+    name: Ceiling(rate=rate, sm_hz=1.98e9) for name, rate in (("fp16", 12e9), ("bf16", 11e9), ("tf32", 5e9))
+}
 FEW = StopRule(min_time=0, warmup=1e-6, settle=1e-6, max_samples=100, min_blocks=3)
 
 
@@ -52,6 +59,16 @@ def kernels(launch: Any) -> None:
     elif launch.function == "copy":
         source, target, n = (int.from_bytes(a, "little") for a in launch.args)
         ctypes.memmove(target, source, 4 * n)
+    elif launch.function == "chains":
+        a, b, y, steps = struct.unpack("=QQQi", b"".join(launch.args))
+        tiles = launch.grid[1]
+
+        def array(address: int, *shape: int) -> Any:
+            count = math.prod(shape)
+            return np.frombuffer((ctypes.c_float * count).from_address(address), np.float32).reshape(shape)
+
+        product = array(a, tiles, ROWS, DEPTH) @ array(b, tiles, DEPTH, COLUMNS)
+        array(y, tiles, ROWS, COLUMNS)[:] = steps * product
     else:
         x, y, a, b, n, steps = struct.unpack("=QQffii", b"".join(launch.args))
         s = np.frombuffer((ctypes.c_float * n).from_address(x), np.float32) + np.arange(CHAINS)[:, None]
@@ -59,10 +76,21 @@ def kernels(launch: Any) -> None:
         out[:] = (a**steps * s + (1 - a**steps) * b / (1 - a)).sum(axis=0)
 
 
+def limits(matrix: dict[str, Ceiling] | None = None) -> Ceilings:
+    """Return ceilings of 1 GFLOP/s and 1 TB/s."""
+    flops, bandwidth = Ceiling(rate=1e9, sm_hz=1.98e9), Ceiling(rate=1e12, sm_hz=None)
+    return Ceilings(flops=flops, bandwidth=bandwidth, matrix=matrix or {})
+
+
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> fake_driver.FakeDriver:
     fake = fake_driver.install(monkeypatch)
-    fake.functions = {"matmul": fake_gemm.SIZES, "copy": (8, 8, 8), "ffma": (8, 8, 4, 4, 4, 4)}
+    fake.functions = {
+        "matmul": fake_gemm.SIZES,
+        "copy": (8, 8, 8),
+        "ffma": (8, 8, 4, 4, 4, 4),
+        "chains": (8, 8, 8, 4),
+    }
     fake.execute = kernels
     fake.device_attributes["CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE"] = 1 << 20
     return fake
@@ -201,7 +229,10 @@ def test_ceilings_are_measured_once(
         assert len(fake.launches) == launches
     assert found.flops.rate == pytest.approx(2 * CHAINS * 132 * 2048 * 2**15 / 1.5e-3)
     assert found.bandwidth.rate == pytest.approx(8 * 2**22 / 1.5e-3)
-    assert found.flops.sm_hz == pytest.approx(1.98e9)
+    assert found.flops.sm_hz == pytest.approx(1.98e9) and found.bandwidth.sm_hz is None
+    assert list(found.matrix) == ["fp16", "bf16", "tf32"]
+    products = 2 * ROWS * COLUMNS * DEPTH * (2 * 132) * 2**13
+    assert all(m.rate == pytest.approx(products / 1.5e-3) for m in found.matrix.values())
 
 
 def test_a_wrong_ceiling_is_no_ceiling(
@@ -226,8 +257,7 @@ def test_a_ceiling_rises_with_the_clock_and_never_falls() -> None:
 def test_above_the_measured_ceiling_is_impossible(
     context: Context, cache: Cache, fake: Any, monkeypatch: pytest.MonkeyPatch, share: float, status: str
 ) -> None:
-    limits = Ceilings(flops=Ceiling(rate=1e9, sm_hz=1.98e9), bandwidth=Ceiling(rate=1e12, sm_hz=None))
-    monkeypatch.setattr(ceilings, "measured", lambda *_: limits)
+    monkeypatch.setattr(ceilings, "measured", lambda *_: limits())
     fake.milliseconds = 1e3 * 2 * 32**3 / (share * 1e9)
     built, _ = build_all([catalog.kernel("tiled").variant()], ["sm_90a"], cache, lambda _: None)
     with Bench(context, rule=FEW, limits=True) as session:
@@ -240,6 +270,7 @@ def test_above_the_measured_ceiling_is_impossible(
 
 
 @pytest.mark.parametrize(("share", "status"), [(1.01, OK), (1.05, IMPOSSIBLE)])
+@pytest.mark.parametrize("matrix", [{}, MATRIX], ids=["multiples of FFMA", "measured"])
 @pytest.mark.parametrize(("dtype", "peaks"), [("bf16", 16), ("tf32", 8), ("3xtf32", 8 / 3)])
 def test_the_ceiling_of_a_type_is_that_of_its_units(
     context: Context,
@@ -247,13 +278,14 @@ def test_the_ceiling_of_a_type_is_that_of_its_units(
     monkeypatch: pytest.MonkeyPatch,
     dtype: str,
     peaks: float,
+    matrix: dict[str, Ceiling],
     share: float,
     status: str,
 ) -> None:
     """cuBLAS on tensor cores, of whose code nothing is known: not impossible till there, and not beyond."""
-    limits = Ceilings(flops=Ceiling(rate=1e9, sm_hz=1.98e9), bandwidth=Ceiling(rate=1e12, sm_hz=None))
-    monkeypatch.setattr(ceilings, "measured", lambda *_: limits)
-    fake.milliseconds = 1e3 * 2 * 32**3 / (share * peaks * 1e9)
+    monkeypatch.setattr(ceilings, "measured", lambda *_: limits(matrix))
+    rate = {"bf16": 11e9, "tf32": 5e9, "3xtf32": 5e9 / 3}[dtype] if matrix else peaks * 1e9
+    fake.milliseconds = 1e3 * 2 * 32**3 / (share * rate)
     kernel = fake_gemm.TypedGemm()
     kernel.dtype = DTYPES[dtype]
     problem = GEMMS[dtype](M=32, N=32, K=32)
@@ -370,29 +402,73 @@ def test_launch_cost(
 
 
 @pytest.mark.parametrize(
-    ("name", "matrix", "most"),
+    ("name", "matrix", "most", "measured"),
     [
-        ("fp32", False, 1), ("fp32", True, 16 / 3), ("3xtf32", True, 16 / 3), ("tf32", True, 16),
-        ("tf32", False, 8), ("bf16", True, 16), ("fp16", True, 16),
+        ("fp32", False, 1, 1), ("fp32", True, 16 / 3, 4), ("3xtf32", True, 16 / 3, 4), ("tf32", True, 16, 12),
+        ("tf32", False, 8, 5), ("3xtf32", False, 8 / 3, 5 / 3), ("bf16", True, 16, 12),
+        ("fp16", True, 16, 12),
+        ("bf16", False, 16, 11),
     ],
 )  # fmt: skip
 def test_matrix_instructions_count_as_far_as_the_accuracy_allows(
-    context: Context, name: str, matrix: bool, most: float
+    context: Context, name: str, matrix: bool, most: float, measured: float
 ) -> None:
-    problem = GEMMS[name](M=8, N=8, K=8)
-    assert ceilings.believable(problem, context.device, matrix=matrix) == pytest.approx(most)
+    problem, device = GEMMS[name](M=8, N=8, K=8), context.device
+    for known, expected in ((limits(), most), (limits(MATRIX), measured)):
+        assert known.believable(problem, device, matrix=matrix).rate == pytest.approx(1e9 * expected)
+    assert limits(MATRIX).of(Copy(N=8), device) == limits().bandwidth
 
 
 @pytest.mark.parametrize(("share", "status"), [(1.01, OK), (1.05, IMPOSSIBLE)])
 def test_matrix_instructions_are_no_excuse_for_any_rate(
     context: Context, cache: Cache, fake: Any, monkeypatch: pytest.MonkeyPatch, share: float, status: str
 ) -> None:
-    """A float32 kernel that has them, executed or not, cannot be faster than three products of fp16."""
-    limits = Ceilings(flops=Ceiling(rate=1e9, sm_hz=1.98e9), bandwidth=Ceiling(rate=1e12, sm_hz=None))
-    monkeypatch.setattr(ceilings, "measured", lambda *_: limits)
-    monkeypatch.setattr(measure, "_uses_matrix_units", lambda _: True)
+    """A float32 kernel that executes them cannot be faster than three products of fp16."""
+    monkeypatch.setattr(ceilings, "measured", lambda *_: limits())
+    monkeypatch.setattr(measure, "_multiplies_matrices", lambda *_: True)
     fake.milliseconds = 1e3 * 2 * 32**3 / (share * 16 / 3 * 1e9)
     built, _ = build_all([catalog.kernel("tiled").variant()], ["sm_90a"], cache, lambda _: None)
     with Bench(context, rule=FEW, limits=True) as session:
         (row,) = session.rows(built, {Gemm: [{"N": 32}]}, lambda _: None)
     assert row.status == status
+
+
+MMA = """\
+// Multiplies in float32, and has an mma.sync that it {what}
+// /// kernel
+// entry = "matmul"
+// problem = "gemm"
+// block = [16, 16]
+// tile = [16, 16]
+// ///
+extern "C" __global__ void matmul(const float* A, const float* B, float* C, int M, int N, int K,
+                                  int lda, int ldb, int ldc, float alpha, float beta)
+{{
+    unsigned a = 0;
+    float c[4] = {{}};
+    if (K {when})
+        asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
+                     "{{%0, %1, %2, %3}}, {{%4, %4}}, {{%4}}, {{%0, %1, %2, %3}};"
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a));
+    int m = blockIdx.y * 16 + threadIdx.y, n = blockIdx.x * 16 + threadIdx.x;
+    if (m >= M || n >= N) return;
+    float sum = c[0];
+    for (int k = 0; k < K; ++k) sum += A[m * lda + k] * B[k * ldb + n];
+    C[m * ldc + n] = alpha * sum + (beta ? beta * C[m * ldc + n] : 0.f);
+}}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("what", "when", "executed"), [("executes", "> 0", True), ("never executes", "< 0", False)]
+)
+def test_matrix_instructions_count_if_they_are_executed(
+    cache: Cache, tmp_path: Path, what: str, when: str, executed: bool
+) -> None:
+    path = tmp_path / "kernel.cu"
+    path.write_text(MMA.format(what=what, when=when))
+    (built,), _ = build_all([catalog.kernel(str(path)).variant()], ["sm_90a"], cache, lambda _: None)
+    assert measure._multiplies_matrices(built, Gemm) is executed
+    unknown = dataclasses.replace(built, sass=None, tally=None)
+    assert measure._multiplies_matrices(unknown, Gemm) and not measure._multiplies_matrices(None, Gemm)

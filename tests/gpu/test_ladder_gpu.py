@@ -29,6 +29,7 @@ from harness.launch.operands import Operands
 from harness.problems.copy import Copy
 from harness.problems.fma import Fma
 from harness.problems.gemm import GEMMS, Gemm
+from harness.problems.mma import Mma
 from harness.problems.registry import resolve
 from harness.results import record
 from harness.support.cache import Cache
@@ -200,7 +201,7 @@ def test_the_readme_example_runs(tmp_path: Any) -> None:
 
 
 def test_resolve_is_total() -> None:
-    assert {resolve(k) for k in KERNELS} == {*GEMMS.values(), Copy, Fma}
+    assert {resolve(k) for k in KERNELS} == {*GEMMS.values(), Copy, Fma, Mma}
 
 
 @pytest.mark.alone
@@ -226,6 +227,9 @@ def test_ceilings_are_near_the_rated_peaks(gpu: Context, tmp_path: Any) -> None:
         found = ceilings.measured(gpu, stream, timer, Cache(tmp_path))
     assert 0.5 < found.flops.rate / gpu.device.peak_fp32 < 1.2
     assert 0.5 < found.bandwidth.rate / gpu.device.peak_bandwidth < 1.1
+    for name, rated in (("fp16", 16), ("bf16", 16), ("tf32", 8)):
+        if gpu.device.capability[0] == 9:
+            assert 0.6 < found.matrix[name].rate / (rated * gpu.device.peak_fp32) < 1.1, name
 
 
 @pytest.mark.alone

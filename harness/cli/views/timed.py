@@ -87,8 +87,11 @@ def _machine(about: Mapping[str, Any], row: Mapping[str, Any]) -> None:
     if "cublas" in about:
         click.echo(terminal.fill(f"cuBLAS {about['cublas']}, {about['math_mode']}"))
     if about.get("ceilings"):
-        flops, copy = (about["ceilings"][key]["rate"] for key in ("flops", "bandwidth"))
-        click.echo(f"ceilings of this card: {flops / 1e12:.1f} TFLOP/s FFMA, {copy / 1e9:.0f} GB/s copy")
+        found = about["ceilings"]
+        units = {"FFMA": found["flops"], **found.get("matrix", {})}
+        rates = ", ".join(f"{unit} {ceiling['rate'] / 1e12:.4g}" for unit, ceiling in units.items())
+        said = f"ceilings of this card: {rates} TFLOP/s; copy {found['bandwidth']['rate'] / 1e9:.0f} GB/s"
+        click.echo(terminal.fill(said))
     if about.get("event_overhead") is not None:
         click.echo(f"an empty pair of events takes {about['event_overhead'] * 1e6:.2f} us")
     for note in ("no_cublas", "no_telemetry", "no_ceilings"):
