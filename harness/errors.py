@@ -9,7 +9,7 @@
     ├── EmulatorError         the emulator cannot run this PTX: malformed, endless, too large
     │   └── NeedsGpu          it has an instruction that the emulator does not know
     ├── CountersDenied        Nsight Compute is not permitted to read the GPU's counters
-    ├── Interrupted           Ctrl-C; what was measured before is kept
+    ├── Interrupted           Ctrl-C, SIGTERM, SIGHUP; what was measured before is kept
     ├── NoGpu                 nothing to run on
     │   ├── NoDriver          libcuda is absent, too old or will not start
     │   └── NoDevice          the driver works and sees no such GPU
@@ -18,7 +18,8 @@
         └── ContextLost       a kernel faulted: nothing in this context works any more
 
 Each message says what happened, where, and what to do. The command line exits with the `exit_code` of the
-exception's class: 2 for a request that makes no sense, 130 for Ctrl-C, 1 for every other failure. A
+exception's class: 2 for a request that makes no sense, 130 for Ctrl-C (143 for SIGTERM, 129 for SIGHUP), 1
+for every other failure. A
 comparison of measurements that reaches no decision, and a verification that the emulator refused in part,
 exit with INCONCLUSIVE_EXIT (3) and raise nothing.
 """
@@ -116,9 +117,14 @@ class CountersDenied(HarnessError):
 
 
 class Interrupted(HarnessError):
-    """The user pressed Ctrl-C; what was measured before is kept."""
+    """Ctrl-C, SIGTERM or SIGHUP ended the run; what was measured before is kept.
 
-    exit_code = 130  # 128 + SIGINT (2), the convention of shells
+    `exit_code` is 128 + the signal's number, the convention of shells.
+    """
+
+    def __init__(self, what: str, exit_code: int = 130) -> None:
+        super().__init__(what)
+        self.exit_code = exit_code
 
 
 class NoGpu(HarnessError):

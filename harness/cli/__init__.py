@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import errno
 import importlib
-import os
 import sys
 import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, TextIO
 
 import click
 
-from harness.errors import HarnessError
-from harness.support import terminal
+from harness.cli import streams
+from harness.errors import HarnessError, UsageError
+from harness.support import signals, terminal
 
 VERBS = (
     "bench",
@@ -50,23 +51,62 @@ class Verbs(click.Group):
         command: click.Command = importlib.import_module(f"harness.cli.verbs.{name}").command
         return command
 
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        """Run a command line and exit with its code; on a signal that asks to end, with 128 + its number.
+
+        Without `standalone_mode` it is as click's.
+        """
+        if not standalone_mode:
+            return super().main(*args, standalone_mode=False, **extra)
+        with streams.plain(), signals.interrupting():
+            sys.exit(self._code(args, extra))
+
+    def _code(self, args: Sequence[Any], extra: Mapping[str, Any]) -> int:
+        """Run a command line and return its exit code; what went wrong is told on stderr."""
+        try:
+            _working_directory()
+            code = super().main(*args, standalone_mode=False, **extra)
+            if sys.stdout is not None:
+                sys.stdout.flush()  # now, where a full disk can still be told of
+        except click.ClickException as e:
+            e.show()
+            return e.exit_code
+        except HarnessError as e:
+            _say(str(e))
+            return e.exit_code
+        except click.Abort:
+            _say("interrupted")
+            return signals.exit_code()
+        except MemoryError:
+            _say("not enough memory")
+            return 1
+        except OSError as e:
+            if (known := streams.lost(e)) is None:
+                raise
+            return known
+        return code if isinstance(code, int) else 0
+
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; print errors to stderr and exit with their codes."""
+        """Run the command, with warnings as one line each."""
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             try:
                 return super().invoke(ctx)
-            except HarnessError as e:
-                click.echo(terminal.fill(str(e), start="error: "), err=True)
-                ctx.exit(e.exit_code)
-            except BrokenPipeError:  # the reader, such as `head`, has closed the pipe: nothing has failed
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-                ctx.exit(141)  # 128 + SIGPIPE, as other tools exit
-            except OSError as e:
-                if e.errno not in (errno.ENOSPC, errno.EIO):
-                    raise
-                click.echo(f"error: cannot write the output: {e.strerror}", err=True)
-                ctx.exit(1)
+            except BrokenPipeError as e:  # which click would call a failure
+                return streams.lost(e)
+
+
+def _say(text: str) -> None:
+    """Print an error on stderr."""
+    click.echo(terminal.fill(text, start="error: "), err=True)
+
+
+def _working_directory() -> None:
+    """Raise UsageError if the working directory has been deleted: no relative path means anything."""
+    try:
+        Path.cwd()
+    except OSError as e:
+        raise UsageError(f"no working directory: {e.strerror}", hint="cd to one that exists") from None
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import click
 
-from harness.cli import axes
+from harness.cli import axes, streams
 from harness.errors import (
     MissingDependency,
     NoGpu,
@@ -197,7 +197,8 @@ json_file = click.option(
     "json_file",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
     metavar="FILE",
-    help="Also write everything, raw samples included, to FILE.",
+    callback=streams.or_stdout,
+    help="Also write everything, raw samples included, to FILE; for - to stdout, and tables to stderr.",
 )
 
 

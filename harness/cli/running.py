@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from harness.cli import streams
 from harness.errors import INCONCLUSIVE_EXIT, HarnessError, Interrupted
-from harness.support import terminal
+from harness.support import signals, terminal
 
 if TYPE_CHECKING:
     from harness.bench.row import Measurement
@@ -33,7 +34,10 @@ def progress(total: int) -> Iterator[Callable[[str], None]]:
         return
     from tqdm import tqdm
 
-    with tqdm(total=total, leave=False, bar_format="{n_fmt}/{total_fmt} {bar:20} {elapsed} {desc}") as bar:
+    out = streams.unfiltered(sys.stderr)
+    with tqdm(
+        total=total, file=out, leave=False, bar_format="{n_fmt}/{total_fmt} {bar:20} {elapsed} {desc}"
+    ) as bar:
         begun = False
 
         def step(name: str) -> None:
@@ -68,7 +72,7 @@ def collect(rows: Iterable[T]) -> tuple[list[T], HarnessError | None]:
     except HarnessError as e:
         return found, e
     except KeyboardInterrupt:
-        return found, Interrupted("interrupted: these are the rows measured before")
+        return found, Interrupted("interrupted: these are the rows measured before", signals.exit_code())
     return found, None
 
 

@@ -15,9 +15,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.errors import HarnessError
+from harness.errors import HarnessError, UsageError
 from harness.kernels import catalog
 from harness.kernels.dtypes import FP32
+from harness.support import files
 
 
 def path() -> Path:
@@ -41,11 +42,11 @@ def entries() -> tuple[dict[str, Any], ...]:
     """
     file = path()
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))["tuned"]
+        found = json.loads(files.read(file, most=2**26))["tuned"]
         able = tuple(entry for entry in found if _complete(entry) and serves(entry, entry.get("dtype")))
     except FileNotFoundError:
         return ()
-    except (OSError, ValueError, KeyError, TypeError) as e:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, UsageError) as e:
         reason = e.strerror if isinstance(e, OSError) else "not as `harness choose --write` leaves it"
         warnings.warn(f"{file} is not used: {reason}; `harness choose --forget` removes it", stacklevel=2)
         return ()

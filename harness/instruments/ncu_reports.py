@@ -17,7 +17,7 @@ from typing import Any
 
 from harness.errors import UsageError
 from harness.instruments.hotspots import Hotspots, Sampled
-from harness.support import tools
+from harness.support import files, tools
 
 RAW = ("--csv", "--page", "raw", "--print-units", "base")
 _SASS = ("--csv", "--page", "source", "--print-source", "sass")
@@ -74,13 +74,13 @@ def load(path: Path, *, label: str = "") -> list[Profile]:
     """
     label = label or path.stem.removeprefix("ncu-")
     try:
-        with path.open("rb"):
+        with files.opened(path):
             pass
     except OSError as e:
         raise UsageError(f"cannot read: {e.strerror}", where=str(path)) from None
     said = ""
     if path.suffix != ".ncu-rep":
-        text = path.read_text(errors="replace")
+        text = files.read(path).decode(errors="replace")
         found, said = raw_page(text, label, str(path)), last_word(text)
     elif (package := _package()) is not None:
         found = _by_package(package, path, label)

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from harness.kernels import catalog
+from harness.support import files
 
 _INCLUDE = re.compile(r'#[ \t]*include[ \t]*["<]([^">\n]+)[">]')
 
@@ -34,9 +35,9 @@ def included(kernel: Path, source: str) -> dict[Path, bytes]:
         for name in _INCLUDE.findall(text):
             for header in (Path(os.path.realpath(folder / name)) for folder in (beside, *everywhere)):
                 try:
-                    if header in found or not header.is_file():
+                    if header in found or header.is_dir() or not header.exists():
                         continue
-                    found[header] = header.read_bytes()
+                    found[header] = files.read(header)
                 except (OSError, ValueError):
                     continue  # no file can have such a name; the compiler reports it if it matters
                 todo.append((header.parent, found[header].decode(errors="replace")))

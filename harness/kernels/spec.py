@@ -16,9 +16,11 @@ from harness.kernels.expectation import Expectation
 from harness.kernels.expr import Expr, ExprError
 from harness.kernels.frontmatter import TensorMap
 from harness.kernels.prediction import Prediction
+from harness.support import files
 
 MAX_THREADS = 1024  # threads per block, on every CUDA architecture
 MAX_BOX = 256  # elements along either side of a box that TMA copies
+_MOST = 2**26  # bytes of a kernel's file
 _SUFFIXES = {".cu": "cuda", ".ptx": "ptx"}
 
 Params = Mapping[str, int]
@@ -312,10 +314,9 @@ def load(path: Path | str) -> Kernel:
     if path.suffix not in _SUFFIXES:
         raise UsageError("not a kernel file", where=str(path), hint="kernels end in .cu or .ptx")
     try:
-        if path.exists() and not path.is_file():
-            raise UsageError("cannot be read: not a regular file", where=str(path))
         str(path).encode()
-        source = path.read_text(encoding="utf-8-sig")
+        text = files.read(path, most=_MOST).decode("utf-8-sig")
+        source = text.replace("\r\n", "\n").replace("\r", "\n")
     except FileNotFoundError:
         raise UsageError("no such file", where=str(path)) from None
     except UnicodeEncodeError:

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
 from harness.bench import nvml
 from harness.bench.row import Measurement
@@ -23,7 +23,7 @@ from harness.instruments.hotspots import Hotspots
 from harness.instruments.ncu_reports import Profile
 from harness.launch.builds import Built
 from harness.results.record import sha256
-from harness.results.rows import Choice, PairRow, ProfileRow, Reading, Row, ratio
+from harness.results.rows import Choice, DiagnosisRow, PairRow, ProfileRow, Reading, Row, Spots, ratio
 from harness.sass.code import Code
 from harness.sass.contract import Finding
 from harness.sass.diff import compare
@@ -185,8 +185,8 @@ def profile_record(profile: Profile, more: Sequence[str] = ()) -> ProfileRow:
         "block_text": profile.block,
         "capability": profile.capability,
         "counters": {name: profile.counters[name] for name in kept if name in profile.counters},
-        "diagnoses": [asdict(d) for d in diagnose(profile.counters)],
-        "hotspots": asdict(profile.hotspots) if profile.hotspots else None,
+        "diagnoses": [cast("DiagnosisRow", asdict(d)) for d in diagnose(profile.counters)],
+        "hotspots": cast("Spots", asdict(profile.hotspots)) if profile.hotspots else None,
     }
 
 

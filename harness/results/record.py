@@ -22,7 +22,8 @@ from typing import Any, cast
 from harness.errors import HarnessError, UsageError
 from harness.kernels import catalog
 from harness.results import nvbench
-from harness.support import files, tools
+from harness.results.rows import ClaimRow, Meta, ProfileRow, Row
+from harness.support import files, tools, typed
 from harness.support.files import PACKAGE, ROOT
 
 SCHEMA = 2
@@ -58,6 +59,7 @@ def document(kind: str, records: Sequence[Mapping[str, Any]], meta: Mapping[str,
     return {**content, "devices": nvbench.devices(gpu), "benchmarks": states}
 
 
+_MOST = 2**28  # bytes of a record; a sweep of the whole ladder has a hundredth of it
 _WANTED = "give a file that a command of harness wrote with --json, whole"
 
 
@@ -68,7 +70,7 @@ def load(path: Path) -> Document:
     or is of a newer schema.
     """
     try:
-        content = json.loads(path.read_bytes(), parse_constant=_no_number)
+        content = json.loads(files.read(path, most=_MOST), parse_constant=_no_number)
     except OSError as e:
         raise UsageError(f"cannot read: {e.strerror}", where=str(path), hint=_WANTED) from None
     except (ValueError, RecursionError) as e:
@@ -88,8 +90,8 @@ def load(path: Path) -> Document:
         raise UsageError(f"a damaged result file: {e!r}", where=str(path)) from None
     if damage := _damage(content, rows):
         raise UsageError(f"a damaged result file: {damage}", where=str(path), hint=_WANTED)
-    former = catalog.former_names()
-    return cast(Document, {**content, "rows": [_renamed(row, former) for row in rows]})
+    blank, former = _BLANK.get(str(content.get("kind")), {}), catalog.former_names()
+    return cast(Document, {**content, "rows": [{**blank, **_renamed(row, former)} for row in rows]})
 
 
 _NAMING = ("kernel", "label", "others", "chosen", "against")  # keys under which a row names kernels
@@ -113,15 +115,20 @@ def _no_number(name: str) -> float:
     raise ValueError(f"{name} is no number of JSON")
 
 
-# Keys that rows of each kind must have, and the type of each key where a row has it.
-_MEASURED = ("kernel", "status", "params")
-_NEEDED = {"bench": _MEASURED, "tune": _MEASURED, "verify": _MEASURED, "profile": ("counters",)}
-_TYPES: dict[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(("kernel", "status", "shape"), str),
-    **dict.fromkeys(("params", "axes", "counters"), Mapping),
-    **dict.fromkeys(("ratio", "chosen"), (Mapping, type(None))),
-    "seconds": (int, float, type(None)),
-    "times": (list, type(None)),
+# The type of the rows of each kind that a command reads again, and the keys without which a row says nothing.
+_KINDS: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "bench": (Row, ("kernel", "params", "shape", "status")),
+    "tune": (Row, ("kernel", "params", "shape", "status")),
+    "verify": (Row, ("kernel", "params", "status")),
+    "check": (Row, ("kernel", "params", "status")),
+    "profile": (ProfileRow, ("counters",)),
+    "claims": (ClaimRow, ()),
+}
+# What a row of an older harness lacks, of what tables and pages show of every row.
+_TIMED: Row = {"problem": "", "detail": "", "regime": None, "seconds": None, "noise": None, "times": []}
+_BLANK: dict[str, Mapping[str, Any]] = {
+    **dict.fromkeys(("bench", "tune"), _TIMED),
+    "profile": {"label": "-", "diagnoses": []},
 }
 
 
@@ -129,21 +136,18 @@ def _damage(content: Document, rows: Any) -> str:
     """Return what a row lacks, or has of a type that was never written; empty if the file is sound."""
     if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
         return "its rows are no list of objects"
-    needed = _NEEDED.get(str(content.get("kind")))
-    if needed is None:
-        return ""
-    if not isinstance(content["meta"].get("gpu"), Mapping | None):
-        return "meta.gpu is no object"
-    for i, row in enumerate(rows):
-        if wrong := [key for key, kind in _TYPES.items() if key in row and not isinstance(row[key], kind)]:
-            return f"{wrong[0]!r} of row {i} is {str(row[wrong[0]])[:40]!r}"
+    if found := typed.damage(content["meta"], Meta, "meta"):
+        return found
+    kind, needed = _KINDS.get(str(content.get("kind")), (None, ()))
+    if kind and isinstance(content["meta"].get("gpu"), str):
+        return "meta.gpu is a text, not an object"
+    for i, row in enumerate(rows) if kind else ():
+        if row.get("times", ...) is None:  # as older harnesses wrote of a row without samples
+            row["times"] = []
         if missing := [key for key in needed if key not in row]:
             return f"row {i} has no {missing[0]!r}"
-        if row.get("seconds") is not None and not row["seconds"] > 0:
-            return f"'seconds' of row {i} is {row['seconds']}"
-        ratio = row.get("ratio")
-        if ratio and set(ratio) != {"low", "estimate", "high"}:
-            return f"'ratio' of row {i} is no interval"
+        if found := typed.damage(row, kind):
+            return f"row {i}: {found}"
     return ""
 
 

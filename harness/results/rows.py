@@ -9,18 +9,23 @@ or was written by an older harness. A value is None if there is none.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Required, TypedDict
+
+from harness.support.typed import Above
 
 if TYPE_CHECKING:
     from harness.bench.stats import Interval
+
+Positive = Annotated[float, Above(0)]
+Count = Annotated[int, Above(-1)]
 
 
 class Ratio(TypedDict):
     """A ratio of times or speeds with its 95% confidence interval."""
 
-    low: float
-    estimate: float
-    high: float
+    low: Positive
+    estimate: Positive
+    high: Positive
 
 
 class Choice(TypedDict, total=False):
@@ -39,9 +44,9 @@ class Reading(TypedDict):
     `throttle` has every reason that was seen.
     """
 
-    sm_mhz: int
+    sm_mhz: float
     power: float
-    temperature: int
+    temperature: float
     throttle: Sequence[str]
 
 
@@ -53,8 +58,8 @@ class PairRow(TypedDict, total=False):
     """
 
     order: list[str]
-    candidate: list[float]
-    baseline: list[float]
+    candidate: list[Positive]
+    baseline: list[Positive]
     sm_hz: dict[str, float | None]
 
 
@@ -97,11 +102,11 @@ class Row(TypedDict, total=False):
     protections: list[str]  # what keeps a time from being that of a launch which did not do its work
     seed: int | None  # of the data that is verified by element
     data_key: str | None  # what the data of timed launches was made from
-    seconds: float | None  # the median; `mean` and `stdev` are of the same samples
-    mean: float | None
+    seconds: Positive | None  # the median; `mean` and `stdev` are of the same samples
+    mean: Positive | None
     stdev: float | None
     noise: float | None
-    samples: int | None
+    samples: Count | None
     stopped: str | None
     wall: float | None
     cycles: float | None
@@ -117,7 +122,7 @@ class Row(TypedDict, total=False):
     bytes_touched: int
     rounds: list[dict[str, Any]]
     batches: list[dict[str, Any]]
-    times: list[float]
+    times: list[Positive]
 
     # Comparison: `against` is what it was timed in turn with, `ratio` this row's time over that one's
     against: str
@@ -147,6 +152,33 @@ class Row(TypedDict, total=False):
     hung: bool
 
 
+class Spot(TypedDict):
+    """A source line or an instruction at which warps were sampled; see `harness.instruments.hotspots`."""
+
+    place: str
+    text: str
+    samples: Annotated[int, Above(0)]
+    reason: str
+    because: Count
+
+
+class Spots(TypedDict):
+    """The hottest source lines and instructions of a launch."""
+
+    samples: Annotated[int, Above(0)]
+    lines: list[Spot]
+    instructions: list[Spot]
+
+
+class DiagnosisRow(TypedDict):
+    """One rule that holds for a launch; see `harness.instruments.diagnosis`."""
+
+    kind: str
+    says: str
+    cure: str
+    evidence: dict[str, float]
+
+
 class ProfileRow(TypedDict, total=False):
     """One launch under Nsight Compute, with its counters by metric name, in base units."""
 
@@ -156,13 +188,73 @@ class ProfileRow(TypedDict, total=False):
     block_text: str
     capability: str
     counters: dict[str, float]
-    diagnoses: list[dict[str, Any]]
-    hotspots: dict[str, Any] | None
+    diagnoses: list[DiagnosisRow]
+    hotspots: Spots | None
     kernel: str
     params: dict[str, int]
     shape: str
     axes: dict[str, Any]
     dtype: str | None
+
+
+class OutcomeRow(TypedDict, total=False):
+    """A prediction of a kernel's file, by counts and times or by ncu."""
+
+    prediction: Required[str]
+    value: Required[float | None]
+    limit: Required[float | None]
+    holds: Required[bool | None]
+    reason: str
+    interval: Ratio | None
+    record: str
+
+
+class ClaimRow(TypedDict, total=False):
+    """The claim of a kernel's file, with the figures that its predictions were held against."""
+
+    kernel: Required[str]
+    params: Required[dict[str, int]]
+    label: str
+    title: Required[str]
+    claim: Required[str]
+    figures: Required[dict[str, float | None]]
+    outcomes: Required[list[OutcomeRow]]
+    measured: Required[list[OutcomeRow]]
+
+
+class CeilingRow(TypedDict, total=False):
+    """A measured ceiling of a GPU, in FLOP/s or bytes/s."""
+
+    rate: Positive
+
+
+class Gpu(TypedDict, total=False):
+    """The GPU of a record: sizes in bytes, clocks in Hz; see `harness.driver.Device`."""
+
+    name: str
+    uuid: str
+    ordinal: Count
+    capability: list[int]
+    driver: str
+    sms: Annotated[int, Above(0)]
+    clock_hz: Positive
+    memory_clock_hz: Positive
+    bus_bits: Positive
+    cublas: str
+    math_mode: str
+    ceilings: dict[str, CeilingRow | None] | None
+
+
+class Meta(TypedDict, total=False):
+    """The circumstances of a record: command, time, versions, GPU; None where something is not known."""
+
+    argv: list[str]
+    utc: str
+    seed: int | None
+    commit: str | None
+    code_sha256: str
+    gpu: Gpu | str | None
+    rule: dict[str, Any]
 
 
 def ratio(interval: Interval | None) -> Ratio | None:

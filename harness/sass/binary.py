@@ -18,9 +18,10 @@ from harness.kernels.compiler import link_ptx
 from harness.sass import nvdisasm
 from harness.sass.code import Code
 from harness.sass.instructions import disassemble_all
-from harness.support import tools
+from harness.support import files, tools
 from harness.support.cache import Cache
 
+_MOST = 2**33  # bytes of a file
 _TIMEOUT = 300  # seconds; NVIDIA's larger libraries hold gigabytes
 # Matches kernels only: device functions have no CONSTANT[0], the constant bank of kernel parameters.
 _RESOURCES = re.compile(r"Function (\S+):\s+REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:\d+ CONSTANT\[0\]")
@@ -42,8 +43,8 @@ def is_binary(name: str) -> bool:
     if path.suffix == ".cu" or not os.path.isfile(path):  # noqa: PTH113 - Path's raises for odd names
         return path.suffix in {".cubin", ".fatbin", ".so", ".o", ".a", ".exe", ".dll"}
     try:
-        return path.suffix != ".ptx" or "/// kernel" not in path.read_text(errors="replace")
-    except OSError:
+        return path.suffix != ".ptx" or b"/// kernel" not in files.read(path)
+    except (OSError, UsageError):
         return True  # `read` reports why it cannot be read
 
 
@@ -95,7 +96,7 @@ def _cubins(path: Path, archs: tuple[str, ...]) -> Iterator[bytes]:
     Raises UsageError for a file that cannot be read or holds no device code, InspectError for a damaged one.
     """
     try:
-        data = path.read_bytes()
+        data = files.read(path, most=_MOST)
     except FileNotFoundError:
         raise UsageError("no such file", where=str(path)) from None
     except (OSError, ValueError) as e:
@@ -183,6 +184,6 @@ def _source(file: str) -> str:
     """
     try:
         path = Path(file)
-        return path.read_text(errors="replace") if path.is_absolute() and path.is_file() else ""
-    except (OSError, ValueError):
+        return files.read(path).decode(errors="replace") if path.is_absolute() else ""
+    except (OSError, ValueError, UsageError):
         return ""

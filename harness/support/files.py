@@ -1,15 +1,49 @@
-"""The folders of the package, and functions that write a file completely or not at all."""
+"""The folders of the package, and functions that read and write files whole or not at all."""
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import tempfile
 from pathlib import Path
+from typing import BinaryIO
 
-from harness.errors import HarnessError
+from harness.errors import HarnessError, UsageError
 
 PACKAGE = Path(__file__).resolve().parents[1]
 ROOT = PACKAGE.parent  # the checkout's root, or the site-packages folder of an installed package
+MOST = 2**30  # bytes of a file that is read whole, if its reader names no other limit
+
+
+def opened(path: Path) -> BinaryIO:
+    """Open a regular file for reading.
+
+    Raises UsageError for anything else: a pipe would wait for a writer that never comes, and a device such as
+    /dev/zero has no end. Raises OSError where the file cannot be opened.
+    """
+    # O_NONBLOCK: opening a pipe does not wait; it means nothing for a regular file.
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    kind = os.fstat(handle).st_mode
+    if stat.S_ISREG(kind):
+        return os.fdopen(handle, "rb")
+    os.close(handle)
+    if stat.S_ISDIR(kind):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise UsageError(
+        "cannot be read: not a regular file",
+        where=str(path),
+        hint="write what it holds to a file, and name that",
+    )
+
+
+def read(path: Path, *, most: int = MOST) -> bytes:
+    """Return the content of a regular file of at most `most` bytes; raises as `opened` does."""
+    with opened(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise UsageError(f"more than the {most:,} bytes that are read of such a file", where=str(path))
+    return content
 
 
 def check_writable(path: Path) -> None:
@@ -31,7 +65,7 @@ def write_file(path: Path, data: bytes) -> None:
     try:
         path = _target(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name[:80]}-", dir=path.parent)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)

@@ -13,7 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from harness.errors import UsageError
 from harness.results.rows import Row
+from harness.support import files
 from harness.support.cache import CacheWarning
 
 _BEGINS = "begins"
@@ -98,14 +100,14 @@ class Journal:
     def _lines(self) -> list[dict[str, Any]]:
         """Return the file's lines as dictionaries, without those that are damaged."""
         try:
-            text = self.path.read_bytes() if self.path is not None else b""
-        except OSError:
+            text = files.read(self.path) if self.path is not None else b""
+        except (OSError, UsageError):
             return []
         found = []
         for line in text.splitlines():
             try:
                 content = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if isinstance(content, dict):
                 found.append(content)

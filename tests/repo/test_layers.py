@@ -232,7 +232,7 @@ def voices(package: Path) -> list[str]:
     return [
         f"{place} {called}"
         for source, place, called in calls(package)
-        if not source.startswith("cli/") and VOICES.fullmatch(called)
+        if not source.startswith(("cli/", "__main__")) and VOICES.fullmatch(called)
     ]
 
 

@@ -26,6 +26,7 @@ GPU = {
     "max_threads_per_sm": 3, "registers_per_sm": 4, "memory_bytes": 5, "memory_clock_hz": 6, "bus_bits": 7,
     "l2_bytes": 8, "shared_per_sm": 9,
 }  # fmt: skip
+BLANK = {"problem": "", "detail": "", "regime": None, "noise": None, "times": []}
 WHOLE = "give a file that a command of harness wrote with --json, whole"
 
 
@@ -199,20 +200,26 @@ def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "damage"),
     [
-        ({"kernel": 1}, "'kernel' of row 1 is '1'"),
-        ({"status": None}, "'status' of row 1 is 'None'"),
-        ({"shape": []}, "'shape' of row 1 is '[]'"),
-        ({"params": [1]}, "'params' of row 1 is '[1]'"),
-        ({"axes": None}, "'axes' of row 1 is 'None'"),
-        ({"counters": 5}, "'counters' of row 1 is '5'"),
-        ({"ratio": 1.5}, "'ratio' of row 1 is '1.5'"),
-        ({"chosen": "x" * 99}, f"'chosen' of row 1 is '{'x' * 40}'"),
-        ({"seconds": "1"}, "'seconds' of row 1 is '1'"),
-        ({"times": 1.0}, "'times' of row 1 is '1.0'"),
-        ({"seconds": 0}, "'seconds' of row 1 is 0"),
-        ({"seconds": -0.5}, "'seconds' of row 1 is -0.5"),
-        ({"ratio": {"low": 1, "estimate": 1}}, "'ratio' of row 1 is no interval"),
-        ({"ratio": {"low": 1, "estimate": 1, "high": 1, "x": 1}}, "'ratio' of row 1 is no interval"),
+        ({"kernel": 1}, "kernel is 1, not a text"),
+        ({"status": None}, "status is None, not a text"),
+        ({"shape": []}, "shape is [], not a text"),
+        ({"params": [1]}, "params is [1], not an object"),
+        ({"axes": None}, "axes is None, not an object"),
+        ({"ratio": 1.5}, "ratio is 1.5, not an object or null"),
+        ({"chosen": "x" * 99}, f"chosen is '{'x' * 36}..., not an object or null"),
+        ({"seconds": "1"}, "seconds is '1', not a number or null"),
+        ({"times": 1.0}, "times is 1.0, not a list"),
+        ({"seconds": 0}, "seconds is 0, not more than 0"),
+        ({"seconds": -0.5}, "seconds is -0.5, not more than 0"),
+        ({"ratio": {"low": 1, "estimate": 1}}, "ratio has no 'high'"),
+        ({"ratio": {}}, "ratio has no 'estimate'"),
+        ({"times": [1, "a"]}, "times[1] is 'a', not a number"),
+        ({"times": [[1]]}, "times[0] is [1], not a number"),
+        ({"times": [1, 0]}, "times[1] is 0, not more than 0"),
+        ({"seconds": 10**400}, "seconds is 1000000000000000000000000000000000000..., not a number or null"),
+        ({"params": {"T": True}}, "params.T is True, not a whole number"),
+        ({"rounds": 3}, "rounds is 3, not a list"),
+        ({"device": {"sm_mhz": 1}}, "device has no 'power'"),
     ],
     ids=str,
 )
@@ -220,7 +227,7 @@ def test_a_row_of_another_type_is_named(
     tmp_path: Path, kind: str, change: dict[str, Any], damage: str
 ) -> None:
     found = refusal(written(tmp_path / "r.json", bench(row(), row(**change), kind=kind)))
-    assert found == f"a damaged result file: {damage}\n  -> {WHOLE}"
+    assert found == f"a damaged result file: row 1: {damage}\n  -> {WHOLE}"
 
 
 @pytest.mark.parametrize(
@@ -245,25 +252,27 @@ def test_only_files_of_times_are_held_to_it(tmp_path: Path, kind: Any, sound: bo
     if sound:
         assert record.load(path)["rows"] == [{"kernel": 1}]
     else:
-        assert refusal(path).startswith("a damaged result file: meta.gpu is no object")
+        assert refusal(path).startswith("a damaged result file: meta.gpu is a text, not an object")
 
 
 @pytest.mark.parametrize(
     "change",
     [
         {}, {"seconds": 1}, {"seconds": 1e-9, "times": []}, {"ratio": None, "chosen": None, "times": None},
-        {"ratio": {}}, {"ratio": {"low": 1, "estimate": 1, "high": 1}}, {"more": object},
+        {"ratio": {"low": 1, "estimate": 1, "high": 1}}, {"more": object},
+        {"ratio": {"low": 1, "estimate": 1, "high": 1, "x": 1}},
     ],
     ids=str,
 )  # fmt: skip
 def test_sound_rows_come_back(tmp_path: Path, change: dict[str, Any]) -> None:
     sound = row(**{k: "x" if v is object else v for k, v in change.items()})
+    whole = {**BLANK, **sound, "times": sound.get("times") or []}
     loaded = record.load(written(tmp_path / "r.json", bench(sound, gpu=None, seed=4)))
-    assert loaded == {"schema": 2, "kind": "bench", "meta": {"gpu": None, "seed": 4}, "rows": [sound]}
+    assert loaded == {"schema": 2, "kind": "bench", "meta": {"gpu": None, "seed": 4}, "rows": [whole]}
     assert record.load(written(tmp_path / "r.json", {**bench(sound), "schema": 1}))["schema"] == 1
     timed = record.document("bench", [sound], {"gpu": GPU}) if not sound.get("seconds") else bench(sound)
     loaded = record.load(written(tmp_path / "r.json", timed))
-    assert [{k: v for k, v in r.items() if k != "index"} for r in loaded["rows"]] == [sound]
+    assert [{k: v for k, v in r.items() if k != "index"} for r in loaded["rows"]] == [whole]
 
 
 def test_kernels_have_their_names_of_today_where_a_row_names_them(
@@ -276,7 +285,7 @@ def test_kernels_have_their_names_of_today_where_a_row_names_them(
     )  # fmt: skip
     (after,) = record.load(written(tmp_path / "r.json", bench(before)))["rows"]
     assert after == {
-        **before, "kernel": "new", "label": "matmul -> new T=1", "against": "new",
+        **BLANK, **before, "kernel": "new", "label": "matmul -> new T=1", "against": "new",
         "chosen": {"kernel": "new", "others": ["new x", "older"], "params": {"old": 2}},
     }  # fmt: skip
 

@@ -1,0 +1,47 @@
+"""End on SIGTERM and SIGHUP as on Ctrl-C: what was measured is kept, children are ended, folders removed.
+
+A program is told to end by Ctrl-C (SIGINT), by ``kill``, ``timeout``, a batch system or a container's runtime
+(SIGTERM), and by a terminal that closes (SIGHUP). Left alone, the last two end Python at once: no ``finally``
+runs, nothing is written, and children go on.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+_ENDING = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows has no SIGHUP
+_received: list[int] = []
+
+
+@contextmanager
+def interrupting() -> Iterator[None]:
+    """Raise KeyboardInterrupt in the main thread on each of these signals, while the block runs.
+
+    A signal that is ignored stays so: ``nohup`` ignores SIGHUP, and shells ignore SIGINT for jobs behind
+    ``&``. Does nothing in other threads, which cannot set handlers, and where somebody else handles a signal.
+    """
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (getattr(signal, name) for name in _ENDING if hasattr(signal, name)):
+            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+                before[number] = signal.signal(number, _interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(number: int, _frame: FrameType | None) -> None:
+    """Handle a signal: remember it, and raise KeyboardInterrupt."""
+    _received.append(number)
+    raise KeyboardInterrupt
+
+
+def exit_code() -> int:
+    """Return 128 + the number of the last signal, the convention of shells; that of SIGINT without one."""
+    return 128 + (_received[-1] if _received else signal.SIGINT)
