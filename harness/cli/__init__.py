@@ -51,21 +51,23 @@ class Verbs(click.Group):
         command: click.Command = importlib.import_module(f"harness.cli.verbs.{name}").command
         return command
 
-    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+    def main(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, *, standalone_mode: bool = True, **extra: Any
+    ) -> Any:
         """Run a command line and exit with its code; on a signal that asks to end, with 128 + its number.
 
         Without `standalone_mode` it is as click's.
         """
         if not standalone_mode:
-            return super().main(*args, standalone_mode=False, **extra)
+            return super().main(args, standalone_mode=False, **extra)
         with streams.plain(), signals.interrupting():
             sys.exit(self._code(args, extra))
 
-    def _code(self, args: Sequence[Any], extra: Mapping[str, Any]) -> int:
+    def _code(self, args: Sequence[str] | None, extra: Mapping[str, Any]) -> int:
         """Run a command line and return its exit code; what went wrong is told on stderr."""
         try:
             _working_directory()
-            code = super().main(*args, standalone_mode=False, **extra)
+            code = super().main(args, standalone_mode=False, **extra)
             if sys.stdout is not None:
                 sys.stdout.flush()  # now, where a full disk can still be told of
         except click.ClickException as e:

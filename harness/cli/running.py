@@ -6,7 +6,8 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -74,6 +75,24 @@ def collect(rows: Iterable[T]) -> tuple[list[T], HarnessError | None]:
     except KeyboardInterrupt:
         return found, Interrupted("interrupted: these are the rows measured before", signals.exit_code())
     return found, None
+
+
+def keep(
+    path: Path | None, kind: str, records: Sequence[Mapping[str, Any]], meta: Mapping[str, Any]
+) -> HarnessError | None:
+    """Write a record to `path`, if there is one; return the error if it cannot be written.
+
+    Called before anything is printed, so that a full standard output does not cost the record; and the error
+    is returned, for `finish` to raise, so that a full disk does not cost the table.
+    """
+    from harness.results import record
+
+    if path is not None:
+        try:
+            record.write_json(path, record.document(kind, records, meta))
+        except HarnessError as e:
+            return e
+    return None
 
 
 def by_kernel(rows: Iterable[Measurement]) -> list[tuple[str, list[Measurement]]]:

@@ -105,7 +105,7 @@ def run(
     if json_file is not None:
         meta = record.provenance(seed=seed) | {"gpu": options.about(gpu)}
         meta["ended"] = str(fault) if fault else "complete"
-        record.write_json(json_file, record.document("sanitizer", records, meta))
+        fault = fault or running.keep(json_file, "sanitizer", records, meta)
     lines = [records[i : i + len(tools)] for i in range(0, len(records), len(tools))]
     cells = [_cells(line, len(tools)) for line in lines]
     click.echo(tables.plain_table(cells, ["kernel", "shape", "findings", *tools], style))

@@ -36,7 +36,7 @@ from harness.problems import checks as problem_checks
 from harness.problems.gemm import GEMMS
 from harness.problems.registry import BUILTIN
 from harness.results.record import provenance
-from harness.support import tools
+from harness.support import signals, tools
 from harness.support.children import Ended, watch
 
 REGIMES = ("cold", "hot", "graph")
@@ -302,7 +302,7 @@ class _Judging:
             stop=self._stop.is_set,
         )
         if ended.interrupted:
-            raise Interrupted("interrupted")
+            raise Interrupted("interrupted", signals.exit_code())
         text = out.read_text(errors="replace")
         lines = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
         return _Told(lines=[(kind, content) for kind, content in lines], ended=ended)

@@ -134,7 +134,7 @@ def source_text(variant: Variant) -> str:
     kernel = variant.kernel
     if kernel.language == "ptx":
         return kernel.source
-    path = _absolute(kernel.path).replace("\\", "\\\\")
+    path = _absolute(kernel.path)
     macros: dict[str, object] = dict(variant.params)
     if len(kernel.dtypes) > 1:
         macros[ELEMENT] = DTYPES[kernel.dtype].cpp
@@ -146,10 +146,10 @@ def _absolute(path: Path) -> str:
     """Return the file's name for the compiler: absolute, so that profilers find the file.
 
     NVRTC would look in the working directory first for the headers of a file without a folder. A quotation
-    mark becomes an apostrophe and a line break a space, because NVRTC writes them into PTX unchanged, which
-    then does not assemble.
+    mark becomes an apostrophe, and what ends a line or a statement of PTX a space: NVRTC writes the name into
+    PTX unchanged, which then does not assemble, and nvdisasm a backslash into its JSON.
     """
-    return str(path.resolve()).replace('"', "'").replace("\n", " ")
+    return re.sub(r"[\n\r;{}\\]", " ", str(path.resolve()).replace('"', "'"))
 
 
 def _as_typed(log: str, path: Path) -> str:

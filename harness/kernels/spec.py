@@ -315,8 +315,7 @@ def load(path: Path | str) -> Kernel:
         raise UsageError("not a kernel file", where=str(path), hint="kernels end in .cu or .ptx")
     try:
         str(path).encode()
-        text = files.read(path, most=_MOST).decode("utf-8-sig")
-        source = text.replace("\r\n", "\n").replace("\r", "\n")
+        source = files.text(path, most=_MOST)
     except FileNotFoundError:
         raise UsageError("no such file", where=str(path)) from None
     except UnicodeEncodeError:

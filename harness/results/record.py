@@ -148,6 +148,8 @@ def _damage(content: Document, rows: Any) -> str:
             return f"row {i} has no {missing[0]!r}"
         if found := typed.damage(row, kind):
             return f"row {i}: {found}"
+        if kind is ClaimRow and len(row["outcomes"]) != len(row["measured"]):
+            return f"row {i}: {len(row['outcomes'])} outcomes, {len(row['measured'])} measured"
     return ""
 
 

@@ -42,6 +42,11 @@ def _interrupt(number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+def last() -> int:
+    """Return the number of the last signal that interrupted this process; SIGINT's without one."""
+    return _received[-1] if _received else signal.SIGINT
+
+
 def exit_code() -> int:
-    """Return 128 + the number of the last signal, the convention of shells; that of SIGINT without one."""
-    return 128 + (_received[-1] if _received else signal.SIGINT)
+    """Return 128 + the number of the `last` signal, the convention of shells."""
+    return 128 + last()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from harness.errors import HarnessError, MissingDependency
@@ -75,15 +77,32 @@ def run_bytes(
     """Run `command` in `cwd` and return its outcome, whatever its exit code.
 
     `where` names the object of the call in errors. Raises an error of the type `raises` if the command cannot
-    be started or does not end within `timeout` seconds.
+    be started or does not end within `timeout` seconds. Then, and when an exception such as Ctrl-C leaves the
+    call, all that it has started is killed: a profiled kernel would go on using the GPU.
     """
     name = Path(command[0]).name
     try:
-        return subprocess.run(command, capture_output=True, timeout=timeout, check=False, cwd=cwd, env=env)
+        with subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=cwd,
+            env=env,
+            start_new_session=True,
+        ) as child:
+            try:
+                out, err = child.communicate(timeout=timeout)
+            except BaseException:
+                with suppress(OSError, AttributeError):  # it has just ended, or this is Windows
+                    os.killpg(child.pid, signal.SIGKILL)
+                child.kill()
+                raise
     except subprocess.TimeoutExpired:
         raise raises(f"{name} gave no answer within {timeout:g} s", where=where) from None
     except OSError as e:
         raise raises(f"{name} cannot be run: {e}", where=where) from None
+    return subprocess.CompletedProcess(command, child.returncode, out, err)
 
 
 def environment() -> dict[str, str]:

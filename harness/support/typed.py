@@ -93,7 +93,10 @@ def _keys(value: object, expected: Any, where: str) -> Iterator[str]:
         yield _wrong(value, expected, where)
         return
     known = hints(expected)
-    for key in sorted(expected.__required_keys__ - value.keys()):
+    # Not `__required_keys__`: where annotations are postponed, it does not see Required and NotRequired.
+    said = {key: get_origin(kind) for key, kind in known.items()}
+    needed = [k for k, o in said.items() if o is Required or (expected.__total__ and o is not NotRequired)]
+    for key in (k for k in needed if k not in value):
         yield f"{where or 'it'} has no {key!r}"
     for key, one in value.items():
         if key in known:

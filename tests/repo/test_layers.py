@@ -75,7 +75,7 @@ MOST_LINES, LEAST_LINES, MOST_FILES = 350, 60, 12
 # Short files that are an idea of their own.
 SHORT = {
     "__main__": "python -m harness",
-    "support/files": "how files are written, for every room",
+    "support/signals": "which signals end a process, and how",
     "support/moved": "old names, which will go",
     "kernels/includes": "what a kernel includes is part of its code",
     "support/resources": "the protocol of everything that is closed",

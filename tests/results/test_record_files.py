@@ -212,7 +212,7 @@ def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
         ({"seconds": 0}, "seconds is 0, not more than 0"),
         ({"seconds": -0.5}, "seconds is -0.5, not more than 0"),
         ({"ratio": {"low": 1, "estimate": 1}}, "ratio has no 'high'"),
-        ({"ratio": {}}, "ratio has no 'estimate'"),
+        ({"ratio": {}}, "ratio has no 'low'"),
         ({"times": [1, "a"]}, "times[1] is 'a', not a number"),
         ({"times": [[1]]}, "times[0] is [1], not a number"),
         ({"times": [1, 0]}, "times[1] is 0, not more than 0"),

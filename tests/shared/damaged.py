@@ -1,4 +1,4 @@
-"""Sound result files cut small, and what may have happened to a file on its way: one to three damages each."""
+"""Sound result files cut small, and what may have happened to a file on its way: one to three damages."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from shared.places import record_file
 # What may stand where something else belongs. Each was a traceback somewhere, or could be one.
 WRONG: tuple[Any, ...] = (
     None, True, 0, -1, 1, 2**63, 10**400, 0.5, -0.0, 1e308, 5e-324, "", " ", "x", "1", "\x1b[31m", "\ud800",
-    "<script>", "../../x", "/dev/zero", "{}", "$HOME", [], {}, [[]], [None], ["x"], [0], {"": {}}, {"x": None},
-    {"a": [{"b": 1}]}, [1e308, 1e308], "y" * 5000,
+    "<script>", "../../x", "/dev/zero", "{}", "$HOME", [], {}, [[]], [None], ["x"], [0], {"": {}},
+    {"x": None}, {"a": [{"b": 1}]}, [1e308, 1e308], "y" * 5000,
 )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ import click
 from harness.cli import isolation, matmul_option, options, running
 from harness.cli.session import Points, Request, element_types, open_session
 from harness.cli.views import emulated, timed
-from harness.errors import HarnessError, UsageError
+from harness.errors import UsageError
 
 if TYPE_CHECKING:
     from harness.kernels.spec import Variant
@@ -171,7 +171,7 @@ def command(
         records = isolation.in_order(records, points)
     meta["ended"] = str(fault) if fault else "complete"
     meta["skipped"] = [f"{s.variant.label}, {s.arch}: {s.error}" for s in skipped]
-    unwritten = _write(json_file, records, meta)
+    unwritten = running.keep(json_file, "bench", records, meta)
     timed.bench([encode.static_record(b) for b in built], records, meta, style, wide=wide)
     if gpu is None:
         emulated.explain(absent, ctx.params, err=style == "csv")
@@ -241,19 +241,3 @@ def _measured(
             isolation.append(file, line)
         yield line
     meta["gpu"]["no_telemetry"] = session.sensor.unavailable
-
-
-def _write(path: Path | None, records: Sequence[Row], meta: Document) -> HarnessError | None:
-    """Write the record; return the error if it cannot be written.
-
-    This is done before anything is printed, so that a full standard output does not cost the record; and the
-    error is returned, so that it does not cost the table.
-    """
-    from harness.results import record
-
-    if path is not None:
-        try:
-            record.write_json(path, record.document("bench", records, meta))
-        except HarnessError as e:
-            return e
-    return None

@@ -109,10 +109,9 @@ def command(
             again = replace(wanted, check=False, as_compiled=True)
             compiled, fault = running.collect(emulation.rows(built, points, again, step))
     records = [encode.emulated_record(row) for row in rows]
-    if json_file is not None:
-        meta = record.provenance(seed=seed)
-        meta["ended"] = str(fault) if fault else "complete"
-        record.write_json(json_file, record.document("check", records, meta))
+    meta = record.provenance(seed=seed) if json_file is not None else {}
+    meta["ended"] = str(fault) if fault else "complete"
+    unwritten = running.keep(json_file, "check", records, meta)
     emulated.print_rows(rows, style)
     running.name_shapes(points)
     click.echo(emulated.NOTE)
@@ -123,4 +122,4 @@ def command(
             emulated.print_lines(row, other, style)
     running.explain([], skipped)
     running.warn(built)
-    running.finish(records, skipped, fault, allow_refused=allow_refused)
+    running.finish(records, skipped, fault or unwritten, allow_refused=allow_refused)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli import options
+from harness.cli import options, running
 from harness.errors import HarnessError, MissingDependency, UsageError
 from harness.kernels import catalog
 
@@ -123,7 +123,9 @@ def _claims(
             f"nothing to check: {', '.join(v.kernel.name for v in variants)} predicts nothing",
             hint="""add predict = ["conflicts == 0"] to a kernel's front matter""",
         )
-    found = [(v, counted.outcomes(v, runs), claims.outcomes(v, by_ncu, {})) for v in claiming]
+    found, fault = running.collect(
+        (v, counted.outcomes(v, runs), claims.outcomes(v, by_ncu, {})) for v in claiming
+    )
     explained.print_claims(found, runs, style)
     if json_file is not None:
         rows = [claims.claim_record(v, counted.figures(v), ours, theirs) for v, ours, theirs in found]
@@ -131,6 +133,8 @@ def _claims(
         meta = record.provenance(seed=seed) | {"emulated": counted.about, "timed": timed}
         record.write_json(json_file, record.document("claims", rows, meta))
     counted.note()
+    if fault is not None:
+        raise fault
     _conclude([o for _, ours, theirs in found for o in (*ours, *(theirs if profiles else ()))])
 
 

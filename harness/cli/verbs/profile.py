@@ -102,7 +102,7 @@ def command(
             return
     if json_file is not None:
         meta = record.provenance(seed=seed) | ({"gpu": options.about(gpu)} if gpu else {})
-        record.write_json(json_file, record.document("profile", [r for _, r in rows], meta))
+        fault = fault or running.keep(json_file, "profile", [r for _, r in rows], meta)
     if rows:
         profiled.print_profiles([p for p, _ in rows], more, style)
     if fault is not None:

@@ -113,6 +113,7 @@ def command(
     for code in codes:
         own = built[code.label, code.arch].variant.kernel.expectations(code.arch) if built else ()
         found.append((code, contract.check([*own, *wanted], code)))
+    unwritten = None
     if json_file is not None:
         rows = [
             {
@@ -121,7 +122,7 @@ def command(
             }
             for code, findings in found
         ]
-        record.write_json(json_file, record.document("sass", rows, record.provenance()))
+        unwritten = running.keep(json_file, "sass", rows, record.provenance())
     if source or listing:
         for code in codes:
             machine_code.print_listing(code, beside=source, controls=controls)
@@ -130,7 +131,7 @@ def command(
     for code, findings in found:
         machine_code.print_code(code, findings, style, brief=source or listing)
     running.explain([], skipped, err=True)
-    running.finish([], skipped)
+    running.finish([], skipped, unwritten)
     if not all(f.holds for _, findings in found for f in findings):
         raise SystemExit(1)
 
@@ -230,10 +231,12 @@ def _diff(
 
     foreign.refuse_unless(left, right)
     a, b = left.one("the command line"), right.one("--diff")
+    unwritten = None
     if json_file is not None:
-        row = encode.diff_record(a, b)
-        record.write_json(json_file, record.document("diff", [row], record.provenance()))
+        unwritten = running.keep(json_file, "diff", [encode.diff_record(a, b)], record.provenance())
     machine_code.print_difference(a, b, style)
+    if unwritten is not None:
+        raise unwritten
 
 
 def _other(

@@ -170,8 +170,10 @@ def command(
             results.append(partial)
     meta["ended"] = str(fault) if fault else "complete"
     meta["skipped"] = [f"{u.variant.label}: {u.why}" for u in tuner.unfit]
-    tuned.write(results, tuner.unfit, meta, json_file, t4_file)
-    tuned.show(results, tuner.unfit, meta, target, style)
+    try:
+        tuned.write(results, tuner.unfit, meta, json_file, t4_file)
+    finally:  # a full disk does not cost the table
+        tuned.show(results, tuner.unfit, meta, target, style)
     _end(results, fault)
 
 

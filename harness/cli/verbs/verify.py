@@ -92,11 +92,11 @@ def command(
             found = session.rows(built, points, step)
         rows, fault = running.collect(found)
     records = [encode.verified_record(r) for r in rows]
-    if json_file is not None:
-        meta = record.provenance(seed=seed) | {"gpu": gpu and options.about(gpu), "repeats": repeats}
-        meta["ended"] = str(fault) if fault else "complete"
-        meta["skipped"] = [f"{s.variant.label}, {s.arch}: {s.error}" for s in skipped]
-        record.write_json(json_file, record.document("verify", records, meta))
+    meta = record.provenance(seed=seed) if json_file is not None else {}
+    meta |= {"gpu": gpu and options.about(gpu), "repeats": repeats}
+    meta["ended"] = str(fault) if fault else "complete"
+    meta["skipped"] = [f"{s.variant.label}, {s.arch}: {s.error}" for s in skipped]
+    unwritten = running.keep(json_file, "verify", records, meta)
     cells = [_row(label, group, repeats) for label, group in running.by_kernel(rows)]
     headings = ["kernel", "shapes ok", "error/bound", *(["repeats"] if repeats else []), "check"]
     click.echo(tables.plain_table(cells, headings, style))
@@ -107,7 +107,7 @@ def command(
         emulated.print_output(rows)
     running.explain(records if gpu is not None else [], skipped)
     running.warn(built)
-    running.finish(records, skipped, fault, allow_refused=allow_refused)
+    running.finish(records, skipped, fault or unwritten, allow_refused=allow_refused)
 
 
 def _row(label: str, rows: list[Measurement], repeats: int) -> list[str]:

@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from harness.errors import HarnessError, MissingDependency
+from harness.errors import MissingDependency
 from harness.instruments import counters
 from harness.kernels.dtypes import FP32
 from harness.results.rows import ProfileRow, Row, flops_rate, label, seconds
+from harness.support.files import write_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -257,13 +258,11 @@ def save(figure: Figure, folder: Path, name: str) -> None:
     """Write the figure into `folder` as SVG and PNG, on white. Raises HarnessError if they cannot be
     written.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for suffix, metadata in (("svg", {"Date": None}), ("png", {})):
-            path = folder / f"{name}.{suffix}"
-            figure.savefig(path, dpi=160, bbox_inches="tight", facecolor="white", metadata=metadata)
-    except OSError as e:
-        raise HarnessError(f"cannot write: {e.strerror}", where=str(folder)) from None
+    about: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "png": {}}
+    for suffix, metadata in about.items():
+        out = io.BytesIO()
+        figure.savefig(out, format=suffix, dpi=160, bbox_inches="tight", facecolor="white", metadata=metadata)
+        write_file(folder / f"{name}.{suffix}", out.getvalue())
 
 
 def _opening(description: str) -> str:

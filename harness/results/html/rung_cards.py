@@ -74,7 +74,7 @@ def _about(claim: Document) -> Iterator[str]:
     known.
     """
     for o in claim["outcomes"]:
-        if o.get("record"):
+        if o.get("record") and o.get("interval"):
             low, high = o["interval"]["low"], o["interval"]["high"]
             yield f"{o['prediction']}: a ratio of times, {low:.4g} to {high:.4g}, from {o['record']}"
         if o.get("reason"):
