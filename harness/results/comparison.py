@@ -95,7 +95,7 @@ def incomparable(a: Document, b: Document, pairs: Sequence[tuple[Row, Row]]) -> 
 def _clock(row: Row) -> float | None:
     """Return the row's SM clock in Hz, as measured, or as NVML reported it in files that lack that."""
     device = row.get("device")
-    return row.get("sm_hz") or (device["sm_mhz"] * 1e6 if device else None)
+    return row.get("sm_hz") or (device.get("sm_mhz", 0) * 1e6 if device else None)
 
 
 def _difference(a: Row, b: Row, threshold: float) -> Difference:

@@ -37,7 +37,7 @@ class Choice(TypedDict, total=False):
     others: list[str]
 
 
-class Reading(TypedDict):
+class Reading(TypedDict, total=False):
     """A summary of NVML's readings: median SM clock (MHz), median power (W) and highest temperature (degrees
     Celsius).
 

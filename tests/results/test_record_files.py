@@ -219,7 +219,7 @@ def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
         ({"seconds": 10**400}, "seconds is 1000000000000000000000000000000000000..., not a number or null"),
         ({"params": {"T": True}}, "params.T is True, not a whole number"),
         ({"rounds": 3}, "rounds is 3, not a list"),
-        ({"device": {"sm_mhz": 1}}, "device has no 'power'"),
+        ({"device": {"sm_mhz": "1"}}, "device.sm_mhz is '1', not a number"),
     ],
     ids=str,
 )
