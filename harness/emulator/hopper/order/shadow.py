@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +35,32 @@ class Earlier:
 Report = Callable[[str, Earlier, int, int], None]
 
 
+class Reads:
+    """The reads of one warp, or of one stream, since the last write to each place.
+
+    Memory is taken for the places that are touched only: `low` to `high`, which is past the last one.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.column, self.value, self.site = np.zeros((3, count), np.int32)
+        self.low, self.high = count, 0
+
+    def keep(self, places: Places, column: Any, value: Any, site: int) -> None:
+        """Keep a read of `places` as the last one."""
+        low, high = _extent(places)
+        self.low, self.high = min(self.low, low), max(self.high, high)
+        self.column[places] = column
+        self.value[places] = value
+        self.site[places] = site
+
+
+def _extent(places: Places) -> tuple[int, int]:
+    """Return the first of the places and the one past the last."""
+    if isinstance(places, slice):
+        return places.start, places.stop
+    return (int(places.min()), int(places.max()) + 1) if places.size else (0, 0)
+
+
 class Shadow:
     """The accesses to `size` bytes of shared memory, in places of `grain` bytes.
 
@@ -49,21 +76,23 @@ class Shadow:
         self._value = np.zeros(self._count, np.int32)
         self._site = np.zeros(self._count, np.int32)
         self._atomic = np.zeros(self._count, np.bool_)
-        self._slots: dict[Hashable, int] = {}
-        self._read = np.zeros((16, 3, self._count), np.int32)  # column, value, site by slot
+        self._reads: dict[Hashable, Reads] = {}  # by warp and stream
 
     def places(self, start: int, size: int) -> slice:
         """Return the places of `size` bytes from `start`."""
         return slice(start // self.grain, -(-(start + size) // self.grain))
 
-    def _slot(self, key: Hashable) -> int:
-        """Return the number of the slot that the reads of `key` are kept in."""
-        if key not in self._slots:
-            self._slots[key] = len(self._slots)
-            if len(self._slots) > len(self._read):
-                more = np.zeros((max(4, len(self._read)), 3, self._count), np.int32)
-                self._read = np.concatenate([self._read, more])
-        return self._slots[key]
+    def _reads_of(self, key: Hashable) -> Reads:
+        """Return where the reads of `key` are kept."""
+        found = self._reads.get(key)
+        if found is None:
+            found = self._reads[key] = Reads(self._count)
+        return found
+
+    def _readers(self, places: Places) -> list[Reads]:
+        """Return the reads that may have been of one of the places."""
+        low, high = _extent(places)
+        return [reads for reads in self._reads.values() if reads.low < high and low < reads.high]
 
     # -- accesses of threads
 
@@ -89,26 +118,26 @@ class Shadow:
             unknown &= ~self._atomic[places]
         if unknown.any():
             self._report("write", unknown, places, column, report)
-        if kind != "read":
-            for slot in range(len(self._slots)):
-                value = self._read[slot, 1][places]
-                reader = self._read[slot, 0][places]
-                late = (value > 0) & (clocks.seen[row, reader] < value)
-                if late.any():
-                    self._report("read", late, places, reader, report, slot)
         mine, own = (rows, clocks.own(rows)) if stream is None else stream
         if kind == "read":
             if not len(rows):
                 return
-            warps = rows // 32
-            for warp in np.unique(warps):
-                here = warps == warp
-                slot = self._slot(("warp", int(warp)))  # may make room for more
-                held = self._read[slot]
-                held[0, places[here]] = row[here]
-                held[1, places[here]] = own[here][:, None]
-                held[2, places[here]] = site
+            warps = rows // 32  # ascending
+            ends = np.nonzero(np.diff(warps, append=-1))[0] + 1
+            begin = 0
+            for end in ends.tolist():
+                here = slice(begin, end)
+                self._reads_of(("warp", int(warps[begin]))).keep(
+                    places[here], row[here], own[here][:, None], site
+                )
+                begin = end
             return
+        readers = self._readers(places)
+        for reads in readers:
+            value, reader = reads.value[places], reads.column[places]
+            late = (value > 0) & (clocks.seen[row, reader] < value)
+            if late.any():
+                self._report("read", late, places, reader, report, reads)
         self._column[places] = mine[:, None]
         if kind == "write":
             twice = self._column[places] != mine[:, None]
@@ -117,7 +146,8 @@ class Shadow:
         self._value[places] = own[:, None]
         self._site[places] = site
         self._atomic[places] = kind == "atomic"
-        self._read[: len(self._slots), 1, places] = 0
+        for reads in readers:
+            reads.value[places] = 0
 
     def _report(
         self,
@@ -126,12 +156,12 @@ class Shadow:
         places: Array,
         column: Array,
         report: Report,
-        slot: int = _NONE,
+        reads: Reads | None = None,
     ) -> None:
         """Report the first of the accesses `bad`, bool (n, k)."""
         lane, k = (int(i) for i in np.argwhere(bad)[0])
         place = int(places[lane, k])
-        site = self._site[place] if slot < 0 else self._read[slot, 2][place]
+        site = self._site[place] if reads is None else reads.site[place]
         if kind == "same":
             site = _NONE
         found = Earlier(column=int(column[lane, k]), site=int(site), unfenced=False)
@@ -171,23 +201,20 @@ class Shadow:
             )
             report("write", found, place * self.grain, 0)
         if kind == "read":
-            slot = self._slot(("stream", stream[0]))
-            held = self._read[slot]
-            held[0, places] = stream[0]
-            held[1, places] = stream[1]
-            held[2, places] = site
+            self._reads_of(("stream", stream[0])).keep(places, stream[0], stream[1], site)
             return
-        for slot in range(len(self._slots)):
-            held = self._read[slot]
-            value, reader = held[1][places], held[0][places]
+        readers = self._readers(places)
+        for reads in readers:
+            value, reader = reads.value[places], reads.column[places]
             late = (value > 0) & (known.seen[reader] < value)
             if late.any():
                 first = int(np.nonzero(late)[0][0])
                 place = int(np.arange(self._count)[places][first])
-                found = Earlier(column=int(reader[first]), site=int(held[2][place]), unfenced=False)
+                found = Earlier(column=int(reader[first]), site=int(reads.site[place]), unfenced=False)
                 report("read", found, place * self.grain, 0)
         self._column[places] = stream[0]
         self._value[places] = stream[1]
         self._site[places] = site
         self._atomic[places] = False
-        self._read[: len(self._slots), 1, places] = 0
+        for reads in readers:
+            reads.value[places] = 0
