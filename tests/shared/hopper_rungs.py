@@ -1,0 +1,83 @@
+"""The Hopper rungs in the emulator: every rung and alias, and ragged shapes drawn for each."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+
+import harness
+from harness.bench.emulation import Options, row
+from harness.bench.row import Measurement
+from harness.launch.builds import Built
+from harness.problems import checks
+from harness.problems.registry import resolve
+
+Axes = dict[str, float]
+# (rung or alias, parameters): the defaults, and clusters and small tiles where a rung has them.
+VARIANTS: dict[str, tuple[str, dict[str, int]]] = {
+    "15": ("15_split_k", {}),
+    "15 in fours": ("15_split_k", {"SPLIT": 4}),
+    "16": ("16_pipeline", {}),
+    "19": ("19_pipeline_split", {}),
+    "20": ("20_stream_k", {}),
+    "22": ("22_wgmma", {}),
+    "22a": ("22a_warp_specialized", {}),
+    "22b": ("22b_persistent", {}),
+    "22c": ("22c_tma_store", {}),
+    "23": ("23_wgmma_pipeline", {}),
+    "23 in pairs": ("23_wgmma_pipeline", {"CLUSTER": 2}),
+    "23 small": ("23_wgmma_pipeline", {"BM": 64, "BN": 64, "STAGES": 8}),
+    "24": ("24_wgmma_fp16", {}),
+    "25": ("25_wgmma_tf32", {}),
+    "25 split": ("25_wgmma_tf32", {"SPLIT": 2}),
+    "26": ("26_wgmma_split", {}),
+    "27": ("27_wgmma_split_fp16", {}),
+    "28": ("28_3xtf32", {}),
+    "29": ("29_wgmma_grid_split", {}),
+    "30": ("30_grid_split_fp16", {}),
+}
+SMALL: Axes = {"M": 72, "N": 136, "K": 104}
+STEP = 64  # of k in a stage, at most
+_TILES = ((2, 4), (3, 3), (4, 2), (1, 8), (8, 1))  # two for each of four blocks, or more
+
+
+@cache
+def built(which: str) -> Built:
+    """Return a variant, compiled."""
+    name, parameters = VARIANTS[which]
+    variant = harness.kernel(name).variant(**parameters)
+    return Built(variant=variant, cubin=harness.compile_kernel(variant, "sm_90a"), sass=None)
+
+
+def drawn(which: str, draw: random.Random) -> Axes:
+    """Return a shape that is ragged in M, N and K, with two tiles or more for each block.
+
+    Rows are wider than they need be, so that some have tensor maps and some cannot.
+    """
+    height, width = built(which).variant.tile
+    down, across = draw.choice(_TILES)
+    m = (down - 1) * height + draw.randint(1, height - 1)
+    n = (across - 1) * width + draw.randint(1, width - 1)
+    k = draw.randint(1, 3) * STEP + draw.randint(1, STEP - 1)
+    axes: Axes = {"M": m, "N": n, "K": k}
+    if draw.random() < 0.6:  # rows of whole 16 bytes
+        axes |= {"lda": -(-k // 8) * 8, "ldb": -(-n // 8) * 8, "ldc": -(-n // 8) * 8}
+    else:
+        axes |= {name: least + draw.randint(0, 5) for name, least in (("lda", k), ("ldb", n), ("ldc", n))}
+    if draw.random() < 0.5:
+        axes |= {"alpha": draw.choice((1.5, -0.75)), "beta": draw.choice((0.5, -1.0))}
+    return axes
+
+
+def emulated(which: str, axes: Axes, options: Options | None = None) -> Measurement:
+    """Run a variant at a shape, with all checks."""
+    one = built(which)
+    problem = checks.instance(resolve(one.variant.kernel), axes)
+    inputs, reference = checks.data(problem, 1)
+    return row(one, problem, inputs, reference, options or Options())
+
+
+def faults(found: Measurement) -> list[str]:
+    """Return the findings of a run, and its error."""
+    findings = [str(finding) for finding in found.emulation.findings] if found.emulation else []
+    return [found.error, *findings] if found.error else findings
