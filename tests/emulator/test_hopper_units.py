@@ -7,51 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.emulator import Emulation, TensorMap, emulate
+from harness.emulator import TensorMap
 from harness.errors import EmulatorError
-from shared.emulator_kernels import compile_ptx
-
-PRELUDE = """
-typedef unsigned long long u64;
-struct __align__(64) Map { u64 opaque[16]; };
-__device__ unsigned at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
-__device__ void init(u64* b, int n) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(at(b)), "r"(n) : "memory"); }
-__device__ void fence_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-__device__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-__device__ void expect(u64* b, int n) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(at(b)), "r"(n) : "memory"); }
-__device__ void wait(u64* b, int parity) {
-  asm volatile("{ .reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;"
-               " @!p bra again; }" :: "r"(at(b)), "r"(parity) : "memory"); }
-__device__ void load(void* to, const void* from, int n, u64* b) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-               :: "r"(at(to)), "l"(from), "r"(n), "r"(at(b)) : "memory"); }
-__device__ void store(void* to, const void* from, int n) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
-               :: "l"(to), "r"(at(from)), "r"(n) : "memory");
-  asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-__device__ void wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
-__device__ void cluster_sync() {
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-"""
-
-
-def run(
-    body: str, *arguments: Any, block: int = 128, grid: int = 1, cluster: int = 0, **options: Any
-) -> Emulation:
-    """Compile `body`, the parameters and the body of the kernel k, and run it."""
-    parameters, _, code = body.partition("{")
-    dims = f"__cluster_dims__({cluster}, 1, 1)" if cluster else ""
-    source = f'{PRELUDE}\nextern "C" __global__ void {dims} k({parameters}) {{{code}'
-    ptx = compile_ptx(source, "compute_90a")
-    return emulate(ptx, "k", grid=(grid,), block=(block,), arguments=arguments, **options)
-
-
-def kinds(found: Emulation) -> set[str]:
-    return {finding.kind for finding in found.findings}
-
+from shared.hopper_kernels import kinds, run
 
 BULK = """const float* a, float* c {
   __shared__ __align__(128) float s[256]; __shared__ u64 full;

@@ -140,8 +140,8 @@ class Block(Batch):
         clocks = self.cluster.clocks
         if clocks is not None:
             rows = np.nonzero(lanes[:, 0])[0] + self.rank * self.launch.threads
-            clocks.acquire(rows, self._arrived.pop(number, None))
-            clocks.meet(rows)
+            known = clocks.release(rows).with_(self._arrived.pop(number, None))
+            clocks.acquire(rows, known)
 
 
 class Cluster:

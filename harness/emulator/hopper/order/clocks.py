@@ -2,36 +2,58 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from harness.emulator.numbers.values import Array
+from harness.emulator.watch.knowledge import Knowledge
+from harness.emulator.watch.patterns import WARP
 
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
     """Knowledge at one point: the clocks `seen` and, of those, the ones before a proxy fence, `fenced`.
 
-    Both are int32 (columns,).
+    Both are int32 (columns,). `told` is what is known of global memory, see `Told`.
     """
 
     seen: Array
     fenced: Array
+    told: Told | None = None
 
     def with_(self, other: Known | None) -> Known:
         """Return what is known by either."""
         if other is None:
             return self
         mine, theirs = self.widened(len(other.seen)), other.widened(len(self.seen))
-        return Known(seen=np.maximum(mine.seen, theirs.seen), fenced=np.maximum(mine.fenced, theirs.fenced))
+        return Known(
+            seen=np.maximum(mine.seen, theirs.seen),
+            fenced=np.maximum(mine.fenced, theirs.fenced),
+            told=self.told.with_(other.told) if self.told is not None else other.told,
+        )
 
     def widened(self, columns: int) -> Known:
         """Return the same with at least so many columns."""
         more = columns - len(self.seen)
         if more <= 0:
             return self
-        return Known(seen=np.pad(self.seen, (0, more)), fenced=np.pad(self.fenced, (0, more)))
+        return replace(self, seen=np.pad(self.seen, (0, more)), fenced=np.pad(self.fenced, (0, more)))
+
+
+@dataclass(frozen=True)
+class Told:
+    """What is known of accesses to global memory: a node of the launch's `Knowledge`."""
+
+    graph: Knowledge
+    node: int
+
+    def with_(self, other: Told | None) -> Told:
+        """Return what is known by either."""
+        if other is None or other.node == self.node:
+            return self
+        return Told(self.graph, self.graph.join(self.node, other.node))
 
 
 class Clocks:
@@ -42,10 +64,18 @@ class Clocks:
 
     seen, fenced: int32 (threads, columns), see `Known`
     generic: bool (columns,), the accesses of a column are made through the generic proxy
+    settled: int32 (threads,), a thread's value when its warp last waited for something: what it read until
+      then it has got, whatever proxy writes next
+    publish, learn: what threads know of global memory, and how they are told; see `global_memory`
     """
+
+    publish: Callable[[Array], Told] | None = None
+    learn: Callable[[Array, Told], None] | None = None
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
+        self.settled = np.zeros(threads, np.int32)
+        self._copies: list[int] = []  # first columns of streams that each thread has one of
         self._used = threads
         room = threads + 64
         self.seen = np.zeros((threads, room), np.int32)
@@ -62,6 +92,8 @@ class Clocks:
             self.seen, self.fenced = (np.pad(a, ((0, 0), (0, more))) for a in (self.seen, self.fenced))
             self.generic = np.pad(self.generic, (0, more), constant_values=True)
         self.generic[first : self._used] = generic
+        if generic:
+            self._copies.append(first)
         return first
 
     def known(self, rows: Array) -> Known:
@@ -76,23 +108,35 @@ class Clocks:
         """Return what the threads `rows` know and have done, for whoever acquires it."""
         found = self.known(rows)
         self.tick(rows)
-        return found
+        return replace(found, told=self.publish(rows)) if self.publish is not None else found
 
     def acquire(self, rows: Array, known: Known | None) -> None:
-        """Let the threads `rows` know what was released."""
+        """Let the threads `rows` know what was released, at the end of a wait."""
+        mates = (np.unique(rows // WARP)[:, None] * WARP + np.arange(WARP)).ravel()
+        mates = mates[mates < self.threads]
+        self.settled[mates] = self.own(mates)
+        self.tick(mates)
         if known is None:
             return
+        self._join(rows, known)
+        if known.told is not None and self.learn is not None:
+            self.learn(rows, known.told)
+
+    def _join(self, rows: Array, known: Known) -> None:
         width = len(known.seen)
         self.seen[rows, :width] = np.maximum(self.seen[rows, :width], known.seen)
         self.fenced[rows, :width] = np.maximum(self.fenced[rows, :width], known.fenced)
 
     def meet(self, rows: Array) -> None:
-        """Order all that the threads `rows` have done before all that they do next: a barrier."""
-        self.acquire(rows, self.release(rows))
+        """Order all that the threads `rows` of a warp have done before all that they do next."""
+        found = self.known(rows)
+        self.tick(rows)
+        self._join(rows, found)
 
     def fence(self, rows: Array) -> None:
-        """Execute a proxy fence in the threads `rows`."""
-        self.fenced[rows] = self.seen[rows]
+        """Execute a proxy fence in the threads `rows`: it is for their own accesses."""
+        for first in (0, *self._copies):
+            self.fenced[rows, first + rows] = self.seen[rows, first + rows]
         self.tick(rows)
 
     def observe(self, rows: Array, column: int, value: int) -> None:

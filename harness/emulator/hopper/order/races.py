@@ -165,6 +165,7 @@ def operation(
     *,
     what: str,
     generic: bool = False,
+    by: int = -1,
 ) -> None:
     """Record an access of an asynchronous operation; report the races with earlier ones.
 
@@ -173,9 +174,8 @@ def operation(
     """
     shadow = block.cluster.shadow
     if shadow is not None and known is not None:
-        shadow.operation(
-            kind, ins.index, places, known, stream, _reporter(block, ins, what, None, kind), generic=generic
-        )
+        report = _reporter(block, ins, what, None, kind)
+        shadow.operation(kind, ins.index, places, known, stream, report, generic=generic, by=by)
 
 
 def _resolved(group: Group, address: Integer, where: Lanes, size: int) -> tuple[Block, Array, Array]:

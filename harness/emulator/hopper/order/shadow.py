@@ -14,6 +14,7 @@ import numpy as np
 
 from harness.emulator.hopper.order.clocks import Clocks, Known
 from harness.emulator.numbers.values import Array
+from harness.emulator.watch.patterns import WARP
 
 Places = Array | slice
 _NONE = -1
@@ -179,11 +180,13 @@ class Shadow:
         report: Report,
         *,
         generic: bool = False,
+        by: int = _NONE,
     ) -> None:
         """Record an access that an operation of `stream`, (column, value), makes to distinct `places`.
 
         known: what was known where the operation began
         generic: it is made through the generic proxy, and needs no proxy fence
+        by: the thread that begins it
         """
         known = known.widened(len(self._clocks.generic))
         column = self._column[places]
@@ -207,10 +210,13 @@ class Shadow:
         for reads in readers:
             value, reader = reads.value[places], reads.column[places]
             late = (value > 0) & (known.seen[reader] < value)
-            if late.any():
-                first = int(np.nonzero(late)[0][0])
+            unfenced = ~late & (value > 0) & self._outrun(by, reader, value, known)
+            if late.any() or (unfenced.any() and not generic):
+                first = int(np.nonzero(late | unfenced)[0][0])
                 place = int(np.arange(self._count)[places][first])
-                found = Earlier(column=int(reader[first]), site=int(reads.site[place]), unfenced=False)
+                found = Earlier(
+                    column=int(reader[first]), site=int(reads.site[place]), unfenced=not late[first]
+                )
                 report("read", found, place * self.grain, 0)
         self._column[places] = stream[0]
         self._value[places] = stream[1]
@@ -218,3 +224,15 @@ class Shadow:
         self._atomic[places] = False
         for reads in readers:
             reads.value[places] = 0
+
+    def _outrun(self, by: int, reader: Array, value: Array, known: Known) -> Array:
+        """Return which reads an operation of the async proxy, begun by the thread `by`, may outrun.
+
+        They are those of its own warp, ordered by the program alone: without a proxy fence, or a wait since,
+        they may not have got what they asked for.
+        """
+        clocks = self._clocks
+        thread = np.minimum(reader, clocks.threads - 1)
+        mate = (reader < clocks.threads) & (reader // WARP == by // WARP)
+        found: Array = mate & (known.fenced[reader] < value) & (clocks.settled[thread] < value)
+        return found

@@ -109,6 +109,7 @@ class Transfer:
                 known,
                 (found.column, found.phase + 1),
                 what="a TMA load",
+                by=self.row,
             )
         if (
             near and known is not None and cluster.shadow is not None and targets
