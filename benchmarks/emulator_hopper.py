@@ -22,12 +22,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from shared.hopper_rungs import VARIANTS, drawn, emulated, faults
-
 from harness.errors import HarnessError
 from harness.results import record
 from harness.results.rows import params_text
 from harness.results.tables import plain_table
+from shared.hopper_rungs import VARIANTS, drawn, emulated, faults
 
 HEADINGS = ("rung", "parameters", "right", "findings", "slowest (s)", "largest shape", "peak (MiB)")
 
@@ -59,7 +58,7 @@ def main() -> None:
 
 def measured(which: str, seed: int, shapes: int) -> list[dict[str, Any]]:
     """Return a row for each shape of one rung."""
-    draw = random.Random(f"{seed} {which}")  # noqa: S311 - shapes, no secrets
+    draw = random.Random(f"{seed} {which}")
     name, parameters = VARIANTS[which]
     rows = []
     for _ in range(shapes):

@@ -168,7 +168,8 @@ TAIL = """const float* a, float* c {
   cluster_sync();
   if (t == 0 && rank() == 0)
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-                 "[%0], [%1], 512, [%2], %3;" :: "r"(at(s)), "l"(a), "r"(at(&full)), "h"((short)3) : "memory");
+                 "[%0], [%1], 512, [%2], %3;" :: "r"(at(s)), "l"(a), "r"(at(&full)), "h"((short)3)
+                 : "memory");
   wait(&full, 0);
   c[128 * rank() + t] = s[t];
   __syncthreads();
@@ -212,7 +213,7 @@ BUGS = [
     Bug(name="NVIDIA/cutlass: no producer tail", text=TAIL, good="if (rank() == 0) wait(&empty, 0);", bad="",
         grid=2, cluster=2, wanted={"block has left"}),
     Bug(name="a store that is read back", text=SECOND, good="wait_all();", bad="wait_read();",
-        wanted={"global race"}),
+        wanted={"RAW hazard"}),
 ]  # fmt: skip
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from harness.emulator.blocks.batch import Batch
 from harness.emulator.group import Group
 from harness.emulator.hopper.order.clocks import Clocks, Known
+from harness.emulator.hopper.order.global_memory import GlobalMemory
 from harness.emulator.hopper.order.races import misuse
 from harness.emulator.hopper.order.shadow import Shadow
 from harness.emulator.hopper.wgmma.warpgroup import mark
@@ -140,8 +141,8 @@ class Block(Batch):
         clocks = self.cluster.clocks
         if clocks is not None:
             rows = np.nonzero(lanes[:, 0])[0] + self.rank * self.launch.threads
-            known = clocks.release(rows).with_(self._arrived.pop(number, None))
-            clocks.acquire(rows, known)
+            clocks.acquire(rows, self._arrived.pop(number, None))
+            clocks.meet(rows)
 
 
 class Cluster:
@@ -151,6 +152,7 @@ class Cluster:
     clocks, shadow: what is known about accesses to it; None without checks
     pending: the asynchronous operations that have not landed, oldest first
     barriers: the mbarriers, by address
+    memory: what is known of global memory; None without checks
     """
 
     def __init__(self, launch: Launch, blocks: list[int]) -> None:
@@ -176,6 +178,10 @@ class Cluster:
         self.released: Known | None = None
         self._copies: tuple[int, Array] | None = None
         self.blocks = [Block(launch, number, self, rank) for rank, number in enumerate(blocks)]
+        self.memory: GlobalMemory | None = None
+        if self.clocks is not None and launch.races is not None:
+            self.memory = GlobalMemory(self)
+            self.clocks.publish, self.clocks.learn = self.memory.publish, self.memory.learn
 
     def living(self) -> Array:
         """Return the threads that have not ended, bool (threads,)."""

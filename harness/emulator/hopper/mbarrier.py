@@ -14,7 +14,7 @@ import numpy as np
 from harness.emulator.access import place
 from harness.emulator.decode import Attempt, Decoder, Run, handles
 from harness.emulator.group import Group, spread
-from harness.emulator.hopper.order.clocks import Known
+from harness.emulator.hopper.order.clocks import Known, Told
 from harness.emulator.hopper.order.races import misuse, touch
 from harness.emulator.hopper.tma.boxes import write_shared
 from harness.emulator.instructions.predicates import broadcast_mask
@@ -89,6 +89,12 @@ class Mbarrier:
         self.pending = max(0, self.pending - arrivals)
         self.turn()
         return enough
+
+    def tell(self, told: Told | None) -> None:
+        """Let those who wait for this phase know what is `told` of global memory."""
+        if told is not None:
+            none = np.zeros(0, np.int32)
+            self.arrived = Known(seen=none, fenced=none, told=told).with_(self.arrived)
 
     def land(self, size: int) -> None:
         """Count `size` bytes that have landed."""

@@ -32,7 +32,8 @@ def fence(decoder: Decoder, ins: Instruction) -> Run:
     visible to the async proxy and to other blocks.
     """
     init = "mbarrier_init" in ins.opcode
-    asynchronous = "async" in ins.opcode and "global" not in ins.opcode
+    shared = "async" in ins.opcode and "global" not in ins.opcode
+    far = "async" in ins.opcode and not any(part.startswith("shared") for part in ins.opcode)
 
     def run(group: Group, where: Lanes) -> None:
         block: Any = getattr(group.batch, "cluster", None) and group.batch
@@ -43,8 +44,10 @@ def fence(decoder: Decoder, ins: Instruction) -> Run:
             mine = set(rows.tolist())
             for barrier in block.cluster.barriers.values():
                 barrier.visible |= barrier.by in mine
-        elif asynchronous:
+        if shared:
             block.cluster.clocks.fence(rows)
+        if far and block.cluster.memory is not None:
+            block.cluster.memory.fence(rows)
 
     return run
 

@@ -43,7 +43,9 @@ def report(launch: Launch, access: Access, conflict: Conflict, among: bool = Fal
 
     among: the conflict is one among the lanes of the instruction
     """
-    across = conflict.threads // launch.threads != access.lanes.grid[conflict.lanes] // launch.threads
+    blocks = launch.grid.x * launch.grid.y * launch.grid.z
+    theirs, mine = conflict.threads // launch.threads, access.lanes.grid[conflict.lanes] // launch.threads
+    across = theirs % blocks != mine % blocks
     equal = np.zeros(len(across), np.bool_)
     if access.kind == WRITE and conflict.kind == WRITE and access.values is not None:
         equal = _equal(access, access.values, conflict, among)
@@ -78,7 +80,9 @@ def _add(
     name = access.name
     if not name:
         name, offset = launch.variable("shared", offset)
-    numbers = [int(conflict.threads[some[0]]), int(access.lanes.grid[lane])]
+    # An asynchronous unit has the number of its thread and a multiple of the grid's threads.
+    every = launch.grid.x * launch.grid.y * launch.grid.z * launch.threads
+    numbers = [int(conflict.threads[some[0]]) % every, int(access.lanes.grid[lane]) % every]
     kinds = [conflict.kind, access.kind]
     made = [launch.entry.instructions[int(conflict.sites[some[0]])], access.instruction]
     if between and kinds[0] in READS:  # the store comes first
@@ -95,8 +99,9 @@ def _add(
             said = f"block {blocks[0]} {verbs[0]} it, block {blocks[1]} {verbs[1]} it, and nothing "
             said += "orders the two"
         else:
+            missing = "wait" if any("bulk" in instruction.opcode for instruction in made) else "barrier"
             said = f"thread {threads[0]} {verbs[0]} it, thread {threads[1]} {verbs[1]} it with no "
-            said += f"barrier between, block {blocks[0]}"
+            said += f"{missing} between, block {blocks[0]}"
         return Finding(
             kind=kind,
             message=f"{name} at offset {offset}: {said}" + (", the same value" if benign else ""),
@@ -117,4 +122,5 @@ def _hazard(first: int, second: int) -> str:
 
 
 def _verb(kind: int, ins: Instruction) -> str:
-    return "reads" if kind in READS else "updates" if ins.opcode[0] in ("atom", "red") else "writes"
+    verb = "reads" if kind in READS else "updates" if ins.opcode[0] in ("atom", "red") else "writes"
+    return f"{verb} by TMA" if "bulk" in ins.opcode else verb

@@ -26,6 +26,7 @@ class _Node:
     threads: the stamp up to which more is known of single threads, by their number in the grid
     narrow: only this block may learn it, since it was published for threads of a block alone; -1 for all
     only: of the bases, only what they know of this block; -1 for all
+    fence: what the bases know comes before a proxy fence; that is not to say that it is known
     """
 
     bases: tuple[int, ...] = ()
@@ -34,6 +35,7 @@ class _Node:
     threads: tuple[tuple[int, int], ...] = ()
     narrow: int = -1
     only: int = -1
+    fence: bool = False
 
 
 @dataclass
@@ -89,6 +91,25 @@ class Knowledge:
         """Return a node that knows of `block` what `node` knows, and nothing else."""
         return self._add(_Node((node,), only=block)) if node else NOTHING
 
+    def fence(self, node: int) -> int:
+        """Return a node that says that what `node` knows comes before a proxy fence, and nothing else."""
+        return self._add(_Node((node,), fence=True)) if node else NOTHING
+
+    def fenced(self, node: int, block: int) -> View:
+        """Return what a thread of `block` knows by `node` from before a proxy fence."""
+        view = View(np.zeros(self._blocks, np.int64), {})
+        seen, open_ = {node}, [node]
+        while open_:
+            found = self._nodes[open_.pop()]
+            if found.fence:
+                base = self.view(found.bases[0], block)
+                _merge(view, base.blocks, base.threads)
+                continue
+            new = [n for n in found.bases if n not in seen]
+            seen.update(new)
+            open_.extend(new)
+        return view
+
     def _add(self, node: _Node) -> int:
         found = self._made.get(node)
         if found is None:
@@ -119,7 +140,7 @@ class Knowledge:
                 _merge(view, kept.blocks, kept.threads)
                 continue
             found = self._nodes[here]
-            if found.narrow not in (-1, block):
+            if found.fence or found.narrow not in (-1, block):
                 continue
             if found.only >= 0:
                 base = self.view(found.bases[0], block)

@@ -204,6 +204,32 @@ class Order:
         found: Array = table
         return found
 
+    # -- mbarriers, barriers of clusters, and the async proxy
+
+    def release(self, threads: Array, column: int) -> int:
+        """Return a node that knows what some threads of a column have done and know."""
+        views = [int(n) for n in np.unique(self.state.view[threads, column])]
+        node = self.knowledge.join(self._met(self.state, threads, column), *views)
+        now = self.state.now.copy()
+        now[column] += 1
+        self.state = replace(self.state, now=now)
+        return node
+
+    def learn(self, threads: Array, column: int, node: int) -> None:
+        """Let some threads of a column know `node`."""
+        if (self.state.view[threads, column] != node).any():
+            told = np.full(len(threads), node, np.int64)
+            self._acquire((threads, np.full(len(threads), column)), told, GRID)
+
+    def proxy_fence(self, threads: Array, column: int) -> None:
+        """Record a proxy fence for global memory in some threads of a column."""
+        self.learn(threads, column, self.knowledge.fence(self.release(threads, column)))
+
+    def fenced(self, state: State, at: tuple[int, int], threads: Array, stamps: Array) -> Array:
+        """Return which accesses a thread, (thread, column), knows from before a proxy fence; see `knows`."""
+        view = self.knowledge.fenced(int(state.view[at]), at[1] + self.first)
+        return view.covers(threads, threads // self.threads, stamps)
+
     # -- release and acquire
 
     def orders(self, meaning: Semantics, published: bool) -> bool:

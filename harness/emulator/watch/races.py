@@ -12,7 +12,8 @@ the launch starts over with that one watched from the beginning (`Rewatch`).
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -29,6 +30,9 @@ from harness.emulator.watch.touches import ATOMIC, READ
 
 if TYPE_CHECKING:
     from harness.emulator.machine import Launch
+
+
+UNITS = 3  # a thread, its bulk stores and its bulk loads have clocks of their own
 
 
 class Rewatch(Exception):
@@ -52,12 +56,13 @@ class RaceWatch:
     def __init__(self, launch: Launch, watched: set[int], fine: bool) -> None:
         self._launch = launch
         grid = launch.grid
-        self.knowledge = Knowledge(grid.x * grid.y * grid.z, launch.threads)
+        units = UNITS if launch.asynchronous else 1
+        self.knowledge = Knowledge(grid.x * grid.y * grid.z * units, launch.threads)
         self.fine = fine
         self.shared = fine and not launch.asynchronous  # `hopper` watches shared memory itself
         self._watched: dict[int, Watched] = {}
         self._known = set(watched)
-        self._reads: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
+        self._reads: dict[int, list[Callable[[Watched], None]]] = defaultdict(list)
         self._first_batch = True
         self._meanings: dict[int, Semantics] = {}
         self._lanes: dict[tuple[int, int, int, int], tuple[Array, Array, Array]] = {}
@@ -133,12 +138,24 @@ class RaceWatch:
                 if mine is not False:
                     self.record(group, ins, kind, one, address, mine, size)
             return
+        state = group.batch.order.state
+
+        def touch(watched: Watched) -> None:
+            self._touch(
+                watched, group, ins, kind, address, where, size, owner.start, owner.name, state, values
+            )
+
+        self.watch(owner, kind == READ, touch)
+
+    def watch(self, owner: Allocation, reads: bool, touch: Callable[[Watched], None]) -> None:
+        """Pass what is known of a buffer to `touch`; for a read not before it matters, if ever.
+
+        Raises Rewatch for a store to a buffer whose reads were not kept.
+        """
         if owner.index not in self._known:
-            if kind == READ:
+            if reads:
                 if self._first_batch:
-                    self._reads[owner.index].append(
-                        (group, ins, address, where, size, group.batch.order.state)
-                    )
+                    self._reads[owner.index].append(touch)
                 return
             if not self._first_batch:
                 raise Rewatch(owner.index)
@@ -146,10 +163,9 @@ class RaceWatch:
         watched = self._watched.get(owner.index)
         if watched is None:
             watched = self._watched[owner.index] = Watched(owner.end - owner.start, 1)
-            for was, read, at, lanes, count, state in self._reads.pop(owner.index, ()):
-                self._touch(watched, was, read, READ, at, lanes, count, owner.start, owner.name, state)
-        state = group.batch.order.state
-        self._touch(watched, group, ins, kind, address, where, size, owner.start, owner.name, state, values)
+            for earlier in self._reads.pop(owner.index, ()):
+                earlier(watched)
+        touch(watched)
 
     def record_shared(
         self,

@@ -16,6 +16,7 @@ import numpy as np
 from harness.emulator.decode import Attempt, Decoder, Reader, Run, handles
 from harness.emulator.group import Group, spread
 from harness.emulator.hopper.grid import WINDOW, Cluster
+from harness.emulator.hopper.order.global_memory import STORES
 from harness.emulator.hopper.order.races import misuse
 from harness.emulator.hopper.tma import tensormap
 from harness.emulator.hopper.tma.boxes import (
@@ -208,6 +209,9 @@ def _wait(left: int, read: bool) -> Attempt:
                     continue
                 if cluster.clocks is not None:
                     cluster.clocks.observe(np.array([row]), groups.column, groups.count - left)
+                if cluster.memory is not None and not read:
+                    told = cluster.memory.complete(row, STORES, groups.count - left)
+                    cluster.memory.learn(np.array([row]), told)
                 groups.committed = groups.committed[len(due) :]
                 # Groups are numbered from 1: those that are complete stay so for a later wait.
             passed[row - first] = True

@@ -10,6 +10,7 @@ from harness.emulator.group import Group
 from harness.emulator.hopper.grid import WINDOW, Block, BulkGroups, Cluster, Operation
 from harness.emulator.hopper.mbarrier import Mbarrier, find
 from harness.emulator.hopper.order.clocks import Known
+from harness.emulator.hopper.order.global_memory import Bytes
 from harness.emulator.hopper.order.races import misuse, operation
 from harness.emulator.hopper.tma import tensormap
 from harness.emulator.hopper.tma.boxes import (
@@ -119,14 +120,32 @@ class Transfer:
                 known, (targets[0][2].column, targets[0][2].phase + 1), what="a bulk copy",
             )  # fmt: skip
 
+        told = None
+        if cluster.memory is not None and targets and not near:
+            told = cluster.memory.load(self.row, self.ins, self._bytes())
+
         def land() -> None:
             data = self._fetched(near)
             for block, start, found in targets:
                 if block.alive.any():
                     self._place(start, data)
+                    found.tell(told)
                     found.land(self.size)
 
         cluster.begin(Operation(land=land, source=self.ins))
+
+    def _bytes(self) -> Bytes:
+        """Return the bytes of global memory that the copy accesses."""
+        map_, at = self.map, self.at
+        if map_ is None:
+            start, count = self.far, self.size // 4
+            return Bytes(start, 4, lambda: start + 4 * np.arange(count))
+
+        def inside() -> Array:
+            box = box_of(map_, at)
+            return box.address[box.inside]
+
+        return Bytes(map_.address, map_.size, inside)
 
     def _fetched(self, near: bool) -> Array:
         """Return the bytes of the source."""
@@ -170,6 +189,8 @@ class Transfer:
                 (groups.column, groups.count + 1),
                 what="a TMA store",
             )
+        if cluster.memory is not None:
+            cluster.memory.store(self.row, self.ins, self._bytes(), groups.count + 1)
         begun = Operation(land=self._stored, source=self.ins)
         groups.open.append(begun)
         cluster.begin(begun)
