@@ -9,7 +9,7 @@ import numpy as np
 from harness.emulator.decode import Attempt, Decoder, Run, handles
 from harness.emulator.group import Group, spread
 from harness.emulator.hopper.grid import WINDOW, Cluster, Operation
-from harness.emulator.hopper.mbarrier import find
+from harness.emulator.hopper.mbarrier import ended, find
 from harness.emulator.hopper.order.races import misuse, operation
 from harness.emulator.hopper.tma.boxes import read_shared, reduced, write_shared
 from harness.emulator.instructions.load_store import registers, shape_of, stored
@@ -181,6 +181,7 @@ def begin(
                 bits = reduced(old, bits, reduction, element)
             write_shared(cluster.shared, start, np.ascontiguousarray(bits).view(np.uint8))
         found.land(size * len(starts))
+        ended(group, ins, found)
 
     cluster.begin(Operation(land=land, source=ins))
 

@@ -20,6 +20,7 @@ from harness.emulator.instructions.predicates import broadcast_mask
 from harness.emulator.memory import Scratch
 from harness.emulator.numbers.values import Array, Lanes
 from harness.emulator.ptx.program import Instruction
+from harness.emulator.watch.patterns import WARP
 
 if TYPE_CHECKING:
     from harness.emulator.hopper.mbarrier import Mbarrier
@@ -176,6 +177,8 @@ class Cluster:
         )  # of its phases
         self.arrived: Known | None = None  # by threads in this phase
         self.released: Known | None = None
+        products = any(instruction.opcode[0] == "wgmma" for instruction in launch.entry.instructions)
+        self.mates = WARPGROUP if products else WARP  # threads that go from wait to wait together
         self._copies: tuple[int, Array] | None = None
         self.blocks = [Block(launch, number, self, rank) for rank, number in enumerate(blocks)]
         self.memory: GlobalMemory | None = None

@@ -21,6 +21,7 @@ from harness.emulator.instructions.predicates import broadcast_mask
 from harness.emulator.memory import SHARED_BASE
 from harness.emulator.numbers.values import Array, Integer, Lanes, integer_of, mask_of, shift
 from harness.emulator.ptx.program import Instruction
+from harness.emulator.watch.patterns import WARP
 from harness.emulator.watch.touches import WRITE
 
 if TYPE_CHECKING:
@@ -53,6 +54,9 @@ class Mbarrier:
     everywhere: the phase of the cluster's barrier after which other blocks may, too; 0 without one
     column: of its phases in the clocks; `arrived` and `released` are what is known to those who arrived in
       this phase, and in the ended ones
+    mates: threads that wait as one, a warp, or a warpgroup where its products keep it together
+    waits: of the threads that have seen the end of the last phase, their clocks then; `overrun` is one that
+      those who ended this phase did not know of, -1 for none
     """
 
     address: int
@@ -67,7 +71,10 @@ class Mbarrier:
     phase: int = 0
     column: int = -1
     arrived: Known | None = None
-    released: Known | None = field(default=None)
+    released: Known | None = None
+    mates: int = WARP
+    waits: dict[int, int] = field(default_factory=dict)
+    overrun: int = -1
 
     def __post_init__(self) -> None:
         self.pending = self.count
@@ -75,11 +82,28 @@ class Mbarrier:
     def turn(self) -> None:
         """End the phase if nothing is missing."""
         if self.pending == 0 and self.bytes == 0:
+            self._outrun()
             self.phase += 1
             self.pending = self.count
             if self.arrived is not None:
                 self.released = self.arrived.with_(self.released)
                 self.arrived = None
+
+    def _outrun(self) -> None:
+        """Note threads that waited for the last phase, of which nobody who ends this one knows.
+
+        They might as well wait now, and would take this phase for the one before the last.
+        """
+        late: dict[int, int] = {}
+        if self.waits and self.arrived is not None:
+            seen = self.arrived.widened(max(self.waits) + 1).seen
+            for row, value in self.waits.items():
+                if seen[row] >= value:
+                    late[row // self.mates] = -1
+                else:
+                    late.setdefault(row // self.mates, row)
+        self.overrun = max(late.values(), default=-1)
+        self.waits = {}
 
     def arrive(self, arrivals: int, known: Known | None) -> bool:
         """Count arrivals that publish what is `known`; return whether so many were pending."""
@@ -180,6 +204,7 @@ def _init(decoder: Decoder, ins: Instruction) -> Run:
                 row = block.rank * group.launch.threads + group.row + first
                 found.by, found.at = row, int(cluster.clocks.seen[row, row])
                 found.column = cluster.clocks.columns(1, generic=False)
+                found.mates = cluster.mates
             cluster.barriers[address] = found
             if at.scratch is not None:
                 write_shared(at.scratch, address, np.zeros(8, np.uint8))
@@ -207,6 +232,25 @@ def arrive(group: Group, ins: Instruction, barrier: Mbarrier, count: int, known:
     """Arrive `count` times, and report arrivals that nobody expects."""
     if not barrier.arrive(count, known):
         misuse(group, ins, f"more arrivals than the phase expects: {barrier}", barrier.initialised)
+    ended(group, ins, barrier)
+
+
+def ended(group: Group, ins: Instruction, barrier: Mbarrier) -> None:
+    """Report a phase that may have ended before all have seen the end of the one before it."""
+    if barrier.overrun >= 0:
+        launch, threads = group.launch, group.launch.threads
+        row, barrier.overrun = barrier.overrun, -1
+        block: Any = group.batch
+        of = block.cluster.blocks[row // threads]
+        misuse(
+            group,
+            ins,
+            f"a phase of the mbarrier at byte {barrier.address & 0x3FFFF} may end before thread "
+            f"{launch.thread(row % threads)} of block {launch.block_index(of.first)} has seen the end of the one "
+            "before, and then waits for the wrong one: an arrival after its wait would order the two",
+            barrier.initialised,
+            kind="mbarrier overrun",
+        )
 
 
 def _arrive(decoder: Decoder, ins: Instruction) -> Run:
@@ -258,6 +302,7 @@ def _expect(decoder: Decoder, ins: Instruction) -> Run:
             barrier = find(group, ins, address, np.nonzero(lanes)[0])
             if barrier is not None:
                 barrier.land(-sign * int(values[lanes].sum()))
+                ended(group, ins, barrier)
         group.launch.progress += 1
 
     return run
@@ -288,10 +333,12 @@ def _wait(decoder: Decoder, ins: Instruction) -> Run | Attempt:
             else:
                 ended[lanes, 0] = barrier.phase > values[lanes] // _PHASE
             clocks, rows = block.cluster.clocks, np.nonzero(ended[:, 0] & lanes)[0]
-            if clocks is not None and acquires and len(rows) and barrier.phase:
+            if clocks is not None and len(rows):
                 rows = rows + block.rank * group.launch.threads + group.row
-                clocks.acquire(rows, barrier.released)
-                clocks.observe(rows, barrier.column, barrier.phase)
+                if acquires and barrier.phase:
+                    clocks.acquire(rows, barrier.released)
+                    clocks.observe(rows, barrier.column, barrier.phase)
+                barrier.waits.update(zip(rows.tolist(), clocks.own(rows).tolist(), strict=True))
         return ended
 
     def test(group: Group, where: Lanes) -> None:

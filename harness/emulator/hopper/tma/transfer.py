@@ -8,7 +8,7 @@ import numpy as np
 
 from harness.emulator.group import Group
 from harness.emulator.hopper.grid import WINDOW, Block, BulkGroups, Cluster, Operation
-from harness.emulator.hopper.mbarrier import Mbarrier, find
+from harness.emulator.hopper.mbarrier import Mbarrier, ended, find
 from harness.emulator.hopper.order.clocks import Known
 from harness.emulator.hopper.order.global_memory import Bytes
 from harness.emulator.hopper.order.races import misuse, operation
@@ -131,6 +131,7 @@ class Transfer:
                     self._place(start, data)
                     found.tell(told)
                     found.land(self.size)
+                    ended(self.group, self.ins, found)
 
         cluster.begin(Operation(land=land, source=self.ins))
 
