@@ -202,10 +202,8 @@ FAULTS = [
     ),
     *faults(
         "20_stream_k",
-        {"BM": 128, "BN": 128, "BK": 16, "WM": 64, "STAGES": 6, "CHUNK": 8, "SLICES": 2},
-        {"M": 128, "N": 640, "K": 200},
-        ("no proxy fence before stages are loaded over sums",
-         "fence_proxy_async();\n            named_barrier", "named_barrier"),
+        {"BM": 128, "BN": 128, "BK": 32, "WM": 64, "STAGES": 4, "CHUNK": 8, "SLICES": 2},
+        {"M": 128, "N": 640, "K": 400},
         ("sums go where a stage is still read",
          "named_barrier_sync<CONSUMERS>();  // all have read the last stage", "// all have read"),
         ("the other slice's sums are read too early",
