@@ -9,8 +9,8 @@ import numpy as np
 from harness.emulator.decode import Attempt, Decoder, Run, handles
 from harness.emulator.group import Group, spread
 from harness.emulator.hopper.grid import WINDOW, Cluster, Operation
-from harness.emulator.hopper.mbarrier import ended, find
 from harness.emulator.hopper.order.races import misuse, operation
+from harness.emulator.hopper.phases import ended, find
 from harness.emulator.hopper.tma.boxes import read_shared, reduced, write_shared
 from harness.emulator.instructions.load_store import registers, shape_of, stored
 from harness.emulator.instructions.predicates import broadcast_mask

@@ -23,7 +23,7 @@ from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.patterns import WARP
 
 if TYPE_CHECKING:
-    from harness.emulator.hopper.mbarrier import Mbarrier
+    from harness.emulator.hopper.phases import Mbarrier
     from harness.emulator.machine import Launch
 
 WARPGROUP = 128

@@ -11,9 +11,10 @@ from harness.emulator.access import observe, place, store
 from harness.emulator.decode import Attempt, Decoder, Run, handles
 from harness.emulator.group import Group, bits_of
 from harness.emulator.hopper.grid import WARPGROUP, Operation
-from harness.emulator.hopper.mbarrier import Mbarrier, arrive, each, find
+from harness.emulator.hopper.mbarrier import each
 from harness.emulator.hopper.order.clocks import Known
 from harness.emulator.hopper.order.races import misuse
+from harness.emulator.hopper.phases import Mbarrier, arrive, find
 from harness.emulator.hopper.wgmma.warpgroup import converged
 from harness.emulator.instructions.cp_async import land_later
 from harness.emulator.instructions.warp import active, unwarp, warps

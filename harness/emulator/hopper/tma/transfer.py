@@ -8,10 +8,10 @@ import numpy as np
 
 from harness.emulator.group import Group
 from harness.emulator.hopper.grid import WINDOW, Block, BulkGroups, Cluster, Operation
-from harness.emulator.hopper.mbarrier import Mbarrier, ended, find
 from harness.emulator.hopper.order.clocks import Known
 from harness.emulator.hopper.order.global_memory import Bytes
 from harness.emulator.hopper.order.races import misuse, operation
+from harness.emulator.hopper.phases import Mbarrier, ended, find
 from harness.emulator.hopper.tma import tensormap
 from harness.emulator.hopper.tma.boxes import (
     box_of,

@@ -1,0 +1,160 @@
+"""mbarriers: objects in shared memory that count arrivals and the bytes of asynchronous copies.
+
+A phase ends when no arrival is pending and as many bytes have landed as were expected. An object is kept
+beside the memory that it occupies, by its address.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from harness.emulator.group import Group
+from harness.emulator.hopper.order.clocks import Known, Told
+from harness.emulator.hopper.order.races import misuse
+from harness.emulator.memory import SHARED_BASE
+from harness.emulator.numbers.values import Array
+from harness.emulator.ptx.program import Instruction
+from harness.emulator.watch.patterns import WARP
+
+
+@dataclass(eq=False)
+class Mbarrier:
+    """One object.
+
+    count: arrivals that end a phase; `pending` of them are missing
+    bytes: expected and not landed
+    phase: how many phases have ended
+    initialised: the instruction that did; by the thread `by`, whose clock was `at`
+    visible: its initialisation was fenced, and other proxies may use it
+    everywhere: the phase of the cluster's barrier after which other blocks may, too; 0 without one
+    column: of its phases in the clocks; `arrived` and `released` are what is known to those who arrived in
+      this phase, and in the ended ones
+    mates: threads that wait as one, a warp, or a warpgroup where its products keep it together
+    waits: of the threads that have seen the end of the last phase, their clocks then; `overrun` is one that
+      those who ended this phase did not know of, -1 for none
+    """
+
+    address: int
+    count: int
+    initialised: Instruction
+    by: int = 0
+    at: int = 0
+    visible: bool = False
+    everywhere: int = 0
+    pending: int = 0
+    bytes: int = 0
+    phase: int = 0
+    column: int = -1
+    arrived: Known | None = None
+    released: Known | None = None
+    mates: int = WARP
+    waits: dict[int, int] = field(default_factory=dict)
+    overrun: int = -1
+
+    def __post_init__(self) -> None:
+        self.pending = self.count
+
+    def turn(self) -> None:
+        """End the phase if nothing is missing."""
+        if self.pending == 0 and self.bytes == 0:
+            self._outrun()
+            self.phase += 1
+            self.pending = self.count
+            if self.arrived is not None:
+                self.released = self.arrived.with_(self.released)
+                self.arrived = None
+
+    def _outrun(self) -> None:
+        """Note threads that waited for the last phase, of which nobody who ends this one knows.
+
+        They might as well wait now, and would take this phase for the one before the last.
+        """
+        late: dict[int, int] = {}
+        if self.waits and self.arrived is not None:
+            seen = self.arrived.widened(max(self.waits) + 1).seen
+            for row, value in self.waits.items():
+                if seen[row] >= value:
+                    late[row // self.mates] = -1
+                else:
+                    late.setdefault(row // self.mates, row)
+        self.overrun = max(late.values(), default=-1)
+        self.waits = {}
+
+    def arrive(self, arrivals: int, known: Known | None) -> bool:
+        """Count arrivals that publish what is `known`; return whether so many were pending."""
+        if known is not None:
+            self.arrived = known.with_(self.arrived)
+        enough = arrivals <= self.pending
+        self.pending = max(0, self.pending - arrivals)
+        self.turn()
+        return enough
+
+    def tell(self, told: Told | None) -> None:
+        """Let those who wait for this phase know what is `told` of global memory."""
+        if told is not None:
+            none = np.zeros(0, np.int32)
+            self.arrived = Known(seen=none, fenced=none, told=told).with_(self.arrived)
+
+    def land(self, size: int) -> None:
+        """Count `size` bytes that have landed."""
+        self.bytes -= size
+        self.turn()
+
+    def __str__(self) -> str:
+        return (
+            f"mbarrier at byte {self.address & 0x3FFFF}, phase {self.phase}: "
+            f"{self.count - self.pending} of {self.count} arrivals, {self.bytes} bytes expected"
+        )
+
+
+def find(group: Group, ins: Instruction, address: int, lanes: Array | int = 0) -> Mbarrier | None:
+    """Return the object at an address, for the threads `lanes`; report it and return None without one."""
+    block: Any = group.batch
+    found: Mbarrier | None = block.cluster.barriers.get(address & (SHARED_BASE - 1))
+    if found is None:
+        misuse(group, ins, f"no mbarrier is initialised at byte {address & 0x3FFFF} of shared memory")
+        return None
+    clocks = block.cluster.clocks
+    rows = block.rank * group.launch.threads + group.row + np.atleast_1d(lanes)
+    if clocks is not None:
+        known = clocks.seen[rows, found.by] >= found.at
+        if found.everywhere:
+            known |= clocks.seen[rows, block.cluster.column] >= found.everywhere
+        if known.all():
+            return found
+        misuse(
+            group,
+            ins,
+            f"the initialisation of the mbarrier at byte {address & 0x3FFFF} is not ordered before this: "
+            "a barrier after it would",
+            found.initialised,
+        )
+    return found
+
+
+def arrive(group: Group, ins: Instruction, barrier: Mbarrier, count: int, known: Known | None) -> None:
+    """Arrive `count` times, and report arrivals that nobody expects."""
+    if not barrier.arrive(count, known):
+        misuse(group, ins, f"more arrivals than the phase expects: {barrier}", barrier.initialised)
+    ended(group, ins, barrier)
+
+
+def ended(group: Group, ins: Instruction, barrier: Mbarrier) -> None:
+    """Report a phase that may have ended before all have seen the end of the one before it."""
+    if barrier.overrun >= 0:
+        launch, threads = group.launch, group.launch.threads
+        row, barrier.overrun = barrier.overrun, -1
+        block: Any = group.batch
+        of = block.cluster.blocks[row // threads]
+        misuse(
+            group,
+            ins,
+            f"a phase of the mbarrier at byte {barrier.address & 0x3FFFF} may end before thread "
+            f"{launch.thread(row % threads)} of block {launch.block_index(of.first)} has seen the end of the "
+            "one before, and then waits for the wrong one: an arrival after its wait would order the two",
+            barrier.initialised,
+            kind="mbarrier overrun",
+        )
