@@ -59,6 +59,19 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if value == int(value) or abs(value) >= 1e3 else f"{value:.3g}"
 
 
+def ratio(value: float | None) -> str:
+    """Return a ratio of counts as text with three digits, ``-`` for None."""
+    return "-" if value is None else f"{value:.3g}"
+
+
+def si(value: float) -> str:
+    """Return a number with a prefix of its magnitude, ``1.05M``."""
+    for scale, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= scale:
+            return f"{value / scale:.3g}{prefix}"
+    return f"{value:g}"
+
+
 def seconds(value: float) -> str:
     """Return a time in seconds as text with a unit, ``12.34 us``."""
     for scale, unit in ((1, "s"), (1e-3, "ms"), (1e-6, "us")):

@@ -150,10 +150,10 @@ def _loop_mark(code: Code, i: Instruction) -> str:
 
 def _instruction(i: Instruction, controls: bool, paint: Paint) -> str:
     """Return an instruction as it is printed, with its control fields if `controls` is set."""
-    text = f"{i.address:04x} {i.predicate:>4} {paint(f'{i.opcode} {i.operands}'.rstrip(), _kind(i))}"
+    text = f"{i.address:04x} {i.predicate:>4} {paint(f'{i.opcode} {i.operands}'.rstrip(), kind(i))}"
     return f"{paint(str(decode(i.encoding)), 'control')} {text}" if controls and i.encoding else text
 
 
-def _kind(i: Instruction) -> str:
+def kind(i: Instruction) -> str:
     """Return the kind of an instruction, by which it is coloured."""
     return "arithmetic" if is_arithmetic(i) else _KINDS.get(i.opcode.split(".")[0], "other")

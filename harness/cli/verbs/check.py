@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli import options, running
+from harness.cli import options, publishing, running
 from harness.errors import UsageError
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 @options.allow_refused
 @options.markdown
 @options.json_file
+@publishing.options
 def command(
     kernels: tuple[str, ...],
     params: tuple[str, ...],
@@ -67,6 +68,7 @@ def command(
     allow_refused: bool,
     style: str | None,
     json_file: Path | None,
+    wanted: publishing.Wanted,
 ) -> None:
     """Run kernels in the emulator: numbers, races, memory faults and memory behaviour. No GPU, no times. With
     --device gpu they run under NVIDIA's compute-sanitizer, whose findings come with their source lines.
@@ -87,31 +89,36 @@ def command(
 
     if json_file is not None:
         record.check_writable(json_file)
+    wanted.check()
     selected, variants = options.variants(kernels, params, sweep=sweep, dtypes=dtypes)
     points = options.points(selected, axis, "verify_axes")
     if device != options.EMULATOR:
         if arch or lines or strict or sms or schedule != "lockstep":
             raise UsageError("--arch, --schedule, --lines, --strict and --sms are the emulator's")
+        if wanted:
+            raise UsageError("--html, --sarif, --junit and --github are the emulator's")
         sanitized.run(variants, points, sanitized.named(tools), device, seed, style, json_file)
         return
     if tools is not None:
         raise UsageError("--tool is compute-sanitizer's: add --device gpu")
     target = options.one_arch(arch, None)
     cache = options.open_cache()
-    wanted = emulation.Options(
+    how = emulation.Options(
         seed=seed, schedule=schedule, cache=cache, strict=strict, sms=sms or emulation.SMS
     )
     with running.progress(running.steps(variants, points)) as step:
         built, skipped = builds.build_all(variants, [target], cache, step)
-        rows, fault = running.collect(emulation.rows(built, points, wanted, step))
+        rows, fault = running.collect(emulation.rows(built, points, how, step))
         compiled: list[Measurement] = []
-        if lines:
-            again = replace(wanted, check=False, as_compiled=True)
-            compiled, fault = running.collect(emulation.rows(built, points, again, step))
+        if lines or wanted.html_file is not None:
+            again = replace(how, check=False, as_compiled=True)
+            counted = points if lines else {cls: listed[:1] for cls, listed in points.items()}
+            compiled, fault = running.collect(emulation.rows(built, counted, again, step))
     records = [encode.emulated_record(row) for row in rows]
     meta = record.provenance(seed=seed) if json_file is not None else {}
     meta["ended"] = str(fault) if fault else "complete"
     unwritten = running.keep(json_file, "check", records, meta)
+    wanted.write(rows, compiled, skipped)
     emulated.print_rows(rows, style)
     running.name_shapes(points)
     click.echo(emulated.NOTE)

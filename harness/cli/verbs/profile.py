@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from harness.cli import options, running
+from harness.cli import options, publishing, running
 from harness.errors import CountersDenied, HarnessError, MissingDependency, NoGpu, UsageError
+from harness.kernels import catalog
 
 if TYPE_CHECKING:
     from harness.driver import Device
     from harness.instruments.ncu_reports import Profile
     from harness.kernels.spec import Variant
     from harness.problems.protocol import Axes, Problem
+    from harness.results.html.annotated import Annotated
     from harness.results.rows import ProfileRow
 
 
@@ -54,6 +57,7 @@ if TYPE_CHECKING:
 @options.markdown
 @options.comma
 @options.json_file
+@publishing.html_file
 def command(
     kernels: tuple[str, ...],
     params: tuple[str, ...],
@@ -67,6 +71,7 @@ def command(
     require_gpu: bool,
     style: str | None,
     json_file: Path | None,
+    html_file: Path | None,
 ) -> None:
     """Count one launch of each kernel with Nsight Compute, side by side, and say what holds each back.
 
@@ -77,13 +82,17 @@ def command(
     from harness.results import record
 
     more = [name.strip() for name in metrics.split(",") if name.strip()]
-    if json_file is not None:
-        record.check_writable(json_file)
+    for path in filter(None, (json_file, html_file)):
+        record.check_writable(path)
     gpu: Device | None = None
     fault: HarnessError | None = None
     if files:
-        if kernels or params or axis or dtypes:
-            raise UsageError("--from reads reports: no kernel, -p, -a or --dtype with it")
+        if (kernels and html_file is None) or params or axis or dtypes:
+            raise UsageError(
+                "--from reads reports: no kernel, -p, -a or --dtype with it",
+                hint="with --html, a KERNEL names the source of what was profiled",
+            )
+        variants = options.variants(kernels, ())[1] if kernels else []
         rows = [row for path in files for row in _load(path, more)]
     else:
         selected, variants = options.variants(kernels, params, dtypes=dtypes)
@@ -98,11 +107,13 @@ def command(
         except (NoGpu, MissingDependency, CountersDenied) as e:
             if require_gpu:
                 raise
-            _without(e, variants, axis, seed, style)
+            _without(e, variants, axis, seed, style, html_file)
             return
     if json_file is not None:
         meta = record.provenance(seed=seed) | ({"gpu": options.about(gpu)} if gpu else {})
         fault = fault or running.keep(json_file, "profile", [r for _, r in rows], meta)
+    if html_file is not None:
+        publishing.write_page(html_file, [_annotated(p, row, variants) for p, row in rows], "profile")
     if rows:
         profiled.print_profiles([p for p, _ in rows], more, style)
     if fault is not None:
@@ -122,6 +133,32 @@ def _load(path: Path, more: Sequence[str]) -> list[tuple[Profile, ProfileRow]]:
     if content.get("kind") != "profile" or not content["rows"]:
         raise UsageError("no profile in it", where=str(path), hint="harness profile --json writes one")
     return [(encode.profile_of(row), row) for row in content["rows"]]
+
+
+def _annotated(p: Profile, row: ProfileRow, variants: Sequence[Variant]) -> Annotated:
+    """Return the source that a profile is of, with its samples.
+
+    The source is that of the variant with the profile's label, of the only one with its function, or of a
+    shipped kernel. Without any of these, the lines that the profile quotes take its place.
+    """
+    from harness.kernels.arch import Arch
+    from harness.launch import builds
+    from harness.results.html.annotated import Annotated, quotes
+
+    own = [v for v in variants if v.label == p.label] or [
+        v for v in variants if v.kernel.entry == p.function.partition("(")[0]
+    ]
+    if not own and not variants and row.get("kernel"):
+        with contextlib.suppress(UsageError):  # a kernel of somebody's own, or of another version
+            own = [catalog.kernel(row["kernel"]).variant(**row.get("params", {}))]
+    if len(own) != 1:
+        return Annotated.of_profile(p)
+    kernel = own[0].kernel
+    if p.hotspots is not None and not quotes(p.hotspots, kernel.path.name, kernel.source):
+        return Annotated.of_profile(p)  # the file was changed since: samples would stand at other lines
+    arch = str(Arch.of_capability(*map(int, p.capability.split("."))))
+    (built,), _ = builds.build_all(own, [arch], options.open_cache(), lambda _: None)
+    return Annotated.of_built(built, p.hotspots)
 
 
 def _measure(
@@ -161,7 +198,12 @@ def _measure(
 
 
 def _without(
-    reason: HarnessError, variants: Sequence[Variant], axis: Sequence[str], seed: int, style: str | None
+    reason: HarnessError,
+    variants: Sequence[Variant],
+    axis: Sequence[str],
+    seed: int,
+    style: str | None,
+    html_file: Path | None,
 ) -> None:
     """Print what is known of the kernels without counters: machine code, occupancy and the emulator's
     counts.
@@ -180,6 +222,7 @@ def _without(
         rows, fault = running.collect(
             emulation.rows(built, small, emulation.Options(seed=seed, check=False), step)
         )
+    publishing.Wanted(html_file=html_file).write(rows, [], skipped)
     codes = [Code.of(b.cubin, b.sass) for b in built if b.sass is not None]
     if codes:
         machine_code.print_summary(codes, style)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli import options, running
+from harness.cli import options, publishing, running
 from harness.errors import MissingDependency, UsageError
 from harness.kernels import arch as archs
 
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 )
 @options.markdown
 @options.json_file
+@publishing.html_file
 def command(
     kernels: tuple[str, ...],
     params: tuple[str, ...],
@@ -78,6 +79,7 @@ def command(
     shared: int,
     style: str | None,
     json_file: Path | None,
+    html_file: Path | None,
 ) -> None:
     """Count machine instructions loop by loop, and check what each kernel's file expects of its code.
 
@@ -88,17 +90,18 @@ def command(
     from harness.cli.views import machine_code
     from harness.kernels import expectation
     from harness.results import encode, record
+    from harness.results.html.annotated import Annotated
     from harness.sass import contract
     from harness.support import tools
 
     wanted = [expectation.parse(text) for text in extra]
     if controls and not (source or listing):
         raise UsageError("--control adds to --listing or --source: give one of them")
-    if diff is not None and (extra or source or listing):
-        raise UsageError("--diff prints what changed: no --expect, --source or --listing with it")
+    if diff is not None and (extra or source or listing or html_file):
+        raise UsageError("--diff prints what changed: no --expect, --source, --listing or --html with it")
     tools.require("nvdisasm")
-    if json_file is not None:
-        record.check_writable(json_file)
+    for path in filter(None, (json_file, html_file)):
+        record.check_writable(path)
     targets = options.archs(arch)
     foreign = _Foreign(function=function, threads=threads, shared=shared)
     selection = _read(kernels, params, sweep, targets, foreign, dtypes)
@@ -123,6 +126,8 @@ def command(
             for code, findings in found
         ]
         unwritten = running.keep(json_file, "sass", rows, record.provenance())
+    if html_file is not None:
+        publishing.write_page(html_file, [Annotated.of_code(code) for code in codes], "sass")
     if source or listing:
         for code in codes:
             machine_code.print_listing(code, beside=source, controls=controls)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness.cli import running
+from harness.results import tables
 from harness.support import terminal
 
 if TYPE_CHECKING:
@@ -34,8 +35,6 @@ def explain(absent: str, given: Mapping[str, Any], *, err: bool) -> None:
 
 def print_rows(rows: Sequence[Measurement], style: str | None) -> None:
     """Print a line for each kernel over all sizes; the ratios are those of the first size."""
-    from harness.results import tables
-
     table = []
     for label, group in running.by_kernel(rows):
         run = group[0].emulation
@@ -104,20 +103,13 @@ def _line(built: Built, number: int) -> str:
 
 def _ratios(total: Counts) -> list[str]:
     """Return FLOP/B, sectors per request and ways as text."""
-    return [_short(total.intensity), _short(total.sectors_per_request), _short(total.ways)]
-
-
-def _short(ratio: float | None) -> str:
-    """Return a ratio as text, ``-`` for None."""
-    return "-" if ratio is None else f"{ratio:.3g}"
+    return [tables.ratio(total.intensity), tables.ratio(total.sectors_per_request), tables.ratio(total.ways)]
 
 
 def print_lines(row: Measurement, compiled: Measurement, style: str | None) -> None:
     """Print counts of one row by source line, with those of `compiled`, the row in the machine code's
     widths.
     """
-    from harness.results import tables
-
     if row.emulation is None or row.built is None:
         return
     other = {c.source: c for c in compiled.emulation.lines} if compiled.emulation is not None else {}
@@ -129,8 +121,8 @@ def print_lines(row: Measurement, compiled: Measurement, style: str | None) -> N
             [
                 str(line) if not counts.source.file else str(counts.source),
                 text if len(text) <= _CODE else text[: _CODE - 1] + "~",
-                _si(counts.executions),
-                _si(counts.flops),
+                tables.si(counts.executions),
+                tables.si(counts.flops),
                 *_pair(counts.global_requests, counts.sectors_per_request),
                 *_pair(counts.shared_requests, counts.ways),
                 *(_compiled(other.get(counts.source)) if other else []),
@@ -143,27 +135,19 @@ def print_lines(row: Measurement, compiled: Measurement, style: str | None) -> N
         click.echo(f"as compiled: {compiled.detail}")
     total = row.emulation.total
     said = (
-        f"global: {_si(total.global_bytes)}B asked for in {_si(32 * total.sectors)}B of sectors, "
-        f"{_short(total.intensity)} FLOP/B; the least for this problem is "
-        f"{_si(row.problem.bytes)}B\nshared: {_si(total.shared_bytes)}B, "
-        f"{_short(total.flops / total.shared_bytes if total.shared_bytes else None)} FLOP/B"
+        f"global: {tables.si(total.global_bytes)}B asked for in {tables.si(32 * total.sectors)}B of sectors, "
+        f"{tables.ratio(total.intensity)} FLOP/B; the least for this problem is "
+        f"{tables.si(row.problem.bytes)}B\nshared: {tables.si(total.shared_bytes)}B, "
+        f"{tables.ratio(total.flops / total.shared_bytes if total.shared_bytes else None)} FLOP/B"
     )
     click.echo(terminal.fill(said))
 
 
 def _pair(requests: int, ratio: float | None) -> list[str]:
     """Return requests and their ratio as text; empty without requests."""
-    return [_si(requests), _short(ratio)] if requests else ["", ""]
+    return [tables.si(requests), tables.ratio(ratio)] if requests else ["", ""]
 
 
 def _compiled(counts: Counts | None) -> list[str]:
     """Return shared requests and ways of the machine code as text."""
     return ["", ""] if counts is None else _pair(counts.shared_requests, counts.ways)
-
-
-def _si(value: float) -> str:
-    """Return a number with a prefix of its magnitude, ``1.05M``."""
-    for scale, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= scale:
-            return f"{value / scale:.3g}{prefix}"
-    return f"{value:g}"

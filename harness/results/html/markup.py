@@ -1,19 +1,41 @@
-"""Build the parts of an HTML page: its frame with style and script, and sortable tables."""
+"""Build the parts of an HTML page: its frame with style and script, sortable tables, and escaped text.
+
+A page is one file that loads nothing. Its content security policy allows the style and the script that it was
+written with, by their hashes, and nothing else: text that slipped in as markup could still not run or fetch.
+"""
 
 from __future__ import annotations
 
+import base64
+import functools
+import hashlib
 import html
+import re
 from collections.abc import Sequence
+from pathlib import Path
+
+# Control characters, and those of bidirectional formatting: with them source can be shown in another order
+# than a compiler reads it (CVE-2021-42574).
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
 
-def page(title: str, body: str) -> str:
-    """Return a complete HTML document that loads nothing else. `body` is HTML, `title` is text."""
-    return _SHELL.format(title=text(title), css=_CSS, js=_JS, body=body)
+def page(title: str, body: str, *, parts: Sequence[str] = (), attributes: bool = False) -> str:
+    """Return a complete HTML document that loads nothing else. `body` is HTML, `title` is text.
+
+    Style and script are those of ``page.css`` and ``page.js``, followed by those of `parts`, the stems of
+    further files beside this module. `attributes` permits style attributes, which matplotlib's charts have.
+    """
+    stems = ("page", *parts)
+    css, js = ("".join(map(_asset, [f"{stem}.{kind}" for stem in stems])) for kind in ("css", "js"))
+    policy = f"default-src 'none'; style-src-elem '{_hash(css)}'; script-src '{_hash(js)}'"
+    policy += "; style-src-attr 'unsafe-inline'" if attributes else "; style-src-attr 'none'"
+    policy += "; base-uri 'none'; form-action 'none'"
+    return _SHELL.format(title=text(title), policy=policy, css=css, js=js, body=body)
 
 
 def text(value: object) -> str:
-    """Return a value as text, escaped for HTML."""
-    return html.escape(str(value))
+    """Return a value as text, escaped for HTML; what would not show, or hide other text, as ``\\u202e``."""
+    return html.escape(_UNSEEN.sub(lambda m: f"\\u{ord(m[0]):04x}", str(value)))
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -23,11 +45,33 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>'
 
 
+def facts(pairs: Sequence[tuple[str, str]]) -> str:
+    """Return names with their values as a list that wraps to the page's width. Both are text."""
+    return (
+        '<dl class="facts">'
+        + "".join(f"<div><dt>{text(n)}</dt><dd>{text(v)}</dd></div>" for n, v in pairs)
+        + "</dl>"
+    )
+
+
+@functools.cache
+def _asset(name: str) -> str:
+    """Return the text of a file beside this module; empty if there is none of that name."""
+    path = Path(__file__).with_name(name)
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+def _hash(content: str) -> str:
+    """Return the hash source of an inline style or script (Content Security Policy Level 3, 2.3.1)."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+
+
 _SHELL = """\
 <!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>{title}</title>
@@ -40,49 +84,4 @@ _SHELL = """\
 <script>{js}</script>
 </body>
 </html>
-"""
-_CSS = """
-:root { --ink: #1b1f24; --paper: #fff; --line: #d0d7de; --soft: #f6f8fa }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e6edf3; --paper: #0d1117; --line: #30363d; --soft: #161b22 }
-}
-body { margin: 0; background: var(--paper); color: var(--ink); font: 16px/1.5 system-ui, sans-serif }
-main { max-width: 70rem; margin: 0 auto; padding: 1rem }
-h2 { border-bottom: 1px solid var(--line); margin-top: 2.5rem }
-figure { margin: 1.5rem 0; overflow-x: auto }
-figcaption { font-weight: 600 }
-svg { width: 100%; min-width: 34rem; height: auto; font-family: system-ui, sans-serif }
-.wide { overflow-x: auto; max-height: 40rem }
-table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums }
-th, td { padding: .25rem .6rem; border-bottom: 1px solid var(--line); text-align: left; white-space: nowrap }
-th { background: var(--soft); position: sticky; top: 0 }
-th button { all: unset; cursor: pointer; font-weight: 600 }
-th button:focus-visible { outline: 2px solid }
-th[aria-sort=ascending] button::after { content: " \\2191" }
-th[aria-sort=descending] button::after { content: " \\2193" }
-details { border-bottom: 1px solid var(--line); padding: .25rem 0 }
-details > * { margin: .75rem 0 }
-summary { cursor: pointer; margin: 0 }
-.broken { font-weight: 600 }
-.note { background: var(--soft); border-left: 4px solid var(--line); padding: .5rem 1rem }
-"""
-# Sorts numbers by size, taking the units of times into account; texts come after numbers, by alphabet.
-_JS = """
-const units = {s: 1, ms: 1e-3, us: 1e-6, ns: 1e-9};
-const value = (text) => {
-  const m = /^([-+]?[\\d.,]+)\\s*(ns|us|ms|s|%)?\\*?$/.exec(text);
-  return m ? parseFloat(m[1].replaceAll(",", "")) * (units[m[2]] ?? 1) : NaN;
-};
-for (const button of document.querySelectorAll("th button")) button.onclick = () => {
-  const th = button.parentElement, body = th.closest("table").tBodies[0], i = th.cellIndex;
-  const down = th.getAttribute("aria-sort") === "descending";
-  for (const other of th.parentElement.children) other.setAttribute("aria-sort", "none");
-  th.setAttribute("aria-sort", down ? "ascending" : "descending");
-  const rows = [...body.rows].sort((a, b) => {
-    const [x, y] = [a, b].map((r) => r.cells[i].textContent), [p, q] = [value(x), value(y)];
-    if (isNaN(p) || isNaN(q)) return isNaN(p) - isNaN(q) || (down ? 1 : -1) * x.localeCompare(y);
-    return down ? p - q : q - p;
-  });
-  body.append(...rows);
-};
 """

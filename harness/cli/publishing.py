@@ -1,0 +1,116 @@
+"""Options that write what a command found for other eyes than a terminal: pages, and files for CI servers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from harness.cli import running
+
+if TYPE_CHECKING:
+    from harness.bench.row import Measurement
+    from harness.launch.builds import Skipped
+    from harness.results.html.annotated import Annotated
+
+F = TypeVar("F", bound=Callable[..., Any])
+_FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
+
+html_file = click.option(
+    "--html",
+    "html_file",
+    type=_FILE,
+    metavar="FILE",
+    help="Also write a page: the source with its instructions, counts and findings beside it.",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What to write beside the tables: files by their options' names, and whether to print annotations."""
+
+    html_file: Path | None = None
+    sarif_file: Path | None = None
+    junit_file: Path | None = None
+    github: bool = False
+
+    def check(self) -> None:
+        """Raise HarnessError if a file could not be written, before anything is computed."""
+        from harness.results import record
+
+        for path in (self.html_file, self.sarif_file, self.junit_file):
+            if path is not None:
+                record.check_writable(path)
+
+    def __bool__(self) -> bool:
+        return any(getattr(self, f.name) for f in fields(self))
+
+    def write(
+        self, rows: Sequence[Measurement], compiled: Sequence[Measurement], skipped: Sequence[Skipped]
+    ) -> None:
+        """Write and print what is wanted of the emulator's rows.
+
+        `compiled` has the same rows with accesses in the widths of the machine code, as far as they are
+        known.
+        """
+        from harness.results.gates import findings
+        from harness.results.html.annotated import Annotated
+        from harness.support import files
+
+        if self.html_file is not None:
+            widths = {(id(row.built), row.problem.label): row for row in compiled}
+            groups = [group for _, group in running.by_kernel(r for r in rows if r.built is not None)]
+            shown = [Annotated.of_rows(g, widths.get((id(g[0].built), g[0].problem.label))) for g in groups]
+            write_page(self.html_file, shown, "check")
+        if self.sarif_file is not None:
+            from harness.results import record
+
+            log = findings.sarif(findings.reported(rows, skipped), str(record.provenance()["harness"] or "0"))
+            files.write_file(self.sarif_file, json.dumps(log, indent=1).encode() + b"\n")
+        if self.junit_file is not None:
+            files.write_file(self.junit_file, findings.junit(rows, skipped).encode())
+        if self.github:
+            for line in findings.workflow_commands(findings.reported(rows, skipped)):
+                click.echo(line)
+
+
+def options(command: F) -> F:
+    """Add ``--html``, ``--sarif``, ``--junit`` and ``--github``; the command gets them as ``wanted``."""
+
+    def collected(**given: Any) -> Any:
+        own = {f.name: given.pop(f.name) for f in fields(Wanted)}
+        return command(wanted=Wanted(**own), **given)
+
+    collected.__doc__ = command.__doc__
+    collected.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+    for option in (
+        click.option("--github", is_flag=True, help="Also print findings as annotations of GitHub Actions."),
+        click.option(
+            "--junit", "junit_file", type=_FILE, metavar="FILE", help="Also write JUnit XML, a case a row."
+        ),
+        click.option(
+            "--sarif",
+            "sarif_file",
+            type=_FILE,
+            metavar="FILE",
+            help="Also write the findings as SARIF 2.1.0.",
+        ),
+        html_file,
+    ):
+        collected = option(collected)
+    return collected  # type: ignore[return-value]
+
+
+def write_page(path: Path, kernels: Sequence[Annotated], verb: str) -> None:
+    """Write the page of annotated source. Raises HarnessError if it cannot be written."""
+    from harness.results import record
+    from harness.results.html import annotated
+    from harness.support import files
+
+    meta = record.provenance()
+    content = annotated.page(kernels, annotated.title_of(kernels, verb), [annotated.made(meta)])
+    files.write_file(path, content.encode(errors="replace"))
