@@ -23,6 +23,7 @@ VERBS = (
     "compare",
     "doctor",
     "explain",
+    "history",
     "judge",
     "list",
     "profile",

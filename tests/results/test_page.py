@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import re
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from harness.cli import main
 from harness.errors import MissingDependency, UsageError
 from harness.results import record
 from harness.results.html import page
+from shared import browser
 from shared.places import DATA, record_file
 
 CARD = "GPU-12345678-1234-1234-1234-123456789abc"
@@ -371,33 +371,16 @@ def test_without_matplotlib_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatc
     assert result.exit_code == 1 and "not installed" in result.output and not (tmp_path / "r.html").exists()
 
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-
-
 @pytest.fixture
 def tab(drawn: Path) -> Iterator[Any]:
-    """The page in a headless browser: playwright's own, or a Chromium of the system driven by it."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with sync_api.sync_playwright() as playwright:
-        try:
-            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        except sync_api.Error as e:
-            pytest.skip(f"no browser: {str(e).splitlines()[0]}")
-        context = browser.new_context(offline=True, viewport={"width": 390, "height": 844})
-        errors: list[str] = []
-        shown = context.new_page()
-        shown.on("pageerror", lambda e: errors.append(str(e)))
-        shown.on("request", lambda r: errors.append(r.url) if not r.url.startswith("file:") else None)
-        shown.goto((drawn / "r.html").as_uri())
-        yield shown
-        assert errors == [], "scripts ran without a fault, and nothing was asked of a network"
-        browser.close()
+    """The page in a headless browser, as wide as a phone."""
+    with browser.shown(drawn / "r.html") as tab:
+        yield tab
 
 
 def test_a_browser_shows_it(tab: Any) -> None:
     """On a phone the page itself does not scroll sideways; what is wide scrolls inside."""
-    wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-    assert tab.evaluate(wide) <= 0
+    assert tab.evaluate(browser.OVERFLOW) <= 0
     assert tab.locator("svg[role=img]").count() == 5
     for figure in tab.locator("svg[role=img]").all():
         assert figure.bounding_box()["height"] > 50
@@ -425,13 +408,16 @@ def test_a_browser_sorts_and_opens(tab: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
+@pytest.mark.skipif(browser.CHROMIUM is None, reason="no Chromium")
 def test_chromium_alone_sorts(drawn: Path) -> None:
     """Without playwright: the page after a click on a heading, as Chromium prints it."""
     text = (drawn / "r.html").read_text()
     click = "document.querySelectorAll('table')[0].querySelectorAll('th button')[2].click()"
     probe = drawn / "probe.html"
+    text = re.sub(r'<meta http-equiv="Content-Security-Policy".*?>', "", text)  # which blocks the click
     probe.write_text(text.replace("</body>", f"<script>{click}</script></body>"))
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", probe.as_uri()]
-    done = subprocess.run([str(CHROMIUM), *flags], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [str(browser.CHROMIUM), *flags], capture_output=True, text=True, timeout=60, check=True
+    )
     assert 'aria-sort="descending"' in done.stdout

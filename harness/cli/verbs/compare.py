@@ -1,4 +1,4 @@
-"""``harness compare``: compare the times of two result files."""
+"""``harness compare``: compare two result files or git revisions, by times or by static figures."""
 
 from __future__ import annotations
 
@@ -15,43 +15,162 @@ from harness.support import terminal
 
 if TYPE_CHECKING:
     from harness.results.comparison import Difference
+    from harness.results.gates.static import Change
     from harness.results.record import Document
     from harness.results.rows import Row
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
-
 
 @click.command(name="compare")
-@click.argument("reference", metavar="REF.json", type=_FILE)
-@click.argument("candidate", metavar="CMP.json", type=_FILE)
+@click.argument("reference", metavar="REF")
+@click.argument("candidate", metavar="[CMP]", required=False)
 @options.threshold("2%", "What difference counts; runs taken apart differ by more than their intervals say.")
 @click.option("--force", is_flag=True, help="Compare runs of another GPU, clock, regime or math mode too.")
+@click.option(
+    "--static", is_flag=True, help="Of files that have times: figures of the code and counts instead."
+)
+@click.option(
+    "-f",
+    "--figure",
+    "figures",
+    multiple=True,
+    metavar="NAME",
+    help="Static: only this figure, such as registers. May be given again.",
+)
+@click.option(
+    "-k",
+    "--kernel",
+    "patterns",
+    multiple=True,
+    metavar="GLOB",
+    help="Of revisions: kernel files by path, name or stem; by default those with front matter.",
+)
+@options.arch
+@click.option("--all", "every", is_flag=True, help="Static: also print what is the same.")
 @options.markdown
 @options.comma
-def command(reference: Path, candidate: Path, threshold: float, force: bool, style: str | None) -> None:
-    """Say what is faster or slower in CMP.json than in REF.json, both written by `harness bench --json`.
+def command(
+    reference: str,
+    candidate: str | None,
+    threshold: float,
+    force: bool,
+    static: bool,
+    figures: tuple[str, ...],
+    patterns: tuple[str, ...],
+    arch: str | None,
+    every: bool,
+    style: str | None,
+) -> None:
+    """Say what is faster or slower in CMP than in REF, or which kernels take more.
 
-    SAME where the interval of the difference lies within the threshold, FAST or SLOW where it lies outside,
-    INCONCLUSIVE where it lies across. Exit code 0 where nothing is slower, 1 where something is or failed,
-    2 where the runs cannot be compared, 3 where some row cannot be told.
+    REF and CMP are files that `harness bench --json` wrote: SAME where the interval of the difference lies
+    within the threshold, FAST or SLOW where it lies outside, INCONCLUSIVE where it lies across.
+
+    Files of check, sass and verify, or revisions of a git repository (CMP is the working tree where it is
+    left out), are compared without times and without a GPU: registers, spills, shared memory, occupancy,
+    instructions, widths of loads, sectors, ways. WORSE where a figure changed for the worse by more than the
+    threshold.
+
+    Exit code 0 where nothing is slower or worse, 1 where something is or failed, 2 where the two cannot be
+    compared, 3 where some row cannot be told.
     """
     from harness.results import comparison
+    from harness.results.gates import static as gate
 
-    found = comparison.compare(_timed(reference), _timed(candidate), threshold=threshold, force=force)
-    print_differences(found, style)
-    if any(d.regressed for d in found):
+    if Path(reference).suffix != ".json" and not Path(reference).is_file():
+        both = _revisions(reference, candidate, patterns, arch)
+    elif candidate is None:
+        raise UsageError("one result file is nothing to compare", hint="harness compare REF.json CMP.json")
+    else:
+        if patterns or arch:
+            raise UsageError("--kernel and --arch are for revisions, not for result files")
+        both = (_load(Path(reference)), _load(Path(candidate)))
+        timed = all(c["kind"] == "bench" and c["meta"].get("gpu") for c in both)
+        if timed and not (static or figures):
+            found = comparison.compare(*both, threshold=threshold, force=force)
+            print_differences(found, style)
+            if any(d.regressed for d in found):
+                raise SystemExit(1)
+            running.conclude(d.status for d in found if d.unclear)
+            return
+    changes = gate.compare(*both, threshold=threshold, figures=figures)
+    print_changes(changes, style, every=every)
+    if any(c.failed for c in changes):
         raise SystemExit(1)
-    running.conclude(d.status for d in found if d.unclear)
 
 
-def _timed(path: Path) -> Document:
-    """Load a result file of ``harness bench``. Raises UsageError for one of another verb."""
+def _revisions(
+    reference: str, candidate: str | None, patterns: Sequence[str], arch: str | None
+) -> tuple[Document, Document]:
+    """Return the static figures of two revisions' kernels; without `candidate` of the working tree."""
+    from harness.results.gates import revisions
+
+    target = options.one_arch(arch, None)
+    revisions.commit(
+        reference
+    )  # a name that is neither file nor revision is told before anything is compiled
+    with running.progress(0) as step:
+        a, b = (
+            revisions.document(r, patterns, target, options.open_cache(), step)
+            for r in (reference, candidate)
+        )
+    return a, b
+
+
+def print_changes(found: Sequence[Change], style: str | None, *, every: bool = False) -> None:
+    """Print the figures that changed, with `every` all of them, and kernels that only one side has."""
+    from harness.results import tables
+    from harness.results.gates.static import BROKEN, GONE, NEW, SAME, UNITS
+
+    told = [c for c in found if c.figure and (every or style == "csv" or c.status != SAME)]
+    rows = [
+        [
+            c.label,
+            c.shape or c.arch,
+            c.figure,
+            *map(tables.number, (c.before, c.after)),
+            _relative(c),
+            c.status,
+        ]
+        for c in told
+    ]
+    headings = ["kernel", "at", "figure", "REF", "CMP", "change", "status"]
+    if rows:
+        click.echo(tables.plain_table(rows, headings, style))
+    if style == "csv":
+        return
+    same = sum(c.status == SAME for c in found)
+    kernels = len({(c.label, c.arch) for c in found if c.figure})
+    click.echo(f"{same} figures of {kernels} kernels are the same" + ("" if every else "; --all prints them"))
+    for status, said in (
+        (BROKEN, "cannot be built or is wrong, and was not"),
+        (GONE, "only in REF"),
+        (NEW, "only in CMP"),
+    ):
+        if names := [f"{c.label} {c.arch}" for c in found if c.status == status]:
+            click.echo(terminal.fill(f"{said}: {', '.join(dict.fromkeys(names))}"))
+    for name in dict.fromkeys(c.figure for c in told):
+        click.echo(f"{name}: {UNITS[name]}")
+
+
+def _relative(c: Change) -> str:
+    """Return the change in per cent, or as it is from zero."""
+    if c.before is None or c.after is None or c.before == c.after:
+        return "-"
+    return f"{100 * (c.after / c.before - 1):+.1f}%" if c.before else f"{c.after:+g}"
+
+
+def _load(path: Path) -> Document:
+    """Load a result file with times or static figures. Raises UsageError for one that has neither."""
     from harness.results import record
+    from harness.results.gates import static as gate
 
     content = record.load(path)
-    if (kind := content.get("kind", "bench")) != "bench":
+    kind = content.setdefault("kind", "bench")
+    if kind not in gate.KINDS:
         raise UsageError(
-            f"what {kind} wrote has no times of kernels to compare", where=str(path), hint="a --json of bench"
+            f"what {kind} wrote has neither times nor static figures of kernels to compare",
+            where=str(path),
+            hint="a --json of bench, check, sass or verify",
         )
     return content
 

@@ -133,7 +133,7 @@ def _section(k: Annotated, number: int) -> Iterator[str]:
         items = [annotated_lines.listed(f, at, number, k.file) for f, at in k.findings]
         yield f'<ol class="findings">{"".join(items)}</ol>'
     if not k.source:
-        yield '<p class="note">The source is not at hand, or has changed since: what was recorded is shown without it.</p>'
+        yield '<p class="note">The source is not at hand, or has changed since it was recorded.</p>'
     columns = [c for c in _COLUMNS if c.known(k)]
     if columns:
         yield (

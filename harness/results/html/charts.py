@@ -247,7 +247,8 @@ def svg(figure: Figure, name: str, description: str) -> str:
     figure.savefig(out, format="svg", bbox_inches="tight", transparent=True, metadata={"Date": None})
     text = out.getvalue()
     text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    # What matplotlib styles by an element is in page.css: the page's policy allows its own style only.
+    text = re.sub(r"<(metadata|style)\b.*?</\1>", "", text, flags=re.DOTALL)
     text = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{name}-", text)
     text = re.sub(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', _opening(description), text, count=1)
     return text.replace(_INK, "currentColor")

@@ -163,7 +163,7 @@ def page(contents: Mapping[str, Document], title: str) -> str:
     if skipped:
         body.append(f'<p class="note">Nothing to show in: {markup.text(", ".join(skipped))}.</p>')
     body += ["<h2>Where the numbers come from</h2>", *_provenance(contents)]
-    return markup.page(title, "\n".join(body))
+    return markup.page(title, "\n".join(body), attributes=True)
 
 
 def _part(part: Part, number: int) -> Iterator[str]:
