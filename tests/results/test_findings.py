@@ -37,7 +37,17 @@ def built(kernel_file: Any, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> Bu
 
 def row(built: Built, status: str, *found: Finding, error: str = "", right: bool = True) -> Measurement:
     wrong = Verdict(
-        ok=right, elements=4, bad=0 if right else 4, stray=0, worst=9.0, max_error=1.0, bound=0.1, rms=0.0
+        ok=right,
+        elements=4,
+        bad=0 if right else 4,
+        stray=0,
+        worst=9.0,
+        max_error=1.0,
+        bound=0.1,
+        rms=0.0,
+        first_bad=(0, 1),
+        got=1.0,
+        expected=2.0,
     )
     run = Emulation(
         findings=tuple(f for f in found if not f.benign),

@@ -1,4 +1,4 @@
-"""`harness compare` without times: registers, instructions, loads, sectors and ways, of files and revisions."""
+"""`harness compare` without times: registers, instructions, loads, sectors, ways; of files and revisions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROW: dict[str, Any] = {
     "occupancy": 0.5,
     "sass": {"LDS": 8, "LDS.64": 0, "LDS.128": 8, "LDG": 4, "LDG.128": 0, "bytes": 1600},
     "emulated": {"intensity": 2.0, "sectors_per_request": 4.0, "ways": 1.0},
-    "total": {"sectors": 1000},
+    "total": {"sectors": 1000, "global_bytes": 32000},
     "findings": [],
 }
 
@@ -52,7 +52,8 @@ def worse(reference: dict[str, Any], candidate: dict[str, Any], threshold: float
         ({"sass": {**ROW["sass"], "LDS.128": 7}}, "LDS_bits"),
         ({"emulated": {**ROW["emulated"], "ways": 1.5}}, "ways"),
         ({"emulated": {**ROW["emulated"], "sectors_per_request": 8.0}}, "sectors_per_request"),
-        ({"total": {"sectors": 1001}}, "sectors"),
+        ({"total": {"sectors": 1001, "global_bytes": 32000}}, "sectors"),
+        ({"total": {"sectors": 1000, "global_bytes": 32004}}, "global_bytes"),
         ({"findings": [{}]}, "findings"),
     ],
 )
@@ -90,13 +91,11 @@ def test_kernels_that_are_new_gone_or_broken_are_told() -> None:
 
 
 def test_files_of_sass_and_check_are_gates(tmp_path: Path, kernel_file: Any) -> None:
-    """A planted change: an unused shared array costs shared memory and nothing else."""
+    """A planted change: a padded tile costs shared memory."""
     path, names = kernel_file(body=TILED), {}
     for verb in ("sass", "check"):
         names[verb] = [str(tmp_path / f"{verb}{n}.json") for n in (0, 1)]
-    shared = TILED.replace(
-        "float sum = 0;", "float sum = 0; __shared__ float more[64]; more[x] = 0; __syncthreads();"
-    )
+    shared = TILED.replace("As[TILE][TILE]", "As[TILE][TILE + 1]")
     for n, body in enumerate((TILED, shared)):
         kernel_file(body=body)
         assert harness("sass", str(path), "-p", "TILE=8", "--json", names["sass"][n]).exit_code == 0
@@ -108,6 +107,9 @@ def test_files_of_sass_and_check_are_gates(tmp_path: Path, kernel_file: Any) -> 
         assert harness("compare", *pair, "-f", "spills").exit_code == 0
     mixed = harness("compare", names["sass"][0], names["check"][1], "-f", "registers", "--all")
     assert mixed.exit_code in (0, 1) and "registers" in mixed.output, "both have figures of the code"
+
+
+SMALL = ("-a", "N=48")
 
 
 def git(folder: Path, *args: str) -> None:
@@ -131,22 +133,23 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_revision_is_compared_with_the_working_tree(repository: Path) -> None:
-    same = harness("compare", "HEAD")
+    same = harness("compare", "HEAD", *SMALL)
     assert same.exit_code == 0 and "of 1 kernels are the same" in same.output, same.output
     more = (
         "#define EXTRA 0; __shared__ float s[256]; s[threadIdx.x] = col; __syncthreads(); sum += 0 * s[0]\n"
     )
     (repository / "k" / "size.h").write_text(more)
-    result = harness("compare", "HEAD", "--csv")
+    result = harness("compare", "HEAD", "--csv", *SMALL)
     assert result.exit_code == 1, result.output
     (line,) = [text for text in result.output.splitlines() if ",shared," in text]
     assert line.startswith("k/mine TILE=16,sm_90a,shared,0,") and line.endswith("WORSE")
     git(repository, "commit", "-qam", "two")
-    assert harness("compare", "HEAD~1", "HEAD").exit_code == 1
-    assert harness("compare", "HEAD", "HEAD~1").exit_code == 0, "less is no fault"
+    assert harness("compare", "HEAD~1", "HEAD", *SMALL).exit_code == 1
+    assert harness("compare", "HEAD", "HEAD~1", *SMALL).exit_code == 0, "less is no fault"
     (repository / "k" / "mine.cu").write_text("/// kernel\nnonsense")
-    broken = harness("compare", "HEAD")
+    broken = harness("compare", "HEAD", *SMALL)
     assert broken.exit_code != 0 and "Traceback" not in broken.output
 
 

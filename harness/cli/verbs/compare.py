@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,8 @@ from harness.errors import UsageError
 from harness.support import terminal
 
 if TYPE_CHECKING:
+    from harness.kernels.spec import Kernel
+    from harness.problems.protocol import Axes, Problem
     from harness.results.comparison import Difference
     from harness.results.gates.static import Change
     from harness.results.record import Document
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     metavar="GLOB",
     help="Of revisions: kernel files by path, name or stem; by default those with front matter.",
 )
+@options.axis
 @options.arch
 @click.option("--all", "every", is_flag=True, help="Static: also print what is the same.")
 @options.markdown
@@ -56,6 +59,7 @@ def command(
     static: bool,
     figures: tuple[str, ...],
     patterns: tuple[str, ...],
+    axis: tuple[str, ...],
     arch: str | None,
     every: bool,
     style: str | None,
@@ -77,12 +81,12 @@ def command(
     from harness.results.gates import static as gate
 
     if Path(reference).suffix != ".json" and not Path(reference).is_file():
-        both = _revisions(reference, candidate, patterns, arch)
+        both = _revisions(reference, candidate, patterns, axis, arch)
     elif candidate is None:
         raise UsageError("one result file is nothing to compare", hint="harness compare REF.json CMP.json")
     else:
-        if patterns or arch:
-            raise UsageError("--kernel and --arch are for revisions, not for result files")
+        if patterns or axis or arch:
+            raise UsageError("--kernel, --axis and --arch are for revisions, not for result files")
         both = (_load(Path(reference)), _load(Path(candidate)))
         timed = all(c["kind"] == "bench" and c["meta"].get("gpu") for c in both)
         if timed and not (static or figures):
@@ -99,7 +103,11 @@ def command(
 
 
 def _revisions(
-    reference: str, candidate: str | None, patterns: Sequence[str], arch: str | None
+    reference: str,
+    candidate: str | None,
+    patterns: Sequence[str],
+    axis: Sequence[str],
+    arch: str | None,
 ) -> tuple[Document, Document]:
     """Return the static figures of two revisions' kernels; without `candidate` of the working tree."""
     from harness.results.gates import revisions
@@ -108,9 +116,13 @@ def _revisions(
     revisions.commit(
         reference
     )  # a name that is neither file nor revision is told before anything is compiled
+
+    def sizes(kernel: Kernel) -> Mapping[type[Problem], Sequence[Axes]]:
+        return {cls: found[:1] for cls, found in options.points([kernel], axis, "verify_axes").items()}
+
     with running.progress(0) as step:
         a, b = (
-            revisions.document(r, patterns, target, options.open_cache(), step)
+            revisions.document(r, patterns, sizes, target, options.open_cache(), step)
             for r in (reference, candidate)
         )
     return a, b

@@ -53,7 +53,7 @@ def command(
     """Say since when kernels are faster or slower, from many files that `harness bench --json` wrote.
 
     Results of one kernel, size and GPU are a series, in the order in which they were made. A change is where
-    a permutation test finds one at 95%, which takes eight results; its place and its size have intervals of
+    a permutation test finds one at 99%, which takes eleven results; its place and its size have intervals of
     95%. SLOW or FAST where that of the size lies outside the threshold.
     """
     from harness.results import record

@@ -16,7 +16,7 @@ from typing import Any
 
 from harness.errors import UsageError
 from harness.results.record import Document
-from harness.results.rows import Row, label
+from harness.results.rows import Row, label, seconds
 from harness.support import files
 
 FORMATS = ("github-action-benchmark", "bencher", "asv")
@@ -58,7 +58,7 @@ def _half(row: Row) -> float:
     A row's ``stdev`` is a fraction of the mean.
     """
     deviation, samples = row.get("stdev"), row.get("samples")
-    return _Z * deviation * (row["seconds"] or 0.0) / samples**0.5 if deviation and samples else 0.0
+    return _Z * deviation * seconds(row) / samples**0.5 if deviation and samples else 0.0
 
 
 def _action(content: Document) -> list[dict[str, Any]]:
@@ -68,8 +68,8 @@ def _action(content: Document) -> list[dict[str, Any]]:
         {
             "name": _name(row),
             "unit": "us",
-            "value": 1e6 * row["seconds"],  # type: ignore[operator]
-            "range": f"± {1e6 * row['seconds'] * (row.get('stdev') or 0):.3g}",
+            "value": 1e6 * seconds(row),
+            "range": f"± {1e6 * seconds(row) * (row.get('stdev') or 0):.3g}",
             "extra": f"{gpu}, {row.get('samples') or 0} samples, {row.get('compiler', '')}",
         }
         for row in _timed(content)
@@ -80,7 +80,7 @@ def _bencher(content: Document) -> dict[str, Any]:
     """Return one run in Bencher Metric Format: latency in nanoseconds with its interval, FLOP/s."""
     found: dict[str, Any] = {}
     for row in _timed(content):
-        nano, half = 1e9 * row["seconds"], 1e9 * _half(row)  # type: ignore[operator]
+        nano, half = 1e9 * seconds(row), 1e9 * _half(row)
         measures: dict[str, Any] = {
             "latency": {"value": nano, "lower_value": nano - half, "upper_value": nano + half}
         }
@@ -142,7 +142,7 @@ def _asv(contents: list[Document]) -> Iterator[tuple[str, dict[str, Any]]]:
                 "version": "1",
                 "timeout": 60.0,
             }
-            time = row["seconds"] or 0.0
+            time = seconds(row)
             run["results"][name] = [[time], [], "1", [time - half], [time + half]]
     if not runs:
         raise UsageError("no file names its commit, which asv goes by", hint="run bench in a checkout")

@@ -6,7 +6,7 @@ import fnmatch
 import io
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,10 @@ from harness.bench import emulation
 from harness.bench.row import ERROR
 from harness.errors import HarnessError, UsageError
 from harness.kernels import catalog
+from harness.kernels.spec import Kernel
 from harness.launch import builds
 from harness.launch.builds import Built
-from harness.problems.registry import resolve
+from harness.problems.protocol import Axes, Problem
 from harness.results import encode
 from harness.results.record import Document
 from harness.results.rows import Row
@@ -103,18 +104,28 @@ def _marked(path: Path) -> bool:
         return _MARK in file.read(1 << 16)
 
 
+Sizes = Callable[[Kernel], Mapping[type[Problem], Sequence[Axes]]]  # the sizes at which a kernel is counted
+
+
 def document(
-    revision: str | None, patterns: Sequence[str], arch: str, cache: Cache, step: Callable[[str], None]
+    revision: str | None,
+    patterns: Sequence[str],
+    sizes: Sizes,
+    arch: str,
+    cache: Cache,
+    step: Callable[[str], None],
 ) -> Document:
     """Return the static figures of a revision's kernels, as `harness check` records them.
 
-    Each is compiled for `arch` with its default parameters, and emulated at its problem's first size for
-    verification, in the widths of the machine code; what the emulator refuses has the figures of the code. A
-    kernel that cannot be built has a row with the status of an error. Raises UsageError if there is no
-    kernel.
+    Each is compiled for `arch` with its default parameters, and emulated at its `sizes` in the widths of the
+    machine code; what the emulator refuses has the figures of the code only. A kernel that cannot be built
+    has a row with the status of an error. Raises UsageError if there is no kernel.
     """
     with tree(revision) as root:
-        rows = [row for path in files(root, patterns) for row in _rows(path, root, arch, cache, step)]
+        rows: list[Row | dict[str, Any]] = []
+        for path in files(root, patterns):
+            step(path.name)
+            rows += _rows(path, root, sizes, arch, cache)
     if not rows:
         named = f" that matches {', '.join(patterns)}" if patterns else ""
         raise UsageError(
@@ -123,13 +134,10 @@ def document(
     return {"kind": "check", "meta": {"revision": revision}, "rows": rows}
 
 
-def _rows(
-    path: Path, root: Path, arch: str, cache: Cache, step: Callable[[str], None]
-) -> Iterator[Row | dict[str, Any]]:
+def _rows(path: Path, root: Path, sizes: Sizes, arch: str, cache: Cache) -> Iterator[Row | dict[str, Any]]:
     """Yield the rows of one file, one for each element type, named with their folder in the repository."""
     inner = path.relative_to(root)
     name = inner.with_suffix("").as_posix()
-    step(name)
     try:
         variants = [kernel.variant() for kernel in catalog.select([str(path)])]
         built, _ = builds.build_all(
@@ -139,17 +147,20 @@ def _rows(
         yield {"kernel": name, "params": {}, "arch": arch, "status": ERROR, "detail": e.what}
         return
     for one in built:
-        yield {**_counted(one, cache), "kernel": (inner.parent / one.variant.kernel.name).as_posix()}
+        whole = (inner.parent / one.variant.kernel.name).as_posix()
+        for row in _counted(one, sizes, cache):
+            yield {**row, "kernel": whole}
 
 
-def _counted(built: Built, cache: Cache) -> Row:
-    """Return the record of a build with the emulator's counts, where it can run the kernel."""
+def _counted(built: Built, sizes: Sizes, cache: Cache) -> Iterator[Row]:
+    """Yield the records of a build with the emulator's counts, or one without where it has no problem."""
     how = emulation.Options(check=False, as_compiled=True, cache=cache)
     try:
-        cls = resolve(built.variant.kernel)
-        (row,) = emulation.rows([built], {cls: [cls.verify_axes[0]]}, how, lambda _: None)
+        rows = list(emulation.rows([built], sizes(built.variant.kernel), how, lambda _: None))
     except HarnessError:  # no problem of its own, or one that is not there
-        return encode.static_record(built)
-    found = encode.emulated_record(row)
-    del found["findings"]  # nothing was looked for
-    return found
+        yield encode.static_record(built)
+        return
+    for row in rows:
+        found = encode.emulated_record(row)
+        del found["findings"]  # nothing was looked for
+        yield found

@@ -31,7 +31,7 @@ FIGURES = {
     "sectors": +1,
     "sectors_per_request": +1,
     "ways": +1,
-    "intensity": -1,
+    "global_bytes": +1,
 }
 UNITS = {
     "registers": "a thread",
@@ -46,7 +46,7 @@ UNITS = {
     "sectors": "32-byte sectors of a launch",
     "sectors_per_request": "32-byte sectors a request",
     "ways": "wavefronts over the least",
-    "intensity": "FLOP a byte asked for",
+    "global_bytes": "bytes that threads ask global memory for",
 }
 KINDS = ("bench", "check", "sass", "verify")
 _WIDTHS = ("64", "128")
@@ -185,7 +185,7 @@ def _counted(row: Mapping[str, Any]) -> dict[str, float]:
     emulated, total = row.get("emulated"), row.get("total")
     known: dict[str, Any] = dict(emulated) if isinstance(emulated, Mapping) else {}
     if isinstance(total, Mapping):
-        known["sectors"] = total.get("sectors")
+        known |= {name: total.get(name) for name in ("sectors", "global_bytes")}
     if isinstance(row.get("findings"), list):
         known["findings"] = len(row["findings"])
     return {n: float(v) for n, v in known.items() if n in FIGURES and isinstance(v, int | float)}

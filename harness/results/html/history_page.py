@@ -39,7 +39,7 @@ def page(found: Sequence[Series], meta: Mapping[str, object]) -> str:
         body += _section(s, n)
     body.append(
         '<p class="note">Median times, one a result file. Lines: levels between changes; bands: where a '
-        "change lies at 95%. Binary segmentation with a permutation test.</p>"
+        "change lies at 95%. Optimal partitioning, then a permutation test of each change.</p>"
     )
     body.append(f'<p class="note">{markup.text(made(meta))}</p>')
     return markup.page("harness history", "\n".join(body), parts=("history",))
