@@ -136,7 +136,11 @@ def change_points(seconds: Sequence[float], *, threshold: float) -> list[ChangeP
         sure = [_confidence(values[a:c], draw) for a, c in zip(ends, ends[2:], strict=False)]
         if min(sure) >= _CONFIDENCE:
             break
-        del places[sure.index(min(sure))]
+        dropped = sure.index(min(sure))
+        del places[dropped]
+        for i in range(max(0, dropped - 1), min(dropped + 1, len(places))):  # its neighbours see more by now
+            a, c = ([0, *places][i], [*places, len(values)][i + 1])
+            places[i] = a + int(_place(values[None, a:c])[0])
     ends = [0, *places, len(values)]
     found = []
     for a, b, c in zip(ends, ends[1:], ends[2:], strict=False):
