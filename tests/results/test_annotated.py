@@ -12,7 +12,7 @@ import pytest
 from harness.emulator import Source
 from harness.instruments.hotspots import Hotspots, Spot
 from harness.kernels import catalog
-from harness.results.html import annotated, annotated_lines, markup
+from harness.results.html import annotated, annotated_columns, annotated_lines, markup
 from harness.results.html.annotated import Annotated
 from shared import browser
 from shared.command import harness
@@ -119,7 +119,7 @@ def test_samples_stand_at_their_lines() -> None:
     assert "cuda_fp16.hpp:7" in page and "25% wait" in page
     assert annotated.quotes(found, "03_tiled.cu", kernel.source)
     assert not annotated.quotes(found, "03_tiled.cu", "\n" + kernel.source), "another line stands there today"
-    assert annotated._source("03_tiled.cu:41", "03_tiled.cu") == Source(line=41)
+    assert annotated_columns.source_of("03_tiled.cu:41", "03_tiled.cu") == Source(line=41)
 
 
 def test_profiles_and_machine_code_have_pages(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness.cli import running
-from harness.results import tables
 from harness.support import terminal
 
 if TYPE_CHECKING:
@@ -35,6 +34,8 @@ def explain(absent: str, given: Mapping[str, Any], *, err: bool) -> None:
 
 def print_rows(rows: Sequence[Measurement], style: str | None) -> None:
     """Print a line for each kernel over all sizes; the ratios are those of the first size."""
+    from harness.results import tables
+
     table = []
     for label, group in running.by_kernel(rows):
         run = group[0].emulation
@@ -103,6 +104,8 @@ def _line(built: Built, number: int) -> str:
 
 def _ratios(total: Counts) -> list[str]:
     """Return FLOP/B, sectors per request and ways as text."""
+    from harness.results import tables
+
     return [tables.ratio(total.intensity), tables.ratio(total.sectors_per_request), tables.ratio(total.ways)]
 
 
@@ -110,6 +113,8 @@ def print_lines(row: Measurement, compiled: Measurement, style: str | None) -> N
     """Print counts of one row by source line, with those of `compiled`, the row in the machine code's
     widths.
     """
+    from harness.results import tables
+
     if row.emulation is None or row.built is None:
         return
     other = {c.source: c for c in compiled.emulation.lines} if compiled.emulation is not None else {}
@@ -145,6 +150,8 @@ def print_lines(row: Measurement, compiled: Measurement, style: str | None) -> N
 
 def _pair(requests: int, ratio: float | None) -> list[str]:
     """Return requests and their ratio as text; empty without requests."""
+    from harness.results import tables
+
     return [tables.si(requests), tables.ratio(ratio)] if requests else ["", ""]
 
 

@@ -6,7 +6,7 @@ there, PTX with counts and findings where it was emulated, warp samples where Ns
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.bench.row import Measurement
@@ -16,9 +16,9 @@ from harness.instruments.ncu_reports import Profile
 from harness.launch.builds import Built
 from harness.results import tables
 from harness.results.html import annotated_lines, markup
-from harness.results.html.annotated_lines import Cell, Line
+from harness.results.html.annotated_columns import COLUMNS, Column, Measures, source_of
+from harness.results.html.annotated_lines import Line
 from harness.sass.code import Code
-from harness.sass.instructions import Instruction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +134,7 @@ def _section(k: Annotated, number: int) -> Iterator[str]:
         yield f'<ol class="findings">{"".join(items)}</ol>'
     if not k.source:
         yield '<p class="note">The source is not at hand, or has changed since it was recorded.</p>'
-    columns = [c for c in _COLUMNS if c.known(k)]
+    columns = [c for c in COLUMNS if c.known(k)]
     if columns:
         yield (
             '<p class="legend">'
@@ -168,135 +168,9 @@ def _facts(k: Annotated) -> Iterator[tuple[str, str]]:
         yield "warp samples", f"{k.hotspots.samples:,}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Column:
-    """A heat column: its heading, what it means, and the cell of a line.
-
-    `cell` gets the kernel's measures and a line; None where there is nothing to say of it.
-    """
-
-    name: str
-    meaning: str
-    known: Callable[[Annotated], bool]
-    cell: Callable[[_Measures, Source], Cell | None]
-
-
-class _Measures:
-    """Counts, instructions and samples of a kernel by source line, and the largest of each."""
-
-    def __init__(self, k: Annotated) -> None:
-        self.counts = {c.source: c for c in k.run.lines} if k.run else {}
-        self.accesses = {c.source: c for c in k.compiled.lines} if k.compiled else self.counts
-        self.sass: dict[int, list[Instruction]] = {}
-        for i in k.code.sass.instructions if k.code else ():
-            self.sass.setdefault(i.line, []).append(i)
-        self.ptx: dict[Source, list[Counts]] = {}
-        for c in k.run.instructions if k.run else ():
-            self.ptx.setdefault(c.source, []).append(c)
-        self.spots = {_source(s.place, k.file): s for s in k.hotspots.lines} if k.hotspots else {}
-        self.samples = k.hotspots.samples if k.hotspots else 0
-        self.most = {
-            name: max((getattr(c, name) for c in self.counts.values()), default=0)
-            for name in ("executions", "flops")
-        }
-
-
-def _executions(m: _Measures, at: Source) -> Cell | None:
-    """Return how many threads executed the line's instructions, against the line that has most."""
-    c = m.counts.get(at)
-    if c is None or not c.executions:
-        return None
-    return Cell.of(tables.si(c.executions), c.executions / m.most["executions"], f"{c.executions:,} threads")
-
-
-def _flops(m: _Measures, at: Source) -> Cell | None:
-    """Return the line's floating-point operations, against the line that has most."""
-    c = m.counts.get(at)
-    if c is None or not c.flops:
-        return None
-    return Cell.of(tables.si(c.flops), c.flops / m.most["flops"], f"{c.flops:,} FLOP")
-
-
-def _sectors(m: _Measures, at: Source) -> Cell | None:
-    """Return the line's sectors per global request; the heat is the share of their bytes that nobody asked
-    for.
-    """
-    c = m.accesses.get(at)
-    if c is None or not c.global_requests:
-        return None
-    wasted = max(0.0, 1 - c.global_bytes / (32 * c.sectors)) if c.sectors else 0.0
-    said = f"{c.global_requests:,} requests, {c.sectors:,} sectors; {wasted:.0%} of their bytes not asked for"
-    return Cell.of(tables.ratio(c.sectors_per_request), wasted, said)
-
-
-def _ways(m: _Measures, at: Source) -> Cell | None:
-    """Return the line's wavefronts over the least; the heat is the share of them that conflicts cost."""
-    c = m.accesses.get(at)
-    if c is None or not c.shared_requests:
-        return None
-    said = f"{c.shared_requests:,} requests, {c.wavefronts:,} wavefronts, {c.conflicts:,} by conflicts"
-    return Cell.of(tables.ratio(c.ways), c.conflicts / c.wavefronts if c.wavefronts else 0.0, said)
-
-
-def _stalls(m: _Measures, at: Source) -> Cell | None:
-    """Return the line's share of warp samples, with the reason that is most frequent."""
-    spot = m.spots.get(at)
-    if spot is None:
-        return None
-    share = spot.samples / m.samples
-    said = f"{spot.samples:,} of {m.samples:,} samples, mostly {spot.reason} ({spot.because:,})"
-    return Cell.of(f"{share:.0%} {spot.reason}", share, said)
-
-
-def _live(m: _Measures, at: Source) -> Cell | None:
-    """Return the most registers that are live at one of the line's instructions, of the 255 there can be."""
-    live = [i.live for i in m.sass.get(at.line, ()) if i.live is not None] if not at.file else []
-    return Cell.of(str(max(live)), max(live) / 255, f"{max(live)} live registers") if live else None
-
-
-_COLUMNS = (
-    _Column(
-        name="stall",
-        meaning="share of warp samples and their most frequent reason, by ncu",
-        known=lambda k: k.hotspots is not None and bool(k.hotspots.lines),
-        cell=_stalls,
-    ),
-    _Column(
-        name="threads",
-        meaning="executions, summed over threads and instructions",
-        known=lambda k: k.run is not None,
-        cell=_executions,
-    ),
-    _Column(
-        name="FLOP",
-        meaning="floating-point operations",
-        known=lambda k: k.run is not None and k.run.total.flops > 0,
-        cell=_flops,
-    ),
-    _Column(
-        name="sect",
-        meaning="32-byte sectors a global request, darker where their bytes are wasted",
-        known=lambda k: k.run is not None and k.run.total.global_requests > 0,
-        cell=_sectors,
-    ),
-    _Column(
-        name="ways",
-        meaning="wavefronts of shared requests over the least",
-        known=lambda k: k.run is not None and k.run.total.shared_requests > 0,
-        cell=_ways,
-    ),
-    _Column(
-        name="live",
-        meaning="live registers at most",
-        known=lambda k: k.code is not None and any(i.live is not None for i in k.code.sass.instructions),
-        cell=_live,
-    ),
-)
-
-
-def _lines(k: Annotated, columns: Sequence[_Column]) -> Iterator[Line]:
+def _lines(k: Annotated, columns: Sequence[Column]) -> Iterator[Line]:
     """Yield every line of the source, then lines of headers and what belongs to no line."""
-    measures, ptx = _Measures(k), k.ptx.splitlines()
+    measures, ptx = Measures(k), k.ptx.splitlines()
     by_line: dict[Source, list[Finding]] = {}
     for finding, _ in k.findings:
         for source in dict.fromkeys(finding.sources):
@@ -319,22 +193,16 @@ def _lines(k: Annotated, columns: Sequence[_Column]) -> Iterator[Line]:
         )
 
 
-def _elsewhere(m: _Measures, at: Source) -> str:
+def _elsewhere(m: Measures, at: Source) -> str:
     """Return the text of a line that the kernel's own source does not have, where a profile quotes it."""
     spot = m.spots.get(at)
     return spot.text if spot is not None else "" if at.line else "(not in the source)"
 
 
-def _source(place: str, own: str) -> Source:
-    """Return the source line of a spot, ``03_tiled.cu:41``; without a file if it is the kernel's `own`."""
-    file, _, line = place.rpartition(":")
-    return Source(line=int(line), file="" if file == own else file) if line.isdigit() else Source(file=place)
-
-
 def quotes(hotspots: Hotspots, file: str, source: str) -> bool:
     """Return True if all lines of `file` that a profile quotes stand in `source` today."""
     texts = source.splitlines()
-    own = [(at.line, s.text) for s in hotspots.lines if s.text and not (at := _source(s.place, file)).file]
+    own = [(at.line, s.text) for s in hotspots.lines if s.text and not (at := source_of(s.place, file)).file]
     return all(0 < n <= len(texts) and texts[n - 1].strip() == text.strip() for n, text in own)
 
 
