@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from harness.cli import running
+from harness.errors import HarnessError
 
 if TYPE_CHECKING:
     from harness.bench.row import Measurement
@@ -51,31 +52,35 @@ class Wanted:
 
     def write(
         self, rows: Sequence[Measurement], compiled: Sequence[Measurement], skipped: Sequence[Skipped]
-    ) -> None:
-        """Write and print what is wanted of the emulator's rows.
+    ) -> HarnessError | None:
+        """Write and print what is wanted of the emulator's rows; return the error if that fails.
 
         `compiled` has the same rows with accesses in the widths of the machine code, as far as they are
-        known.
+        known. An error is returned for `running.finish` to raise: a full disk does not cost the table.
         """
+        from harness.results import record
         from harness.results.gates import findings
         from harness.results.html.annotated import Annotated
         from harness.support import files
 
+        found = findings.reported(rows, skipped)
+        if self.github:
+            for line in findings.workflow_commands(found):
+                click.echo(line)
+        shown: list[Annotated] = []
         if self.html_file is not None:
             widths = {(id(row.built), row.problem.label): row for row in compiled}
             groups = [group for _, group in running.by_kernel(r for r in rows if r.built is not None)]
             shown = [Annotated.of_rows(g, widths.get((id(g[0].built), g[0].problem.label))) for g in groups]
-            write_page(self.html_file, shown, "check")
-        if self.sarif_file is not None:
-            from harness.results import record
-
-            log = findings.sarif(findings.reported(rows, skipped), str(record.provenance()["harness"] or "0"))
-            files.write_file(self.sarif_file, json.dumps(log, indent=1).encode() + b"\n")
-        if self.junit_file is not None:
-            files.write_file(self.junit_file, findings.junit(rows, skipped).encode())
-        if self.github:
-            for line in findings.workflow_commands(findings.reported(rows, skipped)):
-                click.echo(line)
+        try:
+            if self.sarif_file is not None:
+                log = findings.sarif(found, str(record.provenance()["harness"] or "0"))
+                files.write_file(self.sarif_file, json.dumps(log, indent=1).encode() + b"\n")
+            if self.junit_file is not None:
+                files.write_file(self.junit_file, findings.junit(rows, skipped).encode(errors="replace"))
+        except HarnessError as e:
+            return e
+        return keep_page(self.html_file, shown, "check")
 
 
 def options(command: F) -> F:
@@ -105,12 +110,17 @@ def options(command: F) -> F:
     return collected  # type: ignore[return-value]
 
 
-def write_page(path: Path, kernels: Sequence[Annotated], verb: str) -> None:
-    """Write the page of annotated source. Raises HarnessError if it cannot be written."""
+def keep_page(path: Path | None, kernels: Sequence[Annotated], verb: str) -> HarnessError | None:
+    """Write the page of annotated source to `path`, if there is one; return the error if that fails."""
     from harness.results import record
     from harness.results.html import annotated
     from harness.support import files
 
-    meta = record.provenance()
-    content = annotated.page(kernels, annotated.title_of(kernels, verb), [annotated.made(meta)])
-    files.write_file(path, content.encode(errors="replace"))
+    if path is not None:
+        meta = record.provenance()
+        content = annotated.page(kernels, annotated.title_of(kernels, verb), [annotated.made(meta)])
+        try:
+            files.write_file(path, content.encode(errors="replace"))
+        except HarnessError as e:
+            return e
+    return None

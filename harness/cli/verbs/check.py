@@ -118,7 +118,7 @@ def command(
     meta = record.provenance(seed=seed) if json_file is not None else {}
     meta["ended"] = str(fault) if fault else "complete"
     unwritten = running.keep(json_file, "check", records, meta)
-    wanted.write(rows, compiled, skipped)
+    unwritten = wanted.write(rows, compiled, skipped) or unwritten
     emulated.print_rows(rows, style)
     running.name_shapes(points)
     click.echo(emulated.NOTE)

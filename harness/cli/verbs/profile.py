@@ -113,7 +113,9 @@ def command(
         meta = record.provenance(seed=seed) | ({"gpu": options.about(gpu)} if gpu else {})
         fault = fault or running.keep(json_file, "profile", [r for _, r in rows], meta)
     if html_file is not None:
-        publishing.write_page(html_file, [_annotated(p, row, variants) for p, row in rows], "profile")
+        shown = [_annotated(p, row, variants) for p, row in rows]
+        unwritten = publishing.keep_page(html_file, shown, "profile")
+        fault = fault or unwritten
     if rows:
         profiled.print_profiles([p for p, _ in rows], more, style)
     if fault is not None:
@@ -222,7 +224,8 @@ def _without(
         rows, fault = running.collect(
             emulation.rows(built, small, emulation.Options(seed=seed, check=False), step)
         )
-    publishing.Wanted(html_file=html_file).write(rows, [], skipped)
+    unwritten = publishing.Wanted(html_file=html_file).write(rows, [], skipped)
+    fault = fault or unwritten
     codes = [Code.of(b.cubin, b.sass) for b in built if b.sass is not None]
     if codes:
         machine_code.print_summary(codes, style)

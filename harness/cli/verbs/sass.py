@@ -126,8 +126,8 @@ def command(
             for code, findings in found
         ]
         unwritten = running.keep(json_file, "sass", rows, record.provenance())
-    if html_file is not None:
-        publishing.write_page(html_file, [Annotated.of_code(code) for code in codes], "sass")
+    shown = [Annotated.of_code(code) for code in codes] if html_file is not None else []
+    unwritten = publishing.keep_page(html_file, shown, "sass") or unwritten
     if source or listing:
         for code in codes:
             machine_code.print_listing(code, beside=source, controls=controls)
