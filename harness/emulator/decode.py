@@ -37,8 +37,8 @@ def handles(
 ) -> Callable[[Maker], Maker]:
     """Register the decorated function as the maker for `opcodes`.
 
-    family: integer, float (f32, f64), half (f16, bf16 and their pairs), pred, or any, which is used where the
-      instruction's own family has no maker
+    family: integer, float (f32, f64), half (f16, bf16 and their pairs), pair (f32x2), pred, or any, which is
+      used where the instruction's own family has no maker
     flops: floating-point operations that the instruction counts per thread, or a function that returns them
     """
 
@@ -98,12 +98,14 @@ class Step:
 
 
 def family_of(instruction: Instruction) -> str:
-    """Return the family of an instruction's last type: float, half, pred, integer or other."""
+    """Return the family of an instruction's last type: float, half, pair, pred, integer or other."""
     kind = instruction.opcode[-2 if instruction.opcode[-1] == "relu" else -1]  # max.s32.relu
     if kind in ("f32", "f64"):
         return "float"
     if kind in ("f16", "f16x2", "bf16", "bf16x2"):
         return "half"
+    if kind == "f32x2":
+        return "pair"
     if kind == "pred":
         return "pred"
     return "integer" if re.fullmatch(r"[usb](8|16|32|64)", kind) else "other"

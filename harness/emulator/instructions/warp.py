@@ -9,6 +9,7 @@ import numpy as np
 
 from harness.emulator.decode import Decoder, Run, handles
 from harness.emulator.group import Group, spread
+from harness.emulator.instructions.floating.arithmetic import choose
 from harness.emulator.instructions.predicates import broadcast_mask
 from harness.emulator.numbers.values import Affine, Array, Lanes, integer_of, mask_of
 from harness.emulator.ptx.program import Instruction
@@ -204,6 +205,33 @@ def redux(decoder: Decoder, ins: Instruction) -> Run:
             found = np.where(masks == mask, combined, found)
         result = integer_of(np.array(unwarp(found, group.shape)))
         group.write(into, group.algebra.wrap(result, 32), where)
+
+    return run
+
+
+@handles("redux", family="float")
+def extreme(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``redux.sync`` of f32: the extreme over the mask. A NaN loses, with ``.NaN`` it wins."""
+    modes = decoder.parts(ins, {"sync", "min", "max", "abs", "NaN", "f32"})
+    largest = "max" in modes
+    neutral = np.float32(np.nan if "NaN" not in modes else -np.inf if largest else np.inf)
+    read = decoder.floating(ins, ins.operands[1], np.float32)
+    into = decoder.register(ins, ins.operands[0])
+    named = _named(decoder, ins)
+
+    def run(group: Group, where: Lanes) -> None:
+        values = np.broadcast_to(np.asarray(read(group)), group.shape)
+        values = np.abs(values) if "abs" in modes else values
+        lanes = np.where(active(group, where), warps(values, neutral), neutral)
+        masks = named(group)
+        found = np.zeros(lanes.shape, np.float32)
+        for mask in np.unique(masks):
+            members = (mask >> np.arange(WARP) & 1).astype(np.bool_).reshape(1, WARP, 1)
+            total = np.full((lanes.shape[0], lanes.shape[2]), neutral)
+            for lane in np.where(members, lanes, neutral).transpose(1, 0, 2):
+                total = choose(total, lane, largest, "NaN" in modes)
+            found = np.where(masks == mask, total[:, None, :], found)
+        group.write(into, np.array(unwarp(found, group.shape)), where)
 
     return run
 

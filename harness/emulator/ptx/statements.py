@@ -23,6 +23,9 @@ _PIECE = re.compile(r'"[^"\n]*"|[;{}]|[^;{}"]+|"')
 LABEL = re.compile(r"\s*([A-Za-z_$%][\w$%]*)\s*:(?!:)")
 
 
+_LABELS = re.compile(rf"(?:{LABEL.pattern})*\s*")  # nothing but labels, which need no semicolon
+
+
 _HEADER = re.compile(r"\.(entry|func)\b")
 
 
@@ -47,7 +50,7 @@ def statements(text: str) -> Iterator[tuple[int, str]]:
             yield start, "{"
             buffer = ""
         elif piece == "}" and not depth:
-            if buffer.strip() and not LABEL.fullmatch(buffer.strip()):
+            if not _LABELS.fullmatch(buffer):
                 raise EmulatorError(f"no semicolon after {buffer.strip()[:60]!r}", where=f"PTX line {start}")
             yield from _labels_apart(start, buffer.strip())
             yield start, "}"
