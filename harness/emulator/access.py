@@ -6,6 +6,7 @@ hazard and race watches, `load` and `store` move the data.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +32,7 @@ class Place:
     scratch: the memory of a shared or local access
     accesses: shared and local access patterns by byte offset from `base`, made when they are first needed
     initialised: the bytes of a shared or local access are known to have been written
+    twins: the result of `_twins` for a store to shared memory, made when it is first needed
     """
 
     space: str
@@ -40,6 +42,7 @@ class Place:
     scratch: Scratch | None = None
     accesses: dict[int, Access] = field(default_factory=dict)
     initialised: bool = False
+    twins: tuple[Array, Array] | None = None
 
     def access(self, group: Group, offset: int) -> Access:
         """Return the pattern of the shared or local access `offset` bytes after `base`."""
@@ -260,8 +263,7 @@ def observe(
         if launch.counter is not None:
             launch.counter.shared_access(ins, at.base, at.where, size, group.shape)
         if launch.hazards is not None:
-            single = stored is not None and len(stored) == 1 and not np.ndim(stored[0])
-            value = stored[0].tobytes() if single and stored is not None else None
+            value = None if stored is None else _stored_alike(group, at, stored)
             launch.hazards.record(ins, kind, at.base, at.where, size, group, value)
         if launch.races is not None and launch.races.shared:
             launch.races.record_shared(group, ins, kind, at.base, at.where, size, _values(group, at, stored))
@@ -271,6 +273,36 @@ def observe(
         if launch.races is not None:
             values = _values(group, at, stored)
             launch.races.record(group, ins, kind, at.owner, at.base, at.where, size, values)
+
+
+def _stored_alike(group: Group, at: Place, stored: list[Any]) -> Hashable:
+    """Return a key for what a store to shared memory stores: equal keys mean equal values in each cell.
+
+    None if lanes store different values to one cell, or if no two lanes store to the same.
+    """
+    if not any(np.ndim(value) for value in stored):
+        return b"".join(value.tobytes() for value in stored)
+    if at.twins is None:
+        at.twins = _twins(group, at)
+    lanes, first = at.twins
+    if not len(lanes):
+        return None
+    bits = [np.broadcast_to(value, group.shape).ravel().view(f"u{value.dtype.itemsize}") for value in stored]
+    if any((values[lanes] != values[first]).any() for values in bits):
+        return None
+    return (identity(at.base), lane_id(at.where), *(values[first].tobytes() for values in bits))
+
+
+def _twins(group: Group, at: Place) -> tuple[Array, Array]:
+    """Return the active lanes whose address an earlier one of their block has, and of each the first such."""
+    columns = np.broadcast_to(group.batch.columns("shared", group), group.shape)
+    cells = (columns * (1 << 32) + spread(at.base, group.shape)).ravel()
+    chosen = np.flatnonzero(
+        np.broadcast_to(at.where.array if isinstance(at.where, Mask) else True, group.shape)
+    )
+    _, first, inverse = np.unique(cells[chosen], return_index=True, return_inverse=True)
+    again = first[inverse] != np.arange(len(chosen))
+    return chosen[again], chosen[first[inverse]][again]
 
 
 def _values(group: Group, at: Place, stored: list[Any] | None) -> Values | None:

@@ -104,6 +104,13 @@ def test_predicated_instructions_of_any_kind() -> None:
     assert (out == [9] * 10 + [0] * 22 + [9] * 10 + [0] * 22).all()
 
 
+def test_labels_at_the_end_of_a_body() -> None:
+    """Triton ends its functions with two, which no semicolon follows."""
+    assert (run(body("bra $L__end;").replace("    ret;\n}", "$L__tmp3:\n$L__end:\n}")) == 0).all()
+    with pytest.raises(EmulatorError, match="no semicolon"):
+        run(body("bra $L__end;").replace("    ret;\n}", "$L__tmp3:\n$L__end:\nret\n}"))
+
+
 HARDWARE = [
     "wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.f16.f16 {%r1,%r2,%r3,%r4}, %d1, %d2, %r5, 0, 1, 1, 1;",
     "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%r1,%r2}, %d1, %d2, 1, 1, 1, 0, 0;",
