@@ -175,8 +175,8 @@ def mutated_source(text: str, chance: random.Random) -> str:
             text = "\n".join(lines)
             continue
         kind = list(WORDS)[how]
-        here = {"symbols": "[-+*/%&|^<>=]+", "numbers": "0x\\w+|\\d+", "names": "[a-z]\\w*(\\.\\w+)*"}[kind]
-        places = [i for i, token in enumerate(tokens) if re.fullmatch(here, token)]
+        known = re.compile(r"0x\w+|\d+") if kind == "numbers" else None
+        places = [i for i, t in enumerate(tokens) if (known.fullmatch(t) if known else t in WORDS[kind])]
         tokens[chance.choice(places)] = chance.choice(WORDS[kind])
         text = "".join(tokens)
     return text
@@ -217,14 +217,17 @@ def ran(text: str, chance: random.Random) -> str:
 
 
 def attempt_sources(count: int, seed: int) -> Counter[str]:
-    """Compile and run `count` mutants of kernels with globals, structs and several entries."""
+    """Run `count` mutants of kernels with globals, structs and several entries; others do not compile."""
     chance = random.Random(seed)
-    return Counter(ran(mutated_source(KERNELS, chance), chance) for _ in range(count))
+    found: Counter[str] = Counter()
+    while found["ran"] + found["error"] < count:
+        found[ran(mutated_source(KERNELS, chance), chance)] += 1
+    return found
 
 
 @pytest.mark.slow
 def test_a_mutated_kernel_runs_or_is_an_error() -> None:
-    found = attempt_sources(25, fresh_seed())
+    found = attempt_sources(20, fresh_seed())
     assert found["ran"] > 2
 
 
