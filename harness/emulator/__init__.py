@@ -15,12 +15,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.emulator.blocks.arguments import Argument, bind
-from harness.emulator.decode import Decoder
+from harness.emulator.decode import Decoder, Step
 from harness.emulator.hopper.tma.tensormap import TensorMap
 from harness.emulator.instructions.texture.objects import Texture, handles_of
 from harness.emulator.machine import SCHEDULES, Launch
@@ -116,10 +117,7 @@ def emulate(
     """
     if schedule not in SCHEDULES:
         raise EmulatorError(f"no schedule {schedule!r}", hint=f"There are {' and '.join(SCHEDULES)}.")
-    entries = parse(ptx)
-    if entry not in entries:
-        raise EmulatorError(f"no entry {entry!r} in the PTX", hint=f"It has {', '.join(entries) or 'none'}.")
-    kernel = entries[entry]
+    kernel, steps = _decoded(ptx, entry)
     if not 0 <= kernel.sizes.get("shared", 0) + shared <= _LARGEST_SHARED:
         raise EmulatorError(
             f"{kernel.sizes.get('shared', 0):,} + {shared:,} bytes of shared memory a block",
@@ -128,7 +126,6 @@ def emulate(
     extents = _extents("grid", grid, (2**31 - 1, 65535, 65535)), _extents("block", block, (1024, 1024, 64))
     if extents[1].x * extents[1].y * extents[1].z > 1024:
         raise EmulatorError(f"a block of {extents[1]} has more than 1024 threads")
-    steps = Decoder(kernel).steps()
     module = [v for v in kernel.variables.values() if v.space in ("global", "const") and v.type not in OPAQUE]
     bound = _bound(kernel, textures or {})
     objects = handles_of([*arguments, *bound.values()])
@@ -188,6 +185,21 @@ def emulate(
             instructions=launch.counter.all() if launch.counter is not None else (),
             output="".join(launch.printed),
         )
+
+
+_KEPT = 8  # kernels whose instructions are kept for further launches
+
+
+@lru_cache(maxsize=_KEPT)
+def _decoded(ptx: str, entry: str) -> tuple[Entry, list[Step]]:
+    """Return the entry `entry` of PTX text, and its decoded instructions. Raises what `emulate` raises."""
+    entries = _parsed(ptx)
+    if entry not in entries:
+        raise EmulatorError(f"no entry {entry!r} in the PTX", hint=f"It has {', '.join(entries) or 'none'}.")
+    return entries[entry], Decoder(entries[entry]).steps()
+
+
+_parsed = lru_cache(maxsize=_KEPT)(parse)
 
 
 def _bound(kernel: Entry, textures: Mapping[str, Texture]) -> dict[str, Texture]:

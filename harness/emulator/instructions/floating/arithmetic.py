@@ -30,17 +30,21 @@ def operation(decoder: Decoder, ins: Instruction, compute: Compute, sources: int
         raise IndexError(sources)
     into = decoder.register(ins, ins.operands[0])
     flushes, saturates = "ftz" in ins.opcode, "sat" in ins.opcode
+    plain = not (flushes or saturates)
 
     def run(group: Group, where: Any) -> None:
         values = [r(group) for r in read]
         if flushes:
             values = [flush(v)[()] for v in values]
-        if all(v.__class__ is not np.ndarray for v in values):
+        if np.ndarray not in map(type, values):
             out = np.empty(_ONE, dtype)
             compute(out, group.workspace(_ONE), *values)
         else:
             out = group.out(into, where, dtype)
             compute(out, group.work, *values)
+            if plain and where is True:  # `out` is the register's own array
+                group.registers[into] = out
+                return
         if flushes:
             np.copyto(out, flush(out))
         if saturates:
