@@ -140,13 +140,13 @@ class Decoder:
             opcode = "bar.warp"
         if opcode == "mma":
             opcode = _matrix_unit(ins)
-        if opcode in _CONTROL:
-            control(self, step)
-            return step
         key = (opcode, family) if (opcode, family) in HANDLERS else (opcode, "any")
-        if key not in HANDLERS:
+        if key not in HANDLERS and opcode not in _CONTROL:
             raise self.refusal(ins)
         try:
+            if opcode in _CONTROL:
+                control(self, step)
+                return step
             found = HANDLERS[key](self, ins)
             if isinstance(found, Attempt):
                 step.kind, step.attempt, step.describe = "attempt", found.run, found.describe

@@ -226,7 +226,8 @@ class Scratch:
     def load(self, at: Access, size: int, out: Array | None) -> Array:
         """Return `size` bytes per lane at `at`, written into `out` unless that is None."""
         if size == 4 and at.rows is not None:
-            return np.take(self._words[at.first :], at.rows, axis=0, out=out, mode="clip")
+            found: Array = self._words[at.first :].take(at.rows, 0, out, "clip")
+            return found
         return self._gather(self._words, at, size, out)
 
     def _gather(self, memory: Array, at: Access, size: int, out: Array | None) -> Array:

@@ -160,6 +160,7 @@ BROKEN = {
     "a label nobody has": (body("bra NOWHERE;"), "no label 'NOWHERE'"),
     "an undeclared register": (body("mov.u32 %r1, %zz;"), "%zz"),
     "a missing operand": (body("add.s32 %r1, %r2;"), "cannot read"),
+    "no octal digit": (body("bar.sync 08;"), "reads '08'"),
     "no semicolon": (body("add.s32 %r1, %r2, %r3").replace("\n    ret;", ""), "no semicolon"),
     "an odd type": (body("mov.q32 %r1, 5;"), "mov.q32"),
     "a huge variable": (body("ret;", declared=".shared .b8 x[99999999999];"), "bytes large"),

@@ -12,11 +12,12 @@ from harness.emulator import Buffer, Emulation, emulate
 
 
 @functools.cache
-def compile_ptx(source: str, arch: str = "compute_90") -> str:
-    """Compile to PTX with line information; line 1 is the source's first line."""
+def compile_ptx(source: str, arch: str = "compute_90", *extra: str) -> str:
+    """Compile to PTX with line information and `extra` options; line 1 is the source's first line."""
     data = source.encode()
     program = _checked(nvrtc.nvrtcCreateProgram(data, b"kernel.cu", 0, None, None))
     options = [f"--gpu-architecture={arch}".encode(), b"-lineinfo", b"--std=c++17"]
+    options += [option.encode() for option in extra]
     (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
     if status:
         log = bytearray(_checked(nvrtc.nvrtcGetProgramLogSize(program)) + 1)

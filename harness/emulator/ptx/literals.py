@@ -13,7 +13,7 @@ from harness.errors import EmulatorError
 _SINGLE = re.compile(r"0[fF]([0-9a-fA-F]{8})")
 _DOUBLE = re.compile(r"0[dD]([0-9a-fA-F]{16})")
 _DECIMAL = re.compile(r"-?\d+\.\d*(?:[eE][-+]?\d+)?")
-_INTEGER = re.compile(r"(-?)(0[xX][0-9a-fA-F]{1,16}|0[bB][01]{1,64}|\d{1,20})U?")
+_INTEGER = re.compile(r"(-?)(0[xX][0-9a-fA-F]{1,16}|0[bB][01]{1,64}|0[0-7]{0,22}|[1-9]\d{0,19})U?")
 
 
 def literal(text: str) -> Any:
