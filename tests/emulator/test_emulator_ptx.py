@@ -111,6 +111,10 @@ def test_labels_at_the_end_of_a_body() -> None:
         run(body("bra $L__end;").replace("    ret;\n}", "$L__tmp3:\n$L__end:\nret\n}"))
 
 
+def test_no_space_is_needed_before_a_bracket() -> None:
+    assert (run(body("ld.param.u64 %d1, [c];", "mov.b64{%r1, %r2}, %d1;", "st.global.u32[%d1], 7;"))[0]) == 7
+
+
 HARDWARE = [
     "wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.f16.f16 {%r1,%r2,%r3,%r4}, %d1, %d2, %r5, 0, 1, 1, 1;",
     "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%r1,%r2}, %d1, %d2, 1, 1, 1, 0, 0;",

@@ -20,6 +20,7 @@ from harness.errors import EmulatorError
 
 _OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|\([^)]*\)|[^,\s{}\[\]()]+")
 _NAME = re.compile(r"(?<![\w$%.])[A-Za-z_$%][\w$%]*")
+_OPCODE = re.compile(r"([a-z][\w.:]*)(?![^\s{\[(%])\s*(.*)", re.DOTALL)  # no space is needed before ``{``
 _GUARD = re.compile(r"@\s*(!?)\s*([\w$%]+)\s+")
 _LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+\d+")
 CARRY = "CC.CF"  # the register of the carry (PTX ISA, "Extended-Precision Integer Arithmetic")
@@ -225,13 +226,14 @@ def _finish(body: _Body) -> Entry:
     for index, (text, scope, where, line) in enumerate(body.lines):
         guard = _GUARD.match(text)
         rest = text[guard.end() :] if guard else text
-        opcode, *operands = re.split(r"\s+", rest, maxsplit=1)
+        match = _OPCODE.match(rest)
+        if not match:
+            raise EmulatorError(f"not an instruction: {text[:60]!r}", where=f"PTX line {line}")
+        opcode, operands = match.groups()
         inner = body.seen_from(scope)
         if inner and opcode not in ("bra", "bra.uni"):
-            operands = [_meant(given, inner) for given in operands]
-        if not re.fullmatch(r"[a-z][\w.:]*", opcode):
-            raise EmulatorError(f"not an instruction: {text[:60]!r}", where=f"PTX line {line}")
-        found = _OPERAND.findall(operands[0]) if operands else []
+            operands = _meant(operands, inner)
+        found = _OPERAND.findall(operands)
         if body.wide:
             found = [_halved(given, body.wide) for given in found]
         parts = tuple(part for part in opcode.split(".") if part)
