@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.emulator.blocks.arguments import Argument, bind
+from harness.emulator.blocks.endless import BUDGET
 from harness.emulator.decode import Decoder, Step
 from harness.emulator.hopper.tma.tensormap import TensorMap
 from harness.emulator.instructions.texture.objects import Texture, handles_of
@@ -47,7 +48,6 @@ __all__ = [
     "emulate",
 ]
 
-BUDGET = 5_000_000
 _LARGEST_SHARED = 232448  # bytes: the most that a block can have on any GPU so far, 227 KiB
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Mapping
 
@@ -35,6 +36,8 @@ import harness.emulator.instructions.texture.fetch
 import harness.emulator.instructions.warp  # noqa: F401 - the instructions register themselves
 from harness.emulator.blocks.batch import Batch
 from harness.emulator.blocks.control import asynchronous, pace
+from harness.emulator.blocks.endless import PATIENCE, Repeats
+from harness.emulator.blocks.slice import Slice, control_slice
 from harness.emulator.decode import Step
 from harness.emulator.hopper.order.races import Watch, narrowest
 from harness.emulator.hopper.schedule import run_grid
@@ -48,13 +51,14 @@ from harness.emulator.watch.counts import Counter
 from harness.emulator.watch.findings import Findings, Index3
 from harness.emulator.watch.hazards import HazardWatch
 from harness.emulator.watch.races import RaceWatch
+from harness.errors import EmulatorError
 
 LANES = 16384  # threads in a batch of blocks: its registers then fit a processor's cache
 SCHEDULES = ("lockstep", "warp-serial", "early", "late")
-PATIENCE = (
-    150_000  # instructions in a loop without progress, beside one for every four bytes of the arguments
-)
 _ROUNDS = 1000  # times that all batches may poll without progress
+_LOOK = 64  # times that they poll between two looks at whether they do the same again
+_BATCH = 100  # the least time that a batch takes, in instructions
+_GRIDS = 100  # budgets of a batch that a whole grid may take
 
 
 class Launch:
@@ -91,6 +95,7 @@ class Launch:
         self.paces = [pace(instruction) for instruction in entry.instructions]
         self.progress = 0  # stores, barriers passed and threads ended so far: whoever polls waits for one
         self.patience = PATIENCE + sum(a.end - a.start for a in arena.allocations) // 4
+        self.alone = False  # one batch of blocks is left, and no other one to come
         self.memo = Memo()
         self.underflow = Underflow()
         self.findings = Findings()
@@ -115,44 +120,75 @@ class Launch:
             self._run_batches()
 
     def _run_batches(self) -> None:
-        """Run all blocks, many side by side."""
+        """Run all blocks, many side by side. Raises EmulatorError for a grid that takes too long."""
         total = self.grid.x * self.grid.y * self.grid.z
         at_once = max(1, LANES // self.threads)
         starts = iter(range(0, total, at_once))
         polling: list[tuple[Batch, Iterator[None], HazardWatch | Watch | None]] = []
-        seen, rounds = -1, 0
+        seen, idle, turns, states = -1, 0, 0, Repeats()
         while True:
-            rounds = rounds + 1 if self.progress == seen else 0
-            if rounds > _ROUNDS:
-                raise polling[0][0].hangs(f"{_ROUNDS * 16:,} times")
-            if self.progress == seen or not polling:  # nobody can go on without another batch
+            idle = idle + 1 if self.progress == seen else 0
+            turns += 1
+            stuck = idle > _ROUNDS
+            if turns % _LOOK == 0 and self.slice.complete:
+                stuck |= states.seen([batch for batch, *_ in polling])
+            if idle or stuck or not polling:  # nobody can go on without another batch
                 first = next(starts, None)
                 if first is not None:
-                    rounds = 0
+                    self._afford(-(-(total - first) // at_once))
                     self._batch_first = first
                     batch = Batch(self, first, min(at_once, total - first))
                     polling.append((batch, batch.run(), self.hazards))
+                    idle, turns, states = 0, 0, Repeats()
+                    self.alone = len(polling) == 1 and first + at_once >= total
                 elif not polling:
                     break
+                elif stuck:
+                    raise polling[0][0].hangs("all threads wait, again and again, for what none of them does")
             seen = self.progress
+            for batch, *_ in polling:
+                if not self.alone:
+                    batch.loops.restart()
             polling = [one for one in polling if not self._advance(*one)]
             if polling and self.check:  # what a batch that polls has accessed stays with it
                 self.hazards = HazardWatch(self.findings, self._describe, self.thread, self.fine)
+
+    def _afford(self, batches: int) -> None:
+        """Raise EmulatorError if that many more batches, each like the last one, take too long."""
+        total = batches * max(_BATCH, self._spent)
+        if total > _GRIDS * self.budget:
+            raise EmulatorError(
+                f"a grid of {self.grid} blocks of {self.threads} threads would take {total:,} instructions, and "
+                f"a grid may take {_GRIDS} times the budget of {self.budget:,}",
+                hint="Take a smaller shape, or from Python a larger budget.",
+            )
 
     def _advance(self, batch: Batch, run: Iterator[None], hazards: HazardWatch | Watch | None) -> bool:
         """Run a batch until it ends or only polls memory, and return whether it has ended."""
         self.hazards, self._batch_first = hazards, batch.first
         for _ in run:
             return False
+        self._spent = self.budget - batch.steps_left
         if self.races is not None:
             self.races.end_batch()
         return True
 
+    _spent = 0  # instructions that the last batch took
+
+    @functools.cached_property
+    def slice(self) -> Slice:
+        """Return what decides which way the kernel's threads go."""
+        return control_slice(self)
+
+    @functools.cached_property
+    def numbers(self) -> dict[str, int]:
+        """Return the numbers of the registers by name."""
+        return {name: number for number, name in enumerate(self.entry.registers)}
+
     def registers_of(self, pc: int) -> tuple[frozenset[int], frozenset[int]]:
         """Return the registers that an instruction reads and writes, by number."""
         if self._registers is None:
-            numbers = {name: number for number, name in enumerate(self.entry.registers)}
-            self._registers = [used(instruction, numbers) for instruction in self.entry.instructions]
+            self._registers = [used(instruction, self.numbers) for instruction in self.entry.instructions]
         return self._registers[pc]
 
     def register_file(self) -> int:

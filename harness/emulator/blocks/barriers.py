@@ -22,11 +22,14 @@ if TYPE_CHECKING:
 
 
 class Barriers:
-    """The barriers of the blocks of `batch`."""
+    """The barriers of the blocks of `batch`.
+
+    arrivals: threads that have arrived without waiting, (blocks,), by the barrier's number and its threads
+    """
 
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
-        self._arrived: dict[tuple[int, int], Array] = {}  # (number, threads) -> (blocks,) of ``bar.arrive``
+        self.arrivals: dict[tuple[int, int], Array] = {}
 
     def arrive(self, wait: Waiting, group: Group) -> None:
         """Record arrivals at a barrier (``bar.arrive``) of threads that do not wait for it."""
@@ -35,7 +38,7 @@ class Barriers:
         for number in np.unique(numbers[lanes]):
             key = (int(number), wait.threads)
             these = lanes & (numbers == number)
-            self._arrived[key] = self._arrived.get(key, 0) + these.sum(0)
+            self.arrivals[key] = self.arrivals.get(key, 0) + these.sum(0)
             if self._batch.launch.races is not None:
                 self._batch.launch.races.arrive(group, these, int(number))
             self._batch.arrived(int(number), group.row, these)
@@ -76,15 +79,15 @@ class Barriers:
         for identity in np.unique(number[waiting]):
             here = waiting & (number == identity)
             need = np.where(here, wanted, 0).max(0)
-            arrived = here.sum(0) + self._arrived.get((int(identity), int(need.max())), 0)
+            arrived = here.sum(0) + self.arrivals.get((int(identity), int(need.max())), 0)
             # A barrier does not wait for threads that have ended; neither does the hardware's.
             met = here & (arrived >= np.minimum(need, np.where(need == everyone, alive.sum(0), need)))
             split = here.any(0) & (need == everyone) & _within_a_warp(here, barrier)
             split |= here.any(0) & (need == everyone) & (arrived < need) & last
             if split.any() and (last or met.any()):
                 self._diverged(here, barrier, int(np.nonzero(split)[0][0]))
-            for key in [k for k in self._arrived if k[0] == identity]:
-                self._arrived[key] = np.where(met.any(0), 0, self._arrived[key])
+            for key in [k for k in self.arrivals if k[0] == identity]:
+                self.arrivals[key] = np.where(met.any(0), 0, self.arrivals[key])
             if met.any():
                 self._batch.met(int(identity), met)
             complete |= met

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harness.emulator.blocks.barriers import Barriers
+from harness.emulator.blocks.endless import Loops
 from harness.emulator.blocks.runner import Runner
 from harness.emulator.group import Group
+from harness.emulator.instructions.predicates import broadcast_mask
 from harness.emulator.memory import Scratch
 from harness.emulator.numbers.values import Array, Lanes
 from harness.emulator.ptx.program import Instruction
@@ -40,7 +42,7 @@ class Batch:
                 "shared and local memory of one batch of blocks do not fit this machine"
             ) from error
         self.steps_left = launch.budget
-        self._progress, self._idle_end = launch.progress, launch.budget - launch.patience
+        self.loops = Loops(self)
         if launch.hazards is not None:
             launch.hazards.start(blocks)
         if launch.races is not None:
@@ -108,23 +110,22 @@ class Batch:
     def met(self, number: int, lanes: Array) -> None:
         """Note that the threads `lanes`, bool (threads, blocks), pass the barrier `number` together."""
 
-    def looped(self) -> None:
-        """Note a step back to an earlier instruction.
-
-        Raises EmulatorError when for too long nothing has changed memory, passed a barrier or ended.
-        """
-        if self.launch.progress != self._progress:
-            self._progress = self.launch.progress
-            self._idle_end = self.steps_left - self.launch.patience
-        elif self.steps_left < self._idle_end:
-            raise self.hangs(f"{self.launch.patience:,} instructions")
-
-    def hangs(self, how_long: str) -> EmulatorError:
-        """Return the error for threads that wait in a loop for what nobody does."""
+    def hangs(self, how: str) -> EmulatorError:
+        """Return the error for threads that never end; `how` says how that is known."""
         return EmulatorError(
-            f"the kernel hangs: for {how_long} no thread has stored anything, passed a barrier or ended",
+            f"the kernel hangs: {how}",
             where=f"block {self.launch.block_index(self.first)}",
-            hint=f"Where the threads stand: {self.standing()}",
+            hint="A kernel that only takes long needs a larger budget. Where the threads stand: "
+            + self.standing(),
+        )
+
+    def too_long(self, where: str, turns: int, total: int) -> EmulatorError:
+        """Return the error for a loop that ends, but takes `turns` more turns, `total` instructions in all."""
+        return EmulatorError(
+            f"the loop that ends here takes about {turns:,} more turns: {total:,} instructions in all, and "
+            f"the budget is {self.launch.budget:,}",
+            where=where,
+            hint=f"Take a smaller shape, or from Python emulate(..., budget={total + total // 4:_}).",
         )
 
     def exhausted(self, instruction: Instruction) -> EmulatorError:
@@ -137,12 +138,27 @@ class Batch:
         )
 
     def standing(self) -> str:
-        """Return where the threads of the batch stand, as text."""
-        lines: dict[str, int] = {}
+        """Return where the warps of the batch stand, as text, with the first block of each place."""
+        places: dict[str, Array] = {}
         for runner in self.runners:
+            rows = slice(runner.group.row, runner.group.row + runner.group.shape[0])
             for pc, where, what in runner.standing():
                 if pc < len(self.launch.entry.instructions):
                     source = self.launch.entry.instructions[pc].source
-                    key = f"at {source} ({what})"
-                    lines[key] = lines.get(key, 0) + runner.group.count(where)
-        return "; ".join(f"{count} threads {where}" for where, count in lines.items())
+                    none = np.zeros((self.launch.threads, self.blocks), np.bool_)
+                    places.setdefault(f"at {source} ({what})", none)[rows] |= broadcast_mask(
+                        where, runner.group.shape
+                    )
+        return "; ".join(f"{self._who(lanes)} {place}" for place, lanes in places.items() if lanes.any())
+
+    def _who(self, lanes: Array) -> str:
+        """Return which threads `lanes`, bool (threads, blocks), are: how many, and the warps of one block."""
+        blocks = np.nonzero(lanes.any(0))[0]
+        warps = np.unique(np.nonzero(lanes[:, blocks[0]])[0] // WARP)
+        runs = np.split(warps, np.nonzero(np.diff(warps) > 1)[0] + 1)
+        named = ", ".join(f"{r[0]}" if len(r) == 1 else f"{r[0]} to {r[-1]}" for r in runs)
+        more = "" if len(blocks) == 1 else f" and of {len(blocks) - 1:,} other block"
+        more += "s" if len(blocks) > 2 else ""
+        block = self.launch.block_index(self.first + int(blocks[0]))
+        plural = "s" if len(warps) > 1 else ""
+        return f"{int(lanes.sum()):,} threads (warp{plural} {named} of block {block}{more})"

@@ -22,7 +22,7 @@ from harness.errors import EmulatorError
 if TYPE_CHECKING:
     from harness.emulator.blocks.batch import Batch
 
-_PATIENCE = 16  # polls in a row before a fragment lets the others run
+_PATIENCE = 4  # polls in a row before a fragment lets the others run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +52,7 @@ class Runner:
     later: the same for those that poll
     parked: the same for those whose instruction has to wait, such as for a phase of an mbarrier
     waiting: the fragments at barriers
+    polls: how often a fragment has polled in a row
     """
 
     def __init__(self, group: Group, batch: Batch) -> None:
@@ -65,7 +66,7 @@ class Runner:
         self.parked: dict[int, Lanes] = {}
         self.waiting: list[Waiting] = []
         self.members = Members(self)
-        self._polls = 0
+        self.polls = 0
         self._progress = 0
 
     def run(self) -> bool:
@@ -110,6 +111,7 @@ class Runner:
         batch = self.batch
         batch.steps_left -= 1
         if batch.steps_left < 0:
+            self.join(pc, where)
             raise batch.exhausted(step.instruction)
         group, active = self.group, where
         rest: Lanes = False
@@ -143,8 +145,9 @@ class Runner:
         """Execute control flow in the lanes `active`; the lanes `rest` skip it. Returns what `_step` does."""
         if step.kind == "branch":
             target = step.instruction.targets[0]
-            if target <= pc:
-                self.batch.looped()
+            if target <= pc and self.batch.loops.took(self, pc, active):
+                self.later[target] = self.group.algebra.either(self.later.get(target, False), active)
+                return pc + 1, rest
             if rest is False:
                 return target, active
             self.join(target, active)
@@ -179,11 +182,11 @@ class Runner:
             launch.progress += 1
             return pc + 1, where
         if launch.progress != self._progress:
-            self._progress, self._polls = launch.progress, 0
-        self._polls += 1
-        if self._polls < _PATIENCE:
+            self._progress, self.polls = launch.progress, 0
+        self.polls += 1
+        if self.polls < _PATIENCE:
             return pc + 1, where
-        self._polls = 0
+        self.polls = 0
         self.later[pc + 1] = self.group.algebra.either(self.later.get(pc + 1, False), where)
         return pc + 1, False
 

@@ -1,0 +1,293 @@
+"""Loops that never end, and those that take longer than the budget, told long before it is used up.
+
+From time to time the branches back of a batch are looked at more closely. If the control slice of all its
+threads has been seen before at the outermost of them (Brent, "An improved Monte Carlo factorization
+algorithm", BIT 1980), the loop never ends. Otherwise the registers that its exits compare are followed over
+some turns: where they near each other, they tell how many turns are left, and a loop may take its time. One
+that nothing bounds may not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from harness.emulator.blocks import special
+from harness.emulator.group import spread
+from harness.emulator.instructions.predicates import broadcast_mask
+from harness.emulator.memory import GLOBAL_BASE
+from harness.emulator.numbers.values import Affine, Array, Lanes, Mask
+from harness.emulator.ptx.literals import literal
+
+if TYPE_CHECKING:
+    from harness.emulator.blocks.batch import Batch
+    from harness.emulator.blocks.runner import Runner
+    from harness.emulator.ptx.program import Instruction
+
+BUDGET = 5_000_000  # instructions of a batch, unless its launch says otherwise
+PATIENCE = 50_000  # of them in a loop that nothing bounds, and one for every four bytes of the arguments
+FIRST = 5_000  # of them before loops are looked at
+_SECONDS = 4  # of this thread in a loop that nothing bounds; more with a larger budget
+_GROWTH = 1.5  # from one look to the next
+_SHOTS = 16  # turns that a look lasts at most
+_YIELD = 16  # turns after which lanes in an endless loop let others run
+_EXACT = {"eq", "ne", "equ", "neu"}
+
+
+class Repeats:
+    """Tells when a sequence of states is periodic: some time after its second period, at the latest."""
+
+    def __init__(self) -> None:
+        self._kept: tuple[bytes, bytes] | None = None
+        self._count, self._power = 0, 1
+
+    def seen(self, batches: Sequence[Batch]) -> bool:
+        """Return whether the batches are in the state that was kept."""
+        threads = b"".join(threads_state(batch) for batch in batches)
+        if self._kept is not None and threads == self._kept[0] and memory_state(batches) == self._kept[1]:
+            return True
+        self._count += 1
+        if self._count == self._power:
+            self._kept, self._count, self._power = (threads, memory_state(batches)), 0, 2 * self._power
+        return False
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A branch back: the first and the last instruction of its loop, and the first thread of the group."""
+
+    target: int
+    pc: int
+    row: int
+
+
+class Loops:
+    """The branches back that the threads of `batch` take.
+
+    spinning: how often a loop has been taken that does the same again and again while others could run, by
+      the first thread of the group and the branch
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        self._wake = batch.launch.budget - FIRST  # the next look, in steps that are left
+        self._outer: Edge | None = None  # the outermost branch back of this look
+        self._began = 0, 0.0  # the instruction at which it was first the outermost one, and the time
+        self._until = 0  # end of this phase
+        self._following = False
+        self._repeats = Repeats()
+        self._shots: list[tuple[int, Lanes, list[Array]]] = []
+        self.spinning: dict[tuple[int, int], int] = {}
+
+    def took(self, runner: Runner, pc: int, where: Lanes) -> bool:
+        """Note that the lanes `where` take the branch back `pc`; return whether others shall run first.
+
+        Raises EmulatorError for a loop that does not end, or not within the budget.
+        """
+        if self.spinning:
+            key = (runner.group.row, pc)
+            if key in self.spinning:
+                self.spinning[key] += 1
+                return self.spinning[key] % _YIELD == 0
+        if self._batch.steps_left > self._wake:
+            return False
+        used = self._batch.launch.budget - self._batch.steps_left
+        edge = Edge(self._batch.launch.entry.instructions[pc].targets[0], pc, runner.group.row)
+        if not self._following:
+            self._scout(edge, used)
+        elif edge == self._outer:
+            return self._follow(runner, edge, where, used)
+        elif used > self._until:
+            self._rest(used)
+        return False
+
+    def restart(self) -> None:
+        """Forget what was followed: others have run."""
+        self._following, self._until = False, 0
+
+    def _scout(self, edge: Edge, used: int) -> None:
+        """Find the outermost branch back that is taken for some time."""
+        if not self._until:
+            self._until, self._candidate = int(used * _GROWTH), edge
+        best = self._candidate
+        if (edge.target, -edge.pc) < (best.target, -best.pc):
+            self._candidate = edge
+        if used >= self._until:
+            if self._outer is None or self._candidate.target != self._outer.target:
+                self._began = used, time.thread_time()
+            self._outer, self._following = self._candidate, True
+            self._until = int(used * _GROWTH)
+            self._repeats, self._shots = Repeats(), []
+
+    def _rest(self, used: int) -> None:
+        """End a look, and plan the next one."""
+        self._following, self._until = False, 0
+        self._wake = self._batch.launch.budget - int(used * _GROWTH)
+
+    def _follow(self, runner: Runner, edge: Edge, where: Lanes, used: int) -> bool:
+        """Compare a turn with earlier ones; return whether others shall run first."""
+        batch, launch = self._batch, self._batch.launch
+        if launch.slice.complete and self._repeats.seen([batch]):
+            others = [r for r in batch.runners if r is not runner and (r.ready or r.later or r.parked)]
+            if runner.ready or runner.later or runner.parked or others or not launch.alone:
+                self.spinning[edge.row, edge.pc] = 0
+                self._rest(used)
+                return True
+            runner.join(edge.target, where)
+            raise batch.hangs(f"the loop that ends at {self._source(edge)} does the same again and again")
+        compared = self._compared(edge)
+        values = [_value(runner, text, kind) for ins, kind in compared for text in ins.operands[1:3]]
+        self._shots.append((used, where, values))
+        if len(self._shots) >= _SHOTS or used > self._until:
+            self._judge(runner, edge, compared, used)
+            self._rest(used)
+        return False
+
+    def _judge(
+        self, runner: Runner, edge: Edge, compared: list[tuple[Instruction, str]], used: int
+    ) -> None:
+        """Raise EmulatorError for a loop that takes longer than the budget, or that nothing bounds."""
+        batch, launch = self._batch, self._batch.launch
+        if len(self._shots) < 3:
+            return
+        last = self._shots[-3:]
+        lanes = broadcast_mask(last[-1][1], runner.group.shape)
+        turns = np.full((2, *runner.group.shape), np.inf)
+        for place, (ins, _) in enumerate(compared):
+            pairs = [shot[2][2 * place : 2 * place + 2] for shot in last]
+            gaps = [np.broadcast_to(a - b, runner.group.shape) for a, b in pairs]
+            turns = np.minimum(turns, turns_left(ins, gaps))
+        even, left = turns[:, lanes].max(axis=1, initial=0)
+        total = used + even * (last[-1][0] - last[0][0]) / 2
+        if np.isfinite(even) and total > launch.budget and len(self._exits(edge)) == 1:
+            raise batch.too_long(self._source(edge), int(even), int(total))
+        if np.isfinite(left):
+            return
+        seconds = time.thread_time() - self._began[1]
+        if used - self._began[0] > launch.patience and seconds > _SECONDS * launch.budget / BUDGET:
+            runner.join(edge.target, last[-1][1])
+            raise batch.hangs(
+                f"the loop that ends at {self._source(edge)} has not ended after {used - self._began[0]:,} "
+                f"instructions and {seconds:.0f} s, and no counter bounds it"
+            )
+
+    def _source(self, edge: Edge) -> str:
+        return str(self._batch.launch.entry.instructions[edge.pc].source)
+
+    def _exits(self, edge: Edge) -> list[Instruction]:
+        """Return the instructions by which threads leave a loop."""
+        body = range(edge.target, edge.pc + 1)
+        found = []
+        for ins in self._batch.launch.entry.instructions[edge.target : edge.pc + 1]:
+            leaves = any(target not in body for target in ins.targets)
+            falls = ins.index == edge.pc and bool(ins.guard)
+            if leaves or falls or ins.opcode[0] in ("exit", "ret", "trap"):
+                found.append(ins)
+        return found
+
+    def _compared(self, edge: Edge) -> list[tuple[Instruction, str]]:
+        """Return the comparisons of the guards by which threads leave a loop, and the type of each."""
+        guards = {ins.guard for ins in self._exits(edge) if ins.guard}
+        found = []
+        for ins in reversed(self._batch.launch.entry.instructions[edge.target : edge.pc + 1]):
+            if ins.operands and guards & set(ins.operands[0].split("|")):
+                if ins.opcode[0] == "setp" and len(ins.operands) >= 3:
+                    found.append((ins, ins.opcode[-1]))
+                guards |= set(ins.operands[1:])  # of ``and.pred`` and the like
+        return found
+
+
+def threads_state(batch: Batch) -> bytes:
+    """Return a digest of where the threads of a batch stand and of the registers of their control slice."""
+    digest = hashlib.blake2b(digest_size=16)
+
+    def note(*values: object) -> None:
+        digest.update(repr(values).encode())
+
+    note(sorted((key, turns % _YIELD) for key, turns in batch.loops.spinning.items()))
+    for key, arrived in sorted(batch.barriers.arrivals.items()):
+        note(key, arrived.tolist())
+    for runner in batch.runners:
+        group = runner.group
+        note(runner.polls, runner.members.forced)
+        waiting = {w.pc: w.where for w in runner.waiting}
+        for lanes in (runner.ready, runner.later, runner.parked, waiting, {0: runner.members.ended}):
+            note(len(lanes))
+            for pc in sorted(lanes):
+                note(pc)
+                digest.update(_bits(lanes[pc], group.shape))
+        for number in batch.launch.slice.registers:
+            digest.update(_bits(group.registers[number], group.shape))
+    return digest.digest()
+
+
+def memory_state(batches: Sequence[Batch]) -> bytes:
+    """Return a digest of the memory in the control slice of batches of one launch."""
+    launch = batches[0].launch
+    digest = hashlib.blake2b(repr(launch.heap_used).encode(), digest_size=16)
+    for space in sorted(launch.slice.spaces - {"global"}):
+        for batch in batches:
+            digest.update((batch.shared if space == "shared" else batch.local).flat())
+    if "global" in launch.slice.spaces:
+        octets = launch.arena.view(1)
+        for index in sorted(launch.arena.stored):
+            owner = launch.arena.allocations[index]
+            digest.update(octets[owner.start - GLOBAL_BASE : owner.end - GLOBAL_BASE])
+    return digest.digest()
+
+
+def _bits(value: Any, shape: tuple[int, int]) -> bytes:
+    """Return the bits of a register's value in all lanes."""
+    if isinstance(value, Affine):
+        value = value.array()
+    elif isinstance(value, Mask):
+        value = value.array
+    if not isinstance(value, np.ndarray):
+        return repr(value).encode()
+    return np.broadcast_to(value, shape).tobytes()
+
+
+def _value(runner: Runner, text: str, kind: str) -> Array:
+    """Return the value of an operand of a comparison, float64, that broadcasts to (T, C); NaN if unknown."""
+    group = runner.group
+    found: Any = literal(text)
+    if text in group.launch.numbers:
+        found = group.registers[group.launch.numbers[text]]
+    elif found is None and (read := special.reader(text)) is not None:
+        found = read(group)
+    try:
+        if found is None:
+            return np.array(np.nan)
+        if kind in ("f32", "f64"):
+            return np.array(group.floating(found, np.float32 if kind == "f32" else np.float64), np.float64)
+        whole = spread(group.integer(found, int(kind[1:])), group.shape)
+        if kind[0] == "u" and kind != "u64":
+            whole = whole & ((1 << int(kind[1:])) - 1)
+        return whole.astype(np.float64)
+    except (AttributeError, TypeError, ValueError):  # a register of another type than the comparison's
+        return np.array(np.nan)
+
+
+def turns_left(ins: Instruction, gaps: list[Array]) -> Array:
+    """Return, per lane, the turns until a comparison comes out otherwise: inf where it does not near that.
+
+    gaps: the difference of what is compared at three turns, the latest one last, (T, C)
+
+    The result is (2, T, C): where the difference changes by the same amount each turn, and where it nears
+    zero in any way.
+    """
+    first, second, now = gaps
+    steps = np.stack([second - first, now - second])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        slowest = np.abs(steps).min(0)
+        turns = np.floor(np.abs(now) / slowest) + 1
+        nears = (np.sign(steps) == -np.sign(now)).all(0) & np.isfinite(turns)
+        even = nears & (steps[0] == steps[1])
+        if _EXACT.intersection(ins.opcode[1:]):  # it may step over zero
+            nears = even = even & (np.mod(now, slowest) == 0)
+    return np.where(np.stack([even, nears]), turns, np.inf)

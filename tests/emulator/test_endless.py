@@ -1,0 +1,102 @@
+"""Loops that never end are told within seconds, with where the warps stand; those that only take long run on."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from harness.errors import EmulatorError
+from shared.emulator_kernels import launch
+
+# Each of them is right but for what it waits for; p holds zeros.
+ENDLESS = {
+    "barriers": "while (p[0] == 0) { __syncthreads(); if (p[1]) p[2] = 1; __syncthreads(); }",
+    "stores": "for (;;) p[t + 4] = 1;",
+    "stores of a counter": "int i = 0; for (;;) p[(t + ++i) % 1000] = i;",
+    "an outer loop": "while (v[0] == 0) for (int j = 0; j < 50; j++) v[5] = j;",
+    "one warp, while the others wait": "if (t < 32) for (;;) p[t] = 1; __syncthreads();",
+    "one lane, while the others poll": "if (t) { while (v[1] == 0) ; } else for (;;) v[2] = 1;",
+    "another block's flag, with stores": "if (blockIdx.x == 0) while (v[1] == 0) v[3] = 1; else v[2] = 1;",
+    "a lock taken twice": "while (atomicCAS(p, 0, 1)) ; p[4]++; while (atomicCAS(p, 0, 1)) ; p[5]++;",
+}
+NEVER = {
+    "a step over the end": "for (int i = 2 * t + 1; i != 0; i -= 2) s = s * 3 + i;",
+    "random numbers": "unsigned x = t; do x = x * 1664525u + 1013904223u; while (x != 7777 + (t & 1) * p[9]); s = x;",
+}
+LONG = {
+    "a counter": "for (int k = 0; k < 20000; k++) s = s * 3 + p[k & 7];",
+    "a counter, or before": "for (int k = 0; k < 9000 && s != 5; k++) s = s * 3 + p[k & 7];",
+    "floats": "for (float x = 0; x < 1.0f; x += 0.0001f) s = s * 3 + p[s & 7];",
+    "shifts": "for (int r = 0; r < 2000; r++) for (unsigned k = 1u << 31; k; k >>= 4) s = s * 3 + p[k & 7];",
+    "the heartbeat of whom another block wakes": (
+        "if (blockIdx.x == 0) while (v[1] == 0) v[3] = 1; else if (blockIdx.x == gridDim.x - 1) v[1] = 1;"
+    ),
+    "the heartbeat of whom another lane wakes": (
+        "if (t == 0) while (v[1] == 0) v[3] = 1; else if (t == 40) v[1] = 1;"
+    ),
+    "levels of a graph": """
+      __shared__ int go; int level = 1; if (t == 0) p[0] = 1; __syncthreads();
+      do {
+        __syncthreads(); if (t == 0) go = 0; __syncthreads();
+        for (int i = t; i < 300; i += 64) if (p[i] == level && p[i + 1] == 0) { p[i + 1] = level + 1; go = 1; }
+        level++; __syncthreads();
+      } while (go);""",
+}
+
+
+def run(body: str, blocks: int = 2, schedule: str = "lockstep", **options: int) -> None:
+    source = f"""extern "C" __global__ void k(int* p) {{
+      int t = threadIdx.x, s = 0; volatile int* v = p;
+      {body}
+      if (s == 12345) p[0] = s;
+    }}"""
+    launch(source, "k", (blocks,), (64,), np.zeros(1024, np.int32), schedule=schedule, check=False, **options)
+
+
+@pytest.mark.parametrize("what", ENDLESS)
+def test_what_repeats_is_told_at_once(what: str) -> None:
+    began = time.thread_time()
+    with pytest.raises(EmulatorError, match=r"(?s)the kernel hangs: .*(again and again).*warp.*line 3"):
+        run(ENDLESS[what], blocks=1 if what == "one lane, while the others poll" else 2)
+    assert time.thread_time() - began < 5
+
+
+@pytest.mark.parametrize("what", ["barriers", "one warp, while the others wait", "a lock taken twice"])
+def test_what_repeats_is_told_warp_by_warp(what: str) -> None:
+    with pytest.raises(EmulatorError, match="again and again"):
+        run(ENDLESS[what], schedule="warp-serial")
+
+
+@pytest.mark.parametrize("what", NEVER)
+def test_what_nothing_bounds_is_told_in_seconds(what: str) -> None:
+    """The control of `LONG`: with a budget a tenth as large it takes a tenth of the time."""
+    with pytest.raises(EmulatorError, match="no counter bounds it"):
+        run(NEVER[what], budget=500_000)
+
+
+@pytest.mark.parametrize("what", LONG)
+def test_what_only_takes_long_is_not_cut(what: str) -> None:
+    blocks = 1 if "graph" in what or "lane" in what else 400 if "another block" in what else 2
+    run(LONG[what], blocks=blocks)
+
+
+def test_a_loop_over_the_budget_is_told_before_it_is_run() -> None:
+    began = time.thread_time()
+    with pytest.raises(EmulatorError, match=r"(?s)line 3: .*more turns: [\d,]+ instructions in all.*budget=\d+_"):
+        run("for (int k = 0; k < 100000000; k++) s = s * 3 + p[k & 255];")
+    assert time.thread_time() - began < 5
+
+
+def test_a_loop_that_may_end_before_its_counter_is_run() -> None:
+    run("for (int k = 0; k < 100000000 && s < 40000; k++) s += 1 + p[k & 255];")
+
+
+def test_a_grid_over_the_budget_is_told_before_it_is_run() -> None:
+    with pytest.raises(EmulatorError, match=r"would take [\d,]+ instructions"):
+        run("p[t] = 1;", blocks=1_000_000_000)
+    with pytest.raises(EmulatorError, match=r"would take [\d,]+ instructions"):
+        run("for (int k = 0; k < 200; k++) s = s * 3 + p[k & 7];", blocks=2000, budget=400)
+
+
