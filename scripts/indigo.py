@@ -6,9 +6,8 @@ FOLDER has the CUDA sources of Indigo (Liu et al., "The Indigo Program-Verificat
 Irregular Parallel Code Patterns", ISPASS 2022), as HiRace's artifact (SC 2024) ships them: one kernel
 ``test_kernel`` a file, whose name tells the bugs that were planted. They are not part of harness.
 
-Whether a bug comes to pass depends on the graph, so graphs are drawn anew until all that was planted is found,
-`GRAPHS` at most. A kernel in which something was not planted, or not found, gets all of them. The graphs are
-the same for every kernel, whatever is planted.
+Whether a bug comes to pass depends on the graph, so graphs are drawn until all that was planted is found,
+`GRAPHS` at most; a sound kernel gets them all. They are the same for every kernel, whatever is planted.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ KINDS = {
     "race": {"global race", "RAW hazard", "WAR hazard", "WAW hazard"},
     "bounds": {"out of bounds", "uninitialised read"},
 }
-GRAPHS = 16
-_BUDGET = 500_000
+GRAPHS = 12
+_BUDGET = 100_000
 _HEAD = """// A kernel of Indigo
 //
 // /// kernel
@@ -117,7 +116,7 @@ def judged(source: Path, seed: int) -> dict[str, Any]:
             found |= {f.kind for f in getattr(raised, "findings", ())}
             error = str(raised).splitlines()[0]
         slowest = max(slowest, time.perf_counter() - began)
-        if planted == set(KINDS) and all(found & KINDS[what] for what in planted):
+        if planted and all(found & KINDS[what] for what in planted):
             break
     return {
         "kernel": source.stem,
@@ -172,9 +171,12 @@ def main() -> int:
     rows = []
     for row in results(sources, options.seed, options.jobs):
         rows.append(row)
+        print(f"{len(rows)} of {len(sources)}", end="\r", file=sys.stderr, flush=True)
         seen = {what for what, kinds in KINDS.items() if kinds & set(row["found"])}
         if seen != set(row["planted"]) or (row["error"] and "bounds" not in row["planted"]):
-            print(f"{row['kernel']}: planted {row['planted']}, found {row['found']} {row['error']}")
+            print(
+                f"{row['kernel']}: planted {row['planted']}, found {row['found']} {row['error']}", flush=True
+            )
     if not rows:
         parser.error(f"no source below {options.folder}")
     names = ["kernels", "refused", *(f"{what} {n}" for what in KINDS for n in ("planted", "found", "false"))]

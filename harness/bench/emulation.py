@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from harness.bench.row import ERROR, EXPECTED, FAILED, OK, REFUSED, REPEATABLE, UNEXPECTED, Measurement
 from harness.driver import tensormap
-from harness.emulator import BUDGET, Buffer, Counts, Emulation, TensorMap, emulate
+from harness.emulator import Buffer, Counts, Emulation, TensorMap, emulate
+from harness.emulator.blocks.endless import BUDGET
 from harness.errors import EmulatorError, HarnessError, InspectError, NeedsGpu, OutOfMemory, UsageError
 from harness.launch.builds import Built, Progress
 from harness.launch.kernel import Mapped, grid, maps, workspace

@@ -19,6 +19,7 @@ from harness.emulator.numbers.values import Array, Integer, Lanes, Mask, identit
 from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.conflicts import Values
 from harness.emulator.watch.faults import aligned, fault, first_lane, named, outside
+from harness.emulator.watch.touches import READ
 
 
 @dataclass(kw_only=True)
@@ -270,6 +271,10 @@ def observe(
     elif at.space == "global":
         if launch.counter is not None:
             launch.counter.global_access(ins, at.base, at.where, size, group.shape)
+        if kind != READ and at.owner is not None and at.owner.start in launch.constants and launch.check:
+            name, offset, _ = named(group, "global", first_lane(group, at.base, at.where), size)
+            message = f"writes to {name}, which is __constant__, at offset {offset}"
+            fault(group, ins, "constant written", at.where, name, offset, message)
         if launch.races is not None:
             values = _values(group, at, stored)
             launch.races.record(group, ins, kind, at.owner, at.base, at.where, size, values)

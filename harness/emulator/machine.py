@@ -57,7 +57,7 @@ LANES = 16384  # threads in a batch of blocks: its registers then fit a processo
 SCHEDULES = ("lockstep", "warp-serial", "early", "late")
 _ROUNDS = 1000  # times that all batches may poll without progress
 _LOOK = 64  # times that they poll between two looks at whether they do the same again
-_BATCH = 100  # the least time that a batch takes, in instructions
+_BATCH = 500  # the least time that a batch takes, in instructions
 _GRIDS = 100  # budgets of a batch that a whole grid may take
 
 
@@ -89,6 +89,8 @@ class Launch:
         self.grid, self.block = grid, block
         self.arena, self.parameters = arena, parameters
         self.dynamic_shared, self.symbols = dynamic_shared, symbols
+        constants = [v.name for v in entry.variables.values() if v.space == "const"]
+        self.constants = {symbols[name] for name in constants}  # addresses at which the kernel may not write
         self.shared_size = entry.sizes.get("shared", 0) + dynamic_shared
         self.schedule, self.budget, self.check, self.fine = schedule, budget, check, fine
         self.threads = block.x * block.y * block.z
@@ -158,8 +160,8 @@ class Launch:
         total = batches * max(_BATCH, self._spent)
         if total > _GRIDS * self.budget:
             raise EmulatorError(
-                f"a grid of {self.grid} blocks of {self.threads} threads would take {total:,} instructions, and "
-                f"a grid may take {_GRIDS} times the budget of {self.budget:,}",
+                f"a grid of {self.grid} blocks of {self.threads} threads would take {total:,} instructions, "
+                f"and a grid may take {_GRIDS} times the budget of {self.budget:,}",
                 hint="Take a smaller shape, or from Python a larger budget.",
             )
 

@@ -120,7 +120,7 @@ class Batch:
         )
 
     def too_long(self, where: str, turns: int, total: int) -> EmulatorError:
-        """Return the error for a loop that ends, but takes `turns` more turns, `total` instructions in all."""
+        """Return the error for a loop that ends after `turns` more turns, `total` instructions in all."""
         return EmulatorError(
             f"the loop that ends here takes about {turns:,} more turns: {total:,} instructions in all, and "
             f"the budget is {self.launch.budget:,}",

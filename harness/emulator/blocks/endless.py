@@ -148,9 +148,7 @@ class Loops:
             self._rest(used)
         return False
 
-    def _judge(
-        self, runner: Runner, edge: Edge, compared: list[tuple[Instruction, str]], used: int
-    ) -> None:
+    def _judge(self, runner: Runner, edge: Edge, compared: list[tuple[Instruction, str]], used: int) -> None:
         """Raise EmulatorError for a loop that takes longer than the budget, or that nothing bounds."""
         batch, launch = self._batch, self._batch.launch
         if len(self._shots) < 3:
@@ -232,12 +230,12 @@ def memory_state(batches: Sequence[Batch]) -> bytes:
     digest = hashlib.blake2b(repr(launch.heap_used).encode(), digest_size=16)
     for space in sorted(launch.slice.spaces - {"global"}):
         for batch in batches:
-            digest.update((batch.shared if space == "shared" else batch.local).flat())
+            digest.update((batch.shared if space == "shared" else batch.local).flat().tobytes())
     if "global" in launch.slice.spaces:
         octets = launch.arena.view(1)
         for index in sorted(launch.arena.stored):
             owner = launch.arena.allocations[index]
-            digest.update(octets[owner.start - GLOBAL_BASE : owner.end - GLOBAL_BASE])
+            digest.update(octets[owner.start - GLOBAL_BASE : owner.end - GLOBAL_BASE].tobytes())
     return digest.digest()
 
 

@@ -40,7 +40,7 @@ class Finding:
 
     kind: ``RAW hazard``, ``WAR hazard``, ``WAW hazard``, ``global race``, ``missing cp.async wait``,
       ``divergent barrier``, ``warp mask``, ``undefined shuffle``, ``out of bounds``, ``misaligned``,
-      ``uninitialised read``, ``trap`` and others of Hopper's units
+      ``uninitialised read``, ``constant written``, ``trap`` and others of Hopper's units
     message: what happened, with the threads and blocks of the first time
     sources: the source lines; for a hazard those of the earlier and of the later access
     variable: the shared variable, global buffer or register
