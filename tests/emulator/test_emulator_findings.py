@@ -383,3 +383,17 @@ def test_a_vector_out_of_bounds_writes_no_other_register() -> None:
     run = launch(source, "k", (1,), (32,), np.zeros(4, np.float32), c)
     assert kinds(run) == {"out of bounds"}
     assert c[:32].tolist() == [5 + t for t in range(32)] and np.isnan(c[32:]).all()
+
+
+CONSTANT = """__constant__ int table[32]; __device__ int open_table[32];
+extern "C" __global__ void k(int* a, int where) {
+  int* p = where ? table : open_table;
+  p[threadIdx.x] = a[threadIdx.x];
+}"""
+
+
+@pytest.mark.parametrize(("where", "kinds"), [(0, []), (1, ["constant written"])])
+def test_a_store_to_constant_memory(where: int, kinds: list[str]) -> None:
+    run = launch(CONSTANT, "k", (1,), (32,), np.zeros(32, np.int32), np.int32(where))
+    assert [f.kind for f in run.findings] == kinds
+    assert all("table" in f.message for f in run.findings)
