@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -114,12 +115,17 @@ def _working_directory() -> None:
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="cuda-harness", prog_name="harness")
-def main() -> None:
+@click.option(
+    "--untrusted", is_flag=True, help="Refuse kernels whose problem is Python of their own, which would run."
+)
+def main(untrusted: bool) -> None:
     """Compile, inspect, verify and time CUDA kernels through the driver API.
 
     A KERNEL is a shipped one by name (03_tiled or tiled), a glob ('0[1-3]*'), or the path of a .cu or .ptx
     file of your own. Without one, a command takes the whole ladder.
     """
+    if untrusted:
+        os.environ["HARNESS_UNTRUSTED"] = "1"  # children inherit it
 
 
 def _show_warning(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
+import os
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ from harness.problems.gemm import GEMMS, Gemm
 from harness.problems.mma import Mma
 from harness.problems.protocol import Problem
 
+UNTRUSTED = "HARNESS_UNTRUSTED"  # environment variable: where it is set, no file's Python is executed
 BUILTIN: dict[str, type[Problem]] = {"gemm": Gemm, "copy": Copy, "fma": Fma, "mma": Mma}
 
 
@@ -74,7 +76,16 @@ def resolve(kernel: Kernel) -> type[Problem]:
         raise SpecError(
             f"no problem {name!r}", where=where, hint=f"built in: {', '.join(BUILTIN)}; or 'file.py:Class'"
         )
-    path = (kernel.path.parent / file).resolve()
+    folder = kernel.path.parent.resolve()
+    path = (folder / file).resolve()
+    if not path.is_relative_to(folder):
+        raise SpecError(
+            f"problem {name!r} lies outside the kernel's folder",
+            where=where,
+            hint="keep it beside the kernel",
+        )
+    if os.environ.get(UNTRUSTED):
+        raise SpecError(f"problem {name!r}: Python that is not trusted is not executed", where=where)
     try:
         found = getattr(_module(path), class_name, None)
     except HarnessError:

@@ -320,7 +320,7 @@ def test_replay(fake: Any, tmp_path: Path) -> None:
     benched(tmp_path / "r.json", "tiled", "-a", "N=16")
     result = harness("replay", str(tmp_path / "r.json"))
     assert result.exit_code == 0 and "reproduced: all 1 rows within 2%" in result.stdout
-    assert "harness bench tiled -a N=16 --min-time 0.005 --timeout 0.05" in result.stdout
+    assert "harness bench tiled --axis=N=16 --min-time=0.005 --timeout=0.05" in result.stdout
     fake.milliseconds = 1.6
     result = harness("replay", str(tmp_path / "r.json"))
     assert result.exit_code == 1 and "not reproduced: 1 of 1 rows differ" in result.stdout
@@ -363,9 +363,21 @@ def test_arguments_of_a_recorded_command() -> None:
         "--md",
         "--sweep",
     ]
-    assert arguments_of(argv) == ["tiled", "-a", "N=8", "--sweep"]
+    assert arguments_of(argv) == ["tiled", "--sweep", "--axis=N=8"]
     with pytest.raises(UsageError):
         arguments_of(["harness", "sass"])
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["--rows=x", "--no-such-option", "/tmp/k.cu", "../k.cu", "--ref=/k.cu", "--arch", "--json=/x/y --rows=x"],
+)
+def test_a_result_file_chooses_no_hidden_options_and_no_paths(word: str) -> None:
+    with pytest.raises(UsageError):
+        arguments_of(["harness", "bench", "tiled", *word.split()])
+    if word.startswith("--"):
+        with pytest.raises(UsageError):
+            arguments_of(["harness", "bench", "--", *word.split()])
 
 
 # ---- --isolate -------------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ from harness.errors import INCONCLUSIVE_EXIT, UsageError
 if TYPE_CHECKING:
     from harness.results.record import Document
 
-# Options that are not repeated, about the output and the GPU, with the number of their values.
-_DROPPED = {"--json": 1, "--csv": 0, "--md": 0, "--device": 1, "-d": 1}
+# Parameters of bench that are not repeated, about the output and the GPU.
+_DROPPED = ("json_file", "style", "device", "wide", "require_gpu")
 
 
 @click.command(name="replay")
@@ -70,20 +70,33 @@ def arguments_of(argv: list[str]) -> list[str]:
     """Return the arguments of ``harness bench`` in a recorded command line, without those about output and
     GPU.
 
-    Raises UsageError for a command line of another verb.
+    A result file may come from anybody, so only options that ``harness bench`` shows are repeated, and no
+    path: result files hold none. Raises UsageError for anything else, and for another verb.
     """
     if argv[:2] != ["harness", "bench"]:
         raise UsageError(f"not a command line of `harness bench`: {' '.join(argv)}")
-    kept: list[str] = []
-    rest = iter(argv[2:])
-    for argument in rest:
-        name = argument.split("=", 1)[0]
-        if name not in _DROPPED:
-            kept.append(argument)
-        elif "=" not in argument:
-            for _ in range(_DROPPED[name]):
-                next(rest, None)
-    return kept
+    ctx = click.Context(bench.command, info_name="bench")
+    try:
+        given, _, _ = bench.command.make_parser(ctx).parse_args(list(argv[2:]))
+    except click.UsageError as e:
+        raise UsageError(f"a command line that harness bench does not know: {e.format_message()}") from None
+    found = [*given.pop("kernels", ())]
+    if odd := [word for word in found if word.startswith("-")]:  # behind `--`, where it would be no option
+        raise UsageError(f"{odd[0]!r} is no kernel's name")
+    for param in bench.command.params:
+        if not isinstance(param, click.Option) or param.name not in given or param.name in _DROPPED:
+            continue
+        name = next(o for o in param.opts if o.startswith("--"))
+        if param.hidden:
+            raise UsageError(f"{name} is not repeated from a result file")
+        value = given[param.name]
+        if param.is_flag:
+            found.append(name)
+        else:
+            found += [f"{name}={one}" for one in (value if param.multiple else [value])]
+    if odd := [word for word in found if "/" in word or "\\" in word]:
+        raise UsageError(f"a result file names no folders: {odd[0]!r} is not repeated")
+    return found
 
 
 def changed(old: Document, new: Document) -> list[str]:
