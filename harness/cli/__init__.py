@@ -19,6 +19,7 @@ from harness.support import signals, terminal
 VERBS = (
     "bench",
     "build",
+    "cache",
     "check",
     "choose",
     "compare",

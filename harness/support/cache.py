@@ -4,24 +4,44 @@ An entry is a folder ``<key[:2]>/<key>/`` with the named files and a manifest of
 written to a temporary folder beside its final place and then renamed, so that a reader sees all of it or
 nothing. An entry that does not match its manifest (after a crash, a full disk, an edit) counts as absent and
 is replaced at the next write.
+
+Code from it is run without another look, so it has to be this user's own: a directory that somebody else owns
+or may write is not used, and an entry with a file of somebody else counts as absent. Entries that were not
+used for the longest time are removed where all take more than `limit` bytes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
 import json
 import os
+import re
 import shutil
+import stat
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+
+from harness.errors import UsageError
+from harness.support.files import opened
 
 _MANIFEST = "manifest.json"
 _ATTEMPTS = 5  # retries to publish an entry while other writers replace a damaged one
+_ENTRY = re.compile(r"[0-9a-f]{64}\Z")
+_BEGUN = re.compile(r"\.([0-9a-f]{8}|damaged|probe)-")  # temporary folders; those of a killed writer stay
+_LIMIT = 4.0  # GiB of all entries, unless HARNESS_CACHE_GIB says otherwise
+_STALE = 3600  # seconds after which a temporary folder is nobody's, and between two looks at the size
+_TAG = "CACHEDIR.TAG"  # see https://bford.info/cachedir: backups leave the directory out
+_SIGNATURE = """Signature: 8a477f597d28d172789f06886806bc55
+# The cache of compiled kernels of harness. It may be deleted at any time: `harness cache --clean`.
+"""
 
 
 class CacheWarning(UserWarning):
@@ -45,6 +65,15 @@ def default_root() -> Path | None:
         return None
 
 
+def limit() -> int:
+    """Return how many bytes all entries may take: ``HARNESS_CACHE_GIB``, or else 4 GiB."""
+    text = os.environ.get("HARNESS_CACHE_GIB", "")
+    try:
+        return int(float(text or _LIMIT) * 2**30)
+    except (ValueError, OverflowError):
+        raise UsageError(f"HARNESS_CACHE_GIB={text} is no size", hint="a number of GiB, such as 4") from None
+
+
 @functools.cache
 def default() -> Cache:
     """Return the user's cache; it is opened once per process."""
@@ -61,38 +90,108 @@ def digest(*parts: str | bytes) -> str:
     return h.hexdigest()
 
 
-class Cache:
-    """A cache in the directory `root`, which is created if it does not exist.
+@dataclass(frozen=True)
+class Entry:
+    """One entry of a cache: its folder, its size in bytes, and when it was last used (Unix time)."""
 
-    With `root` None it stores nothing. If `root` cannot be used, it warns once (CacheWarning) and stores
-    nothing from then on.
+    folder: Path
+    size: int
+    used: float
+
+
+class Cache:
+    """A cache in the directory `root`, which is created for this user only if it does not exist.
+
+    With `root` None it stores nothing. If `root` cannot be used, or others may write there, it warns once
+    (CacheWarning) and stores nothing from then on.
     """
 
     def __init__(self, root: Path | None) -> None:
         self.root = root
+        self._written = 0  # bytes since the last look at the size
         if root is not None:
             try:
-                root.mkdir(parents=True, exist_ok=True)
-                with tempfile.TemporaryDirectory(dir=root):
+                new = not root.exists()
+                root.mkdir(mode=0o700, parents=True, exist_ok=True)
+                _check_owner(root)
+                with tempfile.TemporaryDirectory(prefix=".probe-", dir=root):
                     pass  # fail now, not after a minute of compiling, if nothing can be written here
+                if new:  # not in a folder that was there before, which may hold more than a cache
+                    (root / _TAG).write_bytes(_SIGNATURE.encode())
             except OSError as e:
                 self._give_up(e)
 
     def get(self, key: str) -> dict[str, bytes] | None:
-        """Return the files of the entry `key` by name, or None if it is absent, damaged or empty."""
+        """Return the files of the entry `key` by name, or None if it is absent, damaged, empty or somebody
+        else's.
+        """
         root = self.root  # another thread may set it to None meanwhile
         if root is None:
             return None
         folder = self._folder(root, key)
         try:
-            manifest = json.loads((folder / _MANIFEST).read_bytes())
+            manifest = json.loads(_own(folder / _MANIFEST))
             if not isinstance(manifest, dict) or any(name != Path(name).name for name in manifest):
                 return None
-            files = {name: (folder / name).read_bytes() for name in manifest}
-        except (OSError, ValueError, RecursionError):
+            found = {name: _own(folder / name) for name in manifest}
+        except (OSError, ValueError, RecursionError, UsageError):
             return None
-        intact = all(hashlib.sha256(data).hexdigest() == manifest[name] for name, data in files.items())
-        return files if files and intact else None
+        intact = all(hashlib.sha256(data).hexdigest() == manifest[name] for name, data in found.items())
+        if not found or not intact:
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(folder / _MANIFEST)
+        return found
+
+    def entries(self) -> list[Entry]:
+        """Return all entries, those first that were not used for the longest time."""
+        found = []
+        for folder in self._folders(_ENTRY):
+            with contextlib.suppress(OSError):  # another process has just removed it
+                used = (folder / _MANIFEST).stat().st_mtime if (folder / _MANIFEST).exists() else 0.0
+                found.append(Entry(folder, sum(p.stat().st_size for p in folder.iterdir()), used))
+        return sorted(found, key=lambda e: e.used)
+
+    def trim(self, most: int) -> int:
+        """Remove what was not used for the longest time until the entries take at most `most` bytes, and what
+        killed writers have left; return the number of bytes removed.
+        """
+        found = self.entries()
+        over = sum(e.size for e in found) - most
+        removed = 0
+        for entry in found:
+            if removed >= over:
+                break
+            self._discard(entry.folder)
+            removed += entry.size
+        for folder in self._folders(_BEGUN):
+            with contextlib.suppress(OSError):
+                if time.time() - folder.stat().st_mtime > _STALE:
+                    shutil.rmtree(folder, ignore_errors=True)
+        return removed
+
+    def _folders(self, pattern: re.Pattern[str]) -> list[Path]:
+        """Return the folders whose name matches, in the root and in the folders of entries."""
+        if self.root is None:
+            return []
+        places = [self.root, *(p for p in self.root.glob("[0-9a-f][0-9a-f]") if not p.is_symlink())]
+        found = []
+        for place in places:
+            with contextlib.suppress(OSError):
+                found += [p for p in place.iterdir() if pattern.match(p.name) and p.is_dir()]
+        return [p for p in found if not p.is_symlink()]
+
+    def _keep_bounded(self, root: Path, size: int) -> None:
+        """Look at the size of all entries once an hour, and after a twentieth of the limit was written."""
+        most = limit()
+        self._written += size
+        stamp = root / ".trimmed"
+        last = stamp.stat().st_mtime if stamp.exists() else 0.0
+        if self._written > most / 20 or time.time() - last > _STALE:
+            self._written = 0
+            stamp.touch()
+            if sum(e.size for e in self.entries()) > most:
+                self.trim(most * 9 // 10)
 
     def put(self, key: str, files: Mapping[str, bytes]) -> None:
         """Store `files` (name -> content) as the entry `key`.
@@ -113,6 +212,7 @@ class Cache:
                 (temporary / name).write_bytes(data)
             (temporary / _MANIFEST).write_text(json.dumps(manifest, indent=1))
             self._publish(temporary, final, key)
+            self._keep_bounded(root, sum(map(len, files.values())))
         except OSError as e:
             self._give_up(e)
         finally:
@@ -150,6 +250,25 @@ class Cache:
         root, self.root = self.root, None
         if root is not None:
             _warn(root, error.strerror or str(error))
+
+
+def _check_owner(root: Path) -> None:
+    """Raise PermissionError if the directory is another user's, or if others may write there."""
+    if not hasattr(os, "geteuid"):
+        return
+    about = root.stat()
+    if about.st_uid != os.geteuid():
+        raise PermissionError(errno.EPERM, f"it belongs to another user, {about.st_uid}")
+    if about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise PermissionError(errno.EPERM, "others may write there; chmod go-w makes it yours")
+
+
+def _own(path: Path) -> bytes:
+    """Return the content of a regular file of this user. Raises PermissionError for somebody else's."""
+    with opened(path) as file:
+        if hasattr(os, "geteuid") and os.fstat(file.fileno()).st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "another user's", str(path))
+        return file.read()
 
 
 def _warn(root: Path | None, why: str) -> None:

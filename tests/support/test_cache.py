@@ -39,7 +39,8 @@ def entry(store: Cache, key: str = KEY) -> Path:
 
 def everything(store: Cache) -> list[Path]:
     assert store.root is not None
-    return sorted(store.root.rglob("*"))
+    own = {store.root / name for name in ("CACHEDIR.TAG", ".trimmed")}
+    return sorted(set(store.root.rglob("*")) - own)
 
 
 # Entries
@@ -342,14 +343,14 @@ def test_a_disk_that_fails_later(
     with pytest.warns(CacheWarning, match=os.strerror(code)) as said:
         store.put(KEY, FILES)
     assert len(said) == 1
-    assert [p for p in root.rglob("*") if p.is_file()] == []  # what was begun is gone
+    assert [p for p in root.rglob("*") if p.is_file()] == [root / "CACHEDIR.TAG"]  # what was begun is gone
     goes_on_silently(store)
 
 
 def test_an_entry_that_cannot_be_read_is_absent(store: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     store.put(KEY, FILES)
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_bytes", refusing(errno.EACCES))
+        patch.setattr(cache_module, "opened", refusing(errno.EACCES))
         assert store.get(KEY) is None
     assert store.get(KEY) == FILES
 
@@ -403,3 +404,125 @@ def test_the_users_cache_is_opened_once(tmp_path: Path, monkeypatch: pytest.Monk
         assert cache_module.default() is cache_module.default()
     finally:
         cache_module.default.cache_clear()
+
+
+# Whose it is
+
+
+AS_ROOT = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="giving files away")
+
+
+@AS_ROOT
+@pytest.mark.parametrize("name", ["manifest.json", "kernel.cubin"])
+def test_an_entry_of_somebody_else_is_absent(store: Cache, name: str) -> None:
+    """As a cubin that was planted in a cache that others can write."""
+    store.put(KEY, FILES)
+    os.chown(entry(store) / name, 65534, 65534)
+    assert store.get(KEY) is None
+    os.chown(entry(store) / name, 0, 0)
+    assert store.get(KEY) == FILES  # the control
+
+
+@AS_ROOT
+def test_a_root_of_somebody_else_is_not_used(tmp_path: Path) -> None:
+    os.chown(tmp_path, 65534, 65534)
+    with pytest.warns(CacheWarning, match="belongs to another user, 65534"):
+        store = Cache(tmp_path)
+    goes_on_silently(store)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX modes")
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770, 0o702])
+def test_a_root_that_others_may_write_is_not_used(tmp_path: Path, mode: int) -> None:
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r").chmod(mode)
+    with pytest.warns(CacheWarning, match="chmod go-w"):
+        store = Cache(tmp_path / "r")
+    goes_on_silently(store)
+    assert (tmp_path / "r").stat().st_mode & 0o7777 == mode and not list((tmp_path / "r").iterdir())
+    (tmp_path / "r").chmod(0o755)
+    assert Cache(tmp_path / "r").root  # the control
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX modes")
+def test_a_new_root_is_its_users_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        store = Cache(tmp_path / "deep" / "cache")
+        store.put(KEY, FILES)
+    finally:
+        os.umask(before)
+    assert store.root is not None and store.root.stat().st_mode & 0o777 == 0o700
+    assert entry(store).stat().st_mode & 0o077 == 0
+
+
+def test_the_tag_is_only_in_a_folder_of_its_own(tmp_path: Path) -> None:
+    signature = b"Signature: 8a477f597d28d172789f06886806bc55"
+    assert (tmp_path / "new").exists() is False
+    Cache(tmp_path / "new")
+    assert (tmp_path / "new" / "CACHEDIR.TAG").read_bytes().startswith(signature)
+    Cache(tmp_path)  # which holds something else
+    assert not (tmp_path / "CACHEDIR.TAG").exists()
+
+
+# How much it takes
+
+
+def fill(store: Cache, count: int) -> list[str]:
+    """Store entries of 100 kB, the first of which was used the longest time ago."""
+    keys = [digest(str(i)) for i in range(count)]
+    for i, key in enumerate(keys):
+        store.put(key, {"a": bytes(100_000)})
+        os.utime(entry(store, key) / "manifest.json", (1000 + i, 1000 + i))
+    return keys
+
+
+def test_what_was_not_used_for_the_longest_time_goes_first(store: Cache) -> None:
+    keys = fill(store, 6)
+    assert store.get(keys[0]) is not None  # used again: it is the newest now
+    assert [e.folder.name for e in store.entries()] == [*keys[1:], keys[0]]
+    assert store.trim(250_000) >= 350_000
+    assert [e.folder.name for e in store.entries()] == [keys[5], keys[0]]
+    assert store.trim(10**9) == 0 and len(store.entries()) == 2
+    store.trim(0)
+    assert [p for p in everything(store) if p.is_file()] == []
+
+
+def test_the_limit_is_kept_while_entries_are_written(store: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HARNESS_CACHE_GIB", str(1e6 / 2**30))
+    keys = fill(store, 30)
+    assert sum(e.size for e in store.entries()) <= 1.1e6
+    assert store.get(keys[-1]) is not None and store.get(keys[0]) is None
+
+
+def test_without_the_limit_they_would_stay(store: Cache) -> None:
+    keys = fill(store, 30)
+    assert len(store.entries()) == 30 and store.get(keys[0]) is not None
+
+
+def test_what_killed_writers_left_goes_when_it_is_old(store: Cache) -> None:
+    store.put(KEY, FILES)
+    left = [entry(store).with_name(f".{KEY[:8]}-x"), store.root / ".probe-x", store.root / ".mine"]  # type: ignore[operator]
+    for folder in left:
+        (folder / "deep").mkdir(parents=True)
+    store.trim(10**9)
+    assert all(folder.exists() for folder in left)  # of a writer that may be at work
+    for folder in left:
+        os.utime(folder, (1000, 1000))
+    store.trim(10**9)
+    assert [folder.exists() for folder in left] == [False, False, True] and store.get(KEY) == FILES
+
+
+def test_only_entries_are_removed(tmp_path: Path) -> None:
+    """A root that is somebody's folder of other things, too."""
+    for name in ("notes.txt", "ab/notes.txt", "tune/journal.jsonl", f"zz/{KEY}/x", f"{KEY[:2]}/{KEY}x/x"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("mine")
+    (tmp_path / "cd").symlink_to(tmp_path / "zz")
+    before = {p for p in tmp_path.rglob("*") if p.is_file()}
+    store = Cache(tmp_path)
+    store.put(KEY, FILES)
+    store.trim(0)
+    assert store.get(KEY) is None
+    assert {p for p in tmp_path.rglob("*") if p.is_file()} - {tmp_path / ".trimmed"} == before
