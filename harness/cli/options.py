@@ -150,7 +150,7 @@ def rule(command: F) -> F:
                 "--min-samples",
                 default=10,
                 show_default=True,
-                type=click.IntRange(min=1),
+                type=click.IntRange(min=1, max=1_000_000),
                 help="Of each row.",
             ),
             click.option(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import math
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
-from harness.errors import HarnessError, MissingDependency, SpecError, UsageError
+from harness.errors import BuildError, HarnessError, MissingDependency, SpecError, UsageError
 from harness.kernels.compiler import Cubin, compile_kernel
 from harness.kernels.spec import Variant
 from harness.problems.protocol import Problem
@@ -20,12 +23,15 @@ from harness.sass.contract import check
 from harness.sass.instructions import Sass, Tally, disassemble
 from harness.sass.occupancy import Occupancy, occupancy
 from harness.support.cache import Cache
+from harness.support.daemons import Daemons, Overdue
 from harness.support.processes import ENDED, cores, processes
 
 if TYPE_CHECKING:
     from harness.launch.kernel import Launch
     from harness.launch.operands import Operands
 
+_SECONDS = "HARNESS_COMPILE_SECONDS"
+_MOST_SECONDS = 120
 Progress = Callable[[str], None]  # called with a short text about each step that begins
 
 
@@ -118,19 +124,40 @@ def build_all(
     """
     built, skipped = [], []
     jobs = [(variant, arch) for arch in archs for variant in variants]
-    with ThreadPoolExecutor(cores()) as pool:
-        try:
-            for (variant, arch), future in [(job, pool.submit(_build, *job, cache)) for job in jobs]:
-                progress(f"build {variant.label} {arch}")
-                try:
-                    built.append(future.result())
-                except HarnessError as e:
-                    skipped.append(Skipped(variant=variant, arch=arch, error=e))
-        finally:
-            pool.shutdown(cancel_futures=True)  # Ctrl-C leaves nothing running behind
+    limit = compile_seconds()
+    with Daemons(min(cores(), max(1, len(jobs)))) as pool:
+        begun = [(job, pool.submit(functools.partial(_build, *job, cache))) for job in jobs]
+        for (variant, arch), future in begun:
+            progress(f"build {variant.label} {arch}")
+            try:
+                built.append(pool.result(future, limit))
+            except HarnessError as e:
+                skipped.append(Skipped(variant=variant, arch=arch, error=e))
+            except Overdue:
+                late = BuildError(
+                    f"{variant.label} is not compiled for {arch} after {limit:g} s",
+                    where=str(variant.kernel.path),
+                    hint=f"{_SECONDS} sets another limit",
+                )
+                skipped.append(Skipped(variant=variant, arch=arch, error=late))
     if skipped and not built:
         raise skipped[0].error
     return built, skipped
+
+
+def compile_seconds() -> float:
+    """Return how many seconds a kernel may take to be compiled: ``HARNESS_COMPILE_SECONDS``, or else 120.
+
+    NVRTC cannot be stopped, and a macro that doubles thirty times keeps it busy for years.
+    """
+    text = os.environ.get(_SECONDS, "")
+    try:
+        found = float(text or _MOST_SECONDS)
+    except ValueError:
+        found = math.nan
+    if not found > 0:
+        raise UsageError(f"{_SECONDS}={text} is no number of seconds")
+    return found
 
 
 @contextmanager

@@ -84,6 +84,7 @@ SHORT = {
     "driver/owner": "the protocol of everything that holds a handle",
     "driver/tensormap": "one object of the driver API",
     "cli/verbs/list": "a command",
+    "cli/verbs/cache": "a command",
     "tune/prefetch": "operands made ahead of time, which nothing else knows of",
 }
 

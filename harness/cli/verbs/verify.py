@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option(
     "--repeat",
     "repeats",
-    type=click.IntRange(min=0),
+    type=click.IntRange(min=0, max=1_000_000),
     default=0,
     metavar="N",
     help="Then launch each N times more on the same inputs: every output must have the same bits.",

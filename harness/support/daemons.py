@@ -1,0 +1,83 @@
+"""Threads for jobs that cannot be stopped, which have a time limit and for which nobody has to wait."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any, Self, TypeVar
+
+T = TypeVar("T")
+_DAEMON = "harness-daemon"
+_LOOK = 0.2  # seconds between looks at a job
+
+
+class Overdue(Exception):
+    """A job has not ended within its time; its thread goes on."""
+
+
+class Daemons:
+    """Threads for jobs that cannot be stopped, such as a compiler's: nobody has to wait for them.
+
+    A job that is given up (`result` raises Overdue, or an exception leaves the ``with`` block) goes on in its
+    thread until the process ends; see `abandoned`.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._began: dict[Future[Any], float] = {}
+        self._count = 0
+        for _ in range(count):
+            self._add()
+
+    def _add(self) -> None:
+        self._count += 1
+        threading.Thread(target=self._work, daemon=True, name=_DAEMON).start()
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            future, call = job
+            if not future.set_running_or_notify_cancel():
+                continue
+            self._began[future] = time.monotonic()
+            try:
+                result = call()
+            except BaseException as e:
+                future.set_exception(e)
+            else:
+                future.set_result(result)
+
+    def submit(self, call: Callable[[], T]) -> Future[T]:
+        """Queue a job; its result comes from `result`."""
+        future: Future[T] = Future()
+        self._jobs.put((future, call))
+        return future
+
+    def result(self, future: Future[T], seconds: float) -> T:
+        """Return a job's result, or raise its exception. Raises Overdue `seconds` after it has begun."""
+        while True:
+            wait([future], _LOOK)
+            if future.done():
+                return future.result()
+            if time.monotonic() - self._began.get(future, math.inf) > seconds:
+                self._add()  # in the place of the thread that is lost
+                raise Overdue
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with suppress(Empty):
+            while job := self._jobs.get_nowait():
+                job[0].cancel()
+        for _thread in range(self._count):
+            self._jobs.put(None)
+
+
+def abandoned() -> bool:
+    """Return True if a thread of `Daemons` still works: the process has to end without waiting for it."""
+    return any(t.name == _DAEMON for t in threading.enumerate())
