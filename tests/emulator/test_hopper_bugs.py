@@ -131,6 +131,23 @@ RING = """const float* a, float* c {
   }
   if (t == 0) wait_read();
 }"""
+# Three boxes a tile take turns in two places: the first two were begun longest ago, but not the last.
+TURNS = """const float* a, float* c {
+  __shared__ __align__(128) float s[2][128];
+  const int t = threadIdx.x;
+  for (int tile = 0; tile < 2; ++tile)
+    for (int j = 0; j < 3; ++j) {
+      if (t == 0) { REPAIR }
+      __syncthreads();
+      s[j % 2][t] = a[t] + tile + j;
+      fence_async();
+      __syncthreads();
+      if (t == 0) store(c + 128 * (j % 2), s[j % 2], 512);
+      if (t == 0 && j == 2) c[256 + tile] = j;
+    }
+  if (t == 0) wait_all();
+}"""
+ONE_LEFT = 'asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");'
 # Stages that consumers wait for; the pointer to the barrier has to follow the stage.
 STALE = """const float* a, float* c {
   __shared__ __align__(128) float s[4][32]; __shared__ u64 full[4];
@@ -207,6 +224,8 @@ BUGS = [
         wanted={"RAW hazard"}),
     Bug(name="NVIDIA/TransformerEngine 3417", text=RING, good="__syncthreads();", bad="",
         wanted={"WAR hazard"}),
+    Bug(name="rung 23 of this repository with BN=192", text=TURNS,
+        good=f"if (j == 0) wait_all(); else if (j == 2) {ONE_LEFT}", bad=ONE_LEFT, wanted={"WAR hazard"}),
     Bug(name="NVIDIA/TensorRT-LLM 15338", text=STALE, good="+ i", bad="", wanted={"RAW hazard"}),
     Bug(name="NVIDIA/TensorRT-LLM 18339", text=LEADER, good="__syncthreads();", bad="",
         wanted={"WAR hazard"}),

@@ -201,6 +201,35 @@ def test_products_of_a_warpgroup(shape: str, tail: str, kind: Any) -> None:
     assert (c == (product + 1 if tail[0] == "1" else -product)).all()
 
 
+@pytest.mark.parametrize(
+    ("factors", "count", "expected"),
+    [
+        ((2.0**-12, 2.0**-13), 3, 1.0),  # 3 * 2^-25 is cut off, not rounded
+        ((2.0**-12, 2.0**-13), 4, 1.0 + 2.0**-23),  # two bits below the result are kept in the sum
+        ((2.0**-13, 2.0**-13), 8, 1.0),  # and no third one
+        ((-(2.0**-13), 2.0**-12), 1, 1.0 - 2.0**-24),  # towards zero
+    ],
+)
+def test_sums_are_cut_off_as_the_tensor_cores_do(
+    factors: tuple[float, float], count: int, expected: float
+) -> None:
+    source = PRODUCT.replace("TYPE", "float").replace("+X", "+f")
+    source = source.replace("SHAPE", "m64n8k16.f32.f16.f16").replace("TAIL", "1, 1, 1, 0, 0")
+    a, b, c = np.zeros((64, 16), np.float16), np.zeros((8, 16), np.float16), np.zeros((64, 8), np.float32)
+    a[:, :count], b[:, :count] = factors
+    run(source, a.view(np.uint8), b.view(np.uint8), c)
+    assert (c == np.float32(expected)).all()
+
+
+def test_an_infinity_stays_in_its_row() -> None:
+    source = PRODUCT.replace("TYPE", "float").replace("+X", "+f")
+    source = source.replace("SHAPE", "m64n8k16.f32.f16.f16").replace("TAIL", "1, 1, 1, 0, 0")
+    a, b, c = np.ones((64, 16), np.float16), np.ones((8, 16), np.float16), np.zeros((64, 8), np.float32)
+    a[3, 5] = np.inf
+    run(source, a.view(np.uint8), b.view(np.uint8), c)
+    assert np.isinf(c[3]).all() and (np.delete(c, 3, 0) == 17).all()
+
+
 def test_a_fence_that_is_missing_before_a_wgmma() -> None:
     """The threads' writes are not visible to wgmma: the fault of pytorch/ao 4278."""
     source = PRODUCT.replace("TYPE", "int").replace("+X", "+r").replace("SHAPE", "m64n8k32.s32.s8.s8")

@@ -1,9 +1,7 @@
 """wgmma: products of 64 x N that a warpgroup begins together, with operands in shared memory or registers.
 
-Products are exact and those of one instruction are summed in float64, then added to the accumulator and
-rounded to float32 once; the tensor cores truncate smaller sums, so results agree within a tolerance. The
-product is computed where it begins; that nothing touches its operands and accumulators until it is waited for
-is what the clocks and the marks on registers check.
+The product is computed where it begins, as in `sums`. That nothing touches its operands and accumulators
+until it is waited for is what the clocks and the marks on registers check.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from harness.emulator.group import Group, spread
 from harness.emulator.hopper.grid import WARPGROUP, WINDOW
 from harness.emulator.hopper.order.races import misuse, operation
 from harness.emulator.hopper.wgmma.descriptors import descriptor, elements
+from harness.emulator.hopper.wgmma.sums import fused
 from harness.emulator.hopper.wgmma.warpgroup import aligned, together, warpgroup_of
 from harness.emulator.instructions.predicates import broadcast_mask
 from harness.emulator.numbers.formats import decode
@@ -145,8 +144,7 @@ def _product(decoder: Decoder, ins: Instruction) -> Attempt:
             else _operand(group, ins, a_bits, 64, form.depth, form.kinds[0], across=across[0])
         )
         right = _operand(group, ins, b_bits, form.columns, form.depth, form.kinds[1], across=across[1])
-        total = np.matmul(left, right.T) * float(signs[0] * signs[1])
-        _accumulate(group, form, total, adds=adds)
+        _accumulate(group, form, left * float(signs[0] * signs[1]), right, adds=adds)
 
     return together(decoder, ins, act)
 
@@ -270,19 +268,21 @@ def _places(columns: int) -> tuple[Array, Array]:
     return thread // 32 * 16 + thread % 32 // 4 + i % 4 // 2 * 8, i // 4 * 8 + thread % 4 * 2 + i % 2
 
 
-def _accumulate(group: Group, form: Form, total: Array, *, adds: bool) -> None:
-    """Add the products (64, columns) to the accumulators, or set them, and round."""
+def _accumulate(group: Group, form: Form, left: Array, right: Array, *, adds: bool) -> None:
+    """Add the products of (64, depth) and (columns, depth) to the accumulators, or set them."""
     rows, columns = _places(form.columns)
-    mine = total[rows, columns]
-    old = _sums(group, form) if adds else None
+    old = np.zeros((64, form.columns))
+    if adds:
+        old[rows, columns] = _sums(group, form)
     if form.to == "s32":
-        whole = mine.astype(np.int64) + (old.astype(np.int64) if old is not None else 0)
-        found = (whole & 0xFFFFFFFF).astype(np.uint32).view(np.float32)
-    elif form.to == "f16":
-        half = (mine + (old if old is not None else 0)).astype(np.float16)
-        found = np.ascontiguousarray(half).view(np.float32)
+        total = np.matmul(left, right.T) + old
+        found = (total[rows, columns].astype(np.int64) & 0xFFFFFFFF).astype(np.uint32).view(np.float32)
     else:
-        found = (mine + (old if old is not None else 0)).astype(np.float32)
+        mine = fused(left, right, old, form.kinds, form.to)[rows, columns]
+        if form.to == "f16":
+            found = np.ascontiguousarray(mine.astype(np.float16)).view(np.float32)
+        else:
+            found = mine.astype(np.float32)
     views = [found[:, i : i + 1] for i in range(found.shape[1])]
     for register, view in zip(form.accumulators, views, strict=True):
         group.registers[register] = view
