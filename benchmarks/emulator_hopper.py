@@ -49,11 +49,11 @@ def main() -> None:
             found = pool.apply(measured, (which, arguments.seed, arguments.shapes))
         rows += found
         print("  ".join(line(found)), flush=True)
+        if arguments.json:  # after each rung: a run that is ended leaves what it has
+            meta = {**record.provenance(seed=arguments.seed), "shapes": arguments.shapes}
+            record.write_json(arguments.json, record.document("emulator-hopper", rows, meta))
     print(plain_table([line(of(rows, which)) for which in dict.fromkeys(r["rung"] for r in rows)], HEADINGS))
     print(f"seed {arguments.seed}")
-    if arguments.json:
-        meta = {**record.provenance(seed=arguments.seed), "shapes": arguments.shapes}
-        record.write_json(arguments.json, record.document("emulator-hopper", rows, meta))
 
 
 def measured(which: str, seed: int, shapes: int) -> list[dict[str, Any]]:

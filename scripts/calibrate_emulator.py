@@ -22,7 +22,8 @@ from harness.errors import HarnessError
 from harness.instruments import counters, ncu
 from harness.kernels.arch import Arch
 from harness.launch.builds import Built
-from harness.problems.gemm import Gemm
+from harness.problems import checks
+from harness.problems.registry import resolve
 from harness.results import record
 from harness.results.encode import static_record
 from harness.support.cache import default as default_cache
@@ -46,6 +47,8 @@ METRICS = (
     counters.SHARED_LOADS,
     counters.SHARED_STORES,
     counters.SHARED_MATRICES,
+    MATRIX := "sm__inst_executed_pipe_tensor_op_hmma.sum",  # HGMMA among them
+    FETCHED := "lts__t_sectors_srcunit_tex_op_read.sum",  # of TMA all, of other loads what L1 does not have
 )
 SHAPES: tuple[dict[str, int | float], ...] = ({"N": 256}, {"M": 300, "N": 500, "K": 260})
 KERNELS = (
@@ -57,6 +60,14 @@ KERNELS = (
     "bank_conflict TILE=32",
     "bank_padded TILE=32",
     "tiled_v4",
+    "wgmma",
+    "warp_specialized",
+    "persistent",
+    "tma_store",
+    "wgmma_pipeline",
+    "wgmma_pipeline CLUSTER=2",
+    "wgmma_tf32",
+    "wgmma_split",
 )
 
 
@@ -74,14 +85,14 @@ def main() -> None:
             cubin = harness.compile_kernel(variant, arch, cache)
             built = Built(variant=variant, cubin=cubin, sass=harness.disassemble(cubin, cache))
             for axes in SHAPES:
-                problem = Gemm.from_axes(axes)
+                problem: Any = checks.instance(resolve(variant.kernel), axes)
                 with (
                     harness.Operands(gpu, problem, stream, seed=1, sets=1) as operands,
                     harness.prepare(cubin, operands) as launch,
                 ):
                     launch(stream)
                     (output,) = (o.copy() for o in operands.outputs(stream))
-                    rows.append(compare(built, problem, axes, operands.host, output))
+                    rows.append(compare(built, problem, axes, operands.host, output, device.sms))
                 print(
                     rows[-1]["label"],
                     rows[-1]["shape"],
@@ -95,7 +106,7 @@ def main() -> None:
 
 
 def compare(
-    built: Built, problem: Gemm, axes: dict[str, int | float], inputs: Any, output: Any
+    built: Built, problem: Any, axes: dict[str, int | float], inputs: Any, output: Any, sms: int
 ) -> dict[str, Any]:
     row: dict[str, Any] = {
         **static_record(built),
@@ -109,9 +120,10 @@ def compare(
     }
     try:
         for view, as_compiled in (("written", False), ("compiled", True)):
-            options = emulation.Options(as_compiled=as_compiled, cache=default_cache())
+            options = emulation.Options(as_compiled=as_compiled, cache=default_cache(), sms=sms)
             run, arrays = emulation.launch(built, problem, inputs, options)
-            differ = int(np.count_nonzero(arrays["C"].view(np.uint32) != output.view(np.uint32)))
+            bits = f"u{output.dtype.itemsize}"
+            differ = int(np.count_nonzero(arrays["C"].view(bits) != output.view(bits)))
             row["bits"] = "identical" if differ == 0 else f"{differ} of {output.size} elements differ"
             row["findings"] = len(run.findings)
             row[view] = counts(run)
@@ -140,6 +152,8 @@ def counts(run: Emulation) -> dict[str, int]:
             matrix = c.opcode.startswith("ldmatrix")
             own = counters.SHARED_LOADS if loads else counters.SHARED_STORES
             sums[counters.SHARED_MATRICES if matrix else own] += c.shared_requests
+        sums[MATRIX] += c.products
+        sums[FETCHED] += c.sectors * loads + c.box_sectors * (c.opcode.split(".")[3:4] != ["global"])
         if c.opcode.startswith("fma"):
             sums["smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"] += c.executions
     return sums

@@ -48,6 +48,18 @@ def test_bulk_copies_there_and_back(schedule: str) -> None:
     assert (c == a.reshape(-1, 2)[:, ::-1].ravel()).all()
 
 
+def test_copies_and_products_are_counted() -> None:
+    a, c = np.arange(256, dtype=np.float32), np.zeros(256, np.float32)
+    total = run(BULK, a, c).total
+    assert (total.boxes, total.box_sectors, total.box_bytes, total.products) == (2, 64, 2048, 0)
+    shifted = run(BULK.replace("load(s, a, 1024", "load(s, a + 4, 1024"), np.zeros(260, np.float32), c).total
+    assert (shifted.box_sectors, shifted.box_bytes) == (65, 2048)  # 16 bytes past a sector
+    source = PRODUCT.replace("TYPE", "int").replace("+X", "+r").replace("SHAPE", "m64n8k32.s32.s8.s8")
+    arguments = np.zeros(2048, np.uint8), np.zeros(256, np.uint8), np.zeros(512, np.int32)
+    total = run(source.replace("TAIL", "1"), *arguments).total
+    assert (total.boxes, total.products) == (0, 4)
+
+
 @pytest.mark.parametrize(("old", "new", "wanted"), BUGS, ids=[f"{i}" for i in range(len(BUGS))])
 def test_a_fault_of_a_bulk_copy_is_found(old: str, new: str, wanted: set[str]) -> None:
     assert old in BULK

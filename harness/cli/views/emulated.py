@@ -146,6 +146,13 @@ def print_lines(row: Measurement, compiled: Measurement, style: str | None) -> N
         f"{tables.ratio(total.flops / total.shared_bytes if total.shared_bytes else None)} FLOP/B"
     )
     click.echo(terminal.fill(said))
+    if total.boxes:
+        said = (
+            f"TMA: {_si(total.boxes)} copies of {_si(total.box_bytes)}B in {_si(total.box_sectors)} sectors"
+        )
+        click.echo(terminal.fill(said))
+    if total.products:
+        click.echo(f"matrix instructions of warps: {_si(total.products)}")
 
 
 def _pair(requests: int, ratio: float | None) -> list[str]:

@@ -12,9 +12,9 @@ from harness.emulator.numbers.algebra import Memo
 from harness.emulator.numbers.values import Affine, Array, Integer, Lanes, Mask, lane_id
 from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.findings import UNKNOWN, Source
-from harness.emulator.watch.patterns import SECTOR, sectors, wavefronts
+from harness.emulator.watch.patterns import SECTOR, WARP, sectors, wavefronts
 
-_NUMBERS = 10  # how many fields of Counts, the last ones, are numbers that add up
+_NUMBERS = 14  # how many fields of Counts, the last ones, are numbers that add up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +30,10 @@ class Counts:
     wavefronts: passes over shared memory that the requests take, see `patterns`
     conflicts: wavefronts beyond one for each part of a request
     atomics: number of threads that executed an atomic operation, summed over all executions
+    products: matrix instructions of warps, mma.sync, wmma.mma and wgmma.mma_async; each of the four warps of
+      a warpgroup executes its own
+    boxes: bulk copies between global and shared memory, TMA's boxes among them; a multicast is one
+    box_sectors, box_bytes: 32-byte sectors of global memory that they touch, and bytes
     """
 
     source: Source = UNKNOWN
@@ -45,6 +49,10 @@ class Counts:
     conflicts: int = 0
     shared_bytes: int = 0
     atomics: int = 0
+    products: int = 0
+    boxes: int = 0
+    box_sectors: int = 0
+    box_bytes: int = 0
 
     @property
     def intensity(self) -> float | None:
@@ -101,6 +109,7 @@ class Counter:
         self._global = [[0, 0, 0] for _ in instructions]
         self._shared = [[0, 0, 0, 0] for _ in instructions]
         self._atomics = [0] * len(instructions)
+        self._bulk = [[0, 0, 0] for _ in instructions]
         self._memo = Memo()
 
     def global_access(
@@ -187,6 +196,14 @@ class Counter:
         """Count an atomic operation of `lanes` threads."""
         self._atomics[instruction.index] += lanes
 
+    def bulk(self, instruction: Instruction, address: Array, size: int) -> None:
+        """Count a bulk copy of `size` bytes at each address of global memory, which ascend along rows."""
+        sums = self._bulk[instruction.index]
+        touched = np.concatenate([address // SECTOR, (address[-1:] + size - 1) // SECTOR])
+        sums[0] += 1
+        sums[1] += int(np.count_nonzero(np.diff(touched))) + 1 if len(address) else 0
+        sums[2] += size * len(address)
+
     def all(self) -> tuple[Counts, ...]:
         """Return the counts of all instructions, in PTX order."""
         return tuple(
@@ -204,9 +221,20 @@ class Counter:
                 conflicts=self._shared[ins.index][2],
                 shared_bytes=self._shared[ins.index][3],
                 atomics=self._atomics[ins.index],
+                products=self.executions[ins.index] // WARP if _multiplies(ins) else 0,
+                boxes=self._bulk[ins.index][0],
+                box_sectors=self._bulk[ins.index][1],
+                box_bytes=self._bulk[ins.index][2],
             )
             for ins in self._instructions
         )
+
+
+def _multiplies(ins: Instruction) -> bool:
+    """Return whether an instruction is a product of matrices."""
+    return ins.opcode[0] == "mma" or (
+        ins.opcode[0] in ("wmma", "wgmma") and ins.opcode[1] in ("mma", "mma_async")
+    )
 
 
 def _by_thread(where: Lanes) -> bool:

@@ -151,7 +151,9 @@ class Transfer:
     def _fetched(self, near: bool) -> Array:
         """Return the bytes of the source."""
         if self.map is not None:
-            return fetch(self.group.launch.arena, self.map, box_of(self.map, self.at))
+            box = box_of(self.map, self.at)
+            self._count(box.address[box.inside], self.map.size)
+            return fetch(self.group.launch.arena, self.map, box)
         if near:
             return read_shared(self.block.cluster.shared, self.far & (SHARED_BASE - 1), self.size)
         if self.group.launch.arena.holding(self.far, self.far + self.size) is None:
@@ -159,7 +161,14 @@ class Transfer:
                 self.group, self.ins, f"reads {self.size} bytes that lie in no buffer", kind="out of bounds"
             )
             return np.zeros(self.size, np.uint8)
-        return gather(self.group.launch.arena, self.far + 4 * np.arange(self.size // 4), 4).view(np.uint8)
+        address = self.far + 4 * np.arange(self.size // 4)
+        self._count(address, 4)
+        return gather(self.group.launch.arena, address, 4).view(np.uint8)
+
+    def _count(self, address: Array, size: int) -> None:
+        """Count the copy: `size` bytes at each address of global memory."""
+        if self.group.launch.counter is not None:
+            self.group.launch.counter.bulk(self.ins, address, size)
 
     def _units(self, start: int) -> Array:
         """Return the byte address in shared memory of each 16-byte unit of the box at `start`."""
@@ -216,6 +225,7 @@ class Transfer:
                 )
                 return
             address, new = self.far + unit * np.arange(self.size // unit), data.view(f"u{unit}")
+        self._count(address, new.dtype.itemsize)
         if not len(address):
             return
         if self.reduction:

@@ -1,0 +1,62 @@
+"""The emulator gives the bits that a card gave: checksums of `scripts/card_bits.py`."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.results import record
+from shared import card_bits
+from shared.places import record_file
+
+FEW = 4
+
+
+def rows() -> list[dict[str, Any]]:
+    file = record_file(card_bits.RECORD)
+    if not file.exists():
+        pytest.skip(
+            f"no card has been asked yet: python scripts/card_bits.py records/{card_bits.RECORD}.json"
+        )
+    found: list[dict[str, Any]] = record.load(file)["rows"]
+    return found
+
+
+def check(kept: dict[str, Any]) -> None:
+    """A card's bits where both agreed; otherwise those that the emulator had, which are close."""
+    kernel = next(k for k in card_bits.rungs() if k.name == kept["kernel"])
+    sms = record.load(record_file(card_bits.RECORD))["meta"]["sms"]
+    ours = card_bits.emulated(card_bits.built(kernel), kept["axes"], sms)
+    assert card_bits.digest(ours) == kept["card" if kept["differ"] == 0 else "emulated"], kept
+
+
+def test_what_ptx_fixes_is_equal_on_the_card() -> None:
+    assert not [kept for kept in rows() if kept["fixed"] and kept["differ"]]
+    assert not [kept for kept in rows() if kept["distance"] > 1]
+
+
+@pytest.mark.slow
+def test_some_rungs_give_the_bits_of_the_record() -> None:
+    for kept in random.SystemRandom().sample(rows(), FEW):
+        check(kept)
+
+
+@pytest.mark.exhaustive
+def test_every_rung_gives_the_bits_of_the_record() -> None:
+    for kept in rows():
+        check(kept)
+
+
+def test_one_other_bit_changes_the_checksum_and_the_distance() -> None:
+    one = card_bits.built(next(k for k in card_bits.rungs() if k.name.startswith("02")))
+    axes = {"M": 5, "N": 33, "K": 9}
+    ours = np.ascontiguousarray(card_bits.emulated(one, axes, 4))
+    theirs = ours.copy()
+    assert card_bits.distance(one, axes, ours, theirs) == 0
+    theirs.view(np.uint32)[2, 3] ^= 1
+    assert card_bits.digest(ours) != card_bits.digest(theirs)
+    theirs[2, 3] *= 1.001
+    assert card_bits.distance(one, axes, ours, theirs) > 1
