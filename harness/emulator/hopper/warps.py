@@ -1,4 +1,4 @@
-"""Smaller instructions of Hopper: fences, ``setmaxnreg``, ``elect``, ``stmatrix``, dependent grids."""
+"""Smaller instructions of Hopper: fences, ``setmaxnreg``, ``elect``, dependent grids."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.emulator.access import observe, place, store
 from harness.emulator.decode import Attempt, Decoder, Run, handles
-from harness.emulator.group import Group, bits_of
+from harness.emulator.group import Group
 from harness.emulator.hopper.grid import WARPGROUP, Operation
 from harness.emulator.hopper.mbarrier import each
 from harness.emulator.hopper.order.clocks import Known
@@ -17,12 +16,11 @@ from harness.emulator.hopper.order.races import misuse
 from harness.emulator.hopper.phases import Mbarrier, arrive, find
 from harness.emulator.hopper.wgmma.warpgroup import converged
 from harness.emulator.instructions.cp_async import land_later
-from harness.emulator.instructions.warp import active, unwarp, warps
+from harness.emulator.instructions.warp import active, unwarp
 from harness.emulator.memory import SHARED_BASE
-from harness.emulator.numbers.values import Array, Lanes, Mask, integer_of, mask_of, shift
+from harness.emulator.numbers.values import Array, Lanes, integer_of, mask_of, shift
 from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.patterns import WARP
-from harness.emulator.watch.touches import WRITE
 
 
 @handles("fence.proxy", "fence.mbarrier_init")
@@ -119,46 +117,6 @@ def createpolicy(decoder: Decoder, ins: Instruction) -> Run:
 def prefetch_tensormap(decoder: Decoder, ins: Instruction) -> Run:
     """Decode ``prefetch.tensormap``, which does nothing here."""
     return lambda group, where: None
-
-
-@handles("stmatrix")
-def stmatrix(decoder: Decoder, ins: Instruction) -> Run:
-    """Decode ``stmatrix`` of 1, 2 or 4 matrices of 8x8 16-bit elements, with or without ``.trans``."""
-    parts = decoder.parts(
-        ins, {"sync", "aligned", "m8n8", "x1", "x2", "x4", "trans", "shared", "shared::cta", "b16"}
-    )
-    count = next(n for n in (1, 2, 4) if f"x{n}" in parts)
-    read = decoder.address(ins, ins.operands[0])
-    values = [decoder.value(ins, name.strip()) for name in ins.operands[1].strip("{}").split(",")]
-    if len(values) != count:
-        raise decoder.refusal(ins)
-
-    def run(group: Group, where: Lanes) -> None:
-        base, offset = read(group)
-        lane = (np.arange(group.shape[0]) % WARP).reshape(-1, 1)
-        asking = group.algebra.both(where, True if count == 4 else Mask(lane < 8 * count))
-        at = place(group, ins, "shared", shift(base, offset), asking, 16)
-        observe(group, ins, at, WRITE, 16)
-        rows = _rows(group, [value(group) for value in values], "trans" in parts)
-        words = np.ascontiguousarray(rows).view(np.float32)  # (T, C, 4)
-        store(group, at, 4, [words[..., i] for i in range(4)])
-
-    return run
-
-
-def _rows(group: Group, values: list[Any], transposed: bool) -> Array:
-    """Return the rows of 8x8 matrices that `values`, a register for each, hold: uint16 (T, C, 8).
-
-    Lane 8m + r gets row r of matrix m.
-    """
-    found = np.zeros((-(-group.shape[0] // WARP), WARP, group.shape[1], 8), np.uint16)
-    for m, value in enumerate(values):
-        bits = warps(bits_of(group, value, 4), np.uint32(0))  # (warps, 32, C)
-        halves = np.ascontiguousarray(bits[..., None]).view(np.uint16)  # (warps, 32, C, 2)
-        split = halves.reshape(len(bits), 8, 4, group.shape[1], 2)
-        matrix = split.transpose(0, 1, 3, 2, 4).reshape(len(bits), 8, group.shape[1], 8)
-        found[:, 8 * m : 8 * m + 8] = matrix.transpose(0, 3, 2, 1) if transposed else matrix
-    return found.reshape(-1, group.shape[1], 8)[: group.shape[0]]
 
 
 @handles("cp.mbarrier")

@@ -1,40 +1,66 @@
-"""``ldmatrix`` and ``movmatrix``: 8x8 matrices of 16-bit elements, from shared memory and transposed."""
+"""``ldmatrix``, ``stmatrix`` and ``movmatrix``: 8x8 matrices of 16-bit elements, also transposed.
+
+Lane 8m + r has the address of row r of matrix m.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from harness.emulator.access import load, observe, place
+from harness.emulator.access import Place, load, observe, place, store
 from harness.emulator.decode import Decoder, Run, handles
 from harness.emulator.group import Group, bits_of
 from harness.emulator.instructions.matrix.fragments import GROUP, WITHIN
 from harness.emulator.instructions.warp import unwarp, warps
-from harness.emulator.numbers.values import Array, Lanes, Mask, shift
+from harness.emulator.numbers.values import Array, Integer, Lanes, Mask, shift
 from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.patterns import WARP
-from harness.emulator.watch.touches import READ
+from harness.emulator.watch.touches import READ, WRITE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matrices:
+    """The matrices of an instruction: how many, whether they are transposed, and the address of each row."""
+
+    count: int
+    transposed: bool
+    address: Callable[[Group], tuple[Integer, int]]
+
+    def rows(self, group: Group, ins: Instruction, where: Lanes, kind: str) -> Place:
+        """Return where the rows lie, for the lanes that have the address of one, and record the access."""
+        base, offset = self.address(group)
+        lane = (np.arange(group.shape[0]) % WARP).reshape(-1, 1)
+        asking = group.algebra.both(where, True if self.count == 4 else Mask(lane < 8 * self.count))
+        at = place(group, ins, "shared", shift(base, offset), asking, 16)
+        observe(group, ins, at, kind, 16)
+        return at
+
+
+def _matrices(decoder: Decoder, ins: Instruction, address: str, registers: str) -> tuple[Matrices, list[str]]:
+    """Return the matrices of 16-bit elements and the names of the registers that hold them."""
+    parts = decoder.parts(
+        ins, {"sync", "aligned", "m8n8", "x1", "x2", "x4", "trans", "shared", "shared::cta", "b16"}
+    )
+    count = next(n for n in (1, 2, 4) if f"x{n}" in parts)
+    names = [name.strip() for name in registers.strip("{}").split(",")]
+    if len(names) != count:
+        raise decoder.refusal(ins)
+    found = Matrices(count=count, transposed="trans" in parts, address=decoder.address(ins, address))
+    return found, names
 
 
 @handles("ldmatrix")
 def ldmatrix(decoder: Decoder, ins: Instruction) -> Run:
     """Decode ``ldmatrix`` of 1, 2 or 4 matrices of 8x8 16-bit elements, with or without ``.trans``."""
-    parts = decoder.parts(
-        ins, {"sync", "aligned", "m8n8", "x1", "x2", "x4", "trans", "shared", "shared::cta", "b16"}
-    )
-    count = next(n for n in (1, 2, 4) if f"x{n}" in parts)
-    into = [decoder.register(ins, name.strip()) for name in ins.operands[0].strip("{}").split(",")]
-    read = decoder.address(ins, ins.operands[1])
-    if len(into) != count:
-        raise decoder.refusal(ins)
+    matrices, names = _matrices(decoder, ins, ins.operands[1], ins.operands[0])
+    into = [decoder.register(ins, name) for name in names]
 
     def run(group: Group, where: Lanes) -> None:
-        base, offset = read(group)
-        lane = (np.arange(group.shape[0]) % WARP).reshape(-1, 1)
-        asking = group.algebra.both(where, True if count == 4 else Mask(lane < 8 * count))
-        at = place(group, ins, "shared", shift(base, offset), asking, 16)
-        observe(group, ins, at, READ, 16)
+        at = matrices.rows(group, ins, where, READ)
         rows = np.zeros((*group.shape, 8), np.uint16)  # the row that each lane's address points to
 
         def deliver(i: int, give: Any) -> None:
@@ -45,11 +71,38 @@ def ldmatrix(decoder: Decoder, ins: Instruction) -> Run:
         if at.where is not False:
             load(group, ins, at, 4, 4, deliver)
         for i, register in enumerate(into):
-            pair = [_element(rows, i, j, "trans" in parts, group.shape) for j in (0, 1)]
+            pair = [_element(rows, i, j, matrices.transposed, group.shape) for j in (0, 1)]
             both = np.ascontiguousarray(np.stack(pair, axis=-1)).view(np.float32)[..., 0]
             group.write(register, both, where)
 
     return run
+
+
+@handles("stmatrix")
+def stmatrix(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``stmatrix`` of 1, 2 or 4 matrices of 8x8 16-bit elements, with or without ``.trans``."""
+    matrices, names = _matrices(decoder, ins, ins.operands[0], ins.operands[1])
+    values = [decoder.value(ins, name) for name in names]
+
+    def run(group: Group, where: Lanes) -> None:
+        at = matrices.rows(group, ins, where, WRITE)
+        rows = _rows(group, [value(group) for value in values], matrices.transposed)
+        words = np.ascontiguousarray(rows).view(np.float32)  # (T, C, 4)
+        store(group, at, 4, [words[..., i] for i in range(4)])
+
+    return run
+
+
+def _rows(group: Group, values: list[Any], transposed: bool) -> Array:
+    """Return the rows of the matrices that `values`, a register for each, hold: uint16 (T, C, 8)."""
+    found = np.zeros((-(-group.shape[0] // WARP), WARP, group.shape[1], 8), np.uint16)
+    for m, value in enumerate(values):
+        bits = warps(bits_of(group, value, 4), np.uint32(0))  # (warps, 32, C)
+        halves = np.ascontiguousarray(bits[..., None]).view(np.uint16)  # (warps, 32, C, 2)
+        split = halves.reshape(len(bits), 8, 4, group.shape[1], 2)
+        matrix = split.transpose(0, 1, 3, 2, 4).reshape(len(bits), 8, group.shape[1], 8)
+        found[:, 8 * m : 8 * m + 8] = matrix.transpose(0, 3, 2, 1) if transposed else matrix
+    return found.reshape(-1, group.shape[1], 8)[: group.shape[0]]
 
 
 def _element(rows: Array, matrix: int, j: int, transposed: bool, shape: tuple[int, int]) -> Array:
