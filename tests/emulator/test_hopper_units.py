@@ -248,3 +248,34 @@ def test_a_fence_that_is_missing_before_a_wgmma() -> None:
     source = source.replace("TAIL", "1").replace("  fence_async();\n", "")
     found = run(source, np.zeros(2048, np.uint8), np.zeros(256, np.uint8), np.zeros(512, np.int32))
     assert kinds(found) == {"missing proxy fence"}
+
+
+FLAG = """const float* a, float* c {
+  __shared__ float s[32]; __shared__ int flag; __shared__ u64 unused;
+  const int t = threadIdx.x;
+  if (t == 0) { init(&unused, 1); flag = 0; }
+  __syncthreads();
+  if (t == 0) { s[0] = a[0]; BEFORE SET }
+  if (t == 32) { int seen; do { GET } while (!seen); AFTER c[0] = s[0]; }
+}"""
+RELEASE = 'asm volatile("st.release.cta.shared.s32 [%0], 1;" :: "r"(at(&flag)) : "memory");'
+ACQUIRE = 'asm volatile("ld.acquire.cta.shared.s32 %0, [%1];" : "=r"(seen) : "r"(at(&flag)) : "memory");'
+SET, GET = "*(volatile int*)&flag = 1;", "seen = *(volatile int*)&flag;"
+FENCE = "__threadfence_block();"
+
+
+@pytest.mark.parametrize(
+    ("before", "set_", "get", "after", "wanted"),
+    [
+        ("", RELEASE, ACQUIRE, "", set()),
+        (FENCE, SET, GET, FENCE, set()),
+        (FENCE, "atomicExch(&flag, 1);", "seen = atomicAdd(&flag, 0);", FENCE, set()),
+        ("", RELEASE, GET, "", {"RAW hazard"}),
+        ("", SET, GET, FENCE, {"RAW hazard"}),
+        (FENCE, SET, GET, "", {"RAW hazard"}),
+        (FENCE, "flag = 1;", GET, FENCE, {"RAW hazard"}),
+    ],
+)
+def test_flags_in_shared_memory(before: str, set_: str, get: str, after: str, wanted: set[str]) -> None:
+    text = FLAG.replace("BEFORE", before).replace("SET", set_).replace("GET", get).replace("AFTER", after)
+    assert kinds(run(text, np.ones(1, np.float32), np.zeros(1, np.float32), block=64)) == wanted

@@ -107,6 +107,9 @@ class Batch:
     def gathered(self, group: Group, where: Lanes) -> None:
         """Note that the lanes `where` of a group pass a barrier of their warps."""
 
+    def fenced(self, group: Group, where: Lanes) -> None:
+        """Note a fence in the lanes `where` of a group."""
+
     def met(self, number: int, lanes: Array) -> None:
         """Note that the threads `lanes`, bool (threads, blocks), pass the barrier `number` together."""
 

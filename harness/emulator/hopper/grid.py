@@ -12,6 +12,7 @@ import numpy as np
 from harness.emulator.blocks.batch import Batch
 from harness.emulator.group import Group
 from harness.emulator.hopper.order.clocks import Clocks, Known
+from harness.emulator.hopper.order.flags import Flags, flagged
 from harness.emulator.hopper.order.global_memory import GlobalMemory
 from harness.emulator.hopper.order.races import misuse
 from harness.emulator.hopper.order.shadow import Shadow
@@ -142,8 +143,14 @@ class Block(Batch):
         clocks = self.cluster.clocks
         if clocks is not None:
             rows = np.nonzero(lanes[:, 0])[0] + self.rank * self.launch.threads
+            if self.cluster.flags is not None:
+                self.cluster.flags.barrier(rows)
             clocks.acquire(rows, self._arrived.pop(number, None))
             clocks.meet(rows)
+
+    def fenced(self, group: Group, where: Lanes) -> None:
+        if self.cluster.flags is not None:
+            self.cluster.flags.fence(self.rows(group, where))
 
 
 class Cluster:
@@ -153,7 +160,7 @@ class Cluster:
     clocks, shadow: what is known about accesses to it; None without checks
     pending: the asynchronous operations that have not landed, oldest first
     barriers: the mbarriers, by address
-    memory: what is known of global memory; None without checks
+    memory, flags: what is known of global memory, and by flags in shared memory; None without checks
     """
 
     def __init__(self, launch: Launch, blocks: list[int]) -> None:
@@ -181,6 +188,9 @@ class Cluster:
         self.mates = WARPGROUP if products else WARP  # threads that go from wait to wait together
         self._copies: tuple[int, Array] | None = None
         self.blocks = [Block(launch, number, self, rank) for rank, number in enumerate(blocks)]
+        self.flags: Flags | None = None
+        if self.clocks is not None and flagged(launch.entry.instructions):
+            self.flags = Flags(self.clocks)
         self.memory: GlobalMemory | None = None
         if self.clocks is not None and launch.races is not None:
             self.memory = GlobalMemory(self)

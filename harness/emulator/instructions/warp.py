@@ -260,6 +260,7 @@ def fence(decoder: Decoder, ins: Instruction) -> Run:
     decoder.parts(ins, {"cta", "cluster", "gl", "gpu", "sys", "acq_rel", "sc", "acquire", "release"})
 
     def run(group: Group, where: Lanes) -> None:
+        group.batch.fenced(group, where)
         if group.launch.races is not None:
             group.launch.races.fence(group, ins, broadcast_mask(where, group.shape))
 

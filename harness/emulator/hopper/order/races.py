@@ -16,6 +16,7 @@ from harness.emulator.numbers.values import Array, Integer, Lanes
 from harness.emulator.ptx.declarations import BYTES
 from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.findings import Finding
+from harness.emulator.watch.order import semantics
 from harness.emulator.watch.touches import ATOMIC, READ, WRITE
 
 if TYPE_CHECKING:
@@ -101,9 +102,13 @@ class Watch:
                 for rank in np.unique(places[:, 0] * grain >> 18):
                     mine = places[:, 0] * grain >> 18 == rank
                     block.visit(int(rank) << 18, instruction, rows[mine], values[mine])
+            meaning = semantics(instruction)
+            access = {"read": "poll", "write": "atomic"}.get(name, name) if meaning.strong else name
             cluster.shadow.threads(
-                name, instruction.index, rows, places, _reporter(block, instruction, name, rows)
+                access, instruction.index, rows, places, _reporter(block, instruction, name, rows)
             )
+            if cluster.flags is not None:
+                cluster.flags.access(kind, meaning, rows, places)
 
     def issue(
         self, instruction: Instruction, address: Integer, where: Lanes, size: int, group: Group

@@ -108,18 +108,20 @@ class Shadow:
     ) -> None:
         """Record an access of the threads `rows`, (n,), to `places`, (n, k); report each race.
 
-        kind: read, write or atomic
+        kind: read, write, or of strong accesses poll and atomic, which do not race with each other
         stream: (columns, values) of a write that is an operation of its own for each thread
         """
         clocks = self._clocks
         row = rows[:, None]
         column = self._column[places]
         unknown = (column >= 0) & (clocks.seen[row, column] < self._value[places])
-        if kind == "atomic":
+        if kind in ("atomic", "poll"):
             unknown &= ~self._atomic[places]
         if unknown.any():
             self._report("write", unknown, places, column, report)
         mine, own = (rows, clocks.own(rows)) if stream is None else stream
+        if kind == "poll":  # of which no later strong write is a race
+            return
         if kind == "read":
             if not len(rows):
                 return
