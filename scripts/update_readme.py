@@ -524,6 +524,28 @@ def emulator_speed() -> str:
     return f"{plain_table(cells, ['seconds at n =', *map(str, sizes)], 'md')}\n\n{note}"
 
 
+def emulator_hopper() -> str:
+    """Return how the emulator fares on the Hopper rungs: right shapes, findings, seconds and memory."""
+    record = load("benchmarks/emulator_hopper", "cpu")
+    cells = []
+    for rung in dict.fromkeys(r["rung"] for r in record["rows"]):
+        rows = [r for r in record["rows"] if r["rung"] == rung]
+        cells.append(
+            [
+                rows[0]["kernel"],
+                params_text(rows[0]["params"]),
+                f"{sum(r['status'] == 'ok' for r in rows)}/{len(rows)}",
+                str(sum(len(r["findings"]) for r in rows)),
+                f"{max(r['seconds'] for r in rows):.1f}",
+                f"{max(r['peak_bytes'] for r in rows) / 2**20:.0f}",
+            ]
+        )
+    meta, made = record["meta"], linked("benchmarks/emulator_hopper.py", record)
+    headings = ["kernel", "parameters", "right", "findings", "slowest (s)", "peak (MiB)"]
+    note = f"One core of a server, {made} --seed {meta['seed']}, {meta['utc'][:10]}."
+    return f"{plain_table(cells, headings, 'md')}\n\n{note}"
+
+
 def machine(record: dict[str, Any]) -> str:
     meta = record["meta"]
     return f"{meta['gpu']['name']}; {command(record)}, {meta['utc'][:10]}."
@@ -537,6 +559,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "tiles": tiles,
     "emulator": emulator,
     "emulator_speed": emulator_speed,
+    "emulator_hopper": emulator_hopper,
     "selftest": selftest,
     "calibration": calibration,
     "launch_cost": launch_cost,
