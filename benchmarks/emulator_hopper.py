@@ -37,6 +37,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--seed", type=int, default=secrets.randbits(32))
     parser.add_argument("--shapes", type=int, default=10)
+    parser.add_argument("--jobs", type=int, default=1, help="rungs at a time")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.rungs if name not in VARIANTS]
     if unknown:
@@ -44,20 +45,21 @@ def main() -> None:
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # read when a process starts
     apart = multiprocessing.get_context("spawn")
     rows: list[dict[str, Any]] = []
-    for which in arguments.rungs or VARIANTS:
-        with apart.Pool(1) as pool:
-            found = pool.apply(measured, (which, arguments.seed, arguments.shapes))
-        rows += found
-        print("  ".join(line(found)), flush=True)
-        if arguments.json:  # after each rung: a run that is ended leaves what it has
-            meta = {**record.provenance(seed=arguments.seed), "shapes": arguments.shapes}
-            record.write_json(arguments.json, record.document("emulator-hopper", rows, meta))
+    jobs = [(which, arguments.seed, arguments.shapes) for which in arguments.rungs or VARIANTS]
+    with apart.Pool(arguments.jobs, maxtasksperchild=1) as pool:
+        for found in pool.imap(measured, jobs, chunksize=1):
+            rows += found
+            print("  ".join(line(found)), flush=True)
+            if arguments.json:  # after each rung: a run that is ended leaves what it has
+                meta = {**record.provenance(seed=arguments.seed), "shapes": arguments.shapes}
+                record.write_json(arguments.json, record.document("emulator-hopper", rows, meta))
     print(plain_table([line(of(rows, which)) for which in dict.fromkeys(r["rung"] for r in rows)], HEADINGS))
     print(f"seed {arguments.seed}")
 
 
-def measured(which: str, seed: int, shapes: int) -> list[dict[str, Any]]:
-    """Return a row for each shape of one rung."""
+def measured(job: tuple[str, int, int]) -> list[dict[str, Any]]:
+    """Return a row for each shape of one rung: (rung, seed, shapes)."""
+    which, seed, shapes = job
     draw = random.Random(f"{seed} {which}")
     name, parameters = VARIANTS[which]
     rows = []

@@ -147,12 +147,10 @@ def print_lines(row: Measurement, compiled: Measurement, style: str | None) -> N
     )
     click.echo(terminal.fill(said))
     if total.boxes:
-        said = (
-            f"TMA: {_si(total.boxes)} copies of {_si(total.box_bytes)}B in {_si(total.box_sectors)} sectors"
-        )
-        click.echo(terminal.fill(said))
+        copied = f"{tables.si(total.box_bytes)}B in {tables.si(total.box_sectors)} sectors"
+        click.echo(f"TMA: {tables.si(total.boxes)} copies of {copied}")
     if total.products:
-        click.echo(f"matrix instructions of warps: {_si(total.products)}")
+        click.echo(f"matrix instructions of warps: {tables.si(total.products)}")
 
 
 def _pair(requests: int, ratio: float | None) -> list[str]:

@@ -27,6 +27,7 @@ class _Node:
     narrow: only this block may learn it, since it was published for threads of a block alone; -1 for all
     only: of the bases, only what they know of this block; -1 for all
     fence: what the bases know comes before a proxy fence; that is not to say that it is known
+    span: as `threads`, for some that follow each other: (first, one past the last, stamp)
     """
 
     bases: tuple[int, ...] = ()
@@ -36,6 +37,7 @@ class _Node:
     narrow: int = -1
     only: int = -1
     fence: bool = False
+    span: tuple[int, int, int] | None = None
 
 
 @dataclass
@@ -79,6 +81,10 @@ class Knowledge:
         self.narrow |= narrow
         bases = (base,) if base else ()
         return self._add(_Node(bases, block, upto, threads, block if narrow else -1))
+
+    def group(self, block: int, upto: int, first: int, end: int, stamp: int) -> int:
+        """Add a node for what the threads from `first` up to `end` of `block` have accessed up to a stamp."""
+        return self._add(_Node(block=block, upto=upto, span=(first, end, stamp)))
 
     def join(self, *nodes: int) -> int:
         """Return a node that knows what all of `nodes` know."""
@@ -153,6 +159,10 @@ class Knowledge:
                 view.blocks[found.block] = max(view.blocks[found.block], found.upto)
                 for thread, stamp in found.threads:
                     view.threads[thread] = max(view.threads.get(thread, 0), stamp)
+                if found.span is not None:
+                    first, end, stamp = found.span
+                    for thread in range(first, end):
+                        view.threads[thread] = max(view.threads.get(thread, 0), stamp)
             new = [n for n in found.bases if n not in seen]
             seen.update(new)
             open_.extend(new)

@@ -208,9 +208,18 @@ class Order:
 
     def release(self, threads: Array, column: int) -> int:
         """Return a node that knows what some threads of a column have done and know."""
-        views = [int(n) for n in np.unique(self.state.view[threads, column])]
-        node = self.knowledge.join(self._met(self.state, threads, column), *views)
-        now = self.state.now.copy()
+        state = self.state
+        views = [int(n) for n in np.unique(state.view[threads, column])]
+        first, end = int(threads[0]), int(threads[-1]) + 1
+        if end - first == len(threads):
+            block, base = self.first + column, (self.first + column) * self.threads
+            stamp, upto = int(state.now[column]), int(state.bar[column])
+            mine = self.knowledge.group(block, upto, base + first, base + end, stamp)
+            self._learned = True
+        else:
+            mine = self._met(state, threads, column)
+        node = self.knowledge.join(mine, *views)
+        now = state.now.copy()
         now[column] += 1
         self.state = replace(self.state, now=now)
         return node
