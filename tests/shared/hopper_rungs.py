@@ -35,6 +35,7 @@ VARIANTS: dict[str, tuple[str, dict[str, int]]] = {
     "28": ("28_3xtf32", {}),
     "29": ("29_wgmma_grid_split", {}),
     "30": ("30_grid_split_fp16", {}),
+    "31": ("31_bf16x6", {}),
 }
 SMALL: Axes = {"M": 72, "N": 136, "K": 104}
 STEP = 64  # of k in a stage, at most
