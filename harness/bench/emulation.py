@@ -13,17 +13,34 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.bench.row import ERROR, EXPECTED, FAILED, OK, REFUSED, REPEATABLE, UNEXPECTED, Measurement
-from harness.driver import tensormap
-from harness.emulator import Buffer, Counts, Emulation, TensorMap, emulate
+from harness.bench.row import (
+    ERROR,
+    EXPECTED,
+    FAILED,
+    OK,
+    REFUSED,
+    REPEATABLE,
+    UNEXPECTED,
+    UNVERIFIED,
+    Measurement,
+)
+from harness.emulator import Buffer, Counts, Emulation, emulate
 from harness.emulator.blocks.endless import BUDGET
 from harness.errors import EmulatorError, HarnessError, InspectError, NeedsGpu, OutOfMemory, UsageError
+from harness.launch import emulated
 from harness.launch.builds import Built, Progress
-from harness.launch.kernel import Mapped, grid, maps, workspace
+from harness.launch.kernel import grid, maps, workspace
 from harness.problems import checks
-from harness.problems.protocol import Axes, Problem, Reference
+from harness.problems.protocol import (
+    Axes,
+    Problem,
+    Reference,
+    constants,
+    outputs,
+    references,
+)
 from harness.problems.registry import blamed
-from harness.problems.verify import Repeats, compare
+from harness.problems.verify import Repeats, compare_each
 from harness.sass import access_widths
 from harness.support.cache import Cache
 from harness.support.processes import ENDED, cores, processes
@@ -70,7 +87,7 @@ class Memory:
     workspaces: dict[int, NDArray[np.uint8]] = field(default_factory=dict)
 
 
-_Job = tuple[Problem, Mapping[str, NDArray[Any]], Reference, Options]
+_Job = tuple[Problem, Mapping[str, NDArray[Any]], Reference | None, Options]
 
 
 def rows(
@@ -139,7 +156,7 @@ def row(
     built: Built,
     problem: Problem,
     inputs: Mapping[str, NDArray[Any]],
-    reference: Reference,
+    reference: Reference | None,
     options: Options,
 ) -> Measurement:
     """Emulate one kernel on one problem, and return its row.
@@ -159,13 +176,15 @@ def row(
         return replace(failed, emulation=Emulation(findings=seen, instructions=())) if seen else failed
     except Exception as e:  # a defect of ours in one row must not take the others with it
         return Measurement.failed_with(built, problem, f"the emulator failed: {type(e).__name__}: {e}")
-    output = problem.output
-    verdict = compare(arrays[output], reference, inputs[output])
-    damaged = sorted(n for n in arrays.keys() - {output} if not _same(arrays[n], inputs[n]))
-    wrong = [] if verdict.ok else [str(verdict)]
+    written = outputs(problem)
+    verdict = None if reference is None else compare_each(arrays, references(problem, reference), inputs)
+    damaged = sorted(n for n in arrays.keys() - set(written) if not _same(arrays[n], inputs[n]))
+    wrong = [] if verdict is None or verdict.ok else [str(verdict)]
     wrong += [f"it overwrote its input {' and '.join(damaged)}"] if damaged else []
     right = not wrong and not run.findings and not (options.strict and run.notices)
     ends = (UNEXPECTED, EXPECTED) if variant.kernel.broken else (OK, FAILED)
+    if verdict is None:
+        ends = UNVERIFIED, FAILED
     found = Measurement(
         label=built.label,
         built=built,
@@ -178,7 +197,7 @@ def row(
     if not options.repeats or found.status not in REPEATABLE:
         return found
     try:
-        return found.repeated(Repeats.of(arrays[output].tobytes(), _again(built, problem, inputs, options)))
+        return found.repeated(Repeats.of(_bits(problem, arrays), _again(built, problem, inputs, options)))
     except (HarnessError, MemoryError) as e:
         return replace(found, status=ERROR, error=str(e) or "host memory is exhausted")
 
@@ -186,12 +205,16 @@ def row(
 def _again(
     built: Built, problem: Problem, inputs: Mapping[str, NDArray[Any]], options: Options
 ) -> Iterator[bytes]:
-    """Yield the bytes of the output of each of the repeats."""
+    """Yield the bytes of the outputs of each of the repeats."""
     swapped = _OTHER[options.schedule]
     for number in range(options.repeats):
         schedule = options.schedule if number % 2 else swapped
         quick = replace(options, schedule=schedule, check=False, count=False, as_compiled=False)
-        yield launch(built, problem, inputs, quick)[1][problem.output].tobytes()
+        yield _bits(problem, launch(built, problem, inputs, quick)[1])
+
+
+def _bits(problem: Problem, arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    return b"".join(arrays[name].tobytes() for name in outputs(problem))
 
 
 def launch(
@@ -212,15 +235,18 @@ def launch(
     with blamed(type(problem)):
         shape, arguments = grid(variant, problem, sms=options.sms), problem.arguments()
         size = workspace(variant, problem, sms=options.sms)
-    bound: list[Any] = [_map(mapped, arrays) for mapped in maps(variant, problem)]
-    bound += [_bound(a, arrays, problem) if isinstance(a, str) else a for a in arguments]
+    bound: list[Any] = [emulated.tensor_map(mapped, arrays) for mapped in maps(variant, problem)]
+    bound += [emulated.argument(a, arrays, problem) for a in arguments]
     if size:
         memory = Memory() if memory is None else memory
         scratch = memory.workspaces.setdefault(size, np.zeros(size, dtype=np.uint8))
         bound.append(Buffer(array=scratch, name="workspace"))
+    variables = {} if memory is None else memory.variables
+    for name in constants(problem):
+        variables[built.cubin.symbol(name)] = arrays[name].reshape(-1).view(np.uint8)
     run = emulate(
         built.cubin.ptx,
-        variant.kernel.entry,
+        built.cubin.entry,
         grid=shape,
         block=variant.block,
         arguments=bound,
@@ -230,7 +256,7 @@ def launch(
         count=options.count,
         widths=_widths(built, options) if options.as_compiled else None,
         budget=options.budget,
-        variables=None if memory is None else memory.variables,
+        variables=variables,
     )
     return run, arrays
 
@@ -262,23 +288,7 @@ def multiplies_matrices(built: Built, cls: type[Problem]) -> bool:
     return not never
 
 
-def _map(mapped: Mapped, arrays: Mapping[str, NDArray[Any]]) -> TensorMap | np.void:
-    """Return the tensor map of an operand; 128 zeros where its row pitch does not allow one."""
-    layout, size = mapped.layout, mapped.layout.dtype.itemsize
-    if not tensormap.possible(0, layout.ld * size):
-        return np.void(bytes(tensormap.BYTES))
-    return TensorMap(
-        array=arrays[mapped.operand],
-        name=mapped.operand,
-        element=mapped.element,
-        extents=(layout.columns, layout.rows),  # innermost first
-        strides=(layout.ld * size,),
-        box=(mapped.box.columns, mapped.box.rows),
-        swizzle=mapped.box.swizzle,
-    )
-
-
-def _inputs(problem: Problem, seed: int) -> tuple[dict[str, NDArray[Any]], Reference]:
+def _inputs(problem: Problem, seed: int) -> tuple[dict[str, NDArray[Any]], Reference | None]:
     """Make the inputs and their reference. Raises OutOfMemory where host memory does not suffice."""
     needed, free = _COPIES * problem.buffer_bytes, _free_memory()
     if needed > free:
@@ -302,15 +312,6 @@ def _free_memory() -> float:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
         return float("inf")
-
-
-def _bound(name: str, arrays: Mapping[str, NDArray[Any]], problem: Problem) -> Buffer:
-    """Wrap an array for the emulator, marked as not initialised where it is an output that is no input.
-
-    Reading uninitialised memory is a finding.
-    """
-    written = name != problem.output or problem.accumulates
-    return Buffer(array=arrays[name], name=name, initialised=written)
 
 
 def _same(a: NDArray[Any], b: NDArray[Any]) -> bool:

@@ -28,6 +28,7 @@ VERBS = (
     "history",
     "judge",
     "list",
+    "new",
     "profile",
     "replay",
     "report",

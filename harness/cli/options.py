@@ -97,6 +97,12 @@ dtype = click.option(
     help="Element type of kernels written for several, by default their first, and of matmul, by default "
     "fp32. May be given again.",
 )
+entry = click.option(
+    "--entry",
+    metavar="NAME",
+    help="Which kernel of a file with several, or which instance of a template: 'k<float, 16>'.",
+)
+include = click.option("-I", "--include", multiple=True, metavar="FOLDER", help="Headers are there, too.")
 arch = click.option("--arch", metavar="SM[,SM]...", help="Architectures, such as sm_75,sm_90a.")
 device = click.option(
     "-d",
@@ -209,13 +215,18 @@ def variants(
     sweep: bool = False,
     dtypes: Sequence[str] = (),
     strict: bool = True,
+    entry: str | None = None,
+    include: Sequence[str] = (),
 ) -> tuple[list[Kernel], list[Variant]]:
     """Return the kernels a command line names and their variants: defaults, `-p` values, or the whole space.
 
     With several kernels a parameter goes to those that have it; one that none has is an error. `dtypes` and
-    `strict` are as in `catalog.select`.
+    `strict` are as in `catalog.select`, `entry` and `include` as in `catalog.chosen`.
     """
     selected = catalog.select(patterns, dtypes, strict=strict)
+    if entry is not None and not patterns:
+        raise UsageError("--entry is of one file: name it")
+    selected = catalog.chosen(selected, entry, include)
     if not selected:
         raise UsageError("there are no kernels", hint="cu/ and ptx/ are empty or missing")
     chosen = axes.parse_params(param_texts)
@@ -231,9 +242,7 @@ def variants(
 
 
 def archs(text: str | None) -> list[str]:
-    """Return the architectures in ``sm_75,sm_90a``, each once; empty for None. Raises UsageError if it names
-    none.
-    """
+    """Return the architectures in ``sm_75,sm_90a``, each once; empty for None. Raises UsageError for none."""
     if text is None:
         return []
     names = [name.strip() for name in text.split(",") if name.strip()]

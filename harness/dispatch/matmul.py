@@ -213,8 +213,8 @@ class _Gpu:
     def _function(self, variant: Variant) -> Function:
         found = self._functions.get(variant.label)
         if found is None:
-            module = Module(self.context, compile_kernel(variant, self.arch).code)
-            found = self._functions[variant.label] = module.function(variant.kernel.entry)
+            cubin = compile_kernel(variant, self.arch)
+            found = self._functions[variant.label] = Module(self.context, cubin.code).function(cubin.entry)
         return found
 
     def _stream(self, address: int) -> Stream:

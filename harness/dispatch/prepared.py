@@ -154,8 +154,7 @@ def prepare(parts: Sequence[tuple[Cubin, Part]], operands: Operands) -> Launch:
     with ExitStack() as undo:
         workspaces, forks = undo.enter_context(Workspaces(context)), undo.enter_context(Forks(context))
         functions = [
-            undo.enter_context(Module(context, cubin.code)).function(part.variant.kernel.entry)
-            for cubin, part in parts
+            undo.enter_context(Module(context, cubin.code)).function(cubin.entry) for cubin, part in parts
         ]
         made = [(function, part) for function, (_, part) in zip(functions, parts, strict=True)]
         queue = GemmLaunch(

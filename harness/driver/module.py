@@ -10,6 +10,7 @@ from typing import Any
 from harness.driver import api
 from harness.driver.context import Context, Resource
 from harness.driver.launch import Dims, PreparedLaunch
+from harness.driver.stream import Stream
 from harness.errors import DriverError, UsageError
 
 _NOT_FOUND = 500
@@ -56,6 +57,18 @@ class Module(Resource):
         # device, which behind a closed Gate would never end.
         self.context.call("cuFuncLoad", handle)
         return Function(self, name, handle)
+
+    def write(self, name: str, values: Any, stream: Stream) -> None:
+        """Set a ``__constant__`` or ``__device__`` variable, by its mangled name, from a NumPy array.
+
+        Returns when the copy is done. Raises DriverError if there is no such variable, and UsageError if it
+        has another size than the C-contiguous `values`.
+        """
+        address, size = self.context.call("cuModuleGetGlobal", self.handle, name.encode())
+        if int(size) != values.nbytes:
+            raise UsageError(f"the variable {name} has {int(size)} bytes, not {values.nbytes}")
+        self.context.call("cuMemcpyHtoDAsync", address, values.ctypes.data, values.nbytes, stream.handle)
+        stream.synchronize()
 
     @cached_property
     def names(self) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.emulator.blocks.arguments import Argument, bind
+from harness.emulator.blocks.arguments import Argument, Record, bind
 from harness.emulator.blocks.endless import BUDGET
 from harness.emulator.decode import Decoder, Step
 from harness.emulator.hopper.tma.tensormap import TensorMap
@@ -42,6 +42,7 @@ __all__ = [
     "Emulation",
     "Finding",
     "Index3",
+    "Record",
     "Source",
     "TensorMap",
     "Texture",
@@ -97,8 +98,8 @@ def emulate(
 
     grid, block: 1 to 3 extents each; extents left out are 1
     arguments: one for each parameter, in order. A `Buffer` or an array is passed as a pointer: it has to be
-      C-contiguous, and what the kernel stores is written back into it. A `Texture` is passed as a handle. A
-      scalar is a NumPy scalar of the parameter's size
+      C-contiguous, and what the kernel stores is written back into it. A `Texture` is passed as a handle, a
+      `Record` is a struct with pointers. A scalar is a NumPy scalar of the parameter's size
     shared: bytes of dynamic shared memory per block
     schedule: ``lockstep``, or ``warp-serial``, in which each warp runs to the barrier before the next starts;
       of asynchronous operations ``early``, when they land at once, or ``late``, as late as can be

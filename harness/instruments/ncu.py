@@ -63,11 +63,12 @@ def _launch(
     """Run ncu on the first launch of the kernel; `wanted` are the options that choose what it measures."""
     tool = tools.require("ncu")
     kernel = variant.kernel
+    base = kernel.entry.partition("<")[0].rpartition("::")[2]  # ncu compares with the bare function's name
     with tempfile.TemporaryDirectory(prefix="harness-") as folder:
         report, log = Path(folder) / "launch.ncu-rep", Path(folder) / "log"
         command: list[str | Path] = [
             *(tool, "--export", report, "--import-source", "yes", "--log-file", log),
-            *("--clock-control", clocks, "--launch-count", "1", "--kernel-name", kernel.entry),
+            *("--clock-control", clocks, "--launch-count", "1", "--kernel-name", base),
             *wanted,
             *(sys.executable, "-m", "harness", "verify", *catalog.arguments(kernel)),
             *("--seed", str(seed)),

@@ -167,7 +167,7 @@ class OnGpu(Closing):
         variant = self._built.variant
         assert self._module is not None
         mapped = launch.maps(variant, problem)
-        return self._module.function(variant.kernel.entry).prepare(
+        return self._module.function(self._built.cubin.entry).prepare(
             launch.grid(variant, problem, sms=self.sms),
             variant.block,
             [

@@ -181,6 +181,8 @@ def _kernel(request: Request) -> Kernel:
         raise SpecError(f"problem = {kernel.problem!r}: Python of a submission is not executed", where=name)
     if kernel.problem != request.problem:
         raise SpecError(f"it computes {kernel.problem}, not {request.problem}", where=name)
+    if kernel.include or kernel.options:
+        raise SpecError("include and options are not for submissions", where=name)
     if kernel.broken:
         raise SpecError("its front matter says that it is broken", where=name)
     if request.problem == "gemm" and request.dtype not in kernel.dtypes:

@@ -13,20 +13,21 @@ import glob
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from harness.errors import HarnessError, SpecError, UsageError
-from harness.kernels import spec
+from harness.kernels import spec, text
+from harness.kernels.expr import Expr
 from harness.kernels.spec import Kernel, Variant
-from harness.support.files import PACKAGE, ROOT
+from harness.support.files import SHIPPED
 
 _NUMBER = re.compile(r"(\d+[a-z]?)_")  # 22a_ is a rung between 22_ and 23_
 
 
 def folders() -> list[Path]:
     """Return where shipped kernels lie: inside an installed wheel, or at the top of a checkout."""
-    base = PACKAGE if (PACKAGE / "cu").is_dir() else ROOT
-    return [base / "cu", base / "ptx"]
+    return [SHIPPED / "cu", SHIPPED / "ptx"]
 
 
 def files() -> list[Path]:
@@ -62,8 +63,8 @@ def find(pattern: str, folder: Path | None = None) -> list[Kernel]:
     """
     if Path(pattern).suffix in (".cu", ".ptx") or "/" in pattern or "\\" in pattern:
         if globbed := _globbed(pattern, folder):
-            return [k for p in globbed for k in spec.load(p).each_dtype()]
-        return [spec.load(pattern if folder is None else folder / pattern)]
+            return [k for p in globbed for one in load_each(p) for k in one.each_dtype()]
+        return load_each(pattern if folder is None else folder / pattern)
     paths = files()
     exact = [p for p in paths if pattern in _names(p.stem)]
     if exact:
@@ -102,6 +103,62 @@ def select(patterns: Sequence[str], dtypes: Sequence[str] = (), *, strict: bool 
             hint="`harness list` shows the element types of each",
         )
     return _each_once(found)
+
+
+def load_each(path: Path | str) -> list[Kernel]:
+    """Read and check the kernels at `path`: one where there is front matter, else each that the text has.
+
+    A template counts as one, if there is nothing else. Raises as `spec.load` does.
+    """
+    path = Path(path)
+    source = text.read(path)
+    known = text.entries(source) if path.suffix == ".cu" and not text.has_front_matter(source) else []
+    if not known:
+        return [spec.parse(source, path)]
+    whole = [entry for entry in known if not entry.template] or known
+    return [_guessed(source, path, known, entry.name) for entry in whole]
+
+
+def chosen(kernels: Sequence[Kernel], entry: str | None, include: Sequence[str]) -> list[Kernel]:
+    """Return the kernels with another `entry` of their files, and further folders of headers.
+
+    The entry may have template arguments. Raises UsageError for one that a text does not have.
+    """
+    found = list(kernels)
+    if entry is not None:
+        found = [_with_entry(k, entry) for k in {k.path: k for k in kernels}.values()]
+    folders = tuple(str(Path(folder).absolute()) for folder in include)
+    return [replace(k, include=(*k.include, *folders)) for k in found] if folders else found
+
+
+def _with_entry(kernel: Kernel, entry: str) -> Kernel:
+    """Return another kernel of a file, with what the front matter says, or new guesses without."""
+    known = text.entries(kernel.source)
+    if kernel.language == "cuda" and text.find(known, entry) is None:
+        have = ", ".join(map(str, known)) or "none"
+        raise UsageError(f"no kernel {entry!r}", where=str(kernel.path), hint=f"it has {have}")
+    return (
+        _guessed(kernel.source, kernel.path, known, entry) if kernel.plain else replace(kernel, entry=entry)
+    )
+
+
+def _guessed(source: str, path: Path, known: Sequence[text.Entry], entry: str) -> Kernel:
+    """Return a kernel without front matter, whose block is guessed from its text."""
+    found = text.find(known, entry)
+    block = found.block if found else (256,)
+    return Kernel(
+        path=path,
+        source=source,
+        language="cuda",
+        title="",
+        entry=entry,
+        problem=spec.GUESSED,
+        block=tuple(map(Expr.parse, block)),
+        tile=tuple(map(Expr.parse, reversed(block))),
+        shared=Expr.parse(0),
+        params={},
+        plain=path.stem if len(known) == 1 else f"{path.stem}:{''.join(entry.split())}",
+    )
 
 
 def _of_types(pattern: str, dtypes: Sequence[str], strict: bool) -> list[Kernel]:
@@ -227,8 +284,8 @@ def _single(found: Sequence[Kernel], pattern: str) -> Kernel:
 
 
 def _each_once(kernels: Sequence[Kernel]) -> list[Kernel]:
-    """Return the kernels without those of the same file and element type as one before."""
-    return list({(k.path.resolve(), k.dtype): k for k in kernels}.values())
+    """Return the kernels without those of the same file, entry and element type as one before."""
+    return list({(k.path.resolve(), k.entry, k.dtype): k for k in kernels}.values())
 
 
 def _globbed(pattern: str, folder: Path | None) -> list[str]:

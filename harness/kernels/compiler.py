@@ -9,25 +9,25 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.errors import BuildError, MissingDependency, UsageError
-from harness.kernels import includes
+from harness.errors import BuildError, MissingDependency, SpecError, UsageError
+from harness.kernels import includes, nvrtc, text
 from harness.kernels.arch import Arch
 from harness.kernels.dtypes import DTYPES
 from harness.kernels.frontmatter import ELEMENT
+from harness.kernels.includes import Included
 from harness.kernels.spec import Variant
 from harness.support.cache import Cache, digest
 from harness.support.cache import default as default_cache
 
-_FILES = {"kernel.cubin", "compiled.ptx", "log.txt"}  # a cache entry has these, beside the source
-FORMAT = "3"  # the format of a cache entry; part of its key
-# Both compilers keep a cache under the user's home. Code from there comes without ptxas's report (seen with
-# 13.0), so these caches are switched off: the harness caches code and report together.
-NVRTC_OPTIONS = ("-lineinfo", "--std=c++17", "--ptxas-options=-v", "--no-cache")
-NVJITLINK_OPTIONS = ("-lineinfo", "-Xptxas=-v", "-no-cache")
+_FILES = {"kernel.cubin", "compiled.ptx", "log.txt", "entry.txt"}  # a cache entry has these and the source
+FORMAT = "4"  # the format of a cache entry; part of its key
+NVJITLINK_OPTIONS = ("-lineinfo", "-Xptxas=-v", "-no-cache")  # without the linker's cache: see nvrtc.OPTIONS
+Translated = tuple[bytes, bytes, str, str]  # machine code, PTX, log, the entry's name in the code
 _SERIALIZED = re.compile(r"\(C751\d\) (.*wgmma.*)")  # ptxas makes each wgmma wait for the one before it
 
 
@@ -49,7 +49,8 @@ class Resources:
 class Cubin:
     """The machine code of one variant for one architecture.
 
-    `log` is the compiler's output with its warnings, `compiler` its name and version.
+    `log` is the compiler's output with its warnings, `compiler` its name and version. `entry` is the kernel's
+    name in the code, which C++ mangles unless it is ``extern "C"``.
     """
 
     variant: Variant
@@ -59,6 +60,7 @@ class Cubin:
     log: str
     resources: Resources
     compiler: str
+    entry: str
 
     @property
     def sha256(self) -> str:
@@ -69,6 +71,17 @@ class Cubin:
     def shared(self) -> int:
         """Return the shared memory of a block in bytes, static and dynamic."""
         return self.resources.shared + self.variant.shared
+
+    def symbol(self, name: str) -> str:
+        """Return what a ``__constant__`` or ``__device__`` variable is called in the code.
+
+        C++ mangles a name that is static or in a namespace. Raises SpecError where there is no such variable:
+        one that the kernel does not use is not there either.
+        """
+        try:
+            return text.variable(self.ptx, name)
+        except SpecError as e:
+            raise SpecError(e.what, where=str(self.variant.kernel.path), hint=e.hint) from None
 
     @property
     def warnings(self) -> str:
@@ -87,41 +100,42 @@ def compile_kernel(variant: Variant, arch: str, cache: Cache | None = None) -> C
     cache = default_cache() if cache is None else cache
     kernel = variant.kernel
     compiler = compiler_version(kernel.language)
+    found = includes.included(kernel.path, kernel.source, kernel.include)
     key = digest(
         FORMAT,
         compiler,
         arch,
-        kernel.entry,
+        variant.entry,
         kernel.dtype,
-        *(NVRTC_OPTIONS if kernel.language == "cuda" else NVJITLINK_OPTIONS),
+        *(nvrtc.options(kernel.options) if kernel.language == "cuda" else NVJITLINK_OPTIONS),
         source_text(variant),
-        *(
-            part
-            for path, data in includes.included(kernel.path, kernel.source).items()
-            for part in (str(path), data)
-        ),
+        *(part for path, data in found.own.items() for part in (str(path), data)),
+        *found.stamps,
     )
     entry = cache.get(key)
     if entry is None or not entry.keys() >= _FILES:
-        translate = _nvrtc if kernel.language == "cuda" else _nvjitlink
-        code, ptx, log = translate(variant, arch)
+        translated = _nvrtc(variant, arch, found) if kernel.language == "cuda" else _nvjitlink(variant, arch)
+        code, ptx, log, name = translated
         entry = {
             f"kernel{kernel.path.suffix}": source_text(variant).encode(),
             "kernel.cubin": code,
             "compiled.ptx": ptx,
             "log.txt": log.encode(),
+            "entry.txt": name.encode(),
         }
-        _parse_report(log, kernel.entry, str(kernel.path))  # raises before a result without one is cached
+        _parse_report(log, name, str(kernel.path))  # raises before a result without one is cached
         _check_overlap(log, variant, arch)
         cache.put(key, entry)
+    name = entry["entry.txt"].decode()
     return Cubin(
         variant=variant,
         arch=arch,
         code=entry["kernel.cubin"],
         ptx=entry["compiled.ptx"].decode(),
         log=_as_typed(entry["log.txt"].decode(), kernel.path),
-        resources=_parse_report(entry["log.txt"].decode(), kernel.entry, str(kernel.path)),
+        resources=_parse_report(entry["log.txt"].decode(), name, str(kernel.path)),
         compiler=compiler,
+        entry=name,
     )
 
 
@@ -160,7 +174,7 @@ def _as_typed(log: str, path: Path) -> str:
 @functools.cache
 def supported_archs() -> tuple[str, ...]:
     """Return the architectures that the installed NVRTC compiles for, oldest first, without suffixes."""
-    numbers = _ok(_nvrtc_api(), "nvrtcGetSupportedArchs")
+    numbers = nvrtc.ok(nvrtc.api(), "nvrtcGetSupportedArchs")
     return tuple(f"sm_{n}" for n in sorted(numbers))
 
 
@@ -168,7 +182,7 @@ def supported_archs() -> tuple[str, ...]:
 def compiler_version(language: str) -> str:
     """Return the compiler of a language with its version: ``NVRTC 13.5`` or ``nvJitLink 13.5``."""
     if language == "cuda":
-        return "NVRTC {}.{}".format(*_ok(_nvrtc_api(), "nvrtcVersion"))
+        return "NVRTC {}.{}".format(*nvrtc.ok(nvrtc.api(), "nvrtcVersion"))
     return "nvJitLink {}.{}".format(*_nvjitlink_api().version())
 
 
@@ -187,62 +201,60 @@ def _check_arch(variant: Variant, arch: str) -> None:
         )
 
 
-def _nvrtc(variant: Variant, arch: str) -> tuple[bytes, bytes, str]:
-    nvrtc = _nvrtc_api()
+def _nvrtc(variant: Variant, arch: str, found: Included) -> Translated:
     kernel = variant.kernel
-    name = str(kernel.path.resolve())
-    program = _ok(nvrtc, "nvrtcCreateProgram", source_text(variant).encode(), name.encode(), 0, None, None)
+    where = [*includes.folders(kernel.path, kernel.include), *found.folders]
+    options = [
+        f"--gpu-architecture={arch}",
+        *(f"--include-path={folder}" for folder in where),
+        *nvrtc.options(kernel.options, found.libraries),
+    ]
     try:
-        options = [
-            f"--gpu-architecture={arch}".encode(),
-            *(f"--include-path={folder}".encode() for folder in includes.folders(kernel.path)),
-            *(o.encode() for o in NVRTC_OPTIONS),
-        ]
-        (code,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
-        log = _fetch(nvrtc, "nvrtcGetProgramLog", program).decode(errors="replace").strip("\0 \n")
-        if code == nvrtc.nvrtcResult.NVRTC_ERROR_INVALID_OPTION:
-            raise UsageError(f"{compiler_version('cuda')} refuses {arch}", hint=log)
-        if code != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise BuildError(
-                f"{variant.label} does not compile for {arch} ({code.name})",
-                where=str(kernel.path),
-                log=_as_typed(log, kernel.path),
-            )
-        ptx = _fetch(nvrtc, "nvrtcGetPTX", program).rstrip(b"\0")
-        return _fetch(nvrtc, "nvrtcGetCUBIN", program), ptx, log
-    finally:
-        nvrtc.nvrtcDestroyProgram(program)
-
-
-def _fetch(nvrtc: Any, getter: str, program: Any) -> bytes:
-    """Return the bytes that an NVRTC getter writes.
-
-    NVRTC writes into the bytes object it is given, which must therefore be a fresh one. CPython shares all
-    objects of one byte, and writing there would change them for the whole process: hence two spare bytes.
-    """
-    size = _ok(nvrtc, f"{getter}Size", program)
-    buffer = bytes(size + 2)
-    _ok(nvrtc, getter, program, buffer)
-    return buffer[:size]
-
-
-def _ok(nvrtc: Any, function: str, *args: Any) -> Any:
-    """Call NVRTC and return its value, a tuple where there are several. Raises BuildError on failure."""
-    try:
-        code, *values = getattr(nvrtc, function)(*args)
-    except RuntimeError as e:  # cuda.pathfinder raises when it finds no library
-        raise MissingDependency(
-            f"NVRTC cannot be loaded: {e}", hint="pip install 'nvidia-cuda-nvrtc>=13,<14'"
+        made = nvrtc.translate(source_text(variant), kernel.path, variant.entry, options)
+    except nvrtc.CompileError as e:
+        if e.code == "NVRTC_ERROR_INVALID_OPTION":
+            what = " ".join([arch, *kernel.options])
+            raise UsageError(f"{compiler_version('cuda')} refuses {what}", hint=e.log) from None
+        if set(re.findall(r"^(.+)\(\d+\): (?:\w+ )?error", e.log, re.M)) == {"__nv_name_map"}:
+            return _by_report(variant, options)
+        raise BuildError(
+            f"{variant.label} does not compile for {arch} ({e.code})",
+            where=str(kernel.path),
+            log=_as_typed(e.log, kernel.path),
+            hint=nvrtc.hint(e.log),
         ) from None
-    if code != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        raise BuildError(f"{function} failed: {code.name}")
-    return values[0] if len(values) == 1 else tuple(values)
+    return made.code, made.ptx, made.log, made.entry
 
 
-def _nvjitlink(variant: Variant, arch: str) -> tuple[bytes, bytes, str]:
+def _by_report(variant: Variant, options: Sequence[str]) -> Translated:
+    """Compile a source in which the entry's name means no single function, and look it up in the code.
+
+    A kernel called ``norm`` shares that name with CUDA's functions. Raises BuildError, with the kernels that
+    there are, for an entry that is none.
+    """
+    kernel, entry = variant.kernel, variant.entry
+    made = nvrtc.translate(source_text(variant), kernel.path, "", options)
+    base = entry.rpartition("::")[2]
+    mangled = re.compile(rf"{re.escape(entry)}|_Z(?:N?L?|N\w*?){len(base)}{re.escape(base)}(?!I)\w*")
+    found = [name for name in re.findall(r"entry function '(\w+)'", made.log) if mangled.fullmatch(name)]
+    if len(found) == 1:
+        return made.code, made.ptx, made.log, str(found[0])
+    known = text.entries(kernel.source)
+    template = any(e.name == entry and e.template for e in known)
+    names = ", ".join(dict.fromkeys(e.name for e in known)) or "none"
+    raise BuildError(
+        f"no kernel called {entry!r} in the compiled code (kernels: {names})",
+        where=str(kernel.path),
+        hint=f"it is a template: name an instance, --entry '{entry}<float>' or in the front matter"
+        if template
+        else "entry must name a __global__ function, with its namespace and template arguments",
+    )
+
+
+def _nvjitlink(variant: Variant, arch: str) -> Translated:
     data = variant.kernel.source.encode()
     code, log = link_ptx(data, arch, variant.kernel.path, what=variant.label)
-    return code, data, log
+    return code, data, log, variant.entry
 
 
 def link_ptx(ptx: bytes, arch: str, path: Path, *, what: str) -> tuple[bytes, str]:
@@ -324,13 +336,8 @@ def _check_overlap(log: str, variant: Variant, arch: str) -> None:
 
 
 @functools.cache
-def _nvrtc_api() -> Any:
-    return _bindings("nvrtc")
-
-
-@functools.cache
 def _nvjitlink_api() -> Any:
-    linker = _bindings("nvjitlink")
+    linker = nvrtc.bindings("nvjitlink")
     try:
         linker.version()
     except RuntimeError as e:
@@ -339,12 +346,3 @@ def _nvjitlink_api() -> Any:
             hint = "cuda-bindings 13.0.0 needs a driver for this: pip install --upgrade cuda-bindings"
         raise MissingDependency(f"nvJitLink cannot be loaded: {e}", hint=hint) from None
     return linker
-
-
-def _bindings(name: str) -> Any:
-    try:
-        return __import__(f"cuda.bindings.{name}", fromlist=[name])
-    except ImportError as e:
-        raise MissingDependency(
-            f"cuda.bindings cannot be imported: {e}", hint="pip install 'cuda-python>=13,<14'"
-        ) from None

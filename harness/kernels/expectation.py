@@ -7,8 +7,8 @@ The grammar, in which words in quotes stand for themselves::
                 | OPCODE "share" [scope] compare NUMBER    their share of the instructions in the scope
                 | METRIC compare NUMBER
     scope       = "in" "kernel"                            the default
-                | "in" "loop"                              the hot loop: the innermost loop with the most
-                                                           arithmetic
+                | "in" "loop"                              the hot loop: with the most floating-point or
+                                                           matrix work in blocks of its own
                 | "in" "loop" "at" LINE                    the innermost loop with code of that source line
                                                            and the most arithmetic
     compare     = ">=" | "<=" | "==" | "!=" | ">" | "<"

@@ -7,7 +7,6 @@ PEP 723). `KEYS` lists every key. Each error is a SpecError that names the file,
 from __future__ import annotations
 
 import difflib
-import itertools
 import keyword
 import re
 import tomllib
@@ -17,14 +16,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from harness.errors import SpecError, UsageError
-from harness.kernels import expectation, prediction
+from harness.kernels import expectation, nvrtc, prediction, text
 from harness.kernels.arch import Arch
 from harness.kernels.dtypes import DTYPES, FP32
 from harness.kernels.expectation import Expectation
 from harness.kernels.expr import Expr, ExprError
 from harness.kernels.prediction import Prediction
 
-OPEN, CLOSE = "/// kernel", "///"
 MAX_CONFIGS = 100_000  # a space larger than this is a mistake in the front matter, not a space
 # As macros these would change the language, or CUDA's own variables.
 _TAKEN = frozenset(keyword.kwlist) | frozenset(
@@ -43,6 +41,7 @@ ELEMENT = "ELEMENT"  # the macro that holds the C++ type of an element, in a fil
 SWIZZLES = (0, 32, 64, 128)
 _MATRICES = ("A", "B", "C")  # the operands of the built-in gemm problem
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
+_ENTRY = re.compile(r"[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*\s*(?:<[\w\s:,<>()*&+-]*>)?\Z", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,40 +60,15 @@ class TensorMap:
 def read(source: str, path: Path) -> tuple[str, dict[str, Any]]:
     """Return (title, values by key) of the kernel text `source`. `path` is for the messages.
 
-    A key that is absent is left out, except `params` and `shared`, which have defaults here.
+    A key that is absent is left out, except `params`, `tile` and `shared`, which have defaults here.
     Raises SpecError where the block is missing or malformed.
     """
-    title, toml, first_line = _block(source, path)
+    title, toml, first_line = text.block(source, path)
     reader = _Reader(path, toml, first_line)
     fields = {key: read_one(reader, key) for key, read_one in KEYS.items() if key in reader.table}
-    fields = {"params": {}, "shared": Expr.parse(0), **fields}
+    fields = {"params": {}, "tile": (), "shared": Expr.parse(0), **fields}
     reader.check_names(fields)
     return title, fields
-
-
-def _block(source: str, path: Path) -> tuple[str, str, int]:
-    """Return (title, TOML text, line number of the text's first line)."""
-    comments = list(itertools.takewhile(lambda s: s.startswith("//"), source.splitlines()))
-    body = [line.removeprefix("//").removeprefix(" ").rstrip() for line in comments]
-    opens = [i for i, line in enumerate(comments) if line.removeprefix("//").strip() == OPEN]
-    if not opens:
-        raise SpecError(
-            "no front matter",
-            where=str(path),
-            hint=f"the file must begin with // comments that hold '// {OPEN}' ... '// {CLOSE}' "
-            "with at least entry, block and tile",
-        )
-    if len(opens) > 1:
-        raise SpecError(f"a second '// {OPEN}'", where=f"{path}:{opens[1] + 1}")
-    start = opens[0] + 1
-    try:
-        end = next(i for i in range(start, len(body)) if body[i].strip() == CLOSE)
-    except StopIteration:
-        raise SpecError(
-            f"the front matter opened here is not closed by '// {CLOSE}'", where=f"{path}:{start}"
-        ) from None
-    title = next((line.strip() for line in body[: opens[0]] if line.strip()), path.stem)
-    return title, "\n".join(body[start:end]), start + 1
 
 
 class _Reader:
@@ -117,6 +91,10 @@ class _Reader:
         for key in _REQUIRED:
             if key not in self.table:
                 self.fail("", f"the front matter lacks {key}")
+        if not {"tile", "grid"} & set(self.table):
+            self.fail(
+                "", "the front matter lacks tile", "the output that one block covers; or grid, the blocks"
+            )
 
     def fail(self, key: str, what: str, hint: str = "") -> NoReturn:
         """Raise SpecError with the file and the line on which `key` stands."""
@@ -137,11 +115,27 @@ class _Reader:
             self.fail(key, f"{key} must be true or false, not {value!r}")
         return value
 
-    def identifier(self, key: str) -> str:
+    def entry(self, key: str) -> str:
         value = self.text(key)
-        if not _IDENTIFIER.match(value):
-            self.fail(key, f"{key} = {value!r} is not a C identifier")
+        if not _ENTRY.match(value):
+            self.fail(key, f"{key} = {value!r} is not a kernel's name", "such as 'matmul' or 'k<float, 16>'")
         return value
+
+    def strings(self, key: str, value: Any, example: str) -> list[str]:
+        """Return `value` if it is a list of strings."""
+        if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+            self.fail(key, f"{key} must be a list of strings such as {example!r}, not {value!r}")
+        return value
+
+    def include(self, key: str) -> tuple[str, ...]:
+        return tuple(self.strings(key, self.table[key], "../include"))
+
+    def options(self, key: str) -> tuple[str, ...]:
+        found = self.strings(key, self.table[key], "--use_fast_math")
+        for option in found:
+            if reason := nvrtc.refusal(option):
+                self.fail(key, f"options: {option} is not passed on: {reason}")
+        return tuple(found)
 
     def arch(self, key: str) -> str:
         value = self.text(key)
@@ -250,19 +244,16 @@ class _Reader:
         return found
 
     def _expectations(self, key: str, value: Any) -> tuple[Expectation, ...]:
-        if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
-            self.fail(key, f"{key} must be a list of strings such as 'LDS.128 in loop', not {value!r}")
+        texts = self.strings(key, value, "LDS.128 in loop")
         try:
-            return tuple(expectation.parse(v) for v in value)
+            return tuple(expectation.parse(v) for v in texts)
         except UsageError as e:
             self.fail(key, f"{key}: {e.what}", e.hint)
 
     def predictions(self, key: str) -> tuple[Prediction, ...]:
-        value = self.table[key]
-        if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
-            self.fail(key, f"{key} must be a list of strings such as 'conflicts == 0', not {value!r}")
+        texts = self.strings(key, self.table[key], "conflicts == 0")
         try:
-            return tuple(prediction.parse(v) for v in value)
+            return tuple(prediction.parse(v) for v in texts)
         except UsageError as e:
             self.fail(key, f"{key}: {e.what}", e.hint)
 
@@ -303,6 +294,8 @@ class _Reader:
         for key in ("block", "tile", "grid", "where", "requires", "shared", "workspace", "loads"):
             value = fields.get(key, ())
             known = {**params, **dict.fromkeys(_FURTHER.get(key, ()))}
+            if ":" in fields.get("problem", "") and key in _FURTHER:
+                continue  # the axes of a problem in a file: known when it is loaded, looked up at a launch
             for expr in (value,) if isinstance(value, Expr) else value:
                 self._check_names(key, expr, known)
         for tensor_map in fields.get("tensormaps", ()):
@@ -316,12 +309,14 @@ class _Reader:
 
 # Every key of the front matter and the method that reads it, in the order of the documentation.
 KEYS: dict[str, Callable[[_Reader, str], Any]] = {
-    "entry": _Reader.identifier,
+    "entry": _Reader.entry,
     "problem": _Reader.text,
     "dtype": _Reader.dtypes,
     "aliases": _Reader.aliases,
     "after": _Reader.word,
     "min_arch": _Reader.arch,
+    "include": _Reader.include,
+    "options": _Reader.options,
     "block": _Reader.exprs,
     "tile": _Reader.exprs,
     "grid": _Reader.exprs,
@@ -338,7 +333,7 @@ KEYS: dict[str, Callable[[_Reader, str], Any]] = {
     "tensormaps": _Reader.tensormaps,
     "params": _Reader.params,
 }
-_REQUIRED = ("entry", "block", "tile")
+_REQUIRED = ("entry", "block")
 _FURTHER = dict.fromkeys(("grid", "workspace"), GRID_NAMES) | {"requires": AXES}
 _DIMENSIONS = dict.fromkeys(("block", "tile", "grid"), 3)
 

@@ -1,44 +1,128 @@
-"""Find the headers that a kernel includes. Their contents are part of the key of a cached build."""
+"""Find the headers that a kernel includes. What they are is part of the key of a cached build.
+
+There are two kinds. The kernel's own lie beside it, in the folders that it names, or among harness's, and are
+part of the key by their contents. Those of libraries (CUDA's runtime, CCCL, CUTLASS) come from packages or a
+toolkit: thousands of files, of which only the place and the date are looked at.
+"""
 
 from __future__ import annotations
 
+import functools
 import os
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from harness.kernels import catalog
-from harness.support import files
+from harness.support import files, tools
+from harness.support.files import SHIPPED
 
 _INCLUDE = re.compile(r'#[ \t]*include[ \t]*["<]([^">\n]+)[">]')
+# The libraries, as cuda-pathfinder calls them, in the order in which their folders are searched.
+_LIBRARIES = ("cccl", "cudart", "cutlass", "curand")
+_TOOLKIT = ("nvidia-cuda-runtime", "nvidia-cuda-crt", "nvidia-cuda-cccl")
+_PACKAGES = (  # what to install for a header that is not there
+    (r"(cute|cutlass)/.*", ("nvidia-cutlass", "nvidia-cuda-cccl==13.0.*", *_TOOLKIT[:2])),
+    (r"curand\w*\.h", ("nvidia-curand",)),
+    (r"(cuda|cub|nv|thrust)/.*", _TOOLKIT),
+    (r"(cuda|cooperative_groups|crt|sm_|vector_|device_|math_|mma)[\w/]*\.(h|hpp)", _TOOLKIT),
+)
+_STANDARD = re.compile(r"[a-z_]+")  # <vector>, <type_traits>
 
 
-def folders(kernel: Path) -> list[Path]:
-    """Return the folders in which headers are looked for: beside the kernel, then ``cu/include``.
+@dataclass(frozen=True, kw_only=True)
+class Included:
+    """What a source includes, directly or not.
 
-    The second lets a copy of a shipped kernel compile wherever it lies.
+    `own` has the contents of the kernel's own headers by path. `libraries` has the names of the headers of
+    libraries, as they are written, and `folders` those in which they were found. `stamps` tells one state of
+    these files from another.
     """
-    return [kernel.resolve().parent, catalog.folders()[0].resolve() / "include"]
+
+    own: dict[Path, bytes]
+    libraries: tuple[str, ...] = ()
+    folders: tuple[Path, ...] = ()
+    stamps: tuple[str, ...] = ()
 
 
-def included(kernel: Path, source: str) -> dict[Path, bytes]:
-    """Return the contents, by path, of the files that `source` includes, directly or not.
+def folders(kernel: Path, more: Sequence[str] = ()) -> list[Path]:
+    """Return the folders of the kernel's own headers, in the order in which they are searched.
+
+    These are the kernel's own folder, those in `more`, relative to it, ``cu/include``, so that a copy of a
+    shipped kernel compiles wherever it lies, and its folder ``std``, with what stands in for headers of the
+    host.
+    """
+    beside = kernel.resolve().parent
+    shipped = SHIPPED / "cu" / "include"
+    return [beside, *(beside / folder for folder in more), shipped, shipped / "std"]
+
+
+def included(kernel: Path, source: str, more: Sequence[str] = ()) -> Included:
+    """Return what `source` includes.
 
     A name is looked for beside the including file and in `folders`. Where several folders hold it, all of
     these files are taken, and so are includes in comments: that may cost a needless rebuild, but a build is
-    never stale. An include by macro (``#include FILE``) is not seen.
+    never stale. An include by macro (``#include FILE``) is not seen. A name that is in none of these folders
+    is looked for in the libraries, whose own includes are not followed.
     """
-    everywhere = folders(kernel)
+    everywhere = folders(kernel, more)
     found: dict[Path, bytes] = {}
+    others: dict[str, None] = {}
     todo = [(everywhere[0], source)]
     while todo:
         beside, text = todo.pop()
         for name in _INCLUDE.findall(text):
+            known = False
             for header in (Path(os.path.realpath(folder / name)) for folder in (beside, *everywhere)):
                 try:
+                    known = known or _is_file(header)
                     if header in found or header.is_dir() or not header.exists():
                         continue
                     found[header] = files.read(header)
                 except (OSError, ValueError):
                     continue  # no file can have such a name; the compiler reports it if it matters
                 todo.append((header.parent, found[header].decode(errors="replace")))
-    return found
+            if not known:
+                others[name] = None
+    return _of_libraries(found, tuple(others))
+
+
+def _of_libraries(own: dict[Path, bytes], names: tuple[str, ...]) -> Included:
+    """Return `own` with the headers in `names` that libraries have."""
+    if not names:
+        return Included(own=own)
+    there = libraries()
+    held = tuple(name for name in names if any(_is_file(folder / name) for folder in there))
+    if not held:
+        return Included(own=own)
+    stamps = []
+    for path in (*there, *(folder / name for name in held for folder in there)):
+        if path.exists():
+            state = path.stat()
+            stamps.append(f"{path} {state.st_mtime_ns} {state.st_size}")
+    return Included(own=own, libraries=held, folders=there, stamps=tuple(stamps))
+
+
+@functools.cache
+def libraries() -> tuple[Path, ...]:
+    """Return the folders with headers of CUDA's libraries: from packages, conda or a toolkit, if any."""
+    found = (tools.headers(name) for name in _LIBRARIES)
+    return tuple(dict.fromkeys(folder for folder in found if folder is not None))
+
+
+def hint(name: str) -> str:
+    """Return what to do where no file of this name is found."""
+    for pattern, packages in _PACKAGES:
+        if re.fullmatch(pattern, name):
+            wanted = " ".join(f"'{p}'" if "*" in p else p for p in packages)
+            return f"pip install {wanted}, or a CUDA toolkit (CUDA_PATH)"
+    if _STANDARD.fullmatch(name):
+        return f"NVRTC has no C++ standard library: try <cuda/std/{name}>, namespace cuda::std"
+    return "headers are looked for beside the kernel, in include = [...] of its front matter, and in -I"
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # no file can have such a name
+        return False

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from harness.errors import SpecError, UsageError
-from harness.kernels import frontmatter
+from harness.kernels import frontmatter, text
 from harness.kernels.arch import Arch
 from harness.kernels.dtypes import DTYPES, FP32, DType
 from harness.kernels.expectation import Expectation
 from harness.kernels.expr import Expr, ExprError
 from harness.kernels.frontmatter import TensorMap
 from harness.kernels.prediction import Prediction
-from harness.support import files
 
+GUESSED = "guessed"  # the problem of a kernel without front matter
 MAX_THREADS = 1024  # threads per block, on every CUDA architecture
 MAX_BOX = 256  # elements along either side of a box that TMA copies
-_MOST = 2**26  # bytes of a kernel's file
-_SUFFIXES = {".cu": "cuda", ".ptx": "ptx"}
 
 Params = Mapping[str, int]
+Tiles = tuple[int, int, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,13 +36,17 @@ class Kernel:
 
     `block` and `tile` are expressions over `params`: the threads of a block (x, y, z), and the extents of the
     output that one block covers, outermost first. `grid` and `workspace` may also use the number of tiles
-    that cover the output (TILES_X, TILES_Y, TILES_Z) and the GPU's number of multiprocessors (SMS). Without
-    `grid` there is one block per tile. `workspace` is in bytes; a pointer to that memory is the kernel's last
-    argument. The blocks of a `cooperative` kernel wait for each other, so all of them must run at the same
-    time. `loads` is the number of elements that a block loads from global memory for one step of k;
-    arithmetic intensity is computed from it. `tensormaps` are passed before all other arguments. `params`
-    maps a name to its tuning space, the default first. `requires` limits the sizes that it takes. `broken`
-    says why a kernel that is wrong on purpose is wrong.
+    that cover the output (TILES_X, TILES_Y, TILES_Z), the GPU's number of multiprocessors (SMS), and the axes
+    of a problem in a file. Without `grid` there is one block per tile. `workspace` is in bytes; a pointer to
+    that memory is the kernel's last argument. The blocks of a `cooperative` kernel wait for each other, so
+    all of them must run at the same time. `loads` is the number of elements that a block loads from global
+    memory for one step of k; arithmetic intensity is computed from it. `tensormaps` are passed before all
+    other arguments. `params` maps a name to its tuning space, the default first. `requires` limits the sizes
+    that it takes. `broken` says why a kernel that is wrong on purpose is wrong.
+
+    `entry` is the kernel's name, with namespace and template arguments if any, which may use `params`.
+    `include` lists folders of headers, relative to the file's, and `options` further ones of the compiler.
+    `plain` is the name of a kernel without front matter, whose problem, block and tile are guesses; else "".
     """
 
     path: Path
@@ -59,6 +63,9 @@ class Kernel:
     aliases: Mapping[str, str] = field(default_factory=dict)
     after: str = ""
     min_arch: str = "sm_75"
+    include: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    plain: str = ""
     shared: Expr
     workspace: Expr | None = None
     cooperative: bool = False
@@ -75,7 +82,8 @@ class Kernel:
     @property
     def name(self) -> str:
         """Return the file's stem, with the element type appended where it is not the file's default."""
-        return self.path.stem if self.dtype == self.dtypes[0] else f"{self.path.stem}_{self.dtype}"
+        own = self.path.stem if self.dtype == self.dtypes[0] else f"{self.path.stem}_{self.dtype}"
+        return self.plain or own
 
     def with_dtype(self, dtype: str) -> Kernel:
         """Return this kernel for another element type of its file. Raises UsageError for any other type."""
@@ -188,6 +196,13 @@ class Variant:
         return self
 
     @property
+    def entry(self) -> str:
+        """Return the kernel's name, with the values of parameters among its template arguments."""
+        name, opened, arguments = self.kernel.entry.partition("<")
+        values = {**self.params, frontmatter.ELEMENT: DTYPES[self.kernel.dtype].cpp}
+        return name + opened + re.sub(r"\w+", lambda found: str(values.get(found[0], found[0])), arguments)
+
+    @property
     def params_label(self) -> str:
         """Return the parameters as ``BM=128 BN=64``."""
         return " ".join(f"{name}={value}" for name, value in self.params.items())
@@ -223,29 +238,31 @@ class Variant:
         """Return the extents of the output that one block covers, outermost first."""
         return self._each("tile", self.kernel.tile)
 
-    def grid(self, tiles: tuple[int, int, int], sms: int) -> tuple[int, int, int]:
+    def grid(self, tiles: Tiles, sms: int, axes: Params | None = None) -> tuple[int, int, int]:
         """Return the number of blocks (x, y, z) of a launch.
 
-        `tiles` (x, y, z) cover the output, and the GPU has `sms` multiprocessors.
+        `tiles` (x, y, z) cover the output, the GPU has `sms` multiprocessors, and `axes` are the problem's.
         """
         if not self.kernel.grid:
             return tiles
-        values = self._of_launch(tiles, sms)
+        values = self._of_launch(tiles, sms, axes)
         shape = tuple(self._value("grid", e, least=1, values=values) for e in self.kernel.grid)
         x, y, z = (*shape, 1, 1)[:3]
         return x, y, z
 
-    def workspace(self, tiles: tuple[int, int, int], sms: int) -> int:
+    def workspace(self, tiles: Tiles, sms: int, axes: Params | None = None) -> int:
         """Return the bytes of global memory that a launch needs beside its operands.
 
-        They must be zero before the first launch. `tiles` and `sms` are as in `grid`.
+        They must be zero before the first launch. The arguments are those of `grid`.
         """
         if self.kernel.workspace is None:
             return 0
-        return self._value("workspace", self.kernel.workspace, least=0, values=self._of_launch(tiles, sms))
+        values = self._of_launch(tiles, sms, axes)
+        return self._value("workspace", self.kernel.workspace, least=0, values=values)
 
-    def _of_launch(self, tiles: tuple[int, int, int], sms: int) -> Params:
-        return {**self.params, **dict(zip(frontmatter.GRID_NAMES, (*tiles, sms), strict=True))}
+    def _of_launch(self, tiles: Tiles, sms: int, axes: Params | None) -> Params:
+        names = dict(zip(frontmatter.GRID_NAMES, (*tiles, sms), strict=True))
+        return {**(axes or {}), **self.params, **names}
 
     def unmet(self, axes: Mapping[str, int | float]) -> str:
         """Return the first of ``requires`` that these axes do not meet; empty where they meet all."""
@@ -304,32 +321,14 @@ class Variant:
 
 
 def load(path: Path | str) -> Kernel:
-    """Read and check the kernel at `path` (``.cu`` or ``.ptx``).
+    """Read and check the kernel at `path` (``.cu`` or ``.ptx``), which has front matter.
 
     A file of several element types gives the kernel for its first one; see `Kernel.with_dtype`. Raises
     UsageError for a file that cannot be read, and SpecError with file, line and key for front matter that is
-    missing or malformed.
+    missing or malformed. `harness.kernels.catalog.load_each` also takes files without.
     """
     path = Path(path)
-    if path.suffix not in _SUFFIXES:
-        raise UsageError("not a kernel file", where=str(path), hint="kernels end in .cu or .ptx")
-    try:
-        str(path).encode()
-        source = files.text(path, most=_MOST)
-    except FileNotFoundError:
-        raise UsageError("no such file", where=str(path)) from None
-    except UnicodeEncodeError:
-        raise UsageError("its name is not UTF-8", where=repr(str(path)), hint="rename it") from None
-    except ValueError as e:  # the name is one that no file can have
-        if isinstance(e, UnicodeDecodeError):
-            raise SpecError(f"not UTF-8 text (byte {e.start})", where=str(path)) from None
-        raise UsageError(f"cannot be read: {e}", where=repr(str(path))) from None
-    except OSError as e:
-        raise UsageError(f"cannot be read: {e.strerror}", where=str(path)) from None
-    if "\0" in source:
-        line = source[: source.index("\0")].count("\n") + 1
-        raise SpecError("a NUL byte, where compilers stop reading", where=f"{path}:{line}")
-    return parse(source, path)
+    return parse(text.read(path), path)
 
 
 def parse(source: str, path: Path) -> Kernel:
@@ -339,7 +338,7 @@ def parse(source: str, path: Path) -> Kernel:
     """
     title, fields = frontmatter.read(source, path)
     dtypes = fields.pop("dtype", (FP32.name,))
-    language = _SUFFIXES[path.suffix]
+    language = text.SUFFIXES[path.suffix]
     kernel = Kernel(
         path=path, source=source, language=language, title=title, dtype=dtypes[0], dtypes=dtypes, **fields
     )

@@ -19,7 +19,8 @@ from harness.kernels.dtypes import TF32
 from harness.kernels.spec import Box, Variant
 from harness.launch.fresh.zones import Fenced
 from harness.launch.operands import Operands
-from harness.problems.protocol import Layout, Matrices, Problem
+from harness.problems.protocol import Argument, Layout, Matrices, Problem
+from harness.problems.protocol import Struct as ByValue
 from harness.support.resources import Closing
 
 _ELEMENTS = {"float32": "FLOAT32", "float16": "FLOAT16", "uint16": "BFLOAT16"}  # NumPy type -> tensor map's
@@ -85,14 +86,18 @@ def prepare(cubin: Cubin, operands: Operands) -> Launch:
             scratch["the workspace"] = undo.enter_context(zeroed(context, size))
             with Stream(context) as stream:
                 operands.fence(scratch, stream)
-        function = module.function(variant.kernel.entry)
+        if operands.constants:
+            with Stream(context) as stream:
+                for name, values in operands.constants.items():
+                    module.write(cubin.symbol(name), values, stream)
+        function = module.function(cubin.entry)
         calls = [
             function.prepare(
                 shape,
                 variant.block,
                 [
                     *(tensor_map(context, copy[m.operand].ptr, m) for m in mapped),
-                    *(copy[a] if isinstance(a, str) else a for a in problem.arguments()),
+                    *(_argument(a, copy) for a in problem.arguments()),
                     *scratch.values(),
                 ],
                 shared=variant.shared,
@@ -102,6 +107,13 @@ def prepare(cubin: Cubin, operands: Operands) -> Launch:
         ]
         owned = undo.pop_all()
     return Launch(variant.label, operands, calls, function=function, owned=owned, scratch=scratch)
+
+
+def _argument(argument: Argument, buffers: Mapping[str, Fenced]) -> Any:
+    """Return an argument as the driver takes it, with the buffers that it names."""
+    if isinstance(argument, ByValue):
+        return Struct(argument.pack(lambda name: buffers[name].ptr), argument.align)
+    return buffers[argument] if isinstance(argument, str) else argument
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +183,7 @@ def grid(variant: Variant, problem: Problem, *, sms: int = 1) -> tuple[int, int,
             f"{variant.label} is not for {problem.label}: it requires {condition}",
             hint="choose sizes with -a",
         )
-    x, y, z = variant.grid(_tiles(variant, problem), sms)
+    x, y, z = variant.grid(_tiles(variant, problem), sms, _sizes(problem))
     if x > 2**31 - 1 or y > 65535 or z > 65535:
         raise UsageError(
             f"{variant.label} would need a grid of {x} x {y} x {z} blocks for {problem.label}; "
@@ -186,7 +198,7 @@ def workspace(variant: Variant, problem: Problem, *, sms: int = 1) -> int:
 
     The memory must be zero before the first launch; later launches find what the one before has left there.
     """
-    return variant.workspace(_tiles(variant, problem), sms)
+    return variant.workspace(_tiles(variant, problem), sms, _sizes(problem))
 
 
 def zeroed(context: Context, size: int) -> Fenced:
@@ -201,6 +213,8 @@ def zeroed(context: Context, size: int) -> Fenced:
 def _tiles(variant: Variant, problem: Problem) -> tuple[int, int, int]:
     """Return how many tiles (x, y, z) cover the output; raises SpecError if the number of extents differs."""
     tile, extents = variant.tile, problem.extents
+    if not tile:  # the grid says it all
+        return 1, 1, 1
     if len(tile) != len(extents):
         raise SpecError(
             f"tile has {len(tile)} extents, the output of this problem {len(extents)}",
@@ -209,3 +223,9 @@ def _tiles(variant: Variant, problem: Problem) -> tuple[int, int, int]:
     counts = [math.ceil(e / t) for e, t in zip(reversed(extents), reversed(tile), strict=True)]
     x, y, z = (*counts, 1, 1)[:3]
     return x, y, z
+
+
+def _sizes(problem: Problem) -> dict[str, int]:
+    """Return the axes of the problem that are integers."""
+    values = {name: getattr(problem, name) for name in problem.axes}
+    return {name: value for name, value in values.items() if isinstance(value, int)}

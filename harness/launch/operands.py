@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.driver import Buffer, Context, Stream
-from harness.errors import OutOfMemory
+from harness.errors import OutOfMemory, UsageError
 from harness.kernels.dtypes import DType
 from harness.launch.fingerprint import Fingerprint, Fingerprints
 from harness.launch.fresh.code import Code, derive
 from harness.launch.fresh.zones import ZONE, Fenced, Zones
 from harness.problems import checks
-from harness.problems.protocol import Problem, Reference
-from harness.problems.verify import Verdict, compare
+from harness.problems.protocol import Problem, Reference, constants, outputs, references
+from harness.problems.verify import Verdict, compare_each
 from harness.support.resources import Closing
 
 _MEMORY_SHARE = 0.25  # fraction of the free device memory for all copies; a single one may take more
@@ -38,13 +38,18 @@ class Data:
     reference: Reference
 
     @classmethod
-    def of(cls, problem: Problem, seed: int) -> Self:
-        """Make the operands from a random seed, and compute the reference.
+    def of(cls, problem: Problem, seed: int, kept: Mapping[str, NDArray[Any]] | None = None) -> Self:
+        """Make the operands from a random seed, but for those in `kept`, and compute the reference.
 
         Raises OutOfMemory if they do not fit in host memory, and SpecError if they do not fit the problem.
         """
         try:
-            host, reference = checks.data(problem, seed)
+            host, reference = checks.data(problem, seed, kept)
+            if reference is None:
+                raise UsageError(
+                    "there is no reference to verify a kernel with whose arguments are guesses",
+                    hint="give it front matter and a problem: `harness new` writes both",
+                )
             return cls(host=host, reference=reference)
         except MemoryError:
             raise OutOfMemory(
@@ -57,6 +62,7 @@ class Operands(Closing):
     """Copies of one problem's operands in device memory, called sets, each between red zones.
 
     All sets are made with the same data, whose right result is known by element: `verdicts` compares with it.
+    `host` has that data by name, `constants` what goes to ``__constant__`` variables instead of a set.
     While a launch is timed, every set gets new data instead (`harness.launch.fresh`); `restore` undoes that.
     """
 
@@ -83,7 +89,10 @@ class Operands(Closing):
             )
         self.context, self.problem, self.seed = context, problem, seed
         made = data() if data else Data.of(problem, seed)
-        self.host, self.reference = made.host, made.reference
+        constant = constants(problem)
+        self.host = {name: array for name, array in made.host.items() if name not in constant}
+        self.constants = {name: made.host[name] for name in constant}
+        self.reference, self._outputs = made.reference, outputs(problem)
         self._data = [made]  # a twin shares it
         self.buffers: list[dict[str, Fenced]] = []
         with ExitStack() as undo:
@@ -91,7 +100,7 @@ class Operands(Closing):
             undo.callback(self.close)
             self.code = self._owned.enter_context(Code(context))
             self._known = self._owned.enter_context(
-                _Known(context, self.reference, self.host[problem.output])
+                _Known(context, references(problem, self.reference), self.host)
             )
             self._zones = Zones(self.code, key=secrets.randbits(64))
             for _ in range(sets):
@@ -118,7 +127,8 @@ class Operands(Closing):
     def data_sets(self, count: int) -> Sequence[Data]:
         """Return the known data and `count` - 1 more data sets of the problem, made when first asked for."""
         while len(self._data) < count:
-            self._data.append(Data.of(self.problem, derive(self.seed, "data set", len(self._data)) >> 33))
+            seed = derive(self.seed, "data set", len(self._data)) >> 33
+            self._data.append(Data.of(self.problem, seed, self.constants))  # the module has one set of these
         return self._data[:count]
 
     @property
@@ -136,51 +146,56 @@ class Operands(Closing):
         stream.synchronize()
 
     def fill_output(self, stream: Stream) -> None:
-        """Fill the output of every set with its initial contents, and wait until that is done.
+        """Fill the outputs of every set with their initial contents, and wait until that is done.
 
         These are NaN, or the C that beta multiplies.
         """
-        outputs = [copy[self.problem.output] for copy in self.buffers]
-        if (word := self._known.word) is not None:
-            for output in outputs:
-                output.fill_u32(word, stream)
-        else:
-            outputs[0].upload(self.host[self.problem.output], stream)
-            for output in outputs[1:]:
-                output.copy_from(outputs[0], stream)
+        for name in self._outputs:
+            filled = [copy[name] for copy in self.buffers]
+            if (word := self._known.words[name]) is not None:
+                for output in filled:
+                    output.fill_u32(word, stream)
+            else:
+                filled[0].upload(self.host[name], stream)
+                for output in filled[1:]:
+                    output.copy_from(filled[0], stream)
         stream.synchronize()
 
     def verdicts(self, stream: Stream, *, sets: int) -> Iterator[Verdict]:
-        """Yield the verdict on the output of each of the first `sets` sets, which hold the known data."""
-        return self._known.verdicts([copy[self.problem.output] for copy in self.buffers[:sets]], stream)
+        """Yield the verdict on the outputs of each of the first `sets` sets, which hold the known data."""
+        return self._known.verdicts(self.buffers[:sets], stream)
 
     def repeated(
         self, launch: Callable[[Stream], object], stream: Stream, count: int
     ) -> Iterator[Fingerprint]:
-        """Yield fingerprints of the first set's output: of its present contents, then after each new launch.
+        """Yield fingerprints of the first set's outputs: of their present contents, then after each launch.
 
-        `launch` must run on the first set. It is called `count` times, each time after the output has been
-        filled with its initial contents again. Hundreds of launches are queued at a time, and no output is
+        `launch` must run on the first set. It is called `count` times, each time after the outputs have been
+        filled with their initial contents again. Hundreds of launches are queued at a time, and no output is
         downloaded.
         """
-        output, word = self.buffers[0][self.problem.output], self._known.word
+        buffers, words = self.buffers[0], self._known.words
         with ExitStack() as owned:
-            fresh = None
-            if word is None:
-                fresh = owned.enter_context(Buffer(self.context, output.nbytes))
-                fresh.upload(self.host[self.problem.output], stream)
+            fresh = {}
+            for name in self._outputs:
+                if words[name] is None:
+                    fresh[name] = owned.enter_context(Buffer(self.context, buffers[name].nbytes))
+                    fresh[name].upload(self.host[name], stream)
 
-            def outputs() -> Iterator[Buffer]:
-                yield output
+            def launched() -> Iterator[Buffer]:
+                yield from (buffers[name] for name in self._outputs)
                 for _ in range(count):
-                    if fresh is not None:
-                        output.copy_from(fresh, stream)
-                    elif word is not None:
-                        output.fill_u32(word, stream)
+                    for name, word in words.items():
+                        if word is None:
+                            buffers[name].copy_from(fresh[name], stream)
+                        else:
+                            buffers[name].fill_u32(word, stream)
                     launch(stream)
-                    yield output
+                    yield from (buffers[name] for name in self._outputs)
 
-            yield from self._known.fingerprints.of(outputs(), stream)
+            prints = self._known.fingerprints.of(launched(), stream)
+            while several := b"".join(itertools.islice(prints, len(self._outputs))):
+                yield several
 
     def damaged_inputs(self, stream: Stream) -> list[str]:
         """Return the names of inputs that launches have overwritten in any set, sorted, and restore them."""
@@ -203,10 +218,11 @@ class Operands(Closing):
         self._zones.write(scratch, stream)
 
     def outputs(self, stream: Stream) -> Iterator[NDArray[Any]]:
-        """Yield the output of each set, downloaded into one host array that is reused for the next."""
+        """Yield the first output of each set, downloaded into one host array that is reused for the next."""
+        landing = self._known.landing[self.problem.output]
         for copy in self.buffers:
-            copy[self.problem.output].download(self._known.landing, stream)
-            yield self._known.landing
+            copy[self.problem.output].download(landing, stream)
+            yield landing
 
     @property
     def _fenced(self) -> dict[str, Fenced]:
@@ -218,7 +234,7 @@ class Operands(Closing):
 
     def _inputs(self, stream: Stream) -> dict[tuple[int, str], Fingerprint]:
         """Return the fingerprint of each input, by the number of its set and its name."""
-        names = self.host.keys() - {self.problem.output}
+        names = self.host.keys() - set(self._outputs)
         places = list(itertools.product(range(len(self.buffers)), sorted(names)))
         inputs = [self.buffers[number][name] for number, name in places]
         return dict(zip(places, self._known.fingerprints.of(inputs, stream), strict=True))
@@ -232,42 +248,53 @@ class Operands(Closing):
 
 
 class _Known(Closing):
-    """Verdicts by the fingerprint of the output, so that the same bits are compared with the reference once.
+    """Verdicts by the fingerprints of outputs, so that the same bits are compared with the reference once.
 
-    `fresh` is the initial contents of outputs.
+    `references` has the reference of each output, `fresh` the initial contents of these, both by name.
     """
 
-    def __init__(self, context: Context, reference: Reference, fresh: NDArray[Any]) -> None:
+    def __init__(
+        self, context: Context, references: Mapping[str, Reference], fresh: Mapping[str, NDArray[Any]]
+    ) -> None:
         self.fingerprints = Fingerprints(context)
-        self._reference, self._fresh = reference, fresh
-        self._verdicts: dict[Fingerprint, Verdict] = {}
+        self._references = references
+        self._fresh = {name: fresh[name] for name in references}
+        self._verdicts: dict[tuple[Fingerprint, ...], Verdict] = {}
 
-    def verdicts(self, outputs: Sequence[Buffer], stream: Stream) -> Iterator[Verdict]:
-        """Yield the verdict on each output.
+    def verdicts(self, sets: Sequence[Mapping[str, Buffer]], stream: Stream) -> Iterator[Verdict]:
+        """Yield the verdict on the outputs of each set.
 
-        An output is downloaded and compared in float64 only if no output with the same bits was before.
+        Outputs are downloaded and compared in float64 only if none with the same bits were before.
         """
-        for output, found in zip(outputs, self.fingerprints.of(outputs, stream), strict=True):
+        names = list(self._references)
+        prints = self.fingerprints.of((copy[name] for copy in sets for name in names), stream)
+        for copy in sets:
+            found = tuple(itertools.islice(prints, len(names)))
             if found not in self._verdicts:
-                output.download(self.landing, stream)
-                self._verdicts[found] = compare(self.landing, self._reference, self._fresh)
+                for name in names:
+                    copy[name].download(self.landing[name], stream)
+                self._verdicts[found] = compare_each(self.landing, self._references, self._fresh)
             yield self._verdicts[found]
 
     @cached_property
-    def landing(self) -> NDArray[Any]:
-        """The host array that outputs are downloaded into."""
-        return np.empty_like(self._fresh)
+    def landing(self) -> dict[str, NDArray[Any]]:
+        """The host arrays that outputs are downloaded into, by name."""
+        return {name: np.empty_like(array) for name, array in self._fresh.items()}
 
     @cached_property
-    def word(self) -> int | None:
-        """The 32-bit word that the initial contents repeat, or None."""
-        if self._fresh.nbytes % 4:
-            return None
-        words = self._fresh.reshape(-1).view(np.uint32)
-        return int(words[0]) if bool((words == words[0]).all()) else None
+    def words(self) -> dict[str, int | None]:
+        """The 32-bit word that the initial contents of each output repeat, or None."""
+        return {name: _word(array) for name, array in self._fresh.items()}
 
     def close(self) -> None:
         self.fingerprints.close()
+
+
+def _word(array: NDArray[Any]) -> int | None:
+    if array.nbytes % 4 or not array.nbytes:
+        return None
+    words = array.reshape(-1).view(np.uint32)
+    return int(words[0]) if bool((words == words[0]).all()) else None
 
 
 def wrong_value(dtype: np.dtype[Any], element: DType | None) -> Any:

@@ -1,6 +1,6 @@
 """The computations that kernels implement: their inputs, and how to tell a correct result.
 
-`Problem`, `Gemm` and `Copy` are imported when they are first used: finding a kernel needs no NumPy.
+The names below are imported when they are first used: finding a kernel needs no NumPy.
 """
 
 from __future__ import annotations
@@ -9,11 +9,23 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from harness.problems.arrays import ArrayProblem as ArrayProblem
     from harness.problems.copy import Copy as Copy
+    from harness.problems.declare import problem as problem
     from harness.problems.gemm import Gemm as Gemm
     from harness.problems.protocol import Problem as Problem
+    from harness.problems.protocol import Reference as Reference
+    from harness.problems.protocol import Struct as Struct
 
-_HOME = {"Copy": "copy", "Gemm": "gemm", "Problem": "protocol"}
+_HOME = {
+    "ArrayProblem": "arrays",
+    "Copy": "copy",
+    "Gemm": "gemm",
+    "Problem": "protocol",
+    "Reference": "protocol",
+    "Struct": "protocol",
+    "problem": "declare",
+}
 
 
 def __getattr__(name: str) -> Any:

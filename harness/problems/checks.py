@@ -7,13 +7,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import SpecError
-from harness.problems.protocol import Axes, Problem, Reference
+from harness.problems.arrays import reference_of
+from harness.problems.protocol import (
+    Axes,
+    Problem,
+    Reference,
+    Struct,
+    constants,
+    outputs,
+    unverified,
+    updated,
+)
 from harness.problems.registry import blamed
 
 
@@ -32,8 +43,14 @@ def instance(cls: type[Problem], axes: Axes) -> Problem:
     return problem
 
 
-def data(problem: Problem, seed: int) -> tuple[dict[str, NDArray[Any]], Reference]:
+def data(
+    problem: Problem, seed: int, kept: Mapping[str, NDArray[Any]] | None = None
+) -> tuple[dict[str, NDArray[Any]], Reference | None]:
     """Return every operand by name, and the reference result computed from them.
+
+    The reference is None where the arguments are guesses (`harness.problems.guessed`).
+
+    `kept` has inputs that are taken instead of those made from the seed.
 
     Raises SpecError if they do not fit the protocol or each other, so that no kernel could be verified by
     them.
@@ -42,11 +59,22 @@ def data(problem: Problem, seed: int) -> tuple[dict[str, NDArray[Any]], Referenc
     with blamed(cls):
         inputs = problem.inputs(seed)
         _check_inputs(problem, inputs)
+        inputs = {**inputs, **(kept or {})}
         for argument in problem.arguments():
             _check_argument(cls, argument, inputs)
-        reference = problem.reference(inputs)
-        _check_reference(problem, reference, inputs[problem.output])
-    return dict(inputs), reference
+        found: Any = problem.reference(inputs)
+        if found is None and unverified(problem):
+            return inputs, None
+        several = found if isinstance(found, Mapping) else {problem.output: found}
+        if set(several) != set(outputs(problem)):
+            _refuse(
+                cls, "reference", f"gave {', '.join(several)}; the outputs are {', '.join(outputs(problem))}"
+            )
+        several = {n: reference_of(problem, n, one, inputs[n]) for n, one in several.items()}
+        for name, reference in several.items():
+            _check_reference(problem, reference, name, inputs[name])
+        others = {name: several[name] for name in several if name != problem.output}
+    return inputs, replace(several[problem.output], others=others) if others else several[problem.output]
 
 
 def _check_inputs(problem: Problem, inputs: Any) -> None:
@@ -61,16 +89,28 @@ def _check_inputs(problem: Problem, inputs: Any) -> None:
             _refuse(
                 cls, "inputs", f"{name} is not contiguous", hint="np.ascontiguousarray makes a copy that is"
             )
-    if problem.output not in inputs:
-        names = ", ".join(inputs) or "none"
-        _refuse(
-            cls, "output", f"names {problem.output!r}, which inputs does not have", hint=f"it has {names}"
-        )
+    for member, wanted in (
+        ("output", (problem.output,)),
+        ("outputs", outputs(problem)),
+        ("updated", updated(problem)),
+        ("constants", constants(problem)),
+    ):
+        for name in wanted:
+            if name not in inputs:
+                names = ", ".join(inputs) or "none"
+                _refuse(cls, member, f"names {name!r}, which inputs does not have", hint=f"it has {names}")
+    if problem.output != outputs(problem)[0]:
+        _refuse(cls, "outputs", f"must begin with output, {problem.output!r}")
+    if extra := updated(problem) - set(outputs(problem)):
+        _refuse(cls, "updated", f"names {', '.join(sorted(extra))}, which is no output")
 
 
 def _check_argument(cls: type[Problem], argument: Any, inputs: Mapping[str, Any]) -> None:
     """Raise SpecError unless the argument is the name of an operand or a NumPy scalar."""
-    if isinstance(argument, str):
+    if isinstance(argument, Struct):
+        for member in argument.members.values():
+            _check_argument(cls, member, inputs)
+    elif isinstance(argument, str):
         if argument not in inputs:
             names = ", ".join(inputs)
             _refuse(cls, "arguments", f"there is no operand {argument!r}", hint=f"inputs has {names}")
@@ -83,11 +123,13 @@ def _check_argument(cls: type[Problem], argument: Any, inputs: Mapping[str, Any]
         )
 
 
-def _check_reference(problem: Problem, reference: Any, output: NDArray[Any]) -> None:
+def _check_reference(problem: Problem, reference: Any, called: str, output: NDArray[Any]) -> None:
     """Raise SpecError unless the reference fits the output and its bounds can tell right from wrong."""
     cls = type(problem)
     if not isinstance(reference, Reference):
-        _refuse(cls, "reference", f"gave {_kind(reference)}, not a harness.problems.protocol.Reference")
+        _refuse(
+            cls, "reference", f"gave {_kind(reference)}, neither an array nor a harness.problems.Reference"
+        )
     for name in ("expected", "bound"):
         array = getattr(reference, name)
         if not isinstance(array, np.ndarray) or array.dtype != np.float64:
@@ -97,8 +139,8 @@ def _check_reference(problem: Problem, reference: Any, output: NDArray[Any]) -> 
     if reference.bound.shape != shape:
         _refuse(cls, "reference", f"bound has shape {reference.bound.shape}, expected {shape}")
     if len(shape) != output.ndim or any(n > m for n, m in zip(shape, output.shape, strict=True)):
-        _refuse(cls, "reference", f"expected has shape {shape}, the output {problem.output} {output.shape}")
-    if math.prod(shape) != math.prod(extents):
+        _refuse(cls, "reference", f"expected has shape {shape}, the output {called} {output.shape}")
+    if called == problem.output and math.prod(shape) != math.prod(extents):
         _refuse(cls, "reference", f"expected has shape {shape}, where extents are {tuple(extents)}")
     if not reference.expected.size:
         _refuse(cls, "reference", f"expected has shape {shape}: there is nothing to compare")

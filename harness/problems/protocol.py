@@ -6,8 +6,8 @@ work. `harness.problems.registry` lists the built-in ones and loads those of use
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -15,8 +15,51 @@ from numpy.typing import NDArray
 
 from harness.kernels.dtypes import DType
 
-Argument = str | np.generic  # the name of an operand, or a scalar whose dtype gives its C type
 Axes = Mapping[str, int | float]
+
+
+@dataclass(frozen=True)
+class Struct:
+    """An argument that is a struct passed by value: its members by name, in the order of the declaration.
+
+    A member is what an argument may be: the name of an operand for a pointer to it, a NumPy scalar, or
+    another Struct. Members lie as in C: each at a multiple of its size, the whole padded to its alignment.
+    """
+
+    members: Mapping[str, Argument]
+
+    @property
+    def align(self) -> int:
+        """Return the alignment in bytes: the largest one of a member."""
+        return max(map(_align, self.members.values()), default=1)
+
+    def operands(self) -> list[str]:
+        """Return the names of the operands that it points to."""
+        found: list[Argument] = []
+        for member in self.members.values():
+            found += member.operands() if isinstance(member, Struct) else [member]
+        return [name for name in found if isinstance(name, str)]
+
+    def pack(self, address: Callable[[str], int]) -> bytes:
+        """Return its bytes; `address` gives that of an operand."""
+        data = bytearray()
+        for member in self.members.values():
+            data += bytes(-len(data) % _align(member))
+            if isinstance(member, Struct):
+                data += member.pack(address)
+            else:
+                data += address(member).to_bytes(8, "little") if isinstance(member, str) else member.tobytes()
+        return bytes(data + bytes(-len(data) % self.align))
+
+
+def _align(member: Argument) -> int:
+    if isinstance(member, Struct):
+        return member.align
+    return 8 if isinstance(member, str) else member.dtype.alignment
+
+
+# The name of an operand, for a pointer to it; a scalar, whose dtype gives its C type; or a struct of such.
+Argument = str | np.generic | Struct
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,13 +69,14 @@ class Reference:
     `expected` is the result in float64. `bound` is the largest absolute error allowed for each element, with
     the same shape. `rms_bound`, if the problem has one, limits the root mean square of all errors and is much
     tighter. `dtype` is the element type of the output, needed only where its NumPy type does not tell it
-    (bf16 is stored as uint16).
+    (bf16 is stored as uint16). `others` has those of the further outputs by name, if there are any.
     """
 
     expected: NDArray[np.float64]
     bound: NDArray[np.float64]
     rms_bound: float | None = None
     dtype: DType | None = None
+    others: Mapping[str, Reference] = field(default_factory=dict)
 
     def decode(self, output: NDArray[Any]) -> NDArray[np.float64]:
         """Return elements of the output as float64 numbers."""
@@ -139,3 +183,34 @@ class Problem(Protocol):
         loads in each step. None if the problem has no such notion.
         """
         ...
+
+
+# What a problem may have beside the protocol's members. A problem without them has one output.
+
+
+def outputs(problem: Problem) -> tuple[str, ...]:
+    """Return the names of the operands that the kernel writes: ``outputs``, or ``output`` alone."""
+    return tuple(getattr(problem, "outputs", ())) or (problem.output,)
+
+
+def updated(problem: Problem) -> frozenset[str]:
+    """Return the outputs that the kernel reads first, and that are set back before each launch.
+
+    These are ``updated``, or with ``accumulates`` the only output.
+    """
+    return frozenset(getattr(problem, "updated", outputs(problem) if problem.accumulates else ()))
+
+
+def constants(problem: Problem) -> tuple[str, ...]:
+    """Return the names in ``inputs`` that are ``__constant__`` variables of the kernel: ``constants``."""
+    return tuple(getattr(problem, "constants", ()))
+
+
+def unverified(problem: Problem) -> bool:
+    """Return True where the arguments are guesses, and there is no reference."""
+    return bool(getattr(problem, "unverified", False))
+
+
+def references(problem: Problem, reference: Reference) -> dict[str, Reference]:
+    """Return the reference of each output, by its name."""
+    return {problem.output: reference, **reference.others}

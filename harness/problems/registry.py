@@ -15,7 +15,8 @@ from types import ModuleType
 from typing import cast
 
 from harness.errors import HarnessError, SpecError
-from harness.kernels.spec import Kernel
+from harness.kernels.spec import GUESSED, Kernel
+from harness.problems import guessed
 from harness.problems.copy import Copy
 from harness.problems.fma import Fma
 from harness.problems.gemm import GEMMS, Gemm
@@ -24,6 +25,7 @@ from harness.problems.protocol import Problem
 
 UNTRUSTED = "HARNESS_UNTRUSTED"  # environment variable: where it is set, no file's Python is executed
 BUILTIN: dict[str, type[Problem]] = {"gemm": Gemm, "copy": Copy, "fma": Fma, "mma": Mma}
+_GUESSES: dict[tuple[object, ...], type[Problem]] = {}  # by what they were guessed from
 
 
 def by_problem(kernels: Sequence[Kernel]) -> dict[type[Problem], list[Kernel]]:
@@ -71,6 +73,8 @@ def resolve(kernel: Kernel) -> type[Problem]:
         return GEMMS[kernel.dtype]
     if name in BUILTIN:
         return BUILTIN[name]
+    if name == GUESSED:
+        return _guessed(kernel)
     file, colon, class_name = name.partition(":")
     if not colon:
         raise SpecError(
@@ -98,6 +102,14 @@ def resolve(kernel: Kernel) -> type[Problem]:
     if missing:
         raise SpecError(f"problem {name!r} lacks {', '.join(missing)}", where=where)
     return cast(type[Problem], found)
+
+
+def _guessed(kernel: Kernel) -> type[Problem]:
+    """Return the problem of a kernel without front matter, the same class whenever it is asked for."""
+    key = kernel.path, kernel.entry, kernel.source, len(kernel.block)
+    if key not in _GUESSES:
+        _GUESSES[key] = cast(type[Problem], guessed.problem_of(kernel))
+    return _GUESSES[key]
 
 
 @functools.cache

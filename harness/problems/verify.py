@@ -6,9 +6,9 @@ NaN never passes, and each element is held to its own bound.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -37,7 +37,7 @@ class Verdict:
     `worst` is the largest ``|error| / bound``: 1 is the limit, NaN gives inf. `bound` is the bound of the
     element that has it. `rms` is the rms of all errors divided by its bound; 0 if the reference has no such
     bound. `max_error` is the largest absolute error, like `bound` in units of the output. `dtype` names the
-    element type that the bounds are for.
+    element type that the bounds are for, and `output` the output if there are several.
     """
 
     ok: bool
@@ -52,21 +52,26 @@ class Verdict:
     got: float | None = None
     expected: float | None = None
     dtype: str = "fp32"
+    output: str = ""
 
     def __str__(self) -> str:
         if self.ok:
             return f"ok: worst error {self.worst:.2f} of the bound, {self.max_error:.2e} absolute"
+        failed = self._failure()
+        return f"FAILED: {self.output}: {failed}" if self.output else f"FAILED: {failed}"
+
+    def _failure(self) -> str:
         if self.rms > 1 and not self.bad:
             return (
-                f"FAILED: each element within its bound, but the errors' root mean square is {self.rms:.3g} "
+                f"each element within its bound, but the errors' root mean square is {self.rms:.3g} "
                 f"times what {self.dtype} gives ({_SUSPECTS.get(self.dtype, _SUSPECTS[''])})"
             )
         if not self.bad:
-            return f"FAILED: {self.stray} elements of the padding were written"
+            return f"{self.stray} elements of the padding were written"
         index = ",".join(map(str, self.first_bad or ()))
         padding = f", {self.stray} elements of the padding written" if self.stray else ""
         return (
-            f"FAILED: {self.bad} of {self.elements} elements wrong, first at [{index}]: "
+            f"{self.bad} of {self.elements} elements wrong, first at [{index}]: "
             f"{self.got:.7g} instead of {self.expected:.7g}{padding}"
         )
 
@@ -105,6 +110,19 @@ class Repeats:
             f"FAILED: not deterministic: launch {self.first:,} after the verified one wrote other bits from "
             f"the same inputs, as did {self.launches - self.equal:,} of {self.launches:,} in all"
         )
+
+
+def compare_each(
+    arrays: Mapping[str, NDArray[Any]],
+    references: Mapping[str, Reference],
+    before: Mapping[str, NDArray[Any]],
+) -> Verdict:
+    """Compare every output that `references` names, as `compare` does, and return the worst verdict."""
+    found = [
+        replace(compare(arrays[name], reference, before[name]), output=name if len(references) > 1 else "")
+        for name, reference in references.items()
+    ]
+    return max(found, key=lambda v: (not v.ok, v.bad, v.stray, v.worst))
 
 
 def compare(output: NDArray[Any], reference: Reference, before: NDArray[Any] | None = None) -> Verdict:

@@ -73,6 +73,6 @@ def _ptx_lines(cubin: Cubin, cache: Cache) -> dict[int, int]:
             line, here = 0, match[1]
         elif match := _PTX_LINE.match(text):
             line = int(match[1])
-        elif (match := _ADDRESS.match(text)) and line and here == cubin.variant.kernel.entry:
+        elif (match := _ADDRESS.match(text)) and line and here == cubin.entry:
             found[int(match[1], 16)] = line
     return found

@@ -179,7 +179,7 @@ def disassemble(cubin: Cubin, cache: Cache | None = None, *, live: bool = True) 
     Without `live` the number of live registers is left out, which halves the time. Raises InspectError if the
     cubin cannot be disassembled or lacks the kernel.
     """
-    entry, where = cubin.variant.kernel.entry, cubin.variant.label
+    entry, where = cubin.entry, cubin.variant.label
     cache = default_cache() if cache is None else cache
     functions = disassemble_all(cubin.code, cache, where=where, live=live)
     if entry not in functions:

@@ -11,7 +11,7 @@ that ends in RET is taken as a function, since not every function has a name.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,15 +23,36 @@ _INDIRECT = {"BRX", "BRXU", "JMX", "JMXU"}
 _ENDS = {"EXIT", "RET", "KILL"} | _INDIRECT
 _TARGET = re.compile(r"(?:^|,)(0x[0-9a-f]+)$")
 
-# The arithmetic by which the hot loop is found. Matrix instructions rank above the rest (`Loop.work`).
+# The arithmetic by which the hot loop is found: matrix instructions rank above floating point, and that above
+# integers, which compute addresses (`Loop.work`).
 MATRIX = frozenset(
     [
         *("HMMA", "IMMA", "DMMA", "BMMA", "QMMA", "OMMA", "HGMMA", "IGMMA", "QGMMA", "BGMMA"),
         *("UTCHMMA", "UTCIMMA", "UTCQMMA", "UTCOMMA"),
     ]
 )
-ARITHMETIC = MATRIX | frozenset(
-    ["FFMA", "FFMA2", "DFMA", "HFMA2", "FADD", "FMUL", "DADD", "DMUL", "HADD2", "HMUL2", "IDP", "IMAD"]
+FLOATING = frozenset(
+    [
+        *(
+            "FFMA",
+            "FFMA2",
+            "DFMA",
+            "HFMA2",
+            "FADD",
+            "FADD2",
+            "FMUL",
+            "FMUL2",
+            "DADD",
+            "DMUL",
+            "HADD2",
+            "HMUL2",
+        ),
+        *("FFMA32I", "FADD32I", "FMUL32I", "MUFU"),
+    ]
+)
+ARITHMETIC = MATRIX | FLOATING | frozenset(["IDP", "IMAD"])
+_TRIPS = (
+    8  # how often a loop is assumed to run where another contains it: register blocking's usual step of k
 )
 
 
@@ -79,12 +100,12 @@ class Loop:
         return sum(is_arithmetic(i) for i in self.instructions)
 
     @property
-    def work(self) -> tuple[int, int]:
-        """The number of matrix instructions, and of all arithmetic instructions.
+    def work(self) -> tuple[int, int, int]:
+        """The number of matrix, of floating-point and of all arithmetic instructions.
 
-        Loops are ranked by this pair, so those with matrix instructions come first.
+        Loops are ranked by these, so those with matrix instructions come first.
         """
-        return sum(i.opcode.split(".")[0] in MATRIX for i in self.instructions), self.arithmetic
+        return _work(self.instructions)
 
     @property
     def last(self) -> int:
@@ -95,10 +116,18 @@ class Loop:
 def is_arithmetic(i: Instruction) -> bool:
     """Return True if the opcode is in `ARITHMETIC`.
 
-    IMAD counts only without modifiers: with them compilers use it to move and shift values.
+    IMAD counts only without modifiers: with them compilers use it to move and shift values, as they do HFMA2
+    of zeros.
     """
     base, *modifiers = i.opcode.split(".")
-    return base in ARITHMETIC and not (base == "IMAD" and modifiers)
+    moves = (base == "IMAD" and modifiers) or (base == "HFMA2" and "-RZ,RZ" in i.operands.replace(" ", ""))
+    return base in ARITHMETIC and not moves
+
+
+def _work(instructions: Iterable[Instruction]) -> tuple[int, int, int]:
+    """Count as `Loop.work` does."""
+    bases = [_base(i) for i in instructions if is_arithmetic(i)]
+    return sum(b in MATRIX for b in bases), sum(b in FLOATING for b in bases), len(bases)
 
 
 def blocks(instructions: Sequence[Instruction]) -> list[Block]:
@@ -163,17 +192,20 @@ def loops(instructions: Sequence[Instruction]) -> tuple[Loop, ...]:
 
 
 def hot_loop(found: Sequence[Loop]) -> Loop | None:
-    """Return the innermost loop that does most `Loop.work`, or None if there is no loop.
+    """Return the loop that does most work in blocks of its own, or None if there is no loop.
 
-    Of equal ones it is the one with more instructions, then the first.
-
-    A loop counts as innermost if the loops inside it do no such work: a loop that waits for a barrier, say,
-    or one that copies inside a loop of matrix instructions.
+    Work is `Loop.work`, without that of the loops inside, which count for themselves. A loop inside another
+    runs more often: its work counts eight times that of the outer one. So a register-blocked product whose
+    step of k is unrolled is found, though loops that copy lie inside it. Of equal ones it is the innermost,
+    then the one with more instructions, then the first.
     """
-    matrix = any(loop.work[0] for loop in found)
-    busy = [loop for loop in found if loop.work[not matrix]]
-    innermost = [loop for loop in found if not any(loop.contains(other) for other in busy)]
-    return max(innermost, key=lambda loop: (loop.work, len(loop.instructions)), default=None)
+
+    def rank(loop: Loop) -> tuple[tuple[int, ...], bool, int]:
+        inside = {a for other in found if loop.contains(other) for a in other.addresses}
+        own = _work(i for i in loop.instructions if i.address not in inside)
+        return tuple(n * _TRIPS**loop.depth for n in own), loop.innermost, len(loop.instructions)
+
+    return max(found, key=rank, default=None)
 
 
 def _dominators(graph: Sequence[Block], before: Sequence[Sequence[int]]) -> list[int]:

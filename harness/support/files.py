@@ -13,6 +13,7 @@ from harness.errors import HarnessError, UsageError
 
 PACKAGE = Path(__file__).resolve().parents[1]
 ROOT = PACKAGE.parent  # the checkout's root, or the site-packages folder of an installed package
+SHIPPED = PACKAGE if (PACKAGE / "cu").is_dir() else ROOT  # the folder of cu and ptx, likewise
 MOST = 2**30  # bytes of a file that is read whole, if its reader names no other limit
 
 

@@ -33,6 +33,20 @@ def find(name: str) -> Path | None:
     return Path(found) if found else None
 
 
+@functools.cache
+def headers(library: str) -> Path | None:
+    """Return the folder with the headers of a library, by cuda-pathfinder's name (``cudart``), or None."""
+    try:
+        from cuda.pathfinder import find_nvidia_header_directory
+    except ImportError:  # cuda-pathfinder before 1.3
+        return None
+    try:
+        found = find_nvidia_header_directory(library)
+    except Exception:  # it raises for names that its version does not know
+        return None
+    return Path(found) if found else None
+
+
 def require(name: str) -> Path:
     """Return the path of the executable `name`, as `find` does.
 

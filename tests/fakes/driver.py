@@ -157,6 +157,7 @@ class FakeDriver:
         self.freed: list[str] = []
         self.sticky = 0
         self.functions: dict[str, tuple[int, ...] | None] = {"kernel": ()}
+        self.variables: dict[str, ctypes.Array[ctypes.c_char]] = {}  # of modules, by mangled name
         self.device_attributes, self.function_attributes = dict(DEVICE), dict(FUNCTION)
         self.launches: list[SimpleNamespace] = []
         self.waits: list[tuple[int, int]] = []
@@ -446,6 +447,12 @@ class FakeDriver:
         function.image = self.live["module", module]
         found = function in self.functions or function in OURS
         return (function,) if found else CUresult.CUDA_ERROR_NOT_FOUND
+
+    def _cuModuleGetGlobal(self, module: int, name: bytes) -> Any:
+        if name.decode() not in self.variables:
+            return CUresult.CUDA_ERROR_NOT_FOUND
+        memory = self.variables[name.decode()]
+        return ctypes.addressof(memory), len(memory)
 
     def _cuModuleGetFunctionCount(self, module: int) -> Any:
         return (len(self.functions),)

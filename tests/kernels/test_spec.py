@@ -96,7 +96,7 @@ def test_block_too_large() -> None:
         ("// ///\ncode", "// /// kernel\n// ///\ncode", "a/k.cu:17: a second"),
         ('entry    = "matmul"', "", "lacks entry"),
         ('tile     = ["BM", "BN"]', "", "lacks tile"),
-        ('entry    = "matmul"', 'entry = "mat mul"', "a/k.cu:5: entry = 'mat mul' is not a C identifier"),
+        ('entry    = "matmul"', 'entry = "mat mul"', "a/k.cu:5: entry = 'mat mul' is not a kernel's name"),
         ('entry    = "matmul"', "entry = 3", "a/k.cu:5: entry must be a non-empty string"),
         ('entry    = "matmul"', "entry = matmul", "a/k.cu:5: front matter is not TOML"),
         ('entry    = "matmul"', 'entry = "matmul"\n// blok = 3', "a/k.cu:6: unknown key 'blok'.*\n.*block"),

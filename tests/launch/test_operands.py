@@ -28,13 +28,13 @@ def stream(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stream]:
 def compared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """One entry for each comparison by element."""
     seen: list[str] = []
-    real = module.compare
+    real = module.compare_each
 
-    def compare(*args: Any) -> Any:
+    def compare_each(*args: Any) -> Any:
         seen.append("compared")
         return real(*args)
 
-    monkeypatch.setattr(module, "compare", compare)
+    monkeypatch.setattr(module, "compare_each", compare_each)
     return seen
 
 

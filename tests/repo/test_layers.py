@@ -46,10 +46,10 @@ FLOOR = {name: floor for floor, name in enumerate(ROOMS)}
 
 # Packages that only some files may import: CUDA is named in one place a library.
 OWNERS = {
-    "cuda": ("driver/", "kernels/compiler", "instruments/calibration", "support/tools"),
-    "cuda.bindings": ("driver/", "kernels/compiler"),
+    "cuda": ("driver/", "kernels/compiler", "kernels/nvrtc", "instruments/calibration", "support/tools"),
+    "cuda.bindings": ("driver/", "kernels/nvrtc"),
     "cuda.bindings.driver": ("driver/",),
-    "cuda.bindings.nvrtc": ("kernels/compiler",),
+    "cuda.bindings.nvrtc": ("kernels/nvrtc",),
     "cuda.bindings.nvjitlink": ("kernels/compiler",),
     "cuda.bench": ("instruments/calibration",),
     "cuda.pathfinder": ("support/tools",),
@@ -67,7 +67,7 @@ DYNAMIC = {
     "__init__": "the library's names, when they are first used",
     "problems/__init__": "the same",
     "support/moved": "old names of modules",
-    "kernels/compiler": "the compilers' bindings",
+    "kernels/nvrtc": "the compilers' bindings",
     "cli/__init__": "one module a verb",
     "problems/registry": "a user's own Problem class, from its file",
 }
@@ -77,8 +77,8 @@ SHORT = {
     "__main__": "python -m harness",
     "support/signals": "which signals end a process, and how",
     "support/moved": "old names, which will go",
-    "kernels/includes": "what a kernel includes is part of its code",
     "support/resources": "the protocol of everything that is closed",
+    "launch/emulated": "what a launch is for a GPU, for the emulator",
     "launch/runnable": "the protocol of everything that is timed",
     "driver/graph": "one object of the driver API",
     "driver/owner": "the protocol of everything that holds a handle",
@@ -334,7 +334,7 @@ def planted(tmp_path: Path) -> Path:
 
 def test_a_clean_package_passes(planted: Path) -> None:
     (planted / "bench" / "x.py").write_text("from harness.launch import kernel\nfrom harness import sass\n")
-    (planted / "kernels" / "compiler.py").write_text("from cuda.bindings import nvrtc\nfrom .spec import A\n")
+    (planted / "kernels" / "nvrtc.py").write_text("from cuda.bindings import nvrtc\nfrom .spec import A\n")
     (planted / "cli" / "x.py").write_text("import sys\nprint(1)\nsys.exit(1)\nraise SystemExit(1)\n")
     (planted / "sass" / "x.py").write_text("def print_table():\n    raise ValueError(exit)\nprint_table()\n")
     for rule in (upward, cycle, import_time_cycle, strangers, voices, hidden_imports, crowded):

@@ -152,7 +152,7 @@ def test_a_branch_into_the_middle_parts_a_block() -> None:
     assert [(b.start, b.end, b.successors) for b in found] == [(0, 2, (1,)), (2, 4, (1, 2)), (4, 5, ())]
 
 
-def test_the_hot_loop_is_the_innermost_with_the_most_arithmetic() -> None:
+def test_the_hot_loop_does_the_most_arithmetic_in_blocks_of_its_own() -> None:
     lines = ["a: MOV", "b: FFMA", "LDS", "LDS", "LDS", "@P0 BRA b", "c: FFMA", "FFMA", "@P1 BRA c"]
     hot = hot_loop(loops(code(*lines, "FFMA", "FFMA", "FFMA", "@P2 BRA a", "EXIT")))
     assert hot is not None
@@ -175,9 +175,10 @@ FMA = ["f: FFMA", "FFMA", "FFMA", "@P1 BRA f"]
         ([*MMA, "n: HMMA.16816.F32", "FADD", "@P2 BRA n"], 3),  # and of equals the one with more arithmetic
         # copies inside that reckon addresses are none of the work, multiply-adds after it neither
         (["t: HMMA.16816.F32", "c: LDG", "IMAD", "IMAD", "@P2 BRA c", "@P3 BRA t", *FMA], 0),
-        # but a loop of products in it is, and without any the loop of multiply-adds
+        # but a loop of products in it is; floating point counts before integers, too
         (["t: HMMA.16816.F32", "FADD", *MMA, "@P3 BRA t"], 2),
-        (["t: FFMA", "c: LDG", "IMAD", "@P2 BRA c", "@P3 BRA t"], 1),
+        (["t: FFMA", "c: LDG", "IMAD", "@P2 BRA c", "@P3 BRA t"], 0),
+        (["t: IMAD", "c: LDG", "IMAD", "@P2 BRA c", "@P3 BRA t"], 1),
         (["m: LDSM", "MOVM.16.MT88", "@P0 BRA m", *FMA], 3),  # it only moves a matrix
     ],
 )
@@ -394,3 +395,43 @@ def test_a_wait_inside_does_not_make_the_loop_around_it_any_less_innermost() -> 
     assert [loop.header for loop in found] == [0x00, 0x20, 0x50]
     hot = hot_loop(found)
     assert hot is not None and hot.header == 0x00 and hot.count("FFMA") == 2
+
+
+COPIES = """\
+template <int BM, int BN, int BK, int T>
+__global__ void __launch_bounds__(BM * BN / (T * T)) k(const float* A, const float* B, float* C, int N, int K)
+{
+    __shared__ float As[BM * BK], Bs[BK * BN];
+    const int threads = BM * BN / (T * T);
+    int column = threadIdx.x % (BN / T), row = threadIdx.x / (BN / T);
+    float sums[T * T] = {}, a[T], b[T];
+    for (int k0 = 0; k0 < K; k0 += BK) {
+        #pragma unroll 1
+        for (int i = threadIdx.x; i < BM * BK; i += threads)
+            As[i] = (i / BK * 7 + i % BK * 13 + i * K) % 3 ? A[i / BK * K + k0 + i % BK] : 0;
+        #pragma unroll 1
+        for (int i = threadIdx.x; i < BK * BN; i += threads)
+            Bs[i] = (i / BN * 5 + i % BN * 11 + i * N) % 3 ? B[(k0 + i / BN) * N + i % BN] : 0;
+        __syncthreads();
+        for (int k = 0; k < BK; ++k) {
+            for (int i = 0; i < T; ++i) a[i] = As[(row * T + i) * BK + k], b[i] = Bs[k * BN + column * T + i];
+            for (int i = 0; i < T * T; ++i) sums[i] += a[i / T] * b[i % T];
+        }
+        __syncthreads();
+    }
+    for (int i = 0; i < T * T; ++i) C[(row * T + i / T) * N + column * T + i % T] = sums[i];
+}
+"""
+
+
+@pytest.mark.parametrize("blocking", ["64, 64, 8, 4", "64, 64, 8, 8", "32, 64, 16, 4"])
+def test_index_arithmetic_of_copies_does_not_win_over_a_register_blocked_product(
+    blocking: str, tmp_path: Path, cache: Cache
+) -> None:
+    """Where the step of k is unrolled, only the copies are innermost loops, and integers are all they do."""
+    path = tmp_path / "k.cu"
+    path.write_text(COPIES)
+    (kernel,) = catalog.chosen(catalog.load_each(path), f"k<{blocking}>", [])
+    cubin = compile_kernel(kernel.variant(), "sm_80", cache)
+    hot = hot_loop(loops(disassemble(cubin, cache).instructions))
+    assert hot is not None and hot.count("FFMA") / len(hot.instructions) >= 0.5

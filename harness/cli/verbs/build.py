@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 @options.params
 @options.sweep
 @options.dtype
+@options.entry
+@options.include
 @options.arch
 @click.option(
     "-o",
@@ -34,18 +37,20 @@ def command(
     params: tuple[str, ...],
     sweep: bool,
     dtypes: tuple[str, ...],
+    entry: str | None,
+    include: tuple[str, ...],
     arch: str | None,
     output: Path | None,
     style: str | None,
 ) -> None:
     """Compile kernels to cubins and show what ptxas says: registers, shared memory, spills.
 
-    CUDA C++ goes through NVRTC, PTX through nvJitLink; neither needs a GPU.
+    CUDA C++ goes through NVRTC, PTX through nvJitLink; neither needs a GPU. A .cu file needs no front matter.
     """
     from harness.launch import builds
     from harness.results import tables
 
-    _, variants = options.variants(kernels, params, sweep=sweep, dtypes=dtypes)
+    _, variants = options.variants(kernels, params, sweep=sweep, dtypes=dtypes, entry=entry, include=include)
     targets = options.archs(arch) or [archs.DEFAULT]
     with running.progress(len(variants) * len(targets)) as step:
         built, skipped = builds.build_all(variants, targets, options.open_cache(), step)
@@ -78,7 +83,8 @@ def _row(cubin: Cubin) -> list[str]:
 
 def _stem(cubin: Cubin) -> str:
     """Return the stem of the exported files, ``03_tiled-TILE16-sm_90a``."""
-    return "-".join([cubin.variant.label.replace(" ", "-").replace("=", ""), cubin.arch])
+    name = re.sub(r"[^\w.+-]+", "_", cubin.variant.label.replace(" ", "-").replace("=", ""))
+    return f"{name.rstrip('_')}-{cubin.arch}"
 
 
 def _export(stem: Path, cubin: Cubin) -> None:

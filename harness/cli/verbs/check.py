@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from harness.cli import options, publishing, running
-from harness.errors import UsageError
+from harness.errors import INCONCLUSIVE_EXIT, UsageError
+from harness.kernels.expr import Expr
+from harness.kernels.spec import Kernel, Variant
 
 if TYPE_CHECKING:
     from harness.bench.row import Measurement
@@ -20,6 +23,10 @@ if TYPE_CHECKING:
 @options.sweep
 @options.axis
 @options.dtype
+@options.entry
+@options.include
+@click.option("--block", metavar="X[,Y[,Z]]", help="Threads of a block, of a kernel without front matter.")
+@click.option("--grid", metavar="X[,Y[,Z]]", help="Blocks of the grid, likewise.")
 @options.arch
 @options.seed
 @click.option(
@@ -45,6 +52,12 @@ if TYPE_CHECKING:
     help="Of compute-sanitizer: memcheck, racecheck, initcheck, synccheck; racecheck by default.",
 )
 @click.option("--lines", is_flag=True, help="Count executions, FLOP and memory requests by source line.")
+@click.option(
+    "--max-ways",
+    type=options.Finite(min=1),
+    metavar="N",
+    help="Fail if a line's shared requests take over N times the least wavefronts; from 2 on, it is said.",
+)
 @options.strict
 @options.sms
 @options.allow_refused
@@ -57,12 +70,17 @@ def command(
     sweep: bool,
     axis: tuple[str, ...],
     dtypes: tuple[str, ...],
+    entry: str | None,
+    include: tuple[str, ...],
+    block: str | None,
+    grid: str | None,
     arch: str | None,
     seed: int,
     schedule: str,
     device: str,
     tools: str | None,
     lines: bool,
+    max_ways: float | None,
     strict: bool,
     sms: int | None,
     allow_refused: bool,
@@ -75,13 +93,16 @@ def command(
 
     Found are shared-memory hazards, races between blocks, barriers in divergent code, missing cp.async waits,
     accesses out of bounds or misaligned, reads of what nothing wrote. Stores of the same value by several
-    threads are notices, which fail with --strict. Exit code 1 on a finding or a wrong
-    number, except in a kernel that its file marks as broken; 3 if the emulator refused a kernel, which was
-    then not checked.
+    threads are notices, which fail with --strict. Exit code 1 on a finding or a wrong number, except in a
+    kernel that its file marks as broken; 3 if the emulator refused a kernel, which was then not checked.
+
+    A .cu file without front matter is run with guessed arguments. Its numbers are compared with nothing,
+    which with --strict, or where the variable CI is set, is exit code 3.
     """
     from dataclasses import replace
 
     from harness.bench import emulation
+    from harness.bench.row import UNVERIFIED
     from harness.cli import sanitized
     from harness.cli.views import emulated
     from harness.launch import builds
@@ -90,11 +111,14 @@ def command(
     if json_file is not None:
         record.check_writable(json_file)
     wanted.check()
-    selected, variants = options.variants(kernels, params, sweep=sweep, dtypes=dtypes)
+    selected, variants = options.variants(
+        kernels, params, sweep=sweep, dtypes=dtypes, entry=entry, include=include
+    )
+    selected, variants = _launched(selected, variants, block, grid)
     points = options.points(selected, axis, "verify_axes")
     if device != options.EMULATOR:
-        if arch or lines or strict or sms or schedule != "lockstep":
-            raise UsageError("--arch, --schedule, --lines, --strict and --sms are the emulator's")
+        if arch or lines or strict or sms or max_ways or schedule != "lockstep":
+            raise UsageError("--arch, --schedule, --lines, --max-ways, --strict and --sms are the emulator's")
         if wanted:
             raise UsageError("--html, --sarif, --junit and --github are the emulator's")
         sanitized.run(variants, points, sanitized.named(tools), device, seed, style, json_file)
@@ -124,9 +148,46 @@ def command(
     click.echo(emulated.NOTE)
     emulated.print_findings(rows)
     emulated.print_output(rows)
+    most = emulated.print_conflicts(rows)
+    emulated.print_guesses(rows)
     if lines:
         for row, other in zip(rows, compiled, strict=False):
             emulated.print_lines(row, other, style)
     running.explain([], skipped)
     running.warn(built)
     running.finish(records, skipped, fault or unwritten, allow_refused=allow_refused)
+    if max_ways is not None and most > max_ways:
+        click.echo(f"a line takes {most:.3g} ways, more than --max-ways {max_ways:g}", err=True)
+        raise SystemExit(1)
+    if any(row.status == UNVERIFIED for row in rows) and (strict or os.environ.get("CI")):
+        raise SystemExit(INCONCLUSIVE_EXIT)
+
+
+def _launched(
+    kernels: list[Kernel], variants: list[Variant], block: str | None, grid: str | None
+) -> tuple[list[Kernel], list[Variant]]:
+    """Return kernels and variants with another block and grid.
+
+    Raises UsageError where a kernel's front matter says what they are.
+    """
+    from dataclasses import replace
+
+    if block is None and grid is None:
+        return kernels, variants
+    if known := [k.name for k in kernels if not k.plain]:
+        raise UsageError(f"--block and --grid are for kernels without front matter; {known[0]} has it")
+    changed = kernels
+    if block is not None:
+        threads = _dimensions("--block", block)
+        changed = [replace(k, block=threads, tile=threads[::-1]) for k in changed]
+    if grid is not None:
+        changed = [replace(k, grid=_dimensions("--grid", grid)) for k in changed]
+    return changed, [k.variant() for k in changed]
+
+
+def _dimensions(option: str, text: str) -> tuple[Expr, ...]:
+    """Return one to three positive numbers. Raises UsageError for any other text."""
+    parts = text.replace("x", ",").split(",")
+    if len(parts) > 3 or not all(p.strip().isascii() and p.strip().isdigit() and int(p) for p in parts):
+        raise UsageError(f"{option} {text} is not one to three numbers from 1 on", hint=f"{option} 32,8")
+    return tuple(Expr.parse(p) for p in parts)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 @options.params
 @options.sweep
 @options.dtype
+@options.entry
+@options.include
 @options.arch
 @click.option(
     "-e",
@@ -68,6 +70,8 @@ def command(
     params: tuple[str, ...],
     sweep: bool,
     dtypes: tuple[str, ...],
+    entry: str | None,
+    include: tuple[str, ...],
     arch: str | None,
     extra: tuple[str, ...],
     source: bool,
@@ -83,9 +87,9 @@ def command(
 ) -> None:
     """Count machine instructions loop by loop, and check what each kernel's file expects of its code.
 
-    KERNEL may also be a cubin, PTX, or an executable or library with code for GPUs in it. Counts are of
-    instructions in the code, not of executions. The hot loop, marked *, is the innermost loop with the most
-    arithmetic. Exit code 1 where an expectation does not hold.
+    KERNEL may also be a .cu file without front matter, a cubin, PTX, or an executable or library with code
+    for GPUs in it. Counts are of instructions in the code, not of executions. The hot loop, marked *, does
+    most of the floating-point or matrix work. Exit code 1 where an expectation does not hold.
     """
     from harness.cli.views import machine_code
     from harness.kernels import expectation
@@ -104,7 +108,8 @@ def command(
         record.check_writable(path)
     targets = options.archs(arch)
     foreign = _Foreign(function=function, threads=threads, shared=shared)
-    selection = _read(kernels, params, sweep, targets, foreign, dtypes)
+    which = _Which(entry=entry, include=include)
+    selection = _read(kernels, params, sweep, targets, foreign, dtypes, which)
     if diff is not None:
         _diff(
             selection, _other(selection, kernels, diff, targets, foreign, dtypes), foreign, style, json_file
@@ -139,6 +144,14 @@ def command(
     running.finish([], skipped, unwritten)
     if not all(f.holds for _, findings in found for f in findings):
         raise SystemExit(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Which:
+    """Which kernel of a file, and where its headers are looked for."""
+
+    entry: str | None = None
+    include: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,6 +203,7 @@ def _read(
     targets: list[str],
     foreign: _Foreign,
     dtypes: Sequence[str] = (),
+    which: _Which | None = None,
     *,
     strict: bool = True,
 ) -> _Selection:
@@ -214,7 +228,8 @@ def _read(
         for name in files:
             codes += binary.read(Path(name), cache, archs=tuple(targets), **asdict(foreign))
         return _Selection(codes=codes, built={}, skipped=[])
-    _, variants = options.variants(names, params, sweep=sweep, dtypes=dtypes, strict=strict)
+    chosen = asdict(which or _Which())
+    _, variants = options.variants(names, params, sweep=sweep, dtypes=dtypes, strict=strict, **chosen)
     targets = targets or [archs.DEFAULT]
     with running.progress(len(variants) * len(targets)) as step:
         built, skipped = builds.build_all(variants, targets, cache, step)

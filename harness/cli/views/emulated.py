@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _CODE = 17  # how many characters of a source line are shown
 _PRINTED = 20  # lines that are shown of what a kernel prints
+_CONFLICT, _CONFLICTS = 2, 5  # ways from which a line is named, and how many are
 NOTE = (
     "FLOP/B: of bytes asked of global memory; sect: 32-byte sectors a global request;\n"
     "ways: wavefronts of shared requests over the least. Emulated: no time, no cache."
@@ -34,6 +35,7 @@ def explain(absent: str, given: Mapping[str, Any], *, err: bool) -> None:
 
 def print_rows(rows: Sequence[Measurement], style: str | None) -> None:
     """Print a line for each kernel over all sizes; the ratios are those of the first size."""
+    from harness.problems.protocol import unverified
     from harness.results import tables
 
     table = []
@@ -43,7 +45,9 @@ def print_rows(rows: Sequence[Measurement], style: str | None) -> None:
         table.append(
             [
                 label,
-                f"{sum(r.before is not None and r.before.ok for r in group)}/{len(group)}",
+                "-"
+                if unverified(group[0].problem)
+                else f"{sum(r.before is not None and r.before.ok for r in group)}/{len(group)}",
                 "-" if run is None else str(sum(not f.benign for f, _ in _distinct(group))),
                 *(["-"] * 3 if run is None else _ratios(run.total)),
                 bad[0] if bad else group[0].status,
@@ -85,6 +89,45 @@ def print_output(rows: Sequence[Measurement]) -> None:
             click.echo("  " + "".join(c if c.isprintable() or c == "\t" else "?" for c in line))
         if len(lines) > _PRINTED:
             click.echo(f"  ... and {len(lines) - _PRINTED:,} lines more; --json keeps them all")
+
+
+def print_conflicts(rows: Sequence[Measurement]) -> float:
+    """Print the source lines whose shared requests have bank conflicts, at the first size of each kernel.
+
+    Return the most ways of a line. A mean over all lines, as in the table, hides one that is executed rarely.
+    """
+    most, said = 0.0, []
+    for label, group in running.by_kernel(rows):
+        row = group[0]
+        counts = row.emulation.lines if row.emulation is not None else ()
+        ways = {c.source: c.ways for c in counts if c.ways is not None}
+        most = max([most, *ways.values()])
+        worst = sorted((s for s in ways if ways[s] >= _CONFLICT), key=lambda s: -ways[s])[:_CONFLICTS]
+        for source in worst:
+            text = "" if source.file or row.built is None else _line(row.built, source.line)
+            said.append(f"{label}: {ways[source]:.3g}-way bank conflicts, {source}: {text}".rstrip(": "))
+    if said:
+        click.echo()
+    for text in said:
+        click.echo(terminal.fill(text, " " * 4))
+    return most
+
+
+def print_guesses(rows: Sequence[Measurement]) -> None:
+    """Print how kernels without front matter were launched, and that their numbers were not verified."""
+    from harness.launch import kernel
+    from harness.problems.protocol import unverified
+
+    guesses = [row for row in rows if row.built is not None and unverified(row.problem)]
+    for row in guesses:
+        assert row.built is not None
+        grid, block = kernel.grid(row.built.variant, row.problem), row.built.variant.block
+        shape = f"--grid {','.join(map(str, grid))} --block {','.join(map(str, block))}"
+        sizes = " ".join(f"-a {name}={getattr(row.problem, name):g}" for name in row.problem.axes)
+        click.echo(terminal.fill(f"\n{row.label} was launched as by {shape} {sizes}".rstrip(), " " * 4))
+    if guesses:
+        text = "These are guesses, and with no reference no number was verified: `harness new` helps"
+        click.echo(terminal.fill(text))
 
 
 def _distinct(group: Sequence[Measurement]) -> list[tuple[Finding, Measurement]]:

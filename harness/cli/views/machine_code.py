@@ -16,7 +16,7 @@ from harness.sass.code import Code
 from harness.sass.contract import Finding
 from harness.sass.diff import compare
 from harness.sass.instructions import Instruction
-from harness.sass.loops import Loop, is_arithmetic
+from harness.sass.loops import MATRIX, Loop, is_arithmetic
 from harness.sass.occupancy import limits_of
 from harness.support import terminal
 
@@ -67,15 +67,17 @@ def _short(name: str) -> str:
 def _counts(codes: Sequence[Code], heading: str, names: Sequence[str], style: str | None) -> None:
     """Print the counts of each code under the given names."""
     several = len({c.arch for c in codes}) > 1
+    found = {i.opcode.split(".")[0] for c in codes for i in c.sass.instructions}
+    counted = (*((name, (name,)) for name in sorted(found & MATRIX)), *_COUNTED)
     rows = [
         [
             name,
             *([c.arch] if several else []),
-            *(str(sum(map(c.sass.count, patterns))) for _, patterns in _COUNTED),
+            *(str(sum(map(c.sass.count, patterns))) for _, patterns in counted),
         ]
         for name, c in zip(names, codes, strict=True)
     ]
-    headings = [heading, *(["arch"] if several else []), *(heading for heading, _ in _COUNTED)]
+    headings = [heading, *(["arch"] if several else []), *(heading for heading, _ in counted)]
     click.echo(tables.plain_table(rows, headings, style))
 
 
@@ -163,7 +165,10 @@ def _row(name: str, instructions: Sequence[Instruction]) -> list[str]:
 
     lines = [i.line for i in instructions if i.line]
     done = Counter(i.opcode.split(".")[0] for i in instructions if is_arithmetic(i))
+    matrix = Counter({name: n for name, n in done.items() if name in MATRIX})
     name_of, number = ("FFMA", done["FFMA"]) if done["FFMA"] or not done else done.most_common(1)[0]
+    if matrix:
+        ((name_of, number),) = matrix.most_common(1)
     share = number / len(instructions) if instructions else 0
     return [
         name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,25 @@ from harness.emulator.memory import Arena, Buffer
 from harness.emulator.ptx.program import Entry
 from harness.errors import EmulatorError
 
-Argument = Buffer | TensorMap | Texture | NDArray[Any] | np.generic
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """A struct passed by value, with pointers to `buffers` in it.
+
+    `pack` returns its bytes; it takes a function that gives the address of a buffer.
+    """
+
+    buffers: tuple[Buffer, ...]
+    align: int
+    pack: Callable[[Callable[[Buffer], int]], bytes]
+
+    @property
+    def nbytes(self) -> int:
+        """Return the size of the struct."""
+        return len(self.pack(lambda _: 0))
+
+
+Argument = Buffer | Record | TensorMap | Texture | NDArray[Any] | np.generic
 
 
 def bind(kernel: Entry, arguments: Sequence[Argument]) -> tuple[list[Buffer], Callable[[Arena], bytes]]:
@@ -26,7 +45,7 @@ def bind(kernel: Entry, arguments: Sequence[Argument]) -> tuple[list[Buffer], Ca
     if len(arguments) != len(kernel.parameters):
         raise EmulatorError(f"{kernel.name} takes {len(kernel.parameters)} arguments, not {len(arguments)}")
     handles = {id(texture): np.uint64(handle) for handle, texture in handles_of(arguments).items()}
-    given: list[Buffer | TensorMap | np.generic] = []
+    given: list[Buffer | Record | TensorMap | np.generic] = []
     for parameter, argument in zip(kernel.parameters, arguments, strict=True):
         if isinstance(argument, np.ndarray):
             given.append(Buffer(array=argument, name=parameter.name))
@@ -34,6 +53,8 @@ def bind(kernel: Entry, arguments: Sequence[Argument]) -> tuple[list[Buffer], Ca
             given.append(handles[id(argument)] if isinstance(argument, Texture) else argument)
     buffers = [one for one in given if isinstance(one, Buffer)]
     for one in given:
+        if isinstance(one, Record):  # a buffer that is an argument by itself, too, is one and the same
+            buffers += [b for b in one.buffers if not any(b.array is other.array for other in buffers)]
         if isinstance(one, TensorMap) and not any(b.array is one.array for b in buffers):
             buffers.append(Buffer(array=one.array, name=one.name or "tensor"))
     for buffer in buffers:
@@ -53,10 +74,16 @@ def bind(kernel: Entry, arguments: Sequence[Argument]) -> tuple[list[Buffer], Ca
             )
 
     def parameters(arena: Arena) -> bytes:
+        def address(buffer: Buffer) -> int:
+            place = next(i for i, b in enumerate(buffers) if b.array is buffer.array)
+            return arena.allocations[place].start
+
         space = bytearray(max((p.offset + p.size for p in kernel.parameters), default=0))
         for parameter, argument in zip(kernel.parameters, given, strict=True):
             if isinstance(argument, np.generic):
                 raw = argument.tobytes()
+            elif isinstance(argument, Record):
+                raw = argument.pack(address)
             else:
                 place = next(i for i, buffer in enumerate(buffers) if buffer.array is argument.array)
                 if isinstance(argument, Buffer):

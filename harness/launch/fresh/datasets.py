@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from harness.driver import Buffer, Stream
 from harness.launch.fingerprint import Fingerprint, Fingerprints
-from harness.problems.protocol import Reference
-from harness.problems.verify import Verdict, compare
+from harness.problems.protocol import Reference, outputs, references, updated
+from harness.problems.verify import Verdict, compare_each
 from harness.support.resources import Closing
 
 if TYPE_CHECKING:
@@ -29,10 +29,10 @@ _COMPARED = 8  # outputs of a round that are compared by element, where the bits
 class _One:
     """One data set: its operands on the host, copies of them in device memory, and its verdicts by output."""
 
-    def __init__(self, data: Data, before: NDArray[Any], masters: dict[str, Buffer]) -> None:
+    def __init__(self, data: Data, before: dict[str, NDArray[Any]], masters: dict[str, Buffer]) -> None:
         self.data, self.before, self.masters = data, before, masters
         self.inputs: dict[str, Fingerprint] = {}
-        self.verdicts: dict[Fingerprint, Verdict] = {}
+        self.verdicts: dict[tuple[Fingerprint, ...], Verdict] = {}
 
 
 class DataSets(Closing):
@@ -50,7 +50,7 @@ class DataSets(Closing):
         self._worst: Verdict | None = None
         self._chosen: list[tuple[int, int]] = []  # (set, data set) of each launch since `wrong`
         self._names = list(operands.host)
-        self._output = operands.problem.output
+        self._outputs = outputs(operands.problem)
         count = len(data)
         self.label = "the same data for each launch" if count == 1 else f"{count} data sets in random order"
         with ExitStack() as owned:
@@ -58,19 +58,22 @@ class DataSets(Closing):
             self._prints = owned.enter_context(Fingerprints(operands.context, at_once=room))
             self._sets = [self._made(one, owned, stream) for one in data]
             for one in self._sets:
-                inputs = [name for name in self._names if name != self._output]
+                inputs = [name for name in self._names if name not in self._outputs]
                 found = self._prints.of([one.masters[name] for name in inputs], stream)
                 one.inputs = dict(zip(inputs, found, strict=True))
             self._prints.reset(stream)
             self._owned = owned.pop_all()
 
     def _made(self, data: Data, owned: ExitStack, stream: Stream) -> _One:
-        """Upload a data set, with a spoilt output unless that is an input too."""
-        before = data.host[self._output]
-        if not self._operands.problem.accumulates:
-            before = spoilt(before, data.reference, self._rng)
+        """Upload a data set, with spoilt outputs but for those that are inputs too."""
+        problem = self._operands.problem
+        before = {name: data.host[name] for name in self._outputs}
+        for name, reference in references(problem, data.reference).items():
+            if name not in updated(problem):
+                before[name] = spoilt(before[name], reference, self._rng)
         masters = {}
-        for name, array in {**data.host, self._output: before}.items():
+        for name in self._names:
+            array = before.get(name, data.host[name])
             masters[name] = owned.enter_context(Buffer(self._operands.context, array.nbytes))
             masters[name].upload(array, stream)
         return _One(data, before, masters)
@@ -93,25 +96,28 @@ class DataSets(Closing):
         """Wait, and return what is wrong with the launches since the last call, in words."""
         found = iter(self._prints.taken(stream))
         launches, self._chosen = self._chosen, []
-        said, unseen, outputs = "", [], []
+        said, unseen, written = "", [], []
         for number, chosen in launches:
             one, prints = self._sets[chosen], {name: next(found) for name in self._names}
             damaged = sorted(name for name, intact in one.inputs.items() if prints[name] != intact)
             if damaged:
                 said = said or f"it overwrote its input {' and '.join(damaged)}"
-            outputs.append((one, prints[self._output]))
-            if prints[self._output] not in one.verdicts:
-                unseen.append((one, number, prints[self._output]))
+            output = tuple(prints[name] for name in self._outputs)
+            written.append((one, output))
+            if output not in one.verdicts:
+                unseen.append((one, number, output))
         order = self._rng.permutation(len(unseen))
         compared = 0
         for one, number, output in (unseen[i] for i in order):
             if output in one.verdicts or compared == _COMPARED:
                 continue
             compared += 1
-            landing = np.empty_like(one.before)
-            self._operands.buffers[number][self._output].download(landing, stream)
-            one.verdicts[output] = compare(landing, one.data.reference, one.before)
-        for one, output in outputs:
+            landing = {name: np.empty_like(array) for name, array in one.before.items()}
+            for name, array in landing.items():
+                self._operands.buffers[number][name].download(array, stream)
+            known = references(self._operands.problem, one.data.reference)
+            one.verdicts[output] = compare_each(landing, known, one.before)
+        for one, output in written:
             verdict = one.verdicts.get(output)
             if verdict is None:
                 continue

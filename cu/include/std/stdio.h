@@ -1,0 +1,2 @@
+// Stands in for the host's <stdio.h>: NVRTC has printf built in.
+#pragma once

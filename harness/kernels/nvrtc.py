@@ -1,0 +1,200 @@
+"""Compile CUDA C++ with NVRTC, and hint at what it lacks beside nvcc: headers, macros of the host, `main`."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.errors import BuildError, MissingDependency
+from harness.kernels import includes
+
+# NVRTC keeps a cache under the user's home. Code from there comes without ptxas's report (seen with 13.0), so
+# this cache is switched off: the harness caches code and report together.
+OPTIONS = ("-lineinfo", "--std=c++17", "--ptxas-options=-v", "--no-cache")
+
+# Options that would break what harness promises, with the reason. All others are NVRTC's to judge.
+_REFUSED = {
+    "the architecture is chosen by --arch and min_arch": ("gpu-architecture", "arch"),
+    "without line numbers no finding could name its line": ("generate-line-info", "lineinfo"),
+    "code for debugging is other code than what would be measured": ("device-debug", "G"),
+    "the machine code must be whole, not to be linked": (
+        *("relocatable-device-code", "rdc", "dc", "device-c", "dlink-time-opt", "dlto", "gen-opt-lto"),
+    ),
+    "its file would not be part of the key of the cache: write #include instead": ("pre-include", "include"),
+    "write include = [...] in the front matter instead, or -I": ("include-path", "I"),
+    "harness caches code together with its report": (
+        *("no-cache", "cache", "pch", "create-pch", "use-pch", "pch-dir", "pch-messages"),
+    ),
+    "parameters and types are macros already: list them under [params]": ("undefine-macro", "U"),
+    "it writes files": ("time", "device-time-trace", "fdevice-time-trace", "keep", "keep-dir"),
+    "the compiler's warnings are shown": ("disable-warnings", "w"),
+    "no code would come out": ("minimal", "version", "help", "h", "V"),
+}
+_REASONS = {name: reason for reason, names in _REFUSED.items() for name in names}
+_OPTION = re.compile(r"--?([A-Za-z][\w-]*)(?:=(.*))?\Z", re.DOTALL)
+_ATTACHED = re.compile(r"-[IU](?=[^=\s])")  # -I/folder, -UNAME
+_SINGLE = ("--std", "-std", "--maxrregcount", "-maxrregcount")  # of which the last one given counts
+
+
+def refusal(option: str) -> str:
+    """Return why harness does not pass this option to NVRTC; empty where it does."""
+    if attached := _ATTACHED.match(option):
+        return _REASONS[attached[0][1:]]
+    match = _OPTION.match(option)
+    if not match:
+        return "an option begins with - and is one word, such as --maxrregcount=64"
+    name, value = match.groups()
+    if name in {"ptxas-options", "Xptxas"}:
+        return "" if value else "it is one word: --ptxas-options=-O2"
+    return _REASONS.get(name, "")
+
+
+def options(chosen: Sequence[str], library: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return every option but the architecture and the folders: ours, then the `chosen` ones.
+
+    One of ours that is chosen otherwise is left out. `library` has the names of the headers of libraries that
+    are included: CUTLASS leaves functions without ``__device__`` and needs ``-default-device``.
+    """
+    given = {option.split("=")[0].lstrip("-") for option in chosen}
+    own = [o for o in OPTIONS if o.split("=")[0] not in _SINGLE or o.split("=")[0].lstrip("-") not in given]
+    if library:
+        own.append("-diag-suppress=47")  # macros of the host that a library defines in other words than ours
+    if any(name.startswith(("cute/", "cutlass/")) for name in library) and "default-device" not in given:
+        own.append("-default-device")
+    return (*own, *chosen)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Translation:
+    """What NVRTC made of a source: machine code, PTX, its log, and the entry's name in the code."""
+
+    code: bytes
+    ptx: bytes
+    log: str
+    entry: str
+
+
+class CompileError(Exception):
+    """Raised with the compiler's `log` where it refuses the source; `code` is NVRTC's name of the error."""
+
+    def __init__(self, code: str, log: str) -> None:
+        super().__init__(code)
+        self.code, self.log = code, log
+
+
+def translate(source: str, path: Path, entry: str, options: Sequence[str]) -> Translation:
+    """Compile `source`, which `path` names. `entry` is a name expression, such as ``k<float, 16>``.
+
+    Raises CompileError with the log where NVRTC refuses the source, an option or the entry.
+    """
+    library = api()
+    program = ok(library, "nvrtcCreateProgram", source.encode(), str(path.resolve()).encode(), 0, None, None)
+    try:
+        if entry:
+            ok(library, "nvrtcAddNameExpression", program, entry.encode())
+        (code,) = library.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])
+        log = fetch(library, "nvrtcGetProgramLog", program).decode(errors="replace").strip("\0 \n")
+        if code != library.nvrtcResult.NVRTC_SUCCESS:
+            raise CompileError(code.name, log)
+        lowered = ok(library, "nvrtcGetLoweredName", program, entry.encode()).decode() if entry else ""
+        ptx = fetch(library, "nvrtcGetPTX", program).rstrip(b"\0")
+        return Translation(code=fetch(library, "nvrtcGetCUBIN", program), ptx=ptx, log=log, entry=lowered)
+    finally:
+        library.nvrtcDestroyProgram(program)
+
+
+def hint(log: str) -> str:
+    """Return what to do about the first error of a log that is due to NVRTC not being nvcc; else ""."""
+    for pattern, answer in _HINTS:
+        if found := re.search(pattern, log):
+            return answer(found)
+    return ""
+
+
+_MACROS = {  # identifiers that nvcc brings along, or host headers have: the header that has them here
+    "math.h": r"INFINITY|NAN|HUGE_VALF?|M_[A-Z0-9_]+",
+    "float.h": r"(?:FLT|DBL)_[A-Z0-9_]+",
+    "limits.h": r"(?:U?(?:CHAR|SHRT|INT|LONG|LLONG)|S?CHAR)_(?:MAX|MIN)|CHAR_BIT",
+    "stdint.h": r"u?int(?:8|16|32|64|ptr)_t|U?INT(?:8|16|32|64)_(?:MAX|MIN|C)",
+    "math_constants.h": r"CUDART_\w+",
+    "cuda_fp16.h": r"half2?|__half2?|__\w*half2?\w*",
+    "cuda_bf16.h": r"nv_bfloat162?|__nv_bfloat162?|__\w*bfloat162?\w*",
+    "cooperative_groups.h": r"cooperative_groups",
+    "mma.h": r"nvcuda|wmma",
+}
+_UNDEFINED = r'(?:identifier|namespace) "(\w+)" is undefined'
+_NO_FILE = r'(?:cannot|could not) open source file "([^"]+)"'
+_OF_STD = r'namespace "std" has no member "(\w+)"'
+
+
+def _missing_name(found: re.Match[str]) -> str:
+    for header, names in _MACROS.items():
+        if re.fullmatch(names, found[1]):
+            return f"nvcc includes much by itself, NVRTC nothing: #include <{header}> for {found[1]}"
+    return ""
+
+
+def _of_host(_: re.Match[str]) -> str:
+    return (
+        "only device code is compiled: move host code (main, launches with <<<>>>, cudaMalloc) to another "
+        "file, or put it between #ifndef __CUDACC_RTC__ and #endif"
+    )
+
+
+_HINTS = (
+    (_NO_FILE, lambda found: includes.hint(found[1])),
+    (r'identifier "(cuda[A-Z]\w*)" is undefined', _of_host),
+    (r"is considered a host (?:function|variable)", _of_host),
+    (_UNDEFINED, _missing_name),
+    (
+        _OF_STD,
+        lambda found: (
+            f"the standard library is cuda::std here: #include <cuda/std/...> and write cuda::std::{found[1]}"
+        ),
+    ),
+)
+
+
+@functools.cache
+def api() -> Any:
+    """Return the bindings of NVRTC, which name it ``nvrtcCompileProgram`` and so on."""
+    return bindings("nvrtc")
+
+
+def bindings(name: str) -> Any:
+    """Return the module of cuda.bindings. Raises MissingDependency where it cannot be imported."""
+    try:
+        return __import__(f"cuda.bindings.{name}", fromlist=[name])
+    except ImportError as e:
+        raise MissingDependency(
+            f"cuda.bindings cannot be imported: {e}", hint="pip install 'cuda-python>=13,<14'"
+        ) from None
+
+
+def fetch(library: Any, getter: str, program: Any) -> bytes:
+    """Return the bytes that an NVRTC getter writes.
+
+    NVRTC writes into the bytes object it is given, which must therefore be a fresh one. CPython shares all
+    objects of one byte, and writing there would change them for the whole process: hence two spare bytes.
+    """
+    size = ok(library, f"{getter}Size", program)
+    buffer = bytes(size + 2)
+    ok(library, getter, program, buffer)
+    return buffer[:size]
+
+
+def ok(library: Any, function: str, *args: Any) -> Any:
+    """Call NVRTC and return its value, a tuple where there are several. Raises BuildError on failure."""
+    try:
+        code, *values = getattr(library, function)(*args)
+    except RuntimeError as e:  # cuda.pathfinder raises when it finds no library
+        raise MissingDependency(
+            f"NVRTC cannot be loaded: {e}", hint="pip install 'nvidia-cuda-nvrtc>=13,<14'"
+        ) from None
+    if code != library.nvrtcResult.NVRTC_SUCCESS:
+        raise BuildError(f"{function} failed: {code.name}")
+    return values[0] if len(values) == 1 else tuple(values)

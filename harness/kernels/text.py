@@ -1,0 +1,257 @@
+"""Read the text of a kernel file: where its front matter stands, and what kernels it has.
+
+For the kernels this is no parser. It finds ``__global__`` functions by their shape, without the preprocessor,
+as a reader would; the compiler has the last word on every name.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import SpecError, UsageError
+from harness.support import files
+
+OPEN, CLOSE = "/// kernel", "///"
+_MOST = 2**26  # bytes of a kernel's file
+SUFFIXES = {".cu": "cuda", ".ptx": "ptx"}  # of kernel files: the language of each
+_NOISE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', re.DOTALL)
+_GLOBAL = re.compile(r"\b__global__\b")
+_TEMPLATE = re.compile(r"\btemplate\s*(<[^;{}()]*>)?[^;{}()]*\Z")
+_BOUNDS = re.compile(r"__launch_bounds__\s*\(\s*([^,()]+)[^()]*\)")
+_NAME = re.compile(r"([A-Za-z_]\w*(?:\s*<[^(){};]*>)?)\s*\Z")
+_TYPE_WORDS = frozenset(["int", "char", "short", "long", "float", "double", "unsigned", "signed", "bool"])
+_SCOPE = re.compile(r"\bnamespace\s+([\w:]+)\s*\{|[{}]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """A parameter of a kernel: `type` without qualifiers and stars, such as ``float``, and its `name`."""
+
+    type: str
+    name: str
+    pointer: bool = False
+    const: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A ``__global__`` function as the text has it.
+
+    `name` has its namespaces, and the arguments of an explicit instance. `template` has the parameters of a
+    template, which is no kernel before it is given arguments. `bounds` is the number of threads in
+    ``__launch_bounds__``, where that is a number. `dimensions` is 2 or 3 where the body uses the y or z of
+    its index, else 1.
+    """
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    template: tuple[str, ...] = ()
+    bounds: int | None = None
+    dimensions: int = 1
+
+    def __str__(self) -> str:
+        """Return the name, with the parameters of a template: ``k<typename T, int N>``."""
+        return f"{self.name}<{', '.join(self.template)}>" if self.template else self.name
+
+    @property
+    def block(self) -> tuple[int, ...]:
+        """Return a shape of a block that the kernel may be written for: x, y and z."""
+        threads = self.bounds or 256
+        if self.dimensions == 1 or threads % 32:
+            return (threads,)
+        flat = (16, 16) if self.bounds is None else (32, threads // 32)
+        return flat if self.dimensions == 2 else (*flat[:1], flat[1] // 4 or 1, 4 if flat[1] % 4 == 0 else 1)
+
+    def types(self, arguments: str) -> dict[str, str]:
+        """Return the arguments of an instance, ``<float, 16>`` in its name, by template parameter."""
+        given = _split(arguments.partition("<")[2].rpartition(">")[0])
+        return {name.split()[-1]: value for name, value in zip(self.template, given, strict=False)}
+
+
+def read(path: Path) -> str:
+    """Return the text of a kernel file. Raises UsageError for a file that cannot be read, SpecError if it is
+    no text.
+    """
+    if path.suffix not in SUFFIXES:
+        raise UsageError("not a kernel file", where=str(path), hint="kernels end in .cu or .ptx")
+    try:
+        str(path).encode()
+        source = files.text(path, most=_MOST)
+    except FileNotFoundError:
+        raise UsageError("no such file", where=str(path)) from None
+    except UnicodeEncodeError:
+        raise UsageError("its name is not UTF-8", where=repr(str(path)), hint="rename it") from None
+    except ValueError as e:  # the name is one that no file can have
+        if isinstance(e, UnicodeDecodeError):
+            raise SpecError(f"not UTF-8 text (byte {e.start})", where=str(path)) from None
+        raise UsageError(f"cannot be read: {e}", where=repr(str(path))) from None
+    except OSError as e:
+        raise UsageError(f"cannot be read: {e.strerror}", where=str(path)) from None
+    if "\0" in source:
+        line = source[: source.index("\0")].count("\n") + 1
+        raise SpecError("a NUL byte, where compilers stop reading", where=f"{path}:{line}")
+    return source
+
+
+def has_front_matter(source: str) -> bool:
+    """Return True where the text begins with front matter, or with what was meant to be."""
+    return any(line.removeprefix("//").strip().startswith("///") for line in _comments(source))
+
+
+def block(source: str, path: Path) -> tuple[str, str, int]:
+    """Return (title, TOML text, line number of the text's first line) of the front matter.
+
+    Raises SpecError where there is none, or it is not closed.
+    """
+    comments = _comments(source)
+    body = [line.removeprefix("//").removeprefix(" ").rstrip() for line in comments]
+    opens = [i for i, line in enumerate(comments) if line.removeprefix("//").strip() == OPEN]
+    if not opens:
+        raise SpecError(
+            "no front matter, and no __global__ function to guess it from"
+            if not has_front_matter(source)
+            else "no front matter",
+            where=str(path),
+            hint=f"the file must begin with // comments that hold '// {OPEN}' ... '// {CLOSE}' "
+            "with at least entry, block and tile",
+        )
+    if len(opens) > 1:
+        raise SpecError(f"a second '// {OPEN}'", where=f"{path}:{opens[1] + 1}")
+    start = opens[0] + 1
+    try:
+        end = next(i for i in range(start, len(body)) if body[i].strip() == CLOSE)
+    except StopIteration:
+        raise SpecError(
+            f"the front matter opened here is not closed by '// {CLOSE}'", where=f"{path}:{start}"
+        ) from None
+    title = next((line.strip() for line in body[: opens[0]] if line.strip()), path.stem)
+    return title, "\n".join(body[start:end]), start + 1
+
+
+def _comments(source: str) -> list[str]:
+    """Return the lines of comments with which the text begins."""
+    return list(itertools.takewhile(lambda s: s.startswith("//"), source.splitlines()))
+
+
+def entries(source: str) -> list[Entry]:
+    """Return the kernels of a text, in its order: functions, templates and their explicit instances."""
+    text = _NOISE.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), source)
+    found: dict[str, Entry] = {}
+    for at in _GLOBAL.finditer(text):
+        if (entry := _entry(text, at.start(), at.end())) is not None:
+            found.setdefault(entry.name, entry)  # a declaration and its definition are one kernel
+            if entry.dimensions > found[entry.name].dimensions:
+                found[entry.name] = entry
+    return list(found.values())
+
+
+def find(known: Sequence[Entry], name: str) -> Entry | None:
+    """Return the entry that `name` means: the template of which it is an instance, else itself."""
+    by_name = {entry.name: entry for entry in known}
+    return by_name.get(name.partition("<")[0].strip()) or by_name.get(name)
+
+
+def _entry(text: str, begin: int, after: int) -> Entry | None:
+    """Return the function whose ``__global__`` stands there, or None where none is declared."""
+    head, start = "", after
+    bounds = None
+    while True:  # up to the parameters: past the parentheses of __launch_bounds__ and attributes
+        opened = text.find("(", start)
+        if opened < 0 or re.search(r"[;{}]", text[after:opened]):
+            return None
+        head = text[after:opened]
+        closed = _closing(text, opened)
+        if closed < 0:
+            return None
+        if re.search(r"__launch_bounds__\s*\Z|__attribute__\s*\Z|__cluster_dims__\s*\Z", head):
+            if limit := _BOUNDS.search(text[after : closed + 1]):
+                bounds = int(limit[1]) if limit[1].strip().isdigit() else None
+            start = closed + 1
+            continue
+        break
+    name = _NAME.search(head)
+    if name is None:
+        return None
+    template = _TEMPLATE.search(text[:begin])
+    instance = template is not None and template[1] is None
+    body = text[closed + 1 :].lstrip()[:1]
+    own = text[closed : _closing(text, text.index("{", closed))] if body == "{" else ""
+    axes = {axis for axis in "xyz" if re.search(rf"\b(?:threadIdx|blockIdx)\s*\.\s*{axis}\b", own)}
+    given = () if template is None or instance else _split((template[1] or "")[1:-1])
+    return Entry(
+        name="::".join([*_namespaces(text[:begin]), re.sub(r"\s*<\s*", "<", name[1])]),
+        parameters=tuple(
+            _parameter(p, f"p{n}") for n, p in enumerate(_split(text[opened + 1 : closed])) if p != "void"
+        ),
+        template=tuple(re.sub(r"\s*=.*", "", p) for p in given),
+        bounds=bounds,
+        dimensions=3 if "z" in axes else 2 if "y" in axes else 1,
+    )
+
+
+def _parameter(text: str, unnamed: str) -> Parameter:
+    """Return a parameter from its declaration, ``const float* __restrict__ x``."""
+    text = re.sub(r"=.*", "", text)
+    words = re.sub(r"__restrict__|\b(?:restrict|volatile|struct|__grid_constant__)\b", " ", text)
+    pointer = "*" in words or "[" in words
+    const = bool(re.search(r"\bconst\b", words.partition("*")[0]))
+    plain = re.sub(r"\[.*?\]|[*&]|\bconst\b", " ", words).split()
+    named = len(plain) > 1 and plain[-1] not in _TYPE_WORDS
+    kind, name = (plain[:-1], plain[-1]) if named else (plain, unnamed)
+    return Parameter(type=" ".join(kind), name=name, pointer=pointer, const=const)
+
+
+def _split(text: str) -> list[str]:
+    """Return the parts of a list at its commas, those inside of brackets excepted."""
+    parts, depth = [""], 0
+    for c in text:
+        depth += (c in "<([") - (c in ">)]")
+        if c == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += c
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _closing(text: str, at: int) -> int:
+    """Return where the bracket at `at` is closed; -1 if it is not."""
+    pair = {"(": "()", "{": "{}"}[text[at]]
+    depth = 0
+    for found in re.finditer(f"[{re.escape(pair)}]", text[at:]):
+        depth += 1 if found[0] == pair[0] else -1
+        if not depth:
+            return at + found.start()
+    return -1
+
+
+def _namespaces(before: str) -> Iterator[str]:
+    """Yield the namespaces that are open at the end of a text, outermost first."""
+    stack: list[str] = []
+    for found in _SCOPE.finditer(before):
+        if found[0] == "}":
+            del stack[-1:]
+        else:
+            stack.append(found[1] or "")
+    yield from (name for name in stack if name)
+
+
+_VARIABLE = re.compile(
+    r"^\s*(?:\.\w+ )*\.(?:const|global)\b[^;=\n]*?([\w$]+)(?:\[\d*\])?\s*[;=]", re.MULTILINE
+)
+
+
+def variable(ptx: str, name: str) -> str:
+    """Return what a variable of the module is called in `ptx`, where C++ may have mangled `name`.
+
+    Raises SpecError where none is, or several are.
+    """
+    known = [str(found) for found in _VARIABLE.findall(ptx)]
+    found = [s for s in known if s == name or re.search(rf"(?:^_ZL?|\d+\w*?){len(name)}{name}E?$", s)]
+    if len(found) != 1:
+        what = "several variables" if found else "no variable"
+        raise SpecError(f"{what} {name!r} in the code", hint=f"it has {', '.join(known) or 'none'}")
+    return found[0]

@@ -1,0 +1,136 @@
+"""Guess arguments for a kernel that nobody has described: by the types and names of its parameters.
+
+There is no reference: such a launch shows races, memory faults and how memory is accessed, not whether the
+numbers are right. Every guess is an axis, so that ``-a n=1000 -a x=4096`` replaces it: a scalar's value, and
+of a pointer the number of elements behind it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.errors import UsageError
+from harness.kernels import text
+from harness.kernels.dtypes import BF16
+from harness.kernels.spec import Kernel
+from harness.problems.arrays import ArrayProblem
+from harness.problems.protocol import Argument
+
+_SCALARS = {  # C types, without signs and the word int where those are put aside
+    "float": "float32", "double": "float64", "half": "float16", "__half": "float16", "bool": "bool",
+    "__nv_bfloat16": "bfloat16", "nv_bfloat16": "bfloat16", "char": "int8", "short": "int16", "int": "int32",
+    "long": "int64", "long long": "int64", "size_t": "uint64", "uint": "uint32", "uchar": "uint8",
+    "ushort": "uint16", "half2": "float16x2", "__half2": "float16x2", "void": "uint8",
+    **{f"{u}int{bits}_t": f"{u}int{bits}" for u in ("", "u") for bits in (8, 16, 32, 64)},
+}  # fmt: skip
+_VECTOR = re.compile(r"(u?)(char|short|int|long|longlong|float|double)([1234])\Z")
+_LENGTH, _SIDE = 1024, 64  # a size by default, of kernels with one dimension and with more
+
+
+def problem_of(kernel: Kernel) -> type[ArrayProblem]:
+    """Return the problem class of a kernel without front matter.
+
+    Raises UsageError for a parameter of a type that cannot be guessed, such as a struct.
+    """
+    entry = text.find(text.entries(kernel.source), kernel.entry)
+    if entry is None:
+        raise UsageError(f"no kernel {kernel.entry!r}", where=str(kernel.path))
+    if entry.template and "<" not in kernel.entry:
+        raise UsageError(
+            f"{entry} is a template",
+            where=str(kernel.path),
+            hint=f"name an instance: --entry '{entry.name}<float>'",
+        )
+    known = entry.types(kernel.entry)
+    dimensions = max(entry.dimensions, len(kernel.block))
+    size = _LENGTH if dimensions == 1 else _SIDE
+    types: dict[str, tuple[str, int]] = {}
+    scalars: dict[str, Any] = {}
+    for p in entry.parameters:
+        types[p.name] = _numpy_type(known.get(p.type, p.type), p.name, kernel)
+        if not p.pointer:
+            kind = types[p.name][0]
+            if types[p.name][1] > 1 or kind == "bfloat16":
+                raise _unknown(p.type, p.name, kernel)
+            scalars[p.name] = np.dtype(kind).type(1 if "float" in kind or kind == "bool" else size)
+    whole = [name for name, value in scalars.items() if isinstance(value, np.integer)]
+    sizes = [int(scalars[name]) for name in whole]
+    pointers = [p for p in entry.parameters if p.pointer]
+    lengths = sizes[: 1 if dimensions == 1 else 2] or [size] * min(dimensions, 2)
+    extents = tuple(lengths[:1] * dimensions)
+    length = math.prod(lengths if len(lengths) > 1 else lengths * min(dimensions, 2))
+    written = tuple(p.name for p in pointers if not p.const)
+    order = tuple(p.name for p in entry.parameters)
+
+    def inputs(self: Any, seed: int) -> dict[str, NDArray[Any]]:
+        rng = np.random.default_rng(seed)
+        whole = [getattr(self, n) for n, v in scalars.items() if isinstance(v, np.integer)]
+        return {
+            p.name: _contents(rng, *types[p.name], getattr(self, p.name), min(whole, default=1))
+            for p in pointers
+        }
+
+    def arguments(self: Any) -> tuple[Argument, ...]:
+        return tuple(self.scalar(name) if name in scalars else name for name in order)
+
+    def shape(self: Any) -> tuple[int, ...]:
+        return (max(getattr(self, name) for name in whole),) * dimensions if whole else extents
+
+    members = {
+        "__doc__": "Guessed arguments.",
+        "axes": {**{p.name: length for p in pointers}, **scalars},
+        "outputs": written or tuple(p.name for p in pointers[:1]) or ("nothing",),
+        "updated": frozenset(written),
+        "verify_axes": ({},),
+        "unverified": True,
+        "extents": property(shape),
+        "label": property(_label),
+        "inputs": inputs,
+        "reference": lambda self, inputs: None,
+        "arguments": arguments,
+    }
+    return type("Guessed", (ArrayProblem,), members)
+
+
+def _label(problem: Any) -> str:
+    return " ".join(f"{name}={getattr(problem, name):g}" for name in problem.axes) or "no arguments"
+
+
+def _numpy_type(declared: str, name: str, kernel: Kernel) -> tuple[str, int]:
+    """Return the NumPy type of a C type, and how many of it an element has."""
+    words = declared.replace("std::", "").split()
+    unsigned = "unsigned" in words
+    plain = " ".join(w for w in words if w not in ("unsigned", "signed")) or "int"
+    plain = re.sub(r"\b(short|long|long long) int\b", r"\1", plain)
+    if vector := _VECTOR.match(plain):
+        kind = {"longlong": "long long"}.get(vector[2], vector[2])
+        return ("u" if vector[1] else "") + _SCALARS[kind], int(vector[3])
+    kind = _SCALARS.get(plain, "")
+    if not kind:
+        raise _unknown(declared, name, kernel)
+    kind, _, lanes = kind.partition("x")
+    return ("u" if unsigned and kind.startswith("int") else "") + kind, int(lanes or 1)
+
+
+def _unknown(declared: str, name: str, kernel: Kernel) -> UsageError:
+    return UsageError(
+        f"{name} of {kernel.name} is a {declared}, for which no value can be guessed",
+        where=str(kernel.path),
+        hint="give it front matter and a problem: `harness new` writes both",
+    )
+
+
+def _contents(rng: np.random.Generator, kind: str, lanes: int, count: int, least: int) -> NDArray[Any]:
+    """Return random contents: normal floats; integers from 0 that are indices below every size given."""
+    shape = (count, lanes) if lanes > 1 else (count,)
+    if kind == "bfloat16":
+        return BF16.encode(rng.standard_normal(shape, dtype=np.float32))
+    if "float" in kind:
+        return rng.standard_normal(shape).astype(kind)
+    most = max(1, min(least, np.iinfo(kind).max if kind != "bool" else 2))
+    return rng.integers(0, most, shape).astype(kind)

@@ -1,0 +1,119 @@
+"""Files without front matter on the command line: guessed launches, and that nothing passes unverified."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from harness.cli import main
+
+SOURCE = """\
+template <typename T> __global__ void reversed(T* out, const T* in, int n, float a)
+{
+    __shared__ T tile[256];
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    tile[threadIdx.x] = i < n ? in[i] : T(0);
+    SYNC
+    if (i < n) out[i] = T(a) * tile[blockDim.x - 1 - threadIdx.x];
+}
+__global__ void transposed(float* out, const float* in, int rows, int cols)
+{
+    __shared__ float tile[32][32];
+    int x = blockIdx.x * 16 + threadIdx.x, y = blockIdx.y * 16 + threadIdx.y;
+    if (x < cols && y < rows) tile[threadIdx.x][threadIdx.y] = in[y * cols + x];
+    __syncthreads();
+    if (x < cols && y < rows) out[x * rows + y] = tile[threadIdx.x][threadIdx.y];
+}
+struct Pair { int a, b; };
+__global__ void odd(Pair p, float* x) { *x = p.a; }
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CI", raising=False)
+    (tmp_path / "good.cu").write_text(SOURCE.replace("SYNC", "__syncthreads();"))
+    (tmp_path / "racy.cu").write_text(SOURCE.replace("SYNC", ""))
+
+    def invoke(*args: str) -> Result:
+        result = CliRunner().invoke(main, list(args))
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result
+
+    return invoke
+
+
+def test_a_kernel_of_a_file_is_checked_with_guessed_arguments(run: Any) -> None:
+    good = run("check", "good.cu", "--entry", "reversed<float>", "-a", "n=300")
+    assert good.exit_code == 0 and "no reference" in good.output
+    assert "--grid 2,1,1 --block 256,1,1 -a out=1024 -a in=1024 -a n=300 -a a=1" in good.output
+    assert "no number was verified" in good.output
+    racy = run("check", "racy.cu", "--entry", "reversed<double>")
+    assert racy.exit_code == 1 and "RAW hazard" in racy.output
+
+
+def test_what_was_not_verified_is_no_success_where_that_is_asked(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("check", "good.cu", "--entry", "transposed")
+    assert run(*words).exit_code == 0
+    assert run(*words, "--strict").exit_code == 3
+    monkeypatch.setenv("CI", "true")
+    assert run(*words).exit_code == 3
+
+
+def test_conflicts_are_named_by_line_and_fail_beyond_a_threshold(run: Any) -> None:
+    words = ("check", "good.cu", "--entry", "transposed")
+    found = run(*words)
+    assert "16-way bank conflicts, line 13: " in found.output
+    assert run(*words, "--max-ways", "16").exit_code == 0
+    too_many = run(*words, "--max-ways", "15.9")
+    assert too_many.exit_code == 1 and "--max-ways" in too_many.output
+
+
+def test_block_and_grid_replace_the_guess(run: Any) -> None:
+    words = ("check", "good.cu", "--entry", "transposed")
+    found = run(*words, "--block", "8,8", "--grid", "2x3")
+    assert "--grid 2,3,1 --block 8,8,1" in found.output
+    for option in ("--block", "--grid"):
+        assert run(*words, option, "0").exit_code == 2
+        assert run(*words, option, "1,2,3,4").exit_code == 2
+        assert "has it" in run("check", "tiled", option, "8").output
+
+
+def test_every_kernel_of_a_file_is_built_and_inspected(run: Any) -> None:
+    built = run("build", "good.cu", "--arch", "sm_80")
+    assert built.exit_code == 0 and "good:transposed" in built.output and "good:odd" in built.output
+    sass = run("sass", "good.cu", "--entry", "reversed<float>", "--arch", "sm_80", "-e", "BAR")
+    assert sass.exit_code == 0 and "good:reversed<float>" in sass.output
+
+
+def test_headers_of_a_folder(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "own.h").write_text("#define VALUE 7\n")
+    (tmp_path / "with.cu").write_text("#include <own.h>\n__global__ void k(int* x) { *x = VALUE; }\n")
+    assert run("build", "with.cu").exit_code == 1
+    assert run("build", "with.cu", "-I", "sub").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("check", "good.cu", "--entry", "odd"),
+            "p of good:odd is a Pair, for which no value can be guessed",
+        ),
+        (("check", "good.cu", "--entry", "reversed"), "is a template"),
+        (("check", "good.cu", "--entry", "none"), "no kernel 'none'"),
+        (("check", "--entry", "none"), "--entry is of one file"),
+        (("check", "good.cu", "--entry", "transposed", "-a", "depth=3"), "no axis 'depth'"),
+        (("verify", "good.cu"), "no value can be guessed"),
+    ],
+)
+def test_what_cannot_be_guessed_is_said(run: Any, words: tuple[str, ...], said: str) -> None:
+    result = run(*words)
+    assert result.exit_code != 0 and said in result.output and "Traceback" not in result.output

@@ -1,0 +1,221 @@
+"""What NVRTC lacks beside nvcc: headers, options, and hints where something is missing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import BuildError, SpecError, UsageError
+from harness.kernels import includes, nvrtc, spec
+from harness.kernels.compiler import Cubin, compile_kernel
+from harness.support.cache import Cache
+
+HEADER = '// K\n//\n// /// kernel\n// entry = "k"\n// block = 32\n// tile = 32\n{}// ///\n'
+needs_headers = pytest.mark.skipif(not includes.libraries(), reason="CUDA's headers are not installed")
+Compiled = Callable[..., Cubin]
+
+
+@pytest.fixture
+def compiled(tmp_path: Path, cache: Cache) -> Compiled:
+    def build(source: str, front: str = "", cache: Cache = cache, arch: str = "sm_80") -> Cubin:
+        path = tmp_path / "k.cu"
+        path.write_text(HEADER.format("".join(f"// {line}\n" for line in front.splitlines())) + source)
+        return compile_kernel(spec.load(path).variant(), arch, cache)
+
+    return build
+
+
+# Options
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("--use_fast_math", "-std=c++20", "--maxrregcount=64", "--fmad=false", "-DN=4", "-default-device"),
+        *("--ptxas-options=-O1", "--extra-device-vectorization", "-restrict", "--std=c++14"),
+    ],
+)
+def test_options_that_are_passed_on(option: str, compiled: Compiled) -> None:
+    assert nvrtc.refusal(option) == ""
+    cubin = compiled("__global__ void k(float* x) { *x = 1; }", f"options = ['{option}']")
+    assert cubin.warnings == "" or "maxrregcount" in option
+
+
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        ("--gpu-architecture=sm_80", "--arch"),
+        ("-arch=sm_80", "--arch"),
+        ("-G", "debugging"),
+        ("--device-debug", "debugging"),
+        ("-lineinfo", "line"),
+        ("-rdc=true", "whole"),
+        ("-dlto", "whole"),
+        ("-I/usr/include", "include = "),
+        ("--include-path=x", "include = "),
+        ("--pre-include=/etc/passwd", "cache"),
+        ("-UX", "macros"),
+        ("--no-cache", "caches"),
+        ("--time=x", "writes files"),
+        ("-w", "warnings"),
+        ("use_fast_math", "begins with -"),
+        ("--maxrregcount 64", "one word"),
+        ("--ptxas-options", "one word"),
+    ],
+)
+def test_options_that_would_break_a_promise_are_refused_by_name(
+    option: str, why: str, compiled: Compiled
+) -> None:
+    with pytest.raises(SpecError) as e:
+        compiled("__global__ void k() {}", f"options = ['{option}']")
+    assert option in str(e.value) and why in str(e.value) and "k.cu:7" in str(e.value)
+
+
+def test_an_option_that_nvrtc_does_not_know(compiled: Compiled) -> None:
+    with pytest.raises(UsageError, match="refuses sm_80 --nonsense(.|\n)*unrecognized option"):
+        compiled("__global__ void k() {}", "options = ['--nonsense']")
+
+
+def test_options_change_the_code_and_the_key_of_the_cache(compiled: Compiled) -> None:
+    source = "__global__ void k(float* x) { *x = sinf(*x); }"
+    exact, fast = compiled(source), compiled(source, "options = ['--use_fast_math']")
+    assert "sin.approx" in fast.ptx and "sin.approx" not in exact.ptx
+    assert compiled("__global__ void k(int* x) { *x = __cplusplus; }", "options = ['-std=c++20']").ptx.count(
+        "202002"
+    )
+
+
+# Headers
+
+
+def test_headers_of_the_host_have_stand_ins(compiled: Compiled) -> None:
+    names = ["assert", "float", "limits", "math", "stddef", "stdint", "stdio", "stdlib", "string"]
+    heads = "".join(f"#include <{n}.h>\n#include <c{n}>\n" for n in names)
+    body = """__global__ void k(float* x) {
+        assert(*x > 0); constexpr float most = INFINITY; std::size_t u = sizeof(std::uint64_t);
+        *x = most + NAN + float(M_PI) + FLT_MAX + INT_MAX + UINT64_MAX + std::sqrt(*x) + u;
+        printf("%f", *x); memset(x, 0, 4);
+    }"""
+    assert compiled(heads + body).warnings == ""
+
+
+def test_folders_of_headers(compiled: Compiled, tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    header = tmp_path / "sub" / "own.h"
+    header.write_text("#define VALUE 1234567\n")
+    source = "#include <own.h>\n__global__ void k(int* x) { *x = VALUE; }"
+    with pytest.raises(BuildError, match="headers are looked for beside the kernel, in include"):
+        compiled(source)
+    assert "1234567" in compiled(source, "include = ['sub']").ptx
+    header.write_text("#define VALUE 7654321\n")  # its contents are part of the key
+    assert "7654321" in compiled(source, "include = ['sub']").ptx
+
+
+@pytest.mark.parametrize(
+    ("source", "hint"),
+    [
+        ("#include <vector>\n", "<cuda/std/vector>"),
+        ("#include <curand_kernel_x.h>\n", "pip install nvidia-curand"),
+        ("__global__ void k(float* x) { *x = INFINITY; }", "#include <math.h> for INFINITY"),
+        ("__global__ void k(float* x) { *x = FLT_MAX; }", "#include <float.h>"),
+        ("__global__ void k(uint32_t* x) {}", "#include <stdint.h>"),
+        ("__global__ void k(float* x) { half h; }", "#include <cuda_fp16.h>"),
+        ("__global__ void k() {}\nint main() { k<<<1, 1>>>(); }", "__CUDACC_RTC__"),
+        ("__global__ void k(float* x) { *x = std::max(1, 2); }", "cuda::std::max"),
+    ],
+)
+def test_what_is_missing_comes_with_a_hint(source: str, hint: str, compiled: Compiled) -> None:
+    with pytest.raises(BuildError) as e:
+        compiled(source)
+    assert hint in e.value.hint
+
+
+def test_a_fault_of_another_kind_has_no_hint(compiled: Compiled) -> None:
+    with pytest.raises(BuildError) as e:
+        compiled("__global__ void k(float* x) { *x = y; }")
+    assert e.value.hint == ""
+
+
+@pytest.mark.parametrize(
+    ("header", "package"),
+    [
+        ("cuda_fp16.h", "nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl"),
+        ("cooperative_groups/reduce.h", "nvidia-cuda-runtime"),
+        ("mma.h", "nvidia-cuda-runtime"),
+        ("cub/block/block_reduce.cuh", "nvidia-cuda-cccl"),
+        ("cuda/barrier", "nvidia-cuda-cccl"),
+        ("cute/tensor.hpp", "nvidia-cutlass"),
+        ("curand_kernel.h", "nvidia-curand"),
+    ],
+)
+def test_hints_name_the_package_of_a_header(header: str, package: str) -> None:
+    assert "pip install " in includes.hint(header) and package in includes.hint(header)
+
+
+@needs_headers
+@pytest.mark.parametrize(
+    ("heads", "body"),
+    [
+        (["cuda_fp16.h"], "half2 h = __float2half2_rn(*x); *x = __low2float(__hmul2(h, h));"),
+        (["mma.h"], "nvcuda::wmma::fragment<nvcuda::wmma::accumulator, 16, 16, 16, float> c; "
+         "nvcuda::wmma::fill_fragment(c, 1.f); nvcuda::wmma::store_matrix_sync(x, c, 16, "
+         "nvcuda::wmma::mem_row_major);"),
+    ],
+)  # fmt: skip
+def test_headers_of_the_toolkit(heads: list[str], body: str, compiled: Compiled) -> None:
+    source = "".join(f"#include <{h}>\n" for h in heads) + f"__global__ void k(float* x) {{ {body} }}"
+    assert compiled(source).warnings == ""
+
+
+@needs_headers
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "heads",
+    [
+        ["cooperative_groups.h", "cooperative_groups/reduce.h", "cstdint", "cmath", "cfloat", "climits"],
+        ["cub/block/block_reduce.cuh", "cuda/std/limits", "math.h"],
+        ["cuda/barrier", "cuda/std/span", "stdint.h"],
+    ],
+)
+def test_headers_of_cccl_beside_those_of_the_host(heads: list[str], compiled: Compiled) -> None:
+    source = "".join(f"#include <{h}>\n" for h in heads) + "__global__ void k(float* x) { *x = 1; }"
+    assert compiled(source).warnings == ""
+
+
+@needs_headers
+def test_a_library_costs_nothing_once_it_is_compiled(compiled: Compiled) -> None:
+    """No header of a library is read again: only names, sizes and dates are looked at."""
+    source = "#include <cuda_fp16.h>\n__global__ void k(float* x) { *x = 1; }"
+    compiled(source)
+    begin = time.perf_counter()
+    compiled(source)
+    assert time.perf_counter() - begin < 0.5  # 5 ms on an idle core
+
+
+@needs_headers
+def test_a_library_that_changes_is_compiled_anew(
+    compiled: Compiled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "library"
+    folder.mkdir()
+    (folder / "lib.h").write_text("#define VALUE 111222\n")
+    monkeypatch.setattr(includes, "libraries", lambda: (folder,))
+    source = "#include <lib.h>\n__global__ void k(int* x) { *x = VALUE; }"
+    assert "111222" in compiled(source).ptx
+    (folder / "lib.h").write_text("#define VALUE 3334445\n")
+    assert "3334445" in compiled(source).ptx
+
+
+def test_stamps_are_those_of_the_files_that_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(includes, "libraries", lambda: seen.append(1) or ())
+    includes.included(tmp_path / "k.cu", "#include <math.h>\n")
+    assert seen == []  # nothing is missing: no library is looked for
+    found = includes.included(tmp_path / "k.cu", "#include <cuda_fp16.h>\n")
+    assert seen == [1] and found.libraries == () and found.stamps == ()

@@ -1,0 +1,106 @@
+"""Kernels without front matter: what their text tells, and that the compiler agrees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.errors import BuildError, SpecError, UsageError
+from harness.kernels import catalog, spec, text
+from harness.kernels.compiler import compile_kernel
+from harness.kernels.text import Parameter
+from harness.support.cache import Cache
+
+SOURCE = """\
+// __global__ void in_a_comment(int a) {}
+/* __global__ void in_another(); */
+__device__ const char* words = "__global__ void in_a_string()";
+__global__ void declared(float* x, int n);
+template <typename T, int N = 4>
+__global__ void scaled(T* __restrict__ x, const T* y, size_t n) { x[0] = y[blockIdx.y]; }
+template __global__ void scaled<float, 3>(float*, const float*, size_t);
+namespace outer { namespace inner {
+static __global__ void __launch_bounds__(128, 2) bounded(unsigned long long n, double (*f)) {}
+} }
+__global__ void declared(float* x, int n) { x[threadIdx.z] = n; }
+extern "C" __global__ void last(void) {}
+"""
+
+
+def test_entries_are_found_as_a_reader_would() -> None:
+    found = {entry.name: entry for entry in text.entries(SOURCE)}
+    assert list(found) == ["declared", "scaled", "scaled<float, 3>", "outer::inner::bounded", "last"]
+    assert found["declared"].dimensions == 3 and found["scaled"].dimensions == 2
+    assert found["scaled"].template == ("typename T", "int N")
+    assert str(found["scaled"]) == "scaled<typename T, int N>"
+    assert found["outer::inner::bounded"].bounds == 128
+    assert found["outer::inner::bounded"].block == (128,)
+    assert found["last"].parameters == ()
+    assert found["scaled"].parameters == (
+        Parameter(type="T", name="x", pointer=True),
+        Parameter(type="T", name="y", pointer=True, const=True),
+        Parameter(type="size_t", name="n"),
+    )
+    assert found["scaled<float, 3>"].parameters[2] == Parameter(type="size_t", name="p2")
+    assert found["scaled"].types("scaled<half, 16>") == {"T": "half", "N": "16"}
+
+
+def test_an_instance_is_described_by_its_template() -> None:
+    known = text.entries(SOURCE)
+    for name in ("scaled", "scaled<half, 2>", "scaled<float, 3>"):
+        entry = text.find(known, name)
+        assert entry is not None and entry.template
+    assert text.find(known, "nothing") is None
+
+
+@pytest.mark.parametrize(
+    "broken", ["__global__", "__global__ void k(", "__global__ void k(int a", "__global__ int x;", "}} {{"]
+)
+def test_broken_text_has_no_kernels(broken: str) -> None:
+    assert text.entries(broken) == []
+
+
+def test_a_file_without_front_matter_gives_each_of_its_kernels(tmp_path: Path, cache: Cache) -> None:
+    path = tmp_path / "plain.cu"
+    path.write_text(SOURCE.replace("double (*f)", "double* f"))
+    kernels = catalog.load_each(path)
+    assert [k.name for k in kernels] == [
+        "plain:declared", "plain:scaled<float,3>", "plain:outer::inner::bounded", "plain:last",
+    ]  # fmt: skip
+    mangled = [compile_kernel(k.variant(), "sm_80", cache).entry for k in kernels]
+    assert mangled == ["_Z8declaredPfi", "_Z6scaledIfLi3EEvPT_PKS0_m", mangled[2], "last"]
+    assert "bounded" in mangled[2]
+    half = catalog.chosen(kernels, "scaled<unsigned char, 2>", [])[0]
+    assert compile_kernel(half.variant(), "sm_80", cache).entry == "_Z6scaledIhLi2EEvPT_PKS0_m"
+
+
+def test_names_that_are_no_kernel_are_refused(tmp_path: Path, cache: Cache) -> None:
+    path = tmp_path / "plain.cu"
+    path.write_text("template <class T> __global__ void k(T* x) {}\n")
+    (kernel,) = catalog.load_each(path)
+    with pytest.raises(UsageError, match=r"no kernel 'other'\n.*it has k<class T>"):
+        catalog.chosen([kernel], "other", [])
+    with pytest.raises(BuildError, match="it is a template: name an instance, --entry 'k<float>'"):
+        compile_kernel(kernel.variant(), "sm_80", cache)
+
+
+def test_a_file_without_kernels_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "none.cu"
+    path.write_text("int x;\n")
+    with pytest.raises(SpecError, match="no front matter, and no __global__ function"):
+        catalog.load_each(path)
+    path.write_text("// /// kernl\n__global__ void k() {}\n")  # meant to be front matter
+    with pytest.raises(SpecError, match="no front matter\n"):
+        catalog.load_each(path)
+
+
+def test_a_template_entry_takes_parameters(tmp_path: Path, cache: Cache) -> None:
+    path = tmp_path / "t.cu"
+    path.write_text(
+        '// T\n// /// kernel\n// entry = "k<float, TILE>"\n// block = 32\n// tile = 32\n'
+        "// [params]\n// TILE = [8, 4]\n// ///\n"
+        "template <class T, int N> __global__ void k(T* x) { x[threadIdx.x] = N; }\n"
+    )
+    entries = [compile_kernel(v, "sm_80", cache).entry for v in spec.load(path).variants()]
+    assert entries == ["_Z1kIfLi8EEvPT_", "_Z1kIfLi4EEvPT_"]
