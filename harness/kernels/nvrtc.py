@@ -110,8 +110,9 @@ def translate(source: str, path: Path, entry: str, options: Sequence[str]) -> Tr
 def hint(log: str) -> str:
     """Return what to do about the first error of a log that is due to NVRTC not being nvcc; else ""."""
     for pattern, answer in _HINTS:
-        if found := re.search(pattern, log):
-            return answer(found)
+        for found in re.finditer(pattern, log):
+            if said := answer(found):
+                return said
     return ""
 
 
@@ -147,15 +148,10 @@ def _of_host(_: re.Match[str]) -> str:
 
 _HINTS = (
     (_NO_FILE, lambda found: includes.hint(found[1])),
-    (r'identifier "(cuda[A-Z]\w*)" is undefined', _of_host),
-    (r"is considered a host (?:function|variable)", _of_host),
     (_UNDEFINED, _missing_name),
-    (
-        _OF_STD,
-        lambda found: (
-            f"the standard library is cuda::std here: #include <cuda/std/...> and write cuda::std::{found[1]}"
-        ),
-    ),
+    (r'identifier "cuda[A-Z]\w*" is undefined', _of_host),
+    (r"is considered a host (?:function|variable)", _of_host),
+    (_OF_STD, lambda found: f"the standard library is <cuda/std/...> here, cuda::std::{found[1]}"),
 )
 
 
