@@ -187,7 +187,7 @@ class CuBlas(Library):
         self._call("gemm_ex" if routine.compute else "sgemm", self._handle, *args)
 
 
-INSTALL = "pip install 'cuda-harness[cublas]'"
+INSTALL = "pip install '.[cublas]' from a checkout"
 
 
 def api() -> Any:

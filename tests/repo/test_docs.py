@@ -24,7 +24,7 @@ import harness
 from harness.cli import VERBS, main
 from harness.driver import Device
 from harness.errors import NoGpu
-from harness.kernels import compiler, spec
+from harness.kernels import catalog, compiler
 from shared.places import RECORDS, ROOT
 from shared.readme import Block, anchors, blocks, links, pages, patched, prose, same, sessions, wanted
 from shared.sweeps import sweep
@@ -116,7 +116,8 @@ def test_kernels_compile(name: str, tmp_path: Path) -> None:
         assert block.marker == "file", f"{block.where}: say <!-- file: NAME --> above it"
         path = tmp_path / block.name
         path.write_text(block.text)
-        assert compiler.compile_kernel(spec.load(path).variant(), "sm_80").resources.registers > 0
+        for kernel in catalog.load_each(path):
+            assert compiler.compile_kernel(kernel.variant(), "sm_80").resources.registers > 0
 
 
 def python_faults(block: Block) -> list[str]:

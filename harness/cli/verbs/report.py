@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def command(files: tuple[Path, ...], output: Path, title: str, plots: Path | None) -> None:
     """Make one page of what bench and profile recorded: charts, tables, provenance. No GPU, no network.
 
-    Records of different GPUs are kept apart. Needs matplotlib: pip install 'cuda-harness[report]'.
+    Records of different GPUs are kept apart. Needs matplotlib: pip install '.[report]' from a checkout.
     """
     from harness.results import record
     from harness.results.html import charts, page

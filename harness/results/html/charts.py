@@ -58,7 +58,7 @@ def _styled(draw: Callable[P, T]) -> Callable[P, T]:
         try:
             import matplotlib
         except ImportError:
-            hint = "pip install 'cuda-harness[report]'"
+            hint = "pip install '.[report]' from a checkout"
             raise MissingDependency("matplotlib is not installed", hint=hint) from None
         with matplotlib.rc_context(_STYLE):
             return draw(*args, **kwargs)
