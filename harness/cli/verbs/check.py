@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -102,7 +103,6 @@ def command(
     from dataclasses import replace
 
     from harness.bench import emulation
-    from harness.bench.row import UNVERIFIED
     from harness.cli import sanitized
     from harness.cli.views import emulated
     from harness.launch import builds
@@ -156,6 +156,16 @@ def command(
     running.explain([], skipped)
     running.warn(built)
     running.finish(records, skipped, fault or unwritten, allow_refused=allow_refused)
+    _conclude(rows, most, max_ways, strict)
+
+
+def _conclude(rows: Sequence[Measurement], most: float, max_ways: float | None, strict: bool) -> None:
+    """Exit with code 1 if a line has more than `max_ways`; `most` are the most ways of a line.
+
+    Exit with code 3 if numbers were not verified, with `strict` and in CI.
+    """
+    from harness.bench.row import UNVERIFIED
+
     if max_ways is not None and most > max_ways:
         click.echo(f"a line takes {most:.3g} ways, more than --max-ways {max_ways:g}", err=True)
         raise SystemExit(1)
