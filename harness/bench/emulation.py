@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -43,13 +43,14 @@ from harness.problems.registry import blamed
 from harness.problems.verify import Repeats, compare_each
 from harness.sass import access_widths
 from harness.support.cache import Cache
-from harness.support.processes import ENDED, cores, processes
+from harness.support.processes import ENDED, cores, free_memory, processes
 
 SMS = 4  # emulated multiprocessors, by default
 _MANY = 8  # with fewer rows than this, starting processes takes longer than emulating
 _OTHER = {"lockstep": "warp-serial", "warp-serial": "lockstep", "early": "late", "late": "early"}
 _MATRIX = ("mma", "wmma.mma", "wgmma.mma_async", "tcgen05.mma")
-_COPIES = 6  # memory needed, in sizes of the operands: inputs, the kernel's copies, float64 reference, bound
+# Peaks of memory, measured at products and copies: of the process, and of each byte of inputs and outputs.
+_PROCESS, _OF_INPUTS, _OF_OUTPUTS = 0.15 * 2**30, 3.2, 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +150,7 @@ def _can_leave(problem: Problem) -> bool:
     ours = (
         type(problem).__module__.split(".")[0] == __name__.split(".")[0]
     )  # a class from a file beside a kernel cannot be imported there
-    return ours and cores() * _COPIES * problem.buffer_bytes <= _free_memory()
+    return ours and cores() * _needed(problem) <= free_memory()
 
 
 def row(
@@ -290,7 +291,7 @@ def multiplies_matrices(built: Built, cls: type[Problem]) -> bool:
 
 def _inputs(problem: Problem, seed: int) -> tuple[dict[str, NDArray[Any]], Reference | None]:
     """Make the inputs and their reference. Raises OutOfMemory where host memory does not suffice."""
-    needed, free = _COPIES * problem.buffer_bytes, _free_memory()
+    needed, free = _needed(problem), free_memory()
     if needed > free:
         raise OutOfMemory(
             f"{problem.label}: emulating it takes about {needed / 2**30:.1f} GiB, "
@@ -306,12 +307,14 @@ def _inputs(problem: Problem, seed: int) -> tuple[dict[str, NDArray[Any]], Refer
         ) from None
 
 
-def _free_memory() -> float:
-    """Return the bytes of host memory that are not in use; infinity where the system does not tell."""
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return float("inf")
+def _needed(problem: Problem) -> float:
+    """Return how many bytes of memory the process takes at most, within a factor of 1.5.
+
+    Of inputs there are copies; of outputs a reference in float64, bounds, and what the emulator remembers of
+    each cell.
+    """
+    outputs: int = min(problem.buffer_bytes, 4 * math.prod(problem.extents))
+    return _PROCESS + _OF_INPUTS * (problem.buffer_bytes - outputs) + _OF_OUTPUTS * outputs
 
 
 def _same(a: NDArray[Any], b: NDArray[Any]) -> bool:

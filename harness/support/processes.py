@@ -1,7 +1,8 @@
-"""A pool of worker processes for CPU work, and how many of them to start."""
+"""A pool of worker processes for CPU work, how many of them to start, and how much memory there is."""
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import signal
@@ -10,8 +11,10 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing.context import SpawnContext, SpawnProcess
+from pathlib import Path
 
 _MOST = 16
+CGROUPS = Path("/sys/fs/cgroup")
 ENDED = (  # hint for a worker that was killed, probably for lack of memory, or could not start
     "is there enough memory? And a script of your own has to keep what it does below "
     "if __name__ == '__main__':, for each process imports it"
@@ -47,6 +50,50 @@ def cores(spared: int = 0) -> int:
     """Return how many workers to start: the CPU cores this process may use less `spared`, from 1 to 16."""
     mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(mine - spared, _MOST))
+
+
+def free_memory() -> float:
+    """Return how many bytes of memory this process may still take; infinity where the system does not tell.
+
+    The page cache, which the system gives back, counts as free. The limits of the process's control groups
+    hold, too: in a container the machine has more than the process may have.
+    """
+    found = [_available()]
+    try:
+        groups = [line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    except OSError:
+        groups = []
+    for controllers, name in groups:
+        for version, folder in (("", CGROUPS), ("memory", CGROUPS / "memory")):
+            if version in controllers.split(","):
+                place = folder / name.strip("/")
+                found += [_left(p) for p in (place, *place.parents) if p.is_relative_to(folder)]
+    return min(found)
+
+
+def _available() -> float:
+    """Return the bytes of memory that the machine can give."""
+    try:
+        about = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        return int(about["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        pass
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return math.inf
+
+
+def _left(group: Path) -> float:
+    """Return the bytes that a control group, of version 2 or 1, may still take; infinity without a limit."""
+    for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+        try:
+            most, now = int((group / limit).read_text()), int((group / used).read_text())
+            about = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+            return most - now + int(about.get("inactive_file", 0))
+        except (OSError, ValueError):  # no such file, or "max"
+            continue
+    return math.inf
 
 
 @contextmanager

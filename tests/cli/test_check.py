@@ -222,7 +222,7 @@ def test_claims_of_the_seeds(cache: Cache) -> None:
 
 
 def test_rows_of_a_problem_that_does_not_fit(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(emulation, "_free_memory", lambda: 1e6)
+    monkeypatch.setattr(emulation, "free_memory", lambda: 1e6)
     built, _ = build_all([catalog.kernel("tiled").variant()], ["sm_80"], cache, lambda _: None)
     (row,) = emulation.rows(built, {Gemm: [{"N": 512}]}, emulation.Options(), lambda _: None)
     assert row.status == "error" and "GiB is free" in row.error

@@ -98,7 +98,7 @@ def test_few_rows_and_problems_of_a_file_stay_here(cache: Cache, monkeypatch: py
 
     OfAFile.__module__ = "_a_file_beside_a_kernel"
     assert emulation._can_leave(Gemm(M=8, N=8, K=8)) and not emulation._can_leave(OfAFile(M=8, N=8, K=8))
-    monkeypatch.setattr(emulation, "_free_memory", lambda: 1000.0)
+    monkeypatch.setattr(emulation, "free_memory", lambda: 1000.0)
     assert not emulation._can_leave(Gemm(M=8, N=8, K=8)), "no room"
 
 
