@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from harness.support import signals
@@ -16,6 +17,15 @@ def main() -> None:
             command()
     except KeyboardInterrupt:  # while modules were being imported; later the command line tells of it
         sys.exit(signals.exit_code())
+    except SystemExit as end:
+        daemons = sys.modules.get("harness.support.daemons")
+        if daemons is None or not daemons.abandoned():
+            raise
+        # A compiler is at work, which nothing can stop: Python's own end would take its memory from under it.
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        os._exit(end.code if isinstance(end.code, int) else 1)
 
 
 if __name__ == "__main__":

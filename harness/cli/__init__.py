@@ -65,13 +65,7 @@ class Verbs(click.Group):
         if not standalone_mode:
             return super().main(args, standalone_mode=False, **extra)
         with streams.plain(), signals.interrupting():
-            code = self._code(args, extra)
-            daemons = sys.modules.get("harness.support.daemons")
-            if daemons is not None and daemons.abandoned():  # a compiler at work, which nothing can stop
-                for stream in (sys.stdout, sys.stderr):
-                    stream.flush()
-                os._exit(code)
-            sys.exit(code)
+            sys.exit(self._code(args, extra))
 
     def _code(self, args: Sequence[str] | None, extra: Mapping[str, Any]) -> int:
         """Run a command line and return its exit code; what went wrong is told on stderr."""

@@ -12,8 +12,8 @@ from queue import Empty, SimpleQueue
 from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
-_DAEMON = "harness-daemon"
 _LOOK = 0.2  # seconds between looks at a job
+_given_up: list[Future[Any]] = []
 
 
 class Overdue(Exception):
@@ -36,7 +36,7 @@ class Daemons:
 
     def _add(self) -> None:
         self._count += 1
-        threading.Thread(target=self._work, daemon=True, name=_DAEMON).start()
+        threading.Thread(target=self._work, daemon=True).start()
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -64,6 +64,7 @@ class Daemons:
             if future.done():
                 return future.result()
             if time.monotonic() - self._began.get(future, math.inf) > seconds:
+                _given_up.append(future)
                 self._add()  # in the place of the thread that is lost
                 raise Overdue
 
@@ -71,6 +72,7 @@ class Daemons:
         return self
 
     def __exit__(self, *error: object) -> None:
+        _given_up.extend(f for f in self._began if not f.done())
         with suppress(Empty):
             while job := self._jobs.get_nowait():
                 job[0].cancel()
@@ -79,5 +81,5 @@ class Daemons:
 
 
 def abandoned() -> bool:
-    """Return True if a thread of `Daemons` still works: the process has to end without waiting for it."""
-    return any(t.name == _DAEMON for t in threading.enumerate())
+    """Return True if a job that was given up is still at work: the process has to end without waiting."""
+    return any(not future.done() for future in _given_up)
