@@ -546,6 +546,18 @@ def emulator_hopper() -> str:
     return f"{plain_table(cells, headings, 'md')}\n\n{note}"
 
 
+def emulator_peers() -> str:
+    """Return the CPU seconds of the same kernels in the emulator and in its peers."""
+    record = load("benchmarks/emulator_peers", "cpu")
+    peers = [name for name in record["rows"][0] if name not in ("kernel", "harness")]
+    cells = [
+        [r["kernel"], f"{r['harness']:.2g}", *(f"{r[p]:.2g} ({r[p] / r['harness']:.0f}x)" for p in peers)]
+        for r in record["rows"]
+    ]
+    note = f"{linked('benchmarks/emulator_peers.py', record)}, {record['meta']['utc'][:10]}."
+    return f"{plain_table(cells, ['CPU seconds', 'harness', *peers], 'md')}\n\n{note}"
+
+
 def machine(record: dict[str, Any]) -> str:
     meta = record["meta"]
     return f"{meta['gpu']['name']}; {command(record)}, {meta['utc'][:10]}."
@@ -560,6 +572,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "emulator": emulator,
     "emulator_speed": emulator_speed,
     "emulator_hopper": emulator_hopper,
+    "emulator_peers": emulator_peers,
     "selftest": selftest,
     "calibration": calibration,
     "launch_cost": launch_cost,

@@ -216,3 +216,17 @@ def test_a_cache_policy_changes_nothing() -> None:
     run = launch(source, "k", (1,), (THREADS,), numbers, out)
     assert run.findings == ()
     assert np.array_equal(out, numbers)
+
+
+@pytest.mark.parametrize(
+    ("callee", "said"),
+    [
+        ("cudaLaunchDeviceV2", r"launches from the device \(cudaLaunchDeviceV2\)"),
+        ("elsewhere", "calls of elsewhere, which this PTX only declares"),
+    ],
+)
+def test_what_has_no_body_is_refused_by_name(callee: str, said: str) -> None:
+    source = f"""extern "C" __device__ int {callee}(void*, void*);
+      extern "C" __global__ void k(int* o) {{ o[0] = {callee}(o, 0); }}"""
+    with pytest.raises(NeedsGpu, match=said):
+        launch(source, "k", (1,), (32,), np.zeros(4, np.int32))

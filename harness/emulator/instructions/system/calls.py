@@ -40,7 +40,8 @@ def call(decoder: Decoder, ins: Instruction) -> Run:
     maker, count = known.get(callee, (None, 0))
     if maker is None or len(passed) != count:
         from_device = callee.startswith(("cudaLaunch", "cudaGetParameterBuffer", "cudaCDP", "__cudaCDP"))
-        what = f"launches from the device ({callee})" if from_device else f"calls of {callee}"
+        what = f"calls of {callee}" + (", which this PTX only declares" if maker is None else "")
+        what = f"launches from the device ({callee})" if from_device else what
         raise decoder.refusal(ins, what)
     arguments = [_argument(decoder, ins, name) for name in passed]
     return maker(decoder, ins, arguments, returned)
