@@ -120,7 +120,7 @@ HARDWARE = [
     "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%r1,%r2}, %d1, %d2, 1, 1, 1, 0, 0;",
     "mbarrier.frobnicate.shared.b64 [%r1], 1;",
     "cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%r1], [%d1], [%r4];",
-    "multimem.red.relaxed.sys.global.add.f32 [%d1], %r1;",
+    "multimem.cp.async.bulk.bulk_group.global.shared::cta [%d1], [%r1], 16;",
     "clusterlaunchcontrol.try_cancel.async.mbarrier::complete_tx::bytes.b128 [%r1], [%r2];",
     "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r1], 32;",
     "tex.2d.v4.f32.s32 {%r1,%r2,%r3,%r4}, [c, {%r5,%r6}];",

@@ -105,3 +105,14 @@ def test_stochastic_rounding_of_four_numbers() -> None:
         : "f"(a[0]), "f"(a[1]), "f"(a[2]), "f"(a[3]), "r"(noise[threadIdx.x])); }"""
     launch(source, "k", (1,), (3,), numbers, out, arch="compute_100a")
     assert [hex(v) for v in out.tolist()] == ["0x38b87e00", "0x39b97e00", "0x38b87e00"]
+
+
+def test_memory_of_several_gpus_is_that_of_one() -> None:
+    values, out = np.arange(4, dtype=np.float32), np.zeros(4, np.float32)
+    source = """extern "C" __global__ void k(const float* a, float* o) {
+      int i = threadIdx.x; float v;
+      asm volatile("multimem.ld_reduce.relaxed.sys.global.add.f32 %0, [%1];" : "=f"(v) : "l"(a + i));
+      asm volatile("multimem.st.relaxed.sys.global.f32 [%0], %1;" :: "l"(o + i), "f"(v));
+      asm volatile("multimem.red.relaxed.sys.global.add.f32 [%0], %1;" :: "l"(o + i), "f"(10.f)); }"""
+    launch(source, "k", (1,), (4,), values, out)
+    assert out.tolist() == [10, 11, 12, 13]

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from harness.emulator.access import Place, check_written, observe, place
-from harness.emulator.decode import Decoder, Run, handles
+from harness.emulator.decode import Attempt, Decoder, Run, handles
 from harness.emulator.group import Group, spread
 from harness.emulator.instructions.floating.half import narrow, widen
-from harness.emulator.instructions.load_store import SPACES, registers, shape_of, stored
+from harness.emulator.instructions.load_store import SPACES, ld, registers, shape_of, st, stored
 from harness.emulator.instructions.predicates import broadcast_mask
 from harness.emulator.memory import GLOBAL_BASE, ONES
 from harness.emulator.numbers.floats import flush
@@ -115,6 +116,23 @@ def atomic(decoder: Decoder, ins: Instruction) -> Run:
                     _return(group, register, part, chosen, at.where)
 
     return run
+
+
+@handles("multimem")
+def multimem(decoder: Decoder, ins: Instruction) -> Run | Attempt:
+    """Decode ``multimem``, on memory of which several GPUs hold copies, as if there was one GPU.
+
+    A reduction over the copies is then a load, a store to or a reduction into each of them that of one.
+    """
+    _, what, *parts = ins.opcode
+    if what == "red":
+        return atomic(decoder, replace(ins, opcode=("red", *parts)))
+    if what == "st":
+        return st(decoder, replace(ins, opcode=("st", *parts)))
+    if what != "ld_reduce" or not set(_OPERATIONS) & set(parts):
+        raise decoder.refusal(ins)
+    kept = [part for part in parts if part not in _OPERATIONS and not part.startswith("acc::")]
+    return ld(decoder, replace(ins, opcode=("ld", *kept)))
 
 
 def _kind(typed: str) -> np.dtype[Any]:
