@@ -17,7 +17,6 @@ import harness.emulator.instructions.convert.moves
 import harness.emulator.instructions.cp_async
 import harness.emulator.instructions.floating.arithmetic
 import harness.emulator.instructions.floating.half
-import harness.emulator.instructions.floating.pairs
 import harness.emulator.instructions.integer.arithmetic
 import harness.emulator.instructions.integer.bits
 import harness.emulator.instructions.integer.carry

@@ -1,4 +1,4 @@
-"""Atomics of 128 bits, of vectors and of subnormal numbers; stochastic rounding."""
+"""Atomics of 128 bits, of vectors and of subnormal numbers; pairs of f32; stochastic rounding."""
 
 from __future__ import annotations
 
@@ -116,3 +116,26 @@ def test_memory_of_several_gpus_is_that_of_one() -> None:
       asm volatile("multimem.red.relaxed.sys.global.add.f32 [%0], %1;" :: "l"(o + i), "f"(10.f)); }"""
     launch(source, "k", (1,), (4,), values, out)
     assert out.tolist() == [10, 11, 12, 13]
+
+
+def test_pairs_of_f32_and_extremes_over_a_warp() -> None:
+    a, b = np.random.default_rng(9).standard_normal((2, 64)).astype(np.float32)
+    a[5] = np.nan
+    out = np.zeros((4, 64), np.float32)
+    source = """extern "C" __global__
+      void k(const double* a, const double* b, const float* x, double* o, float* p) {
+      int i = threadIdx.x;
+      asm volatile("add.rz.f32x2 %0, %1, %2;" : "=d"(o[i]) : "d"(a[i]), "d"(b[i]));
+      asm volatile("fma.rn.f32x2 %0, %1, %2, %1;" : "=d"(o[32 + i]) : "d"(a[i]), "d"(b[i]));
+      asm volatile("redux.sync.max.f32 %0, %1, -1;" : "=f"(p[i]) : "f"(x[i]));
+      asm volatile("redux.sync.min.abs.NaN.f32 %0, %1, -1;" : "=f"(p[32 + i]) : "f"(x[i]));
+      asm volatile("redux.sync.min.abs.f32 %0, %1, -1;" : "=f"(p[64 + i]) : "f"(x[i])); }"""
+    launch(source, "k", (1,), (32,), a, b, a, out[:2], out[2:], arch="compute_100a")
+    wide = a.astype(np.float64) + b
+    nearest = wide.astype(np.float32)
+    inward = np.where(np.abs(nearest) > np.abs(wide), np.nextafter(nearest, np.float32(0)), nearest)
+    assert np.array_equal(out[0], inward, equal_nan=True)
+    assert np.array_equal(out[1], (a.astype(np.float64) * b + a).astype(np.float32), equal_nan=True)
+    assert (out[2, :32] == np.nanmax(a[:32])).all()
+    assert np.isnan(out[2, 32:]).all()
+    assert (out[3, :32] == np.nanmin(np.abs(a[:32]))).all()
