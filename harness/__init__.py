@@ -1,11 +1,28 @@
 """A low-level CUDA driver harness: compile kernels, verify and time them, inspect their machine code.
 
-    cubin = harness.compile_kernel(harness.kernel("tiled").variant(TILE=32), "sm_90a")
-    harness.disassemble(cubin).count("LDS.128")
+    >>> import harness
+    >>> tiled = harness.kernel("tiled").variant(TILE=16)
+    >>> tiled
+    <Variant 03_tiled TILE=16>
+    >>> cubin = harness.compile_kernel(tiled, "sm_90a")  # needs no GPU
+    >>> harness.disassemble(cubin).count("LDS.128") > 0
+    True
+    >>> harness.assertions.emulate(tiled, "sm_90a", 48)  # nor does this
+    <Measurement 03_tiled TILE=16, Gemm 48: ok, 0 findings>
 
 The names in ``harness.__all__`` are the library. Each is imported when it is first used: ``import harness``
-costs nothing and needs neither CUDA nor NumPy. `harness.driver` holds the driver API: Context, Stream,
-Event, Buffer, Module, Function.
+costs nothing and needs neither CUDA nor NumPy. Modules are attributes, too: `harness.sass.code`.
+
+kernels     kernel, ladder, Kernel, Variant, compile_kernel, Cubin, build_all, Cache
+code        disassemble, Sass
+problems    Problem, Gemm, Copy, Verdict, compare
+launches    Operands, prepare, Launch
+times       Bench, StopRule, Measurement, judge
+products    matmul, choose
+errors      HarnessError
+
+`harness.driver` holds the driver API: Context, Stream, Event, Buffer, Module, Function. `harness.assertions`
+holds what test suites call.
 """
 
 from __future__ import annotations
@@ -72,15 +89,44 @@ _HOME = {
 }
 
 
+_ROOMS = (
+    "assertions",
+    "bench",
+    "dispatch",
+    "driver",
+    "emulator",
+    "errors",
+    "instruments",
+    "judging",
+    "kernels",
+    "launch",
+    "problems",
+    "results",
+    "sass",
+    "support",
+    "tune",
+)
+
 __all__ = list(_HOME)
 
 sys.meta_path.append(Moved(__name__, MOVED))
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name of the library when it is first used, and keep it."""
-    if name not in _HOME:
+    """Import a name of the library, or a module, when it is first used, and keep it."""
+    if name == "__version__":
+        value: Any = importlib.import_module("harness.results.record").own_version()
+    elif name in _ROOMS or name == "torch_ops":  # which not everybody can import: help() would fail
+        return importlib.import_module(f"harness.{name}")
+    elif name in _HOME:
+        value = getattr(importlib.import_module(f"harness.{_HOME[name]}"), name)
+    else:
         raise AttributeError(f"module 'harness' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"harness.{_HOME[name]}"), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    """Return the names of the library, its modules and the version, and nothing that only this file uses."""
+    own = [name for name in globals() if name.startswith("__")]
+    return sorted({*_HOME, *_ROOMS, "__version__", *own})

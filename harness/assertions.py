@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from harness.bench.emulation import Options, row
 from harness.bench.row import ERROR, REFUSED, Measurement
-from harness.emulator import Counts
+from harness.emulator import Counts, Source
 from harness.errors import HarnessError, NeedsGpu, UsageError
 from harness.kernels.compiler import compile_kernel
 from harness.kernels.expectation import parse
@@ -66,7 +66,8 @@ def assert_holds(variant: Variant, arch: str, texts: Sequence[str]) -> Code:
 def message(code: Code, findings: Sequence[Finding]) -> str:
     """Return the text of an AssertionError for `findings`, of which at least one does not hold.
 
-    It lists the failed expectations with some of the instructions counted for each, then the hot loop.
+    It lists the failed expectations with some of the instructions counted for each, then the hot loop; or
+    where the most registers are live, if only figures such as ``registers <= 40`` do not hold.
     """
     failed = [f for f in findings if not f.holds]
     lines = [
@@ -78,12 +79,23 @@ def message(code: Code, findings: Sequence[Finding]) -> str:
         lines += [f"    {_instruction(i)}  {code.place(i)}".rstrip() for i in f.evidence[:EVIDENCE]]
         if len(f.evidence) > EVIDENCE:
             lines.append(f"    ... and {len(f.evidence) - EVIDENCE} more")
+    if all(f.expectation.kind == "metric" for f in failed):
+        return "\n".join([*lines, *_resources(code)])  # no instruction is at fault
     loop = code.hot_loop
     if loop is None:
         return "\n".join([*lines, "the code has no loop"])
     return "\n".join([*lines, f"hot loop at {loop.header:#x}, {len(loop.instructions)} instructions:"]) + (
         "\n" + "\n".join(_listing(code, loop.instructions))
     )
+
+
+def _resources(code: Code) -> Iterator[str]:
+    """Yield what the code takes, and the line at which most registers are live."""
+    yield f"{code.registers} registers, {code.shared} B shared, {code.spills} B of spills"
+    peak = code.sass.peak
+    if peak is not None:
+        place = code.place(peak) or f"{peak.address:#x}"
+        yield f"most are live ({peak.live}) at {place}: {code.line(peak.line).strip()}".rstrip(": ")
 
 
 def counted(finding: Finding) -> str:
@@ -166,9 +178,34 @@ def assert_race_free(variant: Variant, arch: str, shape: Shape, *, strict: bool 
     if strict and found.emulation is not None:
         findings += found.emulation.notices
     if findings:
-        told = "\n".join(f"  {f}" for f in findings)
-        raise AssertionError(f"{found.label}, {found.problem.label}: {len(findings)} findings\n{told}")
+        told = [f"{found.label}, {found.problem.label}: {len(findings)} findings"]
+        for f in findings:
+            told += [f"  {f.kind}: {f.message}", *(f"    {_quoted(found, source)}" for source in f.sources)]
+        raise AssertionError("\n".join(told))
     return found
+
+
+def assert_right(variant: Variant, arch: str, shape: Shape, *, seed: int = 1) -> Measurement:
+    """Emulate `variant` on `shape`, assert that its numbers are right, and return the result.
+
+    Every element of the outputs has to lie within the bound of the problem's reference, as in `harness
+    verify`. Findings such as races are not looked at: see `assert_race_free`. Raises AssertionError with the
+    verdict; other arguments and errors are those of `emulate`.
+    """
+    found = emulate(variant, arch, shape, seed=seed)
+    if found.before is None or not found.before.ok:
+        raise AssertionError(f"{found.label}, {found.problem.label}: {found.before}")
+    return found
+
+
+def _quoted(found: Measurement, source: Source) -> str:
+    """Return a source line with its text: ``03_tiled.cu:41: sum += As[ty][k];``."""
+    if source.file or found.built is None:
+        return str(source)
+    kernel = found.built.variant.kernel
+    lines = kernel.source.splitlines()
+    text = lines[source.line - 1].strip() if 0 < source.line <= len(lines) else ""
+    return f"{kernel.path.name}:{source.line}: {text}".rstrip(": ")
 
 
 def assert_coalesced(variant: Variant, arch: str, shape: Shape, *, max_sectors: float = 4) -> Measurement:
@@ -209,7 +246,10 @@ def _by_line(
     """Emulate, and raise AssertionError with every source line for whose counts `wrong` returns a text."""
     found = emulate(variant, arch, shape, as_compiled=as_compiled)
     lines = found.emulation.lines if found.emulation is not None else ()
-    told = [f"  {c.source}: {text}" for c in lines if (text := wrong(c))]
+    told = []
+    for c in lines:
+        if text := wrong(c):
+            told += [f"  {text}", f"    {_quoted(found, c.source)}"]
     if told:
         raise AssertionError("\n".join([f"{found.label}, {found.problem.label}", *told]))
     return found

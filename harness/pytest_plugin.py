@@ -132,6 +132,15 @@ def assert_race_free(request: pytest.FixtureRequest) -> Callable[..., Measuremen
 
 
 @pytest.fixture
+def assert_right(request: pytest.FixtureRequest) -> Callable[..., Measurement]:
+    """Assert right numbers in the emulator: ``assert_right(kernel, shape, arch=None, **params)``.
+
+    Returns the Measurement; see `harness.assertions.assert_right`, also for the option ``seed``.
+    """
+    return partial(_behave, request, "assert_right", ("seed",))
+
+
+@pytest.fixture
 def assert_coalesced(request: pytest.FixtureRequest) -> Callable[..., Measurement]:
     """Assert coalesced accesses: ``assert_coalesced(kernel, shape, arch=None, max_sectors=4, **params)``.
 

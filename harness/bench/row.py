@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
@@ -103,6 +104,26 @@ class Measurement:
     seed: int | None = None
     data_key: str | None = None
     emulation: Emulation | None = None
+
+    def __repr__(self) -> str:
+        told = [self.status]
+        told += [f"{1e6 * self.seconds:.4g} us"] if self.seconds else []
+        told += [f"{len(self.emulation.findings)} findings"] if self.emulation is not None else []
+        problem = f"{type(self.problem).__name__} {self.problem.label}"
+        return f"<Measurement {self.label}, {problem}: {', '.join(told)}>"
+
+    def _repr_html_(self) -> str:
+        """Return a table for a notebook: the result, the verdict, findings and counts."""
+        rows = [("result", repr(self).strip("<>")), ("numbers", self.detail)]
+        if self.emulation is not None:
+            rows += [("finding", str(f)) for f in self.emulation.findings]
+            total = self.emulation.total
+            rows += [
+                ("sectors a request", f"{total.sectors_per_request or 0:.3g}"),
+                ("ways", f"{total.ways or 0:.3g}"),
+            ]
+        cells = "".join(f"<tr><th>{n}</th><td>{html.escape(v)}</td></tr>" for n, v in rows)
+        return f"<table>{cells}</table>"
 
     @classmethod
     def failed_with(

@@ -67,6 +67,9 @@ class Emulation:
     notices: tuple[Finding, ...] = ()
     output: str = ""
 
+    def __repr__(self) -> str:
+        return f"<Emulation: {len(self.findings)} findings, {len(self.notices)} notices>"
+
     @property
     def lines(self) -> tuple[Counts, ...]:
         """Sum the counts by source line, in the order of lines."""

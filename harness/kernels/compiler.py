@@ -67,6 +67,12 @@ class Cubin:
         """Return the hash of the whole cubin in hexadecimal."""
         return hashlib.sha256(self.code).hexdigest()
 
+    def __repr__(self) -> str:
+        return (
+            f"<Cubin {self.variant.label}, {self.arch}: {self.resources.registers} registers, "
+            f"{self.shared} B shared>"
+        )
+
     @property
     def shared(self) -> int:
         """Return the shared memory of a block in bytes, static and dynamic."""

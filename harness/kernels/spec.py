@@ -79,6 +79,9 @@ class Kernel:
     tensormaps: tuple[TensorMap, ...] = ()
     params: Mapping[str, tuple[int, ...]]
 
+    def __repr__(self) -> str:
+        return f"<Kernel {self.name}: {self.title}>"
+
     @property
     def name(self) -> str:
         """Return the file's stem, with the element type appended where it is not the file's default."""
@@ -189,6 +192,9 @@ class Variant:
 
     kernel: Kernel
     params: Params
+
+    def __repr__(self) -> str:
+        return f"<Variant {self.label}>"
 
     def checked(self) -> Variant:
         """Return this variant. Raises SpecError where an expression has no sensible value for its params."""

@@ -56,6 +56,9 @@ class Built:
         if self.tally is None and self.sass is not None:
             object.__setattr__(self, "tally", self.sass.tally)
 
+    def __repr__(self) -> str:
+        return f"<Built {self.label}, {self.cubin.arch}>"
+
     @property
     def label(self) -> str:
         """The kernel's name and all its parameters, such as ``03_tiled TILE=16``."""

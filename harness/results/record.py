@@ -175,7 +175,7 @@ def provenance(*, seed: int | None = None) -> Document:
         "argv": [_program(), *(re.sub(r"(^|=)[^=]*/", r"\1", argument) for argument in sys.argv[1:])],
         "utc": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "seed": seed,
-        "harness": _own_version(ROOT / "pyproject.toml"),
+        "harness": own_version(),
         "commit": commit,
         "dirty": None if differs is None else bool(differs),
         "differs": differs,
@@ -235,7 +235,7 @@ def _program() -> str:
     return "harness" if own else started.name
 
 
-def _own_version(pyproject: Path) -> str | None:
+def own_version(pyproject: Path = ROOT / "pyproject.toml") -> str | None:
     """Return the version of the checkout, or of the installed package: another version may be installed
     beside it.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
@@ -58,6 +59,15 @@ class Code:
             file=kernel.path.name,
             compiler=cubin.compiler,
         )
+
+    def __repr__(self) -> str:
+        return f"<Code {self.name}: {len(self.sass.instructions)} instructions, {self.registers} registers>"
+
+    def _repr_html_(self) -> str:
+        """Return the listing for a notebook, under the source lines."""
+        from harness.sass import listing  # which imports this module
+
+        return f"<pre>{html.escape(chr(10).join([repr(self), *listing.by_address(self)]))}</pre>"
 
     @property
     def arch(self) -> str:

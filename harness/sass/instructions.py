@@ -122,6 +122,9 @@ class Sass:
     file: str = ""
     compiler: str = ""
 
+    def __repr__(self) -> str:
+        return f"<Sass {self.function}, {self.arch}: {len(self.instructions)} instructions>"
+
     def select(self, pattern: str) -> Iterator[Instruction]:
         """Yield the instructions that match `pattern`, in address order."""
         return (i for i in self.instructions if i.matches(pattern))

@@ -127,11 +127,11 @@ def test_a_checkout_knows_its_version_without_being_installed(
 ) -> None:
     monkeypatch.setattr(record, "_version", lambda name: None)
     checkout = ROOT / "pyproject.toml"
-    assert record._own_version(checkout) == tomllib.loads(checkout.read_text())["project"]["version"]
+    assert record.own_version(checkout) == tomllib.loads(checkout.read_text())["project"]["version"]
     monkeypatch.setattr(record, "_version", lambda name: f"{name} as installed")
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "other"\nversion = "9"\n')
     for file in ("pyproject.toml", "none.toml"):
-        assert record._own_version(tmp_path / file) == "cuda-harness as installed"
+        assert record.own_version(tmp_path / file) == "cuda-harness as installed"
 
 
 def test_what_differs_from_the_commit_is_named(tmp_path: Path) -> None:

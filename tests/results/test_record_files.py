@@ -354,10 +354,10 @@ def test_versions_of_what_is_installed_and_of_what_is_not(tmp_path: Path) -> Non
     assert record._version("no-such-distribution") is None
     project = tmp_path / "pyproject.toml"
     project.write_text('[project]\nname = "cuda-harness"\nversion = "9.8"\n')
-    assert record._own_version(project) == "9.8"
+    assert record.own_version(project) == "9.8"
     for text in ("[project]\nname = 'cuda-harness'\n", "no toml", "x = 1"):
         project.write_text(text)
-        assert record._own_version(project) == record._version("cuda-harness")
+        assert record.own_version(project) == record._version("cuda-harness")
 
 
 def test_the_commit_and_what_differs_are_asked_of_git(
