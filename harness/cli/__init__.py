@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 import click
 
-from harness.cli import streams
+from harness.cli import guide, streams
 from harness.errors import HarnessError, UsageError
 from harness.support import signals, terminal
 
@@ -53,7 +53,17 @@ class Verbs(click.Group):
         if name not in VERBS:
             return None
         command: click.Command = importlib.import_module(f"harness.cli.verbs.{name}").command
+        if command.epilog is None and name in guide.EXAMPLES:
+            command.epilog = f"Example: {guide.EXAMPLES[name]}"
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the verbs into the help, grouped by what they are for."""
+        for heading, names in guide.sections(VERBS):
+            commands = ((name, self.get_command(ctx, name)) for name in names)
+            rows = [(name, c.get_short_help_str(60)) for name, c in commands if c is not None]
+            with formatter.section(heading):
+                formatter.write_dl(rows)
 
     def main(  # type: ignore[override]
         self, args: Sequence[str] | None = None, *, standalone_mode: bool = True, **extra: Any

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import click
 
-from harness.cli import axes, streams
+from harness.cli import axes, guide, streams
 from harness.errors import (
     MissingDependency,
     NoGpu,
@@ -69,7 +69,7 @@ class Seconds(Finite):
         return super().convert(number, param, ctx) * self._units.get(unit, 1)
 
 
-kernels = click.argument("kernels", metavar="[KERNEL]...", nargs=-1)
+kernels = click.argument("kernels", metavar="[KERNEL]...", nargs=-1, shell_complete=guide.complete_kernels)
 params = click.option(
     "-p",
     "--param",
