@@ -59,9 +59,10 @@ class Verbs(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the verbs into the help, grouped by what they are for."""
+        width = max(map(len, VERBS))
         for heading, names in guide.sections(VERBS):
             commands = ((name, self.get_command(ctx, name)) for name in names)
-            rows = [(name, c.get_short_help_str(60)) for name, c in commands if c is not None]
+            rows = [(name.ljust(width), c.get_short_help_str(60)) for name, c in commands if c is not None]
             with formatter.section(heading):
                 formatter.write_dl(rows)
 

@@ -145,6 +145,66 @@ def counted(a: Figures, b: Figures) -> list[tuple[str, str, str, str, str]]:
     ]
 
 
+_EFFECTS = (
+    "flops",
+    "global_requests",
+    "sectors",
+    "global_bytes",
+    "shared_requests",
+    "wavefronts",
+    "conflicts",
+    "barriers",
+)
+_RESOURCES_OF_CODE = ("registers", "shared bytes", "spills", "occupancy", "loop instructions")
+_TOLD, _NOTABLE = 3, 1.1  # how many figures a conclusion names, and by which factor they have to differ
+
+
+def conclusion(
+    a: str,
+    b: str,
+    code: Mapping[str, tuple[Any, Any]],
+    figures: tuple[Figures, Figures],
+    times: Sequence[str],
+    bound: Sequence[str],
+) -> str:
+    """Return in a sentence what changed from `a` to `b`, what that did to counts and time, what binds B now.
+
+    `code` maps figures of the machine code to both values, `figures` are the emulator's counts, `times` says
+    how fast B is in each record, and `bound` what B's profile says holds it back. The sentence has no number
+    that these do not have; what is not known, it names.
+    """
+    moved = [
+        f"{tables.number(y)} {name} for {tables.number(x)}"
+        for name in _RESOURCES_OF_CODE
+        for x, y in [code.get(name, (None, None))]
+        if x is not None and y is not None and x != y
+    ]
+    first, second = figures
+    both = [(name, first[name], second[name]) for name in _EFFECTS if name in first and name in second]
+    appeared = [f"{name} where there were none" for name, x, y in both if not x and y]
+    vanished = [f"no {name} any more" for name, x, y in both if x and not y]
+    scaled = [(name, y / x) for name, x, y in both if x and y and max(x / y, y / x) >= _NOTABLE]
+    scaled.sort(key=lambda item: -abs(math.log(item[1])))
+    counts = [*vanished, *(f"{ratio:.3g} times the {name}" for name, ratio in scaled), *appeared][:_TOLD]
+    parts = [f"{b} takes {_listed(moved)}" if moved else f"{b} takes what {a} takes"]
+    if first and second:
+        parts.append(f"has {_listed(counts)}" if counts else "asks for the same memory")
+    else:
+        parts.append("was not counted")
+    parts.append(f"is {_listed(times)}" if times else "was not timed here (--record, or a GPU)")
+    binds = (
+        f"what holds it back now: {_listed(bound)}"
+        if bound
+        else "what binds it now takes a profile (--record)"
+    )
+    return f"{', '.join(parts[:-1])}, and {parts[-1]}; {binds}."
+
+
+def _listed(texts: Sequence[str]) -> str:
+    """Return texts as a list in words: ``a, b and c``."""
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
+
+
 def compared(a: ProfileRow, b: ProfileRow) -> list[tuple[str, str, str]]:
     """Return ncu's counters of two profiles, and the stalls that are long in one of them: name, A's value,
     B's.

@@ -76,19 +76,21 @@ def command(
     counted = _Counted(axis, arch or (str(_arch(gpu)) if gpu else None), seed)
     codes = [_code(counted.built(v)) for v in (a, b)]
     explained.print_head(a, b)
-    explained.print_times(a, b, [(p.name, c) for p, c in zip(files, contents, strict=True)])
+    times = explained.print_times(a, b, [(p.name, c) for p, c in zip(files, contents, strict=True)])
     if gpu is not None and resolve(a.kernel) is resolve(b.kernel):
-        explained.print_paired(_paired(gpu, counted.built(a), counted.built(b), seed))
+        times += explained.print_paired(_paired(gpu, counted.built(a), counted.built(b), seed))
     elif gpu is not None and len(kernels) == 1:  # a rung may be derived from one of another element type
         click.echo("not timed in turn: the two solve different problems")
     elif gpu is not None:
         raise UsageError("the two solve different problems: their times cannot be compared")
     explained.print_code(codes[0], codes[1], style)
-    explained.print_figures(counted.figures(a), counted.figures(b), style)
+    figures = counted.figures(a), counted.figures(b)
+    explained.print_figures(*figures, style)
     counted.note()
-    explained.print_counters(a, b, contents, style)
+    bound = explained.print_counters(a, b, contents, style)
     listed = counted.outcomes(b, _runs(files, contents))
     explained.print_outcomes(b, listed, style)
+    explained.print_conclusion((codes[0], codes[1]), figures, times, bound)
     _conclude(listed)
 
 

@@ -30,8 +30,9 @@ def print_head(a: Variant, b: Variant) -> None:
         click.echo(terminal.fill(f"   {b.kernel.claim}", "   "))
 
 
-def print_times(a: Variant, b: Variant, files: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-    """Print how much faster B is in each record of bench."""
+def print_times(a: Variant, b: Variant, files: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
+    """Print how much faster B is in each record of bench; return it in short, for the conclusion."""
+    told = []
     for name, content in files:
         if content["kind"] != "bench":
             continue
@@ -42,17 +43,21 @@ def print_times(a: Variant, b: Variant, files: Sequence[tuple[str, Mapping[str, 
         first, second = map(tables.seconds, found.seconds)
         gpu = (content["meta"].get("gpu") or {}).get("name", "a GPU")
         how = f"{first}, {second}; {name}, not timed in turn"
-        click.echo(terminal.fill(f"\n{found.speed} times as fast at {found.shape} on {gpu} ({how})"))
+        told.append(f"{found.speed} times as fast at {found.shape} on {gpu}")
+        click.echo(terminal.fill(f"\n{told[-1]} ({how})"))
+    return told
 
 
-def print_paired(row: Measurement) -> None:
-    """Print how much faster B is, timed in turn with A."""
+def print_paired(row: Measurement) -> list[str]:
+    """Print how much faster B is, timed in turn with A; return it in short, for the conclusion."""
     if row.speedup is None:
         click.echo(f"\nnot timed: {row.detail}")
-        return
+        return []
     same = "; identical code: machine noise" if row.identical else ""
     ratio = explanation.interval(row.speedup)
-    click.echo(f"\n{ratio} times as fast at {row.problem.label}, timed in turn{same}")
+    told = f"{ratio} times as fast at {row.problem.label}, timed in turn{same}"
+    click.echo(f"\n{told}")
+    return [told]
 
 
 def print_code(a: Code, b: Code, style: str | None) -> None:
@@ -76,9 +81,13 @@ def print_figures(a: Figures, b: Figures, style: str | None) -> None:
     )
 
 
-def print_counters(a: Variant, b: Variant, contents: Sequence[Mapping[str, Any]], style: str | None) -> None:
+def print_counters(
+    a: Variant, b: Variant, contents: Sequence[Mapping[str, Any]], style: str | None
+) -> list[str]:
     """Print ncu's counters and longest stalls of both, and what each is bound by, if a record has both
     profiles.
+
+    Returns what B is bound by, in words.
     """
     rows = [row for c in contents if c["kind"] == "profile" for row in c["rows"]]
     first, second = (explanation.find(v, rows) for v in (a, b))
@@ -86,11 +95,22 @@ def print_counters(a: Variant, b: Variant, contents: Sequence[Mapping[str, Any]]
         missing = ", ".join(v.label for v, row in ((a, first), (b, second)) if row is None)
         click.echo(f"\nno counters of {missing} in the records")
     if first is None or second is None:
-        return
+        return []
     click.echo("\n" + tables.plain_table(explanation.compared(first, second), ["ncu", "A", "B"], style))
     for side, row in (("A", first), ("B", second)):
         for d in row["diagnoses"]:
             click.echo(terminal.fill(f"{side} is {d['kind']}: {d['says']}"))
+    return [f"{d['kind']} ({d['says']})" for d in second["diagnoses"]]
+
+
+def print_conclusion(
+    codes: tuple[Code, Code], figures: tuple[Figures, Figures], times: Sequence[str], bound: Sequence[str]
+) -> None:
+    """Print the sentence that ends an explanation, made of the numbers above it."""
+    a, b = codes
+    changed = diff.compare(a, b).figures
+    said = explanation.conclusion(a.label, b.label, changed, figures, times, bound)
+    click.echo(terminal.fill(f"\n{said}"))
 
 
 def print_outcomes(variant: Variant, found: Sequence[Outcome], style: str | None) -> None:
