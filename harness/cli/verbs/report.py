@@ -51,7 +51,7 @@ def command(files: tuple[Path, ...], output: Path, title: str, plots: Path | Non
     found = page.parts(contents)
     if plots is not None:
         for i, part in enumerate(found):
-            for chart in page.figures(part):
+            for chart in page.figures(part, page.palette(found), few=True):
                 charts.save(chart.figure, plots, chart.name if len(found) == 1 else f"{chart.name}-{i + 1}")
     click.echo(f"{output}: {output.stat().st_size / 1e6:.2f} MB, {_cards(found)}")
 

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from harness.errors import MissingDependency
 from harness.instruments import counters
 from harness.kernels.dtypes import FP32
+from harness.launch.cublas import LABEL as CUBLAS
+from harness.results.html.palette import Palette, colours, label_ends
 from harness.results.rows import ProfileRow, Row, flops_rate, label, seconds
 from harness.support.files import write_file
 
@@ -42,7 +44,6 @@ _STYLE: dict[str, Any] = {
     "grid.alpha": 0.25,
     "axes.grid": True,
 }
-_MARKERS = "osD^vP*X<>hpd8"
 _L1_BYTES = 128  # bytes per cycle and SM, sm_70 to sm_120
 _STALLS = 7  # the reasons that have a colour of their own; all others share one
 
@@ -75,11 +76,14 @@ def by_type(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 @_styled
-def ladder(rows: Sequence[Row], about: Mapping[str, Any]) -> Figure | None:
-    """Draw the GFLOP/s of each kernel by size, with cuBLAS dashed.
+def ladder(
+    rows: Sequence[Row], about: Mapping[str, Any], palette: Palette, *, few: bool = False
+) -> Figure | None:
+    """Draw the GFLOP/s of each kernel by size, named at the end of its line, with cuBLAS dashed.
 
     Rows are of one element type (see `by_type`); for fp32 the card's measured FFMA ceiling is drawn as well.
-    `about` is the GPU's entry in the record. None unless a kernel has at least two square sizes.
+    `about` is the GPU's entry in the record. With `few` only those rungs are drawn that are faster than all
+    before them at their largest size. None unless a kernel has at least two square sizes.
     """
     from matplotlib.ticker import LogLocator, StrMethodFormatter
 
@@ -88,17 +92,16 @@ def ladder(rows: Sequence[Row], about: Mapping[str, Any]) -> Figure | None:
         n = _size(row)
         if row.get("flops_rate") and row.get("status") == "ok" and n:
             lines.setdefault(row["kernel"], []).append((n, flops_rate(row) / 1e9))
-    lines = {k: sorted(v) for k, v in lines.items()}
+    lines = {k: sorted(lines[k]) for k in palette.sorted(lines)}
     if not any(len(v) > 1 for v in lines.values()):
         return None
+    if few:
+        lines = _records(lines)
     figure, axes = _new(8, 5.2)
-    order = sorted(lines, key=lambda k: -lines[k][-1][1])
-    colours = _colours(len(order))
-    for i, name in enumerate(order):
-        x, y = zip(*lines[name], strict=True)
-        dashed = "--" if name == "cuBLAS" else "-"
-        colour = _INK if name == "cuBLAS" else colours[i]
-        axes.plot(x, y, dashed, marker=_MARKERS[i % len(_MARKERS)], color=colour, label=name, markersize=5)
+    for name, points in lines.items():
+        x, y = zip(*points, strict=True)
+        colour, dashes = (_INK, "--") if name == CUBLAS else (palette.colour(name), "-")
+        axes.plot(x, y, dashes, marker=palette.marker(name), color=colour, label=name, markersize=4.5)
     (dtype,) = by_type(rows)
     ceiling = _ceiling(about, "flops")
     if ceiling and dtype == FP32.name:
@@ -111,12 +114,25 @@ def ladder(rows: Sequence[Row], about: Mapping[str, Any]) -> Figure | None:
     axes.minorticks_off()
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))  # most types span less than two decades
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9)
+    label_ends(axes, [(k, *v[-1], _INK if k == CUBLAS else palette.colour(k)) for k, v in lines.items()])
     return figure
 
 
+def _records(lines: Mapping[str, list[tuple[float, float]]]) -> dict[str, list[tuple[float, float]]]:
+    """Return the lines that end higher than all before them at the largest size, and cuBLAS."""
+    largest = max(points[-1][0] for points in lines.values())
+    kept, best = {}, 0.0
+    for name, points in lines.items():
+        if name == CUBLAS or (points[-1][0] == largest and points[-1][1] > best):
+            kept[name] = points
+            best = best if name == CUBLAS else points[-1][1]
+    return kept
+
+
 @_styled
-def roofline(rows: Sequence[Row], profiles: Sequence[ProfileRow], about: Mapping[str, Any]) -> Figure | None:
+def roofline(
+    rows: Sequence[Row], profiles: Sequence[ProfileRow], about: Mapping[str, Any], palette: Palette
+) -> Figure | None:
     """Draw each fp32 kernel's rate over its FLOP per byte, under the roofs for those bytes.
 
     Filled markers count the bytes that ncu counted at DRAM; their roof is the card's copy bandwidth. Open
@@ -145,19 +161,19 @@ def roofline(rows: Sequence[Row], profiles: Sequence[ProfileRow], about: Mapping
             linewidth=1.2,
             label=f"{level}, {told}: {rate / 1e12:.3g} TB/s",
         )
-    seen = {name: i for i, name in enumerate(dict.fromkeys(name for name, *_ in points))}
-    colours = _colours(len(seen))
-    for n, (name, x, y, counted) in enumerate(points):
-        i = seen[name]
+    points.sort(key=lambda point: palette.order[point[0]])
+    seen: set[str] = set()
+    for name, x, y, counted in points:
         axes.scatter(
             x,
             y,
-            marker=_MARKERS[i % len(_MARKERS)],
-            facecolors=colours[i] if counted else "none",
-            edgecolors=colours[i],
-            label=name if name not in {earlier for earlier, *_ in points[:n]} else None,
+            marker=palette.marker(name),
+            facecolors=palette.colour(name) if counted else "none",
+            edgecolors=palette.colour(name),
+            label=None if name in seen else name,
             zorder=3,
         )
+        seen.add(name)
     below = "open: bytes that threads load; filled: bytes that ncu counted at DRAM"
     axes.set(xscale="log", yscale="log", xlabel=f"FLOP / byte ({below})", ylabel="GFLOP/s")
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9)
@@ -165,7 +181,7 @@ def roofline(rows: Sequence[Row], profiles: Sequence[ProfileRow], about: Mapping
 
 
 @_styled
-def tiles(rows: Sequence[Row]) -> Figure | None:
+def tiles(rows: Sequence[Row], palette: Palette) -> Figure | None:
     """Draw a bar of GFLOP/s for each parameter set of a kernel, with its occupancy, FLOP/B and shared memory.
 
     None unless a kernel has several parameter sets.
@@ -177,10 +193,9 @@ def tiles(rows: Sequence[Row]) -> Figure | None:
         return None
     timed.sort(key=lambda r: (r["kernel"], -flops_rate(r)))
     figure, axes = _new(8, 0.6 + 0.24 * len(timed))
-    names = sorted(several)
-    colours = dict(zip(names, _colours(len(names)), strict=True))
     places = range(len(timed), 0, -1)
-    axes.barh(places, [flops_rate(r) / 1e9 for r in timed], color=[colours[r["kernel"]] for r in timed])
+    shades = [palette.colour(r["kernel"]) for r in timed]
+    axes.barh(places, [flops_rate(r) / 1e9 for r in timed], color=shades)
     axes.set_yticks(places, [label(r) for r in timed], fontsize=8)
     for place, r in zip(places, timed, strict=True):
         kib = r["shared"] / 1024
@@ -204,7 +219,7 @@ def stalls(profiles: Sequence[ProfileRow]) -> Figure | None:
     figure, axes = _new(8, 1 + 0.34 * len(shares))
     places = list(range(len(shares), 0, -1))
     left = [0.0] * len(shares)
-    for reason, colour in zip(shown, _colours(len(shown)), strict=True):
+    for reason, colour in zip(shown, colours(len(shown)), strict=True):
         widths = [100 * s.get(reason, (0, 0))[1] for _, s in shares]
         axes.barh(places, widths, left=left, color=colour, label=reason)
         left = [a + b for a, b in zip(left, widths, strict=True)]
@@ -226,10 +241,10 @@ def traffic(profiles: Sequence[ProfileRow]) -> Figure | None:
     if not shown:
         return None
     figure, axes = _new(8, 1 + 0.5 * len(shown))
-    colours = _colours(len(units))
+    shades = colours(len(units))
     for i, (unit, metric) in enumerate(units.items()):
         places = [len(shown) - j + 0.3 - 0.2 * i for j in range(len(shown))]
-        axes.barh(places, [p["counters"][metric] for p in shown], height=0.18, color=colours[i], label=unit)
+        axes.barh(places, [p["counters"][metric] for p in shown], height=0.18, color=shades[i], label=unit)
     axes.set_yticks(range(len(shown), 0, -1), [p["label"].split()[0] for p in shown], fontsize=9)
     axes.set(xlabel="% of the peak", xlim=(0, 100))
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9)
@@ -278,14 +293,6 @@ def _new(width: float, height: float) -> tuple[Figure, Axes]:
 
     figure = Figure(figsize=(width, height))
     return figure, figure.add_subplot()
-
-
-def _colours(count: int) -> list[Any]:
-    """Return colours that also differ in brightness, and are visible on light and dark pages."""
-    import matplotlib
-
-    map_ = matplotlib.colormaps["turbo"]
-    return [map_(0.08 + 0.84 * i / max(1, count - 1)) for i in range(count)]
 
 
 def _size(row: Row) -> float | None:

@@ -14,6 +14,7 @@ from harness.errors import UsageError
 from harness.kernels.dtypes import FP32
 from harness.results import explanation, tables
 from harness.results.html import charts, markup, rung_cards
+from harness.results.html.palette import Palette
 from harness.results.record import Document
 from harness.results.rows import ProfileRow, Row
 
@@ -117,14 +118,25 @@ def _sweeps(content: Document) -> bool:
     return any(len(found) > 1 for found in sets.values())
 
 
-def figures(part: Part) -> list[Chart]:
-    """Return every chart for which the records of one GPU have something to draw."""
+def palette(found: Sequence[Part]) -> Palette:
+    """Return the colours and markers of all kernels of a page."""
+    rows = [r for p in found for content in p.benches.values() for r in content["rows"]]
+    return Palette([r["kernel"] for r in rows] + [r.get("kernel", "") for p in found for r in p.profiles])
+
+
+def figures(part: Part, look: Palette | None = None, *, few: bool = False) -> list[Chart]:
+    """Return every chart for which the records of one GPU have something to draw.
+
+    `look` is the page's palette, by default one of this part. With `few`, as for a README, the ladder has
+    only the rungs that are faster than all before them, and charts have title and GPU in them.
+    """
+    look = look or palette([part])
     ladders = [
         (
             "ladder" if dtype == FP32.name else f"ladder-{dtype}",
             f"Ladder, {dtype}",
             f"GFLOP/s of each kernel by size, {dtype}",
-            charts.ladder(rows, part.about),
+            charts.ladder(rows, part.about, look, few=few),
         )
         for dtype, rows in charts.by_type(part.ladder).items()
     ]
@@ -134,17 +146,20 @@ def figures(part: Part) -> list[Chart]:
             "roofline",
             "Roofline",
             "GFLOP/s over FLOP a byte, under the card's roofs",
-            charts.roofline(part.ladder, part.profiles, part.about),
+            charts.roofline(part.ladder, part.profiles, part.about, look),
         ),
-        ("tiles", "Tile sizes", "GFLOP/s of every parameter set", charts.tiles(part.sweeps)),
+        ("tiles", "Tile sizes", "GFLOP/s of every parameter set", charts.tiles(part.sweeps, look)),
         ("stalls", "Where a warp's time goes", "Stall reasons by kernel", charts.stalls(part.profiles)),
         ("traffic", "How busy the units are", "% of peak of SM, L1, L2, DRAM", charts.traffic(part.profiles)),
     )
-    return [
+    made = [
         Chart(name=name, title=title, description=f"{text}, {part.gpu}", figure=figure)
         for name, title, text, figure in candidates
         if figure is not None
     ]
+    for chart in made if few else ():
+        chart.figure.axes[0].set_title(f"{chart.title}, {part.gpu}", loc="left", fontsize=11)
+    return made
 
 
 def page(contents: Mapping[str, Document], title: str) -> str:
