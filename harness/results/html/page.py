@@ -13,28 +13,32 @@ from typing import TYPE_CHECKING, Any
 from harness.errors import UsageError
 from harness.kernels.dtypes import FP32
 from harness.results import explanation, tables
-from harness.results.html import charts, markup, rung_cards
+from harness.results.html import charts, checked, markup, rung_cards
 from harness.results.html.palette import Palette
 from harness.results.record import Document
-from harness.results.rows import ProfileRow, Row
+from harness.results.rows import ProfileRow, Row, flops_rate, seconds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-KINDS = ("bench", "profile", "claims")
+KINDS = ("bench", "profile", "claims", *checked.KINDS)
 _COLUMNS: tuple[tables.Column, ...] = (
     ("kernel", "kernel", str),
     ("params", "parameters", lambda v: " ".join(f"{k}={x}" for k, x in v.items())),
-    ("shape", "n", str),
+    ("shape", "size", str),
     ("flops_rate", "GFLOP/s", lambda v: f"{v / 1e9:,.0f}"),
     ("bandwidth", "GB/s", lambda v: f"{v / 1e9:,.0f}"),
-    ("seconds", "time", tables.seconds),
+    ("seconds", "median time", tables.seconds),
+    ("samples", "samples", str),
     ("vs_cublas", "% of cuBLAS", lambda v: f"{100 * v:.1f}"),
     ("of_ceiling", "% of ceiling", lambda v: f"{100 * v:.1f}"),
     ("registers", "registers", str),
     ("shared", "shared B", "{:,}".format),
     ("occupancy", "occupancy", "{:.0%}".format),
     ("intensity", "FLOP/B", "{:.3g}".format),
+    ("emulated.intensity", "FLOP/B asked for", "{:.3g}".format),
+    ("emulated.sectors_per_request", "sectors a request", "{:.3g}".format),
+    ("emulated.ways", "ways", "{:.3g}".format),
     ("sass.LDS.128", "LDS.128", str),
     ("regime", "regime", str),
     ("status", "check", str),
@@ -86,7 +90,7 @@ def parts(contents: Mapping[str, Document]) -> list[Part]:
     if all(name in unfit or c["kind"] == "claims" for name, c in contents.items()):
         raise UsageError(
             f"no rows of bench or profile in {', '.join(contents) or 'no file'}",
-            hint="harness bench --json and harness profile --json write them",
+            hint="the option --json of bench, profile, check, verify and sass writes files to show",
         )
     found: dict[str, Part] = {}
     for name, content in contents.items():
@@ -165,26 +169,59 @@ def figures(part: Part, look: Palette | None = None, *, few: bool = False) -> li
 def page(contents: Mapping[str, Document], title: str) -> str:
     """Return the HTML page of record files, given by name. Raises UsageError if there is nothing to show."""
     found = parts(contents)
-    body = [f"<h1>{markup.text(title)}</h1>"]
-    if len(found) > 1:
-        models = Counter(p.gpu for p in found)
+    look = palette(found)
+    body = [f"<h1>{markup.text(title)}</h1>", markup.facts(list(_summary(contents, found)))]
+    others = {n: c for n, c in contents.items() if c.get("kind") in checked.KINDS and c["rows"]}
+    titles = [*map(_title, found), *(f"{c['kind']}: {n}" for n, c in others.items()), _SOURCES]
+    items = [f'<li><a href="#p{i}">{markup.text(name)}</a></li>' for i, name in enumerate(titles)]
+    body.append(f"<nav><ol>{''.join(items)}</ol></nav>")
+    cards = [p for p in found if p.about]
+    if len(cards) > 1:
+        models = Counter(p.gpu for p in cards)
         names = ", ".join(f"{n} {model}" if n > 1 else model for model, n in models.items())
         body.append(
-            f'<p class="note">Measured on {len(found)} GPUs, kept apart below: {markup.text(names)}.</p>'
+            f'<p class="note">Measured on {len(cards)} GPUs, kept apart below: {markup.text(names)}.</p>'
         )
     for number, part in enumerate(found):
-        body += _part(part, number)
+        body += _part(part, number, look)
+    for number, content in enumerate(others.values(), len(found)):
+        body.append(f'<h2 id="p{number}">{markup.text(titles[number])}</h2>')
+        body += checked.section(content)
     skipped = [n for n, c in contents.items() if c.get("kind") not in KINDS or not c["rows"]]
     if skipped:
         body.append(f'<p class="note">Nothing to show in: {markup.text(", ".join(skipped))}.</p>')
-    body += ["<h2>Where the numbers come from</h2>", *_provenance(contents)]
+    body += [f'<h2 id="p{len(titles) - 1}">{_SOURCES}</h2>', *_provenance(contents)]
     return markup.page(title, "\n".join(body), attributes=True)
 
 
-def _part(part: Part, number: int) -> Iterator[str]:
+_SOURCES = "Where the numbers come from"
+
+
+def _summary(contents: Mapping[str, Document], found: Sequence[Part]) -> Iterator[tuple[str, str]]:
+    """Yield names and values that sum up the page: how much there is, what failed, what is fastest."""
+    rows = [r for c in contents.values() if c["kind"] in ("bench", *checked.KINDS) for r in c["rows"]]
+    yield "files", str(len(contents))
+    yield "rows", f"{len(rows):,}"
+    wrong = [r for r in rows if r.get("status") in ("FAILED", "error", "impossible")]
+    yield "failed", ", ".join(dict.fromkeys(str(r.get("kernel")) for r in wrong)) or "none"
+    for part in found:
+        for dtype, ladder in charts.by_type(part.ladder).items():
+            rungs = [r for r in explanation.rungs(ladder) if r.get("flops_rate")]
+            if rungs:
+                best = min(rungs, key=seconds)
+                ratio = best.get("vs_cublas")
+                of = f", {100 * ratio:.1f}% of cuBLAS" if ratio else ""
+                rate = f"{flops_rate(best) / 1e9:,.0f} GFLOP/s at {best['shape']}{of}"
+                yield (
+                    f"fastest {dtype}, {part.gpu}",
+                    f"{best['kernel']}: {rate}, {best.get('samples')} samples",
+                )
+
+
+def _part(part: Part, number: int, look: Palette) -> Iterator[str]:
     """Yield the elements of one GPU's part."""
-    yield f"<h2>{markup.text(_title(part))}</h2>"
-    for chart in figures(part):
+    yield f'<h2 id="p{number}">{markup.text(_title(part))}</h2>'
+    for chart in figures(part, look):
         drawn = charts.svg(chart.figure, f"{chart.name}{number}", chart.description)
         yield f"<figure><figcaption>{markup.text(chart.title)}</figcaption>{drawn}</figure>"
     if part.profiles:
@@ -201,6 +238,8 @@ def _part(part: Part, number: int) -> Iterator[str]:
         shown = [c for c in _COLUMNS if any(tables.cell(r, c) != "-" for r in content["rows"])]
         cells = [[tables.cell(r, c) for c in shown] for r in content["rows"]]
         yield markup.table([c[1] for c in shown], cells)
+        yield from checked.findings(content["rows"])
+        yield from checked.counts(content["rows"])
 
 
 def _title(part: Part) -> str:
@@ -221,7 +260,7 @@ def _diagnoses(profiles: Sequence[ProfileRow]) -> Iterator[str]:
 
 _TAKES = ("registers", "shared", "occupancy", "intensity", "sass.LDS.128")
 _STEPS = (
-    *("rung", "n", "times the one before"),
+    *("rung", "size", "times as fast", "as (its predecessor)"),
     *(heading for key, heading, _ in _COLUMNS if key in _TAKES),
     "bound by",
 )
@@ -230,15 +269,15 @@ _STEPS = (
 def _steps(
     rungs: Sequence[Row], found: Sequence[explanation.Card], profiles: Sequence[ProfileRow]
 ) -> list[list[str]]:
-    """Return a row for each rung at the largest size: its speed over the one before it, and its resources."""
+    """Return a row for each rung at the largest size: its speed over its predecessor's, and its resources."""
     by_key = {c[0]: c for c in _COLUMNS}
-    speeds = {id(card.b): card.times.speed for card in found}
+    speeds = {id(card.b): (card.times.speed, card.a["kernel"]) for card in found}
     rows = []
     for r in rungs:
         cells = [tables.cell(r, by_key[k]) for k in _TAKES]
         profile = explanation.find(r, profiles)
         bound = ", ".join(d["kind"] for d in profile["diagnoses"]) if profile else ""
-        rows.append([r["kernel"], r["shape"], speeds.get(id(r), "-"), *cells, bound or "-"])
+        rows.append([r["kernel"], r["shape"], *speeds.get(id(r), ("-", "-")), *cells, bound or "-"])
     return rows
 
 
