@@ -259,8 +259,63 @@ def test_types_have_charts_of_their_own_and_no_place_under_the_roof_of_float32()
         r["flops_rate"] / 1e9 for r in typed if r["kernel"] == "02_coalesced" and r["dtype"] == "bf16"
     ]
     texts = {name: [t.get_text() for t in axes.texts] for name, axes in drawn.items()}
-    assert texts == {"ladder": ["FFMA ceiling, measured"], "ladder-bf16": []}
+    names = {name: {line.get_label() for line in axes.lines} for name, axes in drawn.items()}
+    rest = {name: [t for t in texts[name] if t not in names[name]] for name in texts}
+    assert rest == {"ladder": ["FFMA ceiling, measured"], "ladder-bf16": []}
+    assert set(texts["ladder-bf16"]) == {"cuBLAS", "02_coalesced"}, "lines are named at their ends"
     assert charts._points([*rows, *typed], []) == charts._points(rows, [])
+
+
+def test_a_rung_has_one_look_on_the_whole_page() -> None:
+    pytest.importorskip("matplotlib")
+    from matplotlib.colors import to_hex
+
+    part = page.Part(
+        gpu="a",
+        about=content("h200/bench/ladder")["meta"]["gpu"],
+        benches={"l": content("h200/bench/ladder")},
+    )
+    look = page.palette([part])
+    assert look.sorted(["cuBLAS", "16_pipeline", "03_tiled"]) == ["03_tiled", "16_pipeline", "cuBLAS"]
+    axes = {c.name: c.figure.axes[0] for c in page.figures(part, look)}
+    (line,) = [one for one in axes["ladder"].lines if one.get_label() == "03_tiled"]
+    (points,) = [one for one in axes["roofline"].collections if one.get_label() == "03_tiled"]
+    assert to_hex(line.get_color()) == to_hex(points.get_edgecolor()[0]) == to_hex(look.colour("03_tiled"))
+    assert len({(to_hex(look.colour(n)), look.marker(n)) for n in look.order}) == len(look.order)
+    few = {c.name: c.figure.axes[0] for c in page.figures(part, look, few=True)}["ladder"]
+    names = [one.get_label() for one in few.lines]
+    assert "cuBLAS" in names and "06_bank_conflict" not in names and "05_tiled_no_sync" not in names
+    assert "a" in few.get_title(loc="left") and len(names) < len(axes["ladder"].lines)
+
+
+def test_labels_do_not_cover_each_other() -> None:
+    pytest.importorskip("matplotlib")
+    from harness.results.html import palette
+
+    part = page.Part(gpu="a", about={}, benches={"l": content("h200/bench/ladder")})
+    axes = {c.name: c.figure.axes[0] for c in page.figures(part)}["ladder"]
+    heights = sorted(t.xyann[1] for t in axes.texts if t.xyann[0] > 1)
+    assert len(heights) > 10
+    assert min(b - a for a, b in zip(heights, heights[1:], strict=False)) >= palette._GAP - 1e-9
+
+
+def test_emulated_rows_and_files_of_check_are_told_in_full(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    files = [str(tmp_path / f"{n}.json") for n in ("check", "sass", "bench")]
+    harness("check", "05_tiled_no_sync", "tiled", "-a", "N=48", "--json", files[0])
+    harness("sass", "tiled", "--json", files[1])
+    harness("bench", "tiled", "-a", "N=48", "-d", "emulator", "--json", files[2])
+    result = harness("report", *files, "-o", str(tmp_path / "r.html"))
+    assert result.exit_code == 0, result.output
+    text = (tmp_path / "r.html").read_text()
+    assert "<b>05_tiled_no_sync TILE=16: RAW hazard</b> at line 38 and line 42: As[0]" in text
+    assert "counts by source line, size 48" in text and ">sectors a request<" in text and ">ways<" in text
+    assert "<td>LDS.128 in loop</td><td>4</td><td>holds</td>" in text
+    assert "kept apart" not in text, "the emulator is no second GPU"
+    links = re.findall(r'<a href="#(p\d+)">', text)
+    assert links and all(text.count(f'id="{name}"') == 1 for name in links), "contents lead to their parts"
+    assert text.index("<nav>") < text.index("<h2")
+    assert "<dt>failed</dt><dd>none</dd>" in text, "what is marked as broken has not failed"
 
 
 # GPUs apart
