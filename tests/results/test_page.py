@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import re
 import subprocess
@@ -296,7 +297,7 @@ def test_labels_do_not_cover_each_other() -> None:
     axes = {c.name: c.figure.axes[0] for c in page.figures(part)}["ladder"]
     heights = sorted(t.xyann[1] for t in axes.texts if t.xyann[0] > 1)
     assert len(heights) > 10
-    assert min(b - a for a, b in zip(heights, heights[1:], strict=False)) >= palette._GAP - 1e-9
+    assert min(b - a for a, b in itertools.pairwise(heights)) >= palette._GAP - 1e-9
 
 
 def test_emulated_rows_and_files_of_check_are_told_in_full(tmp_path: Path) -> None:
@@ -388,7 +389,7 @@ def test_a_damaged_profile_is_told(drawn: Path, tmp_path: Path) -> None:
     (tmp_path / "p.json").write_text(json.dumps(damaged))
     out = ["-o", str(tmp_path / "r.html")]
     result = harness("report", str(drawn / "ladder.json"), str(tmp_path / "p.json"), *out)
-    assert result.exit_code == 1 and "damaged samples" in result.output, result.output
+    assert result.exit_code == 2 and "hotspots.lines[0] has no 'reason'" in result.output, result.output
     assert not (tmp_path / "r.html").exists()
 
 
