@@ -68,10 +68,7 @@ class Cubin:
         return hashlib.sha256(self.code).hexdigest()
 
     def __repr__(self) -> str:
-        return (
-            f"<Cubin {self.variant.label}, {self.arch}: {self.resources.registers} registers, "
-            f"{self.shared} B shared>"
-        )
+        return f"<Cubin {self.variant.label}, {self.arch}: {self.resources.registers} registers>"
 
     @property
     def shared(self) -> int:
@@ -347,8 +344,7 @@ def _nvjitlink_api() -> Any:
     try:
         linker.version()
     except RuntimeError as e:
-        hint = "pip install 'nvidia-nvjitlink>=13,<14'"
-        if "driver" in str(e):
-            hint = "cuda-bindings 13.0.0 needs a driver for this: pip install --upgrade cuda-bindings"
+        driver = "cuda-bindings 13.0.0 needs a driver for this: pip install --upgrade cuda-bindings"
+        hint = driver if "driver" in str(e) else "pip install 'nvidia-nvjitlink>=13,<14'"
         raise MissingDependency(f"nvJitLink cannot be loaded: {e}", hint=hint) from None
     return linker

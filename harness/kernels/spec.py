@@ -142,10 +142,8 @@ class Kernel:
                     f"no parameter {name}", where=str(self.path), hint=frontmatter.nearest(name, self.params)
                 )
             if self.language == "ptx" and set(values) - set(self.params[name]):
-                raise UsageError(
-                    f"{name} is {self.params[name][0]} in this PTX text and cannot be changed",
-                    where=str(self.path),
-                )
+                fixed = f"{name} is {self.params[name][0]} in this PTX text and cannot be changed"
+                raise UsageError(fixed, where=str(self.path))
         spaces = [
             chosen.get(name, values[:1] if defaults else values) for name, values in self.params.items()
         ]
@@ -157,7 +155,8 @@ class Kernel:
                 found = True
                 yield Variant(kernel=self, params=params).checked()
         if not found:
-            tried = " ".join(f"{n}={_listed(s)}" for n, s in zip(self.params, spaces, strict=True))
+            shown = (s[0] if len(s) == 1 else list(s) for s in spaces)
+            tried = " ".join(f"{n}={s}" for n, s in zip(self.params, shown, strict=True))
             raise UsageError(
                 f"no parameter set of {tried} satisfies where = {list(broken)}",
                 where=str(self.path),
@@ -180,10 +179,6 @@ class Box:
     rows: int
     columns: int
     swizzle: int
-
-
-def _listed(values: Sequence[int]) -> str:
-    return str(values[0]) if len(values) == 1 else str(list(values))
 
 
 @dataclass(frozen=True, kw_only=True)

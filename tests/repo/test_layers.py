@@ -66,7 +66,7 @@ OWNERS = {
 DYNAMIC = {
     "__init__": "the library's names, when they are first used",
     "problems/__init__": "the same",
-    "support/lazy": "modules as attributes of their packages",
+    "support/__init__": "modules as attributes of their packages",
     "support/moved": "old names of modules",
     "kernels/nvrtc": "the compilers' bindings",
     "cli/__init__": "one module a verb",
@@ -77,7 +77,6 @@ MOST_LINES, LEAST_LINES, MOST_FILES = 350, 60, 12
 SHORT = {
     "__main__": "python -m harness",
     "support/signals": "which signals end a process, and how",
-    "support/lazy": "attributes that are modules",
     "support/moved": "old names, which will go",
     "support/resources": "the protocol of everything that is closed",
     "launch/emulated": "what a launch is for a GPU, for the emulator",
