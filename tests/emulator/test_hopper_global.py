@@ -99,3 +99,29 @@ def test_what_orders_global_memory(case: int, schedule: str) -> None:
         text = text.replace("const int t = threadIdx.x;", "const int t = threadIdx.x; c += 256 * blockIdx.x;")
     assert found(good) == set()
     assert wanted in found(bad)
+
+
+PLAIN = """const float* a, float* c {
+  __shared__ __align__(128) float s[128]; __shared__ u64 full;
+  const int t = threadIdx.x;
+  if (t == 0) { init(&full, 1); fence_init(); }
+  s[t] = a[t];
+  if (t < 32) c[t] = 1;
+  asm volatile("fence.proxy.async;" ::: "memory");
+  __syncthreads();
+  if (t == 0) { EDIT wait_all(); }
+}"""
+
+
+@pytest.mark.parametrize(
+    ("edit", "wanted"),
+    [
+        ("store(c, s, 512);", {"out of bounds"}),  # of 128 bytes
+        ("store(c - 4, s, 32);", {"out of bounds"}),
+        ("expect(&full, 512); load(s, c, 512, &full); wait(&full, 0);", {"out of bounds"}),
+        ("store(c, s, 0);", set()),
+    ],
+)
+def test_a_copy_past_the_end_of_a_buffer(edit: str, wanted: set[str]) -> None:
+    a, c = np.ones(128, np.float32), np.zeros(32, np.float32)
+    assert kinds(run(PLAIN.replace("EDIT", edit), a, c)) == wanted

@@ -39,9 +39,10 @@ class Bytes:
     size: int
     all: Callable[[], Array]
 
-    def cells(self, watched: Watched, start: int) -> Array:
-        """Return their cells in what is known of the buffer that begins at `start`."""
-        offset = self.all() - start
+    def cells(self, watched: Watched, start: int, end: int) -> Array:
+        """Return their cells in what is known of the buffer from `start` to `end`, without those outside."""
+        address = self.all()
+        offset = address[(address >= start) & (address + self.size <= end)] - start
         cells = np.unique(offset // watched.grain)
         if len(cells) * watched.grain != len(offset) * self.size:  # a part of a cell
             watched.refine(self.size)
@@ -129,7 +130,7 @@ class GlobalMemory:
         at, state = (row % self._launch.threads, 0), block.order.state
 
         def touch(watched: Watched) -> None:
-            cells = place.cells(watched, owner.start)
+            cells = place.cells(watched, owner.start, owner.end)
             if not len(cells):
                 return
             many = np.ones(len(cells), np.int64)

@@ -279,10 +279,9 @@ def _accumulate(group: Group, form: Form, left: Array, right: Array, *, adds: bo
         found = (total[rows, columns].astype(np.int64) & 0xFFFFFFFF).astype(np.uint32).view(np.float32)
     else:
         mine = fused(left, right, old, form.kinds, form.to)[rows, columns]
-        if form.to == "f16":
-            found = np.ascontiguousarray(mine.astype(np.float16)).view(np.float32)
-        else:
-            found = mine.astype(np.float32)
+        with np.errstate(over="ignore"):  # to infinity
+            found = mine.astype(np.float16 if form.to == "f16" else np.float32)
+        found = np.ascontiguousarray(found).view(np.float32)
     views = [found[:, i : i + 1] for i in range(found.shape[1])]
     for register, view in zip(form.accumulators, views, strict=True):
         group.registers[register] = view

@@ -37,7 +37,8 @@ def fused(left: Array, right: Array, addend: Array, kinds: tuple[str, str], to: 
 
     to: the accumulator's type; a result of f16 is rounded to nearest by who stores it
     """
-    plain = np.matmul(left, right.T) + addend
+    with np.errstate(invalid="ignore"):
+        plain = np.matmul(left, right.T) + addend
     if not np.isfinite(plain).all():  # infinities and NaN are as they would be in any order
         finite = [np.where(np.isfinite(a), a, 0.0) for a in (left, right, addend)]
         found = fused(finite[0], finite[1], finite[2], kinds, to)
