@@ -18,7 +18,7 @@
 // /// kernel
 // entry = "matmul"
 // after = "28_3xtf32"
-// dtype = "fp32"
+// dtype = "bf16x6"
 // min_arch = "sm_90a"
 // block = "384"
 // tile  = ["256", "128"]

@@ -23,9 +23,9 @@ where `share` is interpolated linearly in b, from `alone` to `full`. A later rou
 long as a full one, because the scheduler gives a block to the SM that is free first, not to the emptiest.
 
 `work` is the cycles of one block at the SM's peak: its multiply-adds at 128 per cycle, on tensor cores 1024
-(tf32, a third of that for 3xtf32) or 2048 (bf16, fp16), where a tile at the edge counts whole; and with SPLIT
-its partial sums, written and read once more. For a skinny kernel it is the bytes that a block loads, at 64
-per cycle.
+(tf32, a third of that for 3xtf32) or 2048 (bf16, fp16, a sixth of that for bf16x6), where a tile at the edge
+counts whole; and with SPLIT its partial sums, written and read once more. For a skinny kernel it is the bytes
+that a block loads, at 64 per cycle.
 
 A kernel with a `meeting` (20_stream_k) is persistent, with one block per SM. The tiles left over after whole
 rounds are shared among all blocks, or among fewer, so that each has at least LEAST steps of k. To its share
@@ -75,7 +75,7 @@ _SUM_CYCLES = 0.25  # cycles for each partial sum: 8 bytes through shared memory
 # Multiply-adds per cycle and SM: fp32 on compute capability 8.6 and later, other types on 9.0. On GPUs with
 # lower rates the ranking hardly changes: all candidates of a type are affected alike, except the skinny
 # kernels, whose work is counted in bytes.
-_FMA = {"fp32": 128, "tf32": 1024, "3xtf32": 1024 / 3, "bf16": 2048, "fp16": 2048}
+_FMA = {"fp32": 128, "tf32": 1024, "3xtf32": 1024 / 3, "bf16x6": 2048 / 6, "bf16": 2048, "fp16": 2048}
 _SWIZZLED = 128  # bytes along k of one step of the tensor-core rungs
 _LOAD_BYTES = 64  # per cycle and SM, from L2
 _DRAM_BYTES = 15.5  # per cycle and SM: 4.06 TB/s, which a copy reaches on the H200
@@ -166,7 +166,7 @@ def choose(M: int, N: int, K: int, *, sms: int, arch: str, gpu: str = "", dtype:
 
     `arch` is the architecture to compile for (``"sm_90a"``), and `gpu` the device's name as in the tables; if
     it is empty, the cost model decides. `dtype` is the element type: ``"fp32"``, ``"tf32"``, ``"3xtf32"``,
-    ``"bf16"`` or ``"fp16"``. Raises UsageError if no kernel can compute the product there.
+    ``"bf16x6"``, ``"bf16"`` or ``"fp16"``. Raises UsageError if no kernel can compute the product there.
     """
     return _choose(M, N, K, sms, arch, gpu, dtype)
 

@@ -24,13 +24,13 @@ from harness.driver import BorrowedStream, Context, Device, Function, Module, St
 from harness.errors import OutOfMemory, UsageError
 from harness.kernels.arch import Arch
 from harness.kernels.compiler import compile_kernel
-from harness.kernels.dtypes import FP32, TF32, TF32X3
+from harness.kernels.dtypes import BF16X6, FP32, TF32, TF32X3
 from harness.kernels.spec import Variant
 from harness.problems.gemm import GEMMS
 
 Operands = tuple[Matrix, Matrix, Matrix]  # a, b and out
 IEEE = "ieee"
-PRECISIONS = (IEEE, TF32.name, TF32X3.name)  # the ways to multiply float32
+PRECISIONS = (IEEE, TF32.name, TF32X3.name, BF16X6.name)  # the ways to multiply float32
 _FLOAT_MAX = float(np.finfo(np.float32).max)
 _MOST_PLANS = 4096  # prepared launches kept per GPU; beyond that the oldest are dropped
 
@@ -55,8 +55,9 @@ def matmul(
 
     float32 is multiplied as true float32, without tensor cores. ``precision="tf32"`` uses them, with the
     elements of `a` and `b` rounded to tf32; ``"3xtf32"`` adds three such products for nearly the precision of
-    float32 (cu/tensor/28_3xtf32.cu tells what is lost). bfloat16 and float16 use the tensor cores, are summed
-    in float32 and rounded once.
+    float32 (cu/tensor/28_3xtf32.cu tells what is lost), and ``"bf16x6"`` adds six products of bfloat16 and
+    keeps the error bounds of float32 (on sm_90; cu/tensor/31_bf16x6.cu). bfloat16 and float16 use the tensor
+    cores, are summed in float32 and rounded once.
 
     `stream` is a harness Stream, an object with ``__cuda_stream__`` (CUDA's Python protocol), ``cuda_stream``
     (PyTorch) or ``ptr`` (CuPy), or an address (0 and 1: the legacy default stream). If it is None, the stream

@@ -94,6 +94,10 @@ TF32 = DType(name="tf32", storage="float32", precision=24, reads=11, emin=-126, 
 TF32X3 = DType(
     name="3xtf32", storage="float32", precision=24, reads=22, emin=-126, emax=127, accumulate=2.0**-23
 )
+# bf16x6 adds six products of bf16 (cu/tensor/31_bf16x6.cu): its errors have the bounds of fp32.
+BF16X6 = DType(
+    name="bf16x6", storage="float32", precision=24, reads=24, emin=-126, emax=127, accumulate=2.0**-24
+)
 BF16 = DType(
     name="bf16",
     storage="uint16",
@@ -114,4 +118,4 @@ FP16 = DType(
     emax=15,
     accumulate=2.0**-23,
 )
-DTYPES = {t.name: t for t in (FP32, TF32, TF32X3, BF16, FP16)}
+DTYPES = {t.name: t for t in (FP32, TF32, TF32X3, BF16X6, BF16, FP16)}

@@ -28,6 +28,7 @@ MATH_MODES = {
     "fp32": "pedantic fp32 (no TF32)",
     "tf32": "tf32 (COMPUTE_32F_FAST_TF32)",
     "3xtf32": "3xtf32 (beside pedantic fp32)",
+    "bf16x6": "bf16x6 (beside pedantic fp32)",
     "bf16": "bf16 (COMPUTE_32F, reductions in fp32)",
     "fp16": "fp16 (COMPUTE_32F, reductions in fp32)",
 }
@@ -53,6 +54,7 @@ _ROUTINES = {
     "fp32": _Routine(("PEDANTIC_MATH",)),
     "tf32": _Routine(_FP32_SUMS, "CUDA_R_32F", "COMPUTE_32F_FAST_TF32"),
     "3xtf32": _Routine(("PEDANTIC_MATH",)),
+    "bf16x6": _Routine(("PEDANTIC_MATH",)),
     "bf16": _Routine(_FP32_SUMS, "CUDA_R_16BF", "COMPUTE_32F"),
     "fp16": _Routine(_FP32_SUMS, "CUDA_R_16F", "COMPUTE_32F"),
 }

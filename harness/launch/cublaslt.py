@@ -52,6 +52,7 @@ _ROUTINES = {
     "fp32": _Routine("CUDA_R_32F", "COMPUTE_32F_PEDANTIC"),
     "tf32": _Routine("CUDA_R_32F", "COMPUTE_32F_FAST_TF32"),
     "3xtf32": _Routine("CUDA_R_32F", "COMPUTE_32F_PEDANTIC"),
+    "bf16x6": _Routine("CUDA_R_32F", "COMPUTE_32F_PEDANTIC"),
     "bf16": _Routine("CUDA_R_16BF", "COMPUTE_32F", "COMPUTE_TYPE"),
     "fp16": _Routine("CUDA_R_16F", "COMPUTE_32F", "COMPUTE_TYPE"),
 }

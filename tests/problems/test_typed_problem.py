@@ -19,12 +19,13 @@ from shared.typed_gemm import (
     finished,
     operands,
     rounded,
+    six_products,
     split_sum,
     tensor_core_sum,
     truncated,
 )
 
-TYPED = ["tf32", "3xtf32", "bf16", "fp16"]
+TYPED = ["tf32", "3xtf32", "bf16x6", "bf16", "fp16"]
 
 
 # -- the types
@@ -96,8 +97,9 @@ def test_inputs_are_of_the_type_seeded_and_poisoned(name: str) -> None:
     assert np.array_equal(one["A"][:, :50], dtype.encode(same))  # the same numbers, rounded
 
 
-@pytest.mark.parametrize(("name", "size"), [("tf32", 4), ("3xtf32", 4), ("bf16", 2), ("fp16", 2)])
-def test_work_of_each_type(name: str, size: int) -> None:
+@pytest.mark.parametrize("name", TYPED)
+def test_work_of_each_type(name: str) -> None:
+    size = 2 if name in ("bf16", "fp16") else 4
     p = GEMMS[name](M=2, N=3, K=5, beta=1)
     assert (p.flops, p.bytes) == (60, size * (10 + 15 + 12))
     assert GEMMS[name].intensity((16, 16), 32) == 16 / size
@@ -170,6 +172,8 @@ def broken(p: Gemm, inputs: Any, how: str) -> Any:
         return finished(p, inputs, a[:, :-1] @ b[:-1])
     if how == "one correction left out":
         return finished(p, inputs, split_sum(p, inputs, corrections=1))
+    if how == "bf16 alone":
+        return finished(p, inputs, six_products(p, inputs, degree=0))
     if how == "tf32 alone":
         return finished(p, inputs, tensor_core_sum(rounded(a, 11), rounded(b, 11)))
     if how == "inputs truncated":
@@ -200,6 +204,7 @@ def broken(p: Gemm, inputs: Any, how: str) -> Any:
 
 FAULTS = [
     *(("3xtf32", f) for f in ("one term dropped", "one correction left out", "tf32 alone")),
+    *(("bf16x6", f) for f in ("one term dropped", "bf16 alone")),
     *(("tf32", f) for f in ("one term dropped", "inputs truncated", "summed in the type")),
     *(
         (name, fault)
