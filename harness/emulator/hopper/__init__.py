@@ -18,5 +18,8 @@ block r of a cluster has its shared memory at bytes ``r << 18`` to ``(r + 1) << 
   the wgmma groups of a warpgroup. An access is (column, value); a thread knows of it if its clock has at
   least that value there. The memory of the last write and of the reads since then is `shadow`.
 - Proxies: a write of the generic proxy and a later access of the async proxy need an order, and on its way a
-  ``fence.proxy.async`` (PTX ISA, "Causality order"): a second clock holds what was known at such a fence.
+  ``fence.proxy.async`` (PTX ISA, "Causality order"). A second clock holds what threads did before such a
+  fence of their own, as CUDA's guide asks of those who write shared memory.
+- What mbarriers and clusters tell travels on to global memory, and what bulk copies access there is judged
+  with all else (`global_memory`). Flags in shared memory order threads, too (`flags`).
 """
