@@ -134,7 +134,9 @@ def chosen(kernels: Sequence[Kernel], entry: str | None, include: Sequence[str])
 def _with_entry(kernel: Kernel, entry: str) -> Kernel:
     """Return another kernel of a file, with what the front matter says, or new guesses without."""
     known = text.entries(kernel.source)
-    if kernel.language == "cuda" and text.find(known, entry) is None:
+    base = entry.partition("<")[0].rpartition("::")[2].strip()
+    made = re.search(rf"\b{re.escape(base)}\b", kernel.source)  # by a macro: the compiler knows
+    if kernel.language == "cuda" and text.find(known, entry) is None and not made:
         have = ", ".join(map(str, known)) or "none"
         raise UsageError(f"no kernel {entry!r}", where=str(kernel.path), hint=f"it has {have}")
     return (

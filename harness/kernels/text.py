@@ -18,7 +18,11 @@ from harness.support import files
 OPEN, CLOSE = "/// kernel", "///"
 _MOST = 2**26  # bytes of a kernel's file
 SUFFIXES = {".cu": "cuda", ".ptx": "ptx"}  # of kernel files: the language of each
-_NOISE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', re.DOTALL)
+_NOISE = re.compile(  # definitions of macros, comments, strings, characters
+    r"(?m:^[ \t]*#[ \t]*define\b(?:\\\n|[^\n])*)|//[^\n]*|/\*.*?\*/"
+    r"""|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'""",
+    re.DOTALL,
+)
 _GLOBAL = re.compile(r"\b__global__\b")
 _TEMPLATE = re.compile(r"\btemplate\s*(<[^;{}()]*>)?[^;{}()]*\Z")
 _BOUNDS = re.compile(r"__launch_bounds__\s*\(\s*([^,()]+)[^()]*\)")
@@ -44,7 +48,7 @@ class Entry:
     `name` has its namespaces, and the arguments of an explicit instance. `template` has the parameters of a
     template, which is no kernel before it is given arguments. `bounds` is the number of threads in
     ``__launch_bounds__``, where that is a number. `dimensions` is 2 or 3 where the body uses the y or z of
-    its index, else 1.
+    its index, else 1. `dynamic` is True where it has dynamic shared memory.
     """
 
     name: str
@@ -52,6 +56,7 @@ class Entry:
     template: tuple[str, ...] = ()
     bounds: int | None = None
     dimensions: int = 1
+    dynamic: bool = False
 
     def __str__(self) -> str:
         """Return the name, with the parameters of a template: ``k<typename T, int N>``."""
@@ -190,6 +195,7 @@ def _entry(text: str, begin: int, after: int) -> Entry | None:
         template=tuple(re.sub(r"\s*=.*", "", p) for p in given),
         bounds=bounds,
         dimensions=3 if "z" in axes else 2 if "y" in axes else 1,
+        dynamic=bool(re.search(r"\bextern\s+(?:__align__\s*\([^)]*\)\s*)?__shared__", own)),
     )
 
 
@@ -197,12 +203,13 @@ def _parameter(text: str, unnamed: str) -> Parameter:
     """Return a parameter from its declaration, ``const float* __restrict__ x``."""
     text = re.sub(r"=.*", "", text)
     words = re.sub(r"__restrict__|\b(?:restrict|volatile|struct|__grid_constant__)\b", " ", text)
-    pointer = "*" in words or "[" in words
+    levels = words.count("*") + words.count("[")
     const = bool(re.search(r"\bconst\b", words.partition("*")[0]))
     plain = re.sub(r"\[.*?\]|[*&]|\bconst\b", " ", words).split()
     named = len(plain) > 1 and plain[-1] not in _TYPE_WORDS
     kind, name = (plain[:-1], plain[-1]) if named else (plain, unnamed)
-    return Parameter(type=" ".join(kind), name=name, pointer=pointer, const=const)
+    stars = "*" * max(0, levels - 1)  # of a pointer to pointers
+    return Parameter(type=" ".join(kind) + stars, name=name, pointer=levels > 0, const=const)
 
 
 def _split(text: str) -> list[str]:

@@ -39,7 +39,11 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     """
     entry = text.find(text.entries(kernel.source), kernel.entry)
     if entry is None:
-        raise UsageError(f"no kernel {kernel.entry!r}", where=str(kernel.path))
+        raise UsageError(
+            f"the parameters of {kernel.entry} are not in the text",
+            where=str(kernel.path),
+            hint="give it front matter and a problem: `harness new` writes both",
+        )
     if entry.template and "<" not in kernel.entry:
         raise UsageError(
             f"{entry} is a template",

@@ -29,6 +29,17 @@ __global__ void transposed(float* out, const float* in, int rows, int cols)
 }
 struct Pair { int a, b; };
 __global__ void odd(Pair p, float* x) { *x = p.a; }
+__global__ void deep(float** x) { **x = 1; }
+__global__ void empty() {}
+__global__ void flipped(float* x)
+{
+    extern __shared__ float s[];
+    s[threadIdx.x] = x[blockIdx.x * blockDim.x + threadIdx.x];
+    __syncthreads();
+    x[blockIdx.x * blockDim.x + threadIdx.x] = s[blockDim.x - 1 - threadIdx.x];
+}
+#define MADE(name) __global__ void name(float* x) { *x = 1; }
+MADE(made)
 """
 
 
@@ -111,9 +122,32 @@ def test_headers_of_a_folder(run: Any, tmp_path: Path) -> None:
         (("check", "good.cu", "--entry", "none"), "no kernel 'none'"),
         (("check", "--entry", "none"), "--entry is of one file"),
         (("check", "good.cu", "--entry", "transposed", "-a", "depth=3"), "no axis 'depth'"),
+        (("check", "good.cu", "--entry", "deep"), "x of good:deep is a float*, for which no value"),
+        (("check", "good.cu", "--entry", "made"), "the parameters of made are not in the text"),
         (("verify", "good.cu"), "no value can be guessed"),
     ],
 )
 def test_what_cannot_be_guessed_is_said(run: Any, words: tuple[str, ...], said: str) -> None:
     result = run(*words)
     assert result.exit_code != 0 and said in result.output and "Traceback" not in result.output
+
+
+def test_what_can_be_guessed_of_a_file_is_checked(run: Any) -> None:
+    found = run("check", "good.cu")
+    assert found.exit_code == 0, found.output
+    assert "left out: p of good:odd is a Pair" in found.output and "good:deep" in found.output
+    lines = [line.split()[0] for line in found.output.splitlines() if line.endswith("no reference")]
+    assert lines == ["good:transposed", "good:empty", "good:flipped"]
+    assert "--grid 4,1,1 --block 256,1,1 --shared 49152 -a x=1024" in found.output
+    assert "out of bounds" in run("check", "good.cu", "--entry", "flipped", "--shared", "64").output
+
+
+def test_verify_is_no_success_without_a_reference(run: Any) -> None:
+    assert run("verify", "good.cu", "--entry", "flipped").exit_code == 2  # verify has no --entry
+    (Path.cwd() / "one.cu").write_text("__global__ void one(float* x) { x[threadIdx.x] = 1; }\n")
+    assert run("verify", "one.cu").exit_code == 3
+
+
+def test_a_kernel_that_a_macro_makes_is_built_by_its_name(run: Any) -> None:
+    assert run("build", "good.cu", "--entry", "made").exit_code == 0
+    assert "good:name" not in run("list", "good.cu").output

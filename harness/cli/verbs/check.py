@@ -13,6 +13,9 @@ from harness.cli import options, publishing, running
 from harness.errors import INCONCLUSIVE_EXIT, UsageError
 from harness.kernels.expr import Expr
 from harness.kernels.spec import Kernel, Variant
+from harness.support import terminal
+
+_SHARED = 48 * 1024  # bytes of dynamic shared memory, if nothing is said: what a block has without asking
 
 if TYPE_CHECKING:
     from harness.bench.row import Measurement
@@ -28,6 +31,9 @@ if TYPE_CHECKING:
 @options.include
 @click.option("--block", metavar="X[,Y[,Z]]", help="Threads of a block, of a kernel without front matter.")
 @click.option("--grid", metavar="X[,Y[,Z]]", help="Blocks of the grid, likewise.")
+@click.option(
+    "--shared", type=click.IntRange(0), metavar="BYTES", help="Dynamic shared memory of a block, likewise."
+)
 @options.arch
 @options.seed
 @click.option(
@@ -75,6 +81,7 @@ def command(
     include: tuple[str, ...],
     block: str | None,
     grid: str | None,
+    shared: int | None,
     arch: str | None,
     seed: int,
     schedule: str,
@@ -114,7 +121,7 @@ def command(
     selected, variants = options.variants(
         kernels, params, sweep=sweep, dtypes=dtypes, entry=entry, include=include
     )
-    selected, variants = _launched(selected, variants, block, grid)
+    selected, variants = _launched(selected, variants, block, grid, shared)
     points = options.points(selected, axis, "verify_axes")
     if device != options.EMULATOR:
         if arch or lines or strict or sms or max_ways or schedule != "lockstep":
@@ -174,25 +181,51 @@ def _conclude(rows: Sequence[Measurement], most: float, max_ways: float | None, 
 
 
 def _launched(
-    kernels: list[Kernel], variants: list[Variant], block: str | None, grid: str | None
+    kernels: list[Kernel], variants: list[Variant], block: str | None, grid: str | None, shared: int | None
 ) -> tuple[list[Kernel], list[Variant]]:
-    """Return kernels and variants with another block and grid.
+    """Return kernels and variants, those without front matter with another block, grid and shared memory.
 
-    Raises UsageError where a kernel's front matter says what they are.
+    Of several such kernels those are left out, with a word, whose arguments cannot be guessed. Raises
+    UsageError where none is left, and where front matter says what block and grid are.
     """
+    known = [k.name for k in kernels if not k.plain]
+    if known and any(given is not None for given in (block, grid, shared)):
+        raise UsageError(
+            f"--block, --grid and --shared are for kernels without front matter; {known[0]} has it"
+        )
+    found: dict[str, Kernel] = {}
+    for kernel in kernels:
+        try:
+            found[kernel.name] = _guessed(kernel, block, grid, shared) if kernel.plain else kernel
+        except UsageError as e:
+            if len(kernels) == 1:
+                raise
+            click.echo(terminal.fill(f"left out: {e.what}"), err=True)
+    if not found:
+        raise UsageError("there is no kernel left whose arguments can be guessed", hint="`harness new` helps")
+    kept = [v for v in variants if not v.kernel.plain]
+    return list(found.values()), [*kept, *(k.variant() for k in found.values() if k.plain)]
+
+
+def _guessed(kernel: Kernel, block: str | None, grid: str | None, shared: int | None) -> Kernel:
+    """Return a kernel without front matter as it is launched. Raises UsageError if that cannot be guessed."""
     from dataclasses import replace
 
-    if block is None and grid is None:
-        return kernels, variants
-    if known := [k.name for k in kernels if not k.plain]:
-        raise UsageError(f"--block and --grid are for kernels without front matter; {known[0]} has it")
-    changed = kernels
+    from harness.kernels import text
+    from harness.problems.registry import resolve
+
     if block is not None:
         threads = _dimensions("--block", block)
-        changed = [replace(k, block=threads, tile=threads[::-1]) for k in changed]
+        kernel = replace(kernel, block=threads, tile=threads[::-1])
     if grid is not None:
-        changed = [replace(k, grid=_dimensions("--grid", grid)) for k in changed]
-    return changed, [k.variant() for k in changed]
+        kernel = replace(kernel, grid=_dimensions("--grid", grid))
+    entry = text.find(text.entries(kernel.source), kernel.entry)
+    if shared is None and entry is not None and entry.dynamic:
+        shared = _SHARED
+    if shared is not None:
+        kernel = replace(kernel, shared=Expr.parse(shared))
+    resolve(kernel)
+    return kernel
 
 
 def _dimensions(option: str, text: str) -> tuple[Expr, ...]:

@@ -26,14 +26,14 @@ def command(kernels: tuple[str, ...], style: str | None) -> None:
     """
     from tabulate import tabulate
 
-    types: dict[Path, list[Kernel]] = {}  # a line for each file
+    types: dict[tuple[Path, str], list[Kernel]] = {}  # a line for each file, or kernel of it
     for kernel in catalog.select(kernels) if kernels else catalog.shipped():
-        types.setdefault(kernel.path.resolve(), []).append(kernel)
+        types.setdefault((kernel.path.resolve(), kernel.entry), []).append(kernel)
     after = style == "md" or (terminal.columns() or 0) >= _WIDE
     rows = []
     for k, *others in types.values():
         params = " ".join(f"{n}={','.join(map(str, v))}" for n, v in k.params.items())
-        title = f"{k.title} (broken)" if k.broken else k.title
+        title = f"{k.title} (broken)" if k.broken else k.title or "no front matter"
         texts = [params or "-", title] if style else map(_wrapped, (params or "-", title))
         names = (", " if style else "\n").join([k.dtype, *(other.dtype for other in others)])
         rows.append([k.name, k.min_arch, names, *([k.after or "-"] if after else []), *texts])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.cli import matmul_option, options, running
+from harness.errors import INCONCLUSIVE_EXIT
 
 if TYPE_CHECKING:
     from harness.bench.row import Measurement
@@ -63,6 +64,7 @@ def command(
     from harness.bench.session import Bench
     from harness.cli.views import emulated
     from harness.driver import Context
+    from harness.problems.protocol import unverified
     from harness.results import encode, record, tables
 
     if json_file is not None:
@@ -108,6 +110,8 @@ def command(
     running.explain(records if gpu is not None else [], skipped)
     running.warn(built)
     running.finish(records, skipped, fault or unwritten, allow_refused=allow_refused)
+    if any(unverified(row.problem) for row in rows):
+        raise SystemExit(INCONCLUSIVE_EXIT)
 
 
 def _row(label: str, rows: list[Measurement], repeats: int) -> list[str]:

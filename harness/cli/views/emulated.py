@@ -123,6 +123,7 @@ def print_guesses(rows: Sequence[Measurement]) -> None:
         assert row.built is not None
         grid, block = kernel.grid(row.built.variant, row.problem), row.built.variant.block
         shape = f"--grid {','.join(map(str, grid))} --block {','.join(map(str, block))}"
+        shape += f" --shared {row.built.variant.shared}" if row.built.variant.shared else ""
         sizes = " ".join(f"-a {name}={getattr(row.problem, name):g}" for name in row.problem.axes)
         click.echo(terminal.fill(f"\n{row.label} was launched as by {shape} {sizes}".rstrip(), " " * 4))
     if guesses:
