@@ -98,9 +98,10 @@ class Verbs(click.Group):
             _say("not enough memory")
             return 1
         except OSError as e:
-            if (known := streams.lost(e)) is None:
-                raise
-            return known
+            if e.filename is None and (known := streams.lost(e)) is not None:
+                return known
+            _say(f"{e.filename or 'the system'}: {e.strerror or e}")
+            return 1
         return code if isinstance(code, int) else 0
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -76,8 +76,8 @@ def test_a_fault_in_any_write_or_spawn_costs_no_table(
         shutil.rmtree(tmp_path / "cache", ignore_errors=True)
         cache.default.cache_clear()
         exit_code, output, file = run_with(name, code, first, count, tmp_path, monkeypatch)
-        assert exit_code in (0, 1) and output.strip()
-        if exit_code == 1:
+        assert exit_code in (0, 1, 2) and output.strip()  # 2: the kernel itself cannot be read
+        if exit_code != 0:
             assert os.strerror(code) in output or "cannot" in output, output
         if exit_code == 0:
             assert json.loads(file.read_text())["rows"]
@@ -95,7 +95,7 @@ def test_every_fault_in_every_call(
     for first in range(6):
         shutil.rmtree(tmp_path / "cache", ignore_errors=True)
         exit_code, output, _ = run_with(name, code, first, 1, tmp_path, monkeypatch)
-        assert exit_code in (0, 1) and output.strip(), (first, output)
+        assert exit_code in (0, 1, 2) and output.strip(), (first, output)
 
 
 def test_the_faults_are_of_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
