@@ -6,6 +6,7 @@ The counters of a launch are a mapping from ncu's own metric names to values in 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -111,17 +112,22 @@ def no_eligible(counters: Counters) -> float:
 
 def sectors_a_request(counters: Counters) -> float:
     """Return how many 32-byte sectors a warp's global load touches on average."""
-    return counters[LOAD_SECTORS] / counters[LOADS]
+    return _over(counters[LOAD_SECTORS], counters[LOADS])
 
 
 def ways(counters: Counters) -> float:
     """Return the wavefronts of shared memory over those without bank conflicts; 1 means no conflicts."""
-    return counters[WAVEFRONTS] / (counters[WAVEFRONTS] - counters[CONFLICTS])
+    return _over(counters[WAVEFRONTS], counters[WAVEFRONTS] - counters[CONFLICTS])
 
 
 def sms_busy(counters: Counters) -> float:
     """Return the % of the launch's time in which an SM, on average, has work."""
-    return 100 * counters[SMS_BUSY] / counters[ELAPSED]
+    return 100 * _over(counters[SMS_BUSY], counters[ELAPSED])
+
+
+def _over(count: float, of: float) -> float:
+    """Return the ratio; NaN, for which no rule holds, where nothing was counted."""
+    return count / of if of else math.nan
 
 
 def limiters(counters: Counters) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 Positive = Annotated[float, Above(0)]
 Count = Annotated[int, Above(-1)]
+Axis = Annotated[float, Above(-(2**48), 2**48)]  # a size or a factor of a problem
 
 
 class Ratio(TypedDict):
@@ -89,7 +90,7 @@ class Row(TypedDict, total=False):
 
     # The size, and whether the result was right
     shape: str
-    axes: dict[str, Any]
+    axes: dict[str, Axis | None]
     status: str
     detail: str
     error_over_bound: float | None
@@ -193,7 +194,7 @@ class ProfileRow(TypedDict, total=False):
     kernel: str
     params: dict[str, int]
     shape: str
-    axes: dict[str, Any]
+    axes: dict[str, Axis | None]
     dtype: str | None
 
 

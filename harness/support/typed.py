@@ -31,9 +31,10 @@ _NAMES = {str: "a text", int: "a whole number", float: "a number", bool: "true o
 
 @dataclass(frozen=True)
 class Above:
-    """The bound of a number, as in ``Annotated[float, Above(0)]``: it has to be larger."""
+    """The bound of a number, as in ``Annotated[float, Above(0)]``: it has to be larger, and at most `most`."""
 
     least: float
+    most: float = math.inf
 
 
 def damage(value: object, expected: Any, where: str = "") -> str:
@@ -60,6 +61,8 @@ def _damages(value: object, expected: Any, where: str) -> Iterator[str]:  # noqa
         for bound in inner[1:]:
             if _is_number(value) and not value > bound.least:
                 yield f"{where} is {_shown(value)}, not more than {bound.least:g}"
+            elif _is_number(value) and value > bound.most:
+                yield f"{where} is {_shown(value)}, more than {bound.most:g}"
     elif origin in (Union, types.UnionType):
         found = [next(_damages(value, one, where), "") for one in inner]
         if all(found):  # that of the member which has the value's shape says most

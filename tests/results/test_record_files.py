@@ -395,3 +395,10 @@ def test_a_checkout_behind_a_link_is_one(tmp_path: Path, monkeypatch: pytest.Mon
     done = subprocess.CompletedProcess([], 0, f"{tmp_path / 'real'}", "")
     monkeypatch.setattr(tools, "run", lambda command, where: done)
     assert record._commit(tmp_path / "link" / "harness")[0] == os.fspath(tmp_path / "real")
+
+
+def test_sizes_beyond_any_machine_are_refused(tmp_path: Path) -> None:
+    """A choice of kernels by such a size overflowed."""
+    change = row(axes={"M": 2**63, "N": 8, "K": None})
+    assert "axes.M is 9223372036854775808, more than" in refusal(written(tmp_path / "r.json", bench(change)))
+    assert record.load(written(tmp_path / "r.json", bench(row(axes={"M": 2**40, "beta": None, "x": -0.5}))))
