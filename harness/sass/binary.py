@@ -5,11 +5,13 @@ Executables, libraries, objects and fat binaries hold one cubin for each archite
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.errors import InspectError, UsageError
@@ -59,6 +61,7 @@ def read(
 ) -> list[Code]:
     """Return every kernel and device function in the file whose name matches the glob pattern `function`.
 
+    C++ names match as they are and demangled, and are shown demangled.
     Only code for `archs` is returned, all if that is empty. PTX is assembled for each of `archs`, or for its
     own ``.target``. No cubin tells how it is launched: `threads` per block and the bytes of dynamic `shared`
     memory per block are the caller's.
@@ -75,7 +78,7 @@ def read(
             if archs and code.arch not in archs:
                 continue
             names[code.sass.function] = None
-            if fnmatch.fnmatchcase(code.sass.function, function):
+            if any(fnmatch.fnmatchcase(name, function) for name in (code.sass.function, code.variant)):
                 found.append(code)
     if not have:
         raise UsageError("no function in its device code", where=str(path))
@@ -88,6 +91,78 @@ def read(
             f"no function {function!r}", where=str(path), hint=f"functions: {', '.join(some)}{more}"
         )
     return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """A kernel of a file, as cuobjdump lists it: demangled name, registers a thread, bytes of memory.
+
+    `stack` is per thread, `shared` the static shared memory of a block.
+    """
+
+    name: str
+    arch: str
+    registers: int
+    stack: int
+    shared: int
+
+
+def listed(path: Path) -> list[Listed]:
+    """Return the kernels in a file of machine code, for every architecture, without disassembling it.
+
+    Raises UsageError for a file without any.
+    """
+    with tempfile.TemporaryDirectory(prefix="harness-") as folder:
+        report = _cuobjdump(["-res-usage", path.resolve()], path, folder)
+    only = architectures(path)
+    arch, found = only[0] if len(only) == 1 else "", []
+    for line in re.split(r"(?=arch = sm_|Function )", report):
+        if told := re.match(r"arch = (sm_\w+)", line):
+            arch = told[1]
+        for name, registers, stack, shared in _RESOURCES.findall(line):
+            reserved = _RESERVED if arch and Arch.parse(arch).number >= 90 else 0
+            used = max(0, int(shared) - reserved)
+            found.append(
+                Listed(name=name, arch=arch, registers=int(registers), stack=int(stack), shared=used)
+            )
+    if not found:
+        raise UsageError("no kernel in its device code", where=str(path))
+    names = demangled([one.name for one in found])
+    return [replace(one, name=names[one.name]) for one in found]
+
+
+def architectures(path: Path) -> list[str]:
+    """Return the architectures that a file has machine code for, in ascending order; none for PTX."""
+    if path.suffix == ".ptx" or not path.is_file():
+        return []
+    with tempfile.TemporaryDirectory(prefix="harness-") as folder:
+        report = _cuobjdump(["-lelf", path.resolve()], path, folder)
+    found = dict.fromkeys(re.findall(r"^ELF file.*\.(sm_\w+)\.cubin$", report, re.MULTILINE))
+    return sorted(found, key=lambda arch: (Arch.parse(arch).number, arch))
+
+
+def demangled(names: Sequence[str]) -> dict[str, str]:
+    """Return C++ names as they are written in source, by mangled name.
+
+    The package cxxfilt does it, or else c++filt of binutils or LLVM. Without either names stay as they are.
+    """
+    mangled = [name for name in names if name.startswith("_Z")]
+    plain = {name: name for name in names}
+    if not mangled:
+        return plain
+    try:
+        import cxxfilt
+    except ImportError:
+        tool = tools.find("c++filt") or tools.find("cu++filt")
+        if tool is None:
+            return plain
+        done = tools.run([tool, *mangled], "c++filt")
+        texts = done.stdout.splitlines()
+        return plain | (dict(zip(mangled, texts, strict=True)) if len(texts) == len(mangled) else {})
+    for name in mangled:
+        with contextlib.suppress(cxxfilt.Error):
+            plain[name] = cxxfilt.demangle(name)
+    return plain
 
 
 def _cubins(path: Path, archs: tuple[str, ...]) -> Iterator[bytes]:
@@ -145,14 +220,16 @@ def _functions(cubin: bytes, path: Path, cache: Cache, threads: int | None, dyna
         file.write_bytes(cubin)
         report = _cuobjdump(["-res-usage", file], path, folder)
     resources = {name: tuple(map(int, numbers)) for name, *numbers in _RESOURCES.findall(report)}
-    for name, sass in disassemble_all(cubin, cache, where=str(path)).items():
+    functions = disassemble_all(cubin, cache, where=str(path))
+    names = demangled(list(functions))
+    for name, sass in functions.items():
         registers, stack, shared = resources.get(name, (None, None, None))
         if shared is not None:
             reserved = _RESERVED if Arch.parse(sass.arch).number >= 90 else 0
             shared = max(0, shared - reserved) + dynamic
         yield Code(
             origin=path.name,
-            variant=name,
+            variant=names[name],
             sass=sass,
             registers=registers,
             shared=shared,

@@ -8,6 +8,7 @@ import re
 import shutil
 import struct
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -355,6 +356,57 @@ def test_a_cubin_of_ours_read_as_a_foreign_one(arch: str, cache: Cache, read: Re
             assert getattr(theirs, name) == wanted, name
     assert theirs.spills is None and ours.spills == 0
     assert theirs.line(41) == ours.line(41) != ""
+
+
+def test_a_library_is_listed_and_shown_for_one_architecture(cache: Cache, tmp_path: Path) -> None:
+    file = tmp_path / "k.fatbin"
+    file.write_bytes(
+        fatbin((75, build("tiled", "sm_75", cache).code), (90, build("copy", "sm_90", cache).code))
+    )
+    tiled, copied = binary.listed(file)
+    assert (tiled.name, tiled.arch, tiled.shared) == ("matmul", "sm_75", 2048)
+    assert (copied.name, copied.arch, copied.shared) == ("copy", "sm_90", 0), (
+        "the system's share is not its own"
+    )
+    assert tiled.registers == build("tiled", "sm_75", cache).resources.registers
+    listed = harness(str(file), "--list")
+    assert [line.split()[:2] for line in listed.output.splitlines()[2:]] == [
+        ["matmul", "sm_75"],
+        ["copy", "sm_90"],
+    ]
+    assert "copy" not in harness(str(file), "--list", "--arch", "sm_75").output
+    shown = harness(str(file))
+    assert "copy, sm_90" in shown.output and "matmul, sm_75" not in shown.output
+    assert "k.fatbin: code for sm_90; --arch shows sm_75" in shown.stderr
+    assert "matmul, sm_75" in harness(str(file), "--arch", "sm_75").output
+    for args in (
+        ["tiled", "--list"],
+        [str(file), "--list", "-f", "nope"],
+        [str(tmp_path / "no.so"), "--list"],
+    ):
+        refused = harness(*args)
+        assert refused.exit_code != 0 and "Traceback" not in refused.output, args
+
+
+@pytest.mark.parametrize("missing", [(), ("cxxfilt",)])
+def test_names_are_demangled_by_whatever_is_there(
+    missing: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in missing:
+        monkeypatch.setitem(sys.modules, name, None)
+    if "cxxfilt" in missing and tools.find("c++filt") is None:
+        pytest.skip("c++filt is not installed")
+    if not missing:
+        pytest.importorskip("cxxfilt")
+    names = ["_Z3fooIfLi16EEvPT_", "matmul", "_Zbad"]
+    assert binary.demangled(names) == {
+        names[0]: "void foo<float, 16>(float*)",
+        "matmul": "matmul",
+        "_Zbad": "_Zbad",
+    }
+    monkeypatch.setitem(sys.modules, "cxxfilt", None)
+    monkeypatch.setattr(tools, "find", lambda name: None)
+    assert binary.demangled(names) == {name: name for name in names}, "without either they stay as they are"
 
 
 def test_several_functions_and_architectures(cache: Cache, tmp_path: Path) -> None:

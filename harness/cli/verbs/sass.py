@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
+import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,6 +55,9 @@ if TYPE_CHECKING:
     help="Of a cubin, library or executable: only functions that match.",
 )
 @click.option(
+    "--list", "list_", is_flag=True, help="Only list the kernels in a cubin, library or executable."
+)
+@click.option(
     "--threads", type=click.IntRange(1, 1024), help="Of a block, for the occupancy of code not built here."
 )
 @click.option(
@@ -79,6 +84,7 @@ def command(
     controls: bool,
     diff: str | None,
     function: str,
+    list_: bool,
     threads: int | None,
     shared: int,
     style: str | None,
@@ -107,6 +113,9 @@ def command(
     for path in filter(None, (json_file, html_file)):
         record.check_writable(path)
     targets = options.archs(arch)
+    if list_:
+        _list(kernels, targets, function, style)
+        return
     foreign = _Foreign(function=function, threads=threads, shared=shared)
     which = _Which(entry=entry, include=include)
     selection = _read(kernels, params, sweep, targets, foreign, dtypes, which)
@@ -152,6 +161,25 @@ class _Which:
 
     entry: str | None = None
     include: tuple[str, ...] = ()
+
+
+def _list(names: Sequence[str], targets: Sequence[str], function: str, style: str | None) -> None:
+    """Print the kernels in files of machine code: names, architectures, registers and memory."""
+    from harness.results import tables
+    from harness.sass import binary
+
+    files = [name for name in names if binary.is_binary(name)]
+    if not files or len(files) < len(names):
+        raise UsageError("--list is for cubins, libraries and executables", hint="harness list shows kernels")
+    rows = [
+        [one.name, one.arch, *map(str, (one.registers, one.stack, one.shared))]
+        for name in files
+        for one in binary.listed(Path(name))
+        if fnmatch.fnmatchcase(one.name, function) and (not targets or one.arch in targets)
+    ]
+    if not rows:
+        raise UsageError(f"no kernel {function!r} in {', '.join(files)}")
+    click.echo(tables.plain_table(rows, ["kernel", "arch", "registers", "stack B", "shared B"], style))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +254,11 @@ def _read(
             )
         codes = []
         for name in files:
-            codes += binary.read(Path(name), cache, archs=tuple(targets), **asdict(foreign))
+            have = [] if targets else binary.architectures(Path(name))
+            if len(have) > 1:
+                others = ", ".join(have[:-1])
+                warnings.warn(f"{Path(name).name}: code for {have[-1]}; --arch shows {others}", stacklevel=2)
+            codes += binary.read(Path(name), cache, archs=tuple(targets or have[-1:]), **asdict(foreign))
         return _Selection(codes=codes, built={}, skipped=[])
     chosen = asdict(which or _Which())
     _, variants = options.variants(names, params, sweep=sweep, dtypes=dtypes, strict=strict, **chosen)
@@ -291,6 +323,5 @@ def _other(
     names = names or list(files)
     if not binary.is_binary(names[0]):
         return _read(names, params, False, chosen or targets or [code.arch], foreign, dtypes, strict=False)
-    found = _read(names, params, False, chosen, foreign)
-    same = [c for c in found.codes if c.arch == code.arch]
-    return replace(found, codes=same if same and not chosen else found.codes)
+    same = [code.arch] if code.arch in binary.architectures(Path(names[0])) else []
+    return _read(names, params, False, chosen or same, foreign)
