@@ -269,8 +269,8 @@ def _edge(site: Instruction, earlier: Earlier, ins: Instruction) -> str:
     """Return what would order the access `site` before that of `ins`."""
     if earlier.unfenced:
         return (
-            "they are ordered, but through different proxies: fence.proxy.async by the same thread, before what "
-            "orders them, would complete that"
+            "they are ordered, but through different proxies: fence.proxy.async by the thread that made the "
+            "first, before what orders them, would complete that"
         )
     words = _words(site)
     if words == "the wgmma":
