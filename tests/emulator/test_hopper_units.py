@@ -243,7 +243,7 @@ def test_an_infinity_stays_in_its_row() -> None:
 
 
 def test_a_fence_that_is_missing_before_a_wgmma() -> None:
-    """What the threads have written is not visible to wgmma."""
+    """Writes of the threads are not visible to wgmma without it."""
     source = PRODUCT.replace("TYPE", "int").replace("+X", "+r").replace("SHAPE", "m64n8k32.s32.s8.s8")
     source = source.replace("TAIL", "1").replace("  fence_async();\n", "")
     found = run(source, np.zeros(2048, np.uint8), np.zeros(256, np.uint8), np.zeros(512, np.int32))
