@@ -44,7 +44,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Told:
-    """What is known of accesses to global memory: a node of the launch's `Knowledge`."""
+    """Knowledge of accesses to global memory: a node of the launch's `Knowledge`."""
 
     graph: Knowledge
     node: int

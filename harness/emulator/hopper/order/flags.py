@@ -27,7 +27,7 @@ def flagged(instructions: tuple[Instruction, ...]) -> bool:
 
 
 class Flags:
-    """What was published at each place of a cluster's shared memory, and what threads have yet to learn."""
+    """Publications at each place of a cluster's shared memory, and those that threads have yet to learn."""
 
     def __init__(self, clocks: Clocks) -> None:
         self._clocks = clocks

@@ -63,7 +63,7 @@ class Bulk:
 
 
 class GlobalMemory:
-    """What the threads of a cluster know of global memory, and what its bulk copies access there.
+    """Knowledge that the threads of a cluster have of global memory, and its bulk copies' accesses there.
 
     Threads are numbered as in the cluster's clocks: those of its first block, of its second, ...
     """
