@@ -31,7 +31,7 @@ _NAMES = {str: "a text", int: "a whole number", float: "a number", bool: "true o
 
 @dataclass(frozen=True)
 class Above:
-    """The bound of a number, as in ``Annotated[float, Above(0)]``: it has to be larger, and at most `most`."""
+    """The bounds of a number, as in ``Annotated[float, Above(0)]``: more than `least`, at most `most`."""
 
     least: float
     most: float = math.inf
