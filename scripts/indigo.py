@@ -184,7 +184,11 @@ def main() -> int:
     print(plain_table(cells, ["pattern", *names]))
     print(f"seed {options.seed}, the slowest launch {max(r['seconds'] for r in rows):.1f} s")
     if options.json:
-        meta = {**record.provenance(seed=options.seed), "graphs": GRAPHS}
+        meta = {
+            **record.provenance(seed=options.seed),
+            "graphs": GRAPHS,
+            "kinds": {what: sorted(kinds) for what, kinds in KINDS.items()},
+        }
         record.write_json(options.json, record.document("indigo", rows, meta))
     return 0
 

@@ -558,6 +558,45 @@ def emulator_peers() -> str:
     return f"{plain_table(cells, ['CPU seconds', 'harness', *peers], 'md')}\n\n{note}"
 
 
+def indigo() -> str:
+    """Return what the emulator found of the bugs that were planted in Indigo's kernels."""
+    record = load("scripts/indigo", "cpu")
+    cells = []
+    for bug, kinds in record["meta"]["kinds"].items():
+        seen = [(bug in row["planted"], bool(set(kinds) & set(row["found"]))) for row in record["rows"]]
+        name = {"race": "races", "bounds": "accesses out of bounds"}[bug]
+        cells.append(
+            [name, *(str(seen.count(pair)) for pair in ((True, True), (True, False), (False, True)))]
+        )
+    slowest = max(row["seconds"] for row in record["rows"])
+    note = (
+        f"{len(record['rows'])} kernels, at most {record['meta']['graphs']} graphs each, the slowest launch "
+        f"{slowest:.1f} s; {linked('scripts/indigo.py', record)}, {record['meta']['utc'][:10]}."
+    )
+    return f"{plain_table(cells, ['planted', 'found', 'missed', 'false alarms'], 'md')}\n\n{note}"
+
+
+def gpuverify() -> str:
+    """Return GPUVerify's verdicts on its tests beside the emulator's, and why they differ."""
+    record = load("scripts/gpuverify", "cpu")
+    verdicts = ("pass", "fail", "not run")
+    pairs = [(row["expected"], row["ours"]) for row in record["rows"]]
+    cells = [[told, *(str(pairs.count((told, ours))) for ours in verdicts)] for told in verdicts[:2]]
+    table = plain_table(cells, ["GPUVerify", *(f"emulator: {ours}" for ours in verdicts)], "md")
+    reasons: dict[tuple[str, str, str], int] = {}
+    for row in record["rows"]:
+        if row["ours"] != row["expected"]:
+            key = row["reason"], row["expected"], row["ours"]
+            reasons[key] = reasons.get(key, 0) + 1
+    told = [
+        [f"{expected} / {ours}", str(count), reason]
+        for (reason, expected, ours), count in sorted(reasons.items(), key=lambda item: item[0][1:])
+    ]
+    why = plain_table(told, ["GPUVerify / emulator", "tests", "why"], "md")
+    note = f"{linked('scripts/gpuverify.py', record)}, {record['meta']['utc'][:10]}."
+    return f"{table}\n\n{why}\n\n{note}"
+
+
 def machine(record: dict[str, Any]) -> str:
     meta = record["meta"]
     return f"{meta['gpu']['name']}; {command(record)}, {meta['utc'][:10]}."
@@ -573,6 +612,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "emulator_speed": emulator_speed,
     "emulator_hopper": emulator_hopper,
     "emulator_peers": emulator_peers,
+    "gpuverify": gpuverify,
+    "indigo": indigo,
     "selftest": selftest,
     "calibration": calibration,
     "launch_cost": launch_cost,

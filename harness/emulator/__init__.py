@@ -26,7 +26,7 @@ from harness.emulator.decode import Decoder, Step
 from harness.emulator.hopper.tma.tensormap import TensorMap
 from harness.emulator.instructions.texture.objects import Texture, handles_of
 from harness.emulator.machine import SCHEDULES, Launch
-from harness.emulator.memory import GLOBAL_BASE, HEAP, HEAP_BYTES, Arena, Buffer
+from harness.emulator.memory import GLOBAL_BASE, HEAP, HEAP_BYTES, WORKSPACE, Arena, Buffer
 from harness.emulator.ptx.declarations import OPAQUE, Variable, pointers_of, values_of
 from harness.emulator.ptx.module import parse
 from harness.emulator.ptx.program import Entry
@@ -239,10 +239,12 @@ _PARAMETERS = "the parameters"  # the buffer that holds them where a kernel take
 
 
 def _extra(kernel: Entry) -> list[Buffer]:
-    """Return the buffers that the kernel needs of its own: the heap of malloc, and its parameters."""
+    """Return the buffers that the kernel needs of its own: malloc's heap, the grid's barrier, parameters."""
     found = []
     if any(i.opcode[0] == "call" and "malloc" in i.operands for i in kernel.instructions):
         found.append(Buffer(array=np.zeros(HEAP_BYTES, np.uint8), name=HEAP, initialised=False))
+    if any("%envreg1" in i.operands for i in kernel.instructions):
+        found.append(Buffer(array=np.zeros(8, np.uint8), name=WORKSPACE))
     names = {p.name for p in kernel.parameters}
     if any(i.opcode[0] == "mov" and names & set(i.operands) for i in kernel.instructions):
         size = max(p.offset + p.size for p in kernel.parameters)

@@ -42,7 +42,7 @@ from harness.emulator.hopper.order.races import Watch, narrowest
 from harness.emulator.hopper.schedule import run_grid
 from harness.emulator.hopper.wgmma.warpgroup import used
 from harness.emulator.instructions.texture.objects import Texture
-from harness.emulator.memory import Arena
+from harness.emulator.memory import WORKSPACE, Arena
 from harness.emulator.numbers.algebra import Memo
 from harness.emulator.numbers.floats import Underflow
 from harness.emulator.ptx.program import Entry
@@ -89,6 +89,7 @@ class Launch:
         self.arena, self.parameters = arena, parameters
         self.dynamic_shared, self.symbols = dynamic_shared, symbols
         constants = [v.name for v in entry.variables.values() if v.space == "const"]
+        self.workspace = next((a.start for a in arena.allocations if a.name == WORKSPACE), 0)
         self.constants = {symbols[name] for name in constants}  # addresses at which the kernel may not write
         self.shared_size = entry.sizes.get("shared", 0) + dynamic_shared
         self.schedule, self.budget, self.check, self.fine = schedule, budget, check, fine

@@ -22,6 +22,7 @@ GLOBAL_BASE = 1 << 40
 SHARED_BASE = 1 << 32  # generic address at which shared memory begins
 LOCAL_BASE = 1 << 33  # generic address at which local memory begins
 HEAP, HEAP_BYTES = "the heap", 8 << 20  # the buffer that a kernel's malloc takes from
+WORKSPACE = "the grid's barrier"  # the buffer that cooperative groups count blocks in
 GAP = 1 << 20  # unowned bytes between two allocations; they are never touched, so they cost no memory
 UNIT: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.float32, 8: np.float64}
 

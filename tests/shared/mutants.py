@@ -1,15 +1,19 @@
 """Mutation testing of the emulator: it makes mutants of a kernel, one small fault each, and hunts them.
 
-PYTHONPATH=tests python -m shared.mutants tiled cp_async
+PYTHONPATH=tests python -m shared.mutants tiled cp_async my/kernel.cu --each 5 --seed 7
 
-runs every mutant of these kernels, or of the whole ladder where none is named.
+runs five mutants of each of these kernels, drawn with this seed; every one without --each, and the whole
+ladder where no kernel is named.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
+import math
+import random
 import re
-import sys
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +25,7 @@ from harness.errors import BuildError, HarnessError
 from harness.kernels import catalog
 from harness.kernels.compiler import Cubin, Resources, link_ptx, source_text
 from harness.kernels.includes import folders
-from harness.kernels.spec import Kernel, Variant
+from harness.kernels.spec import Kernel, Variant, load
 from harness.launch.builds import Built
 from harness.problems.gemm import GEMMS
 from harness.problems.protocol import Axes
@@ -34,6 +38,14 @@ _ENDLESS = ("has not ended after", "the kernel hangs", "more turns")
 # (operator, pattern, replacement): one mutant for each match in a line of code
 _CUDA = (
     ("barrier dropped", r"__syncthreads\(\);", ";"),
+    ("barrier dropped", r"__syncwarp\([^()]*\);", ";"),
+    ("fence dropped", r"__threadfence(?:_block)?\(\);", ";"),
+    ("fence weakened", r"__threadfence\(\);", "__threadfence_block();"),
+    ("atomic becomes plain", r"\batomicAdd\(([^,]+), ([^;]+)\);", r"*(\1) += \2;"),
+    ("volatile dropped", r"\bvolatile ", ""),
+    ("mask of a warp", r"0x[fF]{8}u?", "0x7FFFFFFFu"),
+    ("mask of a warp", r"0x[fF]{8}u?", "0xFFFFu"),
+    ("shuffle dropped", r"__shfl\w*_sync\([^,]+, ([^,]+), [^()]+\)", r"\1"),
     ("wait dropped", r"cp_async_wait_group<[^>]*>\(\);", ";"),
     ("wait for one group less", r"cp_async_wait_group<([^>]*)>\(\);", r"cp_async_wait_group<\1 + 1>();"),
     ("commit dropped", r"cp_async_commit_group\(\);", ";"),
@@ -163,8 +175,8 @@ class Subject:
 
     @staticmethod
     def of(kernel: Kernel) -> Subject:
-        variant = min(kernel.variants(), key=lambda v: (min(v.tile) < 4, v.tile[0] * v.tile[1], v.threads))
-        m, n = variant.tile
+        variant = min(kernel.variants(), key=lambda v: (min(v.tile) < 4, math.prod(v.tile), v.threads))
+        m, n = variant.tile[:2] if len(variant.tile) > 1 else (8, 8)  # one extent is of elements
         step = (
             variant.params.get("BK")
             or variant.params.get("TILE")
@@ -290,14 +302,40 @@ def _code(built: Built) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def main(names: Sequence[str]) -> None:
-    for kernel in [k for name in names for k in catalog.find(name)] or catalog.ladder():
+def drawn(kernel: Kernel, count: int, seed: int) -> list[Mutant]:
+    """Return `count` of the mutants of a kernel, of as many operators as can be, as the seed has it."""
+    dice = random.Random(f"{seed} {kernel.name}")
+    every = list(mutants(kernel))
+    dice.shuffle(every)
+    seen: Counter[str] = Counter()
+    ranks = []
+    for mutant in every:
+        ranks.append(seen[mutant.operator])
+        seen[mutant.operator] += 1
+    return [every[i] for i in sorted(range(len(every)), key=lambda i: ranks[i])[:count]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("kernels", nargs="*")
+    parser.add_argument("--each", type=int, help="mutants of each kernel")
+    parser.add_argument("--seed", type=int, default=secrets.randbits(32))
+    options = parser.parse_args()
+    named = [k for name in options.kernels for k in ([load(name)] if "." in name else catalog.find(name))]
+    sums: Counter[str] = Counter()
+    for kernel in named or catalog.ladder():
         if kernel.broken:
             continue
         start = time.perf_counter()
-        tally = hunt(Subject.of(kernel), list(mutants(kernel)))
+        chosen = drawn(kernel, options.each, options.seed) if options.each else list(mutants(kernel))
+        try:
+            tally = hunt(Subject.of(kernel), chosen)
+        except (AssertionError, HarnessError) as error:
+            print(f"{kernel.name}: {str(error).splitlines()[0]}", flush=True)
+            continue
         killed, seconds = tally.killed.total(), time.perf_counter() - start
         run = killed + len(tally.survivors)
+        sums += Counter(killed=killed, run=run)
         print(
             f"{kernel.name}: {tally.tried} mutants, {tally.uncompiled} do not compile, {tally.identical} "
             f"give the same PTX, {killed} of {run} killed ({killed / max(1, run):.1%}), {seconds:.0f} s",
@@ -305,7 +343,8 @@ def main(names: Sequence[str]) -> None:
         )
         for mutant in tally.survivors:
             print(f"    {mutant}", flush=True)
+    print(f"seed {options.seed}: {sums['killed']} of {sums['run']} killed")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -1,7 +1,7 @@
 """Special registers (PTX ISA, chapter "Special Registers").
 
 A clock advances with every instruction; it tells no times. Counters of performance and registers of the
-driver's own read as 0.
+driver's own read as 0, but for those that hold the address of a cooperative grid's barrier.
 """
 
 from __future__ import annotations
@@ -61,6 +61,9 @@ def reader(name: str) -> Callable[[Group], Integer] | None:
     if name in _CLOCKS:
         bits, by = _CLOCKS[name]
         return lambda group: signed(_cycles(group) >> by, bits)
+    if name in ("%envreg1", "%envreg2"):  # the address of the grid's workspace, high and low
+        by = 32 if name == "%envreg1" else 0
+        return lambda group: signed(group.launch.workspace >> by, 32)
     if name in _ZERO or re.fullmatch(r"%pm\d(_64)?|%envreg([12]?\d|3[01])", name):
         return lambda group: 0
     return None
