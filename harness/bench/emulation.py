@@ -47,7 +47,8 @@ from harness.support.processes import ENDED, cores, free_memory, processes
 
 SMS = 4  # emulated multiprocessors, by default
 _MANY = 8  # with fewer rows than this, starting processes takes longer than emulating
-_OTHER = {"lockstep": "warp-serial", "warp-serial": "lockstep", "early": "late", "late": "early"}
+_OTHER = {"lockstep": "warp-serial", "warp-serial": "lockstep", "backward": "lockstep"}
+_OTHER |= {"early": "late", "late": "early"}
 _MATRIX = ("mma", "wmma.mma", "wgmma.mma_async", "tcgen05.mma")
 # Peaks of memory, measured at products and copies: of the process, and of each byte of inputs and outputs.
 _PROCESS, _OF_INPUTS, _OF_OUTPUTS = 0.15 * 2**30, 3.2, 16

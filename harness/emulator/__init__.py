@@ -104,7 +104,8 @@ def emulate(
       C-contiguous, and what the kernel stores is written back into it. A `Texture` is passed as a handle, a
       `Record` is a struct with pointers. A scalar is a NumPy scalar of the parameter's size
     shared: bytes of dynamic shared memory per block
-    schedule: ``lockstep``, or ``warp-serial``, in which each warp runs to the barrier before the next starts;
+    schedule: ``lockstep``, or ``warp-serial``, in which each warp runs to the barrier before the next starts,
+      or ``backward``, in which the last blocks, and of threads that part those further on, run first;
       of asynchronous operations ``early``, when they land at once, or ``late``, as late as can be
     budget: instructions that a batch of blocks may execute, each counted once for all threads that execute it
       together

@@ -53,7 +53,7 @@ from harness.emulator.watch.races import RaceWatch
 from harness.errors import EmulatorError
 
 LANES = 16384  # threads in a batch of blocks: its registers then fit a processor's cache
-SCHEDULES = ("lockstep", "warp-serial", "early", "late")
+SCHEDULES = ("lockstep", "warp-serial", "backward", "early", "late")
 _ROUNDS = 1000  # times that all batches may poll without progress
 _LOOK = 64  # times that they poll between two looks at whether they do the same again
 _BATCH = 500  # the least time that a batch takes, in instructions
@@ -125,7 +125,9 @@ class Launch:
         """Run all blocks, many side by side. Raises EmulatorError for a grid that takes too long."""
         total = self.grid.x * self.grid.y * self.grid.z
         at_once = max(1, LANES // self.threads)
-        starts = iter(range(0, total, at_once))
+        firsts = range(0, total, at_once)
+        starts = iter(firsts[::-1] if self.schedule == "backward" else firsts)
+        left = len(firsts)
         polling: list[tuple[Batch, Iterator[None], HazardWatch | Watch | None]] = []
         seen, idle, turns, states = -1, 0, 0, Repeats()
         while True:
@@ -137,12 +139,13 @@ class Launch:
             if idle or stuck or not polling:  # nobody can go on without another batch
                 first = next(starts, None)
                 if first is not None:
-                    self._afford(-(-(total - first) // at_once))
+                    self._afford(left)
+                    left -= 1
                     self._batch_first = first
                     batch = Batch(self, first, min(at_once, total - first))
                     polling.append((batch, batch.run(), self.hazards))
                     idle, turns, states = 0, 0, Repeats()
-                    self.alone = len(polling) == 1 and first + at_once >= total
+                    self.alone = len(polling) == 1 and not left
                 elif not polling:
                     break
                 elif stuck:

@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 @options.seed
 @click.option(
     "--schedule",
-    type=click.Choice(["lockstep", "warp-serial", "early", "late"]),
+    type=click.Choice(["lockstep", "warp-serial", "backward", "early", "late"]),
     default="lockstep",
     show_default=True,
-    help="Of warps: all at once, or each to its next barrier before the next one starts; of asynchronous "
-    "operations: at once, or as late as can be.",
+    help="Of warps: all at once, each to its next barrier before the next one starts, or the last blocks and "
+    "branches first; of asynchronous operations: at once, or as late as can be.",
 )
 @click.option(
     "-d",

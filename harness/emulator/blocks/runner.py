@@ -4,7 +4,8 @@ Threads at the same instruction run together as a fragment. The fragment at the 
 so it meets the fragments ahead of it where their paths join. A fragment that polls memory, again and again
 and without any store in between, steps back until the others have run. With ``schedule="warp-serial"`` each
 warp runs to its next barrier before the following warp starts. The hardware may choose that order too, and in
-it a missing barrier shows in the results.
+it a missing barrier shows in the results. With ``backward`` the fragment at the highest instruction runs
+first, so that of threads that part, the others come first.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class Runner:
         self.parked: dict[int, Lanes] = {}
         self.waiting: list[Waiting] = []
         self.members = Members(self)
+        self.backward = batch.launch.schedule == "backward"
         self.polls = 0
         self._progress = 0
 
@@ -81,11 +83,11 @@ class Runner:
             held.clear()
         some = bool(self.ready)
         while self.ready:
-            pc = min(self.ready)
+            pc = max(self.ready) if self.backward else min(self.ready)
             where = self.ready.pop(pc)
             try:
                 while where is not False:
-                    if self.ready and pc >= min(self.ready):
+                    if self.ready and (pc <= max(self.ready) if self.backward else pc >= min(self.ready)):
                         self.join(pc, where)
                         break
                     pc, where = self._step(pc, where)
