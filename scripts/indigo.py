@@ -184,11 +184,7 @@ def main() -> int:
     print(plain_table(cells, ["pattern", *names]))
     print(f"seed {options.seed}, the slowest launch {max(r['seconds'] for r in rows):.1f} s")
     if options.json:
-        meta = {
-            **record.provenance(seed=options.seed),
-            "graphs": GRAPHS,
-            "kinds": {what: sorted(kinds) for what, kinds in KINDS.items()},
-        }
+        meta = {**record.provenance(seed=options.seed), "graphs": GRAPHS}
         record.write_json(options.json, record.document("indigo", rows, meta))
     return 0
 

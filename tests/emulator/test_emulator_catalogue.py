@@ -48,7 +48,16 @@ def rung(
     variant = Variant(kernel=replace(kernel, source=source), params=kernel.variant(**params).params)
     nothing = Resources(registers=0, shared=0, stack=0, spill_stores=0, spill_loads=0)
     ptx = compile_ptx(source_text(variant))
-    cubin = Cubin(variant=variant, arch="sm_90", code=b"", ptx=ptx, log="", resources=nothing, compiler="")
+    cubin = Cubin(
+        variant=variant,
+        arch="sm_90",
+        code=b"",
+        ptx=ptx,
+        log="",
+        resources=nothing,
+        compiler="",
+        entry=variant.kernel.entry,
+    )
     problem = Gemm.from_axes(axes)
     inputs = problem.inputs(1)
     options = emulation.Options(schedule=schedule, count=False)

@@ -197,7 +197,16 @@ class Subject:
         except (BuildError, RuntimeError):
             return None
         nothing = Resources(registers=0, shared=0, stack=0, spill_stores=0, spill_loads=0)
-        cubin = Cubin(variant=variant, arch=ARCH, code=b"", ptx=ptx, log="", resources=nothing, compiler="")
+        cubin = Cubin(
+            variant=variant,
+            arch=ARCH,
+            code=b"",
+            ptx=ptx,
+            log="",
+            resources=nothing,
+            compiler="",
+            entry=variant.kernel.entry,
+        )
         return Built(variant=variant, cubin=cubin, sass=None)
 
     def run(self, built: Built, axes: Axes) -> Measurement:
