@@ -147,6 +147,10 @@ def _of_host(_: re.Match[str]) -> str:
 
 
 _HINTS = (
+    (
+        r"[/\\](?:cute|cutlass)[/\\]\S*: error: declaration is incompatible with template parameter",
+        lambda _: "CUTLASS 4.2 wants the libcu++ of CUDA 13.0: pip install 'nvidia-cuda-cccl==13.0.*'",
+    ),
     (_NO_FILE, lambda found: includes.hint(found[1])),
     (_UNDEFINED, _missing_name),
     (r'identifier "cuda[A-Z]\w*" is undefined', _of_host),
