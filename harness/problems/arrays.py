@@ -161,6 +161,8 @@ def reference_of(problem: Any, name: str, expected: Any, stored: NDArray[Any]) -
     """
     if isinstance(expected, Reference) or not isinstance(expected, np.ndarray | np.generic | float | int):
         return expected  # what is neither is refused by its checks
+    if np.iscomplexobj(expected):
+        raise SpecError(f"reference: {name} is complex, which no output is")
     values = np.ascontiguousarray(expected, dtype=np.float64).reshape(np.shape(expected))
     if np.isnan(values).any():
         raise SpecError(f"reference: {name} is NaN somewhere: nothing could be right there")

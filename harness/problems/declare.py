@@ -15,6 +15,7 @@ floats), ``uniform`` from 0 to 1, ``zeros``, ``ones``, ``arange`` or a range of 
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -74,14 +75,19 @@ class Operand:
             raise SpecError(f"{name} = {text!r}: no contents {contents!r}", hint=", ".join(_CONTENTS))
         return cls(name=name, role=match[1] or "in", type=kind, extents=extents, contents=contents)
 
-    def array(self, axes: Mapping[str, Any], rng: np.random.Generator) -> NDArray[Any]:
-        """Return the operand as it is stored before a launch."""
+    def size(self, axes: Mapping[str, Any]) -> tuple[tuple[int, ...], int]:
+        """Return the shape and the bytes of the operand. Raises SpecError where it has none."""
         try:
             shape = tuple(extent(axes) for extent in self.extents)
         except ExprError as e:
             raise SpecError(f"{self.name}: {e}") from None
         if any(n < 0 for n in shape):
             raise SpecError(f"{self.name} would be of shape {shape}")
+        return shape, math.prod(shape) * (2 if self.type == "bfloat16" else np.dtype(self.type).itemsize)
+
+    def array(self, axes: Mapping[str, Any], rng: np.random.Generator) -> NDArray[Any]:
+        """Return the operand as it is stored before a launch."""
+        shape, _ = self.size(axes)
         floating = "float" in self.type
         numeric = np.float32 if self.type == "bfloat16" else np.dtype(self.type)
         if self.role == "out" and not self.contents:
@@ -167,12 +173,22 @@ def problem(
             }
             with np.errstate(all="ignore"):
                 found = function(**given)
-            return dict(zip(self.outputs, found, strict=True)) if isinstance(found, tuple) else found
+            if not isinstance(found, tuple):
+                return found
+            if len(found) != len(self.outputs):
+                names = ", ".join(self.outputs)
+                raise SpecError(f"{function.__name__} returned {len(found)} arrays; the outputs are {names}")
+            return dict(zip(self.outputs, found, strict=True))
 
         def passed(self: Any) -> tuple[Argument, ...]:
             return tuple(_argument(self, name, by_name) for name in named)
 
+        def sizes(self: Any) -> dict[str, tuple[tuple[int, ...], int]]:
+            values = {name: getattr(self, name) for name in axes}
+            return {operand.name: operand.size(values) for operand in operands}
+
         members = {
+            "_operands": property(sizes),
             "__doc__": function.__doc__,
             "__module__": function.__module__,
             "__qualname__": function.__qualname__,
