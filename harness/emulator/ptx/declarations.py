@@ -142,13 +142,13 @@ def values_of(variable: Variable) -> NDArray[Any]:
     Raises EmulatorError for more values than fit, and for a value that is not a number.
     """
     size = BYTES[variable.type]
-    data = bytearray(variable.size)
+    data = np.zeros(variable.size, np.uint8)
     for place, token in enumerate(initial_values(variable.values)):
         raw = bytes(size) if _pointer(token) else value_bytes(token, size, variable.type, variable.name)
         if (place + 1) * size > len(data):
             raise EmulatorError(f"variable {variable.name} has more values than room")
-        data[place * size : (place + 1) * size] = raw
-    return np.frombuffer(bytes(data), np.uint8).copy()
+        data[place * size : (place + 1) * size] = np.frombuffer(raw, np.uint8)
+    return data
 
 
 def pointers_of(variable: Variable) -> list[tuple[int, str, int]]:
