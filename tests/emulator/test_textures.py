@@ -188,6 +188,11 @@ def test_gradients_choose_a_level() -> None:
     assert read(LEVELS, steps / 2, steps, text)[:, 0].tolist() == [10, 10, 20, 40]
 
 
+def test_levels_have_the_axes_of_the_first() -> None:
+    with pytest.raises(EmulatorError, match="not arrays like the first"):
+        dataclasses.replace(LEVELS, levels=(np.zeros(4, np.float32),))
+
+
 REFERENCE = f"""{HEADER}
 .global .texref image;
 .visible .entry k(.param .u64 po)

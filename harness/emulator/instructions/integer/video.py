@@ -55,6 +55,8 @@ def video(decoder: Decoder, ins: Instruction) -> Run:
     function = _ORDERS[order] if name == "vset" else _SHIFTS.get(name) or ELEMENTWISE[name]
     second = next((part for part in ins.opcode[-2:] if part in ("add", "min", "max")), "")
     texts = [text.partition(".") for text in ins.operands]
+    if len(texts) not in (3, 4):
+        raise IndexError(len(texts))
     cuts = [_cuts(text[2] or _DEFAULT[count][place], count, place) for place, text in enumerate(texts[1:3])]
     kept = _kept(texts[0][2], count)
     low, high = _range(result, kept[0][1])

@@ -59,7 +59,8 @@ def sparse(decoder: Decoder, ins: Instruction) -> Run:
     targets = [decoder.register(ins, name) for name in into]
     reads = [[decoder.value(ins, name) for name in names] for names in given]
     counts = [len(positions) * bits // 32 for positions in places[:2]]
-    if [len(names) for names in given[:2]] != counts or len(ins.operands) != 6:
+    counts += [len(places[2]) * max(16, BITS[of]) // 32 for of in (add, to)]
+    if [len(names) for names in (*given, into)] != counts or len(ins.operands) != 6:
         raise decoder.refusal(ins)
     metadata = decoder.integer(ins, ins.operands[4], 32)
     selector = int(ins.operands[5], 0)

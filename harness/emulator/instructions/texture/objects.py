@@ -58,6 +58,15 @@ class Texture:
                 hint="It has 1 to 3 axes, a first one for layers, and a last one for 2 or 4 channels.",
             )
 
+        alike = (
+            isinstance(one, np.ndarray) and one.size and one.ndim == self.array.ndim for one in self.levels
+        )
+        if not all(alike):
+            raise EmulatorError(
+                f"levels of texture {self.name} that are not arrays like the first one",
+                hint=f"Each of them is an array with {self.array.ndim} axes.",
+            )
+
     @property
     def texels(self) -> Array:
         """Return the array as (layers, depth, height, width, channels); a view."""
