@@ -33,9 +33,10 @@ if TYPE_CHECKING:
     help="Also write each chart there as SVG and PNG.",
 )
 def command(files: tuple[Path, ...], output: Path, title: str, plots: Path | None) -> None:
-    """Make one page of what bench and profile recorded: charts, tables, provenance. No GPU, no network.
+    """Make one page of what was recorded: charts, tables, findings, provenance. No GPU, no network.
 
-    Records of different GPUs are kept apart. Needs matplotlib: pip install '.[report]' from a checkout.
+    Takes the --json files of bench, profile, check, verify, sass and explain --claims. Records of different
+    GPUs are kept apart. Needs matplotlib: pip install '.[report]' from a checkout.
     """
     from harness.results import record
     from harness.results.html import charts, page
