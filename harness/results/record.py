@@ -22,7 +22,7 @@ from typing import Any, cast
 from harness.errors import HarnessError, UsageError
 from harness.kernels import catalog
 from harness.results import nvbench
-from harness.results.rows import ClaimRow, Meta, ProfileRow, Row
+from harness.results.rows import ClaimRow, CodeRow, Meta, ProfileRow, Row
 from harness.support import files, tools, typed
 from harness.support.files import PACKAGE, ROOT
 
@@ -122,6 +122,7 @@ _KINDS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "verify": (Row, ("kernel", "params", "status")),
     "check": (Row, ("kernel", "params", "status")),
     "profile": (ProfileRow, ("counters",)),
+    "sass": (CodeRow, ()),
     "claims": (ClaimRow, ()),
 }
 # What a row of an older harness lacks, of what tables and pages show of every row.

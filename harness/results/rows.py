@@ -153,6 +153,30 @@ class Row(TypedDict, total=False):
     hung: bool
 
 
+class LoopRow(TypedDict, total=False):
+    """A loop of machine code: its header's address, nesting depth, instructions, and whether it is hot."""
+
+    address: int
+    depth: int
+    hot: bool
+    instructions: int
+    mix: dict[str, int]
+
+
+class CodeRow(TypedDict, total=False):
+    """What ``harness sass`` writes of one code, beside what a `Row` has of a kernel that harness built."""
+
+    label: str
+    arch: str
+    registers: int | None
+    shared: int | None
+    spills: int | None
+    occupancy: float | None
+    mix: dict[str, int]
+    loops: list[LoopRow]
+    expectations: list[dict[str, Any]]
+
+
 class Spot(TypedDict):
     """A source line or an instruction at which warps were sampled; see `harness.instruments.hotspots`."""
 

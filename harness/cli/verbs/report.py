@@ -54,7 +54,7 @@ def command(files: tuple[Path, ...], output: Path, title: str, plots: Path | Non
         for i, part in enumerate(found):
             for chart in page.figures(part, page.palette(found), few=True):
                 charts.save(chart.figure, plots, chart.name if len(found) == 1 else f"{chart.name}-{i + 1}")
-    click.echo(f"{output}: {output.stat().st_size / 1e6:.2f} MB, {_cards(found)}")
+    click.echo(f"{output}: {output.stat().st_size / 1e6:.2f} MB, {_cards(found) or 'no GPU'}")
 
 
 def _names(files: Sequence[Path]) -> list[str]:

@@ -90,6 +90,14 @@ def _bencher(content: Document) -> dict[str, Any]:
     return found
 
 
+def _moment(meta: Mapping[str, Any]) -> datetime.datetime:
+    """Return when a file was made. Raises UsageError where it does not say."""
+    try:
+        return datetime.datetime.fromisoformat(str(meta.get("utc")))
+    except ValueError:
+        raise UsageError(f"a result file was made at {meta.get('utc')!r}, which is no time") from None
+
+
 _COLUMNS = ["result", "params", "version", "stats_ci_99_a", "stats_ci_99_b"]
 _99 = 2.5758293035489004 / _Z
 
@@ -113,7 +121,7 @@ def _asv(contents: list[Document]) -> Iterator[tuple[str, dict[str, Any]]]:
             "version": 1,
         }
         python = meta.get("python") or platform.python_version()
-        made = datetime.datetime.fromisoformat(meta["utc"])
+        made = _moment(meta)
         run = runs.setdefault(
             f"{machine}/{commit[:8]}-harness.json",
             {

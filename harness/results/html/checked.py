@@ -56,7 +56,7 @@ def section(content: Document) -> Iterator[str]:
     expected = [(r, e) for r in rows for e in r.get("expectations") or ()]
     if expected:
         listed = [
-            [_name(r), str(r.get("arch", "-")), str(e.get("text")), tables.number(e.get("actual")), _holds(e)]
+            [_name(r), str(r.get("arch", "-")), str(e.get("text")), _amount(e.get("actual")), _holds(e)]
             for r, e in expected
         ]
         yield table(("kernel", "architecture", "expectation", "is", ""), listed)
@@ -68,7 +68,8 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         name = _name(row)
         for f in (*(row.get("findings") or ()), *(row.get("notices") or ())):
-            places = " and ".join(map(_place, f.get("sources") or ()))
+            sources = f.get("sources")
+            places = " and ".join(map(_place, sources if isinstance(sources, list) else ()))
             kind = f"notice: {f.get('kind')}" if f.get("benign") else str(f.get("kind"))
             told = f"at {places}: {f.get('message')} (size {row.get('shape')}, seen {f.get('seen')} times)"
             said.setdefault((name, kind, places), f"<b>{text(name)}: {text(kind)}</b> {text(told)}")
@@ -97,7 +98,8 @@ def _cell(line: Mapping[str, Any], column: tables.Column) -> str:
     """Return a count as text; a header's line with its file."""
     if column[0] == "line" and line.get("file"):
         return f"{line['file']}:{line['line']}"
-    return tables.cell(line, column)
+    value = line.get(column[0])
+    return tables.cell(line, column) if isinstance(value, int | float) else str(value or "-")
 
 
 def _name(row: Mapping[str, Any]) -> str:
@@ -107,11 +109,14 @@ def _name(row: Mapping[str, Any]) -> str:
 
 
 def _place(source: Any) -> str:
-    """Return a source line of a record, ``[41, ""]`` or ``{"line": 41, "file": ""}``, in words."""
-    line, file = (
-        (source.get("line"), source.get("file")) if isinstance(source, Mapping) else (*source, "", "")[:2]
-    )
+    """Return a source line of a record, ``[41, ""]``, in words."""
+    line, file = source if isinstance(source, list) and len(source) == 2 else ("?", "")
     return f"{file}:{line}" if file else f"line {line}"
+
+
+def _amount(value: Any) -> str:
+    """Return what an expectation found as text; ``-`` for what is no number."""
+    return tables.number(value) if isinstance(value, int | float) else "-"
 
 
 def _holds(expectation: Mapping[str, Any]) -> str:
