@@ -65,7 +65,7 @@ def test_what_was_measured_is_kept(
     file = tmp_path / "r.json"
     on = [] if verb == "check" else ["-d", "emulator"]
     sizes = ["-a", "M=8", "-a", "N=8", "-a", "K=[8,3000000]"]
-    code, out, err = run_until(5, number, places, verb, "tiled", *sizes, *on, "--json", str(file))
+    code, out, err = run_until(6, number, places, verb, "tiled", *sizes, *on, "--json", str(file))
     assert code == SIGNALS[number], err
     assert "Traceback" not in err and "interrupted: these are the rows measured before" in err
     content = json.loads(file.read_text())
@@ -80,7 +80,7 @@ def test_the_exit_code_names_the_signal_from_the_first_import_on(
     verb: str, number: signal.Signals, tmp_path: Path, places: dict[str, str]
 ) -> None:
     env = {**places, "HARNESS_CACHE_DIR": str(tmp_path / "cache")}
-    for seconds in (0.1, 0.6):
+    for seconds in (0.3, 0.6):
         code, _, err = run_until(seconds, number, env, verb, *([] if verb == "report" else ["--sweep"]))
         if code == 2 and verb == "report":  # it had ended: no files to report on
             continue
