@@ -23,6 +23,11 @@ _CONTROLS = (*_CONTROLS, *range(0x2066, 0x206A))
 _VISIBLE = {c: f"\\x{c:02x}" if c < 0x100 else f"\\u{c:04x}" for c in _CONTROLS if chr(c) not in "\n\t"}
 
 
+def visible(text: str) -> str:
+    """Return the text with its control characters written as text."""
+    return text.translate(_VISIBLE)
+
+
 class Plain:
     """A text stream that writes control characters as text, ``\\x1b``; all else goes to the one inside."""
 
@@ -31,7 +36,7 @@ class Plain:
 
     def write(self, text: str) -> int:
         """Write `text` without control characters; return how many characters it has."""
-        self.inside.write(text.translate(_VISIBLE))
+        self.inside.write(visible(text))
         return len(text)
 
     def __getattr__(self, name: str) -> Any:
@@ -39,7 +44,7 @@ class Plain:
 
 
 def unfiltered(stream: Any) -> Any:
-    """Return the stream inside `Plain`, for a progress bar, which moves the cursor."""
+    """Return the stream inside `Plain`, for a progress bar, which moves the cursor, and for colours."""
     return stream.inside if isinstance(stream, Plain) else stream
 
 

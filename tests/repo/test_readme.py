@@ -67,7 +67,8 @@ def test_the_library_example_runs(
 def test_the_kernel_example_is_a_kernel(tmp_path: Path) -> None:
     from harness.kernels import compiler, spec
 
-    (source,) = re.findall(r"```cuda\n(.*?)```", KERNEL_FILES.read_text(), re.DOTALL)
+    blocks = re.findall(r"```cuda\n(.*?)```", KERNEL_FILES.read_text(), re.DOTALL)
+    (source,) = (block for block in blocks if "/// kernel" in block)
     (tmp_path / "mine.cu").write_text(source)
     kernel = spec.load(tmp_path / "mine.cu")
     assert compiler.compile_kernel(kernel.variant(), "sm_80").resources.registers > 0

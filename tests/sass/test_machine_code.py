@@ -582,7 +582,7 @@ def test_a_truncated_cubin(tmp_path: Path, cache: Cache) -> None:
         (["tiled", "--threads", "32"], "for code that harness did not build"),
         (["tiled", "-f", "matmul"], "for code that harness did not build"),
         (["tiled", "-f", "matmul", "--diff", "TILE=8"], "for code that harness did not build"),
-        (["tiled", "--diff", "TILE=8", "-e", "no LDL"], "no --expect, --source or --listing with it"),
+        (["tiled", "--diff", "TILE=8", "-e", "no LDL"], "no --expect, --source, --listing or --html with it"),
         (["{cubin}", "--diff", "sm_90"], "no code for sm_90"),
         (["{cubin}", "--arch", "sm_90"], "no code for sm_90"),
     ],

@@ -30,7 +30,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
 
     def compile_kernel(variant: Any, arch: str) -> Any:
         compiled.append(f"{variant.label} {arch}")
-        return SimpleNamespace(code=image(fake_gemm.sizes(variant)))
+        return SimpleNamespace(code=image(fake_gemm.sizes(variant)), entry=variant.entry)
 
     monkeypatch.setattr(matmul, "compile_kernel", compile_kernel)
     yield fake

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 
 import click
 
+from harness.cli import streams
 from harness.results import tables
 from harness.sass import listing
 from harness.sass.code import Code
@@ -201,12 +203,13 @@ def print_listing(code: Code, *, beside: bool, controls: bool) -> None:
         if beside
         else listing.by_address(code, controls=controls, paint=_paint)
     )
-    for row in rows:
-        click.echo(row)
+    for row in rows:  # what is in them of the file is visible already: the other controls are colours
+        click.echo(row, file=streams.unfiltered(sys.stdout))
 
 
 def _paint(text: str, kind: str) -> str:
     """Colour a text by its kind, unless NO_COLOR is set."""
+    text = streams.visible(text)
     style = None if os.environ.get("NO_COLOR") else _COLOURS.get(kind)
     return click.style(text, **style) if style else text  # type: ignore[arg-type]
 
