@@ -236,12 +236,12 @@ def _program() -> str:
     return "harness" if own else started.name
 
 
-def own_version(pyproject: Path = ROOT / "pyproject.toml") -> str | None:
+def own_version(pyproject: Path | None = None) -> str | None:
     """Return the version of the checkout, or of the installed package: another version may be installed
     beside it.
     """
     try:
-        project = tomllib.loads(pyproject.read_text())["project"]
+        project = tomllib.loads((pyproject or ROOT / "pyproject.toml").read_text())["project"]
         if project["name"] == _DISTRIBUTION:
             return str(project["version"])
     except (OSError, KeyError, ValueError):

@@ -42,7 +42,7 @@ def row(kernel: str, params: dict[str, int], seconds: float, n: int, **changes: 
     variant = harness.kernel(kernel).variant(**params)
     return {
         "kernel": kernel, "params": dict(variant.params), "tile": list(variant.tile), "seconds": seconds,
-        "axes": axes, "status": "ok", "baseline": False, "arch": "sm_90a", **changes,
+        "axes": axes, "shape": str(n), "status": "ok", "baseline": False, "arch": "sm_90a", **changes,
     }  # fmt: skip
 
 
@@ -223,7 +223,7 @@ def test_what_no_gpu_has_timed_is_refused(tmp_path: Path, gpu: Any) -> None:
 
 def test_rows_that_do_not_say_enough_are_passed_over(tmp_path: Path) -> None:
     """Files of the first schema have no baseline and no architecture; others have no size."""
-    bare = {"kernel": "15_split_k", "status": "ok", "params": {}, "seconds": 1e-9}
+    bare = {"kernel": "15_split_k", "shape": "512", "status": "ok", "params": {}, "seconds": 1e-9}
     old = {k: v for k, v in row("13_cp_async", {}, 1e-9, 512).items() if k not in ("arch", "baseline")}
     assert run(written(tmp_path, bare, old)).exit_code == 2
     result = run(written(tmp_path, bare, old, row("14_warp_tiles", {}, 1.0, 512)))

@@ -246,8 +246,11 @@ def test_counters_are_what_a_profile_must_have(tmp_path: Path) -> None:
     assert record.load(written(tmp_path / "r.json", bench({"counters": {}}, kind="profile")))["rows"]
 
 
-@pytest.mark.parametrize(("kind", "sound"), [("bench", False), ("sass", True), (None, True)])
-def test_only_files_of_times_are_held_to_it(tmp_path: Path, kind: Any, sound: bool) -> None:
+@pytest.mark.parametrize(
+    ("kind", "sound"),
+    [("bench", False), ("sass", False), ("selftest", True), ("tuners", True), (None, True)],
+)
+def test_only_files_that_a_command_reads_again_are_held_to_it(tmp_path: Path, kind: Any, sound: bool) -> None:
     path = written(tmp_path / "r.json", {**bench({"kernel": 1}, gpu="x"), "kind": kind})
     if sound:
         assert record.load(path)["rows"] == [{"kernel": 1}]
