@@ -57,7 +57,7 @@ extern "C" __global__ void matmul(const float* A, const float* B, float* C, int 
 LARGE = 12  # parameter sets of a kernel
 
 
-MULTIMEM = """// Multicast memory, which is not emulated
+IM2COL = """// TMA's im2col, which is not emulated
 // /// kernel
 // entry = "matmul"
 // block = 32
@@ -67,17 +67,19 @@ MULTIMEM = """// Multicast memory, which is not emulated
 extern "C" __global__ void matmul(const float* A, const float* B, float* C, int M, int N, int K,
                                   int lda, int ldb, int ldc, float alpha, float beta)
 {
-    asm volatile("multimem.INSTRUCTION" : "+f"(alpha) : "l"(C) : "memory");
+    __shared__ alignas(128) float box[32];
+    unsigned from = (unsigned)__cvta_generic_to_shared(box);
+    asm volatile("INSTRUCTION.bulk_group [%0, {%1, %1, %1}], [%2];" :: "l"(C), "r"(M), "r"(from) : "memory");
 }
 """
-RED = "red.relaxed.sys.global.add.f32 [%1], %0;"
-LOAD = "ld_reduce.relaxed.sys.global.add.f32 %0, [%1];"
+STORE = "cp.async.bulk.tensor.3d.global.shared::cta.im2col_no_offs"
+REDUCE = "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.im2col_no_offs"
 
 
-def refused(folder: Path, name: str, instruction: str = RED) -> str:
+def refused(folder: Path, name: str, instruction: str = REDUCE) -> str:
     """The path of a kernel file that the emulator refuses."""
     file = folder / f"{name}.cu"
-    file.write_text(MULTIMEM.replace("INSTRUCTION", instruction), encoding="utf-8")
+    file.write_text(IM2COL.replace("INSTRUCTION", instruction), encoding="utf-8")
     return str(file)
 
 
