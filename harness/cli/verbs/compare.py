@@ -80,7 +80,8 @@ def command(
     from harness.results import comparison
     from harness.results.gates import static as gate
 
-    if Path(reference).suffix != ".json" and not Path(reference).is_file():
+    file = Path(reference)  # or a pipe or a device, which is told when it is read
+    if file.suffix != ".json" and (file.is_dir() or not file.exists()):
         both = _revisions(reference, candidate, patterns, axis, arch)
     elif candidate is None:
         raise UsageError("one result file is nothing to compare", hint="harness compare REF.json CMP.json")
