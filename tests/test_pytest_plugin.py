@@ -329,6 +329,7 @@ def test_a_bad_requirement_is_told_without_a_gpu_too(inner: Any) -> None:
 # What it costs those who do not use it
 
 
+@pytest.mark.slow
 def test_it_is_known_and_light(pytester: pytest.Pytester) -> None:
     """Loaded by its entry point, in a process of its own; pytest-randomly imports NumPy."""
     pytester.makepyfile(

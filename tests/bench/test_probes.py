@@ -217,6 +217,7 @@ def test_the_fma_problem_is_what_the_kernel_does() -> None:
         Fma(N=0, K=1)
 
 
+@pytest.mark.slow
 def test_ceilings_are_measured_once(
     context: Context, fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,6 +104,7 @@ def rows(
         yield from session.rows(kernels, {Gemm: [{"N": 32}]}, lambda _: None)
 
 
+@pytest.mark.slow
 def test_the_interval_is_of_the_rounds(context: Context, cache: Cache, changing: Changing) -> None:
     """Their geometric mean lies within it, and what each came to is kept; the control is one round, whose
     interval knows nothing of the others.
@@ -145,6 +146,7 @@ def test_of_rows_with_one_label_each_is_its_own(context: Context, cache: Cache, 
     assert first.label == second.label and len(first.rounds) == len(second.rounds) == 5
 
 
+@pytest.mark.slow
 def test_what_goes_wrong_in_one_round_is_not_lost(context: Context, cache: Cache, changing: Changing) -> None:
     """And it is not run again; the others go on."""
     changing.execute[2] = fake_gemm.zeros

@@ -340,6 +340,7 @@ def test_a_card_above_its_rated_clock_is_believed(context: Context, cache: Cache
     assert row.status == OK
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("member", ["flops", "bytes", "buffer_bytes", "arguments"])
 def test_a_problem_that_raises_costs_its_rows_only(
     context: Context, cache: Cache, fake: Any, tmp_path: Any, kernel_file: Any, member: str

@@ -52,6 +52,7 @@ def test_the_ladder_is_right_and_the_broken_rung_is_seen_to_be(kernels: list[str
     assert len([r for r in rows if r[:2].isdigit()]) >= least and "05_tiled_no_sync" in rows
 
 
+@pytest.mark.slow
 def test_a_race_fails_with_both_lines(kernel_file: Any) -> None:
     path = kernel_file(body=TILED.replace("        __syncthreads();\n    }", "    }"))
     result = harness("check", str(path), "-a", "N=48", "-p", "TILE=8")
@@ -156,6 +157,7 @@ def test_a_kernel_that_never_ends(kernel_file: Any, monkeypatch: pytest.MonkeyPa
 # Widths of the machine code
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", ARCHS)
 def test_merged_loads_are_counted_once(arch: str, cache: Cache) -> None:
     """The merged lines and the line they were merged into make up what was written."""
@@ -307,6 +309,7 @@ def test_what_was_found_before_a_kernel_hangs_is_shown(kernel_file: Any) -> None
     assert result.exit_code == 1 and "out of bounds" in result.output
 
 
+@pytest.mark.slow
 def test_what_a_kernel_prints_is_shown(kernel_file: Any, tmp_path: Path) -> None:
     first = "if (threadIdx.x + threadIdx.y == 0) "
     says = 'printf("block %d\\033[1m\\n", blockIdx.x);'

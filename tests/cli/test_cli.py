@@ -30,6 +30,7 @@ from shared.sweeps import sweep
 # ---- without a GPU ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_gpu")
 def test_bench_without_a_gpu_is_emulated_and_says_so(tmp_path: Path) -> None:
     result = harness("bench", "0*", refused(tmp_path, "one"))
@@ -54,6 +55,7 @@ def test_bench_without_a_gpu_is_emulated_and_says_so(tmp_path: Path) -> None:
     assert max(map(len, lines[: lines.index("")])) <= 80
 
 
+@pytest.mark.slow
 def test_shapes_fit_80_columns_and_one_refusal_is_said_once(tmp_path: Path) -> None:
     one = refused(tmp_path, "one")
     result = CliRunner().invoke(main, ["verify", one, "03"], env={"COLUMNS": "80"})
@@ -67,6 +69,7 @@ def test_shapes_fit_80_columns_and_one_refusal_is_said_once(tmp_path: Path) -> N
     assert told.count("does not know") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_gpu")
 @pytest.mark.parametrize("command", sweep(["bench", "verify", "check"], lambda command: command == "check"))
 def test_what_the_emulator_refuses_is_said_once_with_the_kernels_it_holds_for(
@@ -207,6 +210,7 @@ def test_what_the_emulator_refuses_has_no_error_to_show(tmp_path: Path) -> None:
     assert "> 100" not in lines[2] and lines[2].split()[-4:] == ["-", "needs", "a", "GPU"]
 
 
+@pytest.mark.slow
 def test_csv_without_a_gpu_tells_what_the_emulator_found() -> None:
     result = harness("bench", "tiled", "16", "-a", "N=16", "--csv")
     tiled, pipeline = csv.DictReader(io.StringIO(result.stdout))

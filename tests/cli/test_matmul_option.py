@@ -54,6 +54,7 @@ def test_a_wrong_choice_is_seen(fake: Any, cache: Cache) -> None:
     assert [r.status for r in rows] == [FAILED] * 4
 
 
+@pytest.mark.slow
 def test_bench_and_its_record(fake: fake_driver.FakeDriver, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     result = harness("bench", "matmul", "tiled", "-a", "N=[40,300]", *FAST, "--json", str(out))
@@ -71,6 +72,7 @@ def test_bench_and_its_record(fake: fake_driver.FakeDriver, tmp_path: Path) -> N
         assert row["tile"] == list(chosen.tile)
 
 
+@pytest.mark.slow
 def test_verify(fake: fake_driver.FakeDriver) -> None:
     result = harness("verify", "matmul")
     assert result.exit_code == 0, result.output
@@ -121,6 +123,7 @@ def test_a_type_of_its_own(fake: fake_driver.FakeDriver, tmp_path: Path, dtype: 
     assert harness(*command).exit_code == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_gpu")
 def test_several_types_without_a_gpu() -> None:
     """The emulator runs the kernels of both."""

@@ -139,6 +139,7 @@ def test_the_table_first_then_the_disk_that_is_full(
     assert ("03_tiled" in result.output or "FFMA" in result.output) and not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["a$HOME.cu", "a{b}.cu", "a;b.cu", "a b.cu", "a\\b.cu", "a'b.cu", "a%s.cu", "-a.cu"]
 )

@@ -67,6 +67,7 @@ def run(*args: Any) -> Result:
     return CliRunner().invoke(main, [str(a) for a in args])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RIGHT)
 def test_verify_check_and_bench_of_each_type(kernel_file: Any, tmp_path: Path, name: str) -> None:
     path = kernel_file(extra=f'dtype = "{name}"', body=source(name))
@@ -81,6 +82,7 @@ def test_verify_check_and_bench_of_each_type(kernel_file: Any, tmp_path: Path, n
     assert (row["dtype"], row["problem"], row["shape"]) == (name, "gemm", f"33x40x50 {name}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_kernel_that_rounds_wrongly_fails(kernel_file: Any, name: str) -> None:
     path = kernel_file(extra=f'dtype = "{name}"', body=source(name, **WRONG[name]))
@@ -88,6 +90,7 @@ def test_a_kernel_that_rounds_wrongly_fails(kernel_file: Any, name: str) -> None
     assert done.exit_code == 1 and "FAILED" in done.stdout, done.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", sweep(["integers", "one-hot rows", "one-hot columns"], lambda kind: kind == "one-hot rows")
 )

@@ -32,6 +32,7 @@ def stale(name: str, content: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
                 yield name, row["shape"], f"{recorded['label']} was chosen, {brief} would be"
 
 
+@pytest.mark.slow
 def test_recorded_choices_are_todays() -> None:
     record_file("h200/matmul/squares")
     contents = {path.name: record.load(path) for path in FILES}

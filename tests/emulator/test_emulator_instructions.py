@@ -64,6 +64,7 @@ def same(found: np.ndarray, wanted: np.ndarray) -> bool:
     return np.array_equal(found, wanted, equal_nan=np.issubdtype(found.dtype, np.inexact))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize(
     "name", ["int", "unsigned", "long long", "unsigned long long", "short", "unsigned char"]
@@ -144,6 +145,7 @@ def test_high_halves_and_bit_tricks() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", list(C_TYPES))
 @pytest.mark.parametrize("to", ["int", "unsigned", "long long", "unsigned char", "short", "float", "double"])
 def test_conversions(source: str, to: str) -> None:

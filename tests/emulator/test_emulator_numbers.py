@@ -90,6 +90,7 @@ def test_without_its_repair_the_fma_would_be_wrong(suite: object) -> None:
     assert (bits(rounded_twice) != bits(libm_fma(LIBM.fmaf, a, b, c))).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [1.0, 1e-160, 1e150, 1e-310])
 def test_fma_of_float64_is_libms(scale: float) -> None:
     rng = np.random.default_rng(0)

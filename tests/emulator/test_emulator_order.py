@@ -135,6 +135,7 @@ LAST = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("blocks", [2, BLOCKS, 600])  # 600 do not fit in one batch
 @pytest.mark.parametrize(
     ("fence1", "barrier", "fence2", "clean"),
@@ -304,6 +305,7 @@ SEMAPHORE = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wait", "fence", "post", "clean"),
     [

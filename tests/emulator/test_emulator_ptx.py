@@ -355,6 +355,7 @@ def test_any_text_raises_nothing_but_its_own_error(text: str) -> None:
     attempt(f"{HEAD}.entry mm() {{ .reg .b32 %r<4>; .reg .f32 %f<4>; {text}; ret; }}")
 
 
+@pytest.mark.slow
 def test_every_matmul_of_the_tests_decodes_for_every_architecture() -> None:
     for name, (source, _, _) in MATMULS.items():
         for arch in (75, 80, 90, 100, 120):

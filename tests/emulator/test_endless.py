@@ -56,6 +56,7 @@ def run(body: str, blocks: int = 2, schedule: str = "lockstep", **options: int) 
     launch(source, "k", (blocks,), (64,), np.zeros(1024, np.int32), schedule=schedule, check=False, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ENDLESS)
 def test_what_repeats_is_told_at_once(what: str) -> None:
     began = time.thread_time()
@@ -64,6 +65,7 @@ def test_what_repeats_is_told_at_once(what: str) -> None:
     assert time.thread_time() - began < 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["barriers", "one warp, while the others wait", "a lock taken twice"])
 def test_what_repeats_is_told_warp_by_warp(what: str) -> None:
     with pytest.raises(EmulatorError, match="again and again"):
@@ -92,6 +94,7 @@ def test_a_loop_over_the_budget_is_told_before_it_is_run(what: str) -> None:
     assert time.thread_time() - began < 5
 
 
+@pytest.mark.slow
 def test_a_loop_that_may_end_before_its_counter_is_run() -> None:
     run("for (int k = 0; k < 100000000 && s < 40000; k++) s += 1 + p[k & 255];")
 

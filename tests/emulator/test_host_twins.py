@@ -62,6 +62,7 @@ def given() -> list[np.ndarray]:
     return [a, b, k, np.zeros(SIZE, np.float32), np.zeros(SIZE, np.int32)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "name"), NAMES)
 def test_the_emulator_computes_what_this_machine_does(how: str, name: str, twins: ctypes.CDLL) -> None:
     ours, theirs = given(), given()

@@ -98,6 +98,7 @@ def edited(tmp_path: Path) -> Write:
     return edited
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("offsets", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (4, 4, 2), (8, 8, 3)], ids=str)
 def test_operands_at_any_address(edited: Write, offsets: tuple[int, int, int]) -> None:
     """Buffers of the emulator begin at multiples of 256 bytes, so the kernel is told to begin further on."""
@@ -135,6 +136,7 @@ READ = "As[stage] + swizzled<BK>(tile_m + 16 * i + down, k + right)"
 LAST = "cp_async_wait_group<STAGES - 2>();\n                __syncthreads();"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "found"),
     [
@@ -157,6 +159,7 @@ def test_faults_are_found(edited: Write, old: str, new: str, found: str) -> None
     assert run(edited(), problem).status == OK
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_its_swizzle_it_is_right_and_meets_banks_eightfold(edited: Write, kind: str) -> None:
     row = run(edited((SWIZZLE, "c")), exact("bf16", kind)(**UNITS))

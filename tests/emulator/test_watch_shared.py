@@ -119,6 +119,7 @@ def copied(steps: Sequence[Step], at: int, threads: int) -> set[Hazard]:
 programs = st.lists(steps(), min_size=1, max_size=6).map(lambda drawn: [*CLEAR, *drawn])
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(programs, st.sampled_from([8, 40]), st.integers(1, 3))
 def test_every_hazard_and_no_other_is_found(program: list[Step], threads: int, blocks: int) -> None:
@@ -148,6 +149,7 @@ def test_warps_that_run_one_after_the_other_hide_none(program: list[Step], block
         assert found == expected
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(
     st.lists(steps(), max_size=3), st.lists(steps(), max_size=3), st.lists(steps(), max_size=3),

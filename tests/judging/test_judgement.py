@@ -57,6 +57,7 @@ def reason(verdict: Verdict, name: str) -> str:
     return "\n".join(c.reason for c in verdict.failed if c.name == name)
 
 
+@pytest.mark.slow
 def test_an_honest_kernel_without_a_gpu(tmp_path: Path) -> None:
     found = emulated(write(tmp_path), limits=Limits(alone=30))
     assert found.failed == ()
@@ -79,6 +80,7 @@ def test_python_of_a_submission_is_not_executed(tmp_path: Path) -> None:
     assert not marker.exists()
 
 
+@pytest.mark.slow
 def test_python_that_lies_where_it_is_judged_is_not_executed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +92,7 @@ def test_python_that_lies_where_it_is_judged_is_not_executed(
     assert found.status == INCOMPLETE and not marker.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("extra", "said"),
     [
@@ -115,6 +118,7 @@ def test_a_block_of_too_many_threads(tmp_path: Path) -> None:
     assert "1024" in reason(emulated(path), "sealed")
 
 
+@pytest.mark.slow
 def test_more_shared_memory_than_there_is(tmp_path: Path) -> None:
     assert "shared memory" in reason(emulated(write(tmp_path, extra="shared = 1000000")), "compiles")
 
@@ -146,6 +150,7 @@ def test_a_child_that_takes_too_much_memory_is_ended(tmp_path: Path) -> None:
     assert "memory" in found.failed[0].reason.lower()
 
 
+@pytest.mark.slow
 def test_a_kernel_that_hangs(tmp_path: Path) -> None:
     found = emulated(DATA / "exploits" / "endless.cu", limits=Limits(alone=30))
     assert found.status == REJECTED and "ends" in {c.name for c in found.failed}

@@ -127,6 +127,7 @@ def same_as_cuobjdump(cubin: Cubin, folder: Path, *, uses_shared: bool | None = 
     assert resources.shared + reserved == theirs["SHARED"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("kernel", catalog.shipped(), ids=lambda k: k.name)
 def test_shipped_kernels_refuse_what_is_too_old_for_them(
@@ -183,6 +184,7 @@ extern "C" __global__ void matmul(float* c)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", sweeps.archs(ARCHS))
 def test_spills_are_what_the_code_stores_and_loads(kernel_file: Write, tmp_path: Path, arch: str) -> None:
     """The other half of `test_shipped_kernels`: zero is not what the report always says."""
@@ -390,6 +392,7 @@ def test_an_unknown_architecture(
         compile_file(path, arch)
 
 
+@pytest.mark.slow
 def test_every_architecture_it_offers_compiles(kernel_file: Write, ptx_file: Write) -> None:
     """With each suffix that Arch.parse lets through: no such name ends in a compiler's option error."""
     names = [
@@ -580,6 +583,7 @@ def test_headers_lie_beside_the_file_that_includes_them(
     assert "0f40400000" in compile_file(kernel_file("k/k.cu", body='#include "sub/a.h"\n' + KERNEL)).ptx
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     sweeps.sweep(
@@ -686,6 +690,7 @@ def test_an_unusable_cache_compiles_all_the_same(kernel_file: Write, tmp_path: P
     assert compile_file(kernel_file(), cache=store).code == compile_file(kernel_file()).code
 
 
+@pytest.mark.slow
 def test_eight_threads_at_once(kernel_file: Write, ptx_file: Write, tmp_path: Path) -> None:
     kernel, ptx = spec.load(kernel_file()), spec.load(ptx_file())
     work = [(kernel.variant(TILE=tile), arch) for tile in (16, 8) for arch in ("sm_80", "sm_90a")]

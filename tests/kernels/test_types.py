@@ -283,6 +283,7 @@ def test_types_of_one_c_type_are_cached_apart(kernel_file: Write, tmp_path: Path
     assert (before, len(list((tmp_path / "cache").rglob("kernel.cubin")))) == (1, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     sweep(["23_wgmma_pipeline", "26_wgmma_split", "29_wgmma_grid_split"], lambda name: name.startswith("26")),

@@ -20,6 +20,7 @@ from harness.launch.builds import Built
 from harness.support.cache import Cache, default_root
 
 
+@pytest.mark.slow
 def test_builds_in_the_background_say_what_the_others_do(kernel_file: Any) -> None:
     """Without instructions: what was counted, what is not as the file expects, why one was skipped."""
     kernel = kernel_file("right.cu")

@@ -331,6 +331,7 @@ def test_a_failing_row_costs_itself_only(gpu: TimedDriver, library: FakeCublasLt
     assert [r["status"] for r in record.load(path)["rows"]] == ["ok", "error", "ok"]
 
 
+@pytest.mark.slow
 def test_isolated_kernels_share_one_row(
     gpu: TimedDriver, library: FakeCublasLt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

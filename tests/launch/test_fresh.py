@@ -60,6 +60,7 @@ def measured(
 # Right kernels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("regime", REGIMES)
 @pytest.mark.parametrize("beta", [0.0, 0.5])
 def test_a_right_kernel_gets_its_time(context: Context, cache: Cache, regime: str, beta: float) -> None:
@@ -174,6 +175,7 @@ WRONG = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("regime", REGIMES)
 @pytest.mark.parametrize("which", range(len(WRONG)))
 def test_what_is_wrong_while_it_is_timed_has_no_time(
@@ -258,6 +260,7 @@ def timed(context: Context, other: Any, regime: str = COLD, **axes: Any) -> Meas
     return row
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("regime", REGIMES)
 @pytest.mark.parametrize("beta", [0.0, 1.0])
 def test_other_problems_have_several_data_sets(
@@ -276,6 +279,7 @@ def test_other_problems_have_several_data_sets(
     assert row.after is not None and row.after.ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("regime", REGIMES)
 @pytest.mark.parametrize(
     ("execute", "said"),

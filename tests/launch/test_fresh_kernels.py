@@ -179,6 +179,7 @@ def truncated(x: Any, bits: int) -> Any:
     return (x.astype(np.float32).view(np.uint32) & np.uint32(2**32 - 2 ** (24 - bits))).view(np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "what"),
     [("fp32", "tf32"), ("fp32", "bf16"), ("3xtf32", "tf32"), ("tf32", "truncated"), ("bf16", "twice")],

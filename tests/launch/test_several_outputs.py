@@ -123,6 +123,7 @@ def spoils(name: str, since: int) -> Callable[..., None]:
     return fault
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("since", [1, 5], ids=["at once", "while it is timed"])
 @pytest.mark.parametrize(
     ("name", "said"),

@@ -123,6 +123,7 @@ SAID: dict[str, str] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAID)
 def test_a_users_file_is_named_with_the_line(tmp_path: Path, name: str) -> None:
     (tmp_path / "p.py").write_text(USERS)

@@ -69,6 +69,7 @@ def test_several_outputs_constants_and_structs(tmp_path: Path, cache: Cache) -> 
     assert all(r.repeats.ok for r in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [

@@ -124,6 +124,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axes", SHAPES)
 @pytest.mark.parametrize("name", TYPED)
 def test_a_correct_product_keeps_the_bounds(name: str, axes: dict[str, float]) -> None:
@@ -222,6 +223,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [260, 1024, 4096])
 @pytest.mark.parametrize(("name", "fault"), FAULTS)
 def test_wrong_arithmetic_breaks_the_bounds(name: str, fault: str, k: int) -> None:

@@ -11,6 +11,7 @@ from shared.command import harness, no_gpu
 PROBLEM = "from harness.problems.copy import Copy\nopen({mark!r}, 'w').close()\nclass P(Copy):\n    pass\n"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_gpu")
 @pytest.mark.parametrize(
     ("place", "named", "options", "runs"),

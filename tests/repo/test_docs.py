@@ -286,6 +286,7 @@ def test_outputs_are_what_the_commands_print(name: str, folder: Path) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", ["", "WAR hazard", "line 20", "findings", "\n...\ntile, 48"])
 def test_another_output_is_noticed(changed: str, folder: Path, tmp_path: Path) -> None:
     text = (ROOT / "README.md").read_text()

@@ -33,6 +33,7 @@ def test_every_example_is_a_ladder() -> None:
         assert steps[0].after == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sweep(KERNELS, lambda name: name.startswith(("scale/", "softmax/03"))))
 def test_right_at_every_shape_and_parameter_set(name: str) -> None:
     kernel = spec.load(path(name))
@@ -42,6 +43,7 @@ def test_right_at_every_shape_and_parameter_set(name: str) -> None:
             assert_race_free(variant, "sm_80", shape)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sweep(KERNELS, lambda name: name.startswith(("scale/", "softmax/"))))
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90a"])
 def test_machine_code_is_as_expected(name: str, arch: str) -> None:
@@ -50,6 +52,7 @@ def test_machine_code_is_as_expected(name: str, arch: str) -> None:
         assert_holds(kernel.variant(), arch, [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", sweep(FOLDERS, lambda name: name == "transpose"))
 def test_claims_hold(folder: str) -> None:
     words = [str(p) for p in sorted(path(folder).glob("*.cu"))]

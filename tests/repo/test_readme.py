@@ -31,6 +31,7 @@ def update_readme() -> Any:
     return module
 
 
+@pytest.mark.slow
 @needs_records
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
 def test_tables_are_what_the_records_say(page: Path) -> None:
@@ -44,6 +45,7 @@ def test_every_table_is_shown_once() -> None:
     assert sorted(shown) == sorted(update_readme().TABLES)
 
 
+@pytest.mark.slow
 @needs_records
 @pytest.mark.parametrize(("name", "row"), [("README.md", "03_tiled"), ("docs/ladder.md", "03_tiled")])
 def test_a_stale_table_is_noticed(name: str, row: str) -> None:

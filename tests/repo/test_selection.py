@@ -99,6 +99,7 @@ def test_a_run_without_slow_tests_says_nothing(run: Any) -> None:
     assert "left out" not in run("test_it.py::test_quick")[1]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("run")
 def test_workers_leave_the_same_out(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a process of their own: xdist gives its workers the import path with which the process began."""

@@ -56,6 +56,7 @@ def test_no_field_is_lost(command: str, tmp_path: Path) -> None:
     assert lost(known(command), written(command, tmp_path)) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fake")
 @pytest.mark.parametrize("command", ON_A_GPU)
 def test_no_field_of_times_is_lost(command: str, tmp_path: Path) -> None:

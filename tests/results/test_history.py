@@ -76,6 +76,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [str(path) for path in histories.write(tmp_path_factory.mktemp("history"))]
 
 
+@pytest.mark.slow
 def test_the_command_says_since_when(files: list[str], tmp_path: Path) -> None:
     out = tmp_path / "h.json"
     result = harness("history", *reversed(files), "--json", str(out))

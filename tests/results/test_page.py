@@ -100,6 +100,7 @@ class Reader(HTMLParser):
             assert self.open.pop() == tag
 
 
+@pytest.mark.slow
 def test_the_page_needs_nothing_beside_it(drawn: Path) -> None:
     text = (drawn / "r.html").read_text()
     reader = Reader(text)
@@ -200,6 +201,7 @@ def test_plots_are_written(drawn: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     files = [str(record_file(name)) for name in ("h200/bench/ladder", "h200/profile/ladder")]
@@ -211,6 +213,7 @@ def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> No
     assert twice.exit_code == 2 and "the same name" in twice.stderr
 
 
+@pytest.mark.slow
 def test_the_same_records_give_the_same_page(drawn: Path) -> None:
     contents = {"l": content("h200/bench/ladder")}
     assert page.page(contents, "t") == page.page(contents, "t")
@@ -383,6 +386,7 @@ def test_what_is_no_record_is_refused(tmp_path: Path, text: str, said: str) -> N
     assert not (tmp_path / "r.html").exists()
 
 
+@pytest.mark.slow
 def test_a_damaged_profile_is_told(drawn: Path, tmp_path: Path) -> None:
     damaged = json.loads((drawn / "profile.json").read_text())
     del damaged["rows"][2]["hotspots"]["lines"][0]["reason"]
@@ -412,6 +416,7 @@ def test_two_cards_of_a_model_are_told_apart() -> None:
     assert len(headings) == len(set(headings)) == 2 and headings[1].endswith("GPU-2")
 
 
+@pytest.mark.slow
 def test_cards_of_a_model_are_counted(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     files = [str(record_file(f"h200/bench/ladder{name}")) for name in ("", "-20")]
@@ -434,6 +439,7 @@ def tab(drawn: Path) -> Iterator[Any]:
         yield tab
 
 
+@pytest.mark.slow
 def test_a_browser_shows_it(tab: Any) -> None:
     """On a phone the page itself does not scroll sideways; what is wide scrolls inside."""
     assert tab.evaluate(browser.OVERFLOW) <= 0
@@ -446,6 +452,7 @@ def test_a_browser_shows_it(tab: Any) -> None:
     assert tab.evaluate(paper) != light
 
 
+@pytest.mark.slow
 def test_a_browser_sorts_and_opens(tab: Any) -> None:
     table = tab.locator("main > .wide > table").first
     column = table.locator("th").all_text_contents().index("registers")

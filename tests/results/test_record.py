@@ -515,6 +515,7 @@ class Slower:
         self.fake.milliseconds = 1.5 * factor * float(np.exp(0.002 * self.rng.normal()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ratio", "verdict", "code"), [(1.03, "SLOW", 1), (0.97, "FAST", 0), (1.0, "SAME", 0)]
 )
@@ -625,6 +626,7 @@ def test_wide_shows_the_machine(fake: Any) -> None:
 FILES = sorted(RECORDS.rglob("*.json")) if RECORDS.is_dir() else []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", FILES, ids=lambda p: str(p.relative_to(RECORDS)))
 def test_every_record_there_is_can_be_read(file: Path) -> None:
     """They were written by harness of many days, with names of kernels that have others today."""

@@ -90,6 +90,7 @@ def test_kernels_that_are_new_gone_or_broken_are_told() -> None:
     assert not [c for c in static.compare(was, was, threshold=0) if c.failed], "it was before, too"
 
 
+@pytest.mark.slow
 def test_files_of_sass_and_check_are_gates(tmp_path: Path, kernel_file: Any) -> None:
     """A planted change: a padded tile costs shared memory."""
     path, names = kernel_file(body=TILED), {}
@@ -153,6 +154,7 @@ def test_a_revision_is_compared_with_the_working_tree(repository: Path) -> None:
     assert broken.exit_code != 0 and "Traceback" not in broken.output
 
 
+@pytest.mark.slow
 def test_what_is_no_revision_is_told(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,6 +109,7 @@ def test_the_kernel_without_barriers_fails_the_expectation_of_one(read: Read, ar
     assert not finding("no BAR in loop", read("03_tiled", arch)).holds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", sweeps.archs(["sm_80", "sm_90a", "sm_120"], "sm_80"))
 @pytest.mark.parametrize(
     ("before", "after", "missing"),
@@ -207,6 +208,7 @@ def test_the_loop_at_a_line_is_the_unrolled_one(read: Read, arch: str) -> None:
     assert finding(f"FFMA in loop at {line} >= 8", code).holds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     ["no LDS in loop", "LDS in loop", "LDS in loop >= 0", "FFMA share in loop <= 1", "LDS in loop at 3"],

@@ -199,6 +199,7 @@ def test_widths_of_what_compilers_emit(kernel_file: Any, type_: str, arch: str, 
 TEXT = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:(@!?U?P\w+)\s+)?([A-Z][\w.]*)\s*([^;]*);", re.MULTILINE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "arch"), sweeps.builds(["sm_75", "sm_90a", "sm_120"]))
 def test_the_same_as_cuobjdump_prints(read: Read, tmp_path: Path, name: str, arch: str) -> None:
     cubin, code = read(name, arch)

@@ -307,6 +307,7 @@ def our_steps(instructions: Sequence[Instruction]) -> Steps:
     return steps - {(trap, trap)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "arch"), sweeps.builds(ARCHS))
 def test_the_same_steps_as_nvdisasm_draws(cache: Cache, tmp_path: Path, name: str, arch: str) -> None:
     """It does not draw a function without a name: a division's second copy."""
@@ -351,6 +352,7 @@ HARD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", sweeps.archs(ARCHS, "sm_80"))
 @pytest.mark.parametrize(
     "which", sweeps.sweep(HARD, lambda which: which in ("division", "divergent", "switch"))
@@ -424,6 +426,7 @@ __global__ void __launch_bounds__(BM * BN / (T * T)) k(const float* A, const flo
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("blocking", ["64, 64, 8, 4", "64, 64, 8, 8", "32, 64, 16, 4"])
 def test_index_arithmetic_of_copies_does_not_win_over_a_register_blocked_product(
     blocking: str, tmp_path: Path, cache: Cache

@@ -56,6 +56,7 @@ def harness(*args: str) -> Result:
 # Encodings and what they say
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "arch"), sweeps.builds(ARCHS))
 def test_encodings_are_those_that_cuobjdump_prints(
     name: str, arch: str, cache: Cache, tmp_path: Path
@@ -484,6 +485,7 @@ def test_a_library_with_embedded_cubins(cache: Cache, tmp_path: Path) -> None:
     assert "FAILED  spills == 0: a cubin does not say" in result.output
 
 
+@pytest.mark.slow
 def test_ptx_without_metadata(cache: Cache, tmp_path: Path) -> None:
     file = tmp_path / "k.ptx"
     file.write_text(build("tiled", "sm_75", cache).ptx)

@@ -225,6 +225,7 @@ def accepts(arch: str, threads: int, blocks: int) -> bool:
     return b"minnctapersm will be ignored" not in log
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", LIMITS)
 def test_the_compiler_knows_the_same_warps_and_blocks(number: int) -> None:
     arch = f"sm_{number}"

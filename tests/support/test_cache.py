@@ -229,6 +229,7 @@ def hammer(root: Path, seed: int, start: Any, until: float) -> None:
                 os.truncate(entry(store, key) / rng.choice(["a", "b", "manifest.json"]), 0)
 
 
+@pytest.mark.slow
 def test_two_processes_on_the_same_keys(tmp_path: Path) -> None:
     spawn = multiprocessing.get_context("spawn")
     start = spawn.Barrier(2)

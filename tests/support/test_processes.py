@@ -85,6 +85,7 @@ def test_rows_are_the_same_from_other_processes(
         assert b.built is not None and b.built.sass is not None, "ours, with its machine code"
 
 
+@pytest.mark.slow
 def test_few_rows_and_problems_of_a_file_stay_here(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     def processes(count: int) -> Any:
         raise AssertionError("started")

@@ -13,6 +13,7 @@ from harness.tune import search, t4
 from shared.tuning import Speeds, t4_faults, tune
 
 
+@pytest.mark.slow
 def test_t4(context: Context, space: list[Built], speeds: Speeds, monkeypatch: pytest.MonkeyPatch) -> None:
     speeds.execute[7] = fake_gemm.zeros
     monkeypatch.setattr(search, "unfit", lambda b, _d: "no" if b.variant.params["TILE"] == 2 else "")

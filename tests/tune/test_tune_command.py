@@ -46,6 +46,7 @@ def test_the_command(speeds: Speeds, kernel: str, tmp_path: Path) -> None:
     assert fresh.exit_code == 0 and fresh.stdout.startswith("kernel,")
 
 
+@pytest.mark.slow
 def test_data_are_made_while_the_session_opens(
     speeds: Speeds, kernel: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,6 +77,7 @@ def test_a_wrong_candidate_is_a_finding(speeds: Speeds, kernel: str) -> None:
     assert "TILE=7, 24: FAILED" in result.stdout
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_was_measured(speeds: Speeds, kernel: str) -> None:
     def interrupt(launch: Any) -> None:
         raise KeyboardInterrupt
@@ -89,6 +91,7 @@ def test_ctrl_c_keeps_what_was_measured(speeds: Speeds, kernel: str) -> None:
     assert result.exit_code == 0 and "6 kept from before" in result.stdout
 
 
+@pytest.mark.slow
 def test_a_fault_says_how_to_go_on(fake: Any, speeds: Speeds, kernel: str) -> None:
     def fault(launch: Any) -> None:
         fake.sticky = 700
@@ -145,6 +148,7 @@ sys.exit(1 if any(journal.get(str(t))["detail"] != "ok" for t in range(4)) else 
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "why", "hung"),
     [

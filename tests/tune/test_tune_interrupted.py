@@ -22,6 +22,7 @@ from harness.tune.search import Tuner
 from shared.tuning import RULE, N, Speeds, tiles, tune
 
 
+@pytest.mark.slow
 def test_ctrl_c_does_not_wait_for_the_finals_data(
     context: Context, space: list[Built], speeds: Speeds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,6 +76,7 @@ def test_an_interrupted_tuning_goes_on_where_it_ended(
     assert {t: n - runs[t] for t, n in speeds.runs.items() if n != runs[t]}.keys() <= {2, 5}  # references
 
 
+@pytest.mark.slow
 def test_what_changed_is_measured_again(
     context: Context, space: list[Built], speeds: Speeds, tmp_path: Path
 ) -> None:
