@@ -26,6 +26,7 @@ def interrupting() -> Iterator[None]:
     """
     before = {}
     if threading.current_thread() is threading.main_thread():
+        _received.clear()  # a signal of an earlier command in this process is not this one's
         for number in (getattr(signal, name) for name in _ENDING if hasattr(signal, name)):
             if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
                 before[number] = signal.signal(number, _interrupt)

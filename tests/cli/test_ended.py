@@ -158,3 +158,11 @@ def test_a_signal_that_is_ignored_stays_so() -> None:
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_a_signal_of_an_earlier_command_is_forgotten() -> None:
+    with pytest.raises(KeyboardInterrupt), signals.interrupting():
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert signals.exit_code() == 143
+    with signals.interrupting():
+        assert signals.exit_code() == 130
