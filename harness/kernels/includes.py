@@ -32,7 +32,7 @@ _STANDARD = re.compile(r"[a-z_]+")  # <vector>, <type_traits>
 
 @dataclass(frozen=True, kw_only=True)
 class Included:
-    """What a source includes, directly or not.
+    """The headers that a source includes, directly or not.
 
     `own` has the contents of the kernel's own headers by path. `libraries` has the names of the headers of
     libraries, as they are written, and `folders` those in which they were found. `stamps` tells one state of

@@ -70,7 +70,7 @@ def options(chosen: Sequence[str], library: Sequence[str] = ()) -> tuple[str, ..
 
 @dataclass(frozen=True, kw_only=True)
 class Translation:
-    """What NVRTC made of a source: machine code, PTX, its log, and the entry's name in the code."""
+    """The outcome of a translation by NVRTC: machine code, PTX, its log, and the entry's name in the code."""
 
     code: bytes
     ptx: bytes

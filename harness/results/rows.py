@@ -164,7 +164,7 @@ class LoopRow(TypedDict, total=False):
 
 
 class CodeRow(TypedDict, total=False):
-    """What ``harness sass`` writes of one code, beside what a `Row` has of a kernel that harness built."""
+    """The fields that ``harness sass`` writes of one code, beside what a `Row` has of a kernel that harness built."""
 
     label: str
     arch: str

@@ -1,4 +1,4 @@
-"""What ends a run from outside: signals keep what was measured, end children and leave nothing behind."""
+"""Runs that are ended from outside: signals keep what was measured, end children and leave nothing behind."""
 
 from __future__ import annotations
 

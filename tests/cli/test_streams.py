@@ -1,4 +1,4 @@
-"""What the command line writes, and to what: controls as text, any encoding, pipes, full disks."""
+"""The command line's streams: controls as text, any encoding, pipes, full disks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What NVRTC lacks beside nvcc: headers, options, and hints where something is missing."""
+"""Things that NVRTC lacks beside nvcc: headers, options, and hints where something is missing."""
 
 from __future__ import annotations
 

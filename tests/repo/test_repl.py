@@ -1,4 +1,4 @@
-"""What a REPL and a notebook show: names, versions, help, one-line reprs, examples that run."""
+"""The library in a REPL and a notebook: names, versions, help, one-line reprs, examples that run."""
 
 from __future__ import annotations
 

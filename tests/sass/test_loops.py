@@ -431,7 +431,7 @@ __global__ void __launch_bounds__(BM * BN / (T * T)) k(const float* A, const flo
 def test_index_arithmetic_of_copies_does_not_win_over_a_register_blocked_product(
     blocking: str, tmp_path: Path, cache: Cache
 ) -> None:
-    """Where the step of k is unrolled, only the copies are innermost loops, and integers are all they do."""
+    """The step of k is unrolled: only the copies are innermost loops, and integers are all they do."""
     path = tmp_path / "k.cu"
     path.write_text(COPIES)
     (kernel,) = catalog.chosen(catalog.load_each(path), f"k<{blocking}>", [])

@@ -416,7 +416,7 @@ AS_ROOT = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, re
 @AS_ROOT
 @pytest.mark.parametrize("name", ["manifest.json", "kernel.cubin"])
 def test_an_entry_of_somebody_else_is_absent(store: Cache, name: str) -> None:
-    """As a cubin that was planted in a cache that others can write."""
+    """A cubin was planted in a cache that others can write."""
     store.put(KEY, FILES)
     os.chown(entry(store) / name, 65534, 65534)
     assert store.get(KEY) is None

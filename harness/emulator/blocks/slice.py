@@ -25,7 +25,7 @@ _SPACES = ("global", "shared", "local")
 
 @dataclass(frozen=True)
 class Slice:
-    """What decides which way the threads of a kernel go.
+    """The instructions that decide which way the threads of a kernel go.
 
     registers: by number, in order
     spaces: of ``global``, ``shared`` and ``local``

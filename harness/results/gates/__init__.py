@@ -1,1 +1,1 @@
-"""What a CI job makes of results: limits on static figures, histories of times, files of findings."""
+"""Turn results into what a CI job needs: limits on static figures, histories of times, files of findings."""
