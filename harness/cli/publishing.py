@@ -32,7 +32,7 @@ html_file = click.option(
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """The outputs to write beside the tables: files by their options' names, and whether to print annotations."""
+    """The outputs beside the tables: files by their options' names, and whether to print annotations."""
 
     html_file: Path | None = None
     sarif_file: Path | None = None

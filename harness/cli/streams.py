@@ -1,4 +1,4 @@
-"""Guard the streams that the command line writes to: no control characters, no character that the terminal lacks, no full disk.
+"""Guard the command line's streams: no control character, none that the terminal lacks, and no full disk.
 
 Titles, labels, file names and what a kernel prints come from files that somebody else wrote. In them ESC and
 its like could recolour a terminal, rewrite lines above or answer for the user; they are written as text.

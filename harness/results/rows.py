@@ -164,7 +164,7 @@ class LoopRow(TypedDict, total=False):
 
 
 class CodeRow(TypedDict, total=False):
-    """The fields that ``harness sass`` writes of one code, beside what a `Row` has of a kernel that harness built."""
+    """The fields of one code that ``harness sass`` writes, beside those of a `Row`."""
 
     label: str
     arch: str
