@@ -151,19 +151,19 @@ def _changes(code: str, language: str) -> Iterator[tuple[str, str]]:
 
 def flat(kernel: Kernel) -> str:
     """Return the source with its own headers in place of their #include, each once."""
-    text, old = kernel.source, ""
     seen: set[str] = set()
 
+    def inlined(text: str) -> str:
+        return re.sub(r'#include "([^"]+)"', header, text)
+
     def header(match: re.Match[str]) -> str:
-        again = match[1] in seen
+        if match[1] in seen:
+            return ""
         seen.add(match[1])
         places = (folder / match[1] for folder in folders(kernel.path))
-        return "" if again else next(p for p in places if p.is_file()).read_text()
+        return inlined(next(p for p in places if p.is_file()).read_text())
 
-    while text != old:
-        old = text
-        text = re.sub(r'#include "([^"]+)"', header, text)
-    return text.replace("#pragma once", "")
+    return inlined(kernel.source).replace("#pragma once", "")
 
 
 @dataclass(frozen=True, kw_only=True)
