@@ -191,11 +191,13 @@ def test_the_fixtures_on_shipped_kernels(
     with pytest.raises(AssertionError, match=r"(?s)05_tiled_no_sync TILE=16, 48: 4 findings\n.*RAW hazard"):
         assert_race_free("tiled_no_sync", 48)
     assert_coalesced("tiled", {"M": 64, "N": 32, "K": 96})
-    with pytest.raises(AssertionError, match=r"line \d+: 1[6-9].* sectors a request, more than 4"):
+    sectors = r"\n  1[6-9].* sectors a request, more than 4\n    01_naive.cu:\d+: "
+    with pytest.raises(AssertionError, match=sectors):
         assert_coalesced("naive", 64)
     assert_coalesced("naive", 64, max_sectors=32)
     assert_no_bank_conflicts("bank_padded", 64)
-    with pytest.raises(AssertionError, match=r"line \d+: 1[67].* times the wavefronts"):
+    wavefronts = r"\n  1[67].* times the wavefronts that it needs\n    06_bank_conflict.cu:\d+: sum"
+    with pytest.raises(AssertionError, match=wavefronts):
         assert_no_bank_conflicts("bank_conflict", 64)
     row = emulate("tiled", 48, schedule="warp-serial", TILE=8)
     assert row.before.ok and row.emulation.total.shared_requests

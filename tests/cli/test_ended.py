@@ -64,7 +64,7 @@ def test_what_was_measured_is_kept(
     """A product that is done at once, and one of minutes, in which the signal comes."""
     file = tmp_path / "r.json"
     on = [] if verb == "check" else ["-d", "emulator"]
-    sizes = ["-a", "M=8", "-a", "N=8", "-a", "K=[8,3000000]"]
+    sizes = ["-a", "MxNxK=[8x8x8,2048x2048x2048]"]
     code, out, err = run_until(6, number, places, verb, "tiled", *sizes, *on, "--json", str(file))
     assert code == SIGNALS[number], err
     assert "Traceback" not in err and "interrupted: these are the rows measured before" in err
