@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 
@@ -22,6 +23,7 @@ def main() -> None:
         if daemons is None or not daemons.abandoned():
             raise
         # A compiler is at work, which nothing can stop: Python's own end would take its memory from under it.
+        atexit._run_exitfuncs()  # which removes the temporary folders of the threads at work
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()

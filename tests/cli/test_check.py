@@ -39,7 +39,7 @@ def line_of(path: Path, text: str) -> int:
 
 @pytest.mark.parametrize(
     ("kernels", "least"),
-    [(["0[1-58]*"], 6), pytest.param([], 8, marks=pytest.mark.slow)],
+    [(["0[1-58]*"], 6), pytest.param([], 8, marks=pytest.mark.exhaustive)],
     ids=["first", "all"],
 )
 def test_the_ladder_is_right_and_the_broken_rung_is_seen_to_be(kernels: list[str], least: int) -> None:

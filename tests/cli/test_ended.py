@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,13 +39,18 @@ def run_until(
 ) -> tuple[int, str, str]:
     """Start harness, send it a signal after so many seconds of CPU time; return exit code, stdout, stderr."""
     command = [sys.executable, "-m", "harness", *args]
-    with subprocess.Popen(
-        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as run:
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=env, **pipes, start_new_session=True, preexec_fn=heed_signals) as run:  # noqa: PLW1509
         wait(lambda: run.poll() is not None or cpu_seconds(run.pid) > seconds)
         run.send_signal(number)
         out, err = run.communicate(timeout=60)
     return run.returncode, out, err
+
+
+def heed_signals() -> None:
+    """Undo what nohup and a shell's ``&`` do: a signal that is ignored stays so in children."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def cpu_seconds(pid: int) -> float:

@@ -17,6 +17,7 @@ from shared.sweeps import sweep
 
 RUNGS = [k.name for k in catalog.ladder() if not k.broken and not k.tensormaps]
 FAST = {"03_tiled", "08_tiled_v4"}
+LONG = {"10_vectorized", "12_prefetch", "14_warp_tiles", "31_bf16x6"}
 EXTENTS = st.integers(1, 80)
 PADS = st.sampled_from([0, 0, 1, 2, 3, 4])  # none and four leave rows of float4 aligned, if they are
 
@@ -29,7 +30,7 @@ def right(name: str) -> tuple[Subject, Built]:
     return subject, built
 
 
-@pytest.mark.parametrize("name", sweep(RUNGS, lambda name: name in FAST))
+@pytest.mark.parametrize("name", sweep(RUNGS, lambda name: name in FAST, lambda name: name in LONG))
 @settings(
     max_examples=20,
     derandomize=True,

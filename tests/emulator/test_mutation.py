@@ -20,6 +20,7 @@ from shared.sweeps import sweep
 LIMIT = os.environ.get("HARNESS_MUTANTS", "8")
 RUNGS = [k.name for k in catalog.ladder() if not k.broken and not k.tensormaps]
 FAST = {"03_tiled", "08_tiled_v4"}
+LONG = {"10_vectorized", "11_conflict_free", "12_prefetch", "13_cp_async", "14_warp_tiles"}
 LEAST = 0.95  # of the mutants that are not equivalent
 
 # Why a mutant computes what the kernel does: (text in the line, what replaces it there).
@@ -147,7 +148,7 @@ def reason(mutant: Mutant, table: dict[str, tuple[tuple[str, str], ...]]) -> str
     return ""
 
 
-@pytest.mark.parametrize("name", sweep(RUNGS, lambda name: name in FAST))
+@pytest.mark.parametrize("name", sweep(RUNGS, lambda name: name in FAST, lambda name: name in LONG))
 def test_mutants_are_killed(name: str, record_property: Any) -> None:
     kernel = catalog.kernel(name)
     every = sorted(mutants(kernel), key=lambda m: m.key)

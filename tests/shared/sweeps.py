@@ -23,14 +23,21 @@ FAST_BUILDS = {
 }
 
 
-def sweep(values: Iterable[Any], fast: Callable[..., bool]) -> list[Any]:
+def sweep(
+    values: Iterable[Any], fast: Callable[..., bool], exhaustive: Callable[..., bool] = lambda *_: False
+) -> list[Any]:
     """Return `values` for parametrize, a tuple for each where there are several names; all are slow but those
-    of which `fast` holds. Raise LookupError where that is none: a plain run would not see the test.
+    of which `fast` holds, and those that take too long for CI, of which `exhaustive` holds. Raise LookupError
+    where no value is fast: a plain run would not see the test.
     """
+
+    def marks(row: tuple[Any, ...]) -> Any:
+        return () if fast(*row) else pytest.mark.exhaustive if exhaustive(*row) else pytest.mark.slow
+
     rows = [value if isinstance(value, tuple) else (value,) for value in values]
     if not any(fast(*row) for row in rows):
         raise LookupError(f"every one of these is slow: {rows}")
-    return [pytest.param(*row, marks=() if fast(*row) else pytest.mark.slow) for row in rows]
+    return [pytest.param(*row, marks=marks(row)) for row in rows]
 
 
 def builds(archs: Sequence[str]) -> list[Any]:
