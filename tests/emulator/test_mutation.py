@@ -18,7 +18,8 @@ from shared.mutants import Mutant, Subject, flat, hunt, mutants
 from shared.sweeps import sweep
 
 LIMIT = os.environ.get("HARNESS_MUTANTS", "8")
-RUNGS = [k.name for k in catalog.ladder() if not k.broken and not k.tensormaps]
+# Those with Hopper's units have faults planted by hand: test_hopper_faults.py.
+RUNGS = [k.name for k in catalog.ladder() if not k.broken and not k.tensormaps and k.dtype != "bf16x6"]
 FAST = {"03_tiled", "08_tiled_v4"}
 LONG = {"10_vectorized", "11_conflict_free", "12_prefetch", "13_cp_async", "14_warp_tiles"}
 LEAST = 0.95  # of the mutants that are not equivalent
