@@ -101,7 +101,9 @@ class Loop:
 
     @property
     def work(self) -> tuple[int, int, int]:
-        """The number of matrix, of floating-point and of all arithmetic instructions.
+        """The number of matrix instructions, of floating-point operations and of all arithmetic instructions.
+
+        A fused multiply-add is two operations.
 
         Loops are ranked by these, so those with matrix instructions come first.
         """
@@ -127,7 +129,8 @@ def is_arithmetic(i: Instruction) -> bool:
 def _work(instructions: Iterable[Instruction]) -> tuple[int, int, int]:
     """Count as `Loop.work` does."""
     bases = [_base(i) for i in instructions if is_arithmetic(i)]
-    return sum(b in MATRIX for b in bases), sum(b in FLOATING for b in bases), len(bases)
+    floating = sum(2 if "FMA" in b else 1 for b in bases if b in FLOATING)
+    return sum(b in MATRIX for b in bases), floating, len(bases)
 
 
 def blocks(instructions: Sequence[Instruction]) -> list[Block]:
@@ -202,7 +205,12 @@ def hot_loop(found: Sequence[Loop]) -> Loop | None:
 
     def rank(loop: Loop) -> tuple[tuple[int, ...], bool, int]:
         inside = {a for other in found if loop.contains(other) for a in other.addresses}
-        own = _work(i for i in loop.instructions if i.address not in inside)
+        matrix, floating, every = _work(i for i in loop.instructions if i.address not in inside)
+        own = (
+            matrix,
+            floating,
+            0 if matrix or floating else every,
+        )  # integers decide where there is no other
         return tuple(n * _TRIPS**loop.depth for n in own), loop.innermost, len(loop.instructions)
 
     return max(found, key=rank, default=None)

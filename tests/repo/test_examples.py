@@ -78,7 +78,7 @@ def test_what_is_written_passes_at_once(template: str, pytester: pytest.Pytester
     name = template if "/" not in template else "norm"  # also the name of one of CUDA's functions
     made = CliRunner().invoke(main, ["new", name, "-t", template, "-o", str(pytester.path)])
     assert made.exit_code == 0, made.output
-    assert sorted(p.name for p in pytester.path.iterdir()) == [f"{name}.cu", f"{name}.py", f"test_{name}.py"]
+    assert {p.name for p in pytester.path.iterdir()} == {f"{name}.cu", f"{name}.py", f"test_{name}.py"}
     assert "after" not in (pytester.path / f"{name}.cu").read_text()
     result = pytester.runpytest_inprocess("-p", "no:randomly", "-q")
     outcomes = result.parseoutcomes()
