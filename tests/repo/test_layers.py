@@ -104,7 +104,12 @@ class Import:
 
 
 def files(package: Path) -> list[Path]:
-    return sorted(package.rglob("*.py"))
+    """Modules only: a wheel carries cu/, ptx/ and examples/ within the package, as data."""
+    return sorted(
+        file
+        for file in package.rglob("*.py")
+        if file.parent == package or (package / unit(file, package) / "__init__.py").is_file()
+    )
 
 
 def unit(file: Path, package: Path) -> str:
