@@ -32,6 +32,9 @@ _REFUSED = {
     "parameters and types are macros already: list them under [params]": ("undefine-macro", "U"),
     "it writes files": ("time", "device-time-trace", "fdevice-time-trace", "keep", "keep-dir"),
     "the compiler's warnings are shown": ("disable-warnings", "w"),
+    "NVRTC 13.5 keeps it for all that the process compiles later: write __restrict__ at the parameters": (
+        "restrict",
+    ),
     "no code would come out": ("minimal", "version", "help", "h", "V"),
 }
 _REASONS = {name: reason for reason, names in _REFUSED.items() for name in names}
