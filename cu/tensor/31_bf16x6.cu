@@ -1,19 +1,12 @@
 // float32 on tensor cores: six products of bf16, as exact as fp32
 //
-// A float has 24 significant bits and a bf16 has 8, with the same range. So a float is the sum of three bf16,
-// x = x1 + x2 + x3, each the remainder rounded to nearest. Of the nine products of two such sums three are below
-// 2^-24 of the whole and left out. The tensor cores do the other six, smallest first, at sixteen times the rate of
-// the float32 units.
-//
-// They truncate what does not fit into a sum, which would bias it the more the longer the sum is. So their sums
-// are only BK k long, and the threads add these up with rounding.
+// A float has 24 significant bits and a bf16 has 8, with the same range. So a float is the sum of three bf16. Of the
+// nine products of two such sums, six are enough for 24 bits, and the tensor cores do them at sixteen times the rate of
+// the float32 units. What they truncate, the threads keep: bf16x6.cuh says how.
 //
 // The producers load floats, split them and write the parts to shared memory, swizzled as TMA would; whatever the
 // alignment and the edges are, the consumers see whole tiles of bf16. Each consumer warpgroup has 128 rows in two
 // passes over a stage, since the registers hold only one tensor core sum of 64 rows beside the sums of the threads.
-//
-// A part of an infinity is NaN, and so is the product. A thread that finds NaN among its elements of C computes
-// them again in float32: infinities and overflow come out as in any float32 product, slowly.
 //
 // /// kernel
 // entry = "matmul"
@@ -34,42 +27,18 @@
 // GROUP = [8, 1, 2, 4]
 // ///
 
+#include "bf16x6.cuh"
 #include "raster.cuh"
 #include "stage16.cuh"
-#include "vector.cuh"
-#include "wgmma.cuh"
 
 #define BM 256
 #define BN 128
-#define BK 32
+#define BK PART_K
 #define CONSUMERS 256
 #define PRODUCERS 128
-#define PARTS 3
 #define BATCH 8  // loads that a producer has under way
 
-// The parts of a tile. Rows of A are 64 bytes long: row r and row r + 128 share one of 128, as wide as the swizzle.
-struct Parts {
-    Bf16 a[PARTS][BM / 2][2 * BK];
-    Bf16 b[PARTS][BN / 64][BK][64];
-};
-
-// Return the words of four floats' parts: x is part 1, and so on.
-struct Words { uint2 part[PARTS]; };
-
-__device__ inline float rest(float x, unsigned bits) { return x - __uint_as_float(bits); }
-
-__device__ inline Words split(float4 v)
-{
-    Words words;
-    #pragma unroll
-    for (int p = 0; p < PARTS; ++p) {
-        const unsigned low = pack<Bf16>(v.x, v.y), high = pack<Bf16>(v.z, v.w);
-        words.part[p] = make_uint2(low, high);
-        v = make_float4(rest(v.x, low << 16), rest(v.y, low & 0xffff0000u),
-                        rest(v.z, high << 16), rest(v.w, high & 0xffff0000u));
-    }
-    return words;
-}
+typedef Parts<BM, BN> Tile;
 
 // Write the parts of four neighbours to column `column` of row r of a matrix with rows of 64, and to the same place of
 // the matrices `apart` elements further on.
@@ -81,49 +50,10 @@ __device__ inline void store_parts(Bf16* to, int apart, int r, int column, float
     for (int p = 0; p < PARTS; ++p) *(uint2*)(to + p * apart) = words.part[p];
 }
 
-// Start sum = (accumulate ? sum : 0) + the six products for 64 rows, BN columns and 16 k.
-__device__ inline void multiply(float (&sum)[BN / 2], const Parts& parts, int row, int half, int k, bool accumulate)
-{
-    #pragma unroll
-    for (int degree = 2; degree >= 0; --degree)  // of smallness: x1 y3 and x2 y2 are 2^-16 of x1 y1
-        #pragma unroll
-        for (int p = 0; p <= degree; ++p) {
-            const Descriptor a = make_descriptor(parts.a[p][row], 0, 1024);
-            const Descriptor b = make_descriptor(parts.b[degree - p], sizeof parts.b[0][0], 1024);
-            wgmma(Bf16(), sum, advance_descriptor(a, 2 * (BK * half + k)), advance_descriptor(b, 128 * k),
-                  accumulate || degree < 2 || p > 0);
-        }
-}
-
-// Return one element of A B in float32.
-__device__ inline float dot(const float* a, const float* b, int K, int ldb)
-{
-    float sum = 0.f;
-    #pragma unroll 4
-    for (int k = 0; k < K; ++k) sum = fmaf(a[k], b[(long long)k * ldb], sum);
-    return sum;
-}
-
-// Store two neighbours of a row of C, of which `count` exist.
-__device__ inline void store2(float* c, float x, float y, int count, bool pair, float alpha, float beta)
-{
-    x *= alpha, y *= alpha;
-    if (beta != 0.f) {  // BLAS: otherwise C may hold NaN
-        if (count > 0) x += beta * c[0];
-        if (count > 1) y += beta * c[1];
-    }
-    if (pair && count > 1) {
-        *(float2*)c = make_float2(x, y);
-    } else {
-        if (count > 0) c[0] = x;
-        if (count > 1) c[1] = y;
-    }
-}
-
 // The producers' part of the kernel. With QUADS, each four neighbours are aligned and exist all or not at all.
 template <bool QUADS, class PlaceOf>
 __device__ inline void produce(const float* A, const float* B, int M, int N, int K, int lda, int ldb,
-                               Parts* stages, Mbarrier* full, Mbarrier* empty, unsigned tiles, PlaceOf place_of)
+                               Tile* stages, Mbarrier* full, Mbarrier* empty, unsigned tiles, PlaceOf place_of)
 {
     const int lane = threadIdx.x % 32, loader = threadIdx.x / 32 - CONSUMERS / 32;
     // Of A, a lane loads four k of a row of the upper or of the lower half; of B, four columns of a row. So 16 lanes
@@ -143,10 +73,10 @@ __device__ inline void produce(const float* A, const float* B, int M, int N, int
         const int r = k + row_b(j);
         return load(B + (long long)r * ldb + at.col + n_of, r < K ? N - (int)at.col - n_of : 0);
     };
-    const auto store_a = [&](Parts& to, int j, float4 v) {
+    const auto store_a = [&](Tile& to, int j, float4 v) {
         store_parts(to.a[0][0], BM / 2 * 2 * BK, row_a(j), BK * half + k_of, v);
     };
-    const auto store_b = [&](Parts& to, int j, float4 v) {
+    const auto store_b = [&](Tile& to, int j, float4 v) {
         store_parts(to.b[0][n_of / 64][0], BN * BK, row_b(j), n_of % 64, v);
     };
 
@@ -158,7 +88,7 @@ __device__ inline void produce(const float* A, const float* B, int M, int N, int
     for (int j = 0; j < (QUADS ? BATCH : 0); ++j) v[j] = load_a(at, 0, j);
     for (int k = 0; tile < tiles;) {
         mbarrier_wait(empty + stage, parity);
-        Parts& to = stages[stage];
+        Tile& to = stages[stage];
         if (QUADS) {  // each register is loaded again as soon as it has been split: loads are always under way
             #pragma unroll
             for (int j = 0; j < BATCH; ++j) {
@@ -197,7 +127,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                               int lda, int ldb, int ldc, float alpha, float beta)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
-    const auto stages = (Parts*)memory;
+    const auto stages = (Tile*)memory;
     const auto full = (Mbarrier*)(stages + STAGES), empty = full + STAGES;
     const int self = threadIdx.x, lane = self % 32, warp = __shfl_sync(~0u, self / 32, 0);  // uniform in a warp
 
@@ -220,7 +150,6 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     }
 
     setmaxnreg_inc<216>();
-    const bool pairs = (unsigned long long)C % 8 == 0 && ldc % 2 == 0;
     const int half = warp / 4;
     int stage = 0, parity = 0;
     for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
@@ -234,7 +163,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                 float part[BN / 2];
                 wgmma_fence();
                 #pragma unroll
-                for (int k = 0; k < BK; k += 16) multiply(part, stages[stage], 64 * pass, half, k, k > 0);
+                for (int k = 0; k < BK; k += 16)
+                    multiply(part, stages[stage], 64 * pass, BK * half + k, k, k > 0);
                 wgmma_commit_group();
                 wgmma_wait_all(part);
                 #pragma unroll
@@ -244,29 +174,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             if (++stage == STAGES) stage = 0, parity ^= 1;
         }
 
-        // Of each pass, a thread has eight pairs of columns of two rows.
-        const unsigned row = tile_row + BM / 2 * half + 16 * (warp % 4) + lane / 4, first = col + lane % 4 * 2;
-        const auto store = [&](int pass, int i, float x, float y) {
-            const unsigned r = row + 64 * pass + i / 2 % 2 * 8, s = first + i / 4 * 8;
-            if (r < M) store2(C + (long long)r * ldc + s, x, y, N - (int)s, pairs, alpha, beta);
-        };
-        bool whole = true;  // no element is NaN
-        #pragma unroll
-        for (int i = 0; i < BN; ++i) whole &= sum[i / (BN / 2)][i % (BN / 2)] == sum[i / (BN / 2)][i % (BN / 2)];
-        if (whole) {
-            #pragma unroll
-            for (int i = 0; i < BN; i += 2)
-                store(i / (BN / 2), i % (BN / 2), sum[i / (BN / 2)][i % (BN / 2)], sum[i / (BN / 2)][i % (BN / 2) + 1]);
-        } else {
-            #pragma unroll 1
-            for (int i = 0; i < BN; i += 2) {
-                const int pass = i / (BN / 2), j = i % (BN / 2);
-                const unsigned r = row + 64 * pass + j / 2 % 2 * 8, s = first + j / 4 * 8;
-                const float* a = A + (long long)r * lda;
-                const float x = r < M && s < N ? dot(a, B + s, K, ldb) : 0.f;
-                const float y = r < M && s + 1 < N ? dot(a, B + s + 1, K, ldb) : 0.f;
-                store(pass, j, x, y);
-            }
-        }
+        store_sums(sum, tile_row + BM / 2 * half + 16 * (warp % 4) + lane / 4, col + lane % 4 * 2, A, B, C, M, N, K,
+                   lda, ldb, ldc, alpha, beta);
     }
 }

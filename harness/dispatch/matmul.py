@@ -56,8 +56,9 @@ def matmul(
     float32 is multiplied as true float32, without tensor cores. ``precision="tf32"`` uses them, with the
     elements of `a` and `b` rounded to tf32; ``"3xtf32"`` adds three such products for nearly the precision of
     float32 (cu/tensor/28_3xtf32.cu tells what is lost), and ``"bf16x6"`` adds six products of bfloat16 and
-    keeps the error bounds of float32 (on sm_90; cu/tensor/31_bf16x6.cu). bfloat16 and float16 use the tensor
-    cores, are summed in float32 and rounded once.
+    keeps the error bounds of float32 (on sm_90; cu/tensor/32_bf16x6_panels.cu, whose workspace holds 6 bytes
+    for each element of `a` and `b`). bfloat16 and float16 use the tensor cores, are summed in float32 and
+    rounded once.
 
     `stream` is a harness Stream, an object with ``__cuda_stream__`` (CUDA's Python protocol), ``cuda_stream``
     (PyTorch) or ``ptr`` (CuPy), or an address (0 and 1: the legacy default stream). If it is None, the stream

@@ -334,7 +334,7 @@ KEYS: dict[str, Callable[[_Reader, str], Any]] = {
     "params": _Reader.params,
 }
 _REQUIRED = ("entry", "block")
-_FURTHER = dict.fromkeys(("grid", "workspace"), GRID_NAMES) | {"requires": AXES}
+_FURTHER = dict.fromkeys(("grid", "workspace"), (*GRID_NAMES, *AXES[:3])) | {"requires": AXES}
 _DIMENSIONS = dict.fromkeys(("block", "tile", "grid"), 3)
 
 

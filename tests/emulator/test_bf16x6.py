@@ -1,4 +1,4 @@
-"""Rung 31 in the emulator: float32 products from six of bf16, for inputs of every kind that float32 has."""
+"""Rungs 31 and 32 in the emulator: float32 products from six of bf16, for all kinds of float32 inputs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from harness.kernels import catalog
 from harness.kernels.spec import Kernel
 from harness.launch.builds import Built
 from harness.problems.gemm import Gemm
+from shared.mutants import flat
 
-RUNG = catalog.kernel("31_bf16x6")
+RUNGS = {name[:2]: catalog.kernel(name) for name in ("31_bf16x6", "32_bf16x6_panels")}
+SMALL = {"BM": 64, "BN": 64, "STAGES": 4}
 SHAPE = {"M": 130, "N": 68, "K": 76, "alpha": 1.5}
 Matrix = NDArray[np.float32]
 
@@ -59,12 +61,12 @@ def not_numbers(_rng: np.random.Generator, a: Matrix, b: Matrix) -> tuple[Matrix
     return a, b
 
 
-def outcome(kernel: Kernel, kind: Any, **more: Any) -> str:
+def outcome(kernel: Kernel, kind: Any, parameters: dict[str, int] | None = None, **more: Any) -> str:
     """Return what is wrong with the kernel's results, findings included; "" where all is right.
 
     NaN and infinities must be where a product in float64 has them.
     """
-    variant = kernel.variant()
+    variant = kernel.variant(**(parameters or {}))
     built = Built(variant=variant, cubin=compile_kernel(variant, "sm_90a"), sass=None)
     problem = Gemm.from_axes(SHAPE | more)
     inputs = problem.inputs(11)
@@ -94,29 +96,40 @@ KINDS = [
 ]
 
 
+@pytest.mark.parametrize("rung", RUNGS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_results_are_those_of_float32(kind: Any) -> None:
-    assert outcome(RUNG, kind) == ""
+def test_results_are_those_of_float32(kind: Any, rung: str) -> None:
+    assert outcome(RUNGS[rung], kind) == ""
+
+
+@pytest.mark.slow
+def test_a_tile_shared_along_k() -> None:
+    assert outcome(RUNGS["32"], infinite, SMALL) == ""
 
 
 @pytest.mark.exhaustive
-def test_any_alignment() -> None:
-    assert outcome(RUNG, infinite, M=67, N=129, K=33, lda=35, ldb=131, ldc=130, beta=-0.5) == ""
+@pytest.mark.parametrize(("rung", "parameters"), [("31", {}), ("32", {}), ("32", SMALL)])
+def test_any_alignment(rung: str, parameters: dict[str, int]) -> None:
+    axes = {"M": 67, "N": 129, "K": 33, "lda": 35, "ldb": 131, "ldc": 130, "beta": -0.5}
+    assert outcome(RUNGS[rung], infinite, parameters, **axes) == ""
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("rung", "old", "new"),
     [
-        ("int degree = 2; degree >= 0", "int degree = 1; degree >= 0"),
-        ("x - __uint_as_float(bits)", "x - __uint_as_float(bits) * 1.0001f"),
-        ("if (whole) {", "if (true) {"),
-        ("BM / 2 * half + row_a(j)", "BM / 2 * (1 - half) + row_a(j)"),
+        ("31", "int degree = 2; degree >= 0", "int degree = 1; degree >= 0"),
+        ("31", "x - __uint_as_float(bits)", "x - __uint_as_float(bits) * 1.0001f"),
+        ("31", "if (whole) {", "if (true) {"),
+        ("31", "BM / 2 * half + row_a(j)", "BM / 2 * (1 - half) + row_a(j)"),
+        ("32", "half = r / (BM * BK / 64)", "half = 1 - r / (BM * BK / 64)"),
+        ("32", "(n ^ r % 8 * 8), BN", "(n ^ r % 4 * 8), BN"),
     ],
-    ids=["three products", "a part is not the remainder", "NaN of parts stays", "halves of A swapped"],
-)
-def test_faults_are_found(tmp_path: Path, old: str, new: str) -> None:
-    text = RUNG.path.read_text(encoding="utf-8")
+    ids=["three products", "a part is not the remainder", "NaN of parts stays", "halves of A swapped",
+         "halves of a panel swapped", "another swizzle"],
+)  # fmt: skip
+def test_faults_are_found(tmp_path: Path, rung: str, old: str, new: str) -> None:
+    text = flat(RUNGS[rung])
     assert text.count(old) == 1
     path = tmp_path / "fault.cu"
     path.write_text(text.replace(old, new), encoding="utf-8")

@@ -36,6 +36,8 @@ VARIANTS: dict[str, tuple[str, dict[str, int]]] = {
     "29": ("29_wgmma_grid_split", {}),
     "30": ("30_grid_split_fp16", {}),
     "31": ("31_bf16x6", {}),
+    "32": ("32_bf16x6_panels", {}),
+    "32 small": ("32_bf16x6_panels", {"BM": 64, "BN": 64, "STAGES": 4}),
 }
 SMALL: Axes = {"M": 72, "N": 136, "K": 104}
 STEP = 64  # of k in a stage, at most

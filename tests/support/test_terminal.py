@@ -24,7 +24,7 @@ def eighty(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "args",
     [
-        pytest.param(["bench", "05", "1*", "2*", "-a", "N=32"], marks=pytest.mark.slow),
+        pytest.param(["bench", "05", "1*", "2*", "-a", "N=32"], marks=pytest.mark.exhaustive),
         ["bench", "01", "13", "14", "21", "28", "-a", "N=32", "--arch", "sm_75"],
         pytest.param(["verify", "03", "22", "-d", "emulator"], marks=pytest.mark.slow),
         pytest.param(["verify", "03", "20", "23", "28", "-d", "emulator"], marks=pytest.mark.slow),
@@ -37,7 +37,7 @@ def eighty(monkeypatch: pytest.MonkeyPatch) -> None:
         ["explain", "--claims", "05", "07", "--record", LADDER, "--record", PROFILE],
         pytest.param(
             ["explain", "--claims", "0*", "1*", "--record", LADDER, "--record", PROFILE],
-            marks=pytest.mark.slow,
+            marks=pytest.mark.exhaustive,
         ),
         ["profile", "--from", PROFILE],
         ["compare", LADDER, LADDER],

@@ -49,7 +49,7 @@ def test_survivors_get_more_samples(context: Context, space: list[Built], speeds
     assert speeds.runs[5] > 3 * speeds.runs[9]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_first_look_at_each_is_short(context: Context, space: list[Built], speeds: Speeds) -> None:
     """Turns of 1 ms, of 5 ms later."""
     speeds.milliseconds |= dict.fromkeys(TILES, 0.25)
@@ -74,7 +74,7 @@ def test_a_rung_takes_as_few_blocks_as_it_says(context: Context, space: list[Bui
     assert (failed["status"], failed["stage"]) == ("FAILED", "rung 1")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_cublas_loads_its_kernel_before_the_search(
     context: Context, space: list[Built], speeds: Speeds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
