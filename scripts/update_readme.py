@@ -297,7 +297,7 @@ def headline() -> str:
     packed = {r["shape"] for c in map(read, sorted((RECORDS / GPU).glob(BACK_TO_BACK))) for r in c["rows"]}
     for heading, patterns in (("back to back", (BACK_TO_BACK,)), ("with events around each launch", MATMUL)):
         means = []
-        for dtype in ("fp32", "tf32", "bf16", "fp16"):
+        for dtype in ("fp32", "bf16x6", "tf32", "bf16", "fp16"):
             squares, rectangles = (
                 [r for r in rows if not packed or r["shape"] in packed]
                 for rows in dispatched(of_type(dtype, *patterns), right=True)
@@ -629,7 +629,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "soundness": soundness,
 }
 # Tables of types that were not measured are empty.
-for _dtype in ("bf16", "fp16", "tf32", "3xtf32"):
+for _dtype in ("bf16", "fp16", "tf32", "3xtf32", "bf16x6"):
     for _name, _table in {"ladder": ladder, "sustained": sustained, "matmul": matmul}.items():
         TABLES[f"{_name}_{_dtype}"] = functools.partial(_table, _dtype)
 

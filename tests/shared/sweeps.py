@@ -52,8 +52,8 @@ def _all_sets(name: str) -> pytest.MarkDecorator:
 
 def builds_and_sets(archs: Sequence[str]) -> list[Any]:
     """Return the same for ("name", "arch", "sets"): "default" stands for the default set of parameters, "all"
-    for every set that `shared.kernels.parameter_sets` visits, which is slow, and exhaustive for the second type
-    of a source.
+    for every set that `shared.kernels.parameter_sets` visits, which is slow, and exhaustive for a source's
+    second type.
     """
     rows = builds(archs)
     everywhere = os.environ.get("HARNESS_ALL_SETS") == "1"
