@@ -107,9 +107,14 @@ class Knowledge:
         seen, open_ = {node}, [node]
         while open_:
             found = self._nodes[open_.pop()]
+            if found.narrow not in (-1, block):
+                continue
             if found.fence:
                 base = self.view(found.bases[0], block)
                 _merge(view, base.blocks, base.threads)
+                continue
+            if found.only >= 0:
+                self._merge_one(view, self.fenced(found.bases[0], block), found.only)
                 continue
             new = [n for n in found.bases if n not in seen]
             seen.update(new)
@@ -149,11 +154,7 @@ class Knowledge:
             if found.fence or found.narrow not in (-1, block):
                 continue
             if found.only >= 0:
-                base = self.view(found.bases[0], block)
-                mine = {g: s for g, s in base.threads.items() if g // self._threads == found.only}
-                alone = np.zeros_like(base.blocks)
-                alone[found.only] = base.blocks[found.only]
-                _merge(view, alone, mine)
+                self._merge_one(view, self.view(found.bases[0], block), found.only)
                 continue
             if found.block >= 0:
                 view.blocks[found.block] = max(view.blocks[found.block], found.upto)
@@ -167,6 +168,13 @@ class Knowledge:
             seen.update(new)
             open_.extend(new)
         return view
+
+    def _merge_one(self, view: View, base: View, block: int) -> None:
+        """Add to a view what `base` knows of one block."""
+        mine = {g: s for g, s in base.threads.items() if g // self._threads == block}
+        alone = np.zeros_like(base.blocks)
+        alone[block] = base.blocks[block]
+        _merge(view, alone, mine)
 
 
 def _merge(view: View, blocks: Array, threads: dict[int, int]) -> None:
