@@ -32,7 +32,7 @@ from harness.emulator.ptx.module import parse
 from harness.emulator.ptx.program import Entry
 from harness.emulator.watch.counts import Counts, by_line, total
 from harness.emulator.watch.findings import Finding, Index3, Source
-from harness.emulator.watch.order import orders
+from harness.emulator.watch.knowledge import orders
 from harness.emulator.watch.races import Rewatch
 from harness.errors import EmulatorError
 

@@ -50,11 +50,15 @@ class Sets:
 
     def only_for(self, block: int) -> Sets:
         nothing: Facts = frozenset()
-        return Sets(*([a if b == block else nothing for b, a in enumerate(x)] for x in (self.known, self.fenced)))
+        return Sets(
+            *([a if b == block else nothing for b, a in enumerate(x)] for x in (self.known, self.fenced))
+        )
 
     def within(self, block: int) -> Sets:
         mine = range(block * THREADS, (block + 1) * THREADS)
-        return Sets(*([frozenset(f for f in a if f[0] in mine) for a in x] for x in (self.known, self.fenced)))
+        return Sets(
+            *([frozenset(f for f in a if f[0] in mine) for a in x] for x in (self.known, self.fenced))
+        )
 
     def behind_a_fence(self) -> Sets:
         return Sets(fenced=self.known)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from harness.emulator.numbers.values import Array
-from harness.emulator.watch.order import BLOCK, GRID, Semantics
+from harness.emulator.watch.knowledge import BLOCK, GRID, Semantics
 from harness.emulator.watch.shadow import (
     BLOCK_READ,
     BLOCK_WRITE,

@@ -13,9 +13,45 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from harness.emulator.numbers.values import Array
+from harness.emulator.ptx.program import Instruction
 
+BLOCK, GRID = 0, 1  # scopes
 NOTHING = 0  # the node that knows nothing
 _KEPT = 32 << 20  # bytes of the knowledge of nodes that is kept
+
+
+@dataclass(frozen=True)
+class Semantics:
+    """How an access orders others.
+
+    strong: it is volatile, relaxed, atomic or more
+    scope: BLOCK or GRID
+    acquire, release: it, or the fence that it is, has that effect
+    """
+
+    strong: bool
+    scope: int
+    acquire: bool
+    release: bool
+
+
+def semantics(ins: Instruction) -> Semantics:
+    """Return the memory semantics of a load, store, atomic or fence."""
+    parts = set(ins.opcode)
+    atomic = ins.opcode[0] in ("atom", "red")
+    strong = atomic or bool(parts & {"volatile", "relaxed", "acquire", "release", "acq_rel", "mmio"})
+    fence = ins.opcode[0] in ("membar", "fence")
+    return Semantics(
+        strong=strong,
+        scope=BLOCK if "cta" in parts else GRID,
+        acquire=fence or bool(parts & {"acquire", "acq_rel"}),
+        release=fence or bool(parts & {"release", "acq_rel"}),
+    )
+
+
+def orders(ins: Instruction) -> bool:
+    """Return whether an instruction can order threads without a barrier."""
+    return semantics(ins).acquire or semantics(ins).release
 
 
 @dataclass(frozen=True)

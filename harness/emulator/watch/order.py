@@ -13,45 +13,8 @@ from typing import Any
 import numpy as np
 
 from harness.emulator.numbers.values import Array
-from harness.emulator.ptx.program import Instruction
-from harness.emulator.watch.knowledge import NOTHING, Knowledge
+from harness.emulator.watch.knowledge import BLOCK, GRID, NOTHING, Knowledge, Semantics
 from harness.emulator.watch.patterns import WARP
-
-BLOCK, GRID = 0, 1  # scopes
-
-
-@dataclass(frozen=True)
-class Semantics:
-    """How an access orders others.
-
-    strong: it is volatile, relaxed, atomic or more
-    scope: BLOCK or GRID
-    acquire, release: it, or the fence that it is, has that effect
-    """
-
-    strong: bool
-    scope: int
-    acquire: bool
-    release: bool
-
-
-def semantics(ins: Instruction) -> Semantics:
-    """Return the memory semantics of a load, store, atomic or fence."""
-    parts = set(ins.opcode)
-    atomic = ins.opcode[0] in ("atom", "red")
-    strong = atomic or bool(parts & {"volatile", "relaxed", "acquire", "release", "acq_rel", "mmio"})
-    fence = ins.opcode[0] in ("membar", "fence")
-    return Semantics(
-        strong=strong,
-        scope=BLOCK if "cta" in parts else GRID,
-        acquire=fence or bool(parts & {"acquire", "acq_rel"}),
-        release=fence or bool(parts & {"release", "acq_rel"}),
-    )
-
-
-def orders(ins: Instruction) -> bool:
-    """Return whether an instruction can order threads without a barrier."""
-    return semantics(ins).acquire or semantics(ins).release
 
 
 @dataclass(frozen=True)
@@ -95,6 +58,7 @@ class Order:
         )
         # At the last fence of each thread, by scope: its own stamp, its block's, and its node.
         self._own, self._upto, self._node = (np.zeros((2, threads, blocks), np.int64) for _ in range(3))
+        self._mates = np.zeros((2, threads, WARP, blocks), np.int64)  # and those of its warp, see `_of_warp`
         self._fenced = self._learned = False
         self._arrived: dict[tuple[int, int], int] = {}  # by barrier and column, the node of who arrived
         self.shared: Any = None  # what `races` knows of the batch's shared memory
@@ -158,8 +122,26 @@ class Order:
         """Return a node that knows what some threads of a column have accessed so far."""
         self._learned = True
         block, stamp = self.first + column, int(state.now[column])
-        known = tuple((int(t) + block * self.threads, stamp) for t in threads)
-        return self.knowledge.leaf(block, int(state.bar[column]), known, NOTHING)
+        known = self._told(state, threads, column)
+        known |= {int(t) + block * self.threads: stamp for t in threads}
+        return self.knowledge.leaf(block, int(state.bar[column]), tuple(known.items()), NOTHING)
+
+    def _told(self, state: State, threads: Array, column: int) -> dict[int, int]:
+        """Return what threads of a column know by barriers of their warps: stamps, by number in the grid."""
+        first, warps = (self.first + column) * self.threads, threads // WARP
+        if state.lanes is None and (state.warp[warps, column] <= state.bar[column]).all():
+            return {}
+        known: dict[int, int] = {}
+        for warp in np.unique(warps).tolist():
+            stamps = self._of_warp(state, threads[warps == warp], column).max(0)
+            for mate in range(warp * WARP, min(warp * WARP + WARP, self.threads)):
+                known[first + mate] = int(stamps[mate % WARP])
+        return known
+
+    def _of_warp(self, state: State, threads: Array, columns: Array | int) -> Array:
+        """Return up to which stamps threads know the lanes of their warps by its barriers: (threads, 32)."""
+        known = np.repeat(state.warp[threads // WARP, columns][:, None], WARP, 1)
+        return known if state.lanes is None else np.maximum(known, state.lanes[threads, :, columns])
 
     def _nodes(self, threads: Array, column: int) -> list[int]:
         """Return the nodes that some threads of a column know or have pending."""
@@ -215,6 +197,8 @@ class Order:
             block, base = self.first + column, (self.first + column) * self.threads
             stamp, upto = int(state.now[column]), int(state.bar[column])
             mine = self.knowledge.group(block, upto, base + first, base + end, stamp)
+            told = self._told(state, threads, column)
+            mine = self.knowledge.leaf(block, upto, tuple(told.items()), mine) if told else mine
             self._learned = True
         else:
             mine = self._met(state, threads, column)
@@ -263,6 +247,7 @@ class Order:
         for which in range(scope + 1):
             self._own[which, t, c] = self.state.now[c]
             self._upto[which, t, c] = self.state.bar[c]
+            self._mates[which, t, :, c] = self._of_warp(self.state, t, c)
             self._node[which, t, c] = self.state.view[t, c]
         self._fenced = True
         self.state = replace(self.state, now=self.state.now + (np.bincount(c, minlength=self.blocks) > 0))
@@ -307,7 +292,7 @@ class Order:
         """Return the node that each lane publishes with a strong write; 0 for none.
 
         A release publishes all that the thread knows. After a fence, a write publishes what it knew then, and
-        what it has learned since, at a barrier, of threads that had fenced it themselves.
+        what it has learned since, at barriers, of threads that had fenced it themselves.
         """
         t, c = lanes
         found = np.zeros(len(t), np.int64)
@@ -315,11 +300,13 @@ class Order:
             self._mark(lanes, meaning.scope)
         elif not self._fenced:
             return found
-        scope = meaning.scope
-        while scope >= BLOCK:
-            for i in np.nonzero((found == NOTHING) & (self._own[scope, t, c] > 0))[0]:
-                found[i] = self._leaf(int(t[i]), int(c[i]), scope)
-            scope -= 1
+        newest = np.zeros(len(t), np.int64)
+        for scope in range(
+            meaning.scope, BLOCK - 1, -1
+        ):  # a later fence within the block adds to one of the grid
+            for i in np.nonzero(self._own[scope, t, c] > newest)[0]:
+                found[i] = self.knowledge.join(int(found[i]), self._leaf(int(t[i]), int(c[i]), scope))
+            newest = self._own[scope, t, c]
         return found
 
     def _leaf(self, t: int, c: int, scope: int) -> int:
@@ -331,11 +318,11 @@ class Order:
         threads = {int(o) + base: int(fenced[o]) for o in np.nonzero(fenced > told)[0]}
         threads[t + base] = own
         first = t // WARP * WARP
-        met = int(state.warp[t // WARP, c])
-        for o in range(first, min(first + WARP, self.threads)):
-            stamp = met if state.lanes is None else max(met, int(state.lanes[t, o % WARP, c]))
-            stamp = min(stamp, own)
-            if stamp > threads.get(o + base, told):
-                threads[o + base] = stamp
+        fenced = self._own[scope, first : first + WARP, c]
+        met = np.minimum(self._of_warp(state, np.array([t]), c)[0, : len(fenced)], fenced)
+        met = np.maximum(met, self._mates[scope, t, : len(fenced), c])
+        for o, stamp in enumerate(met.tolist(), first + base):
+            if stamp > threads.get(o, told):
+                threads[o] = stamp
         node = int(self._node[scope, t, c])
         return self.knowledge.leaf(self.first + c, told, tuple(threads.items()), node, scope == BLOCK)

@@ -23,8 +23,8 @@ from harness.emulator.numbers.values import Array, Integer, Mask, mask_of
 from harness.emulator.numbers.values import Lanes as Where
 from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.conflicts import Access, Values, report
-from harness.emulator.watch.knowledge import Knowledge
-from harness.emulator.watch.order import Order, Semantics, State, semantics
+from harness.emulator.watch.knowledge import Knowledge, Semantics, semantics
+from harness.emulator.watch.order import Order, State
 from harness.emulator.watch.shadow import BLOCK_WRITE, WRITE, Lanes, Shadow, Watched, kind_of
 from harness.emulator.watch.touches import ATOMIC, READ
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.emulator.numbers.values import Array
-from harness.emulator.watch.order import BLOCK, Semantics
+from harness.emulator.watch.knowledge import BLOCK, Semantics
 
 # Kinds of access: plain ones, strong ones (volatile, relaxed, atomic), and those strong within a block only.
 READ, WRITE, STRONG_READ, STRONG_WRITE, BLOCK_READ, BLOCK_WRITE = range(6)

@@ -12,7 +12,7 @@ import numpy as np
 from harness.emulator.hopper.order.clocks import Clocks, Known
 from harness.emulator.numbers.values import Array
 from harness.emulator.ptx.program import Instruction
-from harness.emulator.watch.order import Semantics, semantics
+from harness.emulator.watch.knowledge import Semantics, semantics
 from harness.emulator.watch.touches import ATOMIC, READ
 
 

@@ -16,7 +16,7 @@ from harness.emulator.numbers.values import Array, Integer, Lanes
 from harness.emulator.ptx.declarations import BYTES
 from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.findings import Finding
-from harness.emulator.watch.order import semantics
+from harness.emulator.watch.knowledge import semantics
 from harness.emulator.watch.touches import ATOMIC, READ, WRITE
 
 if TYPE_CHECKING:

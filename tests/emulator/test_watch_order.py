@@ -1,0 +1,559 @@
+"""Order by itself: after each kind of event, who knows what everyone has accessed before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.emulator.numbers.values import Array
+from harness.emulator.ptx.program import Instruction
+from harness.emulator.watch.findings import UNKNOWN
+from harness.emulator.watch.knowledge import BLOCK, GRID, NOTHING, Knowledge, Semantics, orders, semantics
+from harness.emulator.watch.order import Order
+from shared.emulator_kernels import launch
+from shared.hopper_kernels import kinds
+from shared.hopper_kernels import run as hopper
+
+THREADS, COLUMNS, FIRST, GRID_SIZE = 70, 2, 1, 4  # three warps, the last of 6 threads; blocks 1 and 2 of 4
+WHOLE = -(-THREADS // 32)  # warps
+LANES = COLUMNS * THREADS
+RELAXED, RELAXED_CTA = Semantics(True, GRID, False, False), Semantics(True, BLOCK, False, False)
+RELEASE, RELEASE_CTA = Semantics(True, GRID, False, True), Semantics(True, BLOCK, False, True)
+ACQUIRE, ACQUIRE_CTA = Semantics(True, GRID, True, False), Semantics(True, BLOCK, True, False)
+NOBODY: range = range(0)
+
+
+class Run:
+    """An `Order` of blocks 1 and 2, and what every thread accesses now and then."""
+
+    def __init__(self) -> None:
+        self.order = Order(Knowledge(GRID_SIZE, THREADS), FIRST, THREADS, COLUMNS)
+
+    def touch(self) -> Array:
+        """Let every thread access something; return the stamps, by column."""
+        return self.order.state.now.copy()
+
+    def who_knows(self, stamps: Array) -> Array:
+        """Return who knows whose accesses, bool (who, whose), threads numbered column by column."""
+        who, whose = (a.ravel() for a in np.indices((LANES, LANES)))
+        return self.order.knows(
+            self.order.state,
+            (who % THREADS, who // THREADS),
+            whose + FIRST * THREADS,
+            stamps[whose // THREADS],
+        ).reshape(LANES, LANES)
+
+    def barrier(self, threads: Iterable[int], columns: Iterable[int] = (0, 1), number: int = 0) -> None:
+        self.order.barrier(chosen(threads, columns), number)
+
+    def arrive(self, threads: Iterable[int], columns: Iterable[int] = (0, 1), number: int = 0) -> None:
+        self.order.arrive(chosen(threads, columns), number)
+
+    def warp_barrier(self, threads: Iterable[int], columns: Iterable[int] = (0, 1)) -> None:
+        """Let lanes meet; those that no block has are active where all others of their warp are."""
+        active = np.zeros((WHOLE * 32, COLUMNS), np.bool_)
+        active[:THREADS] = chosen(threads, columns)
+        active[THREADS:] = active[THREADS - 1]
+        self.order.warp_barrier(0, active.reshape(WHOLE, 32, COLUMNS))
+
+    def fence(self, thread: int, column: int, scope: int = GRID) -> None:
+        self.order.fence((np.array([thread]), np.array([column])), scope)
+
+    def write(self, thread: int, column: int, meaning: Semantics = RELAXED) -> int:
+        return int(self.order.published((np.array([thread]), np.array([column])), meaning)[0])
+
+    def read(self, thread: int, column: int, node: int, meaning: Semantics = RELAXED) -> None:
+        self.order.read((np.array([thread]), np.array([column])), np.array([node]), meaning)
+
+
+def chosen(threads: Iterable[int], columns: Iterable[int]) -> Array:
+    found = np.zeros((THREADS, COLUMNS), np.bool_)
+    found[np.ix_(list(threads), list(columns))] = True
+    return found
+
+
+def pairs(*groups: tuple[Iterable[int], int, Iterable[int], int]) -> Array:
+    """Return the pairs (who, whose), for each group: threads, their column, whom they know, and where."""
+    found = np.eye(LANES, dtype=np.bool_)
+    for who, column, whose, other in groups:
+        found[np.ix_([t + column * THREADS for t in who], [t + other * THREADS for t in whose])] = True
+    return found
+
+
+def same(found: Array, expected: Array) -> bool:
+    wrong = np.argwhere(found != expected)[:5]
+    assert not len(wrong), [
+        ((w % THREADS, w // THREADS), (o % THREADS, o // THREADS)) for w, o in wrong.tolist()
+    ]
+    return True
+
+
+EVERY = range(THREADS)
+WARPS = [range(0, 32), range(32, 64), range(64, THREADS)]
+
+
+# Barriers
+
+
+def test_at_first_everyone_knows_his_own_accesses_only() -> None:
+    run = Run()
+    assert same(run.who_knows(run.touch()), pairs())
+
+
+def test_a_barrier_of_the_block_orders_all_before_it_and_nothing_after_it() -> None:
+    run = Run()
+    before = run.touch()
+    run.order.barrier(None, 0)
+    assert same(run.who_knows(before), pairs((EVERY, 0, EVERY, 0), (EVERY, 1, EVERY, 1)))
+    assert same(run.who_knows(run.touch()), pairs())
+
+
+@pytest.mark.parametrize("column", [0, 1])
+def test_a_barrier_of_one_block_orders_no_other(column: int) -> None:
+    run = Run()
+    before = run.touch()
+    run.barrier(EVERY, [column])
+    after = run.touch()
+    assert same(run.who_knows(before), pairs((EVERY, column, EVERY, column)))
+    assert same(run.who_knows(after), pairs()) and (after - before).tolist() == [column == 0, column == 1]
+
+
+def test_a_barrier_of_some_warps_orders_those() -> None:
+    run = Run()
+    before = run.touch()
+    some = [*WARPS[0], *WARPS[2]]
+    run.barrier(some, [1])
+    assert same(run.who_knows(before), pairs((some, 1, some, 1)))
+    assert same(run.who_knows(run.touch()), pairs())
+    run.barrier([*WARPS[1], *WARPS[2]], [1], number=1)  # warp 2 has learned of warp 0
+    assert same(run.who_knows(before), pairs((some, 1, some, 1), (range(32, THREADS), 1, EVERY, 1)))
+
+
+def test_a_barrier_of_the_block_tells_all_what_some_had_learned() -> None:
+    run = Run()
+    before = run.touch()
+    node = run.order.release(np.array([5]), 0)
+    run.order.learn(np.array([66]), 1, node)
+    assert same(run.who_knows(before), pairs(([66], 1, [5], 0)))
+    run.order.barrier(None, 0)
+    assert same(run.who_knows(before), pairs((EVERY, 0, EVERY, 0), (EVERY, 1, EVERY, 1), (EVERY, 1, [5], 0)))
+
+
+def test_who_arrives_is_known_to_who_waits_and_not_the_other_way() -> None:
+    run = Run()
+    before = run.touch()
+    run.arrive(WARPS[0], [0], number=3)
+    between = run.touch()
+    run.arrive(WARPS[2], [0], number=3)
+    run.barrier(WARPS[1], [0, 1], number=2)  # another barrier
+    assert same(run.who_knows(before), pairs((WARPS[1], 0, WARPS[1], 0), (WARPS[1], 1, WARPS[1], 1)))
+    run.barrier(WARPS[1], [0], number=3)
+    told = pairs((WARPS[1], 0, EVERY, 0), (WARPS[1], 1, WARPS[1], 1))
+    assert same(run.who_knows(before), told)
+    assert same(run.who_knows(between), pairs((WARPS[1], 0, range(32, 70), 0), (WARPS[1], 1, WARPS[1], 1)))
+    run.barrier(WARPS[2], [0, 1], number=3)  # its next phase: nobody has arrived
+    assert same(run.who_knows(before), told | pairs((WARPS[2], 0, WARPS[2], 0), (WARPS[2], 1, WARPS[2], 1)))
+
+
+# Barriers of warps
+
+
+@pytest.mark.parametrize("columns", [(0,), (1,), (0, 1)])
+def test_a_warp_barrier_orders_each_warp_by_itself(columns: tuple[int, ...]) -> None:
+    run = Run()
+    before = run.touch()
+    run.warp_barrier(EVERY, columns)
+    assert same(run.who_knows(before), pairs(*((w, c, w, c) for w in WARPS for c in columns)))
+    assert same(run.who_knows(run.touch()), pairs())
+
+
+@pytest.mark.parametrize("warp", [0, 1, 2])
+def test_a_warp_that_runs_by_itself_orders_its_own_lanes(warp: int) -> None:
+    run = Run()
+    before = run.touch()
+    active = np.zeros((1, 32, COLUMNS), np.bool_)
+    active[:, :, 1] = True
+    run.order.warp_barrier(32 * warp, active)
+    assert same(run.who_knows(before), pairs((WARPS[warp], 1, WARPS[warp], 1)))
+    some = active & (np.arange(32) < 3)[None, :, None]
+    now = run.touch()
+    run.order.warp_barrier(32 * warp, some)
+    assert same(run.who_knows(now), pairs((WARPS[warp][:3], 1, WARPS[warp][:3], 1)))
+    assert same(run.who_knows(before), pairs((WARPS[warp], 1, WARPS[warp], 1)))
+
+
+def test_some_lanes_of_a_warp_order_themselves_and_pass_on_what_they_know() -> None:
+    run = Run()
+    before = run.touch()
+    run.warp_barrier([32, 33, 40], [0])
+    middle = run.touch()
+    run.warp_barrier([40, 50, 65], [0])  # 65 is of another warp
+    known = ([32, 33, 40], 0, [32, 33, 40], 0), ([40, 50], 0, [32, 33, 40, 50], 0)
+    assert same(run.who_knows(before), pairs(*known))
+    assert same(run.who_knows(middle), pairs(([40, 50], 0, [40, 50], 0)))
+    assert same(run.who_knows(run.touch()), pairs())
+    run.warp_barrier(WARPS[1], [0])
+    assert same(run.who_knows(before), pairs((WARPS[1], 0, WARPS[1], 0)))
+
+
+def test_a_warp_barrier_tells_its_lanes_what_one_has_learned() -> None:
+    run = Run()
+    before = run.touch()
+    run.order.learn(np.array([33]), 1, run.order.release(np.array([5]), 0))
+    run.warp_barrier([33, 40, 66], [1])
+    known = ([33, 40], 1, [5], 0), ([33, 40], 1, [33, 40], 1)
+    assert same(run.who_knows(before), pairs(*known))
+    run.warp_barrier(WARPS[2], [0, 1])
+    run.warp_barrier(WARPS[1], [1])
+    last = ((WARPS[2], c, WARPS[2], c) for c in (0, 1))
+    assert same(run.who_knows(before), pairs((WARPS[1], 1, [5], 0), (WARPS[1], 1, WARPS[1], 1), *last))
+
+
+def test_a_warp_barrier_is_no_fence_for_what_was_read() -> None:
+    run = Run()
+    before = run.touch()
+    node = run.write(5, 0, RELEASE)
+    run.read(33, 1, node)
+    run.warp_barrier(WARPS[1], [1])
+    assert same(run.who_knows(before), pairs((WARPS[1], 1, WARPS[1], 1)))
+    run.fence(33, 1)
+    assert same(run.who_knows(before), pairs((WARPS[1], 1, WARPS[1], 1), ([33], 1, [5], 0)))
+
+
+# mbarriers and barriers of clusters
+
+
+@pytest.mark.parametrize("threads", [[4], [4, 5, 6], [4, 6, 40]])
+def test_who_releases_is_known_to_who_learns_it(threads: list[int]) -> None:
+    run = Run()
+    before = run.touch()
+    node = run.order.release(np.array(threads), 1)
+    after = run.touch()
+    assert (after - before).tolist() == [0, 1]
+    run.order.learn(np.array([0, 69]), 0, node)
+    assert same(run.who_knows(before), pairs(([0, 69], 0, threads, 1)))
+    assert same(run.who_knows(after), pairs())
+    view = run.order.state.view
+    run.order.learn(np.array([0, 69]), 0, node)
+    assert run.order.state.view is view  # nothing new
+
+
+@pytest.mark.parametrize("threads", [[33], [33, 34], [33, 35], [2, 33], list(WARPS[1])])
+def test_a_release_tells_what_was_learned_at_barriers_and_from_others(threads: list[int]) -> None:
+    """Play a lane that arrives at an mbarrier for its warp, after a barrier of the warp or of some lanes."""
+    run = Run()
+    before = run.touch()
+    run.order.barrier(None, 0)
+    second = run.touch()
+    run.warp_barrier(EVERY, [1])
+    third = run.touch()
+    run.warp_barrier([33, 50], [1])
+    run.order.learn(np.array(threads[-1:]), 1, run.order.release(np.array([9]), 0))
+    node = run.order.release(np.array(threads), 1)
+    run.order.learn(np.array([60]), 0, node)
+    blocks = (EVERY, 0, EVERY, 0), (EVERY, 1, EVERY, 1)
+    mine, learned = ([60], 0), (threads[-1:], 1, [9], 0)
+    assert same(run.who_knows(before), pairs(*blocks, (*mine, EVERY, 1), (threads[-1:], 1, EVERY, 0)))
+    warps = [(w, 1, w, 1) for w in WARPS]
+    whose = [t for w in WARPS if set(w) & set(threads) for t in w]
+    assert same(run.who_knows(second), pairs(*warps, (*mine, whose, 1), (*mine, [9], 0), learned))
+    some = ([33, 50], 1, [33, 50], 1)
+    whose = [*threads, 50]
+    assert same(run.who_knows(third), pairs(some, (*mine, whose, 1), (*mine, [9], 0), learned))
+
+
+def test_a_release_of_lanes_that_have_met_tells_nothing_of_threads_that_no_block_has() -> None:
+    """The last warp has 6 lanes; numbers beyond them are those of the next block's threads."""
+    run = Run()
+    before = run.touch()
+    run.warp_barrier(WARPS[2], [0])
+    run.order.learn(np.array([1]), 0, run.order.release(np.array([64]), 0))
+    assert same(run.who_knows(before), pairs(([1, *WARPS[2]], 0, WARPS[2], 0)))
+
+
+# Flags
+
+
+def test_a_fence_and_then_a_write_publish_what_came_before_the_fence() -> None:
+    run = Run()
+    before = run.touch()
+    assert run.write(5, 0) == NOTHING
+    run.fence(5, 0)
+    assert run.write(6, 0) == NOTHING  # another thread's fence
+    after = run.touch()
+    assert (after - before).tolist() == [1, 0]
+    node = run.write(5, 0)
+    run.read(7, 1, NOTHING, ACQUIRE)
+    assert same(run.who_knows(before), pairs())
+    run.read(7, 1, node, ACQUIRE)
+    assert same(run.who_knows(before), pairs(([7], 1, [5], 0)))
+    assert same(run.who_knows(after), pairs())
+
+
+@pytest.mark.parametrize("meaning", [RELEASE, RELEASE_CTA])
+def test_a_release_publishes_without_a_fence(meaning: Semantics) -> None:
+    run = Run()
+    before = run.touch()
+    node = run.write(5, 0, meaning)
+    after = run.touch()
+    for column in (0, 1):
+        run.read(7, column, node, ACQUIRE)
+    knows = ([7], 0, [5], 0), ([7], 1, [5], 0)
+    assert same(run.who_knows(before), pairs(*(knows if meaning is RELEASE else knows[:1])))
+    assert same(run.who_knows(after), pairs())
+
+
+@pytest.mark.parametrize(
+    ("fence", "write", "known"), [(GRID, RELAXED, 2), (BLOCK, RELAXED, 1), (GRID, RELAXED_CTA, 1)]
+)
+def test_what_a_block_says_to_itself_no_other_block_learns(fence: int, write: Semantics, known: int) -> None:
+    run = Run()
+    before = run.touch()
+    run.fence(5, 0, fence)
+    node = run.write(5, 0, write)
+    for column in (0, 1):
+        run.read(7, column, node, ACQUIRE)
+    assert same(run.who_knows(before), pairs(*[([7], 0, [5], 0), ([7], 1, [5], 0)][:known]))
+
+
+def test_a_later_fence_within_the_block_adds_to_an_earlier_one_of_the_grid() -> None:
+    run = Run()
+    before = run.touch()
+    run.fence(5, 0, GRID)
+    between = run.touch()
+    run.fence(5, 0, BLOCK)
+    node = run.write(5, 0)
+    for column in (0, 1):
+        run.read(7, column, node, ACQUIRE)
+    assert same(run.who_knows(before), pairs(([7], 0, [5], 0), ([7], 1, [5], 0)))
+    assert same(run.who_knows(between), pairs(([7], 0, [5], 0)))
+
+
+def test_an_acquire_within_the_block_learns_of_the_block_alone() -> None:
+    run = Run()
+    before = run.touch()
+    run.order.learn(np.array([5]), 0, run.order.release(np.array([9]), 1))
+    node = run.write(5, 0, RELEASE)
+    for column in (0, 1):
+        run.read(7, column, node, ACQUIRE_CTA)
+    learned = ([5], 0, [9], 1)
+    assert same(run.who_knows(before), pairs(learned, ([7], 0, [5], 0), ([7], 1, [9], 1)))
+    for column in (0, 1):
+        run.read(7, column, node, ACQUIRE)
+    assert same(
+        run.who_knows(before),
+        pairs(learned, *(([7], c, [5], 0) for c in (0, 1)), *(([7], c, [9], 1) for c in (0, 1))),
+    )
+
+
+def test_what_was_read_is_known_at_the_next_fence_or_barrier() -> None:
+    run = Run()
+    before = run.touch()
+    nodes = [run.write(5, 0, RELEASE), run.write(6, 0, RELEASE)]
+    for node in nodes:
+        run.read(7, 1, node)
+    run.read(8, 1, nodes[0])
+    assert same(run.who_knows(before), pairs())
+    run.fence(9, 1)  # another thread's
+    assert same(run.who_knows(before), pairs())
+    run.fence(7, 1)
+    assert same(run.who_knows(before), pairs(([7], 1, [5, 6], 0)))
+    run.barrier(EVERY, [1])
+    assert same(run.who_knows(before), pairs((EVERY, 1, [5, 6], 0), (EVERY, 1, EVERY, 1)))
+
+
+def test_a_fence_within_the_block_leaves_the_rest_to_a_wider_one() -> None:
+    run = Run()
+    before = run.touch()
+    run.order.learn(np.array([5]), 0, run.order.release(np.array([9]), 1))
+    run.read(7, 1, run.write(5, 0, RELEASE))
+    run.fence(7, 1, BLOCK)
+    learned = ([5], 0, [9], 1)
+    assert same(run.who_knows(before), pairs(learned, ([7], 1, [9], 1)))
+    run.fence(7, 1, GRID)
+    assert same(run.who_knows(before), pairs(learned, ([7], 1, [9], 1), ([7], 1, [5], 0)))
+    assert run.order.state.pending[7, 1] == NOTHING
+
+
+def test_many_lanes_read_and_fence_at_once() -> None:
+    run = Run()
+    before = run.touch()
+    at = np.array([1, 2, 69]), np.array([1, 0, 1])
+    nodes = np.array([run.write(5, 0, RELEASE), NOTHING, run.write(6, 0, RELEASE)])
+    run.order.read(at, nodes, RELAXED)
+    run.order.fence(at, GRID)
+    assert same(run.who_knows(before), pairs(([1], 1, [5], 0), ([69], 1, [6], 0)))
+    middle = run.touch()
+    published = run.order.published(at, RELAXED)
+    assert NOTHING not in published and len(set(published.tolist())) == 3
+    run.read(3, 0, int(published[2]), ACQUIRE)
+    assert same(
+        run.who_knows(before), pairs(([1], 1, [5], 0), ([69], 1, [6], 0), ([3], 0, [69], 1), ([3], 0, [6], 0))
+    )
+    assert same(run.who_knows(middle), pairs())
+
+
+def test_a_fence_of_one_thread_publishes_for_its_block_what_the_barrier_before_it_told() -> None:
+    run = Run()
+    before = run.touch()
+    run.order.barrier(None, 0)
+    middle = run.touch()
+    run.fence(5, 0)
+    run.read(7, 1, run.write(5, 0), ACQUIRE)
+    blocks = (EVERY, 0, EVERY, 0), (EVERY, 1, EVERY, 1)
+    assert same(run.who_knows(before), pairs(*blocks, ([7], 1, EVERY, 0)))
+    assert same(run.who_knows(middle), pairs(([7], 1, [5], 0)))
+
+
+@pytest.mark.parametrize("fenced", [range(5, 6), range(0, 32), range(0, THREADS), [5, 69]])
+def test_a_barrier_after_the_fence_tells_of_those_who_have_fenced_themselves(fenced: Iterable[int]) -> None:
+    run = Run()
+    before = run.touch()
+    for thread in fenced:
+        run.fence(thread, 0)
+    run.order.barrier(None, 0)
+    run.read(7, 1, run.write(5, 0), ACQUIRE)
+    blocks = (EVERY, 0, EVERY, 0), (EVERY, 1, EVERY, 1)
+    assert same(run.who_knows(before), pairs(*blocks, ([7], 1, fenced, 0)))
+
+
+@pytest.mark.parametrize("lanes", [WARPS[1], [33, 40]])
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("fenced", [[33], [33, 40], [33, 40, 66]])
+def test_a_warp_barrier_tells_before_the_fence_of_all_and_after_it_of_the_fenced(
+    lanes: list[int], first: bool, fenced: list[int]
+) -> None:
+    """A lane that fences before its warp meets does not fence for the others."""
+    run = Run()
+    before = run.touch()
+    for step in (first, not first):
+        if step:
+            run.warp_barrier(lanes, [0])
+        else:
+            for thread in fenced:
+                run.fence(thread, 0)
+    run.read(7, 1, run.write(33, 0), ACQUIRE)
+    told = lanes if first else [t for t in fenced if t in lanes]
+    assert same(run.who_knows(before), pairs((lanes, 0, lanes, 0), ([7], 1, told, 0)))
+
+
+def test_what_is_accessed_after_the_fence_a_later_barrier_does_not_publish() -> None:
+    run = Run()
+    for thread in EVERY:
+        run.fence(thread, 0)
+    after = run.touch()
+    run.warp_barrier(WARPS[0], [0])
+    run.order.barrier(None, 0)
+    run.read(7, 1, run.write(5, 0), ACQUIRE)
+    assert same(run.who_knows(after), pairs((EVERY, 0, EVERY, 0), (EVERY, 1, EVERY, 1)))
+
+
+# Proxies
+
+
+def test_what_comes_before_a_proxy_fence() -> None:
+    run = Run()
+    before = run.touch()
+    run.order.barrier(None, 0)
+    run.order.proxy_fence(np.array([5]), 0)
+    after = run.touch()
+
+    def fenced(thread: int, column: int, stamps: Array) -> list[int]:
+        whose = np.arange(LANES)
+        known = run.order.fenced(
+            run.order.state, (thread, column), whose + FIRST * THREADS, stamps[whose // THREADS]
+        )
+        return whose[known].tolist()
+
+    assert fenced(5, 0, before) == list(EVERY) and fenced(6, 0, before) == fenced(5, 1, before) == []
+    run.barrier(EVERY, [0])
+    assert fenced(6, 0, before) == list(EVERY) and fenced(6, 0, after) == []
+    assert same(run.who_knows(after), pairs((EVERY, 0, EVERY, 0)))
+
+
+# What an instruction means
+
+
+@pytest.mark.parametrize(
+    ("opcode", "strong", "scope", "acquire", "release"),
+    [
+        ("ld.global.u32", False, GRID, False, False),
+        ("st.global.u32", False, GRID, False, False),
+        ("ld.volatile.global.u32", True, GRID, False, False),
+        ("st.mmio.relaxed.sys.global.u32", True, GRID, False, False),
+        ("ld.mmio.global.u32", True, GRID, False, False),
+        ("st.relaxed.cta.global.u32", True, BLOCK, False, False),
+        ("ld.acquire.gpu.global.u32", True, GRID, True, False),
+        ("st.release.cta.global.u32", True, BLOCK, False, True),
+        ("atom.global.add.u32", True, GRID, False, False),
+        ("red.shared.add.u32", True, GRID, False, False),
+        ("red.release.gpu.global.add.u32", True, GRID, False, True),
+        ("atom.acq_rel.cta.global.add.u32", True, BLOCK, True, True),
+        ("membar.gl", False, GRID, True, True),
+        ("membar.cta", False, BLOCK, True, True),
+        ("fence.acq_rel.gpu", True, GRID, True, True),
+        ("fence.sc.cta", False, BLOCK, True, True),
+    ],
+)
+def test_the_semantics_of_an_instruction(
+    opcode: str, strong: bool, scope: int, acquire: bool, release: bool
+) -> None:
+    made = Instruction(index=0, opcode=tuple(opcode.split(".")), operands=(), source=UNKNOWN, ptx_line=1)
+    assert semantics(made) == Semantics(strong, scope, acquire, release)
+    assert orders(made) == (acquire or release)
+
+
+def test_what_can_order_anything() -> None:
+    run = Run()
+    assert [run.order.orders(m, p) for m in (RELAXED, RELEASE) for p in (False, True)] == [
+        False,
+        True,
+        True,
+        True,
+    ]
+    run.fence(0, 0)
+    assert run.order.orders(RELAXED, False)
+
+
+# In kernels
+
+HAND_OVER = """extern "C" __global__ void k(const float* a, float* b, float* c, volatile unsigned* flag) {
+  int t = threadIdx.x, i = blockIdx.x * blockDim.x + t;
+  if (blockIdx.x == 0) { b[t] = a[t]; EDIT if (t == 0) *flag = 1; }
+  __syncthreads();
+  if (blockIdx.x != 0 && *flag) { __threadfence(); c[i] = b[t]; }
+}"""
+
+
+@pytest.mark.parametrize(
+    ("edit", "found"),
+    [
+        ("__syncwarp(); if (t == 0) __threadfence();", set()),
+        ("__threadfence(); __syncwarp();", set()),
+        ("if (t == 0) __threadfence(); __syncwarp();", {"global race"}),
+        ("__threadfence();", {"global race"}),
+    ],
+)
+def test_one_lane_hands_over_for_its_warp(edit: str, found: set[str]) -> None:
+    arrays: list[Any] = [np.zeros(128, np.float32) for _ in range(3)]
+    made = launch(HAND_OVER.replace("EDIT", edit), "k", (4,), (32,), *arrays, np.zeros(8, np.uint32))
+    assert {f.kind for f in made.findings} == found
+
+
+@pytest.mark.parametrize(("edit", "found"), [("__syncwarp();", set()), ("", {"RAW hazard"})])
+def test_one_lane_arrives_at_an_mbarrier_for_its_warp(edit: str, found: set[str]) -> None:
+    body = """const float* a, float* c {
+      __shared__ u64 ready;
+      const int t = threadIdx.x;
+      if (t == 0) init(&ready, 1);
+      __syncthreads();
+      if (t < 32) { c[t] = a[t]; EDIT if (t == 0) arrive(&ready); }
+      else if (t < 64) { wait(&ready, 0); c[64 + t] = c[t - 32]; }
+    }"""
+    assert (
+        kinds(hopper(body.replace("EDIT", edit), np.zeros(128, np.float32), np.zeros(256, np.float32)))
+        == found
+    )
