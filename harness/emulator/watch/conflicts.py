@@ -96,11 +96,11 @@ def _add(
         blocks = [launch.block_index(n // launch.threads) for n in numbers]
         verbs = [_verb(k, i) for k, i in zip(kinds, made, strict=True)]
         if between:
-            said = f"block {blocks[0]} {verbs[0]} it, block {blocks[1]} {verbs[1]} it, and nothing "
+            said = f"block {blocks[0]} {verbs[0]}, block {blocks[1]} {verbs[1]}, and nothing "
             said += "orders the two"
         else:
             missing = "wait" if any("bulk" in instruction.opcode for instruction in made) else "barrier"
-            said = f"thread {threads[0]} {verbs[0]} it, thread {threads[1]} {verbs[1]} it with no "
+            said = f"thread {threads[0]} {verbs[0]}, thread {threads[1]} {verbs[1]} with no "
             said += f"{missing} between, block {blocks[0]}"
         return Finding(
             kind=kind,
@@ -123,4 +123,4 @@ def _hazard(first: int, second: int) -> str:
 
 def _verb(kind: int, ins: Instruction) -> str:
     verb = "reads" if kind in READS else "updates" if ins.opcode[0] in ("atom", "red") else "writes"
-    return f"{verb} by TMA" if "bulk" in ins.opcode else verb
+    return f"{verb} it by TMA" if "bulk" in ins.opcode else f"{verb} it"
