@@ -25,8 +25,8 @@ from harness.emulator.watch.shadow import (
     Watched,
 )
 
-THREADS, GRID = 8, Index3(3, 2, 1)  # blocks of 4 x 2 threads
-EVERY = 48
+THREADS, GRID = 8, Index3(3, 2, 2)  # blocks of 4 x 2 threads
+EVERY = 96
 OPCODES = ("ld.global.u32", "st.global.u32", "atom.global.add.u32", "red.global.add.u32",
            "cp.async.bulk.global.shared::cta.bulk_group", "cp.reduce.async.bulk.global.add.f32")  # fmt: skip
 LOAD, STORE, ATOM, RED, BULK, REDUCE = range(6)
@@ -47,8 +47,8 @@ class Launch(SimpleNamespace):
         return Index3(number % 4, number // 4, 0)
 
     def block_index(self, number: int) -> Index3:
-        assert 0 <= number < 6
-        return Index3(number % 3, number // 3, 0)
+        assert 0 <= number < 12
+        return Index3(number % 3, number // 3 % 2, number // 6)
 
     def variable(self, space: str, offset: int) -> tuple[str, int]:
         assert space == "shared"
@@ -74,7 +74,7 @@ def told(
     lanes = Lanes(at, mine, mine % THREADS, mine // THREADS, np.ones(grid, np.int64))
     access = Access(instruction, later[0], lanes, Watched(64, columns), name, word, values)
     met = Conflict(kind, np.arange(grid), np.array(others), np.full(grid, site))
-    report(launch, access, met, among)
+    report(launch, access, met, **({"among": True} if among else {}))
     return list(launch.findings.all())
 
 
@@ -140,6 +140,8 @@ def test_the_copies_of_a_thread_have_its_number_and_wait_for_no_barrier() -> Non
         "a at offset 8: thread (1, 0, 0) writes it by TMA, thread (2, 0, 0) reads it with no wait between, "
         "block (1, 0, 0)"
     ) and found.threads == (Index3(1, 0, 0), Index3(2, 0, 0))
+    (found,) = told((WRITE, BULK, [EVERY + 4 * THREADS]), (READ, LOAD, [1 * THREADS]))
+    assert found.kind == "global race"  # blocks 4 and 1
     (found,) = told((READ, LOAD, [10]), (STRONG_WRITE, REDUCE, [2 * EVERY + 9]))
     assert (found.kind, found.threads) == ("WAR hazard", (Index3(2, 0, 0), Index3(1, 0, 0)))
     assert "thread (1, 0, 0) writes it by TMA with no wait between" in found.message
@@ -201,10 +203,11 @@ def test_stores_of_the_same_value_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize("word", [0, 1])
-def test_of_a_wide_store_the_bytes_of_the_cell_count(word: int) -> None:
-    values = stored([5 | 6 << 32], [5 | 9 << 32], 8)
+@pytest.mark.parametrize("same", [0, 1])
+def test_of_a_wide_store_the_bytes_of_the_cell_count(word: int, same: int) -> None:
+    values = stored([5 | 6 << 32], [5 | 9 << 32] if same == 0 else [4 | 6 << 32], 8)
     (found,) = told((WRITE, STORE, [0]), (WRITE, STORE, [1]), values=values, word=word)
-    assert found.benign == (word == 0)
+    assert found.benign == (word == same)
 
 
 def test_one_byte_that_differs_is_enough() -> None:
@@ -229,6 +232,21 @@ def test_lanes_of_one_store_are_compared_with_one_another() -> None:
         assert {f.kind: f.benign for f in found} == {"WAW hazard": hazard, "global race": race}, stores
     found = told((WRITE, STORE, [2, 1, 1]), lanes, values=stored([9, 9, 9], [4, 4, 3]), among=False)
     assert {f.benign for f in found} == {False}
+
+
+@pytest.mark.parametrize(
+    ("other", "stores", "benign"),
+    [(3, [4, 5, 4], True), (3, [9, 4, 4], False), (5, [9, 4, 4], True), (5, [4, 4, 4], False)],
+)
+def test_the_other_thread_is_the_last_lane_or_none(other: int, stores: list[int], benign: bool) -> None:
+    """Thread 1 meets thread 3 of the same store, or 5, which stored before: memory has its value."""
+    values = stored([9, 9, 9], stores)
+    launch: Any = Launch()
+    grid = np.array([1, 2, 3])
+    lanes = Lanes(np.array([2, 2, 2]), grid, grid, grid * 0, grid)
+    access = Access(launch.entry.instructions[STORE], WRITE, lanes, Watched(64, 1), "a", 0, values)
+    report(launch, access, Conflict(WRITE, np.array([0]), np.array([other]), np.array([STORE])), among=True)
+    assert [f.benign for f in launch.findings.all()] == [benign]
 
 
 def test_lanes_of_one_atomic_of_the_block_conflict_only_across_blocks() -> None:
