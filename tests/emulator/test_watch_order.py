@@ -147,7 +147,9 @@ def test_who_arrives_is_known_to_who_waits_and_not_the_other_way() -> None:
     before = run.touch()
     run.arrive(WARPS[0], [0], number=3)
     between = run.touch()
+    assert (between - before).tolist() == [1, 0]
     run.arrive(WARPS[2], [0], number=3)
+    run.barrier(NOBODY, [0], number=3)
     run.barrier(WARPS[1], [0, 1], number=2)  # another barrier
     assert same(run.who_knows(before), pairs((WARPS[1], 0, WARPS[1], 0), (WARPS[1], 1, WARPS[1], 1)))
     run.barrier(WARPS[1], [0], number=3)
@@ -156,6 +158,17 @@ def test_who_arrives_is_known_to_who_waits_and_not_the_other_way() -> None:
     assert same(run.who_knows(between), pairs((WARPS[1], 0, range(32, 70), 0), (WARPS[1], 1, WARPS[1], 1)))
     run.barrier(WARPS[2], [0, 1], number=3)  # its next phase: nobody has arrived
     assert same(run.who_knows(before), told | pairs((WARPS[2], 0, WARPS[2], 0), (WARPS[2], 1, WARPS[2], 1)))
+
+
+def test_who_arrives_tells_what_he_has_learned() -> None:
+    run = Run()
+    before = run.touch()
+    run.order.learn(np.array([5]), 0, run.order.release(np.array([66]), 1))
+    run.read(6, 0, run.write(65, 1, RELEASE))
+    run.arrive(WARPS[0], [0])
+    run.barrier(WARPS[1], [0])
+    told = (WARPS[1], 0, range(64), 0), ([5, *WARPS[1]], 0, [66], 1), (WARPS[1], 0, [65], 1)
+    assert same(run.who_knows(before), pairs(*told))
 
 
 # Barriers of warps
@@ -167,7 +180,8 @@ def test_a_warp_barrier_orders_each_warp_by_itself(columns: tuple[int, ...]) -> 
     before = run.touch()
     run.warp_barrier(EVERY, columns)
     assert same(run.who_knows(before), pairs(*((w, c, w, c) for w in WARPS for c in columns)))
-    assert same(run.who_knows(run.touch()), pairs())
+    after = run.touch()
+    assert same(run.who_knows(after), pairs()) and (after - before).tolist() == [c in columns for c in (0, 1)]
 
 
 @pytest.mark.parametrize("warp", [0, 1, 2])
@@ -195,8 +209,10 @@ def test_some_lanes_of_a_warp_order_themselves_and_pass_on_what_they_know() -> N
     assert same(run.who_knows(before), pairs(*known))
     assert same(run.who_knows(middle), pairs(([40, 50], 0, [40, 50], 0)))
     assert same(run.who_knows(run.touch()), pairs())
+    run.warp_barrier(WARPS[0], [0])  # another warp, as a whole
+    assert same(run.who_knows(before), pairs(*known, (WARPS[0], 0, WARPS[0], 0)))
     run.warp_barrier(WARPS[1], [0])
-    assert same(run.who_knows(before), pairs((WARPS[1], 0, WARPS[1], 0)))
+    assert same(run.who_knows(before), pairs(*((w, 0, w, 0) for w in WARPS[:2])))
 
 
 def test_a_warp_barrier_tells_its_lanes_what_one_has_learned() -> None:
@@ -226,7 +242,7 @@ def test_a_warp_barrier_is_no_fence_for_what_was_read() -> None:
 # mbarriers and barriers of clusters
 
 
-@pytest.mark.parametrize("threads", [[4], [4, 5, 6], [4, 6, 40]])
+@pytest.mark.parametrize("threads", [[4], [4, 5, 6], [4, 7], [4, 6, 40]])
 def test_who_releases_is_known_to_who_learns_it(threads: list[int]) -> None:
     run = Run()
     before = run.touch()
@@ -265,6 +281,24 @@ def test_a_release_tells_what_was_learned_at_barriers_and_from_others(threads: l
     assert same(run.who_knows(third), pairs(some, (*mine, whose, 1), (*mine, [9], 0), learned))
 
 
+def test_a_release_tells_what_some_lanes_told_one_another() -> None:
+    run = Run()
+    before = run.touch()
+    run.warp_barrier([33, 50], [1])
+    run.order.learn(np.array([60]), 0, run.order.release(np.array([33]), 1))
+    assert same(run.who_knows(before), pairs(([33, 50], 1, [33, 50], 1), ([60], 0, [33, 50], 1)))
+
+
+def test_what_was_learned_stays_known() -> None:
+    run = Run()
+    before = run.touch()
+    run.order.learn(np.array([60]), 0, run.order.release(np.array([33]), 1))
+    run.order.release(np.array([60]), 0)
+    assert same(run.who_knows(before), pairs(([60], 0, [33], 1)))
+    run.read(61, 0, run.write(34, 1, RELEASE))
+    assert same(run.who_knows(before), pairs(([60], 0, [33], 1)))
+
+
 def test_a_release_of_lanes_that_have_met_tells_nothing_of_threads_that_no_block_has() -> None:
     """The last warp has 6 lanes; numbers beyond them are those of the next block's threads."""
     run = Run()
@@ -275,6 +309,17 @@ def test_a_release_of_lanes_that_have_met_tells_nothing_of_threads_that_no_block
 
 
 # Flags
+
+
+@pytest.mark.parametrize("column", [0, 1])
+def test_a_fence_of_either_block_publishes_what_a_barrier_told(column: int) -> None:
+    run = Run()
+    before = run.touch()
+    run.order.barrier(None, 0)
+    run.fence(5, column)
+    run.read(7, 1 - column, run.write(5, column), ACQUIRE)
+    blocks = (EVERY, 0, EVERY, 0), (EVERY, 1, EVERY, 1)
+    assert same(run.who_knows(before), pairs(*blocks, ([7], 1 - column, EVERY, column)))
 
 
 def test_a_fence_and_then_a_write_publish_what_came_before_the_fence() -> None:
@@ -365,6 +410,54 @@ def test_what_was_read_is_known_at_the_next_fence_or_barrier() -> None:
     assert same(run.who_knows(before), pairs((EVERY, 1, [5, 6], 0), (EVERY, 1, EVERY, 1)))
 
 
+def test_what_was_read_is_known_at_a_barrier_though_nobody_has_fenced() -> None:
+    run = Run()
+    before = run.touch()
+    run.read(7, 1, run.write(5, 0, RELEASE))
+    run.order.barrier(None, 0)
+    assert same(run.who_knows(before), pairs((EVERY, 0, EVERY, 0), (EVERY, 1, EVERY, 1), (EVERY, 1, [5], 0)))
+
+
+def test_what_was_read_within_the_block_is_no_more_at_a_wider_fence() -> None:
+    run = Run()
+    before = run.touch()
+    run.order.learn(np.array([5]), 0, run.order.release(np.array([9]), 1))
+    run.read(7, 1, run.write(5, 0, RELEASE), RELAXED_CTA)
+    run.fence(7, 1)
+    assert same(run.who_knows(before), pairs(([5], 0, [9], 1), ([7], 1, [9], 1)))
+
+
+@pytest.mark.parametrize("meaning", [ACQUIRE, ACQUIRE_CTA])
+def test_lanes_that_read_at_once_each_keep_what_they_know(meaning: Semantics) -> None:
+    """Lanes of two blocks read what thread 5 published; one of them knows something else already."""
+    run = Run()
+    before = run.touch()
+    run.order.learn(np.array([8]), 0, run.order.release(np.array([60]), 1))
+    run.order.learn(np.array([5]), 0, run.order.release(np.array([9]), 1))
+    node = run.write(5, 0, RELEASE)
+    at = np.array([7, 8, 7, 6]), np.array([0, 0, 1, 1])
+    run.order.read(at, np.array([node] * 4), meaning)
+    known = [
+        ([8], 0, [60], 1),
+        ([5, 7, 8], 0, [9], 1),
+        ([7, 8], 0, [5], 0),
+        ([6, 7], 1, [5], 0),
+        ([6, 7], 1, [9], 1),
+    ]
+    if meaning is ACQUIRE_CTA:
+        known = [([8], 0, [60], 1), ([5], 0, [9], 1), ([7, 8], 0, [5], 0), ([6, 7], 1, [9], 1)]
+    assert same(run.who_knows(before), pairs(*known))
+
+
+def test_lanes_of_two_blocks_read_two_places_at_once() -> None:
+    run = Run()
+    before = run.touch()
+    nodes = [run.write(5, 1, RELEASE), run.write(4, 0, RELEASE), run.write(6, 0, RELEASE)]
+    assert nodes[2] - nodes[0] == 2
+    run.order.read((np.array([7, 7]), np.array([0, 1])), np.array([nodes[2], nodes[0]]), ACQUIRE_CTA)
+    assert same(run.who_knows(before), pairs(([7], 0, [6], 0), ([7], 1, [5], 1)))
+
+
 def test_a_fence_within_the_block_leaves_the_rest_to_a_wider_one() -> None:
     run = Run()
     before = run.touch()
@@ -433,11 +526,14 @@ def test_a_warp_barrier_tells_before_the_fence_of_all_and_after_it_of_the_fenced
         if step:
             run.warp_barrier(lanes, [0])
         else:
+            between = run.touch()
             for thread in fenced:
                 run.fence(thread, 0)
     run.read(7, 1, run.write(33, 0), ACQUIRE)
     told = lanes if first else [t for t in fenced if t in lanes]
     assert same(run.who_knows(before), pairs((lanes, 0, lanes, 0), ([7], 1, told, 0)))
+    if first:
+        assert same(run.who_knows(between), pairs(([7], 1, [33], 0)))
 
 
 def test_what_is_accessed_after_the_fence_a_later_barrier_does_not_publish() -> None:
@@ -469,6 +565,10 @@ def test_what_comes_before_a_proxy_fence() -> None:
         return whose[known].tolist()
 
     assert fenced(5, 0, before) == list(EVERY) and fenced(6, 0, before) == fenced(5, 1, before) == []
+    node = run.write(5, 0, RELEASE_CTA)
+    for column in (0, 1):
+        run.read(7, column, node, ACQUIRE)
+    assert fenced(7, 0, before) == list(EVERY) and fenced(7, 1, before) == []
     run.barrier(EVERY, [0])
     assert fenced(6, 0, before) == list(EVERY) and fenced(6, 0, after) == []
     assert same(run.who_knows(after), pairs((EVERY, 0, EVERY, 0)))

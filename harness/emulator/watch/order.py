@@ -199,7 +199,6 @@ class Order:
             mine = self.knowledge.group(block, upto, base + first, base + end, stamp)
             told = self._told(state, threads, column)
             mine = self.knowledge.leaf(block, upto, tuple(told.items()), mine) if told else mine
-            self._learned = True
         else:
             mine = self._met(state, threads, column)
         node = self.knowledge.join(mine, *views)
