@@ -193,7 +193,12 @@ def assert_right(variant: Variant, arch: str, shape: Shape, *, seed: int = 1) ->
     verdict; other arguments and errors are those of `emulate`.
     """
     found = emulate(variant, arch, shape, seed=seed)
-    if found.before is None or not found.before.ok:
+    if found.before is None:
+        raise AssertionError(
+            f"{found.label}, {found.problem.label}: its numbers were compared with nothing, for want of a "
+            "reference: give it front matter and a problem (`harness new` writes both)"
+        )
+    if not found.before.ok:
         raise AssertionError(f"{found.label}, {found.problem.label}: {found.before}")
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import sys
@@ -56,6 +57,15 @@ class Verbs(click.Group):
         if command.epilog is None and name in guide.EXAMPLES:
             command.epilog = f"Example: {guide.EXAMPLES[name]}"
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb that `args` begin with. Raises UsageError for an unknown one, with the nearest."""
+        close = difflib.get_close_matches(args[0], VERBS, n=1)
+        if args[0] not in VERBS and close:
+            raise UsageError(f"no command {args[0]!r}", hint=f"did you mean {close[0]}?")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the verbs into the help, grouped by what they are for."""

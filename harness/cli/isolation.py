@@ -95,6 +95,7 @@ def bench_rows(
     gets `timeout` seconds. Raises KeyboardInterrupt after Ctrl-C.
     """
     from harness.bench.row import Measurement
+    from harness.launch.kernel import unmet
     from harness.problems.registry import resolve
     from harness.results import rows
 
@@ -112,7 +113,8 @@ def bench_rows(
         if outcome.interrupted:
             raise KeyboardInterrupt  # the rows before it are kept
         cls = resolve(one.variant.kernel)
-        for axes in points[cls][len(mine) :]:
+        takes = [a for a in points[cls] if not unmet(one.variant, cls.from_axes(a))]
+        for axes in (takes if takes and not ctx.params["axis"] else points[cls])[len(mine) :]:
             error = outcome.error or "its process ended without this row"
             yield what.record(Measurement.failed_with(one, cls.from_axes(axes), error))
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from harness.cli import options
 from harness.dispatch import choose
 from harness.errors import UsageError
+from harness.kernels import catalog
 
 if TYPE_CHECKING:
     from harness.driver import Device
@@ -37,6 +39,8 @@ def select(
     dtypes: Sequence[str],
     *,
     sweep: bool,
+    entry: str | None = None,
+    include: Sequence[str] = (),
 ) -> tuple[list[Variant], dict[type[Problem], list[Axes]]]:
     """Return the variants of all other words, and the sizes of every problem.
 
@@ -45,12 +49,21 @@ def select(
     """
     also = _products(dtypes) if named(kernels) else []
     others = [word for word in kernels if word != choose.NAME]
+    refuse(kernels, entry is not None, "--entry")
     if named(kernels) and not others:
         refuse(kernels, bool(params), "-p")
         return [], options.points([], axis, default, also=also)
     selected, variants = options.variants(
-        others, params, sweep=sweep, dtypes=dtypes, strict=not named(kernels)
+        others,
+        params,
+        sweep=sweep,
+        dtypes=dtypes,
+        strict=not named(kernels),
+        entry=entry,
+        include=include,
     )
+    selected = [catalog.launchable(kernel) for kernel in selected]
+    variants = [replace(v, kernel=catalog.launchable(v.kernel)) for v in variants]
     return variants, options.points(selected, axis, default, also=also)
 
 

@@ -11,13 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import click
 
-from harness.cli import axes, guide, streams
-from harness.errors import (
-    MissingDependency,
-    NoGpu,
-    SpecError,
-    UsageError,
-)
+from harness.cli import axes, guide, running, streams
+from harness.errors import MissingDependency, NoGpu, SpecError, UsageError
 from harness.kernels import arch as arch_names
 from harness.kernels import catalog
 from harness.kernels.arch import Arch
@@ -227,13 +222,16 @@ def variants(
     if entry is not None and not patterns:
         raise UsageError("--entry is of one file: name it")
     selected = catalog.chosen(selected, entry, include)
+    if entry is None:
+        running.tell_templates(selected)
     if not selected:
         raise UsageError("there are no kernels", hint="cu/ and ptx/ are empty or missing")
     chosen = axes.parse_params(param_texts)
     for name in chosen:
         if not any(name in k.params for k in selected):
             known = sorted({p for k in selected for p in k.params})
-            raise UsageError(f"no kernel here has a parameter {name}", hint=f"parameters: {', '.join(known)}")
+            hint = f"parameters: {', '.join(known) or 'none; [params] in front matter has them'}"
+            raise UsageError(f"no kernel here has a parameter {name}", hint=hint)
     found: list[Variant] = []
     for kernel in selected:
         own = {name: values for name, values in chosen.items() if name in kernel.params}

@@ -17,7 +17,7 @@ from harness.support import signals, terminal
 
 if TYPE_CHECKING:
     from harness.bench.row import Measurement
-    from harness.kernels.spec import Variant
+    from harness.kernels.spec import Kernel, Variant
     from harness.launch.builds import Built, Skipped
     from harness.problems.protocol import Axes, Problem
     from harness.results.rows import Row
@@ -75,6 +75,47 @@ def collect(rows: Iterable[T]) -> tuple[list[T], HarnessError | None]:
     except KeyboardInterrupt:
         return found, Interrupted("interrupted: these are the rows measured before", signals.exit_code())
     return found, None
+
+
+def of_sizes_taken(rows: Iterable[Measurement], left_out: dict[str, list[str]]) -> Iterator[Measurement]:
+    """Yield the rows but those of sizes that a kernel's ``requires`` excludes, which go into `left_out` by
+    reason.
+
+    A kernel that takes none of the sizes keeps its first row, which is an error.
+    """
+    from harness.launch.kernel import unmet
+
+    held: dict[str, Measurement] = {}
+    run: set[str] = set()
+    for row in rows:
+        condition = unmet(row.built.variant, row.problem) if row.failed and row.built is not None else ""
+        if condition:
+            held.setdefault(row.label, row)
+            left_out.setdefault(f"{row.label} requires {condition}", []).append(row.problem.label)
+        else:
+            run.add(row.label)
+            yield row
+    yield from (row for label, row in held.items() if label not in run)
+
+
+def tell(left_out: Mapping[str, Sequence[str]], *, err: bool = False) -> None:
+    """Print which of the default sizes were left out, and why."""
+    for reason, shapes in left_out.items():
+        click.echo(terminal.fill(f"left out: {', '.join(shapes)}: {reason}"), err=err)
+
+
+def tell_templates(kernels: Sequence[Kernel]) -> None:
+    """Print the templates of files without front matter of which no instance is among `kernels`."""
+    from harness.kernels import text
+
+    for source, name in {k.source: k.path.name for k in kernels if k.plain}.items():
+        named = [k.entry for k in kernels if k.source == source]
+        for entry in text.entries(source):
+            if entry.template and entry.name not in named:
+                said = (
+                    f"left out: {entry} of {name}, a template; --entry '{entry.name}<...>' names an instance"
+                )
+                click.echo(terminal.fill(said), err=True)
 
 
 def keep(

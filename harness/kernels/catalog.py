@@ -22,6 +22,7 @@ from harness.kernels.expr import Expr
 from harness.kernels.spec import Kernel, Variant
 from harness.support.files import SHIPPED
 
+_SHARED = 48 * 1024  # bytes, what a block has without asking
 _NUMBER = re.compile(r"(\d+[a-z]?)_")  # 22a_ is a rung between 22_ and 23_
 
 
@@ -144,6 +145,12 @@ def _with_entry(kernel: Kernel, entry: str) -> Kernel:
     )
 
 
+def launchable(kernel: Kernel) -> Kernel:
+    """Return a kernel; one without front matter, whose text has dynamic shared memory, with 48 KB of it."""
+    entry = text.find(text.entries(kernel.source), kernel.entry) if kernel.plain else None
+    return replace(kernel, shared=Expr.parse(_SHARED)) if entry is not None and entry.dynamic else kernel
+
+
 def _guessed(source: str, path: Path, known: Sequence[text.Entry], entry: str) -> Kernel:
     """Return a kernel without front matter, whose block is guessed from its text."""
     found = text.find(known, entry)
@@ -156,7 +163,7 @@ def _guessed(source: str, path: Path, known: Sequence[text.Entry], entry: str) -
         entry=entry,
         problem=spec.GUESSED,
         block=tuple(map(Expr.parse, block)),
-        tile=tuple(map(Expr.parse, reversed(block))),
+        tile=tuple(map(Expr.parse, found.tile(block) if found else block)),
         shared=Expr.parse(0),
         params={},
         plain=path.stem if len(known) == 1 else f"{path.stem}:{''.join(entry.split())}",

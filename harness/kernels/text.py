@@ -47,8 +47,12 @@ class Entry:
 
     `name` has its namespaces, and the arguments of an explicit instance. `template` has the parameters of a
     template, which is no kernel before it is given arguments. `bounds` is the number of threads in
-    ``__launch_bounds__``, where that is a number. `dimensions` is 2 or 3 where the body uses the y or z of
-    its index, else 1. `dynamic` is True where it has dynamic shared memory.
+    ``__launch_bounds__``, where that is a number. `dimensions` is 2 or 3 where the body uses the y or z
+    of an index, else 1, and `threads` the same of the index of a thread alone. `dynamic` is True where it
+    has dynamic shared memory. `factors` are the parameters that are multiplied in one index, for each
+    such index: ``H`` and ``W`` in ``x[(c * H + y) * W + i]``. `items` are the axes of the grid along
+    which each block has an item of its own, such as a row: nothing multiplies its index by the threads of
+    a block.
     """
 
     name: str
@@ -56,7 +60,10 @@ class Entry:
     template: tuple[str, ...] = ()
     bounds: int | None = None
     dimensions: int = 1
+    threads: int = 1
     dynamic: bool = False
+    factors: tuple[frozenset[str], ...] = ()
+    items: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         """Return the name, with the parameters of a template: ``k<typename T, int N>``."""
@@ -66,10 +73,15 @@ class Entry:
     def block(self) -> tuple[int, ...]:
         """Return a shape of a block that the kernel may be written for: x, y and z."""
         threads = self.bounds or 256
-        if self.dimensions == 1 or threads % 32:
+        if self.threads == 1 or threads % 32:
             return (threads,)
         flat = (16, 16) if self.bounds is None else (32, threads // 32)
-        return flat if self.dimensions == 2 else (*flat[:1], flat[1] // 4 or 1, 4 if flat[1] % 4 == 0 else 1)
+        return flat if self.threads == 2 else (*flat[:1], flat[1] // 4 or 1, 4 if flat[1] % 4 == 0 else 1)
+
+    def tile(self, block: Sequence[int]) -> tuple[int, ...]:
+        """Return what a block of this shape (x first) covers, innermost last: 1 where it has one item."""
+        whole = [*block, *[1] * (self.dimensions - len(block))]
+        return tuple(1 if axis in self.items else n for axis, n in zip("xyz", whole, strict=False))[::-1]
 
     def types(self, arguments: str) -> dict[str, str]:
         """Return the arguments of an instance, ``<float, 16>`` in its name, by template parameter."""
@@ -116,10 +128,9 @@ def block(source: str, path: Path) -> tuple[str, str, int]:
     body = [line.removeprefix("//").removeprefix(" ").rstrip() for line in comments]
     opens = [i for i, line in enumerate(comments) if line.removeprefix("//").strip() == OPEN]
     if not opens:
+        nothing = path.suffix == ".cu" and not has_front_matter(source) and not entries(source)
         raise SpecError(
-            "no front matter, and no __global__ function to guess it from"
-            if not has_front_matter(source)
-            else "no front matter",
+            f"no front matter{', and no __global__ function to guess it from' if nothing else ''}",
             where=str(path),
             hint=f"the file must begin with // comments that hold '// {OPEN}' ... '// {CLOSE}' "
             "with at least entry, block and tile",
@@ -185,18 +196,45 @@ def _entry(text: str, begin: int, after: int) -> Entry | None:
     instance = template is not None and template[1] is None
     body = text[closed + 1 :].lstrip()[:1]
     own = text[closed : _closing(text, text.index("{", closed))] if body == "{" else ""
-    axes = {axis for axis in "xyz" if re.search(rf"\b(?:threadIdx|blockIdx)\s*\.\s*{axis}\b", own)}
     given = () if template is None or instance else _split((template[1] or "")[1:-1])
+    parameters = tuple(
+        _parameter(p, f"p{n}") for n, p in enumerate(_split(text[opened + 1 : closed])) if p != "void"
+    )
+    values = [p.name for p in parameters if not p.pointer]
     return Entry(
         name="::".join([*_namespaces(text[:begin]), re.sub(r"\s*<\s*", "<", name[1])]),
-        parameters=tuple(
-            _parameter(p, f"p{n}") for n, p in enumerate(_split(text[opened + 1 : closed])) if p != "void"
-        ),
+        parameters=parameters,
         template=tuple(re.sub(r"\s*=.*", "", p) for p in given),
         bounds=bounds,
-        dimensions=3 if "z" in axes else 2 if "y" in axes else 1,
+        dimensions=_dimensions(own, "(?:threadIdx|blockIdx)"),
+        threads=_dimensions(own, "threadIdx"),
         dynamic=bool(re.search(r"\bextern\s+(?:__align__\s*\([^)]*\)\s*)?__shared__", own)),
+        factors=tuple(dict.fromkeys(_factors(own, values))),
+        items=frozenset(axis for axis in "xyz" if _an_item(own, axis, values)),
     )
+
+
+def _dimensions(body: str, index: str) -> int:
+    """Return 2 or 3 where a body uses the y or z of an index, else 1."""
+    return max(
+        [1, *(n for n, axis in ((2, "y"), (3, "z")) if re.search(rf"\b{index}\s*\.\s*{axis}\b", body))]
+    )
+
+
+def _factors(body: str, names: Sequence[str]) -> Iterator[frozenset[str]]:
+    """Yield those of `names` that are factors in one index, or in one offset of a pointer, of a body."""
+    for part in re.split(r"[][;,=<>?{}]", body):
+        found = {n for n in names if re.search(rf"\b{n}\s*\*|\*\s*(?:\([\w\s]+\)\s*)?{n}\b", part)}
+        if found:
+            yield frozenset(found)
+
+
+def _an_item(body: str, axis: str, names: Sequence[str]) -> bool:
+    """Return True where the index of a block is used, and multiplied by nothing but parameters."""
+    index = rf"\bblockIdx\s*\.\s*{axis}\b"
+    beside = re.findall(rf"([\w.]*)\s*\*\s*{index}|{index}\s*\*\s*([\w.]*)", body)
+    known = all((left or right) in names for left, right in beside)
+    return bool(re.search(index, body)) and known and "mul24" not in body
 
 
 def _parameter(text: str, unnamed: str) -> Parameter:

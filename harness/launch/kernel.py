@@ -170,6 +170,11 @@ def tensor_map(context: Context, address: int, mapped: Mapped) -> Struct:
     )
 
 
+def unmet(variant: Variant, problem: Problem) -> str:
+    """Return the first of the file's ``requires`` that this size does not meet; empty where it meets all."""
+    return variant.unmet({name: getattr(problem, name) for name in problem.axes})
+
+
 def grid(variant: Variant, problem: Problem, *, sms: int = 1) -> tuple[int, int, int]:
     """Return the blocks (x, y, z) of a launch on a GPU with `sms` multiprocessors.
 
@@ -178,7 +183,7 @@ def grid(variant: Variant, problem: Problem, *, sms: int = 1) -> tuple[int, int,
     Raises UsageError if the grid exceeds CUDA's limits or the file's ``requires`` excludes the size, and
     SpecError if the tile has another number of extents than the output.
     """
-    if condition := variant.unmet({name: getattr(problem, name) for name in problem.axes}):
+    if condition := unmet(variant, problem):
         raise UsageError(
             f"{variant.label} is not for {problem.label}: it requires {condition}",
             hint="choose sizes with -a",

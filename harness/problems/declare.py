@@ -62,7 +62,8 @@ class Operand:
         if match is None or kind not in _TYPES:
             raise SpecError(
                 f"{name} = {text!r} is no operand",
-                hint="such as 'float32[M, N]', 'out float32[M]' or 'inout int32[N] = zeros'",
+                hint="such as 'float32[M, N]', 'out float32[M]' or 'inout int32[N] = zeros'; types are "
+                f"{', '.join(_TYPES)}",
             )
         try:
             extents = tuple(Expr.parse(part) for part in match[3].split(","))

@@ -2,7 +2,8 @@
 
 There is no reference: such a launch shows races, memory faults and how memory is accessed, not whether the
 numbers are right. Every guess is an axis, so that ``-a n=1000 -a x=4096`` replaces it: a scalar's value, and
-of a pointer the number of elements behind it.
+of a pointer the number of elements behind it. That number follows from the sizes that are given: their
+product, for as many as the text multiplies in an index.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from harness.kernels import text
 from harness.kernels.dtypes import BF16
 from harness.kernels.spec import Kernel
 from harness.problems.arrays import ArrayProblem
-from harness.problems.protocol import Argument
+from harness.problems.protocol import Argument, Axes
 
 _SCALARS = {  # C types, without signs and the word int where those are put aside
     "float": "float32", "double": "float64", "half": "float16", "__half": "float16", "bool": "bool",
@@ -29,7 +30,9 @@ _SCALARS = {  # C types, without signs and the word int where those are put asid
     **{f"{u}int{bits}_t": f"{u}int{bits}" for u in ("", "u") for bits in (8, 16, 32, 64)},
 }  # fmt: skip
 _VECTOR = re.compile(r"(u?)(char|short|int|long|longlong|float|double)([1234])\Z")
-_LENGTH, _SIDE = 1024, 64  # a size by default, of kernels with one dimension and with more
+# A size by default, by the dimensions of the arrays; 16 of those with more. That of one dimension divides by
+# no block, so that a missing guard shows.
+_SIZES = {1: 1000, 2: 64, 3: 32}
 
 
 def problem_of(kernel: Kernel) -> type[ArrayProblem]:
@@ -52,47 +55,48 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         )
     known = entry.types(kernel.entry)
     dimensions = max(entry.dimensions, len(kernel.block))
-    size = _LENGTH if dimensions == 1 else _SIDE
-    types: dict[str, tuple[str, int]] = {}
-    scalars: dict[str, Any] = {}
-    for p in entry.parameters:
-        types[p.name] = _numpy_type(known.get(p.type, p.type), p.name, kernel)
-        if not p.pointer:
-            kind = types[p.name][0]
-            if types[p.name][1] > 1 or kind == "bfloat16":
-                raise _unknown(p.type, p.name, kernel)
-            scalars[p.name] = np.dtype(kind).type(1 if "float" in kind or kind == "bool" else size)
-    whole = [name for name, value in scalars.items() if isinstance(value, np.integer)]
-    sizes = [int(scalars[name]) for name in whole]
+    types = {p.name: _numpy_type(known.get(p.type, p.type), p.name, kernel) for p in entry.parameters}
     pointers = [p for p in entry.parameters if p.pointer]
-    lengths = sizes[: 1 if dimensions == 1 else 2] or [size] * min(dimensions, 2)
-    extents = tuple(lengths[:1] * dimensions)
-    length = math.prod(lengths if len(lengths) > 1 else lengths * min(dimensions, 2))
+    values = [p for p in entry.parameters if not p.pointer]
+    for p in values:
+        if types[p.name][1] > 1 or types[p.name][0] == "bfloat16":
+            raise _unknown(p.type, p.name, kernel)
+    whole = [p.name for p in values if "int" in types[p.name][0]]
+    depth = max(min(dimensions, 2), 1 + max((len(f.intersection(whole)) for f in entry.factors), default=0))
+    size = _SIZES.get(depth, 16) if whole or depth > 1 else 1024
+    scalars = {p.name: np.dtype(types[p.name][0]).type(size if p.name in whole else 1) for p in values}
     written = tuple(p.name for p in pointers if not p.const)
     order = tuple(p.name for p in entry.parameters)
 
     def inputs(self: Any, seed: int) -> dict[str, NDArray[Any]]:
         rng = np.random.default_rng(seed)
-        whole = [getattr(self, n) for n, v in scalars.items() if isinstance(v, np.integer)]
-        return {
-            p.name: _contents(rng, *types[p.name], getattr(self, p.name), min(whole, default=1))
-            for p in pointers
-        }
+        least = min((getattr(self, name) for name in whole), default=1)
+        return {p.name: _contents(rng, *types[p.name], getattr(self, p.name), least) for p in pointers}
 
     def arguments(self: Any) -> tuple[Argument, ...]:
         return tuple(self.scalar(name) if name in scalars else name for name in order)
 
     def shape(self: Any) -> tuple[int, ...]:
-        return (max(getattr(self, name) for name in whole),) * dimensions if whole else extents
+        sizes = [getattr(self, name) for name in whole] or [size]
+        return tuple((min if axis in entry.items else max)(sizes) for axis in "zyx"[-dimensions:])
+
+    def filled(cls: type[ArrayProblem], axes: Axes) -> ArrayProblem:
+        sizes = sorted(int(axes.get(name, scalars[name])) for name in whole) or [size]
+        length = math.prod([*sizes[:1] * (depth - len(sizes)), *sizes[-depth:]])
+        found: ArrayProblem = vars(ArrayProblem)["from_axes"].__func__(
+            cls, {**{p.name: max(1, length) for p in pointers}, **axes}
+        )
+        return found
 
     members = {
         "__doc__": "Guessed arguments.",
-        "axes": {**{p.name: length for p in pointers}, **scalars},
+        "axes": {**{p.name: size**depth for p in pointers}, **scalars},
         "outputs": written or tuple(p.name for p in pointers[:1]) or ("nothing",),
         "updated": frozenset(written),
         "verify_axes": ({},),
         "unverified": True,
         "extents": property(shape),
+        "from_axes": classmethod(filled),
         "label": property(_label),
         "inputs": inputs,
         "reference": lambda self, inputs: None,

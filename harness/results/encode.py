@@ -280,7 +280,7 @@ def _kinds(row: Measurement) -> str:
     findings.
     """
     kinds = Counter(f.kind for f in row.emulation.findings) if row.emulation else Counter[str]()
-    found = ", ".join(f"{n} {kind}{'s' * (n > 1)}" for kind, n in kinds.items())
+    found = ", ".join(f"{n} {kind}{'s' * (n > 1 and kind[-1] != 's')}" for kind, n in kinds.items())
     return f"{found}: see `harness check`" if found else ""
 
 

@@ -61,7 +61,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_kernel_of_a_file_is_checked_with_guessed_arguments(run: Any) -> None:
     good = run("check", "good.cu", "--entry", "reversed<float>", "-a", "n=300")
     assert good.exit_code == 0 and "no reference" in good.output
-    assert "--grid 2,1,1 --block 256,1,1 -a out=1024 -a in=1024 -a n=300 -a a=1" in good.output
+    assert "--grid 2,1,1 --block 256,1,1 -a out=300 -a in=300 -a n=300 -a a=1" in good.output
     assert "no number was verified" in good.output
     racy = run("check", "racy.cu", "--entry", "reversed<double>")
     assert racy.exit_code == 1 and "RAW hazard" in racy.output
@@ -143,11 +143,63 @@ def test_what_can_be_guessed_of_a_file_is_checked(run: Any) -> None:
 
 
 def test_verify_is_no_success_without_a_reference(run: Any) -> None:
-    assert run("verify", "good.cu", "--entry", "flipped").exit_code == 2  # verify has no --entry
     (Path.cwd() / "one.cu").write_text("__global__ void one(float* x) { x[threadIdx.x] = 1; }\n")
     assert run("verify", "one.cu").exit_code == 3
+    flipped = run("verify", "good.cu", "--entry", "flipped")
+    assert flipped.exit_code == 3, "with dynamic shared memory, as check has it"
+    assert run("bench", "good.cu", "--entry", "flipped").exit_code == 0
+    assert run("verify", "good.cu", "matmul", "--entry", "flipped").exit_code == 2
 
 
 def test_a_kernel_that_a_macro_makes_is_built_by_its_name(run: Any) -> None:
     assert run("build", "good.cu", "--entry", "made").exit_code == 0
     assert "good:name" not in run("list", "good.cu").output
+
+
+MANY = """\
+__global__ void rows(const float* x, float* y, int rows, int cols)
+{
+    const float* in = x + blockIdx.x * cols;
+    for (int i = threadIdx.x; i < cols; i += blockDim.x) y[blockIdx.x * cols + i] = 2 * in[i];
+}
+__global__ void heads(const float* q, float* s, int B, int H, int N, int D)
+{
+    int b = blockIdx.z, h = blockIdx.y, n = blockIdx.x;
+    for (int d = threadIdx.x; d < D; d += blockDim.x)
+        s[((b * H + h) * N + n) * D + d] = q[((b * H + h) * N + n) * D + d];
+}
+__global__ void products(const float* A, const float* B, float* C, int M, int N, int K)
+{
+    int row = blockIdx.y * blockDim.y + threadIdx.y, col = blockIdx.x * blockDim.x + threadIdx.x;
+    float sum = 0;
+    for (int k = 0; k < K; ++k) sum += A[row * K + k] * B[k * N + col];
+    if (row < M && col < N) C[row * N + col] = sum;
+}
+__global__ void beyond(const float* x, float* y, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i <= n) y[i] = x[i];
+}
+template <typename T, int N> __global__ void unseen(T* x) { x[0] = T(N); }
+"""
+
+
+def test_sizes_are_those_that_the_indices_multiply(run: Any) -> None:
+    """Blocks that each have a row, four indices in one, and two products whose factors do not add up."""
+    Path("many.cu").write_text(MANY)
+    found = run("check", "many.cu")
+    said = " ".join(found.output.split())
+    assert "many:rows was launched as by --grid 64,1,1 --block 256,1,1 -a x=4096 -a y=4096" in said
+    assert "many:heads was launched as by --grid 16,16,16 --block 256,1,1 -a q=65536 -a s=65536" in said
+    assert "many:products was launched as by --grid 4,4,1 --block 16,16,1 -a A=4096 -a B=4096" in said
+    assert found.exit_code == 1 and "if (i <= n) y[i] = x[i]" in said, "one element past the end"
+    assert said.count("out of bounds") == 2, "all of them in `beyond`"
+    assert "left out: unseen<typename T, int N> of many.cu, a template" in said
+
+
+def test_lengths_follow_the_sizes_that_are_given(run: Any) -> None:
+    Path("many.cu").write_text(MANY)
+    small = run("check", "many.cu", "--entry", "rows", "-a", "rows=3", "-a", "cols=50")
+    assert small.exit_code == 0 and "--grid 3,1,1 --block 256,1,1 -a x=150 -a y=150" in small.output
+    other = run("check", "many.cu", "--entry", "rows", "-a", "rows=3", "-a", "cols=50", "-a", "x=149")
+    assert other.exit_code == 1 and "past the end" in other.output, "a length that is given stays"

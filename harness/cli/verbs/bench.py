@@ -18,6 +18,7 @@ from harness.errors import UsageError
 if TYPE_CHECKING:
     from harness.kernels.spec import Variant
     from harness.launch.builds import Built, Progress
+    from harness.problems.protocol import Axes, Problem
     from harness.results.record import Document
     from harness.results.rows import Row
     from harness.support.cache import Cache
@@ -40,6 +41,8 @@ def _enough(_ctx: click.Context, _param: click.Parameter, rounds: int) -> int:
 @options.sweep
 @options.axis
 @options.dtype
+@options.entry
+@options.include
 @options.device
 @options.arch
 @options.seed
@@ -94,6 +97,8 @@ def command(
     sweep: bool,
     axis: tuple[str, ...],
     dtypes: tuple[str, ...],
+    entry: str | None,
+    include: tuple[str, ...],
     device: str | None,
     arch: str | None,
     seed: int,
@@ -124,13 +129,15 @@ def command(
     from harness.results import encode, record
 
     # Find, compile, measure (prepare, verify, sample, verify: `harness.bench.measure`), record, show.
-    variants, points = matmul_option.select(kernels, params, axis, "bench_axes", dtypes, sweep=sweep)
+    variants, points = matmul_option.select(
+        kernels, params, axis, "bench_axes", dtypes, sweep=sweep, entry=entry, include=include
+    )
     matmul_option.refuse(kernels, isolate, "--isolate")
     reference = _reference(ref, points, alone, cublaslt) if ref else None
     gpu, absent = options.open_device(device, required=require_gpu)
     if gpu is None and not axis:
         # One small size only: what takes a GPU a second takes the emulator an hour.
-        points = {cls: list(cls.verify_axes[:1]) for cls in points}
+        points = {cls: _first(cls, variants) for cls in points}
     if json_file is not None:
         record.check_writable(json_file)  # now, not after minutes of measuring
     rule = StopRule(**stop)
@@ -141,6 +148,7 @@ def command(
         "threshold": threshold,
         "rounds": rounds if gpu else 1,
     }
+    left_out: dict[str, list[str]] | None = None if axis else {}
     with ExitStack() as owned:
         step = owned.enter_context(running.progress(running.steps(variants, points if gpu else {}, rounds)))
         target, cache = options.one_arch(arch, gpu), options.open_cache()
@@ -148,7 +156,7 @@ def command(
             variants, matmul_option.named(kernels), dtypes, points, target, gpu, cache, step
         )
         if gpu is None:
-            measured = _emulated(built, points, seed, step)
+            measured = _emulated(built, points, seed, step, left_out)
         else:
             what = Request(
                 gpu=gpu,
@@ -165,7 +173,7 @@ def command(
             if isolate:
                 measured = isolation.bench_rows(ctx, what, built, points, meta, kernel_timeout)
             else:
-                measured = _measured(what, owned, built, points, meta, rows, step)
+                measured = _measured(what, owned, built, points, meta, rows, step, left_out)
         records, fault = running.collect(measured)
     if isolate and gpu is not None:
         records = isolation.in_order(records, points)
@@ -175,6 +183,7 @@ def command(
     timed.bench([encode.static_record(b) for b in built], records, meta, style, wide=wide)
     if gpu is None:
         emulated.explain(absent, ctx.params, err=style == "csv")
+    running.tell(left_out or {}, err=style == "csv")
     running.explain(records, skipped, err=style == "csv")
     running.warn(built)
     running.finish(records, skipped, fault or unwritten)
@@ -210,12 +219,25 @@ def _built(variant: Variant, arch: str, cache: Cache, step: Progress) -> Built:
     return build_all([variant], [arch], cache, step)[0][0]
 
 
-def _emulated(built: Sequence[Built], points: Points, seed: int, step: Progress) -> Iterator[Row]:
-    """Yield each row from the emulator, as it is done."""
+def _first(cls: type[Problem], variants: Sequence[Variant]) -> list[Axes]:
+    """Return the first size at which a problem is verified that one of the variants takes."""
+    from harness.launch.kernel import unmet
+    from harness.problems.registry import resolve
+
+    own = [v for v in variants if resolve(v.kernel) is cls]
+    able = [a for a in cls.verify_axes if any(not unmet(v, cls.from_axes(a)) for v in own)]
+    return list((able or cls.verify_axes)[:1])
+
+
+def _emulated(
+    built: Sequence[Built], points: Points, seed: int, step: Progress, left_out: dict[str, list[str]] | None
+) -> Iterator[Row]:
+    """Yield each row from the emulator, as it is done; sizes that a kernel does not take go to `left_out`."""
     from harness.bench import emulation
     from harness.results import encode
 
-    for row in emulation.rows(built, points, emulation.Options(seed=seed), step):
+    rows = emulation.rows(built, points, emulation.Options(seed=seed), step)
+    for row in rows if left_out is None else running.of_sizes_taken(rows, left_out):
         yield encode.emulated_record(row)
 
 
@@ -227,15 +249,18 @@ def _measured(
     meta: Document,
     file: Path | None,
     step: Progress,
+    left_out: dict[str, list[str]] | None,
 ) -> Iterator[Row]:
     """Yield each row from the GPU, as it is done, and append it to `file`.
 
-    What was found out about the GPU goes into `meta`, and first into `file`.
+    What was found out about the GPU goes into `meta`, and first into `file`; sizes that a kernel does not
+    take go to `left_out`, if there is one.
     """
     session, meta["gpu"] = open_session(owned, what)
     if file is not None:
         isolation.append(file, meta["gpu"])
-    for row in session.rows(built, points, step):
+    rows = session.rows(built, points, step)
+    for row in rows if left_out is None else running.of_sizes_taken(rows, left_out):
         line = what.record(row)
         if file is not None:
             isolation.append(file, line)

@@ -15,8 +15,6 @@ from harness.kernels.expr import Expr
 from harness.kernels.spec import Kernel, Variant
 from harness.support import terminal
 
-_SHARED = 48 * 1024  # bytes of dynamic shared memory, if nothing is said: what a block has without asking
-
 if TYPE_CHECKING:
     from harness.bench.row import Measurement
 
@@ -139,12 +137,14 @@ def command(
     )
     with running.progress(running.steps(variants, points)) as step:
         built, skipped = builds.build_all(variants, [target], cache, step)
-        rows, fault = running.collect(emulation.rows(built, points, how, step))
+        found, left_out = emulation.rows(built, points, how, step), dict[str, list[str]]()
+        rows, fault = running.collect(found if axis else running.of_sizes_taken(found, left_out))
         compiled: list[Measurement] = []
         if lines or wanted.html_file is not None:
             again = replace(how, check=False, as_compiled=True)
             counted = points if lines else {cls: listed[:1] for cls, listed in points.items()}
-            compiled, fault = running.collect(emulation.rows(built, counted, again, step))
+            found = emulation.rows(built, counted, again, step)
+            compiled, fault = running.collect(found if axis else running.of_sizes_taken(found, {}))
     records = [encode.emulated_record(row) for row in rows]
     meta = record.provenance(seed=seed) if json_file is not None else {}
     meta["ended"] = str(fault) if fault else "complete"
@@ -152,11 +152,9 @@ def command(
     unwritten = wanted.write(rows, compiled, skipped) or unwritten
     emulated.print_rows(rows, style)
     running.name_shapes(points)
+    running.tell(left_out)
     click.echo(emulated.NOTE)
-    emulated.print_findings(rows)
-    emulated.print_output(rows)
-    most = emulated.print_conflicts(rows)
-    emulated.print_guesses(rows)
+    most = _tell(rows)
     if lines:
         for row, other in zip(rows, compiled, strict=False):
             emulated.print_lines(row, other, style)
@@ -164,6 +162,16 @@ def command(
     running.warn(built)
     running.finish(records, skipped, fault or unwritten, allow_refused=allow_refused)
     _conclude(rows, most, max_ways, strict)
+
+
+def _tell(rows: Sequence[Measurement]) -> float:
+    """Print guesses, findings and what kernels printed, then conflicts; return the most ways of a line."""
+    from harness.cli.views import emulated
+
+    emulated.print_guesses(rows)
+    emulated.print_findings(rows)
+    emulated.print_output(rows)
+    return emulated.print_conflicts(rows)
 
 
 def _conclude(rows: Sequence[Measurement], most: float, max_ways: float | None, strict: bool) -> None:
@@ -211,26 +219,24 @@ def _guessed(kernel: Kernel, block: str | None, grid: str | None, shared: int | 
     """Return a kernel without front matter as it is launched. Raises UsageError if that cannot be guessed."""
     from dataclasses import replace
 
-    from harness.kernels import text
+    from harness.kernels import catalog, text
     from harness.problems.registry import resolve
 
+    entry = text.find(text.entries(kernel.source), kernel.entry)
     if block is not None:
         threads = _dimensions("--block", block)
-        kernel = replace(kernel, block=threads, tile=threads[::-1])
+        tile = entry.tile(threads) if entry is not None else threads[::-1]
+        kernel = replace(kernel, block=tuple(map(Expr.parse, threads)), tile=tuple(map(Expr.parse, tile)))
     if grid is not None:
-        kernel = replace(kernel, grid=_dimensions("--grid", grid))
-    entry = text.find(text.entries(kernel.source), kernel.entry)
-    if shared is None and entry is not None and entry.dynamic:
-        shared = _SHARED
-    if shared is not None:
-        kernel = replace(kernel, shared=Expr.parse(shared))
+        kernel = replace(kernel, grid=tuple(map(Expr.parse, _dimensions("--grid", grid))))
+    kernel = replace(kernel, shared=Expr.parse(shared)) if shared is not None else catalog.launchable(kernel)
     resolve(kernel)
     return kernel
 
 
-def _dimensions(option: str, text: str) -> tuple[Expr, ...]:
+def _dimensions(option: str, text: str) -> tuple[int, ...]:
     """Return one to three positive numbers. Raises UsageError for any other text."""
     parts = text.replace("x", ",").split(",")
     if len(parts) > 3 or not all(p.strip().isascii() and p.strip().isdigit() and int(p) for p in parts):
         raise UsageError(f"{option} {text} is not one to three numbers from 1 on", hint=f"{option} 32,8")
-    return tuple(Expr.parse(p) for p in parts)
+    return tuple(map(int, parts))

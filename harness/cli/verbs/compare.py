@@ -118,6 +118,10 @@ def _revisions(
         reference
     )  # a name that is neither file nor revision is told before anything is compiled
 
+    if not patterns and (plain := revisions.plain()):
+        text = f"left out, having no front matter: {', '.join(plain)}; -k '*.cu' takes every file"
+        click.echo(terminal.fill(text), err=True)
+
     def sizes(kernel: Kernel) -> Mapping[type[Problem], Sequence[Axes]]:
         return {cls: found[:1] for cls, found in options.points([kernel], axis, "verify_axes").items()}
 
@@ -153,7 +157,9 @@ def print_changes(found: Sequence[Change], style: str | None, *, every: bool = F
         return
     same = sum(c.status == SAME for c in found)
     kernels = len({(c.label, c.arch) for c in found if c.figure})
-    click.echo(f"{same} figures of {kernels} kernels are the same" + ("" if every else "; --all prints them"))
+    counted = f"{same} figure{'s' * (same != 1)} of {kernels} kernel{'s' * (kernels != 1)}"
+    unprinted = "; --all prints them" if same and not every else ""
+    click.echo(f"{counted} {'is' if same == 1 else 'are'} the same{unprinted}")
     for status, said in (
         (BROKEN, "cannot be built or is wrong, and was not"),
         (GONE, "only in REF"),

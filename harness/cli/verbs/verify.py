@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 @options.sweep
 @options.axis
 @options.dtype
+@options.entry
+@options.include
 @options.device
 @options.arch
 @options.seed
@@ -43,6 +45,8 @@ def command(
     sweep: bool,
     axis: tuple[str, ...],
     dtypes: tuple[str, ...],
+    entry: str | None,
+    include: tuple[str, ...],
     device: str | None,
     arch: str | None,
     seed: int,
@@ -69,7 +73,9 @@ def command(
 
     if json_file is not None:
         record.check_writable(json_file)
-    variants, points = matmul_option.select(kernels, params, axis, "verify_axes", dtypes, sweep=sweep)
+    variants, points = matmul_option.select(
+        kernels, params, axis, "verify_axes", dtypes, sweep=sweep, entry=entry, include=include
+    )
     gpu, absent = options.open_device(device)
     with ExitStack() as owned:
         step = owned.enter_context(running.progress(running.steps(variants, points)))
@@ -92,7 +98,8 @@ def command(
             context = owned.enter_context(Context(gpu))
             session = owned.enter_context(Bench(context, rule=None, repeats=repeats, seed=seed))
             found = session.rows(built, points, step)
-        rows, fault = running.collect(found)
+        left_out: dict[str, list[str]] = {}
+        rows, fault = running.collect(found if axis else running.of_sizes_taken(found, left_out))
     records = [encode.verified_record(r) for r in rows]
     meta = record.provenance(seed=seed) if json_file is not None else {}
     meta |= {"gpu": gpu and options.about(gpu), "repeats": repeats}
@@ -103,6 +110,7 @@ def command(
     headings = ["kernel", "shapes ok", "error/bound", *(["repeats"] if repeats else []), "check"]
     click.echo(tables.plain_table(cells, headings, style))
     running.name_shapes(points)
+    running.tell(left_out)
     if gpu is None:
         click.echo(absent)
         emulated.print_findings(rows)

@@ -66,7 +66,8 @@ def print_findings(rows: Sequence[Measurement]) -> None:
     for label, group in running.by_kernel(rows):
         for finding, row in _distinct(group):
             kind = f"notice: {finding.kind}" if finding.benign else finding.kind
-            said = f"\n{label}, {row.problem.label}: {kind}, seen {finding.seen} times"
+            often = "once" if finding.seen == 1 else f"{finding.seen} times"
+            said = f"\n{label}, {row.problem.label}: {kind}, seen {often}"
             click.echo(terminal.fill(said))
             for source in finding.sources:
                 text = "" if source.file or row.built is None else _line(row.built, source.line)
@@ -127,7 +128,8 @@ def print_guesses(rows: Sequence[Measurement]) -> None:
         sizes = " ".join(f"-a {name}={getattr(row.problem, name):g}" for name in row.problem.axes)
         click.echo(terminal.fill(f"\n{row.label} was launched as by {shape} {sizes}".rstrip(), " " * 4))
     if guesses:
-        text = "These are guesses, and with no reference no number was verified: `harness new` helps"
+        text = "These are guesses: give what your own launch has, since findings are those of this one. "
+        text += "With no reference no number was verified: `harness new` helps"
         click.echo(terminal.fill(text))
 
 

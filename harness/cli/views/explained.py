@@ -25,7 +25,7 @@ _OPCODES = 10  # how many opcodes are shown, those with the largest changes
 def print_head(a: Variant, b: Variant) -> None:
     """Print both kernels' titles, and B's claim."""
     for side, variant in (("A", a), ("B", b)):
-        click.echo(terminal.fill(f"{side}  {variant.label}: {variant.kernel.title}", "   "))
+        click.echo(terminal.fill(f"{side}  {variant.label}: {variant.kernel.title}".rstrip(": "), "   "))
     if b.kernel.claim:
         click.echo(terminal.fill(f"   {b.kernel.claim}", "   "))
 

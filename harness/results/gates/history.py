@@ -104,7 +104,11 @@ def series(contents: Mapping[str, Document], *, threshold: float) -> list[Series
             point = Point(seconds=row["seconds"], utc=str(meta.get("utc") or ""), commit=commit, file=name)
             found.setdefault(key, []).append(point)
     if not found:
-        raise UsageError("no file has times", hint="harness history results/*.json, written by bench --json")
+        raise UsageError(
+            "no file has times, which take a GPU",
+            hint="harness history results/*.json, written by bench --json; without a GPU `harness compare "
+            "OLD.json NEW.json` holds registers, instructions, sectors and ways against each other",
+        )
     made = []
     for (kernel, problem, shape, regime, card, _), points in found.items():
         points.sort(key=lambda p: (p.utc, p.file))

@@ -98,6 +98,14 @@ def files(root: Path, patterns: Sequence[str]) -> list[Path]:
     return found
 
 
+def plain() -> list[str]:
+    """Return the paths, in the working tree, of files with kernels but without front matter."""
+    with tree(None) as root:
+        marked = set(files(root, ()))
+        others = [path for path in files(root, ("*.cu",)) if path not in marked]
+        return [path.relative_to(root).as_posix() for path in others if b"__global__" in path.read_bytes()]
+
+
 def _marked(path: Path) -> bool:
     """Return True if the file has harness's front matter."""
     with path.open("rb") as file:
