@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from harness.errors import SpecError, UsageError
 from harness.kernels import catalog
+from harness.kernels.spec import Kernel
 
 MOST_BYTES = 4 << 20  # of the kernel and its headers together
 MOST_FILES = 64
@@ -27,6 +28,17 @@ _DIRECTIVE = re.compile(
     re.DOTALL,
 )
 _LITERAL = re.compile(r'"(?P<quoted>[^"\n]+)"|<(?P<angled>[^>\n]+)>')
+_FOLDERS = re.compile(r"^include\s*=\s*\[([^\]]*)\]", re.MULTILINE)  # in front matter
+_STRING = re.compile(r"\"([^\"\\\n]*)\"|'([^'\n]*)'")
+# Options of NVRTC that change code and nothing else: no file is read or written, no thread is started. Macros
+# have no white space, so that their values cannot begin another line.
+_OPTION = re.compile(
+    r"--?(use_fast_math|default-device|extra-device-vectorization|device-int128"
+    r"|(ftz|prec-sqrt|prec-div|fmad)=(true|false)|std=c\+\+\d\d|maxrregcount=\d{1,3}"
+    r"|(ptxas-options|Xptxas)=-O[0-3]|define-macro=[A-Za-z_]\w*(=[\w.()+*-]*)?)"
+    r"|-D[A-Za-z_]\w*(=[\w.()+*-]*)?",
+    re.ASCII,
+)
 _PROBES = re.compile(r"\b__has_(?:include|include_next|embed)\b|\.incbin\b|\.include\b")
 
 
@@ -76,9 +88,39 @@ def read(path: Path) -> Submission:
         raise UsageError(f"cannot be read: {e}", where=str(path)) from None
 
 
+def check(kernel: Kernel) -> None:
+    """Raise SpecError for an `include` outside the kernel's folder, and for `options` that may do harm."""
+    for folder in kernel.include:
+        if _leaves(PurePosixPath(folder)):
+            raise SpecError(f"include = [{folder!r}], outside its folder", where=kernel.path.name)
+    for option in kernel.options:
+        if not _OPTION.fullmatch(option):
+            raise SpecError(
+                f"options: {option!r} is not for submissions",
+                where=kernel.path.name,
+                hint="--use_fast_math, --fmad, --ftz, --prec-div, --prec-sqrt, --maxrregcount, --std, -D are",
+            )
+
+
+def _leaves(path: PurePosixPath) -> bool:
+    """Return True for a path that does not stay in the folder in which it begins, on some system."""
+    return path.is_absolute() or ".." in path.parts or "\\" in str(path)
+
+
+def _folders(text: str) -> list[PurePosixPath]:
+    """Return the folders that front matter includes.
+
+    What is written in another way than a list of plain strings is not seen, and its headers are not copied.
+    """
+    comment = "\n".join(line.removeprefix("//").strip() for line in text.splitlines() if line[:2] == "//")
+    listed = _STRING.findall(found[1]) if (found := _FOLDERS.search(comment)) else []
+    return [path for path in (PurePosixPath(a or b) for a, b in listed) if not _leaves(path)]
+
+
 def _closure(folder: Path, kernel: str) -> Iterator[tuple[str, bytes]]:
     """Yield the path and the bytes of the kernel and of every header below `folder` that it includes."""
     todo, seen, room = [PurePosixPath(kernel)], {PurePosixPath(kernel)}, MOST_BYTES
+    folders: list[PurePosixPath] | None = None
     while todo:
         name = todo.pop()
         with (folder / name).open("rb") as file:
@@ -87,7 +129,9 @@ def _closure(folder: Path, kernel: str) -> Iterator[tuple[str, bytes]]:
         if room < 0:
             raise SpecError(f"more than {MOST_BYTES >> 20} MiB of text", where=str(name))
         yield str(name), data
-        for header in _included(folder, name, data.decode(errors="replace")):
+        text = data.decode(errors="replace")
+        folders = _folders(text) if folders is None else folders  # the kernel comes first
+        for header in _included(folder, name, text, folders):
             if header not in seen:
                 if len(seen) == MOST_FILES:
                     raise SpecError(f"more than {MOST_FILES} files", where=str(name))
@@ -95,8 +139,13 @@ def _closure(folder: Path, kernel: str) -> Iterator[tuple[str, bytes]]:
                 todo.append(header)
 
 
-def _included(folder: Path, name: PurePosixPath, text: str) -> Iterator[PurePosixPath]:
-    """Yield the headers below `folder` that a text includes. Raises SpecError for any other but ours."""
+def _included(
+    folder: Path, name: PurePosixPath, text: str, folders: Sequence[PurePosixPath]
+) -> Iterator[PurePosixPath]:
+    """Yield the headers below `folder` that a text includes, looked for beside it and in `folders`, too.
+
+    Raises SpecError for one that could be outside.
+    """
     text = _SPLICE.sub("", text)
     if probe := _PROBES.search(text):
         raise SpecError(f"{probe[0]}: it looks at files", where=_place(name, text, probe.start()))
@@ -109,9 +158,9 @@ def _included(folder: Path, name: PurePosixPath, text: str) -> Iterator[PurePosi
                 f"#{found['word']}: it {what}", where=where, hint='only #include "a file beside it"'
             )
         wanted = PurePosixPath(literal["quoted"] or literal["angled"])
-        if wanted.is_absolute() or ".." in wanted.parts or "\\" in str(wanted):
+        if _leaves(wanted):
             raise SpecError(f"includes {wanted}, outside its folder", where=where)
-        for beside in dict.fromkeys((name.parent, PurePosixPath())):
+        for beside in dict.fromkeys((name.parent, PurePosixPath(), *folders)):
             header = folder / beside / wanted
             if not header.is_file():
                 continue

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import BuildError, HarnessError, MissingDependency, NoGpu, SpecError
-from harness.judging import policy
+from harness.judging import policy, submission
 from harness.judging.trials import Trials
 from harness.judging.verdict import FAILED, PASSED, STATIC, Check
 from harness.kernels import arch as arch_names
@@ -181,8 +181,7 @@ def _kernel(request: Request) -> Kernel:
         raise SpecError(f"problem = {kernel.problem!r}: Python of a submission is not executed", where=name)
     if kernel.problem != request.problem:
         raise SpecError(f"it computes {kernel.problem}, not {request.problem}", where=name)
-    if kernel.include or kernel.options:
-        raise SpecError("include and options are not for submissions", where=name)
+    submission.check(kernel)
     if kernel.broken:
         raise SpecError("its front matter says that it is broken", where=name)
     if request.problem == "gemm" and request.dtype not in kernel.dtypes:

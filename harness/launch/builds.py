@@ -118,12 +118,18 @@ class Skipped:
 
 
 def build_all(
-    variants: Sequence[Variant], archs: Sequence[str], cache: Cache, progress: Progress
+    variants: Sequence[Variant],
+    archs: Sequence[str],
+    cache: Cache,
+    progress: Progress,
+    *,
+    some: bool = True,
 ) -> tuple[list[Built], list[Skipped]]:
     """Compile and disassemble each variant for each architecture, in several threads.
 
     Returns what was built and what could not be, each in the order of `archs` and then `variants`. If nothing
-    could be built, raises the first variant's HarnessError. `progress` is called as each result is awaited.
+    could be built, raises the first variant's HarnessError, except with `some` False. `progress` is called as
+    each result is awaited.
     """
     built, skipped = [], []
     jobs = [(variant, arch) for arch in archs for variant in variants]
@@ -143,7 +149,7 @@ def build_all(
                     hint=f"{_SECONDS} sets another limit",
                 )
                 skipped.append(Skipped(variant=variant, arch=arch, error=late))
-    if skipped and not built:
+    if some and skipped and not built:
         raise skipped[0].error
     return built, skipped
 

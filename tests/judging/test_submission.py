@@ -9,6 +9,7 @@ import pytest
 from harness.errors import SpecError, UsageError
 from harness.judging import submission
 from harness.judging.submission import MOST_BYTES, MOST_FILES
+from harness.kernels import spec
 
 FRONT = '// /// kernel\n// entry = "matmul"\n// block = 1\n// tile = [1, 1]\n// ///\n'
 
@@ -115,3 +116,56 @@ def test_the_hash_is_of_all_files(tmp_path: Path) -> None:
     first = submission.read(write(tmp_path, '#include "a.h"'))
     (tmp_path / "a.h").write_text("int b;")
     assert submission.read(tmp_path / "k.cu").sha256 != first.sha256 == first.sha256
+
+
+def with_keys(tmp_path: Path, keys: str, text: str = "") -> Path:
+    path = tmp_path / "k.cu"
+    front = "".join(f"// {line}\n" for line in keys.splitlines())
+    path.write_text(
+        f'// K\n//\n// /// kernel\n// entry = "k"\n// block = 1\n// tile = 1\n{front}// ///\n{text}'
+    )
+    return path
+
+
+def test_folders_of_front_matter_come_along(tmp_path: Path) -> None:
+    (tmp_path / "inc" / "deep").mkdir(parents=True)
+    (tmp_path / "inc" / "a.h").write_text("#include <b.h>\n")
+    (tmp_path / "inc" / "deep" / "b.h").write_text("#pragma once\n")
+    path = with_keys(tmp_path, "include = [\n  \"inc\",\n  'inc/deep',\n]", '#include "a.h"\n')
+    assert set(submission.read(path).files) == {"k.cu", "inc/a.h", "inc/deep/b.h"}
+    submission.check(spec.load(path))
+
+
+def test_a_header_in_a_linked_folder_is_refused(tmp_path: Path) -> None:
+    outside = tmp_path.parent / f"{tmp_path.name}-elsewhere"
+    outside.mkdir()
+    (outside / "a.h").write_text("")
+    (tmp_path / "inc").symlink_to(outside)
+    with pytest.raises(SpecError, match="leaves its folder"):
+        submission.read(with_keys(tmp_path, 'include = ["inc"]', '#include "a.h"\n'))
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        'include = ["/etc"]',
+        'include = ["../.."]',
+        'include = ["inc", "inc/../.."]',
+        'include = ["a\\\\b"]',
+        '"include" = ["/etc"]',
+        'options = ["--ptxas-options=-o=/tmp/x"]',
+        'options = ["--split-compile=0"]',
+        'options = ["-DX=1\\n#include </etc/passwd>"]',
+        'options = ["-DX=a b"]',
+        'options = ["--define-macro=F(x)=x"]',
+        'options = ["--unknown"]',
+    ],
+)
+def test_keys_that_might_do_harm_are_refused(tmp_path: Path, keys: str) -> None:
+    with pytest.raises(SpecError, match="outside its folder|not for submissions"):
+        submission.check(spec.load(with_keys(tmp_path, keys)))
+
+
+def test_options_that_change_code_alone_are_taken(tmp_path: Path) -> None:
+    safe = '"--use_fast_math", "-fmad=false", "--std=c++20", "-maxrregcount=64", "-DTILE=16", "-Xptxas=-O2"'
+    submission.check(spec.load(with_keys(tmp_path, f"options = [{safe}]")))

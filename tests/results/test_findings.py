@@ -156,3 +156,16 @@ def test_a_file_outside_the_checkout_has_no_folder(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path))
     assert findings.relative(tmp_path / "a" / "b.cu") == "a/b.cu"
     assert findings.relative(tmp_path.parent / "b.cu") == "b.cu"
+
+
+def test_a_kernel_that_is_not_built_is_a_result_at_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("bad.cu").write_text("__global__ void bad(float* x)\n{\n    x[0] = y;\n}\n")
+    result = harness("check", "bad.cu", "--sarif", "r.sarif", "--junit", "r.xml", "--github")
+    assert result.exit_code == 1 and "::error file=bad.cu,line=3,title=build error::" in result.stdout
+    (found,) = json.loads(Path("r.sarif").read_text())["runs"][0]["results"]
+    assert found["ruleId"] == "build-error" and 'identifier "y"' in found["message"]["text"]
+    assert found["locations"][0]["physicalLocation"]["region"]["startLine"] == 3
+    assert ElementTree.parse("r.xml").getroot().attrib["errors"] == "1"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,10 @@ from harness.kernels.spec import Kernel, Variant
 from harness.support import terminal
 
 if TYPE_CHECKING:
+    from harness.bench.emulation import Options
     from harness.bench.row import Measurement
+    from harness.launch.builds import Built, Progress, Skipped
+    from harness.problems.protocol import Axes, Problem
 
 
 @click.command(name="check")
@@ -136,20 +139,20 @@ def command(
         seed=seed, schedule=schedule, cache=cache, strict=strict, sms=sms or emulation.SMS
     )
     with running.progress(running.steps(variants, points)) as step:
-        built, skipped = builds.build_all(variants, [target], cache, step)
-        found, left_out = emulation.rows(built, points, how, step), dict[str, list[str]]()
-        rows, fault = running.collect(found if axis else running.of_sizes_taken(found, left_out))
+        built, skipped = builds.build_all(variants, [target], cache, step, some=not wanted)
+        left_out: dict[str, list[str]] = {}
+        rows, fault = running.collect(_emulated(built, points, how, step, None if axis else left_out))
         compiled: list[Measurement] = []
         if lines or wanted.html_file is not None:
             again = replace(how, check=False, as_compiled=True)
             counted = points if lines else {cls: listed[:1] for cls, listed in points.items()}
-            found = emulation.rows(built, counted, again, step)
-            compiled, fault = running.collect(found if axis else running.of_sizes_taken(found, {}))
+            compiled, fault = running.collect(_emulated(built, counted, again, step, None if axis else {}))
     records = [encode.emulated_record(row) for row in rows]
     meta = record.provenance(seed=seed) if json_file is not None else {}
     meta["ended"] = str(fault) if fault else "complete"
     unwritten = running.keep(json_file, "check", records, meta)
     unwritten = wanted.write(rows, compiled, skipped) or unwritten
+    _refuse_unbuilt(built, skipped)
     emulated.print_rows(rows, style)
     running.name_shapes(points)
     running.tell(left_out)
@@ -162,6 +165,26 @@ def command(
     running.warn(built)
     running.finish(records, skipped, fault or unwritten, allow_refused=allow_refused)
     _conclude(rows, most, max_ways, strict)
+
+
+def _refuse_unbuilt(built: Sequence[Built], skipped: Sequence[Skipped]) -> None:
+    """Raise the first error of a build if nothing was built."""
+    if skipped and not built:
+        raise skipped[0].error
+
+
+def _emulated(
+    built: Sequence[Built],
+    points: Mapping[type[Problem], Sequence[Axes]],
+    how: Options,
+    step: Progress,
+    left_out: dict[str, list[str]] | None,
+) -> Iterator[Measurement]:
+    """Yield each row as it is done, without those of sizes that go to `left_out`, if there is one."""
+    from harness.bench import emulation
+
+    rows = emulation.rows(built, points, how, step)
+    return rows if left_out is None else running.of_sizes_taken(rows, left_out)
 
 
 def _tell(rows: Sequence[Measurement]) -> float:

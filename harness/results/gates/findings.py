@@ -17,6 +17,7 @@ from xml.etree import ElementTree
 
 from harness.bench.row import EXPECTED, FAILURES, REFUSED, Measurement
 from harness.emulator import Source
+from harness.errors import BuildError, HarnessError
 from harness.launch.builds import Skipped
 
 Level = str  # SARIF's: error, warning, note
@@ -61,11 +62,19 @@ def reported(rows: Sequence[Measurement], skipped: Sequence[Skipped] = ()) -> li
     for s in skipped:
         if s.failed:
             path = relative(s.variant.kernel.path)
+            line = _line(s.error, s.variant.kernel.path.name)
             one = Reported(
-                kind="build error", level="error", message=str(s.error), path=path, line=1, text=""
+                kind="build error", level="error", message=str(s.error), path=path, line=line, text=""
             )
             found.setdefault((one.kind, path, one.message), one)
     return list(found.values())
+
+
+def _line(error: HarnessError, name: str) -> int:
+    """Return the line of the first error in a compiler's log; 1 where none is in the kernel's file."""
+    log = error.log if isinstance(error, BuildError) else ""
+    found = re.search(rf"^(?:.*/)?{re.escape(name)}\((\d+)\): .*\berror\b", log, re.MULTILINE)
+    return max(1, int(found[1])) if found else 1
 
 
 def of_row(row: Measurement) -> Iterator[Reported]:
