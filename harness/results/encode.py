@@ -27,6 +27,8 @@ from harness.results.rows import Choice, DiagnosisRow, PairRow, ProfileRow, Read
 from harness.sass.code import Code
 from harness.sass.contract import Finding
 from harness.sass.diff import compare
+from harness.sass.instructions import Tally
+from harness.sass.loops import MATRIX
 
 COUNTED = ("FFMA", "LDG", "LDG.128", "LDS", "LDS.64", "LDS.128", "STS", "BAR", "LDL", "STL")
 
@@ -62,11 +64,17 @@ def static_record(built: Built) -> Row:
         "occupancy_limiter": built.occupancy.limiter,
         "spills": resources.spill_stores + resources.spill_loads,
         "intensity": built.intensity,
-        "sass": {**{o: tally.count(o) for o in COUNTED}, "bytes": tally.code_bytes} if tally else None,
+        "sass": {**_counted(tally), "bytes": tally.code_bytes} if tally else None,
         "source_sha256": sha256(variant.kernel.source.encode()),
         "cubin_sha256": built.cubin.sha256,
         "sass_sha256": tally.sha256 if tally else None,
     }
+
+
+def _counted(tally: Tally) -> dict[str, int]:
+    """Return how many instructions there are of each opcode counted, of matrix instructions if any."""
+    matrix = sorted(MATRIX & {opcode.split(".")[0] for opcode in tally.mix})
+    return {opcode: tally.count(opcode) for opcode in (*COUNTED, *matrix)}
 
 
 def code_record(code: Code, findings: Sequence[Finding]) -> dict[str, Any]:

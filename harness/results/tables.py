@@ -146,6 +146,18 @@ FLAT: tuple[Column, ...] = (
 FLAT_EMULATED: tuple[Column, ...] = (*FLAT, *(c for c in EMULATED if c[0].startswith("emulated.")))
 
 
+def with_matrix(columns: Sequence[Column], records: Sequence[Mapping[str, Any]]) -> list[Column]:
+    """Return the columns, with one for each kind of matrix instruction that some code has (HMMA, HGMMA).
+
+    It takes the place of LDS.128 where no code has any.
+    """
+    found = sorted({o for r in records for o in r.get("sass") or () if o.endswith("MMA")})
+    matrix = [(f"sass.{opcode}", opcode, str) for opcode in found]
+    at = next((n for n, column in enumerate(columns) if column[0].startswith("sass.")), len(columns))
+    unused = matrix and not any(_look_up(r, "sass.LDS.128") for r in records)
+    return [c for c in (*columns[:at], *matrix, *columns[at:]) if c[0] != "sass.LDS.128" or not unused]
+
+
 def timed_columns(records: Sequence[Mapping[str, Any]]) -> list[Column]:
     """Return the columns of TIMED for these rows.
 

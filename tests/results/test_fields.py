@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from harness.results import tables
 from shared.command import FAST, fake, harness, no_gpu  # noqa: F401  (fixtures)
 from shared.places import DATA
 
@@ -70,3 +71,13 @@ def test_a_lost_field_is_noticed() -> None:
         "rows[].params",
         "rows[].times",
     }
+
+
+def test_matrix_instructions_have_columns_where_some_code_has_them() -> None:
+    """Beside the columns of loads, for what is there alone; a code without them has none to count."""
+    plain = {"name": "a", "status": "ok", "sass": {"LDS.128": 4, "bytes": 16}}
+    matrix = {**plain, "name": "b", "sass": {"LDS.128": 0, "HGMMA": 16, "HMMA": 2, "bytes": 16}}
+    headings = [heading for _, heading, _ in tables.with_matrix(tables.EMULATED, [plain, matrix])]
+    assert headings[headings.index("smem") + 1 :][:3] == ["HGMMA", "HMMA", "LDS.128"]
+    assert "LDS.128" not in [heading for _, heading, _ in tables.with_matrix(tables.EMULATED, [matrix])]
+    assert tables.with_matrix(tables.EMULATED, [plain, {"name": "c", "sass": None}]) == [*tables.EMULATED]

@@ -44,11 +44,12 @@ def bench(
             shapes = ", ".join(dict.fromkeys(r["shape"] for r in rows))
             head = f"{rows[0]['problem']} {shapes}, {rows[0]['arch']}, {rows[0]['compiler']}"
             click.echo(terminal.fill(head) + "\n")
-            click.echo(tables.table(rows, tables.EMULATED, style))
+            click.echo(tables.table(rows, tables.with_matrix(tables.EMULATED, rows), style))
         return
     _machine(about, static[0])
     click.echo()
-    click.echo(tables.table(kernels, [c for c in tables.STATIC if c[0] != "params"], style))
+    columns = [c for c in tables.STATIC if c[0] != "params"]
+    click.echo(tables.table(kernels, tables.with_matrix(columns, kernels), style))
     if not several:
         for row in static:
             if row["params"]:
