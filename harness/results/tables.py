@@ -152,7 +152,7 @@ def with_matrix(columns: Sequence[Column], records: Sequence[Mapping[str, Any]])
     It takes the place of LDS.128 where no code has any.
     """
     found = sorted({o for r in records for o in r.get("sass") or () if o.endswith("MMA")})
-    matrix = [(f"sass.{opcode}", opcode, str) for opcode in found]
+    matrix: list[Column] = [(f"sass.{opcode}", opcode, str) for opcode in found]
     at = next((n for n, column in enumerate(columns) if column[0].startswith("sass.")), len(columns))
     unused = matrix and not any(_look_up(r, "sass.LDS.128") for r in records)
     return [c for c in (*columns[:at], *matrix, *columns[at:]) if c[0] != "sass.LDS.128" or not unused]
