@@ -1,14 +1,14 @@
 """Draw figures from records with matplotlib: GFLOP/s by size, roofline, tile sizes, stalls, traffic.
 
 Every drawing function takes rows of one GPU and returns a Figure, or None if the rows have nothing to draw.
-Text and axes take the text colour of the page that contains the SVG (see `svg`).
+Text and axes take the text colour of the page that contains the SVG (see `series`). With `narrow` a figure
+is as wide as a phone, and has no legend: the page names the series in buttons.
 """
 
 from __future__ import annotations
 
 import functools
 import io
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_INK = "#123456"  # a placeholder, which `svg` replaces by the page's text colour
+INK = "#123456"  # a placeholder, which `series` replaces by the page's text colour
+_NARROW = 4.6  # inches: at 390 pixels text is as large as that of the page
 _STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "harness",  # the same rows give the same bytes
@@ -35,11 +36,11 @@ _STYLE: dict[str, Any] = {
     "font.family": "sans-serif",
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.edgecolor": _INK,
-    "axes.labelcolor": _INK,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
-    "text.color": _INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "text.color": INK,
     "legend.frameon": False,
     "grid.alpha": 0.25,
     "axes.grid": True,
@@ -48,7 +49,7 @@ _L1_BYTES = 128  # bytes per cycle and SM, sm_70 to sm_120
 _STALLS = 7  # the reasons that have a colour of their own; all others share one
 
 
-def _styled(draw: Callable[P, T]) -> Callable[P, T]:
+def styled(draw: Callable[P, T]) -> Callable[P, T]:
     """Return `draw` so that it uses our style only, whatever the process has set.
 
     Calling it raises MissingDependency if matplotlib is not installed.
@@ -75,9 +76,14 @@ def by_type(rows: Sequence[Row]) -> dict[str, list[Row]]:
     return found
 
 
-@_styled
+@styled
 def ladder(
-    rows: Sequence[Row], about: Mapping[str, Any], palette: Palette, *, few: bool = False
+    rows: Sequence[Row],
+    about: Mapping[str, Any],
+    palette: Palette,
+    *,
+    few: bool = False,
+    narrow: bool = False,
 ) -> Figure | None:
     """Draw the GFLOP/s of each kernel by size, named at the end of its line, with cuBLAS dashed.
 
@@ -97,15 +103,15 @@ def ladder(
         return None
     if few:
         lines = _records(lines)
-    figure, axes = _new(8, 5.2)
+    figure, axes = _new(_NARROW if narrow else 8, 5.2)
     for name, points in lines.items():
         x, y = zip(*points, strict=True)
-        colour, dashes = (_INK, "--") if name == CUBLAS else (palette.colour(name), "-")
+        colour, dashes = (INK, "--") if name == CUBLAS else (palette.colour(name), "-")
         axes.plot(x, y, dashes, marker=palette.marker(name), color=colour, label=name, markersize=4.5)
     (dtype,) = by_type(rows)
     ceiling = _ceiling(about, "flops")
     if ceiling and dtype == FP32.name:
-        axes.axhline(ceiling / 1e9, color=_INK, linewidth=1, linestyle=":")
+        axes.axhline(ceiling / 1e9, color=INK, linewidth=1, linestyle=":")
         start = min(x for v in lines.values() for x, _ in v), ceiling / 1e9
         axes.annotate("FFMA ceiling, measured", start, (0, 3), textcoords="offset points")
     axes.set(xscale="log", yscale="log", xlabel="n (square product)", ylabel=f"GFLOP/s, {dtype}")
@@ -114,7 +120,9 @@ def ladder(
     axes.minorticks_off()
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))  # most types span less than two decades
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    label_ends(axes, [(k, *v[-1], _INK if k == CUBLAS else palette.colour(k)) for k, v in lines.items()])
+    if narrow:  # no room for names: the page has buttons with them
+        return figure
+    label_ends(axes, [(k, *v[-1], INK if k == CUBLAS else palette.colour(k)) for k, v in lines.items()])
     return figure
 
 
@@ -129,9 +137,14 @@ def _records(lines: Mapping[str, list[tuple[float, float]]]) -> dict[str, list[t
     return kept
 
 
-@_styled
+@styled
 def roofline(
-    rows: Sequence[Row], profiles: Sequence[ProfileRow], about: Mapping[str, Any], palette: Palette
+    rows: Sequence[Row],
+    profiles: Sequence[ProfileRow],
+    about: Mapping[str, Any],
+    palette: Palette,
+    *,
+    narrow: bool = False,
 ) -> Figure | None:
     """Draw each fp32 kernel's rate over its FLOP per byte, under the roofs for those bytes.
 
@@ -144,7 +157,7 @@ def roofline(
     points = _points(rows, profiles)
     if not points or not flops:
         return None
-    figure, axes = _new(8, 5.2)
+    figure, axes = _new(_NARROW if narrow else 8, 5.2)
     low = min(0.1, *(x for _, x, _, _ in points))
     high = max(1000.0, *(2 * x for _, x, _, _ in points))
     told = "measured" if _ceiling(about, "bandwidth") else "rated"
@@ -157,7 +170,7 @@ def roofline(
             [low, ridge, high],
             [low * rate / 1e9, flops / 1e9, flops / 1e9],
             dashes,
-            color=_INK,
+            color=INK,
             linewidth=1.2,
             label=f"{level}, {told}: {rate / 1e12:.3g} TB/s",
         )
@@ -170,18 +183,20 @@ def roofline(
             marker=palette.marker(name),
             facecolors=palette.colour(name) if counted else "none",
             edgecolors=palette.colour(name),
-            label=None if name in seen else name,
+            label=f"_of {name}" if name in seen else name,
             zorder=3,
         )
         seen.add(name)
-    below = "open: bytes that threads load; filled: bytes that ncu counted at DRAM"
+    joint = ";\n" if narrow else "; "
+    below = f"open: bytes that threads load{joint}filled: bytes that ncu counted at DRAM"
     axes.set(xscale="log", yscale="log", xlabel=f"FLOP / byte ({below})", ylabel="GFLOP/s")
-    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9)
+    if not narrow:
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9)
     return figure
 
 
-@_styled
-def tiles(rows: Sequence[Row], palette: Palette) -> Figure | None:
+@styled
+def tiles(rows: Sequence[Row], palette: Palette, *, narrow: bool = False) -> Figure | None:
     """Draw a bar of GFLOP/s for each parameter set of a kernel, with its occupancy, FLOP/B and shared memory.
 
     None unless a kernel has several parameter sets.
@@ -192,23 +207,23 @@ def tiles(rows: Sequence[Row], palette: Palette) -> Figure | None:
     if not timed:
         return None
     timed.sort(key=lambda r: (r["kernel"], -flops_rate(r)))
-    figure, axes = _new(8, 0.6 + 0.24 * len(timed))
+    figure, axes = _new(_NARROW - 1.2 if narrow else 8, 0.6 + 0.24 * len(timed))
     places = range(len(timed), 0, -1)
     shades = [palette.colour(r["kernel"]) for r in timed]
     axes.barh(places, [flops_rate(r) / 1e9 for r in timed], color=shades)
     axes.set_yticks(places, [label(r) for r in timed], fontsize=8)
-    for place, r in zip(places, timed, strict=True):
+    for place, r in () if narrow else zip(places, timed, strict=True):
         kib = r["shared"] / 1024
         text = f" {r['occupancy']:.0%} occ, {r['intensity'] or 0:.3g} FLOP/B, {kib:.3g} KiB"
         axes.text(flops_rate(r) / 1e9, place, text, va="center", fontsize=7)
     axes.set(xlabel="GFLOP/s")
-    axes.margins(x=0.35, y=0.01)
+    axes.margins(x=0.05 if narrow else 0.35, y=0.01)
     axes.grid(axis="y", visible=False)
     return figure
 
 
-@_styled
-def stalls(profiles: Sequence[ProfileRow]) -> Figure | None:
+@styled
+def stalls(profiles: Sequence[ProfileRow], *, narrow: bool = False) -> Figure | None:
     """Draw a bar for each kernel: the shares of a warp's time by stall reason."""
     shares = [(p["label"].split()[0], counters.stalls(p["counters"])) for p in profiles]
     shares = [(name, s) for name, s in shares if s]
@@ -216,7 +231,7 @@ def stalls(profiles: Sequence[ProfileRow]) -> Figure | None:
         return None
     total = {r: sum(s.get(r, (0, 0))[1] for _, s in shares) for r in counters.STALLS}
     shown = sorted(total, key=lambda r: -total[r])[:_STALLS]
-    figure, axes = _new(8, 1 + 0.34 * len(shares))
+    figure, axes = _new(_NARROW - 0.8 if narrow else 8, 1 + 0.34 * len(shares))
     places = list(range(len(shares), 0, -1))
     left = [0.0] * len(shares)
     for reason, colour in zip(shown, colours(len(shown)), strict=True):
@@ -226,13 +241,14 @@ def stalls(profiles: Sequence[ProfileRow]) -> Figure | None:
     axes.barh(places, [100 - x for x in left], left=left, color="#999999", label="others")
     axes.set_yticks(places, [name for name, _ in shares], fontsize=9)
     axes.set(xlabel="% of a warp's time", xlim=(0, 100))
-    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9)
+    if not narrow:
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9)
     axes.grid(axis="y", visible=False)
     return figure
 
 
-@_styled
-def traffic(profiles: Sequence[ProfileRow]) -> Figure | None:
+@styled
+def traffic(profiles: Sequence[ProfileRow], *, narrow: bool = False) -> Figure | None:
     """Draw a group of bars for each kernel: how busy the SM and each level of memory are, in percent of the
     peak.
     """
@@ -240,36 +256,20 @@ def traffic(profiles: Sequence[ProfileRow]) -> Figure | None:
     shown = [p for p in profiles if all(m in p["counters"] for m in units.values())]
     if not shown:
         return None
-    figure, axes = _new(8, 1 + 0.5 * len(shown))
+    figure, axes = _new(_NARROW - 0.8 if narrow else 8, 1 + 0.5 * len(shown))
     shades = colours(len(units))
     for i, (unit, metric) in enumerate(units.items()):
         places = [len(shown) - j + 0.3 - 0.2 * i for j in range(len(shown))]
         axes.barh(places, [p["counters"][metric] for p in shown], height=0.18, color=shades[i], label=unit)
     axes.set_yticks(range(len(shown), 0, -1), [p["label"].split()[0] for p in shown], fontsize=9)
     axes.set(xlabel="% of the peak", xlim=(0, 100))
-    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9)
+    if not narrow:
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9)
     axes.grid(axis="y", visible=False)
     return figure
 
 
-@_styled
-def svg(figure: Figure, name: str, description: str) -> str:
-    """Return the figure as an SVG element for a page, in the page's text colour.
-
-    `name` prefixes its ids, to keep them unique in the page. `description` is its text for screen readers.
-    """
-    out = io.StringIO()
-    figure.savefig(out, format="svg", bbox_inches="tight", transparent=True, metadata={"Date": None})
-    text = out.getvalue()
-    text = text[text.index("<svg") :]
-    # What matplotlib styles by an element is in page.css: the page's policy allows its own style only.
-    text = re.sub(r"<(metadata|style)\b.*?</\1>", "", text, flags=re.DOTALL)
-    text = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{name}-", text)
-    text = re.sub(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', _opening(description), text, count=1)
-    return text.replace(_INK, "currentColor")
-
-
-@_styled
+@styled
 def save(figure: Figure, folder: Path, name: str) -> None:
     """Write the figure into `folder` as SVG and PNG, on white. Raises HarnessError if they cannot be
     written.
@@ -279,12 +279,6 @@ def save(figure: Figure, folder: Path, name: str) -> None:
         out = io.BytesIO()
         figure.savefig(out, format=suffix, dpi=160, bbox_inches="tight", facecolor="white", metadata=metadata)
         write_file(folder / f"{name}.{suffix}", out.getvalue())
-
-
-def _opening(description: str) -> str:
-    """Return the opening tag of the SVG element, with its description."""
-    quoted = description.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace("\\", "")
-    return rf'<svg viewBox="\1" role="img" aria-label="{quoted}" xmlns:xlink="http://www.w3.org/1999/xlink">'
 
 
 def _new(width: float, height: float) -> tuple[Figure, Axes]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from harness.errors import UsageError
 from harness.kernels.dtypes import FP32
 from harness.results import explanation, tables
-from harness.results.html import charts, checked, markup, rung_cards
+from harness.results.html import charts, checked, markup, rung_cards, series
 from harness.results.html.palette import Palette
 from harness.results.record import Document
 from harness.results.rows import ProfileRow, Row, flops_rate, seconds
@@ -128,11 +128,14 @@ def palette(found: Sequence[Part]) -> Palette:
     return Palette([r["kernel"] for r in rows] + [r.get("kernel", "") for p in found for r in p.profiles])
 
 
-def figures(part: Part, look: Palette | None = None, *, few: bool = False) -> list[Chart]:
+def figures(
+    part: Part, look: Palette | None = None, *, few: bool = False, narrow: bool = False
+) -> list[Chart]:
     """Return every chart for which the records of one GPU have something to draw.
 
     `look` is the page's palette, by default one of this part. With `few`, as for a README, the ladder has
-    only the rungs that are faster than all before them, and charts have title and GPU in them.
+    only the rungs that are faster than all before them, and charts have title and GPU in them. `narrow`
+    charts are for phones.
     """
     look = look or palette([part])
     ladders = [
@@ -140,7 +143,7 @@ def figures(part: Part, look: Palette | None = None, *, few: bool = False) -> li
             "ladder" if dtype == FP32.name else f"ladder-{dtype}",
             f"Ladder, {dtype}",
             f"GFLOP/s of each kernel by size, {dtype}",
-            charts.ladder(rows, part.about, look, few=few),
+            charts.ladder(rows, part.about, look, few=few, narrow=narrow),
         )
         for dtype, rows in charts.by_type(part.ladder).items()
     ]
@@ -150,11 +153,26 @@ def figures(part: Part, look: Palette | None = None, *, few: bool = False) -> li
             "roofline",
             "Roofline",
             "GFLOP/s over FLOP a byte, under the card's roofs",
-            charts.roofline(part.ladder, part.profiles, part.about, look),
+            charts.roofline(part.ladder, part.profiles, part.about, look, narrow=narrow),
         ),
-        ("tiles", "Tile sizes", "GFLOP/s of every parameter set", charts.tiles(part.sweeps, look)),
-        ("stalls", "Where a warp's time goes", "Stall reasons by kernel", charts.stalls(part.profiles)),
-        ("traffic", "How busy the units are", "% of peak of SM, L1, L2, DRAM", charts.traffic(part.profiles)),
+        (
+            "tiles",
+            "Tile sizes",
+            "GFLOP/s of every parameter set",
+            charts.tiles(part.sweeps, look, narrow=narrow),
+        ),
+        (
+            "stalls",
+            "Where a warp's time goes",
+            "Stall reasons by kernel",
+            charts.stalls(part.profiles, narrow=narrow),
+        ),
+        (
+            "traffic",
+            "How busy the units are",
+            "% of peak of SM, L1, L2, DRAM",
+            charts.traffic(part.profiles, narrow=narrow),
+        ),
     )
     made = [
         Chart(name=name, title=title, description=f"{text}, {part.gpu}", figure=figure)
@@ -221,9 +239,9 @@ def _summary(contents: Mapping[str, Document], found: Sequence[Part]) -> Iterato
 def _part(part: Part, number: int, look: Palette) -> Iterator[str]:
     """Yield the elements of one GPU's part."""
     yield f'<h2 id="p{number}">{markup.text(_title(part))}</h2>'
-    for chart in figures(part, look):
-        drawn = charts.svg(chart.figure, f"{chart.name}{number}", chart.description)
-        yield f"<figure><figcaption>{markup.text(chart.title)}</figcaption>{drawn}</figure>"
+    for chart, small in zip(figures(part, look), figures(part, look, narrow=True), strict=True):
+        name = f"{chart.name}{number}"
+        yield series.figure(chart.figure, small.figure, name, chart.title, chart.description)
     if part.profiles:
         yield "<h3>What holds each back</h3>"
         yield from _diagnoses(part.profiles)
