@@ -444,7 +444,7 @@ def test_a_browser_shows_it(tab: Any) -> None:
     """On a phone the page itself does not scroll sideways; what is wide scrolls inside."""
     assert tab.evaluate(browser.OVERFLOW) <= 0
     assert tab.locator("svg[role=img]:visible").count() == 5
-    for figure in tab.locator("svg[role=img]").all():
+    for figure in tab.locator("svg[role=img]:visible").all():
         assert figure.bounding_box()["height"] > 50
     paper = "getComputedStyle(document.body).backgroundColor"
     light = tab.evaluate(paper)
