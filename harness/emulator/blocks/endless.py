@@ -76,6 +76,7 @@ class Loops:
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
         self._wake = batch.launch.budget - FIRST  # the next look, in steps that are left
+        self._candidate = Edge(0, 0, 0)  # the outermost branch back seen while looking for one
         self._outer: Edge | None = None  # the outermost branch back of this look
         self._began = 0, 0.0  # the instruction at which it was first the outermost one, and the time
         self._until = 0  # end of this phase

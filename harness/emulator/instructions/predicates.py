@@ -10,7 +10,7 @@ import numpy as np
 from harness.emulator.decode import FLOAT, Decoder, Run, handles
 from harness.emulator.group import Group
 from harness.emulator.instructions.floating.half import operand as half_operand
-from harness.emulator.numbers.algebra import Algebra
+from harness.emulator.numbers.algebra import COMPARE, Algebra
 from harness.emulator.numbers.floats import flush
 from harness.emulator.numbers.values import Array, Lanes, Mask, mask_of
 from harness.emulator.ptx.program import Instruction
@@ -19,16 +19,7 @@ HALF = ("f16", "f16x2", "bf16", "bf16x2")
 _TYPES = {f"{k}{b}" for k in "usb" for b in (8, 16, 32, 64)}
 _UNORDERED = {"equ": "eq", "neu": "ne", "ltu": "lt", "leu": "le", "gtu": "gt", "geu": "ge"}
 _UNSIGNED_NAMES = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
-_ORDERS = {"eq", "ne", "lt", "le", "gt", "ge"}
-_FLOAT_COMPARE: dict[str, Any] = {
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-}
-_COMPARISONS = _ORDERS | set(_UNORDERED) | set(_UNSIGNED_NAMES) | {"num", "nan"}
+_COMPARISONS = set(COMPARE) | set(_UNORDERED) | set(_UNSIGNED_NAMES) | {"num", "nan"}
 
 
 def comparison(decoder: Decoder, ins: Instruction, order: str, kind: str) -> Callable[[Group], Any]:
@@ -55,7 +46,7 @@ def comparison(decoder: Decoder, ins: Instruction, order: str, kind: str) -> Cal
     a, b = (decoder.integer(ins, text, bits) for text in ins.operands[1:3])
     unsigned = kind[0] == "u" or order in _UNSIGNED_NAMES
     operator = _UNSIGNED_NAMES.get(order, order)
-    if operator not in _ORDERS:
+    if operator not in COMPARE:
         raise decoder.refusal(ins)
     return lambda group: group.algebra.compare(operator, a(group), b(group), unsigned=unsigned, bits=bits)
 
@@ -66,9 +57,9 @@ def _compare_floats(order: str, a: Any, b: Any) -> Lanes:
     if order in ("num", "nan"):
         found = ~nan if order == "num" else nan
     elif order in _UNORDERED:
-        found = _FLOAT_COMPARE[_UNORDERED[order]](a, b) | nan
+        found = COMPARE[_UNORDERED[order]](a, b) | nan
     else:
-        found = _FLOAT_COMPARE[order](a, b) & ~nan
+        found = COMPARE[order](a, b) & ~nan
     return mask_of(found) if isinstance(found, np.ndarray) else bool(found)
 
 

@@ -26,8 +26,18 @@ from harness.emulator.numbers.values import (
 
 MEMO_BYTES = 192 << 20
 
-
 T = TypeVar("T")
+
+
+# The comparisons of PTX by name.
+COMPARE: dict[str, Callable[..., Any]] = {
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+}
 
 
 class Memo:
@@ -163,26 +173,26 @@ class Algebra:
         if unsigned:
             a, b = self.unsigned(a, bits), self.unsigned(b, bits)
         if isinstance(a, int) and isinstance(b, int):
-            return bool(_COMPARE[operator](a, b))
+            return bool(COMPARE[operator](a, b))
         if bits == 64 and not (_half_range(a) and _half_range(b) and (not unsigned or _positive(a, b))):
             return self._compare_arrays(operator, a, b, flip=unsigned)
         difference = self.exact(a, 1, b, -1)
         low, high = bounds(difference)
         if isinstance(difference, int):
-            return bool(_COMPARE[operator](difference, 0))
+            return bool(COMPARE[operator](difference, 0))
         decided = _decided(operator, low, high)
         if decided is not None:
             return decided
         key = ("compare", operator, difference.key, difference.offset)
         bound = -difference.offset
-        return self.memo.get(key, lambda: mask_of(_COMPARE[operator](difference.parts(), bound)), self.lanes)
+        return self.memo.get(key, lambda: mask_of(COMPARE[operator](difference.parts(), bound)), self.lanes)
 
     def _compare_arrays(self, operator: str, a: Integer, b: Integer, *, flip: bool) -> Lanes:
         """Compare lane by lane as int64; `flip` inverts the top bits, for an unsigned comparison."""
 
         def make() -> Lanes:
             top = np.int64(INT64[0] if flip else 0)
-            return mask_of(np.asarray(_COMPARE[operator](array_of(a) ^ top, array_of(b) ^ top)))
+            return mask_of(np.asarray(COMPARE[operator](array_of(a) ^ top, array_of(b) ^ top)))
 
         return self.memo.get(("arrays", operator, identity(a), identity(b), flip), make, self.lanes)
 
@@ -276,13 +286,3 @@ def _decided(operator: str, low: int, high: int) -> bool | None:
     if low > 0 or high < 0:
         return operator == "ne"
     return None
-
-
-_COMPARE: dict[str, Callable[..., Any]] = {
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-}

@@ -15,18 +15,10 @@ import numpy as np
 from harness.emulator.decode import Decoder, Run, handles
 from harness.emulator.instructions.integer.arithmetic import operation
 from harness.emulator.instructions.integer.dot import ELEMENTWISE
-from harness.emulator.numbers.algebra import Algebra
+from harness.emulator.numbers.algebra import COMPARE, Algebra
 from harness.emulator.numbers.values import Array, Integer
 from harness.emulator.ptx.program import Instruction
 
-_ORDERS: dict[str, Callable[[Array, Array], Array]] = {
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-}
 _SHIFTS: dict[str, Callable[[Array, Array], Array]] = {
     "vshl": lambda a, n: a << np.minimum(n, 32),  # at most 64 bits, of which 32 are kept
     "vshr": lambda a, n: a >> np.minimum(n, 32),
@@ -46,13 +38,13 @@ def video(decoder: Decoder, ins: Instruction) -> Run:
     it is combined with the last operand, which otherwise gives the elements that are not computed.
     """
     name, count = ins.opcode[0].rstrip("24"), int(re.sub(r"\D", "", ins.opcode[0]) or 1)
-    parts = decoder.parts(ins, _TYPES | {"sat", "add", "min", "max", "clamp", "wrap", *_ORDERS})
+    parts = decoder.parts(ins, _TYPES | {"sat", "add", "min", "max", "clamp", "wrap", *COMPARE})
     kinds = [part for part in ins.opcode[1:] if part in _TYPES]
     if len(kinds) != (2 if name == "vset" else 3):
         raise decoder.refusal(ins)
     result, left, right = ["u32", *kinds] if name == "vset" else kinds
-    order = next((part for part in ins.opcode[1:] if part in _ORDERS), "")
-    function = _ORDERS[order] if name == "vset" else _SHIFTS.get(name) or ELEMENTWISE[name]
+    order = next((part for part in ins.opcode[1:] if part in COMPARE), "")
+    function = COMPARE[order] if name == "vset" else _SHIFTS.get(name) or ELEMENTWISE[name]
     second = next((part for part in ins.opcode[-2:] if part in ("add", "min", "max")), "")
     texts = [text.partition(".") for text in ins.operands]
     if len(texts) not in (3, 4):
