@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,70 +24,41 @@ from harness.bench.row import (
     UNVERIFIED,
     Measurement,
 )
-from harness.emulator import Buffer, Counts, Emulation, emulate
+from harness.emulator import Counts, Emulation, Finding
 from harness.emulator.blocks.endless import BUDGET
-from harness.errors import EmulatorError, HarnessError, InspectError, NeedsGpu, OutOfMemory, UsageError
-from harness.launch import emulated
+from harness.errors import EmulatorError, HarnessError, NeedsGpu, OutOfMemory, UsageError
 from harness.launch.builds import Built, Progress
-from harness.launch.kernel import grid, maps, workspace
+from harness.launch.emulated import SMS, Memory, Options, launch
 from harness.problems import checks
 from harness.problems.protocol import (
     Axes,
     Problem,
     Reference,
-    constants,
     outputs,
     references,
 )
-from harness.problems.registry import blamed
-from harness.problems.verify import Repeats, compare_each
-from harness.sass import access_widths
-from harness.support.cache import Cache
+from harness.problems.verify import Repeats, Verdict, compare_each
 from harness.support.processes import ENDED, cores, free_memory, processes
 
-SMS = 4  # emulated multiprocessors, by default
+__all__ = [
+    "BUDGET",
+    "SMS",
+    "Memory",
+    "Options",
+    "launch",
+    "matrix_instructions",
+    "multiplies_matrices",
+    "row",
+    "rows",
+]
+
+_BACKWARD = "backward"  # the order of the second launch of a kernel to which it matters who comes first
 _MANY = 8  # with fewer rows than this, starting processes takes longer than emulating
 _OTHER = {"lockstep": "warp-serial", "warp-serial": "lockstep", "backward": "lockstep"}
-_OTHER |= {"early": "late", "late": "early"}
+_OTHER |= {"early": "late", "late": "early", "random": "lockstep"}
 _MATRIX = ("mma", "wmma.mma", "wgmma.mma_async", "tcgen05.mma")
 # Peaks of memory, measured at products and copies: of the process, and of each byte of inputs and outputs.
 _PROCESS, _OF_INPUTS, _OF_OUTPUTS = 0.15 * 2**30, 3.2, 16
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """How to emulate.
-
-    `seed` makes the input data. `schedule` is ``lockstep``, or ``warp-serial``, in which a missing barrier
-    shows in the numbers. `check` looks for races and other findings, `count` counts accesses and
-    instructions. `as_compiled` counts shared and global accesses in the widths that the machine code has, for
-    which the output of nvdisasm is kept in `cache`; otherwise they are counted as the PTX has them. `sms` is
-    the number of multiprocessors, of which persistent kernels make their grid: on one, their blocks could not
-    race. `strict` takes notices, such as stores of the same value by several threads, for findings. `budget`
-    is the instructions that a batch of blocks may execute. After a launch has been verified, `repeats` more
-    follow, alternating between the other schedule and this one, since nothing else can differ from launch to
-    launch here.
-    """
-
-    seed: int = 1
-    schedule: str = "lockstep"
-    check: bool = True
-    count: bool = True
-    as_compiled: bool = False
-    cache: Cache | None = None
-    repeats: int = 0
-    sms: int = SMS
-    strict: bool = False
-    budget: int = BUDGET
-
-
-@dataclass(frozen=True, kw_only=True)
-class Memory:
-    """The state that stays from launch to launch: variables of the module by name, workspaces by size."""
-
-    variables: dict[str, NDArray[np.uint8]] = field(default_factory=dict)
-    workspaces: dict[int, NDArray[np.uint8]] = field(default_factory=dict)
-
 
 _Job = tuple[Problem, Mapping[str, NDArray[Any]], Reference | None, Options]
 
@@ -167,9 +138,9 @@ def row(
     FAILED. For a kernel that its file marks as broken, a defect is EXPECTED and its absence UNEXPECTED. A
     kernel that the emulator cannot run is REFUSED, and every other error becomes an ERROR row.
     """
-    variant = built.variant
+    variant, memory = built.variant, Memory()
     try:
-        run, arrays = launch(built, problem, inputs, options)
+        run, arrays = launch(built, problem, inputs, options, memory)
     except NeedsGpu as e:
         return Measurement.failed_with(built, problem, e, REFUSED)
     except (HarnessError, MemoryError) as e:
@@ -178,11 +149,11 @@ def row(
         return replace(failed, emulation=Emulation(findings=seen, instructions=())) if seen else failed
     except Exception as e:  # a defect of ours in one row must not take the others with it
         return Measurement.failed_with(built, problem, f"the emulator failed: {type(e).__name__}: {e}")
-    written = outputs(problem)
-    verdict = None if reference is None else compare_each(arrays, references(problem, reference), inputs)
-    damaged = sorted(n for n in arrays.keys() - set(written) if not _same(arrays[n], inputs[n]))
-    wrong = [] if verdict is None or verdict.ok else [str(verdict)]
-    wrong += [f"it overwrote its input {' and '.join(damaged)}"] if damaged else []
+    verdict, wrong = _judged(problem, inputs, reference, arrays)
+    bits = _bits(problem, arrays) if options.repeats else b""
+    del arrays
+    if options.check and not wrong and not run.findings:
+        run, wrong = _second(built, problem, inputs, reference, options, memory, run)
     right = not wrong and not run.findings and not (options.strict and run.notices)
     ends = (UNEXPECTED, EXPECTED) if variant.kernel.broken else (OK, FAILED)
     if verdict is None:
@@ -199,9 +170,71 @@ def row(
     if not options.repeats or found.status not in REPEATABLE:
         return found
     try:
-        return found.repeated(Repeats.of(_bits(problem, arrays), _again(built, problem, inputs, options)))
+        return found.repeated(Repeats.of(bits, _again(built, problem, inputs, options)))
     except (HarnessError, MemoryError) as e:
         return replace(found, status=ERROR, error=str(e) or "host memory is exhausted")
+
+
+def _judged(
+    problem: Problem,
+    inputs: Mapping[str, NDArray[Any]],
+    reference: Reference | None,
+    arrays: Mapping[str, NDArray[Any]],
+) -> tuple[Verdict | None, list[str]]:
+    """Return the verdict on the outputs after a launch, and what is wrong with them and with the inputs."""
+    written = outputs(problem)
+    verdict = None if reference is None else compare_each(arrays, references(problem, reference), inputs)
+    damaged = sorted(n for n in arrays.keys() - set(written) if not _same(arrays[n], inputs[n]))
+    wrong = [] if verdict is None or verdict.ok else [str(verdict)]
+    wrong += [f"it overwrote its input {' and '.join(damaged)}"] if damaged else []
+    return verdict, wrong
+
+
+def _second(
+    built: Built,
+    problem: Problem,
+    inputs: Mapping[str, NDArray[Any]],
+    reference: Reference | None,
+    options: Options,
+    memory: Memory,
+    run: Emulation,
+) -> tuple[Emulation, list[str]]:
+    """Launch again what may then go another way; return what both launches saw, and what is now wrong.
+
+    That is a kernel to which it matters who comes first, in the other order, and one that has left something
+    in its workspace or its variables, in `memory` as it was left. With no reference, variables are set anew:
+    how the host launches such a kernel is not known.
+    """
+    swapped = options.schedule == "lockstep" and bool(run.contended)
+    kept = reference is not None and memory.changed(built, problem)
+    if not swapped and not kept:
+        return run, []
+    schedule = _BACKWARD if swapped else options.schedule
+    quick = replace(options, schedule=schedule, check=swapped, count=False, as_compiled=False)
+    what = ["in a second launch"]
+    what += [f"with --schedule {schedule}"] if swapped else []
+    what += ["after which the first has left its workspace and variables as they are"] if kept else []
+    found: tuple[Finding, ...] = ()
+    try:
+        other, arrays = launch(built, problem, inputs, quick, memory if kept else None)
+        found, wrong = (*other.findings, *other.notices), _judged(problem, inputs, reference, arrays)[1]
+    except (HarnessError, MemoryError) as e:
+        found = e.findings if isinstance(e, EmulatorError) else ()
+        wrong = [str(e) or "host memory is exhausted"]
+    seen = {_identity(f) for f in (*run.findings, *run.notices)}
+    new = [replace(f, message=f"{f.message} ({', '.join(what)})") for f in found if _identity(f) not in seen]
+    both = replace(
+        run,
+        findings=(*run.findings, *(f for f in new if not f.benign)),
+        notices=(*run.notices, *(f for f in new if f.benign)),
+        schedules=(*run.schedules, schedule),
+    )
+    return both, [f"{', '.join(what)}: {text}" for text in wrong]
+
+
+def _identity(finding: Finding) -> tuple[object, ...]:
+    """Return what tells a fault from others."""
+    return finding.kind, finding.sources, finding.variable, finding.benign
 
 
 def _again(
@@ -217,50 +250,6 @@ def _again(
 
 def _bits(problem: Problem, arrays: Mapping[str, NDArray[Any]]) -> bytes:
     return b"".join(arrays[name].tobytes() for name in outputs(problem))
-
-
-def launch(
-    built: Built,
-    problem: Problem,
-    inputs: Mapping[str, NDArray[Any]],
-    options: Options,
-    memory: Memory | None = None,
-) -> tuple[Emulation, dict[str, NDArray[Any]]]:
-    """Launch a kernel once on copies of `inputs`; return what the emulator saw, and the arrays after the
-    launch.
-
-    Launches with the same `memory` share the module and the workspace, which are new without one. Raises
-    HarnessError for a kernel that cannot be emulated.
-    """
-    variant = built.variant
-    arrays = {name: array.copy() for name, array in inputs.items()}
-    with blamed(type(problem)):
-        shape, arguments = grid(variant, problem, sms=options.sms), problem.arguments()
-        size = workspace(variant, problem, sms=options.sms)
-    bound: list[Any] = [emulated.tensor_map(mapped, arrays) for mapped in maps(variant, problem)]
-    bound += [emulated.argument(a, arrays, problem) for a in arguments]
-    if size:
-        memory = Memory() if memory is None else memory
-        scratch = memory.workspaces.setdefault(size, np.zeros(size, dtype=np.uint8))
-        bound.append(Buffer(array=scratch, name="workspace"))
-    variables = {} if memory is None else memory.variables
-    for name in constants(problem):
-        variables[built.cubin.symbol(name)] = arrays[name].reshape(-1).view(np.uint8)
-    run = emulate(
-        built.cubin.ptx,
-        built.cubin.entry,
-        grid=shape,
-        block=variant.block,
-        arguments=bound,
-        shared=variant.shared,
-        schedule=options.schedule,
-        check=options.check,
-        count=options.count,
-        widths=_widths(built, options) if options.as_compiled else None,
-        budget=options.budget,
-        variables=variables,
-    )
-    return run, arrays
 
 
 def matrix_instructions(counts: Iterable[Counts]) -> tuple[int, int]:
@@ -321,20 +310,3 @@ def _needed(problem: Problem) -> float:
 def _same(a: NDArray[Any], b: NDArray[Any]) -> bool:
     """Return True if both arrays have the same bits; NaNs compare equal to themselves."""
     return np.array_equal(a.view(np.uint8), b.view(np.uint8))
-
-
-def _widths(built: Built, options: Options) -> Mapping[int, int]:
-    """Return the width in bytes of the compiled access of each PTX line.
-
-    Raises InspectError where there is no disassembly, or one line was compiled to accesses of several widths.
-    """
-    if built.sass is None:
-        raise InspectError("counts as compiled need nvdisasm", where=built.label)
-    found = access_widths.widths(built.cubin, built.sass, options.cache or Cache(None))
-    if found.ambiguous:
-        raise InspectError(
-            f"PTX lines {', '.join(map(str, found.ambiguous))} were compiled to accesses of several widths: "
-            "counts as compiled are not known",
-            where=built.label,
-        )
-    return found.bytes

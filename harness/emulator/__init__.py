@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 
 from harness.emulator.blocks.arguments import Argument, Record, bind
 from harness.emulator.blocks.endless import BUDGET
+from harness.emulator.blocks.schedule import SCHEDULES, Schedule
 from harness.emulator.decode import Decoder, Step
 from harness.emulator.hopper.tma.tensormap import TensorMap
 from harness.emulator.instructions.texture.objects import Texture, handles_of
-from harness.emulator.machine import SCHEDULES, Launch
+from harness.emulator.machine import Launch
 from harness.emulator.memory import GLOBAL_BASE, HEAP, HEAP_BYTES, WORKSPACE, Arena, Buffer
 from harness.emulator.ptx.declarations import OPAQUE, Variable, pointers_of, values_of
 from harness.emulator.ptx.module import parse
@@ -47,6 +48,7 @@ __all__ = [
     "TensorMap",
     "Texture",
     "emulate",
+    "initial_variables",
 ]
 
 _LARGEST_SHARED = 232448  # bytes: the most that a block can have on any GPU so far, 227 KiB
@@ -60,12 +62,17 @@ class Emulation:
     notices: what does not show in the result, or need not: see `Finding.benign`
     instructions: the counts of each PTX instruction, in PTX order; empty with count=False
     output: what the kernel printed
+    schedules: of the launches that it is the result of
+    contended: the lines whose atomics and strong loads of global memory decide which way threads go: what the
+      kernel does depends on who comes first, and another `schedule` may show another way
     """
 
     findings: tuple[Finding, ...]
     instructions: tuple[Counts, ...]
     notices: tuple[Finding, ...] = ()
     output: str = ""
+    schedules: tuple[str, ...] = ()
+    contended: tuple[Source, ...] = ()
 
     def __repr__(self) -> str:
         return f"<Emulation: {len(self.findings)} findings, {len(self.notices)} notices>"
@@ -90,6 +97,7 @@ def emulate(
     arguments: Sequence[Argument],
     shared: int = 0,
     schedule: str = "lockstep",
+    seed: int = 1,
     budget: int = BUDGET,
     check: bool = True,
     count: bool = True,
@@ -105,7 +113,8 @@ def emulate(
       `Record` is a struct with pointers. A scalar is a NumPy scalar of the parameter's size
     shared: bytes of dynamic shared memory per block
     schedule: ``lockstep``, or ``warp-serial``, in which each warp runs to the barrier before the next starts,
-      or ``backward``, in which the last blocks, and of threads that part those further on, run first;
+      or ``backward``, in which the last blocks, and of threads that part those further on, run first,
+      or ``random``, in an order that is drawn from `seed`;
       of asynchronous operations ``early``, when they land at once, or ``late``, as late as can be
     budget: instructions that a batch of blocks may execute, each counted once for all threads that execute it
       together
@@ -158,7 +167,7 @@ def emulate(
             parameters=space,
             dynamic_shared=shared,
             symbols=symbols,
-            schedule=schedule,
+            schedule=Schedule(schedule, seed),
             budget=budget,
             check=check,
             count=count,
@@ -189,7 +198,19 @@ def emulate(
             notices=tuple(f for f in found if f.benign),
             instructions=launch.counter.all() if launch.counter is not None else (),
             output="".join(launch.printed),
+            schedules=(schedule,),
+            contended=launch.contended,
         )
+
+
+def initial_variables(ptx: str, entry: str) -> dict[str, NDArray[np.uint8]]:
+    """Return the initial bytes of the ``__device__`` variables of a kernel's module, by their PTX names.
+
+    Raises what `emulate` raises for PTX that it cannot read.
+    """
+    kernel, _ = _decoded(ptx, entry)
+    found = [v for v in kernel.variables.values() if v.space == "global" and v.type not in OPAQUE]
+    return {v.name: values_of(v) for v in found}
 
 
 _KEPT = 8  # kernels whose instructions are kept for further launches

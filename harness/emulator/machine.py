@@ -36,7 +36,8 @@ import harness.emulator.instructions.warp  # noqa: F401 - the instructions regis
 from harness.emulator.blocks.batch import Batch
 from harness.emulator.blocks.control import asynchronous, pace
 from harness.emulator.blocks.endless import PATIENCE, Repeats
-from harness.emulator.blocks.slice import Slice, control_slice
+from harness.emulator.blocks.schedule import Schedule
+from harness.emulator.blocks.slice import Slice, contended, control_slice
 from harness.emulator.decode import Step
 from harness.emulator.hopper.order.races import Watch, narrowest
 from harness.emulator.hopper.schedule import run_grid
@@ -47,13 +48,12 @@ from harness.emulator.numbers.algebra import Memo
 from harness.emulator.numbers.floats import Underflow
 from harness.emulator.ptx.program import Entry
 from harness.emulator.watch.counts import Counter
-from harness.emulator.watch.findings import Findings, Index3
+from harness.emulator.watch.findings import Findings, Index3, Source
 from harness.emulator.watch.hazards import HazardWatch
 from harness.emulator.watch.races import RaceWatch
 from harness.errors import EmulatorError
 
 LANES = 16384  # threads in a batch of blocks: its registers then fit a processor's cache
-SCHEDULES = ("lockstep", "warp-serial", "backward", "early", "late")
 _ROUNDS = 1000  # times that all batches may poll without progress
 _LOOK = 64  # times that they poll between two looks at whether they do the same again
 _BATCH = 500  # the least time that a batch takes, in instructions
@@ -74,7 +74,7 @@ class Launch:
         parameters: bytes,
         dynamic_shared: int,
         symbols: Mapping[str, int],
-        schedule: str,
+        schedule: Schedule,
         budget: int,
         check: bool,
         count: bool,
@@ -106,7 +106,7 @@ class Launch:
         self.heap_used = 0  # bytes that malloc has given
         self.counter = Counter(entry.instructions, [s.flops for s in steps], widths) if count else None
         self.asynchronous = any(asynchronous(i) for i in entry.instructions)
-        self.cluster, self.early = cluster, schedule in ("early", "warp-serial")
+        self.cluster = cluster
         self.grain = narrowest(entry.instructions)
         self.hazards: HazardWatch | Watch | None = None
         if check:
@@ -124,9 +124,9 @@ class Launch:
     def _run_batches(self) -> None:
         """Run all blocks, many side by side. Raises EmulatorError for a grid that takes too long."""
         total = self.grid.x * self.grid.y * self.grid.z
-        at_once = max(1, LANES // self.threads)
+        at_once = self.schedule.together(total, max(1, LANES // self.threads), bool(self.contended))
         firsts = range(0, total, at_once)
-        starts = iter(firsts[::-1] if self.schedule == "backward" else firsts)
+        starts = iter(self.schedule.order(firsts))
         left = len(firsts)
         polling: list[tuple[Batch, Iterator[None], HazardWatch | Watch | None]] = []
         seen, idle, turns, states = -1, 0, 0, Repeats()
@@ -136,8 +136,8 @@ class Launch:
             stuck = idle > _ROUNDS
             if turns % _LOOK == 0 and self.slice.complete:
                 stuck |= states.seen([batch for batch, *_ in polling])
-            if idle or stuck or not polling:  # nobody can go on without another batch
-                first = next(starts, None)
+            if idle or stuck or not polling or self.schedule.hurries():
+                first = next(starts, None)  # nobody can go on without another batch, or it need not wait
                 if first is not None:
                     self._afford(left)
                     left -= 1
@@ -154,7 +154,7 @@ class Launch:
             for batch, *_ in polling:
                 if not self.alone:
                     batch.loops.restart()
-            polling = [one for one in polling if not self._advance(*one)]
+            polling = [one for one in self.schedule.turns(polling) if not self._advance(*one)]
             if polling and self.check:  # what a batch that polls has accessed stays with it
                 self.hazards = HazardWatch(self.findings, self._describe, self.thread, self.fine)
 
@@ -165,7 +165,7 @@ class Launch:
             raise EmulatorError(
                 f"a grid of {self.grid} blocks of {self.threads} threads would take {total:,} instructions, "
                 f"and a grid may take {_GRIDS} times the budget of {self.budget:,}",
-                hint="Take a smaller shape, or from Python a larger budget.",
+                hint=f"Take a smaller shape, or --budget {total // _GRIDS + 1:_}, from Python budget=.",
             )
 
     def _advance(self, batch: Batch, run: Iterator[None], hazards: HazardWatch | Watch | None) -> bool:
@@ -184,6 +184,11 @@ class Launch:
     def slice(self) -> Slice:
         """Return what decides which way the kernel's threads go."""
         return control_slice(self)
+
+    @functools.cached_property
+    def contended(self) -> tuple[Source, ...]:
+        """Return the lines to which it matters who comes first."""
+        return contended(self)
 
     @functools.cached_property
     def numbers(self) -> dict[str, int]:

@@ -1,20 +1,120 @@
-"""Arguments of a problem as the emulator takes them, where `harness.launch.kernel` makes those of a GPU."""
+"""A launch in the emulator: how, in which memory, and with which arguments of a problem."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.driver import tensormap
-from harness.emulator import Buffer, Record, TensorMap
-from harness.launch.kernel import Mapped
-from harness.problems.protocol import Argument, Problem, Struct, outputs, updated
+from harness.emulator import Buffer, Emulation, Record, TensorMap, emulate, initial_variables
+from harness.emulator.blocks.endless import BUDGET
+from harness.errors import InspectError
+from harness.launch.builds import Built
+from harness.launch.kernel import Mapped, grid, maps, workspace
+from harness.problems.protocol import Argument, Problem, Struct, constants, outputs, updated
+from harness.problems.registry import blamed
+from harness.sass import access_widths
+from harness.support.cache import Cache
+
+SMS = 4  # emulated multiprocessors, by default
 
 
-def tensor_map(mapped: Mapped, arrays: Mapping[str, NDArray[Any]]) -> TensorMap | np.void:
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to emulate.
+
+    `seed` makes the input data, and the order of the schedule ``random``. `schedule` is one of
+    `harness.emulator.emulate`. In ``lockstep``, a kernel to which it matters who comes first is launched once
+    more with ``backward``. `check` looks for races and other findings, `count` counts accesses and
+    instructions. `as_compiled` counts shared and global accesses in the widths that the machine code has, for
+    which the output of nvdisasm is kept in `cache`; otherwise they are counted as the PTX has them. `sms` is
+    the number of multiprocessors, of which persistent kernels make their grid: on one, their blocks could not
+    race. `strict` takes notices, such as stores of the same value by several threads, for findings. `budget`
+    is the instructions that a batch of blocks may execute. After a launch has been verified, `repeats` more
+    follow, alternating between the other schedule and this one, since nothing else can differ from launch to
+    launch here.
+    """
+
+    seed: int = 1
+    schedule: str = "lockstep"
+    check: bool = True
+    count: bool = True
+    as_compiled: bool = False
+    cache: Cache | None = None
+    repeats: int = 0
+    sms: int = SMS
+    strict: bool = False
+    budget: int = BUDGET
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """The state that stays from launch to launch: variables of the module by name, workspaces by size."""
+
+    variables: dict[str, NDArray[np.uint8]] = field(default_factory=dict)
+    workspaces: dict[int, NDArray[np.uint8]] = field(default_factory=dict)
+
+    def changed(self, built: Built, problem: Problem) -> bool:
+        """Return True if a next launch finds here what the first one did not."""
+        first = initial_variables(built.cubin.ptx, built.cubin.entry)
+        set_anew = {built.cubin.symbol(name) for name in constants(problem)}
+        return any(scratch.any() for scratch in self.workspaces.values()) or any(
+            not np.array_equal(self.variables.get(name, value), value)
+            for name, value in first.items()
+            if name not in set_anew
+        )
+
+
+def launch(
+    built: Built,
+    problem: Problem,
+    inputs: Mapping[str, NDArray[Any]],
+    options: Options,
+    memory: Memory | None = None,
+) -> tuple[Emulation, dict[str, NDArray[Any]]]:
+    """Launch a kernel once on copies of `inputs`; return what the emulator saw, and the arrays after the
+    launch.
+
+    Launches with the same `memory` share the module and the workspace, which are new without one. Raises
+    HarnessError for a kernel that cannot be emulated.
+    """
+    variant = built.variant
+    arrays = {name: array.copy() for name, array in inputs.items()}
+    with blamed(type(problem)):
+        shape, arguments = grid(variant, problem, sms=options.sms), problem.arguments()
+        size = workspace(variant, problem, sms=options.sms)
+    bound: list[Any] = [_tensor_map(mapped, arrays) for mapped in maps(variant, problem)]
+    bound += [_argument(a, arrays, problem) for a in arguments]
+    if size:
+        memory = Memory() if memory is None else memory
+        scratch = memory.workspaces.setdefault(size, np.zeros(size, dtype=np.uint8))
+        bound.append(Buffer(array=scratch, name="workspace"))
+    variables = {} if memory is None else memory.variables
+    for name in constants(problem):
+        variables[built.cubin.symbol(name)] = arrays[name].reshape(-1).view(np.uint8)
+    run = emulate(
+        built.cubin.ptx,
+        built.cubin.entry,
+        grid=shape,
+        block=variant.block,
+        arguments=bound,
+        shared=variant.shared,
+        schedule=options.schedule,
+        check=options.check,
+        count=options.count,
+        seed=options.seed,
+        widths=_widths(built, options) if options.as_compiled else None,
+        budget=options.budget,
+        variables=variables,
+    )
+    return run, arrays
+
+
+def _tensor_map(mapped: Mapped, arrays: Mapping[str, NDArray[Any]]) -> TensorMap | np.void:
     """Return the tensor map of an operand; 128 zeros where its row pitch does not allow one."""
     layout, size = mapped.layout, mapped.layout.dtype.itemsize
     if not tensormap.possible(0, layout.ld * size):
@@ -30,7 +130,7 @@ def tensor_map(mapped: Mapped, arrays: Mapping[str, NDArray[Any]]) -> TensorMap 
     )
 
 
-def argument(given: Argument, arrays: Mapping[str, NDArray[Any]], problem: Problem) -> Any:
+def _argument(given: Argument, arrays: Mapping[str, NDArray[Any]], problem: Problem) -> Any:
     """Return an argument as the emulator takes it.
 
     An array is marked as not initialised where it is an output that is no input: reading it is a finding.
@@ -48,3 +148,20 @@ def argument(given: Argument, arrays: Mapping[str, NDArray[Any]], problem: Probl
             pack=lambda at: given.pack(lambda name: at(buffers[name])),
         )
     return buffer(given) if isinstance(given, str) else given
+
+
+def _widths(built: Built, options: Options) -> Mapping[int, int]:
+    """Return the width in bytes of the compiled access of each PTX line.
+
+    Raises InspectError where there is no disassembly, or one line was compiled to accesses of several widths.
+    """
+    if built.sass is None:
+        raise InspectError("counts as compiled need nvdisasm", where=built.label)
+    found = access_widths.widths(built.cubin, built.sass, options.cache or Cache(None))
+    if found.ambiguous:
+        raise InspectError(
+            f"PTX lines {', '.join(map(str, found.ambiguous))} were compiled to accesses of several widths: "
+            "counts as compiled are not known",
+            where=built.label,
+        )
+    return found.bytes

@@ -229,6 +229,7 @@ def emulated_record(row: Measurement) -> Row:
         "findings": [asdict(f) for f in run.findings] if run else [],
         "notices": [asdict(f) for f in run.notices] if run else [],
         "output": run.output if run else "",
+        "schedules": list(run.schedules) if run else [],
         "total": _counts(run.total) if run else None,
         "emulated": {
             "intensity": run.total.intensity,

@@ -141,6 +141,7 @@ class Row(TypedDict, total=False):
     findings: list[dict[str, Any]] | None
     notices: list[dict[str, Any]] | None
     output: str | None
+    schedules: list[str]
     total: dict[str, Any] | None
     emulated: dict[str, float | None] | None
     lines: list[dict[str, Any]]

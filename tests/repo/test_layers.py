@@ -79,7 +79,6 @@ SHORT = {
     "support/signals": "which signals end a process, and how",
     "support/moved": "old names, which will go",
     "support/resources": "the protocol of everything that is closed",
-    "launch/emulated": "what a launch is for a GPU, for the emulator",
     "launch/runnable": "the protocol of everything that is timed",
     "driver/graph": "one object of the driver API",
     "driver/owner": "the protocol of everything that holds a handle",

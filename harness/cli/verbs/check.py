@@ -39,11 +39,12 @@ if TYPE_CHECKING:
 @options.seed
 @click.option(
     "--schedule",
-    type=click.Choice(["lockstep", "warp-serial", "backward", "early", "late"]),
+    type=click.Choice(["lockstep", "warp-serial", "backward", "random", "early", "late"]),
     default="lockstep",
     show_default=True,
-    help="Of warps: all at once, each to its next barrier before the next one starts, or the last blocks and "
-    "branches first; of asynchronous operations: at once, or as late as can be.",
+    help="Of warps: all at once, each to its next barrier before the next one starts, the last blocks and "
+    "branches first, or any order, drawn from --seed; of asynchronous operations: at once, or as late as can "
+    "be.",
 )
 @click.option(
     "-d",
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
 )
 @options.strict
 @options.sms
+@options.budget
 @options.allow_refused
 @options.markdown
 @options.json_file
@@ -92,6 +94,7 @@ def command(
     max_ways: float | None,
     strict: bool,
     sms: int | None,
+    budget: int | None,
     allow_refused: bool,
     style: str | None,
     json_file: Path | None,
@@ -125,8 +128,10 @@ def command(
     selected, variants = _launched(selected, variants, block, grid, shared)
     points = options.points(selected, axis, "verify_axes")
     if device != options.EMULATOR:
-        if arch or lines or strict or sms or max_ways or schedule != "lockstep":
-            raise UsageError("--arch, --schedule, --lines, --max-ways, --strict and --sms are the emulator's")
+        if arch or lines or strict or sms or budget or max_ways or schedule != "lockstep":
+            raise UsageError(
+                "--arch, --schedule, --lines, --max-ways, --strict, --sms and --budget are the emulator's"
+            )
         if wanted:
             raise UsageError("--html, --sarif, --junit and --github are the emulator's")
         sanitized.run(variants, points, sanitized.named(tools), device, seed, style, json_file)
@@ -136,7 +141,12 @@ def command(
     target = options.one_arch(arch, None)
     cache = options.open_cache()
     how = emulation.Options(
-        seed=seed, schedule=schedule, cache=cache, strict=strict, sms=sms or emulation.SMS
+        seed=seed,
+        schedule=schedule,
+        cache=cache,
+        strict=strict,
+        sms=sms or emulation.SMS,
+        budget=budget or emulation.BUDGET,
     )
     with running.progress(running.steps(variants, points)) as step:
         built, skipped = builds.build_all(variants, [target], cache, step, some=not wanted)
@@ -149,7 +159,7 @@ def command(
             compiled, fault = running.collect(_emulated(built, counted, again, step, None if axis else {}))
     records = [encode.emulated_record(row) for row in rows]
     meta = record.provenance(seed=seed) if json_file is not None else {}
-    meta["ended"] = str(fault) if fault else "complete"
+    meta |= {"schedule": schedule, "budget": how.budget, "ended": str(fault) if fault else "complete"}
     unwritten = running.keep(json_file, "check", records, meta)
     unwritten = wanted.write(rows, compiled, skipped) or unwritten
     _refuse_unbuilt(built, skipped)

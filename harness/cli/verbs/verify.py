@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 )
 @options.strict
 @options.sms
+@options.budget
 @options.allow_refused
 @options.markdown
 @options.json_file
@@ -53,6 +54,7 @@ def command(
     repeats: int,
     strict: bool,
     sms: int | None,
+    budget: int | None,
     allow_refused: bool,
     style: str | None,
     json_file: Path | None,
@@ -91,7 +93,12 @@ def command(
         )
         if gpu is None:
             wanted = emulation.Options(
-                seed=seed, count=False, repeats=repeats, strict=strict, sms=sms or emulation.SMS
+                seed=seed,
+                count=False,
+                repeats=repeats,
+                strict=strict,
+                sms=sms or emulation.SMS,
+                budget=budget or emulation.BUDGET,
             )
             found = emulation.rows(built, points, wanted, step)
         else:

@@ -59,7 +59,7 @@ def print_rows(rows: Sequence[Measurement], style: str | None) -> None:
 
 def print_findings(rows: Sequence[Measurement]) -> None:
     """Print each finding once, with its source lines and the first size at which it was seen; then errors of
-    runs.
+    runs, and which kernels were launched in a second order.
     """
     from harness.results import encode
 
@@ -76,6 +76,7 @@ def print_findings(rows: Sequence[Measurement]) -> None:
     if any(row.error for row in rows):
         click.echo()
         running.explain([encode.emulated_record(row) | {"detail": row.error} for row in rows], [])
+    _print_schedules(rows)
 
 
 def print_output(rows: Sequence[Measurement]) -> None:
@@ -112,6 +113,23 @@ def print_conflicts(rows: Sequence[Measurement]) -> float:
     for text in said:
         click.echo(terminal.fill(text, " " * 4))
     return most
+
+
+def _print_schedules(rows: Sequence[Measurement]) -> None:
+    """Print which kernels were launched in a second order, since it matters to them who comes first."""
+    said = []
+    for label, group in running.by_kernel(rows):
+        runs = [row.emulation for row in group if row.emulation is not None and row.emulation.contended]
+        again = [run.schedules[-1] for run in runs if len(set(run.schedules)) > 1]
+        if again:
+            lines = ", ".join(dict.fromkeys(str(source) for run in runs for source in run.contended))
+            said.append(
+                f"{label} was also run with --schedule {again[0]}: who comes first matters to {lines}"
+            )
+    if said:
+        click.echo()
+    for text in said:
+        click.echo(terminal.fill(text, " " * 4))
 
 
 def print_guesses(rows: Sequence[Measurement]) -> None:

@@ -47,7 +47,7 @@ class Batch:
             launch.hazards.start(blocks)
         if launch.races is not None:
             self.order = launch.races.start(first, blocks)
-        rows = rows or (WARP if launch.schedule == "warp-serial" else launch.threads)
+        rows = rows or (WARP if launch.schedule.by_warp else launch.threads)
         count = len(launch.entry.registers)
         self.runners = [
             Runner(Group(self, row, min(rows, launch.threads - row), count), self)
@@ -80,7 +80,7 @@ class Batch:
         """
         while True:
             with self.launch.underflow.watching():
-                for runner in self.runners:
+                for runner in self.launch.schedule.turns(self.runners):
                     runner.run()
             polling = any(runner.later or runner.parked for runner in self.runners)
             if any(runner.waiting for runner in self.runners) and self.barriers.meet(not polling):
@@ -118,8 +118,8 @@ class Batch:
         return EmulatorError(
             f"the kernel hangs: {how}",
             where=f"block {self.launch.block_index(self.first)}",
-            hint="A kernel that only takes long needs a larger budget. Where the threads stand: "
-            + self.standing(),
+            hint="A kernel that only takes long needs a larger budget: --budget, or from Python budget=. "
+            f"Where the threads stand: {self.standing()}",
         )
 
     def too_long(self, where: str, turns: int, total: int) -> EmulatorError:
@@ -128,7 +128,8 @@ class Batch:
             f"the loop that ends here takes about {turns:,} more turns: {total:,} instructions in all, and "
             f"the budget is {self.launch.budget:,}",
             where=where,
-            hint=f"Take a smaller shape, or from Python emulate(..., budget={total + total // 4:_}).",
+            hint=f"Take a smaller shape, or --budget {total + total // 4:_}, from Python "
+            f"emulate(..., budget={total + total // 4:_}).",
         )
 
     def exhausted(self, instruction: Instruction) -> EmulatorError:
@@ -136,8 +137,8 @@ class Batch:
         return EmulatorError(
             f"the kernel has not ended after {self.launch.budget:,} instructions",
             where=str(instruction.source),
-            hint="Does the loop there end? If it only takes long, give the emulator a larger budget. "
-            + f"The threads stand: {self.standing()}",
+            hint="Does the loop there end? If it only takes long, give the emulator a larger budget: "
+            f"--budget, or from Python budget=. The threads stand: {self.standing()}",
         )
 
     def standing(self) -> str:

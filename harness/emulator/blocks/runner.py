@@ -5,7 +5,8 @@ so it meets the fragments ahead of it where their paths join. A fragment that po
 and without any store in between, steps back until the others have run. With ``schedule="warp-serial"`` each
 warp runs to its next barrier before the following warp starts. The hardware may choose that order too, and in
 it a missing barrier shows in the results. With ``backward`` the fragment at the highest instruction runs
-first, so that of threads that part, the others come first.
+first, so that of threads that part, the others come first. With ``random`` it is any fragment, and a group is
+interrupted now and then.
 """
 
 from __future__ import annotations
@@ -67,12 +68,13 @@ class Runner:
         self.parked: dict[int, Lanes] = {}
         self.waiting: list[Waiting] = []
         self.members = Members(self)
-        self.backward = batch.launch.schedule == "backward"
+        self.schedule = batch.launch.schedule
         self.polls = 0
         self._progress = 0
+        self._paused = -1  # the launch's progress when it was last interrupted
 
     def run(self) -> bool:
-        """Run until no fragment is ready, and return whether any was.
+        """Run until no fragment is ready, or the group is interrupted; return whether any fragment was ready.
 
         Raises EmulatorError for an instruction that cannot be executed.
         """
@@ -82,14 +84,19 @@ class Runner:
                 self.join(pc, where)
             held.clear()
         some = bool(self.ready)
+        schedule = self.schedule
         while self.ready:
-            pc = max(self.ready) if self.backward else min(self.ready)
+            pc = schedule.pick(self.ready)
             where = self.ready.pop(pc)
             try:
                 while where is not False:
-                    if self.ready and (pc <= max(self.ready) if self.backward else pc >= min(self.ready)):
+                    if self.ready and schedule.parts(pc, self.ready):
                         self.join(pc, where)
                         break
+                    if schedule.dice is not None and self._interrupted():
+                        self.join(pc, where)
+                        self._step_back()
+                        return some
                     pc, where = self._step(pc, where)
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
                 # Only PTX that no compiler wrote gets here: decoding does not check every operand's type.
@@ -99,6 +106,19 @@ class Runner:
                     where=f"{ins.source} (PTX line {ins.ptx_line})",
                 ) from error
         return some
+
+    def _interrupted(self) -> bool:
+        """Return whether others run before it goes on; never twice while nothing changes."""
+        if self.launch.progress == self._paused or not self.schedule.pauses():
+            return False
+        self._paused = self.launch.progress
+        return True
+
+    def _step_back(self) -> None:
+        """Let others run before the fragments that are ready."""
+        for pc, where in self.ready.items():
+            self.later[pc] = self.group.algebra.either(self.later.get(pc, False), where)
+        self.ready.clear()
 
     def join(self, pc: int, where: Lanes) -> None:
         """Add lanes to the fragment that is ready at instruction `pc`."""

@@ -10,11 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness.emulator.blocks.control import asynchronous
+from harness.emulator.blocks.control import POLL, asynchronous
 
 if TYPE_CHECKING:
     from harness.emulator.machine import Launch
     from harness.emulator.ptx.program import Instruction
+    from harness.emulator.watch.findings import Source
 
 _CONTROL = {"bra", "brx", "exit", "ret", "trap", "bar", "barrier"}
 _LOADS = {"ld", "ldu", "atom", "cp", "ldmatrix", "wmma", "suld"}
@@ -62,6 +63,24 @@ def control_slice(launch: Launch) -> Slice:
                     spaces.update(_spaces(ins))
     strange = any(ins.opcode[0] in _UNKNOWN or asynchronous(ins) for ins in instructions)
     return Slice(tuple(sorted(registers)), frozenset(spaces), not strange)
+
+
+def contended(launch: Launch) -> tuple[Source, ...]:
+    """Return the lines that read what other threads may change at any time, where that decides the way.
+
+    These are atomics and strong loads of global memory, in the control slice: tickets, locks, flags. What
+    they give depends on who comes first, and so does what the kernel does.
+    """
+    found = [
+        ins
+        for ins in launch.entry.instructions
+        if launch.paces[ins.index] == POLL and ins.opcode[0] in _LOADS and "global" in _spaces(ins)
+    ]
+    if not found:
+        return ()
+    decides = set(launch.slice.registers)
+    deciding = [ins for ins in found if not decides.isdisjoint(launch.registers_of(ins.index)[1])]
+    return tuple(dict.fromkeys(ins.source for ins in deciding))
 
 
 def _named(launch: Launch, text: str) -> set[int]:

@@ -98,7 +98,7 @@ class Block(Batch):
         if self.ended:
             return
         while True:
-            for runner in self.runners:
+            for runner in self.launch.schedule.turns(self.runners):
                 runner.run()
             if not any(runner.waiting for runner in self.runners) or not self.barriers.meet(False):
                 break
@@ -222,7 +222,7 @@ class Cluster:
 
     def begin(self, operation: Operation) -> None:
         """Begin an asynchronous operation: it lands now, or as late as possible."""
-        if self.launch.early:
+        if self.launch.schedule.lands():
             operation.land()
             self.launch.progress += 1
         else:
@@ -251,7 +251,7 @@ class Cluster:
 
     def advance(self) -> None:
         """Run all blocks until every thread waits, polls or has ended."""
-        for block in self.blocks:
+        for block in self.launch.schedule.turns(self.blocks):
             block.advance()
 
     def block_left(self, block: Block) -> None:

@@ -24,7 +24,9 @@ _ROUNDS = 1000  # turns in which threads may poll without progress
 
 def run_grid(launch: Launch) -> None:
     """Run all blocks of the launch. Raises EmulatorError for a kernel that hangs, see `deadlock`."""
-    starts = clusters(launch)
+    starts = iter(clusters(launch))
+    if launch.schedule.reorders:
+        starts = iter(launch.schedule.order(list(starts)))
     at_once = max(1, RESIDENT // (launch.cluster.x * launch.cluster.y * launch.cluster.z))
     running: list[Cluster] = []
     rounds = 0
@@ -35,7 +37,7 @@ def run_grid(launch: Launch) -> None:
             if not running:
                 break
             before = launch.progress
-            for cluster in running:
+            for cluster in launch.schedule.turns(running):
                 cluster.advance()
             if launch.progress != before:
                 rounds = 0

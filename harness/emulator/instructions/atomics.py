@@ -1,8 +1,9 @@
 """``atom`` and ``red``: each lane in turn, in the order of threads and, within a thread, of blocks.
 
-That is one of the orders that the hardware may choose. A vector is updated element by element, each of them
-atomically, as PTX says. In global memory additions of f32 take subnormal operands and results for zeros of
-the same sign; those in shared memory, and of other types, do not (PTX ISA, "atom").
+That is one of the orders that the hardware may choose; with ``backward`` the last lane comes first. A vector
+is updated element by element, each of them atomically, as PTX says. In global memory additions of f32 take
+subnormal operands and results for zeros of the same sign; those in shared memory, and of other types, do not
+(PTX ISA, "atom").
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def atomic(decoder: Decoder, ins: Instruction) -> Run:
                 cells.touched(slice(None))
                 group.launch.progress += 1
                 continue
-            old = _in_turn(cells, compute, new)
+            old = _in_turn(cells, compute, new, backward=group.launch.schedule.backward)
             if (cells.get(np.arange(len(old))) != old).any():
                 group.launch.progress += 1  # whoever polls may see something new
             if asked:
@@ -207,12 +208,15 @@ def _return(group: Group, register: int, old: Array, chosen: Array, where: Lanes
         group.write(register, integer_of(whole.view(f"i{old.dtype.itemsize}").astype(np.int64)), where)
 
 
-def _in_turn(cells: _Cells, operation: Operation, new: list[Array]) -> Array:
+def _in_turn(cells: _Cells, operation: Operation, new: list[Array], *, backward: bool) -> Array:
     """Apply an operation to the cells of each lane in turn, and return the values before it.
 
     Lanes at different addresses are computed together. `new` holds the operands, an element per active lane.
+    backward: the last lanes come first
     """
-    order = np.argsort(cells.index, kind="stable")
+    by = cells.index[::-1] if backward else cells.index
+    order = np.argsort(by, kind="stable")
+    order = len(by) - 1 - order if backward else order
     ordered = cells.index[order]
     first = np.concatenate([[True], ordered[1:] != ordered[:-1]])
     starts = np.nonzero(first)[0]

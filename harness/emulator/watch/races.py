@@ -212,6 +212,8 @@ class RaceWatch:
         if isinstance(where, Mask):
             some = np.broadcast_to(where.array, group.shape).T.ravel()
             thread, column, grid, cells = thread[some], column[some], grid[some], cells[some]
+        if kind == ATOMIC and self._launch.schedule.backward:  # the last one executed comes last
+            thread, column, grid, cells = thread[::-1], column[::-1], grid[::-1], cells[::-1]
         whole = Lanes(cells, grid, thread, column, state.now[column])
         access = kind_of(meaning, kind != READ)
         words = range(max(1, size // watched.grain))
@@ -261,6 +263,8 @@ class RaceWatch:
         if not (mine.any() or before.any()):
             return
         turn = np.lexsort((lanes.column, lanes.thread))  # the order in which atomics are executed
+        if self._launch.schedule.backward:
+            turn = turn[::-1]
         for i in turn:
             cell = lanes.cells[i]
             before[i] = published[cell]

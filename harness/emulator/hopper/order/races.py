@@ -108,7 +108,8 @@ class Watch:
                 access, instruction.index, rows, places, _reporter(block, instruction, name, rows)
             )
             if cluster.flags is not None:
-                cluster.flags.access(kind, meaning, rows, places)
+                turn = slice(None, None, -1 if block.launch.schedule.backward else 1)
+                cluster.flags.access(kind, meaning, rows[turn], places[turn])
 
     def issue(
         self, instruction: Instruction, address: Integer, where: Lanes, size: int, group: Group

@@ -1,0 +1,98 @@
+"""Schedules: in which order blocks, warps, threads that part and asynchronous operations have their turns.
+
+All of them are orders that the hardware may choose. ``random`` draws one: how many blocks run side by side,
+and which of them first, which warp and which of the threads that have parted goes on, where a warp is
+interrupted, and which copies land at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from random import Random
+from typing import Any, TypeVar
+
+SCHEDULES = ("lockstep", "warp-serial", "backward", "random", "early", "late")
+_PARTS = 8  # into which `backward` divides a grid, at least, so that some blocks end before others begin
+_CONTENDED = 2  # the same for ``lockstep``, of a kernel to which it matters who comes first
+_PIECES = 64  # the same for ``random``, at most
+_PAUSES = 3, 10  # a random warp is interrupted once in 2 to the power of 3 to 10 instructions
+_SWITCH = 1 / 16  # the chance, at each instruction, that other threads of a warp that has parted go on
+
+T = TypeVar("T")
+
+
+class Schedule:
+    """The schedule `name` of a launch; `seed` is what ``random`` is drawn from.
+
+    by_warp: warps run one by one, not all threads of a block together
+    backward: the last blocks, the last threads and the instructions furthest on come first
+    early: asynchronous operations land at once
+    pick: returns the instruction at which to go on, of those at which lanes are ready
+    parts: returns whether lanes at an instruction shall let others, ready at theirs, go on
+    """
+
+    def __init__(self, name: str, seed: int) -> None:
+        self.by_warp = name in ("warp-serial", "random")
+        self.backward = name == "backward"
+        self.early = name in ("early", "warp-serial")
+        self.dice: Random | None = None
+        self.pick: Callable[[Iterable[int]], int] = max if self.backward else min
+        self.parts: Callable[[int, Iterable[int]], bool] = _behind if self.backward else _ahead
+        if name == "random":
+            self.dice = Random(seed)
+            self.backward = self.dice.random() < 0.5
+            self._pause = 0.5 ** self.dice.randint(*_PAUSES)
+            self.pick, self.parts = self._any, self._switches
+
+    @property
+    def reorders(self) -> bool:
+        """Return whether blocks begin in another order than that of their numbers."""
+        return self.backward or self.dice is not None
+
+    def together(self, blocks: int, most: int, contended: bool) -> int:
+        """Return how many of the blocks of a grid run side by side, `most` at most.
+
+        contended: it matters to the kernel who comes first
+        """
+        parts = _PARTS if self.backward else _CONTENDED if contended else 1
+        if self.dice is not None:
+            parts = self.dice.randint(1, _PIECES)
+        return max(1, min(most, -(-blocks // parts)))
+
+    def order(self, blocks: Sequence[T]) -> Sequence[T]:
+        """Return blocks, or batches of them, in the order in which they begin."""
+        if self.dice is not None:
+            return self.dice.sample(blocks, len(blocks))
+        return blocks[::-1] if self.backward else blocks
+
+    def turns(self, running: list[Any]) -> list[Any]:
+        """Return what is running in the order in which it goes on."""
+        return running if self.dice is None else self.dice.sample(running, len(running))
+
+    def pauses(self) -> bool:
+        """Return whether a warp is to be interrupted."""
+        return self.dice is not None and self.dice.random() < self._pause
+
+    def hurries(self) -> bool:
+        """Return whether another batch of blocks begins although those that run can go on."""
+        return self.dice is not None and self.dice.random() < 0.5
+
+    def lands(self) -> bool:
+        """Return whether an asynchronous operation lands at once, and not as late as can be."""
+        return self.early if self.dice is None else self.dice.random() < 0.5
+
+    def _any(self, ready: Iterable[int]) -> int:
+        assert self.dice is not None
+        return self.dice.choice(sorted(ready))
+
+    def _switches(self, pc: int, ready: Iterable[int]) -> bool:
+        assert self.dice is not None
+        return pc in ready or self.dice.random() < _SWITCH
+
+
+def _ahead(pc: int, ready: Iterable[int]) -> bool:
+    return pc >= min(ready)
+
+
+def _behind(pc: int, ready: Iterable[int]) -> bool:
+    return pc <= max(ready)
