@@ -114,10 +114,7 @@ allow_refused = click.option(
     "--allow-refused", is_flag=True, help="Exit 0, not 3, where the emulator refuses a kernel."
 )
 budget = click.option(
-    "--budget",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Emulated: the instructions after which a kernel counts as endless; 5,000,000 by default.",
+    "--budget", type=click.IntRange(1), metavar="N", help="Emulated: instructions of a batch of blocks."
 )
 strict = click.option(
     "--strict", is_flag=True, help="Emulated: stores of the same value by several threads fail, too."

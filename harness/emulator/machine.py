@@ -135,7 +135,7 @@ class Launch:
             turns += 1
             stuck = idle > _ROUNDS
             if turns % _LOOK == 0 and self.slice.complete:
-                stuck |= states.seen([batch for batch, *_ in polling])
+                stuck |= states.seen(sorted((batch for batch, *_ in polling), key=lambda b: b.first))
             if idle or stuck or not polling or self.schedule.hurries():
                 first = next(starts, None)  # nobody can go on without another batch, or it need not wait
                 if first is not None:

@@ -135,7 +135,7 @@ def test_counts_by_line(kernel_file: Any) -> None:
         (["check", "tiled", "-a", "N=0"], 2, "N=0"),
         (["check", "tiled", "-a", "N=1000000"], 1, "GiB is free"),
         (["check", "tiled", "--arch", "sm_75,sm_80"], 2, "one architecture at a time"),
-        (["check", "tiled", "--schedule", "random"], 2, "random"),
+        (["check", "tiled", "--schedule", "sideways"], 2, "sideways"),
         (["verify", "tiled", "-d", "7"], 1, "libcuda"),
     ],
 )

@@ -122,7 +122,7 @@ def _print_schedules(rows: Sequence[Measurement]) -> None:
         runs = [row.emulation for row in group if row.emulation is not None and row.emulation.contended]
         again = [run.schedules[-1] for run in runs if len(set(run.schedules)) > 1]
         if again:
-            lines = ", ".join(dict.fromkeys(str(source) for run in runs for source in run.contended))
+            lines = ", ".join(str(source) for source in sorted({s for run in runs for s in run.contended}))
             said.append(
                 f"{label} was also run with --schedule {again[0]}: who comes first matters to {lines}"
             )
