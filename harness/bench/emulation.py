@@ -153,7 +153,7 @@ def row(
     bits = _bits(problem, arrays) if options.repeats else b""
     del arrays
     if options.check and not wrong and not run.findings:
-        run, wrong = _second(built, problem, inputs, reference, options, memory, run)
+        run, wrong = _further(built, problem, inputs, reference, options, memory, run)
     right = not wrong and not run.findings and not (options.strict and run.notices)
     ends = (UNEXPECTED, EXPECTED) if variant.kernel.broken else (OK, FAILED)
     if verdict is None:
@@ -190,7 +190,7 @@ def _judged(
     return verdict, wrong
 
 
-def _second(
+def _further(
     built: Built,
     problem: Problem,
     inputs: Mapping[str, NDArray[Any]],
@@ -199,37 +199,45 @@ def _second(
     memory: Memory,
     run: Emulation,
 ) -> tuple[Emulation, list[str]]:
-    """Launch again what may then go another way; return what both launches saw, and what is now wrong.
+    """Launch again what may then go another way; return what all launches saw, and what is now wrong.
 
     That is a kernel to which it matters who comes first, in the other order, and one that has left something
-    in its workspace or its variables, in `memory` as it was left. With no reference, variables are set anew:
-    how the host launches such a kernel is not known.
+    in its workspace or its variables, in `memory` as it was left, and a third time if it has changed again.
+    With no reference, variables are set anew: how the host launches such a kernel is not known.
     """
     swapped = options.schedule == "lockstep" and bool(run.contended)
     kept = reference is not None and memory.changed(built, problem)
-    if not swapped and not kept:
-        return run, []
-    schedule = _BACKWARD if swapped else options.schedule
-    quick = replace(options, schedule=schedule, check=swapped, count=False, as_compiled=False)
-    what = ["in a second launch"]
-    what += [f"with --schedule {schedule}"] if swapped else []
-    what += ["after which the first has left its workspace and variables as they are"] if kept else []
-    found: tuple[Finding, ...] = ()
-    try:
-        other, arrays = launch(built, problem, inputs, quick, memory if kept else None)
-        found, wrong = (*other.findings, *other.notices), _judged(problem, inputs, reference, arrays)[1]
-    except (HarnessError, MemoryError) as e:
-        found = e.findings if isinstance(e, EmulatorError) else ()
-        wrong = [str(e) or "host memory is exhausted"]
+    wrong: list[str] = []
+    for which in ("second", "third"):
+        if wrong or run.findings or not (kept or swapped):
+            break
+        schedule = _BACKWARD if swapped else options.schedule
+        quick = replace(options, schedule=schedule, check=swapped, count=False, as_compiled=False)
+        how = f"in a {which} launch" + (f", with --schedule {schedule}" if swapped else "")
+        how += ", in the workspace and variables as they were left" if kept else ""
+        before = memory.digest()
+        found: tuple[Finding, ...] = ()
+        try:
+            other, arrays = launch(built, problem, inputs, quick, memory if kept else None)
+            found, wrong = (*other.findings, *other.notices), _judged(problem, inputs, reference, arrays)[1]
+        except (HarnessError, MemoryError) as e:
+            found = e.findings if isinstance(e, EmulatorError) else ()
+            wrong = [str(e) or "host memory is exhausted"]
+        run, wrong = _joined(run, found, how, schedule), [f"{how}: {text}" for text in wrong]
+        swapped, kept = False, kept and memory.digest() != before
+    return run, wrong
+
+
+def _joined(run: Emulation, found: Sequence[Finding], how: str, schedule: str) -> Emulation:
+    """Return what a kernel's launches saw, with what was `found` in a further one; `how` says in which."""
     seen = {_identity(f) for f in (*run.findings, *run.notices)}
-    new = [replace(f, message=f"{f.message} ({', '.join(what)})") for f in found if _identity(f) not in seen]
-    both = replace(
+    new = [replace(f, message=f"{f.message} ({how})") for f in found if _identity(f) not in seen]
+    return replace(
         run,
         findings=(*run.findings, *(f for f in new if not f.benign)),
         notices=(*run.notices, *(f for f in new if f.benign)),
         schedules=(*run.schedules, schedule),
     )
-    return both, [f"{', '.join(what)}: {text}" for text in wrong]
 
 
 def _identity(finding: Finding) -> tuple[object, ...]:

@@ -29,6 +29,7 @@ from harness.support.resources import Closing
 
 _ZONE = 4096  # bytes before and behind each buffer that no kernel may write
 _ALIGN = 256  # bytes, as cuMemAlloc aligns
+_ORDERS = ("lockstep", "warp-serial", "backward")  # schedules of repeats in the emulator, in turn
 _BUDGET = 400_000  # instructions of a batch of blocks in the emulator: some seconds
 MOST_WORKSPACE = 1 << 30  # bytes
 
@@ -88,8 +89,9 @@ class Emulated:
         self, problem: Problem, inputs: Mapping[str, NDArray[Any]], *, watched: bool = False, turn: int = 0
     ) -> Ran:
         _workspace(self._built, problem, self.sms)
-        schedule = "warp-serial" if turn % 2 else "lockstep"
-        options = emulation.Options(schedule=schedule, check=watched, count=watched, budget=_BUDGET)
+        options = emulation.Options(
+            schedule=_ORDERS[turn % len(_ORDERS)], check=watched, count=watched, budget=_BUDGET
+        )
         found, arrays = emulation.launch(self._built, problem, inputs, options, self._memory)
         return Ran(
             output=arrays[problem.output],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,6 +58,13 @@ class Memory:
 
     variables: dict[str, NDArray[np.uint8]] = field(default_factory=dict)
     workspaces: dict[int, NDArray[np.uint8]] = field(default_factory=dict)
+
+    def digest(self) -> bytes:
+        """Return a digest of all contents."""
+        found = hashlib.blake2b()
+        for contents in (*self.workspaces.values(), *self.variables.values()):
+            found.update(contents.tobytes())
+        return found.digest()
 
     def changed(self, built: Built, problem: Problem) -> bool:
         """Return True if a next launch finds here what the first one did not."""

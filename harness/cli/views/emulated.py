@@ -116,16 +116,18 @@ def print_conflicts(rows: Sequence[Measurement]) -> float:
 
 
 def _print_schedules(rows: Sequence[Measurement]) -> None:
-    """Print which kernels were launched in a second order, since it matters to them who comes first."""
+    """Print which kernels were launched again: in another order, or in the memory that they left."""
     said = []
     for label, group in running.by_kernel(rows):
-        runs = [row.emulation for row in group if row.emulation is not None and row.emulation.contended]
-        again = [run.schedules[-1] for run in runs if len(set(run.schedules)) > 1]
-        if again:
+        runs = [row.emulation for row in group if row.emulation is not None]
+        twice = [run for run in runs if len(run.schedules) > 1]
+        other = {run.schedules[1] for run in twice if len(set(run.schedules)) > 1}
+        if other:
             lines = ", ".join(str(source) for source in sorted({s for run in runs for s in run.contended}))
-            said.append(
-                f"{label} was also run with --schedule {again[0]}: who comes first matters to {lines}"
-            )
+            how = f"with --schedule {', '.join(other)}: who comes first matters to {lines}"
+        else:
+            how = "with its workspace and variables as they had been left"
+        said += [f"{label} was also launched {how}"] if twice else []
     if said:
         click.echo()
     for text in said:
