@@ -197,7 +197,7 @@ def emulate(
             findings=tuple(f for f in found if not f.benign),
             notices=tuple(f for f in found if f.benign),
             instructions=launch.counter.all() if launch.counter is not None else (),
-            output="".join(launch.printed),
+            output=launch.printed.getvalue(),
             schedules=(schedule,),
             contended=launch.contended,
         )

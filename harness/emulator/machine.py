@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import re
 from collections.abc import Iterator, Mapping
 
@@ -102,7 +103,7 @@ class Launch:
         self.underflow = Underflow()
         self.findings = Findings()
         self.textures = textures  # by handle
-        self.printed: list[str] = []  # by printf
+        self.printed = io.StringIO()  # by printf
         self.heap_used = 0  # bytes that malloc has given
         self.counter = Counter(entry.instructions, [s.flops for s in steps], widths) if count else None
         self.asynchronous = any(asynchronous(i) for i in entry.instructions)

@@ -285,7 +285,7 @@ def test_a_kernel_that_never_ends() -> None:
         ({"arguments": [np.int32(1)]}, "takes 8 bytes"),
         ({"arguments": [np.zeros((8, 8))[:, ::2]]}, "contiguous"),
         ({"shared": 1 << 20}, "shared memory"),
-        ({"schedule": "random"}, "schedule"),
+        ({"schedule": "sideways"}, "schedule"),
     ],
 )
 def test_requests_that_make_no_sense(options: dict[str, object], message: str) -> None:

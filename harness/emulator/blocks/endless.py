@@ -33,7 +33,8 @@ BUDGET = 5_000_000  # instructions of a batch, unless its launch says otherwise
 PATIENCE = 50_000  # of them in a loop that nothing bounds, and one for every four bytes of the arguments
 FIRST = 5_000  # of them before loops are looked at
 _SECONDS = 4  # of this thread in a loop that nothing bounds; more with a larger budget
-_GROWTH = 1.5  # from one look to the next
+_SLOW = 6, 500  # the same of slow instructions: seconds, and turns at least
+_GROWTH = 1.5  # from one look to the next, or a second where that is sooner
 _SHOTS = 16  # turns that a look lasts at most
 _YIELD = 16  # turns after which lanes in an endless loop let others run
 _EXACT = {"eq", "ne", "equ", "neu"}
@@ -76,6 +77,7 @@ class Loops:
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
         self._wake = batch.launch.budget - FIRST  # the next look, in steps that are left
+        self._start = time.thread_time()
         self._candidate = Edge(0, 0, 0)  # the outermost branch back seen while looking for one
         self._outer: Edge | None = None  # the outermost branch back of this look
         self._began = 0, 0.0  # the instruction at which it was first the outermost one, and the time
@@ -114,7 +116,7 @@ class Loops:
     def _scout(self, edge: Edge, used: int) -> None:
         """Find the outermost branch back that is taken for some time."""
         if not self._until:
-            self._until, self._candidate = int(used * _GROWTH), edge
+            self._until, self._candidate = self._next(used), edge
         best = self._candidate
         if (edge.target, -edge.pc) < (best.target, -best.pc):
             self._candidate = edge
@@ -122,13 +124,18 @@ class Loops:
             if self._outer is None or self._candidate.target != self._outer.target:
                 self._began = used, time.thread_time()
             self._outer, self._following = self._candidate, True
-            self._until = int(used * _GROWTH)
+            self._until = self._next(used)
             self._repeats, self._shots = Repeats(), []
+
+    def _next(self, used: int) -> int:
+        """Return the instruction at which a phase ends that begins now."""
+        rate = used / max(time.thread_time() - self._start, 1e-3)
+        return min(int(used * _GROWTH), used + max(FIRST, int(rate)))
 
     def _rest(self, used: int) -> None:
         """End a look, and plan the next one."""
         self._following, self._until = False, 0
-        self._wake = self._batch.launch.budget - int(used * _GROWTH)
+        self._wake = self._batch.launch.budget - self._next(used)
 
     def _follow(self, runner: Runner, edge: Edge, where: Lanes, used: int) -> bool:
         """Compare a turn with earlier ones; return whether others shall run first."""
@@ -167,11 +174,13 @@ class Loops:
             raise batch.too_long(self._source(edge), int(even), int(total))
         if np.isfinite(left):
             return
-        seconds = time.thread_time() - self._began[1]
-        if used - self._began[0] > launch.patience and seconds > _SECONDS * launch.budget / BUDGET:
+        seconds, spent = time.thread_time() - self._began[1], used - self._began[0]
+        limit, slow = (limit * launch.budget / BUDGET for limit in (_SECONDS, _SLOW[0]))
+        taken = spent * 2 / (last[-1][0] - last[0][0])  # turns
+        if (spent > launch.patience and seconds > limit) or (taken > _SLOW[1] and seconds > slow):
             runner.join(edge.target, last[-1][1])
             raise batch.hangs(
-                f"the loop that ends at {self._source(edge)} has not ended after {used - self._began[0]:,} "
+                f"the loop that ends at {self._source(edge)} has not ended after {spent:,} "
                 f"instructions and {seconds:.0f} s, and no counter bounds it"
             )
 

@@ -99,8 +99,8 @@ def _print(decoder: Decoder, ins: Instruction, arguments: Arguments, returned: l
             text = _string(group, int(texts[thread, column]), thread, column)
             base = int(values[thread, column])
             counts[thread, column] = len(PIECE.findall(text))
-            if sum(map(len, group.launch.printed)) < _MOST:
-                group.launch.printed.append(
+            if group.launch.printed.tell() < _MOST:
+                group.launch.printed.write(
                     formatted(
                         text,
                         lambda offset, size: octets(group, base + offset, size, thread, column),  # noqa: B023

@@ -1,0 +1,233 @@
+"""Kernels that hang, of every kind: each is told in less than 10 s, with where its threads stand.
+
+Right ones that only take long are not cut.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from harness.emulator.blocks.endless import BUDGET
+from harness.errors import EmulatorError
+from shared.emulator_kernels import launch
+
+MOST = 10  # seconds of this thread
+
+
+@dataclass(frozen=True)
+class Hang:
+    """A kernel that hangs: p holds zeros, v are the same, volatile; t is the thread."""
+
+    body: str
+    blocks: int = 1
+    threads: int = 64
+
+
+MBARRIER = """__shared__ unsigned long long b; unsigned a = __cvta_generic_to_shared(&b);
+  if (t == 0) asm volatile("mbarrier.init.shared.b64 [%0], 1;" :: "r"(a)); __syncthreads();"""
+WAIT = """int ok; do asm volatile("{ .reg .pred q; mbarrier.try_wait.parity.shared.b64 q, [%1], 0; "
+  "selp.s32 %0, 1, 0, q; }" : "=r"(ok) : "r"(a)); while (!ok);"""
+FUNCTIONS = """
+__device__ __noinline__ int down(volatile int* p, int n) { return p[n & 7] + down(p, n + 1) * 3; }
+__device__ __noinline__ int pong(volatile int* p, int n);
+__device__ __noinline__ int ping(volatile int* p, int n) { return p[n & 7] + pong(p, n + 1) * 3; }
+__device__ __noinline__ int pong(volatile int* p, int n) { return p[n & 7] * ping(p, n + 2) - 3; }
+"""
+HANGS = {
+    "a flag that nobody sets": Hang("while (v[1] == 0) ;", 2, 64),
+    "a flag with a plain load": Hang(
+        "while (*(int*)(p + 1) == 0) { if (t < 0) p[2] = 1; __threadfence(); }", 2, 64
+    ),
+    "a flag by acquire": Hang(
+        r"""
+        int f; do asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(f) : "l"(p + 1) : "memory");
+        while (!f);""",
+        2,
+        64,
+    ),
+    "nanosleep": Hang("while (v[1] == 0) __nanosleep(100);", 2, 64),
+    "a lock held by its own warp": Hang(r"""
+        if (t % 32 == 0) { while (atomicCAS(p, 0, 1)) ; } __syncwarp(); while (atomicCAS(p, 0, 1)) ;
+        p[1]++;"""),
+    "a lock taken twice": Hang("while (atomicCAS(p, 0, 1)) ; while (atomicCAS(p, 0, 1)) ;", 2, 64),
+    "two locks, crosswise": Hang(
+        r"""
+        int a = blockIdx.x & 1; while (atomicCAS(p + a, 0, 1)) ; while (!v[4 + (1 - a)]) { v[4 + a]
+        = 1; } while (atomicCAS(p + 1 - a, 0, 1)) ;""",
+        2,
+        1,
+    ),
+    "a barrier in a loop of other counts": Hang(r"""
+        for (int i = 0; i < 10 + (t < 32); i++) { __syncthreads(); while (t >= 32 && i == 9 && v[1]
+        == 0) ; }"""),
+    "a named barrier for more threads": Hang(r"""asm volatile("bar.sync 1, 96;"); p[t] = 1;"""),
+    "a named barrier that half come to": Hang(
+        r"""if (t < 32) asm volatile("bar.sync 1, 64;"); else asm volatile("bar.sync 2, 64;");"""
+    ),
+    "grid sync by hand, too few": Hang(
+        "if (t == 0) { atomicAdd(p, 1); while (v[0] < 2 * gridDim.x) ; } __syncthreads();", 8, 64
+    ),
+    "a chain that waits backwards": Hang(
+        "if (t == 0) { while (v[blockIdx.x + 1] == 0) ; v[blockIdx.x] = 1; }", 40, 32
+    ),
+    "a ring of blocks": Hang(
+        "if (t == 0) { while (v[(blockIdx.x + 1) % gridDim.x] == 0) ; v[blockIdx.x] = 1; }", 40, 32
+    ),
+    "a growing counter": Hang("unsigned i = 1; while (v[1] == 0) i++; p[2] = i;"),
+    "a growing counter in memory": Hang("while (v[1] == 0) atomicAdd(p + 2, 1);", 2, 64),
+    "a growing store": Hang("int i = 0; while (v[1] == 0) p[2] = i++;", 1, 32),
+    "a counter that wraps": Hang("unsigned char i = 0; do { i += 2; s += p[i]; } while (i != 7);"),
+    "a loop over NaN": Hang("float x = __int_as_float(0x7fc00000 + p[0]); while (!(x > 1)) x += 1; s = x;"),
+    "a float that stops growing": Hang("float x = 0; while (x < 1e9f) x += 1; s = x;"),
+    "an infinite sum": Hang("double x = 1; while (x != 0) x = x / 2 + p[0] + 1e-3; s = x;"),
+    "printf in a loop": Hang(r"""while (v[1] == 0) printf("%d ", t);""", 1, 32),
+    "recursion without end": Hang("s = down(p, t);", 1, 32),
+    "mutual recursion": Hang("s = ping(p, t);", 1, 32),
+    "for ever": Hang("for (;;) ;", 1, 32),
+    "for ever, storing": Hang("for (;;) p[t] = t;", 2, 64),
+    "for ever, counting": Hang("for (int i = 0;; i++) p[t] = i;", 2, 64),
+    "linked list with a cycle": Hang("int n = 8; while (n != 1) n = p[n] ? 9 : 8 + (n == 8); s = n;"),
+    "hash table that is full": Hang(r"""
+        int k = t; while (true) { int old = atomicCAS(p + 100 + k % 32, 0, t + 1); if (old == 0 ||
+        old == t + 1) break; k++; }"""),
+    "a CAS on a NaN": Hang(r"""
+        float* f = (float*)p; float old = __int_as_float(0x7fc00001), now; if (t == 0) *f = old;
+        __syncthreads(); now = *f; do { old = now; now = __int_as_float(atomicCAS(p,
+        __float_as_int(old), __float_as_int(old + 0))); } while (now != old);"""),
+    "two threads that undo each other": Hang(
+        "if (t == 0) while (v[0] == 0) v[0] = 0; else if (t == 32) while (v[0] != 5) v[0] = 0;"
+    ),
+    "a polite livelock": Hang(
+        r"""
+        int me = t & 1; for (;;) { v[me] = 1; if (!v[1 - me]) break; v[me] = 0; if (v[9]) break;
+        v[me] = 1; }""",
+        1,
+        2,
+    ),
+    "mbarrier, the wrong parity": Hang("MBARRIER WAIT"),
+    "mbarrier, bytes that never come": Hang(r"""
+        __shared__ unsigned long long b; unsigned a = __cvta_generic_to_shared(&b); if (t == 0) {
+        asm volatile("mbarrier.init.shared.b64 [%0], 1;" :: "r"(a)); asm
+        volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], 64;" :: "r"(a)); } __syncthreads();
+        WAIT"""),
+    "mbarrier, too few arrivals": Hang(r"""
+        __shared__ unsigned long long b; unsigned a = __cvta_generic_to_shared(&b); if (t == 0) asm
+        volatile("mbarrier.init.shared.b64 [%0], 65;" :: "r"(a)); __syncthreads(); asm
+        volatile("mbarrier.arrive.shared.b64 _, [%0];" :: "r"(a)); int ok; do asm volatile("{ .reg
+        .pred q; mbarrier.test_wait.parity.shared.b64 q, [%1], 0; selp.s32 %0, 1, 0, q; }" :
+        "=r"(ok) : "r"(a)); while (!ok);"""),
+    "a cluster barrier of one": Hang(
+        r"""
+        if (t == 0) asm volatile("barrier.cluster.arrive;\n barrier.cluster.wait;"); else while
+        (v[1] == 0) ;""",
+        2,
+        64,
+    ),
+    "a flag polled beside an mbarrier": Hang("MBARRIER while (v[1] == 0) ;", 2, 64),
+    "for ever beside an mbarrier": Hang("MBARRIER for (int i = 0; ; i++) p[t] = i;"),
+    "for ever beside an mbarrier, plain": Hang(
+        "MBARRIER while (p[0] == 0) { __syncthreads(); p[t + 1] = 0; __syncthreads(); }"
+    ),
+    "a random walk": Hang(
+        "unsigned x = t + 1; do { x ^= x << 13; x ^= x >> 17; x ^= x << 5; } while (x != 0); s = x;"
+    ),
+    "matches that never agree": Hang("while (__match_any_sync(~0u, t) != ~0u) ; s = 1;", 1, 32),
+    "a vote that never ends": Hang("while (__any_sync(~0u, t >= p[0])) s++;"),
+    "many blocks wait for the last": Hang(
+        "if (t == 0) while (v[1] == 0) ; __syncthreads(); if (blockIdx.x == gridDim.x) v[1] = 1;", 2000, 128
+    ),
+    "large blocks, a barrier and a flag": Hang("while (v[1] == 0) __syncthreads();", 40, 1024),
+    "clock": Hang("long long c = clock64(); while (clock64() - c >= 0) ; s = c;"),
+}
+# Those that are told by time: with a tenth of the budget in a tenth of it.
+TIMED = {
+    "a growing counter in memory",
+    "printf in a loop",
+    "for ever beside an mbarrier",
+    "for ever beside an mbarrier, plain",
+    "a counter that wraps",
+    "a random walk",
+    "a vote that never ends",
+}
+LONG = {
+    "a search of many levels": Hang(
+        """__shared__ int go; int level = 1; if (t == 0) p[0] = 1; __syncthreads();
+        do {
+          __syncthreads(); if (t == 0) go = 0; __syncthreads();
+          for (int i = t; i < 8000; i += 1024)
+            if (p[i] == level && i < 400 && !p[i + 1]) { p[i + 1] = level + 1; go = 1; }
+          level++; __syncthreads();
+        } while (go);""",
+        1,
+        1024,
+    ),
+    "many turns at a lock": Hang(
+        "if (t == 0) for (int i = 0; i < 20; i++) { while (atomicCAS(p, 0, 1)) ; p[1]++; __threadfence(); "
+        "atomicExch(p, 0); }",
+        24,
+    ),
+    "one block works long, and the others wait": Hang(
+        "if (blockIdx.x == 0) { for (int i = 0; i < 30000; i++) s = s * 3 + p[i & 7]; "
+        "if (t == 0) v[1] = 1; } else while (v[1] == 0) ;",
+        8,
+    ),
+}
+
+
+def run(kind: Hang, **options: int) -> tuple[str, float]:
+    """Return what is said of a kernel, and the seconds that it took; none if it ends without a word."""
+    source = f"""{FUNCTIONS if "s = " in kind.body else ""}
+    extern "C" __global__ void k(int* p) {{
+      int t = threadIdx.x, s = 0; volatile int* v = p;
+      {kind.body.replace("MBARRIER", MBARRIER).replace("WAIT", WAIT)}
+      if (s == 12345) p[0] = s;
+    }}"""
+    began = time.thread_time()
+    try:
+        found = launch(source, "k", (kind.blocks,), (kind.threads,), np.zeros(8192, np.int32), **options)
+        said = "\n".join(str(finding) for finding in found.findings)
+    except EmulatorError as error:
+        said = str(error)
+    return said, time.thread_time() - began
+
+
+def told(said: str) -> bool:
+    """Return whether it is said that the kernel does not end, why, and where its threads stand."""
+    stand = r"\d+ (of \d+ )?threads .*line \d+|line \d+: 32 of 64 threads"
+    reasons = r"the kernel hangs|deadlock|divergent barrier|has not ended"
+    known = r"line \d+: (a barrier for 96 threads|the loop that ends here takes|a function that calls itself)"
+    return bool(re.search(reasons, said) and re.search(stand, said)) or bool(re.search(known, said))
+
+
+def test_there_are_enough() -> None:
+    assert len(HANGS) >= 40 and HANGS.keys() >= TIMED
+
+
+FEW = ("a flag by acquire", "a loop over NaN", "mbarrier, the wrong parity", "recursion without end")
+
+
+@pytest.mark.parametrize("what", [pytest.param(w, marks=() if w in FEW else pytest.mark.slow) for w in HANGS])
+def test_a_hang_is_told(what: str) -> None:
+    said, seconds = run(HANGS[what], **({"budget": BUDGET // 10} if what in TIMED else {}))
+    assert told(said), said
+    assert seconds < MOST
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("what", sorted(TIMED))
+def test_a_hang_is_told_in_time(what: str) -> None:
+    said, seconds = run(HANGS[what])
+    assert told(said), said
+    assert seconds < MOST
+
+
+@pytest.mark.parametrize("what", [pytest.param(w, marks=pytest.mark.slow) for w in LONG])
+def test_what_only_takes_long_is_not_cut(what: str) -> None:
+    """The control: nothing is said of a hang."""
+    said, _ = run(LONG[what])
+    assert not told(said) and "budget" not in said, said
