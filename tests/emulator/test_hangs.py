@@ -15,6 +15,7 @@ import pytest
 from harness.emulator.blocks.endless import BUDGET
 from harness.errors import EmulatorError
 from shared.emulator_kernels import launch
+from shared.sweeps import sweep
 
 MOST = 10  # seconds of this thread
 
@@ -30,8 +31,10 @@ class Hang:
 
 MBARRIER = """__shared__ unsigned long long b; unsigned a = __cvta_generic_to_shared(&b);
   if (t == 0) asm volatile("mbarrier.init.shared.b64 [%0], 1;" :: "r"(a)); __syncthreads();"""
-WAIT = """int ok; do asm volatile("{ .reg .pred q; mbarrier.try_wait.parity.shared.b64 q, [%1], 0; "
+ARRIVE = 'asm volatile("mbarrier.arrive.shared.b64 _, [%0];" :: "r"(a));'
+WAIT = """int ok; do asm volatile("{ .reg .pred q; mbarrier.try_wait.parity.shared.b64 q, [%1], PARITY; "
   "selp.s32 %0, 1, 0, q; }" : "=r"(ok) : "r"(a)); while (!ok);"""
+WORDS = {"MBARRIER": MBARRIER, "ARRIVE": ARRIVE} | {f"WAIT{p}": WAIT.replace("PARITY", p) for p in "01"}
 FUNCTIONS = """
 __device__ __noinline__ int down(volatile int* p, int n) { return p[n & 7] + down(p, n + 1) * 3; }
 __device__ __noinline__ int pong(volatile int* p, int n);
@@ -109,18 +112,13 @@ HANGS = {
         1,
         2,
     ),
-    "mbarrier, the wrong parity": Hang("MBARRIER WAIT"),
+    "mbarrier, the wrong parity": Hang("MBARRIER if (t == 0) ARRIVE __syncthreads(); WAIT1"),
     "mbarrier, bytes that never come": Hang(r"""
         __shared__ unsigned long long b; unsigned a = __cvta_generic_to_shared(&b); if (t == 0) {
         asm volatile("mbarrier.init.shared.b64 [%0], 1;" :: "r"(a)); asm
         volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], 64;" :: "r"(a)); } __syncthreads();
-        WAIT"""),
-    "mbarrier, too few arrivals": Hang(r"""
-        __shared__ unsigned long long b; unsigned a = __cvta_generic_to_shared(&b); if (t == 0) asm
-        volatile("mbarrier.init.shared.b64 [%0], 65;" :: "r"(a)); __syncthreads(); asm
-        volatile("mbarrier.arrive.shared.b64 _, [%0];" :: "r"(a)); int ok; do asm volatile("{ .reg
-        .pred q; mbarrier.test_wait.parity.shared.b64 q, [%1], 0; selp.s32 %0, 1, 0, q; }" :
-        "=r"(ok) : "r"(a)); while (!ok);"""),
+        WAIT0"""),
+    "mbarrier, no arrival": Hang("MBARRIER WAIT0"),
     "a cluster barrier of one": Hang(
         r"""
         if (t == 0) asm volatile("barrier.cluster.arrive;\n barrier.cluster.wait;"); else while
@@ -181,10 +179,11 @@ LONG = {
 
 def run(kind: Hang, **options: int) -> tuple[str, float]:
     """Return what is said of a kernel, and the seconds that it took; none if it ends without a word."""
+    body = re.sub("|".join(WORDS), lambda word: WORDS[word[0]], kind.body)
     source = f"""{FUNCTIONS if "s = " in kind.body else ""}
     extern "C" __global__ void k(int* p) {{
       int t = threadIdx.x, s = 0; volatile int* v = p;
-      {kind.body.replace("MBARRIER", MBARRIER).replace("WAIT", WAIT)}
+      {body}
       if (s == 12345) p[0] = s;
     }}"""
     began = time.thread_time()
@@ -208,10 +207,16 @@ def test_there_are_enough() -> None:
     assert len(HANGS) >= 40 and HANGS.keys() >= TIMED
 
 
+LARGE = (
+    "clock",
+    "hash table that is full",
+    "many blocks wait for the last",
+    "two threads that undo each other",
+)
 FEW = ("a flag by acquire", "a loop over NaN", "mbarrier, the wrong parity", "recursion without end")
 
 
-@pytest.mark.parametrize("what", [pytest.param(w, marks=() if w in FEW else pytest.mark.slow) for w in HANGS])
+@pytest.mark.parametrize("what", sweep(HANGS, lambda what: what in FEW, lambda what: what in LARGE))
 def test_a_hang_is_told(what: str) -> None:
     said, seconds = run(HANGS[what], **({"budget": BUDGET // 10} if what in TIMED else {}))
     assert told(said), said
