@@ -208,9 +208,11 @@ def test_there_are_enough() -> None:
 
 
 LARGE = (
+    "a growing counter in memory",
     "clock",
     "hash table that is full",
     "many blocks wait for the last",
+    "printf in a loop",
     "two threads that undo each other",
 )
 FEW = ("a flag by acquire", "a loop over NaN", "mbarrier, the wrong parity", "recursion without end")

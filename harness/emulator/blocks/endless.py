@@ -33,7 +33,7 @@ BUDGET = 5_000_000  # instructions of a batch, unless its launch says otherwise
 PATIENCE = 50_000  # of them in a loop that nothing bounds, and one for every four bytes of the arguments
 FIRST = 5_000  # of them before loops are looked at
 _SECONDS = 4  # of this thread in a loop that nothing bounds; more with a larger budget
-_SLOW = 6, 500  # the same of slow instructions: seconds, and turns at least
+_SLOW = 6, 500, 1024  # of slow instructions, as printf's: seconds, turns at least, and threads at most
 _GROWTH = 1.5  # from one look to the next, or a second where that is sooner
 _SHOTS = 16  # turns that a look lasts at most
 _YIELD = 16  # turns after which lanes in an endless loop let others run
@@ -175,9 +175,11 @@ class Loops:
         if np.isfinite(left):
             return
         seconds, spent = time.thread_time() - self._began[1], used - self._began[0]
-        limit, slow = (limit * launch.budget / BUDGET for limit in (_SECONDS, _SLOW[0]))
+        scale = launch.budget / BUDGET
         taken = spent * 2 / (last[-1][0] - last[0][0])  # turns
-        if (spent > launch.patience and seconds > limit) or (taken > _SLOW[1] and seconds > slow):
+        few = launch.threads * batch.blocks <= _SLOW[2]
+        slow = few and taken > _SLOW[1] and seconds > _SLOW[0] * max(1, scale)
+        if slow or (spent > launch.patience and seconds > _SECONDS * scale):
             runner.join(edge.target, last[-1][1])
             raise batch.hangs(
                 f"the loop that ends at {self._source(edge)} has not ended after {spent:,} "
