@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from harness.cli import streams
-from harness.errors import INCONCLUSIVE_EXIT, HarnessError, Interrupted
+from harness.errors import INCONCLUSIVE_EXIT, HarnessError, Interrupted, SpecError
 from harness.support import signals, terminal
 
 if TYPE_CHECKING:
@@ -88,7 +88,10 @@ def of_sizes_taken(rows: Iterable[Measurement], left_out: dict[str, list[str]]) 
     held: dict[str, Measurement] = {}
     run: set[str] = set()
     for row in rows:
-        condition = unmet(row.built.variant, row.problem) if row.failed and row.built is not None else ""
+        condition = ""
+        if row.failed and row.built is not None:
+            with suppress(SpecError):  # of `requires` itself: the row tells it
+                condition = unmet(row.built.variant, row.problem)
         if condition:
             held.setdefault(row.label, row)
             left_out.setdefault(f"{row.label} requires {condition}", []).append(row.problem.label)
@@ -109,7 +112,7 @@ def tell_templates(kernels: Sequence[Kernel]) -> None:
     from harness.kernels import text
 
     for source, name in {k.source: k.path.name for k in kernels if k.plain}.items():
-        named = [k.entry for k in kernels if k.source == source]
+        named = [k.entry.partition("<")[0].strip() for k in kernels if k.source == source]
         for entry in text.entries(source):
             if entry.template and entry.name not in named:
                 said = (

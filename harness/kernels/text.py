@@ -224,15 +224,23 @@ def _dimensions(body: str, index: str) -> int:
 def _factors(body: str, names: Sequence[str]) -> Iterator[frozenset[str]]:
     """Yield those of `names` that are factors in one index, or in one offset of a pointer, of a body."""
     for part in re.split(r"[][;,=<>?{}]", body):
-        found = {n for n in names if re.search(rf"\b{n}\s*\*|\*\s*(?:\([\w\s]+\)\s*)?{n}\b", part)}
+        found = set()
+        for name in names:
+            word = re.escape(name)
+            if re.search(rf"\b{word}\s*\*|\*\s*(?:\([\w\s]+\)\s*)?{word}\b", part):
+                found.add(name)
         if found:
             yield frozenset(found)
 
 
 def _an_item(body: str, axis: str, names: Sequence[str]) -> bool:
-    """Return True where the index of a block is used, and multiplied by nothing but parameters."""
-    index = rf"\bblockIdx\s*\.\s*{axis}\b"
-    beside = re.findall(rf"([\w.]*)\s*\*\s*{index}|{index}\s*\*\s*([\w.]*)", body)
+    """Return True where the index of a block is used, and multiplied by nothing but parameters.
+
+    Variables that are this index, ``int bx = blockIdx.x;``, count as it.
+    """
+    index = rf"blockIdx\s*\.\s*{axis}"
+    alike = "|".join([index, *re.findall(rf"(\w+)\s*=\s*{index}\s*[,;]", body)])
+    beside = re.findall(rf"([\w.]*)\s*\*\s*\b(?:{alike})\b|\b(?:{alike})\b\s*(?:\*|<<)\s*([\w.]*)", body)
     known = all((left or right) in names for left, right in beside)
     return bool(re.search(index, body)) and known and "mul24" not in body
 

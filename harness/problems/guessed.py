@@ -30,9 +30,12 @@ _SCALARS = {  # C types, without signs and the word int where those are put asid
     **{f"{u}int{bits}_t": f"{u}int{bits}" for u in ("", "u") for bits in (8, 16, 32, 64)},
 }  # fmt: skip
 _VECTOR = re.compile(r"(u?)(char|short|int|long|longlong|float|double)([1234])\Z")
-# A size by default, by the dimensions of the arrays; 16 of those with more. That of one dimension divides by
-# no block, so that a missing guard shows.
+# A size by default, by the dimensions of the arrays. That of one dimension divides by no block, so that a
+# missing guard shows. With more than three dimensions an array has up to so many elements.
 _SIZES = {1: 1000, 2: 64, 3: 32}
+_MOST = 2**16
+_LONGEST = 2**28  # elements of a guess
+_ITEMS = 64  # blocks that have an item each, at most
 
 
 def problem_of(kernel: Kernel) -> type[ArrayProblem]:
@@ -63,8 +66,8 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
             raise _unknown(p.type, p.name, kernel)
     whole = [p.name for p in values if "int" in types[p.name][0]]
     depth = max(min(dimensions, 2), 1 + max((len(f.intersection(whole)) for f in entry.factors), default=0))
-    size = _SIZES.get(depth, 16) if whole or depth > 1 else 1024
-    scalars = {p.name: np.dtype(types[p.name][0]).type(size if p.name in whole else 1) for p in values}
+    size = _SIZES.get(depth, max(2, round(_MOST ** (1 / depth)))) if whole or depth > 1 else 1024
+    scalars = {p.name: _scalar(types[p.name][0], size if p.name in whole else 1) for p in values}
     written = tuple(p.name for p in pointers if not p.const)
     order = tuple(p.name for p in entry.parameters)
 
@@ -78,11 +81,18 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
 
     def shape(self: Any) -> tuple[int, ...]:
         sizes = [getattr(self, name) for name in whole] or [size]
-        return tuple((min if axis in entry.items else max)(sizes) for axis in "zyx"[-dimensions:])
+        items = min(_ITEMS, *sizes)
+        return tuple(items if axis in entry.items else max(sizes) for axis in "zyx"[-dimensions:])
 
     def filled(cls: type[ArrayProblem], axes: Axes) -> ArrayProblem:
         sizes = sorted(int(axes.get(name, scalars[name])) for name in whole) or [size]
         length = math.prod([*sizes[:1] * (depth - len(sizes)), *sizes[-depth:]])
+        unknown = [p.name for p in pointers if p.name not in axes]
+        if length > _LONGEST and unknown:
+            raise UsageError(
+                f"{unknown[0]} would have {length:,} elements, the product of sizes",
+                hint=f"say how many: -a {unknown[0]}=1000000",
+            )
         found: ArrayProblem = vars(ArrayProblem)["from_axes"].__func__(
             cls, {**{p.name: max(1, length) for p in pointers}, **axes}
         )
@@ -103,6 +113,12 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         "arguments": arguments,
     }
     return type("Guessed", (ArrayProblem,), members)
+
+
+def _scalar(kind: str, value: int) -> Any:
+    """Return a number of a NumPy type, or the largest that it can hold."""
+    dtype = np.dtype(kind)
+    return dtype.type(min(value, np.iinfo(dtype).max) if dtype.kind in "iu" else value)
 
 
 def _label(problem: Any) -> str:

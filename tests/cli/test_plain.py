@@ -180,6 +180,32 @@ __global__ void beyond(const float* x, float* y, int n)
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i <= n) y[i] = x[i];
 }
+__global__ void tiled(float* C, const float* A, const float* B, int wA, int wB)
+{
+    int bx = blockIdx.x, by = blockIdx.y;
+    int tx = threadIdx.x, ty = threadIdx.y;
+    __shared__ float a[16][16], b[16][16];
+    float sum = 0;
+    for (int k = 0; k < wA; k += 16) {
+        a[ty][tx] = A[wA * 16 * by + k + wA * ty + tx];
+        b[ty][tx] = B[16 * bx + wB * (k + ty) + tx];
+        __syncthreads();
+        for (int i = 0; i < 16; ++i) sum += a[ty][i] * b[i][tx];
+        __syncthreads();
+    }
+    C[wB * (16 * by + ty) + 16 * bx + tx] = sum;
+}
+__global__ void narrow(float* x, char c, long n)
+{
+    int i = (blockIdx.x << 8) + threadIdx.x;
+    if (i < n) x[i] = c;
+}
+template <typename T> __global__ void seen(T* x, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) x[i] = T(i);
+}
+template __global__ void seen<float>(float*, int);
 template <typename T, int N> __global__ void unseen(T* x) { x[0] = T(N); }
 """
 
@@ -194,7 +220,10 @@ def test_sizes_are_those_that_the_indices_multiply(run: Any) -> None:
     assert "many:products was launched as by --grid 4,4,1 --block 16,16,1 -a A=4096 -a B=4096" in said
     assert found.exit_code == 1 and "if (i <= n) y[i] = x[i]" in said, "one element past the end"
     assert said.count("out of bounds") == 2, "all of them in `beyond`"
+    assert "many:tiled was launched as by --grid 4,4,1 --block 16,16,1" in said, "bx * 16 is blockIdx.x * 16"
+    assert "many:narrow was launched as by --grid 4,1,1 --block 256,1,1 -a x=1000 -a c=127 -a n=1000" in said
     assert "left out: unseen<typename T, int N> of many.cu, a template" in said
+    assert said.count("left out") == 1, "an instance of `seen` is there"
 
 
 def test_lengths_follow_the_sizes_that_are_given(run: Any) -> None:
@@ -203,3 +232,5 @@ def test_lengths_follow_the_sizes_that_are_given(run: Any) -> None:
     assert small.exit_code == 0 and "--grid 3,1,1 --block 256,1,1 -a x=150 -a y=150" in small.output
     other = run("check", "many.cu", "--entry", "rows", "-a", "rows=3", "-a", "cols=50", "-a", "x=149")
     assert other.exit_code == 1 and "past the end" in other.output, "a length that is given stays"
+    vast = run("check", "many.cu", "--entry", "rows", "-a", "rows=100000", "-a", "cols=100000")
+    assert vast.exit_code == 2 and "10,000,000,000 elements" in vast.output

@@ -222,10 +222,11 @@ def _built(variant: Variant, arch: str, cache: Cache, step: Progress) -> Built:
 def _first(cls: type[Problem], variants: Sequence[Variant]) -> list[Axes]:
     """Return the first size at which a problem is verified that one of the variants takes."""
     from harness.launch.kernel import unmet
+    from harness.problems import checks
     from harness.problems.registry import resolve
 
     own = [v for v in variants if resolve(v.kernel) is cls]
-    able = [a for a in cls.verify_axes if any(not unmet(v, cls.from_axes(a)) for v in own)]
+    able = [a for a in cls.verify_axes if any(not unmet(v, checks.instance(cls, a)) for v in own)]
     return list((able or cls.verify_axes)[:1])
 
 
