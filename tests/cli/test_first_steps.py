@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
-from harness.cli import main
+from harness.cli import isolation, main
+from shared.command import fake, harness  # noqa: F401  (a fixture)
 
 EVEN = """\
 // Doubles pairs
@@ -136,3 +138,22 @@ def test_headers_and_entries_of_verify_and_bench(run: Any) -> None:
     for verb in ("verify", "bench"):
         assert run(verb, "pairs.cu", "-I", "sub").exit_code == 0
         assert run(verb, "pairs.cu", "-I", "sub", "--entry", "tripled").exit_code == 1, "another kernel"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("fake")
+def test_sizes_are_left_out_on_a_gpu_too(
+    kernel_file: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(kernel_file(extra='requires = ["N % 1024 == 0"]'))
+    verified = harness("verify", path)
+    assert verified.exit_code == 1 and "choose sizes with -a" in verified.output, "it takes none of them"
+    path = str(kernel_file(extra='requires = ["N % 4 == 0"]'))
+    verified = harness("verify", path)
+    assert verified.exit_code == 0 and "31x65x1000" in verified.output.partition("left out: ")[2]
+    died = isolation.Outcome(rows=(), about={}, error="it died")
+    monkeypatch.setattr(isolation, "run_child", lambda command, timeout: died)
+    path, out = str(kernel_file(extra='requires = ["N % 1024 == 0"]')), tmp_path / "r.json"
+    assert harness("bench", path, "--isolate", "--json", str(out)).exit_code == 1
+    rows = [s["harness"] for b in json.loads(out.read_text())["benchmarks"] for s in b["states"]]
+    assert [r["shape"] for r in rows] == ["1024", "2048", "4096"], "512 is no row of it"
