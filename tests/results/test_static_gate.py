@@ -137,7 +137,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.slow
 def test_a_revision_is_compared_with_the_working_tree(repository: Path) -> None:
     same = harness("compare", "HEAD", *SMALL)
-    assert same.exit_code == 0 and "of 1 kernels are the same" in same.output, same.output
+    assert same.exit_code == 0 and "of 1 kernel are the same" in same.output, same.output
     more = (
         "#define EXTRA 0; __shared__ float s[256]; s[threadIdx.x] = col; __syncthreads(); sum += 0 * s[0]\n"
     )
