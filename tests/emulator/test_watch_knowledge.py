@@ -19,6 +19,7 @@ Facts = frozenset[tuple[int, int]]  # (thread, stamp): that it has accessed some
 
 def facts(view: View) -> Facts:
     """Return what a view covers."""
+    assert view.blocks.dtype == np.int64
     threads, stamps = (a.ravel() for a in np.indices((EVERY, STAMPS + 1)))
     covered = view.covers(threads, threads // THREADS, stamps + 1)
     return frozenset(zip(threads[covered].tolist(), (stamps[covered] + 1).tolist(), strict=True))

@@ -95,6 +95,18 @@ EVERY = range(THREADS)
 WARPS = [range(0, 32), range(32, 64), range(64, THREADS)]
 
 
+def test_stamps_and_nodes_are_integers() -> None:
+    """Floats would round them from 2**53 on, and cannot be indices."""
+    run = Run()
+    run.warp_barrier([32, 33], [0])
+    state = run.order.state
+    assert state.lanes is not None
+    known = (state.now, state.bar, state.warp, state.lanes, state.view, state.pending)
+    assert {a.dtype for a in known} == {np.dtype(np.int64)}
+    at = np.array([5]), np.array([0])
+    assert run.order.published(at, RELAXED).dtype == run.order.published(at, RELEASE).dtype == np.int64
+
+
 # Barriers
 
 
@@ -165,9 +177,18 @@ def test_who_arrives_tells_what_he_has_learned() -> None:
     before = run.touch()
     run.order.learn(np.array([5]), 0, run.order.release(np.array([66]), 1))
     run.read(6, 0, run.write(65, 1, RELEASE))
+    run.order.learn(np.array([5]), 1, run.order.release(np.array([64]), 0))  # of the other block
     run.arrive(WARPS[0], [0])
     run.barrier(WARPS[1], [0])
-    told = (WARPS[1], 0, range(64), 0), ([5, *WARPS[1]], 0, [66], 1), (WARPS[1], 0, [65], 1)
+    assert same(
+        run.who_knows(before)[:THREADS, :THREADS], pairs((WARPS[1], 0, range(64), 0))[:THREADS, :THREADS]
+    )
+    told = (
+        ([5], 1, [64], 0),
+        (WARPS[1], 0, range(64), 0),
+        ([5, *WARPS[1]], 0, [66], 1),
+        (WARPS[1], 0, [65], 1),
+    )
     assert same(run.who_knows(before), pairs(*told))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from itertools import product
 
@@ -259,7 +260,7 @@ def test_a_finer_shadow_remembers_the_same_of_both_halves(columns: int) -> None:
     watched.refine(4)
     assert watched.grain == 4 and watched.shadow is whole
     watched.refine(1)
-    assert watched.grain == 1
+    assert watched.grain == 1 and isinstance(watched.grain, int)
     for byte in range(16):
         for column in range(columns):
             at, inside = byte * columns + column, 8 <= byte < 12 and column == last
@@ -279,6 +280,17 @@ def test_a_finer_shadow_has_nothing_that_the_coarse_one_has_not() -> None:
     finer = Shadow(2).refined(1)
     assert finer.published is None and len(finer.publications()) == 4
     assert found(finer, WRITE, lanes((3, 0))) == []
+
+
+def test_a_cell_takes_24_bytes_for_each_kind_of_access_that_there_was() -> None:
+    """Thread, stamp and instruction of the lowest and the highest, of 4 bytes each."""
+    shadow = Shadow(1000)
+    for kind in (READ, WRITE):
+        tracemalloc.start()
+        shadow.add(kind, lanes((1, 2)), 0, nothing)
+        taken, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert 24_000 <= taken < 26_000
 
 
 def test_what_is_published_stays() -> None:
