@@ -53,6 +53,7 @@ SHARED, GLOBAL = ("s", "0"), ("b", "block * 96")
         (SYNC1, SYNC1, "", True),
         (ARRIVE1, SYNC1, "", True),
         (SYNC1, SYNC1, "c[i] = PLACE[FIRST + t - 32];", False),
+        (SYNC1, SYNC1, "} if (t >= 64) { c[i] = PLACE[FIRST + t - 32];", False),  # later, and not after it
         (ARRIVE1, SYNC1, "c[i] = PLACE[FIRST + t - 64];", False),
         (
             ARRIVE1 + ARRIVE2,
@@ -74,6 +75,25 @@ def test_warps_hand_over_at_a_barrier_of_two(
     body = HAND_OVER.replace("FORMER", former).replace("LATTER", latter).replace("LAST", last)
     made = run(body.replace("PLACE", place).replace("FIRST", first), schedule=schedule)
     assert found(made) == (set() if clean else {("RAW hazard", place)})
+
+
+ENDED = 'if (t >= 64) { s[t] = t; return; } s[t] = t; asm volatile("BARRIER;" ::: "memory"); c[i] = s[OTHER];'
+
+
+@pytest.mark.parametrize(
+    ("barrier", "other", "kinds"),
+    [
+        ("bar.sync 1, 64", "t ^ 32", set()),
+        ("bar.sync 1, 64", "t + 32", {"RAW hazard"}),  # warp 2 is none of the 64
+        ("bar.sync 0", "t + 32", {"divergent barrier"}),  # told as such, and no race beside it
+    ],
+)
+@pytest.mark.parametrize("schedule", ["lockstep", "backward"])
+def test_a_thread_that_has_ended_passes_the_barriers_of_all(
+    barrier: str, other: str, kinds: set[str], schedule: str
+) -> None:
+    made = run(ENDED.replace("BARRIER", barrier).replace("OTHER", other), schedule=schedule)
+    assert {f.kind for f in made.findings} == kinds
 
 
 def test_a_barrier_that_one_whole_block_passes_is_none_for_the_other() -> None:

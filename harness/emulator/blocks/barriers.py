@@ -91,7 +91,8 @@ class Barriers:
             if met.any():
                 self._batch.met(int(identity), met)
             complete |= met
-            self._order(met | (~alive & met.any(0)), int(identity))
+            ended = ~alive & (met.any(0) & (need == everyone))  # where it was not for a number of threads
+            self._order(met | ended, int(identity))
             self._reduce(met)
         if not complete.any():
             if not last:
