@@ -9,6 +9,7 @@ ladder where no kernel is named.
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import math
 import random
@@ -18,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from harness.bench import emulation
 from harness.bench.row import ERROR, OK, REFUSED, Measurement
@@ -27,8 +29,10 @@ from harness.kernels.compiler import Cubin, Resources, link_ptx, source_text
 from harness.kernels.includes import folders
 from harness.kernels.spec import Kernel, Variant, load
 from harness.launch.builds import Built
-from harness.problems.gemm import GEMMS
-from harness.problems.protocol import Axes
+from harness.problems import checks
+from harness.problems.gemm import Gemm
+from harness.problems.protocol import Axes, Problem
+from harness.problems.registry import resolve
 from shared.emulator_kernels import compile_ptx
 
 ARCH = "sm_90a"
@@ -175,14 +179,24 @@ class Subject:
 
     @staticmethod
     def of(kernel: Kernel) -> Subject:
-        variant = min(kernel.variants(), key=lambda v: (min(v.tile) < 4, math.prod(v.tile), v.threads))
+        sets = kernel.variants()
+        variant = min(sets, key=lambda v: (min(v.tile, default=4) < 4, math.prod(v.tile), v.threads))
         m, n = variant.tile[:2] if len(variant.tile) > 1 else (8, 8)  # one extent is of elements
         step = (
             variant.params.get("BK")
             or variant.params.get("TILE")
             or (32 if kernel.language == "ptx" else 128)
         )
-        return Subject(variant=variant, points=_points(m, n, step))
+        cls = resolve(kernel)
+        if not issubclass(cls, Gemm):
+            return Subject(variant=variant, points=tuple(cls.verify_axes))
+        points = _points(m, n, step)
+        if kernel.requires:  # those sizes that it takes, and more of them: whole tiles
+            points += tuple({"M": m * i, "N": n * i, "K": 2 * step * i} for i in (1, 2))
+            points += ({"M": m, "N": 2 * n, "K": 3 * step, "alpha": 0.75, "beta": 0.5},)
+            full = {"alpha": 1.0, "beta": 0.0}
+            points = tuple(p for p in points if not variant.unmet(full | _leading(p) | p))
+        return Subject(variant=variant, points=points)
 
     def built(self, source: str) -> Built | None:
         """Compile; return None where the source does not compile."""
@@ -205,16 +219,20 @@ class Subject:
             log="",
             resources=nothing,
             compiler="",
-            entry=variant.kernel.entry,
+            entry=_entry(ptx, variant.kernel.entry),
         )
         return Built(variant=variant, cubin=cubin, sass=None)
 
+    def data(self, axes: tuple[tuple[str, float], ...]) -> tuple[Problem, Any, Any]:
+        """Return a problem with its inputs and their reference; those of the last sizes are kept."""
+        problem = checks.instance(resolve(self.variant.kernel), dict(axes))
+        return problem, *_data(problem)
+
     def run(self, built: Built, axes: Axes) -> Measurement:
         """Emulate one problem; raise HarnessError where the emulator cannot run it."""
-        problem = GEMMS[self.variant.kernel.dtype].from_axes(axes)
-        inputs = problem.inputs(1)
+        problem, inputs, reference = self.data(tuple(axes.items()))
         options = emulation.Options(count=False, budget=_BUDGET)
-        row = emulation.row(built, problem, inputs, problem.reference(inputs), options)
+        row = emulation.row(built, problem, inputs, reference, options)
         if row.status == REFUSED or (row.status == ERROR and not any(text in row.error for text in _ENDLESS)):
             raise HarnessError(row.error)
         return row
@@ -223,6 +241,22 @@ class Subject:
         """Return what is wrong in the first shape where something is; "" for nothing."""
         rows = (self.run(built, axes) for axes in self.points)
         return next((f"{row.problem.label}: {row.error}" for row in rows if row.status != OK), "")
+
+
+def _entry(ptx: str, name: str) -> str:
+    """Return the name that an entry has in PTX: mangled, unless the source says otherwise."""
+    found: list[str] = re.findall(rf"\.entry\s+((?:_Z\d+)?{name}\b\w*|_Z\d+{name}\w*)", ptx)
+    return found[0] if found else name
+
+
+@functools.lru_cache(maxsize=32)
+def _data(problem: Problem) -> tuple[Any, Any]:
+    return checks.data(problem, 1)
+
+
+def _leading(point: Axes) -> dict[str, float]:
+    """Return the leading dimensions of a point that names none."""
+    return {"lda": point["K"], "ldb": point["N"], "ldc": point["N"]}
 
 
 def _points(m: int, n: int, step: int) -> tuple[Axes, ...]:
