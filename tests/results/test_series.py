@@ -86,6 +86,14 @@ def test_bars_say_what_they_are() -> None:
     ]
 
 
+@pytest.mark.parametrize("large", [2**63, 10**300, -(10**299)])
+def test_whole_numbers_beyond_those_of_numpy_are_drawn(large: int) -> None:
+    from harness.instruments import counters
+
+    names = (counters.SM, counters.L1, counters.L2, counters.DRAM)
+    assert charts.traffic([{"label": "01_a", "counters": dict.fromkeys(names, large)}])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("size", "scheme"), [(browser.PHONE, "dark"), (browser.DESK, "light")])
 def test_buttons_hide_and_the_nearest_point_speaks(

@@ -260,7 +260,8 @@ def traffic(profiles: Sequence[ProfileRow], *, narrow: bool = False) -> Figure |
     shades = colours(len(units))
     for i, (unit, metric) in enumerate(units.items()):
         places = [len(shown) - j + 0.3 - 0.2 * i for j in range(len(shown))]
-        axes.barh(places, [p["counters"][metric] for p in shown], height=0.18, color=shades[i], label=unit)
+        busy = [float(p["counters"][metric]) for p in shown]  # whole numbers may be larger than NumPy's
+        axes.barh(places, busy, height=0.18, color=shades[i], label=unit)
     axes.set_yticks(range(len(shown), 0, -1), [p["label"].split()[0] for p in shown], fontsize=9)
     axes.set(xlabel="% of the peak", xlim=(0, 100))
     if not narrow:
