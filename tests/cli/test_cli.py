@@ -137,7 +137,7 @@ def test_verify_without_a_gpu_is_emulated() -> None:
     "args",
     [
         pytest.param(["bench", "0*", "1[5-8]*"], marks=pytest.mark.slow),
-        ["bench", "03", "20"],
+        pytest.param(["bench", "03", "20"], marks=pytest.mark.slow),
         ["list"],
         ["doctor"],
         ["build", "tiled"],

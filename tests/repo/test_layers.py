@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import resource
 import subprocess
@@ -121,18 +122,24 @@ def name(file: Path, package: Path) -> str:
     return file.relative_to(package).with_suffix("").as_posix()
 
 
+@functools.cache
+def nodes(text: str) -> tuple[ast.AST, ...]:
+    """Every node of a module's text, which several rules look at."""
+    return tuple(ast.walk(ast.parse(text)))
+
+
 def imports(file: Path, package: Path) -> Iterator[Import]:
     """Every import statement, those inside functions and under TYPE_CHECKING included."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
+    tree = nodes(file.read_text(encoding="utf-8"))
     checking = {
         inner
-        for node in ast.walk(tree)
+        for node in tree
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
         for statement in node.body
         for inner in ast.walk(statement)
     }
     here = [package.name, *file.relative_to(package).with_suffix("").parts]
-    for node in ast.walk(tree):
+    for node in tree:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -181,10 +188,9 @@ def import_time_cycle(package: Path) -> list[str]:
     """Find circles of single files, by imports that run when a module is imported."""
     graph: dict[str, set[str]] = {}
     for file in files(package):
-        tree = ast.parse(file.read_text(encoding="utf-8"))
         lazy = {
             node
-            for function in ast.walk(tree)
+            for function in nodes(file.read_text(encoding="utf-8"))
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
             for node in ast.walk(function)
         }
@@ -217,7 +223,7 @@ def strangers(package: Path) -> list[str]:
 def calls(package: Path) -> Iterator[tuple[str, str, str]]:
     """(file, place, what is called) for every call; what is raised by its name alone counts as called."""
     for file in files(package):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for node in nodes(file.read_text(encoding="utf-8")):
             if isinstance(node, ast.Call):
                 called = ast.unparse(node.func)
             elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Name):

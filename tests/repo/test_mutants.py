@@ -51,6 +51,7 @@ def functions(file: str) -> dict[str, str]:
 # ---- the list ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_each_listed_survivor_is_a_change_of_a_line_that_there_is() -> None:
     """The mutants of that line are checked where mutmut runs."""
     known = mutate.listed(ROOT)

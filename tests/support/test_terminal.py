@@ -32,9 +32,12 @@ def eighty(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param(["check", "05", "21", "20", "-a", "N=32"], marks=pytest.mark.slow),
         ["check", "tiled", "-a", "N=32", "--lines"],
         ["build", "20", "23"],
-        ["sass", "23", "20"],
+        pytest.param(["sass", "23", "20"], marks=pytest.mark.slow),
         ["explain", "coalesced", "tiled", "-a", "N=64", "--record", LADDER, "--record", PROFILE],
-        ["explain", "--claims", "05", "07", "--record", LADDER, "--record", PROFILE],
+        pytest.param(
+            ["explain", "--claims", "05", "07", "--record", LADDER, "--record", PROFILE],
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             ["explain", "--claims", "0*", "1*", "--record", LADDER, "--record", PROFILE],
             marks=pytest.mark.exhaustive,

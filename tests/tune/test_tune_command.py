@@ -70,6 +70,7 @@ def test_data_are_made_while_the_session_opens(
     assert result.exit_code == 0 and begun == [(7, False), (8, False)]
 
 
+@pytest.mark.slow
 def test_a_wrong_candidate_is_a_finding(speeds: Speeds, kernel: str) -> None:
     speeds.execute[7] = fake_gemm.zeros
     result = harness("tune", kernel, "-p", SPACE, "-a", "N=24", "--regime", "hot", "--fresh")

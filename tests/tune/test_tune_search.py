@@ -29,7 +29,9 @@ from shared.tuning import RULE, TILES, N, Speeds, tiles, tune
 # ---- who wins --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strategy", ["halving", "exhaustive", "random"])
+@pytest.mark.parametrize(
+    "strategy", ["halving", "exhaustive", pytest.param("random", marks=pytest.mark.slow)]
+)
 def test_the_planted_winner_is_found(
     context: Context, space: list[Built], speeds: Speeds, strategy: str
 ) -> None:
@@ -39,6 +41,7 @@ def test_the_planted_winner_is_found(
     assert result.winners[0]["stage"] == "final" and result.measured == len(result.rows)
 
 
+@pytest.mark.slow
 def test_survivors_get_more_samples(context: Context, space: list[Built], speeds: Speeds) -> None:
     """A second candidate 0.8% behind needs more than the first rung; one 20% behind does not."""
     speeds.milliseconds |= {6: 1.008}
@@ -168,7 +171,7 @@ def test_a_wrong_candidate_never_wins(context: Context, space: list[Built], spee
     assert result.ranking[-1]["seconds"] is None
 
 
-@pytest.mark.parametrize("good", [3, 200])
+@pytest.mark.parametrize("good", [3, pytest.param(200, marks=pytest.mark.slow)])
 def test_a_candidate_that_goes_wrong_later_is_dropped(
     context: Context, space: list[Built], speeds: Speeds, good: int
 ) -> None:
