@@ -45,7 +45,13 @@ def load(name: str, folder: str = GPU) -> dict[str, Any]:
 
 def read(path: Path) -> dict[str, Any]:
     """Return the record at `path`; its key ``path`` says where it lies, for links."""
-    return {**record.load(path), "path": path.relative_to(RECORDS).as_posix()}
+    return {**_loaded(path, path.stat().st_mtime_ns), "path": path.relative_to(RECORDS).as_posix()}
+
+
+@functools.cache
+def _loaded(path: Path, _changed: int) -> dict[str, Any]:
+    """Return the record's contents, which many tables share."""
+    return record.load(path)
 
 
 def provenance(content: dict[str, Any], *others: dict[str, Any]) -> str:

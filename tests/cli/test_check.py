@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -146,12 +145,11 @@ def test_bad_input(args: list[str], code: int, text: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_kernel_that_never_ends(kernel_file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(emulation, "emulate", partial(emulation.emulate, budget=10_000))
+def test_a_kernel_that_never_ends(kernel_file: Any) -> None:
     path = kernel_file(body=BODY.replace("k < K; ++k", "k < K || *(volatile float*)A != 1e30f; ++k"))
-    result = harness("check", str(path), "-a", "N=20")
+    result = harness("check", str(path), "-a", "N=20", "--budget", "10000")
     assert result.exit_code == 1 and "Traceback" not in result.output
-    assert "hangs" in result.output and "Where the threads stand" in result.output
+    assert "hangs" in result.output and "threads stand" in result.output
 
 
 # Widths of the machine code

@@ -136,12 +136,12 @@ def test_verify_without_a_gpu_is_emulated() -> None:
 @pytest.mark.parametrize(
     "args",
     [
-        pytest.param(["bench", "0*", "1[5-8]*"], marks=pytest.mark.slow),
+        pytest.param(["bench", "0*", "1[5-8]*"], marks=pytest.mark.exhaustive),
         pytest.param(["bench", "03", "20"], marks=pytest.mark.slow),
         ["list"],
         ["doctor"],
         ["build", "tiled"],
-        pytest.param(["sass", "0*", "--sweep"], marks=pytest.mark.slow),
+        pytest.param(["sass", "0*", "--sweep"], marks=pytest.mark.exhaustive),
         ["sass", "03", "08", "--sweep"],
     ],
 )

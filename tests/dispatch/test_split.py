@@ -175,7 +175,7 @@ def test_a_part_in_the_wrong_place_is_seen(
         test_the_product_is_whole(fake, gpu, 3)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_bench_launches_all_of_it(cli_fake: FakeDriver, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     M, N, K = BOTH

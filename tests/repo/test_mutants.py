@@ -164,7 +164,7 @@ def test_tests_without_teeth_fail_the_sample(tmp_path: Path, test: str, code: in
     assert ("at least are expected" in done.stdout) == bool(code)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive  # scripts/mutate.py, which CI runs, says it too
 def test_each_listed_survivor_is_a_mutant_that_is_made() -> None:
     pytest.importorskip("mutmut")
     code = "import sys; sys.path.insert(0, 'scripts'); import mutate; root = mutate.ROOT\n"

@@ -46,21 +46,18 @@ def builds(archs: Sequence[str]) -> list[Any]:
     return sweep(pairs, lambda name, arch: (name, arch) in FAST_BUILDS)
 
 
-def _all_sets(name: str) -> pytest.MarkDecorator:
-    return pytest.mark.exhaustive if name.endswith("_fp16") else pytest.mark.slow
-
-
-def builds_and_sets(archs: Sequence[str]) -> list[Any]:
+def builds_and_sets(archs: Sequence[str], every: pytest.MarkDecorator = pytest.mark.slow) -> list[Any]:
     """Return the same for ("name", "arch", "sets"): "default" stands for the default set of parameters, "all"
-    for every set that `shared.kernels.parameter_sets` visits, which is slow, and exhaustive for a source's
-    second type.
+    for every set that `shared.kernels.parameter_sets` visits, marked with `every`, and as exhaustive for a
+    source's second type.
     """
     rows = builds(archs)
     everywhere = os.environ.get("HARNESS_ALL_SETS") == "1"
     several = [row.values for row in rows if everywhere or row.values[1] == "sm_90a"]
+    second = pytest.mark.exhaustive
     return [
         *(pytest.param(*row.values, "default", marks=row.marks) for row in rows),
-        *(pytest.param(*values, "all", marks=_all_sets(str(values[0]))) for values in several),
+        *(pytest.param(*v, "all", marks=second if str(v[0]).endswith("_fp16") else every) for v in several),
     ]
 
 
