@@ -59,7 +59,7 @@ _MEASURED = itertools.count()  # so that no two launches of a process get the sa
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """How to time.
+    """The options of a measurement.
 
     `rule` says when to stop, `regime` (a key of `row.REGIMES`) how operands and launches follow each other,
     `seed` how a comparison is ordered and resampled. `key` is what the data of timed launches is made from.

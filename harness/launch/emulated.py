@@ -26,7 +26,7 @@ SMS = 4  # emulated multiprocessors, by default
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How to emulate.
+    """The options of an emulated launch.
 
     `seed` makes the input data, and the order of the schedule ``random``. `schedule` is one of
     `harness.emulator.emulate`. In ``lockstep``, a kernel to which it matters who comes first is launched once

@@ -114,7 +114,7 @@ class Code:
 
     @property
     def hot_mix(self) -> Counter[str]:
-        """How often each opcode occurs in the hot loop, or in all the code if there is no loop."""
+        """The count of each opcode in the hot loop, or in all the code if there is no loop."""
         loop = self.hot_loop
         return self.sass.mix if loop is None else Counter(i.opcode for i in loop.instructions)
 

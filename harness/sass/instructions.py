@@ -104,7 +104,7 @@ class Tally:
 
     @property
     def tensor_instructions(self) -> int:
-        """How many instructions are an MMA of any kind: HMMA, IMMA, DMMA, HGMMA and so on."""
+        """The number of instructions that are an MMA of any kind: HMMA, IMMA, DMMA, HGMMA and so on."""
         return sum(n for opcode, n in self.mix.items() if opcode.split(".", 1)[0].endswith("MMA"))
 
 
@@ -140,7 +140,7 @@ class Sass:
 
     @cached_property
     def mix(self) -> Counter[str]:
-        """How often each full opcode, with its modifiers, occurs in the code."""
+        """The count of each full opcode, with its modifiers, in the code."""
         return Counter(i.opcode for i in self.instructions)
 
     @cached_property

@@ -37,8 +37,8 @@ def tied(command: Sequence[str | Path]) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How a child ended: its exit code (-N after signal N), what it wrote to stderr if that was captured, and
-    `why` it did not end by itself, empty where it did.
+    """The end of a child: its exit code (-N after signal N), what it wrote to stderr if that was captured,
+    and `why` it did not end by itself, empty where it did.
     """
 
     code: int

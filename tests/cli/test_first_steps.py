@@ -1,4 +1,4 @@
-"""What stood in the way of someone with a kernel of his own: sizes it does not take, sums, misspelt words."""
+"""First steps with a kernel of one's own: sizes that it does not take, sums, misspelt words."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ UNFENCED = {"the next one's": "out[b] = sums[b + 1];", "the one's before": "out[
 @pytest.mark.parametrize("whose", LOOKS)
 @pytest.mark.parametrize("outcome", [0, 1])
 def test_both_outcomes_of_a_flag_are_judged(whose: str, outcome: int) -> None:
-    """If the flag is set a fence is missing; if it is not, what the other one writes is not there yet."""
+    """A fence is missing where the flag is set; where it is not, the other's writes are not there yet."""
     body = LOOKS[whose].replace("IS", str(outcome))
     assert any(racy(body.replace("PATH", UNFENCED[whose]), s) for s in ORDERS)
     fenced = f"{{ __threadfence(); {UNFENCED[whose]} }}" if outcome else "out[b] = 1;"

@@ -1,4 +1,4 @@
-"""What a finding of a race says: who, whom, where, which lines, and whether both stored the same."""
+"""The words of a finding of a race: who, whom, where, which lines, and whether both stored the same."""
 
 from __future__ import annotations
 

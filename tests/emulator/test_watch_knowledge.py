@@ -35,7 +35,7 @@ def of_block(block: int, stamp: int) -> Facts:
 
 @dataclass
 class Sets:
-    """What a node says, by the block that asks: facts, and facts from before a proxy fence."""
+    """A node tells by the block that asks: facts, and facts from before a proxy fence."""
 
     known: list[Facts] = field(default_factory=lambda: [frozenset()] * BLOCKS)
     fenced: list[Facts] = field(default_factory=lambda: [frozenset()] * BLOCKS)
@@ -110,7 +110,7 @@ def test_a_fence_told_to_threads_of_one_block_tells_no_other_block() -> None:
 
 
 def test_no_branch_hides_another() -> None:
-    """What one base does not tell the one who asks, the bases after it still do."""
+    """Bases are asked in turn: a later one may tell what an earlier one does not."""
     graph = Knowledge(BLOCKS, THREADS)
     plain = graph.fence(graph.leaf(0, 1, (), NOTHING))
     plain = graph.join(plain, graph.leaf(0, 2, (), NOTHING))

@@ -22,7 +22,7 @@ _KEPT = 32 << 20  # bytes of the knowledge of nodes that is kept
 
 @dataclass(frozen=True)
 class Semantics:
-    """How an access orders others.
+    """The order that an access gives to others.
 
     strong: it is volatile, relaxed, atomic or more
     scope: BLOCK or GRID
