@@ -267,6 +267,7 @@ def test_the_recorded_ladder_holds() -> None:
 # Counts
 
 
+@pytest.mark.slow
 def test_races_are_looked_for_where_they_are_predicted(tmp_path: Path) -> None:
     """A prediction of races does not hold for the kernel with its barriers."""
     args = ("explain", "--claims", "-a", "N=48")

@@ -31,7 +31,7 @@ def eighty(monkeypatch: pytest.MonkeyPatch) -> None:
         ["check", "05", "22", "-a", "N=32"],
         pytest.param(["check", "05", "21", "20", "-a", "N=32"], marks=pytest.mark.slow),
         ["check", "tiled", "-a", "N=32", "--lines"],
-        ["build", "20", "23"],
+        pytest.param(["build", "20", "23"], marks=pytest.mark.slow),
         pytest.param(["sass", "23", "20"], marks=pytest.mark.slow),
         ["explain", "coalesced", "tiled", "-a", "N=64", "--record", LADDER, "--record", PROFILE],
         pytest.param(
@@ -43,7 +43,7 @@ def eighty(monkeypatch: pytest.MonkeyPatch) -> None:
             marks=pytest.mark.exhaustive,
         ),
         ["profile", "--from", PROFILE],
-        ["compare", LADDER, LADDER],
+        pytest.param(["compare", LADDER, LADDER], marks=pytest.mark.slow),
     ],
     ids=lambda args: " ".join(Path(a).name for a in args),
 )

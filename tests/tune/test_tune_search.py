@@ -30,7 +30,7 @@ from shared.tuning import RULE, TILES, N, Speeds, tiles, tune
 
 
 @pytest.mark.parametrize(
-    "strategy", ["halving", "exhaustive", pytest.param("random", marks=pytest.mark.slow)]
+    "strategy", ["halving", *(pytest.param(s, marks=pytest.mark.slow) for s in ("exhaustive", "random"))]
 )
 def test_the_planted_winner_is_found(
     context: Context, space: list[Built], speeds: Speeds, strategy: str
@@ -248,6 +248,7 @@ def test_a_block_that_fits_nowhere_is_pruned(context: Context, space: list[Built
     assert "not one block fits on an SM" in planning.unfit(built, context.device)
 
 
+@pytest.mark.slow
 def test_what_is_pruned_is_never_launched(
     context: Context, space: list[Built], speeds: Speeds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,6 +274,7 @@ def test_draws_are_seeded_and_counted() -> None:
         Plan(strategy="genetic")
 
 
+@pytest.mark.slow
 def test_max_fevals_bounds_what_is_visited(context: Context, space: list[Built], speeds: Speeds) -> None:
     plan = Plan(max_fevals=3)
     ((result,), _) = tune(context, plan.choose(space), max_fevals=3)
