@@ -1,6 +1,6 @@
 """Time a call of `harness.matmul` on the host, beside what is installed of PyTorch and CuPy, in one run.
 
-The product is small, so that nothing waits for the GPU; microseconds a call, the best of five rounds.
+The product is small, so that nothing waits for the GPU; microseconds a call, the best of ten rounds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import harness
 from harness.driver import Buffer, Context, Device, Stream
 
-N, CALLS, ROUNDS = 64, 500, 5
+N, CALLS, ROUNDS = 64, 200, 10
 
 
 def microseconds(call: Callable[[], object], synchronize: Callable[[], object]) -> float:
@@ -38,18 +38,41 @@ def ours() -> Iterator[tuple[str, float]]:
 def torchs() -> Iterator[tuple[str, float]]:
     import torch
 
-    a, b, c = (torch.randn(N, N, device="cuda") for _ in range(3))
-    from harness import torch_ops
+    import harness.torch
 
-    calls: dict[str, Callable[[], Any]] = {
+    a, b, c = (torch.randn(N, N, device="cuda") for _ in range(3))
+    w = torch.randn(N, N, device="cuda", requires_grad=True)
+    double, bias, linear = a.double(), torch.randn(N, device="cuda"), torch.nn.functional.linear
+
+    def step(function: Callable[..., Any]) -> None:
+        torch.autograd.grad(function(a, w), w, c)
+
+    own: dict[str, Callable[[], Any]] = {
+        "torch.mm": lambda: torch.mm(a, b),
+        "torch.mm, out=": lambda: torch.mm(a, b, out=c),
+        "x @ w.T": lambda: a @ b.t(),
+        "F.linear": lambda: linear(a, b, bias),
+        "F.linear, a gradient asked for": lambda: linear(a, w, bias),
+        "F.linear, with its gradient": lambda: step(linear),
+        "torch.mm of float64": lambda: torch.mm(double, double),
+    }
+    ours: dict[str, Callable[[], Any]] = {
         "harness.matmul, PyTorch, out=": lambda: harness.matmul(a, b, c),
         "harness.matmul, PyTorch": lambda: harness.matmul(a, b),
-        "torch.ops.harness.matmul": lambda: torch_ops.matmul(a, b),
-        "torch.mm, out=": lambda: torch.mm(a, b, out=c),
+        "harness.torch.mm": lambda: harness.torch.mm(a, b),
+        "torch.ops.harness.mm": lambda: torch.ops.harness.mm(a, b),
+        "harness.torch.linear": lambda: harness.torch.linear(a, b, bias),
+        "harness.torch.linear, no bias": lambda: harness.torch.linear(a, b),
+        "harness.torch.linear, a gradient asked for": lambda: harness.torch.linear(a, w, bias),
+        "harness.torch.linear, with its gradient": lambda: step(harness.torch.linear),
     }
-    for name, call in calls.items():
+    for name, call in {**own, **ours}.items():
         call()
         yield name, microseconds(call, torch.cuda.synchronize)
+    with harness.torch.replace():
+        for name, call in own.items():
+            call()
+            yield f"{name}, replaced", microseconds(call, torch.cuda.synchronize)
 
 
 def cupys() -> Iterator[tuple[str, float]]:
@@ -69,7 +92,7 @@ def main() -> None:
     for library in (ours, torchs, cupys):
         try:
             for name, cost in library():
-                print(f"{name:32} {cost:6.2f} us")
+                print(f"{name:44} {cost:6.2f} us")
         except ImportError as e:
             print(f"({e})")
 

@@ -116,7 +116,7 @@ def __getattr__(name: str) -> Any:
     """Import a name of the library, or a module, when it is first used, and keep it."""
     if name == "__version__":
         value: Any = importlib.import_module("harness.results.record").own_version()
-    elif name in _ROOMS or name == "torch_ops":  # which not everybody can import: help() would fail
+    elif name in (*_ROOMS, "torch", "torch_ops"):  # which not everybody can import: help() would fail
         return importlib.import_module(f"harness.{name}")
     elif name in _HOME:
         value = getattr(importlib.import_module(f"harness.{_HOME[name]}"), name)

@@ -18,6 +18,10 @@ def main() -> None:
             command()
     except KeyboardInterrupt:  # while modules were being imported; later the command line tells of it
         sys.exit(signals.exit_code())
+    except Exception:
+        if not signals.received():
+            raise
+        sys.exit(signals.exit_code())  # what the signal interrupted has made another exception of it
     except SystemExit as end:
         daemons = sys.modules.get("harness.support.daemons")
         if daemons is None or not daemons.abandoned():

@@ -46,7 +46,7 @@ def assert_holds(variant: Variant, arch: str, texts: Sequence[str]) -> Code:
     wrong = [text for text in texts if not isinstance(text, str)]
     if wrong:
         raise UsageError(f"an expectation is text, not {wrong[0]!r}", hint="such as 'LDS.128 in loop'")
-    wanted = [parse(text) for text in texts] or [*variant.kernel.expectations(arch)]
+    wanted = [parse(text) for text in texts] or [*variant.expectations(arch)]
     if not wanted:
         raise UsageError(
             f"nothing to check: the file expects nothing of its code for {arch}",

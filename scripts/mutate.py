@@ -4,8 +4,8 @@
     python scripts/mutate.py --sample 50         a sample drawn anew, as .ci/run does; --seed repeats one
     python scripts/mutate.py bench/stats         those of one module, or of several
 
-mutmut makes the faults ("mutants") and runs the tests, as [tool.mutmut] in pyproject.toml says; its command
-`mutmut browse` shows them afterwards. Known survivors stand with their reasons in tests/data/survivors.toml.
+mutmut makes the faults ("mutants") of the modules that [tool.mutmut] in pyproject.toml names, which names the
+tests too. Known survivors stand with their reasons in tests/data/survivors.toml.
 
 Exits with 1 if fewer than 92% are found (in a sample: too few for 92% of all), if a listed survivor is not
 made any more, or, but in a sample, if one that is not listed survives or a listed one is found.
@@ -14,19 +14,27 @@ made any more, or, but in a sample, if one that is not listed survives or a list
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
+import functools
+import gc
+import importlib.abc
 import importlib.util
+import io
 import math
 import os
 import random
-import shutil
-import subprocess
+import resource
+import signal
 import sys
+import time
 import tomllib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from typing import Any
 
 from tabulate import tabulate
 
@@ -35,8 +43,6 @@ SURVIVORS = "tests/data/survivors.toml"
 LEAST = 0.92  # of all mutants, to be found
 DOUBT = 0.001  # the probability with which a sample fails although LEAST of all are found
 KINDS = ("equivalent", "text", "cost", "unreachable", "open")
-# mutmut's words. A mutant that never ends, or ends Python, is noticed by whoever runs the tests.
-FOUND = {"killed", "timeout", "segfault"}
 
 
 @dataclass(frozen=True, order=True)
@@ -80,16 +86,10 @@ def listed(root: Path) -> dict[Fault, Reason]:
 
 def faults(root: Path) -> dict[str, Fault]:
     """Return every mutant that mutmut makes, by the name that it has there."""
-    os.chdir(root)  # mutmut reads pyproject.toml of the working directory
-    from mutmut.configuration import config
-    from mutmut.mutation.file_mutation import mutate_file_contents
-    from mutmut.utils.file_utils import walk_mutatable_files
     from mutmut.utils.format_utils import get_mutant_name, orig_function_and_class_names_from_key
 
-    config()
     found = {}
-    for path in sorted(walk_mutatable_files()):
-        made = mutate_file_contents(str(path), path.read_text(encoding="utf-8"))
+    for path, made in mutated(root).items():
         lines, spans = made.code.splitlines(), made.line_span_by_function_name
 
         def body(name: str, lines: list[str] = lines, spans: Mapping = spans) -> list[str]:
@@ -107,32 +107,154 @@ def faults(root: Path) -> dict[str, Fault]:
     return found
 
 
-def verdicts(root: Path, names: Iterable[str], jobs: int) -> dict[str, bool]:
-    """Run mutmut on a fresh copy, and return of each mutant whether the tests found it.
-
-    Raises OSError if mutmut fails, as it does where a test fails without any fault.
-    """
-    shutil.rmtree(root / "mutants", ignore_errors=True)
-    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTEST_ADDOPTS")}
-    mutmut = Path(sys.executable).with_name("mutmut")  # beside the Python that runs this
-    command = [mutmut, "run", "--max-children", str(jobs), *names]
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        said = [s for s in done.stdout.splitlines() if " Running" not in s and " Generating" not in s]
-        raise OSError("\n".join(["mutmut failed:", *said, *done.stderr.splitlines()]))
-    os.chdir(root)
-    from mutmut.mutation.data import SourceFileMutationData
-    from mutmut.stats import status_by_exit_code
+@functools.cache
+def mutated(root: Path) -> dict[Path, Any]:
+    """Return mutmut's version of every module to mutate, which holds all of its mutants."""
+    os.chdir(root)  # mutmut reads pyproject.toml of the working directory
+    from mutmut.configuration import config
+    from mutmut.mutation.file_mutation import mutate_file_contents
     from mutmut.utils.file_utils import walk_mutatable_files
 
-    found = {}
-    for path in walk_mutatable_files():
-        data = SourceFileMutationData(path=path)
-        data.load()
-        for name, code in data.exit_code_by_key.items():
-            if code is not None:
-                found[name] = status_by_exit_code[code] in FOUND
-    return found
+    config()
+    paths = sorted(walk_mutatable_files())
+    return {path: mutate_file_contents(str(path), path.read_text(encoding="utf-8")) for path in paths}
+
+
+class Mutated(importlib.abc.MetaPathFinder, importlib.abc.SourceLoader):
+    """Imports mutmut's version of the modules to mutate; its state says which mutant of a function runs."""
+
+    def __init__(self, root: Path) -> None:
+        from mutmut.utils.format_utils import get_mutant_name
+
+        made = mutated(root)
+        self._code = {str(root / path): one.code.encode() for path, one in made.items()}
+        self._paths = {get_mutant_name(path, "f").rpartition(".")[0]: str(root / path) for path in made}
+
+    def find_spec(self, name: str, _path: object, _target: object = None) -> ModuleSpec | None:
+        if name not in self._paths:
+            return None
+        return importlib.util.spec_from_file_location(name, self._paths[name], loader=self)
+
+    def get_filename(self, name: str) -> str:
+        return self._paths[name]
+
+    def get_data(self, path: str) -> bytes:
+        return self._code[path]
+
+    def path_stats(self, path: str) -> Mapping[str, Any]:
+        raise OSError("no bytecode is kept")
+
+
+class Hunt:
+    """A plugin of pytest that runs tests against each mutant in a forked process, until one of them fails.
+
+    They are collected once, and run once without a fault: that tells which tests reach which function, and
+    how long they take. Of those that reach a mutant's function the shortest are run first.
+
+    found: whether each mutant was found, by name
+    failed: the tests that fail without any fault; then no mutant is run
+    """
+
+    def __init__(self, names: Iterable[str], jobs: int) -> None:
+        self._names = list(names)
+        self._jobs = jobs
+        self._running: dict[int, str] = {}
+        self.found: dict[str, bool] = {}
+        self.failed: list[str] = []
+
+    def pytest_runtestloop(self, session: Any) -> bool:
+        """Run the tests in place of pytest."""
+        from mutmut.mutation.trampoline import set_mutant_under_test
+        from mutmut.state import state
+        from tqdm import tqdm
+
+        reached, seconds = defaultdict[str, list](list), {}
+        set_mutant_under_test("stats")
+        for item in session.items:
+            begin = time.process_time()
+            if not _passes(item):
+                self.failed.append(item.nodeid)
+            seconds[item] = time.process_time() - begin
+            for function in state()._stats:
+                reached[function].append(item)
+            state()._stats.clear()
+        set_mutant_under_test("")
+        if self.failed:
+            return True
+        gc.freeze()
+        with tqdm(self._names, disable=None, unit="mutant") as names:
+            for name in names:
+                tests = sorted(reached[name.rpartition("__mutmut_")[0]], key=seconds.__getitem__)
+                while len(self._running) >= self._jobs:
+                    self._reap()
+                self._begin(name, tests, seconds)
+        while self._running:
+            self._reap()
+        return True
+
+    def _begin(self, name: str, tests: Sequence[Any], seconds: Mapping[Any, float]) -> None:
+        """Fork, and run the tests with this mutant; the child ends with 0 if all of them pass."""
+        from mutmut.mutation.trampoline import set_mutant_under_test
+
+        sys.stdout.flush()
+        if child := os.fork():
+            self._running[child] = name
+            return
+        try:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, 1)
+            os.dup2(nowhere, 2)
+            set_mutant_under_test(name)
+            for item in tests:  # one that never ends is killed: by its processor time, or else by the clock
+                limit = int(time.process_time() + 4 * seconds[item]) + 5
+                resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
+                signal.alarm(int(20 * seconds[item]) + 120)
+                if not _passes(item):
+                    os._exit(1)
+            os._exit(0)
+        finally:
+            os._exit(1)
+
+    def _reap(self) -> None:
+        """Wait for a child. One that was killed has found its mutant: whoever runs the tests would notice."""
+        child, status = os.wait()
+        if child in self._running:
+            self.found[self._running.pop(child)] = status != 0
+
+
+def _passes(item: Any) -> bool:
+    """Run one test with its fixtures, of which only those of the session stay; return whether it passes."""
+    from _pytest.runner import runtestprotocol
+
+    class Next:
+        """Stand in for a test of another module, which shares the session alone."""
+
+        @staticmethod
+        def listchain() -> list[Any]:
+            return [item.session]
+
+    return not any(report.failed for report in runtestprotocol(item, log=False, nextitem=Next))
+
+
+def verdicts(root: Path, names: Iterable[str], jobs: int) -> dict[str, bool]:
+    """Run the tests on each of the mutants, and return whether they found it.
+
+    Raises OSError if the tests do not run, or if one fails without any fault.
+    """
+    import pytest
+    from mutmut.configuration import config
+
+    sys.path[:0] = [str(root)]
+    sys.meta_path.insert(0, Mutated(root))
+    hunt, said = Hunt(names, jobs), io.StringIO()
+    options = [*config().pytest_add_cli_args, *config().pytest_add_cli_args_test_selection]
+    with contextlib.redirect_stdout(said):
+        code = pytest.main(["-q", "-p", "no:xdist", *options], plugins=[hunt])
+    if hunt.failed:
+        raise OSError("\n".join(["these tests fail without any fault:", *hunt.failed]))
+    if not hunt.found:
+        raise OSError(f"pytest ran no tests and ended with {code}:\n{said.getvalue()}")
+    return hunt.found
 
 
 def fewest(sample: int, share: float = LEAST, doubt: float = DOUBT) -> int:
@@ -183,7 +305,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sample", type=int, metavar="N", help="run N mutants only")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--jobs", type=int, default=1, help="processes (1)")
-    parser.add_argument("--root", type=Path, default=ROOT, help="another project that mutmut can run")
+    parser.add_argument("--root", type=Path, default=ROOT, help="another project with [tool.mutmut]")
     options = parser.parse_args(arguments)
     if importlib.util.find_spec("mutmut") is None:
         parser.error("mutmut is not installed: pip install -e '.[mutation]'")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +24,25 @@ Row = dict[str, Any]
 
 
 def written(table: dict[str, Any], made: list[Row]) -> str:
-    """The table with these entries in place of those of the same GPUs and types, an entry a line."""
+    """The table with these entries in place of those of the same GPUs and types."""
 
     def about(entry: Row) -> tuple[str, str]:
         return entry["gpu"], entry.get("dtype", "fp32")
 
     replaced = {about(entry) for entry in made}
     tuned = [entry for entry in table["tuned"] if about(entry) not in replaced] + made
+    return text(table | {"tuned": tuned})
 
-    def listed(values: list[Row]) -> str:
-        return "[\n" + ",\n".join(f"  {json.dumps(value)}" for value in values) + "\n ]" if values else "[]"
 
-    parts = [f' "{key}": {listed(value)}' for key, value in (table | {"tuned": tuned}).items()]
+def text(table: Mapping[str, Any]) -> str:
+    """The table as it lies in its file, an entry a line."""
+
+    def value_text(value: Any) -> str:
+        if not isinstance(value, list):
+            return json.dumps(value)
+        return "[\n" + ",\n".join(f"  {json.dumps(entry)}" for entry in value) + "\n ]" if value else "[]"
+
+    parts = [f' "{key}": {value_text(value)}' for key, value in table.items()]
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 

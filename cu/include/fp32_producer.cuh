@@ -1,20 +1,137 @@
-// The producer warpgroup of rungs 16, 19 and 20: it fills stage after stage with a tile of A, transposed, and a tile of
-// B. TMA loads B if B has a tensor map; A has to be transposed, which TMA cannot do, so threads copy it float by float.
-// (B copied by threads 16 bytes at a time: up to 2% slower. A bulk copy for each row of B, which needs no map: 12%
-// slower, since a warp issues them one by one.)
+// The producer warpgroup of rungs 16, 19 and 20: it fills stage after stage with a tile of op(A) and one of op(B). The
+// consumers read rows and columns that lie side by side for each k. Where k runs along the rows of the matrix, in A and
+// in a B that is stored transposed, the tile has to be transposed. TMA cannot do that, so threads copy it float by
+// float. The other kind lies as it is needed: TMA loads it if it has a tensor map. (Copied by threads 16 bytes at a
+// time: up to 2% slower. A bulk copy for each row, which needs no map: 12% slower, since a warp issues them one by one.)
 #pragma once
 
 #include "tma.cuh"
 
 constexpr int PRODUCERS = 128;  // threads
-constexpr int PAD = 4;          // floats after a transposed column of A: as few as keep 16-byte alignment
+constexpr int PAD = 4;          // floats after a transposed row: as few as keep 16-byte alignment
+
+// The tensor maps that a kernel takes, as the first of its parameters and as arguments of load().
+#if TRANSA && !TRANSB
+#define MAP_PARAMETERS const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
+#define MAPS map_a, map_b
+#elif TRANSA
+#define MAP_PARAMETERS const __grid_constant__ TensorMap map_a,
+#define MAPS map_a, map_a
+#elif !TRANSB
+#define MAP_PARAMETERS const __grid_constant__ TensorMap map_b,
+#define MAPS map_b, map_b
+#else
+#define MAP_PARAMETERS
+#define MAPS TensorMap(), TensorMap()
+#endif
+
+// A tile of one operand: SIDE rows of op(A) or columns of op(B), for each of TILE_K k.
+template <int SIDE, int TILE_K, bool ALONG_K>
+struct Fp32Tile {
+    static constexpr int PITCH = SIDE + (ALONG_K ? PAD : 0);
+    static constexpr int COPIES = ALONG_K ? SIDE / (PRODUCERS / 8) : 1;  // rows of which a thread copies every 8th float
+    static constexpr bool KEPT = COPIES <= 8;  // registers for where they begin; with more, those for sums are worse
+    typedef float Memory[TILE_K][PITCH];
+
+    const TensorMap& map;
+    const float* matrix;
+    unsigned first;  // row of op(A), or column of op(B)
+    int last, ld;    // the last one that exists, counted from `first`
+    bool mapped;
+
+    const float* from;  // where this thread's part of the next stage begins
+    int row[KEPT ? COPIES : 1];  // ALONG_K: where its rows begin, from there on
+
+    __device__ Fp32Tile(const TensorMap& map, const float* matrix, unsigned first, int count, int ld)
+        : map(map), matrix(matrix), first(first), last(count - 1 - first), ld(ld),
+          mapped(!ALONG_K && aligned16(matrix, ld))
+    {
+    }
+
+    // Called by one thread: ask for the tile from k on.
+    __device__ void ask(Memory& to, int k, Mbarrier* full) const
+    {
+        mbarrier_expect_tx(full, sizeof to);
+        tma_load(to, map, k, first, full);
+    }
+
+    __device__ bool addresses_fit() const { return !ALONG_K || ld <= 0x7fffffff / SIDE; }
+
+    // Where whole stages end if they must not be read past the end of the matrix.
+    __device__ int whole(int end, int K) const
+    {
+        const unsigned past = max(0, SIDE - 1 - last);
+        return !ALONG_K && past && !mapped ? min(end, K - (int)((past + ld - 1) / ld)) : end;
+    }
+
+    __device__ void begin(int lane, int k)
+    {
+        if (ALONG_K) {
+            from = matrix + (long long)first * ld + k + lane % 8;  // as in 13: eight lanes along k
+            if (KEPT)
+                for (int i = 0; i < COPIES; ++i) row[i] = min(lane / 8 + i * (PRODUCERS / 8), last) * ld;
+        } else {
+            from = matrix + (long long)(k + lane / 32) * ld + first + lane % 32;
+        }
+    }
+
+    // Copy the tile of a whole stage, unless TMA does, and go on to the next one.
+    __device__ void copy(Memory& to, int lane)
+    {
+        if (ALONG_K && !KEPT) {
+            #pragma unroll 4
+            for (int i = 0; i < COPIES; ++i) {
+                const int r = lane / 8 + i * (PRODUCERS / 8);
+                const float* at = from + min(r, last) * ld;
+                #pragma unroll
+                for (int k = 0; k < TILE_K; k += 8) cp_async4(&to[lane % 8 + k][r], at + k, true);
+            }
+            from += TILE_K;
+            return;
+        }
+        if (ALONG_K) {
+            for (int k = 0; k < TILE_K; k += 8)
+                for (int i = 0; i < COPIES; ++i)
+                    cp_async4(&to[lane % 8 + k][lane / 8 + i * (PRODUCERS / 8)], from + row[i] + k, true);
+            from += TILE_K;
+            return;
+        }
+        if (!mapped) {  // each warp copies rows
+            const float* next = from;
+            #pragma unroll 1  // few registers and little code matter more here
+            for (int i = 0; i < TILE_K; i += PRODUCERS / 32, next += PRODUCERS / 32 * (long long)ld)
+                for (int j = 0; j < SIDE / 32; ++j)
+                    cp_async4(&to[lane / 32 + i][lane % 32 + j * 32], next + j * 32, true);
+        }
+        from += (long long)TILE_K * ld;
+    }
+
+    // Copy the tile from k on, of which `left` k exist, unless TMA does.
+    __device__ void copy_tested(Memory& to, int lane, int k, int left) const
+    {
+        if (ALONG_K)
+            #pragma unroll 1
+            for (int i = 0; i < COPIES; ++i) {
+                const int r = lane / 8 + i * (PRODUCERS / 8);
+                const float* at = matrix + (long long)(first + min(r, last)) * ld + k;
+                for (int j = lane % 8; j < TILE_K; j += 8) cp_async4(&to[j][r], at + j, j < left);
+            }
+        else
+            #pragma unroll 1
+            for (int i = mapped ? TILE_K : lane / 32; i < TILE_K; i += PRODUCERS / 32) {
+                const float* at = matrix + (long long)(k + i) * ld + first;
+                for (int j = lane % 32; j < SIDE; j += 32) cp_async4(&to[i][j], at + j, i < left && j <= last);
+            }
+    }
+};
 
 template <int TILE_M, int TILE_N, int TILE_K, int NUM_STAGES>
 struct Fp32Producer {
-    typedef float TileA[TILE_K][TILE_M + PAD];
-    typedef float TileB[TILE_K][TILE_N];
-    static constexpr int A_ROWS = TILE_M / (PRODUCERS / 8);   // rows of A of which a thread copies every 8th float
-    static constexpr int B_ROWS = TILE_K / (PRODUCERS / 32);  // rows of B of which a thread copies every 32nd float
+    typedef Fp32Tile<TILE_M, TILE_K, !TRANSA> A;
+    typedef Fp32Tile<TILE_N, TILE_K, TRANSB> B;
+    typedef typename A::Memory TileA;
+    typedef typename B::Memory TileB;
+    static constexpr int PITCH_A = A::PITCH, PITCH_B = B::PITCH;  // floats from one k to the next
 
     // Called by one thread: initialise the barriers of all stages; `readers` arrivals say that a stage is empty.
     // (A thread for each barrier would take longer: the warp runs them one by one all the same.)
@@ -25,53 +142,35 @@ struct Fp32Producer {
         fence_mbarrier_init();
     }
 
-    // Load columns k to `end` of A's rows from `row` on, and those rows of B's columns from `col` on. The range is
-    // a whole number of stages, or ends with K: a box of B is cut off at the end of the matrix only.
+    // Load k to `end` of op(A)'s rows from `row` on, and of op(B)'s columns from `col` on. The range is a whole number
+    // of stages, or ends with K: a box is cut off at the end of the matrix only.
     __device__ static void load(TileA* As, TileB* Bs, Mbarrier* full, Mbarrier* empty, int& stage, int& parity,
-                                const TensorMap& map_b, const float* A, const float* B, unsigned row, unsigned col,
-                                int k, int end, int M, int N, int K, int lda, int ldb)
+                                const TensorMap& map_a, const TensorMap& map_b, const float* matrix_a,
+                                const float* matrix_b, unsigned row, unsigned col, int k, int end, int M, int N, int K,
+                                int lda, int ldb)
     {
-        // As in 13: the float of A that this thread copies, eight lanes along k.
-        const int lane = threadIdx.x % PRODUCERS, am = lane / 8, ak = lane % 8, a_step = PRODUCERS / 8;
-        const bool mapped = aligned16(B, ldb);
-        const int last_row = M - 1 - row, last_col = N - 1 - col;
-        const auto load_b = [&](int k) {
-            mbarrier_expect_tx(full + stage, sizeof Bs[stage]);
-            tma_load(Bs[stage], map_b, k, col, full + stage);
+        const int lane = threadIdx.x % PRODUCERS;
+        A a(map_a, matrix_a, row, M, lda);
+        B b(map_b, matrix_b, col, N, ldb);
+        const auto ask = [&](int k) {
+            if (lane) return;
+            if (a.mapped) a.ask(As[stage], k, full + stage);
+            if (b.mapped) b.ask(Bs[stage], k, full + stage);
         };
 
         // Whole stages need no tests, and few instructions for addresses: the producers compete with the consumers
-        // for issue slots. Rows past the last one of A repeat it. Columns past the last one of B are zeros or, without
-        // a map, whatever follows in memory: nobody stores those outputs. Stages that might read past the end of B
-        // are left to the loop below.
-        if (lda <= 0x7fffffff / TILE_M) {
-            // Without a map, each warp copies rows of B.
-            const int sk = lane / 32, n = lane % 32;
-            const unsigned past = max(0, TILE_N - 1 - last_col);
-            const int whole = past && !mapped ? min(end, K - (int)((past + ldb - 1) / ldb)) : end;
-
-            const float* b = B + (long long)(k + sk) * ldb + col + n;
-            const float* a = A + (long long)row * lda + k + ak;
-            int a_row[A_ROWS];
-            for (int i = 0; i < A_ROWS; ++i) a_row[i] = min(am + i * a_step, last_row) * lda;
-
+        // for issue slots. Rows past the last one repeat it. What is past the end of a box is zeros or, without a map,
+        // whatever follows in memory: nobody stores those outputs. Stages that might read past the end of a matrix are
+        // left to the loop below.
+        if (a.addresses_fit() && b.addresses_fit()) {
+            const int whole = min(a.whole(end, K), b.whole(end, K));
+            a.begin(lane, k), b.begin(lane, k);
             #pragma unroll 1
             for (; whole - k >= TILE_K; k += TILE_K) {
                 mbarrier_wait(empty + stage, parity);  // the consumers have read what was there
-                if (mapped) {
-                    if (lane == 0) load_b(k);
-                } else {
-                    const float* from = b;
-                    #pragma unroll 1  // few registers and little code matter more here
-                    for (int i = 0; i < B_ROWS; ++i, from += PRODUCERS / 32 * (long long)ldb)
-                        for (int j = 0; j < TILE_N / 32; ++j)
-                            cp_async4(&Bs[stage][sk + i * (PRODUCERS / 32)][n + j * 32], from + j * 32, true);
-                }
-                for (int k = 0; k < TILE_K; k += 8)
-                    for (int i = 0; i < A_ROWS; ++i)
-                        cp_async4(&As[stage][ak + k][am + i * a_step], a + a_row[i] + k, true);
-                a += TILE_K;
-                b += (long long)TILE_K * ldb;
+                ask(k);
+                b.copy(Bs[stage], lane);
+                a.copy(As[stage], lane);
                 cp_async_mbarrier_arrive(full + stage);
                 if (++stage == NUM_STAGES) stage = 0, parity ^= 1;
             }
@@ -82,19 +181,9 @@ struct Fp32Producer {
         for (unsigned next = k; next < end; next += TILE_K) {  // unsigned: K may be 2^31 - 1
             const int k = next, left = end - k;
             mbarrier_wait(empty + stage, parity);
-            if (mapped && lane == 0) load_b(k);
-            #pragma unroll 1
-            for (int i = 0; i < A_ROWS; ++i) {
-                const float* a = A + (long long)min(row + am + i * a_step, M - 1u) * lda + k;
-                for (int j = ak; j < TILE_K; j += 8)
-                    cp_async4(&As[stage][j][am + i * a_step], a + j, j < left);
-            }
-            #pragma unroll 1
-            for (int i = mapped ? TILE_K : lane / 32; i < TILE_K; i += PRODUCERS / 32) {
-                const float* b = B + (long long)(k + i) * ldb + col;
-                for (int j = lane % 32; j < TILE_N; j += 32)
-                    cp_async4(&Bs[stage][i][j], b + j, i < left && j <= last_col);
-            }
+            ask(k);
+            a.copy_tested(As[stage], lane, k, left);
+            b.copy_tested(Bs[stage], lane, k, left);
             cp_async_mbarrier_arrive(full + stage);
             if (++stage == NUM_STAGES) stage = 0, parity ^= 1;
         }

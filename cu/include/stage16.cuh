@@ -4,32 +4,54 @@
 
 #include "cluster.cuh"
 #include "tma.cuh"
+#include "wgmma.cuh"
 
-// TILE_M rows of A and TILE_N columns of B. TILE_K elements are 128 bytes, which is as wide as the swizzle.
-template <class T, int TILE_M, int TILE_N, int TILE_K>
+// TILE_M rows of op(A) and TILE_N columns of op(B). TILE_K elements are 128 bytes, which is as wide as the swizzle. A
+// tile whose rows run along k (A, and B if it is stored transposed) is K-major and one box; the other kind is MN-major,
+// and has a box for 64 rows or columns. wgmma reads both kinds.
+template <class T, int TILE_M, int TILE_N, int TILE_K, bool A_MN = false, bool B_MN = true>
 struct Stage16 {
     static_assert(TILE_K * sizeof(T) == 128, "a row of a box is as wide as the swizzle");
 
-    T a[TILE_M][TILE_K];
-    T b[TILE_N / 64][TILE_K][64];  // boxes of 64 columns
+    T a[TILE_M][TILE_K];           // MN-major: for every 64 rows of op(A) a box of TILE_K rows
+    T b[TILE_N / 64][TILE_K][64];  // MN-major: boxes of 64 columns; K-major: TILE_N rows
+
+    // Start the products of the stage for 64 rows from row m of the tile on: sum = (accumulate ? sum : 0) + a * b.
+    template <int COUNT>
+    __device__ void multiply(float (&sum)[COUNT], int m, bool accumulate) const
+    {
+        const Descriptor a_first = make_descriptor(a[m], 0, 1024), b_first = make_descriptor(b, B_MN * 8192, 1024);
+        wgmma_fence();
+        #pragma unroll
+        for (int k = 0; k < TILE_K; k += 16)
+            wgmma<A_MN, B_MN>(T(), sum, advance_descriptor(a_first, (A_MN ? 128 : 2) * k),
+                              advance_descriptor(b_first, (B_MN ? 128 : 2) * k), accumulate || k > 0);
+        wgmma_commit_group();
+    }
 
     // Called by one thread: load A from (row, k), and let the phase of `full` wait for the bytes of A and B.
     __device__ void load_a(const TensorMap& map_a, int row, int k, Mbarrier* full, bool has_a = true,
                            bool has_b = true)
     {
         mbarrier_arrive_expect_tx(full, (has_a ? sizeof a : 0) + (has_b ? sizeof b : 0));
-        if (has_a) tma_load(a, map_a, row, k, full);
+        if (!has_a) return;
+        if (!A_MN) tma_load(a, map_a, row, k, full);
+        else
+            #pragma unroll
+            for (int i = 0; i < TILE_M; i += 64) tma_load(a[i], map_a, k, row + i, full);
     }
 
     // Load B from (k, col). Each of the BLOCKS blocks of a cluster loads a part of it, for all of them.
     template <int BLOCKS = 1>
     __device__ void load_b(const TensorMap& map_b, int k, int col, Mbarrier* full, int rank = 0)
     {
+        constexpr int BOXES = B_MN ? TILE_N / 64 / BLOCKS : 1;  // of this block
         #pragma unroll
-        for (int i = 0; i < TILE_N / 64 / BLOCKS; ++i) {
+        for (int i = 0; i < BOXES; ++i) {
             const int j = TILE_N / 64 / BLOCKS * rank + i;
-            if (BLOCKS == 1) tma_load(b[j], map_b, k, col + 64 * j, full);
-            else tma_load_multicast((1 << BLOCKS) - 1, b[j], map_b, k, col + 64 * j, full);
+            const int y = B_MN ? k : col + 64 * j, x = B_MN ? col + 64 * j : k;
+            if (BLOCKS == 1) tma_load(b[j], map_b, y, x, full);
+            else tma_load_multicast((1 << BLOCKS) - 1, b[j], map_b, y, x, full);
         }
     }
 
@@ -47,8 +69,17 @@ struct Stage16 {
                          bool has_a, bool has_b)
     {
         const int warp = threadIdx.x / 32 % 4;
-        if (!has_a) copy_box_swizzled<TILE_M, 4, 16>(a, A + (long long)row * lda + k, lda, M - row, K - k, warp);
-        if (!has_b)
+        if (!has_a && !A_MN)
+            copy_box_swizzled<TILE_M, 4, 16>(a, A + (long long)row * lda + k, lda, M - row, K - k, warp);
+        if (!has_a && A_MN)
+            #pragma unroll 1
+            for (int i = 0; i < TILE_M; i += 64) {
+                const int m = row + i;
+                copy_box_swizzled<TILE_K, 4, 16>(a[i], A + (long long)k * lda + m, lda, K - k, M - m, warp);
+            }
+        if (!has_b && !B_MN)
+            copy_box_swizzled<TILE_N, 4, 16>(b, B + (long long)col * ldb + k, ldb, N - col, K - k, warp);
+        if (!has_b && B_MN)
             #pragma unroll 1
             for (int j = 0; j < TILE_N / 64; ++j) {
                 const int n = col + 64 * j;

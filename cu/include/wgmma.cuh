@@ -56,10 +56,12 @@ __device__ inline void stmatrix_x4(void* to, unsigned w0, unsigned w1, unsigned 
                  :: "r"(shared_address(to)), "r"(w0), "r"(w1), "r"(w2), "r"(w3) : "memory");
 }
 
-// wgmma(T(), sum, a, b, accumulate): start sum = (accumulate ? sum : 0) + a * b for 64 rows, 2 * COUNT columns and 16
-// k of type T, where sum has COUNT floats a thread: 32, 64, 96 or 128. a is K-major, b is MN-major.
+// wgmma<A_MN, B_MN>(T(), sum, a, b, accumulate): start sum = (accumulate ? sum : 0) + a * b for 64 rows, 2 * COUNT
+// columns and 16 k of type T, where sum has COUNT floats a thread: 32, 64, 96 or 128. Each of a and b is MN-major if its
+// flag is 1 and K-major if it is 0; by default they are as in row-major matrices.
 //
-// wgmma(sum, a, b, accumulate): the same for 8 k of tf32, where a is in registers, four a thread, and b is K-major.
+// wgmma(sum, a, b, accumulate): the same for 8 k of tf32, where b is K-major, and a is in registers, four a thread, or
+// in shared memory and K-major.
 //
 // The sums of thread t (0 to 31) of warp w: floats 4j and 4j + 1 are row 16w + t / 4, columns 8j + 2 * (t % 4) and the
 // next; floats 4j + 2 and 4j + 3 are the same columns eight rows below. Its registers of a, for 8 k: row t / 4 and k
@@ -79,13 +81,14 @@ __device__ inline void stmatrix_x4(void* to, unsigned w0, unsigned w1, unsigned 
 #define SUMS_96 SUMS_64, SUMS(64)
 #define SUMS_128 SUMS_96, SUMS(96)
 
-#define WGMMA(T, TYPE, N, COUNT, A, B, ACC)                                                                 \
+#define WGMMA(T, TYPE, N, COUNT, A, B, ACC, MAJOR)                                                          \
+    template <int A_MN = 0, int B_MN = 1>                                                                   \
     __device__ inline void wgmma(T, float (&sum)[COUNT], Descriptor a, Descriptor b, bool accumulate)       \
     {                                                                                                       \
         asm volatile("{ .reg .pred p; setp.ne.b32 p, " ACC ", 0;"                                           \
                      "  wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE                      \
-                     "  {" NAMES_##COUNT "}, " A ", " B ", p, 1, 1, 0, 1; }"                                \
-                     : SUMS_##COUNT : "l"(a), "l"(b), "r"((int)accumulate));                                \
+                     "  {" NAMES_##COUNT "}, " A ", " B ", p, 1, 1, " MAJOR "; }"                           \
+                     : SUMS_##COUNT : "l"(a), "l"(b), "r"((int)accumulate), "n"(A_MN), "n"(B_MN));          \
     }
 #define WGMMA_TF32(N, COUNT, A, B, ACC)                                                                     \
     __device__ inline void wgmma(float (&sum)[COUNT], const unsigned* a, Descriptor b, bool accumulate)     \
@@ -95,19 +98,31 @@ __device__ inline void stmatrix_x4(void* to, unsigned w0, unsigned w1, unsigned 
                      "  {" NAMES_##COUNT "}, {" A "}, " B ", p, 1, 1; }"                                    \
                      : SUMS_##COUNT : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)accumulate));\
     }
+#define WGMMA_TF32_SHARED(N, COUNT, A, B, ACC)                                                              \
+    __device__ inline void wgmma(float (&sum)[COUNT], Descriptor a, Descriptor b, bool accumulate)          \
+    {                                                                                                       \
+        asm volatile("{ .reg .pred p; setp.ne.b32 p, " ACC ", 0;"                                           \
+                     "  wgmma.mma_async.sync.aligned.m64n" #N "k8.f32.tf32.tf32"                            \
+                     "  {" NAMES_##COUNT "}, " A ", " B ", p, 1, 1; }"                                      \
+                     : SUMS_##COUNT : "l"(a), "l"(b), "r"((int)accumulate));                                \
+    }
 
-WGMMA(Bf16, "bf16", 64, 32, "%32", "%33", "%34")
-WGMMA(Bf16, "bf16", 128, 64, "%64", "%65", "%66")
-WGMMA(Bf16, "bf16", 192, 96, "%96", "%97", "%98")
-WGMMA(Bf16, "bf16", 256, 128, "%128", "%129", "%130")
-WGMMA(Fp16, "f16", 64, 32, "%32", "%33", "%34")
-WGMMA(Fp16, "f16", 128, 64, "%64", "%65", "%66")
-WGMMA(Fp16, "f16", 192, 96, "%96", "%97", "%98")
-WGMMA(Fp16, "f16", 256, 128, "%128", "%129", "%130")
+WGMMA(Bf16, "bf16", 64, 32, "%32", "%33", "%34", "%35, %36")
+WGMMA(Bf16, "bf16", 128, 64, "%64", "%65", "%66", "%67, %68")
+WGMMA(Bf16, "bf16", 192, 96, "%96", "%97", "%98", "%99, %100")
+WGMMA(Bf16, "bf16", 256, 128, "%128", "%129", "%130", "%131, %132")
+WGMMA(Fp16, "f16", 64, 32, "%32", "%33", "%34", "%35, %36")
+WGMMA(Fp16, "f16", 128, 64, "%64", "%65", "%66", "%67, %68")
+WGMMA(Fp16, "f16", 192, 96, "%96", "%97", "%98", "%99, %100")
+WGMMA(Fp16, "f16", 256, 128, "%128", "%129", "%130", "%131, %132")
 WGMMA_TF32(64, 32, "%32, %33, %34, %35", "%36", "%37")
 WGMMA_TF32(128, 64, "%64, %65, %66, %67", "%68", "%69")
 WGMMA_TF32(192, 96, "%96, %97, %98, %99", "%100", "%101")
 WGMMA_TF32(256, 128, "%128, %129, %130, %131", "%132", "%133")
+WGMMA_TF32_SHARED(64, 32, "%32", "%33", "%34")
+WGMMA_TF32_SHARED(128, 64, "%64", "%65", "%66")
+WGMMA_TF32_SHARED(192, 96, "%96", "%97", "%98")
+WGMMA_TF32_SHARED(256, 128, "%128", "%129", "%130")
 
 #undef FIVE
 #undef TEN
@@ -123,3 +138,4 @@ WGMMA_TF32(256, 128, "%128, %129, %130, %131", "%132", "%133")
 #undef SUMS_128
 #undef WGMMA
 #undef WGMMA_TF32
+#undef WGMMA_TF32_SHARED

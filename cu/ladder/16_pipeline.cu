@@ -15,15 +15,16 @@
 // tile  = ["BM", "BN"]
 // grid  = "SMS"
 // where = ["CHUNK < BK"]
-// shared = "4 * STAGES * BK * (BM + 4 + BN) + 16 * STAGES"
+// shared = "4 * STAGES * BK * (BM + BN + 4 * (1 - TRANSA + TRANSB)) + 16 * STAGES"
 // loads = "BM + BN"
 // sass  = ["LDS.128 in loop >= 48", "FFMA share in loop >= 94%", "no LDGSTS in loop", "no BAR in loop",
-//          "UTMALDG", "USETMAXREG", "no LDL", "no STL"]
+//          "UTMALDG if TRANSA or not TRANSB", "USETMAXREG", "no LDL", "no STL"]
 // claim = "The loop holds products and the reads of their fragments, nothing else: 95% of it is FFMA."
 // predict = ["seconds <= 0.95 of 14_warp_tiles at N=4096", "seconds < 1 of cuBLAS at N=4096"]
 //
 // [tensormaps]
-// B = {box = ["BK", "BN"]}
+// A = {box = ["BK", "BM"], where = "TRANSA"}
+// B = {box = ["BK", "BN"], where = "not TRANSB"}
 //
 // [params]
 // BM = [128]
@@ -34,6 +35,8 @@
 // STAGES = [4]
 // CHUNK = [8, 16]
 // GROUP = [8]
+// TRANSA = [0, 1]
+// TRANSB = [0, 1]
 // ///
 
 #include "fp32_producer.cuh"
@@ -48,7 +51,7 @@
 typedef Fp32Producer<BM, BN, BK, STAGES> Producer;
 
 extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
-                       matmul(const __grid_constant__ TensorMap map_b, const float* A, const float* B, float* C,
+                       matmul(MAP_PARAMETERS const float* A, const float* B, float* C,
                               int M, int N, int K, int lda, int ldb, int ldc, float alpha, float beta)
 {
     extern __shared__ __align__(128) float memory[];
@@ -70,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         setmaxnreg_dec<88>();  // fewer would do, but ptxas then allocates worse for the consumers too
         int stage = 0, parity = 1;
         for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x)
-            Producer::load(As, Bs, full, empty, stage, parity, map_b, A, B, row_of(tile), col_of(tile), 0, K, M, N, K,
+            Producer::load(As, Bs, full, empty, stage, parity, MAPS, A, B, row_of(tile), col_of(tile), 0, K, M, N, K,
                            lda, ldb);
         return;
     }
@@ -105,10 +108,10 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                 #pragma unroll  // the index of the fragment must be a constant: registers cannot be indexed
                 for (int k = 1; k <= CHUNK; ++k) {
                     if (k < CHUNK) {
-                        read(k % 2, as + k * (BM + PAD), bs + k * BN);
+                        read(k % 2, as + k * Producer::PITCH_A, bs + k * Producer::PITCH_B);
                     } else {
-                        as = chunk < BK ? as + CHUNK * (BM + PAD) : &As[stage][0][tile_m];
-                        bs = chunk < BK ? bs + CHUNK * BN : &Bs[stage][0][tile_n];
+                        as = chunk < BK ? as + CHUNK * Producer::PITCH_A : &As[stage][0][tile_m];
+                        bs = chunk < BK ? bs + CHUNK * Producer::PITCH_B : &Bs[stage][0][tile_n];
                         read(0, as, bs);
                     }
                     for (int j = 0; j < TN; ++j)

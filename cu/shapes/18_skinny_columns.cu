@@ -5,11 +5,14 @@
 // added at the end, in a fixed order. B is small: the block keeps the rows that belong to those 128 floats in
 // shared memory, transposed, for all its warps.
 //
+// With TRANSB=1 it serves a few rows of A and a B that is stored transposed: (A B)^T has a few columns, and the
+// matrix that is read once is B, which has k along its rows.
+//
 // /// kernel
 // entry = "matmul"
 // after = "17_skinny_rows"
 // block = 256
-// tile  = ["ROWS", "COLS"]
+// tile  = ["ROWS + TRANSB * (COLS - ROWS)", "COLS + TRANSB * (ROWS - COLS)"]
 // loads = "ROWS + COLS"
 // sass  = ["LDG.128 >= 4", "LDS.128", "no LDL", "no STL"]
 // claim = "A is read from memory once, 512 bytes per warp and load: N = 1 takes 4 M K bytes of bandwidth."
@@ -18,6 +21,7 @@
 // [params]
 // ROWS = [32]
 // COLS = [4, 2, 8, 16]
+// TRANSB = [0, 1]
 // ///
 
 #include "vector.cuh"
@@ -35,16 +39,23 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     __shared__ __align__(16) float Bs[COLS][STEP + PAD];
     __shared__ float totals[ROWS][COLS];
 
+#if TRANSB  // what is called A from here on is B, and has N rows
+    const float* few = A;
+    A = B, B = few;
+    int swap = M;
+    M = N, N = swap, swap = lda, lda = ldb, ldb = swap;
+    const unsigned row = blockIdx.x * ROWS, col = blockIdx.y * COLS;
+#else
+    const unsigned row = blockIdx.y * ROWS, col = blockIdx.x * COLS;
+#endif
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const unsigned row = blockIdx.y * ROWS;
-    const unsigned col = blockIdx.x * COLS;
     const bool quads = aligned16(A, lda);
 
     // Past the last row it reads the last one again: nobody stores those results.
     const float* a_row[EACH];
     for (int i = 0; i < EACH; ++i)
         a_row[i] = A + (long long)min(row + warp * EACH + i, M - 1u) * lda + 4 * lane;
-    B += col;
+    B += TRANSB ? (long long)col * ldb : col;
 
     float sum[EACH][COLS] = {};
     for (int left = K; left > 0; left -= STEP) {  // counts down: nothing to overflow near 2^31
@@ -57,10 +68,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         for (int i = 0; i < EACH; ++i) a_row[i] += STEP;
 
         for (int i = 0; i < STEP * COLS / THREADS; ++i) {
-            const int k = (threadIdx.x + i * THREADS) / COLS, n = threadIdx.x % COLS;
-            Bs[n][k] = k < left && col + n < N ? B[(long long)k * ldb + n] : 0.f;
+            const int at = threadIdx.x + i * THREADS;
+            const int k = TRANSB ? at % STEP : at / COLS, n = TRANSB ? at / STEP : threadIdx.x % COLS;
+            const long long place = TRANSB ? (long long)n * ldb + k : (long long)k * ldb + n;
+            Bs[n][k] = k < left && col + n < N ? B[place] : 0.f;
         }
-        B += (long long)STEP * ldb;
+        B += TRANSB ? STEP : (long long)STEP * ldb;
         __syncthreads();  // the rows of B are complete before anyone reads them
 
         #pragma unroll
@@ -95,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         if (r >= M || s >= N) continue;
         const float total = totals[i / COLS][i % COLS];
         // BLAS: with beta == 0, C is output only and may hold NaN; 0 * NaN would let it through.
-        float* c = C + (long long)r * ldc + s;
+        float* c = C + (TRANSB ? (long long)s * ldc + r : (long long)r * ldc + s);
         *c = beta == 0.f ? alpha * total : alpha * total + beta * *c;
     }
 }

@@ -18,15 +18,17 @@
 // where = ["(BM * BN > 8192) == (BK == 32)", "(BK == 32) == (STAGES == 4)",  # what suits each tile best
 //          "(BM * BN > 16384) == (WM == 64)", "(WM == 64) == (CHUNK == 8)", "WM * WN // 512 % SPLIT == 0",
 //          "STAGES * BK * (BM + 4 + BN) >= BM * BN"]
-// shared = "4 * STAGES * BK * (BM + 4 + BN) + 16 * STAGES + 16"
+// shared = "4 * STAGES * BK * (BM + BN + 4 * (1 - TRANSA + TRANSB)) + 16 * STAGES + 16"
+// programmatic = "BM * BN > 8192"  # an SM has room for two of the smaller blocks
 // loads = "BM + BN"
 // sass  = ["LDS.128 in loop >= 48", "FFMA share in loop >= 90%", "no LDGSTS in loop", "no BAR in loop",
-//          "UTMALDG", "no LDL", "no STL"]
+//          "UTMALDG if TRANSA or not TRANSB", "ACQBULK if BM * BN > 8192", "PREEXIT if BM * BN > 8192", "no LDL", "no STL"]
 // claim = "Twice the blocks of rung 16 where it has too few tiles, and still 90% of the loop is FFMA."
 // predict = ["seconds <= 0.5 of 16_pipeline at N=1024"]
 //
 // [tensormaps]
-// B = {box = ["BK", "BN"]}
+// A = {box = ["BK", "BM"], where = "TRANSA"}
+// B = {box = ["BK", "BN"], where = "not TRANSB"}
 //
 // [params]
 // BM = [64, 128]
@@ -38,9 +40,12 @@
 // CHUNK = [16, 8]
 // SPLIT = [2, 1, 4, 8]
 // EACH = [0]
+// TRANSA = [0, 1]
+// TRANSB = [0, 1]
 // ///
 
 #include "cluster.cuh"
+#include "dependent_launch.cuh"
 #include "fp32_producer.cuh"
 #include "vector.cuh"
 #include "transpose.cuh"
@@ -54,7 +59,7 @@ typedef Fp32Producer<BM, BN, BK, STAGES> Producer;
 
 extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
                        __launch_bounds__(CONSUMERS + PRODUCERS, TM * TN > 64 ? 1 : 0)
-                       matmul(const __grid_constant__ TensorMap map_b, const float* A, const float* B, float* C,
+                       matmul(MAP_PARAMETERS const float* A, const float* B, float* C,
                               int M, int N, int K, int lda, int ldb, int ldc, float alpha, float beta)
 {
     extern __shared__ __align__(128) float memory[];
@@ -62,6 +67,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
     auto Bs = (Producer::TileB*)(As + STAGES);
     auto full = (Mbarrier*)(Bs + STAGES), empty = full + STAGES, all_received = empty + STAGES;
 
+    if (BM * BN > 8192) launch_dependents();
     const int self = threadIdx.x;
     const unsigned row = blockIdx.y * BM, col = blockIdx.x * BN;
 
@@ -79,8 +85,9 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
 
     if (self >= CONSUMERS) {
         if (TM * TN > 64) setmaxnreg_dec<88>();
+        if (BM * BN > 8192) wait_for_prerequisites();  // the consumers wait for what comes after it
         int stage = 0, parity = 1;
-        Producer::load(As, Bs, full, empty, stage, parity, map_b, A, B, row, col, from_k, to_k, M, N, K, lda, ldb);
+        Producer::load(As, Bs, full, empty, stage, parity, MAPS, A, B, row, col, from_k, to_k, M, N, K, lda, ldb);
         return;  // an exited thread counts as arrived at the barriers of the cluster
     }
 
@@ -113,10 +120,10 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
             #pragma unroll  // the index of the fragment must be a constant: registers cannot be indexed
             for (int k = 1; k <= CHUNK; ++k) {
                 if (k < CHUNK) {
-                    read(k % 2, as + k * (BM + PAD), bs + k * BN);
+                    read(k % 2, as + k * Producer::PITCH_A, bs + k * Producer::PITCH_B);
                 } else {
-                    as = chunk < BK ? as + CHUNK * (BM + PAD) : &As[stage][0][tile_m];
-                    bs = chunk < BK ? bs + CHUNK * BN : &Bs[stage][0][tile_n];
+                    as = chunk < BK ? as + CHUNK * Producer::PITCH_A : &As[stage][0][tile_m];
+                    bs = chunk < BK ? bs + CHUNK * Producer::PITCH_B : &Bs[stage][0][tile_n];
                     read(0, as, bs);
                 }
                 for (int j = 0; j < TN; ++j)

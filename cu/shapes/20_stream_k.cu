@@ -26,17 +26,18 @@
 //          "BK * STAGES <= 64 + 64 * SLICES", "CHUNK < BK", "SLICES <= 2",
 //          "(SLICES == 1 and WM == 64) <= (CHUNK == 8)", "(STAGES == 6) <= (SLICES == 2 and BM == 128)",
 //          "SLICES == 1 or (BM * BN == 16384 and BK == 32)"]
-// shared = "4 * STAGES * BK * (BM + 4 + BN) + 16 * STAGES"
+// shared = "4 * STAGES * BK * (BM + BN + 4 * (1 - TRANSA + TRANSB)) + 16 * STAGES"
 // cooperative = true
 // workspace = "16 * SMS + 8 * SMS * BM * BN"
 // loads = "BM + BN"
 // sass  = ["LDS.128 in loop >= 32", "FFMA share in loop >= 91%", "no LDGSTS in loop", "no BAR in loop",
-//          "UTMALDG", "no LDL", "no STL"]
+//          "UTMALDG if TRANSA or not TRANSB", "no LDL", "no STL"]
 // claim = "All SMs finish together: the 45 tiles of 128 x 256 of n = 1025 keep 132 SMs busy, not 45."
 // predict = ["seconds <= 0.6 of 16_pipeline at N=1024"]
 //
 // [tensormaps]
-// B = {box = ["BK", "BN"]}
+// A = {box = ["BK", "BM"], where = "TRANSA"}
+// B = {box = ["BK", "BN"], where = "not TRANSB"}
 //
 // [params]
 // BM = [128, 64]
@@ -49,6 +50,8 @@
 // GROUP = [8]
 // LEAST = [4]
 // SLICES = [1, 2]
+// TRANSA = [0, 1]
+// TRANSB = [0, 1]
 // ///
 
 #include "grid_sync.cuh"
@@ -112,7 +115,7 @@ struct Work {
 };
 
 extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
-                       matmul(const __grid_constant__ TensorMap map_b, const float* A, const float* B, float* C,
+                       matmul(MAP_PARAMETERS const float* A, const float* B, float* C,
                               int M, int N, int K, int lda, int ldb, int ldc, float alpha, float beta,
                               unsigned* workspace)
 {
@@ -152,7 +155,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         for (unsigned n = 0; work.get(n, piece); ++n) {
             // Until the exchanged sums have been read, no stage may be loaded.
             if (SLICES > 1 && n > 0) named_barrier_sync<CONSUMERS + PRODUCERS, 2>();
-            Producer::load(As, Bs, full, empty, stage, parity, map_b, A, B, row_of(piece.tile), col_of(piece.tile),
+            Producer::load(As, Bs, full, empty, stage, parity, MAPS, A, B, row_of(piece.tile), col_of(piece.tile),
                            piece.begin * BK, min((long long)K, piece.end * (long long)BK), M, N, K, lda, ldb);
         }
         return;
@@ -199,10 +202,10 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                 #pragma unroll  // the index of the fragment must be a constant: registers cannot be indexed
                 for (int k = 1; k <= CHUNK; ++k) {
                     if (k < CHUNK) {
-                        read(k % 2, as + k * (BM + PAD), bs + k * BN);
+                        read(k % 2, as + k * Producer::PITCH_A, bs + k * Producer::PITCH_B);
                     } else {
-                        as = chunk < DEEP ? as + CHUNK * (BM + PAD) : &As[stage][slice * DEEP][tile_m];
-                        bs = chunk < DEEP ? bs + CHUNK * BN : &Bs[stage][slice * DEEP][tile_n];
+                        as = chunk < DEEP ? as + CHUNK * Producer::PITCH_A : &As[stage][slice * DEEP][tile_m];
+                        bs = chunk < DEEP ? bs + CHUNK * Producer::PITCH_B : &Bs[stage][slice * DEEP][tile_n];
                         read(0, as, bs);
                     }
                     for (int j = 0; j < TN; ++j)

@@ -20,24 +20,28 @@
 // where = ["768 <= STAGES * (BM + BN) <= 1536", "BM + BN <= 320",
 //          "128 * STAGES * (BM + BN) + 32 * BM * SPLIT * ((BN // 8 + SPLIT - 1) // SPLIT) <= 231936"]
 // shared = "STAGES * (128 * (BM + BN) + 16) + 32 * BM * SPLIT * ((BN // 8 + SPLIT - 1) // SPLIT) + 16"
+// programmatic = 1
 // loads = "BM + BN"
 // sass  = ["HGMMA == 4", "HGMMA in loop == 4", "WARPGROUP.DEPBAR in loop == 1", "no BAR in loop",
-//          "UTMALDG", "UCGABAR_WAIT", "no LDL", "no STL"]
+//          "UTMALDG", "UCGABAR_WAIT", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
 // claim = "SPLIT times as many blocks: 96, not 32, for 128 x 1024 outputs (SPLIT=3), each with a third of k."
 // predict = ["seconds <= 0.7 of 23_wgmma_pipeline at M=512 N=512 K=16384"]
 //
 // [tensormaps]
-// A = {box = ["BM", 64], swizzle = 128}
-// B = {box = [64, 64], swizzle = 128}
+// A = {box = ["BM + TRANSA * (64 - BM)", 64], swizzle = 128}
+// B = {box = ["64 + TRANSB * (BN - 64)", 64], swizzle = 128}
 //
 // [params]
 // BM = [64, 128]
 // BN = [64, 128, 256]
 // STAGES = [8, 6, 4, 12]
 // SPLIT = [2, 3, 4, 5, 6, 7, 8, 1]
+// TRANSA = [0, 1]
+// TRANSB = [0, 1]
 // ///
 
 #include "cluster.cuh"
+#include "dependent_launch.cuh"
 #include "stage16.cuh"
 #include "wgmma.cuh"
 
@@ -52,7 +56,7 @@
 #define FIRST(rank) (((rank) * QUADS + SPLIT - 1) / SPLIT)  // of the quads that this block adds up
 #define MOST FIRST(1)       // quads that a block adds up; some have one less
 
-typedef Stage16<ELEMENT, BM, BN, BK> Stage;
+typedef Stage16<ELEMENT, BM, BN, BK, TRANSA, !TRANSB> Stage;
 
 extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                        matmul(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
@@ -74,9 +78,11 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(CONSU
     const int begin = (long long)stages_of_k * rank / SPLIT, end = (long long)stages_of_k * (rank + 1) / SPLIT;
 
     const bool map_for_a = aligned16(A, lda), map_for_b = aligned16(B, ldb), maps = map_for_a && map_for_b;
+    if (self >= CONSUMERS) launch_dependents();
     if (self == CONSUMERS) {
         // A warpgroup arrives as one.
         init_stage_barriers<STAGES>(full, empty, maps ? 1 : 1 + PRODUCERS, CONSUMERS / 128, [&] {
+            if (maps) wait_for_prerequisites();  // the consumers wait for what comes after it
             if (maps && begin < end) stages[0].load(map_a, map_b, row, col, begin * BK, full);
         });
         mbarrier_init(all_received, 1);
@@ -98,6 +104,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(CONSU
                 if (++stage == STAGES) stage = 0, parity ^= 1;
             }
         }
+        if (!maps) wait_for_prerequisites();
         if (!maps)  // in a loop of its own, as in 23
             for (int step = begin; step < end; ++step) {
                 const int k = step * BK;
@@ -116,13 +123,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(CONSU
     #pragma unroll 1
     for (int step = begin; step < end; ++step) {
         mbarrier_wait(full + stage, parity);
-        const Descriptor a = make_descriptor(stages[stage].a[warp / 4 * 64], 0, 1024);
-        const Descriptor b = make_descriptor(stages[stage].b, 8192, 1024);
-        wgmma_fence();
-        #pragma unroll
-        for (int k = 0; k < BK; k += 16)
-            wgmma(ELEMENT(), sum, advance_descriptor(a, 2 * k), advance_descriptor(b, 128 * k), true);
-        wgmma_commit_group();
+        stages[stage].multiply(sum, warp / 4 * 64, true);
         wgmma_wait_group<1>();  // the products of the last stage are done: it may be filled again
         if (self % 128 == 0 && step > begin) mbarrier_arrive(empty + last);
         last = stage;

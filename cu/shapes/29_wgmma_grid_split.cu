@@ -31,14 +31,16 @@
 // predict = ["seconds <= 0.9 of 26_wgmma_split at M=512 N=512 K=16384"]
 //
 // [tensormaps]
-// A = {box = ["BM", 64], swizzle = 128}
-// B = {box = [64, 64], swizzle = 128}
+// A = {box = ["BM + TRANSA * (64 - BM)", 64], swizzle = 128}
+// B = {box = ["64 + TRANSB * (BN // CLUSTER - 64)", 64], swizzle = 128}
 //
 // [params]
 // BM = [128, 64]
 // BN = [128, 64, 256]
 // STAGES = [6, 4, 8, 12]
 // CLUSTER = [2, 1]
+// TRANSA = [0, 1]
+// TRANSB = [0, 1]
 // ///
 
 #include "grid_sync.cuh"
@@ -54,7 +56,7 @@
 
 #define QUADS (BN / 8)      // of a thread's sums, each two columns of two rows
 
-typedef Stage16<ELEMENT, BM, BN, BK> Stage;
+typedef Stage16<ELEMENT, BM, BN, BK, TRANSA, !TRANSB> Stage;
 
 #if CLUSTER > 1
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(CONSUMERS + PRODUCERS, 1)
@@ -141,14 +143,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         #pragma unroll 1
         for (int part = rank; part < stages_of_k; part += sharers) {
             mbarrier_wait(full + stage, parity);
-            const Descriptor a = make_descriptor(stages[stage].a[warp / 4 * 64], 0, 1024);
-            const Descriptor b = make_descriptor(stages[stage].b, 8192, 1024);
-            wgmma_fence();
-            #pragma unroll
-            for (int k = 0; k < BK; k += 16)
-                wgmma(ELEMENT(), sum, advance_descriptor(a, 2 * k), advance_descriptor(b, 128 * k),
-                      part > rank || k > 0);
-            wgmma_commit_group();
+            stages[stage].multiply(sum, warp / 4 * 64, part > rank);
             wgmma_wait_group<1>();  // the products of the last stage are done: it may be filled again
             if (part > rank) consumer_release<CLUSTER>(empty + last, self, warp);
             last = stage;

@@ -87,14 +87,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     #pragma unroll 1
     for (int left = K; left > 0; left -= BK) {
         mbarrier_wait(full + stage, parity);
-        const Descriptor a = make_descriptor(stages[stage].a[warp / 4 * 64], 0, 1024);
-        const Descriptor b = make_descriptor(stages[stage].b, 8192, 1024);
-        wgmma_fence();
-        #pragma unroll
-        for (int k = 0; k < BK; k += 16)
-            wgmma(ELEMENT(), sum, advance_descriptor(a, 2 * k), advance_descriptor(b, 128 * k),
-                  left < K || k > 0);
-        wgmma_commit_group();
+        stages[stage].multiply(sum, warp / 4 * 64, left < K);
         wgmma_wait_group<1>();  // the products of the last stage are done: it may be filled again
         if (left < K && self % 128 == 0) mbarrier_arrive(empty + last);
         last = stage;

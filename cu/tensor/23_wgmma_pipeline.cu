@@ -20,15 +20,16 @@
 // grid  = "SMS // CLUSTER * CLUSTER"
 // where = ["1024 <= STAGES * (BM + BN) <= 1536", "BN % (64 * CLUSTER) == 0"]
 // shared = "STAGES * (128 * (BM + BN) + 16) + 128 * BM * (1 + (BN > 64))"
+// programmatic = 1
 // loads = "BM + BN"
 // sass  = ["HGMMA == 4", "HGMMA in loop == 4", "WARPGROUP.DEPBAR in loop == 1", "no BAR in loop",
-//          "UTMALDG", "STSM", "UTMASTG", "no LDL", "no STL"]
+//          "UTMALDG", "STSM", "UTMASTG", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
 // claim = "Nothing in the loop but four products, two mbarriers and the address of a stage."
 // predict = ["seconds < 1 of 22_wgmma at N=4096"]
 //
 // [tensormaps]
-// A = {box = ["BM", 64], swizzle = 128}
-// B = {box = [64, 64], swizzle = 128}
+// A = {box = ["BM + TRANSA * (64 - BM)", 64], swizzle = 128}
+// B = {box = ["64 + TRANSB * (BN // CLUSTER - 64)", 64], swizzle = 128}
 // C = {box = [16, 64], swizzle = 128}
 //
 // [params]
@@ -37,8 +38,11 @@
 // STAGES = [4, 3, 6, 8, 12]
 // CLUSTER = [1, 2]
 // GROUP = [8, 1, 2, 4]
+// TRANSA = [0, 1]
+// TRANSB = [0, 1]
 // ///
 
+#include "dependent_launch.cuh"
 #include "raster.cuh"
 #include "stage16.cuh"
 #include "wgmma.cuh"
@@ -51,7 +55,7 @@
 #define PRODUCERS 128       // one would do, but all of them copy a matrix that cannot have a tensor map
 #define BOXES (BN > 64 ? 2 : 1)  // for the results of a warp
 
-typedef Stage16<ELEMENT, BM, BN, BK> Stage;
+typedef Stage16<ELEMENT, BM, BN, BK, TRANSA, !TRANSB> Stage;
 
 #if CLUSTER > 1
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(CONSUMERS + PRODUCERS, 1)
@@ -84,11 +88,13 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     const int self = threadIdx.x, lane = self % 32, warp = __shfl_sync(~0u, self / 32, 0);  // uniform in a warp
     const bool map_for_a = aligned16(A, lda), map_for_b = aligned16(B, ldb), maps = map_for_a && map_for_b;
     TileIndex place = {};
+    if (self >= CONSUMERS) launch_dependents();
     if (self == CONSUMERS) {
         place = place_of(first);  // now: its divisions take as long as the barriers
         // A warpgroup arrives as one, in all blocks.
         init_stage_barriers<STAGES>(full, empty, maps ? 1 : 1 + PRODUCERS, CONSUMERS / 128 * CLUSTER, [&] {
             if (!maps) return;
+            wait_for_prerequisites();  // the consumers wait for what comes after it
             stages[0].load_a(map_a, place.row, 0, full);
             if (CLUSTER == 1) stages[0].load_b(map_b, 0, place.col, full);
         });
@@ -113,6 +119,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                 }
             }
         }
+        if (!maps) wait_for_prerequisites();
         if (!maps)  // in a loop of its own, whose preparations would delay the first box above
             for (unsigned tile = first; tile < tiles; tile += step) {
                 const auto [row, col] = place_of(tile);
@@ -144,14 +151,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         #pragma unroll 1
         for (int left = K; left > 0; left -= BK) {
             mbarrier_wait(full + stage, parity);
-            const Descriptor a = make_descriptor(stages[stage].a[warp / 4 * 64], 0, 1024);
-            const Descriptor b = make_descriptor(stages[stage].b, 8192, 1024);
-            wgmma_fence();
-            #pragma unroll
-            for (int k = 0; k < BK; k += 16)
-                wgmma(ELEMENT(), sum, advance_descriptor(a, 2 * k), advance_descriptor(b, 128 * k),
-                      left < K || k > 0);
-            wgmma_commit_group();
+            stages[stage].multiply(sum, warp / 4 * 64, left < K);
             wgmma_wait_group<1>();  // the products of the last stage are done: it may be filled again
             if (left < K) consumer_release<CLUSTER>(empty + last, self, warp);
             last = stage;
@@ -163,27 +163,52 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         if (alpha != 1.f)
             #pragma unroll
             for (int i = 0; i < BN / 2; ++i) sum[i] *= alpha;
-        if (map_for_c) {
+        const auto write_box = [&](int j) {  // 64 columns of the warp's rows, to shared memory
             const int r = lane % 16, unit = lane / 16;
+            #pragma unroll
+            for (int i = 32 * j; i < 32 * j + 32; i += 8)  // 16 columns
+                stmatrix_x4(&Cs[warp][j % BOXES][r][((i / 4 + unit) % 8 ^ r % 8) * 8],
+                            pack<ELEMENT>(sum[i], sum[i + 1]),
+                            pack<ELEMENT>(sum[i + 2], sum[i + 3]),
+                            pack<ELEMENT>(sum[i + 4], sum[i + 5]),
+                            pack<ELEMENT>(sum[i + 6], sum[i + 7]));
+        };
+        if (map_for_c) {
             #pragma unroll
             for (int j = 0; j < BN / 64; ++j) {  // a box is on its way while the next one is written
                 const auto cs = Cs[warp][j % BOXES];
                 if (lane == 0 && j == 0) tma_store_wait_group_read<0>();  // the last tile's boxes, long ago
                 if (lane == 0 && j >= BOXES) tma_store_wait_group_read<BOXES - 1>();  // what was in this one
                 __syncwarp();
-                #pragma unroll
-                for (int i = 32 * j; i < 32 * j + 32; i += 8)  // 16 columns
-                    stmatrix_x4(&cs[r][((i / 4 + unit) % 8 ^ r % 8) * 8],
-                                pack<ELEMENT>(sum[i], sum[i + 1]),
-                                pack<ELEMENT>(sum[i + 2], sum[i + 3]),
-                                pack<ELEMENT>(sum[i + 4], sum[i + 5]),
-                                pack<ELEMENT>(sum[i + 6], sum[i + 7]));
+                write_box(j);
                 fence_proxy_async();
                 __syncwarp();
                 if (lane == 0) {
                     tma_store(map_c, row, col + 64 * j, cs);
                     tma_store_commit_group();
                 }
+            }
+            continue;
+        }
+        if (beta == 0.f) {  // rows that TMA cannot write: through shared memory too, then row by row
+            #pragma unroll
+            for (int j = 0; j < BN / 64; ++j) {
+                const auto cs = Cs[warp][j % BOXES];
+                write_box(j);
+                __syncwarp();
+                const unsigned s = col + 64 * j + 2 * lane;
+                ELEMENT* c = C + (long long)row * ldc + s;
+                #pragma unroll 4
+                for (int m = 0; m < 16; ++m, c += ldc) {
+                    if (row + m >= M || s >= N) break;
+                    const unsigned word = *(const unsigned*)&cs[m][(lane / 4 ^ m % 8) * 8 + lane % 4 * 2];
+                    if (words && s + 1 < N) *(unsigned*)c = word;
+                    else {
+                        c[0].bits = word;
+                        if (s + 1 < N) c[1].bits = word >> 16;
+                    }
+                }
+                __syncwarp();  // read, before the next box is written
             }
             continue;
         }

@@ -6,6 +6,9 @@
 // in registers and A in shared memory. The pipeline is that of 23. TMA rounds floats to nearest tf32; the
 // tensor cores would truncate them.
 //
+// A B that is stored transposed (TRANSB=1), as the weights of a linear layer are, has k along its rows: then
+// both operands stay in shared memory.
+//
 // /// kernel
 // entry = "matmul"
 // after = "23_wgmma_pipeline"
@@ -17,15 +20,16 @@
 // where = ["BM <= 2 * BN", "1024 <= BLOCKS * STAGES * (BM + BN) <= 1536", "BM * SPLIT <= 512",
 //          "BLOCKS == 1 or SPLIT == 1 and BN == 64", "BM % (8 * SPLIT) == 0"]
 // shared = "128 * STAGES * (BM + BN) + 256 * BN + 16 * STAGES"
+// programmatic = 1
 // loads = "BM + BN"
-// sass  = ["HGMMA in loop == 8", "LDS.64 in loop == 16", "WARPGROUP.DEPBAR in loop == 2", "no BAR in loop",
-//          "USETMAXREG", "UTMALDG", "no LDL", "no STL"]
+// sass  = ["HGMMA in loop == 8", "LDS.64 in loop == 16 if not TRANSB", "no LDS in loop if TRANSB",
+//          "WARPGROUP.DEPBAR in loop == 2", "no BAR in loop", "USETMAXREG", "UTMALDG", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
 // claim = "Two shared loads a thread feed 64 x BM x 8 products, without a bank conflict."
 // predict = ["conflicts == 0", "seconds < 1 of cuBLAS at N=2048"]
 //
 // [tensormaps]
 // A = {box = ["BM", 32], swizzle = 128}
-// B = {box = [32, 32], swizzle = 128}
+// B = {box = ["32 + TRANSB * (BN - 32)", 32], swizzle = 128}
 // C = {box = [32, 32], swizzle = 128}
 //
 // [params]
@@ -35,9 +39,11 @@
 // BLOCKS = [1, 2]
 // SPLIT = [1, 2, 4, 8]
 // GROUP = [8]
+// TRANSB = [0, 1]
 // ///
 
 #include "cluster.cuh"
+#include "dependent_launch.cuh"
 #include "vector.cuh"
 #include "raster.cuh"
 #include "tma.cuh"
@@ -62,7 +68,7 @@ extern "C" __global__ void
 {
     extern __shared__ __align__(1024) float memory[];
     auto As = (float(*)[BM][BK])memory;
-    auto Bs = (float(*)[BN / 32][BK][32])(As + STAGES);  // boxes of 32 columns
+    auto Bs = (float(*)[BN / 32][BK][32])(As + STAGES);  // boxes of 32 columns; or BN rows of a transposed B
     auto Cs = (float(*)[2][32][32])(Bs + STAGES);        // two boxes for every 32 columns
     auto full = (Mbarrier*)(Cs + BN / 32), empty = full + STAGES;
 
@@ -86,6 +92,7 @@ extern "C" __global__ void
     const int warp = __shfl_sync(~0u, self / 32, 0);  // uniform in a warp
     const bool a_mapped = aligned16(A, lda), b_mapped = aligned16(B, ldb), maps = a_mapped && b_mapped;
     Corner corner = {};
+    if (warp >= CONSUMERS / 32) launch_dependents();
     if (self == CONSUMERS) {
         prefetch_tensormap(map_a), prefetch_tensormap(map_b);
         corner = corner_of(first_tile);  // now: its divisions take as long as the barriers
@@ -102,13 +109,15 @@ extern "C" __global__ void
         const auto fetch = [&](int stage, int row, int col, int k, bool a, bool b) {
             mbarrier_arrive_expect_tx(full + stage, 4 * BK * (a * BM + b * BN));
             if (a) tma_load(As[stage], map_a, row, k, full + stage);
-            if (b)
+            if (b && TRANSB) tma_load(Bs[stage], map_b, col, k, full + stage);
+            if (b && !TRANSB)
                 #pragma unroll
                 for (int n = 0; n < BN; n += 32)
                     tma_load(Bs[stage][n / 32], map_b, k, col + n, full + stage);
         };
         int stage = 0, parity = 1, turn = 0;
         if (maps && self != CONSUMERS) return;
+        wait_for_prerequisites();  // the consumers wait for what comes after it
         if (maps)
             for (unsigned tile = first_tile; tile < tiles; tile += at_once) {
                 if (tile > first_tile) corner = corner_of(tile);
@@ -130,7 +139,10 @@ extern "C" __global__ void
                         if (!a_mapped)
                             copy_box_swizzled<BM, 1, 64>(As[stage], A + (long long)row * lda + k, lda, M - row,
                                                          K - k, 0);
-                        if (!b_mapped)
+                        if (!b_mapped && TRANSB)
+                            copy_box_swizzled<BN, 1, 32>(Bs[stage], B + (long long)col * ldb + k, ldb, N - col,
+                                                         K - k, 0);
+                        if (!b_mapped && !TRANSB)
                             #pragma unroll 1
                             for (int n = 0; n < BN; n += 32)
                                 copy_box_swizzled<BK, 1, 32>(Bs[stage][n / 32], B + (long long)k * ldb + col + n, ldb,
@@ -154,14 +166,23 @@ extern "C" __global__ void
     // is each of the eight units once, and no bank conflict.
     const int box = warp / 2, k_lane = lane % 4;
     const int unit = lane / 8 % 2 * 5 ^ lane / 16 ^ warp % 2 * 2, n_lane = unit * 4 + lane / 4 % 2 * 2;
+    const int n_first = TRANSB ? warp % 2 * 16 + lane / 4 : n_lane, n_step = TRANSB ? 8 : 1;  // its columns of C, two
     const int b_low = k_lane * 32 + (n_lane ^ k_lane * 4);
     const int b_high = (k_lane + 4) * 32 + (n_lane ^ (k_lane + 4) * 4);
 
-    float sum[BM / 2] = {};  // at 4 * j + e: row 8 * j + 2 * k_lane + e, column n_lane; at + 2: the next column
+    float sum[BM / 2] = {};  // at 4 * j + e: row 8 * j + 2 * k_lane + e, column n_first; at + 2: n_first + n_step
     unsigned even[16], odd[16];  // B for four steps of 8 k: products read one while the other is loaded
     int stage = 0, parity = 0, before = 0;
     const auto multiply_stage = [&](unsigned (&b)[16], bool add) {
         mbarrier_wait(full + stage, parity);
+        const Descriptor a = make_descriptor(As[stage], 16, 1024);
+#if TRANSB
+        const Descriptor b_rows = make_descriptor(Bs[stage][warp / 4 * 2], 16, 1024);  // 64 of them
+        wgmma_fence();
+        #pragma unroll
+        for (int k = 0; k < BK / 8; ++k)
+            wgmma(sum, advance_descriptor(b_rows, 32 * k), advance_descriptor(a, 32 * k), add || k > 0);
+#else
         const float* bs = Bs[stage][box][0];
         #pragma unroll
         for (int k = 0; k < BK / 8; ++k) {
@@ -170,9 +191,9 @@ extern "C" __global__ void
             b[4 * k] = low.x, b[4 * k + 1] = low.y, b[4 * k + 2] = high.x, b[4 * k + 3] = high.y;
         }
         wgmma_fence();
-        const Descriptor a = make_descriptor(As[stage], 16, 1024);
         #pragma unroll
         for (int k = 0; k < BK / 8; ++k) wgmma(sum, b + 4 * k, advance_descriptor(a, 32 * k), add || k > 0);
+#endif
         wgmma_commit_group();
         wgmma_wait_group<1>();
         if (lane == 0 && add) mbarrier_arrive(empty + before);  // the stage before may be filled again
@@ -180,6 +201,11 @@ extern "C" __global__ void
         if (++stage == STAGES) stage = 0, parity ^= 1;
     };
 
+    // Two sums of a row, to shared memory; `swizzle` moves their columns, from `first` on.
+    const auto store_two = [&](float* to, int first, int swizzle, float x, float y) {
+        if (!TRANSB) *(float2*)&to[first + (n_first ^ swizzle)] = make_float2(x, y);
+        else to[first + (n_first ^ swizzle)] = x, to[first + (n_first + n_step ^ swizzle)] = y;
+    };
     for (unsigned tile = first_tile; tile < tiles; tile += at_once) {
         if (begin < end) {
             #pragma unroll 1
@@ -202,8 +228,7 @@ extern "C" __global__ void
             for (int i = 0; i < BM / 2; i += 4)
                 #pragma unroll
                 for (int e = 0; e < 2; ++e)
-                    *(float2*)&sums[2 * i + 2 * k_lane + e][box * 32 + n_lane] =
-                        make_float2(sum[i + e], sum[i + e + 2]);
+                    store_two(sums[2 * i + 2 * k_lane + e], box * 32, 0, sum[i + e], sum[i + e + 2]);
             cluster_sync();  // all sums of this tile have been written
 
             #pragma unroll
@@ -236,8 +261,7 @@ extern "C" __global__ void
                     #pragma unroll
                     for (int e = 0; e < 2; ++e) {
                         const int i = m / 2 + 4 * j + e, m_lane = 2 * k_lane + e;
-                        *(float2*)&cs[8 * j + m_lane][n_lane ^ m_lane * 4] =
-                            make_float2(alpha * sum[i], alpha * sum[i + 2]);
+                        store_two(cs[8 * j + m_lane], 0, m_lane * 4, alpha * sum[i], alpha * sum[i + 2]);
                     }
                 fence_proxy_async();
                 both_warps();
@@ -247,13 +271,13 @@ extern "C" __global__ void
                 }
             }
         } else {
-            float* c = C + (long long)(row + 2 * k_lane) * ldc + col + n_lane;
+            float* c = C + (long long)(row + 2 * k_lane) * ldc + col + n_first;
             #pragma unroll
             for (int i = 0; i < BM / 2; i += 4, c += 8ll * ldc)
                 #pragma unroll
                 for (int e = 0; e < 4; ++e) {
-                    float* here = c + e % 2 * (long long)ldc + e / 2;
-                    if (row + 2 * i + 2 * k_lane + e % 2 < M && col + n_lane + e / 2 < N)
+                    float* here = c + e % 2 * (long long)ldc + e / 2 * n_step;
+                    if (row + 2 * i + 2 * k_lane + e % 2 < M && col + n_first + e / 2 * n_step < N)
                         *here = beta == 0.f ? alpha * sum[i + e] : alpha * sum[i + e] + beta * *here;
                 }
         }

@@ -38,7 +38,7 @@ from harness.problems.protocol import (
     references,
 )
 from harness.problems.verify import Repeats, Verdict, compare_each
-from harness.support.processes import ENDED, cores, free_memory, processes
+from harness.support.processes import ENDED, cores, free_memory, outcome, processes
 
 __all__ = [
     "BUDGET",
@@ -112,7 +112,7 @@ def _apart(
     for one, future in zip(kernels, futures, strict=True):
         progress(f"{one.label} {problem.label}")
         try:
-            yield replace(future.result(), built=one)
+            yield replace(outcome(pool, future), built=one)
         except BrokenProcessPool:
             raise HarnessError(f"a process that emulated {problem.label} was ended", hint=ENDED) from None
 
@@ -309,10 +309,11 @@ def _needed(problem: Problem) -> float:
     """Return how many bytes of memory the process takes at most, within a factor of 1.5.
 
     Of inputs there are copies; of outputs a reference in float64, bounds, and what the emulator remembers of
-    each cell.
+    each cell. Where elements are small, making the data takes more than that.
     """
     outputs: int = min(problem.buffer_bytes, 4 * math.prod(problem.extents))
-    return _PROCESS + _OF_INPUTS * (problem.buffer_bytes - outputs) + _OF_OUTPUTS * outputs
+    emulated = _OF_INPUTS * (problem.buffer_bytes - outputs) + _OF_OUTPUTS * outputs
+    return _PROCESS + max(emulated, checks.host_bytes(problem))
 
 
 def _same(a: NDArray[Any], b: NDArray[Any]) -> bool:

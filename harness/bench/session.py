@@ -19,7 +19,6 @@ from harness.bench.stopping import StopRule
 from harness.bench.timing import EventTimer
 from harness.driver import Context, Stream
 from harness.errors import ContextLost, HarnessError, OutOfMemory, UsageError
-from harness.launch import kernel
 from harness.launch.builds import Built, Progress
 from harness.launch.kernel import Launch
 from harness.launch.operands import Data, Operands, rotation_sets
@@ -109,7 +108,7 @@ class Bench(Closing):
         for one in kernels:
             try:
                 with blamed(type(problem)):
-                    kernel.grid(one.variant, problem, sms=self.context.device.sms)
+                    one.check(problem, sms=self.context.device.sms)
                 fitting.append(one)
             except UsageError as e:
                 refused.append(Measurement.failed_with(one, problem, e))

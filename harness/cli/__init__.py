@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import logging
 import os
 import sys
 import warnings
@@ -37,6 +38,7 @@ VERBS = (
     "selftest",
     "tune",
     "verify",
+    "worker",
 )
 
 
@@ -107,6 +109,11 @@ class Verbs(click.Group):
         except MemoryError:
             _say("not enough memory")
             return 1
+        except RuntimeError as e:
+            if "start new thread" not in str(e):  # Python has no type of its own for it
+                raise
+            _say("cannot start a thread: the limit of processes (ulimit -u), or of memory, is reached")
+            return 1
         except OSError as e:
             if e.filename is None and (known := streams.lost(e)) is not None:
                 return known
@@ -115,8 +122,8 @@ class Verbs(click.Group):
         return code if isinstance(code, int) else 0
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, with warnings as one line each."""
-        with warnings.catch_warnings():
+        """Run the command, with warnings and what the library logs as one line each."""
+        with warnings.catch_warnings(), _Notes():
             warnings.showwarning = _show_warning
             try:
                 return super().invoke(ctx)
@@ -127,6 +134,25 @@ class Verbs(click.Group):
 def _say(text: str) -> None:
     """Print an error on stderr."""
     click.echo(terminal.fill(text, start="error: "), err=True)
+
+
+class _Notes(logging.Handler):
+    """Print what the library logs (INFO and above) on stderr, while it is entered."""
+
+    _logger = logging.getLogger("harness")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one message."""
+        click.echo(terminal.fill(record.getMessage(), start="note: "), err=True)
+
+    def __enter__(self) -> None:
+        self._before = self._logger.level
+        self._logger.addHandler(self)
+        self._logger.setLevel(logging.INFO)
+
+    def __exit__(self, *error: object) -> None:
+        self._logger.removeHandler(self)
+        self._logger.setLevel(self._before)
 
 
 def _working_directory() -> None:

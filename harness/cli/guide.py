@@ -37,6 +37,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "doctor": "harness doctor",
         "selftest": "harness selftest --only noise",
         "cache": "harness cache",
+        "worker": "harness worker tcp://host:8786",
     },
 }
 EXAMPLES = {verb: example for group in GROUPS.values() for verb, example in group.items()}

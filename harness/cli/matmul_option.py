@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from harness.cli import options
-from harness.dispatch import choose
+from harness.dispatch import choose, cost
 from harness.errors import UsageError
 from harness.kernels import catalog
 
@@ -93,7 +93,7 @@ def build(
 
     built, skipped = builds.build_all(variants, [arch], cache, step)
     if dispatched:
-        sms, name = (gpu.sms, gpu.name) if gpu else (choose.H200_SMS, "")
+        sms, name = (gpu.sms, gpu.name) if gpu else (cost.H200_SMS, "")
         products = [cls.from_axes(axes) for cls in _products(dtypes) for axes in points[cls]]
         chosen, missed = build_chosen(products, arch, cache, step, sms=sms, gpu=name)
         built, skipped = [*built, *chosen], skipped + missed

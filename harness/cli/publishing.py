@@ -39,13 +39,11 @@ class Wanted:
     junit_file: Path | None = None
     github: bool = False
 
-    def check(self) -> None:
-        """Raise HarnessError if a file could not be written, before anything is computed."""
+    def check(self, json_file: Path | None) -> None:
+        """Raise HarnessError if a file or the record could not be written, before anything is computed."""
         from harness.results import record
 
-        for path in (self.html_file, self.sarif_file, self.junit_file):
-            if path is not None:
-                record.check_writable(path)
+        record.check_writable(json_file, self.sarif_file, self.junit_file, page=self.html_file)
 
     def __bool__(self) -> bool:
         return any(getattr(self, f.name) for f in fields(self))

@@ -77,14 +77,19 @@ def collect(rows: Iterable[T]) -> tuple[list[T], HarnessError | None]:
     return found, None
 
 
-def of_sizes_taken(rows: Iterable[Measurement], left_out: dict[str, list[str]]) -> Iterator[Measurement]:
+def of_sizes_taken(
+    rows: Iterable[Measurement], left_out: dict[str, list[str]] | None
+) -> Iterator[Measurement]:
     """Yield the rows but those of sizes that a kernel's ``requires`` excludes, which go into `left_out` by
-    reason.
+    reason; where that is None, yield all of them.
 
     A kernel that takes none of the sizes keeps its first row, which is an error.
     """
     from harness.launch.kernel import unmet
 
+    if left_out is None:
+        yield from rows
+        return
     held: dict[str, Measurement] = {}
     run: set[str] = set()
     for row in rows:

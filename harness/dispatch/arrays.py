@@ -22,11 +22,12 @@ _CUDA_DEVICES = (2, 13)  # DLPack's kDLCUDA and kDLCUDAManaged
 
 
 class Matrix(NamedTuple):
-    """A row-major matrix in device memory.
+    """A matrix in device memory, row-major or, if it is `transposed`, column-major.
 
-    `address` is that of its first element, `ld` the elements from one row to the next, and `device` the GPU's
-    ordinal. `ready` is the address of the stream in which its contents are produced (or `TORCH_CURRENT`);
-    None if the owner names none, and any stream may use the contents. `keep` is what must stay alive with it.
+    `address` is that of its first element, `ld` the elements from one row (column-major: column) to the next,
+    and `device` the GPU's ordinal. `ready` is the address of the stream in which its contents are produced
+    (or `TORCH_CURRENT`); None if the owner names none, and any stream may use the contents. `keep` is what
+    must stay alive with it.
     """
 
     address: int
@@ -37,11 +38,23 @@ class Matrix(NamedTuple):
     ready: int | None
     keep: Any = None
     dtype: DType = FP32
+    transposed: bool = False
+
+    @property
+    def flipped(self) -> Matrix:
+        """The transpose: the same memory, with rows and columns exchanged."""
+        return self._replace(rows=self.columns, columns=self.rows, transposed=not self.transposed)
+
+    @property
+    def stored(self) -> tuple[int, int]:
+        """The number of stored rows, `ld` apart, and the elements of each."""
+        return (self.columns, self.rows) if self.transposed else (self.rows, self.columns)
 
     @property
     def end(self) -> int:
         """The address behind its last element."""
-        return self.address + self.dtype.itemsize * ((self.rows - 1) * self.ld + self.columns)
+        rows, columns = self.stored
+        return self.address + self.dtype.itemsize * ((rows - 1) * self.ld + columns)
 
     def overlaps(self, other: Matrix) -> bool:
         """Return True if the two matrices, of one element type, share an element.
@@ -54,8 +67,8 @@ class Matrix(NamedTuple):
             return False
         if self.ld != other.ld or (other.address - self.address) % size:
             return True
-        shift = (other.address - self.address) // size % self.ld  # columns to the right
-        return shift < self.columns or shift + other.columns > self.ld
+        shift = (other.address - self.address) // size % self.ld  # elements to the right in a stored row
+        return shift < self.stored[1] or shift + other.stored[1] > self.ld
 
 
 def read(name: str, array: Any, stream: int | None, *, written: bool = False) -> Matrix:
@@ -64,7 +77,7 @@ def read(name: str, array: Any, stream: int | None, *, written: bool = False) ->
     `stream` is the address of the stream that will use it, None if not known yet; the owner of a DLPack array
     makes that stream wait until the contents are ready (None: the legacy default stream). `written` is True
     for an output. Raises UsageError, naming the array `name`, unless it is a matrix of float32, bfloat16 or
-    float16 in device memory whose rows are contiguous.
+    float16 in device memory whose rows or columns are contiguous.
     """
     try:
         if is_torch(array):
@@ -118,11 +131,11 @@ def _torch(name: str, tensor: Any) -> Matrix:
         _refuse(name, f"is on {tensor.device}, not on a GPU")
     dtype = TORCH.get(str(tensor.dtype)) or _wrong_type(name, str(tensor.dtype))
     if tensor.requires_grad and torch.is_grad_enabled():
-        hint = "harness.torch_ops.matmul(a, b) has gradients; or pass x.detach(), or use torch.no_grad()"
+        hint = "harness.torch.mm(a, b) has gradients; or pass x.detach(), or use torch.no_grad()"
         _refuse(name, "requires gradients, which would be lost", hint)
     shape, strides = tensor.shape, tensor.stride()
-    rows, columns, ld = _layout(name, shape, strides)
-    return Matrix(tensor.data_ptr(), rows, columns, ld, tensor.get_device(), TORCH_CURRENT, None, dtype)
+    rows, columns, ld, flip = _layout(name, shape, strides)
+    return Matrix(tensor.data_ptr(), rows, columns, ld, tensor.get_device(), TORCH_CURRENT, None, dtype, flip)
 
 
 def _interface(name: str, array: Any, interface: dict[str, Any], written: bool) -> Matrix:
@@ -143,11 +156,11 @@ def _interface(name: str, array: Any, interface: dict[str, Any], written: bool) 
         if [stride for stride in strides if stride % size]:
             _refuse(name, f"has strides of {strides} bytes, no multiples of {size}")
         strides = [stride // size for stride in strides]
-    rows, columns, ld = _layout(name, shape, strides)
+    rows, columns, ld, flip = _layout(name, shape, strides)
     ready = interface.get("stream")
     if ready == 0:
         _refuse(name, "names stream 0, which the CUDA Array Interface forbids: it may mean two streams")
-    return Matrix(int(address), rows, columns, ld, device_of(int(address)), ready, None, dtype)
+    return Matrix(int(address), rows, columns, ld, device_of(int(address)), ready, None, dtype, flip)
 
 
 class _Tensor(ctypes.Structure):
@@ -191,15 +204,17 @@ def _dlpack(name: str, array: Any, stream: int | None, written: bool) -> Matrix:
     dtype = _DLPACK.get((tensor.code, tensor.bits, tensor.lanes)) or _wrong_type(name, kind)
     shape = tensor.shape[: tensor.ndim]
     strides = tensor.strides[: tensor.ndim] if tensor.strides else None
-    rows, columns, ld = _layout(name, shape, strides)
+    rows, columns, ld, flip = _layout(name, shape, strides)
     address = (tensor.data or 0) + tensor.byte_offset
-    return Matrix(address, rows, columns, ld, tensor.device_id, None, capsule, dtype)
+    return Matrix(address, rows, columns, ld, tensor.device_id, None, capsule, dtype, flip)
 
 
-def _layout(name: str, shape: Sequence[int], strides: Sequence[int] | None) -> tuple[int, int, int]:
-    """Return rows, columns and leading dimension, from strides in elements (None: contiguous).
+def _layout(name: str, shape: Sequence[int], strides: Sequence[int] | None) -> tuple[int, int, int, bool]:
+    """Return rows, columns, leading dimension, and True for column-major; strides are in elements (None:
+    contiguous).
 
-    Raises UsageError unless it is a non-empty row-major matrix whose rows do not overlap.
+    Raises UsageError unless it is a non-empty matrix whose rows, or columns, are contiguous and do not
+    overlap.
     """
     if len(shape) != 2:
         _refuse(name, f"has {len(shape)} dimensions, not 2", "multiply the matrices of a batch one by one")
@@ -207,16 +222,21 @@ def _layout(name: str, shape: Sequence[int], strides: Sequence[int] | None) -> t
     if rows == 0 or columns == 0:
         _refuse(name, f"is {rows} x {columns}: there is nothing to multiply")
     if strides is None:
-        return rows, columns, columns
+        return rows, columns, columns, False
     down, right = strides
-    if right != 1 and columns > 1:
-        hint = "a transposed matrix is column-major: copy it first (x.contiguous(), cupy.ascontiguousarray)"
-        _refuse(name, f"has {right} elements from column to column; 1 is needed: row-major", hint)
-    if rows == 1:
-        return rows, columns, columns
-    if down < columns:
-        _refuse(name, f"has {down} elements from row to row of {columns}: its rows overlap", "copy it first")
-    return rows, columns, down
+    transposed = right != 1 and columns > 1
+    if transposed and down != 1 and rows > 1:
+        steps = f"{down} elements from row to row and {right} from column to column"
+        hint = "copy it first (x.contiguous(), cupy.ascontiguousarray)"
+        _refuse(name, f"has {steps}; one of them must be 1", hint)
+    step, count, width = (right, columns, rows) if transposed else (down, rows, columns)
+    if count == 1:
+        return rows, columns, width, transposed
+    if step < width:
+        kind = "columns" if transposed else "rows"
+        steps = f"has {step} elements from {kind[:-1]} to {kind[:-1]} of {width}"
+        _refuse(name, f"{steps}: its {kind} overlap", "copy it first")
+    return rows, columns, step, transposed
 
 
 def _wrong_type(name: str, kind: str) -> NoReturn:

@@ -43,13 +43,17 @@ class Chosen(Built):
         """Return True if this is what the dispatcher chose for `problem`."""
         return problem in self.parts
 
+    def check(self, problem: Problem, *, sms: int) -> None:
+        """Raise UsageError if this was not chosen for `problem`."""
+        if not self.serves(problem):
+            raise UsageError(f"{self.label} was not chosen for {problem.label}")
+
     def prepare(self, operands: Operands) -> Launch:
         """Bind all launches of the product to `operands`, as `harness.matmul` does.
 
         Raises UsageError if this was not chosen for the operands' problem.
         """
-        if not self.serves(operands.problem):
-            raise UsageError(f"{self.label} was not chosen for {operands.problem.label}")
+        self.check(operands.problem, sms=operands.context.device.sms)
         cubins = self.cubin, *self.others
         return prepared.prepare(list(zip(cubins, self.parts[operands.problem], strict=True)), operands)
 
@@ -71,8 +75,8 @@ def build_chosen(
     """
     chosen: dict[str, dict[Problem, tuple[Part, ...]]] = {}
     for problem in problems:
-        shape, dtype = (problem.M, problem.N, problem.K), problem.dtype.name
-        made = divided(*shape, sms=sms, arch=arch, gpu=gpu, dtype=dtype)
+        shape = problem.M, problem.N, problem.K
+        made = divided(*shape, sms=sms, arch=arch, gpu=gpu, **choose.about(problem))
         chosen.setdefault(brief(part.variant for part in made), {})[problem] = made
     variants = {p.variant.label: p.variant for by in chosen.values() for made in by.values() for p in made}
     built, skipped = build_all(list(variants.values()), [arch], cache, progress)

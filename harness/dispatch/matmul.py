@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from harness.dispatch import arrays
+from harness.dispatch import arrays, choose, cost, measured
 from harness.dispatch.arrays import LEGACY, TORCH_CURRENT, Matrix
+from harness.dispatch.copies import transposer
 from harness.dispatch.prepared import GemmLaunch
 from harness.dispatch.side_streams import Forks, order
-from harness.dispatch.split import divided
+from harness.dispatch.split import Part, divided
 from harness.dispatch.workspaces import Workspaces
 from harness.driver import BorrowedStream, Context, Device, Function, Module, Stream, tensormap
 from harness.errors import OutOfMemory, UsageError
@@ -29,9 +31,11 @@ from harness.kernels.spec import Variant
 from harness.problems.gemm import GEMMS
 
 Operands = tuple[Matrix, Matrix, Matrix]  # a, b and out
+First = tuple[Sequence[int], Stream]  # the addresses of a, b and out, and the stream
 IEEE = "ieee"
 PRECISIONS = (IEEE, TF32.name, TF32X3.name, BF16X6.name)  # the ways to multiply float32
 _FLOAT_MAX = float(np.finfo(np.float32).max)
+_SHAPE = ("M", "N", "K", "lda", "ldb", "ldc", "transa", "transb")
 _MOST_PLANS = 4096  # prepared launches kept per GPU; beyond that the oldest are dropped
 
 
@@ -49,8 +53,9 @@ def matmul(
 
     `a` (M x K), `b` (K x N) and `out` (M x N) are matrices on one GPU, of one type: float32, bfloat16 or
     float16. Each may be a PyTorch or CuPy array, any object with ``__cuda_array_interface__`` or (inputs
-    only) ``__dlpack__``, or ``Buffer.array("float32", shape)``. The elements of a row must be contiguous;
-    rows may be any distance apart. If `out` is None, it is made by the library of `a`, PyTorch or CuPy. With
+    only) ``__dlpack__``, or ``Buffer.array("float32", shape)``. Each is row-major or, as the transpose of
+    such a matrix is, column-major: the elements of a row, or of a column, are contiguous, and rows or columns
+    any distance apart. If `out` is None, it is made by the library of `a`, PyTorch or CuPy. With
     ``beta == 0`` the contents of `out` are not read. `out` must not overlap `a` or `b`.
 
     float32 is multiplied as true float32, without tensor cores. ``precision="tf32"`` uses them, with the
@@ -68,7 +73,8 @@ def matmul(
     had been on it.
 
     The call runs in the GPU's primary context, and leaves the current context as it was. Any number of
-    threads may call. The first call for a shape chooses a kernel and may compile it (make that call before
+    threads may call. The first call for a shape chooses a kernel and may compile it, or time several
+    where the environment has ``HARNESS_MATMUL=measure`` (make that call before
     capturing a graph). From then on the same shape gives bitwise the same result; in float32 with a beta only
     if the rows of `out` begin at multiples of 16 bytes in both calls, or in neither. A few rows or columns
     beyond whole tiles may be computed by a launch of their own, beside the main one (see
@@ -111,6 +117,8 @@ def matmul(
     for name, matrix in (("a", left), ("b", right)):
         if result.overlaps(matrix):
             raise UsageError(f"out overlaps {name}", hint="no product is made in place: pass another")
+    if result.transposed:  # out^T = b^T a^T
+        left, right, result = right.flipped, left.flipped, result.flipped
     if isinstance(stream, Stream) and (other := stream.context.device.ordinal) != left.device:
         raise UsageError(f"the stream is of GPU {other}, a of GPU {left.device}")
     # No waiting is needed on the stream of `a` if all are ready there, or if all are ready on every stream.
@@ -168,14 +176,14 @@ class _Gpu:
     ) -> None:
         a, b, c = operands
         unmapped = ("" if _has_map(a) else "A") + ("" if _has_map(b) else "B")
-        shape = a.rows, b.columns, a.columns, a.ld, b.ld, c.ld
-        plan = self.plan(shape, unmapped, dtype)
+        shape = a.rows, b.columns, a.columns, a.ld, b.ld, c.ld, int(a.transposed), int(b.transposed)
         queue = self._stream(stream)
         ready = set() if ordered else {_resolved(m) for m in operands if m.ready is not None}
         others = [self._stream(address) for address in ready - {stream}]
         for other in others:
             order(other, queue)
         addresses = [matrix.address for matrix in operands]
+        plan = self.plan(shape, unmapped, dtype, first=(addresses, queue))
         try:
             plan(addresses, scalars, queue)
         except OutOfMemory:
@@ -186,11 +194,21 @@ class _Gpu:
         for other in others:
             order(queue, other)
 
-    def plan(self, shape: tuple[int, ...], unmapped: str, dtype: str, copying: bool = True) -> GemmLaunch:
-        """Return the prepared launch for a `shape` of M, N, K, lda, ldb, ldc; it is made at the first call.
+    def plan(
+        self,
+        shape: tuple[int, ...],
+        unmapped: str,
+        dtype: str,
+        copying: bool = True,
+        first: First | None = None,
+    ) -> GemmLaunch:
+        """Return the prepared launch for a `shape`, made at the first call.
+
+        The shape is M, N, K, lda, ldb, ldc, transa and transb.
 
         `unmapped` names the operands that cannot have a tensor map: "", "A", "B" or "AB". If `copying`, the
-        launch first copies those of them for which that is faster.
+        launch first copies those of them for which that is faster. `first` has the addresses and the stream
+        of this call, on which variants may be timed (`harness.dispatch.measured`).
         """
         key: tuple[int | str, ...] = (*shape, unmapped, dtype, copying)
         found = self._plans.get(key)
@@ -198,19 +216,34 @@ class _Gpu:
             with self._lock:
                 found = self._plans.get(key)
                 if found is None:
-                    found = self._prepare(shape, unmapped if copying else "", dtype)
+                    found = self._prepare(shape, unmapped if copying else "", dtype, first)
                     for old in list(self._plans)[: max(0, len(self._plans) + 1 - _MOST_PLANS)]:
                         del self._plans[old]
                     self._plans[key] = found
         return found
 
-    def _prepare(self, shape: tuple[int, ...], unmapped: str, dtype: str) -> GemmLaunch:
-        problem = GEMMS[dtype](**dict(zip(("M", "N", "K", "lda", "ldb", "ldc"), shape, strict=True)))
+    def _prepare(self, shape: tuple[int, ...], unmapped: str, dtype: str, first: First | None) -> GemmLaunch:
+        problem = GEMMS[dtype](**dict(zip(_SHAPE, shape, strict=True)))
         sms, gpu = self.device.sms, self.device.name
-        parts = divided(*shape[:3], sms=sms, arch=self.arch, gpu=gpu, dtype=dtype)
-        launches = [(self._function(part.variant), part) for part in parts]
-        workspaces, forks = self._workspaces, self._forks
-        return GemmLaunch(launches, problem, sms=sms, workspaces=workspaces, forks=forks, unmapped=unmapped)
+        parts = divided(*shape[:3], sms=sms, arch=self.arch, gpu=gpu, **choose.about(problem))
+
+        def bind(parts: tuple[Part, ...], workspaces: Workspaces, forks: Forks) -> GemmLaunch:
+            launches = [(self._function(part.variant), part) for part in parts]
+            unread = cost.unread(parts[0].variant, problem.layout)
+            transpose = self._function(transposer(problem.dtype.itemsize)) if unread else None
+            return GemmLaunch(
+                launches,
+                problem,
+                sms=sms,
+                workspaces=workspaces,
+                forks=forks,
+                unmapped=unmapped,
+                transpose=transpose,
+            )
+
+        if first is not None and measured.asked():
+            parts = measured.faster(parts, problem, first, self.context, bind, unmapped=unmapped)
+        return bind(parts, self._workspaces, self._forks)
 
     def _function(self, variant: Variant) -> Function:
         found = self._functions.get(variant.label)

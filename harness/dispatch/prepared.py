@@ -11,22 +11,21 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from harness.dispatch import choose
+from harness.dispatch import choose, cost
+from harness.dispatch.copies import OPERANDS, Copy, transposer
 from harness.dispatch.side_streams import Forks
 from harness.dispatch.split import Part, brief
 from harness.dispatch.workspaces import Need, Workspaces
-from harness.driver import Context, Function, Module, PreparedLaunch, RowCopy, Stream, Struct, tensormap
+from harness.driver import Context, Function, Module, PreparedLaunch, Stream, Struct, tensormap
 from harness.errors import UsageError
-from harness.kernels.compiler import Cubin
+from harness.kernels.compiler import Cubin, compile_kernel
 from harness.launch import kernel
 from harness.launch.kernel import Launch, Mapped
 from harness.launch.operands import Operands
 from harness.problems.gemm import Gemm
-from harness.problems.protocol import Layout
 
-_OPERANDS = "ABC"
 _MOST_MAPS = 64  # tensor maps kept per operand of a launch; beyond that all are dropped and made again on use
-_MOST_PITCH = 2**31 - 17  # bytes: CU_DEVICE_ATTRIBUTE_MAX_PITCH, less 16 for rounding up the copy's pitch
+_MOST_PITCH = 2**31 - 129  # bytes: CU_DEVICE_ATTRIBUTE_MAX_PITCH, less 128 for rounding up the copy's pitch
 _SCALARS = 9  # the index of alpha among the problem's arguments; beta follows
 
 
@@ -34,7 +33,8 @@ class GemmLaunch:
     """The launches that compute a product of one shape: ``launch(addresses, scalars, stream)``.
 
     `parts` is the result of `split.divided`, each part with its kernel's function. Parts other than the first
-    run in a side stream, at the same time if there is room. `unmapped` names the operands ("", "A", "B" or
+    run in a side stream, at the same time if there is room. `transpose`, a function of transpose.cu, copies
+    operands that the kernels do not read as they are stored. `unmapped` names the operands ("", "A", "B" or
     "AB") that cannot have a tensor map. Those of them for which it is faster, `copied`, are first copied to
     where they can. Calls share the packed parameters, so a lock lets one thread at a time write and launch
     them.
@@ -49,16 +49,22 @@ class GemmLaunch:
         workspaces: Workspaces,
         forks: Forks,
         unmapped: str = "",
+        transpose: Function | None = None,
     ) -> None:
+        flips = cost.unread(parts[0][1].variant, problem.layout)
         shape, pitches = (problem.M, problem.N, problem.K), {"A": problem.lda, "B": problem.ldb}
-        unmapped = "".join(x for x in unmapped if pitches[x] * problem.dtype.itemsize <= _MOST_PITCH)
-        self.copied = choose.copied(parts[0][1].variant, *shape, sms=sms, unmapped=unmapped)
-        self._copies = [_Copy(name, problem.layouts()[name]) for name in self.copied]
-        problem = dataclasses.replace(problem, **{f"ld{c.name.lower()}": c.ld for c in self._copies})
+        size = problem.dtype.itemsize
+        unmapped = "".join(x for x in unmapped if x not in flips and pitches[x] * size <= _MOST_PITCH)
+        self.copied = cost.copied(parts[0][1].variant, *shape, sms=sms, unmapped=unmapped)
+        stored = problem.layouts()
+        self._copies = [Copy(name, stored[name]) for name in self.copied]
+        self._copies += [Copy(name, stored[name], transpose) for name in flips]
+        changed: dict[str, int] = {f"ld{c.name.lower()}": c.ld for c in self._copies}
+        problem = dataclasses.replace(problem, **changed, **{f"trans{x.lower()}": 0 for x in flips})
         self._workspaces, self._forks = workspaces, forks
         self._launches = [_Launch(i, *part, problem, sms) for i, part in enumerate(parts)]
         needs = [copy.need for copy in self._copies] + [one.need for one in self._launches]
-        self._needs = [need for need in needs if need is not None]
+        self.needs = [need for need in needs if need is not None]
         self._lock = threading.Lock()
 
     def __call__(self, addresses: Sequence[int], scalars: tuple[float, float], stream: Stream) -> None:
@@ -68,10 +74,10 @@ class GemmLaunch:
         if there is no room for workspaces or copies.
         """
         with self._lock:
-            if not self._needs:
+            if not self.needs:
                 self._run(addresses, scalars, stream, iter(()))
                 return
-            with self._workspaces.lent(self._needs, stream) as lent:
+            with self._workspaces.lent(self.needs, stream) as lent:
                 self._run(addresses, scalars, stream, iter(lent))
 
     def _run(
@@ -100,8 +106,8 @@ class _Launch:
         variant = part.variant
         size = whole.dtype.itemsize
         self._offsets = (  # in bytes, from the beginning of A, B and C to the part's first element
-            size * part.row * whole.lda,
-            size * part.column,
+            size * part.row * (1 if whole.transa else whole.lda),
+            size * part.column * (whole.ldb if whole.transb else 1),
             size * (part.row * whole.ldc + part.column),
         )
         problem = dataclasses.replace(whole, M=part.rows, N=part.columns)
@@ -118,6 +124,7 @@ class _Launch:
             [none] * len(mapped) + arguments + own,
             shared=variant.shared,
             cooperative=variant.kernel.cooperative,
+            programmatic=variant.programmatic,
         )
         first, last = len(mapped), len(mapped) + len(arguments)
         self._pointers = [self._prepared.argument(first + i, ctypes.c_uint64) for i in range(3)]
@@ -157,6 +164,10 @@ def prepare(parts: Sequence[tuple[Cubin, Part]], operands: Operands) -> Launch:
             undo.enter_context(Module(context, cubin.code)).function(cubin.entry) for cubin, part in parts
         ]
         made = [(function, part) for function, (_, part) in zip(functions, parts, strict=True)]
+        transpose = None
+        if cost.unread(parts[0][1].variant, problem.layout):
+            kernel_of = compile_kernel(transposer(problem.dtype.itemsize), parts[0][0].arch)
+            transpose = undo.enter_context(Module(context, kernel_of.code)).function(kernel_of.entry)
         queue = GemmLaunch(
             made,
             problem,
@@ -164,10 +175,12 @@ def prepare(parts: Sequence[tuple[Cubin, Part]], operands: Operands) -> Launch:
             workspaces=workspaces,
             forks=forks,
             unmapped="".join(unmapped),
+            transpose=transpose,
         )
+        workspaces.reserve(queue.needs)  # as in a stream, where launches find their memory kept
         scalars = problem.alpha, problem.beta
         calls = [
-            functools.partial(queue, [copy[name].ptr for name in _OPERANDS], scalars)
+            functools.partial(queue, [copy[name].ptr for name in OPERANDS], scalars)
             for copy in operands.buffers
         ]
         owned = undo.pop_all()
@@ -175,27 +188,12 @@ def prepare(parts: Sequence[tuple[Cubin, Part]], operands: Operands) -> Launch:
     return Launch(label, operands, calls, function=functions[0], owned=owned)
 
 
-class _Copy:
-    """The copy of an operand to where it can have a tensor map, its row pitch rounded up to 16 bytes.
-
-    `operand` is its index among A, B and C, `ld` the copy's leading dimension in elements, `need` the memory.
-    """
-
-    def __init__(self, name: str, layout: Layout) -> None:
-        size = layout.dtype.itemsize
-        width = layout.columns * size
-        pitch = -(-width // tensormap.UNIT) * tensormap.UNIT
-        self.name, self.operand, self.ld = name, _OPERANDS.index(name), pitch // size
-        self.need: Need | None = Need(user=f"copy of {name}", size=layout.rows * pitch, zeroed=False)
-        self.run = RowCopy(rows=layout.rows, width=width, source_pitch=layout.ld * size, target_pitch=pitch)
-
-
 class _Map:
     """A tensor map among a launch's parameters. Maps are cached by the operand's address."""
 
     def __init__(self, context: Context, prepared: PreparedLaunch, index: int, mapped: Mapped) -> None:
         self._context, self._mapped = context, mapped
-        self._operand = _OPERANDS.index(mapped.operand)
+        self._operand = OPERANDS.index(mapped.operand)
         self._memory = prepared.argument(index, ctypes.c_char * tensormap.BYTES)
         self._made: dict[int, bytes] = {}
         self._address = 0  # no map is written yet: the bytes are 0, as for an address that cannot have one

@@ -12,9 +12,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from harness.dispatch import choose
-from harness.dispatch.choose import SKINNY
+from harness.dispatch import choose, cost
+from harness.dispatch.cost import SKINNY
 from harness.kernels.dtypes import FP32
 from harness.kernels.spec import Variant
 
@@ -33,24 +34,36 @@ class Part:
 
 
 def divided(
-    M: int, N: int, K: int, *, sms: int, arch: str, gpu: str = "", dtype: str = FP32.name
+    M: int,
+    N: int,
+    K: int,
+    *,
+    sms: int,
+    arch: str,
+    gpu: str = "",
+    dtype: str = FP32.name,
+    layout: str = cost.NN,
+    straddled: bool = False,
 ) -> tuple[Part, ...]:
     """Return the launches by which `harness.matmul` computes an (M x K) @ (K x N) product, the largest first.
 
     Their parts cover the output without overlap. Arguments and errors are those of `choose.choose`.
     """
 
+    about: Any = {"sms": sms, "arch": arch, "dtype": dtype, "layout": layout}
+    paced = {**about, "straddled": straddled}
+
     def part(rows: int, columns: int, row: int = 0, column: int = 0) -> Part:
-        variant = choose.choose(rows, columns, K, sms=sms, arch=arch, gpu=gpu, dtype=dtype)
+        variant = choose.choose(rows, columns, K, gpu=gpu, **paced)
         return Part(variant=variant, rows=rows, columns=columns, row=row, column=column)
 
     def cycles(shapes: Sequence[tuple[int, ...]]) -> float:
-        found = (choose.ranked(m, n, K, sms=sms, arch=arch, dtype=dtype) for m, n, *_ in shapes)
+        found = (choose.ranked(m, n, K, **paced) for m, n, *_ in shapes)
         return sum(ranks[0][1] for ranks in found)
 
     whole = part(M, N)
     # The skinny kernels are for fp32.
-    if dtype != FP32.name or choose.measured(M, N, K, sms=sms, arch=arch, gpu=gpu, dtype=dtype):
+    if dtype != FP32.name or choose.measured(M, N, K, gpu=gpu, **about):
         return (whole,)
     options: list[list[tuple[int, ...]]] = []
     for below, beside in itertools.product(_leftover(M), _leftover(N)):
@@ -61,7 +74,10 @@ def divided(
             shapes.append((M - below, beside, 0, N - beside))
         options.append(shapes)
     best = min(options, key=cycles)  # the first of equals, which has the fewest launches
-    return (whole,) if len(best) == 1 else tuple(part(*shape) for shape in best)
+    parts = tuple(part(*shape) for shape in best)
+    # What one kernel needs transposed, another might read where it is.
+    alike = len({cost.unread(one.variant, layout) for one in parts}) == 1
+    return parts if len(parts) > 1 and alike else (whole,)
 
 
 def _leftover(size: int) -> tuple[int, ...]:

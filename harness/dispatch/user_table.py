@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from harness.errors import HarnessError, UsageError
 from harness.kernels import catalog
 from harness.kernels.dtypes import FP32
 from harness.support import files
+
+_KEY = ("gpu", "sms", "dtype", "layout", "M", "N", "K")
 
 
 def path() -> Path:
@@ -53,6 +55,27 @@ def entries() -> tuple[dict[str, Any], ...]:
     if left := len(found) - len(able):
         warnings.warn(f"{file}: {left} entries name no kernel or parameters of today's", stacklevel=2)
     return able
+
+
+def keep(made: Iterable[Mapping[str, Any]]) -> Path:
+    """Write entries into the table, before all others and in place of those for the same sizes.
+
+    Returns the table's path. What another process has written before is kept; of two that write at the same
+    time the later one wins. Raises HarnessError if the table cannot be written.
+    """
+    file, made = path(), list(made)
+    entries.cache_clear()
+    new = {_key(entry) for entry in made}
+    kept = [entry for entry in entries() if _key(entry) not in new]
+    lines = ",\n".join(f"  {json.dumps(entry)}" for entry in made + kept)
+    files.write_file(file, f'{{"tuned": [\n{lines}\n]}}\n'.encode())
+    entries.cache_clear()
+    return file
+
+
+def _key(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what an entry is for, by which it replaces another."""
+    return tuple(str(entry.get(name, FP32.name if name == "dtype" else "")) for name in _KEY)
 
 
 def _complete(entry: Any) -> bool:

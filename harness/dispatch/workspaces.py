@@ -39,7 +39,19 @@ class Workspaces(Closing):
     def __init__(self, context: Context) -> None:
         self._context = context
         self._kept: dict[tuple[int, str], Buffer] = {}  # by stream and user, least recently used first
+        self._reserved: dict[str, Buffer] = {}  # by user
         self._lock = threading.Lock()
+
+    def reserve(self, needs: Sequence[Need]) -> None:
+        """Allocate the memory for `needs` now, for launches that never run at the same time.
+
+        From then on `lent` yields it for these, in every stream, and in captured streams too, whose graphs
+        then have no nodes for it. Raises OutOfMemory if there is no room.
+        """
+        with Stream(self._context) as stream:
+            for need in needs:
+                self._reserved[need.user] = self._made(need, stream, None, set())
+            stream.synchronize()
 
     @contextmanager
     def lent(self, needs: Sequence[Need], stream: Stream) -> Iterator[list[int]]:
@@ -48,7 +60,9 @@ class Workspaces(Closing):
         The context must be current. Raises OutOfMemory if there is no room, even after the workspaces of
         other launches have been freed.
         """
-        if stream.capturing:
+        if all(need.user in self._reserved for need in needs):
+            yield [self._reserved[need.user].ptr for need in needs]
+        elif stream.capturing:
             with ExitStack() as stack:
                 addresses = [stack.enter_context(stream_memory(stream, _rounded(n.size))) for n in needs]
                 for need, address in zip(needs, addresses, strict=True):
@@ -92,8 +106,9 @@ class Workspaces(Closing):
         return made
 
     def close(self) -> None:
-        while self._kept:
-            self._kept.popitem()[1].close()
+        for kept in (self._kept, self._reserved):
+            while kept:
+                kept.popitem()[1].close()
 
 
 def _rounded(size: int) -> int:

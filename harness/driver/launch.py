@@ -59,6 +59,7 @@ class PreparedLaunch:
         shared: int = 0,
         cluster: Dims | None = None,
         cooperative: bool = False,
+        programmatic: bool = False,
     ) -> None:
         self.function = function
         _ = function.handle  # UsageError if its module is closed
@@ -66,6 +67,7 @@ class PreparedLaunch:
         self.block = _dims("block", block, _BLOCK_LIMIT)
         self.shared = shared
         self.cooperative = cooperative
+        self.programmatic = programmatic and function.context.device.capability >= (9, 0)
         self.cluster = None if cluster is None else _dims("cluster", cluster, self.grid)
         _check_block(function, self.block)
         if clustered := self.cluster or function.compiled_cluster:
@@ -135,6 +137,11 @@ class PreparedLaunch:
             attribute = driver.CUlaunchAttribute()
             attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
             attribute.value.cooperative = 1
+            attributes.append(attribute)
+        if self.programmatic:
+            attribute = driver.CUlaunchAttribute()
+            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            attribute.value.programmaticStreamSerializationAllowed = 1
             attributes.append(attribute)
         if attributes:
             config.attrs = attributes

@@ -185,6 +185,7 @@ class Function:
         shared: int = 0,
         cluster: Dims | None = None,
         cooperative: bool = False,
+        programmatic: bool = False,
     ) -> PreparedLaunch:
         """Check and pack a launch once, to run it often: ``launch = f.prepare(...); launch(stream)``.
 
@@ -195,13 +196,22 @@ class Function:
         would be a guess.
 
         With `cooperative`, either all blocks run at the same time, so that they may wait for one another, or
-        the launch fails.
+        the launch fails. With `programmatic` it may begin before the kernel that was launched before it in
+        the stream has ended (programmatic dependent launch; without effect below compute capability 9.0): the
+        kernel itself waits for that, with ``griddepcontrol.wait``, before it touches global memory.
 
         Raises UsageError for impossible dimensions, too much shared memory, or arguments whose number or
         sizes are not those of the kernel's parameters.
         """
         return PreparedLaunch(
-            self, grid, block, args, shared=shared, cluster=cluster, cooperative=cooperative
+            self,
+            grid,
+            block,
+            args,
+            shared=shared,
+            cluster=cluster,
+            cooperative=cooperative,
+            programmatic=programmatic,
         )
 
     def allow_shared(self, dynamic: int) -> None:

@@ -6,8 +6,9 @@
 
 The launch changes the arrays in place, as on a GPU. The emulator reports faults and counts executions and
 memory requests; it takes no times. To read the package, follow this order: `ptx` (text to instructions),
-`numbers` (arithmetic), `group` (registers), `decode` and `instructions` (instructions to functions), `memory`
-and `access`, `batch` (divergence and barriers), `machine` (the launch), `watch` (hazards, races and counts).
+`numbers` (arithmetic), `group` (registers), `decode` and `instructions` (instructions to functions),
+`executable` (what is known before a launch), `memory` and `access`, `blocks` (divergence and barriers),
+`machine` (the launch), `watch` (hazards, races and counts).
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,17 +23,15 @@ from numpy.typing import NDArray
 from harness.emulator.blocks.arguments import Argument, Record, bind
 from harness.emulator.blocks.endless import BUDGET
 from harness.emulator.blocks.schedule import SCHEDULES, Schedule
-from harness.emulator.decode import Decoder, Step
+from harness.emulator.executable import executable
 from harness.emulator.hopper.tma.tensormap import TensorMap
 from harness.emulator.instructions.texture.objects import Texture, handles_of
 from harness.emulator.machine import Launch
 from harness.emulator.memory import GLOBAL_BASE, HEAP, HEAP_BYTES, WORKSPACE, Arena, Buffer
 from harness.emulator.ptx.declarations import OPAQUE, Variable, pointers_of, values_of
-from harness.emulator.ptx.module import parse
 from harness.emulator.ptx.program import Entry
 from harness.emulator.watch.counts import Counts, by_line, total
 from harness.emulator.watch.findings import Finding, Index3, Source
-from harness.emulator.watch.knowledge import orders
 from harness.emulator.watch.races import Rewatch
 from harness.errors import EmulatorError
 
@@ -131,7 +129,8 @@ def emulate(
     """
     if schedule not in SCHEDULES:
         raise EmulatorError(f"no schedule {schedule!r}", hint=f"There are {' and '.join(SCHEDULES)}.")
-    kernel, steps = _decoded(ptx, entry)
+    code = executable(ptx, entry)
+    kernel = code.entry
     if not 0 <= kernel.sizes.get("shared", 0) + shared <= _LARGEST_SHARED:
         raise EmulatorError(
             f"{kernel.sizes.get('shared', 0):,} + {shared:,} bytes of shared memory a block",
@@ -146,7 +145,7 @@ def emulate(
     extra = _extra(kernel)
     contents = {v.name: _contents(v, variables or {}) for v in module}
     watched: set[int] = set()
-    fine = any(orders(instruction) for instruction in kernel.instructions)
+    fine = code.fine
     while True:
         copies = {h: replace(t, array=t.array.copy()) for h, t in objects.items()}
         buffers, parameters = bind(kernel, arguments)
@@ -159,8 +158,7 @@ def emulate(
         symbols |= {name: handle for name, t in bound.items() for handle, o in objects.items() if o is t}
         _point(kernel, arena, symbols, space)
         launch = Launch(
-            kernel,
-            steps,
+            code,
             grid=extents[0],
             block=extents[1],
             arena=arena,
@@ -199,7 +197,7 @@ def emulate(
             instructions=launch.counter.all() if launch.counter is not None else (),
             output=launch.printed.getvalue(),
             schedules=(schedule,),
-            contended=launch.contended,
+            contended=code.contended,
         )
 
 
@@ -208,24 +206,9 @@ def initial_variables(ptx: str, entry: str) -> dict[str, NDArray[np.uint8]]:
 
     Raises what `emulate` raises for PTX that it cannot read.
     """
-    kernel, _ = _decoded(ptx, entry)
+    kernel = executable(ptx, entry).entry
     found = [v for v in kernel.variables.values() if v.space == "global" and v.type not in OPAQUE]
     return {v.name: values_of(v) for v in found}
-
-
-_KEPT = 8  # kernels whose instructions are kept for further launches
-
-
-@lru_cache(maxsize=_KEPT)
-def _decoded(ptx: str, entry: str) -> tuple[Entry, list[Step]]:
-    """Return the entry `entry` of PTX text, and its decoded instructions. Raises what `emulate` raises."""
-    entries = _parsed(ptx)
-    if entry not in entries:
-        raise EmulatorError(f"no entry {entry!r} in the PTX", hint=f"It has {', '.join(entries) or 'none'}.")
-    return entries[entry], Decoder(entries[entry]).steps()
-
-
-_parsed = lru_cache(maxsize=_KEPT)(parse)
 
 
 def _bound(kernel: Entry, textures: Mapping[str, Texture]) -> dict[str, Texture]:

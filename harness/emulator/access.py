@@ -19,7 +19,8 @@ from harness.emulator.numbers.values import Array, Integer, Lanes, Mask, identit
 from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.conflicts import Values
 from harness.emulator.watch.faults import aligned, fault, first_lane, named, outside
-from harness.emulator.watch.touches import READ
+from harness.emulator.watch.hazards import HazardWatch
+from harness.emulator.watch.touches import READ, Touch
 
 
 @dataclass(kw_only=True)
@@ -33,7 +34,9 @@ class Place:
     scratch: the memory of a shared or local access
     accesses: shared and local access patterns by byte offset from `base`, made when they are first needed
     initialised: the bytes of a shared or local access are known to have been written
+    index: of a global access that loads, the result of `_global_index`
     twins: the result of `_twins` for a store to shared memory, made when it is first needed
+    cost, touch: of a shared access what it counts, and what the hazard watch knows it as
     """
 
     space: str
@@ -43,7 +46,10 @@ class Place:
     scratch: Scratch | None = None
     accesses: dict[int, Access] = field(default_factory=dict)
     initialised: bool = False
+    index: tuple[Array, int] | None = None
     twins: tuple[Array, Array] | None = None
+    cost: tuple[int, int, int, int] | None = None
+    touch: Touch | None = None
 
     def access(self, group: Group, offset: int) -> Access:
         """Return the pattern of the shared or local access `offset` bytes after `base`."""
@@ -59,13 +65,13 @@ class Place:
 def place(group: Group, ins: Instruction, space: str, address: Integer, where: Lanes, size: int) -> Place:
     """Find the memory of an access of `size` bytes per lane; report lanes out of bounds or misaligned.
 
-    Reported lanes are left out of the result's `where`. For the spaces "" (generic) and ``const`` the address
-    itself tells the space: shared and local memory have windows in the generic address space.
+    Reported lanes are left out of the result's `where`. For the space "" (generic) the address itself tells
+    the space, as shared and local memory have windows. Constants lie in global memory.
     """
-    if space in ("", "const"):
-        space, address = _resolve(group, ins, address, where)
+    if not space:
+        space, address = _resolve(group, address, where)
     if space in ("shared", "local"):
-        key = (space, identity(address), lane_id(where), size)
+        key = (ins.index, space, identity(address), lane_id(where), size)
         known: Place | None = group.places.get(key)
         if known is not None:
             return known
@@ -97,8 +103,7 @@ def active_bounds(group: Group, address: Integer, where: Lanes) -> tuple[int, in
     """Return the least and the greatest start address among the lanes `where`; if False, among all lanes."""
     if isinstance(address, int):
         return address, address
-    parts = (address.thread is None) + (address.block is None) + (address.full is None)
-    if where is True and (parts == 2 or address.full is None):
+    if where is True and address.full is None:
         return address.bounds()
 
     def make() -> tuple[int, int]:
@@ -111,11 +116,11 @@ def active_bounds(group: Group, address: Integer, where: Lanes) -> tuple[int, in
     return low + address.offset, high + address.offset
 
 
-def _resolve(group: Group, ins: Instruction, address: Integer, where: Lanes) -> tuple[str, Integer]:
+def _resolve(group: Group, address: Integer, where: Lanes) -> tuple[str, Integer]:
     """Return the space of a generic address, and the address within it."""
     low, high = active_bounds(group, address, where)
     for space, base in (("shared", SHARED_BASE), ("local", LOCAL_BASE)):
-        if base <= low < 2 * base and high < base + (1 << 31):
+        if base <= low and high < 2 * base:
             return space, shift(address, -base)
     return "global", address
 
@@ -129,23 +134,17 @@ def _inside_scratch(group: Group, address: Integer, limit: int, size: int) -> La
 # -- moving data
 
 
-def load(group: Group, ins: Instruction, at: Place, size: int, count: int, deliver: Any) -> None:
-    """Load `count` adjacent elements of `size` bytes in each lane; report lanes that read unwritten bytes.
+def load(group: Group, at: Place, size: int, i: int = 0, out: Array | None = None) -> Array:
+    """Return element `i`, of `size` bytes, of what each lane loads: (T, C) in the type of `memory.UNIT`.
 
-    deliver(i, give): called for each element i; ``give(out)`` returns its values (T, C) in the type of
-      `memory.UNIT`, written into `out` unless that is None
+    out: the array to write it into; None for a new one
     """
-    step = size * count
-    if at.scratch is None:
-        check_written(group, ins, at, step)
-        index, first = _global_index(group, at, size)
-        for i in range(count):
-            deliver(i, lambda out, i=i: group.launch.arena.load(index, first + i * size, size, out))
-        return
-    for i in range(count):
-        lanes = at.access(group, i * size)
-        deliver(i, lambda out, lanes=lanes: _spread(at.scratch.load(lanes, size, out), group.shape))
-    check_written(group, ins, at, step)
+    if at.scratch is not None:
+        return _spread(at.scratch.load(at.access(group, i * size), size, out), group.shape)
+    if at.index is None:
+        at.index = _global_index(group, at, size)
+    index, first = at.index
+    return group.launch.arena.load(index, first + i * size, size, out)
 
 
 def _spread(found: Array, shape: tuple[int, int]) -> Array:
@@ -198,15 +197,8 @@ def _check_arena(group: Group, ins: Instruction, at: Place, step: int) -> None:
     bad = group.algebra.both(bad, at.where)
     if bad is not False:
         variable, offset, _ = named(group, "global", first_lane(group, at.base, bad), step)
-        fault(
-            group,
-            ins,
-            "uninitialised read",
-            bad,
-            variable,
-            offset,
-            f"{variable} at offset {offset} was never written",
-        )
+        message = f"{variable} at offset {offset} was never written"
+        fault(group, ins, "uninitialised read", bad, variable, offset, message)
 
 
 def _check_scratch(group: Group, ins: Instruction, at: Place, step: int) -> None:
@@ -261,11 +253,7 @@ def observe(
     if at.where is False:
         return
     if at.space == "shared":
-        if launch.counter is not None:
-            launch.counter.shared_access(ins, at.base, at.where, size, group.shape)
-        if launch.hazards is not None:
-            value = None if stored is None else _stored_alike(group, at, stored)
-            launch.hazards.record(ins, kind, at.base, at.where, size, group, value)
+        _observe_shared(group, ins, at, kind, size, stored)
         if launch.races is not None and launch.races.shared:
             launch.races.record_shared(group, ins, kind, at.base, at.where, size, _values(group, at, stored))
     elif at.space == "global":
@@ -278,6 +266,28 @@ def observe(
         if launch.races is not None:
             values = _values(group, at, stored)
             launch.races.record(group, ins, kind, at.owner, at.base, at.where, size, values)
+
+
+def _observe_shared(
+    group: Group, ins: Instruction, at: Place, kind: str, size: int, stored: list[Any] | None
+) -> None:
+    """Count an access to shared memory, and pass it to the hazard watch: as one seen before where it is."""
+    launch = group.launch
+    if launch.counter is not None:
+        if at.cost is None:
+            at.cost = launch.counter.shared_access(ins, at.base, at.where, size, group.shape)
+        else:
+            launch.counter.shared_again(ins, at.cost)
+    watch, touch = launch.hazards, at.touch
+    if watch is None:
+        return
+    value = None if stored is None else _stored_alike(group, at, stored)
+    if not isinstance(watch, HazardWatch):
+        watch.record(ins, kind, at.base, at.where, size, group, value)
+    elif touch is not None and (touch.kind, touch.epoch, touch.value) == (kind, group.epoch, value):
+        watch.again(touch, group)
+    else:
+        at.touch = watch.record(ins, kind, at.base, at.where, size, group, value)
 
 
 def _stored_alike(group: Group, at: Place, stored: list[Any]) -> Hashable:

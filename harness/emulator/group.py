@@ -45,19 +45,28 @@ class Group(Clock):
         self.places: dict[Any, Any] = {}  # `Place`s of shared and local accesses without a fault
         self._buffers: dict[int, Array] = {}
         self._spare: dict[Any, Array] = {}
-        self._work: Workspace | None = None
+        self._work: dict[tuple[int, ...], Workspace] = {}
+        self._wide = np.empty(0, np.float64)
+        self.results: dict[Any, Any] = {}  # of fma that are executed together, see `floating.fused`
         self.special = special.values(batch, row, threads)
 
     @property
     def work(self) -> Workspace:
-        """Return the workspace for an fma of the group's shape, made when it is first needed."""
-        if self._work is None:
-            self._work = Workspace(self.shape, self.launch.underflow)
-        return self._work
+        """Return the workspace for an fma of the group's shape."""
+        return self.workspace(self.shape)
 
-    def workspace(self, shape: tuple[int, int]) -> Workspace:
-        """Return a workspace for an fma of `shape`: the group's own if that fits, otherwise a new one."""
-        return self.work if shape == self.shape else Workspace(shape, self.launch.underflow)
+    def workspace(self, shape: tuple[int, ...]) -> Workspace:
+        """Return the workspace for an fma of `shape`, made when it is first needed."""
+        found = self._work.get(shape)
+        if found is None:
+            found = self._work[shape] = Workspace(shape, self.launch.underflow)
+        return found
+
+    def wide(self, count: int) -> Array:
+        """Return scratch memory for `count` registers as float64: (count, T, C)."""
+        if self._wide.size < count * self.lanes:
+            self._wide = np.empty(count * self.lanes, np.float64)
+        return self._wide[: count * self.lanes].reshape(count, *self.shape)
 
     def count(self, where: Lanes) -> int:
         """Return the number of lanes in `where`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import re
 from collections.abc import Iterator, Mapping
@@ -35,21 +34,17 @@ import harness.emulator.instructions.system.stack
 import harness.emulator.instructions.texture.fetch
 import harness.emulator.instructions.warp  # noqa: F401 - the instructions register themselves
 from harness.emulator.blocks.batch import Batch
-from harness.emulator.blocks.control import asynchronous, pace
 from harness.emulator.blocks.endless import PATIENCE, Repeats
 from harness.emulator.blocks.schedule import Schedule
-from harness.emulator.blocks.slice import Slice, contended, control_slice
-from harness.emulator.decode import Step
-from harness.emulator.hopper.order.races import Watch, narrowest
+from harness.emulator.executable import Executable
+from harness.emulator.hopper.order.races import Watch
 from harness.emulator.hopper.schedule import run_grid
-from harness.emulator.hopper.wgmma.warpgroup import used
 from harness.emulator.instructions.texture.objects import Texture
 from harness.emulator.memory import WORKSPACE, Arena
 from harness.emulator.numbers.algebra import Memo
 from harness.emulator.numbers.floats import Underflow
-from harness.emulator.ptx.program import Entry
 from harness.emulator.watch.counts import Counter
-from harness.emulator.watch.findings import Findings, Index3, Source
+from harness.emulator.watch.findings import Findings, Index3
 from harness.emulator.watch.hazards import HazardWatch
 from harness.emulator.watch.races import RaceWatch
 from harness.errors import EmulatorError
@@ -66,8 +61,7 @@ class Launch:
 
     def __init__(
         self,
-        entry: Entry,
-        steps: list[Step],
+        code: Executable,
         *,
         grid: Index3,
         block: Index3,
@@ -85,7 +79,8 @@ class Launch:
         fine: bool,
         cluster: Index3,
     ) -> None:
-        self.entry, self.steps = entry, steps
+        self.code, self.entry, self.steps = code, code.entry, code.steps
+        entry, self.numbers, self.paces = code.entry, code.numbers, code.paces
         self.grid, self.block = grid, block
         self.arena, self.parameters = arena, parameters
         self.dynamic_shared, self.symbols = dynamic_shared, symbols
@@ -95,7 +90,6 @@ class Launch:
         self.shared_size = entry.sizes.get("shared", 0) + dynamic_shared
         self.schedule, self.budget, self.check, self.fine = schedule, budget, check, fine
         self.threads = block.x * block.y * block.z
-        self.paces = [pace(instruction) for instruction in entry.instructions]
         self.progress = 0  # stores, barriers passed and threads ended so far: whoever polls waits for one
         self.patience = PATIENCE + sum(a.end - a.start for a in arena.allocations) // 4
         self.alone = False  # one batch of blocks is left, and no other one to come
@@ -105,14 +99,12 @@ class Launch:
         self.textures = textures  # by handle
         self.printed = io.StringIO()  # by printf
         self.heap_used = 0  # bytes that malloc has given
-        self.counter = Counter(entry.instructions, [s.flops for s in steps], widths) if count else None
-        self.asynchronous = any(asynchronous(i) for i in entry.instructions)
+        self.counter = Counter(entry.instructions, [s.flops for s in code.steps], widths) if count else None
+        self.asynchronous, self.grain = code.asynchronous, code.grain
         self.cluster = cluster
-        self.grain = narrowest(entry.instructions)
         self.hazards: HazardWatch | Watch | None = None
         if check:
-            watch = HazardWatch(self.findings, self._describe, self.thread, fine)
-            self.hazards = Watch(self) if self.asynchronous else watch
+            self.hazards = Watch(self) if self.asynchronous else self._hazard_watch()
         self.races = RaceWatch(self, watched, fine or self.asynchronous) if check else None
 
     def run(self) -> None:
@@ -125,7 +117,7 @@ class Launch:
     def _run_batches(self) -> None:
         """Run all blocks, many side by side. Raises EmulatorError for a grid that takes too long."""
         total = self.grid.x * self.grid.y * self.grid.z
-        at_once = self.schedule.together(total, max(1, LANES // self.threads), bool(self.contended))
+        at_once = self.schedule.together(total, max(1, LANES // self.threads), bool(self.code.contended))
         firsts = range(0, total, at_once)
         starts = iter(self.schedule.order(firsts))
         left = len(firsts)
@@ -135,7 +127,7 @@ class Launch:
             idle = idle + 1 if self.progress == seen else 0
             turns += 1
             stuck = idle > _ROUNDS
-            if turns % _LOOK == 0 and self.slice.complete:
+            if turns % _LOOK == 0 and self.code.slice.complete:
                 stuck |= states.seen(sorted((batch for batch, *_ in polling), key=lambda b: b.first))
             if idle or stuck or not polling or self.schedule.hurries():
                 first = next(starts, None)  # nobody can go on without another batch, or it need not wait
@@ -157,7 +149,10 @@ class Launch:
                     batch.loops.restart()
             polling = [one for one in self.schedule.turns(polling) if not self._advance(*one)]
             if polling and self.check:  # what a batch that polls has accessed stays with it
-                self.hazards = HazardWatch(self.findings, self._describe, self.thread, self.fine)
+                self.hazards = self._hazard_watch()
+
+    def _hazard_watch(self) -> HazardWatch:
+        return HazardWatch(self.findings, self._describe, self.thread, self.fine, self.code.guesses)
 
     def _afford(self, batches: int) -> None:
         """Raise EmulatorError if that many more batches, each like the last one, take too long."""
@@ -181,33 +176,10 @@ class Launch:
 
     _spent = 0  # instructions that the last batch took
 
-    @functools.cached_property
-    def slice(self) -> Slice:
-        """Return what decides which way the kernel's threads go."""
-        return control_slice(self)
-
-    @functools.cached_property
-    def contended(self) -> tuple[Source, ...]:
-        """Return the lines to which it matters who comes first."""
-        return contended(self)
-
-    @functools.cached_property
-    def numbers(self) -> dict[str, int]:
-        """Return the numbers of the registers by name."""
-        return {name: number for number, name in enumerate(self.entry.registers)}
-
-    def registers_of(self, pc: int) -> tuple[frozenset[int], frozenset[int]]:
-        """Return the registers that an instruction reads and writes, by number."""
-        if self._registers is None:
-            self._registers = [used(instruction, self.numbers) for instruction in self.entry.instructions]
-        return self._registers[pc]
-
     def register_file(self) -> int:
         """Return the registers of a block, as many as ptxas can give its threads."""
         blocks = max(1, self.entry.blocks)
         return min(255, 65536 // (self.threads * blocks) // 8 * 8) * self.threads
-
-    _registers: list[tuple[frozenset[int], frozenset[int]]] | None = None
 
     # -- names for findings
 

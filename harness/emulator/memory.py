@@ -232,13 +232,12 @@ class Scratch:
         return self._gather(self._words, at, size, out)
 
     def _gather(self, memory: Array, at: Access, size: int, out: Array | None) -> Array:
-        """Load from `memory`, which is the words or the flags of written bytes."""
+        """Load from `memory`: the words, or up to 4 bytes of the flags of written bytes."""
         if size == 8:
             flat = memory.reshape(-1)[at.first * self.columns :]
             index = at.words(self.columns)
             halves = [np.take(flat[half * self.columns :], index, mode="clip") for half in (0, 1)]
-            pair = np.stack(halves, axis=-1).view(np.float64 if memory.dtype == np.float32 else np.uint64)
-            found: Array = pair[..., 0]
+            found: Array = np.stack(halves, axis=-1).view(np.float64)[..., 0]
             if out is None:
                 return found
             np.copyto(out, found)
@@ -264,7 +263,7 @@ class Scratch:
                 _scatter(flat, at.units(self.columns, size), new, where)
 
     def unwritten(self, at: Access, size: int) -> Array:
-        """Return, per lane, whether some of its `size` bytes at `at` was never written."""
+        """Return, per lane, whether some of its `size` bytes at `at`, 1, 2 or 4, was never written."""
         bad: Array = self._gather(self._written, at, size, None) != ONES[size]
         return bad
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,9 +48,8 @@ def line(verdict: Verdict) -> dict[str, Any]:
 def append(path: Path, verdict: Verdict) -> None:
     """Append the line of `verdict` to the file at `path`, which is written anew and renamed.
 
-    Readers see it as it was or with the whole line. Judges that append at the same time wait for each other
-    at a file beside it, ``.NAME.lock``. Raises HarnessError if it cannot be written, and UsageError if what
-    is there is no such file.
+    Readers see it as it was or with the whole line. Judges that append at the same time wait for each other.
+    Raises HarnessError if it cannot be written, and UsageError if what is there is no such file.
     """
     check_writable(path)
     with _locked(path):
@@ -76,11 +76,17 @@ def _contents(path: Path) -> bytes:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock of the file at `path` while the block runs. The lock ends with the process, too."""
-    beside = path.resolve().with_name(f".{path.name}.lock")
+    """Hold the lock of the file at `path`, which is made, while the block runs; a process's end frees it.
+
+    Whoever held it before has renamed another file over this one, which is then locked instead.
+    """
+    path = path.resolve()
     try:
-        with beside.open("a") as held:
-            fcntl.flock(held, fcntl.LOCK_EX)
-            yield
+        while True:
+            with path.open("a") as held:
+                fcntl.flock(held, fcntl.LOCK_EX)
+                if path.exists() and os.path.samestat(path.stat(), os.fstat(held.fileno())):
+                    yield
+                    return
     except OSError as e:
-        raise HarnessError(f"cannot lock: {e.strerror}", where=str(beside)) from None
+        raise HarnessError(f"cannot lock: {e.strerror}", where=str(path)) from None

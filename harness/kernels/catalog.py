@@ -18,6 +18,8 @@ from pathlib import Path
 
 from harness.errors import HarnessError, SpecError, UsageError
 from harness.kernels import spec, text
+from harness.kernels.cpp.launches import instances
+from harness.kernels.cpp.launches import of as launch_of
 from harness.kernels.expr import Expr
 from harness.kernels.spec import Kernel, Variant
 from harness.support.files import SHIPPED
@@ -109,15 +111,17 @@ def select(patterns: Sequence[str], dtypes: Sequence[str] = (), *, strict: bool 
 def load_each(path: Path | str) -> list[Kernel]:
     """Read and check the kernels at `path`: one where there is front matter, else each that the text has.
 
-    A template counts as one, if there is nothing else. Raises as `spec.load` does.
+    A template stands for the instances that host code in the text launches; without any it counts as one, if
+    there is nothing else. Raises as `spec.load` does.
     """
     path = Path(path)
     source = text.read(path)
     known = text.entries(source) if path.suffix == ".cu" and not text.has_front_matter(source) else []
     if not known:
         return [spec.parse(source, path)]
-    whole = [entry for entry in known if not entry.template] or known
-    return [_guessed(source, path, known, entry.name) for entry in whole]
+    named = [instances(source, e.name) if e.template else [e.name] for e in known]
+    whole = [name for names in named for name in names] or [entry.name for entry in known]
+    return [_guessed(source, path, known, name) for name in whole]
 
 
 def chosen(kernels: Sequence[Kernel], entry: str | None, include: Sequence[str]) -> list[Kernel]:
@@ -148,13 +152,16 @@ def _with_entry(kernel: Kernel, entry: str) -> Kernel:
 def launchable(kernel: Kernel) -> Kernel:
     """Return a kernel; one without front matter, whose text has dynamic shared memory, with 48 KB of it."""
     entry = text.find(text.entries(kernel.source), kernel.entry) if kernel.plain else None
-    return replace(kernel, shared=Expr.parse(_SHARED)) if entry is not None and entry.dynamic else kernel
+    unknown = entry is not None and entry.dynamic and kernel.shared({}) == 0
+    return replace(kernel, shared=Expr.parse(_SHARED)) if unknown else kernel
 
 
 def _guessed(source: str, path: Path, known: Sequence[text.Entry], entry: str) -> Kernel:
-    """Return a kernel without front matter, whose block is guessed from its text."""
+    """Return a kernel without front matter, with block, shared memory and a grid of one as it is launched."""
     found = text.find(known, entry)
-    block = found.block if found else (256,)
+    launched = launch_of(source, entry)
+    block = launched.block if launched else found.block if found else (256,)
+    alone = launched is not None and set(launched.grid) == {1}
     return Kernel(
         path=path,
         source=source,
@@ -164,7 +171,8 @@ def _guessed(source: str, path: Path, known: Sequence[text.Entry], entry: str) -
         problem=spec.GUESSED,
         block=tuple(map(Expr.parse, block)),
         tile=tuple(map(Expr.parse, found.tile(block) if found else block)),
-        shared=Expr.parse(0),
+        grid=(Expr.parse(1),) if alone else (),
+        shared=Expr.parse((launched.shared if launched else None) or 0),
         params={},
         plain=path.stem if len(known) == 1 else f"{path.stem}:{''.join(entry.split())}",
     )

@@ -1,7 +1,6 @@
 """Compile a variant for an architecture: NVRTC for CUDA C++, nvJitLink for PTX. No GPU is needed.
 
-The result is always a cubin, because a driver refuses PTX that is newer than itself, while it loads cubins
-of any toolkit of its major version.
+The result is a cubin: a driver refuses PTX newer than itself, and loads any cubin of its major version.
 """
 
 from __future__ import annotations
@@ -9,17 +8,17 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness.errors import BuildError, MissingDependency, SpecError, UsageError
-from harness.kernels import includes, nvrtc, text
+from harness.kernels import text
 from harness.kernels.arch import Arch
-from harness.kernels.dtypes import DTYPES
-from harness.kernels.frontmatter import ELEMENT
-from harness.kernels.includes import Included
+from harness.kernels.cpp import host_code, includes, nvrtc
+from harness.kernels.cpp.includes import Included
+from harness.kernels.cpp.nvrtc import source_text
 from harness.kernels.spec import Variant
 from harness.support.cache import Cache, digest
 from harness.support.cache import default as default_cache
@@ -104,18 +103,8 @@ def compile_kernel(variant: Variant, arch: str, cache: Cache | None = None) -> C
     kernel = variant.kernel
     compiler = compiler_version(kernel.language)
     found = includes.included(kernel.path, kernel.source, kernel.include)
-    key = digest(
-        FORMAT,
-        compiler,
-        arch,
-        variant.entry,
-        kernel.dtype,
-        *(nvrtc.options(kernel.options) if kernel.language == "cuda" else NVJITLINK_OPTIONS),
-        source_text(variant),
-        *(part for path, data in found.own.items() for part in (str(path), data)),
-        *found.stamps,
-    )
-    entry = cache.get(key)
+    key, portable = _keys(variant, arch, compiler, found)
+    entry = cache.get(key) or (None if found.libraries else cache.get(portable))
     if entry is None or not entry.keys() >= _FILES:
         translated = _nvrtc(variant, arch, found) if kernel.language == "cuda" else _nvjitlink(variant, arch)
         code, ptx, log, name = translated
@@ -142,36 +131,44 @@ def compile_kernel(variant: Variant, arch: str, cache: Cache | None = None) -> C
     )
 
 
-def source_text(variant: Variant) -> str:
-    """Return what the compiler reads: macros, then the file with its own line numbers.
+def portable(variant: Variant, arch: str, cache: Cache) -> tuple[str, dict[str, bytes]] | None:
+    """Return a cached build as another machine may have it: a key without folders, and the entry.
 
-    Each parameter is a macro, and in a file of several element types so is ``ELEMENT``, the C++ type of the
-    one chosen. NVRTC would apply ``-D`` to its built-in header too, where a parameter called T breaks it.
+    In the cache of a machine with the same compiler it is found wherever the kernel lies there. None if the
+    kernel was not built for `arch`, or if nothing is cached, or if it includes headers of libraries: the
+    other machine may have other ones.
     """
     kernel = variant.kernel
-    if kernel.language == "ptx":
-        return kernel.source
-    path = _absolute(kernel.path)
-    macros: dict[str, object] = dict(variant.params)
-    if len(kernel.dtypes) > 1:
-        macros[ELEMENT] = DTYPES[kernel.dtype].cpp
-    prelude = "".join(f"#define {name} {value}\n" for name, value in macros.items())
-    return f'{prelude}#line 1 "{path}"\n{kernel.source}'
+    found = includes.included(kernel.path, kernel.source, kernel.include)
+    key, portable = _keys(variant, arch, compiler_version(kernel.language), found)
+    entry = cache.get(key)
+    return None if entry is None or found.libraries else (portable, entry)
 
 
-def _absolute(path: Path) -> str:
-    """Return the file's name for the compiler: absolute, so that profilers find the file.
+def _keys(variant: Variant, arch: str, compiler: str, found: includes.Included) -> tuple[str, str]:
+    """Return the key of a build in the cache, and the key that it has on every machine.
 
-    NVRTC would look in the working directory first for the headers of a file without a folder. A quotation
-    mark becomes an apostrophe, and what ends a line or a statement of PTX a space: NVRTC writes the name into
-    PTX unchanged, which then does not assemble, and nvdisasm a backslash into its JSON.
+    The first depends on the folders of kernel and headers, which the code's line table names, and on the
+    state of the libraries' headers.
     """
-    return re.sub(r"[\n\r;{}\\]", " ", str(path.resolve()).replace('"', "'"))
+    kernel = variant.kernel
+    what = (
+        FORMAT,
+        compiler,
+        arch,
+        variant.entry,
+        kernel.dtype,
+        *(nvrtc.options(kernel.options) if kernel.language == "cuda" else NVJITLINK_OPTIONS),
+    )
+    text, own = source_text(variant), found.own.items()
+    key = digest(*what, text, *(part for path, data in own for part in (str(path), data)), *found.stamps)
+    bare = text.replace(nvrtc.absolute(kernel.path), kernel.path.name, 1)
+    return key, digest("portable", *what, bare, *(part for path, data in own for part in (path.name, data)))
 
 
 def _as_typed(log: str, path: Path) -> str:
     """Return the log with the file's name as the user gave it."""
-    return log.replace(str(path.resolve()), str(path)).replace(_absolute(path), str(path))
+    return log.replace(str(path.resolve()), str(path)).replace(nvrtc.absolute(path), str(path))
 
 
 @functools.cache
@@ -213,13 +210,13 @@ def _nvrtc(variant: Variant, arch: str, found: Included) -> Translated:
         *nvrtc.options(kernel.options, found.libraries),
     ]
     try:
-        made = nvrtc.translate(source_text(variant), kernel.path, variant.entry, options)
+        made = host_code.translate(source_text(variant), kernel.path, variant.entry, options, found.own)
     except nvrtc.CompileError as e:
         if e.code == "NVRTC_ERROR_INVALID_OPTION":
             what = " ".join([arch, *kernel.options])
             raise UsageError(f"{compiler_version('cuda')} refuses {what}", hint=e.log) from None
         if set(re.findall(r"^(.+)\(\d+\): (?:\w+ )?error", e.log, re.M)) == {"__nv_name_map"}:
-            return _by_report(variant, options)
+            return _by_report(variant, options, found.own)
         raise BuildError(
             f"{variant.label} does not compile for {arch} ({e.code})",
             where=str(kernel.path),
@@ -229,14 +226,14 @@ def _nvrtc(variant: Variant, arch: str, found: Included) -> Translated:
     return made.code, made.ptx, made.log, made.entry
 
 
-def _by_report(variant: Variant, options: Sequence[str]) -> Translated:
+def _by_report(variant: Variant, options: Sequence[str], own: Mapping[Path, bytes]) -> Translated:
     """Compile a source in which the entry's name means no single function, and look it up in the code.
 
     A kernel called ``norm`` shares that name with CUDA's functions. Raises BuildError, with the kernels that
     there are, for an entry that is none.
     """
     kernel, entry = variant.kernel, variant.entry
-    made = nvrtc.translate(source_text(variant), kernel.path, "", options)
+    made = host_code.translate(source_text(variant), kernel.path, "", options, own)
     base = entry.rpartition("::")[2]
     mangled = re.compile(rf"{re.escape(entry)}|_Z(?:N?L?|N\w*?){len(base)}{re.escape(base)}(?!I)\w*")
     found = [name for name in re.findall(r"entry function '(\w+)'", made.log) if mangled.fullmatch(name)]

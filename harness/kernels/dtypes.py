@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+ELEMENT = "ELEMENT"  # the macro that holds the C++ type of an element, in a file of several types
+
 
 @dataclass(frozen=True, kw_only=True)
 class DType:

@@ -28,6 +28,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from harness.errors import UsageError
+from harness.kernels.expr import Expr
 
 COMPARE: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
@@ -63,7 +64,8 @@ class Scope:
 class Expectation:
     """One expectation, parsed.
 
-    `kind` is "count", "share" or "metric". `subject` is an opcode pattern, or a metric's name.
+    `kind` is "count", "share" or "metric". `subject` is an opcode pattern, or a metric's name. `condition`
+    says, in a kernel's file, of which parameter sets it is expected: those for which it is not 0.
     """
 
     text: str
@@ -72,6 +74,7 @@ class Expectation:
     scope: Scope
     compare: str
     value: float
+    condition: Expr | None = None
 
     def holds(self, actual: float) -> bool:
         """Return True where the value found in the code meets the expectation."""

@@ -7,37 +7,26 @@ PEP 723). `KEYS` lists every key. Each error is a SpecError that names the file,
 from __future__ import annotations
 
 import difflib
-import keyword
+import itertools
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from harness.errors import SpecError, UsageError
-from harness.kernels import expectation, nvrtc, prediction, text
+from harness.kernels import expectation, prediction, text
 from harness.kernels.arch import Arch
-from harness.kernels.dtypes import DTYPES, FP32
+from harness.kernels.cpp import nvrtc
+from harness.kernels.dtypes import DTYPES, ELEMENT, FP32
 from harness.kernels.expectation import Expectation
 from harness.kernels.expr import Expr, ExprError
 from harness.kernels.prediction import Prediction
 
 MAX_CONFIGS = 100_000  # a space larger than this is a mistake in the front matter, not a space
-# As macros these would change the language, or CUDA's own variables.
-_TAKEN = frozenset(keyword.kwlist) | frozenset(
-    re.findall(
-        r"\w+",
-        """true false defined alignas alignof asm auto bool case catch char const constexpr default
-        delete do double enum explicit extern float friend goto inline int long mutable namespace
-        new noexcept nullptr operator private protected public register restrict short signed sizeof
-        static struct switch template this throw typedef typename union unsigned using virtual void
-        volatile threadIdx blockIdx blockDim gridDim warpSize x y z""",
-    )
-)
 GRID_NAMES = ("TILES_X", "TILES_Y", "TILES_Z", "SMS")  # what `grid` and `workspace` may use beside parameters
-AXES = ("M", "N", "K", "lda", "ldb", "ldc", "alpha", "beta")  # what `requires` may
-ELEMENT = "ELEMENT"  # the macro that holds the C++ type of an element, in a file of several types
+AXES = ("M", "N", "K", "lda", "ldb", "ldc", "alpha", "beta", "transa", "transb")  # what `requires` may
 SWIZZLES = (0, 32, 64, 128)
 _MATRICES = ("A", "B", "C")  # the operands of the built-in gemm problem
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
@@ -49,24 +38,27 @@ class TensorMap:
     """A TMA descriptor of an operand.
 
     `box` is what one copy moves, (rows, columns) in elements. `swizzle` is the number of bytes within which
-    the 16-byte units of the box are permuted in shared memory; 0 for none.
+    the 16-byte units of the box are permuted in shared memory; 0 for none. Where `where` is 0, the kernel
+    does not take the map.
     """
 
     operand: str
     box: tuple[Expr, Expr]
     swizzle: int = 0
+    where: Expr
 
 
 def read(source: str, path: Path) -> tuple[str, dict[str, Any]]:
     """Return (title, values by key) of the kernel text `source`. `path` is for the messages.
 
-    A key that is absent is left out, except `params`, `tile` and `shared`, which have defaults here.
-    Raises SpecError where the block is missing or malformed.
+    A key that is absent is left out, except `params`, `tile`, `shared` and `programmatic`, which have
+    defaults here. Raises SpecError where the block is missing or malformed.
     """
     title, toml, first_line = text.block(source, path)
     reader = _Reader(path, toml, first_line)
     fields = {key: read_one(reader, key) for key, read_one in KEYS.items() if key in reader.table}
-    fields = {"params": {}, "tile": (), "shared": Expr.parse(0), **fields}
+    zero = Expr.parse(0)
+    fields = {"params": {}, "tile": (), "shared": zero, "programmatic": zero, **fields}
     reader.check_names(fields)
     return title, fields
 
@@ -208,7 +200,7 @@ class _Reader:
     def _tensormap(self, key: str, operand: str, entry: Any) -> TensorMap:
         if self.table.get("problem", "gemm") == "gemm" and operand not in _MATRICES:
             self.fail(key, f"no operand {operand!r} to map", f"operands: {', '.join(_MATRICES)}")
-        if not isinstance(entry, dict) or not {"box"} <= set(entry) <= {"box", "swizzle"}:
+        if not isinstance(entry, dict) or not {"box"} <= set(entry) <= {"box", "swizzle", "where"}:
             self.fail(key, f'{operand} must be {{box = ["ROWS", 64], swizzle = 128}}, not {entry!r}')
         box, swizzle = entry["box"], entry.get("swizzle", 0)
         if not isinstance(box, list) or len(box) != 2:
@@ -216,7 +208,8 @@ class _Reader:
         if isinstance(swizzle, bool) or swizzle not in SWIZZLES:
             self.fail(key, f"swizzle of {operand} must be one of {SWIZZLES} bytes, not {swizzle!r}")
         rows, columns = (self._parse(key, extent) for extent in box)
-        return TensorMap(operand=operand, box=(rows, columns), swizzle=swizzle)
+        where = self._parse(key, entry.get("where", 1))
+        return TensorMap(operand=operand, box=(rows, columns), swizzle=swizzle, where=where)
 
     def sass(self, key: str) -> dict[str, tuple[Expectation, ...]]:
         """Read expectations by architecture, under "" those for every architecture without its own.
@@ -246,9 +239,14 @@ class _Reader:
     def _expectations(self, key: str, value: Any) -> tuple[Expectation, ...]:
         texts = self.strings(key, value, "LDS.128 in loop")
         try:
-            return tuple(expectation.parse(v) for v in texts)
+            return tuple(self._expectation(key, text) for text in texts)
         except UsageError as e:
             self.fail(key, f"{key}: {e.what}", e.hint)
+
+    def _expectation(self, key: str, text: str) -> Expectation:
+        expected, _, condition = text.partition(" if ")
+        found = replace(expectation.parse(expected), text=text)
+        return replace(found, condition=self._parse(key, condition)) if condition else found
 
     def predictions(self, key: str) -> tuple[Prediction, ...]:
         texts = self.strings(key, self.table[key], "conflicts == 0")
@@ -266,7 +264,7 @@ class _Reader:
         for name, listed in table.items():
             if name in KEYS:
                 self.fail(name, f"{name!r} stands under [params]", "move it above: [params] comes last")
-            if not _IDENTIFIER.match(name) or name in _TAKEN or name.startswith("__"):
+            if not _IDENTIFIER.match(name) or name in nvrtc.RESERVED or name.startswith("__"):
                 self.fail(name, f"parameter {name!r} cannot be a macro's name", "such as TILE or BM")
             if name in GRID_NAMES:
                 self.fail(name, f"parameter {name}: this name means something else in grid and workspace")
@@ -291,15 +289,17 @@ class _Reader:
                 self.fail(ELEMENT, f"parameter {ELEMENT}: with several types it is the macro of the type")
             if fields["entry"] == ELEMENT:
                 self.fail("entry", f"entry = {ELEMENT!r}: with several types it is the macro of the type")
-        for key in ("block", "tile", "grid", "where", "requires", "shared", "workspace", "loads"):
+        for key in _EXPRESSIONS:
             value = fields.get(key, ())
             known = {**params, **dict.fromkeys(_FURTHER.get(key, ()))}
             if ":" in fields.get("problem", "") and key in _FURTHER:
                 continue  # the axes of a problem in a file: known when it is loaded, looked up at a launch
             for expr in (value,) if isinstance(value, Expr) else value:
                 self._check_names(key, expr, known)
+        for expected in itertools.chain(*fields.get("sass", {}).values()):
+            self._check_names("sass", expected.condition or Expr.parse(1), params)
         for tensor_map in fields.get("tensormaps", ()):
-            for expr in tensor_map.box:
+            for expr in (*tensor_map.box, tensor_map.where):
                 self._check_names(f"tensormaps.{tensor_map.operand}", expr, params)
 
     def _check_names(self, key: str, expr: Expr, known: Mapping[str, Any]) -> None:
@@ -323,6 +323,7 @@ KEYS: dict[str, Callable[[_Reader, str], Any]] = {
     "shared": _Reader.expr,
     "workspace": _Reader.expr,
     "cooperative": _Reader.flag,
+    "programmatic": _Reader.expr,
     "loads": _Reader.expr,
     "where": _Reader.exprs,
     "requires": _Reader.exprs,
@@ -334,6 +335,7 @@ KEYS: dict[str, Callable[[_Reader, str], Any]] = {
     "params": _Reader.params,
 }
 _REQUIRED = ("entry", "block")
+_EXPRESSIONS = [key for key, read_one in KEYS.items() if read_one in (_Reader.expr, _Reader.exprs)]
 _FURTHER = dict.fromkeys(("grid", "workspace"), (*GRID_NAMES, *AXES[:3])) | {"requires": AXES}
 _DIMENSIONS = dict.fromkeys(("block", "tile", "grid"), 3)
 

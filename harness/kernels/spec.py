@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,15 +13,15 @@ from typing import Any, NoReturn
 from harness.errors import SpecError, UsageError
 from harness.kernels import frontmatter, text
 from harness.kernels.arch import Arch
-from harness.kernels.dtypes import DTYPES, FP32, DType
+from harness.kernels.dtypes import DTYPES, ELEMENT, FP32, DType
 from harness.kernels.expectation import Expectation
 from harness.kernels.expr import Expr, ExprError
-from harness.kernels.frontmatter import TensorMap
 from harness.kernels.prediction import Prediction
 
 GUESSED = "guessed"  # the problem of a kernel without front matter
 MAX_THREADS = 1024  # threads per block, on every CUDA architecture
 MAX_BOX = 256  # elements along either side of a box that TMA copies
+LAYOUT = ("TRANSA", "TRANSB")  # a GEMM's parameters that say which matrices are stored transposed
 
 Params = Mapping[str, int]
 Tiles = tuple[int, int, int]
@@ -30,19 +31,19 @@ Tiles = tuple[int, int, int]
 class Kernel:
     """One kernel file for one element type, read and checked.
 
-    `dtype` names the element type of a gemm's matrices, and `dtypes` every type the file is written for, the
-    default first. `aliases` maps a type to the kernel's former name. `after` names the kernel that this one
-    was derived from; `harness.kernels.catalog.predecessor` looks it up.
+    `dtype` names the element type of a gemm's matrices, `dtypes` every type the file is written for, the
+    default first. `aliases` maps a type to a former name. `after` names the kernel that this one came from.
 
     `block` and `tile` are expressions over `params`: the threads of a block (x, y, z), and the extents of the
     output that one block covers, outermost first. `grid` and `workspace` may also use the number of tiles
     that cover the output (TILES_X, TILES_Y, TILES_Z), the GPU's number of multiprocessors (SMS), and the axes
     of a problem in a file. Without `grid` there is one block per tile. `workspace` is in bytes; a pointer to
     that memory is the kernel's last argument. The blocks of a `cooperative` kernel wait for each other, so
-    all of them must run at the same time. `loads` is the number of elements that a block loads from global
-    memory for one step of k; arithmetic intensity is computed from it. `tensormaps` are passed before all
-    other arguments. `params` maps a name to its tuning space, the default first. `requires` limits the sizes
-    that it takes. `broken` says why a kernel that is wrong on purpose is wrong.
+    all of them must run at the same time. Where `programmatic` is not 0, it may begin before the kernel
+    launched before it has ended, and waits for that itself. `loads` is the number of elements that a block
+    loads from global memory for one step of k. `tensormaps` are passed before all other arguments. `params`
+    maps a name to its tuning space, the default first. `requires` limits the sizes that it takes. `broken`
+    says why a kernel that is wrong on purpose is wrong.
 
     `entry` is the kernel's name, with namespace and template arguments if any, which may use `params`.
     `include` lists folders of headers, relative to the file's, and `options` further ones of the compiler.
@@ -69,6 +70,7 @@ class Kernel:
     shared: Expr
     workspace: Expr | None = None
     cooperative: bool = False
+    programmatic: Expr = field(default_factory=lambda: Expr.parse(0))
     loads: Expr | None = None
     where: tuple[Expr, ...] = ()
     requires: tuple[Expr, ...] = ()
@@ -76,7 +78,7 @@ class Kernel:
     claim: str = ""
     predict: tuple[Prediction, ...] = ()
     broken: str = ""
-    tensormaps: tuple[TensorMap, ...] = ()
+    tensormaps: tuple[frontmatter.TensorMap, ...] = ()
     params: Mapping[str, tuple[int, ...]]
 
     def __repr__(self) -> str:
@@ -91,12 +93,9 @@ class Kernel:
     def with_dtype(self, dtype: str) -> Kernel:
         """Return this kernel for another element type of its file. Raises UsageError for any other type."""
         if dtype not in self.dtypes:
-            raise UsageError(
-                f"{self.path.stem} is not written for {dtype}",
-                where=str(self.path),
-                hint=f"its element type{'s are' if len(self.dtypes) > 1 else ' is'} "
-                f"{', '.join(self.dtypes)}: `dtype` in its front matter lists them",
-            )
+            kinds = f"its element type{'s are' if len(self.dtypes) > 1 else ' is'} {', '.join(self.dtypes)}"
+            hint = f"{kinds}: `dtype` in its front matter lists them"
+            raise UsageError(f"{self.path.stem} is not written for {dtype}", where=str(self.path), hint=hint)
         return replace(self, dtype=dtype)
 
     def each_dtype(self) -> tuple[Kernel, ...]:
@@ -109,11 +108,8 @@ class Kernel:
         A list for exactly `arch` comes before one for its number (sm_90 for sm_90a), and that before the one
         for every architecture. Empty where the file has none.
         """
-        plain = f"sm_{Arch.parse(arch).number}"
-        for name in (arch, plain, ""):
-            if name in self.sass:
-                return self.sass[name]
-        return ()
+        names = (arch, f"sm_{Arch.parse(arch).number}", "")
+        return next((self.sass[name] for name in names if name in self.sass), ())
 
     def fits(self, arch: str) -> bool:
         """Return True where ``min_arch`` lets this kernel be compiled for `arch`."""
@@ -131,9 +127,9 @@ class Kernel:
     ) -> Iterator[Variant]:
         """Yield every parameter set that `where` allows, in the order of the file.
 
-        `chosen` replaces the listed values of a parameter by any integers; a PTX file is fixed text and takes
-        only its own. With `defaults`, parameters that are not chosen keep their first value. Raises
-        UsageError for an unknown parameter, and where no parameter set is left.
+        `chosen` replaces the listed values of a parameter by any integers; PTX takes only its own. With
+        `defaults`, parameters that are not chosen keep their first value. Raises UsageError for an unknown
+        parameter, and where no parameter set is left.
         """
         chosen = chosen or {}
         for name, values in chosen.items():
@@ -200,13 +196,18 @@ class Variant:
     def entry(self) -> str:
         """Return the kernel's name, with the values of parameters among its template arguments."""
         name, opened, arguments = self.kernel.entry.partition("<")
-        values = {**self.params, frontmatter.ELEMENT: DTYPES[self.kernel.dtype].cpp}
+        values = {**self.params, ELEMENT: DTYPES[self.kernel.dtype].cpp}
         return name + opened + re.sub(r"\w+", lambda found: str(values.get(found[0], found[0])), arguments)
 
     @property
     def params_label(self) -> str:
         """Return the parameters as ``BM=128 BN=64``."""
-        return " ".join(f"{name}={value}" for name, value in self.params.items())
+        return " ".join(f"{name}={value}" for name, value in self.stated.items())
+
+    @property
+    def stated(self) -> dict[str, int]:
+        """Return the parameters as records have them: those of the layout only where they are not 0."""
+        return {name: value for name, value in self.params.items() if value or name not in LAYOUT}
 
     @property
     def label(self) -> str:
@@ -222,17 +223,15 @@ class Variant:
     @property
     def block(self) -> tuple[int, int, int]:
         """Return the threads (x, y, z) of a block, 1 to 1024 in all."""
-        shape = self._each("block", self.kernel.block)
-        x, y, z = (*shape, 1, 1)[:3]
+        x, y, z = (*self._each("block", self.kernel.block), 1, 1)[:3]
         if x * y * z > MAX_THREADS:
-            self._refuse(f"block is {x} x {y} x {z} threads; a block holds {MAX_THREADS} at most")
+            self._refuse(f"block is {x} x {y} x {z} threads; {MAX_THREADS} at most")
         return x, y, z
 
     @property
     def threads(self) -> int:
         """Return the number of threads of a block."""
-        x, y, z = self.block
-        return x * y * z
+        return math.prod(self.block)
 
     @property
     def tile(self) -> tuple[int, ...]:
@@ -240,30 +239,28 @@ class Variant:
         return self._each("tile", self.kernel.tile)
 
     def grid(self, tiles: Tiles, sms: int, axes: Params | None = None) -> tuple[int, int, int]:
-        """Return the number of blocks (x, y, z) of a launch.
-
-        `tiles` (x, y, z) cover the output, the GPU has `sms` multiprocessors, and `axes` are the problem's.
-        """
+        """Return the blocks (x, y, z) of a launch on `sms` SMs, where `tiles` (x, y, z) cover the output."""
         if not self.kernel.grid:
             return tiles
         values = self._of_launch(tiles, sms, axes)
-        shape = tuple(self._value("grid", e, least=1, values=values) for e in self.kernel.grid)
-        x, y, z = (*shape, 1, 1)[:3]
+        x, y, z = (*(self._value("grid", e, least=1, values=values) for e in self.kernel.grid), 1, 1)[:3]
         return x, y, z
 
     def workspace(self, tiles: Tiles, sms: int, axes: Params | None = None) -> int:
-        """Return the bytes of global memory that a launch needs beside its operands.
-
-        They must be zero before the first launch. The arguments are those of `grid`.
-        """
+        """Return the bytes of memory, zero before the first launch, that it needs; arguments as of `grid`."""
         if self.kernel.workspace is None:
             return 0
         values = self._of_launch(tiles, sms, axes)
-        return self._value("workspace", self.kernel.workspace, least=0, values=values)
+        return self._value("workspace", self.kernel.workspace, values=values)
 
     def _of_launch(self, tiles: Tiles, sms: int, axes: Params | None) -> Params:
         names = dict(zip(frontmatter.GRID_NAMES, (*tiles, sms), strict=True))
         return {**(axes or {}), **self.params, **names}
+
+    def expectations(self, arch: str) -> tuple[Expectation, ...]:
+        """Return what the file expects of the machine code of these parameters for `arch`."""
+        found = self.kernel.expectations(arch)
+        return tuple(e for e in found if e.condition is None or self._value("sass", e.condition))
 
     def unmet(self, axes: Mapping[str, int | float]) -> str:
         """Return the first of ``requires`` that these axes do not meet; empty where they meet all."""
@@ -276,19 +273,24 @@ class Variant:
     @property
     def shared(self) -> int:
         """Return the dynamic shared memory of a block in bytes."""
-        return self._value("shared", self.kernel.shared, least=0)
+        return self._value("shared", self.kernel.shared)
+
+    @property
+    def programmatic(self) -> bool:
+        """Return True where it may begin before the kernel launched before it has ended."""
+        return self._value("programmatic", self.kernel.programmatic) > 0
 
     @property
     def boxes(self) -> tuple[Box, ...]:
-        """Return the box of each tensor map, in the order of the maps.
+        """Return the boxes of the tensor maps that the kernel takes; raises SpecError where TMA copies none.
 
-        Raises SpecError for a box that TMA does not copy: its extents must be 1 to 256 elements, and its rows
-        a multiple of 16 bytes, with a swizzle no longer than that.
+        Extents are 1 to 256 elements, rows a multiple of 16 bytes, with a swizzle no longer than that.
         """
         dtype = DTYPES[self.kernel.dtype]
-        return tuple(self._box(t, dtype) for t in self.kernel.tensormaps)
+        taken = (t for t in self.kernel.tensormaps if self._value(f"tensormaps.{t.operand}", t.where))
+        return tuple(self._box(t, dtype) for t in taken)
 
-    def _box(self, tensor_map: TensorMap, dtype: DType) -> Box:
+    def _box(self, tensor_map: frontmatter.TensorMap, dtype: DType) -> Box:
         key, swizzle = f"tensormaps.{tensor_map.operand}", tensor_map.swizzle
         rows, columns = (self._value(key, e, least=1) for e in tensor_map.box)
         inner = columns * dtype.itemsize
@@ -301,13 +303,13 @@ class Variant:
 
     @property
     def loads(self) -> int | None:
-        """Return the elements a block loads from global memory for one step of k; None where not stated."""
+        """Return the elements a block loads for one step of k; None where not stated."""
         return None if self.kernel.loads is None else self._value("loads", self.kernel.loads, least=1)
 
     def _each(self, key: str, exprs: tuple[Expr, ...]) -> tuple[int, ...]:
         return tuple(self._value(key, e, least=1) for e in exprs)
 
-    def _value(self, key: str, expr: Expr, *, least: int, values: Params | None = None) -> int:
+    def _value(self, key: str, expr: Expr, *, least: int = 0, values: Params | None = None) -> int:
         try:
             value = expr(self.params if values is None else values)
         except ExprError as e:
@@ -322,14 +324,12 @@ class Variant:
 
 
 def load(path: Path | str) -> Kernel:
-    """Read and check the kernel at `path` (``.cu`` or ``.ptx``), which has front matter.
+    """Read and check the kernel at `path` (``.cu`` or ``.ptx``), which has front matter, for its first type.
 
-    A file of several element types gives the kernel for its first one; see `Kernel.with_dtype`. Raises
-    UsageError for a file that cannot be read, and SpecError with file, line and key for front matter that is
-    missing or malformed. `harness.kernels.catalog.load_each` also takes files without.
+    Raises UsageError for a file that cannot be read, and SpecError with file, line and key for front matter
+    that is missing or malformed. `harness.kernels.catalog.load_each` also takes files without.
     """
-    path = Path(path)
-    return parse(text.read(path), path)
+    return parse(text.read(Path(path)), Path(path))
 
 
 def parse(source: str, path: Path) -> Kernel:

@@ -85,7 +85,7 @@ class Entry:
 
     def types(self, arguments: str) -> dict[str, str]:
         """Return the arguments of an instance, ``<float, 16>`` in its name, by template parameter."""
-        given = _split(arguments.partition("<")[2].rpartition(">")[0])
+        given = split(arguments.partition("<")[2].rpartition(">")[0])
         return {name.split()[-1]: value for name, value in zip(self.template, given, strict=False)}
 
 
@@ -155,7 +155,7 @@ def _comments(source: str) -> list[str]:
 
 def entries(source: str) -> list[Entry]:
     """Return the kernels of a text, in its order: functions, templates and their explicit instances."""
-    text = _NOISE.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), source)
+    text = blank(source)
     found: dict[str, Entry] = {}
     for at in _GLOBAL.finditer(text):
         if (entry := _entry(text, at.start(), at.end())) is not None:
@@ -163,6 +163,11 @@ def entries(source: str) -> list[Entry]:
             if entry.dimensions > found[entry.name].dimensions:
                 found[entry.name] = entry
     return list(found.values())
+
+
+def blank(source: str) -> str:
+    """Return a text of the same length with spaces for comments, strings and definitions of macros."""
+    return _NOISE.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), source)
 
 
 def find(known: Sequence[Entry], name: str) -> Entry | None:
@@ -196,9 +201,9 @@ def _entry(text: str, begin: int, after: int) -> Entry | None:
     instance = template is not None and template[1] is None
     body = text[closed + 1 :].lstrip()[:1]
     own = text[closed : _closing(text, text.index("{", closed))] if body == "{" else ""
-    given = () if template is None or instance else _split((template[1] or "")[1:-1])
+    given = () if template is None or instance else split((template[1] or "")[1:-1])
     parameters = tuple(
-        _parameter(p, f"p{n}") for n, p in enumerate(_split(text[opened + 1 : closed])) if p != "void"
+        _parameter(p, f"p{n}") for n, p in enumerate(split(text[opened + 1 : closed])) if p != "void"
     )
     values = [p.name for p in parameters if not p.pointer]
     return Entry(
@@ -258,11 +263,11 @@ def _parameter(text: str, unnamed: str) -> Parameter:
     return Parameter(type=" ".join(kind) + stars, name=name, pointer=levels > 0, const=const)
 
 
-def _split(text: str) -> list[str]:
+def split(text: str) -> list[str]:
     """Return the parts of a list at its commas, those inside of brackets excepted."""
     parts, depth = [""], 0
     for c in text:
-        depth += (c in "<([") - (c in ">)]")
+        depth += (c in "<([{") - (c in ">)]}")
         if c == "," and not depth:
             parts.append("")
         else:

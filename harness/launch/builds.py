@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ from harness.sass.instructions import Sass, Tally, disassemble
 from harness.sass.occupancy import Occupancy, occupancy
 from harness.support.cache import Cache
 from harness.support.daemons import Daemons, Overdue
-from harness.support.processes import ENDED, cores, processes
+from harness.support.processes import ENDED, cores, outcome, processes
 
 if TYPE_CHECKING:
     from harness.launch.kernel import Launch
@@ -72,6 +72,12 @@ class Built:
     def serves(self, problem: Problem) -> bool:
         """Return True if `problem` is of the class that the kernel's file names."""
         return resolve(self.variant.kernel) is type(problem)
+
+    def check(self, problem: Problem, *, sms: int) -> None:
+        """Raise UsageError if it cannot be launched for `problem` on a GPU with `sms` multiprocessors."""
+        from harness.launch import kernel
+
+        kernel.grid(self.variant, problem, sms=sms)
 
     def prepare(self, operands: Operands) -> Launch:
         """Load the code and bind it to `operands`; see `harness.launch.kernel.prepare`."""
@@ -186,7 +192,7 @@ def building(
         futures = [pool.submit(_candidate, variant, arch, cache) for variant in variants]
         for future in futures:
             future.add_done_callback(lambda f: None if f.cancelled() else done())
-        yield (_outcome(v, arch, f) for v, f in zip(variants, futures, strict=True))
+        yield (_outcome(pool, v, arch, f) for v, f in zip(variants, futures, strict=True))
 
 
 def _candidate(variant: Variant, arch: str, cache: Cache) -> Built | Skipped:
@@ -198,10 +204,12 @@ def _candidate(variant: Variant, arch: str, cache: Cache) -> Built | Skipped:
     return replace(built, sass=None, unmet=unmet(built))
 
 
-def _outcome(variant: Variant, arch: str, future: Future[Built | Skipped]) -> Built | Skipped:
+def _outcome(
+    pool: ProcessPoolExecutor, variant: Variant, arch: str, future: Future[Built | Skipped]
+) -> Built | Skipped:
     """Return the result of `_candidate`, or a `Skipped` if its process was ended."""
     try:
-        return future.result()
+        return outcome(pool, future)
     except BrokenProcessPool:
         error = HarnessError("the process that compiled it was ended", hint=ENDED)
         return Skipped(variant=variant, arch=arch, error=error)
@@ -214,7 +222,7 @@ def unmet(built: Built) -> str:
     """
     if built.sass is None:
         return built.unmet
-    expected = built.variant.kernel.expectations(built.cubin.arch)
+    expected = built.variant.expectations(built.cubin.arch)
     broken = [f for f in check(expected, Code.of(built.cubin, built.sass)) if not f.holds]
     return "; ".join(f"{f.expectation.text} ({f.amount})" for f in broken)
 

@@ -1,4 +1,4 @@
-"""The baseline: cuBLAS, called through nvmath's bindings and bound as a `Launch`.
+"""The baseline: cuBLAS, bound as a `Launch`.
 
 How cuBLAS computes depends on the element type. float32 uses the pedantic math mode, which allows neither
 TF32 nor BF16x9 emulation, so that true float32 is compared with true float32. The other types are summed in
@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from harness.driver import Buffer, Context, Stream
-from harness.errors import HarnessError, MissingDependency, UsageError
+from harness.errors import HarnessError, UsageError
+from harness.launch import cublas_bindings as bindings
 from harness.launch.kernel import Launch
 from harness.launch.operands import Operands
 from harness.problems.gemm import Gemm
@@ -37,51 +37,51 @@ WORKSPACE = 32 << 20  # bytes; what cuBLAS's documentation recommends for Hopper
 
 @dataclass(frozen=True)
 class _Routine:
-    """The way cuBLAS multiplies an element type.
+    """The way cuBLAS multiplies an element type, in a math mode.
 
-    `modes` are the names of cublasMath_t flags to combine, `matrix` is the matrices' cudaDataType, and
-    `compute` the cublasComputeType_t for GemmEx; if `compute` is empty, SGEMM is called.
+    `matrix` and `compute` are for GemmEx; if `compute` is None, SGEMM is called.
     """
 
-    modes: tuple[str, ...]
-    matrix: str = "CUDA_R_32F"
-    compute: str = ""
+    mode: bindings.Math
+    matrix: bindings.DataType = bindings.DataType.R_32F
+    compute: bindings.Compute | None = None
 
 
-DATA_TYPES = {"CUDA_R_32F": 0, "CUDA_R_16F": 2, "CUDA_R_16BF": 14}  # cudaDataType, library_types.h
-_FP32_SUMS = ("DEFAULT_MATH", "DISALLOW_REDUCED_PRECISION_REDUCTION")
+_PEDANTIC = _Routine(bindings.Math.PEDANTIC_MATH)
+_FP32_SUMS = bindings.Math.DEFAULT_MATH | bindings.Math.MATH_DISALLOW_REDUCED_PRECISION_REDUCTION
 _ROUTINES = {
-    "fp32": _Routine(("PEDANTIC_MATH",)),
-    "tf32": _Routine(_FP32_SUMS, "CUDA_R_32F", "COMPUTE_32F_FAST_TF32"),
-    "3xtf32": _Routine(("PEDANTIC_MATH",)),
-    "bf16x6": _Routine(("PEDANTIC_MATH",)),
-    "bf16": _Routine(_FP32_SUMS, "CUDA_R_16BF", "COMPUTE_32F"),
-    "fp16": _Routine(_FP32_SUMS, "CUDA_R_16F", "COMPUTE_32F"),
+    "fp32": _PEDANTIC,
+    "tf32": _Routine(_FP32_SUMS, bindings.DataType.R_32F, bindings.Compute.COMPUTE_32F_FAST_TF32),
+    "3xtf32": _PEDANTIC,
+    "bf16x6": _PEDANTIC,
+    "bf16": _Routine(_FP32_SUMS, bindings.DataType.R_16BF, bindings.Compute.COMPUTE_32F),
+    "fp16": _Routine(_FP32_SUMS, bindings.DataType.R_16F, bindings.Compute.COMPUTE_32F),
 }
 
 
 class Library(Closing):
     """A handle of cuBLAS or cuBLASLt in the current context, with a workspace of `WORKSPACE` bytes.
 
-    `bindings` is nvmath's module for the library, and `version` the library's version, such as ``"13.1.0"``.
-    Raises MissingDependency if the library cannot be loaded, and HarnessError if a call fails.
+    `version` is the library's, such as ``"13.1.0"``. Raises MissingDependency if the library cannot be
+    loaded, and HarnessError if a call fails.
     """
 
     label: ClassVar[str]
+    prefix: ClassVar[str]  # of its functions' names
+    suffix: ClassVar[str] = ""
     built: ClassVar[None] = None  # the machine code of a library is not available to harness
 
-    def __init__(self, context: Context, bindings: Any) -> None:
-        self._api, self._error = bindings, getattr(bindings, f"{self.label}Error")
+    def __init__(self, context: Context) -> None:
+        self._functions = bindings.Functions(self.label)
+        self.version = self._functions.version
         self.context = context
         self._handle = 0
         self._workspace = Buffer(context, WORKSPACE)  # else the library allocates inside a measurement
         try:
-            self._handle = self._call("create")
-            number = self._number()
+            self._handle = self._created(f"{self.prefix}Create{self.suffix}")
         except BaseException:
             self.close()
             raise
-        self.version = f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
     def serves(self, problem: Problem) -> bool:
         """Return True for every GEMM."""
@@ -93,30 +93,31 @@ class Library(Closing):
             raise UsageError(f"{self.label} does not compute {operands.problem.label}")
         return operands.problem
 
-    def _number(self) -> int:
-        """Return the library's version as one number: 10000 * major + 100 * minor + patch."""
-        raise NotImplementedError
+    def _call(self, name: str, *args: Any) -> None:
+        """Call a function of the library. Raises as `_check` does."""
+        self._check(name, self._functions.bind(name, *args)())
 
-    def _call(self, name: str, *args: Any) -> Any:
-        """Call a function of the bindings by name.
+    def _created(self, name: str, *args: Any) -> int:
+        """Call a function that creates something, and return its handle."""
+        handle = ctypes.c_void_p()
+        self._call(name, ctypes.byref(handle), *args)
+        return handle.value or 0
 
-        Raises HarnessError if it fails, ContextLost if that was because of a fault on the GPU, and
-        MissingDependency if the library or the driver cannot be loaded.
+    def _check(self, name: str, status: int) -> None:
+        """Raise HarnessError if the function `name` has failed.
+
+        Raises ContextLost if that was because of a fault on the GPU.
         """
-        try:
-            return getattr(self._api, name)(*args)
-        except self._error as e:
+        if status:
             self.context.open_gates()
             self.context.synchronize()  # if a fault is the cause, the driver raises ContextLost here
-            raise HarnessError(f"{self.label.replace('BLAS', 'blas')}.{name} failed: {e}") from None
-        except RuntimeError as e:  # raised by nvmath if the library or the driver is missing
-            raise MissingDependency(f"{self.label} cannot be loaded: {e}", hint=INSTALL) from None
+            raise HarnessError(f"{name} failed: {bindings.Status.text(status)}")
 
     def close(self) -> None:
         handle, self._handle = self._handle, 0
         try:
             if handle and not self.context.lost:
-                self._call("destroy", handle)
+                self._call(f"{self.prefix}Destroy{self.suffix}", handle)
         finally:
             self._workspace.close()
 
@@ -125,20 +126,18 @@ class CuBlas(Library):
     """cuBLAS in the current context, a `Runnable` for every GEMM."""
 
     label = LABEL
+    prefix, suffix = "cublas", "_v2"
 
     def __init__(self, context: Context) -> None:
-        super().__init__(context, api())
-        self._modes: tuple[str, ...] = ()
+        super().__init__(context)
+        self._mode: bindings.Math | None = None
         self._stream: Stream | None = None
-
-    def _number(self) -> int:
-        return int(self._call("get_version", self._handle))
 
     def prepare(self, operands: Operands) -> Launch:
         """Bind one product for each set of operands. Raises UsageError if the problem is not a GEMM.
 
         cuBLAS expects column-major matrices. A row-major matrix read as column-major is its transpose, so C^T
-        = B^T A^T is computed.
+        = op(B)^T op(A)^T is computed.
         """
         problem = self._product_of(operands)
         products = (self._product(problem, *(copy[x].ptr for x in "ABC")) for copy in operands.buffers)
@@ -157,48 +156,35 @@ class CuBlas(Library):
     def _product(self, problem: Gemm, a: int, b: int, c: int) -> Callable[[Stream], object]:
         """Return a call that queues the product of the matrices at device addresses `a`, `b` and `c`."""
         routine = _ROUTINES[problem.dtype.name]
-        n = int(self._api.Operation.N)
+        plain, transposed = bindings.Operation.N, bindings.Operation.T
+        of_b, of_a = (transposed if x else plain for x in (problem.transb, problem.transa))
         alpha, beta = ctypes.c_float(problem.alpha), ctypes.c_float(problem.beta)
-        typed: tuple[int, ...] = ()  # the cudaDataType, which gemm_ex takes behind each address
+        typed: tuple[int, ...] = ()  # the element type, which GemmEx takes behind each address
         algorithm: tuple[int, ...] = ()
-        if routine.compute:
-            typed = (DATA_TYPES[routine.matrix],)
-            compute = getattr(self._api.ComputeType, routine.compute)
-            algorithm = int(compute), int(self._api.GemmAlgo.DEFAULT)
-        args = (
-            *(n, n, problem.N, problem.M, problem.K, ctypes.addressof(alpha)),
+        if routine.compute is not None:
+            typed, algorithm = (routine.matrix,), (routine.compute, bindings.GEMM_DEFAULT)
+        name = "cublasSgemm_v2" if routine.compute is None else "cublasGemmEx"
+        call = self._functions.bind(
+            *(name, self._handle, of_b, of_a, problem.N, problem.M, problem.K, ctypes.addressof(alpha)),
             *(b, *typed, problem.ldb, a, *typed, problem.lda),
             *(ctypes.addressof(beta), c, *typed, problem.ldc, *algorithm),
         )
-        return functools.partial(self._gemm, routine, args, (alpha, beta))  # keeps the scalars
+        return functools.partial(self._gemm, routine.mode, name, call, (alpha, beta))
 
-    def _gemm(self, routine: _Routine, args: tuple[int, ...], _keep: object, stream: Stream) -> None:
-        """Queue one call in `stream`, in the routine's math mode.
+    def _gemm(
+        self, mode: bindings.Math, name: str, call: Callable[[], int], _keep: object, stream: Stream
+    ) -> None:
+        """Queue one `call` of the function `name` in `stream`, in a math mode.
 
-        `_keep` holds the scalars that `args` has the addresses of.
+        `_keep` holds the scalars that the call has the addresses of.
         """
-        if routine.modes != self._modes:
-            modes = (int(getattr(self._api.Math, name)) for name in routine.modes)
-            self._call("set_math_mode", self._handle, functools.reduce(operator.or_, modes))
-            self._modes = routine.modes
+        if mode is not self._mode:  # members of an enumeration, combined ones too, are there once
+            self._call("cublasSetMathMode", self._handle, mode)
+            self._mode = mode
         if stream is not self._stream:
-            self._call("set_stream", self._handle, int(stream.handle))
-            # set_stream resets the workspace.
-            self._call("set_workspace", self._handle, self._workspace.ptr, WORKSPACE)
+            self._call("cublasSetStream_v2", self._handle, int(stream.handle))
+            # Setting the stream resets the workspace.
+            self._call("cublasSetWorkspace_v2", self._handle, self._workspace.ptr, WORKSPACE)
             self._stream = stream
-        self._call("gemm_ex" if routine.compute else "sgemm", self._handle, *args)
-
-
-INSTALL = "pip install '.[cublas]' from a checkout"
-
-
-def api() -> Any:
-    """Return nvmath's cuBLAS bindings; importing them does not load cuBLAS itself.
-
-    Raises MissingDependency if nvmath-python is not installed.
-    """
-    try:
-        from nvmath.bindings import cublas
-    except ImportError:
-        raise MissingDependency("nvmath-python is not installed: no cuBLAS baseline", hint=INSTALL) from None
-    return cublas
+        if status := call():
+            self._check(name, status)

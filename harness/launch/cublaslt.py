@@ -12,7 +12,7 @@ import ctypes
 import functools
 import math
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.driver import Context, Event, Gate, Stream
-from harness.errors import ContextLost, HarnessError, MissingDependency
-from harness.launch import cublas
-from harness.launch.cublas import DATA_TYPES, INSTALL, WORKSPACE, Library
+from harness.errors import ContextLost, HarnessError
+from harness.launch import cublas_bindings as bindings
+from harness.launch.cublas import WORKSPACE, Library
+from harness.launch.cublas_bindings import Attribute, Compute, Configuration, DataType, Preference, Reduction
 from harness.launch.kernel import Launch
 from harness.launch.operands import Operands
 from harness.problems.gemm import Gemm
@@ -39,34 +40,24 @@ Call = Callable[[Stream], object]
 class _Routine:
     """The way cuBLASLt multiplies an element type.
 
-    `matrix` is the matrices' cudaDataType, `compute` the cublasComputeType_t, and `reductions` the mask of
-    cublasLtReductionScheme_t values allowed for adding the partial sums of a split k.
+    `reductions` are the schemes allowed for adding the partial sums of a split k.
     """
 
-    matrix: str
-    compute: str
-    reductions: str = "MASK"  # any scheme will do if the output and the sums are both float32
+    matrix: DataType
+    compute: Compute
+    reductions: Reduction = Reduction.MASK  # any scheme will do if the output and the sums are both float32
 
 
+_PEDANTIC = _Routine(DataType.R_32F, Compute.COMPUTE_32F_PEDANTIC)
 _ROUTINES = {
-    "fp32": _Routine("CUDA_R_32F", "COMPUTE_32F_PEDANTIC"),
-    "tf32": _Routine("CUDA_R_32F", "COMPUTE_32F_FAST_TF32"),
-    "3xtf32": _Routine("CUDA_R_32F", "COMPUTE_32F_PEDANTIC"),
-    "bf16x6": _Routine("CUDA_R_32F", "COMPUTE_32F_PEDANTIC"),
-    "bf16": _Routine("CUDA_R_16BF", "COMPUTE_32F", "COMPUTE_TYPE"),
-    "fp16": _Routine("CUDA_R_16F", "COMPUTE_32F", "COMPUTE_TYPE"),
+    "fp32": _PEDANTIC,
+    "tf32": _Routine(DataType.R_32F, Compute.COMPUTE_32F_FAST_TF32),
+    "3xtf32": _PEDANTIC,
+    "bf16x6": _PEDANTIC,
+    "bf16": _Routine(DataType.R_16BF, Compute.COMPUTE_32F, Reduction.COMPUTE_TYPE),
+    "fp16": _Routine(DataType.R_16F, Compute.COMPUTE_32F, Reduction.COMPUTE_TYPE),
 }
-# The attributes by which an algorithm is described: the attribute, its name in the description, the bindings'
-# enumeration of its values (empty for a number), and the prefix of their names. A tile is one of C^T.
-_CONFIGURATION = (
-    ("ID", "algorithm", "", ""),
-    ("TILE_ID", "tile", "MatmulTile", "TILE_"),
-    ("STAGES_ID", "stages", "MatmulStages", "STAGES_"),
-    ("CLUSTER_SHAPE_ID", "cluster", "ClusterShape", "SHAPE_"),
-    ("SPLITK_NUM", "split k", "", ""),
-    ("REDUCTION_SCHEME", "reduction", "ReductionScheme", ""),
-    ("CUSTOM_OPTION", "option", "", ""),
-)
+_RESULT = ctypes.sizeof(bindings.HeuristicResult)
 
 
 @dataclass(frozen=True)
@@ -100,13 +91,13 @@ class CuBlasLt(Library):
     """
 
     label = LABEL
+    prefix = "cublasLt"
 
     def __init__(self, context: Context, *, algorithms: int = ALGORITHMS) -> None:
-        super().__init__(context, api())
+        super().__init__(context)
         self._algorithms = algorithms
-
-    def _number(self) -> int:
-        return int(self._call("get_version"))
+        self._stream: Stream | None = None
+        self._in_stream: Any = None  # its handle, as it is passed
 
     def prepare(self, operands: Operands) -> Launch:
         """Find the fastest algorithm, and bind one product for each set of operands.
@@ -130,63 +121,69 @@ class CuBlasLt(Library):
         """Make the descriptors of the product, which `undo` destroys.
 
         cuBLASLt expects column-major matrices by default. A row-major matrix read as column-major is its
-        transpose, so C^T = B^T A^T is computed.
+        transpose, so C^T = op(B)^T op(A)^T is computed.
         """
         routine = _ROUTINES[problem.dtype.name]
-        compute = int(getattr(cublas.api().ComputeType, routine.compute))
-        scalar, matrix = DATA_TYPES["CUDA_R_32F"], DATA_TYPES[routine.matrix]
-        m, n, k = problem.M, problem.N, problem.K
+        operation = self._made(undo, "MatmulDesc", routine.compute, DataType.R_32F)
+        for attribute, transposed in ((Attribute.TRANSA, problem.transb), (Attribute.TRANSB, problem.transa)):
+            if transposed:
+                self._set("MatmulDesc", operation, attribute, ctypes.c_int32(bindings.Operation.T))
+
+        def layout(name: str) -> int:
+            x = problem.layouts()[name]
+            return self._made(undo, "MatrixLayout", routine.matrix, x.columns, x.rows, x.ld)
+
         return _Product(
-            self._made(undo, "matmul_desc", compute, scalar),
-            self._made(undo, "matrix_layout", matrix, n, k, problem.ldb),
-            self._made(undo, "matrix_layout", matrix, k, m, problem.lda),
-            self._made(undo, "matrix_layout", matrix, n, m, problem.ldc),
+            operation,
+            layout("B"),
+            layout("A"),
+            layout("C"),
             ctypes.c_float(problem.alpha),
             ctypes.c_float(problem.beta),
         )
 
     def _made(self, undo: ExitStack, kind: str, *args: int) -> int:
         """Create a descriptor of this `kind`, which `undo` destroys, and return its handle."""
-        handle = int(self._call(f"{kind}_create", *args))
-        undo.callback(self._call, f"{kind}_destroy", handle)
+        handle = self._created(f"cublasLt{kind}Create", *args)
+        undo.callback(self._call, f"cublasLt{kind}Destroy", handle)
         return handle
 
-    def _heuristics(self, problem: Gemm, product: _Product) -> NDArray[Any]:
-        """Return an array of cublasLtMatmulHeuristicResult_t, one for each algorithm the heuristic names.
+    def _set(self, kind: str, descriptor: int, attribute: int, value: Any) -> None:
+        """Set one attribute of a descriptor to a value of a ctypes type, whose size is the attribute's."""
+        name = f"cublasLt{kind}SetAttribute"
+        self._call(name, descriptor, attribute, ctypes.byref(value), ctypes.sizeof(value))
+
+    def _heuristics(self, problem: Gemm, product: _Product) -> ctypes.Array[bindings.HeuristicResult]:
+        """Return one result for each algorithm that the heuristic names.
 
         The one it expects to be the fastest is first. Raises HarnessError if it names none.
         """
-        results = np.zeros(self._algorithms, self._api.matmul_heuristic_result_dtype)
-        count = np.zeros(1, np.int32)
-        reductions = int(self._api.ReductionScheme[_ROUTINES[problem.dtype.name].reductions])
+        results = (bindings.HeuristicResult * self._algorithms)()
+        count = ctypes.c_int()
+        reductions = _ROUTINES[problem.dtype.name].reductions
         with ExitStack() as undo:
-            preference = self._made(undo, "matmul_preference")
-            self._prefer(preference, "MAX_WORKSPACE_BYTES", WORKSPACE)
-            self._prefer(preference, "REDUCTION_SCHEME_MASK", reductions)
+            preference = self._made(undo, "MatmulPreference")
+            limits = (
+                (Preference.MAX_WORKSPACE_BYTES, ctypes.c_uint64(WORKSPACE)),
+                (Preference.REDUCTION_SCHEME_MASK, ctypes.c_uint32(reductions)),
+            )
+            for attribute, value in limits:
+                self._set("MatmulPreference", preference, attribute, value)
             self._call(
-                "matmul_algo_get_heuristic",
+                "cublasLtMatmulAlgoGetHeuristic",
                 *(self._handle, product.operation, product.first, product.second),
                 *(product.output, product.output, preference),
-                *(len(results), results.ctypes.data, count.ctypes.data),
+                *(len(results), ctypes.addressof(results), ctypes.byref(count)),
             )
-        found = results[: int(count[0])]
-        if not len(found):
+        if not count.value:
             raise HarnessError(f"cuBLASLt's heuristic names no algorithm for {problem.label}")
-        return found
-
-    def _prefer(self, preference: int, name: str, value: int) -> None:
-        """Set one attribute of a preference descriptor."""
-        attribute = self._api.MatmulPreferenceAttribute[name]
-        held = np.full(1, value, self._api.get_matmul_preference_attribute_dtype(attribute))
-        self._call(
-            "matmul_preference_set_attribute", preference, int(attribute), held.ctypes.data, held.nbytes
-        )
+        return (bindings.HeuristicResult * count.value).from_buffer(results)
 
     def _usable(
         self,
         problem: Gemm,
         product: _Product,
-        found: NDArray[Any],
+        found: ctypes.Array[bindings.HeuristicResult],
         operands: Operands,
         stream: Stream,
     ) -> list[_Algorithm]:
@@ -195,10 +192,10 @@ class CuBlasLt(Library):
         Each is run once, which also loads its code, because nothing may be loaded while a gate is closed.
         """
         usable, refused = [], ""
-        for i, state in enumerate(found["state"]):
-            address = found.ctypes.data + i * found.itemsize  # the algorithm is the result's first member
-            if state:
-                refused = f"status {state}, says the heuristic"
+        for i, result in enumerate(found):
+            address = ctypes.addressof(found) + i * _RESULT  # the algorithm is the result's first member
+            if result.state:
+                refused = f"{bindings.Status.text(result.state)}, says the heuristic"
                 continue
             calls = [self._call_of(product, found, address, copy) for copy in operands.buffers]
             try:
@@ -223,23 +220,32 @@ class CuBlasLt(Library):
         `copy` maps "A", "B" and "C" to the set's buffers. `keep` is the array that holds the algorithm; the
         call keeps it alive.
         """
-        args = (
-            *(product.operation, ctypes.addressof(product.alpha)),
+        call = self._functions.bind(
+            "cublasLtMatmul",
+            *(self._handle, product.operation, ctypes.addressof(product.alpha)),
             *(copy["B"].ptr, product.first, copy["A"].ptr, product.second),
             *(ctypes.addressof(product.beta), copy["C"].ptr, product.output, copy["C"].ptr, product.output),
             *(address, self._workspace.ptr, WORKSPACE),
         )
-        return functools.partial(self._matmul, args, (product, keep))
+        return functools.partial(self._matmul, call, (product, keep))
 
-    def _matmul(self, args: tuple[int, ...], _keep: object, stream: Stream) -> None:
-        self._call("matmul", self._handle, *args, int(stream.handle))
+    def _matmul(self, call: Callable[..., int], _keep: object, stream: Stream) -> None:
+        """Queue one `call` in `stream`; `_keep` holds what it has the addresses of."""
+        if stream is not self._stream:
+            self._stream = stream
+            self._in_stream = self._functions.argument("cublasLtMatmul", -1, int(stream.handle))
+        if status := call(self._in_stream):
+            self._check("cublasLtMatmul", status)
 
     def _times(self, candidates: Sequence[Sequence[Call]], stream: Stream) -> NDArray[np.float64]:
         """Return the median time of each candidate in seconds, shape (candidates,).
 
         In each round every candidate is launched once, so that a drifting clock affects all alike. Each
-        launch is on the next set of operands, so that none finds its inputs in the L2 cache.
+        launch is on the next set of operands, so that none finds its inputs in the L2 cache. A single
+        candidate is not timed.
         """
+        if len(candidates) == 1:
+            return np.ones(1)
         rounds: list[list[float]] = []
         spent, turn = 0.0, 0
         with ExitStack() as owned:
@@ -272,30 +278,30 @@ class CuBlasLt(Library):
     def _configuration(self, address: int) -> list[tuple[str, str]]:
         """Return the (name, value) pairs that describe an algorithm, without those that are undefined."""
         found = []
-        for attribute, name, enumeration, prefix in _CONFIGURATION:
-            key = self._api.MatmulAlgoConfigAttribute[attribute]
-            held = np.zeros(1, self._api.get_matmul_algo_config_attribute_dtype(key))
-            written = np.zeros(1, np.uint64)
+        for attribute, (name, kind, values) in _CONFIGURATION.items():
+            held, written = kind(), ctypes.c_size_t()
             self._call(
-                "matmul_algo_config_get_attribute",
-                *(address, int(key), held.ctypes.data, held.nbytes, written.ctypes.data),
+                "cublasLtMatmulAlgoConfigGetAttribute",
+                *(address, attribute, ctypes.byref(held), ctypes.sizeof(held), ctypes.byref(written)),
             )
-            value = str(held[0])
-            if enumeration:
-                with suppress(ValueError):  # the library may have values that its bindings do not name
-                    value = getattr(self._api, enumeration)(int(held[0])).name.removeprefix(prefix)
-            if value not in ("UNDEFINED", "AUTO", "NONE"):
+            # The library may have values that are not named here.
+            if value := values.get(held.value, str(held.value)):
                 found.append((name, value))
         return found
 
 
-def api() -> Any:
-    """Return nvmath's cuBLASLt bindings; importing them does not load cuBLASLt itself.
-
-    Raises MissingDependency if nvmath-python is not installed.
-    """
-    try:
-        from nvmath.bindings import cublasLt
-    except ImportError:
-        raise MissingDependency("nvmath-python is not installed: no cuBLASLt", hint=INSTALL) from None
-    return cublasLt
+# The attributes by which an algorithm is described: name in the description, type, and names of the values,
+# empty for those that are not told. A tile is one of C^T.
+_CONFIGURATION: dict[Configuration, tuple[str, Any, dict[int, str]]] = {
+    Configuration.ID: ("algorithm", ctypes.c_int32, {}),
+    Configuration.TILE_ID: ("tile", ctypes.c_uint32, bindings.tiles()),
+    Configuration.STAGES_ID: ("stages", ctypes.c_uint32, bindings.stages()),
+    Configuration.CLUSTER_SHAPE_ID: ("cluster", ctypes.c_uint16, bindings.clusters()),
+    Configuration.SPLITK_NUM: ("split k", ctypes.c_int32, {}),
+    Configuration.REDUCTION_SCHEME: (
+        "reduction",
+        ctypes.c_uint32,
+        {x: x.name if x else "" for x in Reduction},
+    ),
+    Configuration.CUSTOM_OPTION: ("option", ctypes.c_uint32, {}),
+}

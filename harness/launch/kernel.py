@@ -19,10 +19,11 @@ from harness.kernels.dtypes import TF32
 from harness.kernels.spec import Box, Variant
 from harness.launch.fresh.zones import Fenced
 from harness.launch.operands import Operands
-from harness.problems.protocol import Argument, Layout, Matrices, Problem
+from harness.problems.protocol import Argument, Compiled, Layout, Matrices, Problem
 from harness.problems.protocol import Struct as ByValue
 from harness.support.resources import Closing
 
+_WAIT = "griddepcontrol.wait"
 _ELEMENTS = {"float32": "FLOAT32", "float16": "FLOAT16", "uint16": "BFLOAT16"}  # NumPy type -> tensor map's
 
 
@@ -75,6 +76,12 @@ def prepare(cubin: Cubin, operands: Operands) -> Launch:
     problem, and DriverError if the GPU refuses the code.
     """
     variant, problem, context = cubin.variant, operands.problem, operands.context
+    if variant.programmatic and _WAIT not in cubin.ptx:
+        raise SpecError(
+            f"{variant.label} may begin before the kernel before it has ended, and never waits for that",
+            where=str(variant.kernel.path),
+            hint=f"{_WAIT} before it touches global memory, or no `programmatic`",
+        )
     shape = grid(variant, problem, sms=context.device.sms)
     size = workspace(variant, problem, sms=context.device.sms)
     mapped = maps(variant, problem)
@@ -102,6 +109,7 @@ def prepare(cubin: Cubin, operands: Operands) -> Launch:
                 ],
                 shared=variant.shared,
                 cooperative=variant.kernel.cooperative,
+                programmatic=variant.programmatic,
             )
             for copy in operands.buffers
         ]
@@ -171,7 +179,12 @@ def tensor_map(context: Context, address: int, mapped: Mapped) -> Struct:
 
 
 def unmet(variant: Variant, problem: Problem) -> str:
-    """Return the first of the file's ``requires`` that this size does not meet; empty where it meets all."""
+    """Return what the kernel requires and this size does not meet: the first of the file's ``requires``, or
+    the value of an axis for which the kernel was compiled. Empty where it meets all.
+    """
+    for name in problem.compiled if isinstance(problem, Compiled) else ():
+        if (value := variant.params.get(name.upper(), 0)) != getattr(problem, name):
+            return f"{name} == {value}"
     return variant.unmet({name: getattr(problem, name) for name in problem.axes})
 
 
@@ -186,7 +199,7 @@ def grid(variant: Variant, problem: Problem, *, sms: int = 1) -> tuple[int, int,
     if condition := unmet(variant, problem):
         raise UsageError(
             f"{variant.label} is not for {problem.label}: it requires {condition}",
-            hint="choose sizes with -a",
+            hint="choose sizes with -a, or the kernel's parameters with -p",
         )
     x, y, z = variant.grid(_tiles(variant, problem), sms, _sizes(problem))
     if x > 2**31 - 1 or y > 65535 or z > 65535:

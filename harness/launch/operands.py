@@ -25,6 +25,7 @@ from harness.launch.fresh.zones import ZONE, Fenced, Zones
 from harness.problems import checks
 from harness.problems.protocol import Problem, Reference, constants, outputs, references
 from harness.problems.verify import Verdict, compare_each
+from harness.support.processes import free_memory
 from harness.support.resources import Closing
 
 _MEMORY_SHARE = 0.25  # fraction of the free device memory for all copies; a single one may take more
@@ -41,8 +42,16 @@ class Data:
     def of(cls, problem: Problem, seed: int, kept: Mapping[str, NDArray[Any]] | None = None) -> Self:
         """Make the operands from a random seed, but for those in `kept`, and compute the reference.
 
-        Raises OutOfMemory if they do not fit in host memory, and SpecError if they do not fit the problem.
+        Raises OutOfMemory if they do not fit in host memory, before they are made where that can be foretold,
+        and SpecError if they do not fit the problem.
         """
+        needed, free = checks.host_bytes(problem), free_memory()
+        if needed > free:
+            raise OutOfMemory(
+                f"{problem.label}: its data and their float64 reference take about {_gib(needed)} of host "
+                f"memory, {_gib(free)} is free",
+                hint="choose a smaller size with -a",
+            )
         try:
             host, reference = checks.data(problem, seed, kept)
             if reference is None:
@@ -319,5 +328,5 @@ def rotation_sets(context: Context, problem: Problem, *, most: int) -> int:
     return max(1, min(most, fitting))
 
 
-def _gib(size: int) -> str:
+def _gib(size: float) -> str:
     return f"{size / 2**30:.2f} GiB"

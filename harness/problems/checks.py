@@ -14,9 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import SpecError
+from harness.kernels.dtypes import FP32, DType
 from harness.problems.arrays import reference_of
+from harness.problems.gemm import Gemm
 from harness.problems.protocol import (
     Axes,
+    Compiled,
     Problem,
     Reference,
     Struct,
@@ -41,6 +44,13 @@ def instance(cls: type[Problem], axes: Axes) -> Problem:
     if not isinstance(label, str):
         _refuse(cls, "label", f"is {_kind(label)}, not a string")
     return problem
+
+
+def axes(problem: Problem) -> dict[str, Any]:
+    """Return the axes of a problem as records have them: those of a layout only where they are not 0."""
+    found = {name: getattr(problem, name, None) for name in problem.axes}
+    compiled = problem.compiled if isinstance(problem, Compiled) else ()
+    return {name: value for name, value in found.items() if value or name not in compiled}
 
 
 def data(
@@ -75,6 +85,21 @@ def data(
             _check_reference(problem, reference, name, inputs[name])
         others = {name: several[name] for name in several if name != problem.output}
     return inputs, replace(several[problem.output], others=others) if others else several[problem.output]
+
+
+def host_bytes(problem: Problem) -> float:
+    """Return how many bytes of host memory `data` takes at its peak, within a factor of 1.5.
+
+    So measured at products and copies: beside the operands the reference and its bounds in float64, and what
+    is between. A product has both operands in float64, and the sums of magnitudes that its bounds are from.
+    """
+    dtype = getattr(problem, "dtype", FP32)
+    itemsize = (dtype if isinstance(dtype, DType) else FP32).itemsize  # it may mean anything
+    with blamed(type(problem)):
+        outputs = math.prod(problem.extents)
+        inputs = max(0.0, problem.buffer_bytes / itemsize - outputs)
+        of_inputs, of_outputs = (12, 36) if isinstance(problem, Gemm) else (4, 20)
+        return problem.buffer_bytes + of_inputs * inputs + of_outputs * outputs
 
 
 def _check_inputs(problem: Problem, inputs: Any) -> None:

@@ -20,14 +20,18 @@ _INT_MAX = 2**31 - 1
 
 @dataclass(frozen=True, kw_only=True)
 class Gemm:
-    """``C = alpha * A @ B + beta * C``, row-major, with leading dimensions in elements.
+    """``C = alpha * op(A) @ op(B) + beta * C``, row-major, with leading dimensions in elements.
 
-    A is M x K, B is K x N, C is M x N. ``lda >= K``, ``ldb >= N``, ``ldc >= N``; 0 stands for exactly that.
+    op(A) is M x K, op(B) is K x N, C is M x N. As in BLAS, `transa` says that A is stored transposed, K x M,
+    and `transb` that B is stored N x K; both are 0 or 1. The leading dimensions ``lda``, ``ldb`` and ``ldc``
+    are at least the length of a stored row; 0 stands for exactly that. A kernel is compiled for one layout,
+    by its parameters TRANSA and TRANSB; one without them reads matrices that are not transposed.
+
     With ``beta == 0`` C is not read, as in BLAS. All three matrices are of type `dtype`, float32 in this
     class. Products are summed in float32, alpha and beta are float32, and the result is rounded once to
     `dtype`.
 
-    Raises UsageError for sizes or scalars out of range.
+    Raises UsageError for sizes, scalars or layouts out of range.
     """
 
     M: int
@@ -38,10 +42,14 @@ class Gemm:
     ldc: int = 0
     alpha: float = 1.0
     beta: float = 0.0
+    transa: int = 0
+    transb: int = 0
 
     axes: ClassVar[Mapping[str, int | float | None]] = {
         "M": None, "N": 1024, "K": None, "lda": 0, "ldb": 0, "ldc": 0, "alpha": 1.0, "beta": 0.0,
+        "transa": 0, "transb": 0,
     }  # fmt: skip
+    compiled: ClassVar[tuple[str, ...]] = ("transa", "transb")  # see `protocol.Compiled`
     bench_axes: ClassVar[tuple[Axes, ...]] = tuple({"N": n} for n in (512, 1024, 2048, 4096))
     verify_axes: ClassVar[tuple[Axes, ...]] = (
         {"N": 256},
@@ -57,7 +65,10 @@ class Gemm:
         for name in ("N", "M", "K"):
             if not 1 <= getattr(self, name) <= _INT_MAX:
                 raise UsageError(f"{name}={getattr(self, name)} is out of range", hint=f"1 to {_INT_MAX}")
-        for name, least in (("lda", self.K), ("ldb", self.N), ("ldc", self.N)):
+        for name in self.compiled:
+            if getattr(self, name) not in (0, 1):
+                raise UsageError(f"{name}={getattr(self, name)} is neither 0 nor 1", hint="1: transposed")
+        for name, least in self._packed().items():
             if getattr(self, name) == 0:
                 object.__setattr__(self, name, least)
             if not least <= getattr(self, name) <= _INT_MAX:
@@ -69,6 +80,11 @@ class Gemm:
             if not abs(getattr(self, name)) <= float(np.finfo(np.float32).max):
                 raise UsageError(f"{name}={getattr(self, name)} is not a finite float32")
 
+    def _packed(self) -> dict[str, int]:
+        """Return the least leading dimensions: the lengths of the stored rows."""
+        a, b = self.M if self.transa else self.K, self.K if self.transb else self.N
+        return {"lda": a, "ldb": b, "ldc": self.N}
+
     @classmethod
     def from_axes(cls, axes: Axes) -> Self:
         """Return the product of these sizes; M and K default to N, so that N alone gives the square one."""
@@ -79,10 +95,15 @@ class Gemm:
     def label(self) -> str:
         square = self.M == self.N == self.K
         shape = str(self.N) if square else f"{self.M}x{self.N}x{self.K}"
-        dense = {"lda": self.K, "ldb": self.N, "ldc": self.N, "alpha": 1.0, "beta": 0.0}
+        dense = {**self._packed(), "alpha": 1.0, "beta": 0.0, "transa": 0, "transb": 0}
         extra = [f"{k}={getattr(self, k)}" for k, v in dense.items() if getattr(self, k) != v]
         typed = [] if self.dtype is FP32 else [self.dtype.name]
         return " ".join([shape, *typed, *extra])
+
+    @property
+    def layout(self) -> str:
+        """Return how A and B are stored, as BLAS names it: ``"NT"`` if B is transposed and A is not."""
+        return "NT"[self.transa] + "NT"[self.transb]
 
     @property
     def extents(self) -> tuple[int, ...]:
@@ -101,14 +122,14 @@ class Gemm:
 
     @property
     def buffer_bytes(self) -> int:
-        return self.dtype.itemsize * (self.M * self.lda + self.K * self.ldb + self.M * self.ldc)
+        return self.dtype.itemsize * sum(x.rows * x.ld for x in self.layouts().values())
 
     @property
     def accumulates(self) -> bool:
         return self.beta != 0
 
     def inputs(self, seed: int) -> dict[str, NDArray[Any]]:
-        """Return A (M x lda), B (K x ldb) and C (M x ldc) as they are stored.
+        """Return A, B and C as they are stored: matrices of the rows of `layouts`, padded to their `ld`.
 
         A and B are standard normal, and so is C if beta is not 0; all are rounded to the stored type, and the
         reference is computed from the rounded values. (tf32 is stored as float32 and rounded only when it is
@@ -116,24 +137,21 @@ class Gemm:
         """
         rng = np.random.default_rng(seed)
 
-        def operand(rows: int, columns: int, ld: int, filled: bool) -> NDArray[Any]:
-            array = np.full((rows, ld), self.dtype.encode(np.full(1, np.nan, np.float32)))
+        def operand(x: Layout, filled: bool) -> NDArray[Any]:
+            array = np.full((x.rows, x.ld), self.dtype.encode(np.full(1, np.nan, np.float32)))
             if filled:
-                array[:, :columns] = self.dtype.encode(rng.standard_normal((rows, columns), dtype=np.float32))
+                values = rng.standard_normal((x.rows, x.columns), dtype=np.float32)
+                array[:, : x.columns] = self.dtype.encode(values)
             return array
 
-        return {
-            "A": operand(self.M, self.K, self.lda, True),
-            "B": operand(self.K, self.N, self.ldb, True),
-            "C": operand(self.M, self.N, self.ldc, self.beta != 0),
-        }
+        return {name: operand(x, name != "C" or self.beta != 0) for name, x in self.layouts().items()}
 
     def reference(self, inputs: Mapping[str, NDArray[Any]]) -> Reference:
         """Return the product of the inputs in float64, and bounds on a kernel's error.
 
         There is one for every element and one for the rms of all: `harness.problems.bounds` derives them.
         """
-        a, b = self.dtype.decode(inputs["A"][:, : self.K]), self.dtype.decode(inputs["B"][:, : self.N])
+        a, b = self.left(self.dtype.decode(inputs["A"])), self.right(self.dtype.decode(inputs["B"]))
         c = self.dtype.decode(inputs["C"][:, : self.N]) if self.beta else None
         alpha, beta = float(np.float32(self.alpha)), float(np.float32(self.beta))
         return bounds.product(self.dtype, a, b, c, alpha=alpha, beta=beta)
@@ -142,12 +160,22 @@ class Gemm:
         sizes = (self.M, self.N, self.K, self.lda, self.ldb, self.ldc)
         return ("A", "B", "C", *map(np.int32, sizes), np.float32(self.alpha), np.float32(self.beta))
 
+    def left(self, a: NDArray[Any]) -> NDArray[Any]:
+        """Return op(A), M x K, of A as it is stored, with its padding: a view."""
+        return a[:, : self.M].T if self.transa else a[:, : self.K]
+
+    def right(self, b: NDArray[Any]) -> NDArray[Any]:
+        """Return op(B), K x N, of B as it is stored, with its padding: a view."""
+        return b[:, : self.K].T if self.transb else b[:, : self.N]
+
     def layouts(self) -> dict[str, Layout]:
         """Return the layout of A, B and C in their buffers, by name (see `protocol.Matrices`)."""
+        a, b = (self.M, self.K), (self.K, self.N)
+        a, b = a[::-1] if self.transa else a, b[::-1] if self.transb else b
+        shapes = {"A": a, "B": b, "C": (self.M, self.N)}
         return {
-            "A": Layout(rows=self.M, columns=self.K, ld=self.lda, dtype=self.dtype),
-            "B": Layout(rows=self.K, columns=self.N, ld=self.ldb, dtype=self.dtype),
-            "C": Layout(rows=self.M, columns=self.N, ld=self.ldc, dtype=self.dtype),
+            name: Layout(rows=rows, columns=columns, ld=getattr(self, f"ld{name.lower()}"), dtype=self.dtype)
+            for name, (rows, columns) in shapes.items()
         }
 
     @classmethod

@@ -105,6 +105,17 @@ class Matrices(Protocol):
         ...
 
 
+@runtime_checkable
+class Compiled(Protocol):
+    """A problem with axes for which a kernel is compiled.
+
+    `compiled` names them. A kernel serves the problem if its parameter of the same name in capitals has the
+    axis's value, or if it has no such parameter and the value is 0.
+    """
+
+    compiled: ClassVar[tuple[str, ...]]
+
+
 class Problem(Protocol):
     """One instance of a computation: its sizes are fixed, its data is not made yet.
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
+import logging
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,10 +24,12 @@ from harness.problems.fma import Fma
 from harness.problems.gemm import GEMMS, Gemm
 from harness.problems.mma import Mma
 from harness.problems.protocol import Problem
+from harness.support import cache, files
 
 UNTRUSTED = "HARNESS_UNTRUSTED"  # environment variable: where it is set, no file's Python is executed
 BUILTIN: dict[str, type[Problem]] = {"gemm": Gemm, "copy": Copy, "fma": Fma, "mma": Mma}
 _GUESSES: dict[tuple[object, ...], type[Problem]] = {}  # by what they were guessed from
+_LOG = logging.getLogger(__name__)
 
 
 def by_problem(kernels: Sequence[Kernel]) -> dict[type[Problem], list[Kernel]]:
@@ -65,8 +69,9 @@ def resolve(kernel: Kernel) -> type[Problem]:
     """Return the class that a kernel's ``problem`` and ``dtype`` name.
 
     That is a built-in one, or ``file.py:Class``, with a path relative to the folder of the kernel's file. The
-    file is Python by the kernel's author and is executed, once per process. Raises SpecError if it cannot be
-    loaded, or the class is not there or lacks members of the `Problem` protocol.
+    file is Python by the kernel's author and is executed, once per process; its first execution of all is
+    logged (INFO), which the command line shows. Raises SpecError if it cannot be loaded, or the class is not
+    there or lacks members of the `Problem` protocol.
     """
     name, where = kernel.problem, str(kernel.path)
     if name == "gemm":
@@ -90,6 +95,8 @@ def resolve(kernel: Kernel) -> type[Problem]:
         )
     if os.environ.get(UNTRUSTED):
         raise SpecError(f"problem {name!r}: Python that is not trusted is not executed", where=where)
+    if _LOG.isEnabledFor(logging.INFO) and path.is_file() and not path.is_relative_to(files.SHIPPED):
+        _log_first(path, kernel.path.parent / file)
     try:
         found = getattr(_module(path), class_name, None)
     except HarnessError:
@@ -127,6 +134,18 @@ def _module(path: Path) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+@functools.cache
+def _log_first(path: Path, shown: Path) -> None:
+    """Log that the file at `path` is executed, unless that was logged before; the cache remembers it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", cache.CacheWarning)  # it comes where kernels are kept
+        store, name = cache.Cache(cache.default_root()), os.fsencode(path)
+        key = cache.digest("executed", name)
+        if store.get(key) is None:
+            _LOG.info("executing %s for the first time (--untrusted refuses Python)", shown)
+            store.put(key, {"executed": name})
 
 
 def _members() -> list[str]:

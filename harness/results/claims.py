@@ -20,6 +20,7 @@ from harness.kernels.prediction import FIGURES, RACES, SECONDS, Figures, Predict
 from harness.kernels.spec import Kernel, Variant
 from harness.launch.builds import Built
 from harness.launch.cublas import LABEL as CUBLAS
+from harness.problems import checks
 from harness.problems.protocol import Axes
 from harness.problems.registry import resolve
 from harness.results.record import Document
@@ -117,11 +118,11 @@ def _timed(variant: Variant, other: Variant | None, p: Prediction, runs: Runs) -
     known.
     """
     size = _size(variant.kernel, p.at)
-    opponent = (other.kernel.name, other.params, _size(other.kernel, p.at)) if other else (CUBLAS, {}, size)
+    opponent = (other.kernel.name, other.stated, _size(other.kernel, p.at)) if other else (CUBLAS, {}, size)
     brief = other.brief if other else CUBLAS
     reason = f"no record of bench has {variant.brief} and {brief} at {size[0]}"
     for name, content in runs.items():
-        a = _row(content, variant.kernel.name, variant.params, size)
+        a = _row(content, variant.kernel.name, variant.stated, size)
         b = _row(content, *opponent)
         if a is None or b is None:
             continue
@@ -151,7 +152,7 @@ def _size(kernel: Kernel, at: Axes) -> tuple[str, dict[str, Any]]:
     if unknown := set(at) - set(cls.axes):
         raise UsageError(f"no axis {sorted(unknown)[0]!r}", hint=f"axes: {', '.join(cls.axes)}")
     problem = cls.from_axes(at)
-    return problem.label, {name: getattr(problem, name) for name in problem.axes}
+    return problem.label, checks.axes(problem)
 
 
 def _row(
@@ -245,7 +246,7 @@ def profiled(variant: Variant, at: Axes, profiles: Sequence[ProfileRow], *, copi
     """
     for row in profiles:
         labelled = row.get("label") == variant.label
-        same = (row.get("kernel"), row.get("params")) == (variant.kernel.name, dict(variant.params))
+        same = (row.get("kernel"), row.get("params")) == (variant.kernel.name, variant.stated)
         if (same or labelled) and (not at or _size(variant.kernel, at)[0] == row.get("shape")):
             return measured(row, copies=copies)
     return {}
@@ -259,7 +260,7 @@ def claim_record(
     """
     return {
         "kernel": variant.kernel.name,
-        "params": dict(variant.params),
+        "params": variant.stated,
         "label": variant.label,
         "title": variant.kernel.title,
         "claim": variant.kernel.claim,

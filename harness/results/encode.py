@@ -22,6 +22,7 @@ from harness.instruments.diagnosis import diagnose
 from harness.instruments.hotspots import Hotspots
 from harness.instruments.ncu_reports import Profile
 from harness.launch.builds import Built
+from harness.problems import checks
 from harness.results.record import sha256
 from harness.results.rows import Choice, DiagnosisRow, PairRow, ProfileRow, Reading, Row, Spots, ratio
 from harness.sass.code import Code
@@ -36,7 +37,7 @@ COUNTED = ("FFMA", "LDG", "LDG.128", "LDS", "LDS.64", "LDS.128", "STS", "BAR", "
 def _chosen(built: Chosen) -> Choice:
     """Return the main kernel that the dispatcher launches, with the labels of further ones in `others`."""
     variant, others = built.variant, [cubin.variant.brief for cubin in built.others]
-    found = Choice(kernel=variant.kernel.name, params=dict(variant.params), label=built.brief)
+    found = Choice(kernel=variant.kernel.name, params=variant.stated, label=built.brief)
     return {**found, "others": others} if others else found
 
 
@@ -47,7 +48,7 @@ def static_record(built: Built) -> Row:
     the kernel that it chose is under ``chosen``.
     """
     variant, resources, tally = built.variant, built.cubin.resources, built.tally
-    params = dict(variant.params)
+    params = variant.stated
     return {
         "kernel": choose.NAME if isinstance(built, Chosen) else variant.kernel.name,
         "params": {} if isinstance(built, Chosen) else params,
@@ -139,7 +140,7 @@ def timed_record(row: Measurement, peak_fp32: float, threshold: float | None = N
     return {
         **static,
         "shape": row.problem.label,
-        "axes": {name: getattr(row.problem, name, None) for name in row.problem.axes},
+        "axes": checks.axes(row.problem),
         "status": row.status,
         "detail": row.detail,
         "notes": list(row.notes),
@@ -222,7 +223,7 @@ def emulated_record(row: Measurement) -> Row:
     return {
         **(static_record(row.built) if row.built is not None else {}),
         "shape": row.problem.label,
-        "axes": {name: getattr(row.problem, name, None) for name in row.problem.axes},
+        "axes": checks.axes(row.problem),
         "status": row.status,
         "detail": row.error or _kinds(row),
         "error_over_bound": row.before.worst if row.before and math.isfinite(row.before.worst) else None,
@@ -253,7 +254,7 @@ def verified_record(row: Measurement) -> Row:
     return {
         **(static_record(row.built) if row.built is not None else {}),
         "shape": row.problem.label,
-        "axes": {name: getattr(row.problem, name, None) for name in row.problem.axes},
+        "axes": checks.axes(row.problem),
         "status": row.status,
         "detail": row.error or _kinds(row) or row.detail,
         "verdict": {

@@ -80,7 +80,7 @@ def find(side: Side | Mapping[str, Any], rows: Sequence[T]) -> T | None:
 def _key(side: Side | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return the kernel's name and parameters."""
     if isinstance(side, Variant):
-        return side.kernel.name, dict(side.params)
+        return side.kernel.name, side.stated
     return side.get("kernel", ""), dict(side.get("params") or {})
 
 

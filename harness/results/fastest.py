@@ -7,7 +7,6 @@ fastest variant that was verified. It holds for the sizes around it as well, see
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,12 +20,10 @@ from harness.kernels import catalog
 from harness.kernels.dtypes import FP32
 from harness.kernels.spec import Variant
 from harness.results import record
-from harness.support import files
 
 Row = dict[str, Any]
 Point = tuple[str, int, str, int, int, int]  # GPU, SMs, element type, M, N, K
 _KINDS = ("bench", "tune")
-_KEY = ("gpu", "sms", "dtype", "M", "N", "K")  # identify an entry: a table has at most one of each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +44,11 @@ class Found:
 def measured(files: Sequence[Path]) -> dict[Point, list[Row]]:
     """Read result files, and return the usable rows by point: GPU, SMs, element type and size.
 
-    Usable are timed rows with a right result, of GEMMs with alpha 1, beta 0 and tightly packed matrices, by
-    shipped kernels. A row of the kernel ``matmul`` counts as the variant it chose, if that is a single
-    launch. If it is several launches, and faster than every single one, the point is left out: an entry names
-    one kernel for a shape, and would replace them. If a variant was timed more than once, as ``harness tune``
-    does, the time with the most samples counts.
+    Usable are timed rows with a right result, of GEMMs with alpha 1, beta 0 and tightly packed row-major
+    matrices, by shipped kernels. A row of the kernel ``matmul`` counts as the variant it chose, if that is a
+    single launch. If it is several launches, and faster than every single one, the point is left out: an
+    entry names one kernel for a shape, and would replace them. If a variant was timed more than once, as
+    ``harness tune`` does, the time with the most samples counts.
 
     Raises UsageError for a file of another kind, and if there is nothing to choose from.
     """
@@ -93,9 +90,10 @@ def measured(files: Sequence[Path]) -> dict[Point, list[Row]]:
 def _counts(row: Row) -> bool:
     """Return True if the row is usable, see `measured`."""
     axes = row.get("axes") or {}
-    sized = all(isinstance(axes.get(name), int) for name in "MNK")
+    sized = all(type(axes.get(name)) is int and 0 < axes[name] < 2**31 for name in "MNK")
     packed = axes.get("lda") == axes.get("K") and axes.get("ldb") == axes.get("ldc") == axes.get("N")
-    plain = sized and packed and (axes.get("alpha"), axes.get("beta")) == (1.0, 0.0)
+    row_major = not axes.get("transa") and not axes.get("transb")
+    plain = sized and packed and row_major and (axes.get("alpha"), axes.get("beta")) == (1.0, 0.0)
     # A file of the first schema does not say what a kernel was compiled for.
     right = not row.get("baseline") and row["status"] == "ok" and row.get("seconds") and row.get("arch")
     return bool(plain and right and user_table.serves(row.get("chosen") or row, row.get("dtype")))
@@ -140,12 +138,7 @@ def keep(made: Iterable[Row]) -> Path:
 
     Returns the path of the table.
     """
-    path = user_table.path()
-    made = list(made)
-    new = {_key(e) for e in made}
-    kept = [e for e in user_table.entries() if _key(e) not in new]
-    lines = ",\n".join(f"  {json.dumps(e)}" for e in made + kept)
-    files.write_file(path, f'{{"tuned": [\n{lines}\n]}}\n'.encode())
+    path = user_table.keep(made)
     choose.reread()
     return path
 
@@ -163,8 +156,3 @@ def forget() -> Path | None:
         raise UsageError(f"cannot be removed: {e.strerror}", where=str(path)) from e
     choose.reread()
     return path
-
-
-def _key(entry: Row) -> tuple[Any, ...]:
-    """Return what identifies an entry."""
-    return tuple(str(entry.get(name, FP32.name)) for name in _KEY)

@@ -14,7 +14,7 @@ import platform
 import re
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, cast
@@ -35,7 +35,6 @@ _PACKAGES = (
     "nvidia-cuda-nvrtc",
     "nvidia-nvjitlink",
     "nvidia-cublas",
-    "nvmath-python",
     "nvidia-ml-py",
 )
 
@@ -173,17 +172,28 @@ def provenance(*, seed: int | None = None) -> Document:
     """
     commit, differs = _commit(PACKAGE)
     return {
-        "argv": [_program(), *(re.sub(r"(^|=)[^=]*/", r"\1", argument) for argument in sys.argv[1:])],
+        "argv": [_program(), *_bare(sys.argv[1:])],
         "utc": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "seed": seed,
         "harness": own_version(),
         "commit": commit,
         "dirty": None if differs is None else bool(differs),
         "differs": differs,
-        "code_sha256": _code_sha256(),
+        "code_sha256": code_sha256(),
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in _PACKAGES},
     }
+
+
+def _bare(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments without folders, and without the address of a scheduler."""
+    found = [re.sub(r"(^|=)[^=]*/", r"\1", argument) for argument in arguments]
+    for i, argument in enumerate(found):
+        if argument.startswith("--scheduler="):
+            found[i] = "--scheduler=..."
+        elif i and found[i - 1] == "--scheduler":
+            found[i] = "..."
+    return found
 
 
 def write_json(path: Path, content: Document) -> None:
@@ -201,13 +211,24 @@ def write_json(path: Path, content: Document) -> None:
     files.write_file(path, text.encode() + b"\n")
 
 
-def check_writable(path: Path) -> None:
-    """Raise HarnessError if a record could not be written to `path`, and UsageError if it is a kernel's file
-    name.
+def check_writable(*paths: Path | None, page: Path | None = None, read: Iterable[Path] = ()) -> None:
+    """Raise HarnessError if one of the `paths`, or the `page`, could not be written; None is not looked at.
+
+    Raises UsageError for what would be lost: a file that the command reads (`read`) or writes twice, a
+    kernel's file, and a record where a page is to go, as `report -o a.json b.json` says by a slip.
     """
-    if {path.suffix, Path(os.path.realpath(path)).suffix} & {".cu", ".ptx"}:
-        raise UsageError("that is a kernel's name, not a record's", where=str(path), hint="--json r.json")
-    files.check_writable(path)
+    taken = {os.path.realpath(path) for path in read}
+    for path in filter(None, (*paths, page)):
+        real = os.path.realpath(path)
+        suffixes = {path.suffix, Path(real).suffix}
+        if suffixes & {".cu", ".ptx"}:
+            raise UsageError("that is a kernel's name, not a record's", where=str(path), hint="--json r.json")
+        if path is page and suffixes & {".json", ".jsonl"}:
+            raise UsageError("that is a record's name, not a page's", where=str(path), hint="page.html")
+        if real in taken:
+            raise UsageError("this command reads that file, or writes it twice", where=str(path))
+        taken.add(real)
+        files.check_writable(path)
 
 
 def sha256(data: bytes) -> str:
@@ -215,7 +236,7 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _code_sha256() -> str:
+def code_sha256() -> str:
     """Return the hash of the package's own modules, which identifies the code where there is no checkout."""
     modules = sorted(PACKAGE.rglob("*.py"), key=lambda p: p.relative_to(PACKAGE).as_posix())
     return sha256(b"".join(f.read_bytes() for f in modules))

@@ -87,6 +87,7 @@ class Row(TypedDict, total=False):
     source_sha256: str
     cubin_sha256: str
     sass_sha256: str | None
+    gpu: str  # the UUID of the one that measured it, where there were several
 
     # The size, and whether the result was right
     shape: str

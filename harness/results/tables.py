@@ -147,15 +147,23 @@ FLAT_EMULATED: tuple[Column, ...] = (*FLAT, *(c for c in EMULATED if c[0].starts
 
 
 def with_matrix(columns: Sequence[Column], records: Sequence[Mapping[str, Any]]) -> list[Column]:
-    """Return the columns, with one for each kind of matrix instruction that some code has (HMMA, HGMMA).
+    """Return the columns, with one for the matrix instructions that some code has.
 
-    It takes the place of LDS.128 where no code has any.
+    It is headed by their kind (HMMA, HGMMA), or says it in its cells where there are several kinds. It takes
+    the place of LDS.128 where no code has any, or there are several kinds: 80 columns have no more room.
     """
     found = sorted({o for r in records for o in r.get("sass") or () if o.endswith("MMA")})
     matrix: list[Column] = [(f"sass.{opcode}", opcode, str) for opcode in found]
+    if len(found) > 1:
+        matrix = [("sass", "MMA", _matrix)]
     at = next((n for n, column in enumerate(columns) if column[0].startswith("sass.")), len(columns))
-    unused = matrix and not any(_look_up(r, "sass.LDS.128") for r in records)
-    return [c for c in (*columns[:at], *matrix, *columns[at:]) if c[0] != "sass.LDS.128" or not unused]
+    replaced = matrix and (len(found) > 1 or not any(_look_up(r, "sass.LDS.128") for r in records))
+    return [c for c in (*columns[:at], *matrix, *columns[at:]) if c[0] != "sass.LDS.128" or not replaced]
+
+
+def _matrix(opcodes: Mapping[str, int]) -> str:
+    """Return the matrix instructions among opcodes as text, ``HGMMA 4``."""
+    return ", ".join(f"{opcode} {n}" for opcode, n in sorted(opcodes.items()) if opcode.endswith("MMA"))
 
 
 def timed_columns(records: Sequence[Mapping[str, Any]]) -> list[Column]:

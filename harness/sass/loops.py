@@ -206,11 +206,8 @@ def hot_loop(found: Sequence[Loop]) -> Loop | None:
     def rank(loop: Loop) -> tuple[tuple[int, ...], bool, int]:
         inside = {a for other in found if loop.contains(other) for a in other.addresses}
         matrix, floating, every = _work(i for i in loop.instructions if i.address not in inside)
-        own = (
-            matrix,
-            floating,
-            0 if matrix or floating else every,
-        )  # integers decide where there is no other
+        # Integers decide where there is no other work.
+        own = matrix, floating, 0 if matrix or floating else every
         return tuple(n * _TRIPS**loop.depth for n in own), loop.innermost, len(loop.instructions)
 
     return max(found, key=rank, default=None)

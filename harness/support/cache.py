@@ -38,6 +38,7 @@ _ENTRY = re.compile(r"[0-9a-f]{64}\Z")
 _BEGUN = re.compile(r"\.([0-9a-f]{8}|damaged|probe)-")  # temporary folders; those of a killed writer stay
 _LIMIT = 4.0  # GiB of all entries, unless HARNESS_CACHE_GIB says otherwise
 _STALE = 3600  # seconds after which a temporary folder is nobody's, and between two looks at the size
+_OURS = re.compile(r"[0-9a-f]{2}|tune|\.trimmed|CACHEDIR\.TAG")  # with _BEGUN, all that lies in the root
 _TAG = "CACHEDIR.TAG"  # see https://bford.info/cachedir: backups leave the directory out
 _SIGNATURE = """Signature: 8a477f597d28d172789f06886806bc55
 # The cache of compiled kernels of harness. It may be deleted at any time: `harness cache --clean`.
@@ -69,9 +70,12 @@ def limit() -> int:
     """Return how many bytes all entries may take: ``HARNESS_CACHE_GIB``, or else 4 GiB."""
     text = os.environ.get("HARNESS_CACHE_GIB", "")
     try:
-        return int(float(text or _LIMIT) * 2**30)
+        found = int(float(text or _LIMIT) * 2**30)
     except (ValueError, OverflowError):
-        raise UsageError(f"HARNESS_CACHE_GIB={text} is no size", hint="a number of GiB, such as 4") from None
+        found = -1
+    if found < 0:
+        raise UsageError(f"HARNESS_CACHE_GIB={text} is no size", hint="a number of GiB, such as 4")
+    return found
 
 
 @functools.cache
@@ -114,10 +118,12 @@ class Cache:
                 new = not root.exists()
                 root.mkdir(mode=0o700, parents=True, exist_ok=True)
                 _check_owner(root)
-                with tempfile.TemporaryDirectory(prefix=".probe-", dir=root):
-                    pass  # fail now, not after a minute of compiling, if nothing can be written here
-                if new:  # not in a folder that was there before, which may hold more than a cache
-                    (root / _TAG).write_bytes(_SIGNATURE.encode())
+                tagged = not new and _tagged(root)
+                # Fail now, not after a minute of compiling, if nothing can be written here.
+                with tempfile.TemporaryDirectory(prefix=".probe-", dir=root) as probe:
+                    if not tagged:
+                        Path(probe, _TAG).write_bytes(_SIGNATURE.encode())
+                        Path(probe, _TAG).rename(root / _TAG)  # whole, or not there
             except OSError as e:
                 self._give_up(e)
 
@@ -166,7 +172,7 @@ class Cache:
             removed += entry.size
         for folder in self._folders(_BEGUN):
             with contextlib.suppress(OSError):
-                if time.time() - folder.stat().st_mtime > _STALE:
+                if _stale(folder):
                     shutil.rmtree(folder, ignore_errors=True)
         return removed
 
@@ -186,8 +192,7 @@ class Cache:
         most = limit()
         self._written += size
         stamp = root / ".trimmed"
-        last = stamp.stat().st_mtime if stamp.exists() else 0.0
-        if self._written > most / 20 or time.time() - last > _STALE:
+        if self._written > most / 20 or not stamp.exists() or _stale(stamp):
             self._written = 0
             stamp.touch()
             if sum(e.size for e in self.entries()) > most:
@@ -261,6 +266,23 @@ def _check_owner(root: Path) -> None:
         raise PermissionError(errno.EPERM, f"it belongs to another user, {about.st_uid}")
     if about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise PermissionError(errno.EPERM, "others may write there; chmod go-w makes it yours")
+
+
+def _tagged(root: Path) -> bool:
+    """Return whether a directory that was there before has its tag, or must not get one.
+
+    One that holds more than a cache must not, or backups would leave the rest out, too. A tag is missing
+    where its writer failed or was killed.
+    """
+    names = [path.name for path in root.iterdir()]
+    if not names or any(not _OURS.fullmatch(name) and not _BEGUN.match(name) for name in names):
+        return True
+    return _TAG in names and (root / _TAG).stat().st_size > 0
+
+
+def _stale(path: Path) -> bool:
+    """Return True if `path` was changed more than `_STALE` seconds ago, or in a future that long."""
+    return abs(time.time() - path.stat().st_mtime) > _STALE
 
 
 def _own(path: Path) -> bytes:

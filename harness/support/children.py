@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from harness.support import signals
 
@@ -99,6 +101,27 @@ def watch(
             return Ended(code=_stopped(child, grace, memory > 0), why="interrupted", interrupted=True)
     why = f"its process was ended by {signal.Signals(-child.returncode).name}" if child.returncode < 0 else ""
     return Ended(code=child.returncode, why=why, said=said or "")
+
+
+def failure(ended: Ended) -> str:
+    """Return why a child that is a command of harness did not finish; empty if it did, even with failed
+    kernels.
+
+    `ended` has its stderr.
+    """
+    if ended.why:
+        return ended.why + (", or needs a longer --kernel-timeout" if ended.hung else "")
+    lines = [line for line in ended.said.splitlines() if line.strip()]
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    if ended.code == 0 or (ended.code in (1, 3) and not errors and not any("Traceback" in s for s in lines)):
+        return ""
+    last = lines[-1] if lines else "silently"
+    return errors[0] if errors else f"its process ended with code {ended.code}: {last}"
+
+
+def lines(text: str) -> list[Any]:
+    """Return the values in the lines of JSON that a child has written, except for a last one that is torn."""
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
 def _stopped(child: subprocess.Popen[str], grace: float, session: bool) -> int:

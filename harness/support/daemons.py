@@ -24,7 +24,8 @@ class Daemons:
     """Threads for jobs that cannot be stopped, such as a compiler's: nobody has to wait for them.
 
     A job that is given up (`result` raises Overdue, or an exception leaves the ``with`` block) goes on in its
-    thread until the process ends; see `abandoned`.
+    thread until the process ends; see `abandoned`. If fewer than `count` threads can be started, those work;
+    raises RuntimeError, as `threading` does, if not even one can be started.
     """
 
     def __init__(self, count: int) -> None:
@@ -32,11 +33,15 @@ class Daemons:
         self._began: dict[Future[Any], float] = {}
         self._count = 0
         for _ in range(count):
-            self._add()
+            try:
+                self._add()
+            except RuntimeError:  # this machine has no more: those that there are do the work
+                if not self._count:
+                    raise
 
     def _add(self) -> None:
-        self._count += 1
         threading.Thread(target=self._work, daemon=True).start()
+        self._count += 1
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:

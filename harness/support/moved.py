@@ -18,6 +18,7 @@ MOVED = {
     "heuristic": "dispatch.choose",
     "predict": "kernels.prediction",
     "problem": "problems.protocol",
+    "torch_ops": "torch",
 }
 
 

@@ -8,12 +8,17 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing.context import SpawnContext, SpawnProcess
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import TypeVar
 
+T = TypeVar("T")
 _MOST = 16
+_LOOK = 1.0  # seconds between looks at a pool that a job is awaited from
 CGROUPS = Path("/sys/fs/cgroup")
 ENDED = (  # hint for a worker that was killed, probably for lack of memory, or could not start
     "is there enough memory? And a script of your own has to keep what it does below "
@@ -96,6 +101,20 @@ def _left(group: Path) -> float:
     return math.inf
 
 
+def outcome(pool: ProcessPoolExecutor, future: Future[T]) -> T:
+    """Return what a job of the pool has returned, or raise what it raised.
+
+    Raises BrokenProcessPool if a process was ended, and if the pool's own thread was: where no thread can be
+    started for its queue, Python leaves everybody waiting.
+    """
+    thread = getattr(pool, "_executor_manager_thread", None)
+    while not future.done():
+        if thread is not None and not thread.is_alive() and not future.done():
+            raise BrokenProcessPool("the thread that serves the processes has ended")
+        wait([future], timeout=_LOOK)
+    return future.result()
+
+
 @contextmanager
 def processes(count: int) -> Iterator[ProcessPoolExecutor]:
     """Yield a pool of `count` spawned processes.
@@ -106,19 +125,41 @@ def processes(count: int) -> Iterator[ProcessPoolExecutor]:
     `ENDED`.
     """
     before = set(multiprocessing.active_children())
-    with ProcessPoolExecutor(count, mp_context=_Spawned(), initializer=_begin) as pool:
+    with _no_traceback(), ProcessPoolExecutor(count, mp_context=_Spawned(), initializer=_begin) as pool:
         try:
             yield pool
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            ours = set(multiprocessing.active_children()) - before
-            for child in ours:
-                child.terminate()
-            for child in ours:
-                child.join()
+            _end(before)
             raise
         finally:
             pool.shutdown(cancel_futures=True)
+            _end(before)  # those whose pool has broken, which nobody ends
+
+
+@contextmanager
+def _no_traceback() -> Iterator[None]:
+    """Print no traceback of a thread that cannot start another: `outcome` tells what came of it."""
+    hook = threading.excepthook
+
+    def told(args: threading.ExceptHookArgs) -> None:
+        if args.exc_type is not RuntimeError or "start new thread" not in str(args.exc_value):
+            hook(args)
+
+    threading.excepthook = told
+    try:
+        yield
+    finally:
+        threading.excepthook = hook
+
+
+def _end(before: set[BaseProcess]) -> None:
+    """Terminate the children that are not among those of `before`, and wait for them."""
+    ours = set(multiprocessing.active_children()) - before
+    for child in ours:
+        child.terminate()
+    for child in ours:
+        child.join()
 
 
 def _begin() -> None:

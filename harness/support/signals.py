@@ -43,6 +43,11 @@ def _interrupt(number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+def received() -> bool:
+    """Return whether a signal has interrupted this process."""
+    return bool(_received)
+
+
 def last() -> int:
     """Return the number of the last signal that interrupted this process; SIGINT's without one."""
     return _received[-1] if _received else signal.SIGINT

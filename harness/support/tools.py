@@ -1,7 +1,10 @@
-"""Find and run NVIDIA's command-line tools, from their wheels, a CUDA toolkit or the PATH."""
+"""Find NVIDIA's command-line tools, headers and libraries, in their wheels, a CUDA toolkit or the PATH, and
+run the tools.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import shutil
@@ -45,6 +48,21 @@ def headers(library: str) -> Path | None:
     except Exception:  # it raises for names that its version does not know
         return None
     return Path(found) if found else None
+
+
+def library(name: str, *, hint: str) -> ctypes.CDLL:
+    """Load a library by cuda-pathfinder's name (``cublas``).
+
+    One that this process has loaded already is taken, else a wheel's, conda's, or what the system finds.
+    Raises MissingDependency, with `hint` as the way to install it, if there is none or it cannot be loaded.
+    """
+    try:
+        from cuda.pathfinder import load_nvidia_dynamic_lib
+
+        return ctypes.CDLL(load_nvidia_dynamic_lib(name).abs_path)
+    except (ImportError, OSError, RuntimeError) as e:  # RuntimeError: not found, or the loader refuses it
+        why = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
+        raise MissingDependency(f"{name} cannot be loaded: {why}", hint=hint) from None
 
 
 def require(name: str) -> Path:

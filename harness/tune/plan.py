@@ -35,7 +35,7 @@ class Plan:
     `time_limit` is in seconds, for all sizes together; a tuning exceeds it by at most one candidate's
     measurement. `seed` draws the candidates and the data of the search; the finals use data of ``seed + 1``.
     Candidates whose times differ by less than the fraction `threshold` (0.005 is half a percent) count as
-    tied.
+    tied. Without `finals` a size ends with its search, and those that are ahead then are its winners.
 
     Raises UsageError for an unknown strategy, and for ``exhaustive`` with `max_fevals`.
     """
@@ -45,6 +45,7 @@ class Plan:
     time_limit: float | None = None
     seed: int = 1
     threshold: float = 0.005
+    finals: bool = True
 
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:

@@ -178,6 +178,8 @@ class _Size:
         except _TimeUp:
             self.note = "time limit: the search ended before all were told apart"
         self.searched = self.tuner.clock()
+        if not self.plan.finals:
+            return
         self.deadline = self.end
         try:
             while finalists := self._ahead():

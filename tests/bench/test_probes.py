@@ -236,6 +236,7 @@ def test_ceilings_are_measured_once(
     assert all(m.rate == pytest.approx(products / 1.5e-3) for m in found.matrix.values())
 
 
+@pytest.mark.slow
 def test_a_wrong_ceiling_is_no_ceiling(
     context: Context, fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

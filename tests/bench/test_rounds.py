@@ -22,7 +22,7 @@ from harness.bench.session import Bench
 from harness.bench.stats import Interval
 from harness.bench.stopping import StopRule
 from harness.cli import main, running
-from harness.cli.isolation import Outcome
+from harness.cli.children.isolation import Outcome
 from harness.driver import Context, Device, Stream
 from harness.errors import ContextLost, HarnessError
 from harness.kernels import catalog
@@ -133,6 +133,7 @@ def test_the_interval_is_of_the_rounds(context: Context, cache: Cache, changing:
     assert row.rounds == () and row.ratio.low > truth
 
 
+@pytest.mark.slow
 def test_of_rows_with_one_label_each_is_its_own(context: Context, cache: Cache, changing: Changing) -> None:
     """The baseline as a candidate beside itself; and two kernels of a name, from different files."""
     reference, row = rows(context, cache, 5, "coalesced")
@@ -333,6 +334,7 @@ def test_the_interval_holds_where_times_have_two_modes(count: int, least: float)
 FAST = ("--min-time", "0.01", "--timeout", "0.02", "--regime", "hot")
 
 
+@pytest.mark.slow
 def test_bench_with_rounds(changing: Changing, tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     args = ("bench", "tiled", "--ref", "coalesced", "-a", "N=32", *FAST, "--rounds", "5")
@@ -361,7 +363,7 @@ def test_a_child_is_told(changing: Changing, monkeypatch: pytest.MonkeyPatch) ->
         told.append(command)
         return Outcome(rows=(), about={}, error="not now")
 
-    monkeypatch.setattr("harness.cli.isolation.run_child", run_child)
+    monkeypatch.setattr("harness.cli.children.isolation.run_child", run_child)
     CliRunner().invoke(main, ["bench", "tiled", "-a", "N=32", "--isolate", "--rounds", "6"])
     assert "--rounds=6" in told[0]
 

@@ -284,6 +284,7 @@ extern "C" __global__ void matmul(const float* A, const float* B, float* C, int 
 """
 
 
+@pytest.mark.slow
 def test_blocks_of_a_persistent_kernel_race_on_several_multiprocessors(kernel_file: Any) -> None:
     right = PERSISTENT.replace("STEP", "gridDim.x * TILE * TILE")
     sound = kernel_file("sound.cu", body=right, extra='grid = "SMS"')

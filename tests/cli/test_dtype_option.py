@@ -12,7 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fakes import driver as fake_driver
-from harness.cli import isolation, main
+from harness.cli import main
+from harness.cli.children import isolation
 from harness.errors import HarnessError
 from harness.instruments import ncu, sanitizer
 from harness.kernels import catalog
@@ -65,6 +66,7 @@ def test_each_type_is_right_in_the_emulator(kernel_file: Write, tmp_path: Path, 
     assert ("cvt.rn.bf16x2" in text, "cvt.rn.f16x2" in text) == (dtype == "bf16", dtype == "fp16")
 
 
+@pytest.mark.slow
 def test_a_kernel_that_knows_one_type_is_wrong_in_another(kernel_file: Write) -> None:
     path = kernel_file(extra=BOTH, body=BODY.format(type="Bf16"))
     done = run("verify", path, "-d", "emulator", *SIZE, "--dtype", "bf16", "--dtype", "fp16")
@@ -162,6 +164,7 @@ def test_the_tuning_child_is_told_the_type(
     assert "--dtype=fp16" in found[0] and not [c for c in found[1] if c.startswith("--dtype")]
 
 
+@pytest.mark.slow
 def test_the_rows_of_an_isolated_type_are_its_own(
     monkeypatch: pytest.MonkeyPatch, fake: fake_driver.FakeDriver, kernel_file: Write, tmp_path: Path
 ) -> None:

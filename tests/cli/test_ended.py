@@ -152,6 +152,30 @@ def test_a_child_that_is_not_tied_outlives_its_parent(tmp_path: Path, places: di
     os.kill(child, signal.SIGKILL)
 
 
+@pytest.mark.parametrize(("number", "code"), [*SIGNALS.items(), (0, 1)])
+def test_a_signal_that_an_import_makes_another_exception_of(number: int, code: int) -> None:
+    r"""Python's compiler does, where it is interrupted as it loads what "\N{...}" needs: a SyntaxError."""
+    program = f"""
+import os, sys, types
+from harness.__main__ import main
+def broken():
+    try:
+        if {number:d}:
+            os.kill(os.getpid(), {number:d})
+    except KeyboardInterrupt:
+        pass
+    raise SyntaxError("cannot load unicodedata")
+sys.modules["harness.cli"] = types.SimpleNamespace(main=broken)
+main()
+"""
+    env = tools.environment()
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code, done.stderr
+    assert ("cannot load unicodedata" in done.stderr) == (number == 0)
+
+
 def test_a_signal_that_is_ignored_stays_so() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

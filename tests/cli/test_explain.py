@@ -152,6 +152,7 @@ def test_a_false_claim_is_told(tmp_path: Path) -> None:
     assert "1 of 1 predictions do not hold" in result.output
 
 
+@pytest.mark.slow
 def test_a_prediction_needs_no_sentence_beside_it(kernel_file: Any) -> None:
     path = kernel_file(extra='predict = ["registers <= 1"]')
     result = harness("explain", "--claims", str(path), "-a", "N=32")
@@ -174,6 +175,7 @@ def test_a_claim_about_no_kernel_is_refused(kernel_file: Any) -> None:
     assert result.exit_code == 2 and "no kernel '99_nothing'" in result.output
 
 
+@pytest.mark.slow
 def test_claims_are_held_against_what_ncu_counted(tmp_path: Path) -> None:
     """With counters that are made up, so that one of three does not hold."""
     from harness.instruments import counters
@@ -197,6 +199,7 @@ def test_claims_are_held_against_what_ncu_counted(tmp_path: Path) -> None:
     assert harness("explain", "coalesced", "tiled", "--json", str(out)).exit_code == 2
 
 
+@pytest.mark.slow
 def test_what_ncu_counts_is_what_the_emulator_counts() -> None:
     """The recorded report of the plain tiled kernel, at its own size."""
     from harness.instruments import ncu_reports
@@ -243,6 +246,7 @@ def test_a_kernel_and_itself() -> None:
     assert result.exit_code == 0 and "identical machine code" in result.output
 
 
+@pytest.mark.slow
 def test_timed_in_turn_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     from harness.problems.gemm import Gemm
 

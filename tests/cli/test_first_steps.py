@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from harness.cli import isolation, main
+from harness.cli import main
+from harness.cli.children import isolation
 from shared.command import fake, harness  # noqa: F401  (a fixture)
 
 EVEN = """\

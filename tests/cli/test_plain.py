@@ -96,6 +96,7 @@ def test_block_and_grid_replace_the_guess(run: Any) -> None:
         assert "has it" in run("check", "tiled", option, "8").output
 
 
+@pytest.mark.slow
 def test_every_kernel_of_a_file_is_built_and_inspected(run: Any) -> None:
     built = run("build", "good.cu", "--arch", "sm_80")
     assert built.exit_code == 0 and "good:transposed" in built.output and "good:odd" in built.output
@@ -132,6 +133,7 @@ def test_what_cannot_be_guessed_is_said(run: Any, words: tuple[str, ...], said: 
     assert result.exit_code != 0 and said in result.output and "Traceback" not in result.output
 
 
+@pytest.mark.slow
 def test_what_can_be_guessed_of_a_file_is_checked(run: Any) -> None:
     found = run("check", "good.cu")
     assert found.exit_code == 0, found.output
@@ -210,6 +212,7 @@ template <typename T, int N> __global__ void unseen(T* x) { x[0] = T(N); }
 """
 
 
+@pytest.mark.slow
 def test_sizes_are_those_that_the_indices_multiply(run: Any) -> None:
     """Blocks that each have a row, four indices in one, and two products whose factors do not add up."""
     Path("many.cu").write_text(MANY)

@@ -5,13 +5,13 @@ the type's own bounds see; cuBLAS by type; records that say of which type a row 
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from fakes import cublaslt as fake_cublaslt
 from harness.bench import emulation
 from harness.bench.row import FAILED, OK
 from harness.cli import main
@@ -108,6 +108,7 @@ def test_exact_inputs_through_the_emulator(kernel_file: Any, cache: Cache, name:
         assert row.status == status, row.error
 
 
+@pytest.mark.slow
 def test_a_kernel_of_another_type_is_another_problem(kernel_file: Any) -> None:
     """In one call each has its own table, and none is run on the other's data."""
     one = kernel_file("one.cu", extra='dtype = "bf16"', body=source("bf16"))
@@ -154,23 +155,18 @@ def test_a_spoilt_output_is_finite_and_wrong(name: str) -> None:
 
 
 class FakeCublas:
-    """nvmath's bindings as far as the baseline uses them."""
+    """cuBLAS as far as the baseline uses it, writing down what it is asked."""
 
-    Operation = SimpleNamespace(N=0)
-    Math = SimpleNamespace(DEFAULT_MATH=0, PEDANTIC_MATH=2, DISALLOW_REDUCED_PRECISION_REDUCTION=16)
-    ComputeType = SimpleNamespace(COMPUTE_32F=68, COMPUTE_32F_FAST_TF32=77)
-    GemmAlgo = SimpleNamespace(DEFAULT=-1)
-    cuBLASError = type("cuBLASError", (Exception,), {})
+    cublasGetProperty = staticmethod(fake_cublaslt.tell_version)
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
 
-    def __getattr__(self, name: str) -> Any:
-        def call(*args: Any) -> int:
-            self.calls.append((name, args))
-            return 130100
+    def cublasCreate_v2(self, handle: int) -> None:
+        fake_cublaslt.put(handle, 0x100)
 
-        return call
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args: self.calls.append((name, args))
 
 
 def test_cublas_is_asked_for_each_type(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,23 +175,25 @@ def test_cublas_is_asked_for_each_type(monkeypatch: pytest.MonkeyPatch) -> None:
     from harness.launch.operands import Operands
 
     fake_driver.install(monkeypatch)
-    api = FakeCublas()
-    monkeypatch.setattr(cublas, "api", lambda: api)
+    library = FakeCublas()
+    fake_cublaslt.provide(monkeypatch, blas=library)
     with Context(Device.open()) as context, cublas.CuBlas(context) as baseline, Stream(context) as stream:
+        assert baseline.version == "13.1.2"
         for name in ("fp32", "bf16", "fp16", "tf32", "fp32"):
             problem = GEMMS[name](M=3, N=4, K=5)
             with Operands(context, problem, stream, seed=1, sets=1) as operands:
                 run = baseline.prepare(operands)
                 run(stream)
                 run(stream)
-    modes = [args[1] for name, args in api.calls if name == "set_math_mode"]
+    modes = [args[1] for name, args in library.calls if name == "cublasSetMathMode"]
     assert modes == [2, 16, 2]  # pedantic for float32 alone, set when it changes
-    told = [args for name, args in api.calls if name == "gemm_ex"]
+    told = [args for name, args in library.calls if name == "cublasGemmEx"]
     assert [(a[8], a[11], a[15], a[17], a[18]) for a in told[::2]] == [
         *((14, 14, 14, 68, -1), (2, 2, 2, 68, -1), (0, 0, 0, 77, -1)),
     ]
     assert all(a[3:6] == (4, 3, 5) and (a[9], a[12], a[16]) == (4, 5, 4) for a in told)
-    assert sum(name == "sgemm" for name, _ in api.calls) == 4
+    assert sum(name == "cublasSgemm_v2" for name, _ in library.calls) == 4
+    assert library.calls[-1] == ("cublasDestroy_v2", (0x100,))
     assert set(cublas.MATH_MODES) == set(DTYPES)
 
 

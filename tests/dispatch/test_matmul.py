@@ -235,8 +235,8 @@ def bad(what: str, gpu: Context) -> tuple[tuple[Any, Any, Any], dict[str, Any]]:
             b.about["typestr"] = "<f8"
         case "a has 3 dimensions":
             a.about |= {"shape": (2, 5, 3), "strides": None}
-        case "b has 3 elements from column to column":
-            b.about["strides"] = (4, 12)
+        case "b has 2 elements from row to row and 3 from column to column":
+            b.about["strides"] = (8, 12)
         case "b has 0 elements from row to row":
             b.about["strides"] = (0, 4)
         case "a has strides of .* bytes, no multiples":
@@ -289,7 +289,7 @@ WRONG = [
     "out is 5 x 8, not 5 x 7",
     "b is of type <f8",
     "a has 3 dimensions",
-    "b has 3 elements from column to column",
+    "b has 2 elements from row to row and 3 from column to column",
     "b has 0 elements from row to row",
     "a has strides of .* bytes, no multiples",
     "a is 5 x 0",
@@ -373,7 +373,7 @@ def test_dlpack(fake: FakeDriver, gpu: Context) -> None:
         ("out speaks only DLPack", 2, {}),
         ("b is of DLPack's type 2 with 64 bits", 1, {"host": np.zeros((3, 7))}),
         ("b is of DLPack's type 0 with 32 bits", 1, {"host": np.zeros((3, 7), np.int32)}),
-        ("b has 3 elements from column", 1, {"host": np.zeros((7, 3), np.float32).T}),
+        ("b has 14 elements from row to row and 2 from", 1, {"host": np.zeros((3, 14), np.float32)[:, ::2]}),
     ],
 )
 def test_dlpack_refusals(

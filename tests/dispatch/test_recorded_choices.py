@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from harness.dispatch import split
+from harness.kernels.spec import LAYOUT
 from harness.results import record
 from shared.places import RECORDS, record_file
 
@@ -27,7 +28,8 @@ def stale(name: str, content: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
             about = {"sms": gpu["sms"], "gpu": gpu["name"], "arch": row["arch"], "dtype": row["dtype"]}
             today, *others = (part.variant for part in split.divided(*shape, **about))
             ran = recorded["kernel"], recorded["params"], recorded.get("others", [])
-            if (today.kernel.name, dict(today.params), [v.brief for v in others]) != ran:
+            params = {name: value for name, value in today.params.items() if value or name not in LAYOUT}
+            if (today.kernel.name, params, [v.brief for v in others]) != ran:
                 brief = split.brief((today, *others))
                 yield name, row["shape"], f"{recorded['label']} was chosen, {brief} would be"
 

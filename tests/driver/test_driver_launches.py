@@ -212,6 +212,18 @@ def test_cooperative_launch(fake: FakeDriver, context: Context, stream: Stream):
     ]
 
 
+def test_a_launch_that_begins_early(fake: FakeDriver, context: Context, stream: Stream):
+    """Before Hopper the attribute is left out: the kernel then begins when the one before has ended."""
+    function = kernel(fake, context)
+    function.prepare(8, 32, [], programmatic=True)(stream)
+    function.prepare(8, 32, [])(stream)
+    assert [seen.programmatic for seen in fake.launches[-2:]] == [True, False]
+    fake.device_attributes["CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR"] = 8
+    with Context(Device.open()) as older, Stream(older) as queue:
+        kernel(fake, older).prepare(8, 32, [], programmatic=True)(queue)
+    assert not fake.launches[-1].programmatic
+
+
 def test_clusters_need_hopper(fake: FakeDriver):
     fake.device_attributes["CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR"] = 8
     with Context(Device.open()) as context, pytest.raises(UsageError, match="clusters need sm_90"):

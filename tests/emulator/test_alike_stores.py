@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.emulator import Emulation
+from harness.emulator import Emulation, emulate
 from shared.emulator_kernels import launch
 
 SUM = """extern "C" __global__ void k(const float* a, float* o) {
@@ -44,3 +44,53 @@ def test_the_same_value_is_a_notice(schedule: str) -> None:
 def test_other_values_are_a_finding(store: str) -> None:
     run, _, _ = outcome(store)
     assert "WAW hazard" in {finding.kind for finding in run.findings}
+
+
+TWINS = """
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry k() {
+.reg .pred %p<4>; .reg .b32 %r<12>;
+.shared .align 16 .b8 s[256];
+mov.u32 %r1, %tid.x; mov.u32 %r2, %ctaid.x; and.b32 %r3, %r1, 15; mov.u32 %r4, s;
+mad.lo.u32 %r5, %r3, 4, %r4; add.u32 %r6, %r1, 1; and.b32 %r6, %r6, 15; mad.lo.u32 %r6, %r6, 4, %r4;
+mad.lo.u32 %r7, %r2, 100, %r3; mov.u32 %r8, 0;
+.loc 1 1 0
+BODY
+ret; }"""
+
+
+@pytest.mark.parametrize(
+    ("body", "kinds"),
+    [
+        # 32 threads store to 16 words, thread t and t + 16 to word t of %r5
+        ("st.shared.u32 [%r5], %r3;", "same"),
+        ("st.shared.u32 [%r5], %r7;", "same"),  # in each block other values
+        ("st.shared.u32 [%r5], %r1;", "other"),
+        ("setp.eq.u32 %p1, %r1, 20; selp.u32 %r7, 999, %r7, %p1; st.shared.u32 [%r5], %r7;", "other"),
+        # lane 20 would store something else, but takes no part
+        (
+            "setp.eq.u32 %p1, %r1, 20; selp.u32 %r7, 999, %r7, %p1; @!%p1 st.shared.u32 [%r5], %r7;",
+            "same",
+        ),
+        ("st.shared.v2.u32 [s+64], {%r8, %r8};", "same"),
+        ("st.shared.v2.u32 [s+64], {%r8, %r1};", "other"),
+        # twice the same values in the same order, but the words are others
+        ("st.shared.u32 [%r5], %r3; st.shared.u32 [%r6], %r3;", "other"),
+        # the lanes that store to a word alone are others, and so are their values
+        (
+            "and.b32 %r9, %r1, 15; setp.lt.u32 %p1, %r9, 8; setp.lt.u32 %p2, %r1, 16; or.pred %p1, %p1, %p2;"
+            "setp.ge.u32 %p3, %r1, 16; setp.lt.or.u32 %p3, %r9, 8, %p3; selp.u32 %r10, %r8, %r1, %p1;"
+            "setp.lt.u32 %p2, %r9, 8; selp.u32 %r10, %r8, %r1, %p2;"
+            "@%p1 st.shared.u32 [%r5], %r10; @%p3 st.shared.u32 [%r5], %r10;",
+            "other",
+        ),
+    ],
+)
+def test_stores_to_one_word_are_compared_lane_by_lane(body: str, kinds: str) -> None:
+    run = emulate(TWINS.replace("BODY", body), "k", grid=(3,), block=(32,), arguments=[])
+    if kinds == "same":
+        assert run.findings == () and {f.kind for f in run.notices} == {"WAW hazard"}
+    else:
+        assert {f.kind for f in run.findings} == {"WAW hazard"}

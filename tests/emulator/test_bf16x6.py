@@ -114,23 +114,24 @@ def test_any_alignment(rung: str, parameters: dict[str, int]) -> None:
     assert outcome(RUNGS[rung], infinite, parameters, **axes) == ""
 
 
+FAULTS = {
+    "three products": ("31", "int degree = 2; degree >= 0", "int degree = 1; degree >= 0"),
+    "a part is not the remainder": ("31", "x - __uint_as_float(bits)", "x - __uint_as_float(bits) * 1.0001f"),
+    "NaN of parts stays": ("31", "if (whole) {", "if (true) {"),
+    "halves of A swapped": ("31", "BM / 2 * half + row_a(j)", "BM / 2 * (1 - half) + row_a(j)"),
+    "halves of a panel swapped": ("32", "half = r / (BM * BK / 64)", "half = 1 - r / (BM * BK / 64)"),
+    "another swizzle": ("32", "(n ^ r % 8 * 8), BN", "(n ^ r % 4 * 8), BN"),
+}
+
+
+@pytest.mark.parametrize(("rung", "old", "new"), FAULTS.values(), ids=FAULTS)
+def test_the_text_of_a_fault_stands_in_its_kernel(rung: str, old: str, new: str) -> None:
+    assert flat(RUNGS[rung]).count(old) == 1
+
+
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("rung", "old", "new"),
-    [
-        ("31", "int degree = 2; degree >= 0", "int degree = 1; degree >= 0"),
-        ("31", "x - __uint_as_float(bits)", "x - __uint_as_float(bits) * 1.0001f"),
-        ("31", "if (whole) {", "if (true) {"),
-        ("31", "BM / 2 * half + row_a(j)", "BM / 2 * (1 - half) + row_a(j)"),
-        ("32", "half = r / (BM * BK / 64)", "half = 1 - r / (BM * BK / 64)"),
-        ("32", "(n ^ r % 8 * 8), BN", "(n ^ r % 4 * 8), BN"),
-    ],
-    ids=["three products", "a part is not the remainder", "NaN of parts stays", "halves of A swapped",
-         "halves of a panel swapped", "another swizzle"],
-)  # fmt: skip
+@pytest.mark.parametrize(("rung", "old", "new"), FAULTS.values(), ids=FAULTS)
 def test_faults_are_found(tmp_path: Path, rung: str, old: str, new: str) -> None:
-    text = flat(RUNGS[rung])
-    assert text.count(old) == 1
     path = tmp_path / "fault.cu"
-    path.write_text(text.replace(old, new), encoding="utf-8")
+    path.write_text(flat(RUNGS[rung]).replace(old, new), encoding="utf-8")
     assert outcome(catalog.kernel(str(path)), infinite if "true" in new else normal) != ""

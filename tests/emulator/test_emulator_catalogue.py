@@ -14,11 +14,10 @@ from harness.bench import emulation
 from harness.bench.row import FAILED, OK, Measurement
 from harness.emulator import Emulation, Finding
 from harness.kernels import catalog
-from harness.kernels.compiler import Cubin, Resources, source_text
+from harness.kernels.compiler import source_text
 from harness.kernels.spec import Variant
-from harness.launch.builds import Built
 from harness.problems.gemm import Gemm
-from shared.emulator_kernels import ASYNC, FIRST, SECOND, compile_ptx, launch, line_of, matmul
+from shared.emulator_kernels import ASYNC, FIRST, SECOND, compile_ptx, launch, line_of, matmul, ptx_only
 
 Edits = tuple[tuple[str, str], ...]  # text that stands once in the source, and what replaces it
 Fault = tuple[str, str, tuple[int, ...]]  # kind, variable, source lines: the earlier access first
@@ -46,22 +45,11 @@ def rung(
     kernel = catalog.kernel(name)
     source = edited(kernel.source, edits)
     variant = Variant(kernel=replace(kernel, source=source), params=kernel.variant(**params).params)
-    nothing = Resources(registers=0, shared=0, stack=0, spill_stores=0, spill_loads=0)
     ptx = compile_ptx(source_text(variant))
-    cubin = Cubin(
-        variant=variant,
-        arch="sm_90",
-        code=b"",
-        ptx=ptx,
-        log="",
-        resources=nothing,
-        compiler="",
-        entry=variant.kernel.entry,
-    )
+    built = ptx_only(variant, ptx, arch="sm_90", entry=variant.kernel.entry)
     problem = Gemm.from_axes(axes)
     inputs = problem.inputs(1)
     options = emulation.Options(schedule=schedule, count=False)
-    built = Built(variant=variant, cubin=cubin, sass=None)
     return emulation.row(built, problem, inputs, problem.reference(inputs), options), source
 
 

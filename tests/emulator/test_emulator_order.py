@@ -197,6 +197,11 @@ __device__ unsigned ld_acquire_cta(unsigned* p) {
         ("__threadfence_block(); *flag = 1;", "seen = *flag; __threadfence();", {"b"}),
         ("st_relaxed(d, 1);", "seen = ld_acquire(d);", {"b"}),
         ("st_release(d, 1);", "seen = ld_acquire_cta(d);", {"b", "d"}),
+        ("st_release(d, 2); st_relaxed(d, 1);", "seen = ld_acquire(d);", set()),
+        ("st_release(d, 2); atomicExch(d, 1);", "seen = ld_acquire(d);", set()),
+        ("st_release(d + 1, 1); st_relaxed(d, 1);", "seen = ld_acquire(d);", {"b"}),  # to another place
+        ("st_release(d + 1, 1); atomicExch(d, 1);", "seen = ld_acquire(d);", {"b"}),
+        ("__threadfence(); st_release(d + 1, 1); st_relaxed(d, 1);", "seen = ld_acquire(d);", set()),
         ("__threadfence(); d[0] = 1;", "seen = *flag; __threadfence();", {"b", "d"}),  # a plain store
         ("__threadfence(); *flag = 1;", "seen = d[0]; __threadfence();", {"b", "d"}),  # a plain load
         ("__threadfence(); *flag = 1;", "seen = flag[1] + 1; __threadfence();", {"b"}),  # of another flag
@@ -207,6 +212,30 @@ def test_a_flag(release: str, acquire: str, found: set[str]) -> None:
     assert {name for _, name in races(run(body, signature=PTX))} == found
     unread = run(body.replace("c[i] = b[t]", "c[i] = t"), signature=PTX)
     assert {name for _, name in races(unread)} == found - {"b"}, "the reads are what races"
+
+
+# How the CUDA Programming Guide makes an atomic of atomicCAS: the first load may read anything.
+SWAPS = """
+  __shared__ unsigned s;
+  if (t == 0) s = 0;
+  __syncthreads();
+  unsigned* at = WHERE;
+  unsigned old = *at, seen;
+  do { seen = old; old = atomicCAS(at, seen, seen + 1 + c[i]); } while (seen != old);
+  MORE
+"""
+
+
+@pytest.mark.parametrize("where", ["d", "&s"])
+@pytest.mark.parametrize(
+    ("more", "clean"),
+    [("", True), ("b[t] = old;", True), ("b[t] = *at;", False), ("if (t == 5) *at = 0;", False)],
+)
+def test_a_load_that_a_compare_and_swap_verifies_is_a_notice(where: str, more: str, clean: bool) -> None:
+    found = run(SWAPS.replace("WHERE", where).replace("MORE", more), blocks=2)
+    racy = [f for f in found.findings if f.variable in ("d", "s")]
+    assert (not racy) == clean
+    assert any("which a compare-and-swap verifies" in f.message for f in found.notices)
 
 
 def test_a_flag_within_a_block() -> None:

@@ -72,6 +72,7 @@ def test_what_repeats_is_told_warp_by_warp(what: str) -> None:
         run(ENDLESS[what], schedule="warp-serial")
 
 
+@pytest.mark.slow
 def test_what_nothing_bounds_is_told_in_seconds() -> None:
     """The control of `LONG`. With a budget a tenth as large it takes a tenth of the time."""
     with pytest.raises(EmulatorError, match="no counter bounds it"):

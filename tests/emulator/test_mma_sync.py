@@ -98,12 +98,15 @@ def edited(tmp_path: Path) -> Write:
     return edited
 
 
+BEGIN = "    extern __shared__"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("offsets", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (4, 4, 2), (8, 8, 3)], ids=str)
 def test_operands_at_any_address(edited: Write, offsets: tuple[int, int, int]) -> None:
     """Buffers of the emulator begin at multiples of 256 bytes, so the kernel is told to begin further on."""
     start = "A += {}, B += {}, C += {};\n    extern".format(*offsets)
-    variant = edited(("    extern __shared__", f"    {start} __shared__"))
+    variant = edited((BEGIN, f"    {start} __shared__"))
     problem = exact("bf16", "one-hot rows")(M=70, N=72, K=40, beta=1.0)
     inputs = problem.inputs(5)
     arrays = {}
@@ -136,21 +139,26 @@ READ = "As[stage] + swizzled<BK>(tile_m + 16 * i + down, k + right)"
 LAST = "cp_async_wait_group<STAGES - 2>();\n                __syncthreads();"
 
 
+FAULTS = [
+    (LAST, "cp_async_wait_group<STAGES - 2>();", "hazard"),
+    (LAST, "__syncthreads();", "missing cp.async wait"),
+    (LAST, LAST.replace("- 2", "- 1"), "missing cp.async wait"),
+    ("cp_async_wait_group<STAGES - 2>();\n    __sync", "__sync", "missing cp.async wait"),
+    ('LDMATRIX_X4(".trans"', 'LDMATRIX_X4(""', "elements wrong"),
+    (READ, READ.replace("swizzled<BK>(", "(BK) * (").replace("down, ", "down) + ("), "elements wrong"),
+    ("lane / 16 * 8;", "lane / 8 % 2 * 8;", "elements wrong"),
+    ("b[step % 2][j / 2][j % 2 * 2]", "b[step % 2][j / 2][0]", "elements wrong"),
+    ("row + tile_m + 16 * i + 8 * half", "row + tile_m + 16 * i + 8 * (1 - half)", "elements wrong"),
+]
+
+
+@pytest.mark.parametrize("old", sorted({BEGIN, *(old for old, _, _ in FAULTS)}))
+def test_the_text_of_a_fault_stands_in_the_kernel(old: str) -> None:
+    assert RUNG.source.count(old) == 1
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("old", "new", "found"),
-    [
-        (LAST, "cp_async_wait_group<STAGES - 2>();", "hazard"),
-        (LAST, "__syncthreads();", "missing cp.async wait"),
-        (LAST, LAST.replace("- 2", "- 1"), "missing cp.async wait"),
-        ("cp_async_wait_group<STAGES - 2>();\n    __sync", "__sync", "missing cp.async wait"),
-        ('LDMATRIX_X4(".trans"', 'LDMATRIX_X4(""', "elements wrong"),
-        (READ, READ.replace("swizzled<BK>(", "(BK) * (").replace("down, ", "down) + ("), "elements wrong"),
-        ("lane / 16 * 8;", "lane / 8 % 2 * 8;", "elements wrong"),
-        ("b[step % 2][j / 2][j % 2 * 2]", "b[step % 2][j / 2][0]", "elements wrong"),
-        ("row + tile_m + 16 * i + 8 * half", "row + tile_m + 16 * i + 8 * (1 - half)", "elements wrong"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "found"), FAULTS)
 def test_faults_are_found(edited: Write, old: str, new: str, found: str) -> None:
     problem = exact("bf16", "one-hot rows")(M=64, N=136, K=264)
     row = run(edited((old, new)), problem)

@@ -102,6 +102,16 @@ def test_a_mutated_text_runs_or_is_an_error() -> None:
     assert found["error"] > 5
 
 
+def test_parameters_that_no_gpu_has_room_for() -> None:
+    """An alignment of 2^62 bytes, which was a traceback: seed 2826537082."""
+    text = (
+        ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 a,{}.u32 b){{ ret; }}"
+    )
+    chance = random.Random(1)
+    assert outcome(text.format(" .param "), chance) == "ran"
+    assert outcome(text.format(f" .param .align {2**62} "), chance) == "error"
+
+
 @pytest.mark.slow
 def test_mutated_texts_that_nobody_has_seen() -> None:
     assert sum(attempt(150, fresh_seed()).values()) == 150

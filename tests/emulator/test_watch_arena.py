@@ -1,4 +1,4 @@
-"""The arena of global memory by itself, and accesses whose lanes go to several buffers or are generic."""
+"""The arena of global memory and the words of shared and local memory, each by itself."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.emulator import Buffer, Emulation, emulate
+from harness.emulator import Buffer
 from harness.emulator.memory import GAP, GLOBAL_BASE, Arena, Scratch
+from harness.emulator.numbers.addresses import access
+from harness.emulator.numbers.algebra import Memo
+from harness.emulator.numbers.values import array_of, integer_of, shift
 from harness.errors import EmulatorError
 
 
@@ -25,6 +28,8 @@ def test_buffers_lie_apart_and_in_their_order() -> None:
     a, b, c, d = arena.allocations
     assert [x.index for x in arena.allocations] == [0, 1, 2, 3] and [x.name for x in (a, d)] == ["a", "d"]
     assert [x.end - x.start for x in arena.allocations] == [40, GAP + 4, 3, 0]
+    wide = Arena([buffer("wide", 3, np.float64)]).allocations[0]
+    assert [x.grain for x in (a, c, wide)] == [4, 1, 4]  # bytes in which races are told apart
     assert a.start == GLOBAL_BASE + GAP  # an address a little below the first buffer is nobody's
     for one, two in ((a, b), (b, c), (c, d)):
         assert two.start - one.end >= GAP - 256 * 2 and two.start % 256 == 0
@@ -51,6 +56,7 @@ def test_lanes_inside_of_one_buffer() -> None:
     at = np.array([a.start - 1, a.start, a.end - 4, a.end - 3, a.end, b.start, b.end - 4, b.end, 0])
     assert arena.inside(at, 4).tolist() == [False, True, True, False, False, True, True, False, False]
     assert arena.inside(at, 1).tolist() == [False, True, True, True, False, True, True, False, False]
+    assert not Arena([]).inside(np.array([-1, 0, 1]), 1).any()
     assert arena.undefined(np.array([a.start, a.end - 1, b.start, b.end - 1])).tolist() == [
         False,
         False,
@@ -97,6 +103,14 @@ def test_what_was_stored_is_copied_back_and_nothing_else() -> None:
     first.array[:] = 5  # not stored to, so not copied over
     arena.copy_back([first, second])
     assert first.array.tolist() == [5] * 4 and second.array.tolist() == [0, 99, 2, 3]
+    table = Buffer(array=np.arange(6, dtype=np.int64).reshape(2, 3), name="table")
+    arena = Arena([table])
+    arena.store(np.array([4]), arena.allocations[0].start, 8, np.int64(-1).view(np.float64), None)
+    assert arena.view(4).nbytes == arena.view(8).nbytes > table.array.nbytes
+    arena.copy_back([table])
+    assert table.array.tolist() == [[0, 1, 2], [3, -1, 5]]
+    arena, second.array[1] = Arena([first, second]), 99
+    arena.stored.add(1)
     second.array.flags.writeable = False
     with pytest.raises(EmulatorError, match="^the kernel stores to b, a read-only array$"):
         arena.copy_back([first, second])
@@ -112,121 +126,58 @@ def test_arrays_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
     assert str(refused.value) == (
         "the kernel's arrays take 751 bytes and this machine has 1,000\n  -> Take a smaller shape."
     )
+    monkeypatch.setattr(os, "sysconf_names", {"SC_PAGE_SIZE": 100})  # a system that does not say
+    Arena([buffer("a", 700, np.uint8), buffer("b", 51, np.uint8)])
+
+    def none(*_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(np, "empty", none)
+    with pytest.raises(EmulatorError, match="bytes of global memory do not fit this machine"):
+        Arena([])
 
 
-# ---- accesses to several buffers, and generic ones ---------------------------------------------------
-
-HEAD = """
-.version 8.0
-.target sm_80
-.address_size 64
-.visible .entry k(.param .u64 a, .param .u64 b, .param .u64 c) {
-.reg .pred %p<4>; .reg .b32 %r<9>; .reg .b64 %rd<9>;
-.shared .align 16 .b8 s[128];
-.local .align 16 .b8 l[16];
-.file 1 "k.cu"
-ld.param.u64 %rd1, [a]; ld.param.u64 %rd2, [b]; ld.param.u64 %rd3, [c];
-mov.u32 %r1, %tid.x; mul.wide.u32 %rd4, %r1, 4; add.s64 %rd3, %rd3, %rd4;
-setp.lt.u32 %p1, %r1, 4;
-.loc 1 1 0
-"""
+# ---- shared and local memory by itself ---------------------------------------------------------------
 
 
-def several(body: str, *, b: Buffer | None = None, threads: int = 8) -> tuple[Emulation, np.ndarray]:
-    """Run a kernel with a and b of 8 words; %rd5 is each thread's word, of a for the threads below 4."""
-    a, c = buffer("a", 8), buffer("c", threads)
-    pick = "selp.b64 %rd5, %rd1, %rd2, %p1; add.s64 %rd5, %rd5, %rd4;"
-    text = f"{HEAD}{pick}{body} ret; }}"
-    b = b or buffer("b", 8)
-    run = emulate(text, "k", grid=(1,), block=(threads,), arguments=[a, b, c])
-    return run, np.concatenate([a.array, b.array, c.array])
+@pytest.mark.parametrize(("size", "dtype"), [(1, np.uint8), (2, np.uint16), (4, np.float32), (8, np.float64)])
+def test_scratch_keeps_units_at_their_places(size: int, dtype: Any) -> None:
+    """Three owners of 1000 bytes each: two lanes of each go to an early and to the last unit."""
+    scratch, columns = Scratch(1000, 3), np.arange(3)[None, :]
+    assert scratch.written().shape == scratch.flat().shape and len(scratch.flat()) >= 3 * 250
+    at = access(Memo(), integer_of(np.array([[24], [1000 - size]])), True, columns, (2, 3))
+    assert scratch.unwritten(at, min(size, 4)).all()
+    values = np.arange(1, 7, dtype=dtype).reshape(2, 3)
+    scratch.store(at, size, values, True)
+    assert scratch.load(at, size, None).tolist() == values.tolist()
+    out = np.empty((2, 3), dtype)
+    assert scratch.load(at, size, out) is out and out.tolist() == values.tolist()
+    assert not scratch.unwritten(at, min(size, 4)).any()
+    for row, place in enumerate((24, 1000 - size)):
+        for owner in range(3):
+            raw = scratch.raw(np.array([place]), np.array([owner]), size)
+            assert raw.tobytes() == values[row, owner].tobytes()
+    beside = scratch.raw(np.array([24 + size]), np.array([0]), 8)
+    assert not beside.any()
 
 
-def test_lanes_of_several_buffers_load_and_store_each_in_its_own() -> None:
-    run, (*ab, _, _, _, _, _, _, _, _) = several("st.global.u32 [%rd5], 77;")
-    assert run.findings == () and ab == [77] * 4 + [4, 5, 6, 7] + [0, 1, 2, 3] + [77] * 4
-    run, found = several("ld.global.u32 %r2, [%rd5]; add.u32 %r2, %r2, 10; st.global.u32 [%rd3], %r2;")
-    assert run.findings == () and found[16:].tolist() == list(range(10, 18))
-
-
-def test_unwritten_words_are_told_in_that_buffer_which_has_them() -> None:
-    run, _ = several(
-        "ld.global.u32 %r2, [%rd5]; st.global.u32 [%rd3], %r2;", b=buffer("b", 8, initialised=False)
-    )
-    (found,) = run.findings
-    assert (found.kind, found.variable, found.offset, found.seen) == ("uninitialised read", "b", 16, 4)
-    assert found.threads[0].x == 4
-    run, _ = several(
-        "@!%p1 st.global.u32 [%rd5], 1; ld.global.u32 %r2, [%rd5]; st.global.u32 [%rd3], %r2;",
-        b=buffer("b", 8, initialised=False),
-    )
-    assert run.findings == ()
-
-
-def test_a_lane_between_two_buffers_is_out_of_bounds_and_the_others_are_not() -> None:
-    run, found = several("add.s64 %rd5, %rd5, 4; st.global.u32 [%rd5], 77;")
-    (fault,) = run.findings
-    assert (fault.kind, fault.variable, fault.offset, fault.seen) == ("out of bounds", "b", 32, 1)
-    assert found[:16].tolist() == [0, 77, 77, 77, 77, 5, 6, 7, 0, 1, 2, 3, 4, 77, 77, 77]
-
-
-@pytest.mark.parametrize(("space", "variable"), [("shared", "s"), ("local", "l")])
-def test_a_generic_address_is_of_the_space_that_it_points_to(space: str, variable: str) -> None:
-    to = f"mov.u64 %rd6, {variable}; cvta.{space}.u64 %rd6, %rd6;"
-    own = "add.s64 %rd6, %rd6, %rd4;" if space == "shared" else ""
-    run, found = several(
-        f"{to} {own} st.u32 [%rd6], %r1; ld.{space}.u32 %r3, [{variable}]; ld.u32 %r2, [%rd6];"
-        "st.u32 [%rd3], %r2;"
-    )
-    assert {f.kind for f in run.findings} <= {"RAW hazard"} and found[16:].tolist() == list(range(8))
-    counts = [c for c in run.instructions if c.opcode.startswith(("st.u32", "ld.u32"))]
-    assert sum(c.shared_requests for c in counts) == (2 if space == "shared" else 0)
-    assert sum(c.global_requests for c in counts) == 1
-    run, _ = several(f"{to} {own} ld.u32 %r2, [%rd6]; st.u32 [%rd3], %r2;")
-    assert [(f.kind, f.variable, f.seen) for f in run.findings] == [("uninitialised read", variable, 8)]
-    run, _ = several(f"{to} st.u32 [%rd6+{128 if space == 'shared' else 16}], %r1;")
-    assert [(f.kind, f.variable, f.seen) for f in run.findings] == [("out of bounds", variable, 8)]
-
-
-def test_a_generic_address_of_no_buffer_is_told_by_the_nearest() -> None:
-    run, _ = several("ld.u32 %r2, [%rd1-64]; st.u32 [%rd3], %r2;")
-    assert [(f.kind, f.variable, f.offset, f.distance, f.seen) for f in run.findings] == [
-        ("out of bounds", "a", -64, 64, 8)
-    ]
-
-
-def test_an_access_longer_than_its_buffer_is_past_the_end() -> None:
-    run, _ = several("@%p1 ld.v4.u32 {%r2, %r3, %r4, %r5}, [%rd2];", b=buffer("b", 2))
-    (found,) = run.findings
-    assert (found.kind, found.variable, found.offset, found.distance, found.seen) == (
-        "out of bounds",
-        "b",
-        0,
-        8,
-        4,
-    )
-    assert "reads 16 bytes at offset 0 of b, 8 past what is its own (past the end)" in found.message
-
-
-def test_without_buffers_nothing_is_near() -> None:
-    text = """
-.version 8.0
-.target sm_80
-.address_size 64
-.visible .entry k() {
-.reg .b32 %r<3>; .reg .b64 %rd<3>;
-mov.u64 %rd1, 64;
-.loc 1 1 0
-ld.global.u32 %r1, [%rd1];
-ret; }"""
-    (found,) = emulate(text, "k", grid=(2,), block=(3,), arguments=[]).findings
-    assert (found.kind, found.variable, found.distance, found.seen) == (
-        "out of bounds",
-        "global memory",
-        0,
-        6,
-    )
-    assert found.offset == 64 - GLOBAL_BASE
+@pytest.mark.parametrize("base", [integer_of(8 * np.arange(3)[:, None]), 8, integer_of(np.array([[0, 8]]))])
+def test_a_pattern_that_moves_keeps_the_place_within_a_word(base: Any) -> None:
+    """Patterns are kept by address, and each offset from 0 to 11 is another place for bytes and halves."""
+    memo, columns, shape = Memo(), np.arange(2)[None, :], (3, 2)
+    starts = np.broadcast_to(array_of(base), shape)
+    for size, dtype in ((1, np.uint8), (2, np.uint16), (4, np.float32), (8, np.float64)):
+        scratch, model = Scratch(64, 2), np.zeros((2, 64), np.uint8)
+        for number, offset in enumerate([*range(0, 12, size), *range(0, 12, size)], 1):
+            at = access(memo, shift(base, offset), True, columns, shape)
+            scratch.store(at, size, dtype(number), True)
+            for owner in range(2):
+                for start in starts[:, owner] + offset:
+                    model[owner, start : start + size] = np.frombuffer(dtype(number).tobytes(), np.uint8)
+            assert (scratch.load(at, size, None) == number).all()
+        for owner in range(2):
+            found = scratch.raw(np.arange(64), np.full(64, owner), 1)
+            assert found.ravel().tolist() == model[owner].tolist()
 
 
 # ---- bytes as they are -------------------------------------------------------------------------------

@@ -39,7 +39,11 @@ class Launch(SimpleNamespace):
             for i, o in enumerate(OPCODES)
         ]
         super().__init__(
-            grid=GRID, threads=THREADS, findings=Findings(), entry=SimpleNamespace(instructions=made)
+            grid=GRID,
+            threads=THREADS,
+            findings=Findings(),
+            entry=SimpleNamespace(instructions=made),
+            code=SimpleNamespace(guesses=frozenset()),
         )
 
     def thread(self, number: int) -> Index3:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import collections
 from collections.abc import Sequence
 from dataclasses import fields
 from itertools import product
@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.emulator import Buffer, Counts, Finding, Index3, Source
+from harness.emulator.numbers.values import Affine, Component, mask_of
+from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch import patterns
-from harness.emulator.watch.counts import by_line, total
+from harness.emulator.watch.counts import Counter, by_line, total
 from harness.emulator.watch.findings import Findings
 from shared.straight_line import Extents, Step, run
 
@@ -40,7 +42,7 @@ def wavefronts(warp: Lanes, size: int) -> tuple[int, int]:
         lanes = [at for at in warp[part * 32 // parts : (part + 1) * 32 // parts] if at is not None]
         touched = {at // 4 + i for at in lanes for i in range(words)}
         if touched:
-            waves += max(Counter(word % 32 for word in touched).values())
+            waves += max(collections.Counter(word % 32 for word in touched).values())
             busy += 1
     return waves, waves - busy
 
@@ -100,6 +102,121 @@ def test_requests_are_counted_as_one_by_one(access: tuple[np.ndarray, np.ndarray
     expected = (len(requests), sum(w for w, _ in waves), sum(c for _, c in waves))
     assert patterns.wavefronts(addresses, active, size) == expected
     assert all(type(n) is int for n in patterns.sectors(addresses, active, size))
+
+
+# ---- what a launch adds up ---------------------------------------------------------------------------
+
+SHAPES = [(40, 3), (8, 3), (33, 1), (64, 2)]
+
+
+def lanes_of(rng: np.random.Generator, shape: tuple[int, int], mask: str) -> np.ndarray | None:
+    """Return which lanes take part, an array that broadcasts to `shape`; None for all."""
+    extents = {"thread": (shape[0], 1), "block": (1, shape[1]), "lane": shape}
+    if mask not in extents:
+        return None
+    chosen = rng.random(extents[mask]) < 0.6
+    chosen.flat[0], chosen.flat[-1] = True, mask == "block" and shape[1] == 1
+    return chosen
+
+
+@pytest.mark.parametrize("space", ["global", "shared"])
+def test_accesses_add_up_whatever_their_address_consists_of(space: str) -> None:
+    """A kept pattern serves the next: all are counted by one counter, against whole arrays."""
+    rng, total = np.random.default_rng(7), np.zeros(4, np.int64)
+    (ins, other) = (
+        Instruction(index=i, opcode=(op,), operands=(), source=Source(1), ptx_line=i)
+        for i, op in enumerate(("ld", "st"))
+    )
+    counter = Counter((ins, other), [0, 0], {})
+    parts = {
+        (threads, blocks): (
+            [
+                None,
+                *(Component(np.arange(threads)[:, None] * step + 40 * step) for step in (1, 5, 16)),
+                Component(np.arange(threads)[:, None] % 2 * 125),
+            ],
+            [None, *(Component(np.arange(blocks)[None, :] * step + step) for step in (4, 25))],
+            [None, Component(rng.integers(0, 60, (threads, blocks)))],
+        )
+        for threads, blocks in SHAPES
+    }
+    masks = {
+        (shape, mask): mask_of(chosen) if (chosen := lanes_of(rng, shape, mask)) is not None else True
+        for shape in SHAPES
+        for mask in ("all", "thread", "block", "lane")
+    }
+    for _ in range(600):
+        shape = SHAPES[rng.integers(4)]
+        size = int(rng.choice([1, 2, 4, 8, 16]))
+        thread, block, full = (choice[rng.integers(len(choice))] for choice in parts[shape])
+        where = masks[shape, str(rng.choice(["all", "thread", "block", "lane"]))]
+        start = int(rng.integers(0, 70))
+        base = np.full(shape, start)
+        for part in (thread, block, full):
+            base = base + (0 if part is None else part.array)
+        nothing = thread is None and block is None and full is None
+        address = start if nothing else Affine(thread, block, full, start)
+        active = None if where is True else np.broadcast_to(where.array, shape)
+        if space == "global":
+            counter.global_access(ins, address, where, size, shape)
+            counts = patterns.sectors(base, active, size)
+        else:
+            counter.shared_access(ins, address, where, size, shape)
+            counts = patterns.wavefronts(base, active, size)
+        number = base.size if active is None else int(active.sum())
+        total[: len(counts) + 1] += [*counts, size * number]
+        found = counter.all()[0]
+        assert total.tolist() == (
+            [found.global_requests, found.sectors, found.global_bytes, 0]
+            if space == "global"
+            else [found.shared_requests, found.wavefronts, found.conflicts, found.shared_bytes]
+        )
+    nobody = counter.all()[1]
+    counter.global_access(other, 0, False, 4, (8, 2))
+    counter.shared_access(other, 0, False, 4, (8, 2))
+    assert (nobody.global_requests, nobody.shared_requests) == (0, 0)
+    assert (counter.all()[1].global_bytes, counter.all()[1].shared_bytes) == (0, 0)
+
+
+def test_bulk_copies_and_products_add_up() -> None:
+    opcodes = (
+        "mma.sync.aligned",
+        "wmma.mma.sync",
+        "wgmma.mma_async.sync",
+        "wmma.load.a",
+        "fma.rn.f32",
+        "cp.async.bulk",
+    )
+    made = tuple(
+        Instruction(index=i, opcode=tuple(o.split(".")), operands=(), source=Source(1), ptx_line=i)
+        for i, o in enumerate(opcodes)
+    )
+    counter = Counter(made, [0, 0, 0, 0, 2, 0], {})
+    for index in range(5):
+        counter.executions[index] = 96 + index
+    rows = [
+        np.arange(16, 144, 4),
+        np.array([], np.int64),
+        np.concatenate([np.arange(0, 64, 8), np.arange(256, 264, 8)]),
+    ]
+    for address, size in zip(rows, (4, 4, 8), strict=True):
+        counter.bulk(made[5], address, size)
+    found = counter.all()
+    assert [c.products for c in found] == [3, 3, 3, 0, 0, 0] and isinstance(found[0].products, int)
+    assert [c.flops for c in found] == [0, 0, 0, 0, 200, 0]
+    assert (found[5].boxes, found[5].box_sectors, found[5].box_bytes) == (3, 5 + 0 + 3, 128 + 0 + 72)
+    assert [c.opcode for c in found] == list(opcodes) and found[4].boxes == 0
+
+
+def test_lanes_that_agree_in_pairs_halve_the_parts_of_their_own_warp() -> None:
+    """Lanes T and T ^ 2 read the same 16 bytes in one warp, in another each lane its own."""
+    lane = np.arange(32)[:, None]
+    pairs, own = 16 * (lane // 4 * 2 + lane % 2), 16 * lane
+    assert patterns.wavefronts(pairs, None, 16) == (1, 2, 0)
+    assert patterns.wavefronts(own, None, 16) == (1, 4, 0)
+    assert patterns.wavefronts(np.concatenate([pairs, own]), None, 16) == (2, 6, 0)
+    crossed = 16 * (lane // 4 * 2 + (lane + 1) // 2 % 2)  # T and T ^ 3
+    assert patterns.wavefronts(crossed, None, 16) == (1, 4, 0)
 
 
 def test_sectors_of_accesses_across_a_boundary() -> None:

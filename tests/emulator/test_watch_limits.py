@@ -24,14 +24,7 @@ READERS = """
 """
 
 
-@pytest.mark.parametrize(
-    "left",
-    [
-        0,
-        pytest.param(1, marks=pytest.mark.xfail(strict=True, reason="a cell keeps two readers of a kind")),
-        2,
-    ],
-)
+@pytest.mark.parametrize("left", range(3))
 def test_one_of_three_readers_is_not_waited_for(left: int) -> None:
     run_of = run(READERS.replace("ORDERED", "true").replace("LEFT", str(left)), blocks=4)
     assert [f.kind for f in run_of.findings] == ["global race"]

@@ -10,6 +10,7 @@ from itertools import product
 from math import prod
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -158,6 +159,7 @@ SHAPES: list[tuple[Extents, Extents]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(
     st.sampled_from(list(SPACES)), st.sampled_from(SHAPES), st.booleans(),

@@ -1,4 +1,7 @@
-"""A stand-in for ``nvmath.bindings.cublasLt`` on the fake driver's memory, and one for cuBLAS beside it.
+"""Stand-ins for libcublasLt and libcublas on the fake driver's memory, called through ctypes as they are.
+
+Methods have the names of the functions in C, and take what C passes; `provide` puts them in the libraries'
+place.
 
 * ``lt.algorithms``: what the heuristic names, in its order; each takes its `milliseconds` on the clock of
   `TimedDriver`, and may be refused by the heuristic (`state`) or when it is run (`fails`).
@@ -13,7 +16,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,55 +24,59 @@ import numpy as np
 from fakes import driver as fake_driver
 from harness.driver import api
 from harness.kernels.dtypes import BF16, FP16, FP32
+from harness.launch import cublas_bindings as bindings
+from harness.launch.cublas_bindings import Attribute, Configuration, HeuristicResult, Preference, Status
+from harness.support import tools
 
 TYPES = {0: FP32, 2: FP16, 14: BF16}  # by cudaDataType
-COMPUTE = SimpleNamespace(COMPUTE_32F=68, COMPUTE_32F_PEDANTIC=69, COMPUTE_32F_FAST_TF32=77)
-VERSION = 130102
+VERSION = (13, 1, 2)
+PREFERENCE_BYTES = {"MAX_WORKSPACE_BYTES": 8, "REDUCTION_SCHEME_MASK": 4}
 
 
-class MatmulPreferenceAttribute(IntEnum):
-    MAX_WORKSPACE_BYTES = 1
-    REDUCTION_SCHEME_MASK = 3
+class Refused(Exception):
+    """Ends a function with a status."""
+
+    def __init__(self, status: Status) -> None:
+        super().__init__(status.name)
+        self.status = status
 
 
-class MatmulAlgoConfigAttribute(IntEnum):
-    ID = 0
-    TILE_ID = 1
-    SPLITK_NUM = 2
-    REDUCTION_SCHEME = 3
-    CUSTOM_OPTION = 5
-    STAGES_ID = 6
-    CLUSTER_SHAPE_ID = 8
+class Library:
+    """A stand-in as ctypes would load it: its functions by name, each a pointer to code."""
+
+    def __init__(self, label: str, fake: Any) -> None:
+        self._label, self._fake, self._name = label, fake, f"lib{label.lower()}.so.13"
+        self._kept: list[Any] = []
+
+    def __getitem__(self, name: str) -> Any:
+        def run(*args: Any) -> int:
+            try:
+                getattr(self._fake, name)(*(arg or 0 for arg in args))  # a null pointer comes as None
+            except Refused as e:
+                return int(e.status)
+            return 0
+
+        code = ctypes.CFUNCTYPE(ctypes.c_int, *bindings.PROTOTYPES[self._label][name])(run)
+        self._kept.append(code)
+        return ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.cast(code, ctypes.c_void_p).value)
 
 
-class ReductionScheme(IntEnum):
-    NONE = 0
-    INPLACE = 1
-    COMPUTE_TYPE = 2
-    OUTPUT_TYPE = 4
-    MASK = 7
+def provide(monkeypatch: Any, *, blas: Any = None, lt: Any = None) -> None:
+    """Let these be the libraries that harness finds; None is one that is not there."""
+    libraries = {"cublas": blas and Library("cuBLAS", blas), "cublasLt": lt and Library("cuBLASLt", lt)}
+
+    def library(name: str, *, hint: str) -> Library:
+        return libraries[name] or fake_driver.no_library(name, hint=hint)
+
+    monkeypatch.setattr(tools, "library", library)
 
 
-class MatmulTile(IntEnum):
-    TILE_UNDEFINED = 0
-    TILE_128x256 = 23
+def put(address: int, handle: int) -> None:
+    ctypes.c_void_p.from_address(address).value = handle
 
 
-class MatmulStages(IntEnum):
-    STAGES_UNDEFINED = 0
-    STAGES_64xAUTO = 35
-
-
-class ClusterShape(IntEnum):
-    SHAPE_AUTO = 0
-    SHAPE_2x1x1 = 3
-
-
-PREFERENCE_TYPES = {"MAX_WORKSPACE_BYTES": np.uint64, "REDUCTION_SCHEME_MASK": np.uint32}
-CONFIGURATION_TYPES = {
-    "ID": np.int32, "TILE_ID": np.uint32, "SPLITK_NUM": np.int32, "REDUCTION_SCHEME": np.uint32,
-    "CUSTOM_OPTION": np.uint32, "STAGES_ID": np.uint32, "CLUSTER_SHAPE_ID": np.uint16,
-}  # fmt: skip
+def tell_version(which: int, value: int) -> None:
+    ctypes.c_int.from_address(value).value = VERSION[which]
 
 
 @dataclass(frozen=True)
@@ -104,31 +110,17 @@ class TimedDriver(fake_driver.FakeDriver):
 def install(monkeypatch: Any) -> TimedDriver:
     fake = TimedDriver()
     monkeypatch.setattr(api, "bindings", lambda: fake)
+    provide(monkeypatch)
     return fake
 
 
 class FakeCublasLt:
-    cuBLASLtError = type("cuBLASLtError", (Exception,), {})
-    MatmulPreferenceAttribute = MatmulPreferenceAttribute
-    MatmulAlgoConfigAttribute = MatmulAlgoConfigAttribute
-    ReductionScheme = ReductionScheme
-    MatmulTile = MatmulTile
-    MatmulStages = MatmulStages
-    ClusterShape = ClusterShape
-    matmul_heuristic_result_dtype = np.dtype(
-        [
-            ("algo", [("data_", "<u8", (8,))]),
-            ("workspace_size", "<u8"),
-            ("state", "<i4"),
-            ("waves_count", "<f4"),
-            ("reserved", "<i4", (4,)),
-        ],
-        align=True,
-    )
+    cublasLtGetProperty = staticmethod(tell_version)
 
     def __init__(self, driver: TimedDriver, algorithms: Sequence[Algorithm]) -> None:
         self.driver, self.algorithms = driver, list(algorithms)
         self.live: dict[int, tuple[str, Any]] = {}
+        self._flips: dict[int, dict[str, int]] = {}  # of a matmul descriptor
         self.created: list[tuple[str, Any]] = []
         self.preferences: dict[str, int] = {}
         self.asked: list[int] = []
@@ -146,108 +138,114 @@ class FakeCublasLt:
     def _of(self, kind: str, handle: int) -> Any:
         found, about = self.live.get(handle, ("nothing", ()))
         if found != kind:
-            raise self.cuBLASLtError(f"INVALID_VALUE: {handle:#x} is {found}, not a {kind}")
+            raise Refused(Status.INVALID_VALUE)
         return about
 
     def _end(self, kind: str, handle: int) -> None:
         self._of(kind, handle)
         del self.live[handle]
 
-    def create(self) -> int:
-        return self._make("handle")
+    def cublasLtCreate(self, handle: int) -> None:
+        put(handle, self._make("handle"))
 
-    def destroy(self, handle: int) -> None:
+    def cublasLtDestroy(self, handle: int) -> None:
         self._end("handle", handle)
 
-    def get_version(self) -> int:
-        return VERSION
+    def cublasLtMatmulDescCreate(self, handle: int, compute_type: int, scale_type: int) -> None:
+        put(handle, self._make("matmul", compute_type, scale_type))
 
-    def matmul_desc_create(self, compute_type: int, scale_type: int) -> int:
-        return self._make("matmul", compute_type, scale_type)
-
-    def matmul_desc_destroy(self, handle: int) -> None:
+    def cublasLtMatmulDescDestroy(self, handle: int) -> None:
         self._end("matmul", handle)
+        self._flips.pop(handle, None)
 
-    def matrix_layout_create(self, type_: int, rows: int, columns: int, ld: int) -> int:
-        return self._make("layout", type_, rows, columns, ld)
+    def cublasLtMatmulDescSetAttribute(self, handle: int, attribute: int, buffer: int, nbytes: int) -> None:
+        self._of("matmul", handle)
+        self._sized(4, nbytes)
+        value = int.from_bytes(ctypes.string_at(buffer, nbytes), "little")
+        self._flips.setdefault(handle, {})[Attribute(attribute).name] = value
 
-    def matrix_layout_destroy(self, handle: int) -> None:
+    def _transposed(self, operation: int) -> tuple[int, int]:
+        flips = self._flips.get(operation, {})
+        return flips.get("TRANSA", 0), flips.get("TRANSB", 0)
+
+    def cublasLtMatrixLayoutCreate(self, handle: int, type_: int, rows: int, columns: int, ld: int) -> None:
+        put(handle, self._make("layout", type_, rows, columns, ld))
+
+    def cublasLtMatrixLayoutDestroy(self, handle: int) -> None:
         self._end("layout", handle)
 
-    def matmul_preference_create(self) -> int:
-        return self._make("preference")
+    def cublasLtMatmulPreferenceCreate(self, handle: int) -> None:
+        put(handle, self._make("preference"))
 
-    def matmul_preference_destroy(self, handle: int) -> None:
+    def cublasLtMatmulPreferenceDestroy(self, handle: int) -> None:
         self._end("preference", handle)
 
-    # --- attributes, of the sizes that the bindings say
+    # --- attributes, of the sizes that cublasLt.h says
 
-    def get_matmul_preference_attribute_dtype(self, attribute: int) -> Any:
-        return PREFERENCE_TYPES[MatmulPreferenceAttribute(attribute).name]
-
-    def get_matmul_algo_config_attribute_dtype(self, attribute: int) -> Any:
-        return CONFIGURATION_TYPES[MatmulAlgoConfigAttribute(attribute).name]
-
-    def matmul_preference_set_attribute(self, handle: int, attribute: int, buffer: int, nbytes: int) -> None:
+    def cublasLtMatmulPreferenceSetAttribute(
+        self, handle: int, attribute: int, buffer: int, nbytes: int
+    ) -> None:
         self._of("preference", handle)
-        name = MatmulPreferenceAttribute(attribute).name
-        self._sized(PREFERENCE_TYPES[name], nbytes)
+        name = Preference(attribute).name
+        self._sized(PREFERENCE_BYTES[name], nbytes)
         self.preferences[name] = int.from_bytes(ctypes.string_at(buffer, nbytes), "little")
 
-    def matmul_algo_config_get_attribute(
+    def cublasLtMatmulAlgoConfigGetAttribute(
         self, algorithm: int, attribute: int, buffer: int, nbytes: int, written: int
     ) -> None:
-        name = MatmulAlgoConfigAttribute(attribute).name
-        self._sized(CONFIGURATION_TYPES[name], nbytes)
+        name = Configuration(attribute).name
+        self._sized(2 if name == "CLUSTER_SHAPE_ID" else 4, nbytes)
         value = dict(self.algorithms[self._place(algorithm)].configuration).get(name, 0)
         ctypes.memmove(buffer, value.to_bytes(nbytes, "little"), nbytes)
         ctypes.c_uint64.from_address(written).value = nbytes
 
-    def _sized(self, type_: Any, nbytes: int) -> None:
-        if nbytes != np.dtype(type_).itemsize:
-            raise self.cuBLASLtError(f"INVALID_VALUE: {nbytes} bytes")
+    def _sized(self, right: int, nbytes: int) -> None:
+        if nbytes != right:
+            raise Refused(Status.INVALID_VALUE)
 
     # --- algorithms: the opaque words hold a magic number and the place in the list
 
-    def matmul_algo_get_heuristic(
+    def cublasLtMatmulAlgoGetHeuristic(
         self, handle: int, operation: int, a: int, b: int, c: int, d: int, preference: int, asked: int,
         results: int, count: int,
     ) -> None:  # fmt: skip
         self._of("handle", handle)
         self._of("matmul", operation)
         self._of("preference", preference)
-        self._shape(a, b, c, d)
+        self._shape(a, b, c, d, transposed=self._transposed(operation))
         self.asked.append(asked)
         found = self.algorithms[:asked]
-        size = self.matmul_heuristic_result_dtype.itemsize
-        memory = (ctypes.c_char * (size * asked)).from_address(results)
-        table = np.frombuffer(memory, self.matmul_heuristic_result_dtype)
+        table = (HeuristicResult * asked).from_address(results)
         for place, algorithm in enumerate(found):
-            table[place]["algo"]["data_"][:2] = 0xA160, place
-            table[place]["state"] = algorithm.state
+            table[place].algo[:2] = 0xA160, place
+            table[place].state = algorithm.state
         ctypes.c_int.from_address(count).value = len(found)
 
     def _place(self, address: int) -> int:
         magic, place = (ctypes.c_uint64 * 2).from_address(address)
         if magic != 0xA160:
-            raise self.cuBLASLtError("INVALID_VALUE: not an algorithm")
+            raise Refused(Status.INVALID_VALUE)
         return int(place)
 
-    def _shape(self, a: int, b: int, c: int, d: int) -> None:
-        layouts = [self._of("layout", handle) for handle in (a, b, c, d)]
-        (_, rows, inner, _), (_, same, columns, _), *outputs = layouts
-        right = inner == same and all(one[1:3] == (rows, columns) for one in outputs)
+    def _shape(self, *handles: int, transposed: tuple[int, int]) -> None:
+        layouts = [self._of("layout", handle) for handle in handles]
+        (rows, inner), (same, columns) = (
+            shape[::-1] if flip else shape
+            for flip, (_, *shape, _) in zip(transposed, layouts[:2], strict=True)
+        )
+        right = inner == same and all(one[1:3] == (rows, columns) for one in layouts[2:])
         if not right or any(ld < n for _, n, _, ld in layouts):
-            raise self.cuBLASLtError(f"INVALID_VALUE: {layouts}")
+            raise Refused(Status.INVALID_VALUE)
 
-    def matmul(
+    def cublasLtMatmul(
         self, handle: int, operation: int, alpha: int, a: int, a_layout: int, b: int, b_layout: int,
         beta: int, c: int, c_layout: int, d: int, d_layout: int, algorithm: int, workspace: int, nbytes: int,
         stream: int,
     ) -> None:  # fmt: skip
         self._of("handle", handle)
         self._of("matmul", operation)
-        self._shape(a_layout, b_layout, c_layout, d_layout)
+        transposed = self._transposed(operation)
+        self._shape(a_layout, b_layout, c_layout, d_layout, transposed=transposed)
         place = self._place(algorithm)
         memory = self.driver.live.get(("memory", workspace))
         if (
@@ -255,16 +253,16 @@ class FakeCublasLt:
             or ctypes.sizeof(memory) < nbytes
             or ("stream", int(stream)) not in self.driver.live
         ):
-            raise self.cuBLASLtError("INVALID_VALUE: no such workspace or stream")
+            raise Refused(Status.INVALID_VALUE)
         chosen = self.algorithms[place]
         if chosen.fails:
-            raise self.cuBLASLtError("CUBLAS_STATUS_EXECUTION_FAILED (13): by plan")
+            raise Refused(Status.EXECUTION_FAILED)
         self.runs.append((place, d, bool(self.driver.waits) and self.driver.held()))
         scalars = [ctypes.c_float.from_address(at).value for at in (alpha, beta)]
         layouts = [self._of("layout", one) for one in (a_layout, b_layout, d_layout)]
         if c != d:
-            raise self.cuBLASLtError("NOT_SUPPORTED: not in place")
-        multiply(scalars, *zip((a, b, d), layouts, strict=True))
+            raise Refused(Status.NOT_SUPPORTED)
+        multiply(scalars, *zip((a, b, d), layouts, strict=True), transposed=transposed)
         if chosen.wrong:
             dtype, (_, rows, columns, ld) = TYPES[layouts[2][0]], layouts[2]
             column_major(d, dtype, rows, columns, ld)[0, 0] = 1
@@ -274,29 +272,25 @@ class FakeCublasLt:
 class FakeCublas:
     """A stand-in for cuBLAS that knows SGEMM alone, which takes 2 ms."""
 
-    Operation = SimpleNamespace(N=0)
-    Math = SimpleNamespace(DEFAULT_MATH=0, PEDANTIC_MATH=2, DISALLOW_REDUCED_PRECISION_REDUCTION=16)
-    ComputeType = COMPUTE
-    cuBLASError = type("cuBLASError", (Exception,), {})
+    cublasGetProperty = staticmethod(tell_version)
 
     def __init__(self, driver: TimedDriver) -> None:
         self.driver = driver
 
-    def create(self) -> int:
-        return 0x100
+    def cublasCreate_v2(self, handle: int) -> None:
+        put(handle, 0x100)
 
-    def get_version(self, handle: int) -> int:
-        return VERSION
-
-    def destroy(self, *_: int) -> None:
+    def cublasDestroy_v2(self, *_: int) -> None:
         pass
 
-    set_math_mode = set_stream = set_workspace = destroy
+    cublasSetMathMode = cublasSetStream_v2 = cublasSetWorkspace_v2 = cublasDestroy_v2
 
-    def sgemm(self, *args: int) -> None:
-        _, _, _, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc = args
+    def cublasSgemm_v2(self, *args: int) -> None:
+        _, of_a, of_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc = args
         scalars = [ctypes.c_float.from_address(at).value for at in (alpha, beta)]
-        multiply(scalars, (a, (0, m, k, lda)), (b, (0, k, n, ldb)), (c, (0, m, n, ldc)))
+        left, right = (k, m) if of_a else (m, k), (n, k) if of_b else (k, n)
+        matrices = (a, (0, *left, lda)), (b, (0, *right, ldb)), (c, (0, m, n, ldc))
+        multiply(scalars, *matrices, transposed=(of_a, of_b))
         self.driver.clock += 2
 
 
@@ -307,11 +301,16 @@ def column_major(address: int, dtype: Any, rows: int, columns: int, ld: int) -> 
     return np.lib.stride_tricks.as_strided(flat, (rows, columns), (size, ld * size))
 
 
-def multiply(scalars: Sequence[float], *matrices: tuple[int, tuple[int, int, int, int]]) -> None:
-    """Compute ``D = alpha A B + beta D``, column-major, in float64; with beta 0 D is not read."""
+def multiply(
+    scalars: Sequence[float],
+    *matrices: tuple[int, tuple[int, int, int, int]],
+    transposed: tuple[int, int] = (0, 0),
+) -> None:
+    """Compute ``D = alpha op(A) op(B) + beta D``, column-major, in float64; with beta 0 D is not read."""
     alpha, beta = scalars
     dtype = TYPES[matrices[0][1][0]]
     a, b, d = (column_major(at, TYPES[type_], *shape) for at, (type_, *shape) in matrices)
+    a, b = (x.T if flip else x for x, flip in zip((a, b), transposed, strict=True))
     product = alpha * (dtype.decode(a) @ dtype.decode(b))
     if beta:
         product = product + beta * dtype.decode(d)

@@ -34,7 +34,9 @@ from typing import Any
 
 from fakes import fresh
 from harness.driver import api
+from harness.errors import MissingDependency
 from harness.sass import nvdisasm
+from harness.support import tools
 
 NOISE = {"cuGetErrorName", "cuGetErrorString", "cuCtxPushCurrent", "cuCtxPopCurrent", "cuCtxGetCurrent"}
 
@@ -506,6 +508,7 @@ class FakeDriver:
             shared=shared,
             stream=stream,
             cooperative="CU_LAUNCH_ATTRIBUTE_COOPERATIVE" in given,
+            programmatic="CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION" in given,
             args=[ctypes.string_at(at, size) for at, size in zip(addresses, sizes, strict=True)],
             addresses=list(addresses),
             cluster=size,
@@ -593,4 +596,10 @@ def _plain_object() -> SimpleNamespace:
 def install(monkeypatch: Any, **options: Any) -> FakeDriver:
     fake = FakeDriver(**options)
     monkeypatch.setattr(api, "bindings", lambda: fake)
+    monkeypatch.setattr(tools, "library", no_library)
     return fake
+
+
+def no_library(name: str, *, hint: str) -> Any:
+    """Find no cuBLAS: the real one would take what this driver hands out for addresses on a real GPU."""
+    raise MissingDependency(f"{name} cannot be loaded: none here", hint=hint)

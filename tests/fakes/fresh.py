@@ -18,8 +18,8 @@ from harness.launch.fresh import freivalds, normal
 KERNELS = {
     "fill": "QQQQQfIII",
     "signs": "QQQ",
-    "project": "QQQQQQQQQII",
-    "residual": "QQQQQQQQQQQQddddddfiiII",
+    "project": "QQQQQQQQQIII",
+    "residual": "QQQQQQQQQQQQddddddfiiIII",
     "fence": "QQQI",
     "stray": "QQQIQ",
     "drain": "QQQ",
@@ -81,15 +81,17 @@ def _note(record: Any, which: str, places: Any) -> None:
 
 def _project(
     table: int, words: int, y: int, q: int, found: int, K: int, N: int, ld: int, base: int, kind: int,
-    count: int,
+    transposed: int, count: int,
 ) -> None:  # fmt: skip
     dtype, x = DTYPES[kind], vector(words, N)
     records = array(found, freivalds._FOUND, count)
     for number, matrix in enumerate(array(table, "u8", count).tolist()):
-        stored = array(matrix, dtype.storage, K, ld)
-        expected = normal.matrix(dtype, normal.key_of(base, number, 1), rows=K, columns=N, ld=ld)
+        rows, columns = (N, K) if transposed else (K, N)
+        stored = array(matrix, dtype.storage, rows, ld)
+        expected = normal.matrix(dtype, normal.key_of(base, number, 1), rows=rows, columns=columns, ld=ld)
         _note(records[number], "b", _changed(dtype, stored, expected))
-        b = dtype.decode(stored[:, :N])
+        b = dtype.decode(stored[:, :columns])
+        b = b.T if transposed else b
         array(y, "f8", (number + 1) * K)[number * K :] = b @ x
         array(q, "f8", (number + 1) * K)[number * K :] = np.mean(b * b, axis=1)
 
@@ -97,15 +99,16 @@ def _project(
 def _residual(
     a_table: int, c_table: int, words: int, y: int, q: int, found: int, M: int, N: int, K: int, lda: int,
     ldc: int, base: int, alpha: float, beta: float, g: float, v: float, tiny: float, sigmas: float,
-    scale: float, precision: int, emin: int, kind: int, count: int,
+    scale: float, precision: int, emin: int, kind: int, transposed: int, count: int,
 ) -> None:  # fmt: skip
     dtype, x = DTYPES[kind], vector(words, N)
     records = array(found, freivalds._FOUND, count)
     places = zip(array(a_table, "u8", count).tolist(), array(c_table, "u8", count).tolist(), strict=True)
     for number, (a_at, c_at) in enumerate(places):
         record = records[number : number + 1]
-        stored, out = array(a_at, dtype.storage, M, lda), array(c_at, dtype.storage, M, ldc)
-        expected = normal.matrix(dtype, normal.key_of(base, number, 0), rows=M, columns=K, ld=lda)
+        rows, columns = (K, M) if transposed else (M, K)
+        stored, out = array(a_at, dtype.storage, rows, lda), array(c_at, dtype.storage, M, ldc)
+        expected = normal.matrix(dtype, normal.key_of(base, number, 0), rows=rows, columns=columns, ld=lda)
         before = normal.matrix(
             dtype, normal.key_of(base, number, 2), rows=M, columns=ldc, ld=ldc, scale=scale
         )
@@ -113,7 +116,8 @@ def _residual(
         record["stray"] += len(
             _changed(dtype, np.ascontiguousarray(out[:, N:]), np.ascontiguousarray(before[:, N:]))
         )
-        a, c = dtype.decode(stored[:, :K]), dtype.decode(out[:, :N])
+        a, c = dtype.decode(stored[:, :columns]), dtype.decode(out[:, :N])
+        a = a.T if transposed else a
         yk, qk = (array(at, "f8", (number + 1) * K)[number * K :] for at in (y, q))
         typical, projected = alpha**2 * (a * a @ qk), alpha**2 * (a * a @ (yk * yk))
         squares = np.sum(c * c, axis=1)

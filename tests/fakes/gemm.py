@@ -41,7 +41,7 @@ def few_launches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def sizes(variant: Variant) -> tuple[int, ...]:
     """Return the sizes of a GEMM's parameters in bytes: tensor maps first, the workspace's address last."""
-    return (MAP,) * len(variant.kernel.tensormaps) + SIZES + (8,) * (variant.kernel.workspace is not None)
+    return (MAP,) * len(variant.boxes) + SIZES + (8,) * (variant.kernel.workspace is not None)
 
 
 def plain(launch: SimpleNamespace) -> tuple[Any, ...]:

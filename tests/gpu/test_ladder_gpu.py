@@ -56,6 +56,14 @@ def sets(kernel: Kernel) -> list[Variant]:
     return list(parameter_sets(kernel, "sm_90a"))
 
 
+def stored(shape: dict[str, Any], layout: tuple[int, int]) -> dict[str, Any]:
+    """The shape with operands in the layout that a kernel is compiled for, padded as much as they were."""
+    if layout == (0, 0):
+        return shape
+    padded = {"lda": 263, "ldb": 267} if "lda" in shape else {}
+    return {**shape, **padded, "transa": layout[0], "transb": layout[1]}
+
+
 def arch(gpu: Context) -> str:
     return str(Arch.of_capability(*gpu.device.capability))
 
@@ -63,8 +71,15 @@ def arch(gpu: Context) -> str:
 @pytest.mark.parametrize("kernel", CORRECT, ids=lambda k: k.name)
 def test_every_rung_on_every_shape(gpu: Context, cache: Cache, kernel: Kernel) -> None:
     built, _ = builds.build_all(sets(kernel), [arch(gpu)], cache, lambda _: None)
+    layouts: dict[tuple[int, int], list[builds.Built]] = {}
+    for one in built:
+        params = one.variant.params
+        layouts.setdefault((params.get("TRANSA", 0), params.get("TRANSB", 0)), []).append(one)
+    rows = []
     with Bench(gpu, rule=None) as session:
-        rows = list(session.rows(built, {resolve(kernel): SHAPES}, lambda _: None))
+        for layout, some in layouts.items():
+            points = {resolve(kernel): [stored(shape, layout) for shape in SHAPES]}
+            rows += session.rows(some, points, lambda _: None)
     assert len(rows) == len(built) * len(SHAPES)
     assert not [f"{r.label} {r.problem.label}: {r.detail}" for r in rows if r.status != OK]
 

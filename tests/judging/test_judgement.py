@@ -260,16 +260,18 @@ def test_judges_that_append_at_the_same_time_lose_nothing(tmp_path: Path) -> Non
         "    scores.append(Path(sys.argv[1]), Verdict(kernel=sys.argv[2], sha256='', problem='gemm',"
         " dtype='fp32', seed=i, checks=()))\n"
     )
-    path = tmp_path / "scores.jsonl"
+    path, link = tmp_path / "scores.jsonl", tmp_path / "link.jsonl"
+    link.symlink_to(path)
     started = [
-        subprocess.Popen([sys.executable, "-c", code, str(path), str(n)], env=tools.environment())
-        for n in range(3)
+        subprocess.Popen([sys.executable, "-c", code, str(named), str(n)], env=tools.environment())
+        for n, named in enumerate((path, link, path))
     ]
     assert [p.wait() for p in started] == [0, 0, 0]
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert sorted((line["kernel"], line["seed"]) for line in lines) == sorted(
         (str(n), i) for n in range(3) for i in range(20)
     )
+    assert set(tmp_path.iterdir()) == {path, link}, "no lock is left"
 
 
 # -- the command

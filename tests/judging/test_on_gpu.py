@@ -105,6 +105,7 @@ def test_data_that_is_recognised_by_a_part(judged: Any) -> None:
     assert "near copies" in failed(found) and "fresh data" not in failed(found)
 
 
+@pytest.mark.slow
 def test_data_that_is_recognised_as_a_whole_is_no_cheat_here(judged: Any) -> None:
     """It is right, and gains nothing where no data comes twice."""
 

@@ -14,7 +14,7 @@ from harness.bench.stopping import StopRule
 from harness.judging import cases, times, trials, worker
 from harness.judging.verdict import FAILED, PASSED
 from harness.judging.worker import RUN, Request
-from harness.kernels import catalog
+from harness.kernels import catalog, spec
 from harness.support.cache import Cache
 
 
@@ -53,6 +53,16 @@ def told(monkeypatch: pytest.MonkeyPatch, cache: Cache, tmp_path: Path) -> Any:
         return found
 
     return run
+
+
+def test_a_submission_does_not_begin_under_the_launch_before(tmp_path: Path) -> None:
+    """Launches that overlap would share the time of one."""
+    text = catalog.kernel("naive").path.read_text()
+    file = tmp_path / "early.cu"
+    file.write_text(text.replace("// block", "// programmatic = 1\n// block", 1))
+    assert spec.load(file).variant().programmatic
+    about: Any = {"task": RUN, "cache": "", "out": "", "problem": "gemm", "dtype": "fp32", "seed": 1}
+    assert not worker._kernel(Request(kernel=str(file), **about)).variant().programmatic
 
 
 def outcome(told: dict[str, list[Any]], name: str) -> str:

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from harness.errors import BuildError, MissingDependency, UsageError
-from harness.kernels import catalog, compiler, nvrtc, spec
+from harness.kernels import catalog, compiler, spec
 from harness.kernels.arch import Arch
 from harness.kernels.compiler import Cubin, compile_kernel
+from harness.kernels.cpp import nvrtc
 from harness.kernels.spec import Variant
 from harness.sass.instructions import disassemble
 from harness.support import tools

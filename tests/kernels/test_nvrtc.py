@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from harness.errors import BuildError, SpecError, UsageError
-from harness.kernels import includes, nvrtc, spec
+from harness.kernels import spec
 from harness.kernels.compiler import Cubin, compile_kernel
+from harness.kernels.cpp import includes, nvrtc
 from harness.support.cache import Cache
 
 HEADER = '// K\n//\n// /// kernel\n// entry = "k"\n// block = 32\n// tile = 32\n{}// ///\n'
@@ -136,13 +137,13 @@ def test_folders_of_headers(compiled: Compiled, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "hint"),
     [
-        ("#include <vector>\n", "<cuda/std/vector>"),
-        ("#include <curand_kernel_x.h>\n", "pip install nvidia-curand"),
+        ("#include <vector>\n__global__ void k() { std::vector<int> x; }", "cuda::std::vector"),
+        ("#include <curand_kernel_x.h>\n__global__ void k() { curandState x; }", "pip install nvidia-curand"),
         ("__global__ void k(float* x) { *x = INFINITY; }", "#include <math.h> for INFINITY"),
         ("__global__ void k(float* x) { *x = FLT_MAX; }", "#include <float.h>"),
         ("__global__ void k(uint32_t* x) {}", "#include <stdint.h>"),
         ("__global__ void k(float* x) { half h; }", "#include <cuda_fp16.h>"),
-        ("__global__ void k() {}\nint main() { k<<<1, 1>>>(); }", "__CUDACC_RTC__"),
+        ("int f() { return 1; }\n__global__ void k(int* x) { *x = f(); }", "write __device__ before"),
         ("__global__ void k(float* x) { *x = std::max(1, 2); }", "cuda::std::max"),
     ],
 )

@@ -9,7 +9,7 @@ import sys
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -60,7 +60,7 @@ def test_errors_pass_from_process_to_process(error: HarnessError) -> None:
 def test_a_compiler_that_is_killed_is_a_reason(kernel_file: Any) -> None:
     dead: Future[Any] = Future()
     dead.set_exception(BrokenProcessPool())
-    found = builds._outcome(spec.load(kernel_file()).variant(), "sm_90a", dead)
+    found = builds._outcome(cast(Any, None), spec.load(kernel_file()).variant(), "sm_90a", dead)
     assert isinstance(found, builds.Skipped) and "was ended" in str(found.error)
 
 

@@ -1,28 +1,28 @@
 """cuBLASLt's best heuristic on a fake library and a fake GPU (fake_cublaslt.py): what it is asked, that the
-fastest is taken, that nothing leaks; and the fake beside nvmath's own bindings.
+fastest is taken, and that nothing leaks.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
 from fakes import cublaslt as fake_cublaslt
 from fakes import gemm as fake_gemm
-from fakes.cublaslt import Algorithm, FakeCublas, FakeCublasLt, TimedDriver
+from fakes.cublaslt import Algorithm, FakeCublas, FakeCublasLt, Refused, TimedDriver
 from harness.bench import measure
-from harness.cli import isolation, main
+from harness.cli import main
+from harness.cli.children import isolation
 from harness.driver import Context, Device, Stream
 from harness.errors import ContextLost, HarnessError, MissingDependency
-from harness.launch import cublas, cublaslt
+from harness.launch import cublas_bindings, cublaslt
+from harness.launch.cublas_bindings import Status
 from harness.launch.operands import Operands
 from harness.problems.gemm import GEMMS, Gemm
 from harness.results import comparison, fastest, record
@@ -37,7 +37,7 @@ SLOW_FIRST = (Algorithm(3.0), Algorithm(2.0), Algorithm(1.5, configuration=NAMED
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> TimedDriver:
     driver = fake_cublaslt.install(monkeypatch)
-    monkeypatch.setattr(cublas, "api", lambda: FakeCublas(driver))
+    fake_cublaslt.provide(monkeypatch, blas=FakeCublas(driver))
     return driver
 
 
@@ -45,7 +45,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> TimedDriver:
 def library(driver: TimedDriver, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCublasLt]:
     """With four algorithms of which the first is not the fastest; whatever a test makes must have ended."""
     library = FakeCublasLt(driver, SLOW_FIRST)
-    monkeypatch.setattr(cublaslt, "api", lambda: library)
+    fake_cublaslt.provide(monkeypatch, blas=FakeCublas(driver), lt=library)
     yield library
     assert not library.live, "descriptors or a handle were not destroyed"
     assert not [kind for kind, _ in driver.live if kind != "context"]
@@ -99,13 +99,13 @@ def test_a_drifting_clock_hits_all_alike(
 ) -> None:
     """Every launch is slower than the one before: timed one after the other, the first would win."""
     library.algorithms = [Algorithm(1.05), Algorithm(1.0)]
-    original = library.matmul
+    original = library.cublasLtMatmul
 
     def drifting(*args: int) -> None:
         original(*args)
         driver.clock += 0.001 * len(library.runs)
 
-    library.matmul = drifting  # type: ignore[method-assign]
+    library.cublasLtMatmul = drifting  # type: ignore[method-assign]
     text, _ = prepared(context, Gemm(M=5, N=7, K=3))
     assert library.runs[-1][0] == 1, text
 
@@ -115,14 +115,14 @@ def test_one_slow_launch_decides_nothing(
 ) -> None:
     """The faster one is held up in its last round, by more than all its other launches take."""
     library.algorithms = [Algorithm(100.0), Algorithm(90.0)]
-    original = library.matmul
+    original = library.cublasLtMatmul
 
     def held_up(*args: int) -> None:
         original(*args)
         if len(library.runs) in (4, 12):  # of two trials and five rounds
             driver.clock += 10_000
 
-    library.matmul = held_up  # type: ignore[method-assign]
+    library.cublasLtMatmul = held_up  # type: ignore[method-assign]
     prepared(context, Gemm(M=5, N=7, K=3), sets=1)
     assert len(library.runs) == 2 + 2 * 5 + 1 and library.runs[-1][0] == 1
 
@@ -134,6 +134,9 @@ def test_one_slow_launch_decides_nothing(
         {"M": 5, "N": 7, "K": 3},
         {"M": 6, "N": 4, "K": 9, "lda": 11, "ldb": 6, "ldc": 5, "alpha": -1.5},
         {"M": 2, "N": 9, "K": 4, "alpha": 0.5, "beta": 2.0},
+        {"M": 5, "N": 7, "K": 3, "transb": 1},
+        {"M": 6, "N": 4, "K": 9, "lda": 11, "transa": 1},
+        {"M": 3, "N": 8, "K": 5, "transa": 1, "transb": 1, "ldb": 6},
     ],
 )
 def test_row_major_products_of_every_type(
@@ -146,8 +149,8 @@ def test_row_major_products_of_every_type(
     made = [about for kind, about in library.created if kind == "layout"]
     matrix = {"bf16": 14, "fp16": 2}.get(name, 0)
     assert made == [
-        (matrix, problem.N, problem.K, problem.ldb),
-        (matrix, problem.K, problem.M, problem.lda),
+        (matrix, *((problem.K, problem.N) if problem.transb else (problem.N, problem.K)), problem.ldb),
+        (matrix, *((problem.M, problem.K) if problem.transa else (problem.K, problem.M)), problem.lda),
         (matrix, problem.N, problem.M, problem.ldc),
     ]
     ((compute, scale),) = [about for kind, about in library.created if kind == "matmul"]
@@ -181,9 +184,9 @@ def test_what_fails_is_skipped(context: Context, library: FakeCublasLt) -> None:
         ([], "names no algorithm for 5x7x3"),
         (
             [Algorithm(fails=True)] * 3,
-            "none of the 3 algorithms .* 5x7x3 runs; the last: cublasLt.matmul failed",
+            "none of the 3 algorithms .* 5x7x3 runs; the last: cublasLtMatmul failed: .*EXECUTION_FAILED",
         ),
-        ([Algorithm(state=15)], "the last: status 15, says the heuristic"),
+        ([Algorithm(state=15)], r"the last: CUBLAS_STATUS_NOT_SUPPORTED \(15\), says the heuristic"),
     ],
 )
 def test_none_usable_is_an_error(
@@ -197,18 +200,18 @@ def test_none_usable_is_an_error(
 @pytest.mark.parametrize(
     "name",
     [
-        "create", "get_version", "matmul_desc_create", "matrix_layout_create", "matmul_preference_create",
-        "matmul_preference_set_attribute", "matmul_algo_get_heuristic", "matmul_algo_config_get_attribute",
+        "Create", "MatmulDescCreate", "MatrixLayoutCreate", "MatmulPreferenceCreate",
+        "MatmulPreferenceSetAttribute", "MatmulAlgoGetHeuristic", "MatmulAlgoConfigGetAttribute",
     ],
 )  # fmt: skip
 def test_a_failing_call_is_named_and_leaks_nothing(
     context: Context, library: FakeCublasLt, name: str
 ) -> None:
-    def refuse(*_: int) -> int:
-        raise library.cuBLASLtError("CUBLAS_STATUS_NOT_SUPPORTED (15)")
+    def refuse(*_: int) -> None:
+        raise Refused(Status.NOT_SUPPORTED)
 
-    setattr(library, name, refuse)
-    with pytest.raises(HarnessError, match=rf"cublasLt\.{name} failed: .*NOT_SUPPORTED"):
+    setattr(library, f"cublasLt{name}", refuse)
+    with pytest.raises(HarnessError, match=rf"cublasLt{name} failed: .*NOT_SUPPORTED"):
         prepared(context, Gemm(M=5, N=7, K=3))
 
 
@@ -217,9 +220,9 @@ def test_a_fault_ends_it(context: Context, library: FakeCublasLt, driver: TimedD
 
     def fault(*_: int) -> None:
         driver.sticky = 700
-        raise library.cuBLASLtError("CUBLAS_STATUS_EXECUTION_FAILED (13)")
+        raise Refused(Status.EXECUTION_FAILED)
 
-    library.matmul = fault  # type: ignore[method-assign]
+    library.cublasLtMatmul = fault  # type: ignore[method-assign]
     try:
         with pytest.raises(ContextLost, match="ILLEGAL_ADDRESS"):
             prepared(context, Gemm(M=5, N=7, K=3))
@@ -231,24 +234,11 @@ def test_a_fault_ends_it(context: Context, library: FakeCublasLt, driver: TimedD
     driver.live.clear()
 
 
-def test_without_the_library(context: Context, driver: TimedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    library = FakeCublasLt(driver, SLOW_FIRST)
-
-    def absent() -> int:
-        raise RuntimeError("libcublasLt.so.13 not found")
-
-    library.create = absent  # type: ignore[method-assign]
-    monkeypatch.setattr(cublaslt, "api", lambda: library)
-    with pytest.raises(MissingDependency, match="cuBLASLt cannot be loaded: libcublasLt") as caught:
+def test_without_the_library(context: Context, driver: TimedDriver) -> None:
+    with pytest.raises(MissingDependency, match="cublasLt cannot be loaded: none here") as caught:
         cublaslt.CuBlasLt(context)
-    assert caught.value.hint == cublas.INSTALL
+    assert caught.value.hint == cublas_bindings.INSTALL
     assert not any(kind == "memory" for kind, _ in driver.live)
-
-
-def test_without_the_bindings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "nvmath.bindings", None)
-    with pytest.raises(MissingDependency, match="nvmath-python is not installed"):
-        cublaslt.api()
 
 
 # -- the command
@@ -354,13 +344,12 @@ def test_isolated_kernels_share_one_row(
     assert harness(*command).exit_code == 0 and told[2:] == [False, False]
 
 
-def test_with_ref_or_without_the_bindings(gpu: TimedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_ref_or_without_the_library(gpu: TimedDriver) -> None:
     result = harness("bench", "tiled", "--cublaslt", "--ref", "coalesced", "-a", "N=16")
     assert result.exit_code == 2 and "--cublaslt" in result.stderr and "one of the two" in result.stderr
-    monkeypatch.setitem(sys.modules, "nvmath.bindings", None)
     result = harness("bench", "tiled", "--cublaslt", "-a", "N=16", *FAST)
-    assert result.exit_code == 1 and "nvmath-python is not installed: no cuBLASLt" in result.stderr
-    assert cublas.INSTALL in result.stderr
+    assert result.exit_code == 1 and "cublasLt cannot be loaded" in result.stderr
+    assert cublas_bindings.INSTALL in result.stderr
 
 
 def test_in_the_emulator_it_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,35 +363,3 @@ def test_in_the_emulator_it_is_explained(monkeypatch: pytest.MonkeyPatch) -> Non
     result = harness("bench", "tiled", "--ref", "naive", "-a", "N=16", "--isolate", "--rounds", "5")
     assert result.exit_code == 3, "which is the faster cannot be told"
     assert "nothing is timed here: without --ref, --isolate, --rounds\n" in result.stdout
-
-
-# -- the fake
-
-
-def test_the_fake_is_like_the_bindings() -> None:
-    """Enumerations, types of attributes, the layout of results, and how many arguments each call takes."""
-    lt = pytest.importorskip("nvmath.bindings.cublasLt")
-    blas = pytest.importorskip("nvmath.bindings.cublas")
-    for name in (
-        "MatmulPreferenceAttribute", "MatmulAlgoConfigAttribute", "ReductionScheme", "MatmulTile",
-        "MatmulStages", "ClusterShape",
-    ):  # fmt: skip
-        for member in getattr(fake_cublaslt, name):
-            assert getattr(lt, name)[member.name] == member, f"{name}.{member.name}"
-    assert all(blas.ComputeType[name] == value for name, value in vars(fake_cublaslt.COMPUTE).items())
-    for name, type_ in fake_cublaslt.PREFERENCE_TYPES.items():
-        found = lt.get_matmul_preference_attribute_dtype(lt.MatmulPreferenceAttribute[name])
-        assert np.dtype(found) == np.dtype(type_)
-    for name, type_ in fake_cublaslt.CONFIGURATION_TYPES.items():
-        found = lt.get_matmul_algo_config_attribute_dtype(lt.MatmulAlgoConfigAttribute[name])
-        assert np.dtype(found) == np.dtype(type_)
-    assert np.dtype(lt.matmul_heuristic_result_dtype) == FakeCublasLt.matmul_heuristic_result_dtype
-    assert lt.matmul_heuristic_result_dtype.fields["algo"][1] == 0, "an algorithm's address is its result's"
-    ours = {n for n in vars(FakeCublasLt) if not n.startswith("_") and callable(getattr(FakeCublasLt, n))}
-    calls = [n for n in ours if n.islower() and not n.endswith("_dtype")]
-    assert len(calls) == 13
-    for name in calls:
-        signature = getattr(lt, name).__doc__.split("(", 1)[1].split(")", 1)[0]
-        theirs = len(signature.split(",")) if signature else 0
-        mine = getattr(FakeCublasLt, name).__code__.co_argcount - 1
-        assert mine == theirs, f"{name}{signature}"

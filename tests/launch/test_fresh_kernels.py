@@ -9,7 +9,7 @@ import pytest
 
 from fakes import fresh as model
 from harness.kernels.dtypes import DTYPES, DType
-from harness.launch.fresh import freivalds, normal
+from harness.launch.fresh import code, freivalds, normal
 from harness.problems import bounds
 from shared.fresh_emulated import Table, run
 
@@ -18,7 +18,7 @@ u64, u32, f64, f32 = np.uint64, np.uint32, np.float64, np.float32
 
 
 def kind_of(dtype: DType) -> Any:
-    return u32(freivalds._KINDS[dtype.storage])
+    return u32(code.KINDS[dtype.storage])
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
@@ -55,16 +55,20 @@ class Case:
     """One launch of a product on filled operands, and its verification, emulated and by the model."""
 
     def __init__(
-        self, dtype: str, m: int, n: int, k: int, *, pad: int = 0, alpha: float = 1.0, beta: float = 0.0
-    ) -> None:
+        self, dtype: str, m: int, n: int, k: int, *, pad: int = 0, alpha: float = 1.0, beta: float = 0.0,
+        transa: int = 0, transb: int = 0,
+    ) -> None:  # fmt: skip
+        self.transposed = transa, transb
         self.t, self.sizes, self.alpha, self.beta = DTYPES[dtype], (m, n, k), f32(alpha), f32(beta)
-        self.lda, self.ldb, self.ldc = k + pad, n + pad, n + pad
+        self.lda, self.ldb, self.ldc = (m if transa else k) + pad, (k if transb else n) + pad, n + pad
         self.scale = 1.0 if beta else abs(alpha) * np.sqrt(k)
         keys = [normal.key_of(BASE, 0, operand) for operand in range(3)]
-        self.a = normal.matrix(self.t, keys[0], rows=m, columns=k, ld=self.lda)
-        self.b = normal.matrix(self.t, keys[1], rows=k, columns=n, ld=self.ldb)
+        (rows_a, columns_a), (rows_b, columns_b) = (k, m) if transa else (m, k), (n, k) if transb else (k, n)
+        self.a = normal.matrix(self.t, keys[0], rows=rows_a, columns=columns_a, ld=self.lda)
+        self.b = normal.matrix(self.t, keys[1], rows=rows_b, columns=columns_b, ld=self.ldb)
         self.c = normal.matrix(self.t, keys[2], rows=m, columns=self.ldc, ld=self.ldc, scale=self.scale)
-        exact = float(self.alpha) * (self.t.decode(self.a[:, :k]) @ self.t.decode(self.b[:, :n]))
+        a, b = self.t.decode(self.a[:, :columns_a]), self.t.decode(self.b[:, :columns_b])
+        exact = float(self.alpha) * ((a.T if transa else a) @ (b.T if transb else b))
         if beta:
             exact += float(self.beta) * self.t.decode(self.c[:, :n])
         self.c[:, :n] = self.t.encode(exact.astype(np.float32))
@@ -96,12 +100,13 @@ class Case:
 
         go("signs", words, u64(len(words)), u64(7))
         sizes = u64(k), u64(n), u64(self.ldb)
-        go("project", self.b, words, y, q, found.view(np.uint64), *sizes, u64(BASE), kind, u32(1))
+        last = kind, u32(self.transposed[1]), u32(1)
+        go("project", self.b, words, y, q, found.view(np.uint64), *sizes, u64(BASE), *last)
         sizes = u64(m), u64(n), u64(k), u64(self.lda), u64(self.ldc)
         go(
             *("residual", self.a, self.c, words, y, q, found.view(np.uint64), *sizes, u64(BASE)),
             *(f64(self.alpha), f64(self.beta), *map(f64, rounding), f64(freivalds.SIGMAS), f32(self.scale)),
-            *(np.int32(precision), np.int32(t.emin), kind, u32(1)),
+            *(np.int32(precision), np.int32(t.emin), kind, u32(self.transposed[0]), u32(1)),
         )
         return found
 
@@ -116,6 +121,9 @@ CASES: list[tuple[str, tuple[int, int, int], dict[str, Any]]] = [
     ("3xtf32", (4, 33, 16), {"pad": 1}),
     ("bf16", (6, 37, 19), {"pad": 5, "beta": 1.0}),
     ("fp16", (33, 2, 40), {"alpha": 0.7}),
+    ("fp32", (9, 40, 33), {"pad": 3, "transb": 1, "beta": 0.5}),
+    ("bf16", (37, 6, 19), {"pad": 2, "transa": 1}),
+    ("fp16", (5, 8, 40), {"transa": 1, "transb": 1}),
 ]
 
 
@@ -142,12 +150,13 @@ def test_what_was_changed_is_found_where_it_is(dtype: str, emulated: bool) -> No
     for matrix, at, name in (
         ("a", (2, 3), "a"), ("a", (4, 12), "a"), ("b", (7, 1), "b"), ("b", (0, 10), "b"),
     ):  # fmt: skip
-        case = Case(dtype, 5, 9, 11, pad=3)
-        array = getattr(case, matrix)
-        change(array, at)
-        found = case.verified(emulated)
-        assert found[f"wrong_{name}"][0] == 1
-        assert freivalds._first(found[f"first_{name}"]) == at[0] * array.shape[1] + at[1]
+        stored_transposed = Case(dtype, 11, 11, 5 if matrix == "a" else 9, pad=3, transa=1, transb=1)
+        for case in (Case(dtype, 5, 9, 11, pad=3), stored_transposed):
+            array = getattr(case, matrix)
+            change(array, at)
+            found = case.verified(emulated)
+            assert found[f"wrong_{name}"][0] == 1
+            assert freivalds._first(found[f"first_{name}"]) == at[0] * array.shape[1] + at[1]
     case = Case(dtype, 5, 9, 11, pad=3)
     change(case.c, (3, 9))
     found = case.verified(emulated)

@@ -5,6 +5,7 @@ there.
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,21 @@ def test_blocks_that_wait_for_one_another_are_launched_together(kernel: Any) -> 
     path.write_text(path.read_text().replace("// [params]", "// cooperative = 1\n// [params]"))
     with pytest.raises(SpecError, match="cooperative must be true or false, not 1"):
         spec.load(path)
+
+
+def test_a_kernel_that_begins_early_must_wait(kernel: Any) -> None:
+    path = kernel()
+    assert not spec.load(path).variant().programmatic
+    path.write_text(path.read_text().replace("// [params]", '// programmatic = "SPLIT > 2"\n// [params]'))
+    variant = spec.load(path).variant()
+    assert variant.programmatic and not spec.load(path).variant(SPLIT=2).programmatic
+    operands: Any = SimpleNamespace(problem=Gemm(M=16, N=16, K=16), context=None)
+    cubin: Any = SimpleNamespace(variant=variant, ptx="ld.global")
+    with pytest.raises(SpecError, match="never waits for that"):
+        launch.prepare(cubin, operands)
+    cubin.ptx = "griddepcontrol.wait;"
+    with pytest.raises(AttributeError):  # past the check: there is no context here
+        launch.prepare(cubin, operands)
 
 
 def test_it_is_the_last_argument_in_the_emulator(kernel: Any) -> None:

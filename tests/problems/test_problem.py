@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from harness.errors import SpecError, UsageError
-from harness.kernels import spec
+from harness.kernels import catalog, spec
+from harness.launch import kernel
 from harness.problems import registry
 from harness.problems.copy import Copy
 from harness.problems.gemm import Gemm
@@ -22,6 +23,46 @@ def fp32_product(p: Gemm, inputs: dict[str, Any]) -> Any:
     view = out[:, : p.N]
     view[:] = np.float32(p.alpha) * total + (np.float32(p.beta) * view if p.beta else 0)
     return out
+
+
+@pytest.mark.parametrize(("transa", "transb"), [(0, 1), (1, 0), (1, 1)])
+def test_matrices_stored_transposed(transa: int, transb: int) -> None:
+    """BLAS reads them so: the product is that of the transposed views, and nothing else."""
+    p = Gemm(M=5, N=7, K=3, lda=9, ldb=8, transa=transa, transb=transb)
+    a, b, c = (p.inputs(3)[name] for name in "ABC")
+    assert (a.shape, b.shape) == ((3, 9) if transa else (5, 9), (7, 8) if transb else (3, 8))
+    assert np.isnan(a[:, 5 if transa else 3 :]).all() and np.isnan(b[:, 3 if transb else 7 :]).all()
+    op_a, op_b = a[:, :5].T if transa else a[:, :3], b[:, :3].T if transb else b[:, :7]
+    exact = op_a.astype(np.float64) @ op_b.astype(np.float64)
+    assert np.array_equal(p.reference({"A": a, "B": b, "C": c}).expected, exact)
+    assert p.layouts()["A"].columns == (5 if transa else 3) and p.layouts()["B"].rows == (7 if transb else 3)
+    assert p.label == "5x7x3 lda=9 ldb=8" + " transa=1" * transa + " transb=1" * transb
+    assert p.buffer_bytes == 4 * (a.size + b.size + c.size)
+
+
+@pytest.mark.parametrize(
+    ("axes", "said"),
+    [
+        ({"transa": 2}, "neither 0 nor 1"),
+        ({"transb": 1, "ldb": 2}, "ldb=2"),
+        ({"transa": 1, "lda": 4}, "lda=4"),
+    ],
+)
+def test_layouts_out_of_range(axes: dict[str, int], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        Gemm(M=5, N=2, K=3, **axes)
+
+
+def test_a_kernel_serves_the_layout_it_is_compiled_for() -> None:
+    """One without the parameter reads what is not transposed."""
+    plain = catalog.kernel("03_tiled").variant()
+    assert kernel.unmet(plain, Gemm(M=5, N=2, K=3)) == ""
+    assert kernel.unmet(plain, Gemm(M=5, N=2, K=3, transb=1)) == "transb == 0"
+    flipped = catalog.kernel("23").variant(TRANSB=1)
+    assert kernel.unmet(flipped, Gemm(M=5, N=2, K=3, transb=1)) == ""
+    assert kernel.unmet(flipped, Gemm(M=5, N=2, K=3)) == "transb == 1"
+    with pytest.raises(UsageError, match=r"requires transb == 1"):
+        kernel.grid(flipped, Gemm(M=5, N=2, K=3))
 
 
 def tf32(x: Any) -> Any:

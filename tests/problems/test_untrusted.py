@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
 
+from harness.kernels import spec
+from harness.problems import registry
+from harness.support.files import SHIPPED
 from shared.command import harness, no_gpu
 
 PROBLEM = "from harness.problems.copy import Copy\nopen({mark!r}, 'w').close()\nclass P(Copy):\n    pass\n"
@@ -40,6 +44,37 @@ def test_where_a_problem_may_lie(
     assert mark.exists() == runs, result.output
     if not runs:
         assert result.exit_code == 2 and "problem" in result.output
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_gpu")
+def test_a_first_execution_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once for each file, also where there is no cache to remember it; not of harness's own examples."""
+    monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("HARNESS_UNTRUSTED", raising=False)
+
+    def told(kernel: Path, problem: str) -> bool:
+        registry._log_first.cache_clear()  # as in a process of its own
+        result = harness("check", str(kernel), "-a", "N=32")
+        assert f"{kernel.stem}  " in result.stdout
+        return f"note: executing {kernel.parent / problem} for the first time" in result.stderr
+
+    (tmp_path / "p.py").write_text(PROBLEM.format(mark=str(tmp_path / "executed")))
+    (tmp_path / "k.cu").write_text(SOURCE.replace("PROBLEM", "p.py:P"))
+    assert [told(tmp_path / "k.cu", "p.py") for _ in range(2)] == [True, False]
+    assert not told(SHIPPED / "examples" / "scale" / "01_simple.cu", "scale.py")
+    assert logging.getLogger("harness").handlers == []
+    (tmp_path / "full").write_text("no folder")
+    monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path / "full"))
+    assert told(tmp_path / "k.cu", "p.py")
+
+
+def test_a_script_is_not_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What names a problem there is Python itself; a suite that turns warnings into errors goes on."""
+    (tmp_path / "k.py").write_text(PROBLEM.format(mark=str(tmp_path / "executed")))
+    (tmp_path / "k.cu").write_text(SOURCE.replace("PROBLEM", "k.py:P"))
+    registry.resolve(spec.load(tmp_path / "k.cu"))
+    assert (tmp_path / "executed").exists() and caplog.records == []
 
 
 SOURCE = """// A copy

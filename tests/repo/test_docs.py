@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from click.testing import CliRunner
 import harness
 from harness.cli import VERBS, main
 from harness.driver import Device
-from harness.errors import NoGpu
+from harness.errors import MissingDependency, NoGpu
 from harness.kernels import catalog, compiler
 from shared.places import RECORDS, ROOT
 from shared.readme import Block, anchors, blocks, links, pages, patched, prose, same, sessions, wanted
@@ -130,8 +131,9 @@ def python_faults(block: Block) -> list[str]:
             and isinstance(node.value, ast.Name)
             and node.value.id == "harness"
         ):
-            if not hasattr(harness, node.attr):
-                wrong.append(f"harness.{node.attr}")
+            with suppress(MissingDependency):  # harness.torch, without PyTorch
+                if not hasattr(harness, node.attr):
+                    wrong.append(f"harness.{node.attr}")
         elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "harness":
             module = importlib.import_module(node.module or "")
             wrong += [f"{node.module}.{a.name}" for a in node.names if not hasattr(module, a.name)]

@@ -35,7 +35,7 @@ def test_the_licence_is_the_packages_own(name: str) -> None:
     except metadata.PackageNotFoundError:
         pytest.skip(f"{name} is not installed")
     told = " ".join(
-        [about["License-Expression"] or "", about["License"] or "", *about.get_all("Classifier", [])]
+        [about.get("License-Expression", ""), about.get("License", ""), *about.get_all("Classifier", [])]
     ).lower()
     first = TABLE[name].split()[0].lower().rstrip(",")
     known = {"nvidia": "proprietary", "psf-based": "python software foundation", "bsd-3-clause": "bsd"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
 import subprocess
 import sys
@@ -34,6 +35,7 @@ mutate = module()
 REASON = mutate.Reason("equivalent", "as fast")
 
 
+@functools.cache
 def functions(file: str) -> dict[str, str]:
     """Return the source of each function and method of a module, without indentation."""
     text = (ROOT / file).read_text()
@@ -146,22 +148,40 @@ SHARP = "assert [clamp(x, 0, 4) for x in (-1, 0, 1, 4, 5)] == [0, 0, 1, 4, 4]"
 TOOTHLESS = "clamp(1, 0, 4)"
 
 
+def sampled(folder: Path, code: str, test: str) -> subprocess.CompletedProcess[str]:
+    """Run a sample of 50 of a project that has this code and one test."""
+    pytest.importorskip("mutmut")
+    (folder / "small").mkdir()
+    (folder / "tests").mkdir()
+    (folder / "pyproject.toml").write_text(PROJECT)
+    (folder / "small" / "__init__.py").write_text(code)
+    (folder / "tests" / "test_small.py").write_text(f"from small import *\n\n\ndef test_it():\n    {test}\n")
+    command = [sys.executable, str(SCRIPT), "--root", str(folder), "--sample", "50", "--seed", "1"]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("test", "code"), [(SHARP, 0), (TOOTHLESS, 1)])
 def test_tests_without_teeth_fail_the_sample(tmp_path: Path, test: str, code: int) -> None:
-    pytest.importorskip("mutmut")
-    (tmp_path / "small").mkdir()
-    (tmp_path / "tests").mkdir()
-    (tmp_path / "pyproject.toml").write_text(PROJECT)
-    (tmp_path / "small" / "__init__.py").write_text(CODE)
-    (tmp_path / "tests" / "test_small.py").write_text(
-        f"from small import clamp\n\n\ndef test_it():\n    {test}\n"
-    )
-    command = [sys.executable, str(SCRIPT), "--root", str(tmp_path), "--sample", "50", "--seed", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = sampled(tmp_path, CODE, test)
     assert done.returncode == code, done.stdout + done.stderr
     assert "--seed 1 repeats it" in done.stdout and "small/__init__.py" in done.stdout
     assert ("at least are expected" in done.stdout) == bool(code)
+
+
+@pytest.mark.slow
+def test_a_test_that_fails_by_itself_is_named(tmp_path: Path) -> None:
+    done = sampled(tmp_path, CODE, "assert clamp(1, 0, 4) == 2")
+    assert done.returncode == 2
+    assert done.stderr == "these tests fail without any fault:\ntests/test_small.py::test_it\n"
+
+
+@pytest.mark.exhaustive  # it takes the seconds of processor time that a test has
+def test_a_mutant_that_never_ends_is_found(tmp_path: Path) -> None:
+    done = sampled(
+        tmp_path, "def down(x):\n    while x > 0:\n        x -= 1\n    return x\n", "assert down(3) == 0"
+    )
+    assert done.returncode == 0 and "100.0%" in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.exhaustive  # scripts/mutate.py, which CI runs, says it too

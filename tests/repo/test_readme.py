@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from fakes import driver as fake_driver
 from fakes import gemm as fake_gemm
 from shared.places import RECORDS, ROOT
 from shared.readme import pages, python_blocks
+
+sys.path.insert(0, str(ROOT / "scripts"))
 
 README = ROOT / "README.md"
 KERNEL_FILES, SASS = ROOT / "docs" / "kernel-files.md", ROOT / "docs" / "sass.md"
@@ -164,7 +167,7 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     import json
 
     module = update_readme()
-    monkeypatch.setattr(module, "RECORDS", tmp_path)
+    monkeypatch.setattr("readme.records.RECORDS", tmp_path)
     meta = {
         "argv": ["harness", "bench"], "utc": "2026-11-21T10:00:00",
         "gpu": {"name": "NVIDIA H200", "driver": "13.0", "cublas": "13.1.0", "math_mode": "some mode"},
@@ -246,7 +249,7 @@ def test_the_dispatcher_beside_cublaslts_best(tables: Any) -> None:
     assert cells(table, "8192x256x1024")[3] == "-", "what is wrong is nothing to compare with"
     assert "| cuBLASLt " not in table and table.splitlines()[-1] == before.splitlines()[-1]
     unpaired = best | {"speedup": None, "seconds": 5e-6}
-    assert tables.of_heuristics(mine[0], unpaired) == "50.0", "of the times, where one has no ratio"
+    assert tables.products.of_heuristics(mine[0], unpaired) == "50.0", "of the times, where one has no ratio"
 
 
 def test_the_headline_is_the_tables_means(tables: Any) -> None:

@@ -13,6 +13,7 @@ from harness.cli import main
 from harness.errors import DriverError, UsageError
 from harness.instruments import counters
 from harness.kernels import catalog, spec
+from harness.problems import checks
 from harness.problems.gemm import Gemm
 from harness.problems.registry import resolve
 from harness.results import claims, explanation, record
@@ -35,8 +36,8 @@ def row(kernel: str, seconds: float | None, *, n: int = 64, **changes: Any) -> d
     """Return a row of harness bench without samples."""
     ours = None if kernel == "cuBLAS" else catalog.kernel(kernel)
     problem = (resolve(ours) if ours else Gemm).from_axes({"N": n})
-    params = dict(ours.variant().params) if ours else {}
-    axes = {name: getattr(problem, name) for name in problem.axes}
+    params = ours.variant().stated if ours else {}
+    axes = checks.axes(problem)
     about = {"kernel": kernel, "params": params, "shape": problem.label, "axes": axes}
     return {**about, "status": "ok", "seconds": seconds, "times": [], **changes}
 

@@ -52,6 +52,14 @@ def written(folder: Path, *rows: dict[str, Any], name: str = "run.json", kind: s
     return file
 
 
+@pytest.mark.parametrize("size", [0, -1, True, 512.0, 2**31, None])
+def test_sizes_that_are_none_are_left_out(size: Any, tmp_path: Path) -> None:
+    odd = row("15_split_k", {"SPLIT": 2}, 3e-5, 512)
+    odd["axes"]["M"] = size
+    result = run(written(tmp_path, odd))
+    assert result.exit_code == 2 and isinstance(result.exception, SystemExit), result.exception
+
+
 def test_the_fastest_that_is_right_is_taken(tmp_path: Path) -> None:
     rows = [
         row("15_split_k", {"SPLIT": 2}, 3e-5, 512),
@@ -64,6 +72,8 @@ def test_the_fastest_that_is_right_is_taken(tmp_path: Path) -> None:
     ]
     rows.append(row("12_prefetch", {}, 1e-6, 1024))
     rows[-1]["axes"] = {**rows[-1]["axes"], "lda": 1025}  # padded: another question
+    rows.append(row("16_pipeline", {"TRANSB": 1}, 1e-6, 1024))
+    rows[-1]["axes"] |= {"transb": 1}  # another layout: another one, too
     today = harness.choose(512, 512, 512, sms=132, arch="sm_90a", gpu="A GPU", dtype="tf32")
     rows.append(row(today.kernel.name, dict(today.params), 1e-3, 512, dtype="tf32"))
     today = harness.choose(1024, 1024, 1024, sms=132, arch="sm_90a", gpu="A GPU")

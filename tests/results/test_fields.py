@@ -73,11 +73,17 @@ def test_a_lost_field_is_noticed() -> None:
     }
 
 
-def test_matrix_instructions_have_columns_where_some_code_has_them() -> None:
+def test_matrix_instructions_have_a_column_where_some_code_has_them() -> None:
     """Beside the columns of loads, for what is there alone; a code without them has none to count."""
     plain = {"name": "a", "status": "ok", "sass": {"LDS.128": 4, "bytes": 16}}
-    matrix = {**plain, "name": "b", "sass": {"LDS.128": 0, "HGMMA": 16, "HMMA": 2, "bytes": 16}}
-    headings = [heading for _, heading, _ in tables.with_matrix(tables.EMULATED, [plain, matrix])]
-    assert headings[headings.index("smem") + 1 :][:3] == ["HGMMA", "HMMA", "LDS.128"]
-    assert "LDS.128" not in [heading for _, heading, _ in tables.with_matrix(tables.EMULATED, [matrix])]
+    one = {**plain, "name": "b", "sass": {"LDS.128": 0, "HGMMA": 16, "bytes": 16}}
+    other = {**one, "sass": {"LDS.128": 0, "HMMA": 2, "bytes": 16}}
+
+    def headings(*rows: dict[str, Any]) -> list[str]:
+        return [heading for _, heading, _ in tables.with_matrix(tables.EMULATED, rows)][2:5]
+
+    assert headings(plain, one) == ["smem", "HGMMA", "LDS.128"] and headings(one) == ["smem", "HGMMA", "occ"]
+    assert headings(plain, one, other) == ["smem", "MMA", "occ"]
+    text = tables.table([plain, one, other], tables.with_matrix(tables.EMULATED, [plain, one, other]))
+    assert [line.split()[1:-1] for line in text.splitlines()[2:]] == [["-"], ["HGMMA", "16"], ["HMMA", "2"]]
     assert tables.with_matrix(tables.EMULATED, [plain, {"name": "c", "sass": None}]) == [*tables.EMULATED]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from harness.kernels import catalog
+from harness.problems import checks
 from harness.problems.gemm import GEMMS
 from harness.results import claims, comparison, explanation, fastest, record
 from shared.places import record_file
@@ -18,7 +19,7 @@ SIZE = {"M": 64, "N": 64, "K": 64}
 
 
 def row(kernel: str, seconds: float = 1e-3, **more: Any) -> dict[str, Any]:
-    params = {} if kernel in ("cuBLAS", "matmul") else dict(catalog.kernel(kernel).variant().params)
+    params = {} if kernel in ("cuBLAS", "matmul") else catalog.kernel(kernel).variant().stated
     return {
         "kernel": kernel, "params": params, "shape": "64 fp16", "status": "ok", "seconds": seconds,
         "times": [seconds] * 9, "registers": 128, "dtype": "fp16", **more,
@@ -84,7 +85,7 @@ def test_claims_find_old_rows(tmp_path: Path) -> None:
     """A prediction of a file with several types speaks of the same type of the kernel it names."""
     split = catalog.kernel("26_wgmma_split_fp16").variant()
     problem = GEMMS["fp16"](M=512, N=512, K=16384)
-    about = {"axes": {name: getattr(problem, name) for name in problem.axes}, "shape": problem.label}
+    about = {"axes": checks.axes(problem), "shape": problem.label}
     path = written(
         tmp_path / "r.json",
         row(OLD, 1e-3, **about),

@@ -270,6 +270,7 @@ def test_types_have_charts_of_their_own_and_no_place_under_the_roof_of_float32()
     assert charts._points([*rows, *typed], []) == charts._points(rows, [])
 
 
+@pytest.mark.slow
 def test_a_rung_has_one_look_on_the_whole_page() -> None:
     pytest.importorskip("matplotlib")
     from matplotlib.colors import to_hex

@@ -15,7 +15,8 @@ from click.testing import CliRunner, Result
 
 from fakes import driver as fake_driver
 from fakes import gemm as fake_gemm
-from harness.cli import isolation, main
+from harness.cli import main
+from harness.cli.children import isolation
 from harness.cli.verbs.replay import arguments_of
 from harness.errors import UsageError
 from harness.kernels import catalog
@@ -443,7 +444,7 @@ def test_ctrl_c_keeps_what_the_child_had_measured() -> None:
     inner = f"{CHILD}row(gpu=1); row(kernel='a'); os.kill(os.getppid(), signal.SIGINT); time.sleep(60)"
     call = f"isolation.run_child([sys.executable, '-c', {inner!r}], 50)"
     listens = "import signal, sys\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    command = [sys.executable, "-c", f"{listens}from harness.cli import isolation\nprint({call})"]
+    command = [sys.executable, "-c", f"{listens}from harness.cli.children import isolation\nprint({call})"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=40, check=True)
     assert "{'kernel': 'a'}" in done.stdout and "interrupted=True" in done.stdout
 

@@ -346,7 +346,7 @@ def test_the_codes_hash_is_of_every_module_in_the_order_of_their_names(
         (tmp_path / name).write_text(name)
     monkeypatch.setattr(record, "PACKAGE", tmp_path)
     assert (
-        record._code_sha256()
+        record.code_sha256()
         == hashlib.sha256(b"a.pyb/a.pyz.py").hexdigest()
         == record.sha256(b"a.pyb/a.pyz.py")
     )

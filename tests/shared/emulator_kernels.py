@@ -9,6 +9,9 @@ import numpy as np
 from cuda.bindings import nvrtc
 
 from harness.emulator import Buffer, Emulation, emulate
+from harness.kernels.compiler import Cubin, Resources
+from harness.kernels.spec import Variant
+from harness.launch.builds import Built
 
 
 @functools.cache
@@ -27,6 +30,15 @@ def compile_ptx(source: str, arch: str = "compute_90", *extra: str) -> str:
     ptx = bytes(bytearray(_checked(nvrtc.nvrtcGetPTXSize(program))))
     _checked(nvrtc.nvrtcGetPTX(program, ptx))
     return ptx.rstrip(b"\0").decode()
+
+
+def ptx_only(variant: Variant, ptx: str, *, arch: str, entry: str) -> Built:
+    """Return a build that has PTX and no machine code: all that the emulator needs."""
+    nothing = Resources(registers=0, shared=0, stack=0, spill_stores=0, spill_loads=0)
+    cubin = Cubin(
+        variant=variant, arch=arch, code=b"", ptx=ptx, log="", resources=nothing, compiler="", entry=entry
+    )
+    return Built(variant=variant, cubin=cubin, sass=None)
 
 
 def _checked(result: tuple[Any, ...]) -> Any:

@@ -25,15 +25,15 @@ from harness.bench import emulation
 from harness.bench.row import ERROR, OK, REFUSED, Measurement
 from harness.errors import BuildError, HarnessError
 from harness.kernels import catalog
-from harness.kernels.compiler import Cubin, Resources, link_ptx, source_text
-from harness.kernels.includes import folders
+from harness.kernels.compiler import link_ptx, source_text
+from harness.kernels.cpp.includes import folders
 from harness.kernels.spec import Kernel, Variant, load
 from harness.launch.builds import Built
 from harness.problems import checks
 from harness.problems.gemm import Gemm
 from harness.problems.protocol import Axes, Problem
 from harness.problems.registry import resolve
-from shared.emulator_kernels import compile_ptx
+from shared.emulator_kernels import compile_ptx, ptx_only
 
 ARCH = "sm_90a"
 _BUDGET = 200_000  # instructions a batch: several times what the largest right run takes
@@ -210,18 +210,7 @@ class Subject:
                 link_ptx(ptx.encode("ascii", "replace"), ARCH, kernel.path, what=variant.label)
         except (BuildError, RuntimeError):
             return None
-        nothing = Resources(registers=0, shared=0, stack=0, spill_stores=0, spill_loads=0)
-        cubin = Cubin(
-            variant=variant,
-            arch=ARCH,
-            code=b"",
-            ptx=ptx,
-            log="",
-            resources=nothing,
-            compiler="",
-            entry=_entry(ptx, variant.kernel.entry),
-        )
-        return Built(variant=variant, cubin=cubin, sass=None)
+        return ptx_only(variant, ptx, arch=ARCH, entry=_entry(ptx, variant.kernel.entry))
 
     def data(self, axes: tuple[tuple[str, float], ...]) -> tuple[Problem, Any, Any]:
         """Return a problem with its inputs and their reference; those of the last sizes are kept."""

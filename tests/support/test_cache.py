@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from harness.errors import UsageError
 from harness.support import cache as cache_module
 from harness.support.cache import Cache, CacheWarning, default_root, digest
 
@@ -467,6 +468,34 @@ def test_the_tag_is_only_in_a_folder_of_its_own(tmp_path: Path) -> None:
     assert not (tmp_path / "CACHEDIR.TAG").exists()
 
 
+@pytest.mark.parametrize("left", ["nothing", "an empty file"])
+def test_a_tag_that_could_not_be_written_comes_with_a_later_run(tmp_path: Path, left: str) -> None:
+    """The directory of a full disk, or of a writer that was killed."""
+    Cache(tmp_path / "cache").put(KEY, FILES)
+    tag, temporary = tmp_path / "cache" / "CACHEDIR.TAG", tmp_path / "cache" / ".probe-of-another"
+    whole = tag.read_bytes()
+    temporary.mkdir()
+    tag.unlink() if left == "nothing" else tag.write_bytes(b"")
+    Cache(tmp_path / "cache")
+    assert tag.read_bytes() == whole
+    assert [p.name for p in temporary.parent.glob(".probe-*")] == [temporary.name]
+    tag.unlink()
+    (tmp_path / "cache" / "thesis.tex").touch()
+    Cache(tmp_path / "cache")
+    assert not tag.exists()
+
+
+def test_a_tag_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def half(path: Path, data: bytes) -> int:
+        path.open("wb").write(data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", half)
+    with pytest.warns(CacheWarning, match="No space left"):
+        Cache(tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
 # How much it takes
 
 
@@ -490,6 +519,13 @@ def test_what_was_not_used_for_the_longest_time_goes_first(store: Cache) -> None
     assert [p for p in everything(store) if p.is_file()] == []
 
 
+@pytest.mark.parametrize("text", ["-1", "nan", "inf", "four", "1e999"])
+def test_a_limit_that_is_no_size(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HARNESS_CACHE_GIB", text)
+    with pytest.raises(UsageError, match="is no size"):
+        cache_module.limit()
+
+
 def test_the_limit_is_kept_while_entries_are_written(store: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HARNESS_CACHE_GIB", str(1e6 / 2**30))
     keys = fill(store, 30)
@@ -502,7 +538,8 @@ def test_without_the_limit_they_would_stay(store: Cache) -> None:
     assert len(store.entries()) == 30 and store.get(keys[0]) is not None
 
 
-def test_what_killed_writers_left_goes_when_it_is_old(store: Cache) -> None:
+@pytest.mark.parametrize("when", [1000, 4_000_000_000], ids=["long ago", "before the clock was set back"])
+def test_what_killed_writers_left_goes_when_it_is_old(store: Cache, when: int) -> None:
     store.put(KEY, FILES)
     left = [entry(store).with_name(f".{KEY[:8]}-x"), store.root / ".probe-x", store.root / ".mine"]  # type: ignore[operator]
     for folder in left:
@@ -510,7 +547,7 @@ def test_what_killed_writers_left_goes_when_it_is_old(store: Cache) -> None:
     store.trim(10**9)
     assert all(folder.exists() for folder in left)  # of a writer that may be at work
     for folder in left:
-        os.utime(folder, (1000, 1000))
+        os.utime(folder, (when, when))
     store.trim(10**9)
     assert [folder.exists() for folder in left] == [False, False, True] and store.get(KEY) == FILES
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import time
 
+import pytest
+
 from harness.support.children import watch
 
 PYTHON = [sys.executable, "-c"]
@@ -15,6 +17,7 @@ def test_what_is_no_text_is_read_all_the_same() -> None:
     assert (ended.code, ended.why, ended.said) == (3, "", "caf\N{REPLACEMENT CHARACTER}")
 
 
+@pytest.mark.slow
 def test_a_child_that_moves_is_not_hung() -> None:
     begun = time.monotonic()
     ended = watch([*PYTHON, "import time; time.sleep(1.2)"], 0.5, progress=lambda: int(4 * time.monotonic()))
@@ -23,6 +26,7 @@ def test_a_child_that_moves_is_not_hung() -> None:
     assert ended.hung and ended.code < 0 and "it hangs" in ended.why
 
 
+@pytest.mark.slow
 def test_a_child_that_waits_for_its_turn_is_not_hung() -> None:
     ended = watch([*PYTHON, "import time; time.sleep(1.2)"], 0.4, hangs=lambda: False)
     assert (ended.code, ended.why) == (0, "")

@@ -45,6 +45,8 @@ def test_public_names_are_where_they_were(name: str) -> None:
 
 @pytest.mark.parametrize(("old", "new"), MOVED.items())
 def test_an_old_name_is_the_module_of_today(old: str, new: str) -> None:
+    if new == "torch":
+        pytest.importorskip("torch")
     today = importlib.import_module(f"harness.{new}")
     assert importlib.import_module(f"harness.{old}") is today
     assert today.__name__ == f"harness.{new}" and today.__spec__.name == today.__name__

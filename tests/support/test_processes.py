@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.queues
 import os
 import signal
+import threading
 import time
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
@@ -38,6 +40,26 @@ def test_an_exception_ends_them_at_once() -> None:
         time.sleep(0.2)
         raise KeyboardInterrupt
     assert not multiprocessing.active_children() and time.monotonic() - began < 60
+
+
+def test_a_pool_whose_thread_has_ended_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the limit of threads, which the queue needs one more of: Python waits for ever."""
+
+    def refuse(_queue: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    shown: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", shown.append)
+    monkeypatch.setattr(multiprocessing.queues.Queue, "_start_thread", refuse)
+    began = time.monotonic()
+    with workers.processes(1) as pool:
+        futures = [pool.submit(abs, -1) for _ in range(5)]
+        for future in futures:
+            with pytest.raises(BrokenProcessPool, match="has ended"):
+                workers.outcome(pool, future)
+    assert not multiprocessing.active_children() and time.monotonic() - began < 60
+    assert shown == [], "a traceback"
+    assert threading.excepthook == shown.append
 
 
 def test_ctrl_c_does_not_end_one_that_still_starts() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from fakes import gemm as fake_gemm
 from harness.bench.session import Bench
-from harness.cli import isolation
+from harness.cli.children import isolation
 from harness.cli.views import tuned
 from harness.driver import api
 from harness.errors import HarnessError, NoDriver

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fakes import cublaslt as fake_cublaslt
 from fakes import gemm as fake_gemm
 from fakes.cublaslt import FakeCublas
 from harness.bench.session import Bench
@@ -87,13 +88,13 @@ def test_cublas_loads_its_kernel_before_the_search(
     class Lazy(FakeCublas):
         slow = 1
 
-        def sgemm(self, *args: int) -> None:
+        def cublasSgemm_v2(self, *args: int) -> None:
             self.slow -= 1
             now[0] += 60 if self.slow == 0 else 0
-            super().sgemm(*args)
+            super().cublasSgemm_v2(*args)
 
     library = Lazy(SimpleNamespace(clock=0))
-    monkeypatch.setattr(cublas, "api", lambda: library)
+    fake_cublaslt.provide(monkeypatch, blas=library)
     for library.slow, expected in ((1, 0), (5, 60)):
         with (
             cublas.CuBlas(context) as baseline,
@@ -111,7 +112,7 @@ def test_without_room_to_load_cublas_its_first_call_does(
     context: Context, space: list[Built], speeds: Speeds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The operands report what does not fit, not the loading."""
-    monkeypatch.setattr(cublas, "api", lambda: FakeCublas(SimpleNamespace(clock=0)))
+    fake_cublaslt.provide(monkeypatch, blas=FakeCublas(SimpleNamespace(clock=0)))
     full: list[Any] = []
     real = cublas.CuBlas.load
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli import isolation, matmul_option, options, running
+from harness.cli import matmul_option, options, running
+from harness.cli.children import fleet, fleet_bench, isolation
 from harness.cli.session import Points, Request, element_types, open_session
 from harness.cli.views import emulated, timed
 from harness.errors import UsageError
@@ -82,6 +83,7 @@ def _enough(_ctx: click.Context, _param: click.Parameter, rounds: int) -> int:
     type=options.Finite(min=0),
     help="With --isolate: seconds after which a kernel's process is killed.",
 )
+@fleet.options
 @options.require_gpu
 @click.option("--wide", is_flag=True, help="Also CPU time, cycles, clock, power and throttling of each row.")
 @options.markdown
@@ -110,6 +112,8 @@ def command(
     threshold: float,
     isolate: bool,
     kernel_timeout: float,
+    gpus: str | None,
+    scheduler: str | None,
     require_gpu: bool,
     wide: bool,
     style: str | None,
@@ -134,10 +138,6 @@ def command(
     )
     matmul_option.refuse(kernels, isolate, "--isolate")
     reference = _reference(ref, points, alone, cublaslt) if ref else None
-    gpu, absent = options.open_device(device, required=require_gpu)
-    if gpu is None and not axis:
-        # One small size only: what takes a GPU a second takes the emulator an hour.
-        points = {cls: _first(cls, variants) for cls in points}
     if json_file is not None:
         record.check_writable(json_file)  # now, not after minutes of measuring
     rule = StopRule(**stop)
@@ -146,8 +146,16 @@ def command(
         "rule": asdict(rule),
         "regime": regime,
         "threshold": threshold,
-        "rounds": rounds if gpu else 1,
+        "rounds": rounds,
     }
+    if fleet.wanted(gpus, scheduler, device):
+        fleet_bench.bench(ctx, variants, points, meta)
+        return
+    gpu, absent = options.open_device(device, required=require_gpu)
+    if gpu is None:
+        meta["rounds"] = 1
+        if not axis:  # one small size only: what takes a GPU a second takes the emulator an hour
+            points = {cls: _first(cls, variants) for cls in points}
     left_out: dict[str, list[str]] | None = None if axis else {}
     with ExitStack() as owned:
         step = owned.enter_context(running.progress(running.steps(variants, points if gpu else {}, rounds)))
@@ -238,7 +246,7 @@ def _emulated(
     from harness.results import encode
 
     rows = emulation.rows(built, points, emulation.Options(seed=seed), step)
-    for row in rows if left_out is None else running.of_sizes_taken(rows, left_out):
+    for row in running.of_sizes_taken(rows, left_out):
         yield encode.emulated_record(row)
 
 
@@ -261,7 +269,7 @@ def _measured(
     if file is not None:
         isolation.append(file, meta["gpu"])
     rows = session.rows(built, points, step)
-    for row in rows if left_out is None else running.of_sizes_taken(rows, left_out):
+    for row in running.of_sizes_taken(rows, left_out):
         line = what.record(row)
         if file is not None:
             isolation.append(file, line)

@@ -43,7 +43,9 @@ def command(clean: bool, most: float | None) -> None:
     click.echo(terminal.fill(str(store.root)))
     click.echo(f"{len(found)} entries, {_size(total)} of at most {_size(cache.limit())}")
     if found:
-        days = [(time.time() - e.used) / _DAY for e in (found[-1], found[0])]
+        days = [
+            max(0.0, time.time() - e.used) / _DAY for e in (found[-1], found[0])
+        ]  # a clock may be set back
         click.echo(f"last used {days[0]:.1f} days ago, the oldest entry {days[1]:.1f}")
 
 

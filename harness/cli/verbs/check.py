@@ -114,14 +114,12 @@ def command(
     from dataclasses import replace
 
     from harness.bench import emulation
-    from harness.cli import sanitized
+    from harness.cli.children import sanitized
     from harness.cli.views import emulated
     from harness.launch import builds
     from harness.results import encode, record
 
-    if json_file is not None:
-        record.check_writable(json_file)
-    wanted.check()
+    wanted.check(json_file)
     selected, variants = options.variants(
         kernels, params, sweep=sweep, dtypes=dtypes, entry=entry, include=include
     )
@@ -193,8 +191,7 @@ def _emulated(
     """Yield each row as it is done, without those of sizes that go to `left_out`, if there is one."""
     from harness.bench import emulation
 
-    rows = emulation.rows(built, points, how, step)
-    return rows if left_out is None else running.of_sizes_taken(rows, left_out)
+    return running.of_sizes_taken(emulation.rows(built, points, how, step), left_out)
 
 
 def _tell(rows: Sequence[Measurement]) -> float:

@@ -112,12 +112,9 @@ def _package(name: str) -> str:
 
 def _cublas() -> str:
     """Return the version of cuBLAS and its math mode for fp32."""
-    from harness.driver import Context, Device
-    from harness.launch import cublas
+    from harness.launch import cublas, cublas_bindings
 
-    cublas.api()
-    with Context(Device.open()) as context, cublas.CuBlas(context) as handle:
-        return f"{handle.version}, used as {cublas.MATH_MODES['fp32']}"
+    return f"{cublas_bindings.Functions(cublas.LABEL).version}, used as {cublas.MATH_MODES['fp32']}"
 
 
 def _cache() -> str:

@@ -108,8 +108,7 @@ def _claims(
     from harness.cli.views import explained
     from harness.results import claims, record
 
-    if json_file is not None:
-        record.check_writable(json_file)
+    record.check_writable(json_file, read=files)
     contents = [_read(path) for path in files]
     profiles = [row for c in contents if c["kind"] == "profile" for row in c["rows"]]
     runs = _runs(files, contents)

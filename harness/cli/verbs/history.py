@@ -63,8 +63,8 @@ def command(
 
     if not files:
         raise UsageError("no result files", hint="harness history results/*.json")
-    for path in filter(None, (json_file, html_file)):
-        record.check_writable(path)
+    others = [path for form, path in exported if form != "asv"]  # which is a folder
+    record.check_writable(json_file, *others, page=html_file, read=files)
     contents = {str(path): record.load(path) for path in files}
     contents = {name: c for name, c in contents.items() if c.get("kind", "bench") == "bench"}
     found = history.series(contents, threshold=threshold)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.cli import options
+from harness.cli.children import fleet, fleet_verdicts
 
 if TYPE_CHECKING:
     from harness.judging.verdict import Verdict
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 @options.axis
 @options.regime("How operands and launches follow each other while it is timed.")
 @options.device
+@fleet.options
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
@@ -49,7 +51,10 @@ if TYPE_CHECKING:
 )
 @options.markdown
 @options.json_file
+@click.pass_context
 def command(
+    ctx: click.Context,
+    /,
     kernels: tuple[str, ...],
     problem: str,
     dtype: str,
@@ -58,6 +63,8 @@ def command(
     axis: tuple[str, ...],
     regime: str,
     device: str | None,
+    gpus: str | None,
+    scheduler: str | None,
     seed: int | None,
     allow: tuple[str, ...],
     untrusted: bool,
@@ -79,7 +86,6 @@ def command(
     from harness.problems.gemm import GEMMS
     from harness.problems.registry import BUILTIN
     from harness.results import record
-    from harness.support import files
 
     if not untrusted:
         raise UsageError("harness judge trusts no kernel", hint="harness verify and harness bench do")
@@ -88,14 +94,12 @@ def command(
     chosen = axes.parse_params(params)
     if several := [name for name, values in chosen.items() if len(values) > 1]:
         raise UsageError(f"parameter {several[0]} with several values: a verdict is on one kernel")
-    if json_file is not None:
-        record.check_writable(json_file)
-    if scores is not None:
-        files.check_writable(scores)
+    record.check_writable(json_file, scores)
     verdicts: list[Verdict] = []
-    for word in kernels:
-        verdict = session.judge(
-            _path(word),
+
+    def judged_here(path: Path) -> Verdict:
+        return session.judge(
+            path,
             problem=problem,
             dtype=dtype,
             ref=ref,
@@ -106,6 +110,10 @@ def command(
             params={name: values[0] for name, values in chosen.items()},
             allow=allow,
         )
+
+    paths = [_path(word) for word in kernels]
+    several_gpus = fleet.wanted(gpus, scheduler, device)
+    for verdict in fleet_verdicts.judge(ctx, paths) if several_gpus else map(judged_here, paths):
         verdicts.append(verdict)
         judged.show(verdict, style)
         if scores is not None:

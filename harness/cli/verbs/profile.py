@@ -82,8 +82,7 @@ def command(
     from harness.results import record
 
     more = [name.strip() for name in metrics.split(",") if name.strip()]
-    for path in filter(None, (json_file, html_file)):
-        record.check_writable(path)
+    record.check_writable(json_file, page=html_file, read=files)
     gpu: Device | None = None
     fault: HarnessError | None = None
     if files:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from harness.results.record import Document
 
 # Parameters of bench that are not repeated, about the output and the GPU.
-_DROPPED = ("json_file", "style", "device", "wide", "require_gpu")
+_DROPPED = ("json_file", "style", "device", "wide", "require_gpu", "gpus", "scheduler")
 
 
 @click.command(name="replay")

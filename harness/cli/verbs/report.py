@@ -44,7 +44,7 @@ def command(files: tuple[Path, ...], output: Path, title: str, plots: Path | Non
 
     if not files:
         raise UsageError("no record files", hint="harness report records/*/*/*.json -o report.html")
-    record.check_writable(output)
+    record.check_writable(page=output, read=files)
     contents = {name: record.load(path) for name, path in zip(_names(files), files, strict=True)}
     if len(contents) < len(files):
         raise UsageError("two of the files have the same name", hint="a page names its sources by it")

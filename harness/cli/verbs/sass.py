@@ -110,8 +110,7 @@ def command(
     if diff is not None and (extra or source or listing or html_file):
         raise UsageError("--diff prints what changed: no --expect, --source, --listing or --html with it")
     tools.require("nvdisasm")
-    for path in filter(None, (json_file, html_file)):
-        record.check_writable(path)
+    record.check_writable(json_file, page=html_file, read=map(Path, filter(None, (*kernels, diff))))
     targets = options.archs(arch)
     if list_:
         _list(kernels, targets, function, style)
@@ -128,7 +127,7 @@ def command(
     codes, built, skipped = selection.codes, selection.built, selection.skipped
     found = []
     for code in codes:
-        own = built[code.label, code.arch].variant.kernel.expectations(code.arch) if built else ()
+        own = built[code.label, code.arch].variant.expectations(code.arch) if built else ()
         found.append((code, contract.check([*own, *wanted], code)))
     unwritten = None
     if json_file is not None:
@@ -265,6 +264,7 @@ def _read(
     targets = targets or [archs.DEFAULT]
     with running.progress(len(variants) * len(targets)) as step:
         built, skipped = builds.build_all(variants, targets, cache, step)
+    running.warn(built)
     codes = []
     for b in built:
         if b.sass is None:  # nvdisasm was there when the command began

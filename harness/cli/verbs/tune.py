@@ -6,21 +6,22 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli import isolation, options, running
+from harness.cli import options, running
+from harness.cli.children import fleet, fleet_tune, isolation
 from harness.cli.session import Request, element_types, open_session
 from harness.cli.views import tuned
-from harness.errors import ContextLost, HarnessError, MissingDependency, NoGpu, UsageError
+from harness.errors import ContextLost, MissingDependency, NoGpu, UsageError
 
 if TYPE_CHECKING:
     from harness.driver import Device
-    from harness.kernels.spec import Kernel
+    from harness.kernels.spec import Kernel, Variant
     from harness.results.record import Document
     from harness.tune.journal import Journal
-    from harness.tune.search import Result
+    from harness.tune.plan import Plan
 
 
 @click.command(name="tune")
@@ -75,10 +76,15 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Also write a T4 file, as Kernel Tuner does; with several sizes one each, FILE-SIZE.",
 )
+@fleet.options
 @click.option(isolation.SUPERVISED, "supervised", is_flag=True, hidden=True)
+@click.option("--only", type=click.Path(path_type=Path), hidden=True)
+@click.option("--search", is_flag=True, hidden=True)
+@click.option("--results", "results_file", type=click.Path(path_type=Path), hidden=True)
 @click.pass_context
 def command(
     ctx: click.Context,
+    /,
     kernel: str,
     params: tuple[str, ...],
     axis: tuple[str, ...],
@@ -93,10 +99,15 @@ def command(
     isolate: bool,
     kernel_timeout: float,
     fresh: bool,
-    style: str | None,
     json_file: Path | None,
     t4_file: Path | None,
+    gpus: str | None,
+    scheduler: str | None,
     supervised: bool,
+    only: Path | None,
+    search: bool,
+    results_file: Path | None,
+    **_: Any,
 ) -> None:
     """Find the fastest parameters of KERNEL at each size: all that are tied.
 
@@ -114,37 +125,30 @@ def command(
     from harness.tune.prefetch import Ahead
     from harness.tune.search import Tuner
 
-    (one, *more), space = options.variants([kernel], params, sweep=True, dtypes=dtypes)
-    if more:
-        names = ", ".join(k.name for k in (one, *more))
-        raise UsageError(f"{kernel!r} names several kernels: {names}", hint="tune them one at a time")
-    if one.broken:
-        raise UsageError(f"{one.name} is wrong on purpose: {one.broken}")
+    one, space = _space(kernel, params, dtypes)
     points = options.points([one], axis, "bench_axes")
     plan = Plan(
-        strategy=strategy, max_fevals=max_fevals, time_limit=time_limit, seed=seed, threshold=threshold
+        strategy=strategy,
+        max_fevals=max_fevals,
+        time_limit=time_limit,
+        seed=seed,
+        threshold=threshold,
+        finals=not search,
     )
-    for path in (json_file, t4_file):
-        if path is not None:
-            record.check_writable(path)
+    cls = resolve(one)
+    problems = [cls.from_axes(axes) for axes in points[cls]]
+    meta = _about(one, space, plan) | {"regime": regime}
+    record.check_writable(json_file, t4_file)
+    if fleet.wanted(gpus, scheduler, device):
+        fleet_tune.tune(ctx, plan, space, points[cls], meta)
+        return
     gpu = _gpu(device)
     journal = _journal(one, gpu)
     if fresh:
         journal.clear()
     if isolate:
         raise SystemExit(isolation.tune(ctx, gpu, journal.path, kernel_timeout))
-    chosen, cls = plan.choose(space), resolve(one)
-    problems = [cls.from_axes(axes) for axes in points[cls]]
-    meta: Document = {
-        **record.provenance(seed=seed),
-        "tune_params": {name: sorted({v.params[name] for v in space}) for name in one.params},
-        "restrictions": [str(w) for w in one.where],
-        "strategy": strategy,
-        "max_fevals": max_fevals,
-        "time_limit": time_limit,
-        "regime": regime,
-        "threshold": threshold,
-    }
+    chosen = fleet_tune.named(space, only) if only else plan.choose(space)
     what = Request(
         gpu=gpu,
         rule=StopRule(),
@@ -156,6 +160,8 @@ def command(
     )
     with ExitStack() as owned:
         built, timed = owned.enter_context(_bars(len(chosen), len(chosen) * len(problems)))
+        if results_file is not None:
+            timed = fleet_tune.telling(results_file)
         target, cache = options.one_arch(None, gpu), options.open_cache()
         arriving = owned.enter_context(builds.building(chosen, target, cache, built))
         ahead = owned.enter_context(Ahead())
@@ -170,22 +176,36 @@ def command(
             results.append(partial)
     meta["ended"] = str(fault) if fault else "complete"
     meta["skipped"] = [f"{u.variant.label}: {u.why}" for u in tuner.unfit]
-    try:
-        tuned.write(results, tuner.unfit, meta, json_file, t4_file)
-    finally:  # a full disk does not cost the table
-        tuned.show(results, tuner.unfit, meta, target, style)
-    _end(results, fault)
+    if results_file is not None:
+        isolation.append(results_file, fleet_tune.told(results, tuner.unfit, meta))
+    tuned.publish(results, tuner.unfit, meta, target, ctx.params)
+    tuned.conclude(results, fault)
 
 
-def _end(results: Sequence[Result], fault: HarnessError | None) -> None:
-    """Raise what ended the tuning early; exit with code 1 if a candidate is wrong or a size has no winner."""
-    if isinstance(fault, ContextLost):
-        fault.hint = "the same command again goes on without that candidate; --isolate does so by itself"
-    if fault is not None:
-        raise fault
-    right = all(row["status"] == "ok" for r in results for row in r.ranking)
-    if not right or not all(r.winners for r in results):
-        raise SystemExit(1)
+def _space(kernel: str, params: Sequence[str], dtypes: Sequence[str]) -> tuple[Kernel, list[Variant]]:
+    """Return the kernel with all its candidates. Raises UsageError for several, and for a broken one."""
+    (one, *more), space = options.variants([kernel], params, sweep=True, dtypes=dtypes)
+    if more:
+        names = ", ".join(k.name for k in (one, *more))
+        raise UsageError(f"{kernel!r} names several kernels: {names}", hint="tune them one at a time")
+    if one.broken:
+        raise UsageError(f"{one.name} is wrong on purpose: {one.broken}")
+    return one, space
+
+
+def _about(kernel: Kernel, space: Sequence[Variant], plan: Plan) -> Document:
+    """Return what a record says of a tuning beforehand."""
+    from harness.results import record
+
+    return {
+        **record.provenance(seed=plan.seed),
+        "tune_params": {name: sorted({v.params[name] for v in space}) for name in kernel.params},
+        "restrictions": [str(w) for w in kernel.where],
+        "strategy": plan.strategy,
+        "max_fevals": plan.max_fevals,
+        "time_limit": plan.time_limit,
+        "threshold": plan.threshold,
+    }
 
 
 def _gpu(name: str | None) -> Device:

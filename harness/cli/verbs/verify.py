@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from harness.cli import matmul_option, options, running
+from harness.cli.children import fleet, fleet_verdicts
+from harness.cli.views import verified
 from harness.errors import INCONCLUSIVE_EXIT
-
-if TYPE_CHECKING:
-    from harness.bench.row import Measurement
 
 
 @click.command(name="verify")
@@ -38,9 +36,13 @@ if TYPE_CHECKING:
 @options.sms
 @options.budget
 @options.allow_refused
+@fleet.options
 @options.markdown
 @options.json_file
+@click.pass_context
 def command(
+    ctx: click.Context,
+    /,
     kernels: tuple[str, ...],
     params: tuple[str, ...],
     sweep: bool,
@@ -56,6 +58,8 @@ def command(
     sms: int | None,
     budget: int | None,
     allow_refused: bool,
+    gpus: str | None,
+    scheduler: str | None,
     style: str | None,
     json_file: Path | None,
 ) -> None:
@@ -71,13 +75,16 @@ def command(
     from harness.cli.views import emulated
     from harness.driver import Context
     from harness.problems.protocol import unverified
-    from harness.results import encode, record, tables
+    from harness.results import encode, record
 
     if json_file is not None:
         record.check_writable(json_file)
     variants, points = matmul_option.select(
         kernels, params, axis, "verify_axes", dtypes, sweep=sweep, entry=entry, include=include
     )
+    if fleet.wanted(gpus, scheduler, device):
+        fleet_verdicts.verify(ctx, variants, points)
+        return
     gpu, absent = options.open_device(device)
     with ExitStack() as owned:
         step = owned.enter_context(running.progress(running.steps(variants, points)))
@@ -106,16 +113,15 @@ def command(
             session = owned.enter_context(Bench(context, rule=None, repeats=repeats, seed=seed))
             found = session.rows(built, points, step)
         left_out: dict[str, list[str]] = {}
-        rows, fault = running.collect(found if axis else running.of_sizes_taken(found, left_out))
+        rows, fault = running.collect(running.of_sizes_taken(found, None if axis else left_out))
     records = [encode.verified_record(r) for r in rows]
     meta = record.provenance(seed=seed) if json_file is not None else {}
     meta |= {"gpu": gpu and options.about(gpu), "repeats": repeats}
     meta["ended"] = str(fault) if fault else "complete"
     meta["skipped"] = [f"{s.variant.label}, {s.arch}: {s.error}" for s in skipped]
     unwritten = running.keep(json_file, "verify", records, meta)
-    cells = [_row(label, group, repeats) for label, group in running.by_kernel(rows)]
-    headings = ["kernel", "shapes ok", "error/bound", *(["repeats"] if repeats else []), "check"]
-    click.echo(tables.plain_table(cells, headings, style))
+    of_kernels = [(name, [encode.verified_record(r) for r in mine]) for name, mine in running.by_kernel(rows)]
+    verified.show(of_kernels, repeats, style)
     running.name_shapes(points)
     running.tell(left_out)
     if gpu is None:
@@ -127,23 +133,3 @@ def command(
     running.finish(records, skipped, fault or unwritten, allow_refused=allow_refused)
     if any(unverified(row.problem) for row in rows):
         raise SystemExit(INCONCLUSIVE_EXIT)
-
-
-def _row(label: str, rows: list[Measurement], repeats: int) -> list[str]:
-    """Return the table row of one kernel over all shapes.
-
-    The status is the first that is neither right nor a pass of a kernel marked as broken, else that of the
-    first shape. The repeats are those of the shape at which the fewest were equal.
-    """
-    from harness.bench.row import UNEXPECTED
-
-    bad = [r.status for r in rows if not r.right and r.status != UNEXPECTED]
-    worst = max((r.before.worst for r in rows if r.before is not None), default=None)
-    error = "-" if worst is None else f"{worst:.2f}" if worst < 100 else "> 100"
-    status = bad[0] if bad else rows[0].status
-    told = [label, f"{len(rows) - len(bad)}/{len(rows)}", error]
-    if repeats:
-        least = min((r.repeats.equal for r in rows if r.repeats is not None), default=None)
-        of = "" if least == repeats else f" of {repeats:,}"
-        told.append("-" if least is None else f"{least:,}{of} equal")
-    return [*told, status]

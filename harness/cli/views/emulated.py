@@ -136,6 +136,7 @@ def _print_schedules(rows: Sequence[Measurement]) -> None:
 
 def print_guesses(rows: Sequence[Measurement]) -> None:
     """Print how kernels without front matter were launched, and that their numbers were not verified."""
+    from harness.kernels.cpp import launches
     from harness.launch import kernel
     from harness.problems.protocol import unverified
 
@@ -146,7 +147,11 @@ def print_guesses(rows: Sequence[Measurement]) -> None:
         shape = f"--grid {','.join(map(str, grid))} --block {','.join(map(str, block))}"
         shape += f" --shared {row.built.variant.shared}" if row.built.variant.shared else ""
         sizes = " ".join(f"-a {name}={getattr(row.problem, name):g}" for name in row.problem.axes)
-        click.echo(terminal.fill(f"\n{row.label} was launched as by {shape} {sizes}".rstrip(), " " * 4))
+        said = f"\n{row.label} was launched as by {shape} {sizes}".rstrip()
+        launch = launches.of(row.built.variant.kernel.source, row.built.variant.entry)
+        if launch is not None and (*launch.block, 1, 1)[:3] == block:
+            said += f" (block as in line {launch.line})"
+        click.echo(terminal.fill(said, " " * 4))
     if guesses:
         text = "These are guesses: give what your own launch has, since findings are those of this one. "
         text += "With no reference no number was verified: `harness new` helps"

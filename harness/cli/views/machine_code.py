@@ -121,10 +121,9 @@ def _resources(code: Code) -> str:
     if found is None:
         return first
     verified = "" if limits_of(code.arch).verified else " (unverified limits)"
-    return (
-        f"{first}\n  occupancy {found.fraction:.0%}: {found.blocks} blocks, {found.warps} warps an SM, "
-        f"limited by {found.limiter}{verified}"
-    )
+    blocks = f"{found.blocks} block{'s' * (found.blocks != 1)}"
+    per_sm = f"{blocks}, {found.warps} warps an SM"
+    return f"{first}\n  occupancy {found.fraction:.0%}: {per_sm}, limited by {found.limiter}{verified}"
 
 
 def print_occupancy(codes: Sequence[Code], style: str | None) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from harness.cli import running
+from harness.errors import ContextLost, HarnessError
 
 if TYPE_CHECKING:
     from harness.results.record import Document
@@ -60,6 +61,29 @@ def write(
         path = t4_file if one else t4_file.with_stem(f"{t4_file.stem}-{result.shape}")
         content = t4.document(result.ranking, unfit, meta["utc"])
         files.write_file(path, json.dumps(content, indent=1, allow_nan=False).encode() + b"\n")
+
+
+def publish(
+    results: Sequence[Result], unfit: Sequence[Unfit], meta: Document, arch: str, given: Mapping[str, Any]
+) -> None:
+    """Write the files that the command line asks for, and print the tables; `given` are its options."""
+    try:
+        write(results, unfit, meta, given["json_file"], given["t4_file"])
+    finally:  # a full disk does not cost the table
+        show(results, unfit, meta, arch, given["style"])
+
+
+def conclude(results: Sequence[Result], fault: HarnessError | None, *, missing: bool = False) -> None:
+    """Raise what ended the tuning early; exit with code 1 if a candidate is wrong or `missing`, or a size has
+    no winner.
+    """
+    if isinstance(fault, ContextLost):
+        fault.hint = "the same command again goes on without that candidate; --isolate does so by itself"
+    if fault is not None:
+        raise fault
+    right = all(row["status"] == "ok" for r in results for row in r.ranking)
+    if not right or missing or not all(r.winners for r in results):
+        raise SystemExit(1)
 
 
 def show(results: Sequence[Result], unfit: Sequence[Unfit], meta: Any, arch: str, style: str | None) -> None:
@@ -115,10 +139,10 @@ def _named(result: Result) -> list[Document]:
     from harness.results.rows import params_text
 
     first = "fastest" if len(result.winners) == 1 else "tied"
-    winners = [id(row) for row in result.winners]
+    winners = [row["params"] for row in result.winners]
     found = []
     for row in result.ranking:
-        place = first if id(row) in winners else f"slower, {row['stage']}"
+        place = first if row["params"] in winners else f"slower, {row['stage']}"
         place = place if row["status"] == "ok" else row["status"]
         found.append(
             {

@@ -15,6 +15,8 @@ from harness.emulator.memory import Arena, Buffer
 from harness.emulator.ptx.program import Entry
 from harness.errors import EmulatorError
 
+_MOST = 32_764  # bytes of a kernel's parameters, on sm_70 and later
+
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
@@ -73,12 +75,18 @@ def bind(kernel: Entry, arguments: Sequence[Argument]) -> tuple[list[Buffer], Ca
                 f"parameter {parameter.name} of {kernel.name} takes {parameter.size} bytes, not {size}"
             )
 
+    whole = max((p.offset + p.size for p in kernel.parameters), default=0)
+    if whole > _MOST:
+        raise EmulatorError(
+            f"the parameters of {kernel.name} take {whole:,} bytes; PTX has {_MOST:,} for them"
+        )
+
     def parameters(arena: Arena) -> bytes:
         def address(buffer: Buffer) -> int:
             place = next(i for i, b in enumerate(buffers) if b.array is buffer.array)
             return arena.allocations[place].start
 
-        space = bytearray(max((p.offset + p.size for p in kernel.parameters), default=0))
+        space = bytearray(whole)
         for parameter, argument in zip(kernel.parameters, given, strict=True):
             if isinstance(argument, np.generic):
                 raw = argument.tobytes()

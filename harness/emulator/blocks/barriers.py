@@ -76,21 +76,27 @@ class Barriers:
         waiting = barrier >= 0
         alive = waiting | self._polling(shape)
         complete = np.zeros(shape, np.bool_)
+        counted = []
         for identity in np.unique(number[waiting]):
             here = waiting & (number == identity)
             need = np.where(here, wanted, 0).max(0)
             arrived = here.sum(0) + self.arrivals.get((int(identity), int(need.max())), 0)
             # A barrier does not wait for threads that have ended; neither does the hardware's.
             met = here & (arrived >= np.minimum(need, np.where(need == everyone, alive.sum(0), need)))
+            counted.append((identity, here, need, arrived, met))
+            complete |= met
+        goes_on = complete.any(0)
+        for identity, here, need, arrived, met in counted:
             split = here.any(0) & (need == everyone) & _within_a_warp(here, barrier)
-            split |= here.any(0) & (need == everyone) & (arrived < need) & last
+            # Threads that pass another barrier may still come to this one.
+            alone = here.any(0) & (need == everyone) & (arrived < need) & last
+            split |= alone & (met.any(0) | ~goes_on)
             if split.any() and (last or met.any()):
                 self._diverged(here, barrier, int(np.nonzero(split)[0][0]))
             for key in [k for k in self.arrivals if k[0] == identity]:
                 self.arrivals[key] = np.where(met.any(0), 0, self.arrivals[key])
             if met.any():
                 self._batch.met(int(identity), met)
-            complete |= met
             ended = ~alive & (met.any(0) & (need == everyone))  # where it was not for a number of threads
             self._order(met | ended, int(identity))
             self._reduce(met)

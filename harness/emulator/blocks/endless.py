@@ -140,7 +140,7 @@ class Loops:
     def _follow(self, runner: Runner, edge: Edge, where: Lanes, used: int) -> bool:
         """Compare a turn with earlier ones; return whether others shall run first."""
         batch, launch = self._batch, self._batch.launch
-        if launch.slice.complete and self._repeats.seen([batch]):
+        if launch.code.slice.complete and self._repeats.seen([batch]):
             others = [r for r in batch.runners if r is not runner and (r.ready or r.later or r.parked)]
             if runner.ready or runner.later or runner.parked or others or not launch.alone:
                 self.spinning[edge.row, edge.pc] = 0
@@ -231,7 +231,7 @@ def threads_state(batch: Batch) -> bytes:
             for pc in sorted(lanes):
                 note(pc)
                 digest.update(_bits(lanes[pc], group.shape))
-        for number in batch.launch.slice.registers:
+        for number in batch.launch.code.slice.registers:
             digest.update(_bits(group.registers[number], group.shape))
     return digest.digest()
 
@@ -240,10 +240,10 @@ def memory_state(batches: Sequence[Batch]) -> bytes:
     """Return a digest of the memory in the control slice of batches of one launch."""
     launch = batches[0].launch
     digest = hashlib.blake2b(repr(launch.heap_used).encode(), digest_size=16)
-    for space in sorted(launch.slice.spaces - {"global"}):
+    for space in sorted(launch.code.slice.spaces - {"global"}):
         for batch in batches:
             digest.update((batch.shared if space == "shared" else batch.local).flat().tobytes())
-    if "global" in launch.slice.spaces:
+    if "global" in launch.code.slice.spaces:
         octets = launch.arena.view(1)
         for index in sorted(launch.arena.stored):
             owner = launch.arena.allocations[index]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from harness.emulator.blocks.control import PROGRESS
 from harness.emulator.blocks.members import Members
+from harness.emulator.blocks.straight import Straight
 from harness.emulator.decode import Step, unset
 from harness.emulator.group import Group
 from harness.emulator.numbers.values import Array, Integer, Lanes, mask_of
@@ -69,6 +70,8 @@ class Runner:
         self.waiting: list[Waiting] = []
         self.members = Members(self)
         self.schedule = batch.launch.schedule
+        # One that is drawn may interrupt a group at any instruction.
+        self._straight = batch.launch.code.straight if self.schedule.dice is None else {}
         self.polls = 0
         self._progress = 0
         self._paused = -1  # the launch's progress when it was last interrupted
@@ -97,6 +100,12 @@ class Runner:
                         self.join(pc, where)
                         self._step_back()
                         return some
+                    straight = self._straight.get(pc) if where is True else None
+                    if straight is not None and self._begins(straight):
+                        for pc, run in straight.runs:  # noqa: B007 - named where it fails
+                            run(self.group, True)
+                        pc = straight.end
+                        continue
                     pc, where = self._step(pc, where)
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
                 # Only PTX that no compiler wrote gets here: decoding does not check every operand's type.
@@ -106,6 +115,17 @@ class Runner:
                     where=f"{ins.source} (PTX line {ins.ptx_line})",
                 ) from error
         return some
+
+    def _begins(self, straight: Straight) -> bool:
+        """Note that all lanes execute straight code; return whether they may do so at once."""
+        length = straight.end - straight.first
+        if self.group.warpgroup is not None or self.batch.steps_left < length:
+            return False
+        self.batch.steps_left -= length
+        self.launch.progress += straight.progress
+        if self.counter is not None:
+            self.counter.executed(straight.first, straight.end, self.group.lanes)
+        return True
 
     def _interrupted(self) -> bool:
         """Return whether others run before it goes on; never twice while nothing changes."""

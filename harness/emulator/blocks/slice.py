@@ -7,13 +7,15 @@ happens again, whatever the other registers and memory hold.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.emulator.blocks.control import POLL, asynchronous
+from harness.emulator.ptx.declarations import BYTES
 
 if TYPE_CHECKING:
-    from harness.emulator.machine import Launch
+    from harness.emulator.executable import Executable
     from harness.emulator.ptx.program import Instruction
     from harness.emulator.watch.findings import Source
 
@@ -38,24 +40,24 @@ class Slice:
     complete: bool
 
 
-def control_slice(launch: Launch) -> Slice:
-    """Return the control slice of the kernel of a launch."""
-    instructions = launch.entry.instructions
+def control_slice(code: Executable) -> Slice:
+    """Return the control slice of a kernel."""
+    instructions = code.entry.instructions
     registers: set[int] = set()
     for ins in instructions:
-        reads, _ = launch.registers_of(ins.index)
+        reads, _ = code.registers_of(ins.index)
         if ins.opcode[0] in _CONTROL:
             registers |= reads
         elif "sync" in ins.opcode and ins.operands:
-            registers |= _named(launch, ins.operands[-1])
-        if ins.guard and launch.paces[ins.index]:  # polls and stores decide who runs next
-            registers |= _named(launch, ins.guard)
+            registers |= _named(code, ins.operands[-1])
+        if ins.guard and code.paces[ins.index]:  # polls and stores decide who runs next
+            registers |= _named(code, ins.guard)
     spaces: set[str] = set()
     before = -1
     while before != len(registers) + len(spaces):
         before = len(registers) + len(spaces)
         for ins in instructions:
-            reads, writes = launch.registers_of(ins.index)
+            reads, writes = code.registers_of(ins.index)
             stores = ins.opcode[0] in _STORES and not spaces.isdisjoint(_spaces(ins))
             if stores or not registers.isdisjoint(writes):
                 registers |= reads
@@ -65,7 +67,7 @@ def control_slice(launch: Launch) -> Slice:
     return Slice(tuple(sorted(registers)), frozenset(spaces), not strange)
 
 
-def contended(launch: Launch) -> tuple[Source, ...]:
+def contended(code: Executable) -> tuple[Source, ...]:
     """Return the lines that read what other threads may change at any time, where that decides the way.
 
     These are atomics and strong loads of global memory, in the control slice: tickets, locks, flags. What
@@ -73,19 +75,63 @@ def contended(launch: Launch) -> tuple[Source, ...]:
     """
     found = [
         ins
-        for ins in launch.entry.instructions
-        if launch.paces[ins.index] == POLL and ins.opcode[0] in _LOADS and "global" in _spaces(ins)
+        for ins in code.entry.instructions
+        if code.paces[ins.index] == POLL and ins.opcode[0] in _LOADS and "global" in _spaces(ins)
     ]
     if not found:
         return ()
-    decides = set(launch.slice.registers)
-    deciding = [ins for ins in found if not decides.isdisjoint(launch.registers_of(ins.index)[1])]
+    decides = set(code.slice.registers)
+    deciding = [ins for ins in found if not decides.isdisjoint(code.registers_of(ins.index)[1])]
     return tuple(dict.fromkeys(ins.source for ins in deciding))
 
 
-def _named(launch: Launch, text: str) -> set[int]:
+def guesses(code: Executable) -> frozenset[int]:
+    """Return the loads, by index, whose value an ``atom.cas`` at the same address expects there.
+
+    They may read anything: where it is not there any more, the swap fails. So begins the loop by which the
+    CUDA Programming Guide makes other atomics of ``atomicCAS``.
+    """
+    if not any("cas" in ins.opcode for ins in code.entry.instructions):
+        return frozenset()
+    writes = Counter(number for ins in code.entry.instructions for number in code.registers_of(ins.index)[1])
+    copies: dict[str, set[str]] = {}
+    same: dict[str, str] = {}  # what a register holds all the time
+    for ins in code.entry.instructions:
+        if ins.opcode[0] in ("mov", "cvta") and len(ins.operands) == 2:
+            into, value = ins.operands
+            copies.setdefault(value, set()).add(into)
+            if writes[code.numbers.get(into, -1)] == 1 and writes[code.numbers.get(value, -1)] <= 1:
+                same[into] = value
+
+    def place(ins: Instruction) -> tuple[str, int]:
+        """Return the address of a load or an atomic, and its size in bytes."""
+        base, plus, offset = ins.operands[1].strip("[] ").partition("+")
+        seen = {base}
+        while (copied := same.get(base)) is not None and copied not in seen:  # which may be in a circle
+            base = copied
+            seen.add(base)
+        return base + plus + offset, BYTES.get(ins.opcode[-1], 0)
+
+    swaps: dict[tuple[str, int], set[str]] = {}
+    for ins in code.entry.instructions:
+        if ins.opcode[0] == "atom" and "cas" in ins.opcode and len(ins.operands) > 2:
+            swaps.setdefault(place(ins), set()).add(ins.operands[2])
+    found = set()
+    for ins in code.entry.instructions:
+        compared = swaps.get(place(ins)) if ins.opcode[0] == "ld" else None
+        reached, open_ = {ins.operands[0]} if compared else set(), [*ins.operands[:1]]
+        while compared and open_:
+            new = copies.get(open_.pop(), set()) - reached
+            reached |= new
+            open_.extend(new)
+        if compared and reached & compared:
+            found.add(ins.index)
+    return frozenset(found)
+
+
+def _named(code: Executable, text: str) -> set[int]:
     """Return the number of the register that an operand names, if it names one."""
-    number = launch.numbers.get(text.lstrip("!"))
+    number = code.numbers.get(text.lstrip("!"))
     return set() if number is None else {number}
 
 

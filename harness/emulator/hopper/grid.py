@@ -90,7 +90,7 @@ class Block(Batch):
             self.cluster.block_left(self)
 
     def mark(self, group: Group, pc: int) -> None:
-        reads, writes = self.launch.registers_of(pc)
+        reads, writes = self.launch.code.registers_of(pc)
         mark(group, self.launch.entry.instructions[pc], reads, writes)
 
     def advance(self) -> None:

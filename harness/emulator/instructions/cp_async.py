@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.emulator.access import active_bounds, load, observe, place, store
+from harness.emulator.access import active_bounds, check_written, load, observe, place, store
 from harness.emulator.decode import Decoder, Run, handles
 from harness.emulator.group import Group, spread
 from harness.emulator.memory import LOCAL_BASE, SHARED_BASE
@@ -138,20 +138,19 @@ def _fetch(
         if at.where is False:
             return
 
-        def deliver(i: int, give: Any) -> None:
-            found = give(None)
+        check_written(group, ins, at, size)
+        for i in range(size // 4):
             kept = np.broadcast_to(at.where.array if isinstance(at.where, Mask) else np.True_, group.shape)
             if uniform is None:
                 kept = kept & (spread(length, group.shape) >= 4 * (i + 1))
-            np.copyto(values[i], found, where=kept)
-
-        load(group, ins, at, 4, size // 4, deliver)
+            np.copyto(values[i], load(group, at, 4, i), where=kept)
         return
     for i in range((uniform or 0) // 4):
         at = place(group, ins, "global", shift(address, 4 * i), reading, 4)
         observe(group, ins, at, READ, 4)
         if at.where is not False:
-            load(group, ins, at, 4, 1, lambda _, give, i=i: np.copyto(values[i], give(None)))
+            check_written(group, ins, at, 4)
+            np.copyto(values[i], load(group, at, 4))
 
 
 def _commit(group: Group, where: Lanes) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.emulator.access import load, observe, place, store
+from harness.emulator.access import check_written, load, observe, place, store
 from harness.emulator.decode import Decoder, Run, handles
 from harness.emulator.group import BITS_OF, Group
 from harness.emulator.numbers.values import Affine, Array, Lanes, integer_of, shift
@@ -72,6 +72,7 @@ def ld(decoder: Decoder, ins: Instruction) -> Run:
         space = ""
     read = decoder.address(ins, ins.operands[1])
     finish = _extension(decoder, ins, names, size)
+    dtype = BITS_OF.get(size)
 
     def run(group: Group, where: Lanes) -> None:
         base, offset = read(group)
@@ -82,16 +83,15 @@ def ld(decoder: Decoder, ins: Instruction) -> Run:
                 group.write(register, -1, where)  # nothing was loaded: all ones, which is NaN as a float
             return
 
-        def deliver(i: int, give: Any) -> None:
-            if into[i] < 0:
-                return  # the sink "_"
-            if finish is not None:
-                group.write(into[i], finish(group, give(None)), at.where)
+        check_written(group, ins, at, size * count)
+        for i, register in enumerate(into):
+            if register < 0:
+                continue  # the sink "_"
+            if finish is None:
+                value = load(group, at, size, i, group.out(register, at.where, dtype))
             else:
-                dtype = BITS_OF[size]
-                group.write(into[i], give(group.out(into[i], at.where, dtype)), at.where)
-
-        load(group, ins, at, size, count, deliver)
+                value = finish(group, load(group, at, size, i))
+            group.write(register, value, at.where)
 
     return run
 

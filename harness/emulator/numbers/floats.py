@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-_LOW29 = np.int64(0x1FFFFFFF)
-_MIDDLE = np.int64(0x10000000)
+_TOP29 = np.int64(35)  # moves the low 29 bits to the top
+_MIDDLE = np.int64(-(1 << 63))  # 1 0...0 there
 _SMALLEST_NORMAL = np.float32(2.0**-126)
 
 
@@ -41,13 +41,13 @@ class Underflow:
 
 
 class Workspace:
-    """Scratch arrays of one shape for `fma32`, which then allocates no memory."""
+    """Scratch arrays of one shape for `fma32` and `add32`, which then allocate no memory."""
 
-    def __init__(self, shape: tuple[int, int], underflow: Underflow) -> None:
+    def __init__(self, shape: tuple[int, ...], underflow: Underflow) -> None:
+        self.products = np.empty(shape, np.float64)
         self.wide = np.empty(shape, np.float64)
         self.wide_bits = self.wide.view(np.int64)
         self.bits = np.empty(shape, np.int64)
-        self.flags = np.empty(shape, np.bool_)
         self.rounded = np.empty(shape, np.float32)
         self.underflow = underflow
 
@@ -58,31 +58,30 @@ def fma32(a: Any, b: Any, c: Any, out: Array, work: Workspace) -> None:
     The operands are float32 scalars or arrays that broadcast to `out`, and may be `out` itself, which is
     written last; `work` has the shape of `out`. Call it within `Underflow.watching`.
     """
-    wide, flags, underflow = work.wide, work.flags, work.underflow
-    np.multiply(a, b, out=wide, dtype=np.float64)
-    np.add(wide, c, out=wide)
-    np.bitwise_and(work.wide_bits, _LOW29, out=work.bits)
-    np.equal(work.bits, _MIDDLE, out=flags)
-    if np.count_nonzero(flags):
-        _round_to_odd(a, b, c, wide, flags)
+    np.multiply(a, b, out=work.products, dtype=np.float64)
+    add32(c, out, work)
+
+
+def add32(c: Any, out: Array, work: Workspace) -> None:
+    """Add float32 `c` to the products in `work`, each of two float32 and exact, rounded as by `fma32`."""
+    wide, underflow = work.wide, work.underflow
+    np.add(work.products, c, out=wide)
+    np.left_shift(work.wide_bits, _TOP29, out=work.bits)
+    if work.bits.min() == _MIDDLE:
+        _round_to_odd(work.products, c, wide, work.bits == _MIDDLE)
     underflow.seen = False
     np.copyto(work.rounded, wide, casting="same_kind")
     if underflow.seen:
-        np.less(np.abs(wide), 2.0 * _SMALLEST_NORMAL, out=flags)
-        _round_to_odd(a, b, c, wide, flags)
+        _round_to_odd(work.products, c, wide, np.abs(wide) < 2.0 * _SMALLEST_NORMAL)
         np.copyto(work.rounded, wide, casting="same_kind")
     np.copyto(out, work.rounded)
 
 
-def _round_to_odd(a: Any, b: Any, c: Any, wide: Array, where: Array) -> None:
-    """Replace the float64 sums ``a * b + c`` in `wide`, in the lanes `where`, by sums rounded to odd."""
+def _round_to_odd(products: Array, c: Any, wide: Array, where: Array) -> None:
+    """Replace the float64 sums ``products + c`` in `wide`, in the lanes `where`, by sums rounded to odd."""
     lanes = np.nonzero(where)
-
-    def pick(x: Any) -> Array:
-        return np.broadcast_to(np.asarray(x), where.shape)[lanes].astype(np.float64)
-
-    product = pick(a) * pick(b)  # exact: 24 bits times 24 bits
-    wide[lanes] = odd_sum(product, pick(c))
+    addends = np.broadcast_to(np.asarray(c), where.shape)[lanes].astype(np.float64)
+    wide[lanes] = odd_sum(products[lanes], addends)
 
 
 def two_sum(x: Array, y: Array) -> tuple[Array, Array]:

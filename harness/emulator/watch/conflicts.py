@@ -11,11 +11,22 @@ import numpy as np
 from harness.emulator.numbers.values import Array
 from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.findings import Finding
-from harness.emulator.watch.shadow import BLOCK_WRITE, READS, WRITE, Conflict, Lanes, Watched
+from harness.emulator.watch.shadow import (
+    BLOCK_WRITE,
+    READ,
+    READS,
+    STRONG_WRITE,
+    WRITE,
+    Conflict,
+    Lanes,
+    Watched,
+)
 
 if TYPE_CHECKING:
     from harness.emulator.machine import Launch
 
+_STRONG = (STRONG_WRITE, BLOCK_WRITE)
+_BENIGN = {True: ", the same value", False: ", which a compare-and-swap verifies"}  # by whether it stores
 Values = Callable[[Array], tuple[Array, Array]]
 
 
@@ -39,7 +50,9 @@ class Access:
 
 
 def report(launch: Launch, access: Access, conflict: Conflict, among: bool = False) -> None:
-    """Add findings for a conflict: one for threads of a block, one for blocks; equal stores apart.
+    """Add findings for a conflict: one for threads of a block, one for blocks; apart what does not show.
+
+    That are stores of the same value, and loads whose value a compare-and-swap then verifies.
 
     among: the conflict is one among the lanes of the instruction
     """
@@ -49,6 +62,10 @@ def report(launch: Launch, access: Access, conflict: Conflict, among: bool = Fal
     equal = np.zeros(len(across), np.bool_)
     if access.kind == WRITE and conflict.kind == WRITE and access.values is not None:
         equal = _equal(access, access.values, conflict, among)
+    elif access.kind == READ and conflict.kind in _STRONG:
+        equal |= access.instruction.index in launch.code.guesses
+    elif access.kind in _STRONG and conflict.kind == READ:
+        equal = np.isin(conflict.sites, list(launch.code.guesses))
     for between in (False, True):
         if not between and among and access.kind == BLOCK_WRITE:
             continue  # within the block it is atomic
@@ -104,7 +121,7 @@ def _add(
             said += f"{missing} between, block {blocks[0]}"
         return Finding(
             kind=kind,
-            message=f"{name} at offset {offset}: {said}" + (", the same value" if benign else ""),
+            message=f"{name} at offset {offset}: {said}" + (_BENIGN[WRITE in kinds] if benign else ""),
             sources=lines,
             variable=name,
             offset=offset,

@@ -106,6 +106,7 @@ class Counter:
         self._flops = flops
         self._widths = widths
         self.executions = [0] * len(instructions)
+        self._straight: dict[tuple[int, int], int] = {}  # executions of straight code, by its instructions
         self._global = [[0, 0, 0] for _ in instructions]
         self._shared = [[0, 0, 0, 0] for _ in instructions]
         self._atomics = [0] * len(instructions)
@@ -164,12 +165,30 @@ class Counter:
 
     def shared_access(
         self, instruction: Instruction, address: Integer, where: Lanes, size: int, shape: tuple[int, int]
-    ) -> None:
-        """Count an access to shared memory; the arguments are those of `global_access`."""
+    ) -> tuple[int, int, int, int]:
+        """Count an access to shared memory, and return what `shared_again` counts for one like it.
+
+        The arguments are those of `global_access`.
+        """
+        cost = self._shared_cost(instruction, address, where, size, shape)
+        self.shared_again(instruction, cost)
+        return cost
+
+    def shared_again(self, instruction: Instruction, cost: tuple[int, int, int, int]) -> None:
+        """Count an access to shared memory like one that was counted before."""
+        sums = self._shared[instruction.index]
+        sums[0] += cost[0]
+        sums[1] += cost[1]
+        sums[2] += cost[2]
+        sums[3] += cost[3]
+
+    def _shared_cost(
+        self, instruction: Instruction, address: Integer, where: Lanes, size: int, shape: tuple[int, int]
+    ) -> tuple[int, int, int, int]:
+        """Return the requests, wavefronts, conflicts and bytes of an access to shared memory."""
         size = self._widths.get(instruction.ptx_line, size)
         if not size:
-            return
-        sums = self._shared[instruction.index]
+            return 0, 0, 0, 0
         if isinstance(address, int):
             address = Affine(None, None, None, address)
         alike = address.block is None and address.full is None and _by_thread(where)
@@ -187,25 +206,35 @@ class Counter:
             return wavefronts(_spread(part.parts() + offset, shape), _active(where, shape), size)
 
         times = shape[1] if alike else 1
-        for place, number in enumerate(self._memo.get(key, make)):
-            sums[place] += number * times
+        requests, passes, conflicts = self._memo.get(key, make)
         lanes = shape[0] * shape[1]
-        sums[3] += size * (lanes if where is True else where.lanes(lanes) if isinstance(where, Mask) else 0)
+        lanes = lanes if where is True else where.lanes(lanes) if isinstance(where, Mask) else 0
+        return requests * times, passes * times, conflicts * times, size * lanes
+
+    def executed(self, first: int, end: int, lanes: int) -> None:
+        """Count an execution of the instructions from `first` up to `end` by `lanes` threads."""
+        self._straight[first, end] = self._straight.get((first, end), 0) + lanes
 
     def atomic(self, instruction: Instruction, lanes: int) -> None:
         """Count an atomic operation of `lanes` threads."""
         self._atomics[instruction.index] += lanes
 
     def bulk(self, instruction: Instruction, address: Array, size: int) -> None:
-        """Count a bulk copy of `size` bytes at each address of global memory, which ascend along rows."""
+        """Count a bulk copy of an element of `size` bytes at each address of global memory.
+
+        The addresses ascend along rows, and no element crosses the end of a sector.
+        """
         sums = self._bulk[instruction.index]
-        touched = np.concatenate([address // SECTOR, (address[-1:] + size - 1) // SECTOR])
         sums[0] += 1
-        sums[1] += int(np.count_nonzero(np.diff(touched))) + 1 if len(address) else 0
+        sums[1] += int(np.count_nonzero(np.diff(address // SECTOR))) + 1 if len(address) else 0
         sums[2] += size * len(address)
 
     def all(self) -> tuple[Counts, ...]:
         """Return the counts of all instructions, in PTX order."""
+        for (first, end), lanes in self._straight.items():
+            for index in range(first, end):
+                self.executions[index] += lanes
+        self._straight.clear()
         return tuple(
             Counts(
                 source=ins.source,

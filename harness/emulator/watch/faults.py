@@ -47,13 +47,20 @@ def outside(
         return where
     if group.launch.check:
         variable, offset, distance = named(group, space, first_lane(group, address, bad), size)
-        verb = "reads" if ins.opcode[0] in ("ld", "ldu", "cp") else "writes"
+        verb = "writes" if _writes(ins, space) else "reads"
         side = "before the start" if offset < 0 else "past the end"
         message = (
             f"{verb} {size} bytes at offset {offset} of {variable}, {distance} past what is its own ({side})"
         )
         fault(group, ins, "out of bounds", bad, variable, offset, message, distance)
     return group.algebra.both(where, inside)
+
+
+def _writes(ins: Instruction, space: str) -> bool:
+    """Return whether an instruction writes what it accesses in `space`; cp.async copies to shared memory."""
+    if ins.opcode[0] in ("cp", "wmma"):
+        return space == "shared" if ins.opcode[0] == "cp" else ins.opcode[1] == "store"
+    return ins.opcode[0] in ("st", "atom", "red", "stmatrix")
 
 
 def first_lane(group: Group, address: Integer, bad: Lanes) -> int:

@@ -1,7 +1,7 @@
 """Hazards on shared memory: two threads access a word, at least one writes it, and no barrier is between.
 
-Accesses are gathered by interval, from barrier to barrier, as signatures (instruction, address pattern,
-lanes). An interval with the signatures of an earlier one costs only a look-up. The order in which a thread
+Accesses are gathered by interval, from barrier to barrier, as patterns (instruction, addresses, lanes). An
+interval with the patterns of an earlier one of its batch costs only a look-up. The order in which a thread
 comes to the two instructions tells RAW, WAR and WAW apart. A cp.async writes from its issue until its own
 thread has waited for it: an access to the same place in between conflicts with a copy in flight, and the
 issue conflicts with earlier reads.
@@ -42,11 +42,11 @@ class Flight:
 class Interval:
     """The accesses of the blocks `columns` since their last barrier; bool (blocks,), None for all.
 
-    `times` holds, by signature, the group's clock at the first and at the last access.
+    `times` holds, by access pattern, the group's clock at the first and at the last access.
     """
 
     columns: Array | None
-    times: dict[Hashable, tuple[int, int]] = field(default_factory=dict)
+    times: dict[Touch, tuple[int, int]] = field(default_factory=dict)
 
 
 class HazardWatch:
@@ -55,6 +55,7 @@ class HazardWatch:
     fine: `races` watches shared memory; what is left here are copies in flight
     describe(byte, column): returns (variable, offset in it, block index) of a byte of a block's shared memory
     thread(number): returns the index of a thread in its block
+    guesses: the loads whose value a compare-and-swap then verifies, by index
     """
 
     def __init__(
@@ -63,7 +64,9 @@ class HazardWatch:
         describe: Callable[[int, int], tuple[str, int, Any]],
         thread: Callable[[int], Any],
         fine: bool = False,
+        guesses: frozenset[int] = frozenset(),
     ) -> None:
+        self._guesses = guesses
         self._findings = findings
         self._describe = describe
         self._thread = thread
@@ -76,6 +79,7 @@ class HazardWatch:
         self._blocks = blocks
         self._open = [Interval(None)]
         self._flights: list[Flight] = []
+        self._seen.clear()
         self._known: dict[Hashable, Touch] = {}
 
     def record(
@@ -104,10 +108,6 @@ class HazardWatch:
             group.epoch,
             value,
         )
-        clock = group.tick()
-        for interval in self._open:
-            known = interval.times.get(signature)
-            interval.times[signature] = (clock if known is None else known[0], clock)
         touch = self._known.get(signature)
         if touch is None:
             touch = self._known[signature] = Touch(
@@ -120,9 +120,16 @@ class HazardWatch:
                 shape=group.shape,
                 epoch=group.epoch,
                 value=value,
-                signature=signature,
             )
+        self.again(touch, group)
         return touch
+
+    def again(self, touch: Touch, group: Clock) -> None:
+        """Record an access like one that was recorded in this batch; the group's clock advances."""
+        clock = group.tick()
+        for interval in self._open:
+            known = interval.times.get(touch)
+            interval.times[touch] = (clock if known is None else known[0], clock)
 
     def issue(
         self, instruction: Instruction, address: Integer, where: Lanes, size: int, group: Clock
@@ -167,7 +174,7 @@ class HazardWatch:
         """Report the faults of an ended interval in the blocks `columns`; known intervals are looked up."""
         if not interval.times:
             return
-        flights = tuple((f.touch.signature, lane_id(f.where), f.issued, f.landed) for f in self._flights)
+        flights = tuple((f.touch, lane_id(f.where), f.issued, f.landed) for f in self._flights)
         key = (tuple(interval.times.items()), flights, b"" if columns is None else columns.tobytes())
         seen = self._seen.get(key)
         if seen is None:
@@ -175,8 +182,7 @@ class HazardWatch:
                 self._seen.clear()
             seen = self._seen[key] = []
             touches = [
-                replace(self._known[signature], first=first, last=last)
-                for signature, (first, last) in interval.times.items()
+                replace(touch, first=first, last=last) for touch, (first, last) in interval.times.items()
             ]
             self._analyse(touches, columns, seen)
         else:
@@ -224,8 +230,12 @@ class HazardWatch:
             pair = [(write, writer), (other, int(threads[place]))]
             if kind == "WAR hazard":
                 pair.reverse()
-            same = kind == "WAW hazard" and write.value is not None and write.value == other.value
-            self._report(kind, pair, int(cells[place]), len(bad), layout, seen, same)
+            why = ""
+            if kind == "WAW hazard" and write.value is not None and write.value == other.value:
+                why = "the same value"
+            elif write.kind == ATOMIC and other.instruction.index in self._guesses:
+                why = "which a compare-and-swap verifies"
+            self._report(kind, pair, int(cells[place]), len(bad), layout, seen, why)
 
     def _in_flight(
         self, flight: Flight, copy: Touch, touches: list[Touch], layout: Layout, seen: list[Any]
@@ -253,13 +263,16 @@ class HazardWatch:
         times: int,
         layout: Layout,
         seen: list[Any],
-        benign: bool = False,
+        why: str = "",
     ) -> None:
-        """Add a finding for a pair of (touch, thread), and (kind, key, times) to `seen`."""
+        """Add a finding for a pair of (touch, thread), and (kind, key, times) to `seen`.
+
+        why: why it does not show in the result
+        """
         offset, column = layout.place(cell)
         variable, within, block = self._describe(offset, column)
         touches = [touch for touch, _ in pair]
-        key = (*(t.instruction.source for t in touches), variable, benign)
+        key = (*(t.instruction.source for t in touches), variable, bool(why))
 
         def make() -> Finding:
             size = touches[-1].size if touches[-1].size <= 8 else 4
@@ -268,7 +281,7 @@ class HazardWatch:
             between = (
                 "before the copy has landed" if kind.startswith("missing") else "with no barrier between"
             )
-            end = ", the same value" if benign else ""
+            end = f", {why}" if why else ""
             message = (
                 f"{variable}[{within // size}] ({size}-byte elements): thread {names[0]} {verbs[0]} it, "
                 f"thread {names[1]} {verbs[1]} it {between}, block {block}{end}"
@@ -281,7 +294,7 @@ class HazardWatch:
                 offset=within,
                 threads=tuple(names),
                 block=block,
-                benign=benign,
+                benign=bool(why),
             )
 
         self._findings.add(kind, key, times, make)

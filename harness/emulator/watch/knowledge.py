@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
@@ -37,10 +38,15 @@ class Semantics:
 
 def semantics(ins: Instruction) -> Semantics:
     """Return the memory semantics of a load, store, atomic or fence."""
-    parts = set(ins.opcode)
-    atomic = ins.opcode[0] in ("atom", "red")
+    return _semantics(ins.opcode)
+
+
+@lru_cache(maxsize=1024)
+def _semantics(opcode: tuple[str, ...]) -> Semantics:
+    parts = set(opcode)
+    atomic = opcode[0] in ("atom", "red")
     strong = atomic or bool(parts & {"volatile", "relaxed", "acquire", "release", "acq_rel", "mmio"})
-    fence = ins.opcode[0] in ("membar", "fence")
+    fence = opcode[0] in ("membar", "fence")
     return Semantics(
         strong=strong,
         scope=BLOCK if "cta" in parts else GRID,

@@ -238,18 +238,20 @@ class Order:
                 pending = self.state.pending.copy()
                 pending[t, c] = NOTHING
                 self.state = replace(self.state, pending=pending)
-        self._mark(lanes, scope)
-
-    def _mark(self, lanes: tuple[Array, Array], scope: int) -> None:
-        """Keep what the lanes know now: their strong writes publish it from here on."""
         t, c = lanes
-        for which in range(scope + 1):
+        for which in range(scope + 1):  # what the lanes know now, their strong writes publish from here on
             self._own[which, t, c] = self.state.now[c]
             self._upto[which, t, c] = self.state.bar[c]
             self._mates[which, t, :, c] = self._of_warp(self.state, t, c)
             self._node[which, t, c] = self.state.view[t, c]
         self._fenced = True
-        self.state = replace(self.state, now=self.state.now + (np.bincount(c, minlength=self.blocks) > 0))
+        self._advance(c)
+
+    def _advance(self, columns: Array) -> None:
+        """Give what blocks do from here on a later stamp."""
+        self.state = replace(
+            self.state, now=self.state.now + (np.bincount(columns, minlength=self.blocks) > 0)
+        )
 
     def read(self, lanes: tuple[Array, Array], nodes: Array, meaning: Semantics) -> None:
         """Record that lanes read places at which `nodes` were published; 0 for none."""
@@ -296,8 +298,9 @@ class Order:
         t, c = lanes
         found = np.zeros(len(t), np.int64)
         if meaning.release:
-            self._mark(lanes, meaning.scope)
-        elif not self._fenced:
+            found = np.array([self._released(*lane, meaning.scope) for lane in zip(*lanes, strict=True)])
+            self._advance(c)
+        if not self._fenced:
             return found
         newest = np.zeros(len(t), np.int64)
         for scope in range(
@@ -308,8 +311,15 @@ class Order:
             newest = self._own[scope, t, c]
         return found
 
+    def _released(self, t: int, c: int, scope: int) -> int:
+        """Return the node that thread `t` of column `c` publishes with a release."""
+        state, block = self.state, self.first + int(c)
+        known = self._told(state, np.array([t]), int(c)) | {int(t) + block * self.threads: int(state.now[c])}
+        upto, view = int(state.bar[c]), int(state.view[t, c])
+        return self.knowledge.leaf(block, upto, tuple(known.items()), view, scope == BLOCK)
+
     def _leaf(self, t: int, c: int, scope: int) -> int:
-        """Return the node that thread `t` of column `c` publishes."""
+        """Return the node that thread `t` of column `c` publishes after a fence."""
         state, base = self.state, self.threads * (self.first + c)
         own, upto = int(self._own[scope, t, c]), int(self._upto[scope, t, c])
         fenced = np.minimum(self._own[scope, :, c], state.bar[c])  # by their own threads, before the barrier

@@ -23,7 +23,7 @@ from harness.emulator.numbers.values import Array, Integer, Mask, mask_of
 from harness.emulator.numbers.values import Lanes as Where
 from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.conflicts import Access, Values, report
-from harness.emulator.watch.knowledge import Knowledge, Semantics, semantics
+from harness.emulator.watch.knowledge import NOTHING, Knowledge, Semantics, semantics
 from harness.emulator.watch.order import Order, State
 from harness.emulator.watch.shadow import BLOCK_WRITE, WRITE, Lanes, Shadow, Watched, kind_of
 from harness.emulator.watch.touches import ATOMIC, READ
@@ -162,7 +162,7 @@ class RaceWatch:
             self._known.add(owner.index)
         watched = self._watched.get(owner.index)
         if watched is None:
-            watched = self._watched[owner.index] = Watched(owner.end - owner.start, 1)
+            watched = self._watched[owner.index] = Watched(owner.end - owner.start, 1, self.fine)
             for earlier in self._reads.pop(owner.index, ()):
                 earlier(watched)
         touch(watched)
@@ -180,7 +180,7 @@ class RaceWatch:
         """Record an access to shared memory; the arguments are those of `record`."""
         order = group.batch.order
         if order.shared is None:
-            order.shared = Watched(self._launch.shared_size, group.shape[1])
+            order.shared = Watched(self._launch.shared_size, group.shape[1], self.fine)
         self._touch(order.shared, group, ins, kind, address, where, size, 0, "", order.state, values)
 
     def _touch(
@@ -256,6 +256,12 @@ class RaceWatch:
                 order.read(at, published[lanes.cells], meaning)
             return
         mine = order.published(at, meaning) if meaning.strong else np.zeros(len(lanes.cells), np.int64)
+        if meaning.release:
+            shadow.released(lanes, mine)
+        elif meaning.strong and shadow.releases:  # a later write to the place publishes that as well
+            for i, (cell, number) in enumerate(zip(lanes.cells.tolist(), lanes.grid.tolist(), strict=True)):
+                if cell in shadow.releases:
+                    mine[i] = order.knowledge.join(int(mine[i]), shadow.releases[cell].get(number, NOTHING))
         if kind != ATOMIC:
             published[lanes.cells] = mine
             return

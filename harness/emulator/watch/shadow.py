@@ -4,7 +4,8 @@ Of each kind of access a cell keeps the threads that accessed it and are not ord
 with the lowest and the highest number. An access that comes after all of them takes their place, since
 whatever comes after it comes after them as well (Flanagan and Freund, "FastTrack", PLDI 2009). Threads are
 numbered block by block, so that the two extremes tell whether another block, or another thread of the same
-block, is among them.
+block, is among them. Where more than barriers order threads, those between the two are kept as well, apart:
+a `Crowd`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.emulator.numbers.values import Array
+from harness.emulator.watch.crowd import Crowd
 from harness.emulator.watch.knowledge import BLOCK, Semantics
+
+Ends = tuple[tuple[Array, Array, Array], ...]  # by end, lowest and highest: thread + 1, stamp, instruction
 
 # Kinds of access: plain ones, strong ones (volatile, relaxed, atomic), and those strong within a block only.
 READ, WRITE, STRONG_READ, STRONG_WRITE, BLOCK_READ, BLOCK_WRITE = range(6)
@@ -85,13 +89,18 @@ class Conflict:
 
 
 class Shadow:
-    """The accesses of a memory of `cells` cells."""
+    """The accesses of a memory of `cells` cells.
 
-    def __init__(self, cells: int) -> None:
-        self._size = cells
-        # By kind and end (lowest, highest): thread + 1, stamp, instruction; made with the first access.
-        self._kept: list[tuple[tuple[Array, Array, Array], ...] | None] = [None] * KINDS
+    crowded: those of threads between the lowest and the highest are kept, too
+    """
+
+    def __init__(self, cells: int, crowded: bool = False) -> None:
+        self._size, self._crowded = cells, crowded
+        self._crowds: dict[int, Crowd] = {}  # by kind
+        # By kind; made with the first access.
+        self._kept: list[Ends | None] = [None] * KINDS
         self.published: Array | None = None  # the node of `Knowledge` that was published at each cell
+        self.releases: dict[int, dict[int, int]] = {}  # by cell and thread, that of its last release there
 
     def conflicts(
         self, kind: int, lanes: Lanes, threads: int, knows: Callable[[Array, Array, Array], Array]
@@ -121,6 +130,14 @@ class Shadow:
                         bad &= thread // threads != lanes.grid[some] // threads
                     if bad.any():
                         yield Conflict(other, some[bad], thread[bad], where[cells][bad])
+                if other in self._crowds:
+                    some, thread, when, where = self._crowds[other].at(lanes.cells)
+                    bad = thread != lanes.grid[some]
+                    bad[bad] = ~knows(some[bad], thread[bad], when[bad])
+                    if across:
+                        bad &= thread // threads != lanes.grid[some] // threads
+                    if bad.any():
+                        yield Conflict(other, some[bad], thread[bad], where[bad])
 
     def add(
         self,
@@ -158,6 +175,8 @@ class Shadow:
                 fresh[older] &= knows(
                     older, who[older].astype(np.int64) - 1, when[cells[older]].astype(np.int64)
                 )
+        displaced = cells[older[~fresh[older]]] if self._crowded else older[:0]
+        left = [(displaced, a[displaced], b[displaced], c[displaced]) for a, b, c in kept]
         # Of several lanes at one cell the last one assigned stays: the lowest, then the highest. Of atomics
         # that is the last in both places.
         takes = np.nonzero(fresh | atomic | (mine <= lowest))[0]
@@ -167,6 +186,23 @@ class Shadow:
         takes = np.nonzero(fresh | atomic | (mine >= highest))[0]
         at = cells[takes]
         high[at], high_at[at], high_site[at] = mine[takes], stamps[takes], site
+        if kind == WRITE:
+            for crowd in self._crowds.values():
+                crowd.forget(cells)
+        elif self._crowded:
+            if atomic and kind in self._crowds:
+                self._crowds[kind].forget(cells)
+            elif not atomic:
+                left.append((cells, mine, stamps, np.full(len(cells), site, np.int32)))
+                self._keep(kind, kept, left)
+
+    def _keep(self, kind: int, kept: Ends, left: list[tuple[Array, Array, Array, Array]]) -> None:
+        """Keep those of accesses (cells, threads + 1, stamps, sites) that are not the two of their cell."""
+        for cells, threads, stamps, sites in left:
+            gone = (kept[0][0][cells] != threads) & (kept[1][0][cells] != threads)
+            if gone.any():
+                crowd = self._crowds.setdefault(kind, Crowd(self._size))
+                crowd.add(cells[gone], threads[gone].astype(np.int64) - 1, stamps[gone], sites[gone])
 
     def among(self, kind: int, lanes: Lanes) -> Conflict | None:
         """Return the conflicts among the lanes of a write that was just added, None without any."""
@@ -186,14 +222,23 @@ class Shadow:
         def halves(cells: Array) -> Array:
             return np.repeat(cells.reshape(-1, columns), 2, axis=0).ravel()
 
-        finer = Shadow(self._size * 2)
+        finer = Shadow(self._size * 2, self._crowded)
+        finer._crowds = {kind: crowd.refined(columns) for kind, crowd in self._crowds.items()}
         for kind, kept in enumerate(self._kept):
             if kept is not None:
                 low, high = ((halves(a), halves(b), halves(c)) for a, b, c in kept)
                 finer._kept[kind] = low, high
         if self.published is not None:
             finer.published = halves(self.published)
+        for cell, nodes in self.releases.items():
+            first = 2 * (cell // columns) * columns + cell % columns
+            finer.releases |= {first: dict(nodes), first + columns: dict(nodes)}
         return finer
+
+    def released(self, lanes: Lanes, nodes: Array) -> None:
+        """Keep the nodes that lanes published at their cells by releases."""
+        for cell, thread, node in zip(lanes.cells.tolist(), lanes.grid.tolist(), nodes.tolist(), strict=True):
+            self.releases.setdefault(cell, {})[thread] = node
 
     def publications(self) -> Array:
         """Return the nodes published at each cell, made when they are first needed."""
@@ -206,11 +251,12 @@ class Watched:
     """The shadow of an allocation or of a batch's shared memory, in cells of `grain` bytes.
 
     size: in bytes; columns: of a batch's shared memory the blocks, otherwise 1
+    crowded: as in `Shadow`
     """
 
-    def __init__(self, size: int, columns: int) -> None:
+    def __init__(self, size: int, columns: int, crowded: bool = False) -> None:
         self.grain, self.columns = _GRAIN, columns
-        self.shadow = Shadow((-(-size // _GRAIN) + 1) * columns)
+        self.shadow = Shadow((-(-size // _GRAIN) + 1) * columns, crowded)
 
     def refine(self, size: int) -> None:
         """Make the cells small enough for accesses of `size` bytes."""

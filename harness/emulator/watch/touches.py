@@ -13,9 +13,11 @@ from harness.emulator.ptx.program import Instruction
 READ, WRITE, ATOMIC, ISSUE = "read", "write", "atomic", "cp.async"
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class Touch:
     """One access pattern: an instruction with its addresses and lanes, however often it was executed.
+
+    In a batch a pattern is one object: it is compared by identity.
 
     instruction: the PTX instruction that accesses shared memory
     kind: READ, WRITE, ATOMIC or ISSUE
@@ -24,7 +26,6 @@ class Touch:
     row: the first thread of the group; `shape` is its (threads, blocks)
     epoch: warp barriers that the group had passed
     value: what was stored, if it was the same in all lanes: stores of the same value do not conflict
-    signature: identifies the pattern
     first, last: the group's clock at the first and the last execution in the interval, which
         lasts from barrier to barrier
     """
@@ -38,7 +39,6 @@ class Touch:
     shape: tuple[int, int]
     epoch: int
     value: Hashable
-    signature: Hashable
     first: int = 0
     last: int = 0
 
@@ -67,20 +67,19 @@ class Layout:
     A cell is `granule` bytes of one block. Where all accesses are the same in every block, one block stands
     for all.
 
-    touches: the accesses to compare
+    touches: the accesses to compare, one at least
     blocks: number of blocks in the batch
     columns: the blocks to look at, bool (blocks,); None for all
     """
 
     def __init__(self, touches: list[Touch], blocks: int, columns: Array | None) -> None:
-        self.granule = min(4, *(t.size for t in touches), 4)
+        self.granule = min([4, *(t.size for t in touches)])
         alike = all(_alike(t) for t in touches)
         chosen = np.arange(blocks) if columns is None else np.nonzero(columns)[0]
         self._columns = chosen[:1] if alike else chosen
         self._blocks = blocks
         self._cells: dict[int, tuple[Array, Array]] = {}
-        highest = max((int(self.cells(t)[0].max(initial=0)) for t in touches), default=0)
-        self.count = highest + 1
+        self.count = 1 + max(int(self.cells(t)[0].max(initial=0)) for t in touches)
 
     def cells(self, touch: Touch) -> tuple[Array, Array]:
         """Return (cells, threads), an element each for every granule that every active lane accesses."""

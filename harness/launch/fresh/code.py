@@ -16,6 +16,7 @@ from harness.kernels.compiler import compile_kernel
 from harness.support.resources import Closing
 
 SOURCE = Path(__file__).with_name("fresh.cu")
+KINDS = {"float32": 0, "uint16": 1, "float16": 2}  # `Kind` of decode.cuh, by how NumPy stores a type
 BLOCK = 256  # threads a block, for all of the kernels
 _BLOCKS_AN_SM = 4
 _OVER_L2 = 2  # `drain` reads this many times the size of the L2 cache

@@ -46,7 +46,7 @@ from numpy.typing import NDArray
 from harness.driver import Buffer, Stream
 from harness.kernels.dtypes import DType
 from harness.launch.fresh import normal
-from harness.launch.fresh.code import Code, derive
+from harness.launch.fresh.code import KINDS, Code, derive
 from harness.problems import bounds
 from harness.problems.gemm import GEMMS, Gemm
 from harness.problems.protocol import Problem, Reference
@@ -55,7 +55,6 @@ from harness.support.resources import Closing
 
 SIGMAS = 8.0  # t of the module's docstring
 _RARE = 25.0  # a of the module's docstring
-_KINDS = {"float32": 0, "uint16": 1, "float16": 2}  # `Kind` of fresh.cu
 _ROWS = 128  # rows that are verified by element on the host
 _ROW = 32  # threads for a row
 _SUMS = ("residuals", "products", "outputs", "halves")
@@ -126,7 +125,10 @@ def imprecise(problem: Gemm, launches: int, found: NDArray[Any]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """One launch's operands, downloaded to be verified by element on the host."""
+    """One launch's operands, downloaded to be verified by element on the host.
+
+    `a` has the chosen rows of op(A), `c` and `before` those of C with its padding, and `b` is B as stored.
+    """
 
     problem: Gemm
     a: NDArray[Any]
@@ -139,8 +141,8 @@ class Evidence:
         problem, dtype = self.problem, self.problem.dtype
         found = bounds.product(
             dtype,
-            dtype.decode(self.a[:, : problem.K]),
-            dtype.decode(self.b[:, : problem.N]),
+            dtype.decode(self.a),
+            dtype.decode(problem.right(self.b)),
             dtype.decode(self.before[:, : problem.N]) if problem.beta else None,
             alpha=float(np.float32(problem.alpha)),
             beta=float(np.float32(problem.beta)),
@@ -173,9 +175,9 @@ class Products(Closing):
         # C holds what is multiplied by beta, or numbers as large as results: no value marks a fresh one.
         alpha, beta = float(np.float32(p.alpha)), float(np.float32(p.beta))
         self._scale = 1.0 if beta else max(abs(alpha) * math.sqrt(p.K), 2.0**dtype.emin)
-        shapes = [("A", p.M, p.K, p.lda, 1.0), ("B", p.K, p.N, p.ldb, 1.0)]
+        shapes = [(name, x.rows, x.columns, x.ld, 1.0) for name, x in p.layouts().items() if name != "C"]
         shapes.append(("C", p.M, p.ldc, p.ldc, self._scale))  # its padding, too
-        kind, u64, u32, f64 = np.uint32(_KINDS[dtype.storage]), np.uint64, np.uint32, np.float64
+        kind, u64, u32, f64 = np.uint32(KINDS[dtype.storage]), np.uint64, np.uint32, np.float64
         with ExitStack() as owned:
             tables = {
                 name: owned.enter_context(code.table([copy[name].ptr for copy in buffers], stream))
@@ -193,8 +195,8 @@ class Products(Closing):
             sizes = [u64(p.K), u64(p.N), u64(p.ldb)]
             self._project = code.prepare(
                 "project",
-                _ROW * p.K,
-                [tables["B"], words, y, q, self._found, *sizes, u64(0), kind, u32(0)],
+                _ROW * (p.ldb if p.transb else p.K),
+                [tables["B"], words, y, q, self._found, *sizes, u64(0), kind, u32(p.transb), u32(0)],
                 sets=sets,
             )
             sizes = [u64(p.M), u64(p.N), u64(p.K), u64(p.lda), u64(p.ldc)]
@@ -206,11 +208,11 @@ class Products(Closing):
             precision = dtype.precision if dtype.itemsize < 4 else 0
             self._residual = code.prepare(
                 "residual",
-                _ROW * p.M,
+                _ROW * (p.lda if p.transa else p.M),
                 [
                     *(tables["A"], tables["C"], words, y, q, self._found, *sizes, u64(0)),
                     *(f64(alpha), f64(beta), *rounding, f64(SIGMAS), np.float32(self._scale)),
-                    *(np.int32(precision), np.int32(dtype.emin), kind, u32(0)),
+                    *(np.int32(precision), np.int32(dtype.emin), kind, u32(p.transa), u32(0)),
                 ],
                 sets=sets,
             )
@@ -218,8 +220,8 @@ class Products(Closing):
                 (launch.argument(key, ctypes.c_uint64), launch.argument(count, ctypes.c_uint32))
                 for launch, key, count in (
                     *((fill, 4, 8) for fill in self._fills),
-                    (self._project, 8, 10),
-                    (self._residual, 11, 22),
+                    (self._project, 8, 11),
+                    (self._residual, 11, 23),
                 )
             ]
             self._x = self._signs.argument(2, ctypes.c_uint64)
@@ -266,8 +268,8 @@ class Products(Closing):
         """
         p, chosen = self.problem, int(rng.integers(count))
         host = {}
-        for name, height, ld in (("A", p.M, p.lda), ("B", p.K, p.ldb), ("C", p.M, p.ldc)):
-            host[name] = np.empty((height, ld), p.dtype.storage)
+        for name, x in p.layouts().items():
+            host[name] = np.empty((x.rows, x.ld), p.dtype.storage)
             self.buffers[chosen][name].download(host[name], stream)
         rows = np.sort(rng.choice(p.M, min(p.M, _ROWS), replace=False))
         before = normal.matrix(
@@ -279,7 +281,8 @@ class Products(Closing):
             scale=self._scale,
             of=rows,
         )
-        self._evidence = Evidence(problem=p, a=host["A"][rows], b=host["B"], c=host["C"][rows], before=before)
+        a = p.left(host["A"])[rows]
+        self._evidence = Evidence(problem=p, a=a, b=host["B"], c=host["C"][rows], before=before)
 
     def verdict(self) -> Verdict | None:
         """Compare some rows of the launch that was kept with a float64 reference; None without one."""

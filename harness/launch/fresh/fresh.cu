@@ -12,8 +12,7 @@
 // tile    = ["1"]
 // ///
 
-typedef unsigned long long u64;
-typedef unsigned int u32;
+#include "decode.cuh"
 
 const u64 GAMMA = 0x9E3779B97F4A7C15;
 
@@ -39,8 +38,6 @@ __device__ inline float normal(u64 key, u64 i)
     return __fmul_rn(__int2float_rn((int)((sum << 14) + fine - 2147459072u)), 1.61309798e-09f);
 }
 
-enum Kind : u32 { FLOAT32, BFLOAT16, FLOAT16 };
-
 __device__ inline u32 encode(u32 kind, float value)
 {
     const u32 bits = __float_as_uint(value);
@@ -51,21 +48,7 @@ __device__ inline u32 encode(u32 kind, float value)
     return half;
 }
 
-__device__ inline double decode(u32 kind, u32 word)
-{
-    if (kind == FLOAT32) return __uint_as_float(word);
-    if (kind == BFLOAT16) return __uint_as_float(word << 16);
-    float value;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"((unsigned short)word));
-    return value;
-}
-
 __device__ inline u32 nan_of(u32 kind) { return kind == FLOAT32 ? 0x7FC00000 : kind == BFLOAT16 ? 0x7FC0 : 0x7E00; }
-
-__device__ inline u32 word_at(u32 kind, u64 matrix, u64 i)
-{
-    return kind == FLOAT32 ? ((const u32*)matrix)[i] : ((const unsigned short*)matrix)[i];
-}
 
 // Element i of a matrix in memory as it was filled: columns from `columns` to `ld` are NaN.
 __device__ inline u32 filled(u32 kind, u64 key, u64 i, u64 column, u64 columns, float scale)
@@ -100,12 +83,6 @@ __device__ inline double signed_by(const u32* words, u64 j, double value)
     return words[j / 32] >> j % 32 & 1 ? -value : value;
 }
 
-__device__ inline double sum_of_warp(double value)
-{
-    for (int down = 16; down; down /= 2) value += __shfl_down_sync(~0u, value, down);
-    return value;
-}
-
 // What was found in one set, all zero before. `first` ones are counted down from ~0, so that the largest is first.
 struct Found {
     double residuals, products, outputs, halves;  // sums over the rows, freivalds.py says of what
@@ -120,20 +97,23 @@ __device__ inline void note(u64* wrong, u64* first, u64 i)
     atomicMax(first, ~i);
 }
 
-// Row k of B, a warp each: y_k = sum_j b_kj x_j and q_k = mean_j b_kj^2.
+// Row k of B, a warp each: y_k = sum_j b_kj x_j and q_k = mean_j b_kj^2. A B that is stored transposed has rows beyond
+// the last one, which are its padding.
 extern "C" __global__ void project(const u64* table, const u32* words, double* y, double* q, Found* found, u64 K,
-                                   u64 N, u64 ld, u64 base, u32 kind, u32 count)
+                                   u64 N, u64 ld, u64 base, u32 kind, u32 transposed, u32 count)
 {
     const u32 set = blockIdx.y, lane = threadIdx.x % 32;
     if (set >= count) return;
     const u64 matrix = table[set], key = key_of(base, set, 1), warps = (u64)gridDim.x * blockDim.x / 32;
-    for (u64 k = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 32; k < K; k += warps) {
+    const u64 rows = transposed ? ld : K, columns = transposed ? N : ld;
+    for (u64 k = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 32; k < rows; k += warps) {
         double sum = 0, squares = 0;
-        for (u64 j = lane; j < ld; j += 32) {
-            const u64 i = k * ld + j;
+        for (u64 j = lane; j < columns; j += 32) {
+            const u64 i = transposed ? j * ld + k : k * ld + j;
             const u32 word = word_at(kind, matrix, i);
-            if (word != filled(kind, key, i, j, N, 1)) note(&found[set].wrong_b, &found[set].first_b, i);
-            if (j < N) {
+            if (word != filled(kind, key, i, transposed ? k : j, transposed ? K : N, 1))
+                note(&found[set].wrong_b, &found[set].first_b, i);
+            if (j < N && k < K) {
                 const double b = decode(kind, word);
                 sum += signed_by(words, j, b);
                 squares += b * b;
@@ -141,44 +121,42 @@ extern "C" __global__ void project(const u64* table, const u32* words, double* y
         }
         sum = sum_of_warp(sum);
         squares = sum_of_warp(squares);
-        if (lane == 0) {
+        if (lane == 0 && k < K) {
             y[set * K + k] = sum;
             q[set * K + k] = squares / (double)N;
         }
     }
 }
 
-// Half the distance between adjacent numbers of the type at c.
-__device__ inline double half_spacing(double c, int precision, int emin)
-{
-    const int exponent = (int)((u64)__double_as_longlong(c) >> 52 & 0x7FF) - 1023;
-    return __longlong_as_double((u64)(max(exponent, emin) - precision + 1023) << 52);
-}
-
-// Row i of A and C, a warp each: the residual of (C - alpha A B - beta C0) x, and the bound of it.
+// Row i of A and C, a warp each: the residual of (C - alpha A B - beta C0) x, and the bound of it. An A that is stored
+// transposed has rows beyond the last one, which are its padding.
 extern "C" __global__ void residual(const u64* a_table, const u64* c_table, const u32* words, const double* y,
                                     const double* q, Found* found, u64 M, u64 N, u64 K, u64 lda, u64 ldc,
                                     u64 base, double alpha, double beta, double g, double v, double tiny,
-                                    double sigmas, float scale, int precision, int emin, u32 kind, u32 count)
+                                    double sigmas, float scale, int precision, int emin, u32 kind, u32 transposed,
+                                    u32 count)
 {
     const u32 set = blockIdx.y, lane = threadIdx.x % 32;
     if (set >= count) return;
+    const u64 rows = transposed ? lda : M, columns_a = transposed ? K : lda;
     const u64 a = a_table[set], c = c_table[set], warps = (u64)gridDim.x * blockDim.x / 32;
     const u64 key_a = key_of(base, set, 0), key_c = key_of(base, set, 2);
     Found* out = &found[set];
-    for (u64 row = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 32; row < M; row += warps) {
+    for (u64 row = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 32; row < rows; row += warps) {
         double product = 0, typical = 0, projected = 0;
-        for (u64 k = lane; k < lda; k += 32) {
-            const u64 i = row * lda + k;
+        for (u64 k = lane; k < columns_a; k += 32) {
+            const u64 i = transposed ? k * lda + row : row * lda + k;
             const u32 word = word_at(kind, a, i);
-            if (word != filled(kind, key_a, i, k, K, 1)) note(&out->wrong_a, &out->first_a, i);
-            if (k < K) {
+            if (word != filled(kind, key_a, i, transposed ? row : k, transposed ? M : K, 1))
+                note(&out->wrong_a, &out->first_a, i);
+            if (k < K && row < M) {
                 const double value = decode(kind, word), yk = y[set * K + k];
                 product += value * yk;
                 typical += value * value * q[set * K + k];
                 projected += value * value * yk * yk;
             }
         }
+        if (row >= M) continue;
         double got = 0, before = 0, squares = 0, halves = 0;
         for (u64 j = lane; j < ldc; j += 32) {
             const u64 i = row * ldc + j;

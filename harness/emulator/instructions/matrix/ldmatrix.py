@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.emulator.access import Place, load, observe, place, store
+from harness.emulator.access import Place, check_written, load, observe, place, store
 from harness.emulator.decode import Decoder, Run, handles
 from harness.emulator.group import Group, bits_of
 from harness.emulator.instructions.matrix.fragments import GROUP, WITHIN
@@ -62,14 +62,11 @@ def ldmatrix(decoder: Decoder, ins: Instruction) -> Run:
     def run(group: Group, where: Lanes) -> None:
         at = matrices.rows(group, ins, where, READ)
         rows = np.zeros((*group.shape, 8), np.uint16)  # the row that each lane's address points to
-
-        def deliver(i: int, give: Any) -> None:
-            rows[..., 2 * i : 2 * i + 2] = (
-                np.ascontiguousarray(give(None)).view(np.uint16).reshape(*group.shape, 2)
-            )
-
         if at.where is not False:
-            load(group, ins, at, 4, 4, deliver)
+            check_written(group, ins, at, 16)
+            for i in range(4):
+                word = np.ascontiguousarray(load(group, at, 4, i))
+                rows[..., 2 * i : 2 * i + 2] = word.view(np.uint16).reshape(*group.shape, 2)
         for i, register in enumerate(into):
             pair = [_element(rows, i, j, matrices.transposed, group.shape) for j in (0, 1)]
             both = np.ascontiguousarray(np.stack(pair, axis=-1)).view(np.float32)[..., 0]

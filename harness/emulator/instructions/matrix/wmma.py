@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from harness.emulator.access import load, observe, place, store
+from harness.emulator.access import check_written, load, observe, place, store
 from harness.emulator.decode import Decoder, Run, handles
 from harness.emulator.group import BITS_OF, Group, bits_of
 from harness.emulator.instructions.matrix.fragments import (
@@ -98,7 +97,8 @@ def _move(decoder: Decoder, ins: Instruction) -> Run:
             if at.where is False:
                 parts.append(np.zeros(group.shape, f"u{size}"))
             elif loads:
-                load(group, ins, at, size, 1, lambda _, give: parts.append(_unsigned(group, give, size)))
+                check_written(group, ins, at, size)
+                parts.append(np.ascontiguousarray(load(group, at, size)).view(f"u{size}"))
             else:
                 word = held[i]
                 store(group, at, size, [word.view(BITS_OF[size]) if size >= 4 else word])
@@ -122,11 +122,6 @@ def _address(
     else:
         index = algebra.exact(index, bits // 8, 0, 0)
     return algebra.exact(algebra.exact(base, 1, index, 1), 1, offset, 1)
-
-
-def _unsigned(group: Group, give: Callable[[None], Array], size: int) -> Array:
-    """Return the values that `give` loads as unsigned integers (T, C)."""
-    return np.array(np.ascontiguousarray(np.broadcast_to(give(None), group.shape)).view(f"u{size}"))
 
 
 def _split(group: Group, values: list[Any], bits: int) -> list[Array]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from harness.emulator.access import load, observe, place, store
+from harness.emulator.access import check_written, load, observe, place, store
 from harness.emulator.decode import Decoder, Run, handles
 from harness.emulator.group import Group
 from harness.emulator.instructions.predicates import broadcast_mask
@@ -60,7 +60,8 @@ def _argument(decoder: Decoder, ins: Instruction, name: str) -> Callable[[Group,
         found: list[Array] = []
         if where_from.where is not False:
             observe(group, ins, where_from, READ, size)
-            load(group, ins, where_from, size, 1, lambda _, give: found.append(np.array(give(None))))
+            check_written(group, ins, where_from, size)
+            found.append(np.array(load(group, where_from, size)))
         if not found:
             return np.zeros(group.shape, np.int64)
         return np.ascontiguousarray(np.broadcast_to(found[0], group.shape)).view(f"i{size}").astype(np.int64)

@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import functools
+import keyword
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.errors import BuildError, MissingDependency
-from harness.kernels import includes
+from harness.kernels.cpp import includes
+from harness.kernels.dtypes import DTYPES, ELEMENT
+
+if TYPE_CHECKING:
+    from harness.kernels.spec import Variant
+
+# As macros these would change the language, or CUDA's own variables.
+RESERVED = frozenset(keyword.kwlist) | frozenset(
+    re.findall(
+        r"\w+",
+        """true false defined alignas alignof asm auto bool case catch char const constexpr default
+        delete do double enum explicit extern float friend goto inline int long mutable namespace
+        new noexcept nullptr operator private protected public register restrict short signed sizeof
+        static struct switch template this throw typedef typename union unsigned using virtual void
+        volatile threadIdx blockIdx blockDim gridDim warpSize x y z""",
+    )
+)
 
 # NVRTC keeps a cache under the user's home. Code from there comes without ptxas's report (seen with 13.0), so
 # this cache is switched off: the harness caches code and report together.
@@ -89,13 +106,19 @@ class CompileError(Exception):
         self.code, self.log = code, log
 
 
-def translate(source: str, path: Path, entry: str, options: Sequence[str]) -> Translation:
+def translate(
+    source: str, path: Path, entry: str, options: Sequence[str], headers: Mapping[str, str] | None = None
+) -> Translation:
     """Compile `source`, which `path` names. `entry` is a name expression, such as ``k<float, 16>``.
 
-    Raises CompileError with the log where NVRTC refuses the source, an option or the entry.
+    `headers` are texts that stand in for files, by the names that ``#include`` has. Raises CompileError with
+    the log where NVRTC refuses the source, an option or the entry.
     """
     library = api()
-    program = ok(library, "nvrtcCreateProgram", source.encode(), str(path.resolve()).encode(), 0, None, None)
+    texts = {name.encode(): text.encode() for name, text in (headers or {}).items()}
+    name = str(path.resolve()).encode()
+    given = (len(texts), list(texts.values()), list(texts)) if texts else (0, None, None)
+    program = ok(library, "nvrtcCreateProgram", source.encode(), name, *given)
     try:
         if entry:
             ok(library, "nvrtcAddNameExpression", program, entry.encode())
@@ -130,6 +153,14 @@ _MACROS = {  # identifiers that nvcc brings along, or host headers have: the hea
     "cooperative_groups.h": r"cooperative_groups",
     "mma.h": r"nvcuda|wmma",
 }
+_STAND_INS = ("math.h", "float.h", "limits.h", "stdint.h")  # which harness brings along
+
+
+def standard_header(name: str) -> str:
+    """Return the C header, of those that harness has, in which `name` is defined; "" if none."""
+    return next((header for header in _STAND_INS if re.fullmatch(_MACROS[header], name)), "")
+
+
 _UNDEFINED = r'(?:identifier|namespace) "(\w+)" is undefined'
 _NO_FILE = r'(?:cannot|could not) open source file "([^"]+)"'
 _OF_STD = r'namespace "std" has no member "(\w+)"'
@@ -143,10 +174,7 @@ def _missing_name(found: re.Match[str]) -> str:
 
 
 def _of_host(_: re.Match[str]) -> str:
-    return (
-        "only device code is compiled: move host code (main, launches with <<<>>>, cudaMalloc) to another "
-        "file, or put it between #ifndef __CUDACC_RTC__ and #endif"
-    )
+    return "device code cannot call host code, which is left out: write __device__ before what it calls"
 
 
 _HINTS = (
@@ -201,3 +229,30 @@ def ok(library: Any, function: str, *args: Any) -> Any:
     if code != library.nvrtcResult.NVRTC_SUCCESS:
         raise BuildError(f"{function} failed: {code.name}")
     return values[0] if len(values) == 1 else tuple(values)
+
+
+def source_text(variant: Variant) -> str:
+    """Return what the compiler reads: macros, then the file with its own line numbers.
+
+    Each parameter is a macro, and in a file of several element types so is ``ELEMENT``, the C++ type of the
+    one chosen. NVRTC would apply ``-D`` to its built-in header too, where a parameter called T breaks it.
+    """
+    kernel = variant.kernel
+    if kernel.language == "ptx":
+        return kernel.source
+    path = absolute(kernel.path)
+    macros: dict[str, object] = dict(variant.params)
+    if len(kernel.dtypes) > 1:
+        macros[ELEMENT] = DTYPES[kernel.dtype].cpp
+    prelude = "".join(f"#define {name} {value}\n" for name, value in macros.items())
+    return f'{prelude}#line 1 "{path}"\n{kernel.source}'
+
+
+def absolute(path: Path) -> str:
+    """Return the file's name for the compiler: absolute, so that profilers find the file.
+
+    NVRTC would look in the working directory first for the headers of a file without a folder. A quotation
+    mark becomes an apostrophe, and what ends a line or a statement of PTX a space: NVRTC writes the name into
+    PTX unchanged, which then does not assemble, and nvdisasm a backslash into its JSON.
+    """
+    return re.sub(r"[\n\r;{}\\]", " ", str(path.resolve()).replace('"', "'"))

@@ -21,7 +21,7 @@ import click
 from harness.cli import options
 from harness.errors import HarnessError
 from harness.support import tools
-from harness.support.children import Ended, watch
+from harness.support.children import Ended, failure, lines, watch
 
 if TYPE_CHECKING:
     from harness.cli.session import Points, Request
@@ -121,16 +121,21 @@ def bench_rows(
 
 def _bench_command(ctx: click.Context, gpu: Device, one: Built) -> list[str]:
     """Return the command that measures one kernel in a child."""
+    without = ("sweep", "isolate", "kernel_timeout", "rows", "gpus", "scheduler", *_OUTPUT)
+    changes = of_kernel(one) | {"device": gpu.uuid}
+    return command_line(ctx, str(one.variant.kernel.path.absolute()), changes, without=without)
+
+
+def of_kernel(one: Built) -> dict[str, Any]:
+    """Return the options of ``harness bench``, by parameter name, that name just this build."""
     kernel = one.variant.kernel
-    changes = {
+    return {
+        "entry": kernel.entry if kernel.plain else None,
         "dtypes": [kernel.dtype] if len(kernel.dtypes) > 1 else [],
         "params": [f"{name}={value}" for name, value in one.variant.params.items()],
-        "device": gpu.uuid,
         "arch": one.cubin.arch,
         "require_gpu": True,
     }
-    without = ("sweep", "isolate", "kernel_timeout", "rows", *_OUTPUT)
-    return command_line(ctx, str(kernel.path.absolute()), changes, without=without)
 
 
 def in_order(records: Iterable[Row], points: Points) -> list[Row]:
@@ -148,34 +153,14 @@ def run_child(command: Sequence[str], timeout: float) -> Outcome:
         path = Path(folder, "rows")
         path.touch()
         ended = watch([*command, "--rows", str(path)], timeout, env=tools.environment(), captured=True)
-        about, *rows = _lines(path) or [{}]
-    return Outcome(rows=tuple(rows), about=about, error=_error(ended), interrupted=ended.interrupted)
+        about, *rows = lines(path.read_text()) or [{}]
+    return Outcome(rows=tuple(rows), about=about, error=failure(ended), interrupted=ended.interrupted)
 
 
 def append(path: Path, line: Mapping[str, Any]) -> None:
     """Append one line to the file that `run_child` reads."""
     with path.open("a") as file:
         file.write(json.dumps(line, allow_nan=False) + "\n")
-
-
-def _lines(path: Path) -> list[Any]:
-    """Return the values in the complete lines of a file; a killed child may have left the last one
-    incomplete.
-    """
-    text = path.read_text()
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
-
-
-def _error(ended: Ended) -> str:
-    """Return why a child did not finish; empty if it did, even with failed kernels."""
-    if ended.why:
-        return ended.why + (", or needs a longer --kernel-timeout" if ended.hung else "")
-    lines = [line for line in ended.said.splitlines() if line.strip()]
-    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    if ended.code == 0 or (ended.code in (1, 3) and not errors and not any("Traceback" in s for s in lines)):
-        return ""
-    last = lines[-1] if lines else "silently"
-    return errors[0] if errors else f"its process ended with code {ended.code}: {last}"
 
 
 # ---- tune

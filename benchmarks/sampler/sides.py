@@ -1,0 +1,127 @@
+"""Time several codes for one product in turn: in CUDA graphs back to back, or with events at each launch.
+
+The codes take turns in an order and then in the reverse one, A B C C B A, so that a drifting clock or
+temperature affects all alike. A graph has a launch on each set of operands, and goes through the sets more
+than once if that would be too short to time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from harness.bench.ceilings import peaks
+from harness.driver import Context, Event, Gate, Graph, Stream
+from harness.launch.kernel import Launch
+from harness.support.resources import Closing
+
+Pair = tuple[Event, Event]
+
+_GRAPH_SECONDS = 0.0003  # least duration of a graph: an event is exact to 0.5 us
+_MOST_LAUNCHES = 256  # in a graph
+_LEAST_SECONDS = 2e-6  # that a launch in a graph takes
+_SECONDS, _MOST_ROUNDS = 0.003, 4  # GPU time for each code in rounds of two replays, one round at least
+_EVENT_ROUNDS, _EVENT_LAUNCHES = 4, 8
+_MOST_GATED, _ENTRIES = 900, 8  # entries in the driver's queue behind a gate, and of a launch with its events
+
+
+class Side(Closing):
+    """A launch on all sets of a product, captured in a graph; `launches` is how many the graph has.
+
+    The launch is borrowed.
+    """
+
+    def __init__(self, launch: Launch, stream: Stream) -> None:
+        problem, device = launch.operands.problem, launch.operands.context.device
+        shortest = max(
+            problem.flops / (device.peak_fp32 * peaks(problem, device)),
+            problem.bytes / device.peak_bandwidth if device.peak_bandwidth else 0.0,
+            _LEAST_SECONDS,
+        )
+        again = math.ceil(_GRAPH_SECONDS / (shortest * launch.sets))
+        self.launch = launch
+        self.launches = launch.sets * max(1, min(again, _MOST_LAUNCHES // launch.sets))
+        launch(stream)  # loads the code, which no capture may
+        stream.synchronize()
+        launch.rewind()
+        self._graph = Graph(stream, self._all)
+
+    def _all(self, stream: Stream) -> None:
+        for _ in range(self.launches):
+            self.launch(stream)
+
+    def __call__(self, stream: Stream) -> None:
+        """Queue one run of the graph."""
+        self._graph(stream)
+
+    def close(self) -> None:
+        self._graph.close()
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Events of a context, by which `graphs` and `launches` take times in a stream."""
+
+    context: Context
+    stream: Stream
+
+    def graphs(self, sides: Sequence[Side], during: Callable[[], object]) -> list[list[float]]:
+        """Return the seconds of a launch of each side in its graph, once for each replay.
+
+        A first round, which is not counted, loads the graphs and tells how many rounds are worth while.
+        `during` is called once, while the GPU is busy with the last round.
+        """
+        order = [*range(len(sides)), *reversed(range(len(sides)))]
+        found: list[list[float]] = [[] for _ in sides]
+        with ExitStack() as owned:
+            events = [self._pair(owned) for _ in order]
+            longest = max(self._round(sides, order, events))
+            rounds = max(1, min(_MOST_ROUNDS, math.ceil(_SECONDS / (2 * max(longest, _LEAST_SECONDS)))))
+            for left in reversed(range(rounds)):
+                times = self._round(sides, order, events, None if left else during)
+                for which, seconds in zip(order, times, strict=True):
+                    found[which].append(seconds / sides[which].launches)
+        return found
+
+    def _round(
+        self,
+        sides: Sequence[Side],
+        order: Sequence[int],
+        events: Sequence[Pair],
+        during: Callable[[], object] | None = None,
+    ) -> list[float]:
+        """Replay the graphs in this order, and return the seconds of each replay."""
+        for which, (start, end) in zip(order, events, strict=True):
+            start.record(self.stream)
+            sides[which](self.stream)
+            end.record(self.stream)
+        if during is not None:
+            during()
+        self.stream.synchronize()
+        return [end.seconds_since(start) for start, end in events]
+
+    def launches(self, sides: Sequence[Side]) -> list[list[float]]:
+        """Return the seconds of single launches of each side, with an event before and after each."""
+        order = [*range(len(sides)), *reversed(range(len(sides)))]
+        each = max(1, min(_EVENT_LAUNCHES, _MOST_GATED // (_ENTRIES * len(order))))
+        found: list[list[float]] = [[] for _ in sides]
+        with ExitStack() as owned:
+            gate = owned.enter_context(Gate(self.context))
+            pairs = [(which, *self._pair(owned)) for which in order for _ in range(each)]
+            for side in sides:
+                side.launch.rewind()
+            for _ in range(_EVENT_ROUNDS):
+                with gate.holding(self.stream):
+                    for which, start, end in pairs:
+                        start.record(self.stream)
+                        sides[which].launch(self.stream)
+                        end.record(self.stream)
+                self.stream.synchronize()
+                for which, start, end in pairs:
+                    found[which].append(end.seconds_since(start))
+        return found
+
+    def _pair(self, owned: ExitStack) -> Pair:
+        return owned.enter_context(Event(self.context)), owned.enter_context(Event(self.context))

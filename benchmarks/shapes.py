@@ -1,0 +1,225 @@
+"""`harness.matmul` against cuBLAS on products that nobody chose.
+
+    python benchmarks/shapes.py [--draws 400] [--dtype bf16]... [--seconds 300] [--json FILE]
+
+For each draw (`sampler.draws`) the launches that `harness.matmul` would queue take turns with cuBLAS
+(cublasGemmEx, in fp32 SGEMM, as PyTorch calls it) and with the algorithm that cuBLASLt's heuristic puts
+first, in CUDA graphs back to back, on operands rotated over twice the L2 cache. The ratio is the time of the
+faster of the two over ours. Outputs are compared with cuBLAS's on the GPU before and after.
+
+`--regret N` also times the cost model's best for the first N draws of each type: what the choice loses,
+and the rows from which scripts/fit_model.py fits the model. The seed is a new one unless it is given. The
+record is written every few seconds; `--resume` goes on with one, and so does a run that a fault has ended.
+3xtf32 and bf16x6 are compared with cuBLAS in fp32.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from harness.cli.options import about
+from harness.dispatch import choose, cost
+from harness.dispatch.split import divided
+from harness.driver import Device
+from harness.errors import ContextLost, HarnessError, UsageError
+from harness.kernels.arch import Arch
+from harness.kernels.compiler import Cubin, compile_kernel
+from harness.problems.gemm import GEMMS
+from harness.results import record
+from harness.support.processes import cores
+from sampler import tables
+from sampler.contest import Arena, Entry
+from sampler.draws import Draw, draws
+from sampler.heuristics import Heuristics
+
+DTYPES = ("fp32", "tf32", "bf16", "fp16")
+CANDIDATES = 8  # the model's best, of which --regret times each, by default
+_IN_TURN = 20  # draws of one type before the next type has its turn
+_SAVED_EVERY = 10.0  # seconds
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return 1 if a draw was wrong or failed, else 0."""
+    given = parsed(arguments)
+    if given.compile:
+        return compiled(given)
+    until = time.monotonic() + given.seconds
+    rows: list[dict[str, Any]] = []
+    if given.resume:
+        kept = record.load(given.json)
+        if kept.get("kind") != "shapes":
+            raise UsageError("not a record of this script", where=str(given.json), hint="leave out --resume")
+        rows, given.seed = list(kept["rows"]), kept["meta"]["seed"]
+    elif given.json:
+        record.check_writable(given.json)
+    device = Device.open(given.device)
+    arch = str(Arch.of_capability(*device.capability))
+    heuristics = Heuristics(device.name)
+    done = {(row["dtype"], row["index"]) for row in rows}
+    left = [
+        entry(draw, given, heuristics, sms=device.sms, arch=arch, gpu=device.name)
+        for draw in in_turn(given.dtype, given.draws, given.seed)
+        if (draw.problem.dtype.name, draw.index) not in done
+    ]
+    meta = {**record.provenance(seed=given.seed), "gpu": about(device), "draws": given.draws}
+    meta |= {"algorithms": given.algorithms, "heuristics": heuristics.unavailable or "asked"}
+    lost: ContextLost | None = None
+    try:
+        lost = measure(left, rows, given, device, meta, until)
+    finally:
+        save(given.json, rows, meta)
+    if lost is not None and given.json:
+        go_on(until)
+    print(tables.summary(rows))
+    asked = given.draws * len(given.dtype)
+    print(f"\nseed {given.seed}, {len(rows)} of {asked} draws, {device.name}")
+    if lost is not None:
+        raise lost
+    return int(any(row["status"] == "error" for row in rows))
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return the options."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    add = parser.add_argument
+    add("--dtype", nargs="+", choices=list(GEMMS), default=list(DTYPES), help="default: %(default)s")
+    add("--draws", type=positive, default=400, help="of each type (default: 400)")
+    add("--seed", type=int, default=secrets.randbits(32), help="default: a new one")
+    add("--seconds", type=float, default=300.0, help="after which no draw begins (default: 300)")
+    add("--regret", type=int, default=0, metavar="N", help="time the model's best for N draws of each type")
+    add("--candidates", type=positive, default=CANDIDATES, help="of the model, for --regret (%(default)s)")
+    add("--events", action="store_true", help="also time launches with an event around each")
+    add("--algorithms", type=positive, default=1, help="of cuBLASLt's heuristic; the fastest counts")
+    add("--memory", type=float, default=6.5, metavar="GIB", help="for inputs, and as much for outputs")
+    add("--device", help="index or UUID of the GPU")
+    add("--json", type=Path, metavar="FILE", help="the record")
+    add("--resume", action="store_true", help="go on with the record of --json, and its seed")
+    add("--compile", metavar="ARCH", help="only compile what the draws need, as sm_90a; needs no GPU")
+    add("--sms", type=int, default=cost.H200_SMS, help="for --compile (default: %(default)s)")
+    add("--gpu", default="NVIDIA H200", help="for --compile (default: %(default)s)")
+    given = parser.parse_args(arguments)
+    if given.resume and not given.json:
+        parser.error("--resume goes on with the record that --json names")
+    return given
+
+
+def positive(text: str) -> int:
+    """Return a number of the command line that is at least 1."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return number
+
+
+def in_turn(dtypes: Sequence[str], count: int, seed: int) -> Iterator[Draw]:
+    """Yield the draws of all types, some of each in turn, so that a run that ends early has all types."""
+    all_of_them = {dtype: draws(dtype, count, seed) for dtype in dict.fromkeys(dtypes)}
+    for start in range(0, count, _IN_TURN):
+        for drawn in all_of_them.values():
+            yield from drawn[start : start + _IN_TURN]
+
+
+def entry(
+    draw: Draw, given: argparse.Namespace, heuristics: Heuristics, *, sms: int, arch: str, gpu: str
+) -> Entry:
+    """Return what `harness.matmul` would launch, and for the first ``--regret`` draws the model's best."""
+    problem = draw.problem
+    shape, about = (problem.M, problem.N, problem.K), choose.about(problem)
+    try:
+        parts = divided(*shape, sms=sms, arch=arch, gpu=gpu, **about)
+        if draw.index >= given.regret:
+            return Entry(draw=draw, parts=parts)
+        ranked = choose.ranked(*shape, sms=sms, arch=arch, **about)
+        best = tuple(variant for variant, _ in ranked[: given.candidates])
+    except HarnessError as e:
+        return Entry(draw=draw, failure=str(e))
+    named = heuristics.nearest(problem, best)
+    return Entry(draw=draw, parts=parts, others=best, named=named.label if named else "")
+
+
+def measure(
+    left: Sequence[Entry],
+    rows: list[dict[str, Any]],
+    given: argparse.Namespace,
+    device: Device,
+    meta: dict[str, Any],
+    until: float,
+) -> ContextLost | None:
+    """Append a row for each entry until the time is up; return the fault that ended it, or None."""
+    saved = time.monotonic()
+    memory = int(given.memory * 2**30)
+    options = {"algorithms": given.algorithms, "events": given.events, "seed": given.seed}
+    arch = str(Arch.of_capability(*device.capability))
+    with compiling(left, arch) as cubins, Arena(device, memory=memory, **options) as arena:
+        meta["gpu"] |= {"cublas": arena.cublas.version, "cublaslt": arena.lt.version}
+        for one in left:
+            if time.monotonic() > until:
+                break
+            row, lost = arena.measured(one, cubins)
+            rows.append(row)
+            if lost is not None:
+                return lost
+            if time.monotonic() - saved > _SAVED_EVERY:
+                save(given.json, rows, meta)
+                saved = time.monotonic()
+                print(f"{len(rows)} draws, {until - saved:.0f} s left", file=sys.stderr, flush=True)
+    return None
+
+
+@contextmanager
+def compiling(entries: Sequence[Entry], arch: str) -> Iterator[Mapping[str, Future[Cubin]]]:
+    """Compile what the entries need, in their order, in other threads while the block runs."""
+    variants = {label: variant for one in entries for label, variant in one.variants.items()}
+    with ThreadPoolExecutor(cores(spared=1)) as threads:
+        try:
+            yield {label: threads.submit(compile_kernel, v, arch) for label, v in variants.items()}
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
+
+
+def compiled(given: argparse.Namespace) -> int:
+    """Compile what the draws need into the cache, for a GPU that need not be there."""
+    nothing, given.compile = Heuristics(""), str(Arch.parse(given.compile))
+    entries = [
+        entry(draw, given, nothing, sms=given.sms, arch=given.compile, gpu=given.gpu)
+        for draw in in_turn(given.dtype, given.draws, given.seed)
+    ]
+    with compiling(entries, given.compile) as cubins:
+        for number, one in enumerate(cubins.values(), 1):
+            one.result()
+            print(f"{number} of {len(cubins)} compiled", file=sys.stderr, flush=True)
+    failed = [one for one in entries if one.failure]
+    for one in failed:
+        print(f"{one.draw.problem.label}: {one.failure}")
+    print(f"seed {given.seed}")
+    return int(bool(failed))
+
+
+def save(path: Path | None, rows: Sequence[Mapping[str, Any]], meta: Mapping[str, Any]) -> None:
+    """Write the record, whole or not at all, if there is to be one."""
+    if path is not None:
+        record.write_json(path, record.document("shapes", rows, meta))
+
+
+def go_on(until: float) -> None:
+    """Replace this process by a new one that resumes the record: after a fault only a new one has a GPU."""
+    left = max(0.0, until - time.monotonic())
+    print(f"a kernel faulted: going on in a new process, {left:.0f} s left", file=sys.stderr, flush=True)
+    again = [*sys.argv, "--resume", "--seconds", f"{left:.1f}"]
+    os.execv(sys.executable, [sys.executable, *again])
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except HarnessError as e:
+        sys.exit(f"error: {e}")

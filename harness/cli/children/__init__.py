@@ -1,0 +1,1 @@
+"""Verbs whose work is done by other processes: isolated ones, compute-sanitizer, workers on several GPUs."""

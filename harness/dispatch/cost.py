@@ -1,0 +1,198 @@
+"""The cost model of `harness.matmul`: how many cycles a kernel takes for a product, and whether a copy pays.
+
+    cycles = start + max(steps * step + tiles * tile + sharing, memory * waiting) + copies
+
+where `waiting` is for the compulsory bytes at the rate at which a copy reads and writes DRAM.
+
+The output is cut into tiles and each tile into SPLIT parts along k; each part is a block, and takes so many
+steps along k. An SM runs `resident` blocks at once. `tiles` is how many blocks an SM runs in turn, the
+busiest one, and `steps` how many steps these have together. Where it runs several at once, the steps of one
+take at least `alone` each, however few others there are. A round of blocks that is not full takes as long
+as a full one, because the scheduler gives a block to the SM that is free first, not to the emptiest; in the
+only round there is, the SMs share blocks evenly.
+
+A kernel that `shares` tiles is persistent. With ``"stream"`` (20_stream_k) the tiles left over after whole
+rounds are shared among all blocks, or among fewer, so that each has at least LEAST steps of k. With
+``"grid"`` (29_wgmma_grid_split) as many blocks share a tile as there are SMs for it. Where tiles are shared,
+`sharing` is added: for storing partial sums, finding those of the others and adding them.
+
+The SPLIT blocks of a tile are mostly a cluster, which must fit into one GPC: 132 SMs have room for 22
+clusters of 5, not for 26 (`_CLUSTERS`). Where rows of A or B do not begin at multiples of 32 bytes, those of
+a box lie across sectors of the L2 cache, and a step takes `straddle` times as long: less with CLUSTER=2,
+where a box is read once for two blocks.
+
+All these constants, in cycles of the rated clock, are of a candidate, and fitted by scripts/fit_model.py to
+times of sampled shapes on an H200 (benchmarks/shapes.py). `memory` is by how much a kernel misses the rate
+that a copy reaches. On other GPUs they are used unchanged, for want of measurements.
+
+Operands that cannot have a tensor map may be worth copying to where they can (`copied`). A kernel loads such
+an operand at 8 bytes per cycle and SM, while it multiplies: 2049 x 2047 x 2049 on the H200 took 200 to 273 us
+in bf16 and 374 in tf32; the model says 199 and 397. A copy takes 2 us, plus the time to read and write each
+byte at 3.5 TB/s (of the H200's 4.06).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.kernels.dtypes import DTYPES, DType
+from harness.kernels.spec import LAYOUT, Variant
+
+if TYPE_CHECKING:
+    from harness.problems.gemm import Gemm
+
+NN = "NN"  # both operands row-major
+SKINNY = 16  # the largest M or N for which the skinny kernels, which are bound by memory, are considered
+H200_SMS = 132
+# Multiply-adds per cycle and SM: fp32 on compute capability 8.6 and later, other types on 9.0.
+_FMA = {"fp32": 128, "tf32": 1024, "3xtf32": 1024 / 3, "bf16x6": 2048 / 6, "bf16": 2048, "fp16": 2048}
+_SWIZZLED = 128  # bytes along k of one step of the tensor-core rungs
+_DRAM_BYTES = 15.5  # per cycle and SM: 4.06 TB/s, which a copy reaches on the H200
+_UNMAPPED_BYTES = 8  # per cycle and SM, loaded by a kernel without a tensor map
+_COPY_START, _COPY_BYTES = 4000, 13.4  # cycles to start a copy; bytes per cycle and SM, read or written
+_CLUSTERS = {3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}  # of so many blocks, for which H200_SMS have room
+_SECTOR, _MAPPED = 32, 16  # bytes: of the L2 cache; at whose multiples rows begin that TMA reads
+_GRID_ROWS = 65535  # most tiles along M if the grid has a block per tile: CUDA's limit for y
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A variant with the parameters that the cost model needs; they are explained in the module's docstring.
+
+    `resident` is blocks per SM, `start`, `step`, `alone`, `tile` and `sharing` are in cycles, `memory` and
+    `straddle` factors, and `shares` is "" for kernels whose blocks do not share tiles.
+    """
+
+    variant: Variant
+    dtype: DType
+    resident: int
+    start: float
+    step: float
+    tile: float
+    memory: float
+    straddle: float = 1.0
+    alone: float = 0
+    shares: str = ""
+    sharing: float = 0
+
+    @property
+    def skinny(self) -> bool:
+        """True for the kernels that are made for a few rows or columns."""
+        return "skinny" in self.variant.kernel.name
+
+    @property
+    def split(self) -> int:
+        """The number of parts that k is split into."""
+        return self.variant.params.get("SPLIT", 1)
+
+    @property
+    def depth(self) -> int:
+        """The extent of k, in elements, that a block processes in one step."""
+        return self.variant.params.get("BK", _SWIZZLED // self.dtype.itemsize)
+
+    @property
+    def persistent(self) -> bool:
+        """True if the grid depends on the number of SMs instead of being one block per tile."""
+        return any("SMS" in e.text for e in self.variant.kernel.grid)
+
+    def serves(self, M: int, N: int, arch: str) -> bool:
+        """Return True if it can compute M x N outputs on `arch`.
+
+        A skinny kernel can only if M (rows) or N (columns) is at most `SKINNY`.
+        """
+        rows, columns = self.variant.tile
+        if self.skinny and (M if columns > rows else N) > SKINNY:
+            return False
+        return self.variant.kernel.fits(arch) and (self.persistent or math.ceil(M / rows) <= _GRID_ROWS)
+
+    def turns(self, M: int, N: int, K: int, sms: int) -> tuple[int, int, bool]:
+        """Return the steps and the tiles of the busiest SM, and True if it shares a tile with others."""
+        (rows, columns), cluster = self.variant.tile, self.variant.params.get("CLUSTER", 1)
+        tiles = math.ceil(M / (rows * cluster)) * cluster * math.ceil(N / columns)
+        steps = math.ceil(math.ceil(K / self.split) / self.depth)
+        if self.shares == "stream":
+            whole, rest = divmod(tiles, sms)
+            sharers = max(rest, min(sms, rest * steps // self.variant.params["LEAST"]))
+            share = math.ceil(rest * steps / sharers) if rest else 0
+            return whole * steps + share, whole + (rest > 0), rest > 0
+        if self.shares == "grid":
+            clusters, tiles = max(1, sms // cluster), tiles // cluster  # fewer SMs hold several blocks
+            sharers = max(1, min(clusters // tiles, steps))
+            rounds = math.ceil(tiles / (clusters // sharers))
+            return rounds * math.ceil(steps / sharers), rounds, sharers > 1
+        at_once = max(1, sms // self.split)
+        if sms == H200_SMS:
+            at_once = _CLUSTERS.get(self.split, at_once)
+        rounds, rest = divmod(tiles, at_once * self.resident)
+        count = (rounds + (rest > 0)) * self.resident if rounds else math.ceil(rest / at_once)
+        return count * steps, count, False
+
+    def busy(self, M: int, N: int, K: int, sms: int, straddled: bool = False) -> float:
+        """Return the cycles from the first block's start to the last one's end, if DRAM is not the limit."""
+        steps, tiles, shared = self.turns(M, N, K, sms)
+        in_turn = steps / tiles * math.ceil(tiles / self.resident)
+        longest = max(steps * self.step, in_turn * self.alone) * (self.straddle if straddled else 1)
+        return longest + tiles * self.tile + shared * self.sharing
+
+    def cycles(self, M: int, N: int, K: int, sms: int, layout: str = NN, straddled: bool = False) -> float:
+        """Return the cycles of a product: its start, busy or waiting for DRAM, and copying before."""
+        elements = {"A": M * K, "B": K * N}
+        copies = sum(_copying(elements[x], self.dtype, sms) for x in unread(self.variant, layout))
+        waiting = self.memory * _traffic(M, N, K, self.dtype, sms)
+        return self.start + max(self.busy(M, N, K, sms, straddled), waiting) + copies
+
+
+def unread(variant: Variant, layout: str) -> str:
+    """Return which operands the variant does not read where they are: "", "A", "B" or "AB"."""
+    flips = zip("AB", LAYOUT, layout, strict=True)
+    return "".join(x for x, name, kind in flips if kind == "T" and name not in variant.params)
+
+
+def _copying(elements: int, dtype: DType, sms: int) -> float:
+    """Return the cycles that copying so many elements takes."""
+    return _COPY_START + 2 * elements * dtype.itemsize / (sms * _COPY_BYTES)
+
+
+def _traffic(M: int, N: int, K: int, dtype: DType, sms: int) -> float:
+    """Return the cycles that the compulsory DRAM traffic takes: each matrix read or written once."""
+    return dtype.itemsize * (M * K + K * N + M * N) / (sms * _DRAM_BYTES)
+
+
+def copied(variant: Variant, M: int, N: int, K: int, *, sms: int, unmapped: str) -> str:
+    """Return which of the operands `unmapped` are worth copying to memory where they can have a tensor map.
+
+    `unmapped` names those that cannot have one where they are: "", "A", "B" or "AB". The result is a part of
+    it in the same order: the copies for which the cost model gives the fewest cycles in all. Operands for
+    which the kernel takes no tensor map are never copied.
+    """
+    unmapped = "".join(x for x in unmapped if any(x == box.operand for box in variant.boxes))
+    if not unmapped:
+        return ""
+    dtype, (rows, columns) = DTYPES[variant.kernel.dtype], variant.tile
+    tiles = math.ceil(M / rows) * math.ceil(N / columns)
+    # A kernel with a workspace shares each tile among as many blocks as there are SMs for it.
+    split = max(1, sms // tiles) if variant.kernel.workspace else variant.params.get("SPLIT", 1)
+    rounds = math.ceil(tiles * split / sms)
+    depth = math.ceil(K / split)
+    loads = {"A": min(rows, M), "B": min(columns, N)}
+    elements = {"A": M * K, "B": K * N}
+
+    def cycles(chosen: Sequence[str]) -> float:
+        left = sum(loads[x] for x in unmapped if x not in chosen) * depth * dtype.itemsize
+        copies = sum(_copying(elements[x], dtype, sms) for x in chosen)
+        busy = rounds * max(rows * columns * depth / _FMA[dtype.name], left / _UNMAPPED_BYTES)
+        return copies + max(busy, _traffic(M, N, K, dtype, sms))
+
+    sets = [s for count in range(len(unmapped) + 1) for s in itertools.combinations(unmapped, count)]
+    best = min(sets, key=cycles)  # the first of equals, which has the fewest copies
+    return "".join(best)
+
+
+def straddles(problem: Gemm) -> bool:
+    """Return True if rows of A or B begin elsewhere than at multiples of 32 bytes, and TMA can read both."""
+    pitches = [ld * problem.dtype.itemsize for ld in (problem.lda, problem.ldb)]
+    return not any(x % _MAPPED for x in pitches) and any(x % _SECTOR for x in pitches)

@@ -1,0 +1,73 @@
+"""A kernel as it is executed: its functions, and what is known of it before any launch."""
+
+from __future__ import annotations
+
+import functools
+
+from harness.emulator.blocks.control import asynchronous, pace
+from harness.emulator.blocks.slice import Slice, contended, control_slice, guesses
+from harness.emulator.blocks.straight import Straight, straight
+from harness.emulator.decode import Decoder
+from harness.emulator.hopper.order.races import narrowest
+from harness.emulator.hopper.wgmma.warpgroup import used
+from harness.emulator.ptx.module import parse
+from harness.emulator.ptx.program import Entry
+from harness.emulator.watch.findings import Source
+from harness.emulator.watch.knowledge import orders
+from harness.errors import EmulatorError
+
+_KEPT = 8  # kernels that are kept for further launches
+
+
+class Executable:
+    """The decoded instructions of an entry; launches of the same kernel share it.
+
+    steps: what executes each instruction
+    numbers: of the registers, by name
+    paces: of each instruction what it means for threads that wait, see `control.pace`
+    asynchronous: it needs the emulation of Hopper's asynchronous units
+    fine: it orders threads by other means than barriers of the block
+    grain: bytes of its narrowest access to shared memory, at most 4
+    guesses: the loads whose value a compare-and-swap then verifies, by index
+
+    Raises NeedsGpu for an instruction that the emulator does not know, EmulatorError for one that it cannot
+    read.
+    """
+
+    def __init__(self, entry: Entry) -> None:
+        decoder = Decoder(entry)
+        self.entry, self.steps = entry, decoder.steps()
+        self.numbers = decoder.numbers
+        self.paces = [pace(instruction) for instruction in entry.instructions]
+        self.asynchronous = any(asynchronous(instruction) for instruction in entry.instructions)
+        self.fine = any(orders(instruction) for instruction in entry.instructions)
+        self.grain = narrowest(entry.instructions)
+        self._registers = [used(instruction, self.numbers) for instruction in entry.instructions]
+        self.guesses = guesses(self)
+        self.straight: dict[int, Straight] = straight(self, decoder)
+
+    def registers_of(self, pc: int) -> tuple[frozenset[int], frozenset[int]]:
+        """Return the registers that an instruction reads and writes, by number."""
+        return self._registers[pc]
+
+    @functools.cached_property
+    def slice(self) -> Slice:
+        """Return what decides which way the kernel's threads go."""
+        return control_slice(self)
+
+    @functools.cached_property
+    def contended(self) -> tuple[Source, ...]:
+        """Return the lines to which it matters who comes first."""
+        return contended(self)
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def executable(ptx: str, entry: str) -> Executable:
+    """Return the entry `entry` of PTX text as it is executed. Raises what `emulate` raises."""
+    entries = _parsed(ptx)
+    if entry not in entries:
+        raise EmulatorError(f"no entry {entry!r} in the PTX", hint=f"It has {', '.join(entries) or 'none'}.")
+    return Executable(entries[entry])
+
+
+_parsed = functools.lru_cache(maxsize=_KEPT)(parse)

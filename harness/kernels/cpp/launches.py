@@ -1,0 +1,132 @@
+"""Read the launches ``k<<<grid, block, shared>>>`` in the host code of a file, as far as they are numbers.
+
+A name has the value that the text gave it last before the launch: by ``#define``, ``int threads = 256;`` or
+``dim3 block(16, 16);``. What is an argument of a function, computed by one, or changed in a loop is unknown.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from harness.kernels import text
+from harness.kernels.expr import Expr, ExprError
+
+_LAUNCH = re.compile(r"\b([A-Za-z_][\w:]*)\s*(<(?!<)[^;{}]{0,300}?>)?\s*<<<(.{0,400}?)>>>", re.DOTALL)
+_DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([^\n]*)$", re.MULTILINE)
+_GIVEN = re.compile(
+    r"(?<![.>\w])([A-Za-z_]\w*)\s*(?:=(?!=)\s*([^;=]{1,300}?)\s*(?=[;,)])|(?:[-+*/%|&^]|<<|>>)=|\+\+|--)"
+)
+_DIM3 = re.compile(r"\bdim3\s+([^;]{1,300});")
+_DECLARED = re.compile(r"(\w+)\s*=?\s*(?:dim3\b)?(.*)", re.DOTALL)
+_MADE = re.compile(r"dim3\s*[({](.*)[)}]\Z", re.DOTALL)
+_BYTES = {"char": 1, "half": 2, "float": 4, "int": 4, "unsigned": 4, "unsigned int": 4, "double": 8}
+_TYPE = re.compile(
+    r"(?:unsigned )?(?:float|double|int|char|short|long|bool|__?half2?|u?int\d+_t|float[234])|unsigned"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """A launch in line `line` of the text.
+
+    `entry` is the kernel, with template arguments if they are known. `block` and `grid` are x, y and z, empty
+    where they are not known; `shared` is in bytes, and None where it is not.
+    """
+
+    entry: str
+    line: int
+    block: tuple[int, ...] = ()
+    grid: tuple[int, ...] = ()
+    shared: int | None = None
+
+
+def launches(source: str) -> list[Launch]:
+    """Return the launches of a text, in its order."""
+    plain = text.blank(source)
+    defined, given = _defined(source), _given(plain)
+    found = []
+    for at in _LAUNCH.finditer(plain):
+        known = _Values(defined | {name: value for place, name, value in given if place < at.start()})
+        grid, block, shared = (*text.split(at[3]), "", "", "")[:3]
+        found.append(
+            Launch(
+                entry=at[1] + known.arguments(at[2] or ""),
+                line=plain.count("\n", 0, at.start()) + 1,
+                block=known.dimensions(block),
+                grid=known.dimensions(grid),
+                shared=known.number(shared) if shared else 0,
+            )
+        )
+    return found
+
+
+def of(source: str, entry: str) -> Launch | None:
+    """Return the first launch of a kernel whose block is known: of this very instance, if it is one."""
+    found = [launch for launch in launches(source) if launch.block and math.prod(launch.block) <= 1024]
+    name = entry.rpartition("::")[2] if "<" not in entry else entry
+    same = [launch for launch in found if "".join(launch.entry.split()) == "".join(name.split())]
+    alike = [launch for launch in found if launch.entry.partition("<")[0] == name.partition("<")[0]]
+    return next(iter(same or alike), None)
+
+
+def instances(source: str, template: str) -> list[str]:
+    """Return the instances of a kernel template that a text launches, ``k<16>``, each once."""
+    found = [launch.entry for launch in launches(source)]
+    return list(dict.fromkeys(name for name in found if name.startswith(f"{template}<")))
+
+
+def _defined(source: str) -> dict[str, str]:
+    """Return what macros stand for."""
+    return {name: value.partition("//")[0] for name, value in _DEFINE.findall(source)}
+
+
+def _given(plain: str) -> list[tuple[int, str, str]]:
+    """Return (place, name, value) of what a text gives values to, in its order; "" if it only changes it."""
+    given = [(at.start(), at[1], at[2] or "") for at in _GIVEN.finditer(plain)]
+    for at in _DIM3.finditer(plain):
+        parts = (_DECLARED.match(part) for part in text.split(at[1]))
+        given += [(at.end(), part[1], f"dim3{part[2].strip()}") for part in parts if part]
+    return sorted(given)
+
+
+class _Values:
+    """The values of names, as the text has them."""
+
+    def __init__(self, texts: dict[str, str]) -> None:
+        self._texts = texts
+        self._numbers: dict[str, int | None] = {}
+
+    def dimensions(self, written: str) -> tuple[int, ...]:
+        """Return one to three positive numbers; none where one of them is not known."""
+        written = self._texts.get(written.strip(), written).strip()
+        made = _MADE.match(written)
+        numbers = [self.number(part) for part in (text.split(made[1]) if made else [written])]
+        known = tuple(n for n in numbers if n is not None and n > 0)
+        return known if 0 < len(numbers) == len(known) <= 3 else ()
+
+    def number(self, written: str) -> int | None:
+        """Return the value of an integer expression, or None."""
+        written = re.sub(r"\bsizeof\s*\(\s*([\w ]+?)\s*\)", lambda m: str(_BYTES.get(m[1], "?")), written)
+        written = re.sub(r"\b(\d+)[uUlL]+\b", r"\1", written).replace("/", "//")
+        try:
+            expression = Expr.parse(" ".join(written.split()))
+            values = {name: value for name in expression.names if (value := self._named(name)) is not None}
+            return expression(values)
+        except (ExprError, RecursionError):
+            return None
+
+    def _named(self, name: str) -> int | None:
+        """Return the value of a name, or None; one that is defined by itself has none."""
+        if name not in self._numbers:
+            self._numbers[name] = None
+            self._numbers[name] = self.number(self._texts.get(name, ""))
+        return self._numbers[name]
+
+    def arguments(self, written: str) -> str:
+        """Return template arguments, ``<float, 16>``, with numbers for names; "" if one is not known."""
+        found = [
+            part if _TYPE.fullmatch(part) else str(self.number(part)) for part in text.split(written[1:-1])
+        ]
+        return f"<{', '.join(found)}>" if found and "None" not in found else ""

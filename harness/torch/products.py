@@ -1,0 +1,174 @@
+"""Products of PyTorch tensors by `harness.matmul`: what it takes, in which layout, and the loop over a batch.
+
+These functions are the operators' kernels: they run below autograd, on tensors with data.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from harness.dispatch import arrays
+from harness.dispatch import matmul as dispatch
+from harness.dispatch.matmul import IEEE
+from harness.errors import UsageError
+
+DTYPES = {getattr(torch, name.removeprefix("torch.")): kind for name, kind in arrays.TORCH.items()}
+_DENSE = torch.strided
+COPIED = "-"  # the layout of a matrix that is neither row- nor column-major
+
+
+def product(a: Any, b: Any, out: Any, alpha: float, beta: float, precision: str) -> None:
+    """Queue ``out = alpha * a @ b + beta * out`` for matrices, each row- or column-major."""
+    dispatch.matmul(a, b, out, alpha=alpha, beta=beta, precision=precision)
+
+
+def layout(x: Any) -> str:
+    """Return how the matrices of `x` lie in memory: "N" row-major, "T" column-major, else `COPIED`."""
+    rows, columns = x.shape[-2:]
+    down, right = x.stride()[-2:]
+    if (right == 1 or columns == 1) and (down >= columns or rows == 1):
+        return "N"
+    return "T" if down == 1 and (right >= rows or columns == 1) else COPIED
+
+
+def multiply(a: Any, b: Any, out: Any, precision: str, alpha: float = 1, beta: float = 0) -> Any:
+    """Compute ``out = alpha * a @ b + beta * out`` for matrices or batches of them, and return `out`.
+
+    Operands that are neither row- nor column-major are copied first. Empty products need no kernel.
+    """
+    if 0 in out.shape:
+        return out
+    if a.shape[-1] == 0:  # a sum of nothing
+        return out.mul_(beta) if beta else out.zero_()
+    return queue(_readable(a), _readable(b), out, precision, alpha, beta)
+
+
+def _readable(x: Any) -> Any:
+    """Return `x`, copied if its matrices are neither row- nor column-major."""
+    return x.contiguous() if layout(x) == COPIED else x
+
+
+def queue(a: Any, b: Any, out: Any, precision: str, alpha: float, beta: float) -> Any:
+    """Queue a product that is not empty, of operands that need no copy, and return `out`.
+
+    The matrices of a batch are multiplied one by one.
+    """
+    if a.requires_grad:  # autograd has seen them, and harness.matmul would refuse them
+        a = a.detach()
+    if b.requires_grad:
+        b = b.detach()
+    if a.dim() == 2:
+        product(a, b, out, alpha, beta, precision)
+    else:
+        for x, y, z in zip(a.unbind(), b.unbind(), out.unbind(), strict=True):
+            product(x, y, z, alpha, beta, precision)
+    return out
+
+
+def check(dims: int, a: Any, b: Any, *added: Any) -> tuple[int, ...]:
+    """Return the shape of ``a @ b``, for matrices (`dims` 2) or batches (3) with or without data.
+
+    `added` is the input of ``addmm``, if any. Raises UsageError unless all are of one supported type on a
+    GPU, RuntimeError (by ``torch._check``, which knows of symbolic sizes) if sizes do not match.
+    """
+    if a.dim() != dims or b.dim() != dims:
+        found = f"a has {a.dim()} dimensions and b {b.dim()}, not {dims}"
+        raise UsageError(
+            found, hint="mm takes matrices, bmm batches of them (3 dimensions), linear any input"
+        )
+    if not _alike(a, b, *added):
+        raise _unlike(a=a, b=b, **dict(zip(("input",), added, strict=False)))
+    same = a.shape[-1] == b.shape[-2] and (dims == 2 or a.shape[0] == b.shape[0])
+    if same is not True:
+        torch._check(same, lambda: f"a is {tuple(a.shape)}, b is {tuple(b.shape)}: they do not match")
+    return (*a.shape[:-1], b.shape[-1])
+
+
+def check_linear(input: Any, weight: Any, bias: Any) -> tuple[int, ...]:
+    """Return the shape of ``linear``'s result; raises as `check` does."""
+    if input.dim() == 0 or weight.dim() != 2:
+        dims = f"input has {input.dim()} dimensions, weight {weight.dim()}"
+        raise UsageError(dims, hint="linear takes an input of (..., K) and a weight of (N, K)")
+    if not (_alike(input, weight) if bias is None else _alike(input, weight, bias)):
+        raise _unlike(input=input, weight=weight, **({} if bias is None else {"bias": bias}))
+    same = input.shape[-1] == weight.shape[1]
+    if bias is not None:
+        same = same and bias.dim() == 1 and bias.shape[0] == weight.shape[0]
+    if same is not True:
+        shapes = [None if x is None else tuple(x.shape) for x in (input, weight, bias)]
+        torch._check(same, lambda: "input is {}, weight {}, bias {}: they do not match".format(*shapes))
+    return (*input.shape[:-1], weight.shape[0])
+
+
+def on_gpu(x: Any) -> bool:
+    """Return True for a tensor on a GPU, or one without data that may stand for it."""
+    return bool(x.is_cuda or x.is_meta)
+
+
+def _alike(*tensors: Any) -> bool:
+    """Return True if all tensors are dense, of one supported type, and on a GPU."""
+    dtype = tensors[0].dtype
+    alike = dtype in DTYPES
+    for x in tensors:  # at each call: a generator would cost more than all that it asks
+        alike = alike and x.dtype is dtype and x.layout is _DENSE and on_gpu(x)
+    return alike
+
+
+def _unlike(**tensors: Any) -> UsageError:
+    """Return the error that says what `_alike` found."""
+    first, *_ = tensors
+    dtype = tensors[first].dtype
+    for name, x in tensors.items():
+        if x.layout is not _DENSE:
+            return UsageError(f"{name} is of {x.layout}, not strided", hint="x.to_dense()")
+        if x.dtype not in DTYPES:
+            return UsageError(f"{name} is of {x.dtype}, not of {', '.join(arrays.TORCH)}")
+        if x.dtype is not dtype:
+            return UsageError(f"{first} is of {dtype}, {name} of {x.dtype}", hint="convert one of them")
+    where = next(f"{name} is on {x.device}" for name, x in tensors.items() if not on_gpu(x))
+    return UsageError(f"{where}, not on a GPU")
+
+
+def plain(dims: int, a: Any, b: Any, precision: str = IEEE) -> Any:
+    """Return ``a @ b``: the kernel of ``mm`` and ``bmm``."""
+    out = a.new_empty(check(dims, a, b))
+    return multiply(a, b, out, precision)
+
+
+def added(
+    dims: int, input: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1, precision: str = IEEE
+) -> Any:
+    """Return ``beta * input + alpha * a @ b``: the kernel of ``addmm`` and ``baddbmm``."""
+    out = a.new_empty(check(dims, a, b, input))
+    start(out, input, beta)
+    return multiply(a, b, out, precision, alpha, beta)
+
+
+def linear(input: Any, weight: Any, bias: Any = None, precision: str = IEEE) -> Any:
+    """Return ``input @ weight.T + bias`` for an input of any dimensions: the kernel of ``linear``."""
+    out = weight.new_empty(check_linear(input, weight, bias))
+    rows, beta = flat(out), 0 if bias is None else 1
+    if bias is not None:
+        start(rows, bias, beta)
+    multiply(flat(input), weight.t(), rows, precision, beta=beta)
+    return out  # no view, so that it may be changed in place
+
+
+def flat(x: Any) -> Any:
+    """Return `x` as a matrix whose rows are its last dimension; a view where strides allow one."""
+    return x if x.dim() == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
+def start(out: Any, input: Any, beta: float) -> None:
+    """Write `input`, broadcast, to where ``beta`` times it is added to the product, as cuBLAS does.
+
+    So the sum is rounded once. A kernel that reads a bias in its epilogue would take the place of this copy.
+    With a `beta` of 0 the input is not read. Raises RuntimeError if it cannot be broadcast.
+    """
+    if beta:
+        out.copy_(input)
+    else:
+        input.expand(out.shape)

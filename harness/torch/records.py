@@ -1,0 +1,127 @@
+"""Record what `replace` has computed, where, and why not by harness: `report`."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tabulate import tabulate
+
+MOST = 10_000  # products with a record of their own; further ones share one for each operator and reason
+_WHY_WIDTH = 28  # characters of a line of the reason, so that the table fits a terminal of 80
+
+
+@dataclass
+class Call:
+    """A product of one shape that was called `calls` times within a block of `replace`.
+
+    `op` is PyTorch's name (``"addmm"``). The product is M x K times K x N, `batch` times. `layout` is "N"
+    (row-major), "T" (column-major) or "-" (neither) of both operands. `dtype` is "bf16", "fp16", or the
+    precision of float32 ("fp32", "tf32", "bf16x6"), or PyTorch's name of another type. `why` is the reason
+    why PyTorch computed it, empty if harness did. M, N and K are 0 for products beyond the first `MOST`.
+    """
+
+    op: str
+    M: int
+    N: int
+    K: int
+    batch: int = 1
+    layout: str = ""
+    dtype: str = ""
+    why: str = ""
+    calls: int = 0
+
+    @property
+    def size(self) -> str:
+        """The shape, as ``96 of 64x64x128`` for a batch."""
+        shape = f"{self.M}x{self.N}x{self.K}" if self.M or self.N or self.K else "further ones"
+        return f"{self.batch} of {shape}" if self.batch > 1 else shape
+
+    @property
+    def work(self) -> int:
+        """The multiply-adds of all calls."""
+        return self.calls * self.batch * self.M * self.N * self.K
+
+
+class Calls:
+    """The calls of one block of `replace`; any number of threads may count.
+
+    A call is found by its key: whatever the decision depends on. Keys whose records are alike share one.
+    """
+
+    def __init__(self) -> None:
+        self._decisions: dict[Any, Call] = {}
+        self._records: dict[tuple[Any, ...], Call] = {}
+        self._lock = threading.Lock()
+
+    def clear(self) -> None:
+        """Forget all calls."""
+        with self._lock:
+            self._decisions.clear()
+            self._records.clear()
+
+    def find(self, key: Any) -> Call | None:
+        """Return the record of a key that was decided before, or None."""
+        return self._decisions.get(key)
+
+    def add(self, key: Any, call: Call) -> Call:
+        """Keep a decision, in place of an earlier one of this key, and return the record to count in."""
+        alike = dataclasses.astuple(dataclasses.replace(call, calls=0))
+        with self._lock:
+            if len(self._records) >= MOST and alike not in self._records:
+                call = Call(call.op, 0, 0, 0, dtype=call.dtype, why=call.why)
+                alike = dataclasses.astuple(call)
+            if len(self._decisions) >= MOST:
+                self._decisions.clear()
+            self._decisions[key] = self._records.setdefault(alike, dataclasses.replace(call, calls=0))
+            return self._decisions[key]
+
+    def count(self, call: Call) -> None:
+        """Count one call."""
+        with self._lock:
+            call.calls += 1
+
+    def report(self) -> Report:
+        """Return what was counted so far, the most work first."""
+        with self._lock:
+            found = [dataclasses.replace(call) for call in self._records.values() if call.calls]
+        return Report(sorted(found, key=lambda call: call.work, reverse=True))
+
+
+class Report:
+    """A report of what ran where: `records` has a `Call` for each product; as text it is a table."""
+
+    def __init__(self, records: Sequence[Call]) -> None:
+        self.records = list(records)
+
+    def __str__(self) -> str:
+        if not self.records:
+            return "no product was called within harness.torch.replace()"
+        total = sum(call.work for call in self.records)
+        ours = sum(call.work for call in self.records if not call.why)
+        rows = [
+            (call.op, call.size, call.layout, call.dtype, call.calls, call.why or "harness")
+            for call in self.records
+        ]
+        headers = ("", "M x N x K", "", "type", "calls", "by harness, or why not")
+        table = tabulate(
+            rows,
+            headers,
+            maxcolwidths=[None] * 5 + [_WHY_WIDTH],
+            colalign=("left", "left", "left", "left", "right", "left"),
+            disable_numparse=True,
+        )
+        return f"{table}\n{100 * ours / total if total else 0:.1f}% of the multiply-adds by harness"
+
+    __repr__ = __str__
+
+
+calls = Calls()  # of the last block
+
+
+def report() -> Report:
+    """Return what the products within the last block of `replace` were, also while it is open."""
+    return calls.report()

@@ -1,0 +1,218 @@
+"""`replace`: within a block, the products of PyTorch itself are computed by `harness.matmul`.
+
+PyTorch lets a library take the place of a backend's kernel. Within the block ``aten::mm``, ``addmm``, ``bmm``
+and ``baddbmm`` for CUDA, also with ``out=``, are ours; so is whatever PyTorch builds on them: ``@``,
+``matmul``, ``F.linear``, ``einsum``, their gradients, and what Inductor calls from compiled code. Above that
+level nothing changes: autograd, autocast and torch.compile see PyTorch's own operators. A product that
+harness does not take, or for which `worth` is false, goes to the kernel that was there before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+import warnings
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import torch
+
+from harness.dispatch import choose, cost
+from harness.dispatch.matmul import IEEE, PRECISIONS
+from harness.driver import Device
+from harness.errors import BuildError, MissingDependency, OutOfMemory, UsageError
+from harness.kernels.arch import Arch
+from harness.kernels.dtypes import BF16X6, FP32, TF32, TF32X3
+from harness.torch import products
+from harness.torch.records import Call, calls
+
+KEY = "CUDA"  # the dispatch key whose kernels are replaced
+LARGE = 2**30  # multiply-adds of a product from which one launch for each of a batch is worth it
+BRIEF = 120_000  # cycles, 60 us on the H200: in less the host queues no product of ours
+DEEP = 2048  # K from which a pass over the result for a bias takes below 3% of a float32 product
+_REFUSALS = (UsageError, BuildError, MissingDependency, OutOfMemory)
+_active = threading.Lock()
+
+
+class Worth(Protocol):
+    """A rule that says which products are computed by harness; see `worth`."""
+
+    def __call__(
+        self, M: int, N: int, K: int, dtype: str, layout: str, *, batch: int, bias: bool
+    ) -> bool: ...
+
+
+def worth(M: int, N: int, K: int, dtype: str, layout: str, *, batch: int, bias: bool) -> bool:
+    """Return True for the products that `replace` gives to harness, if it is not told otherwise.
+
+    These are all that the chosen kernel reads where they are, except batches of small ones, products that
+    take less than `BRIEF` by the cost model (PyTorch's own take less time on the host), and those with a
+    bias, which is added by a kernel of its own here: in 16 bits, and for K below `DEEP`. In the precisions
+    3xtf32 and bf16x6, for which PyTorch has true float32 only, copies are no hindrance if the cost model
+    finds the product faster than in float32. Raises UsageError if no kernel computes the product there.
+
+    The product is M x K times K x N, `batch` times. `dtype` is its element type as `harness.matmul` names it:
+    "fp32", "bf16", "fp16", or the precision of float32. `layout` is "N" (row-major) or "T" (column-major) of
+    each operand, such as "NT" for ``x @ w.T``. `bias` is True if what is added is broadcast.
+    """
+    return (batch == 1 or M * N * K >= LARGE) and preferred(M, N, K, dtype, layout, bias)
+
+
+def preferred(M: int, N: int, K: int, dtype: str, layout: str, bias: bool = False) -> bool:
+    """Return what `worth` does for a single product, on the current GPU."""
+    if bias and (dtype in ("bf16", "fp16") or K < DEEP):
+        return False
+    gpu = Device.open(torch.cuda.current_device())
+    where: Any = {"sms": gpu.sms, "arch": str(Arch.of_capability(*gpu.capability)), "layout": layout}
+    variant = choose.choose(M, N, K, **where, gpu=gpu.name, dtype=dtype)
+    own = choose.ranked(M, N, K, **where, dtype=dtype)
+    if own and own[0][1] < BRIEF:
+        return False
+    if dtype not in (TF32X3.name, BF16X6.name):
+        return not cost.unread(variant, layout)
+    fp32 = choose.ranked(M, N, K, **where, dtype=FP32.name)
+    return not own or not fp32 or own[0][1] < fp32[0][1]
+
+
+@contextlib.contextmanager
+def replace(*, fp32: str | None = None, worth: Worth = worth) -> Iterator[None]:
+    """Compute PyTorch's matrix products on GPUs by `harness.matmul` within the block.
+
+    float32 is multiplied with the precision `fp32`: ``"ieee"``, ``"tf32"``, ``"3xtf32"`` or ``"bf16x6"``. If
+    it is None, PyTorch's own setting decides at each call: ``"tf32"`` where it allows TF32, else ``"ieee"``.
+    `worth` decides for each shape, once in a block. `harness.torch.report` says what ran where; it starts
+    anew with each block.
+
+    The block holds for the whole process, for all of its threads: a backward pass is ours if it runs within
+    the block, wherever its forward pass ran. Code that torch.compile has made calls ours within the block and
+    PyTorch's outside it.
+
+    Raises UsageError for arguments it cannot use and within another such block, MissingDependency if this
+    PyTorch cannot give back the kernel that is replaced (2.11 can).
+    """
+    if fp32 is not None and fp32 not in PRECISIONS:
+        raise UsageError(f"no precision {fp32!r}", hint=f"there are {', '.join(PRECISIONS)}")
+    if not callable(worth):
+        raise UsageError(f"worth={worth!r} is no function", hint="see harness.torch.worth")
+    if not hasattr(torch.library, "get_kernel"):
+        raise MissingDependency(
+            f"PyTorch {torch.__version__} has no torch.library.get_kernel", hint="install 2.11 or later"
+        )
+    if not _active.acquire(blocking=False):
+        raise UsageError("PyTorch's products are already replaced", hint="leave the other block first")
+    try:
+        calls.clear()
+        library = torch.library.Library("aten", "IMPL")
+        try:
+            for name in ("mm", "addmm", "bmm", "baddbmm"):
+                for overload in (name, f"{name}.out"):
+                    replaced = _Replaced(name, overload, fp32, worth)
+                    function = replaced.added if "add" in name else replaced.plain
+                    with warnings.catch_warnings():  # PyTorch warns of what is meant here
+                        warnings.filterwarnings("ignore", "Warning only once for all operators")
+                        library.impl(overload, function, KEY, with_keyset=True, allow_override=True)
+            yield
+        finally:
+            library._destroy()
+    finally:
+        _active.release()
+
+
+class _Replaced:
+    """The function in place of one of PyTorch's kernels: it calls ours, or that kernel."""
+
+    def __init__(self, name: str, overload: str, fp32: str | None, worth: Worth) -> None:
+        self._name, self._dims = name, 3 if name.startswith("b") else 2
+        self._fp32, self._worth = fp32, worth
+        try:
+            self._original = torch.library.get_kernel(f"aten::{overload}", KEY)
+        except RuntimeError as e:
+            raise MissingDependency(
+                f"PyTorch {torch.__version__}: {e}", hint="install a build for CUDA"
+            ) from None
+
+    def plain(self, keyset: Any, a: Any, b: Any, *, out: Any = None) -> Any:
+        """Replace ``mm`` or ``bmm``."""
+        result = self._ours(None, a, b, 0, 1, out)
+        if result is not None:
+            return result
+        return self._original.call_boxed(keyset, a, b, **_given(out=out))
+
+    def added(
+        self, keyset: Any, input: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1, out: Any = None
+    ) -> Any:
+        """Replace ``addmm`` or ``baddbmm``."""
+        result = self._ours(input, a, b, beta, alpha, out)
+        if result is not None:
+            return result
+        return self._original.call_boxed(keyset, input, a, b, **_given(beta=beta, alpha=alpha, out=out))
+
+    def _ours(self, input: Any, a: Any, b: Any, beta: float, alpha: float, out: Any) -> Any:
+        """Return the product computed by harness, or None if it is left to PyTorch; either is counted."""
+        dtype, shape = a.dtype, b.shape
+        precision = self._precision() if dtype is torch.float32 else IEEE
+        key: Any = (self._name, precision, dtype, a.shape, a.stride(), b.dtype, shape, b.stride(), b.device)
+        if input is not None or out is not None:
+            others = [(x.dtype, x.device, x.shape, x.stride()) for x in (input, out) if x is not None]
+            key = (key, *others)
+        call = calls.find(key)
+        if call is None:
+            call = calls.add(key, self._decide(input, a, b, out, precision))
+        result = None
+        if not call.why:
+            try:
+                result = a.new_empty((*a.shape[:-1], shape[-1])) if out is None else out
+                if input is not None and input is not out:
+                    products.start(result, input, beta)
+                products.queue(a, b, result, precision, alpha, beta)
+            except _REFUSALS as e:
+                result, call = None, calls.add(key, dataclasses.replace(call, why=e.what))
+        calls.count(call)
+        return result
+
+    def _precision(self) -> str:
+        """Return the precision of float32: as asked, or else by PyTorch's settings, old or new."""
+        if self._fp32 is not None:
+            return self._fp32
+        return TF32.name if torch._C._get_fp32_precision_getter("cuda", "matmul") == "tf32" else IEEE
+
+    def _decide(self, input: Any, a: Any, b: Any, out: Any, precision: str) -> Call:
+        """Return a record of a product, with the reason if it is PyTorch's."""
+        kind = products.DTYPES.get(a.dtype)
+        dtype = str(a.dtype).removeprefix("torch.") if kind is None else kind.name
+        dtype = dtype if precision == IEEE else precision
+        batch, M, K = (1, 1, 1, *a.shape)[-3:]
+        N = (1, *b.shape)[-1]
+        call = Call(self._name, M, N, K, batch, dtype=dtype)
+        if kind is None:
+            return dataclasses.replace(call, why="harness has no such type")
+        added = [] if input is None else [input]
+        try:
+            shape = products.check(self._dims, a, b, *added)
+            for x in added:
+                x.expand(shape)
+        except (UsageError, RuntimeError) as e:  # PyTorch has its own words for what does not match
+            return dataclasses.replace(call, why=str(e).splitlines()[0])
+        letters = products.layout(a) + products.layout(b)
+        if 0 in (*shape, K):
+            why = "empty"
+        elif products.COPIED in letters:
+            why = "an operand would be copied"
+        elif out is not None and (out.shape != shape or out.dtype is not a.dtype):
+            why = "out is of another shape or type"
+        elif out is not None and products.layout(out) == products.COPIED:
+            why = "out is neither row- nor column-major"
+        else:
+            bias = any(x.shape != shape for x in added)
+            try:
+                worth = self._worth(M, N, K, dtype, letters, batch=batch, bias=bias)
+                why = "" if worth else "not worth it"
+            except UsageError as e:  # no kernel for this GPU, for example
+                why = e.what
+        return dataclasses.replace(call, layout=letters, why=why)
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    """Return the options without those that are None."""
+    return {name: x for name, x in options.items() if x is not None}

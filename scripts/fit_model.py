@@ -1,0 +1,263 @@
+"""Fit the cost model of `harness.dispatch.choose` to times of many shapes, and say what its choices lose.
+
+    python benchmarks/shapes.py --regret 200 --json shapes.json
+    python scripts/fit_model.py shapes.json [--write]
+
+For each candidate of ``table.json`` the constants `start`, `step`, `tile`, `memory`, `straddle` and, where it
+has a meaning, `alone` and `sharing` are fitted by least squares of the logarithms of predicted and measured
+times. `resident` is left as it is: it follows from registers and shared memory. What the rows say little
+about stays near today's value, which counts as one more row with a weight of its own (`_PRIOR`). The times of
+bf16 and fp16 count for both: their kernels differ in one instruction's type.
+
+Draws are divided at random into those that are fitted and those that only test the result. The regret is how
+much longer than the fastest of the timed candidates the model's choice takes; it is given for both, before
+and after. Draws with operands that have no tensor map are left out: their kernels load by other means.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.dispatch import choose, cost
+from harness.dispatch.cost import Candidate
+from harness.errors import HarnessError, UsageError
+from harness.kernels import catalog
+from harness.kernels.dtypes import DTYPES
+from harness.kernels.spec import LAYOUT
+from harness.problems.gemm import GEMMS
+from harness.results import record
+from harness.results.tables import plain_table
+from harness.support import files
+from tune_matmul import TABLE, text
+
+_HINT = "benchmarks/shapes.py --regret N --json FILE"
+_PRIOR = 0.1  # weight of today's constants, in rows
+_AXES = ("M", "N", "K", "lda", "ldb", "ldc", "transa", "transb")
+_FACTORS = ("memory", "straddle")
+_LEAST = 1.0  # cycles, of constants that are 0 today
+_STEPS, _TINY = 20, 1e-4
+
+Key = tuple[str, str, str]  # type, kernel, parameters as text
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Time:
+    """One candidate's time for a product, in cycles at the rated clock. `draw` tells the products apart."""
+
+    draw: tuple[str, int]
+    key: Key
+    shape: tuple[int, int, int]
+    layout: str
+    straddled: bool
+    sms: int
+    cycles: float
+
+
+def key_of(dtype: str, kernel: str, params: Mapping[str, int]) -> Key:
+    """Return what tells a candidate from others, whatever the layout it is compiled for."""
+    own = {name: value for name, value in params.items() if name not in LAYOUT}
+    return dtype, kernel, json.dumps(own, sort_keys=True)
+
+
+def candidates() -> dict[Key, Candidate]:
+    """Return the candidates of the shipped table."""
+    return {key_of(c.dtype.name, c.variant.kernel.name, c.variant.params): c for c in choose.candidates()}
+
+
+def times(paths: Sequence[Path], known: Mapping[Key, Candidate]) -> list[Time]:
+    """Return the times of candidates in records of benchmarks/shapes.py.
+
+    Raises UsageError if a file is another kind of record, or if there are none in any of them.
+    """
+    found = []
+    for number, path in enumerate(paths):
+        content = record.load(path)
+        if content.get("kind") != "shapes":
+            raise UsageError("not a record of benchmarks/shapes.py", where=str(path), hint=_HINT)
+        gpu = content["meta"]["gpu"]
+        for row in content["rows"]:
+            if row["status"] != "ok" or "odd" in row["classes"]:
+                continue
+            axes = {name: row[name] for name in _AXES}
+            for one in row.get("candidates", ()):
+                key = key_of(row["dtype"], one["kernel"], one["params"])
+                if key in known:
+                    found.append(
+                        Time(
+                            draw=(f"{number} {row['dtype']}", row["index"]),
+                            key=key,
+                            shape=(row["M"], row["N"], row["K"]),
+                            layout="".join("NT"[row[axis]] for axis in ("transa", "transb")),
+                            straddled=cost.straddles(GEMMS[row["dtype"]](**axes)),
+                            sms=gpu["sms"],
+                            cycles=one["seconds"] * gpu["clock_hz"],
+                        )
+                    )
+    if not found:
+        raise UsageError("no times of candidates", hint=_HINT)
+    return found
+
+
+def predicted(candidate: Candidate, time: Time) -> float:
+    """Return the cycles of a product by the model."""
+    return candidate.cycles(*time.shape, time.sms, time.layout, time.straddled)
+
+
+def fitted(known: Mapping[Key, Candidate], measured: Sequence[Time]) -> dict[Key, Candidate]:
+    """Return the candidates with the constants that fit best."""
+    by_code: defaultdict[Key, list[Time]] = defaultdict(list)
+    for time in measured:
+        by_code[code_of(time.key)].append(time)
+    return {key: of_one(one, by_code[code_of(key)])[1] for key, one in known.items()}
+
+
+def code_of(key: Key) -> Key:
+    """Return what candidates have in common whose code differs in the 16-bit type only."""
+    dtype, kernel, params = key
+    return ("16 bits", kernel.removesuffix("_fp16"), params) if dtype in ("bf16", "fp16") else key
+
+
+def of_one(candidate: Candidate, measured: Sequence[Time]) -> tuple[float, Candidate]:
+    """Return the sum of squares that is left, and the candidate with the constants that fit best."""
+    if not measured:
+        return 0.0, candidate
+    if candidate.resident > 1 and not candidate.alone:
+        candidate = replace(candidate, alone=candidate.step)
+    now = np.log([max(getattr(candidate, name), _LEAST) for name in constants_of(candidate)])
+    logs = np.log([time.cycles for time in measured])
+
+    def residuals(constants: Vector) -> Vector:
+        one = with_constants(candidate, constants)
+        errors = np.log([predicted(one, time) for time in measured]) - logs
+        return np.concatenate([errors, math.sqrt(_PRIOR) * (constants - now)])
+
+    constants = least_squares(residuals, now)
+    return float(np.sum(residuals(constants) ** 2)), with_constants(candidate, constants)
+
+
+def constants_of(candidate: Candidate) -> tuple[str, ...]:
+    """Return the names of the constants that are fitted."""
+    some = "alone" if candidate.resident > 1 else "", "sharing" if candidate.shares else ""
+    return ("start", "step", "tile", "memory", "straddle", *(name for name in some if name))
+
+
+def with_constants(candidate: Candidate, constants: Vector) -> Candidate:
+    """Return the candidate with these constants, given as logarithms."""
+    values = zip(constants_of(candidate), map(float, np.exp(constants)), strict=True)
+    return replace(candidate, **dict(values))  # type: ignore[arg-type]
+
+
+def least_squares(residuals: Callable[[Vector], Vector], start: Vector) -> Vector:
+    """Return the argument near `start` with the least sum of squares, by Levenberg and Marquardt's method."""
+    at, now, damping = start, residuals(start), 1e-3
+    for _ in range(_STEPS):
+        slopes = np.stack([(residuals(at + _TINY * e) - now) / _TINY for e in np.eye(len(at))], axis=1)
+        normal = slopes.T @ slopes
+        damped = normal + damping * np.diag(np.diag(normal) + _TINY)
+        step = -np.linalg.solve(damped, slopes.T @ now)
+        there = residuals(at + step)
+        if there @ there < now @ now:
+            done = np.max(np.abs(step)) < _TINY
+            at, now, damping = at + step, there, damping / 10
+            if done:
+                break
+        elif damping > 1e6:
+            break
+        else:
+            damping *= 10
+    return at
+
+
+def regrets(known: Mapping[Key, Candidate], measured: Sequence[Time]) -> Vector:
+    """Return for each draw how much longer than the fastest the model's choice of its candidates takes."""
+    by_draw: defaultdict[tuple[str, int], list[Time]] = defaultdict(list)
+    for time in measured:
+        by_draw[time.draw].append(time)
+    found = []
+    for some in by_draw.values():
+        chosen = min(some, key=lambda time: predicted(known[time.key], time))
+        found.append(chosen.cycles / min(time.cycles for time in some) - 1)
+    return np.array(found)
+
+
+def parted(measured: Sequence[Time], share: float, seed: int) -> tuple[list[Time], list[Time]]:
+    """Return the times to fit and those to test, which are of other draws: a `share` of them, at random."""
+    draws = sorted({time.draw for time in measured})
+    apart = set(random.Random(seed).sample(draws, round(share * len(draws))))
+    return [t for t in measured if t.draw not in apart], [t for t in measured if t.draw in apart]
+
+
+def written(table: Mapping[str, Any], found: Mapping[Key, Candidate]) -> str:
+    """Return the text of ``table.json`` with these constants, an entry a line."""
+    rows = []
+    for entry in table["candidates"]:
+        variant = catalog.kernel(entry["kernel"]).variant(**entry["params"])
+        one = found[key_of(entry.get("dtype", "fp32"), variant.kernel.name, variant.params)]
+        values = {name: getattr(one, name) for name in constants_of(one)}
+        rounded = {n: round(x, 2) if n in _FACTORS else round(x) for n, x in values.items()}
+        rows.append({**entry, **rounded})
+    return text({**table, "candidates": rows})
+
+
+def report(
+    before: Mapping[Key, Candidate],
+    after: Mapping[Key, Candidate],
+    parts: Mapping[str, Sequence[Time]],
+) -> str:
+    """Return errors and regrets of both models by type, on the draws that were fitted and on the others."""
+    cells = []
+    for dtype in DTYPES:
+        for name, measured in parts.items():
+            some = [time for time in measured if time.key[0] == dtype]
+            if not some:
+                continue
+            for when, known in (("now", before), ("fitted", after)):
+                errors = [math.log(predicted(known[t.key], t) / t.cycles) for t in some]
+                lost = regrets(known, some)
+                rms = math.exp(math.sqrt(float(np.mean(np.square(errors))))) - 1
+                numbers = (np.mean(lost), np.percentile(lost, 95), np.max(lost))
+                cells.append(
+                    [dtype, name, when, str(len(lost)), f"{rms:.0%}", *(f"{x:.1%}" for x in numbers)]
+                )
+    headings = ["type", "draws", "model", "number", "error", "regret", "95th pct", "most"]
+    return plain_table(cells, headings, keys=3)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("files", nargs="+", type=Path, help="records of benchmarks/shapes.py --regret")
+    parser.add_argument("--test", type=float, default=0.3, help="share of the draws that only test (0.3)")
+    parser.add_argument("--seed", type=int, default=1, help="of the division (1)")
+    parser.add_argument("--write", action="store_true", help=f"put the constants into {TABLE.name}")
+    given = parser.parse_args(arguments)
+    if not 0 < given.test < 1:
+        parser.error("--test is a share between 0 and 1")
+    known, table = candidates(), choose.table()
+    fit, test = parted(times(given.files, known), given.test, given.seed)
+    if not fit or not test:
+        raise UsageError("too few draws to fit some and test others", hint="more draws, or another --test")
+    found = fitted(known, fit)
+    print(report(known, found, {"fitted": fit, "test": test}))
+    if given.write:
+        files.write_file(TABLE, written(table, found).encode())
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except HarnessError as e:
+        sys.exit(f"error: {e}")

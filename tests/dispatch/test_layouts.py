@@ -1,0 +1,243 @@
+"""Products of matrices that are stored transposed: read where they lie, or copied."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import harness
+from fakes import gemm as fake_gemm
+from fakes.driver import FakeDriver, image
+from harness import emulator
+from harness.dispatch import choose, copies, cost, matmul, split
+from harness.driver import Context
+from harness.errors import UsageError
+from harness.kernels.compiler import compile_kernel
+from shared.arrays import Array, Dlpack, fake, gpu  # noqa: F401  (fixtures)
+
+H200: Any = {"sms": 132, "arch": "sm_90a"}
+LAYOUTS = ["NN", "NT", "TN", "TT"]
+_TRANSPOSE = (8, 8, 4, 4, 8, 8)  # the sizes of transpose.cu's parameters
+
+
+class Flipped(Array):
+    """The transpose of an array: column-major."""
+
+    def __init__(self, gpu: Context, rows: int, columns: int, *, ld: int = 0, seed: int = 0) -> None:
+        super().__init__(gpu, columns, rows, ld=ld, seed=seed)
+        self.shape = (rows, columns)
+        self.host = self.host.T
+
+
+@pytest.fixture
+def products(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    """A GPU whose kernels read the layouts that they were compiled for."""
+    flips: list[tuple[int, int]] = []
+    fake.compiled = []
+    fake.functions = {"matmul": None, "transpose": _TRANSPOSE}
+
+    def compile_kernel(variant: Any, arch: str) -> Any:
+        fake.compiled.append(variant.label)
+        if variant.entry == "transpose":
+            return SimpleNamespace(code=image(_TRANSPOSE), entry=variant.entry)
+        flips.append((variant.params.get("TRANSA", 0), variant.params.get("TRANSB", 0)))
+        return SimpleNamespace(code=image(fake_gemm.sizes(variant)), entry=variant.entry)
+
+    def execute(launch: SimpleNamespace) -> None:
+        if launch.function == "transpose":
+            transpose(launch)
+            return
+        a, b, c, m, n, k, lda, ldb, ldc, alpha, beta = fake_gemm.plain(launch)
+        transa, transb = flips[-1]
+        left, right = (
+            view(a, *((k, m) if transa else (m, k)), lda),
+            view(b, *((n, k) if transb else (k, n)), ldb),
+        )
+        out = view(c, m, n, ldc)
+        product = np.float32(alpha) * ((left.T if transa else left) @ (right.T if transb else right))
+        out[:] = product + np.float32(beta) * out if beta else product
+
+    monkeypatch.setattr(matmul, "compile_kernel", compile_kernel)
+    fake.execute = execute
+    return fake
+
+
+def view(address: int, rows: int, columns: int, ld: int) -> Any:
+    memory = (ctypes.c_float * ((rows - 1) * ld + columns)).from_address(address)
+    flat = np.frombuffer(memory, np.float32)
+    return np.lib.stride_tricks.as_strided(flat, (rows, columns), (4 * ld, 4))
+
+
+def transpose(launch: SimpleNamespace) -> None:
+    source, target, rows, columns, source_pitch, target_pitch = struct.unpack(
+        "=QQiiqq", b"".join(launch.args)
+    )
+    view(target, columns, rows, target_pitch)[:] = view(source, rows, columns, source_pitch).T
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("of_out", ["N", "T"])
+@pytest.mark.parametrize("extra", [0, 3])
+def test_every_layout(products: FakeDriver, gpu: Context, layout: str, of_out: str, extra: int) -> None:
+    """Row- and column-major operands and results, padded or not, with alpha and beta: no copy is made."""
+
+    def made(kind: str, rows: int, columns: int, seed: int) -> Array:
+        ld = (rows if kind == "T" else columns) + extra
+        return (Flipped if kind == "T" else Array)(gpu, rows, columns, ld=ld, seed=seed)
+
+    a, b, c = made(layout[0], 400, 300, 1), made(layout[1], 300, 350, 2), made(of_out, 400, 350, 3)
+    before, padding = c.host.copy(), c.whole.copy()
+    products.log.clear()
+    assert harness.matmul(a, b, c, alpha=0.5, beta=-2) is c
+    np.testing.assert_allclose(c.host, 0.5 * (a.host @ b.host) - 2 * before, atol=1e-3)
+    inner = 400 if of_out == "T" else 350
+    assert np.array_equal(c.whole[:, inner:], padding[:, inner:])
+    assert "transpose" not in "".join(products.compiled) and products.names().count("cuLaunchKernelEx") == 1
+    # The transposed product swaps the operands, and with them what each kernel must read.
+    expected = layout if of_out == "N" else "".join("TN"["NT".index(x)] for x in reversed(layout))
+    flips = [f"{name}=1" for name, x in zip(("TRANSA", "TRANSB"), expected, strict=True) if x == "T"]
+    assert [f for f in ("TRANSA=1", "TRANSB=1") if f in products.compiled[-1]] == flips
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_no_kernel_reads_is_copied(products: FakeDriver, gpu: Context, layout: str) -> None:
+    """3xtf32 has kernels for row-major operands only. The operands themselves stay as they are."""
+    a = (Flipped if layout[0] == "T" else Array)(gpu, 33, 20, ld=40, seed=1)
+    b = (Flipped if layout[1] == "T" else Array)(gpu, 20, 37, ld=41, seed=2)
+    c = Array(gpu, 33, 37, seed=3)
+    given = a.whole.copy(), b.whole.copy()
+    products.log.clear()
+    harness.matmul(a, b, c, precision="3xtf32")
+    np.testing.assert_allclose(c.host, a.host @ b.host, atol=1e-3)
+    assert products.names().count("cuLaunchKernelEx") == 1 + layout.count("T")
+    assert np.array_equal(a.whole, given[0]) and np.array_equal(b.whole, given[1])
+    c.host[:] = 0
+    harness.matmul(a, b, c, precision="3xtf32")  # from the plan
+    np.testing.assert_allclose(c.host, a.host @ b.host, atol=1e-3)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_parts_begin_where_their_operands_do(products: FakeDriver, gpu: Context, layout: str) -> None:
+    M, N, K = 2049, 2047, 40
+    a = (Flipped if layout[0] == "T" else Array)(gpu, M, K, seed=1)
+    b = (Flipped if layout[1] == "T" else Array)(gpu, K, N, seed=2)
+    c = Array(gpu, M, N, seed=3)
+    parts = split.divided(M, N, K, **H200, gpu="Fake GPU", layout=layout)
+    assert all(cost.unread(p.variant, layout) == cost.unread(parts[0].variant, layout) for p in parts)
+    harness.matmul(a, b, c)
+    np.testing.assert_allclose(c.host, a.host @ b.host, atol=1e-3)
+
+
+def test_dlpack_of_a_transpose(products: FakeDriver, gpu: Context) -> None:
+    a, b, c = Array(gpu, 5, 3), Array(gpu, 7, 3), Array(gpu, 5, 7)
+    harness.matmul(a, Dlpack(b, host=b.host.T), c)
+    np.testing.assert_allclose(c.host, a.host @ b.host.T, rtol=1e-5)
+
+
+def test_a_single_row_or_column_with_a_step(products: FakeDriver, gpu: Context) -> None:
+    """A column of a row-major matrix, and the same as a row."""
+    whole, b, c = Array(gpu, 6, 4, seed=1), Array(gpu, 6, 5, seed=2), Array(gpu, 1, 5, seed=3)
+    row = Array(gpu, 1, 6)
+    row.host = whole.host[:, 2:3].T
+    row.about["strides"] = (1000, 16)
+    harness.matmul(row, b, c)
+    np.testing.assert_allclose(c.host, whole.host[:, 2:3].T @ b.host, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("strides", "said"),
+    [((8, 12), "2 elements from row to row and 3 from column to column; one of them must be 1"),
+     ((4, 16), "4 elements from column to column of 5: its columns overlap"),
+     ((4, 0), "0 elements from column to column of 5: its columns overlap")],
+)  # fmt: skip
+def test_other_strides_are_refused(
+    products: FakeDriver,
+    gpu: Context,
+    strides: tuple[int, int],
+    said: str,
+) -> None:
+    a, b, c = Array(gpu, 5, 3), Array(gpu, 3, 7), Array(gpu, 5, 7)
+    a.about["strides"] = strides
+    with pytest.raises(UsageError, match=said):
+        harness.matmul(a, b, c)
+    assert products.launches == []
+
+
+def test_an_output_over_a_transposed_operand_is_refused(products: FakeDriver, gpu: Context) -> None:
+    whole, b = Array(gpu, 8, 8), Array(gpu, 4, 4)
+    a, c = Array(gpu, 4, 4), Array(gpu, 4, 4)
+    a.host, c.host = whole.host[:4, :4].T, whole.host[2:6, 3:7]
+    with pytest.raises(UsageError, match="out overlaps a"):
+        harness.matmul(a, b, c)
+
+
+# The choice
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("shape", [(512, 4096, 4096), (64, 4096, 4096), (100, 3000, 77), (4096, 4096, 4096)])
+def test_large_operands_are_read_where_they_are(shape: tuple[int, int, int], layout: str, dtype: str) -> None:
+    variant = choose.choose(*shape, **H200, gpu="NVIDIA H200", dtype=dtype, layout=layout)
+    assert cost.unread(variant, layout) == ""
+    for name, x in zip(("TRANSA", "TRANSB"), layout, strict=True):
+        assert variant.params.get(name, 0) == (x == "T")
+
+
+def test_few_rows_times_a_transposed_matrix_are_few_columns() -> None:
+    """The decoding of one token: B is read once, by rows."""
+    for rows in (1, 2):
+        variant = choose.choose(rows, 4096, 4096, **H200, layout="NT")
+        assert variant.kernel.name == "18_skinny_columns" and variant.params["TRANSB"] == 1
+        assert variant.params["COLS"] >= rows
+    variant = choose.choose(4096, 1, 4096, **H200)
+    assert variant.kernel.name == "18_skinny_columns" and variant.params["TRANSB"] == 0
+
+
+def test_an_entry_of_a_table_holds_where_its_kernel_reads_the_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = {"gpu": "mine", "sms": 132, "M": [1, 9999], "N": [1, 9999], "K": [1, 9999], "dtype": "fp32"}
+    one = {**entry, "kernel": "16_pipeline", "params": {}}
+    other = {**entry, "kernel": "14_warp_tiles", "params": {}}
+    for first, found in ((one, "16_pipeline TRANSB=1"), (other, None)):
+        monkeypatch.setattr(choose.user_table, "entries", lambda first=first: [first])
+        known = choose.measured(100, 100, 100, **H200, gpu="mine", layout="NT")
+        assert (known and known.brief) == found
+        assert choose.measured(100, 100, 100, **H200, gpu="mine") is not None
+
+
+def test_a_copy_costs_what_it_moves() -> None:
+    """Without kernels that read B as it is, the model's cycles grow with B."""
+    small, large = (
+        choose.ranked(256, n, 256, **H200, dtype="3xtf32", layout="NT")[0][1]
+        - choose.ranked(256, n, 256, **H200, dtype="3xtf32")[0][1]
+        for n in (256, 8192)
+    )
+    assert 4000 < small < large and large > 4000 + 2 * 4 * 8192 * 256 / (132 * 14)
+
+
+# The transposing kernel, emulated
+
+
+@pytest.mark.parametrize("dtype", [np.uint32, np.uint16])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (64, 64), (65, 130), (3, 200)])
+def test_transpose(dtype: Any, rows: int, columns: int) -> None:
+    size = np.dtype(dtype).itemsize
+    rng = np.random.default_rng(rows)
+    source = rng.integers(0, 2 ** (8 * size), (rows, columns + 5), dtype=dtype)
+    target = np.full((columns, rows + 3), 7, dtype)
+    arguments = (source, target, np.int32(rows), np.int32(columns), np.int64(columns + 5), np.int64(rows + 3))
+    blocks = -(-rows // 64) * -(-columns // 64)
+    variant = copies.transposer(size)
+    given = [emulator.Buffer(array=x, name="x") if isinstance(x, np.ndarray) else x for x in arguments]
+    ptx = compile_kernel(variant, "sm_90a").ptx
+    found = emulator.emulate(
+        ptx, variant.entry, grid=(blocks,), block=variant.block, arguments=given, count=False
+    )
+    assert found.findings == ()
+    assert np.array_equal(target[:, :rows], source[:, :columns].T)
+    assert (target[:, rows:] == 7).all()

@@ -1,0 +1,283 @@
+"""Kernels in files with host code: what is left out, what is not, and what their launches tell."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.cli import main
+from harness.errors import BuildError
+from harness.kernels import catalog
+from harness.kernels.compiler import Cubin, compile_kernel
+from harness.kernels.cpp import host_code, includes, launches, nvrtc
+from harness.support.cache import Cache
+
+DEVICE = """\
+#define SCALE 3
+namespace own {
+template <typename T> __device__ T scaled(T x) { return x * SCALE; }
+}
+struct Pair { float a, b; __host__ __device__ float sum() const { return a + b; } };
+__constant__ float factors[4];
+__global__ void scale(float* x, int n, Pair pair)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) x[i] = own::scaled(x[i]) + pair.sum() * factors[i % 4];
+}
+"""
+HOST = r"""
+#include <cstdio>
+#include <iostream>
+#include <vector>
+#include "timer_of_ours.h"
+#define CHECK(call) do { if (call) { std::printf("}"); exit(1); } } while (0)
+using namespace std;
+static std::vector<float> values = {1, 2, 3};
+const char* usage = "scale { n // not a comment";
+/* } */
+namespace own {
+struct Timer {
+    cudaEvent_t begin, end;
+    Timer() : begin{}, end{} { cudaEventCreate(&begin); }
+public:
+    float stop() { float ms; cudaEventElapsedTime(&ms, begin, end); return ms; }
+};
+}
+template <typename T>
+void fill(std::vector<T>& x) { for (auto& y : x) y = rand() / (T)RAND_MAX; }
+extern "C" int run(int n);
+extern "C" int run(int n)
+{
+    float* x;
+    CHECK(cudaMalloc(&x, n * sizeof(float)));
+    const int threads = 128;
+    dim3 grid((n + threads - 1) / threads), block(threads);
+    auto launch = [&](Pair pair) { scale<<<grid, block>>>(x, n, pair); };
+    launch(Pair{1, 2});
+    return 0;
+}
+int main(int argc, char** argv) {
+#ifdef TEST
+    test();
+#endif
+    cout << usage << endl;
+    return run(argc > 1 ? atoi(argv[1]) : 1 << 20);
+}
+"""
+
+
+def compiled(folder: Path, source: str, name: str = "scale.cu") -> Cubin:
+    path = folder / name
+    path.write_text(source)
+    (kernel,) = catalog.load_each(path)
+    return compile_kernel(kernel.variant(), "sm_80", Cache(None))
+
+
+def refused(folder: Path, source: str) -> BuildError:
+    with pytest.raises(BuildError) as caught:
+        compiled(folder, source)
+    return caught.value
+
+
+@pytest.mark.parametrize("host_first", [False, True])
+def test_device_code_is_what_it_is_alone(tmp_path: Path, host_first: bool) -> None:
+    """Machine code, and its lines, are those of the file with the host code blanked by hand."""
+    blank = re.sub(r"[^\n]", " ", HOST)
+    # Host code before device code may not name what is declared there.
+    alone, whole = (part + DEVICE if host_first else DEVICE + part for part in (blank, HOST))
+    found = compiled(tmp_path, whole)
+    assert found.code == compiled(tmp_path, alone).code
+    assert found.warnings == (
+        "Host code is left out: <iostream>, <vector>, <timer_of_ours.h>, values, usage, Timer and 4 more"
+    )
+
+
+def test_a_file_that_compiles_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    real = nvrtc.translate
+    monkeypatch.setattr(nvrtc, "translate", lambda *args: seen.append(args) or real(*args))
+    assert compiled(tmp_path, DEVICE + "struct Unused { int x; };").warnings == ""
+    assert len(seen) == 1 and seen[0][-1] == {}
+
+
+@pytest.mark.parametrize(
+    ("device", "line", "said"),
+    [
+        ("__global__ void k(float* x) { *x = y; }", 1, '"y" is undefined'),
+        ("__device__ int f() { return cudaFree(0); }\n__global__ void k(int* x) { f(); }", 1, "cudaFree"),
+        ("int f() { return 1; }\n__global__ void k(int* x) { f(); }", 1, "a host function"),
+        ("struct P { std::vector<int> v; int n; };\n__global__ void k(P p) {}", 1, "error: "),
+        ("static_assert(sizeof(int) == 8, \"eight\");\n__global__ void k(int* x) { *x = 1; }", 1, "eight"),
+        ("#error no\n__global__ void k(int* x) { *x = 1; }", 1, "no"),
+        ("struct D { __device__ int f(); std::list<int> v; };\n__global__ void k() {}", 1, "error: "),
+    ],
+    ids=["undefined", "host-call", "unannotated", "member", "static-assert", "error", "class"],
+)  # fmt: skip
+def test_a_fault_in_device_code_is_told(tmp_path: Path, device: str, line: int, said: str) -> None:
+    """And none of the host's, of which there are plenty."""
+    error = refused(tmp_path, f"{device}\n{HOST.replace('scale<<<', 'k<<<')}")
+    assert re.search(rf"scale\.cu\({line}\): .*{re.escape(said)}", error.log), error.log
+    assert "argv" not in error.log and "cudaEventCreate" not in error.log and "<iostream>" not in error.log
+
+
+def test_a_missing_header_of_a_kernel_is_an_error(tmp_path: Path) -> None:
+    """It might define what the kernel depends on. Beside host code it is the host's, if all else compiles."""
+    source = '#include "sizes.h"\n__global__ void k(int* x) { *x = SIZE; }\n'
+    for text in (source, source.replace("SIZE", "1"), source + HOST.replace("scale<<<", "k<<<")):
+        error = refused(tmp_path, text)
+        assert 'cannot open source file "sizes.h"' in error.log
+        assert "headers are looked for beside the kernel" in error.hint
+    assert (
+        "<sizes.h>"
+        in compiled(tmp_path, source.replace("SIZE", "1") + HOST.replace("scale<<<", "k<<<")).warnings
+    )
+
+
+def test_headers_of_ones_own_have_host_code_too(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    header = tmp_path / "own" / "lock.h"
+    header.write_text(
+        '#include "../report.h"\nstruct Lock { int* taken;\n  Lock() { cudaMalloc(&taken, 4); }\n'
+        "  __device__ int get() { return *taken; } };\n"
+    )
+    (tmp_path / "report.h").write_text("#include <string>\nstd::string report(int code) { return {}; }\n")
+    found = compiled(
+        tmp_path, '#include "own/lock.h"\n__global__ void k(int* x, Lock lock) { *x = lock.get(); }\n'
+    )
+    assert found.warnings == "Host code is left out: <string>, Lock, report"
+    assert str(header) in found.ptx, "the lines are still the header's own"
+    header.write_text(header.read_text().replace("return *taken", "return *given"))
+    with pytest.raises(BuildError, match=r"lock\.h\(4\): error: identifier \"given\" is undefined"):
+        compiled(
+            tmp_path, '#include "own/lock.h"\n__global__ void k(int* x, Lock lock) { *x = lock.get(); }\n'
+        )
+
+
+@pytest.mark.parametrize(
+    "parameter", ["uint", "ushort", "ulong", pytest.param("uint32_t", id="of a header that was left out")]
+)
+def test_names_that_host_headers_bring_along(tmp_path: Path, parameter: str) -> None:
+    body = f"#include <iostream>\n__global__ void k({parameter}* x) {{ *x = 1; }}\n"
+    assert compiled(tmp_path, body).resources.registers
+
+
+def test_of_a_library_for_the_host_the_include_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its errors lie in a header that the include leads to."""
+    folder = tmp_path / "lib"
+    folder.mkdir()
+    (folder / "cublas_v2.h").write_text("#include <cublas_api.h>\n")
+    (folder / "cublas_api.h").write_text("int cublasCreate(void**);\n")
+    monkeypatch.setattr(includes, "libraries", lambda: (folder,))
+    source = "#include <cublas_v2.h>\n__global__ void k(int* x) { *x = 1; }\n"
+    assert compiled(tmp_path, source).warnings == "Host code is left out: <cublas_v2.h>"
+    (folder / "own.h").write_text("#include <cublas_api.h>\n")
+    assert "cublas_api.h(1): error" in refused(tmp_path, source.replace("cublas_v2", "own")).log, (
+        "a stranger's"
+    )
+
+
+# -- texts
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("int f();", [("f", True)]),
+        ("int x = 3; float y[2] = {1, 2};", [("x", True), ("y", True)]),
+        ("__device__ int f() { return 1; } void g() { }", [("f", False), ("g", True)]),
+        ("namespace a { namespace b { void f() {} } } void g();", [("f", True), ("g", True)]),
+        ("extern \"C\" { void f(); } extern \"C\" void g() {}", [("f", True), ("g", True)]),
+        ("struct S { int a; void f() {} }; enum E { A, B };", [("S", True), ("E", True)]),
+        ("template <class T> struct V { T x; }; template <int N> void f() {}", [("V", True), ("f", True)]),
+        ("// f() {\nvoid g() { \"}\"; '}'; /* } */ }\n#define X {\nvoid h() {}", [("g", True), ("h", True)]),
+        ("__shared__ int x; static_assert(1, \"\");", [("x", False), ("static_assert", False)]),
+        ("auto f = [](int x) { return x; }; void g() {}", [("f", True), ("g", True)]),
+        ("void f() {", [("f", True)]),
+        ("}}} void f() {} ]) ;", [("f", True)]),
+    ],
+)  # fmt: skip
+def test_declarations_of_a_text(source: str, expected: list[tuple[str, bool]]) -> None:
+    plain = host_code.masked(source)
+    found = [(item.name, item.host) for item in host_code.items(plain, 0, len(plain))]
+    assert [one for one in found if one[0]] == expected
+
+
+PIECES = ["struct S ", "namespace ", "void f", "<<<", ">>>", "\n", *"(){}[];:,<>='/*#", '"', " "]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=60).map("".join))
+def test_any_text_is_taken_apart(source: str) -> None:
+    plain = host_code.masked(source)
+    assert len(plain) == len(source)
+    end = 0
+    for item in host_code.items(plain, 0, len(plain)):
+        assert end <= item.begin < item.end <= len(plain)
+        end = item.end
+    launches.launches(source)
+
+
+@pytest.mark.parametrize(
+    ("host", "block", "grid", "shared"),
+    [
+        ("k<<<4, 256>>>(x);", (256,), (4,), 0),
+        ("k<<<dim3(2, 3), dim3(16, 8, 2), 1 << 10>>>(x);", (16, 8, 2), (2, 3), 1024),
+        ("const int n = 1000, t = 128; k<<<(n + t - 1) / t, t, t * sizeof(float)>>>(x);", (128,), (8,), 512),
+        ("dim3 block(8, 8), grid = dim3(1, 1); k<<<grid, block>>>(x);", (8, 8), (1, 1), 0),
+        ("dim3 block{8, 8}; k<<<1, block, 0, stream>>>(x);", (8, 8), (1,), 0),
+        ("int t = 64; t = 96; k<<<1, t>>>(x); t = 32;", (96,), (1,), 0),
+        ("int t = 64; t *= 2; k<<<1, t>>>(x);", (), (1,), 0),
+        ("k<<<blocks(n), T>>>(x);", (192,), (), 0),
+        ("int a = b, b = a; k<<<a, argc, bytes(a)>>>(x);", (), (), None),
+        ("k<<<0, -1>>>(x);", (), (), 0),
+        ("k<<<1, 2, 3", (), (), 0),
+    ],
+)
+def test_a_launch_is_read(host: str, block: Any, grid: Any, shared: Any) -> None:
+    source = "#define T 192 // threads\n__global__ void k(int* x) {}\nint main() {\n" + host + "\n}"
+    found = launches.launches(source)
+    if not host.endswith(";"):
+        assert found == []
+        return
+    assert found == [launches.Launch(entry="k", line=4, block=block, grid=grid, shared=shared)]
+    assert (launches.of(source, "k") is None) == (block == ())
+
+
+def test_a_kernel_is_launched_as_host_code_does(tmp_path: Path) -> None:
+    path = tmp_path / "k.cu"
+    path.write_text(
+        "template <typename T, int N> __global__ void k(T* x, int n)\n"
+        "{ extern __shared__ float s[]; s[threadIdx.x] = 1; x[threadIdx.x] = s[threadIdx.x ^ 1]; }\n"
+        "__global__ void plain(float* x) { x[threadIdx.x] = 1; }\n"
+        "__global__ void unknown(float* x) { x[threadIdx.x] = 1; }\n"
+        "constexpr int THREADS = 64;\n"
+        "void run(float* x, int n) { const int W = 4; k<float, 2 * W><<<1, THREADS, THREADS * 4>>>(x, n);\n"
+        "  k<double, sizeof(x)><<<1, 32>>>(x, n); plain<<<n, 32 * W>>>(x); unknown<<<1, n>>>(x); }\n"
+    )
+    found = {kernel.entry: kernel for kernel in catalog.load_each(path)}
+    assert list(found) == ["k<float, 8>", "plain", "unknown"]
+    first = found["k<float, 8>"].variant()
+    assert (first.block, first.shared) == ((64, 1, 1), 256)
+    assert [str(e) for e in first.kernel.grid] == ["1"] and not found["plain"].grid
+    assert found["plain"].variant().block == (128, 1, 1) and found["unknown"].variant().block == (256, 1, 1)
+    assert catalog.launchable(found["k<float, 8>"]).variant().shared == 256
+    assert compile_kernel(first, "sm_80", Cache(None)).entry.startswith("_Z1kIfLi8EE")
+
+
+def test_the_launch_is_told_unless_the_block_is_given(tmp_path: Path) -> None:
+    path = tmp_path / "k.cu"
+    path.write_text("__global__ void k(float* x) { x[threadIdx.x] = 1; }\nint main() { k<<<1, 64>>>(0); }\n")
+
+    def checked(*options: str) -> str:
+        result = CliRunner().invoke(main, ["check", str(path), *options], env={"COLUMNS": "200", "CI": None})
+        assert result.exit_code == 0, result.output
+        assert result.stderr == "Host code is left out: main\n"
+        return result.stdout
+
+    assert "--grid 1,1,1 --block 64,1,1 -a x=1024 (block as in line 2)" in checked()
+    assert "line 2" not in checked("--block", "32")

@@ -1,0 +1,75 @@
+"""The operators and `replace` without a GPU: for tensors of the CPU, with NumPy in place of `harness.matmul`.
+
+`multiplied` holds what NumPy was asked to multiply. It refuses what `harness.matmul` refuses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from harness.dispatch.matmul import PRECISIONS
+from harness.errors import UsageError
+
+
+@dataclass
+class Multiplied:
+    """The products that reached the kernel: shape and layouts, and the precision of each."""
+
+    torch: Any
+    seen: list[tuple[str, str]] = field(default_factory=list)
+
+    def __call__(self, a: Any, b: Any, out: Any, alpha: float, beta: float, precision: str) -> None:
+        if precision not in PRECISIONS:
+            raise UsageError(f"no precision {precision!r}")
+        if precision != "ieee" and a.dtype is not self.torch.float32:
+            raise UsageError(f"precision={precision!r} is about float32, and a is of {a.dtype}")
+        letters = [self.layout(name, x) for name, x in (("a", a), ("b", b), ("out", out))]
+        assert a.dtype is b.dtype is out.dtype
+        assert (*a.shape[:1], *b.shape) == (out.shape[0], a.shape[1], out.shape[1])
+        if out.data_ptr() in (a.data_ptr(), b.data_ptr()):
+            raise UsageError("out overlaps an operand")
+        x, y, z = (m.double().numpy() for m in (a, b, out))
+        result = alpha * (x @ y) + (beta * z if beta else 0)
+        out.copy_(self.torch.from_numpy(result))
+        self.seen.append((f"{out.shape[0]}x{out.shape[1]}x{a.shape[1]} {''.join(letters)}", precision))
+
+    @staticmethod
+    def layout(name: str, x: Any) -> str:
+        """Return "N" or "T"; asserts what `harness.matmul` asks of a tensor."""
+        assert not x.requires_grad, f"{name} requires gradients"
+        (rows, columns), (down, right) = x.shape, x.stride()
+        assert rows and columns, f"{name} is empty"
+        if (right == 1 or columns == 1) and (down >= columns or rows == 1):
+            return "N"
+        assert down == 1 and (right >= rows or columns == 1), f"{name} is neither row- nor column-major"
+        return "T"
+
+
+@pytest.fixture
+def torch() -> Any:
+    found = pytest.importorskip("torch", reason="PyTorch is not installed")
+    found.manual_seed(1)
+    return found
+
+
+@pytest.fixture(scope="session")
+def _autocast() -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    from harness.torch import operators
+
+    operators.register_autocast("cpu")
+
+
+@pytest.fixture
+def multiplied(torch: Any, _autocast: None, monkeypatch: pytest.MonkeyPatch) -> Multiplied:
+    from harness.torch import products, replacement
+
+    found = Multiplied(torch)
+    monkeypatch.setattr(products, "on_gpu", lambda x: x.device.type in ("cpu", "meta"))
+    monkeypatch.setattr(products, "product", found)
+    monkeypatch.setattr(replacement, "KEY", "CPU")
+    monkeypatch.setattr(replacement, "preferred", lambda *product: True)
+    return found

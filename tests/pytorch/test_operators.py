@@ -1,0 +1,370 @@
+"""The operators of PyTorch without a GPU: results, refusals, gradients, modes of PyTorch, compilation."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from harness.errors import MissingDependency, UsageError
+
+
+def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [n for n in sys.modules if n.startswith("harness.torch")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for name in ("harness.torch", "harness.torch_ops"):
+        with pytest.raises(MissingDependency, match="PyTorch cannot be imported"):
+            importlib.import_module(name)
+
+
+def test_the_old_module_is_the_package(torch: Any) -> None:
+    import harness
+    import harness.torch
+    from harness import torch_ops
+
+    assert torch_ops is harness.torch is harness.torch_ops
+    assert torch_ops.matmul is torch.ops.harness.matmul.default
+
+
+def expected(torch: Any, name: str, *args: Any, **options: Any) -> Any:
+    """Return what PyTorch computes, in float64, rounded once."""
+    function = torch.nn.functional.linear if name == "linear" else getattr(torch, name)
+    exact = function(*[x.double() for x in args], **options)
+    return exact.to(args[0].dtype)
+
+
+def operands(torch: Any, name: str, dtype: Any = None) -> list[Any]:
+    """Return operands of an operator, with ragged sizes."""
+    shapes = {
+        "mm": [(5, 3), (3, 7)],
+        "matmul": [(5, 3), (3, 7)],
+        "addmm": [(5, 7), (5, 3), (3, 7)],
+        "linear": [(2, 5, 3), (7, 3), (7,)],
+        "bmm": [(2, 5, 3), (2, 3, 7)],
+        "baddbmm": [(2, 5, 7), (2, 5, 3), (2, 3, 7)],
+    }
+    return [torch.randn(shape, dtype=dtype or torch.float32) for shape in shapes[name]]
+
+
+OPERATORS = ["mm", "matmul", "addmm", "linear", "bmm", "baddbmm"]
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_results(torch: Any, multiplied: Any, name: str) -> None:
+    from harness import torch as ours
+
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        args = operands(torch, name, dtype)
+        found = getattr(ours, name)(*args)
+        assert found.dtype is dtype and torch.equal(found, expected(torch, name, *args))
+        assert torch.equal(getattr(torch.ops.harness, name)(*args), found)
+    assert {precision for _, precision in multiplied.seen} == {"ieee"}
+    getattr(ours, name)(*operands(torch, name), precision="3xtf32")
+    assert multiplied.seen[-1][1] == "3xtf32"
+
+
+def test_major_orders_are_read_where_they_are(torch: Any, multiplied: Any) -> None:
+    from harness import torch as ours
+
+    wide = torch.randn(12, 12)
+    lefts = {"N": wide[:5, 2:6], "T": wide[2:6, :5].t()}
+    rights = {"N": wide[7:11, :7], "T": wide[:7, 7:11].t()}
+    for (i, a), (j, b) in itertools.product(lefts.items(), rights.items()):
+        multiplied.seen.clear()
+        assert torch.equal(ours.mm(a, b), expected(torch, "mm", a, b))
+        assert multiplied.seen == [(f"5x7x4 {i}{j}N", "ieee")]
+        batch = a.expand(3, *a.shape)  # the same matrix thrice
+        ours.bmm(batch, b.expand(3, *b.shape))
+        assert [call for call, _ in multiplied.seen] == [f"5x7x4 {i}{j}N"] * 4
+
+
+def test_other_strides_are_copied(torch: Any, multiplied: Any) -> None:
+    from harness import torch as ours
+
+    wide, b = torch.randn(12, 12), torch.randn(4, 7)
+    odd = [
+        wide[:5, ::3],
+        wide[::2, ::3][:5],
+        wide[:1].expand(5, 12)[:, :4],
+        wide[:1, ::3],
+        wide[:, :1].t()[:, ::3],
+    ]
+    for a in odd:
+        assert torch.equal(ours.mm(a, b), expected(torch, "mm", a, b))
+        assert torch.equal(ours.mm(b.t(), a.t()), expected(torch, "mm", b.t(), a.t()))
+    x = wide[:, :4].expand(2, 12, 4)
+    assert torch.equal(ours.linear(x, b.t()), expected(torch, "linear", x, b.t()))
+
+
+def test_the_kernel_of_these_tests_refuses_what_it_should(
+    torch: Any, multiplied: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: without the copy, a step in both directions reaches it."""
+    from harness import torch as ours
+    from harness.torch import products
+
+    monkeypatch.setattr(products, "_readable", lambda x: x)
+    with pytest.raises(AssertionError, match="neither row- nor column-major"):
+        ours.mm(torch.randn(5, 8)[:, ::2], torch.randn(4, 7))
+
+
+def test_sums(torch: Any, multiplied: Any) -> None:
+    from harness import torch as ours
+
+    a, b = torch.randn(5, 3), torch.randn(3, 7)
+    for shape in [(5, 7), (7,), (1, 7), (5, 1), (), (1,)]:
+        for scalars in ({}, {"beta": 0.5}, {"alpha": 2}, {"beta": -1, "alpha": 0.25}, {"beta": 0}):
+            c = torch.randn(shape)
+            assert torch.allclose(ours.addmm(c, a, b, **scalars), torch.addmm(c, a, b, **scalars), atol=1e-6)
+            c, x, y = torch.randn((*shape,)), a.expand(2, 5, 3), b.expand(2, 3, 7)
+            found, known = ours.baddbmm(c, x, y, **scalars), torch.baddbmm(c, x, y, **scalars)
+            assert torch.allclose(found, known, atol=1e-6)
+    nothing = torch.full((7,), torch.nan)
+    assert not ours.addmm(nothing, a, b, beta=0).isnan().any()
+
+
+def test_a_bias_is_rounded_once(torch: Any, multiplied: Any) -> None:
+    from harness import torch as ours
+
+    x, w = torch.tensor([[256.0, 1.0]]).bfloat16(), torch.tensor([[1.0, 1.0]]).bfloat16()
+    bias = torch.tensor([1.0]).bfloat16()
+    assert ours.linear(x, w, bias).item() == 258  # 257 is rounded to 256, and 256 + 1 again
+    assert (ours.linear(x, w) + bias).item() == 256
+
+
+def test_empty(torch: Any, multiplied: Any) -> None:
+    from harness import torch as ours
+
+    e = torch.empty
+    assert ours.mm(e(0, 3), e(3, 4)).shape == (0, 4)
+    assert torch.equal(ours.mm(e(2, 0), e(0, 4)), torch.zeros(2, 4))
+    assert torch.equal(ours.addmm(torch.ones(4), e(2, 0), e(0, 4), beta=3), torch.full((2, 4), 3.0))
+    assert torch.equal(ours.linear(e(2, 5, 0), e(4, 0), torch.ones(4)), torch.ones(2, 5, 4))
+    assert ours.linear(e(0, 5, 3), e(4, 3)).shape == (0, 5, 4)
+    assert ours.bmm(e(0, 5, 3), e(0, 3, 4)).shape == (0, 5, 4)
+    assert multiplied.seen == []
+    x, w = e(0, 3, requires_grad=True), torch.ones(4, 3, requires_grad=True)
+    ours.linear(x, w).sum().backward()
+    assert x.grad is not None and torch.equal(w.grad, torch.zeros(4, 3))
+
+
+def test_inputs_of_any_dimensions(torch: Any, multiplied: Any) -> None:
+    from harness import torch as ours
+
+    w, bias = torch.randn(7, 3), torch.randn(7)
+    for shape in [(3,), (5, 3), (2, 5, 3), (2, 1, 5, 3), (2, 0, 3)]:
+        x = torch.randn(shape)
+        known = torch.nn.functional.linear(x, w, bias)
+        assert ours.linear(x, w, bias).shape == known.shape
+        assert torch.allclose(ours.linear(x, w, bias), known, atol=1e-6)
+        multiplied.seen.clear()
+        ours.linear(x, w)
+        assert all(call.endswith(" NTN") for call, _ in multiplied.seen)
+
+
+# Refusals
+
+
+def test_refusals(torch: Any, multiplied: Any) -> None:
+    from harness import torch as ours
+
+    a, b, x, y = torch.randn(5, 3), torch.randn(3, 7), torch.randn(2, 5, 3), torch.randn(2, 3, 7)
+    wrong: dict[str, Callable[[], Any]] = {
+        "a has 3 dimensions and b 2, not 2": lambda: ours.mm(x, b),
+        "a has 3 dimensions and b 2, not 3": lambda: ours.bmm(x, b),
+        "a has 2 dimensions and b 1, not 2": lambda: ours.addmm(b, a, b[0]),
+        "a is of torch.float64": lambda: ours.mm(a.double(), b.double()),
+        "a is of torch.int64": lambda: ours.mm(a.long(), b.long()),
+        "a is of torch.float32, b of torch.bfloat16": lambda: ours.mm(a, b.bfloat16()),
+        "input of torch.float16": lambda: ours.addmm(b[0].half(), a, b),
+        "bias of torch.float16": lambda: ours.linear(a, b.t(), b[0].half()),
+        "not strided": lambda: ours.mm(a.to_sparse(), b),
+        "input has 2 dimensions, weight 1": lambda: ours.linear(a, b[:, 0]),
+        "input has 0 dimensions": lambda: ours.linear(a[0, 0], b.t()),
+        "no precision 'fast'": lambda: ours.mm(a, b, "fast"),
+    }
+    for message, call in wrong.items():
+        with pytest.raises(UsageError, match=message):
+            call()
+    mismatched: dict[str, Callable[[], Any]] = {
+        "do not match": lambda: ours.mm(a, a),
+        r"a is \(2, 5, 3\), b is \(1, 3, 7\)": lambda: ours.bmm(x, y[:1]),
+        "must match the size of": lambda: ours.addmm(torch.ones(6), a, b),
+        "bias .6,.: they do not": lambda: ours.linear(a, b.t(), torch.ones(6)),
+    }
+    for message, call in mismatched.items():
+        with pytest.raises(RuntimeError, match=message):
+            call()
+
+
+def test_tensors_of_the_cpu_are_refused(torch: Any) -> None:
+    from harness import torch as ours
+
+    for name in OPERATORS:
+        for grad in (False, True):
+            args = [x.requires_grad_(grad) for x in operands(torch, name)]
+            with pytest.raises(UsageError, match="is on cpu, not on a GPU"):
+                getattr(ours, name)(*args)
+
+
+# Gradients
+
+
+def results(torch: Any, function: Any, args: list[Any], grad: Any, **options: Any) -> list[Any]:
+    """Return a function's gradients, and the gradients of their sum of squares: of second order."""
+    wanted = [x for x in args if x.requires_grad]
+    first = torch.autograd.grad(function(*args, **options), wanted, grad, create_graph=True)
+    total = sum(g.square().sum() for g in first)
+    return [*first, *torch.autograd.grad(total, [*wanted, grad], allow_unused=True)]
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_gradients_and_their_gradients(torch: Any, multiplied: Any, name: str) -> None:
+    from harness import torch as ours
+
+    count = len(operands(torch, name))
+    for asked in itertools.product([False, True], repeat=count):
+        if not any(asked):
+            continue
+        args = [x.requires_grad_(on) for x, on in zip(operands(torch, name), asked, strict=True)]
+        known = torch.nn.functional.linear if name == "linear" else getattr(torch, name)
+        grad = torch.randn(known(*args).shape, requires_grad=True)
+        scalars = {"beta": 0.5, "alpha": -2} if "add" in name else {}
+        pairs = zip(
+            results(torch, getattr(ours, name), args, grad, **scalars),
+            results(torch, known, args, grad, **scalars),
+            strict=True,
+        )
+        for found, wanted in pairs:
+            assert (found is None) == (wanted is None)
+            assert found is None or torch.allclose(found, wanted, atol=1e-4, rtol=1e-4)
+
+
+def test_gradients_are_products_without_copies(torch: Any, multiplied: Any) -> None:
+    from harness import torch as ours
+
+    x, w = torch.randn(5, 3, requires_grad=True), torch.randn(7, 3, requires_grad=True)
+    ours.linear(x, w, None, "tf32").backward(torch.randn(5, 7))
+    assert multiplied.seen == [("5x7x3 NTN", "tf32"), ("5x3x7 NNN", "tf32"), ("7x3x5 TNN", "tf32")]
+    multiplied.seen.clear()
+    a, b = torch.randn(5, 3, requires_grad=True), torch.randn(3, 7, requires_grad=True)
+    ours.mm(a, b, "tf32").backward(torch.randn(5, 7))
+    assert multiplied.seen == [("5x7x3 NNN", "tf32"), ("5x3x7 NTN", "tf32"), ("3x7x5 TNN", "tf32")]
+
+
+def test_broadcast_biases_have_gradients(torch: Any, multiplied: Any) -> None:
+    from harness import torch as ours
+
+    for shape in [(7,), (1, 7), (5, 1), ()]:
+        bias = torch.randn(shape, requires_grad=True)
+        ours.addmm(bias, torch.randn(5, 3), torch.randn(3, 7), beta=3).sum().backward()
+        assert bias.grad.shape == shape and bias.grad.sum().item() == pytest.approx(3 * 35)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_results_may_be_changed_in_place(torch: Any, multiplied: Any, name: str) -> None:
+    """They are no views, of which autograd would not know what is changed."""
+    from harness import torch as ours
+
+    for grad in (True, False):
+        args = [x.requires_grad_(grad) for x in operands(torch, name)]
+        out = getattr(ours, name)(*args)
+        assert not out._is_view()
+        out.mul_(2)
+        if grad:
+            found = torch.autograd.grad(out.sum(), args)
+            wanted = torch.autograd.grad(2 * getattr(ours, name)(*args).sum(), args)
+            assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+
+
+def test_no_graph_where_none_is_wanted(torch: Any, multiplied: Any) -> None:
+    from harness import torch as ours
+
+    a, b = torch.randn(5, 3, requires_grad=True), torch.randn(3, 7)
+    assert ours.mm(a, b).requires_grad and not ours.mm(a.detach(), b).requires_grad
+    for off in (torch.no_grad(), torch.inference_mode()):
+        with off:
+            assert not ours.mm(a, b).requires_grad
+
+
+# Modes
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_fake_tensors_have_the_shape(torch: Any, name: str) -> None:
+    from torch._subclasses import FakeTensorMode
+
+    import harness.torch  # noqa: F401  (registers them)
+
+    def on_gpu(dtype: Any, grad: bool = False) -> list[Any]:
+        cpu = operands(torch, name)
+        return [torch.empty(x.shape, dtype=dtype, device="cuda", requires_grad=grad) for x in cpu]
+
+    function = getattr(torch.ops.harness, name)
+    shape = expected(torch, name, *operands(torch, name)).shape
+    with FakeTensorMode():
+        for dtype in (torch.float32, torch.bfloat16):
+            for grad in {False, torch.backends.cuda.is_built()}:  # a build for the CPU aborts
+                out = function(*on_gpu(dtype, grad))
+                assert (out.shape, out.dtype, out.device.type) == (shape, dtype, "cuda")
+                assert out.requires_grad is grad
+        with pytest.raises(UsageError, match="on a GPU"):
+            function(*operands(torch, name))
+        with pytest.raises(UsageError, match=r"of torch\.float64"):
+            function(*on_gpu(torch.float64))
+    out = function(*[x.to("meta") for x in operands(torch, name)])
+    assert (out.shape, out.device.type) == (shape, "meta")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPERATORS)
+def test_what_pytorch_checks_of_an_operator(torch: Any, multiplied: Any, name: str) -> None:
+    args = [x.requires_grad_() for x in operands(torch, name)]
+    torch.library.opcheck(getattr(torch.ops.harness, name).default, args)
+
+
+def test_vmap(torch: Any, multiplied: Any) -> None:
+    from harness import torch as ours
+
+    a, b = torch.randn(4, 5, 3), torch.randn(3, 7)
+    assert torch.allclose(torch.vmap(lambda a: ours.mm(a, b))(a), a @ b, atol=1e-6)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_without_breaks(torch: Any, multiplied: Any, backend: str) -> None:
+    from harness import torch as ours
+
+    def step(x: Any, w: Any, bias: Any) -> Any:
+        hidden = ours.linear(x, w, bias, "tf32").relu()
+        y = ours.mm(hidden, w) + ours.addmm(bias[:3], hidden, w, beta=2)
+        return ours.bmm(y.expand(2, *y.shape), w.t().expand(2, 3, 7)).sum()
+
+    torch._dynamo.reset()
+    compiled = torch.compile(step, backend=backend, fullgraph=True, dynamic=True)
+    for rows in (5, 6, 9):
+        args = [torch.randn(shape, requires_grad=True) for shape in ((rows, 3), (7, 3), (7,))]
+        found = torch.autograd.grad(compiled(*args), args)
+        wanted = torch.autograd.grad(step(*args), args)
+        assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(found, wanted, strict=True))
+    assert ("5x7x3 NTN", "tf32") in multiplied.seen
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_autocast(torch: Any, multiplied: Any, name: str) -> None:
+    args = [x.requires_grad_() for x in operands(torch, name)]
+    args[-1] = args[-1].detach().half().requires_grad_()  # a mixture, as torch's own take it
+    known = torch.nn.functional.linear if name == "linear" else getattr(torch, name)
+    with torch.autocast("cpu", torch.bfloat16):
+        found, wanted = getattr(torch.ops.harness, name)(*args, precision="tf32"), known(*args)
+        with pytest.raises(UsageError, match=r"torch\.float64"):
+            getattr(torch.ops.harness, name)(*operands(torch, name, torch.float64))
+    assert found.dtype is wanted.dtype is torch.bfloat16
+    assert torch.allclose(found.float(), wanted.float(), atol=0.05, rtol=0.02)
+    assert {precision for _, precision in multiplied.seen} == {"ieee"}
+    grads = torch.autograd.grad(found.sum(), args)
+    assert [g.dtype for g in grads] == [x.dtype for x in args]

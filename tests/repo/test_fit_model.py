@@ -1,0 +1,180 @@
+"""scripts/fit_model.py on times that the model itself makes, with other constants and with noise."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+
+import fit_model
+from fit_model import Key, Time
+
+from harness.dispatch import choose
+from harness.dispatch.cost import Candidate
+from harness.errors import UsageError
+from harness.results import record
+
+CLOCK, SMS, NOISE = 1_980_000_000, 132, 0.03
+
+
+def shapes(count: int) -> list[tuple[int, int, int]]:
+    rng = random.Random(3)
+    return [tuple(16 * round(2 ** rng.uniform(2, 9)) for _ in range(3)) for _ in range(count)]  # type: ignore[misc]
+
+
+@pytest.fixture(scope="module")
+def truth() -> dict[Key, Candidate]:
+    """Other constants than the table's: what a card might really have."""
+    found = {}
+    for i, (key, one) in enumerate(fit_model.candidates().items()):
+        slower = replace(one, step=one.step * (0.7, 0.85, 1.3)[i % 3], start=one.start * (0.6, 0.9)[i % 2])
+        found[key] = replace(slower, tile=one.tile * 1.5, sharing=one.sharing * 0.5, memory=1.2)
+    return found
+
+
+def timed(
+    truth: Mapping[Key, Candidate], *, noise: float, dtype: str = "bf16", count: int = 60
+) -> list[Time]:
+    rng = np.random.default_rng(1)
+    found = []
+    for number, shape in enumerate(shapes(count)):
+        for key, one in truth.items():
+            if key[0] == dtype and one.serves(*shape[:2], "sm_90a"):
+                where = {"shape": shape, "layout": "NT", "straddled": number % 4 == 0, "sms": SMS}
+                time = Time(draw=("0", number), key=key, cycles=1.0, **where)
+                exact = fit_model.predicted(one, time)
+                found.append(replace(time, cycles=exact * float(np.exp(rng.normal(0, noise)))))
+    return found
+
+
+def test_constants_are_recovered(truth: Mapping[Key, Candidate]) -> None:
+    measured = timed(truth, noise=NOISE)
+    fit, test = fit_model.parted(measured, 0.3, 1)
+    assert {t.draw for t in fit}.isdisjoint({t.draw for t in test})
+    assert len({t.draw for t in test}) == 18
+    known = fit_model.candidates()
+    found = fit_model.fitted(known, fit)
+    keys = {t.key for t in fit}
+    assert len(keys) >= 10
+
+    def apart(some: Mapping[Key, Candidate], constant: str) -> Any:
+        return np.array([abs(getattr(some[k], constant) / getattr(truth[k], constant) - 1) for k in keys])
+
+    for constant in ("step", "start"):
+        off = apart(found, constant)
+        assert np.median(off) < 0.06 and np.median(off) < np.median(apart(known, constant)) / 2
+    before, after = fit_model.regrets(known, test), fit_model.regrets(found, test)
+    assert np.mean(after) < 0.02 and np.mean(after) < np.mean(before) / 2
+    assert found.keys() == known.keys()
+    timed_too = {fit_model.code_of(key) for key in keys}  # fp16's kernels are bf16's
+    assert all(found[k] == one for k, one in known.items() if fit_model.code_of(k) not in timed_too)
+
+
+@pytest.mark.slow
+def test_nothing_is_recovered_from_other_times(truth: Mapping[Key, Candidate]) -> None:
+    """The control: the same times, each given to another row, let the choice be no better than chance."""
+    measured = timed(truth, noise=NOISE, count=20)
+    cycles = [t.cycles for t in measured]
+    random.Random(1).shuffle(cycles)
+    wrong = [replace(t, cycles=c) for t, c in zip(measured, cycles, strict=True)]
+    found = fit_model.fitted(fit_model.candidates(), wrong)
+    assert np.mean(fit_model.regrets(truth, measured)) < 0.02 < np.mean(fit_model.regrets(found, measured))
+
+
+@pytest.mark.parametrize("shares", ["stream", "grid"])
+def test_sharing_is_fitted_too(truth: Mapping[Key, Candidate], shares: str) -> None:
+    """The fit finds what 20_stream_k and 29_wgmma_grid_split take for partial sums of shared tiles."""
+    key = next(k for k, one in truth.items() if one.shares == shares and k[0] in ("fp32", "bf16"))
+    measured = [t for t in timed(truth, noise=0.01, dtype=key[0], count=80) if t.key == key]
+    _, one = fit_model.of_one(fit_model.candidates()[key], measured)
+    assert one.step == pytest.approx(truth[key].step, rel=0.05)
+    together = sum(getattr(truth[key], name) for name in ("sharing", "start", "tile"))
+    assert sum(getattr(one, name) for name in ("sharing", "start", "tile")) == pytest.approx(
+        together, rel=0.15
+    )
+
+
+def test_least_squares_of_a_curve() -> None:
+    x = np.linspace(0, 1, 20)
+    found = fit_model.least_squares(
+        lambda p: p[0] * np.exp(p[1] * x) - 2 * np.exp(-3 * x), np.array([1.0, 0.0])
+    )
+    np.testing.assert_allclose(found, [2, -3], rtol=1e-4)
+
+
+# -- files
+
+
+def write(path: Path, measured: list[Time], **row: Any) -> Path:
+    """A record as benchmarks/shapes.py writes it, in layout NT."""
+    known = fit_model.candidates()
+    rows = []
+    for draw in dict.fromkeys(t.draw for t in measured):
+        some = [t for t in measured if t.draw == draw]
+        M, N, K = some[0].shape
+        pitches = {"lda": K + 8 * some[0].straddled, "ldb": K, "ldc": N}
+        axes = {"M": M, "N": N, "K": K, **pitches, "transa": 0, "transb": 1}
+        listed = [
+            {
+                "kernel": t.key[1],
+                "params": {**known[t.key].variant.params, "TRANSB": 1},
+                "seconds": t.cycles / CLOCK,
+            }
+            for t in some
+        ]
+        about = {"dtype": some[0].key[0], "index": draw[1], "status": "ok", "classes": ["square"]}
+        rows.append({**about, **axes, "candidates": listed, **row})
+    gpu = {"name": "NVIDIA H200", "sms": SMS, "clock_hz": CLOCK}
+    record.write_json(path, record.document("shapes", rows, {"gpu": gpu}))
+    return path
+
+
+@pytest.mark.slow
+def test_from_records_to_the_table(
+    truth: Mapping[Key, Candidate],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = write(tmp_path / "s.json", timed(truth, noise=NOISE, count=30))
+    table = tmp_path / "table.json"
+    monkeypatch.setattr(fit_model, "TABLE", table)
+    fit_model.main([str(path), "--write"])
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    assert out.count("bf16") == 4
+    new, old = json.loads(table.read_text()), choose.table()
+    assert new["tuned"] == old["tuned"]
+    assert [one["params"] for one in new["candidates"]] == [one["params"] for one in old["candidates"]]
+    changed = [a for a, b in zip(new["candidates"], old["candidates"], strict=True) if a != b]
+    assert {"bf16"} <= {one.get("dtype", "fp32") for one in changed}
+
+
+def test_records_that_say_nothing(truth: Mapping[Key, Candidate], tmp_path: Path) -> None:
+    measured = timed(truth, noise=0, count=3)
+    for path in (
+        write(tmp_path / "odd.json", measured, classes=["odd"]),
+        write(tmp_path / "wrong.json", measured, status="error"),
+    ):
+        with pytest.raises(UsageError, match="no times of candidates"):
+            fit_model.main([str(path)])
+    other = tmp_path / "other.json"
+    record.write_json(other, record.document("verify", [], {}))
+    with pytest.raises(UsageError, match=r"not a record of benchmarks/shapes\.py"):
+        fit_model.main([str(other)])
+    with pytest.raises(UsageError, match="too few draws"):
+        fit_model.main([str(write(tmp_path / "one.json", measured[:2]))])
+
+
+def test_the_shipped_table_is_as_it_is_written() -> None:
+    before = choose.table()
+    assert fit_model.text(before) == fit_model.TABLE.read_text()
