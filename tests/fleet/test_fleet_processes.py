@@ -88,6 +88,10 @@ class Machine:
         assert "Traceback" not in output, output
         return process.returncode, output
 
+    def goes_on(self, process: subprocess.Popen[str]) -> bool:
+        assert process.poll() is None, self.ends(process)
+        return True
+
     def killed(self) -> bool:
         """Kill what runs; return True if nothing did."""
         left = self.running()
@@ -104,7 +108,7 @@ class Machine:
 def until(condition: Callable[[], Any], seconds: float = 60) -> Any:
     end = time.monotonic() + seconds
     while not (found := condition()):
-        assert time.monotonic() < end, "in vain"
+        assert time.monotonic() < end, f"in vain for {seconds:g} s"
         time.sleep(0.05)
     return found
 
@@ -130,7 +134,7 @@ RIGHT = [(str(n), "ok") for n in SIZES]
 @pytest.mark.slow
 def test_a_worker_that_is_killed_in_the_middle(machine: Machine) -> None:
     process = machine.bench("--gpus", "all")
-    unit = until(lambda: units_of(machine))[0]
+    unit = until(lambda: machine.goes_on(process) and units_of(machine))[0]
     worker = int(Path(f"/proc/{unit}/stat").read_text().rsplit(")", 1)[1].split()[1])
     os.kill(worker, signal.SIGKILL)
     code, output = machine.ends(process)

@@ -54,10 +54,10 @@ def test_how_it_ended(code: str, error: str, fault: bool) -> None:
 
 @pytest.mark.slow
 def test_one_that_writes_goes_on_and_one_that_does_not_hangs() -> None:
-    busy = "import time\nfor i in range(6): time.sleep(0.8); file.write('x')\n"
-    assert done(WRITES + busy, timeout=4.0).content == "xxxxxx"
-    found = done(WRITES + "import time\nfile.write('x'); time.sleep(60)", timeout=4.0)
-    assert found.hung and found.fault and found.content == "x" and found.seconds < 20
+    busy = "import time\nfor i in range(6): time.sleep(0.8); file.write('x\\n')\n"
+    assert done(WRITES + busy, timeout=4.0).content == "x\n" * 6
+    found = done(WRITES + "import time\nfile.write('x\\n'); time.sleep(60)", timeout=4.0)
+    assert found.hung and found.fault and found.content == "x\n" and found.seconds < 20
 
 
 def test_one_that_nobody_waits_for_is_stopped() -> None:
