@@ -31,8 +31,7 @@ from harness.emulator.memory import GLOBAL_BASE, HEAP, HEAP_BYTES, WORKSPACE, Ar
 from harness.emulator.ptx.declarations import OPAQUE, Variable, pointers_of, values_of
 from harness.emulator.ptx.program import Entry
 from harness.emulator.watch.counts import Counts, by_line, total
-from harness.emulator.watch.findings import Finding, Index3, Source
-from harness.emulator.watch.races import Rewatch
+from harness.emulator.watch.findings import Finding, Index3, Rewatch, Source
 from harness.errors import EmulatorError
 
 __all__ = [
@@ -145,7 +144,7 @@ def emulate(
     extra = _extra(kernel)
     contents = {v.name: _contents(v, variables or {}) for v in module}
     watched: set[int] = set()
-    fine = code.fine
+    fine, cells = code.fine, False  # see `watch.races`
     while True:
         copies = {h: replace(t, array=t.array.copy()) for h, t in objects.items()}
         buffers, parameters = bind(kernel, arguments)
@@ -173,12 +172,14 @@ def emulate(
             watched=watched,
             textures=copies,
             fine=fine,
+            cells=cells,
             cluster=Index3(*kernel.cluster),
         )
         try:
             launch.run()
         except Rewatch as request:
             fine = fine or request.index < 0
+            cells = cells or request.index < 0
             watched.add(request.index)
             continue
         except EmulatorError as error:

@@ -77,6 +77,7 @@ class Launch:
         watched: set[int],
         textures: Mapping[int, Texture],
         fine: bool,
+        cells: bool,
         cluster: Index3,
     ) -> None:
         self.code, self.entry, self.steps = code, code.entry, code.steps
@@ -88,14 +89,14 @@ class Launch:
         self.workspace = next((a.start for a in arena.allocations if a.name == WORKSPACE), 0)
         self.constants = {symbols[name] for name in constants}  # addresses at which the kernel may not write
         self.shared_size = entry.sizes.get("shared", 0) + dynamic_shared
-        self.schedule, self.budget, self.check, self.fine = schedule, budget, check, fine
+        self.schedule, self.budget, self.check, self.cells = schedule, budget, check, cells
         self.threads = block.x * block.y * block.z
         self.progress = 0  # stores, barriers passed and threads ended so far: whoever polls waits for one
         self.patience = PATIENCE + sum(a.end - a.start for a in arena.allocations) // 4
         self.alone = False  # one batch of blocks is left, and no other one to come
         self.memo = Memo()
         self.underflow = Underflow()
-        self.findings = Findings()
+        self.findings = Findings(provisional=check and fine and not (cells or code.asynchronous))
         self.textures = textures  # by handle
         self.printed = io.StringIO()  # by printf
         self.heap_used = 0  # bytes that malloc has given
@@ -105,7 +106,7 @@ class Launch:
         self.hazards: HazardWatch | Watch | None = None
         if check:
             self.hazards = Watch(self) if self.asynchronous else self._hazard_watch()
-        self.races = RaceWatch(self, watched, fine or self.asynchronous) if check else None
+        self.races = RaceWatch(self, watched, fine or self.asynchronous, cells) if check else None
 
     def run(self) -> None:
         """Run all blocks. Raises EmulatorError, or Rewatch to start over."""
@@ -152,7 +153,7 @@ class Launch:
                 self.hazards = self._hazard_watch()
 
     def _hazard_watch(self) -> HazardWatch:
-        return HazardWatch(self.findings, self._describe, self.thread, self.fine, self.code.guesses)
+        return HazardWatch(self.findings, self._describe, self.thread, self.cells, self.code.guesses)
 
     def _afford(self, batches: int) -> None:
         """Raise EmulatorError if that many more batches, each like the last one, take too long."""

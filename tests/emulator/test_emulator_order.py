@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import harness.emulator as emulator
 from harness.emulator import Emulation
 from shared.emulator_kernels import launch
 
@@ -388,3 +389,46 @@ def test_a_barrier_of_the_grid(
     body = BARRIER.replace("BEFORE", before).replace("FENCE1", fence1)
     body = body.replace("FENCE2", fence2).replace("AFTER", after)
     assert races(run(body, blocks=blocks)) == (set() if clean else {("global race", "b")})
+
+
+# Shared memory in a kernel that orders threads by more than barriers
+
+
+EXCHANGE = "__shared__ float s[64]; s[t] = x; SYNC c[i] = s[63 - t]; __threadfence(); atomicAdd(d, 1u);"
+HANDED = """
+  __shared__ volatile int flag; __shared__ float s; __shared__ float y;
+  if (t == 0) flag = 0;
+  __syncthreads();
+  if (t == 0) { s = x; FENCE flag = 1; }
+  if (t == 32) { while (!flag) {} FENCE y = s; }
+  __syncthreads();
+  c[i] = y;
+  __threadfence();"""
+
+
+@pytest.mark.parametrize(
+    ("body", "found", "looks"),
+    [
+        (EXCHANGE.replace("SYNC", "__syncthreads();"), set(), [False]),
+        (EXCHANGE.replace("SYNC", ""), {"s"}, [False, True]),
+        # Nothing but the flag orders these two, which only a look at each cell shows.
+        (HANDED.replace("FENCE", "__threadfence_block();"), set(), [False, True]),
+        (HANDED.replace("FENCE", ""), {"s"}, [False, True]),
+        # A barrier of some of the block's threads.
+        (EXCHANGE.replace("SYNC", 'asm volatile("bar.sync 1, 64;");'), set(), [False]),
+        (EXCHANGE.replace("SYNC", 'if (t < 32) asm volatile("bar.sync 1, 32;");'), {"s"}, [False, True]),
+    ],
+)
+def test_shared_memory_is_watched_by_cells_only_where_it_may_matter(
+    body: str, found: set[str], looks: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    class Launch(emulator.Launch):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            seen.append(options["cells"])
+            super().__init__(*arguments, **options)
+
+    monkeypatch.setattr(emulator, "Launch", Launch)
+    assert {name for _, name in races(run(body))} == found
+    assert seen == looks

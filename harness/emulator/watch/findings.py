@@ -68,18 +68,38 @@ class Finding:
         return f"{self.kind}: {lines}: {self.message}"
 
 
-class Findings:
-    """Collects findings; a fault that is seen again only raises its count."""
+class Rewatch(Exception):
+    """Raised where the launch has to run again from the start and watch more closely.
 
-    def __init__(self) -> None:
+    index: of the allocation whose reads were not kept, -1 for none
+    """
+
+    def __init__(self, index: int = -1) -> None:
+        super().__init__(index)
+        self.index = index
+
+
+class Findings:
+    """Collects findings; a fault that is seen again only raises its count.
+
+    provisional: the launch is not watched closely enough for a finding to be certain: the first one starts it
+      over
+    """
+
+    def __init__(self, *, provisional: bool = False) -> None:
         self._found: dict[tuple[object, ...], Finding] = {}
+        self._provisional = provisional
 
     def add(self, kind: str, key: tuple[object, ...], times: int, make: Callable[[], Finding]) -> None:
         """Record a fault that was seen `times` times.
 
         key: identifies the fault among those of its kind
         make: returns the finding; called only when the fault is new
+
+        Raises Rewatch while findings are provisional.
         """
+        if self._provisional:
+            raise Rewatch
         whole = (kind, *key)
         old = self._found.get(whole)
         self._found[whole] = replace(old, seen=old.seen + times) if old else replace(make(), seen=times)

@@ -1,8 +1,9 @@
 """Races: two threads access the same bytes, at least one writes, and nothing orders the two.
 
-Global memory is watched cell by cell (`shadow`), between blocks and within them, and so is shared memory in a
-kernel that orders threads by other means than barriers of the whole block; otherwise `hazards` watches it,
-which is quicker. Atomics and volatile accesses do not race with one another, only with plain ones.
+Global memory is watched cell by cell (`shadow`), between blocks and within them. Shared memory is watched by
+`hazards`, which is quicker, and knows no order but that of the whole block's barriers. Where threads are
+ordered by other means, too, whatever is found so may be none: the launch starts over (`Rewatch`) with shared
+memory watched cell by cell as well. Atomics and volatile accesses do not race with one another, only with plain ones.
 
 Only buffers that the kernel stores to can race. In the first batch of blocks reads are kept until a store
 shows which ones those are, later only reads of those buffers are. If a later batch stores to another buffer,
@@ -23,6 +24,7 @@ from harness.emulator.numbers.values import Array, Integer, Mask, mask_of
 from harness.emulator.numbers.values import Lanes as Where
 from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.conflicts import Access, Values, report
+from harness.emulator.watch.findings import Rewatch
 from harness.emulator.watch.knowledge import NOTHING, Knowledge, Semantics, semantics
 from harness.emulator.watch.order import Order, State
 from harness.emulator.watch.shadow import BLOCK_WRITE, WRITE, Lanes, Shadow, Watched, kind_of
@@ -35,31 +37,22 @@ if TYPE_CHECKING:
 UNITS = 3  # a thread, its bulk stores and its bulk loads have clocks of their own
 
 
-class Rewatch(Exception):
-    """Raised where the launch has to run again from the start and watch more closely.
-
-    index: of the allocation whose reads were not kept, -1 for none
-    """
-
-    def __init__(self, index: int = -1) -> None:
-        super().__init__(index)
-        self.index = index
-
-
 class RaceWatch:
     """Watches a launch for races.
 
     watched: indices of the allocations that are known, from an earlier run, to be stored to
-    fine: orders other than barriers of the whole block are known; shared memory is watched, too
+    fine: orders other than barriers of the whole block are known
+    shared: shared memory is watched, too, cell by cell, where `hazards` or `hopper` does not
     """
 
-    def __init__(self, launch: Launch, watched: set[int], fine: bool) -> None:
+    def __init__(self, launch: Launch, watched: set[int], fine: bool, shared: bool) -> None:
         self._launch = launch
         grid = launch.grid
         units = UNITS if launch.asynchronous else 1
         self.knowledge = Knowledge(grid.x * grid.y * grid.z * units, launch.threads)
         self.fine = fine
-        self.shared = fine and not launch.asynchronous  # `hopper` watches shared memory itself
+        self.shared = shared and not launch.asynchronous  # `hopper` watches shared memory itself
+        self._coarse = not (shared or launch.asynchronous)  # `hazards` watches it
         self._watched: dict[int, Watched] = {}
         self._known = set(watched)
         self._reads: dict[int, list[Callable[[Watched], None]]] = defaultdict(list)
@@ -81,7 +74,7 @@ class RaceWatch:
 
         Raises Rewatch if they are only a part of their block, which `hazards` does not know.
         """
-        if lanes is not None and not self.fine and (lanes.any(0) & ~lanes.all(0)).any():
+        if lanes is not None and self._coarse and (lanes.any(0) & ~lanes.all(0)).any():
             raise Rewatch
         order.barrier(lanes, number)
 
@@ -90,7 +83,7 @@ class RaceWatch:
 
         Raises Rewatch, since `hazards` does not know them.
         """
-        if not self.fine:
+        if self._coarse:
             raise Rewatch
         order = group.batch.order
         whole = np.zeros((order.threads, order.blocks), np.bool_)
@@ -102,7 +95,7 @@ class RaceWatch:
 
         Raises Rewatch unless all warps of the group pass it as a whole, which is all that `hazards` knows.
         """
-        if not self.fine and not active.all():
+        if self._coarse and not active.all():
             raise Rewatch
         group.batch.order.warp_barrier(group.row, active)
 
