@@ -47,6 +47,13 @@ class Verbs(click.Group):
     exit codes.
     """
 
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        """Read the words before the verb; where nobody reads what ``--help`` prints, end as elsewhere."""
+        try:
+            return super().make_context(*args, **extra)
+        except BrokenPipeError as e:
+            raise click.exceptions.Exit(streams.lost(e) or 1) from None
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all verbs."""
         return list(VERBS)

@@ -170,7 +170,12 @@ main()
 """
     env = tools.environment()
     done = subprocess.run(
-        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False
+        [sys.executable, "-c", program],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=heed_signals,
     )
     assert done.returncode == code, done.stderr
     assert ("cannot load unicodedata" in done.stderr) == (number == 0)

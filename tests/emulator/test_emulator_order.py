@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import harness.emulator as emulator
+from harness import emulator
 from harness.emulator import Emulation
 from shared.emulator_kernels import launch
 

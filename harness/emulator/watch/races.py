@@ -3,7 +3,8 @@
 Global memory is watched cell by cell (`shadow`), between blocks and within them. Shared memory is watched by
 `hazards`, which is quicker, and knows no order but that of the whole block's barriers. Where threads are
 ordered by other means, too, whatever is found so may be none: the launch starts over (`Rewatch`) with shared
-memory watched cell by cell as well. Atomics and volatile accesses do not race with one another, only with plain ones.
+memory watched cell by cell as well. Atomics and volatile accesses do not race with one another, only with
+plain ones.
 
 Only buffers that the kernel stores to can race. In the first batch of blocks reads are kept until a store
 shows which ones those are, later only reads of those buffers are. If a later batch stores to another buffer,
