@@ -6,7 +6,6 @@ import itertools
 import json
 import re
 import shutil
-import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -28,6 +27,7 @@ from harness.sass.instructions import Instruction, disassemble
 from harness.support import tools
 from harness.support.cache import Cache
 from shared import sweeps
+from shared.binaries import fatbin
 from shared.kernels import BODY
 
 ARCHS = ("sm_75", "sm_80", "sm_90a", "sm_100", "sm_120")
@@ -332,16 +332,6 @@ def test_colours_on_a_terminal_only() -> None:
 
 
 # Code from elsewhere
-
-
-def fatbin(*cubins: tuple[int, bytes]) -> bytes:
-    """The container that nvcc embeds; its layout is undocumented, cuobjdump judges it."""
-    body = b""
-    for number, code in cubins:
-        size = len(code) + -len(code) % 8
-        body += struct.pack("<HHIQIIHHIIIQQQ", 2, 0x101, 64, size, 0, 0, 0, 0, number, 0, 0, 0x11, 0, 0)
-        body += code.ljust(size, b"\0")
-    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
 
 
 @pytest.mark.parametrize("arch", sweeps.archs(ARCHS))
