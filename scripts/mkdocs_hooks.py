@@ -42,6 +42,8 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     name = page.file.src_uri
     if name == "index.md":
         return linked(markdown, ROOT, "")
+    if name.startswith(f"{FILES}/"):  # a page of the repository that is none of docs/
+        return linked(markdown, (ROOT / name.removeprefix(f"{FILES}/")).parent, posixpath.dirname(name))
     return linked(markdown, (DOCS / name).parent, posixpath.dirname(name))
 
 

@@ -328,6 +328,7 @@ def test_links_of_the_site() -> None:
     assert linked("[a](../sass.md)", ROOT / "docs" / "notes", "notes") == "[a](../sass.md)"
 
 
+@pytest.mark.slow  # with what the documentation needs, which a newcomer's tests do not
 @pytest.mark.parametrize("warning", [False, True])
 def test_the_site_is_built_without_a_warning(warning: bool, tmp_path: Path) -> None:
     pytest.importorskip("mkdocs", reason="pip install '.[docs]'")
