@@ -91,7 +91,8 @@ class Fleet:
         """Perform all units; yield each one's index, the card that did it, and its outcome.
 
         The order is that in which they are done. `progress` is called with each unit's label as it goes out.
-        Raises HarnessError if there is no GPU for a unit for a while; what is done has been yielded by then.
+        Units for a model of which no GPU has been there for a while end with that as their error. Raises
+        HarnessError if there is no other model either; what is done has been yielded by then.
         """
         waiting: dict[Model, deque[_Job]] = {}
         for i, unit in enumerate(units):
@@ -108,8 +109,12 @@ class Fleet:
                     busy = sum(job.unit.model == model for job in flying.values())
                     if able or not (jobs or busy):
                         since[model] = time.monotonic()
-                    elif time.monotonic() - since[model] > self._patience or not self._may_return():
-                        raise self._nobody()
+                    elif time.monotonic() - since[model] > self._patience or not self._may_return(model):
+                        if not any(map(self._able, waiting)):
+                            raise self._nobody()
+                        for job in jobs:  # those of other models go on
+                            yield self._settled(job, "", _failed(self._nobody().what))
+                        jobs.clear()
                     for job in [jobs.popleft() for _ in range(min(len(jobs), len(able) - busy))]:
                         if set(able) <= set(job.tried) and not job.careful:  # where else could it be tried?
                             yield self._settled(job, *next(iter(job.tried.items())))
@@ -151,7 +156,7 @@ class Fleet:
                 waiting[job.unit.model].appendleft(job)
             else:
                 why = f"its worker was gone {job.lost} times before it was done"
-                yield self._settled(job, "", Outcome(content="", seconds=0.0, error=why))
+                yield self._settled(job, "", _failed(why))
 
     def _submitted(self, job: _Job, names: Sequence[str], done: queue.SimpleQueue[Future]) -> Future:
         """Send a job to one of the workers with these names where it has not failed.
@@ -184,15 +189,16 @@ class Fleet:
             return name, outcome
         except killed as e:
             why = f"{e.allowed_failures + 1} workers died of it"
-            return "", Outcome(content="", seconds=0.0, error=why)
+            return "", _failed(why)
         except (self._distributed.CancelledError, OSError, TimeoutError):
             return None
         except Exception as e:  # whatever Python raises on the other machine
-            return "", Outcome(content="", seconds=0.0, error=f"{type(e).__name__}: {e}")
+            return "", _failed(f"{type(e).__name__}: {e}")
 
     def _settled(self, job: _Job, name: str, outcome: Outcome) -> tuple[int, Card, Outcome]:
         """Return what is yielded for a job that is done, and hold its failures against the cards."""
-        card = self.cards.known.get(name) or next(iter(self.cards.known.values()))
+        known = self.cards.known
+        card = known.get(name) or next(c for c in known.values() if job.unit.model in (None, c.model))
         if not outcome.error and not job.careful:
             for other, failed in job.tried.items():
                 if self.cards.failed(other, f"{job.unit.label}: {failed.error}"):
@@ -259,9 +265,10 @@ class Fleet:
         elif self.client.status == "closed":
             raise HarnessError("the scheduler has ended")
 
-    def _may_return(self) -> bool:
-        """Return True if a GPU may still come: not if all there were are left out."""
-        return not self.cards.present or any(not self.cards.known[n].out for n in self.cards.present)
+    def _may_return(self, model: Model) -> bool:
+        """Return True if a GPU of `model` may still come: not if all that are there are left out."""
+        there = [card for card in self.cards.there() if model in (None, card.model)]
+        return not there or any(not card.out for card in there)
 
     def _nobody(self) -> HarnessError:
         out = [f"{_called(card)}: {card.out}" for card in self.cards.known.values() if card.out]
@@ -287,6 +294,11 @@ def _answer(future: Future) -> Any:
         return future.result(timeout=_CONNECTING)
     except Exception as e:
         return e
+
+
+def _failed(why: str) -> Outcome:
+    """Return the outcome of a unit that no worker has performed to its end."""
+    return Outcome(content="", seconds=0.0, error=why)
 
 
 def _called(card: Card) -> str:

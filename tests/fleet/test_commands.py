@@ -105,6 +105,27 @@ def test_a_record_of_a_fleet_replays_on_one_gpu(units: InProcess, monkeypatch: p
     assert "--gpus" not in result.output.splitlines()[0]
 
 
+@pytest.mark.slow
+@workers("a")
+def test_default_sizes_that_a_kernel_does_not_take_are_told_of(units: InProcess, tmp_path: Path) -> None:
+    """As on one GPU; a kernel that takes none of them is an error there."""
+    from shared.kernels import BODY
+
+    front = (
+        '// /// kernel\n// entry = "matmul"\n// block = [16, 16]\n// tile = [16, 16]\n// requires = "{}"\n'
+    )
+    front += "// ///\n#define TILE 16\n"
+    (tmp_path / "mine.cu").write_text(front.format("N <= 512") + BODY)
+    result = harness("bench", "mine.cu", *FAST, "--gpus", "all")
+    assert result.exit_code == 0, result.output
+    assert "left out: 1024, 2048, 4096: mine requires N <= 512" in result.output
+    assert set(units.words) == {"mine 512"}
+    units.words.clear()
+    (tmp_path / "mine.cu").write_text(front.format("N > 9000") + BODY)
+    result = harness("bench", "mine.cu", *FAST, "--gpus", "all")
+    assert result.exit_code == 1 and set(units.words) == {"mine 512"}
+
+
 @workers("a", "b")
 def test_a_unit_that_dies_loses_its_row_only(units: InProcess, tmp_path: Path) -> None:
     units.broken = {"03_tiled TILE=16 16"}

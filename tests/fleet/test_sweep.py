@@ -102,6 +102,22 @@ def test_units_go_to_gpus_of_their_model(rig: Rig) -> None:
     assert [sum(name == n for name, _ in rig.done) for n in ("l1",)] == [4]
 
 
+@workers("h", "l")
+def test_a_model_whose_gpus_have_gone_keeps_no_other_waiting(rig: Rig) -> None:
+    """Nor does it end their work, where it comes first."""
+    rig.about["l"] = gpu("l", name="Lesser GPU")
+    fleet = rig.fleet(patience=1.0)
+    lesser, higher = sorted(fleet.cards.models(), key=lambda model: "Lesser" not in str(model))
+    rig.client.cluster.sync(rig.client.cluster.workers["l"].close, nanny=False, timeout=1)
+    found = list(fleet.run([*units(3, model=lesser), *units(8, model=higher)]))
+    assert sorted(i for i, _, _ in found) == list(range(11))
+    for i, card, outcome in found:
+        assert card.model == (lesser if i < 3 else higher)
+        assert ("no GPU to work on" in outcome.error) == (i < 3)
+    with pytest.raises(HarnessError, match="no GPU to work on"):
+        list(fleet.run(units(1, model=lesser)))
+
+
 def test_a_worker_that_goes_in_the_middle(rig: Rig) -> None:
     """Its unit is done by another one, and nothing comes twice."""
     begun, go_on = threading.Event(), threading.Event()

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from harness.results.rows import Row
     from harness.support.cache import Cache
 
+    Sized = tuple[Mapping[str, int | float], Problem]
+
 # What a unit's command is not told: what to measure is its own, where and what to show is not its concern.
 _WITHOUT = ("sweep", "isolate", "kernel_timeout", "rows", "gpus", "scheduler", "json_file", "style", "wide")
 _REF = "ref"
@@ -50,6 +52,7 @@ class _Model:
     skipped: Sequence[Skipped]
     plans: Sequence[_Planned]
     done: dict[int, tuple[Card, Outcome]]
+    left_out: dict[str, list[str]]  # sizes that were not asked for and that a kernel does not take, by reason
 
 
 def bench(ctx: click.Context, variants: Sequence[Variant], points: Points, meta: Document) -> None:
@@ -91,26 +94,35 @@ def _planned(
     target = options.one_arch(ctx.params["arch"], gpu)
     with running.progress(len(variants)) as step:
         built, skipped = build_all(variants, [target], cache, step)
-    plans = [plan for one in built for plan in _of_kernel(ctx, one, points, cards[0].model, cache)]
-    return _Model(cards=cards, built=built, skipped=skipped, plans=plans, done={})
+    model, left_out = cards[0].model, dict[str, list[str]]()
+    plans = [plan for one in built for plan in _of_kernel(ctx, one, points, model, cache, left_out)]
+    return _Model(cards=cards, built=built, skipped=skipped, plans=plans, done={}, left_out=left_out)
 
 
 def _of_kernel(
-    ctx: click.Context, one: Built, points: Points, model: tuple[Any, ...], cache: Cache
+    ctx: click.Context,
+    one: Built,
+    points: Points,
+    model: tuple[Any, ...],
+    cache: Cache,
+    left_out: dict[str, list[str]],
 ) -> Iterator[_Planned]:
-    """Yield a unit for each size of one kernel; of sizes that were not asked for, those that it takes."""
+    """Yield a unit for each size of one kernel; of sizes that were not asked for, those that it takes.
+
+    The others go into `left_out` by reason.
+    """
     from harness.fleet.parcel import parcel
     from harness.fleet.units import FOLDER, Unit
-    from harness.launch.kernel import unmet
     from harness.problems.registry import resolve
 
     cls, target = resolve(one.variant.kernel), one.cubin.arch
     problems = [(axes, cls.from_axes(axes)) for axes in points[cls]]
-    takes = [both for both in problems if not unmet(one.variant, both[1])]
+    if not ctx.params["axis"]:
+        problems = _taken(one, problems, left_out)
     mine = parcel([one.variant], target, cache, ctx.params["include"])
     timeout = float(ctx.params["kernel_timeout"])
     reference, files, more = _reference(ctx.params["ref"], target, cache)
-    for axes, problem in takes if takes and not ctx.params["axis"] else problems:
+    for axes, problem in problems:
         changes = isolation.of_kernel(one) | {
             "include": mine.include,
             "ref": reference,
@@ -126,6 +138,18 @@ def _of_kernel(
             cubins={**mine.cubins, **more},
         )
         yield _Planned(unit=unit, built=one, problem=problem)
+
+
+def _taken(one: Built, problems: list[Sized], left_out: dict[str, list[str]]) -> list[Sized]:
+    """Return the problems that a kernel takes, or one that it does not if there is none, which is an error."""
+    from harness.launch.kernel import unmet
+
+    conditions = [unmet(one.variant, problem) for _, problem in problems]
+    for condition, (_, problem) in zip(conditions, problems, strict=True):
+        if condition:
+            left_out.setdefault(f"{one.label} requires {condition}", []).append(problem.label)
+    taken = [both for both, condition in zip(problems, conditions, strict=True) if not condition]
+    return taken or problems[:1]
 
 
 def _reference(word: str | None, target: str, cache: Cache) -> tuple[str | None, dict[str, bytes], Any]:
@@ -189,6 +213,7 @@ def _conclude(
     style = given["style"]
     timed.bench([encode.static_record(b) for b in model.built], records, meta, style, wide=given["wide"])
     fleet.show(entry, err=style == "csv")
+    running.tell(model.left_out, err=style == "csv")
     running.explain(records, model.skipped, err=style == "csv")
     running.warn(model.built)
     return records, unwritten
