@@ -13,7 +13,7 @@ import math
 import queue
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -110,11 +110,7 @@ class Fleet:
                     if able or not (jobs or busy):
                         since[model] = time.monotonic()
                     elif time.monotonic() - since[model] > self._patience or not self._may_return(model):
-                        if not any(map(self._able, waiting)):
-                            raise self._nobody()
-                        for job in jobs:  # those of other models go on
-                            yield self._settled(job, "", _failed(self._nobody().what))
-                        jobs.clear()
+                        yield from self._deserted(jobs, waiting)
                     for job in [jobs.popleft() for _ in range(min(len(jobs), len(able) - busy))]:
                         if set(able) <= set(job.tried) and not job.careful:  # where else could it be tried?
                             yield self._settled(job, *next(iter(job.tried.items())))
@@ -131,6 +127,13 @@ class Fleet:
         finally:
             with contextlib.suppress(Exception):  # a scheduler that has gone cancels nothing
                 self.client.cancel(list(flying), force=True)
+
+    def _deserted(self, jobs: deque[_Job], models: Iterable[Model]) -> Iterator[tuple[int, Card, Outcome]]:
+        """Give up the jobs of a model whose GPUs have gone. Raises HarnessError if those of all have."""
+        if not any(map(self._able, models)):
+            raise self._nobody()
+        while jobs:
+            yield self._settled(jobs.popleft(), "", _failed(self._nobody().what))
 
     def _able(self, model: Model) -> list[str]:
         """Return the names of the workers that may be given work for GPUs of `model`, None for any."""

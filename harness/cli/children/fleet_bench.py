@@ -141,7 +141,7 @@ def _of_kernel(
 
 
 def _taken(one: Built, problems: list[Sized], left_out: dict[str, list[str]]) -> list[Sized]:
-    """Return the problems that a kernel takes, or one that it does not if there is none, which is an error."""
+    """Return the problems that a kernel takes; if there is none, the first one, which is an error."""
     from harness.launch.kernel import unmet
 
     conditions = [unmet(one.variant, problem) for _, problem in problems]
