@@ -175,7 +175,10 @@ FLAG = """
   __syncthreads();
   if (block != 0 && seen) c[i] = b[t];
 """
+WITHIN = 'asm volatile("fence.acq_rel.cluster;" ::: "memory");'
 PTX = """
+__device__ void st_release_cluster(unsigned* p, unsigned v) {
+  asm volatile("st.release.cluster.global.u32 [%0], %1;" :: "l"(p), "r"(v) : "memory"); }
 __device__ void st_release(unsigned* p, unsigned v) {
   asm volatile("st.release.gpu.global.u32 [%0], %1;" :: "l"(p), "r"(v) : "memory"); }
 __device__ void st_relaxed(unsigned* p, unsigned v) {
@@ -198,6 +201,9 @@ __device__ unsigned ld_acquire_cta(unsigned* p) {
         ("__threadfence_block(); *flag = 1;", "seen = *flag; __threadfence();", {"b"}),
         ("st_relaxed(d, 1);", "seen = ld_acquire(d);", {"b"}),
         ("st_release(d, 1);", "seen = ld_acquire_cta(d);", {"b", "d"}),
+        # Without a cluster a block is one of its own.
+        ("st_release_cluster(d, 1);", "seen = ld_acquire(d);", {"b", "d"}),
+        (f"{WITHIN} *flag = 1;", "seen = *flag; __threadfence();", {"b"}),
         ("st_release(d, 2); st_relaxed(d, 1);", "seen = ld_acquire(d);", set()),
         ("st_release(d, 2); atomicExch(d, 1);", "seen = ld_acquire(d);", set()),
         ("st_release(d + 1, 1); st_relaxed(d, 1);", "seen = ld_acquire(d);", {"b"}),  # to another place

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,7 +27,7 @@ from harness.emulator.numbers.values import Lanes as Where
 from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.conflicts import Access, Values, report
 from harness.emulator.watch.findings import Rewatch
-from harness.emulator.watch.knowledge import NOTHING, Knowledge, Semantics, semantics
+from harness.emulator.watch.knowledge import BLOCK, NOTHING, Knowledge, Semantics, semantics
 from harness.emulator.watch.order import Order, State
 from harness.emulator.watch.shadow import BLOCK_WRITE, WRITE, Lanes, Shadow, Watched, kind_of
 from harness.emulator.watch.touches import ATOMIC, READ
@@ -59,6 +60,7 @@ class RaceWatch:
         self._reads: dict[int, list[Callable[[Watched], None]]] = defaultdict(list)
         self._first_batch = True
         self._meanings: dict[int, Semantics] = {}
+        self._clusters = max(launch.cluster.x, launch.cluster.y, launch.cluster.z) > 1
         self._lanes: dict[tuple[int, int, int, int], tuple[Array, Array, Array]] = {}
 
     def start(self, first: int, blocks: int) -> Order:
@@ -103,7 +105,7 @@ class RaceWatch:
     def fence(self, group: Group, ins: Instruction, lanes: Array) -> None:
         """Record a fence in the lanes, bool (T, C)."""
         thread, column = np.nonzero(lanes)
-        group.batch.order.fence((thread + group.row, column), semantics(ins).scope)
+        group.batch.order.fence((thread + group.row, column), self._meaning(ins).scope)
 
     # -- accesses
 
@@ -193,9 +195,7 @@ class RaceWatch:
     ) -> None:
         """Report the conflicts of an access, and keep it for later ones."""
         order = group.batch.order
-        meaning = self._meanings.get(ins.index)
-        if meaning is None:
-            meaning = self._meanings[ins.index] = semantics(ins)
+        meaning = self._meaning(ins)
         watched.refine(size)
         thread, column, grid = self._numbers(group)
         cells = (
@@ -226,6 +226,16 @@ class RaceWatch:
                 report(self._launch, made, inner, among=True)
         if order.orders(meaning, watched.shadow.published is not None):
             self._synchronise(watched.shadow, order, ins, kind, meaning, whole)
+
+    def _meaning(self, ins: Instruction) -> Semantics:
+        """Return the memory semantics of an instruction; a block without a cluster is one of its own."""
+        found = self._meanings.get(ins.index)
+        if found is None:
+            found = semantics(ins)
+            if not self._clusters and "cluster" in ins.opcode:
+                found = replace(found, scope=BLOCK)
+            self._meanings[ins.index] = found
+        return found
 
     def _numbers(self, group: Group) -> tuple[Array, Array, Array]:
         """Return the thread, the column and the number in the grid of each lane, block by block."""
