@@ -270,6 +270,18 @@ def test_types_have_charts_of_their_own_and_no_place_under_the_roof_of_float32()
     assert charts._points([*rows, *typed], []) == charts._points(rows, [])
 
 
+@pytest.mark.parametrize("field", ["seconds", "flops_rate", "intensity"])
+def test_a_row_that_lacks_a_figure_is_no_point(field: str) -> None:
+    """As of a file that somebody has changed by hand."""
+    rows = content("h200/bench/ladder")["rows"]
+    whole = charts._points(rows, [])
+    (largest,) = [i for i, r in enumerate(rows) if r["kernel"] == "03_tiled" and r["shape"] == "4096"]
+    lacking = [*rows[:largest], {**rows[largest], field: None}, *rows[largest + 1 :]]
+    found = charts._points(lacking, [])
+    assert [p for p in found if p[0] != "03_tiled"] == [p for p in whole if p[0] != "03_tiled"]
+    assert set(found) != set(whole)
+
+
 @pytest.mark.slow
 def test_a_rung_has_one_look_on_the_whole_page() -> None:
     pytest.importorskip("matplotlib")

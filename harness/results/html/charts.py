@@ -322,17 +322,17 @@ def _points(rows: Sequence[Row], profiles: Sequence[ProfileRow]) -> list[tuple[s
     at the size that was profiled.
     """
     rows = by_type(rows).get(FP32.name, [])
+    rows = [r for r in rows if r.get("status") == "ok" and r.get("flops_rate") and r.get("seconds")]
     largest: dict[str, Row] = {}
     for row in rows:
-        if row.get("flops_rate") and row.get("status") == "ok":
-            best = largest.get(row["kernel"])
-            if best is None or seconds(row) > seconds(best):
-                largest[row["kernel"]] = row
+        best = largest.get(row["kernel"])
+        if best is None or seconds(row) > seconds(best):
+            largest[row["kernel"]] = row
     found = []
     for name, row in largest.items():
         if intensity := row.get("intensity"):
             found.append((name, intensity, flops_rate(row) / 1e9, False))
-    timed = {(r["kernel"], r["shape"]): r for r in rows if r.get("flops_rate") and r.get("status") == "ok"}
+    timed = {(r["kernel"], r["shape"]): r for r in rows}
     for p in profiles:
         timed_row = timed.get((p.get("kernel", ""), p.get("shape", "")))
         moved = sum(p["counters"].get(m, 0) for m in (counters.DRAM_READ, counters.DRAM_WRITE))
