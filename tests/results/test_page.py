@@ -273,6 +273,9 @@ def test_types_have_charts_of_their_own_and_no_place_under_the_roof_of_float32()
 @pytest.mark.parametrize("field", ["seconds", "flops_rate", "intensity"])
 def test_a_row_that_lacks_a_figure_is_no_point(field: str) -> None:
     """As of a file that somebody has changed by hand."""
+    pytest.importorskip("matplotlib")
+    from harness.results.html import charts
+
     rows = content("h200/bench/ladder")["rows"]
     whole = charts._points(rows, [])
     (largest,) = [i for i, r in enumerate(rows) if r["kernel"] == "03_tiled" and r["shape"] == "4096"]
