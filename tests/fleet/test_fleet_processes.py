@@ -82,7 +82,7 @@ class Machine:
         content = record.load(self.folder / "r.json")
         return [(r["shape"], r["status"]) for r in content["rows"]]
 
-    def ends(self, process: subprocess.Popen[str], seconds: float = 120) -> tuple[int, str]:
+    def ends(self, process: subprocess.Popen[str], seconds: float = 240) -> tuple[int, str]:
         process.wait(seconds)
         output = (self.folder / f"output{self.begun.index(process)}").read_text()
         assert "Traceback" not in output, output
@@ -105,7 +105,7 @@ class Machine:
         assert [p.name for p in (self.folder / "tmp").iterdir()] == []
 
 
-def until(condition: Callable[[], Any], seconds: float = 60) -> Any:
+def until(condition: Callable[[], Any], seconds: float = 240) -> Any:  # of a machine that others use, too
     end = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < end, f"in vain for {seconds:g} s"
