@@ -60,6 +60,23 @@ def test_sizes_that_are_none_are_left_out(size: Any, tmp_path: Path) -> None:
     assert result.exit_code == 2 and isinstance(result.exception, SystemExit), result.exception
 
 
+def test_records_of_several_models_make_a_table_for_each(tmp_path: Path) -> None:
+    """As a fleet leaves them. One model needs no column."""
+    today = harness.choose(512, 512, 512, sms=132, arch="sm_90a", gpu="A GPU")
+    now = row(today.kernel.name, dict(today.params), 1e-3, 512)
+    first = written(tmp_path, now, row("15_split_k", {"SPLIT": 2}, 1e-5, 512), name="r-A.json")
+    second = written(tmp_path, now, row("13_cp_async", {}, 1e-5, 512), name="r-B.json")
+    content = json.loads(second.read_text())
+    second.write_text(json.dumps({**content, "meta": {"gpu": {**GPU, "name": "B GPU"}}}))
+    assert "GPU" not in run(first).output
+    result = run(first, second, "--write")
+    assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
+    assert lines[0].startswith("GPU ") and {"A GPU,", "B GPU,"} <= {line[:6] for line in lines[2:]}
+    assert max(map(len, lines)) <= 80
+    assert (chosen(512), chosen(512, gpu="B GPU")) == ("15_split_k SPLIT=2", "13_cp_async")
+
+
 def test_the_fastest_that_is_right_is_taken(tmp_path: Path) -> None:
     rows = [
         row("15_split_k", {"SPLIT": 2}, 3e-5, 512),

@@ -43,16 +43,18 @@ def command(files: tuple[Path, ...], write: bool, forget: bool) -> None:
     measured = fastest.measured(files)
     judged = list(fastest.judged(measured))
     cells = []
+    several = len({found.point[:2] for found in judged}) > 1  # as of the records of a fleet
     for found in judged:
-        _, _, dtype, m, n, k = found.point
+        gpu, sms, dtype, m, n, k = found.point
         now = "the same" if found.today.label == found.fastest.label else found.today.brief
         loses = "-" if found.regret is None else f"{found.regret:.1%}"
         quickest = textwrap.fill(found.fastest.brief, _WIDTH)
         size = str(n) if m == n == k else f"{m}x{n}x{k}"
-        cells.append(
-            [size, dtype, quickest, tables.seconds(found.seconds), textwrap.fill(now, _WIDTH), loses]
-        )
+        where = [textwrap.fill(f"{gpu}, {sms} SMs", _WIDTH)] if several else []
+        time = tables.seconds(found.seconds)
+        cells.append([*where, size, dtype, quickest, time, textwrap.fill(now, _WIDTH), loses])
     headings = ["n, or MxNxK", "type", "fastest", "time", "taken now", "loses"]
+    headings = ["GPU", *headings] if several else headings
     click.echo(tables.plain_table(cells, headings))
     if not write:
         return
