@@ -74,7 +74,7 @@ def test_records_of_several_models_make_a_table_for_each(tmp_path: Path) -> None
     lines = result.output.splitlines()
     assert lines[0].startswith("GPU ") and {"A GPU,", "B GPU,"} <= {line[:6] for line in lines[2:]}
     assert max(map(len, lines[:-1])) <= 80
-    assert (chosen(512), chosen(512, gpu="B GPU")) == ("15_split_k SPLIT=2", "13_cp_async")
+    assert chosen(512).startswith("15_split_k") and chosen(512, gpu="B GPU").startswith("13_cp_async")
 
 
 def test_the_fastest_that_is_right_is_taken(tmp_path: Path) -> None:
