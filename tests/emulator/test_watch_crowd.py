@@ -53,6 +53,21 @@ def test_finer_cells_hold_what_their_whole_held() -> None:
     assert found == [(5, 9, 2, 6), (5, 10, 3, 7), (7, 9, 2, 6), (7, 10, 3, 7)]
 
 
+@pytest.mark.parametrize("columns", [1, 3, 5])
+def test_each_half_of_a_cell_holds_what_the_cell_held(columns: int) -> None:
+    rng, rows = np.random.default_rng(columns), 4
+    cells, threads = rng.integers(0, rows * columns, 30), rng.permutation(100)[:30]
+    crowd = Crowd(rows * columns)
+    crowd.add(cells, threads, np.ones(30, np.int64), np.arange(30))
+    asked = np.arange(2 * rows * columns)
+    right = [
+        ((2 * (cell // columns) + half) * columns + cell % columns, thread, 1, site)
+        for site, (cell, thread) in enumerate(zip(cells.tolist(), threads.tolist(), strict=True))
+        for half in (0, 1)
+    ]
+    assert listed(crowd.refined(columns).at(asked), asked) == sorted(right)
+
+
 def test_beyond_the_limit_accesses_are_lost_until_others_are_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
