@@ -18,7 +18,9 @@ from harness.kernels.compiler import compile_kernel
 from harness.kernels.expectation import parse
 from harness.kernels.spec import Variant
 from harness.launch.builds import Built
+from harness.launch.kernel import unmet
 from harness.problems import checks
+from harness.problems.protocol import Axes
 from harness.problems.registry import resolve
 from harness.sass.code import Code
 from harness.sass.contract import Finding, check
@@ -132,6 +134,14 @@ def _instruction(i: Instruction) -> str:
 
 
 Shape = int | Mapping[str, int | float]  # the problem's axes by name, or N alone
+
+
+def sizes(variant: Variant) -> list[Axes]:
+    """Return the sizes that `harness verify` visits, but those that ``requires`` excludes."""
+    cls = resolve(variant.kernel)
+    every = list(cls.verify_axes)
+    taken = [axes for axes in every if not unmet(variant, checks.instance(cls, axes))]
+    return taken or every[:1]  # of one that takes none, the first: its error says which it takes
 
 
 def emulate(

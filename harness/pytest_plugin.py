@@ -124,7 +124,7 @@ def emulate(request: pytest.FixtureRequest) -> Callable[..., Measurement]:
 
 @pytest.fixture
 def assert_race_free(request: pytest.FixtureRequest) -> Callable[..., Measurement]:
-    """Assert that the emulator finds nothing wrong: ``assert_race_free(kernel, shape, arch=None, **params)``.
+    """Assert that it has no finding: ``assert_race_free(kernel, shape=None, arch=None, **params)``.
 
     Returns the Measurement; see `harness.assertions.assert_race_free`, also for the option ``strict``.
     """
@@ -133,7 +133,7 @@ def assert_race_free(request: pytest.FixtureRequest) -> Callable[..., Measuremen
 
 @pytest.fixture
 def assert_right(request: pytest.FixtureRequest) -> Callable[..., Measurement]:
-    """Assert right numbers in the emulator: ``assert_right(kernel, shape, arch=None, **params)``.
+    """Assert right numbers in the emulator: ``assert_right(kernel, shape=None, arch=None, **params)``.
 
     Returns the Measurement; see `harness.assertions.assert_right`, also for the option ``seed``.
     """
@@ -142,7 +142,7 @@ def assert_right(request: pytest.FixtureRequest) -> Callable[..., Measurement]:
 
 @pytest.fixture
 def assert_coalesced(request: pytest.FixtureRequest) -> Callable[..., Measurement]:
-    """Assert coalesced accesses: ``assert_coalesced(kernel, shape, arch=None, max_sectors=4, **params)``.
+    """Assert coalesced accesses: ``assert_coalesced(kernel, shape=None, max_sectors=4, **params)``.
 
     Global requests of each source line may touch at most `max_sectors` 32-byte sectors on average. Returns
     the Measurement; see `harness.assertions.assert_coalesced`.
@@ -154,7 +154,7 @@ def assert_coalesced(request: pytest.FixtureRequest) -> Callable[..., Measuremen
 def assert_no_bank_conflicts(request: pytest.FixtureRequest) -> Callable[..., Measurement]:
     """Assert the absence of shared-memory bank conflicts in the emulator.
 
-    Call it as ``assert_no_bank_conflicts(kernel, shape, arch=None, as_compiled=False, **params)``. With
+    Call it as ``assert_no_bank_conflicts(kernel, shape=None, arch=None, as_compiled=False, **params)``. With
     `as_compiled` accesses have the widths of the machine code, otherwise those of the PTX. Returns the
     Measurement.
     """
@@ -198,15 +198,16 @@ def _behave(
     act: str,
     options: tuple[str, ...],
     kernel: Any,
-    shape: Any,
+    shape: Any = None,
     /,
     arch: Any = None,
     **params: Any,
 ) -> Any:
     """Call the function `act` of `harness.assertions` that emulates a kernel on `shape`.
 
-    Of the keyword arguments those named in `options` go to the function; the others are the kernel's
-    parameters.
+    Without `shape` on every size that `harness verify` visits, one after the other; the last result is
+    returned. Of the keyword arguments those named in `options` go to the function; the others are the
+    kernel's parameters.
     """
     __tracebackhide__ = True
     from harness import assertions
@@ -215,7 +216,9 @@ def _behave(
     own = {name: params.pop(name) for name in options if name in params}
     try:
         variant = catalog.variant(kernel, params, request.path.parent)
-        return getattr(assertions, act)(variant, _archs(request.config, arch)[0], shape, **own)
+        target = _archs(request.config, arch)[0]
+        shapes = assertions.sizes(variant) if shape is None else [shape]
+        return [getattr(assertions, act)(variant, target, one, **own) for one in shapes][-1]
     except (AssertionError, HarnessError) as e:
         raise e.with_traceback(None) from None
 

@@ -96,6 +96,46 @@ def test_an_error_can_be_caught(cubin):
     result.assert_outcomes(passed=11)
 
 
+SCALE = """\
+// /// kernel
+// entry = "scale"
+// problem = "scale.py:scale"
+// block = 256
+// grid = "(N + 255) // 256"
+// ///
+__global__ void scale(const float* src, float* dst, int N)
+{
+    int i = blockIdx.x * 256 + threadIdx.x;
+    if (i < N) dst[i] = (N == 500 ? 3 : 2) * src[i];
+}
+"""
+
+
+def test_without_a_shape_every_size_of_verify_is_run(inner: Any, pytester: pytest.Pytester) -> None:
+    """A kernel that is wrong at the last size only, and one that says it does not take that size."""
+    (pytester.path / "ragged.cu").write_text(SCALE)
+    (pytester.path / "even.cu").write_text(SCALE.replace("// block", '// requires = ["N != 500"]\n// block'))
+    (pytester.path / "scale.py").write_text(
+        "from harness.problems import problem\n"
+        "@problem(src='float32[N]', dst='out float32[N]', N=64, verify=({}, {'N': 500}))\n"
+        "def scale(src):\n    return 2 * src\n"
+    )
+    result = inner(
+        """
+def test_ragged(assert_right):
+    assert_right("ragged.cu")
+
+def test_even(assert_right):
+    assert assert_right("even.cu").right
+
+def test_one(assert_right):
+    assert assert_right("ragged.cu", 64).right
+"""
+    )
+    assert result.parseoutcomes()["passed"] == 2 and result.parseoutcomes()["failed"] == 1
+    assert "ragged, 500: FAILED" in text(result)
+
+
 def test_the_vector_expectation_fails_on_a_scalar_kernel(inner: Any) -> None:
     """The control: the compiler vectorises the tiled kernel's reads and leaves the naive one without any."""
     result = inner(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from harness.assertions import assert_holds, assert_race_free
+from harness.assertions import assert_holds, assert_race_free, assert_right
 from harness.cli import main
 from harness.kernels import catalog, spec
 from harness.problems.registry import resolve
@@ -40,6 +40,7 @@ def test_right_at_every_shape_and_parameter_set(name: str) -> None:
     shapes = resolve(kernel).verify_axes
     for variant in kernel.variants():
         for shape in shapes[: 1 if variant.params != kernel.variant().params else None]:
+            assert_right(variant, "sm_80", shape)
             assert_race_free(variant, "sm_80", shape)
 
 
@@ -83,6 +84,31 @@ def test_what_is_written_passes_at_once(template: str, pytester: pytest.Pytester
     result = pytester.runpytest_inprocess("-p", "no:randomly", "-q")
     outcomes = result.parseoutcomes()
     assert outcomes.get("passed", 0) >= 3 and set(outcomes) <= {"passed", "warning", "warnings"}
+
+
+WRONG = {  # a change to the first kernel of each template that makes its numbers wrong, and nothing else
+    "attention": ("= o[d] / sum", "= 2 * o[d] / sum"),
+    "layernorm": ("(x[i] - m) * (x[i] - m)", "x[i] * x[i]"),
+    "reduction": ("(total, x[i])", "(total, 2 * x[i])"),
+    "scale": ("factor * src", "src"),
+    "softmax": (") / sum", ") / 2 / sum"),
+    "stencil": ("] = value", "] = 2 * value"),
+    "transpose": ("] = x[", "] = 2 * x["),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("template", sweep(FOLDERS, lambda name: name == "layernorm"))
+def test_what_is_written_notices_a_wrong_number(template: str, pytester: pytest.Pytester) -> None:
+    """The test that was written looked for races only, and passed whatever the kernel computed."""
+    made = CliRunner().invoke(main, ["new", "mine", "-t", template, "-o", str(pytester.path)])
+    assert made.exit_code == 0, made.output
+    file = pytester.path / "mine.cu"
+    right = file.read_text()
+    assert WRONG[template][0] in right
+    file.write_text(right.replace(*WRONG[template]))
+    outcomes = pytester.runpytest_inprocess("-p", "no:randomly", "-q").parseoutcomes()
+    assert outcomes.get("failed", 0) >= 1, outcomes
 
 
 def test_any_name_gives_a_kernel_and_nothing_is_overwritten(tmp_path: Path) -> None:

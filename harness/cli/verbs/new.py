@@ -25,7 +25,12 @@ SHAPES = {shapes}
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_right(assert_race_free, shape):
+def test_numbers(assert_right, shape):
+    assert_right("{name}.cu", shape)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_races_and_memory(assert_race_free, shape):
     assert_race_free("{name}.cu", shape)
 
 
