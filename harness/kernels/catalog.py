@@ -18,8 +18,8 @@ from pathlib import Path
 
 from harness.errors import HarnessError, SpecError, UsageError
 from harness.kernels import spec, text
+from harness.kernels.cpp import guesses
 from harness.kernels.cpp.launches import instances
-from harness.kernels.cpp.launches import of as launch_of
 from harness.kernels.expr import Expr
 from harness.kernels.spec import Kernel, Variant
 from harness.support.files import SHIPPED
@@ -157,11 +157,8 @@ def launchable(kernel: Kernel) -> Kernel:
 
 
 def _guessed(source: str, path: Path, known: Sequence[text.Entry], entry: str) -> Kernel:
-    """Return a kernel without front matter, with block, shared memory and a grid of one as it is launched."""
-    found = text.find(known, entry)
-    launched = launch_of(source, entry)
-    block = launched.block if launched else found.block if found else (256,)
-    alone = launched is not None and set(launched.grid) == {1}
+    """Return a kernel without front matter as it may be launched."""
+    guess = guesses.of(source, text.find(known, entry), entry)
     return Kernel(
         path=path,
         source=source,
@@ -169,10 +166,10 @@ def _guessed(source: str, path: Path, known: Sequence[text.Entry], entry: str) -
         title="",
         entry=entry,
         problem=spec.GUESSED,
-        block=tuple(map(Expr.parse, block)),
-        tile=tuple(map(Expr.parse, found.tile(block) if found else block)),
-        grid=(Expr.parse(1),) if alone else (),
-        shared=Expr.parse((launched.shared if launched else None) or 0),
+        block=tuple(map(Expr.parse, guess.block)),
+        tile=tuple(map(Expr.parse, guess.tile)),
+        grid=guess.grid,
+        shared=Expr.parse(guess.shared),
         params={},
         plain=path.stem if len(known) == 1 else f"{path.stem}:{''.join(entry.split())}",
     )

@@ -28,6 +28,7 @@ _TEMPLATE = re.compile(r"\btemplate\s*(<[^;{}()]*>)?[^;{}()]*\Z")
 _BOUNDS = re.compile(r"__launch_bounds__\s*\(\s*([^,()]+)[^()]*\)")
 _NAME = re.compile(r"([A-Za-z_]\w*(?:\s*<[^(){};]*>)?)\s*\Z")
 _TYPE_WORDS = frozenset(["int", "char", "short", "long", "float", "double", "unsigned", "signed", "bool"])
+_ANY_BLOCK = r"blockIdx(?!\s*\.)|ctaid|_group|block_(?:index|rank)"  # of which axes is not said
 _SCOPE = re.compile(r"\bnamespace\s+([\w:]+)\s*\{|[{}]")
 
 
@@ -52,7 +53,9 @@ class Entry:
     has dynamic shared memory. `factors` are the parameters that are multiplied in one index, for each
     such index: ``H`` and ``W`` in ``x[(c * H + y) * W + i]``. `items` are the axes of the grid along
     which each block has an item of its own, such as a row: nothing multiplies its index by the threads of
-    a block.
+    a block. `steps` has (axis, step, whether the thread's index is added) for each product of the block's
+    index, (``y``, ``BM``, True) for ``blockIdx.y * BM + threadIdx.y``. `flat` are the axes along which no
+    code of the file asks for the index of a block.
     """
 
     name: str
@@ -64,6 +67,8 @@ class Entry:
     dynamic: bool = False
     factors: tuple[frozenset[str], ...] = ()
     items: frozenset[str] = frozenset()
+    steps: tuple[tuple[str, str, bool], ...] = ()
+    flat: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         """Return the name, with the parameters of a template: ``k<typename T, int N>``."""
@@ -216,6 +221,10 @@ def _entry(text: str, begin: int, after: int) -> Entry | None:
         dynamic=bool(re.search(r"\bextern\s+(?:__align__\s*\([^)]*\)\s*)?__shared__", own)),
         factors=tuple(dict.fromkeys(_factors(own, values))),
         items=frozenset(axis for axis in "xyz" if _an_item(own, axis, values)),
+        steps=tuple(step for axis in "xyz" for step in _steps(own, axis)),
+        flat=frozenset(
+            axis for axis in "yz" if not re.search(_ANY_BLOCK + rf"|blockIdx\s*\.\s*{axis}\b", text)
+        ),
     )
 
 
@@ -244,10 +253,25 @@ def _an_item(body: str, axis: str, names: Sequence[str]) -> bool:
     Variables that are this index, ``int bx = blockIdx.x;``, count as it.
     """
     index = rf"blockIdx\s*\.\s*{axis}"
-    alike = "|".join([index, *re.findall(rf"(\w+)\s*=\s*{index}\s*[,;]", body)])
+    alike = _alike(body, index)
     beside = re.findall(rf"([\w.]*)\s*\*\s*\b(?:{alike})\b|\b(?:{alike})\b\s*(?:\*|<<)\s*([\w.]*)", body)
     known = all((left or right) in names for left, right in beside)
     return bool(re.search(index, body)) and known and "mul24" not in body
+
+
+def _steps(body: str, axis: str) -> Iterator[tuple[str, str, bool]]:
+    """Yield (axis, step, whether the thread's index is added) for products of the block's index."""
+    block, thread = (_alike(body, rf"{index}\s*\.\s*{axis}") for index in ("blockIdx", "threadIdx"))
+    factor = r"(?:\w+|\([^()]*\))"
+    before, after = rf"(?:{factor}\s*\*\s*)+", rf"(?:\s*\*\s*{factor})+"
+    product = rf"(?:({before})\b(?:{block})\b|\b(?:{block})\b({after}))"
+    for at in re.finditer(rf"(\b(?:{thread})\s*\+\s*\(?)?{product}(\s*\)?\s*\+\s*(?:{thread})\b)?", body):
+        yield axis, (at[2] or at[3]).strip(" \n\t*"), bool(at[1] or at[4])
+
+
+def _alike(body: str, index: str) -> str:
+    """Return a pattern of an index and of the variables that are it, ``int bx = blockIdx.x;``."""
+    return "|".join([index, *re.findall(rf"(\w+)\s*=\s*{index}\s*[,;]", body)])
 
 
 def _parameter(text: str, unnamed: str) -> Parameter:

@@ -82,7 +82,8 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     def shape(self: Any) -> tuple[int, ...]:
         sizes = [getattr(self, name) for name in whole] or [size]
         items = min(_ITEMS, *sizes)
-        return tuple(items if axis in entry.items else max(sizes) for axis in "zyx"[-dimensions:])
+        extent = dict.fromkeys("xyz", max(sizes)) | dict.fromkeys(entry.items, items)
+        return tuple(1 if axis in entry.flat else extent[axis] for axis in "zyx"[-dimensions:])
 
     def filled(cls: type[ArrayProblem], axes: Axes) -> ArrayProblem:
         sizes = sorted(int(axes.get(name, scalars[name])) for name in whole) or [size]

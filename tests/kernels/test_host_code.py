@@ -279,5 +279,6 @@ def test_the_launch_is_told_unless_the_block_is_given(tmp_path: Path) -> None:
         assert result.stderr == "Host code is left out: main\n"
         return result.stdout
 
-    assert "--grid 1,1,1 --block 64,1,1 -a x=1024 (block as in line 2)" in checked()
+    assert "--grid 1,1,1 --block 64,1,1 -a x=1024 (block and grid as in line 2)" in checked()
     assert "line 2" not in checked("--block", "32")
+    assert "-a x=1024 (block as in line 2)" in checked("--grid", "3")

@@ -256,7 +256,10 @@ def _guessed(kernel: Kernel, block: str | None, grid: str | None, shared: int | 
     if block is not None:
         threads = _dimensions("--block", block)
         tile = entry.tile(threads) if entry is not None else threads[::-1]
-        kernel = replace(kernel, block=tuple(map(Expr.parse, threads)), tile=tuple(map(Expr.parse, tile)))
+        own = kernel.grid if all(str(blocks) == "1" for blocks in kernel.grid) else ()  # else of its block
+        kernel = replace(
+            kernel, block=tuple(map(Expr.parse, threads)), tile=tuple(map(Expr.parse, tile)), grid=own
+        )
     if grid is not None:
         kernel = replace(kernel, grid=tuple(map(Expr.parse, _dimensions("--grid", grid))))
     kernel = replace(kernel, shared=Expr.parse(shared)) if shared is not None else catalog.launchable(kernel)

@@ -136,26 +136,30 @@ def _print_schedules(rows: Sequence[Measurement]) -> None:
 
 def print_guesses(rows: Sequence[Measurement]) -> None:
     """Print how kernels without front matter were launched, and that their numbers were not verified."""
-    from harness.kernels.cpp import launches
+    from harness.kernels import text
+    from harness.kernels.cpp import guesses, launches
     from harness.launch import kernel
     from harness.problems.protocol import unverified
 
-    guesses = [row for row in rows if row.built is not None and unverified(row.problem)]
-    for row in guesses:
+    guessed = [row for row in rows if row.built is not None and unverified(row.problem)]
+    for row in guessed:
         assert row.built is not None
         grid, block = kernel.grid(row.built.variant, row.problem), row.built.variant.block
         shape = f"--grid {','.join(map(str, grid))} --block {','.join(map(str, block))}"
         shape += f" --shared {row.built.variant.shared}" if row.built.variant.shared else ""
         sizes = " ".join(f"-a {name}={getattr(row.problem, name):g}" for name in row.problem.axes)
         said = f"\n{row.label} was launched as by {shape} {sizes}".rstrip()
-        launch = launches.of(row.built.variant.kernel.source, row.built.variant.entry)
+        source, name = row.built.variant.kernel.source, row.built.variant.entry
+        launch = launches.of(source, name)
         if launch is not None and (*launch.block, 1, 1)[:3] == block:
-            said += f" (block as in line {launch.line})"
+            guess = guesses.of(source, text.find(text.entries(source), name), name)
+            too = " and grid" if guess.grid and guess.grid == row.built.variant.kernel.grid else ""
+            said += f" (block{too} as in line {launch.line})"
         click.echo(terminal.fill(said, " " * 4))
-    if guesses:
-        text = "These are guesses: give what your own launch has, since findings are those of this one. "
-        text += "With no reference no number was verified: `harness new` helps"
-        click.echo(terminal.fill(text))
+    if guessed:
+        said = "These are guesses: give what your own launch has, since findings are those of this one. "
+        said += "With no reference no number was verified: `harness new` helps"
+        click.echo(terminal.fill(said))
 
 
 def _distinct(group: Sequence[Measurement]) -> list[tuple[Finding, Measurement]]:

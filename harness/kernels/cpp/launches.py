@@ -8,19 +8,25 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from harness.kernels import text
 from harness.kernels.expr import Expr, ExprError
 
 _LAUNCH = re.compile(r"\b([A-Za-z_][\w:]*)\s*(<(?!<)[^;{}]{0,300}?>)?\s*<<<(.{0,400}?)>>>", re.DOTALL)
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([^\n]*)$", re.MULTILINE)
-_GIVEN = re.compile(
-    r"(?<![.>\w])([A-Za-z_]\w*)\s*(?:=(?!=)\s*([^;=]{1,300}?)\s*(?=[;,)])|(?:[-+*/%|&^]|<<|>>)=|\+\+|--)"
-)
+_GIVEN = re.compile(r"(?<![.>\w])([A-Za-z_]\w*)\s*(?:(=)(?!=)|(?:[-+*/%|&^]|<<|>>)=|\+\+|--)")
 _DIM3 = re.compile(r"\bdim3\s+([^;]{1,300});")
 _DECLARED = re.compile(r"(\w+)\s*=?\s*(?:dim3\b)?(.*)", re.DOTALL)
 _MADE = re.compile(r"dim3\s*[({](.*)[)}]\Z", re.DOTALL)
+_ARGUMENTS = re.compile(r"\s*\(([^;{}]{0,500}?)\)\s*;")
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_CAST = re.compile(r"\(\s*(?:unsigned|int|unsigned int|size_t|long)\s*\)")
+_MEMBER = re.compile(r"\b([A-Za-z_]\w*)\s*\.\s*([xyz])\b")
+_ROUNDED_UP = re.compile(r"\b\w*(?:[cC]eil|CEIL|[uU]p|UP|cdiv)\w*\s*\(([^(),]+),([^(),]+)\)")  # divUp(n, 256)
+_DIVISION = re.compile(r"(\w+)\s*/\s*([^-+/]+)")
+_DEEPEST, _LONGEST = 8, 300  # names in each other, and characters of an expression
 _BYTES = {"char": 1, "half": 2, "float": 4, "int": 4, "unsigned": 4, "unsigned int": 4, "double": 8}
 _TYPE = re.compile(
     r"(?:unsigned )?(?:float|double|int|char|short|long|bool|__?half2?|u?int\d+_t|float[234])|unsigned"
@@ -32,7 +38,9 @@ class Launch:
     """A launch in line `line` of the text.
 
     `entry` is the kernel, with template arguments if they are known. `block` and `grid` are x, y and z, empty
-    where they are not known; `shared` is in bytes, and None where it is not.
+    where they are not known; `shared` is in bytes, and None where it is not. `arguments` are the kernel's as
+    they are written, and `blocks` the grid in terms of these, ``(n + 128 - 1) // 128``; empty where other
+    names are left.
     """
 
     entry: str
@@ -40,6 +48,13 @@ class Launch:
     block: tuple[int, ...] = ()
     grid: tuple[int, ...] = ()
     shared: int | None = None
+    arguments: tuple[str, ...] = field(default=(), compare=False)
+    blocks: tuple[str, ...] = field(default=(), compare=False)
+
+    def over(self, parameters: Sequence[str]) -> list[str]:
+        """Return the grid in terms of a kernel's parameters, in place of what they are given."""
+        names = dict(zip(self.arguments, parameters, strict=False))
+        return [_WORD.sub(lambda word: names.get(word[0], word[0]), blocks) for blocks in self.blocks]
 
 
 def launches(source: str) -> list[Launch]:
@@ -48,8 +63,10 @@ def launches(source: str) -> list[Launch]:
     defined, given = _defined(source), _given(plain)
     found = []
     for at in _LAUNCH.finditer(plain):
-        known = _Values(defined | {name: value for place, name, value in given if place < at.start()})
+        known = Values(defined | {name: value for place, name, value in given if place < at.start()})
         grid, block, shared = (*text.split(at[3]), "", "", "")[:3]
+        given_to = _ARGUMENTS.match(plain, at.end())
+        arguments = tuple(text.split(given_to[1])) if given_to else ()
         found.append(
             Launch(
                 entry=at[1] + known.arguments(at[2] or ""),
@@ -57,6 +74,8 @@ def launches(source: str) -> list[Launch]:
                 block=known.dimensions(block),
                 grid=known.dimensions(grid),
                 shared=known.number(shared) if shared else 0,
+                arguments=arguments,
+                blocks=known.expressions(grid, frozenset(arguments)),
             )
         )
     return found
@@ -77,6 +96,18 @@ def instances(source: str, template: str) -> list[str]:
     return list(dict.fromkeys(name for name in found if name.startswith(f"{template}<")))
 
 
+def constants(source: str, own: Collection[str], arguments: Mapping[str, str]) -> Values:
+    """Return the numbers that a text gives names to, all of it, for a kernel's template `arguments`.
+
+    A name that is given several of them has none, and neither has one of the kernel's `own`.
+    """
+    given: dict[str, set[str]] = {}
+    for _, name, value in _given(text.blank(source)):
+        given.setdefault(name, set()).add(value)
+    known = _defined(source) | {name: value.pop() for name, value in given.items() if len(value) == 1}
+    return Values({name: value for name, value in known.items() if name not in own} | dict(arguments))
+
+
 def _defined(source: str) -> dict[str, str]:
     """Return what macros stand for."""
     return {name: value.partition("//")[0] for name, value in _DEFINE.findall(source)}
@@ -84,14 +115,24 @@ def _defined(source: str) -> dict[str, str]:
 
 def _given(plain: str) -> list[tuple[int, str, str]]:
     """Return (place, name, value) of what a text gives values to, in its order; "" if it only changes it."""
-    given = [(at.start(), at[1], at[2] or "") for at in _GIVEN.finditer(plain)]
+    given = [(at.start(), at[1], _value(plain, at.end()) if at[2] else "") for at in _GIVEN.finditer(plain)]
     for at in _DIM3.finditer(plain):
         parts = (_DECLARED.match(part) for part in text.split(at[1]))
         given += [(at.end(), part[1], f"dim3{part[2].strip()}") for part in parts if part]
     return sorted(given)
 
 
-class _Values:
+def _value(plain: str, begin: int) -> str:
+    """Return what is assigned there: up to a semicolon, or to a comma or bracket that is not its own."""
+    depth = 0
+    for at in range(begin, min(begin + _LONGEST, len(plain))):
+        depth += (plain[at] in "([{") - (plain[at] in ")]}")
+        if depth < 0 or plain[at] == ";" or (plain[at] == "," and not depth):
+            return plain[begin:at].strip()
+    return ""
+
+
+class Values:
     """The values of names, as the text has them."""
 
     def __init__(self, texts: dict[str, str]) -> None:
@@ -116,6 +157,40 @@ class _Values:
             return expression(values)
         except (ExprError, RecursionError):
             return None
+
+    def expressions(self, written: str, arguments: Collection[str]) -> tuple[str, ...]:
+        """Return one to three dimensions as expressions over `arguments`; none where other names are left.
+
+        ``n / 256`` is rounded up: host code that leaves the rest out has sizes without one.
+        """
+        made = _MADE.match(self._texts.get(written.strip(), written).strip())
+        parts = [self._expanded(p, arguments, _DEEPEST) for p in (text.split(made[1]) if made else [written])]
+        return tuple(p for p in parts if p) if None not in parts and len(parts) <= 3 else ()
+
+    def _expanded(self, written: str, arguments: Collection[str], depth: int) -> str | None:
+        """Return an expression in terms of `arguments` and numbers, or None."""
+        plain = re.sub(r"\b(\d+)[uUlL]+\b", r"\1", _CAST.sub("", written)).strip()
+        plain = _ROUNDED_UP.sub(r"((\1) + (\2) - 1) / (\2)", _MEMBER.sub(self._member, plain))
+        if division := _DIVISION.fullmatch(plain):
+            plain = "({0} + ({1}) - 1) / ({1})".format(*division.groups())
+        if depth == 0 or len(plain) > _LONGEST:
+            return None
+        parts = []
+        for word in re.split(r"([A-Za-z_]\w*)", plain.replace("/", "//")):
+            known = word if word in arguments or not word.isidentifier() else None
+            if known is None and (meant := self._texts.get(word)):
+                known = self._expanded(meant, arguments, depth - 1)
+                known = f"({known})" if known else None
+            if known is None:
+                return None
+            parts.append(known)
+        return "".join(parts)
+
+    def _member(self, at: re.Match[str]) -> str:
+        """Return the part of a ``dim3`` that ``block.x`` is; itself where it is not known."""
+        made = _MADE.match(self._texts.get(at[1], "").strip())
+        parts = text.split(made[1]) if made else []
+        return f"({(*parts, 1, 1, 1)['xyz'.index(at[2])]})" if parts else at[0]
 
     def _named(self, name: str) -> int | None:
         """Return the value of a name, or None; one that is defined by itself has none."""

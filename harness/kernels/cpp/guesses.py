@@ -1,0 +1,89 @@
+"""Guess how a kernel without front matter is launched: as host code in its text does, else by its indices.
+
+``blockIdx.y * BM`` says how many elements a block covers along y, where BM is a number; beside it,
+``+ threadIdx.y`` says that so many threads do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from harness.kernels import text
+from harness.kernels.cpp import launches
+from harness.kernels.expr import Expr, ExprError
+
+_ITEMS = 64  # blocks that have an item each, at most
+_MOST_THREADS = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guess:
+    """The block, tile, grid and shared memory of a launch, as front matter has them."""
+
+    block: tuple[int, ...]
+    tile: tuple[int, ...]
+    grid: tuple[Expr, ...]
+    shared: int
+
+
+def of(source: str, entry: text.Entry | None, name: str) -> Guess:
+    """Return the guess for the kernel `name` of a text; `entry` is what the text says of it, if it does."""
+    launched = launches.of(source, name)
+    shared = (launched.shared if launched else None) or 0
+    if entry is None:
+        block = launched.block if launched else (256,)
+        return Guess(block=block, tile=block, grid=_grid(launched, None), shared=shared)
+    steps = _steps(source, entry, name)
+    block = launched.block if launched else _block(entry, steps)
+    axes = "xyz"[: max(len(block), entry.dimensions)][::-1]
+    tile = tuple(steps.get(axis, n) for axis, n in zip(axes, entry.tile(block), strict=True))
+    return Guess(block=block, tile=tile, grid=_grid(launched, entry), shared=shared)
+
+
+def _grid(launched: launches.Launch | None, entry: text.Entry | None) -> tuple[Expr, ...]:
+    """Return the grid of a launch over the kernel's own parameters; empty where it follows from others, too.
+
+    One that does not depend on them fits a size of its own, and is not taken, unless it is one block.
+    """
+    if launched is None:
+        return ()
+    if set(launched.grid) == {1}:
+        return (Expr.parse(1),)
+    if entry is None:
+        return ()
+    sizes = {p.name for p in entry.parameters if not p.pointer}
+    found = []
+    try:
+        for axis, written in zip("xyz", launched.over([p.name for p in entry.parameters]), strict=False):
+            most = f"(({written}) <= {_ITEMS}) * ({written}) + (({written}) > {_ITEMS}) * {_ITEMS}"
+            blocks = most if axis in entry.items else written
+            found.append(Expr.parse(f"({blocks}) + (({blocks}) < 1) * (1 - ({blocks}))"))
+    except ExprError:  # longer than an expression may be, or none of ours
+        return ()
+    names = frozenset().union(*(blocks.names for blocks in found))
+    return tuple(found) if names and names <= sizes else ()
+
+
+def _block(entry: text.Entry, steps: Mapping[str, int]) -> tuple[int, ...]:
+    """Return a block with as many threads along an axis as elements that it covers, where each has one."""
+    axes = {axis for axis, _, added in entry.steps if added}
+    block = tuple(
+        steps[axis] if axis in axes and axis in steps else threads
+        for axis, threads in zip("xyz", entry.block, strict=False)
+    )
+    return entry.block if entry.bounds is not None or math.prod(block) > _MOST_THREADS else block
+
+
+def _steps(source: str, entry: text.Entry, name: str) -> dict[str, int]:
+    """Return the elements that a block covers by axis, for the axes where the text says a number."""
+    own = {p.name for p in entry.parameters} | {p.split()[-1] for p in entry.template}
+    values = launches.constants(source, own, entry.types(name))
+    found = {}
+    for axis in "xyz":
+        numbers = {values.number(step) for along, step, _ in entry.steps if along == axis}
+        number = numbers.pop() if len(numbers) == 1 else None
+        if number is not None and number > 1:
+            found[axis] = number
+    return found

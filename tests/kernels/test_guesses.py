@@ -1,0 +1,152 @@
+"""How a kernel without front matter is launched: grids of host code, and what a block covers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from harness.cli import main
+from harness.kernels import text
+from harness.kernels.cpp import guesses, launches
+
+KERNEL = """\
+#define T 128
+__global__ void k(float* x, int rows, int cols) { x[blockIdx.x * cols] = blockIdx.y * T; }
+"""
+GRID = "dim3 block(16, 8); dim3 grid((w + block.x - 1) / block.x, h / block.y);"
+COLUMN_AND_ROW = "int c = blockIdx.x * W + threadIdx.x, r = blockIdx.y * 4 + threadIdx.y;"
+
+
+def blocks(host: str, kernel: str = KERNEL, **sizes: int) -> list[int]:
+    """Return the grid that is guessed for the kernel `k` of a file with this host code."""
+    source = f"{kernel}int main(int argc, char** argv) {{\n{host}\n}}"
+    grid = guesses.of(source, text.find(text.entries(source), "k"), "k").grid
+    return [e(sizes or {"rows": 40, "cols": 300}) for e in grid]
+
+
+@pytest.mark.parametrize(
+    ("host", "grid"),
+    [
+        ("k<<<dim3(w / T, h), T>>>(x, h, w);", [3, 40]),  # rounded up, as sizes are no multiples here
+        ("k<<<(w + T - 1) / T, T>>>(x, h, w);", [3]),
+        ("int n = (w + T - 1) / T; k<<<n, T>>>(x, h, w);", [3]),
+        (f"{GRID} k<<<grid, block>>>(x, h, w);", [19, 5]),
+        ("k<<<div_up(w, T), T>>>(x, h, w);", [3]),
+        ("k<<<CEIL_DIV(w, T), T>>>(x, h, w);", [3]),
+        ("k<<<(unsigned)(w + 255u) / 256u, T>>>(x, h, w);", [2]),
+        ("const int w = 1 << 20; k<<<w / T, T>>>(x, h, w);", [3]),  # of the argument, whatever it is there
+        ("k<<<h - 40, T>>>(x, h, w);", [1]),
+        ("k<<<1, T>>>(x, h, w);", [1]),
+        ("k<<<8, T>>>(x, h, w);", []),
+        ("k<<<n / T, T>>>(x, h, w);", []),
+        ("k<<<properties.multiProcessorCount, T>>>(x, h, w);", []),
+        ("k<<<a, T>>>(x, h, w); int a = b, b = a;", []),
+        ("k<<<blocks_for(w), T>>>(x, h, w);", []),
+        ("k<<<w / T, T>>>(x, h", []),
+    ],
+)  # fmt: skip
+def test_the_grid_of_host_code_in_terms_of_the_kernels_sizes(host: str, grid: list[int]) -> None:
+    assert blocks(host) == grid
+
+
+def test_blocks_that_each_have_an_item_are_no_more_than_others() -> None:
+    kernel = "__global__ void k(float* x, int rows, int cols) { x[blockIdx.x * cols + threadIdx.x] = 1; }\n"
+    assert blocks("k<<<rows, 32>>>(x, rows, cols);", kernel, rows=40, cols=8) == [40]
+    assert blocks("k<<<rows, 32>>>(x, rows, cols);", kernel, rows=4000, cols=8) == [64]
+
+
+@pytest.mark.parametrize(
+    ("body", "template", "block", "tile"),
+    [
+        ("int i = blockIdx.x * B + threadIdx.x;", "<float, 16>", (16,), (16,)),
+        ("int i = threadIdx.x + B * blockIdx.x;", "<float, 16>", (16,), (16,)),
+        ("int i = (blockIdx.x * B) + threadIdx.x;", "<float, 16>", (16,), (16,)),
+        ("int b = blockIdx.x, t = threadIdx.x; int i = b * B + t;", "<float, 16>", (16,), (16,)),
+        ("int i = blockIdx.x * B;", "<float, 16>", (256,), (16,)),
+        ("int i = blockIdx.x * W + threadIdx.x;", "<float, 16>", (64,), (64,)),
+        ("int i = blockIdx.x * (W * 2) + threadIdx.x;", "<float, 16>", (128,), (128,)),
+        ("int i = blockIdx.x * n + threadIdx.x;", "<float, 16>", (256,), (1,)),
+        ("int i = blockIdx.x * blockDim.x + threadIdx.x;", "<float, 16>", (256,), (256,)),
+        ("int i = blockIdx.x * W + threadIdx.x, j = blockIdx.x * 3;", "<float, 16>", (256,), (256,)),
+        ("int i = blockIdx.x * 4096 + threadIdx.x;", "<float, 16>", (256,), (4096,)),
+        (COLUMN_AND_ROW, "<float, 16>", (64, 4), (4, 64)),
+    ],
+)  # fmt: skip
+def test_what_a_block_covers(body: str, template: str, block: tuple[int, ...], tile: tuple[int, ...]) -> None:
+    source = (
+        "constexpr int W = 64;\n"
+        f"template <typename T, int B> __global__ void k(T* x, int n) {{ {body} x[i] = 0; }}\n"
+        "int other() { int n = 77; }\n"
+    )
+    found = guesses.of(source, text.find(text.entries(source), "k"), f"k{template}")
+    assert (found.block, found.tile) == (block, tile)
+
+
+def test_names_with_several_values_have_none() -> None:
+    values = launches.constants("int a = 3; int b = 4; void f() { b = 5; }", {"c"}, {"T": "7"})
+    assert [values.number(name) for name in ("a", "b", "c", "T", "a * T")] == [3, None, None, 7, 21]
+
+
+PRODUCT = """\
+#define BM 64
+#define BK 8
+__global__ void product(int M, int N, int K, const float* A, const float* B, float* C)
+{
+    __shared__ float a[BK][BM], b[BK][BM];
+    int row = blockIdx.y * BM, col = blockIdx.x * BM, x = threadIdx.x % 16, y = threadIdx.x / 16;
+    float sum[4][4] = {};
+    for (int k = 0; k < K; k += BK) {
+        for (int i = threadIdx.x; i < BM * BK; i += 256) {
+            a[i % BK][i / BK] = A[(row + i / BK) * K + k + i % BK];
+            b[i / BM][i % BM] = B[(k + i / BM) * N + col + i % BM];
+        }
+        __syncthreads();
+        for (int i = 0; i < BK; ++i)
+            for (int j = 0; j < 16; ++j) sum[j / 4][j % 4] += a[i][y * 4 + j / 4] * b[i][x * 4 + j % 4];
+        __syncthreads();
+    }
+    for (int j = 0; j < 16; ++j) C[(row + y * 4 + j / 4) * N + col + x * 4 + j % 4] = sum[j / 4][j % 4];
+}
+"""
+TURNED = """\
+__global__ void turned(float* out, const float* in, int width, int height)
+{
+    __shared__ float tile[32][33];
+    int x = blockIdx.x * 32 + threadIdx.x, y = blockIdx.y * 32 + threadIdx.y;
+    for (int j = 0; j < 32; j += 8) tile[threadIdx.y + j][threadIdx.x] = in[(y + j) * width + x];
+    __syncthreads();
+    x = blockIdx.y * 32 + threadIdx.x, y = blockIdx.x * 32 + threadIdx.y;
+    for (int j = 0; j < 32; j += 8) out[(y + j) * height + x] = tile[threadIdx.x][threadIdx.y + j];
+}
+int main()
+{
+    dim3 grid(nx / 32, ny / 32, 1), block(32, 8, 1);
+    turned<<<grid, block>>>(b, a, nx, ny);
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "grid", "old", "new"),
+    [
+        (PRODUCT, "1,1,1", "C[(row", "C[(row + 1"),
+        (PRODUCT, "1,1,1", "        __syncthreads();\n    }", "    }"),
+        (TURNED, "2,2,1", "nx / 32", "nx / 16"),
+        (TURNED, "2,2,1", "    __syncthreads();\n", ""),
+    ],
+)
+def test_a_right_kernel_has_no_finding_and_a_wrong_one_has(
+    source: str, grid: str, old: str, new: str, tmp_path: Path
+) -> None:
+    """Both once had findings that were of the guess: a block a row, and blocks along an axis of no index."""
+    path = tmp_path / "one.cu"
+    path.write_text(source)
+    right = CliRunner().invoke(main, ["check", str(path)], env={"CI": None})
+    assert right.exit_code == 0 and f"--grid {grid}" in right.output, right.output
+    assert "notice" not in right.output
+    assert old in source
+    path.write_text(source.replace(old, new))
+    wrong = CliRunner().invoke(main, ["check", str(path)], env={"CI": None})
+    assert wrong.exit_code == 1, wrong.output
