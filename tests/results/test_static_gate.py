@@ -154,6 +154,35 @@ def test_a_revision_is_compared_with_the_working_tree(repository: Path) -> None:
     assert broken.exit_code != 0 and "Traceback" not in broken.output
 
 
+PLAIN = "__global__ void twice(float* x, int n) { for (int i = threadIdx.x; i < n; i += 32) x[i] *= 2; }\n"
+
+
+@pytest.mark.slow
+def test_files_without_front_matter_are_compared_where_none_has_it(repository: Path) -> None:
+    (repository / "k" / "mine.cu").rename(repository / "mine.txt")
+    (repository / "twice[1].cu").write_text(PLAIN)
+    (repository / "host.cu").write_text("int main() { return 0; }\n")
+    git(repository, "add", "-A")
+    git(repository, "commit", "-qm", "two")
+    same = harness("compare", "HEAD")
+    assert same.exit_code == 0 and "of 1 kernel are the same" in same.output, same.output
+    (repository / "twice[1].cu").write_text(PLAIN.replace("x[i] *= 2", "x[i] *= x[n - 1 - i]"))
+    more = harness("compare", "HEAD", "-f", "sectors")
+    assert more.exit_code == 1 and "WORSE" in more.output, more.output
+    (repository / "twice[1].cu").rename(repository / "again.cu")
+    moved = harness("compare", "HEAD").output
+    assert "only in REF: twice[1]" in moved and "only in CMP: again" in moved
+    (repository / "mine.txt").rename(repository / "k" / "mine.cu")
+    marked = harness("compare", "HEAD", *SMALL)
+    assert "left out, having no front matter: twice" in marked.stderr, marked.output
+
+
+def test_a_kernel_in_place_of_a_revision_is_told_the_option(repository: Path) -> None:
+    for words in (["k/mine.cu"], ["HEAD", "k/mine.cu"]):
+        found = harness("compare", *words)
+        assert found.exit_code == 2 and "harness compare HEAD --kernel mine.cu" in found.output, found.output
+
+
 @pytest.mark.slow
 def test_what_is_no_revision_is_told(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

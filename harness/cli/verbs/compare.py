@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     "patterns",
     multiple=True,
     metavar="GLOB",
-    help="Of revisions: kernel files by path, name or stem; by default those with front matter.",
+    help="Of revisions: kernel files by path, name or stem; by default those with front matter, or all "
+    "where none has it.",
 )
 @options.axis
 @options.arch
@@ -81,7 +82,7 @@ def command(
     from harness.results.gates import static as gate
 
     file = Path(reference)  # or a pipe or a device, which is told when it is read
-    if file.suffix != ".json" and (file.is_dir() or not file.exists()):
+    if file.suffix in (".cu", ".ptx") or (file.suffix != ".json" and (file.is_dir() or not file.exists())):
         both = _revisions(reference, candidate, patterns, axis, arch)
     elif candidate is None:
         raise UsageError("one result file is nothing to compare", hint="harness compare REF.json CMP.json")
@@ -114,13 +115,17 @@ def _revisions(
     from harness.results.gates import revisions
 
     target = options.one_arch(arch, None)
-    revisions.commit(
-        reference
-    )  # a name that is neither file nor revision is told before anything is compiled
-
-    if not patterns and (plain := revisions.plain()):
-        text = f"left out, having no front matter: {', '.join(plain)}; -k '*.cu' takes every file"
-        click.echo(terminal.fill(text), err=True)
+    for revision in (reference, *([candidate] if candidate is not None else [])):
+        revisions.commit(revision)  # what names none is told before anything is compiled
+    if not patterns:
+        found = [revisions.plain(r) for r in (reference, candidate)]
+        plain = sorted({path for paths, _ in found for path in paths})
+        if any(marked for _, marked in found):
+            text = f"left out, having no front matter: {', '.join(plain)}; -k '*.cu' takes every file"
+            if plain:
+                click.echo(terminal.fill(text), err=True)
+        else:
+            patterns = plain
 
     def sizes(kernel: Kernel) -> Mapping[type[Problem], Sequence[Axes]]:
         return {cls: found[:1] for cls, found in options.points([kernel], axis, "verify_axes").items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import glob
 import io
 import tarfile
 import tempfile
@@ -36,6 +37,11 @@ def commit(revision: str) -> str:
         ["git", "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}"], "git"
     )
     if done.returncode:
+        if Path(revision).suffix in _KERNELS:
+            raise UsageError(
+                f"{revision!r} is a kernel file, not a revision of this repository",
+                hint=f"harness compare HEAD --kernel {Path(revision).name}",
+            )
         raise UsageError(
             f"{revision!r} is neither a result file nor a revision of this repository",
             hint="a --json file, or a commit, branch or tag, such as main or HEAD~1",
@@ -98,12 +104,13 @@ def files(root: Path, patterns: Sequence[str]) -> list[Path]:
     return found
 
 
-def plain() -> list[str]:
-    """Return the paths, in the working tree, of files with kernels but without front matter."""
-    with tree(None) as root:
+def plain(revision: str | None) -> tuple[list[str], bool]:
+    """Return patterns of the files of a revision with kernels without front matter, and if any has it."""
+    with tree(revision) as root:
         marked = set(files(root, ()))
         others = [path for path in files(root, ("*.cu",)) if path not in marked]
-        return [path.relative_to(root).as_posix() for path in others if b"__global__" in path.read_bytes()]
+        found = [path.relative_to(root).as_posix() for path in others if b"__global__" in path.read_bytes()]
+        return list(map(glob.escape, found)), bool(marked)
 
 
 def _marked(path: Path) -> bool:
