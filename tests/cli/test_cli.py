@@ -188,21 +188,37 @@ def test_build_exports(tmp_path: Path) -> None:
     assert (tmp_path / "out" / names[0]).read_bytes().startswith(b"\x7fELF")
 
 
-def test_list_says_from_where_and_of_which_type_on_80_columns() -> None:
-    lines = harness("list").stdout.splitlines()
+def listed(columns: int, *words: str) -> str:
+    return CliRunner().invoke(main, ["list", *words], env={"COLUMNS": str(columns)}).stdout
+
+
+def test_list_has_a_line_for_each_kernel_on_80_columns() -> None:
+    lines = listed(80).splitlines()
     assert max(map(len, lines)) <= 80
-    assert lines[0].split() == ["kernel", "from", "type", "parameters", "what"]
-    heads = {line.split()[0]: line.split()[1:3] for line in lines[2:] if not line.startswith(" ")}
-    assert heads["03_tiled"] == ["sm_75", "fp32"] and heads["21_mma_sync"] == ["sm_80", "bf16"]
-    assert heads["23_wgmma_pipeline"] == ["sm_90a", "bf16"] and heads["28_3xtf32"] == ["sm_80", "3xtf32"]
-    below = lines[next(i for i, s in enumerate(lines) if s.startswith("23_wgmma_pipeline")) + 1]
-    assert below.split()[0] == "fp16", "the second type of the file, below the first"
+    assert lines[0].split() == ["kernel", "from", "type", "what"]
+    kernels = len({kernel.path for kernel in catalog.shipped()})
+    assert len(lines) == 2 + kernels + 2 and lines[-1].startswith("harness list KERNEL"), "and no line more"
+    heads = {line.split()[0]: line.split()[1:] for line in lines[2:-2]}
+    assert heads["03_tiled"][:2] == ["sm_75", "fp32"] and heads["21_mma_sync"][:2] == ["sm_80", "bf16"]
+    assert heads["23_wgmma_pipeline"][:3] == ["sm_90a", "bf16,", "fp16"]
+    assert heads["05_tiled_no_sync"][-1] == "(broken)", "whatever else is cut off"
     assert "24_wgmma_fp16" not in heads, "a former name is no kernel of its own"
     assert "| 25_wgmma_tf32 | sm_90a | tf32 |" in " ".join(harness("list", "25*", "--md").stdout.split())
 
 
-def test_list_breaks_no_value_of_a_parameter() -> None:
-    assert "SPLIT=2,3,4,5,6,7,8,1 " in harness("list", "26").stdout
+@pytest.mark.parametrize(("columns", "more"), [(40, []), (120, []), (200, ["after", "parameters"])])
+def test_list_uses_the_width_that_there_is(columns: int, more: list[str]) -> None:
+    lines = listed(columns).splitlines()
+    assert max(map(len, lines[2:])) <= max(columns, 66)  # a title has 24 at least
+    assert lines[0].split() == ["kernel", "from", "type", "what", *more]
+    assert ("neighbouring lanes in one column" in lines[2]) == (columns > 80)
+
+
+def test_list_of_a_kernel_is_whole_and_breaks_no_value_of_a_parameter() -> None:
+    found = listed(80, "26", "19")
+    assert max(map(len, found.splitlines())) <= 80 and "SPLIT=2,3,4,5,6,7,8,1 " in found
+    assert "for products with too\n  few tiles for all SMs\n    from sm_90a, bf16, fp16\n" in found
+    assert "after 16_pipeline" in found and "EACH=0" in found
 
 
 def test_what_the_emulator_refuses_has_no_error_to_show(tmp_path: Path) -> None:

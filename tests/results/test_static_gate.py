@@ -161,11 +161,12 @@ PLAIN = "__global__ void twice(float* x, int n) { for (int i = threadIdx.x; i < 
 def test_files_without_front_matter_are_compared_where_none_has_it(repository: Path) -> None:
     (repository / "k" / "mine.cu").rename(repository / "mine.txt")
     (repository / "twice[1].cu").write_text(PLAIN)
+    (repository / "thrice.cu").write_text(PLAIN.replace("2", "3"))
     (repository / "host.cu").write_text("int main() { return 0; }\n")
     git(repository, "add", "-A")
     git(repository, "commit", "-qm", "two")
     same = harness("compare", "HEAD")
-    assert same.exit_code == 0 and "of 1 kernel are the same" in same.output, same.output
+    assert same.exit_code == 0 and "of 2 kernels are the same" in same.output, same.output
     (repository / "twice[1].cu").write_text(PLAIN.replace("x[i] *= 2", "x[i] *= x[n - 1 - i]"))
     more = harness("compare", "HEAD", "-f", "sectors")
     assert more.exit_code == 1 and "WORSE" in more.output, more.output
@@ -174,7 +175,7 @@ def test_files_without_front_matter_are_compared_where_none_has_it(repository: P
     assert "only in REF: twice[1]" in moved and "only in CMP: again" in moved
     (repository / "mine.txt").rename(repository / "k" / "mine.cu")
     marked = harness("compare", "HEAD", *SMALL)
-    assert "left out, having no front matter: twice" in marked.stderr, marked.output
+    assert "left out, having no front matter: again.cu, thrice.cu" in marked.stderr, marked.output
 
 
 def test_a_kernel_in_place_of_a_revision_is_told_the_option(repository: Path) -> None:

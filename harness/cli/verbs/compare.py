@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -125,7 +126,7 @@ def _revisions(
             if plain:
                 click.echo(terminal.fill(text), err=True)
         else:
-            patterns = plain
+            patterns = list(map(glob.escape, plain))
 
     def sizes(kernel: Kernel) -> Mapping[type[Problem], Sequence[Axes]]:
         return {cls: found[:1] for cls, found in options.points([kernel], axis, "verify_axes").items()}

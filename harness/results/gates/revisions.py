@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import glob
 import io
 import tarfile
 import tempfile
@@ -105,12 +104,12 @@ def files(root: Path, patterns: Sequence[str]) -> list[Path]:
 
 
 def plain(revision: str | None) -> tuple[list[str], bool]:
-    """Return patterns of the files of a revision with kernels without front matter, and if any has it."""
+    """Return the paths of the files of a revision with kernels without front matter, and if any has it."""
     with tree(revision) as root:
         marked = set(files(root, ()))
         others = [path for path in files(root, ("*.cu",)) if path not in marked]
         found = [path.relative_to(root).as_posix() for path in others if b"__global__" in path.read_bytes()]
-        return list(map(glob.escape, found)), bool(marked)
+        return found, bool(marked)
 
 
 def _marked(path: Path) -> bool:
