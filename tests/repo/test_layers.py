@@ -87,7 +87,6 @@ SHORT = {
     "driver/graph": "one object of the driver API",
     "driver/owner": "the protocol of everything that holds a handle",
     "driver/tensormap": "one object of the driver API",
-    "cli/verbs/list": "a command",
     "cli/verbs/cache": "a command",
     "cli/verbs/worker": "a command",
     "cli/views/verified": "what a command prints, on one GPU and on several",
