@@ -1,4 +1,4 @@
-"""Processes of one gloo group, started once, that carry out jobs; and the jobs of the tests of sharded products.
+"""Processes of one gloo group, started once, that carry out jobs, and the jobs of tests of sharded products.
 
 Matrices of a case hold small integers, so that every sum is exact in every type, in any order: results are
 compared bit for bit, and a term too few or a piece in a wrong place always shows.
@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,9 @@ def draw(rng: random.Random, splits: tuple[Any, Any, Any], count: int, most: int
 def drawn(rng: random.Random, counts: Sequence[int], times: int = 1) -> list[Case]:
     """Return cases of every combination of splits on every count of GPUs."""
     every = itertools.product(counts, SPLITS, SPLITS, (*SPLITS, FREE))
-    return [draw(rng, splits, count) for count, *abc in every for splits in [tuple(abc)] for _ in range(times)]
+    return [
+        draw(rng, splits, count) for count, *abc in every for splits in [tuple(abc)] for _ in range(times)
+    ]
 
 
 def pieces(x: Any, split: Any, ranges: Sequence[tuple[int, int]]) -> list[Any]:
@@ -214,7 +216,9 @@ def products(state: State, cases: Sequence[Case], fault: str = "") -> list[Case]
     return wrong
 
 
-def bits(state: State, count: int, splits: Sequence[tuple[Any, Any, Any]], dtype: str, seed: int) -> list[bytes]:
+def bits(
+    state: State, count: int, splits: Sequence[tuple[Any, Any, Any]], dtype: str, seed: int
+) -> list[bytes]:
     """Return the bits of results for normal data, each computed twice, which must be the same."""
     import torch
     from torch.distributed.tensor import Replicate, Shard
@@ -281,7 +285,9 @@ def message(state: State, what: str) -> str:
     rows = distributed(x, 0, mesh, state.rank)
     row = distributed(x[:1].expand(8, 8), 0, mesh, state.rank)
     double = DTensor.from_local(torch.ones(2, 8).double(), mesh, [Shard(0)])
-    short = DTensor.from_local(torch.ones(1 if state.rank == 3 else 2, 8), mesh, [Shard(0)], shape=(8, 8), stride=(8, 1))
+    short = DTensor.from_local(
+        torch.ones(1 if state.rank == 3 else 2, 8), mesh, [Shard(0)], shape=(8, 8), stride=(8, 1)
+    )
     wide = torch.ones(2, 12)
     left, right = (DTensor.from_local(w, mesh, [Shard(0)]) for w in (wide[:, :8], wide[:, 4:]))
     grids = {}
@@ -302,7 +308,9 @@ def message(state: State, what: str) -> str:
         "types": lambda: matmul(rows, double.float().bfloat16()),
         "type": lambda: matmul(double, double),
         "dimensions": lambda: matmul(DTensor.from_local(torch.ones(8), mesh, [Shard(0)]), rows),
-        "shard": lambda: matmul(short, rows, placements=[Replicate()]) if state.rank == 3 else _raise_as("1 x 8"),
+        "shard": lambda: (
+            matmul(short, rows, placements=[Replicate()]) if state.rank == 3 else _raise_as("1 x 8")
+        ),
         "gradients": lambda: matmul(rows.detach().requires_grad_(), rows),
         "beta": lambda: matmul(rows, rows, beta=1.0),
         "alpha": lambda: matmul(rows, rows, alpha=float("nan")),
@@ -462,7 +470,7 @@ def _beta_twice() -> Any:
     """What C held is added by each process that has a term of it."""
     from harness.torch.sharded.share import Sum
 
-    later, first = Sum.later, Sum.first
+    later = Sum.later
 
     def wrong(self: Any) -> Any:
         where, beta = later(self)
@@ -470,19 +478,21 @@ def _beta_twice() -> Any:
             where.copy_(self._target)
         return where, self._beta if self._stack is not None else beta
 
-    del first
     return patched(Sum, "later", wrong)
 
 
 def _all_first() -> Any:
-    """Everything that travels is waited for before anything is multiplied, and results are sent at the end."""
+    """Everything that travels is waited for before a product begins, and results are sent at the end."""
     from harness.torch.sharded.share import Share
 
     def steps(self: Any) -> Iterator[None]:
         operands = [self._operands(one) for one in self._schedule.rounds]
         found = [ready() for ready in operands]
-        made = [self._product(i, one, *ab) for i, (one, ab) in enumerate(zip(self._schedule.rounds, found))]
-        placed = [self._results(one, target) for one, target in zip(self._schedule.rounds, made)]
+        made = [
+            self._product(i, one, *ab)
+            for i, (one, ab) in enumerate(zip(self._schedule.rounds, found, strict=True))
+        ]
+        placed = [self._results(one, target) for one, target in zip(self._schedule.rounds, made, strict=True)]
         for place in placed:
             place()
         if hasattr(self, "_sum"):
@@ -503,5 +513,3 @@ FAULTS: dict[str, Callable[[], Any]] = {
     "all first": _all_first,
 }
 WRONG = [name for name in FAULTS if name != "all first"]  # the faults that change results
-
-__all__ = ["FAULTS", "Case", "Ranks", "draw", "drawn", "replace"]

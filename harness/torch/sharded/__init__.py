@@ -1,9 +1,9 @@
 """Products of matrices that are sharded over several GPUs of one host, by `harness.matmul` on each of them.
 
-`matmul` takes DTensors, one process a GPU; `matmul_lists` takes lists of tensors, one process for all GPUs. Both
-carry out the same schedules (`harness.torch.sharded.schedule`), in which blocks travel while others are
-multiplied: between processes by torch.distributed, so NCCL (`processes`), and within one by copies between the
-GPUs (`lists`). Tensors of the CPU are multiplied by PyTorch, over gloo.
+`matmul` takes DTensors, one process a GPU; `matmul_lists` takes lists of tensors, one process for all GPUs.
+Both carry out the same schedules (`harness.torch.sharded.schedule`), in which blocks travel while others are
+multiplied: between processes by torch.distributed, so NCCL (`processes`), and within one by copies between
+the GPUs (`lists`). Tensors of the CPU are multiplied by PyTorch, over gloo.
 
 Raises MissingDependency if this PyTorch is built without torch.distributed.
 """

@@ -1,7 +1,7 @@
 """Check the arguments of a sharded product, before anything is queued or sent.
 
-An error that only one process finds leaves the others waiting for it; what all can see is therefore checked on
-what all know: shapes, types and placements of the whole matrices.
+An error that only one process finds leaves the others waiting for it; what all can see is therefore checked
+on what all know: shapes, types and placements of the whole matrices.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def factors(dtype: Any, alpha: float, beta: float, precision: str, *, out: bool)
 
 
 def alike(tensors: Mapping[str, Any]) -> None:
-    """Raise UsageError unless all are matrices of one supported type, without gradients that would be lost."""
+    """Raise UsageError unless all are matrices of one supported type, with no gradients to lose."""
     (first, one), *_ = tensors.items()
     for name, x in tensors.items():
         if x.dim() != 2:
@@ -67,7 +67,7 @@ def local(name: str, tensor: Any, block: Block, where: str, why: str) -> None:
 
 
 def written(out: Any, operands: Mapping[str, Any], where: str) -> None:
-    """Raise UsageError if a GPU's part of C cannot be written: in a layout of no kernel, or over an operand."""
+    """Raise UsageError if a part of C cannot be written: in a layout of no kernel, or over an operand."""
     if products.layout(out) == products.COPIED:
         raise UsageError("out is neither row- nor column-major", where=where, hint="pass another, or none")
     for name, x in operands.items():
@@ -84,7 +84,7 @@ def _overlap(x: Any, y: Any) -> bool:
     if step != pitch or (other - first) % x.element_size():
         return True
     shift = (other - first) // x.element_size() % pitch
-    return shift < lines or shift + width > pitch
+    return bool(shift < lines or shift + width > pitch)
 
 
 def _lines(x: Any) -> tuple[int, int]:

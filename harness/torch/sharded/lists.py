@@ -1,7 +1,7 @@
 """`matmul_lists`: one process, a list of tensors for each matrix, and copies between the GPUs.
 
-A copy between two GPUs is done by their copy engines, on streams beside those that multiply. Each GPU has two of
-them, for what leaves and for what arrives, so that the copies of a round do not wait for one another.
+A copy between two GPUs is done by their copy engines, on streams beside those that multiply. Each GPU has two
+of them, for what leaves and for what arrives, so that the copies of a round do not wait for one another.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ import torch
 from harness.dispatch.matmul import IEEE
 from harness.errors import UsageError
 from harness.torch.sharded import arguments
-from harness.torch.sharded.schedule import Block, Cuts, Range, Split, Splits, chunks, held, plan
+from harness.torch.sharded.schedule import Block, Cuts, Range, Split, chunks, held, plan
 from harness.torch.sharded.share import Held, Parcel, Share
 
 _NAMES = ("a", "b", "out")
@@ -35,10 +35,10 @@ def matmul_lists(
 ) -> list[Any]:
     """Queue ``alpha * a @ b + beta * out`` on the current streams of all GPUs, and return the parts of C.
 
-    Each list has a tensor for each GPU, those of `a`, `b` and `out` with the same index on the same GPU. `split`
-    tells the dimension along which `a`, `b` and `out` are split: 0 (by rows), 1 (by columns) or None (each GPU
-    has all of it), such as ``split=(0, None, 0)``. Without the third one C is split as it takes the least
-    traffic. Parts may have any sizes that fit together. All else is as in `matmul`.
+    Each list has a tensor for each GPU, those of `a`, `b` and `out` with the same index on the same GPU.
+    `split` tells the dimension along which `a`, `b` and `out` are split: 0 (by rows), 1 (by columns) or None
+    (each GPU has all of it), such as ``split=(0, None, 0)``. Without the third one C is split as it takes the
+    least traffic. Parts may have any sizes that fit together. All else is as in `matmul`.
 
     Tensors of the CPU act as GPUs of their own. Raises UsageError for arguments it cannot use.
     """
@@ -47,33 +47,32 @@ def matmul_lists(
     _check(lists)
     first = lists["a"][0]
     if len(splits) == 2 and out is not None:
-        raise UsageError("split does not say how out is split", hint="pass split=(A, B, C), as in (0, None, 0)")
+        raise UsageError(
+            "split does not say how out is split", hint="pass split=(A, B, C), as in (0, None, 0)"
+        )
     factors = arguments.factors(first.dtype, alpha, beta, precision, out=out is not None)
     cuts = _cuts(lists, splits)
-    if len(splits) == 3:
-        wanted: tuple[Split, ...] = splits[2:]
-    else:
-        wanted = (None, 0, 1) if splits == (None, None) else (0, 1, None)
-    found, schedules = plan(cuts, splits[0], splits[1], wanted)
+    found, schedules = plan(cuts, *splits)
+    blocks = [held(cuts, found, rank) for rank in range(len(lists["a"]))]
+    _fit(lists, blocks)
+    results = lists.get("out") or [
+        x.new_empty(block[2].shape) for x, block in zip(lists["a"], blocks, strict=True)
+    ]
+    for rank, result in enumerate(results):
+        others = {f"{name}[{i}]": x for name in "ab" for i, x in enumerate(lists[name])}
+        others |= {f"out[{i}]": x for i, x in enumerate(results[:rank])}
+        arguments.written(result, others, f"out[{rank}]")
+    lanes = [lane(x.device) for x in lists["a"]]
+    copies, shares = Copies(lanes), []
+    flips = _flipped(lists["a"]), _flipped(lists["b"]), False
+    for rank, block in enumerate(blocks):
+        tensors = (x[rank].detach() for x in (lists["a"], lists["b"], results))
+        left, right, target = (Held(*each) for each in zip(tensors, block, flips, strict=True))
+        wire, whole = copies.of(rank), found.c is None
+        shares.append(Share(schedules[rank], wire, left, right, target, factors, whole=whole))
     with torch.no_grad():
-        blocks = [held(cuts, found, rank) for rank in range(len(lists["a"]))]
-        _fit(lists, blocks)
-        results = lists.get("out") or [
-            x.new_empty(block[2].shape) for x, block in zip(lists["a"], blocks, strict=True)
-        ]
-        for rank, result in enumerate(results):
-            arguments.written(result, {name: lists[name][rank] for name in "ab"}, f"GPU {rank} of the lists")
-        lanes = [lane(x.device) for x in lists["a"]]
-        copies = Copies(lanes)
-        flips = [_flipped(lists["a"]), _flipped(lists["b"]), False]
-        shares = []
-        for rank, block in enumerate(blocks):
-            tensors = (lists["a"][rank].detach(), lists["b"][rank].detach(), results[rank].detach())
-            parts = [Held(*each) for each in zip(tensors, block, flips, strict=True)]
-            wire = copies.of(rank)
-            shares.append(Share(schedules[rank], wire, *parts, factors, whole=found.c is None))
         together(shares, lanes)
-    return list(results)
+    return results
 
 
 def together(shares: Sequence[Share], lanes: Sequence[Any]) -> None:
@@ -159,14 +158,16 @@ class Copies:
 
     def __init__(self, lanes: Sequence[Any]) -> None:
         self._lanes = lanes
-        self._waiting: dict[tuple[int, int], collections.deque[Any]] = collections.defaultdict(collections.deque)
+        self._waiting: dict[tuple[int, int], collections.deque[Any]] = collections.defaultdict(
+            collections.deque
+        )
 
     def of(self, rank: int) -> _End:
         """Return the wire of one GPU."""
         return _End(self, rank)
 
     def meet(self, way: tuple[int, int], tensor: Any, event: Any, *, sent: bool) -> _Copy:
-        """Post one end of the next copy on a way, from one GPU to another, and queue it if the other is there."""
+        """Post one end of the next copy from one GPU to another, and queue it if the other end is there."""
         open_ones = self._waiting[way]
         if open_ones and (open_ones[0].source is None) == sent:
             copy: _Copy = open_ones.popleft()
@@ -222,7 +223,9 @@ def _splits(split: Sequence[Any]) -> tuple[Split, ...]:
         found = tuple(split)
     except TypeError:
         found = ()
-    if len(found) not in (2, 3) or any(x is not None and (isinstance(x, bool) or x not in (0, 1)) for x in found):
+    if len(found) not in (2, 3) or any(
+        x is not None and (isinstance(x, bool) or x not in (0, 1)) for x in found
+    ):
         raise UsageError(
             f"split={split!r}", hint="pass the dimensions of A, B and C, 0, 1 or None, as in (0, None, 0)"
         )

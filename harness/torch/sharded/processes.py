@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from harness.dispatch.matmul import IEEE
 from harness.errors import UsageError
 from harness.torch.sharded import arguments
-from harness.torch.sharded.schedule import Cuts, Schedule, Split, Splits, chunks, held, plan
+from harness.torch.sharded.schedule import Cuts, Schedule, Split, chunks, held, plan
 from harness.torch.sharded.share import Held, Parcel, Share
 
 _REDISTRIBUTE = "x.redistribute(placements=[Shard(0)]) first; Shard(0), Shard(1) and Replicate() are read"
@@ -28,18 +28,18 @@ def matmul(
     beta: float = 0.0,
     precision: str = IEEE,
 ) -> Any:
-    """Return ``alpha * a @ b + beta * out`` as a DTensor; every process of the mesh calls it, as a collective.
+    """Return ``alpha * a @ b + beta * out`` as a DTensor; all processes of the mesh call it, as a collective.
 
-    `a` (M x K), `b` (K x N) and `out` (M x N) are DTensors on one mesh of one dimension, each Shard(0), Shard(1)
-    or Replicate(), of float32, bfloat16 or float16. `placements` says how the result is placed, if there is no
-    `out`; if it is None too, as it takes the least traffic. Shards may be uneven or empty, as DTensor makes them.
-    Rows or columns of each shard are contiguous, or it is copied. `alpha`, `beta` and `precision` are those of
-    `harness.matmul`, and so is what it promises of `beta` and of the current stream.
+    `a` (M x K), `b` (K x N) and `out` (M x N) are DTensors on one mesh of one dimension, each Shard(0),
+    Shard(1) or Replicate(), of float32, bfloat16 or float16. `placements` says how the result is placed, if
+    there is no `out`; if it is None too, as it takes the least traffic. Shards may be uneven or empty, as
+    DTensor makes them. Rows or columns of each shard are contiguous, or it is copied. `alpha`, `beta` and
+    `precision` are those of `harness.matmul`, and so is what it promises of `beta` and of the current stream.
 
-    Of the ways to divide the work that one is taken that moves the fewest elements, and whatever travels does so
-    while something else is multiplied. No multiply-add is done twice, unless all three are replicated. Where K
-    is divided in float32, summands are added in float32. In 16 bits each of up to P summands is rounded, they
-    are added in float32 and rounded again. The same call gives bitwise the same result.
+    Of the ways to divide the work that one is taken that moves the fewest elements, and whatever travels does
+    so while something else is multiplied. No multiply-add is done twice, unless all three are replicated.
+    Where K is divided in float32, summands are added in float32. In 16 bits each of up to P summands is
+    rounded, they are added in float32 and rounded again. The same call gives bitwise the same result.
 
     Raises UsageError for arguments it cannot use. There are no gradients.
     """
@@ -51,7 +51,7 @@ def matmul(
     splits = {name: _split(name, x.placements) for name, x in tensors.items()}
     count, rank = mesh.size(), mesh.get_local_rank()
     cuts = Cuts(chunks(m, count), chunks(n, count), chunks(k, count))
-    found, schedules = plan(cuts, splits["a"], splits["b"], _wanted(splits, placements))
+    found, schedules = plan(cuts, splits["a"], splits["b"], *_wanted(splits, placements))
     blocks = held(cuts, found, rank)
     with torch.no_grad():
         pairs = zip(tensors.items(), blocks, strict=False)
@@ -61,9 +61,7 @@ def matmul(
             target = Held(parts["a"].tensor.new_empty(blocks[2].shape), blocks[2])
         arguments.written(target.tensor, {name: parts[name].tensor for name in "ab"}, f"rank {rank}")
         wire = Collective(mesh.get_group(), target.tensor, schedules)
-        share = Share(
-            schedules[rank], wire, parts["a"], parts["b"], target, factors, whole=found.c is None
-        )
+        share = Share(schedules[rank], wire, parts["a"], parts["b"], target, factors, whole=found.c is None)
         for _ in share.steps():
             pass
         if out is not None:
@@ -133,20 +131,18 @@ def _split(name: str, placements: Sequence[Any]) -> Split:
     if isinstance(placement, Replicate):
         return None
     if type(placement) is Shard and -2 <= placement.dim < 2:
-        return placement.dim % 2
+        return int(placement.dim) % 2
     raise UsageError(f"{name} is placed as {placement}", hint=_REDISTRIBUTE)
 
 
 def _wanted(splits: dict[str, Split], placements: Sequence[Any] | None) -> tuple[Split, ...]:
-    """Return how C may be split."""
+    """Return how C is to be split; nothing if in any way."""
     if placements is not None:
         asked = _split("the result", placements)
         if "out" in splits and splits["out"] != asked:
             raise UsageError("out is not placed as placements says", hint="leave out placements")
         return (asked,)
-    if "out" in splits:
-        return (splits["out"],)
-    return (None, 0, 1) if splits["a"] is splits["b"] is None else (0, 1, None)
+    return (splits["out"],) if "out" in splits else ()
 
 
 def _local(name: str, x: Any, block: Any, rank: int) -> Held:

@@ -1,7 +1,7 @@
 """Plan a product of sharded matrices: which GPU multiplies what, and which block travels when.
 
-A GPU is a rank of 0 to P - 1. Each matrix is split along its rows (0), along its columns (1), or lies whole on
-every GPU (None). The work is divided in one of three ways, and each multiply-add is done once:
+A GPU is a rank of 0 to P - 1. Each matrix is split along its rows (0), along its columns (1), or lies whole
+on every GPU (None). The work is divided in one of three ways, and each multiply-add is done once:
 
 - by rows of C: a GPU has its rows of A. B travels, in pieces, each of which is multiplied as it arrives.
 - by columns of C: the same, transposed. A travels.
@@ -138,7 +138,7 @@ class Splits(NamedTuple):
 
 
 def chunks(size: int, count: int) -> tuple[Range, ...]:
-    """Return the ranges of ``torch.chunk``, as DTensor splits a dimension: of equal size but the last ones."""
+    """Return the ranges of ``torch.chunk``, by which DTensor splits: the last may be smaller, or empty."""
     each = -(-size // count)
     return tuple((min(size, i * each), min(size, (i + 1) * each)) for i in range(count))
 
@@ -153,11 +153,13 @@ def held(cuts: Cuts, splits: Splits, rank: int) -> tuple[Block, Block, Block]:
 
 
 @functools.lru_cache(maxsize=1024)
-def plan(cuts: Cuts, a: Split, b: Split, wanted: tuple[Split, ...]) -> tuple[Splits, tuple[Schedule, ...]]:
-    """Return how C is split, one of `wanted`, and a schedule for each GPU: what moves the fewest elements.
+def plan(cuts: Cuts, a: Split, b: Split, *wanted: Split) -> tuple[Splits, tuple[Schedule, ...]]:
+    """Return how C is split, and a schedule for each GPU: what moves the fewest elements.
 
-    Of equals the first of `wanted` is taken, and products that need no sums before those that do.
+    C is split as one of `wanted`, by default in any way. Of equals the first of them is taken (by default as
+    the operands are, or by rows), and products that need no sums before those that do.
     """
+    wanted = wanted or ((None, 0, 1) if a is b is None else (0, 1, None))
     found = [(Splits(a, b, c), way) for c in wanted for way in _ways(cuts, Splits(a, b, c))]
 
     def cost(one: tuple[Splits, tuple[Schedule, ...]]) -> tuple[int, int]:
@@ -170,9 +172,9 @@ def plan(cuts: Cuts, a: Split, b: Split, wanted: tuple[Split, ...]) -> tuple[Spl
 def _ways(cuts: Cuts, splits: Splits) -> Iterator[tuple[Schedule, ...]]:
     """Yield the schedules of all GPUs for each division of the work that fits."""
     ranks = range(len(cuts.m))
-    if splits == (None, None, None):
-        whole = [_piece(cuts.m, cuts.k, None), _piece(cuts.k, cuts.n, None), _piece(cuts.m, cuts.n, None)]
-        yield tuple(Schedule(BLOCKS, whole[2], (Round(*whole),)) for _ in ranks)
+    if splits == Splits(None, None, None):
+        everything = Round(*held(cuts, Splits(None, None, None), 0))
+        yield tuple(Schedule(BLOCKS, everything.c, (everything,)) for _ in ranks)
         return
     a, b, c = splits
     if (a, b) != (1, 1):

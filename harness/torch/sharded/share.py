@@ -1,6 +1,7 @@
 """Carry out one GPU's part of a schedule: buffers, local products, sums, and what is sent when.
 
-How blocks travel is the business of a `Wire`, of which there is one for processes and one for lists of tensors.
+How blocks travel is the business of a `Wire`, of which there is one for processes and one for lists of
+tensors.
 """
 
 from __future__ import annotations
@@ -112,7 +113,9 @@ class Share:
     ) -> None:
         self._schedule, self._wire, self._out, self._factors = schedule, wire, out, factors
         self._inputs = {"a": a, "b": b}
-        self._theirs = 0.0 if whole else factors.beta  # for a block that arrives: who sent it had no `out` of it
+        self._theirs = (
+            0.0 if whole else factors.beta
+        )  # for a block that arrives: who sent it had no `out` of it
         kind, kept, rounds = schedule.kind, schedule.kept, schedule.rounds
         if kind == BLOCKS:
             return
@@ -193,7 +196,7 @@ class Share:
         kept, own = self._kept, self._out.block.common(self._schedule.kept)
         if kept is not self._out:
             self._place(self._out.part(own), kept.part(own))
-        sends = [(move.peer, kept.packed(move.block)) for move in self._schedule.sends]
+        sends = [(move.peer, kept.part(move.block).contiguous()) for move in self._schedule.sends]
         return self._exchange(sends, self._schedule.gets)
 
     def _exchange(self, sends: Sequence[Parcel], gets: Moves) -> Callable[[], None]:
