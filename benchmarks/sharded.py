@@ -38,7 +38,7 @@ from harness.driver import Device
 from harness.errors import HarnessError, UsageError
 from harness.results import record
 from harness.results.tables import plain_table
-from sharded_contenders import CASES, Arena, alone, contenders, error, lists, sampled
+from sharded_contenders import CASES, Arena, alone, contenders, error, here, lists, sampled, together
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 PRECISIONS = {"tf32": "tf32", "3xtf32": "3xtf32", "bf16x6": "bf16x6"}  # of float32: harness alone
@@ -96,7 +96,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="default: %(default)s",
     )
     add("--case", nargs="+", choices=list(CASES), default=list(CASES), help="default: all")
-    add("--turns", type=int, default=20, help="of each contender (default: %(default)s)")
+    add("--turns", type=int, default=10, help="of each contender (default: %(default)s)")
     add("--seconds", type=float, default=500.0, help="after which no case begins (default: 500)")
     add("--device", choices=("cuda", "cpu"), default="cuda", help="default: %(default)s")
     add("--ctas", type=int, default=0, help="most SMs that NCCL may take (default: as NCCL likes)")
@@ -121,6 +121,7 @@ class Run:
         given.seed = agreed(secrets.randbits(32) if given.seed is None else given.seed, self.control)
         self.mesh = DeviceMesh.from_group(dist.group.WORLD, device.type)
         self.rows: list[dict[str, Any]] = []
+        self.bounds: dict[tuple[int, str], dict[str, dict[str, Any]]] = {}
         self.telemetry: Telemetry | None = None
         card: dict[str, Any] = {}
         if device.type == "cuda":
@@ -151,7 +152,7 @@ class Run:
         """Verify and time all contenders of one case, and append their rows."""
         kind = torch.float32 if dtype in PRECISIONS else DTYPES[dtype]
         seed, precision = self.given.seed, PRECISIONS.get(dtype, "ieee")
-        arena = Arena.drawn(CASES[name], size, kind, self.mesh, self.device, seed, precision)
+        arena = Arena.drawn(CASES[name], size, kind, self.mesh, self.device, seed, precision, self.rank)
         known = sampled(arena, self.control, seed)
         calls = contenders(arena)
         about_case = {"case": name, "size": size, "dtype": dtype, "gpus": self.count}
@@ -161,17 +162,20 @@ class Run:
             if who == "harness" and rows[who]["status"] == "ok":
                 self.control_of_check(call, arena, known)
         running = {who: call for who, call in calls.items() if rows[who]["status"] == "ok"}
-        bounds = alone(arena)
-        for who, times in self.timed({**running, **bounds}).items():
-            if who in bounds:
-                rows[who] = {**about_case, "contender": who, "status": "bound"}
-            rows[who] |= self.statistics(times, arena, "whole" if who in bounds else "", who)
+        bounds = {} if (size, dtype) in self.bounds else alone(arena)
+        timed = self.timed({**running, **bounds})
         for who, call in running.items():
-            rows[who] |= self.verified(call, arena, known, "after")
+            rows[who] |= self.statistics(timed[who], arena) | self.verified(call, arena, known, "after")
+        if bounds:
+            bound = {**about_case, "case": "", "status": "bound"}
+            self.bounds[size, dtype] = {
+                who: {**bound, "contender": who, **self.statistics(timed[who], arena, who)} for who in bounds
+            }
+            self.rows += self.bounds[size, dtype].values()
         del bounds
         rows["harness lists"] = {**about_case, "contender": "harness lists", "status": "ok"}
         rows["harness lists"] |= self.by_lists(arena, known)
-        self.rows += [rated(row, rows) for row in rows.values()]
+        self.rows += [rated(row, rows, self.bounds[size, dtype]) for row in rows.values()]
         if self.rank == 0:
             if self.given.json:
                 record.write_json(self.given.json, record.document("sharded", self.rows, self.meta))
@@ -183,14 +187,17 @@ class Run:
             found, why = call(), ""
             self.synchronize()
         except Exception as e:  # a peer may raise anything, such as for a device that it does not know
-            found, why = None, f"{type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}"
+            found, why = None, _said(e)
         reasons = [said for said in self.gathered(why) if said]
         if reasons:
-            return {"status": "failed", "why": reasons[0][:300]}
-        ratio = error(arena, found, known, self.control)
-        return {f"error_{when}": min(ratio, 1e30)} | (
-            {} if ratio <= 1 else {"status": f"wrong, {when} timing"}
-        )
+            return {"status": "failed", "why": reasons[0]}
+        ratio = self.error(arena, found, *known)
+        return {f"error_{when}": ratio} | ({} if ratio <= 1 else {"status": f"wrong, {when} timing"})
+
+    def error(self, arena: Arena, found: Any, rows: list[int], exact: Any) -> float:
+        """Return the error of all processes' parts of C, over what is allowed."""
+        mine = here(found, arena.blocks[2], rows, arena.size)
+        return error(arena, together(mine, arena.splits.c, self.control), exact)
 
     def control_of_check(self, call: Callable[[], Any], arena: Arena, known: Any) -> None:
         """Raise HarnessError unless the check finds a wrong element in a sampled row."""
@@ -198,7 +205,7 @@ class Run:
         (top, end), (left, right) = arena.blocks[2]
         if top == 0 < end and left < right:
             found[0, -1] += 0.5 * arena.size**0.5
-        if error(arena, found, known, self.control) <= 1:
+        if self.error(arena, found, *known) <= 1:
             raise HarnessError("the check of results finds no planted fault", where="benchmarks/sharded.py")
 
     def timed(self, calls: Mapping[str, Callable[[], Any]]) -> dict[str, list[dict[str, Any]]]:
@@ -215,10 +222,10 @@ class Run:
                 found[who].append(self.turn(calls[who], reps[who]))
         return found
 
-    def turn(self, call: Callable[[], Any], reps: int, together: bool = True) -> dict[str, Any]:
+    def turn(self, call: Callable[[], Any], reps: int, by_all: bool = True) -> dict[str, Any]:
         """Return the seconds for a call of the slowest process, and NVML's readings under the last one."""
         self.synchronize()
-        if together:
+        if by_all:
             dist.barrier(group=self.control)
         if self.device.type == "cuda":
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -234,19 +241,16 @@ class Run:
             for _ in range(reps):
                 call()
             seconds = (time.perf_counter() - began) / reps
-        if together:
+        if by_all:
             said = self.gathered((seconds, reading))
             return {"seconds": max(s for s, _ in said), "readings": [r for _, r in said if r]}
         return {"seconds": seconds, "readings": [reading] if reading else []}
 
-    def statistics(
-        self, turns: Sequence[Mapping[str, Any]], arena: Arena, bound: str, who: str
-    ) -> dict[str, Any]:
-        """Return what a row says of its times. A bound's rate is that of all GPUs together."""
+    def statistics(self, turns: Sequence[Mapping[str, Any]], arena: Arena, bound: str = "") -> dict[str, Any]:
+        """Return what a row says of its times. A bound is that of all GPUs together."""
         times = [turn["seconds"] for turn in turns]
-        seconds = statistics.median(times)
-        whole = seconds / self.count if bound and who.endswith(bound) else seconds
-        found = {"seconds": whole, "times": times, "flops_rate": arena.flops / whole}
+        seconds = statistics.median(times) / (self.count if bound.endswith("whole") else 1)
+        found = {"seconds": seconds, "times": times, "flops_rate": arena.flops / seconds}
         reading = summarize([r for turn in turns for r in turn["readings"]])
         if reading:
             found |= {"sm_mhz": reading.sm_mhz, "power": reading.power, "throttle": list(reading.throttle)}
@@ -254,43 +258,40 @@ class Run:
 
     def by_lists(self, arena: Arena, known: Any) -> dict[str, Any]:
         """Return what the row of `matmul_lists` says; the first process has all GPUs, the others wait."""
-        parts = (
-            self.gathered(tuple(x.cpu() for x in (arena.a, arena.b))) if self.device.type == "cpu" else None
-        )
-        result: dict[str, Any] = {}
-        shares: list[Any] = []
+        found: dict[str, Any] = {}
         if self.rank == 0:
             try:
-                arenas = {}
-                for other in range(self.count):
-                    device = torch.device("cuda", other) if parts is None else self.device
-                    mesh = _Place(other, self.count)
-                    options = (
-                        arena.splits,
-                        arena.size,
-                        arena.a.dtype,
-                        mesh,
-                        device,
-                        self.given.seed,
-                        arena.precision,
-                    )
-                    theirs = Arena.drawn(*options)
-                    arenas[other] = (theirs.a, theirs.b, theirs.c)
-                call = lists(arenas, arena.splits, arena.precision)
-                shares = [x.cpu() for x in call()]
-                call_all = _on_all(call, self.count if parts is None else 0)
-                turns = [self.turn(call_all, 3, together=False) for _ in range(self.given.turns)]
-                result = self.statistics(turns, arena, "", "")
-                shares = [x.cpu() for x in call()]
+                found = self.alone(arena, *known)
             except Exception as e:
-                result = {"status": "failed", "why": f"{type(e).__name__}: {str(e).splitlines()[0]}"[:300]}
-        result = agreed(result, self.control)
-        if "status" in result:
-            return result
-        mine: list[Any] = [None]
-        dist.scatter_object_list(mine, shares if self.rank == 0 else None, src=0, group=self.control)
-        ratio = error(arena, mine[0], known, self.control)
-        return result | {"error_after": min(ratio, 1e30)} | ({} if ratio <= 1 else {"status": "wrong"})
+                found = {"status": "failed", "why": _said(e)}
+        return agreed(found, self.control)
+
+    def alone(self, arena: Arena, rows: list[int], exact: Any) -> dict[str, Any]:
+        """Verify and time `matmul_lists` in this process."""
+        cuda = self.device.type == "cuda"
+        about_all = (arena.splits, arena.size, arena.a.dtype, arena.mesh)
+        arenas = [
+            Arena.drawn(
+                *about_all,
+                torch.device("cuda", i) if cuda else self.device,
+                self.given.seed,
+                arena.precision,
+                i,
+            )
+            for i in range(self.count)
+        ]
+        call = lists(arenas)
+
+        def wrong() -> float:
+            parts = [here(x, one.blocks[2], rows, arena.size) for x, one in zip(call(), arenas, strict=True)]
+            return error(arena, parts[0] if arena.splits.c is None else sum(parts), exact)
+
+        before = wrong()
+        called = _on_all(call, self.count if cuda else 0)
+        turns = [self.turn(called, 3, by_all=False) for _ in range(self.given.turns)]
+        after = wrong()
+        status = {} if max(before, after) <= 1 else {"status": "wrong"}
+        return {**self.statistics(turns, arena), "error_before": before, "error_after": after, **status}
 
     def table(self) -> str:
         """Return the rows as a table."""
@@ -305,13 +306,6 @@ class Run:
             )
         heads = ["case", "size", "type", "by", "status", "TFLOP/s", "of whole", "of part", "of the best peer"]
         return plain_table(cells, heads)
-
-
-class _Place:
-    """A mesh's answers for another process's place in it."""
-
-    def __init__(self, rank: int, count: int) -> None:
-        self.get_local_rank, self.size = (lambda: rank), (lambda: count)
 
 
 def _on_all(call: Callable[[], Any], count: int) -> Callable[[], Any]:
@@ -329,17 +323,22 @@ def _on_all(call: Callable[[], Any], count: int) -> Callable[[], Any]:
     return ordered
 
 
-def rated(row: dict[str, Any], rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def rated(row: dict[str, Any], rows: Mapping[str, Any], bounds: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row with its rate over those of the bounds and of the best peer that ran, if it has one."""
-    if "seconds" not in row or row["status"] == "bound":
+    if "seconds" not in row:
         return row
     ours = [x for who, x in rows.items() if who.startswith("harness")]
     peers = [x["seconds"] for x in rows.values() if x["status"] == "ok" and x not in ours and "seconds" in x]
     for key in ("whole", "part"):
-        row[f"of_{key}"] = rows[f"harness, {key}"]["seconds"] / row["seconds"]
+        row[f"of_{key}"] = bounds[f"harness, {key}"]["seconds"] / row["seconds"]
     if row["contender"].startswith("harness") and peers:
         row["of_best_peer"] = min(peers) / row["seconds"]
     return row
+
+
+def _said(e: Exception) -> str:
+    """Return the first line of what an exception says."""
+    return f"{type(e).__name__}: {next(iter(str(e).splitlines()), '')}"[:300]
 
 
 def _nccl(device: Any) -> str:

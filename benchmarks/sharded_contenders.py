@@ -6,7 +6,7 @@ and drawn on the GPU from a seed for each part.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,10 +46,18 @@ class Arena:
 
     @classmethod
     def drawn(
-        cls, splits: Splits, size: int, dtype: Any, mesh: Any, device: Any, seed: int, precision: str
+        cls,
+        splits: Splits,
+        size: int,
+        dtype: Any,
+        mesh: Any,
+        device: Any,
+        seed: int,
+        precision: str,
+        rank: int,
     ) -> Arena:
-        """Return an arena with random data; replicated matrices are the same everywhere."""
-        rank, count = mesh.get_local_rank(), mesh.size()
+        """Return an arena of a rank with random data; replicated matrices are the same everywhere."""
+        count = mesh.size()
         blocks = held(cuts(size, count), splits, rank)
         made = []
         for number, (block, split) in enumerate(zip(blocks, splits, strict=True)):
@@ -87,21 +95,20 @@ Contender = Callable[[], Any]
 
 def contenders(arena: Arena) -> dict[str, Contender]:
     """Return what is timed for a case, by name; what cannot run raises when it is called."""
-    made = arena.splits, arena.count
     found = {"harness": _harness(arena)}
     if arena.precision != "ieee":
         return found
     found["torch DTensor"] = _dtensor(arena)
-    if made[0] == CASES["gather-a"]:
+    if arena.splits == CASES["gather-a"]:
         found |= {"all_gather + mm": _gathered_a(arena), "fused_all_gather_matmul": _fused_gather(arena)}
-    elif made[0] == CASES["gather-b"]:
+    elif arena.splits == CASES["gather-b"]:
         found["all_gather + mm"] = _gathered_b(arena)
-    elif made[0] == CASES["scatter"]:
+    elif arena.splits == CASES["scatter"]:
         found |= {
             "mm + reduce_scatter": _scattered(arena),
             "fused_matmul_reduce_scatter": _fused_scatter(arena),
         }
-    elif made[0] == CASES["reduce"]:
+    elif arena.splits == CASES["reduce"]:
         found["mm + all_reduce"] = _reduced(arena)
     return found
 
@@ -196,10 +203,11 @@ def alone(arena: Arena) -> dict[str, Contender]:
     return found
 
 
-def lists(arenas: Mapping[int, Any], splits: Splits, precision: str) -> Contender:
-    """Return the product by one process on all GPUs; `arenas` has (a, b, c) of each."""
-    a, b, c = (list(x) for x in zip(*arenas.values(), strict=True))
-    return lambda: sharded.matmul_lists(a, b, c, split=splits, precision=precision)
+def lists(arenas: Sequence[Arena]) -> Callable[[], list[Any]]:
+    """Return the product by one process on all GPUs, whose shards are those of the arenas."""
+    a, b, c = ([getattr(arena, name) for arena in arenas] for name in "abc")
+    options = {"split": arenas[0].splits, "precision": arenas[0].precision}
+    return lambda: sharded.matmul_lists(a, b, c, **options)
 
 
 # Verification
@@ -209,43 +217,42 @@ def sampled(arena: Arena, group: Any, seed: int) -> tuple[list[int], Any]:
     """Return some rows of C, and what they are in float64, computed from all shards."""
     rows = torch.randint(arena.size, (SAMPLED,), generator=torch.Generator().manual_seed(seed)).tolist()
     rows = sorted({0, arena.size - 1, *rows})
-    left = _together(arena.a, arena.blocks[0], arena.splits.a, rows, arena, group)
+    left = together(here(arena.a, arena.blocks[0], rows, arena.size), arena.splits.a, group)
     block = arena.blocks[1]
     right = torch.zeros(len(rows), arena.size, dtype=torch.float64)
-    columns = slice(*block.columns)
     step = max(1, 2**27 // max(1, block.shape[1]))  # rows of B at a time: a gigabyte in float64
     for start in range(*block.rows, step):
         end = min(block.rows[1], start + step)
         part = arena.b[start - block.rows[0] : end - block.rows[0]].double()
-        right[:, columns] += (left[:, start:end].to(part.device) @ part).cpu()
-    if arena.splits.b is not None:
-        dist.all_reduce(right, group=group)
-    return rows, right
+        right[:, slice(*block.columns)] += (left[:, start:end].to(part.device) @ part).cpu()
+    return rows, together(right, arena.splits.b, group)
 
 
-def _together(x: Any, block: Block, split: int | None, rows: list[int], arena: Arena, group: Any) -> Any:
-    """Return rows of a sharded matrix, in float64 on the CPU of every process."""
-    found = torch.zeros(len(rows), arena.size, dtype=torch.float64)
+def here(x: Any, block: Block, rows: Sequence[int], size: int) -> Any:
+    """Return rows of a matrix in float64, on the CPU, with zeros where they are not in this block."""
+    found = torch.zeros(len(rows), size, dtype=torch.float64)
     for i, row in enumerate(rows):
         if block.rows[0] <= row < block.rows[1]:
             found[i, slice(*block.columns)] = x[row - block.rows[0]].double().cpu()
-    if split is not None:
-        dist.all_reduce(found, group=group)
     return found
 
 
-def error(arena: Arena, found: Any, known: tuple[list[int], Any], group: Any) -> float:
-    """Return the largest error of the sampled rows over what is allowed: above 1 a result is wrong.
+def together(rows: Any, split: int | None, group: Any) -> Any:
+    """Return the sum over all processes, for a matrix that is split."""
+    if split is not None:
+        dist.all_reduce(rows, group=group)
+    return rows
+
+
+def error(arena: Arena, rows: Any, exact: Any) -> float:
+    """Return the largest error of sampled rows over what is allowed: above 1 a result is wrong.
 
     A row may differ by what P + 1 roundings and a sum in float32 make of normal data; an element by ten times
     the row's root mean square of that.
     """
-    rows, exact = known
-    whole = _together(found, arena.blocks[2], arena.splits.c, rows, arena, group)
     unit = UNIT[arena.a.dtype] if arena.precision in ("ieee", "bf16x6", "3xtf32") else 2.0**-11
     allowed = unit * (arena.count + 1) + 2 * UNIT[torch.float32] * arena.size**0.5
-    spread = exact.square().mean(1, keepdim=True).sqrt()
-    apart = (whole - exact) / (allowed * spread)
+    apart = (rows - exact) / (allowed * exact.square().mean(1, keepdim=True).sqrt())
     if not bool(apart.isfinite().all()):
-        return float("inf")
+        return 1e30
     return max(float(apart.square().mean(1).sqrt().max()), float(apart.abs().max()) / 10)
