@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from harness.results import record
-from harness.support.files import ROOT
 from shared.command import FAST
+from shared.places import ROOT
 
 pytest.importorskip("distributed", reason="pip install '.[fleet]'")
 TESTS = ROOT / "tests"

@@ -141,7 +141,7 @@ def test_shipped_kernels_refuse_what_is_too_old_for_them(
         compile_kernel(kernel.variant(), arch, cache)
 
 
-@pytest.mark.parametrize(("name", "arch", "sets"), sweeps.builds_and_sets(ARCHS, pytest.mark.exhaustive))
+@pytest.mark.parametrize(("name", "arch", "sets"), sweeps.builds_and_sets(ARCHS))
 def test_shipped_kernels(name: str, arch: str, sets: str, cache: Cache, tmp_path: Path) -> None:
     """No warning, no spill, and resources as a second reader finds them."""
     kernel = catalog.kernel(name)

@@ -46,18 +46,16 @@ def builds(archs: Sequence[str]) -> list[Any]:
     return sweep(pairs, lambda name, arch: (name, arch) in FAST_BUILDS)
 
 
-def builds_and_sets(archs: Sequence[str], every: pytest.MarkDecorator = pytest.mark.slow) -> list[Any]:
+def builds_and_sets(archs: Sequence[str]) -> list[Any]:
     """Return the same for ("name", "arch", "sets"): "default" stands for the default set of parameters, "all"
-    for every set that `shared.kernels.parameter_sets` visits, marked with `every`, and as exhaustive for a
-    source's second type.
+    for every set that `shared.kernels.parameter_sets` visits, which is exhaustive.
     """
     rows = builds(archs)
     everywhere = os.environ.get("HARNESS_ALL_SETS") == "1"
     several = [row.values for row in rows if everywhere or row.values[1] == "sm_90a"]
-    second = pytest.mark.exhaustive
     return [
         *(pytest.param(*row.values, "default", marks=row.marks) for row in rows),
-        *(pytest.param(*v, "all", marks=second if str(v[0]).endswith("_fp16") else every) for v in several),
+        *(pytest.param(*v, "all", marks=pytest.mark.exhaustive) for v in several),
     ]
 
 

@@ -27,7 +27,7 @@ def eighty(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param(["bench", "05", "1*", "2*", "-a", "N=32"], marks=pytest.mark.exhaustive),
         ["bench", "01", "13", "14", "21", "28", "-a", "N=32", "--arch", "sm_75"],
         pytest.param(["verify", "03", "22", "-d", "emulator"], marks=pytest.mark.slow),
-        pytest.param(["verify", "03", "20", "23", "28", "-d", "emulator"], marks=pytest.mark.slow),
+        pytest.param(["verify", "03", "20", "23", "28", "-d", "emulator"], marks=pytest.mark.exhaustive),
         ["check", "05", "22", "-a", "N=32"],
         pytest.param(["check", "05", "21", "20", "-a", "N=32"], marks=pytest.mark.slow),
         ["check", "tiled", "-a", "N=32", "--lines"],

@@ -25,7 +25,8 @@ class Crowd:
         # Of each access: cell << 32 | thread, stamp, instruction, and the age of its cell.
         self._sorted = _NONE, _NONE, _NONE, _NONE
         self._new: list[tuple[Array, Array, Array, Array]] = []
-        self._count = self._lost = 0  # of the new ones, and of those lost since all were sorted
+        # How many there are of the new ones, and of those lost since all were sorted.
+        self._count = self._lost = 0
 
     def add(self, cells: Array, threads: Array, stamps: Array, sites: Array) -> None:
         """Add accesses: elementwise the cell, the thread's number in the grid, its stamp, the instruction."""
