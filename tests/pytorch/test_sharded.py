@@ -349,113 +349,189 @@ def test_wrong_arguments_of_lists(sharded: Any, torch: Any) -> None:
 # Streams: what is queued runs later, in any order that streams and events allow
 
 
-class Streams:
-    """A simulation of GPUs: each operation is queued with what it has to wait for. Memory begins as NaN."""
+class Stream:
+    """A simulated stream; its tail is what the next operation waits for."""
 
-    def __init__(self, torch: Any) -> None:
+    def __init__(self, device: int) -> None:
+        self.device = device
+        self.tail: set[int] = set()
+
+    def record_event(self) -> frozenset[int]:
+        return frozenset(self.tail)
+
+    def wait_event(self, event: frozenset[int]) -> None:
+        self.tail |= event
+
+    def wait_stream(self, other: Stream) -> None:
+        self.tail |= other.tail
+
+
+class Gpus:
+    """Simulated GPUs on which `CudaLane` runs: what PyTorch would queue is queued, and run in a random order.
+
+    Each tensor belongs to a GPU, whose operations alone may touch it, but for copies, which PyTorch queues as
+    ATen/native/cuda/Copy.cu does: on the source's current stream, between waits of and for the target's.
+    Memory begins as NaN.
+    """
+
+    def __init__(self, torch: Any, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
         from torch.utils._python_dispatch import TorchDispatchMode
 
-        self.queued: list[tuple[set[int], Any]] = []
-        self.tail: set[int] | None = None  # of the stream that is current
-        streams = self
+        from harness.torch.sharded import lists
 
-        class Later(TorchDispatchMode):
+        self.torch, self.count = torch, count
+        self.queued: list[tuple[frozenset[int], Any]] = []
+        self.owners: dict[int, int] = {}  # by the address of a storage
+        self.streams = [Stream(i) for i in range(count)]  # the current ones
+        self.device: int | None = None
+        self.results = itertools.count()
+        gpus, numbers = self, itertools.count()
+
+        class Mode(TorchDispatchMode):
             def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                kwargs = kwargs or {}
-                if streams.tail is None or func.is_view or func is torch.ops.aten.detach.default:
-                    return func(*args, **kwargs)
-                if "empty" in str(func):
-                    return func(*args, **kwargs).fill_(torch.nan)
-                if func._schema.is_mutable:
-                    streams.queue(lambda: func(*args, **kwargs))
-                    return kwargs.get("out", args[0])
-                assert func is torch.ops.aten.clone.default, func
-                made = torch.full(args[0].shape, torch.nan, dtype=args[0].dtype)
-                streams.queue(lambda: made.copy_(args[0]))
-                return made
+                return gpus.dispatched(func, args, kwargs or {})
 
-        self.mode = Later()
+        self.mode = Mode()
+        monkeypatch.setattr(torch.cuda, "Stream", Stream)
+        monkeypatch.setattr(torch.cuda, "stream", self.on_stream)
+        monkeypatch.setattr(torch.cuda, "device", self.on_device)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self.streams[device])
+        monkeypatch.setattr(lists, "lane", lambda device: lists.CudaLane(next(numbers)))
 
-    def queue(self, operation: Any) -> None:
-        assert self.tail is not None
-        self.queued.append((set(self.tail), operation))
-        self.tail.clear()
-        self.tail.add(len(self.queued) - 1)
+    @contextlib.contextmanager
+    def on_device(self, device: int) -> Iterator[None]:
+        before, self.device = self.device, device
+        yield
+        self.device = before
+
+    @contextlib.contextmanager
+    def on_stream(self, stream: Stream) -> Iterator[None]:
+        with self.on_device(stream.device):
+            before, self.streams[stream.device] = self.streams[stream.device], stream
+            yield
+            self.streams[stream.device] = before
+
+    def matmul_lists(self, *given: Any, **options: Any) -> Any:
+        """Give each tensor to its GPU, and call the real one."""
+        from harness.torch.sharded import matmul_lists
+
+        for tensors in given:
+            self.owners |= {x.untyped_storage().data_ptr(): i for i, x in enumerate(tensors)}
+        with self.mode:
+            return matmul_lists(*given, **options)
+
+    def dispatched(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Do at once what only makes a view or allocates, and queue all else."""
+        aten = self.torch.ops.aten
+        if func.is_view or func is aten.detach.default:
+            return func(*args, **kwargs)
+        operands = [x for x in (*args, *kwargs.values()) if isinstance(x, self.torch.Tensor)]
+        owners = [self.owners.get(x.untyped_storage().data_ptr()) for x in operands if x.numel()]
+        if func in (aten.new_empty.default, aten.clone.default):
+            made = self.torch.full(
+                args[1] if func is aten.new_empty.default else args[0].shape, self.torch.nan
+            )
+            made = made.to(args[0].dtype)
+            # The parts of C are made in turn, before anything runs.
+            owner = next(self.results) if self.device is None else self.device
+            self.owners[made.untyped_storage().data_ptr()] = owner
+            if func is aten.clone.default:
+                self.queue(lambda: made.copy_(args[0]), self.streams[self.only(owners)])
+            return made
+        assert func._schema.is_mutable, func
+        if func is aten.copy_.default and len(set(owners)) == 2:
+            target, source = owners
+            self.queue(lambda: func(*args, **kwargs), self.streams[source], self.streams[target])
+        elif owners:
+            self.queue(lambda: func(*args, **kwargs), self.streams[self.only(owners)])
+        return kwargs.get("out", args[0])
+
+    def only(self, owners: list[Any]) -> int:
+        """Return the GPU that an operation runs on; all it touches has to be there."""
+        assert set(owners) == {self.device}, f"GPU {self.device} touches memory of {owners}"
+        return owners[0]
+
+    def queue(self, operation: Any, *streams: Stream) -> None:
+        self.queued.append((frozenset().union(*[x.tail for x in streams]), operation))
+        for stream in streams:
+            stream.tail = {len(self.queued) - 1}
 
     def run(self, rng: random.Random) -> None:
+        """Run what each GPU's current stream has waited for in the end, and all else later or never."""
         done: set[int] = set()
-        left = list(range(len(self.queued)))
-        while left:
-            i = rng.choice([i for i in left if self.queued[i][0] <= done])
+        needed = set().union(*[stream.tail for stream in self.streams])
+        for i in reversed(range(len(self.queued))):
+            if i in needed:
+                needed |= self.queued[i][0]
+        while needed:
+            i = rng.choice([i for i in sorted(needed) if self.queued[i][0] <= done])
             self.queued[i][1]()
-            left.remove(i)
+            needed.remove(i)
             done.add(i)
 
-    def lane(self, fault: str) -> Any:
-        from harness.torch.sharded.lists import Lane
 
-        streams = self
-
-        class Deferred(Lane):
-            def __init__(self) -> None:
-                self.own: set[int] = set()
-                self.leaving: set[int] = set()
-                self.arriving: set[int] = set()
-
-            @contextlib.contextmanager
-            def current(self) -> Iterator[None]:
-                before, streams.tail = streams.tail, self.own
-                yield
-                streams.tail = before
-
-            def mark(self) -> Any:
-                return set() if fault == "no mark" else set(self.own)
-
-            def wait(self, event: Any) -> None:
-                if fault != "no wait":
-                    self.own |= event
-
-            def copy(self, source: Any, target: Any, events: Any, to: Any) -> Any:
-                before, streams.tail = streams.tail, self.leaving | to.arriving | set().union(*events)
-                target.copy_(source)
-                self.leaving, to.arriving = set(streams.tail), set(streams.tail)
-                done, streams.tail = set(streams.tail), before
-                return done
-
-            def join(self) -> None:
-                self.own |= self.leaving | self.arriving
-
-        return Deferred()
-
-
-def deferred(
-    sharded: Any, torch: Any, monkeypatch: Any, rng: random.Random, times: int, fault: str = ""
-) -> list[Case]:
+def deferred(torch: Any, monkeypatch: pytest.MonkeyPatch, rng: random.Random, times: int) -> list[Case]:
     """Return the cases that are wrong when operations run in a random order."""
-    from harness.torch.sharded import lists
-
     wrong = []
     for case, cuts in list_cases(rng, times):
-        if not case.out:
-            continue
-        streams = Streams(torch)
-        monkeypatch.setattr(lists, "lane", lambda device, streams=streams: streams.lane(fault))
-        with streams.mode:
-            found, right = multiplied(sharded, case, cuts)
-        streams.run(rng)
-        if not all(torch.equal(x, y) for x, y in zip(found, right, strict=True)):
+        with monkeypatch.context() as patch:
+            gpus = Gpus(torch, patch, case.count)
+            found, known = multiplied(gpus, case, cuts)
+        gpus.run(rng)
+        if not all(torch.equal(x, y) for x, y in zip(found, known, strict=True)):
             wrong.append(case)
     return wrong
 
 
 @pytest.mark.slow
-def test_any_order_that_streams_allow(sharded: Any, torch: Any, monkeypatch: Any, rng: random.Random) -> None:
-    assert deferred(sharded, torch, monkeypatch, rng, 4) == []
+def test_any_order_that_streams_allow(
+    sharded: Any, torch: Any, monkeypatch: pytest.MonkeyPatch, rng: random.Random
+) -> None:
+    assert deferred(torch, monkeypatch, rng, 3) == []
 
 
-@pytest.mark.parametrize("fault", ["no wait", "no mark"])
-def test_a_missing_event_is_found(sharded: Any, torch: Any, monkeypatch: Any, fault: str) -> None:
-    assert deferred(sharded, torch, monkeypatch, random.Random(3), 1, fault)
+def copied_early(self: Any, source: Any, target: Any, events: Any, to: Any) -> Any:
+    """Stands for `CudaLane.copy`: it waits for nothing."""
+    return COPY(self, source, target, [], to)
+
+
+def copied_here(self: Any, source: Any, target: Any, events: Any, to: Any) -> Any:
+    """Stands for `CudaLane.copy`: the event is that of what leaves before the copy."""
+    event = self._leaving.record_event()
+    COPY(self, source, target, events, to)
+    return event
+
+
+COPY: Any = None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["no wait", "no mark", "copied early", "copied here"])
+def test_a_missing_event_is_found(
+    sharded: Any, torch: Any, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    from harness.torch.sharded.lists import CudaLane
+
+    monkeypatch.setitem(globals(), "COPY", CudaLane.copy)
+    name, wrong = {
+        "no wait": ("wait", lambda self, event: None),
+        "no mark": ("mark", lambda self: frozenset()),
+        "copied early": ("copy", copied_early),
+        "copied here": ("copy", copied_here),
+    }[fault]
+    monkeypatch.setattr(CudaLane, name, wrong)
+    assert deferred(torch, monkeypatch, random.Random(3), 1)
+
+
+def test_memory_of_another_gpu_is_not_touched(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control of the simulation: an operation on two GPUs' tensors is refused."""
+    gpus = Gpus(torch, monkeypatch, 2)
+    x, y = torch.ones(2, 2), torch.ones(2, 2)
+    gpus.owners = {t.untyped_storage().data_ptr(): i for i, t in enumerate((x, y))}
+    with gpus.mode, gpus.on_device(0):
+        x.copy_(y)
+        with pytest.raises(AssertionError, match="GPU 0 touches memory of"):
+            x.addmm_(x, y)
 
 
 # The benchmark

@@ -483,9 +483,13 @@ def _beta_twice() -> Any:
 
 def _all_first() -> Any:
     """Everything that travels is waited for before a product begins, and results are sent at the end."""
+    from harness.torch.sharded.schedule import BLOCKS
     from harness.torch.sharded.share import Share
 
     def steps(self: Any) -> Iterator[None]:
+        sums = self._schedule.kind != BLOCKS
+        if sums:
+            self._begin_sum()
         operands = [self._operands(one) for one in self._schedule.rounds]
         found = [ready() for ready in operands]
         made = [
@@ -495,7 +499,7 @@ def _all_first() -> Any:
         placed = [self._results(one, target) for one, target in zip(self._schedule.rounds, made, strict=True)]
         for place in placed:
             place()
-        if hasattr(self, "_sum"):
+        if sums:
             self._sum.end()
             self._end()()
         yield

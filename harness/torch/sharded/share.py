@@ -113,24 +113,14 @@ class Share:
     ) -> None:
         self._schedule, self._wire, self._out, self._factors = schedule, wire, out, factors
         self._inputs = {"a": a, "b": b}
-        self._theirs = (
-            0.0 if whole else factors.beta
-        )  # for a block that arrives: who sent it had no `out` of it
-        kind, kept, rounds = schedule.kind, schedule.kept, schedule.rounds
-        if kind == BLOCKS:
-            return
-        mine = out.block.holds(kept)
-        self._kept = out if mine else Held(out.tensor.new_empty(kept.shape), kept)
-        if kind == TERMS:
-            count = 1 + sum(len(one.gets) for one in rounds)
-        else:
-            count = 1 + sum(one.a.columns[0] < one.a.columns[1] for one in rounds[1:])
-        beta = factors.beta if mine else 0.0
-        self._sum = Sum(self._kept.part(kept), beta, count, here=kind == SLICES)
+        # For a block that arrives: who computed it had no `out` of it, unless all have all of C.
+        self._theirs = 0.0 if whole else factors.beta
 
     def steps(self) -> Iterator[None]:
         """Do it all; yield before each wait, when all that the wait is for has been posted here."""
         rounds = self._schedule.rounds
+        if self._schedule.kind != BLOCKS:
+            self._begin_sum()
         results: list[Callable[[], None]] = []
         ahead = self._operands(rounds[0])
         for i, one in enumerate(rounds):
@@ -149,6 +139,17 @@ class Share:
             placed = self._end()
             yield
             placed()
+
+    def _begin_sum(self) -> None:
+        kind, kept, rounds = self._schedule.kind, self._schedule.kept, self._schedule.rounds
+        mine = self._out.block.holds(kept)
+        self._kept = self._out if mine else Held(self._fresh(kept), kept)
+        if kind == TERMS:
+            count = 1 + sum(len(one.gets) for one in rounds)
+        else:
+            count = 1 + sum(one.a.columns[0] < one.a.columns[1] for one in rounds[1:])
+        beta = self._factors.beta if mine else 0.0
+        self._sum = Sum(self._kept.part(kept), beta, count, here=kind == SLICES)
 
     def _operands(self, one: Round) -> Callable[[], tuple[Held, Held]]:
         """Post what a round takes and gives; the function returned waits, and returns its operands."""
