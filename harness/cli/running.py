@@ -156,9 +156,11 @@ def by_kernel(rows: Iterable[Measurement]) -> list[tuple[str, list[Measurement]]
 
 def name_shapes(points: Mapping[type[Problem], Sequence[Axes]]) -> None:
     """Print all shapes, below a table that has no room for them."""
+    said = []
     for cls, axes_list in points.items():
         whole = [cls.from_axes(a).label.replace(" ", "\N{NO-BREAK SPACE}") for a in axes_list]
-        text = terminal.fill(f"shapes: {', '.join(whole)}", " " * 8)
+        said.append(terminal.fill(f"shapes: {', '.join(whole)}", " " * 8))
+    for text in dict.fromkeys(said):  # kernels without front matter have a problem each
         click.echo(text.replace("\N{NO-BREAK SPACE}", " "))
 
 

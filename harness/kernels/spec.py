@@ -82,7 +82,7 @@ class Kernel:
     params: Mapping[str, tuple[int, ...]]
 
     def __repr__(self) -> str:
-        return f"<Kernel {self.name}: {self.title}>"
+        return f"<Kernel {self.name}: {self.title or 'no front matter'}>"
 
     @property
     def name(self) -> str:

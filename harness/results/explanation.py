@@ -130,7 +130,10 @@ def _text(value: Any) -> str:
 
 
 def counted(a: Figures, b: Figures) -> list[tuple[str, str, str, str, str]]:
-    """Return the emulator's counts of both: figure, A's value, B's, B's over A's, what the figure means."""
+    """Return the emulator's counts of both: figure, A's value, B's, B's over A's, what the figure means.
+
+    What neither has is left out.
+    """
     others = ("registers", "shared", "occupancy", RACES, SECONDS)
     return [
         (
@@ -141,7 +144,7 @@ def counted(a: Figures, b: Figures) -> list[tuple[str, str, str, str, str]]:
             FIGURES[name],
         )
         for name in FIGURES
-        if (name in a or name in b) and name not in others
+        if (a.get(name) or b.get(name)) and name not in others
     ]
 
 
@@ -186,7 +189,11 @@ def conclusion(
     scaled = [(name, y / x) for name, x, y in both if x and y and max(x / y, y / x) >= _NOTABLE]
     scaled.sort(key=lambda item: -abs(math.log(item[1])))
     counts = [*vanished, *(f"{ratio:.3g} times the {name}" for name, ratio in scaled), *appeared][:_TOLD]
-    parts = [f"{b} takes {_listed(moved)}" if moved else f"{b} takes what {a} takes"]
+    parts = [
+        f"{b} takes {_listed(moved)}"
+        if moved
+        else f"{b} takes as many registers and as much shared memory as {a}"
+    ]
     if first and second:
         parts.append(f"has {_listed(counts)}" if counts else "asks for the same memory")
     else:
@@ -195,7 +202,7 @@ def conclusion(
     binds = (
         f"what holds it back now: {_listed(bound)}"
         if bound
-        else "what binds it now takes a profile (--record)"
+        else "what holds it back now only a profile can tell (--record)"
     )
     return f"{', '.join(parts[:-1])}, and {parts[-1]}; {binds}."
 

@@ -237,3 +237,20 @@ def test_lengths_follow_the_sizes_that_are_given(run: Any) -> None:
     assert other.exit_code == 1 and "past the end" in other.output, "a length that is given stays"
     vast = run("check", "many.cu", "--entry", "rows", "-a", "rows=100000", "-a", "cols=100000")
     assert vast.exit_code == 2 and "10,000,000,000 elements" in vast.output
+
+
+def test_a_size_that_several_kernels_have_is_said_once_and_lines_use_the_width(run: Any) -> None:
+    line = "{ int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i] = VALUE * x[n - 1 - i]; }\n"
+    names = ("one", "two")
+    text = "".join(f"__global__ void {k}(float* x, int n) {line}" for k in names)
+    Path("both.cu").write_text(text.replace("VALUE", "2"))
+    found = run("check", "both.cu")
+    assert found.output.count("shapes: x=1000 n=1000") == 1, found.output
+    for columns, shown in ((80, "__global__ void ~"), (200, "x[i] = 2 * x[n - 1 - i]")):
+        lines = (
+            CliRunner()
+            .invoke(main, ["check", "both.cu", "--entry", "one", "--lines"], env={"COLUMNS": str(columns)})
+            .stdout
+        )
+        table = lines.partition("line  source")[2]
+        assert shown in table.partition("global: ")[0], lines

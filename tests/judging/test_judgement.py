@@ -123,6 +123,12 @@ def test_more_shared_memory_than_there_is(tmp_path: Path) -> None:
     assert "shared memory" in reason(emulated(write(tmp_path, extra="shared = 1000000")), "compiles")
 
 
+def test_no_front_matter_is_told_of_the_file_that_was_given(tmp_path: Path) -> None:
+    path = tmp_path / "plain.cu"
+    path.write_text("__global__ void k(float* x) { *x = 1; }\n")
+    assert reason(emulated(path), "sealed").startswith("plain.cu: no front matter"), "not of a copy's folder"
+
+
 def test_an_include_from_outside(tmp_path: Path) -> None:
     found = emulated(write(tmp_path, '#include "/etc/hostname"\n' + BODY))
     assert found.status == REJECTED and "/etc/hostname" in reason(found, "sealed")

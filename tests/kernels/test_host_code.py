@@ -282,3 +282,12 @@ def test_the_launch_is_told_unless_the_block_is_given(tmp_path: Path) -> None:
     assert "--grid 1,1,1 --block 64,1,1 -a x=1024 (block and grid as in line 2)" in checked()
     assert "line 2" not in checked("--block", "32")
     assert "-a x=1024 (block as in line 2)" in checked("--grid", "3")
+
+
+def test_what_only_host_code_uses_is_no_warning(tmp_path: Path) -> None:
+    device = "constexpr int B = 64;\n__global__ void k(int* x) { *x = 1; }\n"
+    assert compiled(tmp_path, device + "int main() { k<<<1, B>>>(0); }\n").warnings == (
+        "Host code is left out: main"
+    )
+    other = device.replace("*x = 1", "int y; *x = y")
+    assert "used before its value" in compiled(tmp_path, other + "int main() { k<<<1, B>>>(0); }\n").warnings

@@ -205,6 +205,38 @@ def test_headers_of_cccl_beside_those_of_the_host(heads: list[str], compiled: Co
     assert compiled(source).warnings == ""
 
 
+CUB = """\
+#include <cub/cub.cuh>
+__global__ void k(float* x)
+{
+    using Reduce = cub::BlockReduce<float, 64>;
+    __shared__ Reduce::TempStorage temp;
+    float sum = Reduce(temp).Sum(x[threadIdx.x]);
+    if (threadIdx.x == 0) *x = sum;
+}
+"""
+SORTS = "void sort(int* x) { size_t n = 0; cub::DeviceReduce::Sum(nullptr, n, x, x, 1); k<<<1, 64>>>(0); }\n"
+
+
+@needs_headers
+@pytest.mark.slow
+def test_cub_as_everybody_includes_it(compiled: Compiled) -> None:
+    """The whole of it has host code. Its parts are there, and what does not exist is an error as ever."""
+    assert compiled(CUB).warnings == ""
+    assert "Host code is left out: sort" in compiled(CUB + SORTS).warnings
+    with pytest.raises(BuildError, match='namespace "cub" has no member "BlockReduction"'):
+        compiled(CUB.replace("cub::BlockReduce<", "cub::BlockReduction<"))
+
+
+def test_cub_that_is_not_there_says_what_to_install(
+    compiled: Compiled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(includes, "libraries", lambda: ())
+    with pytest.raises(BuildError) as caught:
+        compiled(CUB)
+    assert "nvidia-cuda-cccl" in str(caught.value)
+
+
 @needs_headers
 def test_a_library_costs_nothing_once_it_is_compiled(compiled: Compiled) -> None:
     """No header of a library is read again: only names, sizes and dates are looked at."""

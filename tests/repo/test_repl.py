@@ -7,6 +7,7 @@ import pydoc
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,6 +74,11 @@ def test_reprs_are_one_line(objects: dict[str, Any]) -> None:
         assert shown.startswith(f"<{name}") and shown.endswith(">"), shown
         assert len(shown) < 120 and "\n" not in shown, shown
     assert "registers" in repr(objects["Cubin"]) and "0 findings" in repr(objects["Measurement"])
+
+
+def test_a_kernel_without_a_title_has_a_repr(tmp_path: Path) -> None:
+    (tmp_path / "plain.cu").write_text("__global__ void k(float* x) { *x = 1; }\n")
+    assert repr(harness.kernel(str(tmp_path / "plain.cu"))) == "<Kernel plain: no front matter>"
 
 
 def test_notebooks_get_html(objects: dict[str, Any], kernel_file: Any) -> None:

@@ -37,8 +37,8 @@ def conclude(**changed: Any) -> str:
 def test_what_is_not_known_is_named() -> None:
     said = conclude()
     assert said == (
-        "b takes what a takes, was not counted, and was not timed here (--record, or a GPU); "
-        "what binds it now takes a profile (--record)."
+        "b takes as many registers and as much shared memory as a, was not counted, and was not timed here "
+        "(--record, or a GPU); what holds it back now only a profile can tell (--record)."
     )
 
 
@@ -52,3 +52,8 @@ def test_what_went_away_and_what_appeared_is_told() -> None:
     assert "sectors" not in said, "one per cent is not worth a word"
     assert "asks for the same memory" in conclude(figures=({"sectors": 1.0}, {"sectors": 1.0}))
     assert "40 registers for 32" in conclude(code={"registers": (32, 40), "spills": (None, 4)})
+
+
+def test_what_neither_kernel_has_is_no_row() -> None:
+    rows = explanation.counted({"sectors": 8.0, "barriers": 0.0}, {"sectors": 4.0, "conflicts": 2.0})
+    assert [(name, a, b) for name, a, b, *_ in rows] == [("sectors", "8", "4"), ("conflicts", "-", "2")]

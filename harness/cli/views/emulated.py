@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from harness.emulator import Counts, Finding
     from harness.launch.builds import Built
 
-_CODE = 17  # how many characters of a source line are shown
+_CODE, _BESIDE = 17, 63  # how many characters of a source line are shown at least, and of what is beside it
 _PRINTED = 20  # lines that are shown of what a kernel prints
 _CONFLICT, _CONFLICTS = 2, 5  # ways from which a line is named, and how many are
 NOTE = (
@@ -192,6 +192,7 @@ def print_lines(row: Measurement, compiled: Measurement, style: str | None) -> N
 
     if row.emulation is None or row.built is None:
         return
+    room = max(_CODE, (terminal.columns() or 2 * _BESIDE) - _BESIDE)
     other = {c.source: c for c in compiled.emulation.lines} if compiled.emulation is not None else {}
     table = []
     for counts in row.emulation.lines:
@@ -200,7 +201,7 @@ def print_lines(row: Measurement, compiled: Measurement, style: str | None) -> N
         table.append(
             [
                 str(line) if not counts.source.file else str(counts.source),
-                text if len(text) <= _CODE else text[: _CODE - 1] + "~",
+                text if len(text) <= room else text[: room - 1] + "~",
                 tables.si(counts.executions),
                 tables.si(counts.flops),
                 *_pair(counts.global_requests, counts.sectors_per_request),

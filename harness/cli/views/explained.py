@@ -67,7 +67,10 @@ def print_code(a: Code, b: Code, style: str | None) -> None:
         click.echo("\nidentical machine code")
         return
     changed = [[name, tables.number(x), tables.number(y)] for name, (x, y) in found.figures.items() if x != y]
-    click.echo("\n" + tables.plain_table(changed, ["machine code", "A", "B"], style))
+    if changed:
+        click.echo("\n" + tables.plain_table(changed, ["machine code", "A", "B"], style))
+    else:
+        click.echo("\nmachine code: as many registers, instructions and bytes in both")
     opcodes = [[name, str(x), str(y)] for name, (x, y) in list(found.loop.items())[:_OPCODES]]
     if opcodes:
         where = "in the hot loop" if a.hot_loop and b.hot_loop else "in all the code"

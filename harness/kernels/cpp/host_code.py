@@ -30,6 +30,8 @@ _TYPES = {"uint": "unsigned int", "ushort": "unsigned short", "ulong": "unsigned
 _LINE = re.compile(r'^#line 1 "(.*)"\n', re.MULTILINE)
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.MULTILINE)
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTILINE)
+_CUB, _CONFIG = "cub/cub.cuh", "cub/config.cuh"
+_CUB_CLASS = re.compile(r"\b(?:Block|Warp)(?:[A-Z][a-z0-9]+)+\b")
 _DEVICE = re.compile(r"__(?:global|device|constant|shared|managed)__")
 _SCOPE = re.compile(r"(?:\bnamespace\b[\s\w:]*|\bextern)\s*\Z")
 _CLASS = re.compile(r"\b(?:class|struct|union)\b(?!.*\)\s*(?:const\s*)?\Z)", re.DOTALL)
@@ -73,13 +75,18 @@ def translate(
     whole = dict(texts)
     called = entry.partition("<")[0].rpartition("::")[2]
     left: dict[str, str] = {}
+    parts = _parts_of_cub(texts.values())
     for _ in range(_ATTEMPTS):
         changed = {name: text for name, text in texts.items() if text is not whole[name] and name != file}
         headers = {name: f'#line 1 "{at}"\n{changed[at]}' for name, at in _included(texts.values(), changed)}
         try:
-            made = nvrtc.translate(prelude + texts[file], path, entry, options, headers)
+            # What only host code uses is unused without it, which is no fault of the file.
+            quiet = (*options, "-diag-suppress=177") if left else options
+            made = nvrtc.translate(prelude + texts[file], path, entry, quiet, parts | headers)
             return replace(made, log=f"{_said(tuple(left))}{made.log}") if left else made
         except nvrtc.CompileError as e:
+            if parts and any(name == _CONFIG for name in _NO_FILE.findall(e.log)):
+                raise  # device code needs it
             unknown = {name for pair in _UNDEFINED.findall(e.log) for name in pair if name}
             if more := [line for line in _brought(unknown, bool(left)) if line not in prelude]:
                 prelude = "".join(more) + prelude
@@ -91,6 +98,18 @@ def translate(
                 raise nvrtc.CompileError(e.code, "\n".join([e.log, *filter(None, used)])) from None
             left |= cut
     raise nvrtc.CompileError(f"{_ATTEMPTS} attempts", "\n".join(filter(None, left.values())))
+
+
+def _parts_of_cub(texts: Iterable[str]) -> dict[str, str]:
+    """Return a stand-in for ``<cub/cub.cuh>``, which has host code: those of its parts that `texts` name."""
+    texts = list(texts)
+    classes = sorted({name for text in texts for name in _CUB_CLASS.findall(text)})
+    if not classes or not any(_CUB in _INCLUDE.findall(text) for text in texts):
+        return {}
+    files = ("_".join(re.findall("[A-Z][a-z0-9]*", name)).lower() for name in classes)
+    parts = [f"<cub/{name.partition('_')[0]}/{name}.cuh>" for name in files]
+    lines = [f"#if __has_include({part})\n#include {part}\n#endif\n" for part in parts]
+    return {_CUB: "".join([f"#include <{_CONFIG}>\n", *lines])}  # missing where cub is
 
 
 def _brought(unknown: set[str], left_out: bool) -> Iterator[str]:
