@@ -192,7 +192,7 @@ def print_lines(row: Measurement, compiled: Measurement, style: str | None) -> N
 
     if row.emulation is None or row.built is None:
         return
-    room = max(_CODE, (terminal.columns() or 2 * _BESIDE) - _BESIDE)
+    room = max(_CODE, (terminal.columns() or 0) - _BESIDE)
     other = {c.source: c for c in compiled.emulation.lines} if compiled.emulation is not None else {}
     table = []
     for counts in row.emulation.lines:
