@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     multiple=True,
     metavar="GLOB",
     help="Of revisions: kernel files by path, name or stem; by default those with front matter, or all "
-    "where none has it.",
+    "where REF or CMP has none.",
 )
 @options.axis
 @options.arch
@@ -121,7 +121,7 @@ def _revisions(
     if not patterns:
         found = [revisions.plain(r) for r in (reference, candidate)]
         plain = sorted({path for paths, _ in found for path in paths})
-        if any(marked for _, marked in found):
+        if all(marked for _, marked in found):
             text = f"left out, having no front matter: {', '.join(plain)}; -k '*.cu' takes every file"
             if plain:
                 click.echo(terminal.fill(text), err=True)
