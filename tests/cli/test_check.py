@@ -119,7 +119,8 @@ def test_json(tmp_path: Path) -> None:
 
 
 def test_counts_by_line(kernel_file: Any) -> None:
-    result = harness("check", "tiled", "-a", "N=256", "--lines", "--arch", "sm_90a")
+    words = ["check", "tiled", "-a", "N=256", "--lines", "--arch", "sm_90a"]
+    result = CliRunner().invoke(main, words, env={"COLUMNS": "80"})
     (row,) = (r for r in result.output.splitlines() if "sum += As" in r)
     # 1,048,576 shared loads as written; as compiled 4 LDS.128 and 16 LDS for 16 products
     assert row.split()[-5:] == ["33.6M", "1.05M", "1", "655k", "1"]
