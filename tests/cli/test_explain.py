@@ -210,7 +210,8 @@ def test_what_ncu_counts_is_what_the_emulator_counts() -> None:
     table = result.output.split("emulated at 512")[0]
     lines = {s.split()[0]: s.split() for s in table.splitlines() if s}
     for figure in ("sectors", "wavefronts", "conflicts", "ways"):
-        assert lines[figure][1] == tables.number(measured[figure]), figure
+        shown = lines.get(figure, ["", "0"])[1]  # what neither kernel has is left out
+        assert shown == tables.number(measured[figure]), figure
 
 
 # Two kernels
