@@ -111,16 +111,18 @@ def select(patterns: Sequence[str], dtypes: Sequence[str] = (), *, strict: bool 
 def load_each(path: Path | str) -> list[Kernel]:
     """Read and check the kernels at `path`: one where there is front matter, else each that the text has.
 
-    A template stands for the instances that host code in the text launches; without any it counts as one, if
-    there is nothing else. Raises as `spec.load` does.
+    A template stands for the instances that host code in the text launches, or for one that can be tried;
+    without any it counts as one, if there is nothing else. Raises as `spec.load` does.
     """
     path = Path(path)
     source = text.read(path)
     known = text.entries(source) if path.suffix == ".cu" and not text.has_front_matter(source) else []
     if not known:
         return [spec.parse(source, path)]
-    named = [instances(source, e.name) if e.template else [e.name] for e in known]
-    whole = [name for names in named for name in names] or [entry.name for entry in known]
+    given = {entry.name.partition("<")[0] for entry in known if "<" in entry.name}
+    tried = {e.name: [guesses.instance(e)] * (e.name not in given) for e in known if e.template}
+    named = [instances(source, e.name) or tried[e.name] if e.template else [e.name] for e in known]
+    whole = [name for names in named for name in names if name] or [entry.name for entry in known]
     return [_guessed(source, path, known, name) for name in whole]
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from harness.errors import BuildError, MissingDependency, SpecError, UsageError
 from harness.kernels import text
 from harness.kernels.arch import Arch
-from harness.kernels.cpp import host_code, includes, nvrtc
+from harness.kernels.cpp import guesses, host_code, includes, nvrtc
 from harness.kernels.cpp.includes import Included
 from harness.kernels.cpp.nvrtc import source_text
 from harness.kernels.spec import Variant
@@ -240,12 +240,12 @@ def _by_report(variant: Variant, options: Sequence[str], own: Mapping[Path, byte
     if len(found) == 1:
         return made.code, made.ptx, made.log, str(found[0])
     known = text.entries(kernel.source)
-    template = any(e.name == entry and e.template for e in known)
+    template = next((e for e in known if e.name == entry and e.template), None)
     names = ", ".join(dict.fromkeys(e.name for e in known)) or "none"
     raise BuildError(
         f"no kernel called {entry!r} in the compiled code (kernels: {names})",
         where=str(kernel.path),
-        hint=f"it is a template: name an instance, --entry '{entry}<float>' or in the front matter"
+        hint=f"it is a template: name an instance, --entry '{guesses.example(template)}' or in front matter"
         if template
         else "entry must name a __global__ function, with its namespace and template arguments",
     )

@@ -46,21 +46,23 @@ class Parameter:
 class Entry:
     """A ``__global__`` function as the text has it.
 
-    `name` has its namespaces, and the arguments of an explicit instance. `template` has the parameters of a
-    template, which is no kernel before it is given arguments. `bounds` is the number of threads in
-    ``__launch_bounds__``, where that is a number. `dimensions` is 2 or 3 where the body uses the y or z
-    of an index, else 1, and `threads` the same of the index of a thread alone. `dynamic` is True where it
-    has dynamic shared memory. `factors` are the parameters that are multiplied in one index, for each
-    such index: ``H`` and ``W`` in ``x[(c * H + y) * W + i]``. `items` are the axes of the grid along
-    which each block has an item of its own, such as a row: nothing multiplies its index by the threads of
-    a block. `steps` has (axis, step, whether the thread's index is added) for each product of the block's
-    index, (``y``, ``BM``, True) for ``blockIdx.y * BM + threadIdx.y``. `flat` are the axes along which no
-    code of the file asks for the index of a block.
+    `name` has its namespaces, and the arguments of an explicit instance. `template` has the parameters of
+    a template, which is no kernel before it is given arguments, and `defaults` what each is by default,
+    or "". `bounds` is the number of threads in ``__launch_bounds__``, where that is a number.
+    `dimensions` is 2 or 3 where the body uses the y or z of an index, else 1, and `threads` the same of
+    the index of a thread alone. `dynamic` is True where it has dynamic shared memory. `factors` are the
+    parameters that are multiplied in one index, for each such index: ``H`` and ``W`` in ``x[(c * H + y) *
+    W + i]``. `items` are the axes of the grid along which each block has an item of its own, such as a
+    row: nothing multiplies its index by the threads of a block. `steps` has (axis, step, whether the
+    thread's index is added) for each product of the block's index, (``y``, ``BM``, True) for ``blockIdx.y
+    * BM + threadIdx.y``. `flat` are the axes along which no code of the file asks for the index of a
+    block.
     """
 
     name: str
     parameters: tuple[Parameter, ...]
     template: tuple[str, ...] = ()
+    defaults: tuple[str, ...] = ()
     bounds: int | None = None
     dimensions: int = 1
     threads: int = 1
@@ -214,7 +216,8 @@ def _entry(text: str, begin: int, after: int) -> Entry | None:
     return Entry(
         name="::".join([*_namespaces(text[:begin]), re.sub(r"\s*<\s*", "<", name[1])]),
         parameters=parameters,
-        template=tuple(re.sub(r"\s*=.*", "", p) for p in given),
+        template=tuple(p.partition("=")[0].rstrip() for p in given),
+        defaults=tuple(p.partition("=")[2].strip() for p in given),
         bounds=bounds,
         dimensions=_dimensions(own, "(?:threadIdx|blockIdx)"),
         threads=_dimensions(own, "threadIdx"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from harness.errors import UsageError
 from harness.kernels import text
+from harness.kernels.cpp import guesses, includes
 from harness.kernels.dtypes import BF16
 from harness.kernels.spec import Kernel
 from harness.problems.arrays import ArrayProblem
@@ -29,6 +31,18 @@ _SCALARS = {  # C types, without signs and the word int where those are put asid
     "ushort": "uint16", "half2": "float16x2", "__half2": "float16x2", "void": "uint8",
     **{f"{u}int{bits}_t": f"{u}int{bits}" for u in ("", "u") for bits in (8, 16, 32, 64)},
 }  # fmt: skip
+_ALIAS = (
+    r"\btypedef\s+([\w\s:]+?)\s+{0}\s*;|\busing\s+{0}\s*=\s*([\w\s:]+?)\s*;"
+    r"|#[ \t]*define[ \t]+{0}[ \t]+(\w[\w ]*)"
+)
+_STRUCT = (  # the text before its members, these, and the name behind a typedef
+    r"\bstruct\b([^;{{}}()]*(?:\(\s*\d+\s*\))?\s*{0})\s*\{{([^{{}}()]*)\}}"
+    r"|\btypedef\s+struct\b([^;{{}}()]*(?:\(\s*\d+\s*\))?[^;{{}}()]*)\{{([^{{}}()]*)\}}\s*{0}\s*;"
+)
+_MEMBER = re.compile(r"((?:[\w:]+\s+)+)([\w\s,\[\]]+)")
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+Type = tuple[str, int] | np.dtype[Any]  # a NumPy type and how many of it an element has, or a struct
+_DEEPEST = 8  # names for names, and structs in structs
 _VECTOR = re.compile(r"(u?)(char|short|int|long|longlong|float|double)([1234])\Z")
 # A size by default, by the dimensions of the arrays. That of one dimension divides by no block, so that a
 # missing guard shows. With more than three dimensions an array has up to so many elements.
@@ -54,11 +68,13 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         raise UsageError(
             f"{entry} is a template",
             where=str(kernel.path),
-            hint=f"name an instance: --entry '{entry.name}<float>'",
+            hint=f"name an instance: --entry '{guesses.example(entry)}'",
         )
     known = entry.types(kernel.entry)
     dimensions = max(entry.dimensions, len(kernel.block))
-    types = {p.name: _numpy_type(known.get(p.type, p.type), p.name, kernel) for p in entry.parameters}
+    types: dict[str, Any] = {
+        p.name: _type(known.get(p.type, p.type), p.name, kernel, p.pointer) for p in entry.parameters
+    }
     pointers = [p for p in entry.parameters if p.pointer]
     values = [p for p in entry.parameters if not p.pointer]
     for p in values:
@@ -74,7 +90,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     def inputs(self: Any, seed: int) -> dict[str, NDArray[Any]]:
         rng = np.random.default_rng(seed)
         least = min((getattr(self, name) for name in whole), default=1)
-        return {p.name: _contents(rng, *types[p.name], getattr(self, p.name), least) for p in pointers}
+        return {p.name: _contents(rng, types[p.name], getattr(self, p.name), least) for p in pointers}
 
     def arguments(self: Any) -> tuple[Argument, ...]:
         return tuple(self.scalar(name) if name in scalars else name for name in order)
@@ -126,8 +142,29 @@ def _label(problem: Any) -> str:
     return " ".join(f"{name}={getattr(problem, name):g}" for name in problem.axes) or "no arguments"
 
 
-def _numpy_type(declared: str, name: str, kernel: Kernel) -> tuple[str, int]:
-    """Return the NumPy type of a C type, and how many of it an element has."""
+def _type(declared: str, name: str, kernel: Kernel, pointer: bool) -> Type:
+    """Return the type of a parameter, of a pointer that of what lies behind it.
+
+    Raises UsageError for a type that is not known: of structs those with pointers, and those by value.
+    """
+    texts = _texts(kernel)
+    found = _found(declared, texts) or (_struct(declared, texts) if pointer else None)
+    if found is None:
+        raise _unknown(declared, name, kernel)
+    return found
+
+
+def _texts(kernel: Kernel) -> tuple[str, ...]:
+    """Return the texts of a kernel's file and of its own headers, without comments."""
+    own = includes.included(kernel.path, kernel.source, kernel.include).own.values()
+    return tuple(_COMMENT.sub(" ", t) for t in (kernel.source, *(h.decode(errors="replace") for h in own)))
+
+
+def _found(declared: str, texts: Sequence[str], depth: int = 0) -> tuple[str, int] | None:
+    """Return the NumPy type of a C type, and how many of it an element has; None if it is not known.
+
+    A name that `texts` define in several ways, for several builds, stands for the widest of them.
+    """
     words = declared.replace("std::", "").split()
     unsigned = "unsigned" in words
     plain = " ".join(w for w in words if w not in ("unsigned", "signed")) or "int"
@@ -137,9 +174,64 @@ def _numpy_type(declared: str, name: str, kernel: Kernel) -> tuple[str, int]:
         return ("u" if vector[1] else "") + _SCALARS[kind], int(vector[3])
     kind = _SCALARS.get(plain, "")
     if not kind:
-        raise _unknown(declared, name, kernel)
+        meant = (next(filter(None, f)) for f in _given(_ALIAS, plain, texts)) if depth < _DEEPEST else ()
+        known = [t for m in meant if (t := _found(m, texts, depth + 1))]
+        return max(known, key=lambda t: _width(t[0]) * t[1], default=None)
     kind, _, lanes = kind.partition("x")
     return ("u" if unsigned and kind.startswith("int") else "") + kind, int(lanes or 1)
+
+
+def _given(pattern: str, name: str, texts: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return what a pattern with a name in it finds in all texts."""
+    if not re.fullmatch(r"\w+", name):
+        return []
+    return [found for text in texts for found in re.findall(pattern.format(name), text)]
+
+
+def _width(kind: str) -> int:
+    """Return the bytes of a NumPy type."""
+    return 2 if kind == "bfloat16" else np.dtype(kind).itemsize
+
+
+def _struct(name: str, texts: Sequence[str], depth: int = 0) -> np.dtype[Any] | None:
+    """Return a struct as C++ lays it out; None for members other than numbers, arrays of them and structs."""
+    name = name.removeprefix("struct ")
+    given = _given(_STRUCT, name, texts) if depth < _DEEPEST else []
+    if not given:
+        meant = (next(filter(None, f)) for f in _given(_ALIAS, name, texts)) if depth < _DEEPEST else ()
+        return next((s for m in meant if (s := _struct(m, texts, depth + 1))), None)
+    head, members = given[0][:2] if given[0][1] else given[0][2:]
+    asked = re.search(r"\(\s*(\d+)\s*\)", head)
+    at, most = 0, int(asked[1]) if asked else 1
+    kinds: list[Any] = []
+    offsets = []
+    for member in filter(None, map(str.strip, members.split(";"))):
+        parts = _MEMBER.fullmatch(member)
+        kind = parts and (_found(parts[1], texts, depth) or _struct(parts[1].strip(), texts, depth + 1))
+        if not parts or not kind or (isinstance(kind, tuple) and kind[0] == "bfloat16"):
+            return None
+        for declared in text.split(parts[2]):
+            lengths = [_length(n, texts) for n in re.findall(r"\[([^\]]*)\]", declared)]
+            if not all(lengths):
+                return None
+            one, lanes = (np.dtype(kind[0]), kind[1]) if isinstance(kind, tuple) else (kind, 1)
+            align = dict(one.metadata or {}).get("align") or one.itemsize * (lanes if lanes in (2, 4) else 1)
+            at, most = -(-at // min(align, 16)) * min(align, 16), max(most, min(align, 16))
+            kinds.append((one, (*lengths, lanes)))
+            offsets.append(at)
+            at += one.itemsize * lanes * math.prod(lengths)
+    names = [f"m{n}" for n in range(len(kinds))]
+    size = -(-max(at, 1) // most) * most
+    return np.dtype(
+        {"names": names, "formats": kinds, "offsets": offsets, "itemsize": size}, metadata={"align": most}
+    )
+
+
+def _length(written: str, texts: Sequence[str]) -> int:
+    """Return the length of an array, a number or a macro that is one; 0 if it is not known."""
+    meant = [next(filter(None, found)) for found in _given(_ALIAS, written.strip(), texts)]
+    number = next(iter(meant), written).strip()
+    return int(number) if number.isdecimal() and len(number) < 9 else 0
 
 
 def _unknown(declared: str, name: str, kernel: Kernel) -> UsageError:
@@ -150,12 +242,23 @@ def _unknown(declared: str, name: str, kernel: Kernel) -> UsageError:
     )
 
 
-def _contents(rng: np.random.Generator, kind: str, lanes: int, count: int, least: int) -> NDArray[Any]:
-    """Return random contents: normal floats; integers from 0 that are indices below every size given."""
+def _contents(rng: np.random.Generator, kind: Type, count: int, least: int) -> NDArray[Any]:
+    """Return random contents: normal floats; integers from 0 that are indices below every size given.
+
+    Of structs their bytes.
+    """
+    if isinstance(kind, np.dtype):
+        found = np.zeros(count, kind)
+        for name in kind.names or ():
+            of_one, shape = found.dtype[name].subdtype or (found.dtype[name], ())
+            values = _contents(rng, of_one if of_one.names else (of_one.name, 1), found[name].size, least)
+            found[name] = (values.view(of_one) if of_one.names else values).reshape(count, *shape)
+        return found.view(np.uint8).reshape(count, kind.itemsize)
+    named, lanes = kind
     shape = (count, lanes) if lanes > 1 else (count,)
-    if kind == "bfloat16":
+    if named == "bfloat16":
         return BF16.encode(rng.standard_normal(shape, dtype=np.float32))
-    if "float" in kind:
-        return rng.standard_normal(shape).astype(kind)
-    most = max(1, min(least, np.iinfo(kind).max if kind != "bool" else 2))
-    return rng.integers(0, most, shape).astype(kind)
+    if "float" in named:
+        return rng.standard_normal(shape).astype(named)
+    most = max(1, min(least, np.iinfo(named).max if named != "bool" else 2))
+    return rng.integers(0, most, shape).astype(named)

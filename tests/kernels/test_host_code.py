@@ -182,6 +182,100 @@ def test_of_a_library_for_the_host_the_include_goes(tmp_path: Path, monkeypatch:
     )
 
 
+@pytest.mark.parametrize(
+    "host",
+    [
+        "#include <torch/extension.h>\nvoid f(torch::Tensor x) {}",
+        '#include "bindings_of_ours.h"\n#define RUN(x) \\\n  scale<<<1, 128>>>(x)',
+        '#include "bindings_of_ours.h"\nPYBIND11_MODULE(m, n) { n.def("f", &f); }',
+        '#include "bindings_of_ours.h"\nvoid f(int* x) { scale << <1, 128 >> > (x); }',
+        "#include <sys/time.h>\n#include <memory.h>\n#include <iostream>\n#include <vector>",
+    ],
+)
+def test_headers_of_the_host_are_left_out(tmp_path: Path, host: str) -> None:
+    assert compiled(tmp_path, f"{host}\n__global__ void k(int* x) {{ *x = 1; }}\n").resources.registers
+    error = refused(tmp_path, f"{host}\n__global__ void k(int* x) {{ *x = SIZE; }}\n")
+    assert "SIZE" in error.log
+
+
+def test_all_headers_that_are_missing_go_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the second kernel of a file begins with what was left out for the first."""
+    calls = []
+    translate = nvrtc.translate
+
+    def counted(*given: Any) -> nvrtc.Translation:
+        calls.append(given[2])
+        return translate(*given)
+
+    monkeypatch.setattr(nvrtc, "translate", counted)
+    lines = "".join(f"#include <{name}>\n" for name in ("iostream", "vector", "sys/time.h", "torch/a.h"))
+    path = tmp_path / "two.cu"
+    path.write_text(
+        f"{lines}__global__ void a(int* x) {{ *x = 1; }}\n__global__ void b(int* x) {{ *x = 2; }}\n"
+    )
+    for kernel in catalog.load_each(path):
+        cubin = compile_kernel(kernel.variant(), "sm_80", Cache(tmp_path / kernel.name))
+        assert "<torch/a.h>" in cubin.warnings
+    assert calls == ["a", "a", "b"]
+
+
+def test_device_code_takes_std_from_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where its standard library is installed, and of what it has."""
+    folder = tmp_path / "lib" / "cuda" / "std"
+    folder.mkdir(parents=True)
+    (folder / "limits").write_text(
+        "namespace cuda { namespace std { template <class T> struct numeric_limits\n"
+        "{ static constexpr __device__ T max() { return 7; } }; } }\n"
+    )
+    (tmp_path / "lib" / "runtime_of_cuda.h").write_text("#pragma once\n")
+    monkeypatch.setattr(includes, "libraries", lambda: (tmp_path / "lib",))
+    source = (
+        "#include <runtime_of_cuda.h>\n#include <limits>\n#include <cmath>\n"
+        "__global__ void k(int* x) { *x = std::numeric_limits<int>::max(); }\n"
+    )
+    assert compiled(tmp_path, source).warnings == "Host code is left out: <limits>"
+    error = refused(tmp_path, source.replace("numeric_limits<int>::max", "accumulate"))
+    assert 'no member "accumulate"' in error.log
+    (folder / "limits").unlink()
+    assert "numeric_limits" in refused(tmp_path, source).log
+
+
+def test_types_that_headers_of_the_host_bring_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As cuBLAS's headers bring bfloat16. A file without host code lacks it."""
+    folder = tmp_path / "lib"
+    folder.mkdir()
+    (folder / "cuda_bf16.h").write_text("struct __nv_bfloat16 { unsigned short x; };\n")
+    (folder / "runtime_of_cuda.h").write_text("struct __nv_bfloat16;\n")
+    monkeypatch.setattr(includes, "libraries", lambda: (folder,))
+    kernel = "#include <runtime_of_cuda.h>\n__global__ void k(__nv_bfloat16* x) { x->x = 1; }\n"
+    assert compiled(tmp_path, f"#include <vector>\n{kernel}").warnings == "Host code is left out: <vector>"
+    assert "incomplete" in refused(tmp_path, kernel).log
+
+
+def test_a_class_with_an_alignment_keeps_its_device_code(tmp_path: Path) -> None:
+    """And of one that went, with what it needs of the host, the reason is told."""
+    source = (
+        "#include <vector>\ntemplate <class T> struct alignas(sizeof(T) * 2) Pair {\n  T a, b;\n"
+        "  void show() { printf_of_host(a); }\n  __device__ T sum() { return a + b; }\n};\n"
+        "__global__ void k(int* x, Pair<int> p) { *x = p.sum(); }\n"
+    )
+    assert compiled(tmp_path, source).warnings == "Host code is left out: <vector>, show"
+    plain = source.replace("__device__ T", "T").replace("T a, b;", "T a, b; std::pair<T> c;")
+    assert "scale.cu(3): error: qualified name is not allowed" in refused(tmp_path, plain).log
+
+
+def test_a_tensor_map_needs_no_driver_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "lib"
+    folder.mkdir()
+    (folder / "cuda.h").write_text("struct alignas(64) CUtensorMap { int x[32]; };\nint cuInit(int);\n")
+    (folder / "cudaTypedefs.h").write_text("#include <cuda.h>\n")
+    monkeypatch.setattr(includes, "libraries", lambda: (folder,))
+    source = "__global__ void k(const __grid_constant__ CUtensorMap map, void** x) { *x = (void*)&map; }\n"
+    found = compiled(tmp_path, f"#include <cudaTypedefs.h>\n{source}")
+    assert "[128]" in found.ptx and "align 64" in found.ptx
+    assert "CUtensorMp" in refused(tmp_path, f"#include <cuda.h>\n{source.replace('Map map', 'Mp map')}").log
+
+
 # -- texts
 
 
@@ -193,6 +287,7 @@ def test_of_a_library_for_the_host_the_include_goes(tmp_path: Path, monkeypatch:
         ("__device__ int f() { return 1; } void g() { }", [("f", False), ("g", True)]),
         ("namespace a { namespace b { void f() {} } } void g();", [("f", True), ("g", True)]),
         ("extern \"C\" { void f(); } extern \"C\" void g() {}", [("f", True), ("g", True)]),
+        ("struct alignas(8) S { int a; }; class __align__(4) T { int a; };", [("S", True), ("T", True)]),
         ("struct S { int a; void f() {} }; enum E { A, B };", [("S", True), ("E", True)]),
         ("template <class T> struct V { T x; }; template <int N> void f() {}", [("V", True), ("f", True)]),
         ("// f() {\nvoid g() { \"}\"; '}'; /* } */ }\n#define X {\nvoid h() {}", [("g", True), ("h", True)]),
@@ -235,6 +330,7 @@ def test_any_text_is_taken_apart(source: str) -> None:
         ("k<<<blocks(n), T>>>(x);", (192,), (), 0),
         ("int a = b, b = a; k<<<a, argc, bytes(a)>>>(x);", (), (), None),
         ("k<<<0, -1>>>(x);", (), (), 0),
+        ("k << <1, 64 >> > (x);", (64,), (1,), 0),
         ("k<<<1, 2, 3", (), (), 0),
     ],
 )

@@ -77,12 +77,33 @@ def test_a_file_without_front_matter_gives_each_of_its_kernels(tmp_path: Path, c
 
 def test_names_that_are_no_kernel_are_refused(tmp_path: Path, cache: Cache) -> None:
     path = tmp_path / "plain.cu"
-    path.write_text("template <class T> __global__ void k(T* x) {}\n")
+    path.write_text("template <class Op, int N> __global__ void k(Op* x) {}\n")
     (kernel,) = catalog.load_each(path)
-    with pytest.raises(UsageError, match=r"no kernel 'other'\n.*it has k<class T>"):
+    with pytest.raises(UsageError, match=r"no kernel 'other'\n.*it has k<class Op, int N>"):
         catalog.chosen([kernel], "other", [])
-    with pytest.raises(BuildError, match="it is a template: name an instance, --entry 'k<float>'"):
+    with pytest.raises(BuildError, match="it is a template: name an instance, --entry 'k<float, 128>'"):
         compile_kernel(kernel.variant(), "sm_80", cache)
+
+
+@pytest.mark.parametrize(
+    ("template", "instance", "block"),
+    [
+        ("typename T, int THREADS = 64", "k<float,64>", 64),
+        ("class scalar_t, bool LAST", "k<float,false>", 256),
+        ("const int N = 4 * 8", "k<4*8>", 256),
+        ("int N", "k", 256),
+        ("class Op", "k", 256),
+    ],
+)
+def test_a_template_that_nobody_launches_is_tried(
+    tmp_path: Path, template: str, instance: str, block: int
+) -> None:
+    """With its defaults, float and false; without them it remains a template, which is no kernel."""
+    path = tmp_path / "t.cu"
+    path.write_text(f"template <{template}> __global__ void k(float* x) {{ x[0] = 1; }}\n")
+    (kernel,) = catalog.load_each(path)
+    assert "".join(kernel.entry.split()) == instance
+    assert kernel.variant().block == (block, 1, 1)
 
 
 def test_a_file_without_kernels_says_so(tmp_path: Path) -> None:

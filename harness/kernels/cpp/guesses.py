@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,6 +17,10 @@ from harness.kernels.expr import Expr, ExprError
 
 _ITEMS = 64  # blocks that have an item each, at most
 _MOST_THREADS = 1024
+_NUMBER = re.compile(  # types of numbers by their names: T, Tdata, scalar_t
+    r"(?:typename|class)\s+(?:T(?!raits|ensor|ile)[a-z]*\w?|\w*(?:[Tt]ype|[Ss]calar|[Ff]loat|[Rr]eal)(?:_?[tT])?\d?)"
+)
+_THREADS = re.compile(r"\w*threads\w*|block_?(?:size|dim)|tpb", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +33,24 @@ class Guess:
     shared: int
 
 
+def instance(entry: text.Entry) -> str:
+    """Return an instance of a template that can be tried, ``k<float, 256>``; "" if none is known.
+
+    It has the defaults, float for the type of a number, and false for a bool.
+    """
+    given = []
+    for parameter, default in zip(entry.template, entry.defaults, strict=True):
+        number = "float" if _NUMBER.fullmatch(parameter) else ""
+        given.append(default or number or ("false" if parameter.startswith("bool ") else ""))
+    return f"{entry.name}<{', '.join(given)}>" if given and all(given) else ""
+
+
+def example(entry: text.Entry) -> str:
+    """Return an instance of a template as someone may write it, where the arguments are not known."""
+    kinds = ("float" if p.startswith(("typename", "class")) else "128" for p in entry.template)
+    return instance(entry) or f"{entry.name}<{', '.join(kinds)}>"
+
+
 def of(source: str, entry: text.Entry | None, name: str) -> Guess:
     """Return the guess for the kernel `name` of a text; `entry` is what the text says of it, if it does."""
     launched = launches.of(source, name)
@@ -36,7 +59,7 @@ def of(source: str, entry: text.Entry | None, name: str) -> Guess:
         block = launched.block if launched else (256,)
         return Guess(block=block, tile=block, grid=_grid(launched, None), shared=shared)
     steps = _steps(source, entry, name)
-    block = launched.block if launched else _block(entry, steps)
+    block = launched.block if launched else _block(entry, steps, name)
     axes = "xyz"[: max(len(block), entry.dimensions)][::-1]
     tile = tuple(steps.get(axis, n) for axis, n in zip(axes, entry.tile(block), strict=True))
     return Guess(block=block, tile=tile, grid=_grid(launched, entry), shared=shared)
@@ -66,8 +89,15 @@ def _grid(launched: launches.Launch | None, entry: text.Entry | None) -> tuple[E
     return tuple(found) if names and names <= sizes else ()
 
 
-def _block(entry: text.Entry, steps: Mapping[str, int]) -> tuple[int, ...]:
-    """Return a block with as many threads along an axis as elements that it covers, where each has one."""
+def _block(entry: text.Entry, steps: Mapping[str, int], name: str) -> tuple[int, ...]:
+    """Return a block with as many threads along an axis as elements that it covers, where each has one.
+
+    An instance, ``k<128>``, may have the number of threads among its arguments.
+    """
+    known = (v for n, v in entry.types(name).items() if _THREADS.fullmatch(n) and v.isdecimal())
+    threads = next((int(v) for v in known if len(v) < 5 and 0 < int(v) <= _MOST_THREADS), 0)
+    if threads and entry.threads == 1 and entry.bounds is None:
+        return (threads,)
     axes = {axis for axis, _, added in entry.steps if added}
     block = tuple(
         steps[axis] if axis in axes and axis in steps else threads

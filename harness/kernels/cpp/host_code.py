@@ -8,25 +8,35 @@ touched, and line numbers stay.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import os
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.kernels import text
-from harness.kernels.cpp import nvrtc
+from harness.kernels.cpp import brought, nvrtc
+from harness.support.cache import digest
 
 _SHOWN = 6  # names in the line that says what was left out
 _ATTEMPTS = 30  # compilations of one file: each of them leaves out all that has an error
 _ERROR = re.compile(r"^(.+)\((\d+)\): ((?:catastrophic )?error)\b([^\n]*)", re.MULTILINE)
 _NO_FILE = re.compile(r'(?:cannot|could not) open source file "([^"]+)"')
 _STANDARD = re.compile(r"[a-z_]+")  # <vector>, which no device code has; others may be a kernel's own
-_HOSTED = re.compile(r"<<<|\bmain\s*\(")
-_UNDEFINED = re.compile(r'"(\w+)"[^\n]* (?:undefined|has no member)|has no member "(\w+)"')
-_TYPES = {"uint": "unsigned int", "ushort": "unsigned short", "ulong": "unsigned long"}  # of <sys/types.h>
+_FRAMEWORK = re.compile(
+    r"(?:torch|ATen|c10|caffe2|pybind11|tensorflow|opencv2|boost)/.*"
+    r"|sys/\w+\.h|(?:Python|mpi|omp|unistd|getopt|pthread|memory)\.h"
+)
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_HOSTED = re.compile(r"<<\s*<|\bmain\s*\(|\bPYBIND11_MODULE\b|\bTORCH_LIBRARY")
+_UNDEFINED = re.compile(
+    r'"(\w+)"[^\n]* (?:undefined|has no member)|has no member "(\w+)"'
+    r'|error: (\w+) is not a template|incomplete type "(\w+)"'
+)
 _LINE = re.compile(r'^#line 1 "(.*)"\n', re.MULTILINE)
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.MULTILINE)
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTILINE)
@@ -38,6 +48,9 @@ _CLASS = re.compile(r"\b(?:class|struct|union)\b(?!.*\)\s*(?:const\s*)?\Z)", re.
 _LABEL = re.compile(r"\s*(?:(?:public|private|protected)\s*:\s*)*")
 _MORE = re.compile(r"\s*[,{]")
 _DEEPEST, _LONGEST = 50, 5000  # namespaces in each other, and characters before a function's body
+# What was left out of files, by their texts and options: a file's other kernels begin with that.
+_LEFT: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {}
+_LOCKS: dict[str, threading.Lock] = {}
 _CLOSED = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -72,31 +85,48 @@ def translate(
     texts[file] = source[len(prelude) :]
     if not any("__global__" in content for content in texts.values()):
         return nvrtc.translate(source, path, entry, options)  # no kernel: whatever is wrong is its fault
-    whole = dict(texts)
+    folders = [option.partition("=")[2] for option in options if option.startswith("--include-path=")]
+    whole, alone = dict(texts), prelude
     called = entry.partition("<")[0].rpartition("::")[2]
     left: dict[str, str] = {}
+    key = digest(file, *options, *(part for pair in texts.items() for part in pair))
     parts = _parts_of_cub(texts.values())
-    for _ in range(_ATTEMPTS):
-        changed = {name: text for name, text in texts.items() if text is not whole[name] and name != file}
-        headers = {name: f'#line 1 "{at}"\n{changed[at]}' for name, at in _included(texts.values(), changed)}
-        try:
-            # What only host code uses is unused without it, which is no fault of the file.
-            quiet = (*options, "-diag-suppress=177") if left else options
-            made = nvrtc.translate(prelude + texts[file], path, entry, quiet, parts | headers)
-            return replace(made, log=f"{_said(tuple(left))}{made.log}") if left else made
-        except nvrtc.CompileError as e:
-            if parts and any(name == _CONFIG for name in _NO_FILE.findall(e.log)):
-                raise  # device code needs it
-            unknown = {name for pair in _UNDEFINED.findall(e.log) for name in pair if name}
-            if more := [line for line in _brought(unknown, bool(left)) if line not in prelude]:
-                prelude = "".join(more) + prelude
-                continue
-            cut = _without(texts, e.log)
-            if not cut:
-                lost = called in unknown  # with what was left out, so any of that may be why
-                used = [left[name] for name in left if lost or name in unknown or re.search(r"[./].*>", name)]
-                raise nvrtc.CompileError(e.code, "\n".join([e.log, *filter(None, used)])) from None
-            left |= cut
+    with contextlib.ExitStack() as held:
+        for attempt in range(_ATTEMPTS):
+            if begun := None if left or attempt > 1 else _LEFT.get(key):
+                prelude, texts, left = begun[0], dict(begun[1]), dict(begun[2])
+            changed = {name: t for name, t in texts.items() if t != whole[name] and name != file}
+            headers = {
+                name: f'#line 1 "{at}"\n{changed[at]}' for name, at in _included(texts.values(), changed)
+            }
+            try:
+                # What only host code uses is unused without it, which is no fault of the file.
+                quiet = (*options, "-diag-suppress=177") if left else options
+                made = nvrtc.translate(prelude + texts[file], path, entry, quiet, parts | headers)
+            except nvrtc.CompileError as e:
+                if parts and any(name == _CONFIG for name in _NO_FILE.findall(e.log)):
+                    raise  # device code needs it
+                if attempt == 0 and not left:  # other kernels of the file wait for what is found here
+                    held.enter_context(_LOCKS.setdefault(key, threading.Lock()))
+                    if key in _LEFT:
+                        continue
+                elif begun:  # by itself, then
+                    prelude, texts, left = alone, dict(whole), {}
+                    _LEFT.pop(key, None)
+                    continue
+                unknown = {name for pair in _UNDEFINED.findall(e.log) for name in pair if name}
+                lines = brought.lines(unknown, e.log, left, folders)
+                if more := [line for line in lines if line not in prelude]:
+                    prelude = "".join(more) + prelude
+                    continue
+                cut = _without(texts, e.log, folders)
+                if not cut:
+                    raise nvrtc.CompileError(e.code, _reasons(e.log, left, unknown, called)) from None
+                left |= cut
+            else:
+                if left:
+                    _LEFT[key] = prelude, dict(texts), dict(left)
+                return replace(made, log=f"{_said(tuple(left))}{made.log}") if left else made
     raise nvrtc.CompileError(f"{_ATTEMPTS} attempts", "\n".join(filter(None, left.values())))
 
 
@@ -112,13 +142,11 @@ def _parts_of_cub(texts: Iterable[str]) -> dict[str, str]:
     return {_CUB: "".join([f"#include <{_CONFIG}>\n", *lines])}  # missing where cub is
 
 
-def _brought(unknown: set[str], left_out: bool) -> Iterator[str]:
-    """Yield lines that define what headers of the host bring along under nvcc, of the names in `unknown`."""
-    for name in sorted(unknown):
-        if name in _TYPES:
-            yield f"typedef {_TYPES[name]} {name};\n"
-        elif left_out and (header := nvrtc.standard_header(name)):
-            yield f"#include <{header}>\n"
+def _reasons(log: str, left: Mapping[str, str], unknown: set[str], called: str) -> str:
+    """Return a log with the errors for which something was left out that device code uses."""
+    lost = called in unknown  # with what was left out, so any of that may be why
+    used = [left[name] for name in left if lost or name in unknown or re.search(r"[./].*>", name)]
+    return "\n".join([log, *filter(None, used)])
 
 
 def _said(left: Sequence[str]) -> str:
@@ -127,26 +155,27 @@ def _said(left: Sequence[str]) -> str:
     return f"Host code is left out: {', '.join(left[:_SHOWN])}{more}\n"
 
 
-def _without(texts: dict[str, str], log: str) -> dict[str, str]:
+def _without(texts: dict[str, str], log: str, folders: Sequence[str]) -> dict[str, str]:
     """Blank out the host code that has errors, in `texts` by file; return these errors by its names."""
     spans: dict[str, dict[tuple[int, int], tuple[str, str]]] = {name: {} for name in texts}
 
-    def includes(wanted: Callable[[str], bool], why: str = "") -> None:
+    def leave(wanted: Callable[[str], bool], why: str = "") -> None:
         for name, content in texts.items():
             for found in _INCLUDE.finditer(content):
                 if wanted(found[1]):
                     spans[name][found.span()] = f"<{found[1]}>", why
 
     known: dict[str, tuple[list[int], list[Item]]] = {}
-    hosted = any(_HOSTED.search(masked(content)) for content in texts.values())
+    hosted = any(_HOSTED.search(_COMMENT.sub("", content)) for content in texts.values())
     for written, number, kind, error in _ERROR.findall(log):
         file = written if written in texts else os.path.realpath(written)
         if file not in texts:
-            includes(functools.partial(_leads, file))
+            leave(functools.partial(_leads, file))
             continue
         if missing := _NO_FILE.search(error):
-            if _STANDARD.fullmatch(missing[1]) or hosted:
-                includes(missing[1].__eq__, f"{written}({number}): {kind}{error}")
+            if _of_host_alone(missing[1]) or hosted:
+                leave(missing[1].__eq__, f"{written}({number}): {kind}{error}")
+                leave(lambda name: _of_host_alone(name) and not brought.is_there(name, folders, texts))
             continue
         if file not in known:
             plain = masked(texts[file])
@@ -201,16 +230,22 @@ def _of_host(known: Sequence[Item], begin: int, end: int) -> Iterator[Item]:
             yield item
 
 
+def _of_host_alone(name: str) -> bool:
+    """Return True where no device code has a header of this name."""
+    return bool(_STANDARD.fullmatch(name) or _FRAMEWORK.fullmatch(name))
+
+
 def _leads(file: str, name: str) -> bool:
     """Return True where an include of `name` leads to `file`, a library's header that has an error.
 
-    That is so of the same file, of headers in folders of one library (``thrust/``), and of those that share
-    the library's name, such as cublas_v2.h and cublas_api.h.
+    That is so of the same file, of headers in folders of one library (``thrust/``), of those that share the
+    library's name, such as cublas_v2.h and cublas_api.h, and of cudaTypedefs.h for cuda.h.
     """
     library, own = (re.match(r"[a-z]*", Path(path).name) for path in (file, name))
     same = library and own and library[0] == own[0] and len(own[0]) > 2 and own[0] != "cuda"
+    driver = Path(file).name == "cuda.h" and re.fullmatch(r"cuda[A-Z]\w*\.h", name)
     folder = name.partition("/")[0] if "/" in name else ""
-    return file.endswith(f"/{name}") or bool(folder and f"/{folder}/" in file) or bool(same)
+    return file.endswith(f"/{name}") or bool(folder and f"/{folder}/" in file) or bool(same or driver)
 
 
 def masked(source: str) -> str:
@@ -270,6 +305,7 @@ def _item(plain: str, begin: int, end: int, head: str, *, function: bool, depth:
 def _is_function(head: str) -> bool:
     """Return True where a text that precedes a body or semicolon declares a function."""
     found, depth = [], 0
+    head = re.sub(r"\b(?:alignas|__align__|__attribute__)\s*\((?:[^()]|\([^()]*\))*\)", "", head)
     for c in re.sub(r"\boperator\s*[^\s(\w]+", "operator", head):
         depth -= c in ")]"
         found.append("" if depth else c)

@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from harness.kernels import text
 from harness.kernels.expr import Expr, ExprError
 
-_LAUNCH = re.compile(r"\b([A-Za-z_][\w:]*)\s*(<(?!<)[^;{}]{0,300}?>)?\s*<<<(.{0,400}?)>>>", re.DOTALL)
+_LAUNCH = re.compile(
+    r"\b([A-Za-z_][\w:]*)\s*(<(?!\s*<)[^;{}]{0,300}?>)?\s*<<\s*<(.{0,400}?)>>\s*>", re.DOTALL
+)
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([^\n]*)$", re.MULTILINE)
 _GIVEN = re.compile(r"(?<![.>\w])([A-Za-z_]\w*)\s*(?:(=)(?!=)|(?:[-+*/%|&^]|<<|>>)=|\+\+|--)")
 _DIM3 = re.compile(r"\bdim3\s+([^;]{1,300});")

@@ -153,11 +153,11 @@ _MACROS = {  # identifiers that nvcc brings along, or host headers have: the hea
     "cooperative_groups.h": r"cooperative_groups",
     "mma.h": r"nvcuda|wmma",
 }
-_STAND_INS = ("math.h", "float.h", "limits.h", "stdint.h")  # which harness brings along
+_STAND_INS = ("math.h", "float.h", "limits.h", "stdint.h", "cuda_fp16.h", "cuda_bf16.h")
 
 
-def standard_header(name: str) -> str:
-    """Return the C header, of those that harness has, in which `name` is defined; "" if none."""
+def header_of(name: str) -> str:
+    """Return the C header that harness has, or CUDA's of 16-bit floats, that defines `name`; "" if none."""
     return next((header for header in _STAND_INS if re.fullmatch(_MACROS[header], name)), "")
 
 

@@ -1,0 +1,65 @@
+"""Bring along what nvcc's headers define and NVRTC's do not, once a file has been compiled without them.
+
+These are types of system headers and of <cuda.h>, the C headers that harness has, and, where CUDA's headers
+are installed, those of 16-bit floats, and its standard library for ``std`` in device code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+
+from harness.kernels.cpp import nvrtc
+
+_TYPES = {  # of <sys/types.h>, and what kernels take of <cuda.h>
+    "uint": "typedef unsigned int uint;",
+    "ushort": "typedef unsigned short ushort;",
+    "ulong": "typedef unsigned long ulong;",
+    "CUtensorMap": "struct alignas(64) CUtensorMap { unsigned long long opaque[16]; };",
+}
+_OF_STD = re.compile(r'namespace "std" has no member(?: class)? "(\w+)"')
+_STD = {  # what device code takes of the standard library, by the header that has it under cuda/std
+    "limits": r"numeric_limits",
+    "type_traits": r"(?:is|add|remove|enable|make)_\w+|conditional\w*|decay\w*|\w+_type|\w+_constant|void_t",
+    "utility": r"pair|make_pair|move|forward|declval|swap|\w*index_sequence\w*",
+    "algorithm": r"min|max",
+    "array": r"array",
+    "tuple": r"tuple|make_tuple|get",
+    "complex": r"complex",
+}
+
+
+def lines(unknown: set[str], log: str, left: Collection[str], folders: Collection[str]) -> Iterator[str]:
+    """Yield lines that define what a file lacks, which begin its text.
+
+    `unknown` has the names that its `log` misses, and `left` what was left out of it. `folders` are
+    those of its headers.
+    """
+    yield from _of_headers(unknown, left, folders)
+    if left:
+        yield from _of_std(log, folders)
+
+
+def _of_headers(unknown: set[str], left: Collection[str], folders: Collection[str]) -> Iterator[str]:
+    """Yield lines that define what headers of the host bring along under nvcc, of the names in `unknown`."""
+    for name in sorted(unknown):
+        if name in _TYPES:
+            yield f"{_TYPES[name]}\n"
+        elif left and (header := nvrtc.header_of(name)) and is_there(header, folders, ()):
+            yield f"#include <{header}>\n"
+
+
+def _of_std(log: str, folders: Iterable[str]) -> Iterator[str]:
+    """Yield includes of CUDA's standard library for what a log misses in ``std``, where it is installed."""
+    missing = set(_OF_STD.findall(log))
+    for header, names in _STD.items():
+        if any(re.fullmatch(names, name) for name in missing) and is_there(f"cuda/std/{header}", folders, ()):
+            yield f"#include <cuda/std/{header}>\nnamespace std {{ using namespace cuda::std; }}\n"
+
+
+def is_there(name: str, folders: Iterable[str], beside: Iterable[str]) -> bool:
+    """Return True where a header is in one of these folders, or beside one of these files."""
+    places = chain(map(Path, folders), (Path(file).parent for file in beside))
+    return any((place / name).is_file() for place in places)

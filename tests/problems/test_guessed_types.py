@@ -1,0 +1,103 @@
+"""Types that a file defines itself: the size of what lies behind a pointer, and what it holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.emulator import Buffer, emulate
+from harness.errors import UsageError
+from harness.kernels import catalog
+from harness.kernels.compiler import compile_kernel
+from harness.kernels.cpp import includes
+from harness.problems.registry import resolve
+from harness.support.cache import Cache
+
+TYPES = """
+#include "own.h"
+typedef float real;            // typedef double real;
+using index_t = unsigned short;
+#define WORD unsigned int
+#ifdef WIDE
+typedef double either;
+#else
+typedef float either;
+#endif
+struct Point { real x, y; index_t w[LENGTH]; char tag; };
+typedef struct __align__(16) { float3 at; bool on; } Padded;
+typedef struct named { int4 cell; Point p[2]; WORD last; double d; } Node;
+struct alignas(32) Wide { half2 h; uint64_t n; };
+"""
+
+
+def contents(folder: Path, declared: str) -> np.ndarray[Any, Any]:
+    """Return the guess of what lies behind a pointer."""
+    path = folder / "k.cu"
+    (folder / "own.h").write_text("#define LENGTH 3\nstruct Other { int a; };\n")
+    path.write_text(f"{TYPES}\n__global__ void k({declared}* x, int n) {{ if (n) x[n] = x[0]; }}\n")
+    (kernel,) = catalog.load_each(path)
+    found: np.ndarray[Any, Any] = resolve(kernel).from_axes({"n": 100}).inputs(1)["x"]
+    return found
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        "Point", "struct Point", "Padded", "Node", "Wide", "Other", "real", "const index_t", "WORD", "either",
+    ],
+)  # fmt: skip
+def test_an_element_has_the_size_that_the_compiler_gives_it(tmp_path: Path, declared: str) -> None:
+    """Of a name for two types, the larger one's: it is long enough for either."""
+    size = contents(tmp_path, declared).nbytes // 100
+    path = tmp_path / "s.cu"
+    plain = declared.replace("const ", "")
+    least = "<=" if declared == "either" else "=="
+    body = f"static_assert(sizeof({plain}) {least} {size}, {str(size)!r}".replace("'", '"')
+    path.write_text(f"#include <cuda_fp16.h>\n#include <stdint.h>\n{TYPES}\n{body});\n"
+                    "__global__ void k(int* x) { *x = 1; }\n")  # fmt: skip
+    if not any((folder / "cuda_fp16.h").is_file() for folder in includes.libraries()):
+        path.write_text(
+            path.read_text().replace("#include <cuda_fp16.h>", "struct alignas(4) half2 { int x; };")
+        )
+    (kernel,) = catalog.load_each(path)
+    assert compile_kernel(kernel.variant(), "sm_80", Cache(tmp_path / "cache")).code
+
+
+@pytest.mark.parametrize("declared", ["Linked", "Method", "Missing", "Endless", "real*"])
+def test_other_types_are_refused_by_name(tmp_path: Path, declared: str) -> None:
+    path = tmp_path / "k.cu"
+    path.write_text(
+        "struct Linked { int value; Linked* next; };\n"
+        "struct Method { int a; __device__ int get() { return a; } };\ntypedef float real;\n"
+        "typedef Endless2 Endless;\ntypedef Endless Endless2;\n"
+        f"__global__ void k({declared}* x) {{}}\n"
+    )
+    (kernel,) = catalog.load_each(path)
+    with pytest.raises(UsageError, match="for which no value can be guessed"):
+        resolve(kernel)
+
+
+def test_members_that_are_integers_are_indices_of_what_there_is(tmp_path: Path) -> None:
+    """A walk over an array of structs stays inside; of one that goes further it is told."""
+    path = tmp_path / "walk.cu"
+    path.write_text(
+        "struct Node { float weight; int edges[2]; };\n"
+        "__global__ void walk(Node* nodes, float* sums, int n)\n{\n"
+        "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < n)\n"
+        "        sums[i] = nodes[nodes[i].edges[0]].weight + nodes[nodes[i].edges[1]].weight;\n}\n"
+    )
+    for source in (path.read_text(), path.read_text().replace("edges[0]]", "edges[0] + n]")):
+        path.write_text(source)
+        (kernel,) = catalog.load_each(path)
+        cubin = compile_kernel(kernel.variant(), "sm_80", Cache(tmp_path / "cache"))
+        nodes = resolve(kernel).from_axes({"n": 100}).inputs(1)["nodes"]
+        sums = np.zeros(100, np.float32)
+        buffers = Buffer(array=nodes, name="nodes"), Buffer(array=sums, name="sums")
+        run = emulate(cubin.ptx, cubin.entry, grid=(1,), block=(128,), arguments=[*buffers, np.int32(100)])
+        assert [f.kind for f in run.findings] == ["out of bounds"] * ("+ n]" in source)
+        if "+ n]" not in source:
+            parts = nodes.view(np.dtype([("weight", "f4"), ("edges", "i4", 2)])).reshape(100)
+            np.testing.assert_array_equal(sums, parts["weight"][parts["edges"]].sum(1))
