@@ -139,7 +139,7 @@ def test_what_can_be_guessed_of_a_file_is_checked(run: Any) -> None:
     assert found.exit_code == 0, found.output
     assert "left out: p of good:odd is a Pair" in found.output and "good:deep" in found.output
     lines = [line.split()[0] for line in found.output.splitlines() if line.endswith("no reference")]
-    assert lines == ["good:transposed", "good:empty", "good:flipped"]
+    assert lines == ["good:reversed<float>", "good:transposed", "good:empty", "good:flipped"]
     assert "--grid 4,1,1 --block 256,1,1 --shared 49152 -a x=1024" in found.output
     assert "out of bounds" in run("check", "good.cu", "--entry", "flipped", "--shared", "64").output
 
