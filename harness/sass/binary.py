@@ -24,7 +24,8 @@ from harness.support import files, tools
 from harness.support.cache import Cache
 
 _MOST = 2**33  # bytes of a file
-_TIMEOUT = 300  # seconds; NVIDIA's larger libraries hold gigabytes
+_TIMEOUT = 30  # seconds of cuobjdump
+_PER_GB = 300  # seconds more for each 2**30 bytes: NVIDIA's larger libraries hold gigabytes
 # Matches kernels only: device functions have no CONSTANT[0], the constant bank of kernel parameters.
 _RESOURCES = re.compile(r"Function (\S+):\s+REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:\d+ CONSTANT\[0\]")
 _NUMBERED = re.compile(r"\.(\d+)\.(sm_\w+)\.cubin$")
@@ -248,7 +249,8 @@ def _cuobjdump(arguments: list[str | Path], path: Path, folder: str) -> str:
     """
     tool = tools.require("cuobjdump")
     command = [tool, *arguments]
-    done = tools.run_bytes(command, str(path), timeout=_TIMEOUT, cwd=folder, raises=InspectError)
+    limit = round(_TIMEOUT + _PER_GB * path.stat().st_size / 2**30, 1)
+    done = tools.run_bytes(command, str(path), timeout=limit, cwd=folder, raises=InspectError)
     return (
         (done.stdout + done.stderr).decode(errors="replace").replace(str(path.resolve()), path.name).strip()
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 import struct
 import tempfile
 from collections.abc import Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from harness.errors import InspectError
@@ -42,7 +41,8 @@ def sections(data: bytes) -> dict[str, bytes]:
     return found
 
 
-TIMEOUT = 120  # seconds; nvdisasm usually takes 0.2 to 0.4
+TIMEOUT = 30  # seconds; nvdisasm usually takes 0.2 to 0.4
+PER_MB = 60  # seconds more for each 2**20 bytes of a cubin
 
 Options = Sequence[str]
 
@@ -62,21 +62,19 @@ def ask(code: bytes, views: Collection[Options], where: str) -> list[bytes]:
     """Return nvdisasm's output for a cubin, one for each set of options in `views`, run in parallel.
 
     `where` names the cubin in errors. Raises MissingDependency without nvdisasm, InspectError if it cannot be
-    run, refuses the cubin or takes more than `TIMEOUT` seconds.
+    run, refuses the cubin or takes more than `TIMEOUT` seconds and `PER_MB` more.
     """
     tool = tools.require("nvdisasm")
     with tempfile.TemporaryDirectory(prefix="harness-") as folder:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(code)
 
-        def view(options: Options) -> bytes:
-            command: list[str | Path] = [tool, *options, file]
-            done = tools.run_bytes(command, where, timeout=TIMEOUT, raises=InspectError)
+        commands: list[list[str | Path]] = [[tool, *options, file] for options in views]
+        limit = round(TIMEOUT + PER_MB * len(code) / 2**20, 1)
+        outcomes = tools.run_each(commands, where, timeout=limit, raises=InspectError)
+        for done in outcomes:
             if done.returncode != 0:
                 message = done.stderr.decode(errors="replace").replace(str(file), "the cubin").strip()
                 message = message or f"it ends with {done.returncode} and says nothing"
                 raise InspectError(f"nvdisasm refuses the cubin: {message}", where=where)
-            return done.stdout
-
-        with ThreadPoolExecutor(len(views)) as pool:
-            return list(pool.map(view, views))
+        return [done.stdout for done in outcomes]

@@ -10,7 +10,8 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -105,8 +106,9 @@ def run_bytes(
     cwd: str | Path | None = None,
     env: Mapping[str, str] | None = None,
     raises: type[HarnessError] = HarnessError,
+    started: Callable[[subprocess.Popen[bytes]], object] = lambda _: None,
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run `command` in `cwd` and return its outcome, whatever its exit code.
+    """Run `command` in `cwd` and return its outcome, whatever its exit code; `started` is told its process.
 
     `where` names the object of the call in errors. Raises an error of the type `raises` if the command cannot
     be started or does not end within `timeout` seconds. Then, and when an exception such as Ctrl-C leaves the
@@ -124,17 +126,45 @@ def run_bytes(
             start_new_session=True,
         ) as child:
             try:
+                started(child)
                 out, err = child.communicate(timeout=timeout)
             except BaseException:
-                with suppress(OSError, AttributeError):  # it has just ended, or this is Windows
-                    os.killpg(child.pid, signal.SIGKILL)
-                child.kill()
+                _kill(child)
                 raise
     except subprocess.TimeoutExpired:
         raise raises(f"{name} gave no answer within {timeout:g} s", where=where) from None
     except OSError as e:
         raise raises(f"{name} cannot be run: {e}", where=where) from None
     return subprocess.CompletedProcess(command, child.returncode, out, err)
+
+
+def run_each(
+    commands: Sequence[Sequence[str | Path]],
+    where: str,
+    *,
+    timeout: float = 600,
+    raises: type[HarnessError] = HarnessError,
+) -> list[subprocess.CompletedProcess[bytes]]:
+    """Run commands beside each other and return their outcomes, in their order; see `run_bytes`.
+
+    Where one cannot be run, and when an exception such as Ctrl-C leaves the call, all of them are killed.
+    """
+    children: list[subprocess.Popen[bytes]] = []
+    run = functools.partial(run_bytes, where=where, timeout=timeout, raises=raises, started=children.append)
+    with ThreadPoolExecutor(len(commands)) as pool:
+        try:
+            return list(pool.map(run, commands))
+        except BaseException:
+            for child in children:
+                _kill(child)
+            raise
+
+
+def _kill(child: subprocess.Popen[bytes]) -> None:
+    """Kill a process and all that it has started."""
+    with suppress(OSError, AttributeError):  # it has just ended, or this is Windows
+        os.killpg(child.pid, signal.SIGKILL)
+    child.kill()
 
 
 def environment() -> dict[str, str]:

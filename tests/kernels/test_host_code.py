@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.cli import main
@@ -306,6 +306,7 @@ def test_declarations_of_a_text(source: str, expected: list[tuple[str, bool]]) -
 PIECES = ["struct S ", "namespace ", "void f", "<<<", ">>>", "\n", *"(){}[];:,<>='/*#", '"', " "]
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
 @given(st.lists(st.sampled_from(PIECES), max_size=60).map("".join))
 def test_any_text_is_taken_apart(source: str) -> None:
     plain = host_code.masked(source)

@@ -396,6 +396,7 @@ def test_an_nvdisasm_that_misbehaves(
     tool.write_text(f"#!/bin/sh\n{script}\n")
     tool.chmod(0o755 if script is not None else 0o644)
     monkeypatch.setattr(tools, "find", lambda _name: tool)
+    monkeypatch.setattr(nvdisasm, "PER_MB", 0)
     monkeypatch.setattr(nvdisasm, "TIMEOUT", 0.3 if script == "exec sleep 60" else 60)
     store = Cache(tmp_path / "cache")
     with pytest.raises(InspectError, match=rf"^{re.escape(cubin.variant.label)}: {text}"):

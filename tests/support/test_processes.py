@@ -10,6 +10,7 @@ import threading
 import time
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from harness.kernels import catalog
 from harness.launch import builds
 from harness.problems.gemm import Gemm
 from harness.support import processes as workers
+from harness.support import tools
 from harness.support.cache import Cache
 
 
@@ -138,3 +140,33 @@ def test_a_process_that_was_killed_is_an_error(cache: Cache) -> None:
     job = (problem, inputs, problem.reference(inputs), Options())
     with pytest.raises(HarnessError, match="8 was ended"):
         list(emulation._apart(Killed(), [one], job, lambda _: None))  # type: ignore[arg-type]
+
+
+def test_of_several_commands_none_outlives_an_interruption(tmp_path: Path) -> None:
+    """Each in a thread of its own, which no signal reaches."""
+    pids, began = tmp_path / "pids", time.monotonic()
+    command = ["sh", "-c", f"echo $$ >> {pids}; exec sleep 60"]
+
+    def interrupt() -> None:
+        while not pids.exists() or len(pids.read_text().split()) < 3:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's & ignores it
+    try:
+        threading.Thread(target=interrupt).start()
+        with pytest.raises(KeyboardInterrupt):
+            tools.run_each([command] * 3, "here")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert time.monotonic() - began < 20
+    for pid in pids.read_text().split():
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(pid), 0)
+
+
+def test_of_several_commands_the_outcomes_are_in_order() -> None:
+    done = tools.run_each([["sh", "-c", f"sleep {0.2 / n}; echo {n}; exit {n}"] for n in (1, 2, 3)], "here")
+    assert [(d.returncode, d.stdout) for d in done] == [(1, b"1\n"), (2, b"2\n"), (3, b"3\n")]
+    with pytest.raises(HarnessError, match="gave no answer within 0.2 s"):
+        tools.run_each([["sleep", "30"], ["true"]], "here", timeout=0.2)
