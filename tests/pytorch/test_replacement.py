@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 
 import harness
 from harness.errors import BuildError, DriverError, MissingDependency, OutOfMemory, UsageError
+from shared.places import ROOT
 
 
 @pytest.fixture
@@ -410,7 +410,7 @@ def test_the_page_shows_the_report(torch: Any) -> None:
         Call("bmm", 1024, 64, 64, 96, "NT", "bf16", "not worth it", 12),
         Call("mm", 8192, 768, 768, 1, "-N", "bf16", "an operand would be copied", 1),
     ]
-    page = Path(harness.__file__).parents[1] / "docs" / "pytorch.md"
+    page = ROOT / "docs" / "pytorch.md"
     assert str(Report(shown)) in page.read_text(encoding="utf-8")
 
 
