@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-import harness
 from harness.errors import BuildError, DriverError, MissingDependency, OutOfMemory, UsageError
 from shared.places import ROOT
 
