@@ -152,6 +152,7 @@ class Hunt:
     how long they take. Of those that reach a mutant's function the shortest are run first.
 
     found: whether each mutant was found, by name
+    reached: whether any test came to a function that is mutated
     failed: the tests that fail without any fault; then no mutant is run
     """
 
@@ -160,6 +161,7 @@ class Hunt:
         self._jobs = jobs
         self._running: dict[int, str] = {}
         self.found: dict[str, bool] = {}
+        self.reached = False
         self.failed: list[str] = []
 
     def pytest_runtestloop(self, session: Any) -> bool:
@@ -179,6 +181,7 @@ class Hunt:
                 reached[function].append(item)
             state()._stats.clear()
         set_mutant_under_test("")
+        self.reached = bool(reached)
         if self.failed:
             return True
         gc.freeze()
@@ -248,10 +251,13 @@ def verdicts(root: Path, names: Iterable[str], jobs: int) -> dict[str, bool]:
     sys.meta_path.insert(0, Mutated(root))
     hunt, said = Hunt(names, jobs), io.StringIO()
     options = [*config().pytest_add_cli_args, *config().pytest_add_cli_args_test_selection]
+    # Its rewriting of asserts takes the modules of an installed plugin, and so all of harness, from `Mutated`.
     with contextlib.redirect_stdout(said):
-        code = pytest.main(["-q", "-p", "no:xdist", *options], plugins=[hunt])
+        code = pytest.main(["-q", "-p", "no:xdist", "--assert=plain", *options], plugins=[hunt])
     if hunt.failed:
         raise OSError("\n".join(["these tests fail without any fault:", *hunt.failed]))
+    if hunt.found and not hunt.reached:
+        raise OSError("no test reached a module that is mutated: another copy of it was imported")
     if not hunt.found:
         raise OSError(f"pytest ran no tests and ended with {code}:\n{said.getvalue()}")
     return hunt.found
