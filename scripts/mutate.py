@@ -251,7 +251,7 @@ def verdicts(root: Path, names: Iterable[str], jobs: int) -> dict[str, bool]:
     sys.meta_path.insert(0, Mutated(root))
     hunt, said = Hunt(names, jobs), io.StringIO()
     options = [*config().pytest_add_cli_args, *config().pytest_add_cli_args_test_selection]
-    # Its rewriting of asserts takes the modules of an installed plugin, and so all of harness, from `Mutated`.
+    # Its rewriting of asserts would take the modules of an installed plugin, all of harness, from `Mutated`.
     with contextlib.redirect_stdout(said):
         code = pytest.main(["-q", "-p", "no:xdist", "--assert=plain", *options], plugins=[hunt])
     if hunt.failed:
