@@ -257,7 +257,7 @@ def verdicts(root: Path, names: Iterable[str], jobs: int) -> dict[str, bool]:
     if hunt.failed:
         raise OSError("\n".join(["these tests fail without any fault:", *hunt.failed]))
     if hunt.found and not hunt.reached:
-        raise OSError("no test reached a module that is mutated: another copy of it was imported")
+        raise OSError("no test reached a function that is mutated: was another copy of it imported?")
     if not hunt.found:
         raise OSError(f"pytest ran no tests and ended with {code}:\n{said.getvalue()}")
     return hunt.found

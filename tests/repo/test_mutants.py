@@ -176,6 +176,13 @@ def test_a_test_that_fails_by_itself_is_named(tmp_path: Path) -> None:
     assert done.stderr == "these tests fail without any fault:\ntests/test_small.py::test_it\n"
 
 
+@pytest.mark.slow
+def test_mutants_that_no_test_reaches_are_no_survivors(tmp_path: Path) -> None:
+    """As where the tests import the package from another place: nothing was tried."""
+    done = sampled(tmp_path, CODE, "pass")
+    assert (done.returncode, done.stderr[:55]) == (2, "no test reached a function that is mutated: was another")
+
+
 @pytest.mark.exhaustive  # it takes the seconds of processor time that a test has
 def test_a_mutant_that_never_ends_is_found(tmp_path: Path) -> None:
     done = sampled(
