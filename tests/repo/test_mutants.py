@@ -180,7 +180,10 @@ def test_a_test_that_fails_by_itself_is_named(tmp_path: Path) -> None:
 def test_mutants_that_no_test_reaches_are_no_survivors(tmp_path: Path) -> None:
     """As where the tests import the package from another place: nothing was tried."""
     done = sampled(tmp_path, CODE, "pass")
-    assert (done.returncode, done.stderr[:55]) == (2, "no test reached a function that is mutated: was another")
+    assert (done.returncode, done.stderr[:55]) == (
+        2,
+        "no test reached a function that is mutated: was another",
+    )
 
 
 @pytest.mark.exhaustive  # it takes the seconds of processor time that a test has
