@@ -1,4 +1,4 @@
-"""What a fleet costs beside the work: units a second through the scheduler, by the number of workers.
+"""Measure what a fleet costs beside the work: units a second through the scheduler, by the number of workers.
 
     python benchmarks/fleet_overhead.py [--workers 1,8,64] [--units 2000] [--seconds 0] [--kilobytes 150]
 

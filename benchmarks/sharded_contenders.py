@@ -1,4 +1,4 @@
-"""What benchmarks/sharded.py times: products of sharded matrices by harness, by PyTorch's collectives, fused.
+"""Products of sharded matrices by harness, by PyTorch's collectives, fused: what benchmarks/sharded.py times.
 
 Each contender computes C from the same shards, and returns this process's part of it. The data are normal,
 and drawn on the GPU from a seed for each part.

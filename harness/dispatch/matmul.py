@@ -26,7 +26,7 @@ from harness.driver import BorrowedStream, Context, Device, Function, Module, St
 from harness.errors import OutOfMemory, UsageError
 from harness.kernels.arch import Arch
 from harness.kernels.compiler import compile_kernel
-from harness.kernels.dtypes import BF16X6, FP32, TF32, TF32X3
+from harness.kernels.dtypes import BF16X6, FP32, TF32, TF32X3, DType
 from harness.kernels.spec import Variant
 from harness.problems.gemm import GEMMS
 
@@ -102,7 +102,7 @@ def matmul(
     if left.columns != right.rows:
         shapes = f"a is {left.rows} x {left.columns} and b is {right.rows} x {right.columns}"
         raise UsageError(f"{shapes}: a's columns must be as many as b's rows")
-    scalars = _scalar("alpha", alpha), _scalar("beta", beta)
+    scalars = scalar("alpha", alpha), scalar("beta", beta)
     if out is None:
         if scalars[1]:
             raise UsageError(f"beta={beta:g} without out", hint="out is what beta multiplies: pass out=")
@@ -129,18 +129,23 @@ def matmul(
 
 
 def _type(left: Matrix, right: Matrix, precision: str) -> str:
-    """Return the name of the product's element type, such as ``"bf16"``.
-
-    Raises UsageError if the operands' types differ, or `precision` is unknown or not for their type.
-    """
+    """Return `product_type` of two operands. Raises UsageError if their types differ."""
     if left.dtype is not right.dtype:
         raise UsageError(f"a is of {left.dtype.name}, b of {right.dtype.name}", hint="convert one of them")
+    return product_type(left.dtype, precision)
+
+
+def product_type(dtype: DType, precision: str) -> str:
+    """Return the name of the element type in which matrices of `dtype` are multiplied, such as ``"bf16"``.
+
+    Raises UsageError if `precision` is unknown or not for their type.
+    """
     if precision not in PRECISIONS:
         raise UsageError(f"no precision {precision!r}", hint=f"there are {', '.join(PRECISIONS)}")
     if precision == IEEE:
-        return left.dtype.name
-    if left.dtype is not FP32:
-        raise UsageError(f"precision={precision!r} is about float32, and a is of {left.dtype.name}")
+        return dtype.name
+    if dtype is not FP32:
+        raise UsageError(f"precision={precision!r} is about float32, and a is of {dtype.name}")
     return precision
 
 
@@ -308,7 +313,7 @@ def _address(stream: Any) -> int:
     return int(address) or LEGACY
 
 
-def _scalar(name: str, value: Any) -> float:
+def scalar(name: str, value: Any) -> float:
     """Return `value` as a float; raises UsageError unless it is finite in float32."""
     try:
         number = float(value)

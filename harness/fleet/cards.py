@@ -33,7 +33,7 @@ class Card:
 
     @property
     def model(self) -> tuple[Any, ...]:
-        """What GPUs of one model have in common: times on these may be compared."""
+        """The key that GPUs of one model have in common: times on these may be compared."""
         return tuple(self.gpu[key] for key in ("name", "sms", "memory_bytes", "clock_hz", "driver"))
 
     def record(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a unit of work takes along to another machine: a kernel's own files, and what was compiled from it."""
+"""Pack what a unit of work takes to another machine: a kernel's own files, and what was compiled from it."""
 
 from __future__ import annotations
 

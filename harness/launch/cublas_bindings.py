@@ -60,7 +60,7 @@ PROTOTYPES: dict[str, dict[str, tuple[Any, ...]]] = {
 
 
 class Status(IntEnum):
-    """What a function returns, cublasStatus_t."""
+    """The status that a function returns, cublasStatus_t."""
 
     NOT_INITIALIZED = 1
     ALLOC_FAILED = 3

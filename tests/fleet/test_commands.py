@@ -108,7 +108,7 @@ def test_a_record_of_a_fleet_replays_on_one_gpu(units: InProcess, monkeypatch: p
 @pytest.mark.slow
 @workers("a")
 def test_default_sizes_that_a_kernel_does_not_take_are_told_of(units: InProcess, tmp_path: Path) -> None:
-    """As on one GPU; a kernel that takes none of them is an error there."""
+    """Do as on one GPU; a kernel that takes none of them is an error there."""
     from shared.kernels import BODY
 
     front = (

@@ -244,7 +244,7 @@ def test_a_gpu_that_has_failed_is_left_out(machine: Machine) -> None:
 
 @pytest.mark.exhaustive
 def test_a_kernel_that_hangs(machine: Machine) -> None:
-    """As every process does that gets less time than Python needs to start."""
+    """Time out as every process does that gets less time than Python needs to start."""
     code, output = machine.ends(machine.bench("--gpus", "all", "--kernel-timeout", "0.2"))
     assert code == 1 and "it hangs" in output, output
     assert machine.rows() == [(str(n), "error") for n in SIZES]

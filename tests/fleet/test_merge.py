@@ -1,4 +1,4 @@
-"""What several GPUs measured, put together: each row once, with its GPU, and how far the GPUs are apart."""
+"""Merging of what several GPUs measured: each row once, with its GPU, and how far the GPUs are apart."""
 
 from __future__ import annotations
 

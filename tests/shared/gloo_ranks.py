@@ -314,6 +314,7 @@ def message(state: State, what: str) -> str:
         "gradients": lambda: matmul(rows.detach().requires_grad_(), rows),
         "beta": lambda: matmul(rows, rows, beta=1.0),
         "alpha": lambda: matmul(rows, rows, alpha=float("nan")),
+        "alpha beyond float32": lambda: matmul(rows, rows, alpha=1e39),
         "precision": lambda: matmul(rows, rows, precision="fast"),
         "precision of bf16": lambda: matmul(rows.bfloat16(), rows.bfloat16(), precision="tf32"),
         "overlap": lambda: matmul(left, rows, right),

@@ -6,13 +6,12 @@ on what all know: shapes, types and placements of the whole matrices.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-from harness.dispatch.matmul import IEEE, PRECISIONS
+from harness.dispatch import matmul as dispatch
 from harness.errors import UsageError
 from harness.torch import products
 from harness.torch.sharded.schedule import Block
@@ -21,16 +20,11 @@ from harness.torch.sharded.share import Factors
 
 def factors(dtype: Any, alpha: float, beta: float, precision: str, *, out: bool) -> Factors:
     """Return the scalars, checked; `out` is True if there is one for beta to multiply."""
-    for name, value in (("alpha", alpha), ("beta", beta)):
-        if not isinstance(value, int | float) or not math.isfinite(value):
-            raise UsageError(f"{name}={value!r} is no finite number")
+    found = Factors(dispatch.scalar("alpha", alpha), dispatch.scalar("beta", beta), precision)
     if beta and not out:
         raise UsageError(f"beta={beta:g} without out", hint="out is what beta multiplies: pass out=")
-    if precision not in PRECISIONS:
-        raise UsageError(f"no precision {precision!r}", hint=f"there are {', '.join(PRECISIONS)}")
-    if precision != IEEE and dtype is not torch.float32:
-        raise UsageError(f"precision={precision!r} is about float32, and a is of {dtype}")
-    return Factors(float(alpha), float(beta), precision)
+    dispatch.product_type(products.DTYPES[dtype], precision)
+    return found
 
 
 def alike(tensors: Mapping[str, Any]) -> None:
@@ -73,6 +67,12 @@ def written(out: Any, operands: Mapping[str, Any], where: str) -> None:
     for name, x in operands.items():
         if out.numel() and x.numel() and x.device == out.device and _overlap(out, x):
             raise UsageError(f"out overlaps {name}", where=where, hint="no product is made in place")
+
+
+def column_major(tensor: Any) -> bool:
+    """Return True if a matrix travels column-major, as it lies."""
+    down, right = tensor.stride()
+    return bool(down == 1 and right != 1)
 
 
 def _overlap(x: Any, y: Any) -> bool:

@@ -64,7 +64,7 @@ def matmul_lists(
         arguments.written(result, others, f"out[{rank}]")
     lanes = [lane(x.device) for x in lists["a"]]
     copies, shares = Copies(lanes), []
-    flips = _flipped(lists["a"]), _flipped(lists["b"]), False
+    flips = *(arguments.column_major(lists[name][0]) for name in "ab"), False
     for rank, block in enumerate(blocks):
         tensors = (x[rank].detach() for x in (lists["a"], lists["b"], results))
         left, right, target = (Held(*each) for each in zip(tensors, block, flips, strict=True))
@@ -281,9 +281,3 @@ def _fit(lists: dict[str, list[Any]], blocks: Sequence[tuple[Block, Block, Block
     for rank, each in enumerate(blocks):
         for (name, found), block in zip(lists.items(), each, strict=False):
             arguments.local(f"{name}[{rank}]", found[rank], block, "", "split says what each GPU has of it")
-
-
-def _flipped(tensors: Sequence[Any]) -> bool:
-    """Return True if matrices travel column-major, as the first of them lies."""
-    down, right = tensors[0].stride()
-    return bool(down == 1 and right != 1)

@@ -152,5 +152,4 @@ def _local(name: str, x: Any, block: Any, rank: int) -> Held:
         tensor = tensor.wait()
     why = "shards are those of torch.chunk: distribute_tensor makes them, from_local needs shape= and stride="
     arguments.local(name, tensor, block, f"rank {rank}", why)
-    down, right = x.stride()
-    return Held(tensor, block, flipped=down == 1 and right != 1)
+    return Held(tensor, block, arguments.column_major(x))
