@@ -87,6 +87,18 @@ class WrongLater:
             parameters(launch)[2][-1, -1] += 1
 
 
+class Faulting:
+    """A GEMM after which the context is lost, where the width of the block and N are among `at`."""
+
+    def __init__(self, fake: fake_driver.FakeDriver, at: set[tuple[int, int]], code: int = 700) -> None:
+        self.fake, self.at, self.code = fake, at, code
+
+    def __call__(self, launch: SimpleNamespace) -> None:
+        gemm(launch)
+        if (launch.block[0], plain(launch)[4]) in self.at:
+            self.fake.sticky = self.code
+
+
 class TypedGemm:
     """A GEMM of the element type that the last call of `becomes` named."""
 

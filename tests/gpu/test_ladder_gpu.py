@@ -33,7 +33,7 @@ from harness.problems.mma import Mma
 from harness.problems.registry import resolve
 from harness.results import record
 from harness.support.cache import Cache
-from shared.kernels import parameter_sets
+from shared.kernels import BODY, parameter_sets
 
 pytestmark = pytest.mark.gpu
 
@@ -277,6 +277,22 @@ extern "C" __global__ void matmul(const float* A, const float* B, float* C, int 
                                   int lda, int ldb, int ldc, float alpha, float beta)
 { while (true) __nanosleep(1000); }
 """
+
+
+@pytest.mark.parametrize("verb", ["bench", "verify"])
+def test_a_fault_costs_its_row(tmp_path: Any, kernel_file: Any, verb: str) -> None:
+    """At one of three sizes, and without --isolate: other processes go on."""
+    out = tmp_path / "r.json"
+    wild = kernel_file("wild.cu", body=BODY.replace("{", "{ if (N == 512) *(float*)8 = 1;", 1))
+    command = [sys.executable, "-m", "harness", verb, str(wild), "tiled", "-a", "N=[256,512,1024]"]
+    done = subprocess.run([*command, "--json", str(out)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert " ".join(done.stderr.split()).count("each row that is left has a process of its own") == 1
+    rows = {(r["kernel"], r["shape"]): r for r in record.load(out)["rows"]}
+    bad = rows.pop(("wild", "512"))
+    assert bad["status"] == "error" and "ILLEGAL_ADDRESS" in bad["detail"]
+    assert {row["status"] for row in rows.values()} == {"ok"}
+    assert {(k, n) for k in ("wild", "03_tiled") for n in ("256", "512", "1024")} <= {*rows, ("wild", "512")}
 
 
 def test_a_hang_and_a_fault_stay_in_their_processes(tmp_path: Any, kernel_file: Any) -> None:

@@ -363,6 +363,11 @@ def test_replay_of_what_was_no_measurement(tmp_path: Path) -> None:
     assert result.exit_code == 2 and "nothing was measured in this file" in result.stderr
 
 
+def test_replay_of_a_file_without_its_command(tmp_path: Path) -> None:
+    result = harness("replay", str(run_file(tmp_path / "r.json", 1e-3)))
+    assert result.exit_code == 2 and "does not say what was run" in result.stderr
+
+
 def test_arguments_of_a_recorded_command() -> None:
     argv = [
         "harness",

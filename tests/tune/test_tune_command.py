@@ -14,6 +14,7 @@ import pytest
 from fakes import gemm as fake_gemm
 from harness.bench.session import Bench
 from harness.cli.children import isolation
+from harness.cli.verbs import tune
 from harness.cli.views import tuned
 from harness.driver import api
 from harness.errors import HarnessError, NoDriver
@@ -92,18 +93,62 @@ def test_ctrl_c_keeps_what_was_measured(speeds: Speeds, kernel: str) -> None:
     assert result.exit_code == 0 and "6 kept from before" in result.stdout
 
 
-@pytest.mark.slow
-def test_a_fault_says_how_to_go_on(fake: Any, speeds: Speeds, kernel: str) -> None:
+@pytest.fixture
+def faulting(fake: Any, speeds: Speeds) -> None:
+    """Plant a candidate that faults."""
+
     def fault(launch: Any) -> None:
         fake.sticky = 700
 
     speeds.execute[7] = fault
-    command = ("tune", kernel, "-p", SPACE, "-a", "N=24", "--regime", "hot")
-    result = harness(*command, "--fresh")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("faulting")
+def test_after_a_fault_another_process_goes_on(
+    fake: Any, speeds: Speeds, kernel: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without the candidate that faulted, and with what was measured before. The control is the next test."""
+    told: list[list[str]] = []
+    shown: list[str] = []
+
+    def watch(command: list[str], *_: Any, **__: Any) -> Ended:
+        told.append(command)
+        fake.sticky = 0
+        result = harness(*command[3:])
+        shown.append(result.stdout)
+        return Ended(code=result.exit_code)
+
+    monkeypatch.setattr(isolation, "watch", watch)
+    out = tmp_path / "r.json"
+    command = ("tune", kernel, "-p", SPACE, "-a", "N=24", "--regime", "hot", "--budget", "1h", "--fresh")
+    result = harness(*command, "--json", str(out))
+    assert result.exit_code == 1 and "another one goes on without it" in " ".join(result.stderr.split())
+    assert speeds.runs[7] <= 2, "once as the reference, once as a candidate"
+    assert "fastest: TILE=5" in shown[-1]
+    assert all(isolation.SUPERVISED in c and "--fresh" not in c for c in told)
+    (budget,) = [c for c in told[0] if c.startswith("--budget=")]
+    assert 3000 < float(budget.removeprefix("--budget=")) < 3600
+    statuses = {r["params"]["TILE"]: r["status"] for r in record.load(out)["rows"]}
+    assert statuses.pop(7) == "error" and set(statuses.values()) == {"ok"} and len(statuses) > 3
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("faulting")
+def test_where_no_process_can_go_on_the_rows_are_shown(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isolation, "watch", lambda *_, **__: Ended(code=2, why="its process was ended"))
+    result = harness("tune", kernel, "-p", SPACE, "-a", "N=24", "--regime", "hot", "--fresh")
+    assert result.exit_code == 1 and "the tuning's process: its process was ended" in result.stderr
+    assert "TILE=7" in result.stdout and "ILLEGAL_ADDRESS" in result.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("faulting")
+def test_a_fault_says_how_to_go_on(fake: Any, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing is kept from process to process."""
+    monkeypatch.setattr(tune, "_journal", lambda *_: Journal(None))
+    result = harness("tune", kernel, "-p", SPACE, "-a", "N=24", "--regime", "hot", "--fresh")
     assert result.exit_code == 1 and "goes on without that candidate" in result.stderr
-    fake.sticky = 0
-    supervised = harness(*command, isolation.SUPERVISED)
-    assert supervised.exit_code == 1 and "fastest: TILE=5" in supervised.stdout
 
 
 def test_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness.cli import matmul_option, options, running
-from harness.cli.children import fleet, isolation
+from harness.cli.children import apart, fleet, isolation
 from harness.cli.views import timed
 from harness.errors import HarnessError
 from harness.support.children import lines
@@ -27,10 +27,6 @@ if TYPE_CHECKING:
     from harness.results.rows import Row
     from harness.support.cache import Cache
 
-    Sized = tuple[Mapping[str, int | float], Problem]
-
-# What a unit's command is not told: what to measure is its own, where and what to show is not its concern.
-_WITHOUT = ("sweep", "isolate", "kernel_timeout", "rows", "gpus", "scheduler", "json_file", "style", "wide")
 _REF = "ref"
 
 
@@ -113,22 +109,18 @@ def _of_kernel(
     """
     from harness.fleet.parcel import parcel
     from harness.fleet.units import FOLDER, Unit
-    from harness.problems.registry import resolve
 
-    cls, target = resolve(one.variant.kernel), one.cubin.arch
-    problems = [(axes, cls.from_axes(axes)) for axes in points[cls]]
-    if not ctx.params["axis"]:
-        problems = _taken(one, problems, left_out)
+    target = one.cubin.arch
     mine = parcel([one.variant], target, cache, ctx.params["include"])
     timeout = float(ctx.params["kernel_timeout"])
     reference, files, more = _reference(ctx.params["ref"], target, cache)
-    for axes, problem in problems:
+    for axes, problem in apart.taken(one, points, None if ctx.params["axis"] else left_out):
         changes = isolation.of_kernel(one) | {
             "include": mine.include,
             "ref": reference,
-            "axis": [f"{name}={value!r}" for name, value in axes.items()],
+            "axis": apart.values(axes),
         }
-        words = isolation.command_line(ctx, mine.word, changes, without=_WITHOUT)[1:]
+        words = isolation.command_line(ctx, mine.word, changes, without=apart.WITHOUT)[1:]
         unit = Unit(
             words=(*words, "--rows", f"{FOLDER}/result"),
             label=f"{one.label} {problem.label}",
@@ -138,18 +130,6 @@ def _of_kernel(
             cubins={**mine.cubins, **more},
         )
         yield _Planned(unit=unit, built=one, problem=problem)
-
-
-def _taken(one: Built, problems: list[Sized], left_out: dict[str, list[str]]) -> list[Sized]:
-    """Return the problems that a kernel takes; if there is none, the first one, which is an error."""
-    from harness.launch.kernel import unmet
-
-    conditions = [unmet(one.variant, problem) for _, problem in problems]
-    for condition, (_, problem) in zip(conditions, problems, strict=True):
-        if condition:
-            left_out.setdefault(f"{one.label} requires {condition}", []).append(problem.label)
-    taken = [both for both, condition in zip(problems, conditions, strict=True) if not condition]
-    return taken or problems[:1]
 
 
 def _reference(word: str | None, target: str, cache: Cache) -> tuple[str | None, dict[str, bytes], Any]:

@@ -82,11 +82,16 @@ def _verifying(ctx: click.Context, one: Built, points: Points, model: tuple[Any,
     return Unit(
         words=(*words, "--json", f"{FOLDER}/result"),
         label=one.label,
-        timeout=_SECONDS + _A_REPEAT * ctx.params["repeats"] * max(map(len, points.values())),
+        timeout=limit(ctx.params["repeats"], max(map(len, points.values()))),
         model=model,
         files=mine.files,
         cubins=mine.cubins,
     )
+
+
+def limit(repeats: int, shapes: int) -> float:
+    """Return the seconds in which a kernel has to be verified."""
+    return _SECONDS + _A_REPEAT * repeats * shapes
 
 
 def _rows(one: Built, points: Points, card: Card, outcome: Outcome) -> Iterator[Row]:

@@ -1,8 +1,9 @@
-"""``--isolate``: run kernels in a child process, so that a fault or a hang ends that process only.
+"""Run kernels in child processes, so that a fault or a hang ends such a process only: with ``--isolate`` from
+the beginning, without it for what is left after a fault.
 
-The child runs the same command once more, and writes its measurements to a file as it goes: ``harness bench``
-the rows of one kernel, ``harness tune`` its journal. What it had measured before it died is kept, and the
-next child goes on with the others.
+A child runs the same command once more, and writes its measurements to a file as it goes: ``harness bench``
+and ``harness verify`` the rows of one kernel, ``harness tune`` its journal. What it had measured before it
+died is kept, and the next child goes on with the others.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from harness.support import tools
 from harness.support.children import Ended, failure, lines, watch
 
 if TYPE_CHECKING:
-    from harness.cli.session import Points, Request
+    from harness.cli.session import Points
     from harness.driver import Device
     from harness.launch.builds import Built
     from harness.results.record import Document
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 SUPERVISED = "--supervised"
 AGAIN = 75  # exit code of a child tuning after a fault that is in its journal: run it again
 _GRACE = 10  # seconds for a tuning to write down what it has, after Ctrl-C
-_OUTPUT = ("style", "json_file", "wide")
 
 
 def command_line(
@@ -64,7 +64,7 @@ def _spelled(option: click.Option, value: Any) -> list[str]:
     return [f"{name}={100 * one!r}" if percent else f"{name}={one}" for one in listed]
 
 
-# ---- bench
+# ---- bench and verify
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,51 +79,6 @@ class Outcome:
     about: Document
     error: str
     interrupted: bool = False
-
-
-def bench_rows(
-    ctx: click.Context,
-    what: Request,
-    built: Sequence[Built],
-    points: Points,
-    meta: Document,
-    timeout: float,
-) -> Iterator[Row]:
-    """Yield each kernel's rows from a process of its own, which prepares and times everything anew.
-
-    A size without a row becomes an error row. What the children write about the GPU goes into `meta`. A child
-    gets `timeout` seconds. Raises KeyboardInterrupt after Ctrl-C.
-    """
-    from harness.bench.row import Measurement
-    from harness.launch.kernel import unmet
-    from harness.problems.registry import resolve
-    from harness.results import rows
-
-    meta["gpu"] = options.about(what.gpu)
-    seen: set[tuple[str, str]] = set()  # the baseline is measured beside every kernel; one row will do
-    for one in built:
-        outcome = run_child(_bench_command(ctx, what.gpu, one), timeout)
-        meta["gpu"] |= outcome.about
-        mine = [row for row in outcome.rows if rows.label(row) == one.label]
-        for row in outcome.rows:
-            key = (rows.label(row), row["shape"])
-            if key not in seen:
-                seen.add(key)
-                yield row
-        if outcome.interrupted:
-            raise KeyboardInterrupt  # the rows before it are kept
-        cls = resolve(one.variant.kernel)
-        takes = [a for a in points[cls] if not unmet(one.variant, cls.from_axes(a))]
-        for axes in (takes if takes and not ctx.params["axis"] else points[cls])[len(mine) :]:
-            error = outcome.error or "its process ended without this row"
-            yield what.record(Measurement.failed_with(one, cls.from_axes(axes), error))
-
-
-def _bench_command(ctx: click.Context, gpu: Device, one: Built) -> list[str]:
-    """Return the command that measures one kernel in a child."""
-    without = ("sweep", "isolate", "kernel_timeout", "rows", "gpus", "scheduler", *_OUTPUT)
-    changes = of_kernel(one) | {"device": gpu.uuid}
-    return command_line(ctx, str(one.variant.kernel.path.absolute()), changes, without=without)
 
 
 def of_kernel(one: Built) -> dict[str, Any]:
@@ -166,9 +121,11 @@ def append(path: Path, line: Mapping[str, Any]) -> None:
 # ---- tune
 
 
-def tune(ctx: click.Context, gpu: Device, path: Path | None, timeout: float) -> int:
+def tune(ctx: click.Context, gpu: Device, path: Path | None, timeout: float, spent: float = 0.0) -> int:
     """Run the tuning in a child, and again without the candidate that ended it; return the last child's exit
     code.
+
+    This process has `spent` seconds on it before.
 
     `path` is the journal's. A candidate's name is written there before it is launched, so the one that was in
     flight when the child ended is known, and gets an error row. `timeout` is in seconds without progress.
@@ -181,7 +138,7 @@ def tune(ctx: click.Context, gpu: Device, path: Path | None, timeout: float) -> 
             "--isolate needs a place to keep what is measured",
             hint="set HARNESS_CACHE_DIR to a directory that can be written",
         )
-    began = time.monotonic()
+    began = time.monotonic() - spent
     while True:
         known, size = Journal(path).count, _size(path)
         ended = _tuned(ctx, gpu, path, timeout, time.monotonic() - began)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness.cli import matmul_option, options, running
-from harness.cli.children import fleet, fleet_bench, isolation
+from harness.cli.children import apart, fleet, fleet_bench, isolation
 from harness.cli.session import Points, Request, element_types, open_session
 from harness.cli.views import emulated, timed
-from harness.errors import UsageError
+from harness.errors import ContextLost, UsageError
 
 if TYPE_CHECKING:
     from harness.kernels.spec import Variant
@@ -81,7 +81,7 @@ def _enough(_ctx: click.Context, _param: click.Parameter, rounds: int) -> int:
     default=300.0,
     show_default=True,
     type=options.Finite(min=0),
-    help="With --isolate: seconds after which a kernel's process is killed.",
+    help="With --isolate, and after a fault: seconds after which a kernel's process is killed.",
 )
 @fleet.options
 @options.require_gpu
@@ -179,12 +179,15 @@ def command(
                 dtypes=element_types(points),
             )
             if isolate:
-                measured = isolation.bench_rows(ctx, what, built, points, meta, kernel_timeout)
+                measured = _children(ctx, what, meta).each(built, points, left_out)
             else:
                 measured = _measured(what, owned, built, points, meta, rows, step, left_out)
         records, fault = running.collect(measured)
     if isolate and gpu is not None:
         records = isolation.in_order(records, points)
+    elif isinstance(fault, ContextLost) and rows is None:  # the context is closed: other processes can go on
+        again = _children(ctx, what, meta)
+        records, fault = apart.go_on(again, built, points, records, left_out, fault)
     meta["ended"] = str(fault) if fault else "complete"
     meta["skipped"] = [f"{s.variant.label}, {s.arch}: {s.error}" for s in skipped]
     unwritten = running.keep(json_file, "bench", records, meta)
@@ -198,6 +201,13 @@ def command(
     if ref:
         compared = [r for r in records if r["status"] == "ok" and not r.get("baseline")]
         running.conclude(r.get("decision") or INCONCLUSIVE for r in compared)
+
+
+def _children(ctx: click.Context, what: Request, meta: Document) -> apart.Children:
+    """Return the processes that measure for this command. What they say of the GPU goes into `meta`."""
+    about = meta.setdefault("gpu", options.about(what.gpu))
+    timeout = ctx.params["kernel_timeout"]
+    return apart.Children(ctx=ctx, gpu=what.gpu, record=what.record, about=about, timeout=timeout)
 
 
 def _reference(word: str, points: Points, alone: bool, cublaslt: bool) -> Variant:

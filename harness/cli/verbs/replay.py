@@ -36,6 +36,8 @@ def command(file: Path, device: str, threshold: float) -> None:
     old = record.load(file)
     if old.get("kind") != "bench" or not old["meta"].get("gpu"):
         raise UsageError("nothing was measured in this file", where=str(file))
+    if "argv" not in old["meta"]:
+        raise UsageError("this file does not say what was run: meta has no argv", where=str(file))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "replay.json")
         arguments = [*arguments_of(old["meta"]["argv"]), "-d", device, "--require-gpu", "--json", str(path)]

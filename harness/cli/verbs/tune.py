@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from harness.cli import options, running
 from harness.cli.children import fleet, fleet_tune, isolation
 from harness.cli.session import Request, element_types, open_session
 from harness.cli.views import tuned
-from harness.errors import ContextLost, MissingDependency, NoGpu, UsageError
+from harness.errors import ContextLost, HarnessError, MissingDependency, NoGpu, UsageError
 
 if TYPE_CHECKING:
     from harness.driver import Device
@@ -56,14 +57,16 @@ if TYPE_CHECKING:
 @options.regime("As bench's.")
 @options.threshold("0.5%", "Closer than this is a tie.")
 @click.option(
-    "--isolate", is_flag=True, help="In a process of its own, begun again without whoever faulted or hung."
+    "--isolate",
+    is_flag=True,
+    help="In a process of its own from the beginning, begun again without whoever faulted or hung.",
 )
 @click.option(
     "--kernel-timeout",
     default=60.0,
     show_default=True,
     type=options.Finite(min=0),
-    help="With --isolate: seconds after which a candidate hangs.",
+    help="With --isolate, and after a fault: seconds after which a candidate hangs.",
 )
 @click.option("--fresh", is_flag=True, help="Forget what earlier runs have measured.")
 @options.markdown
@@ -158,6 +161,7 @@ def command(
         threshold=threshold,
         dtypes=element_types(points),
     )
+    began = time.monotonic()
     with ExitStack() as owned:
         built, timed = owned.enter_context(_bars(len(chosen), len(chosen) * len(problems)))
         if results_file is not None:
@@ -174,12 +178,29 @@ def command(
             raise SystemExit(isolation.AGAIN)
         if fault is not None and (partial := tuner.interrupted()) is not None:
             results.append(partial)
+    if isinstance(fault, ContextLost) and results_file is None and journal.path is not None:
+        fault = _go_on(ctx, gpu, journal.path, time.monotonic() - began)
     meta["ended"] = str(fault) if fault else "complete"
     meta["skipped"] = [f"{u.variant.label}: {u.why}" for u in tuner.unfit]
     if results_file is not None:
         isolation.append(results_file, fleet_tune.told(results, tuner.unfit, meta))
     tuned.publish(results, tuner.unfit, meta, target, ctx.params)
     tuned.conclude(results, fault)
+
+
+def _go_on(ctx: click.Context, gpu: Device, path: Path, spent: float) -> HarnessError:
+    """Go on after a fault in processes of their own, as with --isolate, and exit as they do.
+
+    Return the error where they could not.
+    """
+    from harness.support import terminal
+
+    said = "a candidate faulted, after which this process can do no more: another one goes on without it"
+    click.echo(terminal.fill(said), err=True)
+    try:
+        raise SystemExit(isolation.tune(ctx, gpu, path, ctx.params["kernel_timeout"], spent))
+    except HarnessError as e:
+        return e
 
 
 def _space(kernel: str, params: Sequence[str], dtypes: Sequence[str]) -> tuple[Kernel, list[Variant]]:

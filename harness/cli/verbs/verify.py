@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from harness.cli import matmul_option, options, running
-from harness.cli.children import fleet, fleet_verdicts
+from harness.cli.children import apart, fleet, fleet_verdicts, isolation
 from harness.cli.views import verified
-from harness.errors import INCONCLUSIVE_EXIT
+from harness.errors import INCONCLUSIVE_EXIT, ContextLost
+
+if TYPE_CHECKING:
+    from harness.bench.row import Measurement
 
 
 @click.command(name="verify")
@@ -39,6 +44,7 @@ from harness.errors import INCONCLUSIVE_EXIT
 @fleet.options
 @options.markdown
 @options.json_file
+@click.option("--rows", type=click.Path(path_type=Path), hidden=True)
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -62,6 +68,7 @@ def command(
     scheduler: str | None,
     style: str | None,
     json_file: Path | None,
+    rows: Path | None,
 ) -> None:
     """Compare outputs with float64, element by element, on square, ragged and padded shapes; with --repeat
     also with themselves, bit by bit, launch after launch.
@@ -112,24 +119,44 @@ def command(
             context = owned.enter_context(Context(gpu))
             session = owned.enter_context(Bench(context, rule=None, repeats=repeats, seed=seed))
             found = session.rows(built, points, step)
-        left_out: dict[str, list[str]] = {}
-        rows, fault = running.collect(running.of_sizes_taken(found, None if axis else left_out))
-    records = [encode.verified_record(r) for r in rows]
+        left_out: dict[str, list[str]] | None = None if axis else {}
+        measured, fault = running.collect(_kept(running.of_sizes_taken(found, left_out), rows))
+    records = [encode.verified_record(r) for r in measured]
     meta = record.provenance(seed=seed) if json_file is not None else {}
     meta |= {"gpu": gpu and options.about(gpu), "repeats": repeats}
+    if isinstance(fault, ContextLost) and gpu is not None and rows is None:
+        again = apart.Children(
+            ctx=ctx,
+            gpu=gpu,
+            record=encode.verified_record,
+            about=meta["gpu"],
+            timeout=fleet_verdicts.limit(repeats, 1),
+        )
+        records, fault = apart.go_on(again, built, points, records, left_out, fault)
     meta["ended"] = str(fault) if fault else "complete"
     meta["skipped"] = [f"{s.variant.label}, {s.arch}: {s.error}" for s in skipped]
     unwritten = running.keep(json_file, "verify", records, meta)
-    of_kernels = [(name, [encode.verified_record(r) for r in mine]) for name, mine in running.by_kernel(rows)]
-    verified.show(of_kernels, repeats, style)
+    verified.show(apart.by_kernel(records), repeats, style)
     running.name_shapes(points)
-    running.tell(left_out)
+    running.tell(left_out or {})
     if gpu is None:
         click.echo(absent)
-        emulated.print_findings(rows)
-        emulated.print_output(rows)
+        emulated.print_findings(measured)
+        emulated.print_output(measured)
     running.explain(records if gpu is not None else [], skipped)
     running.warn(built)
     running.finish(records, skipped, fault or unwritten, allow_refused=allow_refused)
-    if any(unverified(row.problem) for row in rows):
+    if any(unverified(row.problem) for row in measured):
         raise SystemExit(INCONCLUSIVE_EXIT)
+
+
+def _kept(found: Iterable[Measurement], file: Path | None) -> Iterator[Measurement]:
+    """Yield each row, as it is done, and append it to `file`, whose first line has nothing to say here."""
+    from harness.results import encode
+
+    if file is not None:
+        isolation.append(file, {})
+    for row in found:
+        if file is not None:
+            isolation.append(file, encode.verified_record(row))
+        yield row

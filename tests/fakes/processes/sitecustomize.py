@@ -2,6 +2,8 @@
 
 Its folder and `tests` have to be on PYTHONPATH. CUDA_VISIBLE_DEVICES is obeyed. A file that
 HARNESS_FAKE_FAULTS names has lines ``UUID call code``: that call of the driver fails on that GPU, always.
+A call ``launch:16:32`` is the launch of a GEMM with N = 32 by blocks that are 16 threads wide: after it the
+context is lost, with that code.
 """
 
 from __future__ import annotations
@@ -35,7 +37,10 @@ def install() -> Any:
     fake.__class__ = type("Visible", (type(fake),), limited)
     for line in _faults():
         name, call, code = line.split()
-        if names.get(name) in shown:
+        if names.get(name) in shown and call.startswith("launch:"):
+            _, width, n = call.split(":")
+            fake.execute = gemm.Faulting(fake, {(int(width), int(n))}, int(code))
+        elif names.get(name) in shown:
             fake.fail(call, *[int(code)] * 1000)
     return fake
 
