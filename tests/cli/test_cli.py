@@ -430,7 +430,7 @@ def test_verify_counts_shapes(fake: Any) -> None:
     assert "5/5" in row and row.endswith("ok")
 
 
-def test_a_fault_shows_the_rows_before_it_and_fails(fake: Any, tmp_path: Path) -> None:
+def test_a_fault_in_the_last_row_shows_those_before_it_and_fails(fake: Any, tmp_path: Path) -> None:
     def fault_in_third_kernel(run: Any) -> None:
         fake_gemm.gemm(run)
         if len(run.args) and run.block == (256, 1, 1):  # 08_tiled_v4
@@ -440,10 +440,10 @@ def test_a_fault_shows_the_rows_before_it_and_fails(fake: Any, tmp_path: Path) -
     path = tmp_path / "r.json"
     result = harness("bench", "coalesced", "tiled", "tiled_v4", "-a", "N=16", "--json", str(path), *FAST)
     assert result.exit_code == 1
-    assert "03_tiled" in result.stdout and "context is lost" in result.stderr
+    assert "03_tiled" in result.stdout and not result.stderr, "no other process is needed"
     content = record.load(path)
     assert [r["status"] for r in content["rows"]] == ["ok", "ok", "error"]  # the culprit is named
-    assert "context is lost" in content["rows"][2]["detail"] and "context is lost" in content["meta"]["ended"]
+    assert "context is lost" in content["rows"][2]["detail"] and content["meta"]["ended"] == "complete"
 
 
 def test_absurd_sizes_end_before_any_launch(fake: Any) -> None:

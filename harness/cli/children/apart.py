@@ -83,7 +83,9 @@ class Children:
             (one, [size for size in taken(one, points, left_out) if self._is_missing(one, size[1])])
             for one in built
         ]
-        with running.progress(sum(len(sizes) for _, sizes in missing)) as step:
+        if count := sum(len(sizes) for _, sizes in missing):
+            click.echo(terminal.fill(_LOST), err=True)
+        with running.progress(count) as step:
             for one, sizes in missing:
                 yield from self._singly(one, sizes, "", step)
 
@@ -172,7 +174,6 @@ def go_on(
     """
     from harness.bench.row import ERROR
 
-    click.echo(terminal.fill(_LOST), err=True)
     more, ended = running.collect(children.rest(built, points, rows, left_out))
     told = any(row["status"] == ERROR for row in rows)
     return isolation.in_order([*rows, *more], points), ended or (None if told else fault)
