@@ -9,27 +9,32 @@
 // A B that is stored transposed (TRANSB=1), as the weights of a linear layer are, has k along its rows: then
 // both operands stay in shared memory.
 //
+// With TRANSA=1 and TRANSB=1 it is A that has k across its rows, and C = A B is computed as it stands, with A in
+// registers and B in shared memory: what is called A in the text is then B, and C is stored from the other side. A
+// transposed A beside a row-major B has both the wrong way round; one of them must be copied.
+//
 // /// kernel
 // entry = "matmul"
 // after = "23_wgmma_pipeline"
 // dtype = "tf32"
 // min_arch = "sm_90a"
 // block = "2 * BN + 128"
-// tile  = ["BM", "BN"]
+// tile  = ["BM + TRANSA * (BN - BM)", "BN + TRANSA * (BM - BN)"]
 // grid  = "(SPLIT == 1) * BLOCKS * SMS + (SPLIT > 1) * SPLIT * TILES_X * TILES_Y"
 // where = ["BM <= 2 * BN", "1024 <= BLOCKS * STAGES * (BM + BN) <= 1536", "BM * SPLIT <= 512",
-//          "BLOCKS == 1 or SPLIT == 1 and BN == 64", "BM % (8 * SPLIT) == 0"]
+//          "BLOCKS == 1 or SPLIT == 1 and BN == 64", "BM % (8 * SPLIT) == 0", "TRANSA <= TRANSB"]
 // shared = "128 * STAGES * (BM + BN) + 256 * BN + 16 * STAGES"
 // programmatic = 1
 // loads = "BM + BN"
-// sass  = ["HGMMA in loop == 8", "LDS.64 in loop == 16 if not TRANSB", "no LDS in loop if TRANSB",
+// sass  = ["HGMMA in loop == 8", "LDS.64 in loop == 16 if TRANSA == TRANSB", "no LDS in loop if TRANSA < TRANSB",
 //          "WARPGROUP.DEPBAR in loop == 2", "no BAR in loop", "USETMAXREG", "UTMALDG", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
 // claim = "Two shared loads a thread feed 64 x BM x 8 products, without a bank conflict."
-// predict = ["conflicts == 0", "seconds < 1 of cuBLAS at N=2048"]
+// predict = ["conflicts == 0", "conflicts with TRANSA=1 TRANSB=1 == 0 at transa=1 transb=1",
+//            "seconds < 1 of cuBLAS at N=2048"]
 //
 // [tensormaps]
-// A = {box = ["BM", 32], swizzle = 128}
-// B = {box = ["32 + TRANSB * (BN - 32)", 32], swizzle = 128}
+// A = {box = ["BM + TRANSA * (32 - BM)", 32], swizzle = 128}
+// B = {box = ["32 + TRANSB * (BN - 32) + TRANSA * (BM - BN)", 32], swizzle = 128}
 // C = {box = [32, 32], swizzle = 128}
 //
 // [params]
@@ -39,6 +44,7 @@
 // BLOCKS = [1, 2]
 // SPLIT = [1, 2, 4, 8]
 // GROUP = [8]
+// TRANSA = [0, 1]
 // TRANSB = [0, 1]
 // ///
 
@@ -50,9 +56,11 @@
 #include "wgmma.cuh"
 
 #define BK 32                // 128 bytes of a row of A
-#define CONSUMERS (2 * BN)   // threads: a warpgroup for 64 columns of C; the producers follow them
+#define CONSUMERS (2 * BN)   // threads: a warpgroup for 64 columns of B; the producers follow them
 #define PRODUCERS 128
 #define CONSUMER_REGISTERS (BN == 64 ? 168 : 208)  // with the producers' 88, as many as the block starts with
+#define COLUMNS (TRANSA ? BM : BN)       // of a tile of C
+#define BOTH_SHARED (TRANSB && !TRANSA)  // no operand is in registers
 
 #if SPLIT > 1
 extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1)
@@ -60,16 +68,24 @@ extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1)
 extern "C" __global__ void
 #endif
                        __launch_bounds__(CONSUMERS + PRODUCERS, BN == 64 ? 2 : 1)
+#if TRANSA  // what is called A from here on is B, and has N rows
+                       matmul(const __grid_constant__ TensorMap map_b,
+                              const __grid_constant__ TensorMap map_a,
+                              const __grid_constant__ TensorMap map_c,
+                              const float* B, const float* A, float* C, int N, int M, int K,
+                              int ldb, int lda, int ldc, float alpha, float beta)
+#else
                        matmul(const __grid_constant__ TensorMap map_a,
                               const __grid_constant__ TensorMap map_b,
                               const __grid_constant__ TensorMap map_c,
                               const float* A, const float* B, float* C, int M, int N, int K,
                               int lda, int ldb, int ldc, float alpha, float beta)
+#endif
 {
     extern __shared__ __align__(1024) float memory[];
     auto As = (float(*)[BM][BK])memory;
     auto Bs = (float(*)[BN / 32][BK][32])(As + STAGES);  // boxes of 32 columns; or BN rows of a transposed B
-    auto Cs = (float(*)[2][32][32])(Bs + STAGES);        // two boxes for every 32 columns
+    auto Cs = (float(*)[2][32][32])(Bs + STAGES);        // two boxes for every 32 columns of B
     auto full = (Mbarrier*)(Cs + BN / 32), empty = full + STAGES;
 
     const unsigned tiles_m = (M + BM - 1u) / BM, tiles_n = (N + BN - 1u) / BN, tiles = tiles_m * tiles_n;
@@ -109,8 +125,8 @@ extern "C" __global__ void
         const auto fetch = [&](int stage, int row, int col, int k, bool a, bool b) {
             mbarrier_arrive_expect_tx(full + stage, 4 * BK * (a * BM + b * BN));
             if (a) tma_load(As[stage], map_a, row, k, full + stage);
-            if (b && TRANSB) tma_load(Bs[stage], map_b, col, k, full + stage);
-            if (b && !TRANSB)
+            if (b && BOTH_SHARED) tma_load(Bs[stage], map_b, col, k, full + stage);
+            if (b && !BOTH_SHARED)
                 #pragma unroll
                 for (int n = 0; n < BN; n += 32)
                     tma_load(Bs[stage][n / 32], map_b, k, col + n, full + stage);
@@ -139,10 +155,10 @@ extern "C" __global__ void
                         if (!a_mapped)
                             copy_box_swizzled<BM, 1, 64>(As[stage], A + (long long)row * lda + k, lda, M - row,
                                                          K - k, 0);
-                        if (!b_mapped && TRANSB)
+                        if (!b_mapped && BOTH_SHARED)
                             copy_box_swizzled<BN, 1, 32>(Bs[stage], B + (long long)col * ldb + k, ldb, N - col,
                                                          K - k, 0);
-                        if (!b_mapped && !TRANSB)
+                        if (!b_mapped && !BOTH_SHARED)
                             #pragma unroll 1
                             for (int n = 0; n < BN; n += 32)
                                 copy_box_swizzled<BK, 1, 32>(Bs[stage][n / 32], B + (long long)k * ldb + col + n, ldb,
@@ -163,20 +179,23 @@ extern "C" __global__ void
     // lane / 4 + 8 of the product's 64 x BM. Which columns of B these are is free to choose, as long as C is stored to
     // the same columns. A 64-bit shared access serves 16 lanes at once. These read 16-byte units u and u ^ 5 of four
     // rows of B, and write units u and u ^ 5 of four rows of C that lie two apart: after the swizzle, u ^ row % 8, that
-    // is each of the eight units once, and no bank conflict.
+    // is each of the eight units once, and no bank conflict. With TRANSA those columns are rows of C: of four, again
+    // two apart modulo 8, they write two units side by side.
     const int box = warp / 2, k_lane = lane % 4;
     const int unit = lane / 8 % 2 * 5 ^ lane / 16 ^ warp % 2 * 2, n_lane = unit * 4 + lane / 4 % 2 * 2;
-    const int n_first = TRANSB ? warp % 2 * 16 + lane / 4 : n_lane, n_step = TRANSB ? 8 : 1;  // its columns of C, two
+    const int n_first = BOTH_SHARED ? warp % 2 * 16 + lane / 4 : n_lane;  // its columns of B, two
+    const int n_step = BOTH_SHARED ? 8 : 1;
     const int b_low = k_lane * 32 + (n_lane ^ k_lane * 4);
     const int b_high = (k_lane + 4) * 32 + (n_lane ^ (k_lane + 4) * 4);
 
-    float sum[BM / 2] = {};  // at 4 * j + e: row 8 * j + 2 * k_lane + e, column n_first; at + 2: n_first + n_step
+    const int c_rows = TRANSA ? N : M, c_columns = TRANSA ? M : N;
+    float sum[BM / 2] = {};  // at 4 * j + e: row 8 * j + 2 * k_lane + e of A, column n_first; at + 2: n_first + n_step
     unsigned even[16], odd[16];  // B for four steps of 8 k: products read one while the other is loaded
     int stage = 0, parity = 0, before = 0;
     const auto multiply_stage = [&](unsigned (&b)[16], bool add) {
         mbarrier_wait(full + stage, parity);
         const Descriptor a = make_descriptor(As[stage], 16, 1024);
-#if TRANSB
+#if BOTH_SHARED
         const Descriptor b_rows = make_descriptor(Bs[stage][warp / 4 * 2], 16, 1024);  // 64 of them
         wgmma_fence();
         #pragma unroll
@@ -201,10 +220,18 @@ extern "C" __global__ void
         if (++stage == STAGES) stage = 0, parity ^= 1;
     };
 
-    // Two sums of a row, to shared memory; `swizzle` moves their columns, from `first` on.
-    const auto store_two = [&](float* to, int first, int swizzle, float x, float y) {
-        if (!TRANSB) *(float2*)&to[first + (n_first ^ swizzle)] = make_float2(x, y);
-        else to[first + (n_first ^ swizzle)] = x, to[first + (n_first + n_step ^ swizzle)] = y;
+    // Of the four sums from 4 * j on, two are in a row of C: e and e + 2 or, with TRANSA, 2 * e and 2 * e + 1. They
+    // go to shared memory, from row m of A and column n of B on, at a place that `swizzle` moves as TMA would.
+    const int next = TRANSA ? 2 : 1, pair = TRANSA ? 1 : 2;
+    const auto store_two = [&](auto rows, int m, int n, int e, bool swizzle, float x, float y) {
+        const int m_lane = 2 * k_lane + e, n_row = n_first + e;
+        if (TRANSA) *(float2*)&rows[n + n_row][m + 2 * k_lane ^ swizzle * (n_row % 8 * 4)] = make_float2(x, y);
+        else {
+            float* to = &rows[m + m_lane][n];
+            const int unit = swizzle * m_lane * 4;
+            if (!BOTH_SHARED) *(float2*)&to[n_first ^ unit] = make_float2(x, y);
+            else to[n_first ^ unit] = x, to[n_first + n_step ^ unit] = y;
+        }
     };
     for (unsigned tile = first_tile; tile < tiles; tile += at_once) {
         if (begin < end) {
@@ -219,36 +246,37 @@ extern "C" __global__ void
             if (lane == 0) mbarrier_arrive(empty + before);
         }
         const auto [row, tile_col] = corner_of(tile);
-        const int col = tile_col + box * 32;  // the columns of these two warps
+        const int col = tile_col + box * 32;  // the columns of B of these two warps
+        const int c_row = TRANSA ? tile_col : row, c_col = TRANSA ? row : tile_col;
 
         if (SPLIT > 1) {
             named_barrier_sync<CONSUMERS>();  // all have read the last stage
-            const auto sums = (float(*)[BN + 4])memory;
+            const auto sums = (float(*)[COLUMNS + 4])memory;
             #pragma unroll
             for (int i = 0; i < BM / 2; i += 4)
                 #pragma unroll
                 for (int e = 0; e < 2; ++e)
-                    store_two(sums[2 * i + 2 * k_lane + e], box * 32, 0, sum[i + e], sum[i + e + 2]);
+                    store_two(sums, 2 * i, box * 32, e, false, sum[i + next * e], sum[i + next * e + pair]);
             cluster_sync();  // all sums of this tile have been written
 
             #pragma unroll
             for (int i = 0; i < BM * BN / 4 / SPLIT / CONSUMERS; ++i) {
                 const int q = (rank * (BM * BN / 4 / SPLIT / CONSUMERS) + i) * CONSUMERS + self;
-                const int m = q / (BN / 4), n = q % (BN / 4) * 4;
-                const int left = N - tile_col - n;
-                if (row + m >= M || left <= 0) continue;
+                const int down = q / (COLUMNS / 4), right = q % (COLUMNS / 4) * 4;
+                const int left = c_columns - c_col - right;
+                if (c_row + down >= c_rows || left <= 0) continue;
                 float total[4] = {};
                 #pragma unroll
                 for (int other = 0; other < SPLIT; ++other) {
-                    const float4 v = ld_shared_cluster(&sums[m][n], other);
+                    const float4 v = ld_shared_cluster(&sums[down][right], other);
                     total[0] += v.x, total[1] += v.y, total[2] += v.z, total[3] += v.w;
                 }
-                store4(C + (long long)(row + m) * ldc + (N - left), total, left, aligned16(C, ldc), alpha,
-                           beta);
+                store4(C + (long long)(c_row + down) * ldc + (c_columns - left), total, left, aligned16(C, ldc),
+                       alpha, beta);
             }
             cluster_sync_relaxed();  // no block exits while others read its memory
-        } else if (aligned16(C, ldc) && N % 4 == 0 && beta == 0.f) {  // TMA writes 16 bytes or none
-            // TMA stores 32 rows at a time, from two boxes in turn, while the next tile begins.
+        } else if (aligned16(C, ldc) && c_columns % 4 == 0 && beta == 0.f) {  // TMA writes 16 bytes or none
+            // TMA stores boxes of 32 x 32, from two places in turn, while the next tile begins.
             const bool leader = warp % 2 == 0 && lane == 0;
             const auto both_warps = [&] { asm volatile("bar.sync %0, 64;" :: "r"(1 + box) : "memory"); };
             #pragma unroll
@@ -260,23 +288,24 @@ extern "C" __global__ void
                 for (int j = 0; j < 4; ++j)
                     #pragma unroll
                     for (int e = 0; e < 2; ++e) {
-                        const int i = m / 2 + 4 * j + e, m_lane = 2 * k_lane + e;
-                        store_two(cs[8 * j + m_lane], 0, m_lane * 4, alpha * sum[i], alpha * sum[i + 2]);
+                        const int i = m / 2 + 4 * j + next * e;
+                        store_two(cs, 8 * j, 0, e, true, alpha * sum[i], alpha * sum[i + pair]);
                     }
                 fence_proxy_async();
                 both_warps();
                 if (leader) {
-                    tma_store(map_c, row + m, col, cs);
+                    tma_store(map_c, TRANSA ? col : row + m, TRANSA ? row + m : col, cs);
                     tma_store_commit_group();
                 }
             }
         } else {
-            float* c = C + (long long)(row + 2 * k_lane) * ldc + col + n_first;
+            const long long m_pitch = TRANSA ? 1 : ldc, n_pitch = TRANSA ? ldc : 1;  // neighbours in C
+            float* c = C + (row + 2 * k_lane) * m_pitch + col * n_pitch + n_first * n_pitch;
             #pragma unroll
-            for (int i = 0; i < BM / 2; i += 4, c += 8ll * ldc)
+            for (int i = 0; i < BM / 2; i += 4, c += 8 * m_pitch)
                 #pragma unroll
                 for (int e = 0; e < 4; ++e) {
-                    float* here = c + e % 2 * (long long)ldc + e / 2 * n_step;
+                    float* here = c + e % 2 * m_pitch + e / 2 * n_step * n_pitch;
                     if (row + 2 * i + 2 * k_lane + e % 2 < M && col + n_first + e / 2 * n_step < N)
                         *here = beta == 0.f ? alpha * sum[i + e] : alpha * sum[i + e] + beta * *here;
                 }

@@ -30,6 +30,9 @@ VARIANTS: dict[str, tuple[str, dict[str, int]]] = {
     "24": ("24_wgmma_fp16", {}),
     "25": ("25_wgmma_tf32", {}),
     "25 split": ("25_wgmma_tf32", {"SPLIT": 2}),
+    "25 NT": ("25_wgmma_tf32", {"BM": 64, "BN": 64, "STAGES": 8, "TRANSB": 1}),
+    "25 TT": ("25_wgmma_tf32", {"TRANSA": 1, "TRANSB": 1}),
+    "25 TT split": ("25_wgmma_tf32", {"BM": 128, "STAGES": 6, "SPLIT": 4, "TRANSA": 1, "TRANSB": 1}),
     "26": ("26_wgmma_split", {}),
     "27": ("27_wgmma_split_fp16", {}),
     "28": ("28_3xtf32", {}),
@@ -72,10 +75,20 @@ def drawn(which: str, draw: random.Random) -> Axes:
     return axes
 
 
+def stored(which: str, axes: Axes) -> Axes:
+    """Return the shape in the layout that a variant reads, with rows as much wider than they need be."""
+    params = built(which).variant.params
+    found = dict(axes)
+    for trans, ld, was, inner in (("transa", "lda", "K", "M"), ("transb", "ldb", "N", "K")):
+        if params.get(trans.upper()):
+            found |= {trans: 1, **({ld: axes[ld] - axes[was] + axes[inner]} if ld in axes else {})}
+    return found
+
+
 def emulated(which: str, axes: Axes, options: Options | None = None) -> Measurement:
-    """Run a variant at a shape, with all checks."""
+    """Run a variant at a shape, stored in the layout that it reads, with all checks."""
     one = built(which)
-    problem = checks.instance(resolve(one.variant.kernel), axes)
+    problem = checks.instance(resolve(one.variant.kernel), stored(which, axes))
     inputs, reference = checks.data(problem, 1)
     return row(one, problem, inputs, reference, options or Options())
 
