@@ -12,8 +12,9 @@ entry whose ranges contain the shape decides. The user's own table (`harness.dis
 `harness.dispatch.cost` is taken.
 
 The operands' layout is given as in BLAS: ``"NT"`` says that A is row-major, and that B is stored transposed.
-A kernel with the parameters TRANSA and TRANSB reads either kind where it lies. For the others an operand is
-first copied, transposed, which the model counts as the copies above.
+A kernel with the parameters TRANSA and TRANSB reads either kind where it lies, in those combinations that it
+allows. For the others an operand is first copied, transposed, which the model counts as the copies above.
+Where copying either operand would do, the smaller one is copied.
 
 The choice is deterministic, and the tables are read once: the same shape on the same kind of GPU always runs
 the same code, with bitwise the same result. Alpha and beta do not affect the choice. Leading dimensions do by
@@ -25,6 +26,7 @@ another way.
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import math
 from collections.abc import Mapping
@@ -103,16 +105,22 @@ def measured(
 
     Arguments are those of `choose`. The user's own table is searched before the shipped one. Entries with a
     ``layout`` were measured in that layout and hold for no other. Those without one were measured on
-    row-major operands, and hold for other layouts if the kernel reads them where they are.
+    row-major operands, and hold for other layouts if the kernel reads them where they are: for M x N outputs,
+    or for N x M where the layout turns the kernel's tile around.
     """
     asked = gpu, sms, dtype
     for entry in (*user_table.entries(), *table()["tuned"]):
         about = entry["gpu"], entry["sms"], _dtype(entry)
         own = entry.get("layout", "")  # empty: of row-major operands
-        if about == asked and own in ("", layout) and _inside(entry, {"M": M, "N": N, "K": K}):
-            variant = laid_out(_variant(entry), layout)
-            if variant.kernel.fits(arch) and (own or not unread(variant, layout)):
-                return variant
+        if about != asked or own not in ("", layout):
+            continue
+        given = _variant(entry)
+        variant = laid_out(given, layout, _smaller(M, N))
+        turned = not own and variant.tile != given.tile
+        shape = {"M": N if turned else M, "N": M if turned else N, "K": K}
+        reads = own or not unread(variant, layout)
+        if reads and _inside(entry, shape) and variant.kernel.fits(arch):
+            return variant
     return None
 
 
@@ -132,18 +140,41 @@ def ranked(
     Arguments are those of `choose`. Candidates with equal cycles (limited by DRAM) are in the order of their
     busy cycles. Empty if there are none.
     """
-    laid = [replace(c, variant=laid_out(c.variant, layout)) for c in candidates() if c.dtype.name == dtype]
-    able = [c for c in laid if c.serves(M, N, arch)]
+    able = [c for c in _laid_out(dtype, layout, _smaller(M, N)) if c.serves(M, N, arch)]
     shape = M, N, K, sms
     found = [(c.cycles(*shape, layout, straddled), c.busy(*shape, straddled), c.variant) for c in able]
     found.sort(key=lambda one: one[:2])
     return [(variant, cycles) for cycles, _, variant in found]
 
 
-def laid_out(variant: Variant, layout: str) -> Variant:
-    """Return the variant compiled for the layout, as far as its kernel has parameters for it."""
-    flips = {name: int(x == "T") for name, x in zip(LAYOUT, layout, strict=True)}
-    return replace(variant, params={name: flips.get(name, x) for name, x in variant.params.items()})
+def laid_out(variant: Variant, layout: str, smaller: str) -> Variant:
+    """Return the variant compiled for the layout or, if its kernel is not written for that, for the nearest.
+
+    That takes the fewest copies. Where a copy of either operand would do, it is of the one that is `smaller`:
+    "A" or "B".
+    """
+    names = [name for name in LAYOUT if name in variant.params]
+    spaces = itertools.product(*(variant.kernel.params[name] for name in names))
+    sets = ({**variant.params, **dict(zip(names, flips, strict=True))} for flips in spaces)
+    able = (replace(variant, params=params) for params in sets if not variant.kernel.unmet(params))
+
+    def distance(one: Variant) -> tuple[int, bool]:
+        copies = unread(one, layout)
+        return len(copies), copies != smaller
+
+    return min(able, key=distance)
+
+
+def _smaller(M: int, N: int) -> str:
+    """Return the operand that has fewer elements, A of equals."""
+    return "A" if M <= N else "B"
+
+
+@functools.cache
+def _laid_out(dtype: str, layout: str, smaller: str) -> tuple[Candidate, ...]:
+    """Return the candidates of an element type, compiled as `laid_out` says."""
+    typed = (c for c in candidates() if c.dtype.name == dtype)
+    return tuple(replace(c, variant=laid_out(c.variant, layout, smaller)) for c in typed)
 
 
 @functools.cache

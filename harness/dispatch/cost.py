@@ -147,9 +147,9 @@ class Candidate:
 
 
 def unread(variant: Variant, layout: str) -> str:
-    """Return which operands the variant does not read where they are: "", "A", "B" or "AB"."""
-    flips = zip("AB", LAYOUT, layout, strict=True)
-    return "".join(x for x, name, kind in flips if kind == "T" and name not in variant.params)
+    """Return which operands the variant does not read as they are stored: "", "A", "B" or "AB"."""
+    kinds = zip("AB", LAYOUT, layout, strict=True)
+    return "".join(x for x, name, kind in kinds if variant.params.get(name, 0) != (kind == "T"))
 
 
 def _copying(elements: int, dtype: DType, sms: int) -> float:

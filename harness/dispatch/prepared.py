@@ -60,7 +60,9 @@ class GemmLaunch:
         self._copies = [Copy(name, stored[name]) for name in self.copied]
         self._copies += [Copy(name, stored[name], transpose) for name in flips]
         changed: dict[str, int] = {f"ld{c.name.lower()}": c.ld for c in self._copies}
-        problem = dataclasses.replace(problem, **changed, **{f"trans{x.lower()}": 0 for x in flips})
+        for trans in (f"trans{x.lower()}" for x in flips):
+            changed[trans] = 1 - getattr(problem, trans)
+        problem = dataclasses.replace(problem, **changed)
         self._workspaces, self._forks = workspaces, forks
         self._launches = [_Launch(i, *part, problem, sms) for i, part in enumerate(parts)]
         needs = [copy.need for copy in self._copies] + [one.need for one in self._launches]

@@ -145,7 +145,7 @@ class Kernel:
         ]
         found, broken = False, dict[str, None]()
         for params in (dict(zip(self.params, values, strict=True)) for values in itertools.product(*spaces)):
-            if fault := self._broken(params):
+            if fault := self.unmet(params):
                 broken[fault] = None
             else:
                 found = True
@@ -159,8 +159,8 @@ class Kernel:
                 hint="choose other values with -p, or widen the lists under [params]",
             )
 
-    def _broken(self, params: Params) -> str:
-        """Return the first condition that does not hold, or an empty string."""
+    def unmet(self, params: Params) -> str:
+        """Return the first condition of `where` that these parameters do not meet, or an empty string."""
         try:
             return next((str(w) for w in self.where if not w(params)), "")
         except ExprError as e:
