@@ -35,7 +35,7 @@ from harness.dispatch.cost import Candidate
 from harness.errors import HarnessError, UsageError
 from harness.kernels import catalog
 from harness.kernels.dtypes import DTYPES
-from harness.kernels.spec import LAYOUT
+from harness.kernels.spec import LAYOUT, Variant
 from harness.problems.gemm import GEMMS
 from harness.results import record
 from harness.results.tables import plain_table
@@ -55,10 +55,14 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Time:
-    """One candidate's time for a product, in cycles at the rated clock. `draw` tells the products apart."""
+    """One candidate's time for a product, in cycles at the rated clock. `draw` tells the products apart.
+
+    `variant` is what was timed: the candidate's, compiled for a layout.
+    """
 
     draw: tuple[str, int]
     key: Key
+    variant: Variant
     shape: tuple[int, int, int]
     layout: str
     straddled: bool
@@ -95,10 +99,13 @@ def times(paths: Sequence[Path], known: Mapping[Key, Candidate]) -> list[Time]:
             for one in row.get("candidates", ()):
                 key = key_of(row["dtype"], one["kernel"], one["params"])
                 if key in known:
+                    flips = {name: value for name, value in one["params"].items() if name in LAYOUT}
+                    given = known[key].variant
                     found.append(
                         Time(
                             draw=(f"{number} {row['dtype']}", row["index"]),
                             key=key,
+                            variant=replace(given, params={**given.params, **flips}),
                             shape=(row["M"], row["N"], row["K"]),
                             layout="".join("NT"[row[axis]] for axis in ("transa", "transb")),
                             straddled=cost.straddles(GEMMS[row["dtype"]](**axes)),
@@ -113,7 +120,8 @@ def times(paths: Sequence[Path], known: Mapping[Key, Candidate]) -> list[Time]:
 
 def predicted(candidate: Candidate, time: Time) -> float:
     """Return the cycles of a product by the model."""
-    return candidate.cycles(*time.shape, time.sms, time.layout, time.straddled)
+    laid_out = replace(candidate, variant=time.variant)
+    return laid_out.cycles(*time.shape, time.sms, time.layout, time.straddled)
 
 
 def fitted(known: Mapping[Key, Candidate], measured: Sequence[Time]) -> dict[Key, Candidate]:

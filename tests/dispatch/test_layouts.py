@@ -121,6 +121,27 @@ def test_what_no_kernel_reads_is_copied(products: FakeDriver, gpu: Context, layo
     np.testing.assert_allclose(c.host, a.host @ b.host, atol=1e-3)
 
 
+@pytest.mark.parametrize(("M", "N"), [(30, 70), (70, 30)])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_tf32_copies_one_operand_at_most(
+    products: FakeDriver, gpu: Context, layout: str, M: int, N: int
+) -> None:
+    """Only TN is no kernel's: the smaller operand is transposed, either to row-major or from it."""
+    a = (Flipped if layout[0] == "T" else Array)(gpu, M, 21, ld=120, seed=1)
+    b = (Flipped if layout[1] == "T" else Array)(gpu, 21, N, ld=121, seed=2)
+    c = Array(gpu, M, N, seed=3)
+    given = a.whole.copy(), b.whole.copy()
+    harness.matmul(a, b, c, alpha=2, precision="tf32")
+    np.testing.assert_allclose(c.host, 2 * (a.host @ b.host), atol=1e-3)
+    copies = [launch.args for launch in products.launches if launch.function == "transpose"]
+    extents = [struct.unpack("=ii", b"".join(args[2:4])) for args in copies]
+    assert extents == ([(21, min(M, N))] if layout == "TN" else [])
+    read = {"TN": "NN" if M < N else "TT"}.get(layout, layout)
+    label = next(x for x in reversed(products.compiled) if x.startswith("25"))
+    assert ("TRANSA=1" in label, "TRANSB=1" in label) == (read[0] == "T", read[1] == "T")
+    assert np.array_equal(a.whole, given[0]) and np.array_equal(b.whole, given[1])
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_parts_begin_where_their_operands_do(products: FakeDriver, gpu: Context, layout: str) -> None:
     M, N, K = 2049, 2047, 40
@@ -208,6 +229,35 @@ def test_an_entry_of_a_table_holds_where_its_kernel_reads_the_layout(monkeypatch
         known = choose.measured(100, 100, 100, **H200, gpu="mine", layout="NT")
         assert (known and known.brief) == found
         assert choose.measured(100, 100, 100, **H200, gpu="mine") is not None
+
+
+def test_an_entry_holds_for_the_shape_that_its_kernel_turns_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In TT the tile of 25 lies across: what was fastest for 100 x 900 outputs is so for 900 x 100."""
+    entry = {"gpu": "mine", "sms": 132, "M": [1, 100], "N": [101, 900], "K": [1, 9999], "dtype": "tf32"}
+    long = {**entry, "kernel": "25_wgmma_tf32", "params": {"BM": 128, "STAGES": 6, "SPLIT": 2}}
+    across = {**entry, "kernel": "25_wgmma_tf32", "params": {}}
+
+    def found(layout: str, M: int, N: int, first: Any) -> bool:
+        monkeypatch.setattr(choose.user_table, "entries", lambda: [first])
+        return choose.measured(M, N, 100, **H200, gpu="mine", dtype="tf32", layout=layout) is not None
+
+    for layout, turned in (("NN", False), ("NT", False), ("TT", True)):
+        assert found(layout, 100, 900, across) is not turned
+        assert found(layout, 900, 100, across) is turned
+        assert found(layout, 100, 900, long), "a square tile lies both ways"
+    assert not found("TN", 100, 900, across) and not found("TN", 900, 100, across)
+
+
+def test_of_two_operands_the_smaller_is_copied() -> None:
+    """The model counts that copy: it is as cheap as that of the other layout's mirror image."""
+    ways = {"dtype": "tf32", "layout": "TN", **H200}
+    (one, cycles), (other, mirrored) = (
+        choose.ranked(m, n, 4096, **ways)[0] for m, n in ((256, 8192), (8192, 256))
+    )
+    assert (cost.unread(one, "TN"), cost.unread(other, "TN")) == ("A", "B")
+    assert cycles == mirrored < choose.ranked(8192, 8192, 4096, **ways)[0][1]
+    plain = choose.ranked(256, 8192, 4096, dtype="tf32", **H200)[0][1]
+    assert plain + 4000 < cycles < plain + 4000 + 2 * 4 * 512 * 4096 / (132 * 13)
 
 
 def test_a_copy_costs_what_it_moves() -> None:

@@ -171,6 +171,14 @@ FAULTS = [
         ("no barrier before stages become sums", "named_barrier_sync<CONSUMERS>();  // all", "// all"),
     ),
     *faults(
+        "25_wgmma_tf32",
+        {"BM": 128, "BN": 64, "STAGES": 8, "TRANSA": 1, "TRANSB": 1},
+        {"M": 136, "N": 64, "K": 100, "transa": 1, "transb": 1},
+        ("boxes of C lie where its transpose has them", "TRANSA ? col : row + m, TRANSA ? row + m : col",
+         "row + m, col"),
+        ("boxes of C are not swizzled", "swizzle * (n_row % 8 * 4)", "0"),
+    ),
+    *faults(
         "16_pipeline",
         {},
         {"M": 128, "N": 256, "K": 200},

@@ -50,7 +50,8 @@ def timed(
         for key, one in truth.items():
             if key[0] == dtype and one.serves(*shape[:2], "sm_90a"):
                 where = {"shape": shape, "layout": "NT", "straddled": number % 4 == 0, "sms": SMS}
-                time = Time(draw=("0", number), key=key, cycles=1.0, **where)
+                variant = choose.laid_out(one.variant, "NT", "A")
+                time = Time(draw=("0", number), key=key, variant=variant, cycles=1.0, **where)
                 exact = fit_model.predicted(one, time)
                 found.append(replace(time, cycles=exact * float(np.exp(rng.normal(0, noise)))))
     return found
@@ -116,7 +117,6 @@ def test_least_squares_of_a_curve() -> None:
 
 def write(path: Path, measured: list[Time], **row: Any) -> Path:
     """A record as benchmarks/shapes.py writes it, in layout NT."""
-    known = fit_model.candidates()
     rows = []
     for draw in dict.fromkeys(t.draw for t in measured):
         some = [t for t in measured if t.draw == draw]
@@ -126,7 +126,7 @@ def write(path: Path, measured: list[Time], **row: Any) -> Path:
         listed = [
             {
                 "kernel": t.key[1],
-                "params": {**known[t.key].variant.params, "TRANSB": 1},
+                "params": t.variant.params,
                 "seconds": t.cycles / CLOCK,
             }
             for t in some
