@@ -79,6 +79,15 @@ def compiled(folder: Path, source: str, name: str = "scale.cu") -> Cubin:
     return compile_kernel(kernel.variant(), "sm_80", Cache(None))
 
 
+@pytest.fixture
+def lib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an empty folder: the only one in which CUDA's headers are looked for."""
+    folder = tmp_path / "lib"
+    folder.mkdir()
+    monkeypatch.setattr(includes, "libraries", lambda: (folder,))
+    return folder
+
+
 def refused(folder: Path, source: str) -> BuildError:
     with pytest.raises(BuildError) as caught:
         compiled(folder, source)
@@ -167,16 +176,13 @@ def test_names_that_host_headers_bring_along(tmp_path: Path, parameter: str) -> 
     assert compiled(tmp_path, body).resources.registers
 
 
-def test_of_a_library_for_the_host_the_include_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_library_for_the_host_the_include_goes(tmp_path: Path, lib: Path) -> None:
     """Its errors lie in a header that the include leads to."""
-    folder = tmp_path / "lib"
-    folder.mkdir()
-    (folder / "cublas_v2.h").write_text("#include <cublas_api.h>\n")
-    (folder / "cublas_api.h").write_text("int cublasCreate(void**);\n")
-    monkeypatch.setattr(includes, "libraries", lambda: (folder,))
+    (lib / "cublas_v2.h").write_text("#include <cublas_api.h>\n")
+    (lib / "cublas_api.h").write_text("int cublasCreate(void**);\n")
     source = "#include <cublas_v2.h>\n__global__ void k(int* x) { *x = 1; }\n"
     assert compiled(tmp_path, source).warnings == "Host code is left out: <cublas_v2.h>"
-    (folder / "own.h").write_text("#include <cublas_api.h>\n")
+    (lib / "own.h").write_text("#include <cublas_api.h>\n")
     assert "cublas_api.h(1): error" in refused(tmp_path, source.replace("cublas_v2", "own")).log, (
         "a stranger's"
     )
@@ -219,16 +225,15 @@ def test_all_headers_that_are_missing_go_at_once(tmp_path: Path, monkeypatch: py
     assert calls == ["a", "a", "b"]
 
 
-def test_device_code_takes_std_from_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_code_takes_std_from_cuda(tmp_path: Path, lib: Path) -> None:
     """Where its standard library is installed, and of what it has."""
-    folder = tmp_path / "lib" / "cuda" / "std"
+    folder = lib / "cuda" / "std"
     folder.mkdir(parents=True)
     (folder / "limits").write_text(
         "namespace cuda { namespace std { template <class T> struct numeric_limits\n"
         "{ static constexpr __device__ T max() { return 7; } }; } }\n"
     )
-    (tmp_path / "lib" / "runtime_of_cuda.h").write_text("#pragma once\n")
-    monkeypatch.setattr(includes, "libraries", lambda: (tmp_path / "lib",))
+    (lib / "runtime_of_cuda.h").write_text("#pragma once\n")
     source = (
         "#include <runtime_of_cuda.h>\n#include <limits>\n#include <cmath>\n"
         "__global__ void k(int* x) { *x = std::numeric_limits<int>::max(); }\n"
@@ -240,13 +245,10 @@ def test_device_code_takes_std_from_cuda(tmp_path: Path, monkeypatch: pytest.Mon
     assert "numeric_limits" in refused(tmp_path, source).log
 
 
-def test_types_that_headers_of_the_host_bring_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_types_that_headers_of_the_host_bring_along(tmp_path: Path, lib: Path) -> None:
     """As cuBLAS's headers bring bfloat16. A file without host code lacks it."""
-    folder = tmp_path / "lib"
-    folder.mkdir()
-    (folder / "cuda_bf16.h").write_text("struct __nv_bfloat16 { unsigned short x; };\n")
-    (folder / "runtime_of_cuda.h").write_text("struct __nv_bfloat16;\n")
-    monkeypatch.setattr(includes, "libraries", lambda: (folder,))
+    (lib / "cuda_bf16.h").write_text("struct __nv_bfloat16 { unsigned short x; };\n")
+    (lib / "runtime_of_cuda.h").write_text("struct __nv_bfloat16;\n")
     kernel = "#include <runtime_of_cuda.h>\n__global__ void k(__nv_bfloat16* x) { x->x = 1; }\n"
     assert compiled(tmp_path, f"#include <vector>\n{kernel}").warnings == "Host code is left out: <vector>"
     assert "incomplete" in refused(tmp_path, kernel).log
@@ -264,12 +266,9 @@ def test_a_class_with_an_alignment_keeps_its_device_code(tmp_path: Path) -> None
     assert "scale.cu(3): error: qualified name is not allowed" in refused(tmp_path, plain).log
 
 
-def test_a_tensor_map_needs_no_driver_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "lib"
-    folder.mkdir()
-    (folder / "cuda.h").write_text("struct alignas(64) CUtensorMap { int x[32]; };\nint cuInit(int);\n")
-    (folder / "cudaTypedefs.h").write_text("#include <cuda.h>\n")
-    monkeypatch.setattr(includes, "libraries", lambda: (folder,))
+def test_a_tensor_map_needs_no_driver_header(tmp_path: Path, lib: Path) -> None:
+    (lib / "cuda.h").write_text("struct alignas(64) CUtensorMap { int x[32]; };\nint cuInit(int);\n")
+    (lib / "cudaTypedefs.h").write_text("#include <cuda.h>\n")
     source = "__global__ void k(const __grid_constant__ CUtensorMap map, void** x) { *x = (void*)&map; }\n"
     found = compiled(tmp_path, f"#include <cudaTypedefs.h>\n{source}")
     assert "[128]" in found.ptx and "align 64" in found.ptx
