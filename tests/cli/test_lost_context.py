@@ -97,6 +97,41 @@ def test_several_faults_cost_their_rows(here: Here, tmp_path: Path, options: tup
     assert (SAID in " ".join(result.stderr.split())) == (not options)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("--isolate",)])
+def test_a_fault_of_the_reference_leaves_the_other_sizes(
+    here: Here, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    here.fake.execute, out = fake_gemm.Faulting(here.fake, {(COALESCED, 32)}), tmp_path / "r.json"
+    command = ["bench", "tiled", "--ref", "coalesced", "-a", SIZES, *options, *FAST, "--json", str(out)]
+    assert harness(*command).exit_code == 1
+    assert statuses(out) == [
+        ("02_coalesced", "16", "ok"), ("03_tiled", "16", "ok"),
+        ("02_coalesced", "32", "error"), ("03_tiled", "32", "error"),
+        ("02_coalesced", "48", "ok"), ("03_tiled", "48", "ok"),
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_kernel_that_hangs_is_not_tried_again(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_child(command: list[str], timeout: float) -> isolation.Outcome:
+        found = here(command, timeout)
+        if "03_tiled.cu" in command[4]:  # what was measured beside it is there
+            return isolation.Outcome(rows=found.rows[:1], about=found.about, error="it hangs", hung=True)
+        return found
+
+    monkeypatch.setattr(isolation, "run_child", run_child)
+    here.fake.execute = fake_gemm.Faulting(here.fake, {(COALESCED, 16)})
+    result = run(tmp_path / "r.json", "--ref", "tiled_v4")
+    assert result.exit_code == 1 and "03_tiled" in here.axes[0]
+    rows = [row for row in statuses(tmp_path / "r.json") if row[0] != "08_tiled_v4"]
+    faults = ("02_coalesced", "16"), ("03_tiled", "32"), ("03_tiled", "48")
+    assert rows == expected(*faults) and here.axes.count("03_tiled --axis=N=32") == 1
+    assert "03_tiled --axis=N=48" not in here.axes
+
+
 def test_where_a_new_process_has_no_context_either_all_is_an_error(here: Here, tmp_path: Path) -> None:
     """The control: what the rows above show is not there by itself. A kernel is not tried again then."""
     here.fake.execute, here.new = fake_gemm.Faulting(here.fake, {(TILED, 32)}), False

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     from harness.results.rows import Row
 
     Sized = tuple[Axes, Problem]
-    LeftOut = (
-        dict[str, list[str]] | None
-    )  # labels of sizes by the reason why they are left out; None: none is
+    LeftOut = dict[str, list[str]] | None  # labels of sizes by the reason for it; None: none is left out
 
 # What a child's command is not told: what to measure is its own, where and what to show is not its concern.
 WITHOUT = ("sweep", "isolate", "kernel_timeout", "rows", "gpus", "scheduler", "style", "json_file", "wide")
@@ -63,11 +61,14 @@ class Children:
 
         for one in built:
             sizes = taken(one, points, left_out)
-            mine, why = yield from self._child(one, None)
+            mine, outcome = yield from self._child(one, None)
             done = {row["shape"] for row in mine}
-            told = bool(mine) and mine[-1]["status"] == ERROR  # it faulted, and its row says so
             left = [(axes, problem) for axes, problem in sizes if problem.label not in done]
-            yield from self._singly(one, left, "" if told and why else why or _SILENT)
+            # After a fault, which its row tells, even if it is one of --ref.
+            again = (
+                outcome.error and not outcome.hung and outcome.rows and outcome.rows[-1]["status"] == ERROR
+            )
+            yield from self._singly(one, left, "" if again else outcome.error or _SILENT)
 
     def rest(
         self, built: Sequence[Built], points: Points, rows: Sequence[Row], left_out: LeftOut
@@ -99,22 +100,25 @@ class Children:
     ) -> Iterator[Row]:
         """Yield a row for each size, from a process of its own.
 
-        A process that ends without a row, which hung or could not begin, is the last one: all other rows say
-        `why`. So do all if that is given.
+        After one that hung, or that could not begin and wrote nothing, there are no others, and their rows
+        say `why`. So do all if that is given.
         """
         from harness.bench.row import Measurement
 
         for axes, problem in sizes:
-            mine: Sequence[Row] = ()
+            error = why
             if not why:
                 step(f"{one.label} {problem.label}")
-                mine, error = yield from self._child(one, (axes, problem))
-                why = "" if mine else error or _SILENT
-            if not mine:
-                yield self.record(Measurement.failed_with(one, problem, why))
+                mine, outcome = yield from self._child(one, (axes, problem))
+                error = "" if mine else outcome.error or _SILENT
+                why = error if outcome.hung or not outcome.rows else ""
+            if error:
+                yield self.record(Measurement.failed_with(one, problem, error))
 
-    def _child(self, one: Built, size: Sized | None) -> Generator[Row, None, tuple[list[Row], str]]:
-        """Yield the rows of one process; return those of the kernel, and why the process did not finish.
+    def _child(
+        self, one: Built, size: Sized | None
+    ) -> Generator[Row, None, tuple[list[Row], isolation.Outcome]]:
+        """Yield the rows of one process; return those of the kernel, and what became of the process.
 
         What is measured beside every kernel is the same row again, and left out.
         """
@@ -131,10 +135,9 @@ class Children:
             mine += [row] if own else []
         if outcome.interrupted:
             raise KeyboardInterrupt  # the rows before it are kept
-        error = outcome.error
         if "kernel_timeout" not in self.ctx.params:
-            error = error.partition(", or needs")[0]
-        return mine, error
+            outcome = replace(outcome, error=outcome.error.partition(", or needs")[0])
+        return mine, outcome
 
 
 def taken(one: Built, points: Points, left_out: LeftOut) -> list[Sized]:

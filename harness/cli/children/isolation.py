@@ -72,13 +72,14 @@ class Outcome:
     """The result of a child.
 
     `about` is what it wrote about the GPU before its first row. `error` says why it did not finish, empty if
-    it did, and `interrupted` is True if the reason was Ctrl-C.
+    it did; `interrupted` is True if the reason was Ctrl-C, `hung` if its time was over.
     """
 
     rows: tuple[Row, ...]
     about: Document
     error: str
     interrupted: bool = False
+    hung: bool = False
 
 
 def of_kernel(one: Built) -> dict[str, Any]:
@@ -109,7 +110,13 @@ def run_child(command: Sequence[str], timeout: float) -> Outcome:
         path.touch()
         ended = watch([*command, "--rows", str(path)], timeout, env=tools.environment(), captured=True)
         about, *rows = lines(path.read_text()) or [{}]
-    return Outcome(rows=tuple(rows), about=about, error=failure(ended), interrupted=ended.interrupted)
+    return Outcome(
+        rows=tuple(rows),
+        about=about,
+        error=failure(ended),
+        interrupted=ended.interrupted,
+        hung=ended.hung,
+    )
 
 
 def append(path: Path, line: Mapping[str, Any]) -> None:
