@@ -17,8 +17,7 @@ from harness.problems.protocol import Layout
 
 SOURCE = Path(__file__).with_name("transpose.cu")
 OPERANDS = "ABC"
-_TILE = 64  # of transpose.cu
-_PITCH = 128  # bytes
+_LINE = 128  # bytes: of the L2 cache; a row of a tile of transpose.cu
 
 
 class Copy:
@@ -33,7 +32,7 @@ class Copy:
     def __init__(self, name: str, stored: Layout, transpose: Function | None = None) -> None:
         size = stored.dtype.itemsize
         rows, columns = (stored.columns, stored.rows) if transpose else (stored.rows, stored.columns)
-        pitch = -(-columns * size // _PITCH) * _PITCH
+        pitch = -(-columns * size // _LINE) * _LINE
         self.name, self.operand, self.ld = name, OPERANDS.index(name), pitch // size
         self.transposed = transpose is not None
         kind = "transpose" if transpose else "copy"
@@ -48,15 +47,19 @@ class Copy:
 
 
 class _Transposition:
-    """A launch of transpose.cu: ``run(source, target, stream)``. Only one thread at a time may call it."""
+    """A launch of transpose.cu: ``run(source, target, stream)``. Only one thread at a time may call it.
+
+    It is programmatic: it may begin before the kernel before it has ended.
+    """
 
     def __init__(self, function: Function, stored: Layout, pitch: int) -> None:
-        blocks = math.ceil(stored.rows / _TILE) * math.ceil(stored.columns / _TILE)
+        tile = _LINE // stored.dtype.itemsize
+        blocks = math.ceil(stored.rows / tile) * math.ceil(stored.columns / tile)
         arguments = [
             *(np.uint64(0), np.uint64(0), np.int32(stored.rows), np.int32(stored.columns)),
             *(np.int64(stored.ld), np.int64(pitch)),
         ]
-        self._launch = function.prepare(blocks, (_TILE, 4), arguments)
+        self._launch = function.prepare(blocks, (tile, 4), arguments, programmatic=True)
         self._from, self._to = (self._launch.argument(i, ctypes.c_uint64) for i in range(2))
 
     def __call__(self, source: int, target: int, stream: Stream) -> None:

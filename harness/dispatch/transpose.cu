@@ -1,17 +1,26 @@
 // Transposed copies of matrices, for kernels that do not read them as they are stored
 //
-// A block moves a tile of 64 x 64 elements through shared memory, so that it reads rows and writes rows. Rows
-// of shared memory are one word longer than the tile, which keeps its columns free of bank conflicts.
+// A block moves a tile through shared memory, so that it reads rows and writes rows, each a line of 128 bytes. Rows
+// of shared memory are one word longer than the tile, which keeps its columns free of bank conflicts. A thread asks
+// for all its elements before it stores the first, and the tiles are small enough that small matrices have many.
+//
+// On sm_90 the copy begins under the end of the kernel before it, and the product under the end of the copy. The copy
+// waits before it reads, for what it copies may just be made, and before it writes, for the product before may still
+// read the last copy. The product waits for the copy only, which is enough: a block of the copy cannot end before its
+// own wait has, so with the copy everything before it has ended, too.
 //
 // /// kernel
 // entry   = "transpose"
 // problem = "none"
-// block   = [64, 4]
+// block   = ["128 // BYTES", 4]
 // tile    = ["1"]
+// programmatic = 1
 //
 // [params]
 // BYTES = [4, 2]
 // ///
+
+#include "dependent_launch.cuh"
 
 #if BYTES == 4
 typedef unsigned int Element;
@@ -19,8 +28,9 @@ typedef unsigned int Element;
 typedef unsigned short Element;
 #endif
 
-#define TILE 64
-#define ROWS 4  // of a tile that a block reads at once
+#define TILE (128 / BYTES)
+#define ROWS 4               // of a tile that a block reads at once
+#define EACH (TILE / ROWS)   // elements of a thread
 
 // to[j][i] = from[i][j] for `rows` rows and `columns` columns of `from`; pitches are in elements. Tiles lie along x, as
 // many as cover a row of `from` before the next row of tiles begins.
@@ -31,9 +41,18 @@ extern "C" __global__ void __launch_bounds__(TILE* ROWS)
     const unsigned across = (columns + TILE - 1u) / TILE;
     const unsigned row = blockIdx.x / across * TILE, column = blockIdx.x % across * TILE;
     const unsigned x = threadIdx.x, y = threadIdx.y;
+#if __CUDA_ARCH__ >= 900
+    launch_dependents();
+    wait_for_prerequisites();  // every thread, before it reads or writes
+#endif
+    Element moved[EACH] = {};
     #pragma unroll
-    for (unsigned i = y; i < TILE; i += ROWS)
-        if (row + i < rows && column + x < columns) tile[i][x] = from[(row + i) * from_pitch + column + x];
+    for (unsigned i = 0; i < EACH; ++i) {
+        const unsigned at = y + i * ROWS;
+        if (row + at < rows && column + x < columns) moved[i] = from[(row + at) * from_pitch + column + x];
+    }
+    #pragma unroll
+    for (unsigned i = 0; i < EACH; ++i) tile[y + i * ROWS][x] = moved[i];
     __syncthreads();
     #pragma unroll
     for (unsigned i = y; i < TILE; i += ROWS)

@@ -133,8 +133,9 @@ def test_tf32_copies_one_operand_at_most(
     given = a.whole.copy(), b.whole.copy()
     harness.matmul(a, b, c, alpha=2, precision="tf32")
     np.testing.assert_allclose(c.host, 2 * (a.host @ b.host), atol=1e-3)
-    copies = [launch.args for launch in products.launches if launch.function == "transpose"]
-    extents = [struct.unpack("=ii", b"".join(args[2:4])) for args in copies]
+    made = [launch for launch in products.launches if launch.function == "transpose"]
+    assert all(launch.programmatic for launch in made)
+    extents = [struct.unpack("=ii", b"".join(launch.args[2:4])) for launch in made]
     assert extents == ([(21, min(M, N))] if layout == "TN" else [])
     read = {"TN": "NN" if M < N else "TT"}.get(layout, layout)
     label = next(x for x in reversed(products.compiled) if x.startswith("25"))
@@ -281,7 +282,8 @@ def test_transpose(dtype: Any, rows: int, columns: int) -> None:
     source = rng.integers(0, 2 ** (8 * size), (rows, columns + 5), dtype=dtype)
     target = np.full((columns, rows + 3), 7, dtype)
     arguments = (source, target, np.int32(rows), np.int32(columns), np.int64(columns + 5), np.int64(rows + 3))
-    blocks = -(-rows // 64) * -(-columns // 64)
+    tile = 128 // size
+    blocks = -(-rows // tile) * -(-columns // tile)
     variant = copies.transposer(size)
     given = [emulator.Buffer(array=x, name="x") if isinstance(x, np.ndarray) else x for x in arguments]
     ptx = compile_kernel(variant, "sm_90a").ptx
@@ -291,3 +293,14 @@ def test_transpose(dtype: Any, rows: int, columns: int) -> None:
     assert found.findings == ()
     assert np.array_equal(target[:, :rows], source[:, :columns].T)
     assert (target[:, rows:] == 7).all()
+
+
+@pytest.mark.parametrize("size", [4, 2])
+def test_a_copy_that_begins_early_waits(size: int) -> None:
+    """Every thread, before it touches global memory; older architectures have no such instruction."""
+    ptx = compile_kernel(copies.transposer(size), "sm_90a").ptx
+    before, wait, after = ptx.partition("griddepcontrol.wait;")
+    body = before[before.index("{") :]
+    assert wait and "ld.global" in after and "st.global" in after
+    assert not any(text in body for text in ("ld.global", "st.global", "bra", "ret"))
+    assert "griddepcontrol" not in compile_kernel(copies.transposer(size), "sm_80").ptx
