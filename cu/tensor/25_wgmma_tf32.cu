@@ -29,7 +29,7 @@
 // sass  = ["HGMMA in loop == 8", "LDS.64 in loop == 16 if TRANSA == TRANSB", "no LDS in loop if TRANSA < TRANSB",
 //          "WARPGROUP.DEPBAR in loop == 2", "no BAR in loop", "USETMAXREG", "UTMALDG", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
 // claim = "Two shared loads a thread feed 64 x BM x 8 products, without a bank conflict."
-// predict = ["conflicts == 0", "conflicts with TRANSA=1 TRANSB=1 == 0 at transa=1 transb=1",
+// predict = ["conflicts == 0", "conflicts with TRANSA=1 TRANSB=1 == 0 at N=256 transa=1 transb=1",
 //            "seconds < 1 of cuBLAS at N=2048"]
 //
 // [tensormaps]

@@ -366,6 +366,38 @@ def test_torch_copied_operands(
     assert torch.equal(harness.matmul(x, y, precision=precision), expected)
 
 
+@pytest.mark.parametrize("precision", ["tf32", "3xtf32"])
+@pytest.mark.parametrize("shape", [(100, 300, 200), (1100, 900, 500)], ids=str)
+def test_transposed_copies_in_a_row(torch: Any, shape: tuple[int, int, int], precision: str) -> None:
+    """Queued without a pause, each waits for the product that reads the copy before, in the same memory."""
+    if torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("copies begin early on sm_90")
+    m, n, k = shape
+    pairs = [(torch.randn(k, m, device="cuda").t(), torch.randn(k, n, device="cuda")) for _ in range(20)] + [
+        (torch.randn(k, m, device="cuda").t(), torch.randn(n, k, device="cuda").t()) for _ in range(20)
+    ]
+    alone = []
+    for a, b in pairs:
+        alone.append(harness.matmul(a, b, precision=precision))
+        torch.cuda.synchronize()
+        exact = a.double() @ b.double()
+        assert float((alone[-1].double() - exact).abs().max()) < 0.01 * k**0.5
+    outs = [torch.empty_like(one) for one in alone]
+
+    def queue() -> None:
+        for (a, b), out in zip(pairs, outs, strict=True):
+            harness.matmul(a, b, out, precision=precision)
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        queue()
+    for run in (queue, graph.replay) * 3:
+        for out in outs:
+            out.fill_(float("nan"))
+        run()
+        assert all(torch.equal(out, one) for out, one in zip(outs, alone, strict=True))
+
+
 def test_torch_streams(torch: Any) -> None:
     """Work queued before on either stream is waited for; afterwards the current stream has the result."""
     side = torch.cuda.Stream()
