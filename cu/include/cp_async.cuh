@@ -20,6 +20,12 @@ __device__ inline void cp_async16(void* to, const void* from, bool there)
                  :: "r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0));
 }
 
+// Copy the first `bytes` of 16 and write zeros after them, between multiples of 16 bytes. What is left out is not read.
+__device__ inline void cp_async16_first(void* to, const void* from, int bytes)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(shared_address(to)), "l"(from), "r"(bytes));
+}
+
 // Close a group: it holds this thread's copies since the last one, maybe none.
 __device__ inline void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 

@@ -11,6 +11,14 @@ __device__ inline unsigned atomic_add_release(unsigned* counter, unsigned n)
     return old;
 }
 
+// The same, and the thread also sees what those wrote that added to the counter before.
+__device__ inline unsigned atomic_add_acq_rel(unsigned* counter, unsigned n)
+{
+    unsigned old;
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;" : "=r"(old) : "l"(counter), "r"(n) : "memory");
+    return old;
+}
+
 __device__ inline unsigned load_acquire(const unsigned* counter)
 {
     unsigned value;

@@ -13,7 +13,8 @@ only round there is, the SMs share blocks evenly.
 
 A kernel that `shares` tiles is persistent. With ``"stream"`` (20_stream_k) the tiles left over after whole
 rounds are shared among all blocks, or among fewer, so that each has at least LEAST steps of k. With
-``"grid"`` (29_wgmma_grid_split) as many blocks share a tile as there are SMs for it. Where tiles are shared,
+``"grid"`` (29_wgmma_grid_split) as many blocks share a tile as there are SMs for it. With ``"fill"`` (33_small_tiles) blocks are as many as fill the SMs BLOCKS times, if k is long
+enough for them; they do not wait for each other. Where tiles are shared,
 `sharing` is added: for storing partial sums, finding those of the others and adding them.
 
 The SPLIT blocks of a tile are mostly a cluster, which must fit into one GPC: 132 SMs have room for 22
@@ -56,6 +57,7 @@ _UNMAPPED_BYTES = 8  # per cycle and SM, loaded by a kernel without a tensor map
 _COPY_START, _COPY_BYTES = 4000, 13.4  # cycles to start a copy; bytes per cycle and SM, read or written
 _CLUSTERS = {3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}  # of so many blocks, for which H200_SMS have room
 _SECTOR, _MAPPED = 32, 16  # bytes: of the L2 cache; at whose multiples rows begin that TMA reads
+_LEAST_K = 64  # of a block of 33_small_tiles that shares a tile
 _GRID_ROWS = 65535  # most tiles along M if the grid has a block per tile: CUDA's limit for y
 
 
@@ -124,6 +126,11 @@ class Candidate:
             sharers = max(1, min(clusters // tiles, steps))
             rounds = math.ceil(tiles / (clusters // sharers))
             return rounds * math.ceil(steps / sharers), rounds, sharers > 1
+        if self.shares == "fill":
+            sharers = max(1, min(K // _LEAST_K, self.variant.params["BLOCKS"] * sms // tiles))
+            rounds, rest = divmod(tiles * sharers, sms * self.resident)
+            count = (rounds + (rest > 0)) * self.resident if rounds else math.ceil(rest / sms)
+            return count * math.ceil(steps / sharers), count, sharers > 1
         at_once = max(1, sms // self.split)
         if sms == H200_SMS:
             at_once = _CLUSTERS.get(self.split, at_once)

@@ -1,8 +1,8 @@
 """Integer expressions over kernel parameters, such as ``BM * BN // (TM * TN) <= 512``.
 
 Front matter comes from files that people download, so an expression is never passed to ``eval``: it is
-parsed, checked and walked. It may hold integers, parameter names, ``+ - * // % << >>``, comparisons and
-``and or not``, and nothing else.
+parsed, checked and walked. It may hold integers, parameter names, ``+ - * // % << >>``, comparisons,
+``and or not``, and ``min`` and ``max`` of two values or more; nothing else.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ _COMPARE: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }
+_CALLS: dict[str, Callable[[list[int]], int]] = {"min": min, "max": max}
 _LONGEST = 1000  # characters: enough for any real expression, too few to exhaust Python's stack
 _MAX_SHIFT = 62
 _LARGEST = 2**63 - 1
@@ -88,6 +89,8 @@ def _check(node: ast.expr, text: str, names: set[str]) -> None:
             children = [left, *rest]
         case ast.BoolOp(values=values):
             children = values
+        case ast.Call(func=ast.Name(id=name), args=[_, _, *_] as values, keywords=[]) if name in _CALLS:
+            children = values
         case _:
             part = ast.get_source_segment(text, node) or text
             hint = " (use // for division)" if isinstance(getattr(node, "op", None), ast.Div) else ""
@@ -122,4 +125,6 @@ def _walk(node: ast.expr, values: Mapping[str, int]) -> int:
             return int(all(_walk(p, values) for p in parts))
         case ast.BoolOp(values=parts):
             return int(any(_walk(p, values) for p in parts))
+        case ast.Call(func=ast.Name(id=name), args=parts):
+            return _CALLS[name]([_walk(p, values) for p in parts])
     raise AssertionError(f"unchecked node {node!r}")

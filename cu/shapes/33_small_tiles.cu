@@ -1,0 +1,117 @@
+// Small and thin products in any layout: small blocks, as many as fill the GPU
+//
+// The rungs before copy with TMA, give a block most of an SM, and have tiles of 64 x 128 and more. 3000 x 16 or
+// 200 x 200 outputs are few of these, mostly empty, and a pipeline of 130 KB takes longer to start than to run. Here a
+// block has 128 threads and a tile of as little as 16 columns, and an SM holds several. cp.async copies the tiles as they
+// lie in memory. From an operand with k along its rows a thread reads four k of a row at once, from another one four
+// neighbours of the same k, both with 128-bit loads: so each of the four layouts is read where it is.
+//
+// If there are few tiles, blocks share them along k, as many as fill the GPU: dozens for one tile if need be. Of eight
+// blocks the one that comes last adds their sums. No block waits for another, and equal inputs give equal bits.
+//
+// /// kernel
+// entry = "matmul"
+// after = "15_split_k"
+// min_arch = "sm_90"
+// block = "128"
+// tile  = ["BM", "BN"]
+// grid  = ["TILES_X * TILES_Y", "max(1, min(K // 64, min(1024, BLOCKS * SMS) // (TILES_X * TILES_Y)))"]
+// where = ["BM // WARPS_M % 16 == 0", "BM // WARPS_M <= 64", "BN * WARPS_M % 64 == 0", "BN * WARPS_M <= 128", "BM * BN >= 1024"]
+// shared = "STAGES * (TRANSA * 128 * (BM + 8) + (1 - TRANSA) * 144 * BM + (1 - TRANSB) * 128 * (BN + 8) + TRANSB * 144 * BN)"
+// workspace = "16384 + 4 * BM * BN * min(1024, BLOCKS * SMS)"
+// programmatic = 1
+// loads = "BM + BN"
+// sass  = ["LDGSTS.128", "LDS.128 in loop >= 8", "no LDS.32 in loop", "FFMA share in loop >= 60%", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
+// claim = "Blocks for all SMs whatever the shape: 240 for a tile of 64 x 32 and 15,000 k."
+// predict = ["conflicts == 0"]
+//
+// [params]
+// BM = [64, 128, 32, 16]
+// BN = [64, 32, 16, 128]
+// WARPS_M = [2, 4, 1]
+// STAGES = [4, 3]
+// BLOCKS = [2, 4]
+// TRANSA = [0, 1]
+// TRANSB = [0, 1]
+// ///
+
+#include "dependent_launch.cuh"
+#include "small_tiles.cuh"
+
+#define TM (BM / WARPS_M / 8)    // a thread's outputs: the lanes of a warp form an 8 x 4 grid
+#define TN (BN * WARPS_M / 16)
+
+// A thread's rows of the tile of A, or columns of that of B: `COUNT` of the LANES * COUNT that the warp has. If the tile
+// is K-major, lanes read neighbours; else each lane reads up to four at once.
+template <int COUNT, int LANES, bool K_MAJOR>
+struct Fragment {
+    static constexpr int vector = K_MAJOR ? 1 : COUNT < 4 ? COUNT : 4;
+    float at[4][COUNT];  // of four k
+
+    __device__ static int place(int lane, int i) { return (i / vector * LANES + lane) * vector + i % vector; }
+
+    template <int EXTENT>
+    __device__ void read(const Tile<EXTENT, K_MAJOR>& tile, int first, int lane, int k)
+    {
+        if (K_MAJOR)
+            #pragma unroll
+            for (int i = 0; i < COUNT; ++i) {
+                const float4 v = *(const float4*)&tile.at[first + place(lane, i)][k];
+                at[0][i] = v.x, at[1][i] = v.y, at[2][i] = v.z, at[3][i] = v.w;
+            }
+        else
+            #pragma unroll
+            for (int e = 0; e < 4; ++e)
+                #pragma unroll
+                for (int i = 0; i < COUNT; i += vector) {
+                    const float* from = &tile.at[k + e][first + place(lane, i)];
+                    if (vector == 4) *(float4*)&at[e][i] = *(const float4*)from;
+                    else *(float2*)&at[e][i] = *(const float2*)from;
+                }
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+                       matmul(const float* A, const float* B, float* C, int M, int N, int K,
+                              int lda, int ldb, int ldc, float alpha, float beta, unsigned* workspace)
+{
+    extern __shared__ __align__(16) float memory[];  // dynamic: it may exceed 48 KB
+    const int warp = threadIdx.x / 32, lane_m = threadIdx.x % 8, lane_n = threadIdx.x % 32 / 8;
+    const int warp_m = warp % WARPS_M * (BM / WARPS_M), warp_n = warp / WARPS_M * (BN * WARPS_M / 4);
+    const unsigned tiles_m = (M + BM - 1u) / BM;
+    const unsigned row = blockIdx.x % tiles_m * BM, col = blockIdx.x / tiles_m * BN;
+
+    wait_for_prerequisites();
+    float sum[TM * TN] = {};
+    Fragment<TM, 8, !TRANSA> a;
+    Fragment<TN, 4, TRANSB> b;
+    multiply_share(
+        memory, A, B, M, N, K, lda, ldb, row, col, share_of((K + BK - 1) / BK, blockIdx.y, gridDim.y),
+        [&](const auto& as, const auto& bs) {
+            #pragma unroll 2  // all of it would be 20 KB of code: small products would wait for the code
+            for (int k = 0; k < BK; k += 4) {
+                a.read(as, warp_m, lane_m, k);
+                b.read(bs, warp_n, lane_n, k);
+                #pragma unroll
+                for (int e = 0; e < 4; ++e)
+                    #pragma unroll
+                    for (int i = 0; i < TM; ++i)
+                        #pragma unroll
+                        for (int j = 0; j < TN; ++j) sum[i * TN + j] += a.at[e][i] * b.at[e][j];
+            }
+        });
+
+    launch_dependents();  // not before: the next kernel's blocks would crowd where there is room now
+    if (gridDim.y > 1 && !last_with_total(sum, workspace, blockIdx.x, blockIdx.y, gridDim.y)) return;
+    const auto staged = (Staged<4>*)memory;
+    #pragma unroll
+    for (int i = 0; i < TM; ++i)
+        #pragma unroll
+        for (int j = 0; j < TN; j += b.vector) {
+            float* to = &staged->at[warp_m + a.place(lane_m, i)][warp_n + b.place(lane_n, j)];
+            if (b.vector == 4) *(float4*)to = *(const float4*)&sum[i * TN + j];
+            else *to = sum[i * TN + j];
+        }
+    __syncthreads();
+    staged->store(C + (long long)row * ldc + col, ldc, M - row, N - col, alpha, beta);
+}
