@@ -87,62 +87,64 @@ __device__ inline void multiply_share(void* memory, const float* A, const float*
     __syncthreads();  // the last stage has been read: its memory is free
 }
 
-// Add the sums of the `splits` blocks that share `tile`. Return true in one of them, which then has the total; the others
-// are done. No block waits: of up to eight blocks the one that comes last adds up what all of them have written, always in
-// the same order, and so on with the sums of eight such groups. All THREADS call it.
-//
-// `workspace` begins with counters, which are zero and are left so; sums begin at SHARED_SUMS, for up to MOST_SHARERS
-// blocks.
-#define MOST_SHARERS 1024u
-#define SHARED_SUMS (4 * MOST_SHARERS)
-template <int COUNT>
-__device__ inline bool last_with_total(float (&sum)[COUNT], unsigned* workspace, unsigned tile, unsigned split,
-                                       unsigned splits)
+// Return true in the block that comes last of `members`, which then sees what the others have written. All THREADS call it.
+// The counter is zero before and after.
+__device__ inline bool last_of(unsigned members, unsigned* counter)
 {
-    const unsigned group = 8, self = threadIdx.x;
-    const auto parts = (float4(*)[COUNT / 4][THREADS])(workspace + SHARED_SUMS) + tile * splits;
     __shared__ bool last;
-    for (unsigned stride = 1; stride < splits; stride *= group, workspace += MOST_SHARERS) {
-        #pragma unroll
-        for (int q = 0; q < COUNT / 4; ++q)
-            __stcg(&parts[split][q][self], make_float4(sum[4 * q], sum[4 * q + 1], sum[4 * q + 2], sum[4 * q + 3]));
-        split -= split % (stride * group);  // the group's first
-        const unsigned members = min(group, (splits - split + stride - 1) / stride);
-        __syncthreads();
-        if (self == 0) {
-            unsigned* counter = workspace + tile * splits + split;
-            last = atomic_add_acq_rel(counter, 1) == members - 1;
-            if (last) *counter = 0;
-        }
-        __syncthreads();
-        if (!last) return false;
-        #pragma unroll
-        for (int q = 0; q < COUNT / 4; ++q) {
-            float4 v[group];
-            #pragma unroll
-            for (unsigned m = 0; m < group; ++m)
-                v[m] = m < members ? __ldcg(&parts[split + m * stride][q][self]) : float4{};
-            float4 total = v[0];
-            #pragma unroll
-            for (unsigned m = 1; m < group; ++m)
-                total.x += v[m].x, total.y += v[m].y, total.z += v[m].z, total.w += v[m].w;
-            sum[4 * q] = total.x, sum[4 * q + 1] = total.y, sum[4 * q + 2] = total.z, sum[4 * q + 3] = total.w;
-        }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        last = atomic_add_acq_rel(counter, 1) == members - 1;
+        if (last) *counter = 0;
     }
-    return true;
+    __syncthreads();
+    return last;
 }
 
-// The tile of C on its way from registers to memory. Rows are longer by PAD floats, to keep banks apart.
+// The tile of C on its way from registers to memory. Rows are longer by PAD floats, to keep banks apart. From here on code
+// is in loops: what runs once waits for each of its instructions to be fetched.
+#define MOST_SHARERS 1024u  // blocks that share tiles, in all
+#define GROUP 8u            // blocks whose sums one of them adds
 template <int PAD>
 struct Staged {
     float at[BM][BN + PAD];
 
-    // Store c = alpha * sum + beta * c, by all THREADS. `rows` rows and `columns` columns of C exist.
-    __device__ void store(float* C, int ldc, int rows, int columns, float alpha, float beta) const
+    // Store c = alpha * sum + beta * c, by all THREADS, where `splits` blocks share `tile` and this is number `split`.
+    // `rows` rows and `columns` columns of C exist.
+    //
+    // No block waits for another. All write their sums, and of up to eight the one that comes last adds them up, always in
+    // the same order; so it goes on with the sums of eight such groups. `workspace` begins with counters, which are zero
+    // and are left so.
+    __device__ void store(float* C, int ldc, int rows, int columns, float alpha, float beta, unsigned* workspace,
+                          unsigned tile, unsigned split, unsigned splits)
     {
+        const unsigned self = threadIdx.x;
+        const auto quad_at = [&](int q) -> float4& { return *(float4*)&at[q / (BN / 4)][q % (BN / 4) * 4]; };
+        if (splits > 1) {
+            const auto parts = (float4(*)[BM * BN / 4])(workspace + 4 * MOST_SHARERS) + tile * splits;
+            #pragma unroll 4
+            for (int q = self; q < BM * BN / 4; q += THREADS) __stcg(&parts[split][q], quad_at(q));
+            for (unsigned stride = 1; stride < splits; stride *= GROUP, workspace += MOST_SHARERS) {
+                split -= split % (stride * GROUP);  // the group's first
+                const unsigned members = min(GROUP, (splits - split + stride - 1) / stride);
+                if (!last_of(members, workspace + tile * splits + split)) return;
+                #pragma unroll 2
+                for (int q = self; q < BM * BN / 4; q += THREADS) {
+                    float4 v[GROUP], total = {};
+                    #pragma unroll
+                    for (unsigned m = 0; m < GROUP; ++m)
+                        v[m] = m < members ? __ldcg(&parts[split + m * stride][q]) : float4{};
+                    #pragma unroll
+                    for (unsigned m = 0; m < GROUP; ++m)
+                        total.x += v[m].x, total.y += v[m].y, total.z += v[m].z, total.w += v[m].w;
+                    quad_at(q) = total;
+                    if (stride * GROUP < splits) __stcg(&parts[split][q], total);
+                }
+            }
+        }
         const bool quads = aligned16(C, ldc);
         #pragma unroll 1
-        for (int q = threadIdx.x; q < BM * BN / 4; q += THREADS) {
+        for (int q = self; q < BM * BN / 4; q += THREADS) {
             const int m = q / (BN / 4), n = q % (BN / 4) * 4;
             if (m < rows && n < columns)
                 store4(C + (long long)m * ldc + n, &at[m][n], columns - n, quads, alpha, beta);

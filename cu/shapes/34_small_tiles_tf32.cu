@@ -11,7 +11,7 @@
 // min_arch = "sm_90"
 // block = "128"
 // tile  = ["BM", "BN"]
-// grid  = ["TILES_X * TILES_Y", "max(1, min(K // 64, min(1024, BLOCKS * SMS) // (TILES_X * TILES_Y)))"]
+// grid  = ["TILES_X * TILES_Y", "max(1, min(64, K // 128, min(1024, BLOCKS * SMS) // (TILES_X * TILES_Y)))"]
 // where = ["BM // WARPS_M % 16 == 0", "BM // WARPS_M <= 64", "BN * WARPS_M % 64 == 0", "BN * WARPS_M <= 128", "BM * BN >= 1024"]
 // shared = "STAGES * (TRANSA * 128 * (BM + 8) + (1 - TRANSA) * 144 * BM + (1 - TRANSB) * 128 * (BN + 8) + TRANSB * 144 * BN)"
 // workspace = "16384 + 4 * BM * BN * min(1024, BLOCKS * SMS)"
@@ -26,7 +26,7 @@
 // BN = [64, 32, 16, 128]
 // WARPS_M = [2, 4, 1]
 // STAGES = [4, 3]
-// BLOCKS = [2, 4]
+// BLOCKS = [2, 3, 4]
 // TRANSA = [0, 1]
 // TRANSB = [0, 1]
 // ///
@@ -72,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     float sum[WM * WN / 32] = {};
     multiply_share(
         memory, A, B, M, N, K, lda, ldb, row, col, share_of((K + BK - 1) / BK, blockIdx.y, gridDim.y),
-        [&](const auto& as, const auto& bs) {
+        [&](const Tile<BM, !TRANSA>& as, const Tile<BN, TRANSB>& bs) {
             #pragma unroll 2
             for (int k = lane % 4; k < BK; k += 8) {
                 unsigned a[WM / 16][4], b[WN / 8][2];
@@ -93,7 +93,6 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         });
 
     launch_dependents();  // not before: the next kernel's blocks would crowd where there is room now
-    if (gridDim.y > 1 && !last_with_total(sum, workspace, blockIdx.x, blockIdx.y, gridDim.y)) return;
     const auto staged = (Staged<8>*)memory;
     #pragma unroll
     for (int i = 0; i < WM / 16; ++i)
@@ -106,5 +105,6 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                     make_float2(pair[0], pair[1]);
             }
     __syncthreads();
-    staged->store(C + (long long)row * ldc + col, ldc, M - row, N - col, alpha, beta);
+    staged->store(C + (long long)row * ldc + col, ldc, M - row, N - col, alpha, beta, workspace,
+                  blockIdx.x, blockIdx.y, gridDim.y);
 }
