@@ -1,8 +1,9 @@
 // For products that are small or thin: tiles that are copied as they lie in memory, whatever the layout, and sums of
-// blocks that share a tile, without a block that waits for another. It needs the parameters BM, BN, STAGES, TRANSA and
-// TRANSB of the kernel. Used from rung 33 on.
+// blocks that share a tile, without a block that waits for another. It needs the parameters BM, BN, STAGES, SPLIT, TRANSA
+// and TRANSB of the kernel. Used from rung 33 on.
 #pragma once
 
+#include "cluster.cuh"
 #include "cp_async.cuh"
 #include "grid_sync.cuh"
 #include "vector.cuh"
@@ -103,48 +104,55 @@ __device__ inline bool last_of(unsigned members, unsigned* counter)
 
 // The tile of C on its way from registers to memory. Rows are longer by PAD floats, to keep banks apart. From here on code
 // is in loops: what runs once waits for each of its instructions to be fetched.
-#define MOST_SHARERS 1024u  // blocks that share tiles, in all
-#define GROUP 8u            // blocks whose sums one of them adds
+#define QUADS (BM * BN / 4)
+#define MOST_PARTS 8u        // that the SPLIT blocks of a cluster, as one, share a tile with
+#define MOST_SHARERS 1024u   // blocks that share tiles, in all
 template <int PAD>
 struct Staged {
     float at[BM][BN + PAD];
 
-    // Store c = alpha * sum + beta * c, by all THREADS, where `splits` blocks share `tile` and this is number `split`.
-    // `rows` rows and `columns` columns of C exist.
+    // Store c = alpha * sum + beta * c, by all THREADS, where `parts` clusters share `tile`, and this is a block of `part`.
+    // `rows` rows and `columns` columns of C exist. `workspace` begins with counters, which are zero and are left so.
     //
-    // No block waits for another. All write their sums, and of up to eight the one that comes last adds them up, always in
-    // the same order; so it goes on with the sums of eight such groups. `workspace` begins with counters, which are zero
-    // and are left so.
+    // Each block of a cluster adds up a piece of the tile, which it reads from the others' shared memory. Of the blocks of
+    // several clusters that have the same piece, the one that comes last adds it up again, from global memory. No block
+    // waits for those of another cluster, and the order of sums is always the same.
     __device__ void store(float* C, int ldc, int rows, int columns, float alpha, float beta, unsigned* workspace,
-                          unsigned tile, unsigned split, unsigned splits)
+                          unsigned tile, unsigned part, unsigned parts)
     {
-        const unsigned self = threadIdx.x;
+        const unsigned rank = blockIdx.y % SPLIT;
+        const int first = QUADS * rank / SPLIT + threadIdx.x, end = QUADS * (rank + 1) / SPLIT;
         const auto quad_at = [&](int q) -> float4& { return *(float4*)&at[q / (BN / 4)][q % (BN / 4) * 4]; };
-        if (splits > 1) {
-            const auto parts = (float4(*)[BM * BN / 4])(workspace + 4 * MOST_SHARERS) + tile * splits;
+        const auto add = [](float4& to, float4 v) { to.x += v.x, to.y += v.y, to.z += v.z, to.w += v.w; };
+        if (SPLIT > 1) {
+            cluster_sync();  // all sums of the cluster have been written
+            #pragma unroll 1
+            for (int q = first; q < end; q += THREADS) {
+                float4 total = {};
+                #pragma unroll
+                for (int other = 0; other < SPLIT; ++other) add(total, ld_shared_cluster(&quad_at(q).x, other));
+                quad_at(q) = total;
+            }
+            cluster_sync_relaxed();  // no block exits while others read its memory
+        }
+        if (parts > 1) {
+            const auto sums = (float4(*)[QUADS])(workspace + MOST_SHARERS) + tile * parts;
             #pragma unroll 4
-            for (int q = self; q < BM * BN / 4; q += THREADS) __stcg(&parts[split][q], quad_at(q));
-            for (unsigned stride = 1; stride < splits; stride *= GROUP, workspace += MOST_SHARERS) {
-                split -= split % (stride * GROUP);  // the group's first
-                const unsigned members = min(GROUP, (splits - split + stride - 1) / stride);
-                if (!last_of(members, workspace + tile * splits + split)) return;
-                #pragma unroll 2
-                for (int q = self; q < BM * BN / 4; q += THREADS) {
-                    float4 v[GROUP], total = {};
-                    #pragma unroll
-                    for (unsigned m = 0; m < GROUP; ++m)
-                        v[m] = m < members ? __ldcg(&parts[split + m * stride][q]) : float4{};
-                    #pragma unroll
-                    for (unsigned m = 0; m < GROUP; ++m)
-                        total.x += v[m].x, total.y += v[m].y, total.z += v[m].z, total.w += v[m].w;
-                    quad_at(q) = total;
-                    if (stride * GROUP < splits) __stcg(&parts[split][q], total);
-                }
+            for (int q = first; q < end; q += THREADS) __stcg(&sums[part][q], quad_at(q));
+            if (!last_of(parts, workspace + tile * SPLIT + rank)) return;
+            #pragma unroll 2
+            for (int q = first; q < end; q += THREADS) {
+                float4 v[MOST_PARTS], total = {};
+                #pragma unroll
+                for (unsigned p = 0; p < MOST_PARTS; ++p) v[p] = p < parts ? __ldcg(&sums[p][q]) : float4{};
+                #pragma unroll
+                for (unsigned p = 0; p < MOST_PARTS; ++p) add(total, v[p]);
+                quad_at(q) = total;
             }
         }
         const bool quads = aligned16(C, ldc);
         #pragma unroll 1
-        for (int q = self; q < BM * BN / 4; q += THREADS) {
+        for (int q = first; q < end; q += THREADS) {
             const int m = q / (BN / 4), n = q % (BN / 4) * 4;
             if (m < rows && n < columns)
                 store4(C + (long long)m * ldc + n, &at[m][n], columns - n, quads, alpha, beta);

@@ -6,8 +6,9 @@
 // lie in memory. From an operand with k along its rows a thread reads four k of a row at once, from another one four
 // neighbours of the same k, both with 128-bit loads: so each of the four layouts is read where it is.
 //
-// If there are few tiles, blocks share them along k, as many as fill the GPU: dozens for one tile if need be. Of eight
-// blocks the one that comes last adds their sums. No block waits for another, and equal inputs give equal bits.
+// If there are few tiles, blocks share them along k, as many as fill the GPU: 64 for one tile if need be. With SPLIT=8
+// eight of them are a cluster and add their sums through shared memory. Of the others the one that comes last adds the
+// sums, so that no block waits. Equal inputs give equal bits.
 //
 // /// kernel
 // entry = "matmul"
@@ -15,10 +16,11 @@
 // min_arch = "sm_90"
 // block = "128"
 // tile  = ["BM", "BN"]
-// grid  = ["TILES_X * TILES_Y", "max(1, min(64, K // 128, min(1024, BLOCKS * SMS) // (TILES_X * TILES_Y)))"]
+// grid  = ["TILES_X * TILES_Y",
+//          "SPLIT * max(1, min(8, K // (128 * SPLIT), min(1024, BLOCKS * SMS) // (TILES_X * TILES_Y * SPLIT)))"]
 // where = ["BM // WARPS_M % 16 == 0", "BM // WARPS_M <= 64", "BN * WARPS_M % 64 == 0", "BN * WARPS_M <= 128", "BM * BN >= 1024"]
 // shared = "STAGES * (TRANSA * 128 * (BM + 8) + (1 - TRANSA) * 144 * BM + (1 - TRANSB) * 128 * (BN + 8) + TRANSB * 144 * BN)"
-// workspace = "16384 + 4 * BM * BN * min(1024, BLOCKS * SMS)"
+// workspace = "4096 + 4 * BM * BN * min(1024, BLOCKS * SMS)"
 // programmatic = 1
 // loads = "BM + BN"
 // sass  = ["LDGSTS.128", "LDS.128 in loop >= 8", "no LDS.32 in loop", "FFMA share in loop >= 60%", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
@@ -31,6 +33,7 @@
 // WARPS_M = [2, 4, 1]
 // STAGES = [4, 3]
 // BLOCKS = [2, 3, 4]
+// SPLIT = [1, 8]
 // TRANSA = [0, 1]
 // TRANSB = [0, 1]
 // ///
@@ -71,7 +74,11 @@ struct Fragment {
     }
 };
 
+#if SPLIT > 1
+extern "C" __global__ void __cluster_dims__(1, SPLIT, 1) __launch_bounds__(THREADS)
+#else
 extern "C" __global__ void __launch_bounds__(THREADS)
+#endif
                        matmul(const float* A, const float* B, float* C, int M, int N, int K,
                               int lda, int ldb, int ldc, float alpha, float beta, unsigned* workspace)
 {
@@ -113,5 +120,5 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
     __syncthreads();
     staged->store(C + (long long)row * ldc + col, ldc, M - row, N - col, alpha, beta, workspace,
-                  blockIdx.x, blockIdx.y, gridDim.y);
+                  blockIdx.x, blockIdx.y / SPLIT, gridDim.y / SPLIT);
 }

@@ -11,10 +11,11 @@
 // min_arch = "sm_90"
 // block = "128"
 // tile  = ["BM", "BN"]
-// grid  = ["TILES_X * TILES_Y", "max(1, min(64, K // 128, min(1024, BLOCKS * SMS) // (TILES_X * TILES_Y)))"]
+// grid  = ["TILES_X * TILES_Y",
+//          "SPLIT * max(1, min(8, K // (128 * SPLIT), min(1024, BLOCKS * SMS) // (TILES_X * TILES_Y * SPLIT)))"]
 // where = ["BM // WARPS_M % 16 == 0", "BM // WARPS_M <= 64", "BN * WARPS_M % 64 == 0", "BN * WARPS_M <= 128", "BM * BN >= 1024"]
 // shared = "STAGES * (TRANSA * 128 * (BM + 8) + (1 - TRANSA) * 144 * BM + (1 - TRANSB) * 128 * (BN + 8) + TRANSB * 144 * BN)"
-// workspace = "16384 + 4 * BM * BN * min(1024, BLOCKS * SMS)"
+// workspace = "4096 + 4 * BM * BN * min(1024, BLOCKS * SMS)"
 // programmatic = 1
 // loads = "BM + BN"
 // sass  = ["LDGSTS.128", "HMMA.1688.F32.TF32 in loop", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
@@ -27,6 +28,7 @@
 // WARPS_M = [2, 4, 1]
 // STAGES = [4, 3]
 // BLOCKS = [2, 3, 4]
+// SPLIT = [1, 8]
 // TRANSA = [0, 1]
 // TRANSB = [0, 1]
 // ///
@@ -58,7 +60,11 @@ __device__ inline void mma_m16n8k8(float* d, const unsigned* a, const unsigned* 
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+#if SPLIT > 1
+extern "C" __global__ void __cluster_dims__(1, SPLIT, 1) __launch_bounds__(THREADS)
+#else
 extern "C" __global__ void __launch_bounds__(THREADS)
+#endif
                        matmul(const float* A, const float* B, float* C, int M, int N, int K,
                               int lda, int ldb, int ldc, float alpha, float beta, unsigned* workspace)
 {
@@ -106,5 +112,5 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             }
     __syncthreads();
     staged->store(C + (long long)row * ldc + col, ldc, M - row, N - col, alpha, beta, workspace,
-                  blockIdx.x, blockIdx.y, gridDim.y);
+                  blockIdx.x, blockIdx.y / SPLIT, gridDim.y / SPLIT);
 }

@@ -57,7 +57,7 @@ _UNMAPPED_BYTES = 8  # per cycle and SM, loaded by a kernel without a tensor map
 _COPY_START, _COPY_BYTES = 4000, 13.4  # cycles to start a copy; bytes per cycle and SM, read or written
 _CLUSTERS = {3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}  # of so many blocks, for which H200_SMS have room
 _SECTOR, _MAPPED = 32, 16  # bytes: of the L2 cache; at whose multiples rows begin that TMA reads
-_LEAST_K, _MOST_PARTS = 128, 64  # k of a block of 33_small_tiles that shares a tile; blocks that do
+_LEAST_K, _MOST_PARTS = 128, 8  # k of a block of 33_small_tiles; clusters that share a tile
 _GRID_ROWS = 65535  # most tiles along M if the grid has a block per tile: CUDA's limit for y
 
 
@@ -127,10 +127,11 @@ class Candidate:
             rounds = math.ceil(tiles / (clusters // sharers))
             return rounds * math.ceil(steps / sharers), rounds, sharers > 1
         if self.shares == "fill":
-            sharers = max(1, min(_MOST_PARTS, K // _LEAST_K, self.variant.params["BLOCKS"] * sms // tiles))
-            rounds, rest = divmod(tiles * sharers, sms * self.resident)
+            room = self.variant.params["BLOCKS"] * sms // (tiles * self.split)
+            parts = max(1, min(_MOST_PARTS, K // (_LEAST_K * self.split), room))
+            rounds, rest = divmod(tiles * self.split * parts, sms * self.resident)
             count = (rounds + (rest > 0)) * self.resident if rounds else math.ceil(rest / sms)
-            return count * math.ceil(steps / sharers), count, sharers > 1
+            return count * math.ceil(steps / parts), count, parts > 1
         at_once = max(1, sms // self.split)
         if sms == H200_SMS:
             at_once = _CLUSTERS.get(self.split, at_once)
