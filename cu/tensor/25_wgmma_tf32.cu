@@ -221,13 +221,16 @@ extern "C" __global__ void
     };
 
     // Of the four sums from 4 * j on, two are in a row of C: e and e + 2 or, with TRANSA, 2 * e and 2 * e + 1. They
-    // go to shared memory, from row m of A and column n of B on, at a place that `swizzle` moves as TMA would.
+    // go to shared memory, to rows of `pitch` floats, from row m of A and column n of B on, at a place that `swizzle`
+    // moves as TMA would.
     const int next = TRANSA ? 2 : 1, pair = TRANSA ? 1 : 2;
-    const auto store_two = [&](auto rows, int m, int n, int e, bool swizzle, float x, float y) {
+    const auto store_two = [&](float* rows, int pitch, int m, int n, int e, bool swizzle, float x, float y) {
         const int m_lane = 2 * k_lane + e, n_row = n_first + e;
-        if (TRANSA) *(float2*)&rows[n + n_row][m + 2 * k_lane ^ swizzle * (n_row % 8 * 4)] = make_float2(x, y);
-        else {
-            float* to = &rows[m + m_lane][n];
+        if (TRANSA) {
+            float* to = &rows[(n + n_row) * pitch];
+            *(float2*)&to[m + 2 * k_lane ^ swizzle * (n_row % 8 * 4)] = make_float2(x, y);
+        } else {
+            float* to = &rows[(m + m_lane) * pitch + n];
             const int unit = swizzle * m_lane * 4;
             if (!BOTH_SHARED) *(float2*)&to[n_first ^ unit] = make_float2(x, y);
             else to[n_first ^ unit] = x, to[n_first + n_step ^ unit] = y;
@@ -256,7 +259,8 @@ extern "C" __global__ void
             for (int i = 0; i < BM / 2; i += 4)
                 #pragma unroll
                 for (int e = 0; e < 2; ++e)
-                    store_two(sums, 2 * i, box * 32, e, false, sum[i + next * e], sum[i + next * e + pair]);
+                    store_two(sums[0], COLUMNS + 4, 2 * i, box * 32, e, false, sum[i + next * e],
+                              sum[i + next * e + pair]);
             cluster_sync();  // all sums of this tile have been written
 
             #pragma unroll
@@ -289,7 +293,7 @@ extern "C" __global__ void
                     #pragma unroll
                     for (int e = 0; e < 2; ++e) {
                         const int i = m / 2 + 4 * j + next * e;
-                        store_two(cs, 8 * j, 0, e, true, alpha * sum[i], alpha * sum[i + pair]);
+                        store_two(cs[0], 32, 8 * j, 0, e, true, alpha * sum[i], alpha * sum[i + pair]);
                     }
                 fence_proxy_async();
                 both_warps();

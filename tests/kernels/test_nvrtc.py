@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +15,11 @@ from harness.kernels import spec
 from harness.kernels.compiler import Cubin, compile_kernel
 from harness.kernels.cpp import includes, nvrtc
 from harness.support.cache import Cache
+from shared.places import ROOT
 
 HEADER = '// K\n//\n// /// kernel\n// entry = "k"\n// block = 32\n// tile = 32\n{}// ///\n'
 needs_headers = pytest.mark.skipif(not includes.libraries(), reason="CUDA's headers are not installed")
+GENERIC_LAMBDA = re.compile(r"\[[&=\w, ]*\]\s*\([^()]*\bauto\b")
 Compiled = Callable[..., Cubin]
 
 
@@ -270,3 +273,18 @@ def test_stamps_are_those_of_the_files_that_are_named(
     assert seen == []  # nothing is missing: no library is looked for
     found = includes.included(tmp_path / "k.cu", "#include <cuda_fp16.h>\n")
     assert seen == [1] and found.libraries == () and found.stamps == ()
+
+
+# What another NVRTC refuses
+
+
+@pytest.mark.parametrize("path", sorted([*(ROOT / "cu").rglob("*.cu*"), *(ROOT / "examples").rglob("*.cu")]))
+def test_no_lambda_takes_auto(path: Path) -> None:
+    """NVRTC 13.0 takes such a lambda for host code and refuses it; 13.5, which runs here, does not."""
+    assert not GENERIC_LAMBDA.search(path.read_text()), path
+
+
+def test_a_lambda_that_takes_auto_is_seen() -> None:
+    assert GENERIC_LAMBDA.search("const auto f = [&](auto rows, int m) { return rows[m]; };")
+    assert GENERIC_LAMBDA.search("run([=](int i,\n  const auto& x) {});")
+    assert not GENERIC_LAMBDA.search("const auto f = [&](int i) { auto x = i; return x; };")
