@@ -13,8 +13,9 @@ only round there is, the SMs share blocks evenly.
 
 A kernel that `shares` tiles is persistent. With ``"stream"`` (20_stream_k) the tiles left over after whole
 rounds are shared among all blocks, or among fewer, so that each has at least LEAST steps of k. With
-``"grid"`` (29_wgmma_grid_split) as many blocks share a tile as there are SMs for it. With ``"fill"`` (33_small_tiles) blocks are as many as fill the SMs BLOCKS times, if k is long
-enough for them; they do not wait for each other. Where tiles are shared,
+``"grid"`` (29_wgmma_grid_split) as many blocks share a tile as there are SMs for it. With ``"fill"``
+(33_small_tiles, which is not persistent) up to eight clusters of SPLIT blocks share one, as many as fill the
+SMs BLOCKS times, if k is long enough for them; they do not wait for each other. Where tiles are shared,
 `sharing` is added: for storing partial sums, finding those of the others and adding them.
 
 The SPLIT blocks of a tile are mostly a cluster, which must fit into one GPC: 132 SMs have room for 22
