@@ -26,7 +26,9 @@ def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Any:
         pytester.makepyfile(test_inner=f"import pytest\n{code}")
         pytester.makeini(f"[pytest]\n{ini}")
         plugins = ("-p", "harness.pytest_plugin", "-p", "no:cacheprovider")
-        return pytester.runpytest_inprocess(*plugins, "--strict-markers", *arguments)
+        # Of an editable install, whose asserts pytest does not rewrite.
+        quiet = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
+        return pytester.runpytest_inprocess(*plugins, *quiet, "--strict-markers", *arguments)
 
     return run
 

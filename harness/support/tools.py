@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import subprocess
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -150,11 +151,19 @@ def run_each(
     Where one cannot be run, and when an exception such as Ctrl-C leaves the call, all of them are killed.
     """
     children: list[subprocess.Popen[bytes]] = []
-    run = functools.partial(run_bytes, where=where, timeout=timeout, raises=raises, started=children.append)
+    over = threading.Event()
+
+    def started(child: subprocess.Popen[bytes]) -> None:
+        children.append(child)
+        if over.is_set():  # its thread comes too late to be seen below
+            _kill(child)
+
+    run = functools.partial(run_bytes, where=where, timeout=timeout, raises=raises, started=started)
     with ThreadPoolExecutor(len(commands)) as pool:
         try:
             return list(pool.map(run, commands))
         except BaseException:
+            over.set()
             for child in children:
                 _kill(child)
             raise

@@ -200,9 +200,9 @@ def test_loops_of_a_thousand_blocks_take_no_time() -> None:
     code.append((96_000, "BRA", "0x0", "@P1"))
     code.append((96_016, "EXIT", "", ""))
     instructions = [Instruction(address=a, opcode=o, operands=x, predicate=p, line=0) for a, o, x, p in code]
-    began = time.perf_counter()
+    began = time.process_time()
     (loop,) = loops.loops(instructions)
-    assert time.perf_counter() - began < 1
+    assert time.process_time() - began < 1
     assert (loop.header, len(loop.instructions)) == (0, 6001)
 
 
