@@ -11,7 +11,8 @@ bf16 and fp16 count for both: their kernels differ in one instruction's type.
 
 Draws are divided at random into those that are fitted and those that only test the result. The regret is how
 much longer than the fastest of the timed candidates the model's choice takes; it is given for both, before
-and after. Draws with operands that have no tensor map are left out: their kernels load by other means.
+and after. Draws with operands that have no tensor map are left out for kernels that take one, which then load
+by other means.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class Time:
     shape: tuple[int, int, int]
     layout: str
     straddled: bool
+    unmapped: str
     sms: int
     cycles: float
 
@@ -93,12 +95,13 @@ def times(paths: Sequence[Path], known: Mapping[Key, Candidate]) -> list[Time]:
             raise UsageError("not a record of benchmarks/shapes.py", where=str(path), hint=_HINT)
         gpu = content["meta"]["gpu"]
         for row in content["rows"]:
-            if row["status"] != "ok" or "odd" in row["classes"]:
+            if row["status"] != "ok":
                 continue
-            axes = {name: row[name] for name in _AXES}
+            problem = GEMMS[row["dtype"]](**{name: row[name] for name in _AXES})
+            unmapped = cost.without_maps(problem)
             for one in row.get("candidates", ()):
                 key = key_of(row["dtype"], one["kernel"], one["params"])
-                if key in known:
+                if key in known and not (unmapped and known[key].variant.boxes):
                     flips = {name: value for name, value in one["params"].items() if name in LAYOUT}
                     given = known[key].variant
                     found.append(
@@ -108,7 +111,8 @@ def times(paths: Sequence[Path], known: Mapping[Key, Candidate]) -> list[Time]:
                             variant=replace(given, params={**given.params, **flips}),
                             shape=(row["M"], row["N"], row["K"]),
                             layout="".join("NT"[row[axis]] for axis in ("transa", "transb")),
-                            straddled=cost.straddles(GEMMS[row["dtype"]](**axes)),
+                            straddled=cost.straddles(problem),
+                            unmapped=unmapped,
                             sms=gpu["sms"],
                             cycles=one["seconds"] * gpu["clock_hz"],
                         )
@@ -121,7 +125,7 @@ def times(paths: Sequence[Path], known: Mapping[Key, Candidate]) -> list[Time]:
 def predicted(candidate: Candidate, time: Time) -> float:
     """Return the cycles of a product by the model."""
     laid_out = replace(candidate, variant=time.variant)
-    return laid_out.cycles(*time.shape, time.sms, time.layout, time.straddled)
+    return laid_out.cycles(*time.shape, time.sms, time.layout, time.straddled, time.unmapped)
 
 
 def fitted(known: Mapping[Key, Candidate], measured: Sequence[Time]) -> dict[Key, Candidate]:

@@ -18,9 +18,9 @@ Where copying either operand would do, the smaller one is copied.
 
 The choice is deterministic, and the tables are read once: the same shape on the same kind of GPU always runs
 the same code, with bitwise the same result. Alpha and beta do not affect the choice. Leading dimensions do by
-`straddle`. Beside that, they and addresses affect only whether there are tensor maps and, in fp32 with a
-beta, the order of the last two roundings: rows of C that do not begin at multiples of 16 bytes are stored in
-another way.
+where rows begin. Beside that, they and addresses affect only whether there are tensor maps and, in fp32 with
+a beta, the order of the last two roundings: rows of C that do not begin at multiples of 16 bytes are stored
+in another way.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.dispatch import user_table
-from harness.dispatch.cost import NN, Candidate, straddles, unread
+from harness.dispatch.cost import NN, Candidate, straddles, unread, without_maps
 from harness.errors import UsageError
 from harness.kernels import catalog
 from harness.kernels.dtypes import DTYPES, FP32
@@ -59,6 +59,7 @@ def choose(
     dtype: str = FP32.name,
     layout: str = NN,
     straddled: bool = False,
+    unmapped: str = "",
 ) -> Variant:
     """Return the variant for the product ``(M x K) @ (K x N)`` on a GPU with `sms` multiprocessors.
 
@@ -66,14 +67,24 @@ def choose(
     it is empty, the cost model decides. `dtype` is the element type: ``"fp32"``, ``"tf32"``, ``"3xtf32"``,
     ``"bf16x6"``, ``"bf16"`` or ``"fp16"``. `layout` is ``"NN"``, ``"NT"``, ``"TN"`` or ``"TT"``, as the
     module's docstring says, and `straddled` whether rows of A or B begin elsewhere than at multiples of 32
-    bytes. Raises UsageError if no kernel can compute the product there.
+    bytes. `unmapped` names the operands, of A and B, whose rows do not even begin at multiples of 16, so that
+    no tensor map describes them. Raises UsageError if no kernel can compute the product there.
     """
-    return _choose(M, N, K, sms, arch, gpu, dtype, layout, straddled)
+    return _choose(M, N, K, sms, arch, gpu, dtype, layout, straddled, unmapped)
 
 
 @functools.lru_cache(maxsize=4096)
 def _choose(
-    M: int, N: int, K: int, sms: int, arch: str, gpu: str, dtype: str, layout: str, straddled: bool
+    M: int,
+    N: int,
+    K: int,
+    sms: int,
+    arch: str,
+    gpu: str,
+    dtype: str,
+    layout: str,
+    straddled: bool,
+    unmapped: str,
 ) -> Variant:
     """Compute `choose`; its results are cached."""
     if min(M, N, sms) < 1 or K < 0:
@@ -81,7 +92,8 @@ def _choose(
     known = measured(M, N, K, sms=sms, arch=arch, gpu=gpu, dtype=dtype, layout=layout)
     if known is not None:
         return known
-    found = ranked(M, N, K, sms=sms, arch=arch, dtype=dtype, layout=layout, straddled=straddled)
+    pitches: Any = {"straddled": straddled, "unmapped": unmapped}
+    found = ranked(M, N, K, sms=sms, arch=arch, dtype=dtype, layout=layout, **pitches)
     if not found:
         kernels = [c.variant.kernel for c in candidates() if c.dtype.name == dtype]
         archs = dict.fromkeys(
@@ -95,7 +107,8 @@ def _choose(
 
 def about(problem: Gemm) -> dict[str, Any]:
     """Return what of a product, beside its shape, the choice depends on: arguments of `choose`."""
-    return {"dtype": problem.dtype.name, "layout": problem.layout, "straddled": straddles(problem)}
+    pitches = {"straddled": straddles(problem), "unmapped": without_maps(problem)}
+    return {"dtype": problem.dtype.name, "layout": problem.layout, **pitches}
 
 
 def measured(
@@ -134,6 +147,7 @@ def ranked(
     dtype: str = FP32.name,
     layout: str = NN,
     straddled: bool = False,
+    unmapped: str = "",
 ) -> list[tuple[Variant, float]]:
     """Return the candidates that can compute the product, with their cycles by the cost model, fastest first.
 
@@ -142,7 +156,8 @@ def ranked(
     """
     able = [c for c in _laid_out(dtype, layout, _smaller(M, N)) if c.serves(M, N, arch)]
     shape = M, N, K, sms
-    found = [(c.cycles(*shape, layout, straddled), c.busy(*shape, straddled), c.variant) for c in able]
+    pitches: Any = {"layout": layout, "straddled": straddled, "unmapped": unmapped}
+    found = [(c.cycles(*shape, **pitches), c.busy(*shape, straddled), c.variant) for c in able]
     found.sort(key=lambda one: one[:2])
     return [(variant, cycles) for cycles, _, variant in found]
 
@@ -220,12 +235,14 @@ def ranges(M: int, N: int, K: int, tile: tuple[int, ...]) -> dict[str, list[int]
     """Return the ranges of M, N and K, ends included, for which a measurement at one shape is taken as valid.
 
     `tile` is the (rows, columns) of the fastest variant's tile. The ranges contain all shapes with the same
-    number of tiles and a K that differs by a factor of at most sqrt(2): the lead of the fastest variant
-    changes in steps with the number of tiles, and slowly with K.
+    number of tiles, an M and an N that differ by a factor of at most 2, and a K that differs by one of at
+    most sqrt(2): the lead of the fastest variant changes in steps with the number of tiles, and slowly with K. But
+    a single row is not for the kernel that was the fastest with 64.
     """
 
     def extent(size: int, step: int) -> list[int]:
-        return [max(1, (math.ceil(size / step) - 1) * step + 1), max(size, math.ceil(size / step) * step)]
+        tiles = math.ceil(size / step)
+        return [max((tiles - 1) * step + 1, math.ceil(size / 2)), min(tiles * step, 2 * size)]
 
     span = [math.ceil(K / math.sqrt(2)), math.floor(K * math.sqrt(2))]
     return {"M": extent(M, tile[0]), "N": extent(N, tile[1]), "K": span}

@@ -147,12 +147,28 @@ class Candidate:
         longest = max(steps * self.step, in_turn * self.alone) * (self.straddle if straddled else 1)
         return longest + tiles * self.tile + shared * self.sharing
 
-    def cycles(self, M: int, N: int, K: int, sms: int, layout: str = NN, straddled: bool = False) -> float:
-        """Return the cycles of a product: its start, busy or waiting for DRAM, and copying before."""
-        elements = {"A": M * K, "B": K * N}
-        copies = sum(_copying(elements[x], self.dtype, sms) for x in unread(self.variant, layout))
+    def cycles(
+        self,
+        M: int,
+        N: int,
+        K: int,
+        sms: int,
+        layout: str = NN,
+        straddled: bool = False,
+        unmapped: str = "",
+    ) -> float:
+        """Return the cycles of a product: its start, busy or waiting for DRAM, and copying before.
+
+        `unmapped` names the operands, of A and B, that cannot have a tensor map where they are.
+        """
+        elements, flips = {"A": M * K, "B": K * N}, unread(self.variant, layout)
+        copies = sum(_copying(elements[x], self.dtype, sms) for x in flips)
+        left = "".join(x for x in unmapped if x not in flips)
+        if left and self.dtype.itemsize == 4:  # of 16 bits, the estimate was not held against times
+            copies += _fed(self.variant, M, N, K, sms=sms, unmapped=left)[1]
         waiting = self.memory * _traffic(M, N, K, self.dtype, sms)
-        return self.start + max(self.busy(M, N, K, sms, straddled), waiting) + copies
+        apart = straddled or bool(unmapped and not self.variant.boxes)  # kernels without maps read any pitch
+        return self.start + max(self.busy(M, N, K, sms, apart), waiting) + copies
 
 
 def unread(variant: Variant, layout: str) -> str:
@@ -178,9 +194,14 @@ def copied(variant: Variant, M: int, N: int, K: int, *, sms: int, unmapped: str)
     it in the same order: the copies for which the cost model gives the fewest cycles in all. Operands for
     which the kernel takes no tensor map are never copied.
     """
+    return _fed(variant, M, N, K, sms=sms, unmapped=unmapped)[0]
+
+
+def _fed(variant: Variant, M: int, N: int, K: int, *, sms: int, unmapped: str) -> tuple[str, float]:
+    """Return what `copied` does, and by how many cycles the product then takes longer than with all maps."""
     unmapped = "".join(x for x in unmapped if any(x == box.operand for box in variant.boxes))
     if not unmapped:
-        return ""
+        return "", 0.0
     dtype, (rows, columns) = DTYPES[variant.kernel.dtype], variant.tile
     tiles = math.ceil(M / rows) * math.ceil(N / columns)
     # A kernel with a workspace shares each tile among as many blocks as there are SMs for it.
@@ -198,10 +219,18 @@ def copied(variant: Variant, M: int, N: int, K: int, *, sms: int, unmapped: str)
 
     sets = [s for count in range(len(unmapped) + 1) for s in itertools.combinations(unmapped, count)]
     best = min(sets, key=cycles)  # the first of equals, which has the fewest copies
-    return "".join(best)
+    return "".join(best), cycles(best) - cycles(unmapped) + sum(
+        _copying(elements[x], dtype, sms) for x in unmapped
+    )
+
+
+def without_maps(problem: Gemm) -> str:
+    """Return which operands have rows that do not begin where TMA reads: "", "A", "B" or "AB"."""
+    pitches = {"A": problem.lda, "B": problem.ldb}
+    return "".join(x for x, ld in pitches.items() if ld * problem.dtype.itemsize % _MAPPED)
 
 
 def straddles(problem: Gemm) -> bool:
     """Return True if rows of A or B begin elsewhere than at multiples of 32 bytes, and TMA can read both."""
     pitches = [ld * problem.dtype.itemsize for ld in (problem.lda, problem.ldb)]
-    return not any(x % _MAPPED for x in pitches) and any(x % _SECTOR for x in pitches)
+    return not without_maps(problem) and any(x % _SECTOR for x in pitches)

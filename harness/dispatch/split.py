@@ -44,6 +44,7 @@ def divided(
     dtype: str = FP32.name,
     layout: str = cost.NN,
     straddled: bool = False,
+    unmapped: str = "",
 ) -> tuple[Part, ...]:
     """Return the launches by which `harness.matmul` computes an (M x K) @ (K x N) product, the largest first.
 
@@ -51,7 +52,7 @@ def divided(
     """
 
     about: Any = {"sms": sms, "arch": arch, "dtype": dtype, "layout": layout}
-    paced = {**about, "straddled": straddled}
+    paced = {**about, "straddled": straddled, "unmapped": unmapped}
 
     def part(rows: int, columns: int, row: int = 0, column: int = 0) -> Part:
         variant = choose.choose(rows, columns, K, gpu=gpu, **paced)
