@@ -117,9 +117,7 @@ def pooled_ratio(rounds: Sequence[Interval]) -> Interval | None:
     estimate = float(logs.mean())
     within = max(math.log(r.high / r.low) / 2 for r in rounds)
     half = max(within, student_t(len(logs) - 1) * float(logs.std(ddof=1)) / math.sqrt(len(logs)))
-    return Interval(
-        low=math.exp(estimate - half), estimate=math.exp(estimate), high=math.exp(estimate + half)
-    )
+    return Interval(low=power(estimate - half), estimate=power(estimate), high=power(estimate + half))
 
 
 def decide(interval: Interval, threshold: float) -> str:
@@ -219,11 +217,16 @@ def student_t(freedom: float) -> float:
     )
 
 
+def power(logarithm: float) -> float:
+    """Return e to this power, within what a float holds: times of a damaged file may be absurd."""
+    return math.exp(max(-700.0, min(logarithm, 700.0)))
+
+
 def _interval(estimate: float, deviations: NDArray[np.float64]) -> Interval:
     """Return the interval around exp(`estimate`) from bootstrap deviations of the logarithm."""
     low, high = np.quantile(deviations, ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2))
     low, high = min(float(low), 0.0), max(float(high), 0.0)
-    return Interval(low=math.exp(estimate + low), estimate=math.exp(estimate), high=math.exp(estimate + high))
+    return Interval(low=power(estimate + low), estimate=power(estimate), high=power(estimate + high))
 
 
 def _chunk_medians(samples: Sequence[float]) -> NDArray[np.float64]:

@@ -361,3 +361,12 @@ def test_the_threshold_itself_is_the_same() -> None:
     assert decide(Interval(low=0.8, estimate=0.8, high=0.8), 0.25) == SAME
     assert decide(Interval(low=1.25, estimate=1.26, high=1.27), 0.25) == INCONCLUSIVE
     assert decide(Interval(low=0.7, estimate=0.75, high=0.8), 0.25) == INCONCLUSIVE
+
+
+def test_absurd_times_have_a_ratio_too() -> None:
+    """As a damaged file has them: what is beyond a float is its end."""
+    tiny, huge = [1e-300, 1.1e-300, 1e-300], [1e300, 1.2e300, 1e300]
+    for a, b in ((tiny, huge), (huge, tiny)):
+        found = stats.unpaired_ratio(a, b, seed=0)
+        assert found is not None and 0 < found.low <= found.estimate <= found.high < math.inf
+        assert found.inverse.high < math.inf

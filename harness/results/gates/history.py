@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.bench.stats import Interval, decide, student_t
+from harness.bench.stats import Interval, decide, power, student_t
 from harness.errors import UsageError
 from harness.results.record import Document
 from harness.results.rows import label
@@ -229,9 +229,7 @@ def _ratio(before: NDArray[np.float64], after: NDArray[np.float64]) -> Interval:
     estimate = float(after.mean() - before.mean())
     squares = float(((before - before.mean()) ** 2).sum() + ((after - after.mean()) ** 2).sum())
     half = student_t(n + m - 2) * math.sqrt(squares / (n + m - 2) * (1 / n + 1 / m))
-    return Interval(
-        low=math.exp(estimate - half), estimate=math.exp(estimate), high=math.exp(estimate + half)
-    )
+    return Interval(low=power(estimate - half), estimate=power(estimate), high=power(estimate + half))
 
 
 def history_record(found: Sequence[Series]) -> list[dict[str, Any]]:
