@@ -20,6 +20,10 @@ from harness.kernels.expr import Expr, ExprError
         ("1 << TM", 256),
         ("-TM + 10", 2),
         (32, 32),
+        ("min(BM, TM)", 8),
+        ("max(TM, BM // 4, 9 + TN)", 32),
+        ("max(1, min(64, BM // TM) - BN) * 2", 2),
+        ("min(TM == 8, BM)", 1),
     ],
 )
 def test_value(text: str | int, value: int) -> None:
@@ -46,11 +50,33 @@ def test_value(text: str | int, value: int) -> None:
         "1" + "+1" * 5000,
         "(" * 300 + "1" + ")" * 300,
         "\0",
+        "min()",
+        "min(BM)",
+        "max([BM, BN])",
+        "min(*BM)",
+        "max(BM, *BN)",
+        "min(BM, BN, key=TM)",
+        "max(BM, default=0)",
+        "abs(BM)",
+        "pow(BM, 2)",
+        "sum(BM, BN)",
+        "BM(1, 2)",
+        "BM.max(1, 2)",
+        "(min)(1, 2)(3, 4)",
+        "min(BM, 'a')",
     ],
 )
 def test_refused(text: str) -> None:
     with pytest.raises(ExprError):
         Expr.parse(text)
+
+
+def test_min_by_itself_is_a_name_like_any_other() -> None:
+    """Only a call is special: a name without one needs a value, and a parameter may have it."""
+    text = Expr.parse("min + 1")
+    assert text.names == {"min"} and text({"min": 4}) == 5
+    with pytest.raises(ExprError, match="needs a value for min"):
+        text({"BM": 4})
 
 
 def test_division_says_what_to_use() -> None:
@@ -68,6 +94,7 @@ def test_no_value(text: str) -> None:
 
 def test_names() -> None:
     assert Expr.parse("BM * (BN + 1) < 4 and TM").names == {"BM", "BN", "TM"}
+    assert Expr.parse("max(BM, min(BN, 2 * TM))").names == {"BM", "BN", "TM"}
 
 
 @given(st.text(max_size=60))
@@ -93,6 +120,8 @@ def test_agrees_with_python(a: int, b: int, c: int) -> None:
         ("1 << -1", "shift by -1; 0 to 62 is allowed"),
         ("1 >> 63", "shift by 63; 0 to 62 is allowed"),
         ("(9 << 60) * 9", "the value does not fit 64 bits"),
+        ("max(1, 2 // N)", "'max(1, 2 // N)' divides by zero"),
+        ("min(1, M)", "'min(1, M)' needs a value for M"),
     ],
 )
 def test_what_has_no_value_says_why(text: str, message: str) -> None:
@@ -113,6 +142,12 @@ def test_what_has_no_value_says_why(text: str, message: str) -> None:
         ("~BM", "'~BM' in '~BM' is not integer arithmetic or a comparison"),
         ("BM @ 2", "'BM @ 2' in 'BM @ 2' is not integer arithmetic or a comparison"),
         ("1 < BM in BM", "'1 < BM in BM' in '1 < BM in BM' is not integer arithmetic or a comparison"),
+        ("1 + min(BM)", "'min(BM)' in '1 + min(BM)' is not integer arithmetic or a comparison"),
+        ("abs(BM)", "'abs(BM)' in 'abs(BM)' is not integer arithmetic or a comparison"),
+        (
+            "max(BM, BM / 2)",
+            "'BM / 2' in 'max(BM, BM / 2)' is not integer arithmetic or a comparison (use // for division)",
+        ),
         ("BM BN", "cannot read the expression 'BM BN'"),
         ("1" * 1001, "expression of 1001 characters; 1000 at most"),
     ],
@@ -144,6 +179,9 @@ TEXTS = st.recursive(
         ).map(lambda parts: f"({' '.join(parts)})"),
         inner.map("(not {})".format),
         inner.map("(-{})".format),
+        st.tuples(st.sampled_from(["min", "max"]), st.lists(inner, min_size=2, max_size=3)).map(
+            lambda call: f"{call[0]}({', '.join(call[1])})"
+        ),
         st.tuples(inner, inner, inner).map(lambda parts: "({} < {} <= {})".format(*parts)),
         st.tuples(inner, inner, inner).map(lambda parts: "({} and {} and {})".format(*parts)),
         st.tuples(inner, inner, inner).map(lambda parts: "({} or {} or {})".format(*parts)),
@@ -162,10 +200,10 @@ def test_any_expression_is_what_python_makes_of_it(text: str, a: int, b: int, c:
             parts = (truth(part) for part in node.values)
             return int(all(parts)) if isinstance(node.op, ast.And) else int(any(parts))
         for name, child in ast.iter_fields(node):
-            if isinstance(child, ast.expr):
+            if isinstance(child, ast.expr) and name != "func":
                 setattr(node, name, ast.Constant(truth(child)))
-            elif isinstance(child, list) and name == "comparators":
-                node.comparators = [ast.Constant(truth(part)) for part in child]  # type: ignore[attr-defined]
+            elif isinstance(child, list) and name in ("comparators", "args"):
+                setattr(node, name, [ast.Constant(truth(part)) for part in child])
         code = compile(ast.fix_missing_locations(ast.Expression(node)), "", "eval")
         return int(eval(code, {}, values))
 
