@@ -14,6 +14,8 @@ import harness
 from harness.dispatch import choose, cost
 from harness.errors import UsageError
 from harness.kernels import catalog, spec
+from harness.launch import kernel as launches
+from harness.problems.registry import resolve
 from shared import tma_gemm
 
 ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100a", "sm_120a")
@@ -160,6 +162,38 @@ def test_tiles_shared_by_the_grid_by_hand() -> None:
     assert pair.turns(1, 128 * 16, 1024, 132) == (4, 1, True)  # 16 pairs of tiles, 66 pairs of SMs
 
 
+def test_tiles_shared_by_as_many_as_fill_the_gpu_by_hand() -> None:
+    """33_small_tiles with four blocks for each of 132 SMs: a part is 128 of k at least, and steps are 32."""
+    constants = {"resident": 4, "step": 10, "alone": 15, "tile": 100, "sharing": 1000}
+    one = candidate("33_small_tiles", {"BM": 64, "BN": 64, "BLOCKS": 4}, **constants)
+    assert one.turns(64, 64, 127, 132) == one.turns(1, 1, 128, 132) == (4, 1, False)
+    assert one.turns(64, 64, 255, 132) == (8, 1, False)  # two would have fewer than 128
+    assert one.turns(64, 64, 256, 132) == (4, 1, True)
+    assert one.turns(64, 64, 1024, 132) == (4, 1, True)  # eight blocks
+    assert one.turns(64, 64, 65536, 132) == (32, 1, True)  # 64, not 512
+    assert one.turns(64, 64 * 100, 4096, 132) == (4 * 26, 4, True)  # five a tile: 500 blocks of at most 528
+    assert one.turns(64, 64 * 265, 4096, 132) == (3 * 128, 3, False)  # two a tile would be 530
+    assert one.turns(65, 64 * 264, 4096, 132) == (4 * 128, 4, False)
+    assert one.turns(64, 64 * 529, 4096, 132) == (8 * 128, 8, False)  # a second round
+    assert one.turns(64, 64 * 7, 4096, 2) == (4 * 128, 4, False)  # of a small GPU
+    assert one.turns(64, 64 * 2, 4096, 2) == (4 * 32, 4, True)
+    assert one.busy(64, 64, 1024, 132) == 4 * 15 + 100 + 1000
+    assert one.busy(64, 64 * 100, 4096, 132) == 4 * 26 * 10 + 4 * 100 + 1000
+    assert one.busy(64, 64 * 529, 64, 132) == 8 * 2 * 10 + 8 * 100
+
+
+@pytest.mark.parametrize("sms", [1, 20, 132])
+def test_the_model_shares_tiles_as_the_grid_does(sms: int) -> None:
+    filling = [c for c in choose.candidates() if c.shares == "fill"]
+    assert {c.variant.kernel.name for c in filling} == {"33_small_tiles", "34_small_tiles_tf32"}
+    for c in filling:
+        for m, n, k in [(1, 1, 1), (20, 3000, 300), (200, 200, 5000), (64, 64, 100_000), (3000, 3000, 700)]:
+            problem = resolve(c.variant.kernel).from_axes({"M": m, "N": n, "K": k})
+            _, parts, _ = launches.grid(c.variant, problem, sms=sms)
+            steps, tiles, shared = c.turns(m, n, k, sms)
+            assert (shared, steps) == (parts > 1, tiles * math.ceil(math.ceil(k / 32) / parts))
+
+
 def test_the_model_by_hand() -> None:
     """13_cp_async: two blocks at once, 16 steps of 16 along k."""
     one = candidate("13_cp_async", {}, step=10, alone=15, tile=100, straddle=2)
@@ -203,7 +237,8 @@ def test_the_choice_is_a_function_of_the_shape() -> None:
 
 def test_grids_stay_within_their_limits() -> None:
     rows = 65535 * 128 + 1
-    assert label(rows, 8, 8).startswith(("16_pipeline", "20_stream_k", "33_small"))  # tiles are not along y
+    persistent, flat = ("16_pipeline", "20_stream_k"), ("33_small_tiles",)  # no block a tile; all along x
+    assert label(rows, 8, 8).startswith((*persistent, *flat))
     with pytest.raises(UsageError, match=f"no kernel for {rows}x8x8 in fp32 on sm_80"):
         label(rows, 8, 8, arch="sm_80")
     assert label(rows - 1, 32, 8, arch="sm_80")

@@ -242,6 +242,7 @@ def test_maps_kept_are_bounded(
 @pytest.fixture
 def copying(kernels: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     """Whatever cannot have a map is copied, however small."""
+    fake_gemm.without_small_tiles(monkeypatch)
     monkeypatch.setattr(cost, "copied", lambda *shape, unmapped, **where: unmapped)
     return kernels
 

@@ -69,6 +69,7 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.fixture
 def timed(table: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Timed]:
     timed = Timed(install(monkeypatch))
+    fake_gemm.without_small_tiles(monkeypatch)
     monkeypatch.setattr(matmul, "compile_kernel", timed.compile_kernel)
     monkeypatch.setattr(matmul, "_gpus", {})
     yield timed

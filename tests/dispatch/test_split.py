@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import harness
+from fakes import gemm as fake_gemm
 from fakes.driver import FakeDriver
 from harness.dispatch import choose, prepared, side_streams, split, user_table
 from harness.dispatch.split import Part, divided
@@ -27,6 +28,12 @@ from shared.command import harness as command
 H200: dict[str, Any] = {"sms": 132, "arch": "sm_90a"}
 ORDERING = ["cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernelEx"]
 BOTH = 1025, 2049, 512  # a row and a column beyond whole tiles
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels with large tiles only: with small ones it rarely pays to divide a product."""
+    fake_gemm.without_small_tiles(monkeypatch)
 
 
 def counted(made: Sequence[Part], M: int, N: int) -> np.ndarray:
@@ -46,6 +53,7 @@ def test_every_output_is_computed_once(M: int, N: int, K: int) -> None:
     assert made[0].rows * made[0].columns == max(p.rows * p.columns for p in made)
 
 
+@pytest.mark.usefixtures("large")
 def test_a_row_beyond_the_tiles_is_a_launch_of_its_own() -> None:
     first, last = divided(2049, 2047, 2049, **H200, gpu="NVIDIA H200")
     assert (first.row, first.rows, first.columns) == (0, 2048, 2047)
@@ -68,6 +76,7 @@ def test_only_fp32_is_divided() -> None:
     assert len(divided(2049, 2047, 2049, **H200, dtype="bf16")) == 1
 
 
+@pytest.mark.usefixtures("large")
 def test_what_was_measured_runs_as_it_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shape = 2049, 2047, 2049
     assert len(divided(*shape, **H200, gpu="mine")) == 2
@@ -81,6 +90,7 @@ def test_what_was_measured_runs_as_it_was_measured(tmp_path: Path, monkeypatch: 
         choose._choose.cache_clear()
 
 
+@pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("extra", [0, 3], ids=["tight", "padded"])
 def test_the_product_is_whole(fake: FakeDriver, gpu: Context, extra: int) -> None:
     M, N, K = BOTH
@@ -94,6 +104,7 @@ def test_the_product_is_whole(fake: FakeDriver, gpu: Context, extra: int) -> Non
     assert np.array_equal(c.whole[:, N:], before[:, N:])
 
 
+@pytest.mark.usefixtures("large")
 def test_others_run_beside_the_largest(fake: FakeDriver, gpu: Context) -> None:
     """In a stream of their own, after what was queued before and before what comes later; the same again."""
     M, N, K = BOTH
@@ -112,6 +123,7 @@ def test_others_run_beside_the_largest(fake: FakeDriver, gpu: Context) -> None:
         assert streams[1] == streams[4] != streams[7] and not sides & set(mains)
 
 
+@pytest.mark.usefixtures("large")
 def test_in_a_capture_they_follow_each_other(fake: FakeDriver, gpu: Context) -> None:
     """The driver names no stream that is being captured, and would keep one at the side until the end."""
     M, N, K = BOTH

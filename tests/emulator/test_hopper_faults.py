@@ -58,6 +58,7 @@ def faults(
 RAGGED = {"M": 128, "N": 64, "K": 397}  # rows that have no tensor map
 TILES = {"M": 128, "N": 640, "K": 200}  # more than one tile for each of four blocks
 PAIRS = {"M": 256, "N": 640, "K": 600}
+TILED = "small_tiles.cuh"
 
 FAULTS = [
     *faults(
@@ -299,6 +300,32 @@ FAULTS = [
          "mbarrier_init(empty + self, CONSUMERS)"),
     ),
     *faults(
+        "34_small_tiles_tf32",
+        {"BM": 32, "BN": 32, "BLOCKS": 4},
+        {"M": 40, "N": 20, "K": 270},  # two tiles, of two blocks each
+        ("a stage is read before it has landed", "cp_async_wait_group<STAGES - 2>();",
+         "cp_async_wait_group<STAGES - 1>();", TILED),
+        ("a stage is filled while it is read", "__syncthreads();  // everyone's", "// everyone's", TILED),
+        ("sums lie over the last stage", "__syncthreads();  // the last stage", "// the last stage", TILED),
+        ("rows beyond the matrix are copied", "r + i < rows ? bytes : 0", "bytes", TILED),
+        ("columns beyond the matrix are copied", "4 * min(max(columns - c, 0), 4)", "16", TILED),
+        ("sums are stored before all have them", "__syncthreads();\n    staged->store", "staged->store"),
+    ),
+    *faults(
+        "34_small_tiles_tf32",
+        {"BM": 32, "BN": 32, "BLOCKS": 4},
+        {"M": 20, "N": 32, "K": 650},  # a tile of five blocks
+        ("blocks are counted before all threads have stored", "__shared__ bool last;\n    __syncthreads();",
+         "__shared__ bool last;", TILED),
+        ("threads go on before the count is known", "__syncthreads();\n    return last;", "return last;",
+         TILED),
+        ("the counter is relaxed", "atomic_add_acq_rel(counter", "atomicAdd(counter", TILED),
+        ("the counter is of a block", "atomic_add_acq_rel(counter", "atomicAdd_block(counter", TILED),
+        ("counters are left as they are", "if (last) *counter = 0;", "", TILED),
+        ("shares overlap", "stages * (split + 1) / splits", "(stages * (split + 1) + splits - 1) / splits",
+         TILED),
+    ),
+    *faults(
         "28_3xtf32",
         {},
         {"M": 128, "N": 128, "K": 200},
@@ -350,6 +377,8 @@ def planted(fault: Fault, folder: Path) -> Measurement:
 def test_the_text_of_a_fault_stands_in_its_file(fault: Fault) -> None:
     text = target(fault).read_text(encoding="utf-8")
     assert text.count(fault.old) == (2 if str(fault) in TWICE else 1), f"{target(fault).name} has changed"
+    included = f'#include "{fault.header}"' in RUNGS[fault.rung].source
+    assert included or not fault.header, "the kernel would take the shipped header"
 
 
 @pytest.mark.parametrize("fault", [f for f in FAULTS if str(f) in FEW], ids=str)

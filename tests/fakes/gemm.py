@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import struct
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from fakes import driver as fake_driver
+from harness.dispatch import choose
 from harness.errors import HarnessError
 from harness.kernels.dtypes import DTYPES, FP32
 from harness.kernels.spec import Variant
@@ -32,6 +34,15 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> fake_driver.FakeDriver:
 
     monkeypatch.setattr("harness.bench.ceilings.measured", measured)
     return fake
+
+
+def without_small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the dispatcher choose among the kernels with large tiles: those that are divided, have tensor maps
+    and no workspace at the sizes of tests.
+    """
+    large = tuple(c for c in choose.candidates() if c.shares != "fill")
+    monkeypatch.setattr(choose, "candidates", lambda: large)
+    monkeypatch.setattr(choose, "_choose", functools.lru_cache(choose._choose.__wrapped__))
 
 
 def few_launches(monkeypatch: pytest.MonkeyPatch) -> None:

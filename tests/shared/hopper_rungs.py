@@ -41,6 +41,9 @@ VARIANTS: dict[str, tuple[str, dict[str, int]]] = {
     "31": ("31_bf16x6", {}),
     "32": ("32_bf16x6_panels", {}),
     "32 small": ("32_bf16x6_panels", {"BM": 64, "BN": 64, "STAGES": 4}),
+    "33": ("33_small_tiles", {}),
+    "34": ("34_small_tiles_tf32", {}),
+    "34 long": ("34_small_tiles_tf32", {"BM": 16, "BN": 128, "WARPS_M": 1}),
 }
 SMALL: Axes = {"M": 72, "N": 136, "K": 104}
 STEP = 64  # of k in a stage, at most

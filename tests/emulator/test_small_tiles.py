@@ -1,0 +1,179 @@
+"""Rungs 33 and 34 in the emulator: every layout and alignment, shared tiles, one launch after the other.
+
+Faults planted in them are among those of test_hopper_faults.py.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness import compile_kernel
+from harness.bench import emulation
+from harness.bench.row import OK, Measurement
+from harness.kernels import catalog
+from harness.launch import kernel as launches
+from harness.launch.builds import Built
+from harness.launch.emulated import Memory
+from harness.problems import checks
+from harness.problems.registry import resolve
+from harness.problems.verify import compare_each
+from shared.hopper_rungs import Axes, faults
+
+RUNGS = {name[:2]: catalog.kernel(name) for name in ("33_small_tiles", "34_small_tiles_tf32")}
+COUNTERS = 16384  # bytes at the begin of the workspace
+LAYOUTS = [(0, 0), (0, 1), (1, 0), (1, 1)]
+ODD = {"lda": 3, "ldb": 1, "ldc": 2}  # more than the rows have: 128-bit accesses would fault
+SMALL = {"BM": 32, "BN": 32, "BLOCKS": 4}
+
+
+@cache
+def _built(rung: str, parameters: tuple[tuple[str, int], ...]) -> Built:
+    variant = RUNGS[rung].variant(**dict(parameters))
+    return Built(variant=variant, cubin=compile_kernel(variant, "sm_90a"), sass=None)
+
+
+def built(rung: str, **parameters: int) -> Built:
+    """Return a variant with small tiles, compiled."""
+    return _built(rung, tuple({**SMALL, **parameters}.items()))
+
+
+def shape(m: int, n: int, k: int, transa: int = 0, transb: int = 0, pads: Axes | None = None) -> Axes:
+    """Return the axes of a product with alpha and beta, its rows wider by `pads`, and else as in memory."""
+    axes: Axes = {"M": m, "N": n, "K": k, "alpha": 1.5, "beta": -0.5, "transa": transa, "transb": transb}
+    widths = {"lda": m if transa else k, "ldb": k if transb else n, "ldc": n}
+    return axes | {name: width + (pads or {}).get(name, -width % 4) for name, width in widths.items()}
+
+
+def run(one: Built, axes: Axes, **options: Any) -> Measurement:
+    problem = checks.instance(resolve(one.variant.kernel), axes)
+    return emulation.row(one, problem, *checks.data(problem, 1), emulation.Options(**options))
+
+
+def blocks(one: Built, axes: Axes, sms: int) -> int:
+    """Return how many blocks share a tile."""
+    return launches.grid(one.variant, checks.instance(resolve(one.variant.kernel), axes), sms=sms)[1]
+
+
+def check(one: Built, axes: Axes, splits: int, sms: int = 4) -> None:
+    """Launch it twice or more, in both orders, on what the launch before has left in the workspace."""
+    assert blocks(one, axes, sms) == splits
+    found = run(one, axes, sms=sms)
+    assert (found.status, faults(found)) == (OK, []), axes
+    assert found.emulation is not None
+    assert len(found.emulation.schedules) >= (2 if splits > 1 else 1)
+
+
+def test_blocks_that_share_a_tile() -> None:
+    check(built("34"), shape(20, 31, 260), 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pads", [None, ODD], ids=["units", "odd"])
+@pytest.mark.parametrize(("transa", "transb"), LAYOUTS)
+@pytest.mark.parametrize("rung", RUNGS)
+def test_every_layout_and_pitch(rung: str, transa: int, transb: int, pads: Axes | None) -> None:
+    """Ragged in M, N and K; four tiles, and none is shared: with `beta` the old values count once."""
+    check(built(rung, TRANSA=transa, TRANSB=transb), shape(33, 37, 77, transa, transb, pads), 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("transa", "transb"), LAYOUTS)
+def test_every_layout_where_tiles_are_shared(transa: int, transb: int) -> None:
+    """The last block begins and ends within a stage."""
+    check(built("34", TRANSA=transa, TRANSB=transb), shape(33, 21, 390, transa, transb, ODD), 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rung", RUNGS)
+def test_more_blocks_than_a_group(rung: str) -> None:
+    """Ten share the tile: eight and two."""
+    check(built(rung), shape(31, 30, 1290), 10)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"BM": 16, "BN": 128, "WARPS_M": 1},
+        {"BM": 128, "BN": 16, "WARPS_M": 4},
+        {"BM": 64, "BN": 64, "STAGES": 3},
+        {"BM": 128, "BN": 64},
+        {"BM": 64, "BN": 128, "WARPS_M": 1},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(("transa", "transb"), LAYOUTS)
+@pytest.mark.parametrize("rung", RUNGS)
+def test_every_tile_of_the_table(rung: str, transa: int, transb: int, parameters: dict[str, int]) -> None:
+    one = built(rung, TRANSA=transa, TRANSB=transb, **parameters)
+    check(one, shape(37, 53, 300, transa, transb, ODD), 2)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("rung", RUNGS)
+def test_as_many_blocks_as_may_share_a_tile(rung: str) -> None:
+    """64 of 128 k: the groups' sums are a group again. On more SMs there are no more of them."""
+    one, axes = built(rung), shape(32, 29, 64 * 128 + 20)
+    assert blocks(one, axes, 132) == blocks(one, axes | {"K": 100_000}, 132) == 64
+    check(one, axes, 64, sms=16)
+
+
+def launched(one: Built, axes: Axes, memory: Memory, schedule: str) -> None:
+    """Launch it in `memory`; the result is right, and the counters are zero behind it."""
+    problem = checks.instance(resolve(one.variant.kernel), axes)
+    inputs, reference = checks.data(problem, 1)
+    options = emulation.Options(count=False, schedule=schedule)
+    found, arrays = emulation.launch(one, problem, inputs, options, memory)
+    verdict = compare_each(arrays, {"C": reference}, inputs)
+    assert verdict.ok and not found.findings, (axes, str(verdict), found.findings)
+    (workspace,) = memory.workspaces.values()
+    assert not workspace[:COUNTERS].any(), axes
+
+
+@pytest.mark.slow
+def test_launches_of_other_shapes_in_one_workspace() -> None:
+    """Counters are zero whenever a launch begins, whoever had them and the sums before."""
+    one, memory = built("34"), Memory()
+    shapes = [shape(20, 31, 1160), shape(40, 50, 300), shape(33, 10, 700), shape(20, 31, 1160)]
+    assert [blocks(one, axes, 4) for axes in shapes] == [9, 2, 5, 9]
+    for number, axes in enumerate(shapes):
+        launched(one, axes, memory, ("lockstep", "backward")[number % 2])
+    (workspace,) = memory.workspaces.values()
+    assert workspace[COUNTERS:].any(), "no sum went through the workspace"
+
+
+@pytest.mark.slow
+def test_equal_inputs_give_equal_bits_whoever_comes_last() -> None:
+    one, axes = built("34"), shape(31, 30, 1290)
+    problem = checks.instance(resolve(one.variant.kernel), axes)
+    inputs, _ = checks.data(problem, 1)
+    first, *others = (
+        emulation.launch(
+            one, problem, inputs, emulation.Options(count=False, check=False, schedule=schedule)
+        )[1]
+        for schedule in ("lockstep", "backward", "warp-serial")
+    )
+    assert all(np.array_equal(first["C"].view(np.uint32), other["C"].view(np.uint32)) for other in others)
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_the_workspace_holds_what_the_grid_writes(rung: str) -> None:
+    """For any shape and GPU: sums of all blocks that share, behind the counters; a tile's share is 128 k."""
+    for sms in (1, 4, 132, 1000):
+        for parameters in ({}, SMALL, {"BM": 128, "BN": 64}):
+            one = RUNGS[rung].variant(**parameters)
+            for m, n, k in [(1, 1, 1), (64, 64, 127), (300, 500, 4096), (64, 70, 50_000), (5000, 5000, 500)]:
+                problem = checks.instance(resolve(one.kernel), {"M": m, "N": n, "K": k})
+                tiles, splits, _ = launches.grid(one, problem, sms=sms)
+                assert tiles == math.prod(
+                    -(-extent // of) for extent, of in zip((m, n), one.tile, strict=True)
+                )
+                assert 1 <= splits <= max(1, min(64, k // 128))
+                sums = 4 * math.prod(one.tile) * tiles * splits if splits > 1 else 0
+                assert COUNTERS + sums <= launches.workspace(one, problem, sms=sms)
+                assert splits == 1 or tiles * splits <= COUNTERS // 4 // 4, "counters of four levels"
