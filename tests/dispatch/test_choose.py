@@ -170,7 +170,7 @@ def test_tiles_shared_by_as_many_as_fill_the_gpu_by_hand() -> None:
     assert one.turns(64, 64, 255, 132) == (8, 1, False)  # two would have fewer than 128
     assert one.turns(64, 64, 256, 132) == (4, 1, True)
     assert one.turns(64, 64, 1024, 132) == (4, 1, True)  # eight blocks
-    assert one.turns(64, 64, 65536, 132) == (32, 1, True)  # 64, not 512
+    assert one.turns(64, 64, 65536, 132) == (256, 1, True)  # eight, not 512
     assert one.turns(64, 64 * 100, 4096, 132) == (4 * 26, 4, True)  # five a tile: 500 blocks of at most 528
     assert one.turns(64, 64 * 265, 4096, 132) == (3 * 128, 3, False)  # two a tile would be 530
     assert one.turns(65, 64 * 264, 4096, 132) == (4 * 128, 4, False)
@@ -180,6 +180,10 @@ def test_tiles_shared_by_as_many_as_fill_the_gpu_by_hand() -> None:
     assert one.busy(64, 64, 1024, 132) == 4 * 15 + 100 + 1000
     assert one.busy(64, 64 * 100, 4096, 132) == 4 * 26 * 10 + 4 * 100 + 1000
     assert one.busy(64, 64 * 529, 64, 132) == 8 * 2 * 10 + 8 * 100
+    clusters = replace(one, variant=one.variant.kernel.variant(BLOCKS=4, SPLIT=8))
+    assert clusters.turns(64, 64, 2047, 132) == (8, 1, False)  # a cluster of eight blocks
+    assert clusters.turns(64, 64, 16384, 132) == (8, 1, True)  # eight clusters of eight: 64 blocks
+    assert clusters.turns(64, 64 * 20, 16384, 132) == (4 * 22, 4, True)  # three a tile: 480 of at most 528
 
 
 @pytest.mark.parametrize("sms", [1, 20, 132])
@@ -191,7 +195,8 @@ def test_the_model_shares_tiles_as_the_grid_does(sms: int) -> None:
             problem = resolve(c.variant.kernel).from_axes({"M": m, "N": n, "K": k})
             _, parts, _ = launches.grid(c.variant, problem, sms=sms)
             steps, tiles, shared = c.turns(m, n, k, sms)
-            assert (shared, steps) == (parts > 1, tiles * math.ceil(math.ceil(k / 32) / parts))
+            assert shared == (parts > c.split)
+            assert steps == tiles * math.ceil(math.ceil(k / c.split / 32) / (parts // c.split))
 
 
 def test_the_model_by_hand() -> None:

@@ -326,6 +326,24 @@ FAULTS = [
          TILED),
     ),
     *faults(
+        "34_small_tiles_tf32",
+        {"BM": 32, "BN": 32, "BLOCKS": 4, "SPLIT": 8},
+        {"M": 20, "N": 32, "K": 1050},  # a cluster
+        ("the cluster's barrier is relaxed", "cluster_sync();  // all", "cluster_sync_relaxed();  // all",
+         TILED),
+        ("a block leaves while others read", "cluster_sync_relaxed();  // no block", "// no block", TILED),
+        ("a piece is one quad short", "QUADS * (rank + 1) / SPLIT;", "QUADS * (rank + 1) / SPLIT - 1;",
+         TILED),
+    ),
+    *faults(
+        "34_small_tiles_tf32",
+        {"BM": 32, "BN": 32, "BLOCKS": 4, "SPLIT": 8},
+        {"M": 20, "N": 17, "K": 2060},  # two clusters
+        ("pieces have one counter", "workspace + tile * SPLIT + rank", "workspace + tile", TILED),
+        ("each block of a cluster has another part", "blockIdx.y / SPLIT, gridDim.y / SPLIT",
+         "blockIdx.y % (gridDim.y / SPLIT), gridDim.y / SPLIT"),
+    ),
+    *faults(
         "28_3xtf32",
         {},
         {"M": 128, "N": 128, "K": 200},

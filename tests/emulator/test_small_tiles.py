@@ -5,6 +5,7 @@ Faults planted in them are among those of test_hopper_faults.py.
 
 from __future__ import annotations
 
+import itertools
 import math
 from functools import cache
 from typing import Any
@@ -25,7 +26,7 @@ from harness.problems.verify import compare_each
 from shared.hopper_rungs import Axes, faults
 
 RUNGS = {name[:2]: catalog.kernel(name) for name in ("33_small_tiles", "34_small_tiles_tf32")}
-COUNTERS = 16384  # bytes at the begin of the workspace
+COUNTERS = 4096  # bytes at the begin of the workspace
 LAYOUTS = [(0, 0), (0, 1), (1, 0), (1, 1)]
 ODD = {"lda": 3, "ldb": 1, "ldc": 2}  # more than the rows have: 128-bit accesses would fault
 SMALL = {"BM": 32, "BN": 32, "BLOCKS": 4}
@@ -55,7 +56,7 @@ def run(one: Built, axes: Axes, **options: Any) -> Measurement:
 
 
 def blocks(one: Built, axes: Axes, sms: int) -> int:
-    """Return how many blocks share a tile."""
+    """Return how many blocks share a tile, those of a cluster included."""
     return launches.grid(one.variant, checks.instance(resolve(one.variant.kernel), axes), sms=sms)[1]
 
 
@@ -65,7 +66,7 @@ def check(one: Built, axes: Axes, splits: int, sms: int = 4) -> None:
     found = run(one, axes, sms=sms)
     assert (found.status, faults(found)) == (OK, []), axes
     assert found.emulation is not None
-    assert len(found.emulation.schedules) >= (2 if splits > 1 else 1)
+    assert len(found.emulation.schedules) >= (2 if splits > one.variant.params["SPLIT"] else 1)
 
 
 def test_blocks_that_share_a_tile() -> None:
@@ -89,10 +90,11 @@ def test_every_layout_where_tiles_are_shared(transa: int, transb: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("k", "split", "splits"), [(1050, 1, 8), (1050, 8, 8), (2100, 8, 16)])
 @pytest.mark.parametrize("rung", RUNGS)
-def test_more_blocks_than_a_group(rung: str) -> None:
-    """Ten share the tile: eight and two."""
-    check(built(rung), shape(31, 30, 1290), 10)
+def test_blocks_and_clusters_that_share_a_tile(rung: str, k: int, split: int, splits: int) -> None:
+    """Eight blocks, a cluster, and two clusters: each way to add up sums, and both."""
+    check(built(rung, SPLIT=split), shape(31, 30, k, pads=ODD), splits)
 
 
 @pytest.mark.exhaustive
@@ -117,8 +119,8 @@ def test_every_tile_of_the_table(rung: str, transa: int, transb: int, parameters
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("rung", RUNGS)
 def test_as_many_blocks_as_may_share_a_tile(rung: str) -> None:
-    """64 of 128 k: the groups' sums are a group again. On more SMs there are no more of them."""
-    one, axes = built(rung), shape(32, 29, 64 * 128 + 20)
+    """Eight clusters of eight, each block with 128 of k. On more SMs there are no more of them."""
+    one, axes = built(rung, SPLIT=8), shape(32, 29, 64 * 128 + 20)
     assert blocks(one, axes, 132) == blocks(one, axes | {"K": 100_000}, 132) == 64
     check(one, axes, 64, sms=16)
 
@@ -136,12 +138,20 @@ def launched(one: Built, axes: Axes, memory: Memory, schedule: str) -> None:
 
 
 @pytest.mark.slow
-def test_launches_of_other_shapes_in_one_workspace() -> None:
+@pytest.mark.parametrize(
+    ("split", "shapes", "splits"),
+    [
+        (1, [(20, 31, 1060), (40, 50, 300), (33, 10, 700), (20, 31, 1060)], [8, 2, 5, 8]),
+        (8, [(20, 17, 2060), (33, 10, 300), (9, 32, 2048)], [16, 8, 16]),
+    ],
+)
+def test_launches_of_other_shapes_in_one_workspace(
+    split: int, shapes: list[tuple[int, int, int]], splits: list[int]
+) -> None:
     """Counters are zero whenever a launch begins, whoever had them and the sums before."""
-    one, memory = built("34"), Memory()
-    shapes = [shape(20, 31, 1160), shape(40, 50, 300), shape(33, 10, 700), shape(20, 31, 1160)]
-    assert [blocks(one, axes, 4) for axes in shapes] == [9, 2, 5, 9]
-    for number, axes in enumerate(shapes):
+    one, memory, found = built("34", SPLIT=split), Memory(), [shape(*extents) for extents in shapes]
+    assert [blocks(one, axes, 4) for axes in found] == splits
+    for number, axes in enumerate(found):
         launched(one, axes, memory, ("lockstep", "backward")[number % 2])
     (workspace,) = memory.workspaces.values()
     assert workspace[COUNTERS:].any(), "no sum went through the workspace"
@@ -149,7 +159,7 @@ def test_launches_of_other_shapes_in_one_workspace() -> None:
 
 @pytest.mark.slow
 def test_equal_inputs_give_equal_bits_whoever_comes_last() -> None:
-    one, axes = built("34"), shape(31, 30, 1290)
+    one, axes = built("34"), shape(31, 30, 650)
     problem = checks.instance(resolve(one.variant.kernel), axes)
     inputs, _ = checks.data(problem, 1)
     first, *others = (
@@ -162,18 +172,20 @@ def test_equal_inputs_give_equal_bits_whoever_comes_last() -> None:
 
 
 @pytest.mark.parametrize("rung", RUNGS)
-def test_the_workspace_holds_what_the_grid_writes(rung: str) -> None:
-    """For any shape and GPU: sums of all blocks that share, behind the counters; a tile's share is 128 k."""
-    for sms in (1, 4, 132, 1000):
-        for parameters in ({}, SMALL, {"BM": 128, "BN": 64}):
-            one = RUNGS[rung].variant(**parameters)
-            for m, n, k in [(1, 1, 1), (64, 64, 127), (300, 500, 4096), (64, 70, 50_000), (5000, 5000, 500)]:
-                problem = checks.instance(resolve(one.kernel), {"M": m, "N": n, "K": k})
-                tiles, splits, _ = launches.grid(one, problem, sms=sms)
-                assert tiles == math.prod(
-                    -(-extent // of) for extent, of in zip((m, n), one.tile, strict=True)
-                )
-                assert 1 <= splits <= max(1, min(64, k // 128))
-                sums = 4 * math.prod(one.tile) * tiles * splits if splits > 1 else 0
-                assert COUNTERS + sums <= launches.workspace(one, problem, sms=sms)
-                assert splits == 1 or tiles * splits <= COUNTERS // 4 // 4, "counters of four levels"
+@pytest.mark.parametrize("parameters", [{}, SMALL, SMALL | {"SPLIT": 8}, {"BM": 128, "BN": 64}], ids=str)
+def test_the_workspace_holds_what_the_grid_writes(rung: str, parameters: dict[str, int]) -> None:
+    """For any shape and GPU: the sums of all clusters that share, behind the counters of their blocks."""
+    one = RUNGS[rung].variant(**parameters)
+    split = one.params["SPLIT"]
+    shapes = [(1, 1, 1), (64, 64, 127), (300, 500, 4096), (64, 70, 50_000), (5000, 5000, 500)]
+    for sms, (m, n, k) in itertools.product((1, 4, 132, 1000), shapes):
+        problem = checks.instance(resolve(one.kernel), {"M": m, "N": n, "K": k})
+        tiles, blocks, _ = launches.grid(one, problem, sms=sms)
+        assert tiles == math.prod(-(-extent // of) for extent, of in zip((m, n), one.tile, strict=True))
+        parts, rest = divmod(blocks, split)
+        assert rest == 0 and 1 <= parts <= max(1, min(8, k // (128 * split)))
+        if parts > 1:
+            assert COUNTERS + 4 * math.prod(one.tile) * tiles * parts <= launches.workspace(
+                one, problem, sms=sms
+            )
+            assert 4 * tiles * split <= COUNTERS

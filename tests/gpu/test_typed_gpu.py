@@ -189,6 +189,10 @@ VARIANTS = [
     ("29_wgmma_grid_split", {}, (4096, 2048, 128)),
     ("29_wgmma_grid_split", {"BM": 64, "BN": 64, "STAGES": 8, "CLUSTER": 1}, (64, 64, 20000)),
     ("29_wgmma_grid_split", {"BM": 64, "BN": 256, "STAGES": 4}, (300, 520, 2000)),
+    ("34_small_tiles_tf32", {}, (256, 64, 10368)),
+    ("34_small_tiles_tf32", {"SPLIT": 8}, (64, 64, 20000)),
+    ("34_small_tiles_tf32", {"SPLIT": 8, "BM": 32, "BN": 32, "BLOCKS": 4}, (37, 31, 4097)),
+    ("34_small_tiles_tf32", {"BM": 16, "BN": 128, "WARPS_M": 1}, (17, 1677, 2059)),
 ]
 
 
@@ -215,14 +219,26 @@ def test_other_parameters_are_exact_and_give_equal_bits(
                 assert np.array_equal(output.view(np.uint8), first.view(np.uint8))
 
 
-def test_launches_of_many_shapes_in_one_workspace(gpu: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rung 29 leaves its counters as they are: the next launch has other tiles, shared by others."""
-    variant = catalog.kernel("29_wgmma_grid_split").variant()
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("29_wgmma_grid_split", {}),
+        ("34_small_tiles_tf32", {}),
+        ("34_small_tiles_tf32", {"SPLIT": 8}),
+    ],
+    ids=str,
+)
+def test_launches_of_many_shapes_in_one_workspace(
+    gpu: Context, monkeypatch: pytest.MonkeyPatch, name: str, params: dict[str, int]
+) -> None:
+    """What a rung leaves in its counters, the next launch finds, with other tiles, shared by others."""
+    variant = catalog.kernel(name).variant(**params)
     monkeypatch.setattr(choose, "choose", lambda *shape, **where: variant)
     monkeypatch.setattr(matmul, "_gpus", {})
     shapes = [(512, 512, 4096), (128, 256, 8192), (300, 1024, 1000), (64, 64, 64), (2048, 2048, 128)]
     with gpu.current(), Stream(gpu) as stream:
-        sets = [Given(gpu, stream, GEMMS["bf16"](M=m, N=n, K=k), 0) for m, n, k in shapes]
+        made = GEMMS[variant.kernel.dtype]
+        sets = [Given(gpu, stream, made(M=m, N=n, K=k), 0) for m, n, k in shapes]
         expected = []
         for mine in sets:
             mine.multiply()
