@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -122,25 +121,13 @@ def test_what_no_kernel_reads_is_copied(products: FakeDriver, gpu: Context, layo
     np.testing.assert_allclose(c.host, a.host @ b.host, atol=1e-3)
 
 
-@pytest.fixture
-def by_wgmma(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Leave tf32 to rung 25, for shapes at which 34 is faster."""
-    others = tuple(c for c in choose.candidates() if c.variant.kernel.name != "34_small_tiles_tf32")
-    monkeypatch.setattr(choose, "candidates", lambda: others)
-    caches = (choose._laid_out, choose._choose)
-    for cached in caches:
-        cached.cache_clear()
-    yield
-    for cached in caches:
-        cached.cache_clear()
-
-
 @pytest.mark.parametrize(("M", "N"), [(30, 70), (70, 30)])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_tf32_by_wgmma_copies_one_operand_at_most(
-    products: FakeDriver, gpu: Context, by_wgmma: None, layout: str, M: int, N: int
+def test_tf32_copies_one_operand_at_most(
+    products: FakeDriver, gpu: Context, layout: str, M: int, N: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only TN is not read where it is: the smaller operand is transposed, either to row-major or from it."""
+    """Of large tiles only TN is no kernel's: the smaller operand is transposed, to row-major or from it."""
+    fake_gemm.without_small_tiles(monkeypatch)
     a = (Flipped if layout[0] == "T" else Array)(gpu, M, 21, ld=120, seed=1)
     b = (Flipped if layout[1] == "T" else Array)(gpu, 21, N, ld=121, seed=2)
     c = Array(gpu, M, N, seed=3)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import harness
+from fakes import gemm as fake_gemm
 from fakes.driver import FakeDriver
 from harness.dispatch import arrays, matmul
 from harness.driver import Buffer, Context, Device, Stream
@@ -38,8 +39,9 @@ def test_rows_may_be_far_apart(fake: FakeDriver, gpu: Context) -> None:
     assert np.array_equal(c.whole[:, 7:], padding)
 
 
-def test_a_shape_is_prepared_once(fake: FakeDriver, gpu: Context) -> None:
+def test_a_shape_is_prepared_once(fake: FakeDriver, gpu: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     """A repeated call is one launch and nothing else: no look-up, no module, no attribute."""
+    fake_gemm.without_small_tiles(monkeypatch)  # a workspace takes further calls
     a, b, c = operands(gpu)
     harness.matmul(a, b, c)
     assert len(fake.compiled) == 1
@@ -58,7 +60,7 @@ def test_a_shape_is_prepared_once(fake: FakeDriver, gpu: Context) -> None:
 
 def test_the_choice_is_what_is_compiled_and_launched(fake: FakeDriver, gpu: Context) -> None:
     harness.matmul(*operands(gpu, 300, 500, 260))
-    variant = harness.choose(300, 500, 260, sms=132, arch="sm_90a", gpu="Fake GPU")
+    variant = harness.choose(300, 500, 260, sms=132, arch="sm_90a", gpu="Fake GPU", straddled=True)
     assert fake.compiled == [f"{variant.label} sm_90a"]
     launched = fake.launches[-1]
     assert (launched.block, launched.shared) == (variant.block, variant.shared)

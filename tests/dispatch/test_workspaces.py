@@ -275,7 +275,10 @@ def test_another_streams_capture_is_not_in_the_way(
     assert fake._mode == "CU_STREAM_CAPTURE_MODE_GLOBAL"
 
 
-def test_kernels_without_one_are_not_asked_about_captures(fake: FakeDriver, gpu: Context) -> None:
+def test_kernels_without_one_are_not_asked_about_captures(
+    fake: FakeDriver, gpu: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_gemm.without_small_tiles(monkeypatch)
     harness.matmul(*operands(gpu))
     asked = {"cuStreamIsCapturing", "cuStreamGetId", "cuThreadExchangeStreamCaptureMode"}
     assert not asked & set(fake.names())

@@ -40,9 +40,10 @@ def without_small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the dispatcher choose among the kernels with large tiles: those that are divided, have tensor maps
     and no workspace at the sizes of tests.
     """
-    large = tuple(c for c in choose.candidates() if c.shares != "fill")
+    large = tuple(c for c in choose.candidates() if "small_tiles" not in c.variant.kernel.name)
     monkeypatch.setattr(choose, "candidates", lambda: large)
-    monkeypatch.setattr(choose, "_choose", functools.lru_cache(choose._choose.__wrapped__))
+    for cached in (choose._choose, choose._laid_out):
+        monkeypatch.setattr(choose, cached.__name__, functools.cache(cached.__wrapped__))
 
 
 def few_launches(monkeypatch: pytest.MonkeyPatch) -> None:
