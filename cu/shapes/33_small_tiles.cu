@@ -24,7 +24,7 @@
 // programmatic = 1
 // loads = "BM + BN"
 // sass  = ["LDGSTS.128", "LDS.128 in loop >= 8", "no LDS.32 in loop", "FFMA share in loop >= 60%", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
-// claim = "Blocks for all SMs whatever the shape: 240 for a tile of 64 x 32 and 15,000 k."
+// claim = "Blocks for all SMs: where k is long up to 64 share a tile (SPLIT=8), and none waits for another cluster."
 // predict = ["conflicts == 0"]
 //
 // [params]

@@ -21,7 +21,10 @@ LIMIT = os.environ.get("HARNESS_MUTANTS", "8")
 # Those with Hopper's units have faults planted by hand: test_hopper_faults.py.
 RUNGS = [k.name for k in catalog.ladder() if not k.broken and not k.tensormaps and k.dtype != "bf16x6"]
 FAST = {"03_tiled", "08_tiled_v4"}
-LONG = {"10_vectorized", "11_conflict_free", "12_prefetch", "13_cp_async", "14_warp_tiles"}
+LONG = {
+    "10_vectorized", "11_conflict_free", "12_prefetch", "13_cp_async", "14_warp_tiles", "33_small_tiles",
+    "34_small_tiles_tf32",
+}  # fmt: skip
 LEAST = 0.95  # of the mutants that are not equivalent
 
 # Why a mutant computes what the kernel does: (text in the line, what replaces it there).
