@@ -236,8 +236,8 @@ def ranges(M: int, N: int, K: int, tile: tuple[int, ...]) -> dict[str, list[int]
 
     `tile` is the (rows, columns) of the fastest variant's tile. The ranges contain all shapes with the same
     number of tiles, an M and an N that differ by a factor of at most 2, and a K that differs by one of at
-    most sqrt(2): the lead of the fastest variant changes in steps with the number of tiles, and slowly with K. But
-    a single row is not for the kernel that was the fastest with 64.
+    most sqrt(2): the lead of the fastest variant changes in steps with the number of tiles, and slowly with
+    K. But a single row is not for the kernel that was the fastest with 64.
     """
 
     def extent(size: int, step: int) -> list[int]:

@@ -219,7 +219,7 @@ def test_few_rows_times_a_transposed_matrix_take_a_kernel_for_few() -> None:
         assert variant.kernel.name in ("18_skinny_columns", "33_small_tiles")
         assert variant.params["TRANSB"] == 1 and rows <= variant.params.get("COLS", variant.tile[0]) <= 16
     variant = choose.choose(4096, 1, 4096, **H200)
-    assert variant.kernel.name == "18_skinny_columns" and variant.params["TRANSB"] == 0
+    assert variant.kernel.name in ("18_skinny_columns", "33_small_tiles") and variant.params["TRANSB"] == 0
 
 
 def test_an_entry_of_a_table_holds_where_its_kernel_reads_the_layout(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,8 +186,8 @@ def test_more_than_2_31_elements(gpu: Context, cache: Cache, cls: type[Gemm]) ->
             assert np.all(np.abs(got - operands.reference.expected) <= operands.reference.bound), kernel.name
 
 
-def test_an_illegal_address_ends_the_run_with_what_was_measured(tmp_path: Any, kernel_file: Any) -> None:
-    """In a process of its own: after a fault nothing on this GPU works any more in the process."""
+def test_an_illegal_address_costs_its_row_only(tmp_path: Any, kernel_file: Any) -> None:
+    """After a fault nothing on this GPU works any more in the process: the rest is measured in others."""
     bad = kernel_file(
         "wild.cu",
         body="""
@@ -203,7 +203,7 @@ extern "C" __global__ void matmul(const float* A, const float* B, float* C, int 
     assert "CUDA_ERROR_ILLEGAL_ADDRESS" in done.stderr and "context is lost" in done.stderr
     assert "Traceback" not in done.stderr
     measured = {row["kernel"] for row in record.load(out)["rows"]}
-    assert "03_tiled" in measured and "02_coalesced" not in measured
+    assert {"03_tiled", "02_coalesced"} <= measured
 
 
 def test_the_readme_example_runs(tmp_path: Any) -> None:
