@@ -41,7 +41,8 @@ def test_each_size_is_run_by_what_is_chosen_for_it(fake: Any, cache: Cache) -> N
     for row, launched in zip(rows, fake.launches, strict=True):
         problem = row.problem
         assert isinstance(problem, Gemm)
-        chosen = choose.choose(problem.M, problem.N, problem.K, sms=132, arch="sm_90a", gpu="Fake GPU")
+        shape, about = (problem.M, problem.N, problem.K), choose.about(problem)
+        chosen = choose.choose(*shape, sms=132, arch="sm_90a", gpu="Fake GPU", **about)
         assert row.built is not None and row.built.variant.label == chosen.label
         assert row.label == f"matmul -> {chosen.brief}"
         assert launched.block == chosen.block

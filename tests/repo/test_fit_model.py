@@ -51,7 +51,7 @@ def timed(
             if key[0] == dtype and one.serves(*shape[:2], "sm_90a"):
                 where = {"shape": shape, "layout": "NT", "straddled": number % 4 == 0, "sms": SMS}
                 variant = choose.laid_out(one.variant, "NT", "A")
-                time = Time(draw=("0", number), key=key, variant=variant, cycles=1.0, **where)
+                time = Time(draw=("0", number), key=key, variant=variant, unmapped="", cycles=1.0, **where)
                 exact = fit_model.predicted(one, time)
                 found.append(replace(time, cycles=exact * float(np.exp(rng.normal(0, noise)))))
     return found
