@@ -15,6 +15,7 @@ from harness.dispatch import choose, cost
 from harness.errors import UsageError
 from harness.kernels import catalog, spec
 from harness.launch import kernel as launches
+from harness.problems.gemm import GEMMS
 from harness.problems.registry import resolve
 from shared import tma_gemm
 
