@@ -56,6 +56,7 @@ class Wanted:
         `compiled` has the same rows with accesses in the widths of the machine code, as far as they are
         known. An error is returned for `running.finish` to raise: a full disk does not cost the table.
         """
+        from harness.cli.views import emulated
         from harness.results import record
         from harness.results.gates import findings
         from harness.results.html.annotated import Annotated
@@ -78,7 +79,7 @@ class Wanted:
                 files.write_file(self.junit_file, findings.junit(rows, skipped).encode(errors="replace"))
         except HarnessError as e:
             return e
-        return keep_page(self.html_file, shown, "check")
+        return keep_page(self.html_file, shown, "check", emulated.guesses_of(rows))
 
 
 def options(command: F) -> F:
@@ -108,15 +109,20 @@ def options(command: F) -> F:
     return collected  # type: ignore[return-value]
 
 
-def keep_page(path: Path | None, kernels: Sequence[Annotated], verb: str) -> HarnessError | None:
-    """Write the page of annotated source to `path`, if there is one; return the error if that fails."""
+def keep_page(
+    path: Path | None, kernels: Sequence[Annotated], verb: str, notes: Sequence[str] = ()
+) -> HarnessError | None:
+    """Write the page of annotated source to `path`, if there is one; return the error if that fails.
+
+    `notes` stand below the source, before how the page was made.
+    """
     from harness.results import record
     from harness.results.html import annotated
     from harness.support import files
 
     if path is not None:
         meta = record.provenance()
-        content = annotated.page(kernels, annotated.title_of(kernels, verb), [annotated.made(meta)])
+        content = annotated.page(kernels, annotated.title_of(kernels, verb), [*notes, annotated.made(meta)])
         try:
             files.write_file(path, content.encode(errors="replace"))
         except HarnessError as e:

@@ -229,6 +229,20 @@ def test_sizes_are_those_that_the_indices_multiply(run: Any) -> None:
     assert said.count("left out") == 1, "an instance of `seen` is there"
 
 
+def test_the_page_says_that_a_launch_was_guessed(run: Any) -> None:
+    """Where the terminal does, and of no kernel whose launch is in its file."""
+    Path("plain.cu").write_text(
+        "__global__ void twice(float* x, int n)\n{ if (threadIdx.x < n) x[threadIdx.x] *= 2; }\n"
+    )
+    said = " ".join(run("check", "plain.cu", "--html", "guessed.html").output.split())
+    page = " ".join(Path("guessed.html").read_text().split())
+    for words in ("was launched as by --grid", "These are guesses: give what your own launch has"):
+        assert words in said and words in page
+    assert page.index("was launched as by") > page.index("threadIdx"), "below the source"
+    run("check", "naive", "-a", "N=32", "--html", "known.html")
+    assert "was launched as by" not in Path("known.html").read_text()
+
+
 def test_lengths_follow_the_sizes_that_are_given(run: Any) -> None:
     Path("many.cu").write_text(MANY)
     small = run("check", "many.cu", "--entry", "rows", "-a", "rows=3", "-a", "cols=50")

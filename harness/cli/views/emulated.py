@@ -136,30 +136,41 @@ def _print_schedules(rows: Sequence[Measurement]) -> None:
 
 def print_guesses(rows: Sequence[Measurement]) -> None:
     """Print how kernels without front matter were launched, and that their numbers were not verified."""
+    *launched, advice = guesses_of(rows) or ("",)
+    for said in launched:
+        click.echo("\n" + terminal.fill(said, " " * 4))
+    if advice:
+        click.echo(terminal.fill(advice))
+
+
+def guesses_of(rows: Sequence[Measurement]) -> list[str]:
+    """Return how each kernel without front matter was launched and, last, what that means; or nothing."""
     from harness.kernels import text
     from harness.kernels.cpp import guesses, launches
     from harness.launch import kernel
     from harness.problems.protocol import unverified
 
-    guessed = [row for row in rows if row.built is not None and unverified(row.problem)]
-    for row in guessed:
+    found = []
+    for row in (row for row in rows if row.built is not None and unverified(row.problem)):
         assert row.built is not None
         grid, block = kernel.grid(row.built.variant, row.problem), row.built.variant.block
         shape = f"--grid {','.join(map(str, grid))} --block {','.join(map(str, block))}"
         shape += f" --shared {row.built.variant.shared}" if row.built.variant.shared else ""
         sizes = " ".join(f"-a {name}={getattr(row.problem, name):g}" for name in row.problem.axes)
-        said = f"\n{row.label} was launched as by {shape} {sizes}".rstrip()
+        said = f"{row.label} was launched as by {shape} {sizes}".rstrip()
         source, name = row.built.variant.kernel.source, row.built.variant.entry
         launch = launches.of(source, name)
         if launch is not None and (*launch.block, 1, 1)[:3] == block:
             guess = guesses.of(source, text.find(text.entries(source), name), name)
             too = " and grid" if guess.grid and guess.grid == row.built.variant.kernel.grid else ""
             said += f" (block{too} as in line {launch.line})"
-        click.echo(terminal.fill(said, " " * 4))
-    if guessed:
-        said = "These are guesses: give what your own launch has, since findings are those of this one. "
-        said += "With no reference no number was verified: `harness new` helps"
-        click.echo(terminal.fill(said))
+        found.append(said)
+    if found:
+        found.append(
+            "These are guesses: give what your own launch has, since findings are those of this one. "
+            "With no reference no number was verified: `harness new` helps"
+        )
+    return found
 
 
 def _distinct(group: Sequence[Measurement]) -> list[tuple[Finding, Measurement]]:
