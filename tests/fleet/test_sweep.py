@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -168,9 +169,11 @@ def test_no_gpu_at_all(rig: Rig) -> None:
 def test_all_gpus_are_left_out(rig: Rig) -> None:
     """What was done before is kept; the error names both reasons."""
 
+    done: Counter[str] = Counter()
+
     def perform(name: str, unit: Unit) -> Outcome:
-        good = ("a" if int(unit.label[1:]) % 2 else "b") == name
-        return right(name, unit) if good else faulty(f"{name} cannot")
+        done[name] += 1
+        return right(name, unit) if done[name] <= 3 else faulty(f"{name} cannot")
 
     rig.perform = perform
     fleet, found = rig.fleet(), []
