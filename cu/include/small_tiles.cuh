@@ -1,6 +1,6 @@
 // For products that are small or thin: tiles that are copied as they lie in memory, whatever the layout, and sums of
-// blocks that share a tile, without a block that waits for another. It needs the parameters BM, BN, STAGES, SPLIT, TRANSA
-// and TRANSB of the kernel. Used from rung 33 on.
+// blocks that share a tile, without a block that waits for one of another cluster. It needs the parameters BM, BN, STAGES,
+// SPLIT, TRANSA and TRANSB of the kernel. Used from rung 33 on.
 #pragma once
 
 #include "cluster.cuh"
@@ -64,8 +64,8 @@ __device__ inline void multiply_share(void* memory, const float* A, const float*
     A += TRANSA ? row : (long long)row * lda;
     B += TRANSB ? (long long)col * ldb : col;
     const auto copy = [&](int stage, int part) {
-        const int k = part * BK, left = K - k;
         if (part < share.end) {
+            const int k = part * BK, left = K - k;
             if (TRANSA) As[stage].copy(A + (long long)k * lda, lda, left, rows, a_units);
             else As[stage].copy(A + k, lda, rows, left, a_units);
             if (TRANSB) Bs[stage].copy(B + k, ldb, columns, left, b_units);

@@ -7,8 +7,8 @@
 // neighbours of the same k, both with 128-bit loads: so each of the four layouts is read where it is.
 //
 // If there are few tiles, blocks share them along k, as many as fill the GPU: 64 for one tile if need be. With SPLIT=8
-// eight of them are a cluster and add their sums through shared memory. Of the others the one that comes last adds the
-// sums, so that no block waits. Equal inputs give equal bits.
+// eight of them are a cluster and add their sums through shared memory. No block waits for one of another cluster: the
+// one that comes last adds the sums of all. Equal inputs give equal bits.
 //
 // /// kernel
 // entry = "matmul"
@@ -20,7 +20,7 @@
 //          "SPLIT * max(1, min(8, K // (128 * SPLIT), min(1024, BLOCKS * SMS) // (TILES_X * TILES_Y * SPLIT)))"]
 // where = ["BM // WARPS_M % 16 == 0", "BM // WARPS_M <= 64", "BN * WARPS_M % 64 == 0", "BN * WARPS_M <= 128", "BM * BN >= 1024"]
 // shared = "STAGES * (TRANSA * 128 * (BM + 8) + (1 - TRANSA) * 144 * BM + (1 - TRANSB) * 128 * (BN + 8) + TRANSB * 144 * BN)"
-// workspace = "4096 + 4 * BM * BN * min(1024, BLOCKS * SMS)"
+// workspace = "4096 + min(1024, BLOCKS * SMS) // SPLIT * 4 * BM * BN"
 // programmatic = 1
 // loads = "BM + BN"
 // sass  = ["LDGSTS.128", "LDS.128 in loop >= 8", "no LDS.32 in loop", "FFMA share in loop >= 60%", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
@@ -93,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     Fragment<TM, 8, !TRANSA> a;
     Fragment<TN, 4, TRANSB> b;
     multiply_share(
-        memory, A, B, M, N, K, lda, ldb, row, col, share_of((K + BK - 1) / BK, blockIdx.y, gridDim.y),
+        memory, A, B, M, N, K, lda, ldb, row, col, share_of((K - 1) / BK + 1, blockIdx.y, gridDim.y),
         [&](const Tile<BM, !TRANSA>& as, const Tile<BN, TRANSB>& bs) {
             #pragma unroll 2  // all of it would be 20 KB of code: small products would wait for the code
             for (int k = 0; k < BK; k += 4) {

@@ -15,7 +15,7 @@
 //          "SPLIT * max(1, min(8, K // (128 * SPLIT), min(1024, BLOCKS * SMS) // (TILES_X * TILES_Y * SPLIT)))"]
 // where = ["BM // WARPS_M % 16 == 0", "BM // WARPS_M <= 64", "BN * WARPS_M % 64 == 0", "BN * WARPS_M <= 128", "BM * BN >= 1024"]
 // shared = "STAGES * (TRANSA * 128 * (BM + 8) + (1 - TRANSA) * 144 * BM + (1 - TRANSB) * 128 * (BN + 8) + TRANSB * 144 * BN)"
-// workspace = "4096 + 4 * BM * BN * min(1024, BLOCKS * SMS)"
+// workspace = "4096 + min(1024, BLOCKS * SMS) // SPLIT * 4 * BM * BN"
 // programmatic = 1
 // loads = "BM + BN"
 // sass  = ["LDGSTS.128", "HMMA.1688.F32.TF32 in loop", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
@@ -77,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     wait_for_prerequisites();
     float sum[WM * WN / 32] = {};
     multiply_share(
-        memory, A, B, M, N, K, lda, ldb, row, col, share_of((K + BK - 1) / BK, blockIdx.y, gridDim.y),
+        memory, A, B, M, N, K, lda, ldb, row, col, share_of((K - 1) / BK + 1, blockIdx.y, gridDim.y),
         [&](const Tile<BM, !TRANSA>& as, const Tile<BN, TRANSB>& bs) {
             #pragma unroll 2
             for (int k = lane % 4; k < BK; k += 8) {

@@ -59,6 +59,7 @@ _COPY_START, _COPY_BYTES = 4000, 13.4  # cycles to start a copy; bytes per cycle
 _CLUSTERS = {3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}  # of so many blocks, for which H200_SMS have room
 _SECTOR, _MAPPED = 32, 16  # bytes: of the L2 cache; at whose multiples rows begin that TMA reads
 _LEAST_K, _MOST_PARTS = 128, 8  # k of a block of 33_small_tiles; clusters that share a tile
+_MOST_SHARERS = 1024  # of its blocks, on all tiles
 _GRID_ROWS = 65535  # most tiles along M if the grid has a block per tile: CUDA's limit for y
 
 
@@ -128,7 +129,7 @@ class Candidate:
             rounds = math.ceil(tiles / (clusters // sharers))
             return rounds * math.ceil(steps / sharers), rounds, sharers > 1
         if self.shares == "fill":
-            room = self.variant.params["BLOCKS"] * sms // (tiles * self.split)
+            room = min(_MOST_SHARERS, self.variant.params["BLOCKS"] * sms) // (tiles * self.split)
             parts = max(1, min(_MOST_PARTS, K // (_LEAST_K * self.split), room))
             rounds, rest = divmod(tiles * self.split * parts, sms * self.resident)
             count = (rounds + (rest > 0)) * self.resident if rounds else math.ceil(rest / sms)

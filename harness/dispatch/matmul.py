@@ -74,9 +74,10 @@ def matmul(
 
     The call runs in the GPU's primary context, and leaves the current context as it was. Any number of
     threads may call. The first call for a shape chooses a kernel and may compile it, or time several
-    where the environment has ``HARNESS_MATMUL=measure`` (make that call before
-    capturing a graph). From then on the same shape gives bitwise the same result; in float32 with a beta only
-    if the rows of `out` begin at multiples of 16 bytes in both calls, or in neither. A few rows or columns
+    where the environment has ``HARNESS_MATMUL=measure`` (make that call before capturing a graph). From then
+    on the same shape in the same layout gives bitwise the same result, if rows of `a` and `b` begin alike (at
+    multiples of 32 bytes, of 16, or neither) and, in float32 with a beta, the rows of `out` begin at
+    multiples of 16 bytes in both calls, or in neither. A few rows or columns
     beyond whole tiles may be computed by a launch of their own, beside the main one (see
     `harness.dispatch.split`).
 

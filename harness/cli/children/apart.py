@@ -65,9 +65,7 @@ class Children:
             done = {row["shape"] for row in mine}
             left = [(axes, problem) for axes, problem in sizes if problem.label not in done]
             # After a fault, which its row tells, even if it is one of --ref.
-            again = (
-                outcome.error and not outcome.hung and outcome.rows and outcome.rows[-1]["status"] == ERROR
-            )
+            again = outcome.error and not outcome.hung and any(r["status"] == ERROR for r in outcome.rows)
             yield from self._singly(one, left, "" if again else outcome.error or _SILENT)
 
     def rest(
@@ -178,7 +176,7 @@ def go_on(
     from harness.bench.row import ERROR
 
     more, ended = running.collect(children.rest(built, points, rows, left_out))
-    told = any(row["status"] == ERROR for row in rows)
+    told = any(row["status"] == ERROR and str(fault) in row["detail"] for row in rows)
     return isolation.in_order([*rows, *more], points), ended or (None if told else fault)
 
 

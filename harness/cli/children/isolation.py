@@ -160,7 +160,9 @@ def tune(ctx: click.Context, gpu: Device, path: Path | None, timeout: float, spe
         if ended.code != AGAIN and not ended.why:
             return ended.code
         if Journal(path).count <= known:
-            raise HarnessError("the tuning ended twice at the same place", hint="run it without --isolate")
+            # After a fault it goes on here without --isolate, too.
+            hint = "" if spent else "run it without --isolate"
+            raise HarnessError("the tuning ended twice at the same place", hint=hint)
 
 
 def _tuned(ctx: click.Context, gpu: Device, path: Path, timeout: float, spent: float) -> Ended:
