@@ -12,18 +12,17 @@ __device__ inline void cp_async4(float* to, const float* from, bool there)
                  :: "r"(shared_address(to)), "l"(from), "r"(there ? 4 : 0));
 }
 
-// Copy 16 bytes between multiples of 16 bytes, or write zeros if `there` is false. The copy bypasses L1 (.cg):
-// nobody else on this SM will read the same data.
-__device__ inline void cp_async16(void* to, const void* from, bool there)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                 :: "r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0));
-}
-
 // Copy the first `bytes` of 16 and write zeros after them, between multiples of 16 bytes. What is left out is not read.
+// The copy bypasses L1 (.cg): nobody else on this SM will read the same data.
 __device__ inline void cp_async16_first(void* to, const void* from, int bytes)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(shared_address(to)), "l"(from), "r"(bytes));
+}
+
+// Copy 16 bytes, or write zeros if `there` is false.
+__device__ inline void cp_async16(void* to, const void* from, bool there)
+{
+    cp_async16_first(to, from, there ? 16 : 0);
 }
 
 // Close a group: it holds this thread's copies since the last one, maybe none.

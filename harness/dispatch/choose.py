@@ -125,14 +125,14 @@ def measured(
     for entry in (*user_table.entries(), *table()["tuned"]):
         about = entry["gpu"], entry["sms"], _dtype(entry)
         own = entry.get("layout", "")  # empty: of row-major operands
-        if about != asked or own not in ("", layout):
+        inside = [_inside(entry, {"M": m, "N": n, "K": K}) for m, n in ((M, N), (N, M))]
+        if about != asked or own not in ("", layout) or not any(inside):
             continue
         given = _variant(entry)
         variant = laid_out(given, layout, _smaller(M, N))
         turned = not own and variant.tile != given.tile
-        shape = {"M": N if turned else M, "N": M if turned else N, "K": K}
         reads = own or not unread(variant, layout)
-        if reads and _inside(entry, shape) and variant.kernel.fits(arch):
+        if reads and inside[turned] and variant.kernel.fits(arch):
             return variant
     return None
 

@@ -212,17 +212,19 @@ def _fed(variant: Variant, M: int, N: int, K: int, *, sms: int, unmapped: str) -
     loads = {"A": min(rows, M), "B": min(columns, N)}
     elements = {"A": M * K, "B": K * N}
 
+    def busy(loaded: int) -> float:
+        """Return the cycles in which blocks load so many rows and columns by threads, while they multiply."""
+        by_threads = loaded * depth * dtype.itemsize / _UNMAPPED_BYTES
+        multiplying = rows * columns * depth / _FMA[dtype.name]
+        return max(rounds * max(multiplying, by_threads), _traffic(M, N, K, dtype, sms))
+
     def cycles(chosen: Sequence[str]) -> float:
-        left = sum(loads[x] for x in unmapped if x not in chosen) * depth * dtype.itemsize
         copies = sum(_copying(elements[x], dtype, sms) for x in chosen)
-        busy = rounds * max(rows * columns * depth / _FMA[dtype.name], left / _UNMAPPED_BYTES)
-        return copies + max(busy, _traffic(M, N, K, dtype, sms))
+        return copies + busy(sum(loads[x] for x in unmapped if x not in chosen))
 
     sets = [s for count in range(len(unmapped) + 1) for s in itertools.combinations(unmapped, count)]
     best = min(sets, key=cycles)  # the first of equals, which has the fewest copies
-    return "".join(best), cycles(best) - cycles(unmapped) + sum(
-        _copying(elements[x], dtype, sms) for x in unmapped
-    )
+    return "".join(best), cycles(best) - busy(0)
 
 
 def without_maps(problem: Gemm) -> str:

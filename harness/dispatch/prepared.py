@@ -158,8 +158,6 @@ def prepare(parts: Sequence[tuple[Cubin, Part]], operands: Operands) -> Launch:
     problem, context = operands.problem, operands.context
     if not isinstance(problem, Gemm):
         raise UsageError(f"{choose.NAME} does not compute {problem.label}")
-    pitches = {"A": problem.lda, "B": problem.ldb}
-    unmapped = [x for x, ld in pitches.items() if not tensormap.possible(0, ld * problem.dtype.itemsize)]
     with ExitStack() as undo:
         workspaces, forks = undo.enter_context(Workspaces(context)), undo.enter_context(Forks(context))
         functions = [
@@ -176,7 +174,7 @@ def prepare(parts: Sequence[tuple[Cubin, Part]], operands: Operands) -> Launch:
             sms=context.device.sms,
             workspaces=workspaces,
             forks=forks,
-            unmapped="".join(unmapped),
+            unmapped=cost.without_maps(problem),
             transpose=transpose,
         )
         workspaces.reserve(queue.needs)  # as in a stream, where launches find their memory kept

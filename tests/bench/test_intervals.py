@@ -364,7 +364,7 @@ def test_the_threshold_itself_is_the_same() -> None:
 
 
 def test_absurd_times_have_a_ratio_too() -> None:
-    """As a damaged file has them: what is beyond a float is its end."""
+    """Take times as a damaged file has them: what is beyond a float is its end."""
     tiny, huge = [1e-300, 1.1e-300, 1e-300], [1e300, 1.2e300, 1e300]
     for a, b in ((tiny, huge), (huge, tiny)):
         found = stats.unpaired_ratio(a, b, seed=0)

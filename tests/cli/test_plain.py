@@ -230,7 +230,7 @@ def test_sizes_are_those_that_the_indices_multiply(run: Any) -> None:
 
 
 def test_the_page_says_that_a_launch_was_guessed(run: Any) -> None:
-    """Where the terminal does, and of no kernel whose launch is in its file."""
+    """Say it where the terminal does, and of no kernel whose launch is in its file."""
     Path("plain.cu").write_text(
         "__global__ void twice(float* x, int n)\n{ if (threadIdx.x < n) x[threadIdx.x] *= 2; }\n"
     )

@@ -126,7 +126,7 @@ def test_what_no_kernel_reads_is_copied(products: FakeDriver, gpu: Context, layo
 def test_tf32_copies_one_operand_at_most(
     products: FakeDriver, gpu: Context, layout: str, M: int, N: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of large tiles only TN is no kernel's: the smaller operand is transposed, to row-major or from it."""
+    """Read all but TN with large tiles; there the smaller operand is transposed, to row-major or from it."""
     fake_gemm.without_small_tiles(monkeypatch)
     a = (Flipped if layout[0] == "T" else Array)(gpu, M, 21, ld=120, seed=1)
     b = (Flipped if layout[1] == "T" else Array)(gpu, 21, N, ld=121, seed=2)

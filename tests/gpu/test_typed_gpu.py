@@ -231,7 +231,7 @@ def test_other_parameters_are_exact_and_give_equal_bits(
 def test_launches_of_many_shapes_in_one_workspace(
     gpu: Context, monkeypatch: pytest.MonkeyPatch, name: str, params: dict[str, int]
 ) -> None:
-    """What a rung leaves in its counters, the next launch finds, with other tiles, shared by others."""
+    """Launch with the counters as the last launch left them, for other tiles, shared by other blocks."""
     variant = catalog.kernel(name).variant(**params)
     monkeypatch.setattr(choose, "choose", lambda *shape, **where: variant)
     monkeypatch.setattr(matmul, "_gpus", {})

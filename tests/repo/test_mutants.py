@@ -178,7 +178,7 @@ def test_a_test_that_fails_by_itself_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_mutants_that_no_test_reaches_are_no_survivors(tmp_path: Path) -> None:
-    """As where the tests import the package from another place: nothing was tried."""
+    """Find no test that reaches a mutant, as where they import the package from another place."""
     done = sampled(tmp_path, CODE, "pass")
     assert (done.returncode, done.stderr[:55]) == (
         2,

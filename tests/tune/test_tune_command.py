@@ -145,7 +145,7 @@ def test_where_no_process_can_go_on_the_rows_are_shown(kernel: str, monkeypatch:
 @pytest.mark.slow
 @pytest.mark.usefixtures("faulting")
 def test_a_fault_says_how_to_go_on(fake: Any, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nothing is kept from process to process."""
+    """Tune where nothing is kept from process to process."""
     monkeypatch.setattr(tune, "_journal", lambda *_: Journal(None))
     result = harness("tune", kernel, "-p", SPACE, "-a", "N=24", "--regime", "hot", "--fresh")
     assert result.exit_code == 1 and "goes on without that candidate" in result.stderr
