@@ -116,6 +116,18 @@ class CountersDenied(HarnessError):
     """Nsight Compute is not permitted to read the GPU's counters."""
 
 
+class UnknownMetrics(HarnessError):
+    """Nsight Compute does not know some of the metrics that it was asked for: `names`."""
+
+    def __init__(self, names: tuple[str, ...], *, where: str = "") -> None:
+        super().__init__(
+            f"ncu knows no metric {' and no '.join(names)}",
+            where=where,
+            hint="ncu --query-metrics lists them",
+        )
+        self.names = names
+
+
 class Interrupted(HarnessError):
     """Ctrl-C, SIGTERM or SIGHUP ended the run; what was measured before is kept.
 

@@ -1,26 +1,31 @@
 """The emulator held against a GPU: output bits, and its counts against Nsight Compute's counters.
 
-    python scripts/calibrate_emulator.py FILE.json [KERNEL ...]
+    python scripts/calibrate_emulator.py FILE.json [KERNEL ...] [--seconds 540] [--resume]
 
 Run on a machine with a GPU, ncu and the right to read counters. Each kernel runs once on the GPU, once under
-ncu and twice in the emulator (counts as the PTX has them, and in the widths of the machine code).
+ncu and twice in the emulator (counts as the PTX has them, and in the widths of the machine code). A kernel is
+a name with parameters, as "tiled TILE=16". The file is written after each row, so that what a run that is cut
+off has found is there; `--resume` goes on with it.
 """
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+import growing
 import harness
 from harness.bench import emulation
 from harness.driver import Context, Device, Stream, driver_version
 from harness.emulator import Emulation
-from harness.errors import HarnessError
+from harness.errors import HarnessError, UnknownMetrics, UsageError
 from harness.instruments import counters, ncu
 from harness.kernels.arch import Arch
+from harness.kernels.spec import Variant
 from harness.launch.builds import Built
 from harness.problems import checks
 from harness.problems.registry import resolve
@@ -50,6 +55,7 @@ METRICS = (
     MATRIX := "sm__inst_executed_pipe_tensor_op_hmma.sum",  # HGMMA among them
     FETCHED := "lts__t_sectors_srcunit_tex_op_read.sum",  # of TMA all, of other loads what L1 does not have
 )
+UNKNOWN: set[str] = set()  # of them, to ncu here
 SHAPES: tuple[dict[str, int | float], ...] = ({"N": 256}, {"M": 300, "N": 500, "K": 260})
 KERNELS = (
     "naive",
@@ -60,6 +66,12 @@ KERNELS = (
     "bank_conflict TILE=32",
     "bank_padded TILE=32",
     "tiled_v4",
+    "blocked_2d",
+    "vectorized",
+    "conflict_free",
+    "prefetch",
+    "cp_async",
+    "warp_tiles",
     "wgmma",
     "warp_specialized",
     "persistent",
@@ -71,38 +83,44 @@ KERNELS = (
 )
 
 
-def main() -> None:
-    file, *named = sys.argv[1:]
-    record.check_writable(Path(file))
-    cache = default_cache()
+def main() -> int:
+    given = growing.parser(__doc__).parse_args()
+    chosen = [variant_of(text) for text in given.kernels or KERNELS]
     device = Device.open()
-    arch = str(Arch.of_capability(*device.capability))
-    rows = []
-    with Context(device) as gpu, Stream(gpu) as stream:
-        for text in named or KERNELS:
-            name, *params = text.split()
-            variant = harness.kernel(name).variant(**{k: int(v) for k, v in (p.split("=") for p in params)})
-            cubin = harness.compile_kernel(variant, arch, cache)
-            built = Built(variant=variant, cubin=cubin, sass=harness.disassemble(cubin, cache))
-            for axes in SHAPES:
-                problem: Any = checks.instance(resolve(variant.kernel), axes)
-                with (
-                    harness.Operands(gpu, problem, stream, seed=1, sets=1) as operands,
-                    harness.prepare(cubin, operands) as launch,
-                ):
-                    launch(stream)
-                    (output,) = (o.copy() for o in operands.outputs(stream))
-                    rows.append(compare(built, problem, axes, operands.host, output, device.sms))
-                print(
-                    rows[-1]["label"],
-                    rows[-1]["shape"],
-                    rows[-1]["bits"],
-                    rows[-1]["error"] or "",
-                    flush=True,
-                )
     meta = record.provenance(seed=1)
     meta["gpu"] = {"name": device.name, "driver": "{}.{}".format(*driver_version())}
-    record.write_json(Path(file), record.document("calibration", rows, meta))
+    steps: dict[str, Callable[[], dict[str, Any]]] = {}
+    with Context(device) as gpu, Stream(gpu) as stream:
+        for variant in chosen:
+            for axes in SHAPES:
+                size = ", ".join(f"{name}={value}" for name, value in axes.items())
+                steps[f"{variant.label}, {size}"] = partial(measured, gpu, stream, variant, axes)
+        return growing.fill(given, "calibration", meta, steps, lambda row: row["bits"])
+
+
+def variant_of(text: str) -> Variant:
+    """Return a kernel with parameters, as "tiled TILE=16". Raises UsageError for what is none."""
+    name, *params = text.split()
+    try:
+        values = {key: int(value) for key, value in (p.split("=") for p in params)}
+    except ValueError:
+        raise UsageError(f"{text!r} is no kernel with parameters", hint='as "tiled TILE=16"') from None
+    return harness.kernel(name).variant(**values)
+
+
+def measured(gpu: Context, stream: Stream, variant: Variant, axes: dict[str, int | float]) -> dict[str, Any]:
+    """Return the row of a kernel at one shape."""
+    cache, device = default_cache(), gpu.device
+    cubin = harness.compile_kernel(variant, str(Arch.of_capability(*device.capability)), cache)
+    built = Built(variant=variant, cubin=cubin, sass=harness.disassemble(cubin, cache))
+    problem: Any = checks.instance(resolve(variant.kernel), axes)
+    with (
+        harness.Operands(gpu, problem, stream, seed=1, sets=1) as operands,
+        harness.prepare(cubin, operands) as launch,
+    ):
+        launch(stream)
+        (output,) = (o.copy() for o in operands.outputs(stream))
+        return compare(built, problem, axes, operands.host, output, device.sms)
 
 
 def compare(
@@ -130,10 +148,22 @@ def compare(
     except HarnessError as e:
         row["error"] = str(e)
     try:
-        row["measured"] = ncu.counters(built.variant, axes, METRICS)
+        row["measured"] = counted_by_ncu(built.variant, axes)
     except HarnessError as e:
         row["error"] = row["error"] or str(e)
+    if missing := [name for name in METRICS if name not in row["measured"]]:
+        row["error"] = row["error"] or f"ncu has no {', no '.join(missing)}"
     return row
+
+
+def counted_by_ncu(variant: Variant, axes: dict[str, int | float]) -> dict[str, float]:
+    """Return ncu's counts, without the metrics that it does not know, for which it measures none at all."""
+    known = [name for name in METRICS if name not in UNKNOWN]
+    try:
+        return ncu.counters(variant, axes, known)
+    except UnknownMetrics as e:
+        UNKNOWN.update(e.names)
+        return counted_by_ncu(variant, axes)
 
 
 def counts(run: Emulation) -> dict[str, int]:
@@ -160,4 +190,7 @@ def counts(run: Emulation) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        sys.exit(main())
+    except HarnessError as e:
+        sys.exit(f"error: {e}")

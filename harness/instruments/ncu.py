@@ -6,13 +6,14 @@ as they are unless the caller asks otherwise.
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from harness.errors import CountersDenied, HarnessError
+from harness.errors import CountersDenied, HarnessError, UnknownMetrics
 from harness.instruments import ncu_reports
 from harness.instruments.counters import METRICS
 from harness.instruments.ncu_reports import Profile
@@ -21,6 +22,7 @@ from harness.kernels.spec import Variant
 from harness.support import tools
 
 _DENIED = "ERR_NVGPUCTRPERM"
+_UNKNOWN = re.compile(r"Failed to find metric (?:regex:\^)?(\w+)")  # ncu looks up the part before the dot
 
 
 def counters(
@@ -28,8 +30,9 @@ def counters(
 ) -> dict[str, float]:
     """Return the values of `metrics` for one launch, in base units.
 
-    A metric that this GPU or ncu does not have is left out. Raises MissingDependency without ncu,
-    CountersDenied if ncu may not read counters, and HarnessError if it saw no launch of the kernel.
+    A metric that this GPU does not have is left out. Raises MissingDependency without ncu, CountersDenied if
+    ncu may not read counters, UnknownMetrics if it knows some of the metrics by no such name, and
+    HarnessError if it saw no launch of the kernel.
     """
     found = _launch(variant, axes, ["--metrics", ",".join(metrics)], seed).counters
     return {name: found[name] for name in metrics if name in found}
@@ -78,18 +81,24 @@ def _launch(
         done = tools.run(command, variant.label)
         if not report.exists():
             said = log.read_text(errors="replace") if log.exists() else ""
-            _refuse(variant, f"{said}\n{done.stdout}\n{done.stderr}")
+            _refuse(variant, f"{said}\n{done.stdout}\n{done.stderr}", wanted)
         return ncu_reports.load(report, label=variant.label)[0]
 
 
-def _refuse(variant: Variant, text: str) -> NoReturn:
-    """Raise the error for a run of ncu that left no report; `text` is what ncu printed."""
+def _refuse(variant: Variant, text: str, wanted: Sequence[str]) -> NoReturn:
+    """Raise the error for a run of ncu with the options `wanted` that left no report.
+
+    `text` is what ncu printed.
+    """
     if _DENIED in text:
         raise CountersDenied(
             "ncu may not read the GPU's counters (ERR_NVGPUCTRPERM)",
             where=variant.label,
             hint="run as root, or load the nvidia module with NVreg_RestrictProfilingToAdminUsers=0",
         )
+    metrics = [name for option in wanted for name in option.split(",")]
+    if unknown := tuple(name for name in metrics if name.partition(".")[0] in _UNKNOWN.findall(text)):
+        raise UnknownMetrics(unknown, where=variant.label)
     raise HarnessError(
         "ncu saw no launch of it" + ncu_reports.last_word(text),
         where=variant.label,

@@ -22,13 +22,14 @@ def emulator() -> str:
     """Return the emulator's counts beside ncu's counters: one number where they are equal."""
     record = load("scripts/calibrate_emulator")
     cells = []
-    columns = [name for name in _COUNTERS if all(name in r["compiled"] for r in record["rows"])]
-    for r in record["rows"]:
-        pairs = [(r["measured"].get(name), r["compiled"][name]) for name in columns]
+    rows = [r for r in record["rows"] if r.get("compiled") and r["measured"]]  # others have an error
+    columns = [n for n in _COUNTERS if all(n in r["compiled"] and n in r["measured"] for r in rows)]
+    for r in rows:
+        pairs = [(r["measured"][name], r["compiled"][name]) for name in columns]
         equal = [f"{ours:,}" if ours == theirs else f"{ours:,} / {theirs:,.0f}" for theirs, ours in pairs]
         cells.append([r["kernel"], params_text(r["params"]), r["shape"], *equal, r["bits"]])
     meta = record["meta"]
-    compiler = record["rows"][0]["compiler"]
+    compiler = rows[0]["compiler"]
     headings = ["kernel", "parameters", "n", *(_COUNTERS[name] for name in columns), "output bits"]
     note = (
         f"One number: emulated and measured are equal; otherwise emulated / measured. {meta['gpu']['name']}, "

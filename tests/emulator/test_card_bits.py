@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,33 +22,40 @@ def rows() -> list[dict[str, Any]]:
         pytest.skip(
             f"no card has been asked yet: python scripts/card_bits.py records/{card_bits.RECORD}.json"
         )
-    found: list[dict[str, Any]] = record.load(file)["rows"]
-    return found
+    return kept(file)
 
 
-def check(kept: dict[str, Any]) -> None:
+def kept(file: Path) -> list[dict[str, Any]]:
+    """Return the comparisons of a record, which need not have every rung: the time of its script ends, and a
+    rung that failed has an error in place of one.
+    """
+    return [row for row in record.load(file)["rows"] if "error" not in row]
+
+
+def check(row: dict[str, Any]) -> None:
     """A card's bits where both agreed; otherwise those that the emulator had, which are close."""
-    kernel = next(k for k in card_bits.rungs() if k.name == kept["kernel"])
+    kernel = next(k for k in card_bits.rungs() if k.name == row["kernel"])
     sms = record.load(record_file(card_bits.RECORD))["meta"]["sms"]
-    ours = card_bits.emulated(card_bits.built(kernel), kept["axes"], sms)
-    assert card_bits.digest(ours) == kept["card" if kept["differ"] == 0 else "emulated"], kept
+    ours = card_bits.emulated(card_bits.built(kernel), row["axes"], sms)
+    assert card_bits.digest(ours) == row["card" if row["differ"] == 0 else "emulated"], row
 
 
 def test_what_ptx_fixes_is_equal_on_the_card() -> None:
-    assert not [kept for kept in rows() if kept["fixed"] and kept["differ"]]
-    assert not [kept for kept in rows() if kept["distance"] > 1]
+    assert not [row for row in rows() if row["fixed"] and row["differ"]]
+    assert not [row for row in rows() if row["distance"] > 1]
 
 
 @pytest.mark.slow
 def test_some_rungs_give_the_bits_of_the_record() -> None:
-    for kept in random.SystemRandom().sample(rows(), FEW):
-        check(kept)
+    found = rows()
+    for row in random.SystemRandom().sample(found, min(FEW, len(found))):
+        check(row)
 
 
 @pytest.mark.exhaustive
 def test_every_rung_gives_the_bits_of_the_record() -> None:
-    for kept in rows():
-        check(kept)
+    for row in rows():
+        check(row)
 
 
 def test_one_other_bit_changes_the_checksum_and_the_distance() -> None:

@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 
 from fakes import driver as fake_driver
 from harness.cli import main, options
-from harness.errors import CountersDenied, HarnessError, MissingDependency, UsageError
+from harness.errors import CountersDenied, HarnessError, MissingDependency, UnknownMetrics, UsageError
 from harness.instruments import counters, diagnosis, ncu, ncu_reports
 from harness.kernels import catalog
 from harness.results import record
@@ -344,6 +344,16 @@ def test_a_kernel_that_ncu_did_not_see(
     fake_ncu(monkeypatch, tmp_path, script)
     with pytest.raises(HarnessError, match=said):
         ncu.profile(catalog.kernel("tiled").variant(), {"N": 64})
+
+
+def test_a_metric_that_ncu_does_not_know_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = r"==ERROR== Failed to find metric regex:^lts__no_such(\.(sum|avg))?$"
+    fake_ncu(
+        monkeypatch, tmp_path, f"echo '{found}' > \"$LOG\"; echo '==ERROR== Failed to profile' >> \"$LOG\""
+    )
+    with pytest.raises(UnknownMetrics, match="knows no metric lts__no_such.sum") as caught:
+        ncu.counters(catalog.kernel("tiled").variant(), {"N": 64}, [counters.TIME, "lts__no_such.sum"])
+    assert caught.value.names == ("lts__no_such.sum",) and "--query-metrics" in str(caught.value)
 
 
 def test_the_command_on_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

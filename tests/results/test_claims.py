@@ -346,7 +346,7 @@ def test_what_ncu_counts_of_a_launch() -> None:
 def test_ncus_loads_of_shared_memory_are_the_emulators() -> None:
     """Recorded on an H200: of the counters with a similar name it is the one without copies (cp.async)."""
     rows = record.load(record_file("h200/scripts/calibrate_emulator"))["rows"]
-    emulated = {r["label"]: r for r in rows if r["shape"] == "256"}
+    emulated = {r["label"]: r for r in rows if r.get("shape") == "256"}
     name = "smsp__inst_executed_op_shared_ld.sum"
     compared = []
     for profile in record.load(record_file("h200/profile/ladder"))["rows"]:
