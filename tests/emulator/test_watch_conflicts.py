@@ -253,8 +253,6 @@ def test_the_other_thread_is_the_last_lane_or_none(other: int, stores: list[int]
     assert [f.benign for f in launch.findings.all()] == [benign]
 
 
-def test_lanes_of_one_atomic_of_the_block_conflict_only_across_blocks() -> None:
-    pairs = (BLOCK_WRITE, ATOM, [0, 16]), (BLOCK_WRITE, ATOM, [1, 1])
-    assert [f.kind for f in told(*pairs, among=True)] == ["global race"]
+def test_lanes_of_one_store_conflict_within_the_block() -> None:
     assert [f.kind for f in told((WRITE, STORE, [0]), (BLOCK_WRITE, ATOM, [1]))] == ["WAW hazard"]
     assert [f.kind for f in told((WRITE, STORE, [0]), (WRITE, STORE, [1]), among=True)] == ["WAW hazard"]

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.emulator.watch import knowledge as module
-from harness.emulator.watch.knowledge import NOTHING, Knowledge, View
+from harness.emulator.watch.knowledge import BLOCK, CLUSTER, GRID, NOTHING, Knowledge, View
 
 BLOCKS, THREADS, STAMPS = 3, 2, 4
 EVERY = BLOCKS * THREADS
+CLUSTERS = np.array([4, 1, 4])  # by block
 Facts = frozenset[tuple[int, int]]  # (thread, stamp): that it has accessed something at that stamp is known
 
 
@@ -49,37 +50,47 @@ class Sets:
     def plus(self, more: Facts) -> Sets:
         return Sets([known | more for known in self.known], self.fenced)
 
-    def only_for(self, block: int) -> Sets:
+    def only_for(self, blocks: set[int]) -> Sets:
         nothing: Facts = frozenset()
         return Sets(
-            *([a if b == block else nothing for b, a in enumerate(x)] for x in (self.known, self.fenced))
+            *([a if b in blocks else nothing for b, a in enumerate(x)] for x in (self.known, self.fenced))
         )
 
-    def within(self, block: int) -> Sets:
-        mine = range(block * THREADS, (block + 1) * THREADS)
+    def learned(self, block: int, blocks: set[int]) -> Sets:
+        """Tell all what a thread of a block learns of some blocks."""
         return Sets(
-            *([frozenset(f for f in a if f[0] in mine) for a in x] for x in (self.known, self.fenced))
+            *(
+                [frozenset(fact for fact in said[block] if fact[0] // THREADS in blocks)] * BLOCKS
+                for said in (self.known, self.fenced)
+            )
         )
 
     def behind_a_fence(self) -> Sets:
         return Sets(fenced=self.known)
 
 
+def mates(block: int, scope: int) -> set[int]:
+    """Return the blocks in the scope of a thread of a block."""
+    own = {BLOCK: {block}, CLUSTER: {b for b in range(BLOCKS) if CLUSTERS[b] == CLUSTERS[block]}}
+    return own.get(scope, set(range(BLOCKS)))
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_a_graph_says_what_sets_would(data: st.DataObject) -> None:
     """Nodes are made and asked in any order; what was worked out for one is used by the next."""
-    graph, nodes = Knowledge(BLOCKS, THREADS), {NOTHING: Sets()}
+    graph, nodes = Knowledge(BLOCKS, THREADS, CLUSTERS), {NOTHING: Sets()}
     block, stamp = st.integers(0, BLOCKS - 1), st.integers(0, STAMPS)
     for _ in range(data.draw(st.integers(1, 10))):
         one, two = (data.draw(st.sampled_from(sorted(nodes))) for _ in range(2))
         b, s = data.draw(block), data.draw(stamp)
-        made = data.draw(st.sampled_from(["leaf", "narrow", "group", "join", "within", "fence"]))
-        if made in ("leaf", "narrow"):
+        made = data.draw(st.sampled_from(["leaf", "group", "join", "learned", "fence"]))
+        scope = data.draw(st.sampled_from([BLOCK, CLUSTER, GRID]))
+        if made == "leaf":
             some = data.draw(st.dictionaries(st.integers(0, EVERY - 1), st.integers(1, STAMPS), max_size=3))
-            node = graph.leaf(b, s, tuple(some.items()), one, made == "narrow")
+            node = graph.leaf(b, s, tuple(some.items()), one, scope)
             says = nodes[one].plus(of_block(b, s).union(*(upto(t, at) for t, at in some.items())))
-            says = says.only_for(b) if made == "narrow" else says
+            says = says.only_for(mates(b, scope))
         elif made == "group":
             first, at = data.draw(st.integers(0, THREADS - 1)), data.draw(st.integers(1, STAMPS))
             node = graph.group(b, s, b * THREADS + first, (b + 1) * THREADS, at)
@@ -87,8 +98,8 @@ def test_a_graph_says_what_sets_would(data: st.DataObject) -> None:
             says = Sets().plus(of_block(b, s).union(*(upto(t, at) for t in threads)))
         elif made == "join":
             node, says = graph.join(one, two, NOTHING), nodes[one] | nodes[two]
-        elif made == "within":
-            node, says = graph.within(one, b), nodes[one].within(b)
+        elif made == "learned":
+            node, says = graph.learned(one, b, scope), nodes[one].learned(b, mates(b, scope))
         else:
             node, says = graph.fence(one), nodes[one].behind_a_fence()
         nodes.setdefault(node, says)
@@ -103,10 +114,10 @@ def test_a_fence_told_to_threads_of_one_block_tells_no_other_block() -> None:
     graph = Knowledge(BLOCKS, THREADS)
     done = graph.join(graph.leaf(0, 1, (), NOTHING), graph.leaf(1, 2, (), NOTHING))
     fenced = graph.fence(done)
-    alone = graph.leaf(0, 0, (), fenced, narrow=True)
+    alone = graph.leaf(0, 0, (), fenced, scope=BLOCK)
     assert facts(graph.fenced(alone, 0)) == of_block(0, 1) | of_block(1, 2)
     assert facts(graph.fenced(alone, 1)) == frozenset()
-    assert facts(graph.fenced(graph.within(fenced, 1), 2)) == of_block(1, 2)
+    assert facts(graph.fenced(graph.learned(fenced, 1, BLOCK), 2)) == of_block(1, 2)
 
 
 def test_no_branch_hides_another() -> None:
@@ -115,10 +126,10 @@ def test_no_branch_hides_another() -> None:
     plain = graph.fence(graph.leaf(0, 1, (), NOTHING))
     plain = graph.join(plain, graph.leaf(0, 2, (), NOTHING))
     others = {
-        "for block 1": graph.leaf(1, 3, (), NOTHING, narrow=True),
-        "of block 0": graph.within(graph.leaf(1, 3, (), NOTHING), 0),
+        "for block 1": graph.leaf(1, 3, (), NOTHING, scope=BLOCK),
+        "of block 0": graph.learned(graph.leaf(1, 3, (), NOTHING), 0, BLOCK),
         "a fence": graph.fence(graph.leaf(2, 3, (), NOTHING)),
-        "of block 2": graph.within(graph.fence(graph.leaf(2, 3, (), NOTHING)), 2),
+        "of block 2": graph.learned(graph.fence(graph.leaf(2, 3, (), NOTHING)), 2, BLOCK),
     }
     for name, node in others.items():
         both = graph.join(plain, node)
@@ -128,14 +139,19 @@ def test_no_branch_hides_another() -> None:
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
-def test_what_is_told_of_one_block_is_told_to_those_who_may_learn_it(block: int) -> None:
+def test_what_a_thread_has_learned_it_may_tell_others(block: int) -> None:
+    """Also what was published for its block alone, from which other blocks learn nothing themselves."""
     graph = Knowledge(BLOCKS, THREADS)
     every = graph.join(*(graph.leaf(b, 1 + b, (), NOTHING) for b in range(BLOCKS)))
-    alone = graph.leaf(block, 0, (), every, narrow=True)
-    node = graph.join(graph.within(alone, block), graph.within(graph.fence(alone), block))
+    alone = graph.leaf(block, 0, (), every, scope=BLOCK)
+    behind = graph.fence(alone)
+    node = graph.join(*(graph.learned(one, block, BLOCK) for one in (alone, behind)))
     for asks in range(BLOCKS):
-        said = of_block(block, 1 + block) if asks == block else frozenset()
-        assert facts(graph.view(node, asks)) == facts(graph.fenced(node, asks)) == said
+        assert facts(graph.view(node, asks)) == facts(graph.fenced(node, asks)) == of_block(block, 1 + block)
+        own = facts(graph.view(every, asks)) if asks == block else frozenset()
+        assert facts(graph.view(alone, asks)) == facts(graph.fenced(behind, asks)) == own
+        assert facts(graph.view(graph.learned(alone, block, GRID), asks)) == facts(graph.view(every, asks))
+    assert graph.learned(every, block, GRID) == every
 
 
 @pytest.mark.parametrize("threads", [(0,), (5,), (1, 4), (4, 1)])
@@ -152,7 +168,13 @@ def test_the_same_knowledge_is_one_node() -> None:
     graph = Knowledge(BLOCKS, THREADS)
     one, two = graph.leaf(0, 1, ((1, 2),), NOTHING), graph.leaf(1, 1, (), NOTHING)
     assert graph.leaf(0, 1, ((1, 2),), NOTHING) == one != two
-    assert graph.join() == graph.join(NOTHING) == graph.within(NOTHING, 1) == graph.fence(NOTHING) == NOTHING
+    assert (
+        graph.join()
+        == graph.join(NOTHING)
+        == graph.learned(NOTHING, 1, BLOCK)
+        == graph.fence(NOTHING)
+        == NOTHING
+    )
     assert graph.join(one) == graph.join(NOTHING, one, one) == one
     assert graph.join(one, two) == graph.join(two, NOTHING, one) not in (one, two)
     assert graph.group(0, 0, 0, 2, 3) == graph.group(0, 0, 0, 2, 3) != graph.group(0, 0, 0, 1, 3)
@@ -162,7 +184,7 @@ def test_who_asks_matters_once_something_is_for_one_block_alone() -> None:
     graph = Knowledge(BLOCKS, THREADS)
     told = graph.leaf(1, 2, (), NOTHING)
     assert not graph.narrow and graph.view(told, 0) is graph.view(told, 1)
-    alone = graph.leaf(1, 3, (), told, narrow=True)
+    alone = graph.leaf(1, 3, (), told, scope=BLOCK)
     graph.leaf(0, 1, (), NOTHING)
     assert graph.narrow
     assert facts(graph.view(alone, 1)) == of_block(1, 3) and facts(graph.view(alone, 0)) == frozenset()

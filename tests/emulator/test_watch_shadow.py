@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from harness.emulator.numbers.values import Array
-from harness.emulator.watch.knowledge import BLOCK, GRID, Semantics
+from harness.emulator.watch.knowledge import BLOCK, CLUSTER, GRID, Semantics
 from harness.emulator.watch.shadow import (
     BLOCK_READ,
     BLOCK_WRITE,
+    CLUSTER_READ,
+    CLUSTER_WRITE,
     READ,
     READS,
     STRONG_READ,
@@ -27,7 +29,8 @@ from harness.emulator.watch.shadow import (
 )
 
 THREADS = 4  # of a block
-KINDS = (READ, WRITE, STRONG_READ, STRONG_WRITE, BLOCK_READ, BLOCK_WRITE)
+KINDS = (READ, WRITE, STRONG_READ, STRONG_WRITE, BLOCK_READ, BLOCK_WRITE, CLUSTER_READ, CLUSTER_WRITE)
+CLUSTERS = np.array([0, 1, 0, 1])  # of blocks; a cluster's need not follow each other
 Knows = Callable[[Array, Array, Array], Array]
 
 
@@ -46,10 +49,10 @@ def lanes(*accesses: tuple[int, int], stamp: int = 1) -> Lanes:
 
 
 def found(
-    shadow: Shadow, kind: int, at: Lanes, knows: Knows = nothing
+    shadow: Shadow, kind: int, at: Lanes, knows: Knows = nothing, clusters: Array | None = None
 ) -> list[tuple[int, list[int], list[int], list[int]]]:
     """Return the conflicts as lists: kind, lanes, threads and sites of the earlier accesses."""
-    return [listed(c) for c in shadow.conflicts(kind, at, THREADS, knows)]
+    return [listed(c) for c in shadow.conflicts(kind, at, THREADS, knows, clusters)]
 
 
 def listed(c: Conflict) -> tuple[int, list[int], list[int], list[int]]:
@@ -61,28 +64,31 @@ def listed(c: Conflict) -> tuple[int, list[int], list[int], list[int]]:
 
 @pytest.mark.parametrize("write", [False, True])
 def test_the_kind_of_an_access_by_its_semantics(write: bool) -> None:
-    for scope in (BLOCK, GRID):
+    for scope in (BLOCK, CLUSTER, GRID):
         assert kind_of(Semantics(False, scope, False, False), write) == (WRITE if write else READ)
     assert kind_of(Semantics(True, BLOCK, False, False), write) == (BLOCK_WRITE if write else BLOCK_READ)
+    clusters = CLUSTER_WRITE if write else CLUSTER_READ
+    assert kind_of(Semantics(True, CLUSTER, False, False), write) == clusters
     assert kind_of(Semantics(True, GRID, False, False), write) == (STRONG_WRITE if write else STRONG_READ)
 
 
-@pytest.mark.parametrize("across", [False, True])
+@pytest.mark.parametrize("block", [0, 1, 2])  # of the later access, whose cluster is that of 0, but of 1
 @pytest.mark.parametrize(("earlier", "later"), list(product(KINDS, KINDS)))
-def test_which_kinds_conflict(earlier: int, later: int, across: bool) -> None:
+def test_which_kinds_conflict(earlier: int, later: int, block: int) -> None:
     """Two accesses race unless both read, or both are strong and each one's scope has the other's thread.
 
     PTX ISA, "Memory Consistency Model": morally strong operations do not race.
     """
     shadow = Shadow(3)
     shadow.add(earlier, lanes((1, 0)), 7, nothing)
-    other = THREADS if across else 1
+    other = block * THREADS + 1
     plain = {READ, WRITE} & {earlier, later}
-    narrow = {BLOCK_READ, BLOCK_WRITE} & {earlier, later}
-    races = not {earlier, later} <= set(READS) and bool(plain or (across and narrow))
+    narrow = {BLOCK_READ, BLOCK_WRITE} & {earlier, later} and block != 0
+    cluster = {CLUSTER_READ, CLUSTER_WRITE} & {earlier, later} and block == 1
+    races = not {earlier, later} <= set(READS) and bool(plain or narrow or cluster)
     expected = [(earlier, [0], [0], [7])] if races else []
-    assert found(shadow, later, lanes((1, other))) == expected
-    assert found(shadow, later, lanes((1, other)), everything) == []  # ordered
+    assert found(shadow, later, lanes((1, other)), nothing, CLUSTERS) == expected
+    assert found(shadow, later, lanes((1, other)), everything, CLUSTERS) == []  # ordered
     assert found(shadow, later, lanes((1, 0))) == []  # the thread's own
     assert found(shadow, later, lanes((2, other), (0, other))) == []  # of other cells
 
@@ -108,6 +114,20 @@ def test_a_conflict_across_blocks_is_told_of_lanes_of_other_blocks_only() -> Non
     at = lanes((0, 0), (0, 2), (0, 5), (1, 8), (1, 11), (1, 3))
     assert found(shadow, STRONG_READ, at) == [(BLOCK_WRITE, [2, 5], [1, 9], [3, 3])]
     assert [c[1:] for c in found(shadow, READ, at)] == [([0, 1, 2, 3, 4, 5], [1, 1, 1, 9, 9, 9], [3] * 6)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted"), [(WRITE, [0, 1, 2]), (STRONG_WRITE, []), (BLOCK_WRITE, [1, 2]), (CLUSTER_WRITE, [1])]
+)
+def test_lanes_of_one_write_conflict_where_its_scope_has_not_the_other(kind: int, wanted: list[int]) -> None:
+    """The last of them, which the cell remembers, is of block 3, in a cluster with block 1."""
+    at = lanes((0, 13), (0, 0), (0, 4), (0, 15))
+    shadow = Shadow(1)
+    shadow.add(kind, at, 9, nothing)
+    inner = shadow.among(kind, at, THREADS, CLUSTERS)
+    assert (None if inner is None else listed(inner)) == (
+        (kind, wanted, [15] * len(wanted), [9] * len(wanted)) if wanted else None
+    )
 
 
 # Which accesses a cell remembers
@@ -225,13 +245,13 @@ def test_large_numbers_of_threads_and_stamps() -> None:
 
 def test_lanes_of_one_store_that_meet() -> None:
     shadow = Shadow(4)
-    assert shadow.among(WRITE, lanes((0, 1))) is None  # nothing was added yet
+    assert shadow.among(WRITE, lanes((0, 1)), THREADS) is None  # nothing was added yet
     apart = lanes((0, 1), (1, 2), (2, 3))
     shadow.add(WRITE, apart, 5, nothing)
-    assert shadow.among(WRITE, apart) is None
+    assert shadow.among(WRITE, apart, THREADS) is None
     met = lanes((3, 1), (0, 2), (3, 4), (3, 6))
     shadow.add(WRITE, met, 6, everything)
-    conflict = shadow.among(WRITE, met)
+    conflict = shadow.among(WRITE, met, THREADS)
     assert conflict is not None and listed(conflict) == (WRITE, [0, 2], [6, 6], [6, 6])
 
 

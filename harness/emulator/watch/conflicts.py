@@ -13,6 +13,7 @@ from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.findings import Finding
 from harness.emulator.watch.shadow import (
     BLOCK_WRITE,
+    CLUSTER_WRITE,
     READ,
     READS,
     STRONG_WRITE,
@@ -25,7 +26,7 @@ from harness.emulator.watch.shadow import (
 if TYPE_CHECKING:
     from harness.emulator.machine import Launch
 
-_STRONG = (STRONG_WRITE, BLOCK_WRITE)
+_STRONG = (STRONG_WRITE, BLOCK_WRITE, CLUSTER_WRITE)
 _BENIGN = {True: ", the same value", False: ", which a compare-and-swap verifies"}  # by whether it stores
 Values = Callable[[Array], tuple[Array, Array]]
 
@@ -67,8 +68,6 @@ def report(launch: Launch, access: Access, conflict: Conflict, among: bool = Fal
     elif access.kind in _STRONG and conflict.kind == READ:
         equal = np.isin(conflict.sites, list(launch.code.guesses))
     for between in (False, True):
-        if not between and among and access.kind == BLOCK_WRITE:
-            continue  # within the block it is atomic
         for benign in (False, True):
             some = np.nonzero((across == between) & (equal == benign))[0]
             if len(some):

@@ -16,9 +16,10 @@ import numpy as np
 from harness.emulator.numbers.values import Array
 from harness.emulator.ptx.program import Instruction
 
-BLOCK, GRID = 0, 1  # scopes
+BLOCK, CLUSTER, GRID = 0, 1, 2  # scopes, each of which includes the ones before
 NOTHING = 0  # the node that knows nothing
 _KEPT = 32 << 20  # bytes of the knowledge of nodes that is kept
+_ALL = -1  # the domain of all blocks; that of one block is its number, those of clusters follow
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Semantics:
     """The order that an access gives to others.
 
     strong: it is volatile, relaxed, atomic or more
-    scope: BLOCK or GRID
+    scope: BLOCK, CLUSTER or GRID
     acquire, release: it, or the fence that it is, has that effect
     """
 
@@ -49,7 +50,7 @@ def _semantics(opcode: tuple[str, ...]) -> Semantics:
     fence = opcode[0] in ("membar", "fence")
     return Semantics(
         strong=strong,
-        scope=BLOCK if "cta" in parts else GRID,
+        scope=BLOCK if "cta" in parts else CLUSTER if "cluster" in parts else GRID,
         acquire=fence or bool(parts & {"acquire", "acq_rel"}),
         release=fence or bool(parts & {"release", "acq_rel"}),
     )
@@ -66,8 +67,9 @@ class _Node:
 
     block, upto: everything of this block up to this stamp; -1 for none
     threads: the stamp up to which more is known of single threads, by their number in the grid
-    narrow: only this block may learn it, since it was published for threads of a block alone; -1 for all
-    only: of the bases, only what they know of this block; -1 for all
+    narrow: only the blocks of this domain may learn it, since it was published for them alone
+    learner: what a thread of this block has learned, and hands on to any; -1 for no block
+    only: of the bases, only what they know of the blocks of this domain
     fence: what the bases know comes before a proxy fence; that is not to say that it is known
     span: as `threads`, for some that follow each other: (first, one past the last, stamp)
     """
@@ -76,10 +78,30 @@ class _Node:
     block: int = -1
     upto: int = 0
     threads: tuple[tuple[int, int], ...] = ()
-    narrow: int = -1
-    only: int = -1
+    narrow: int = _ALL
+    learner: int = -1
+    only: int = _ALL
     fence: bool = False
-    span: tuple[int, int, int] | None = None
+    span: tuple[int, int, int] = (0, 0, 0)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A node on the way from one whose knowledge is worked out.
+
+    asks: the block of the thread that learns from it
+    only: what is told of other blocks than those of all these domains does not count
+    """
+
+    node: int
+    asks: int
+    only: frozenset[int] = frozenset()
+
+    def bases(self, found: _Node) -> list[_Place]:
+        """Return the places of the bases of the node, which is `found`."""
+        asks = found.learner if found.learner >= 0 else self.asks
+        only = self.only if found.only == _ALL else self.only | {found.only}
+        return [_Place(base, asks, only) for base in found.bases]
 
 
 @dataclass
@@ -106,23 +128,27 @@ class View:
 class Knowledge:
     """The nodes of a launch of `blocks` blocks with `threads` threads each.
 
-    narrow: something was published for threads of one block alone, so that not all blocks learn the same
+    clusters: of each block the number of its cluster; None if each block is one of its own
+    narrow: something was published for a block or cluster alone, so that not all blocks learn the same
     """
 
-    def __init__(self, blocks: int, threads: int) -> None:
-        self._blocks, self._threads = blocks, threads
-        self._nodes = [_Node()]
+    def __init__(self, blocks: int, threads: int, clusters: Array | None = None) -> None:
+        self._blocks, self._threads, self.clusters = blocks, threads, clusters
+        self._nodes, self._for_some = [_Node()], [False]  # not all blocks learn the same from it
         self._made: dict[_Node, int] = {}  # the same knowledge is one node, however many threads have it
         self._views: OrderedDict[tuple[int, int], View] = OrderedDict()
         self.narrow = False
 
     def leaf(
-        self, block: int, upto: int, threads: tuple[tuple[int, int], ...], base: int, narrow: bool = False
+        self, block: int, upto: int, threads: tuple[tuple[int, int], ...], base: int, scope: int = GRID
     ) -> int:
-        """Add a node for what a thread of `block` knows of its own block beside `base`; return its number."""
-        self.narrow |= narrow
+        """Add a node for what a thread of `block` knows of its own block beside `base`; return its number.
+
+        scope: of those who may learn it
+        """
+        self.narrow |= scope != GRID
         bases = (base,) if base else ()
-        return self._add(_Node(bases, block, upto, threads, block if narrow else -1))
+        return self._add(_Node(bases, block, upto, threads, self._domain(block, scope)))
 
     def group(self, block: int, upto: int, first: int, end: int, stamp: int) -> int:
         """Add a node for what the threads from `first` up to `end` of `block` have accessed up to a stamp."""
@@ -135,9 +161,28 @@ class Knowledge:
             return wanted[0] if wanted else NOTHING
         return self._add(_Node(wanted))
 
-    def within(self, node: int, block: int) -> int:
-        """Return a node that knows of `block` what `node` knows, and nothing else."""
-        return self._add(_Node((node,), only=block)) if node else NOTHING
+    def learned(self, node: int, block: int, scope: int) -> int:
+        """Return a node for what a thread of `block` learns from `node`: of blocks in its `scope`, no others.
+
+        What was published for its block or cluster alone it may then tell any other.
+        """
+        if not node or (scope == GRID and not self._for_some[node]):
+            return node
+        return self._add(_Node((node,), learner=block, only=self._domain(block, scope)))
+
+    def _domain(self, block: int, scope: int) -> int:
+        """Return the domain of the blocks in the `scope` of a thread of `block`."""
+        if scope == CLUSTER and self.clusters is not None:
+            return self._blocks + int(self.clusters[block])
+        return _ALL if scope == GRID else block
+
+    def _holds(self, domain: int, block: int) -> bool:
+        """Return whether a block is one of a domain."""
+        return domain in (_ALL, block) or (domain >= self._blocks and domain == self._domain(block, CLUSTER))
+
+    def _counts(self, block: int, only: frozenset[int]) -> bool:
+        """Return whether a block is one of all these domains."""
+        return not only or all(self._holds(domain, block) for domain in only)
 
     def fence(self, node: int) -> int:
         """Return a node that says that what `node` knows comes before a proxy fence, and nothing else."""
@@ -146,21 +191,18 @@ class Knowledge:
     def fenced(self, node: int, block: int) -> View:
         """Return what a thread of `block` knows by `node` from before a proxy fence."""
         view = View(np.zeros(self._blocks, np.int64), {})
-        seen, open_ = {node}, [node]
-        while open_:
-            found = self._nodes[open_.pop()]
-            if found.narrow not in (-1, block):
+        walk = [_Place(node, block)]
+        seen = set(walk)
+        for place in walk:
+            found = self._nodes[place.node]
+            if not self._holds(found.narrow, place.asks):
                 continue
             if found.fence:
-                base = self.view(found.bases[0], block)
-                _merge(view, base.blocks, base.threads)
+                self._merge(view, self.view(found.bases[0], place.asks), place.only)
                 continue
-            if found.only >= 0:
-                self._merge_one(view, self.fenced(found.bases[0], block), found.only)
-                continue
-            new = [n for n in found.bases if n not in seen]
+            new = [one for one in place.bases(found) if one not in seen]
             seen.update(new)
-            open_.extend(new)
+            walk.extend(new)
         return view
 
     def _add(self, node: _Node) -> int:
@@ -168,11 +210,13 @@ class Knowledge:
         if found is None:
             found = self._made[node] = len(self._nodes)
             self._nodes.append(node)
+            some = node.narrow != _ALL or any(self._for_some[base] for base in node.bases)
+            self._for_some.append(some and node.learner < 0)
         return found
 
     def view(self, node: int, block: int) -> View:
         """Return what a thread of `block` knows by `node`."""
-        key = (node, block if self.narrow else -1)
+        key = self._key(node, block)
         found = self._views.get(key)
         if found is None:
             found = self._views[key] = self._work_out(node, block)
@@ -182,49 +226,46 @@ class Knowledge:
             self._views.move_to_end(key)
         return found
 
+    def _key(self, node: int, block: int) -> tuple[int, int]:
+        """Return under which key the view of a node is kept."""
+        return node, block if self._for_some[node] else -1
+
     def _work_out(self, node: int, block: int) -> View:
         """Gather the knowledge of a node from its bases, the nearest ones that are worked out already."""
         view = View(np.zeros(self._blocks, np.int64), {})
-        seen, open_ = {node}, [node]
-        while open_:
-            here = open_.pop()
-            kept = self._views.get((here, block if self.narrow else -1))
+        walk = [_Place(node, block)]
+        seen = set(walk)
+        for place in walk:
+            kept = self._views.get(self._key(place.node, place.asks))
             if kept is not None:
-                _merge(view, kept.blocks, kept.threads)
+                self._merge(view, kept, place.only)
                 continue
-            found = self._nodes[here]
-            if found.fence or found.narrow not in (-1, block):
-                continue
-            if found.only >= 0:
-                self._merge_one(view, self.view(found.bases[0], block), found.only)
+            found = self._nodes[place.node]
+            if found.fence or not self._holds(found.narrow, place.asks):
                 continue
             if found.block >= 0:
-                view.blocks[found.block] = max(view.blocks[found.block], found.upto)
-                for thread, stamp in found.threads:
-                    view.threads[thread] = max(view.threads.get(thread, 0), stamp)
-                if found.span is not None:
-                    first, end, stamp = found.span
-                    for thread in range(first, end):
-                        view.threads[thread] = max(view.threads.get(thread, 0), stamp)
-            new = [n for n in found.bases if n not in seen]
+                if self._counts(found.block, place.only):
+                    view.blocks[found.block] = max(view.blocks[found.block], found.upto)
+                first, end, stamp = found.span
+                for thread, upto in (*found.threads, *((thread, stamp) for thread in range(first, end))):
+                    if self._counts(thread // self._threads, place.only):
+                        view.threads[thread] = max(view.threads.get(thread, 0), upto)
+            new = [one for one in place.bases(found) if one not in seen]
             seen.update(new)
-            open_.extend(new)
+            walk.extend(new)
         return view
 
-    def _merge_one(self, view: View, base: View, block: int) -> None:
-        """Add to a view what `base` knows of one block."""
-        mine = {g: s for g, s in base.threads.items() if g // self._threads == block}
-        alone = np.zeros_like(base.blocks)
-        alone[block] = base.blocks[block]
-        _merge(view, alone, mine)
-
-
-def _merge(view: View, blocks: Array, threads: dict[int, int]) -> None:
-    """Add knowledge to a view that nobody has asked yet."""
-    np.maximum(view.blocks, blocks, out=view.blocks)
-    if not view.threads:
-        view.threads.update(threads)
-        return
-    for thread, stamp in threads.items():
-        if stamp > view.threads.get(thread, 0):
-            view.threads[thread] = stamp
+    def _merge(self, view: View, base: View, only: frozenset[int]) -> None:
+        """Add to a view, which nobody has asked yet, what `base` knows of the blocks of all these domains."""
+        blocks, threads = base.blocks, base.threads
+        for domain in only:
+            blocks = np.where([self._holds(domain, block) for block in range(self._blocks)], blocks, 0)
+        if only:
+            threads = {g: stamp for g, stamp in threads.items() if self._counts(g // self._threads, only)}
+        np.maximum(view.blocks, blocks, out=view.blocks)
+        if not view.threads:
+            view.threads.update(threads)
+            return
+        for thread, stamp in threads.items():
+            if stamp > view.threads.get(thread, 0):
+                view.threads[thread] = stamp

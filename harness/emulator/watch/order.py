@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from harness.emulator.numbers.values import Array
-from harness.emulator.watch.knowledge import BLOCK, GRID, NOTHING, Knowledge, Semantics
+from harness.emulator.watch.knowledge import BLOCK, CLUSTER, GRID, NOTHING, Knowledge, Semantics
 from harness.emulator.watch.patterns import WARP
 
 
@@ -57,8 +57,9 @@ class Order:
             none,
         )
         # At the last fence of each thread, by scope: its own stamp, its block's, and its node.
-        self._own, self._upto, self._node = (np.zeros((2, threads, blocks), np.int64) for _ in range(3))
-        self._mates = np.zeros((2, threads, WARP, blocks), np.int64)  # and those of its warp, see `_of_warp`
+        self._own, self._upto, self._node = (np.zeros((3, threads, blocks), np.int64) for _ in range(3))
+        self._mates = np.zeros((3, threads, WARP, blocks), np.int64)  # and those of its warp, see `_of_warp`
+        self._scopes = (BLOCK, GRID) if knowledge.clusters is None else (BLOCK, CLUSTER, GRID)
         self._fenced = self._learned = False
         self._arrived: dict[tuple[int, int], int] = {}  # by barrier and column, the node of who arrived
         self.shared: Any = None  # what `races` knows of the batch's shared memory
@@ -239,7 +240,9 @@ class Order:
                 pending[t, c] = NOTHING
                 self.state = replace(self.state, pending=pending)
         t, c = lanes
-        for which in range(scope + 1):  # what the lanes know now, their strong writes publish from here on
+        for which in [
+            s for s in self._scopes if s <= scope
+        ]:  # what the lanes know now, their strong writes publish from here on
             self._own[which, t, c] = self.state.now[c]
             self._upto[which, t, c] = self.state.bar[c]
             self._mates[which, t, :, c] = self._of_warp(self.state, t, c)
@@ -269,7 +272,7 @@ class Order:
         self.state = replace(self.state, pending=pending)
 
     def _acquire(self, lanes: tuple[Array, Array], nodes: Array, scope: int) -> None:
-        """Let lanes know `nodes`; at the scope of a block only what they say of it."""
+        """Let lanes know `nodes`; at the scope of a block or cluster only what they say of it."""
         view = self.state.view.copy()
         view[lanes] = self._joined(view[lanes], lanes[1], nodes, scope)
         self._learned = True
@@ -278,13 +281,12 @@ class Order:
     def _joined(self, known: Array, columns: Array, nodes: Array, scope: int) -> Array:
         """Return the nodes that join what lanes have `known` with `nodes`, elementwise."""
         pairs = known << 32 | nodes
-        if scope == BLOCK:
+        if scope != GRID or self.knowledge.narrow:
             pairs = pairs * self.blocks + columns
         _, first, which = np.unique(pairs, return_index=True, return_inverse=True)
         joined = np.zeros(len(first), np.int64)
         for i, lane in enumerate(first.tolist()):
-            new = int(nodes[lane])
-            wanted = self.knowledge.within(new, self.first + int(columns[lane])) if scope == BLOCK else new
+            wanted = self.knowledge.learned(int(nodes[lane]), self.first + int(columns[lane]), scope)
             joined[i] = self.knowledge.join(int(known[lane]), wanted)
         found: Array = joined[which.reshape(-1)]
         return found
@@ -303,9 +305,8 @@ class Order:
         if not self._fenced:
             return found
         newest = np.zeros(len(t), np.int64)
-        for scope in range(
-            meaning.scope, BLOCK - 1, -1
-        ):  # a later fence within the block adds to one of the grid
+        for scope in [s for s in self._scopes[::-1] if s <= meaning.scope]:
+            # A later fence of a narrower scope adds to one of a wider scope.
             for i in np.nonzero(self._own[scope, t, c] > newest)[0]:
                 found[i] = self.knowledge.join(int(found[i]), self._leaf(int(t[i]), int(c[i]), scope))
             newest = self._own[scope, t, c]
@@ -316,7 +317,7 @@ class Order:
         state, block = self.state, self.first + int(c)
         known = self._told(state, np.array([t]), int(c)) | {int(t) + block * self.threads: int(state.now[c])}
         upto, view = int(state.bar[c]), int(state.view[t, c])
-        return self.knowledge.leaf(block, upto, tuple(known.items()), view, scope == BLOCK)
+        return self.knowledge.leaf(block, upto, tuple(known.items()), view, scope)
 
     def _leaf(self, t: int, c: int, scope: int) -> int:
         """Return the node that thread `t` of column `c` publishes after a fence."""
@@ -334,4 +335,4 @@ class Order:
             if stamp > threads.get(o, told):
                 threads[o] = stamp
         node = int(self._node[scope, t, c])
-        return self.knowledge.leaf(self.first + c, told, tuple(threads.items()), node, scope == BLOCK)
+        return self.knowledge.leaf(self.first + c, told, tuple(threads.items()), node, scope)

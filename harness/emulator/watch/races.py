@@ -26,10 +26,18 @@ from harness.emulator.numbers.values import Array, Integer, Mask, mask_of
 from harness.emulator.numbers.values import Lanes as Where
 from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.conflicts import Access, Values, report
-from harness.emulator.watch.findings import Rewatch
-from harness.emulator.watch.knowledge import BLOCK, NOTHING, Knowledge, Semantics, semantics
+from harness.emulator.watch.findings import Index3, Rewatch
+from harness.emulator.watch.knowledge import BLOCK, CLUSTER, NOTHING, Knowledge, Semantics, semantics
 from harness.emulator.watch.order import Order, State
-from harness.emulator.watch.shadow import BLOCK_WRITE, WRITE, Lanes, Shadow, Watched, kind_of
+from harness.emulator.watch.shadow import (
+    BLOCK_WRITE,
+    CLUSTER_WRITE,
+    WRITE,
+    Lanes,
+    Shadow,
+    Watched,
+    kind_of,
+)
 from harness.emulator.watch.touches import ATOMIC, READ
 
 if TYPE_CHECKING:
@@ -37,6 +45,17 @@ if TYPE_CHECKING:
 
 
 UNITS = 3  # a thread, its bulk stores and its bulk loads have clocks of their own
+
+
+def _clusters(grid: Index3, size: Index3, units: int) -> Array | None:
+    """Return the number of the cluster of each block, and the same for the other units of its threads.
+
+    None if each block is a cluster of its own.
+    """
+    if max(size) == 1:
+        return None
+    z, y, x = (place // count for place, count in zip(np.indices(grid[::-1]), size[::-1], strict=True))
+    return np.tile(np.unique((z * grid.y + y) * grid.x + x, return_inverse=True)[1].ravel(), units)
 
 
 class RaceWatch:
@@ -51,7 +70,8 @@ class RaceWatch:
         self._launch = launch
         grid = launch.grid
         units = UNITS if launch.asynchronous else 1
-        self.knowledge = Knowledge(grid.x * grid.y * grid.z * units, launch.threads)
+        clusters = _clusters(grid, launch.cluster, units)
+        self.knowledge = Knowledge(grid.x * grid.y * grid.z * units, launch.threads, clusters)
         self.fine = fine
         self.shared = shared and not launch.asynchronous  # `hopper` watches shared memory itself
         self._coarse = not (shared or launch.asynchronous)  # `hazards` watches it
@@ -60,7 +80,6 @@ class RaceWatch:
         self._reads: dict[int, list[Callable[[Watched], None]]] = defaultdict(list)
         self._first_batch = True
         self._meanings: dict[int, Semantics] = {}
-        self._clusters = max(launch.cluster.x, launch.cluster.y, launch.cluster.z) > 1
         self._lanes: dict[tuple[int, int, int, int], tuple[Array, Array, Array]] = {}
 
     def start(self, first: int, blocks: int) -> Order:
@@ -211,17 +230,20 @@ class RaceWatch:
         whole = Lanes(cells, grid, thread, column, state.now[column])
         access = kind_of(meaning, kind != READ)
         words = range(max(1, size // watched.grain))
+        threads, clusters = self._launch.threads, self.knowledge.clusters
 
-        def knows(lanes: Array, threads: Array, stamps: Array) -> Array:
-            return order.knows(state, (thread[lanes], column[lanes]), threads, stamps)
+        def knows(lanes: Array, others: Array, stamps: Array) -> Array:
+            return order.knows(state, (thread[lanes], column[lanes]), others, stamps)
 
         for word in words:
             lanes = whole.moved(word * watched.columns)
             made = Access(ins, access, lanes, watched, name, word, values)
-            for conflict in watched.shadow.conflicts(access, lanes, self._launch.threads, knows):
+            for conflict in watched.shadow.conflicts(access, lanes, threads, knows, clusters):
                 report(self._launch, made, conflict)
             watched.shadow.add(access, lanes, ins.index, knows, atomic=kind == ATOMIC)
-            inner = watched.shadow.among(access, lanes) if access in (WRITE, BLOCK_WRITE) else None
+            inner = None
+            if access in (WRITE, BLOCK_WRITE, CLUSTER_WRITE):
+                inner = watched.shadow.among(access, lanes, threads, clusters)
             if inner is not None:
                 report(self._launch, made, inner, among=True)
         if order.orders(meaning, watched.shadow.published is not None):
@@ -232,7 +254,7 @@ class RaceWatch:
         found = self._meanings.get(ins.index)
         if found is None:
             found = semantics(ins)
-            if not self._clusters and "cluster" in ins.opcode:
+            if found.scope == CLUSTER and self.knowledge.clusters is None:
                 found = replace(found, scope=BLOCK)
             self._meanings[ins.index] = found
         return found

@@ -17,39 +17,52 @@ import numpy as np
 
 from harness.emulator.numbers.values import Array
 from harness.emulator.watch.crowd import Crowd
-from harness.emulator.watch.knowledge import BLOCK, Semantics
+from harness.emulator.watch.knowledge import BLOCK, CLUSTER, GRID, Semantics
 
 Ends = tuple[tuple[Array, Array, Array], ...]  # by end, lowest and highest: thread + 1, stamp, instruction
 
-# Kinds of access: plain ones, strong ones (volatile, relaxed, atomic), and those strong within a block only.
-READ, WRITE, STRONG_READ, STRONG_WRITE, BLOCK_READ, BLOCK_WRITE = range(6)
-KINDS = 6
+# Kinds of access: plain ones, strong ones (volatile, relaxed, atomic), and those strong within a block or a
+# cluster only.
+READ, WRITE, STRONG_READ, STRONG_WRITE, BLOCK_READ, BLOCK_WRITE, CLUSTER_READ, CLUSTER_WRITE = range(8)
+KINDS = 8
 _GRAIN = 4  # bytes of a cell until a smaller access asks for finer ones
-READS = (READ, STRONG_READ, BLOCK_READ)
-# Kinds that an access conflicts with, and whether only across blocks.
-_ALWAYS = {
-    READ: (WRITE, STRONG_WRITE, BLOCK_WRITE),
-    WRITE: (READ, WRITE, STRONG_READ, STRONG_WRITE, BLOCK_READ, BLOCK_WRITE),
-    STRONG_READ: (WRITE,),
-    STRONG_WRITE: (READ, WRITE),
-    BLOCK_READ: (WRITE,),
-    BLOCK_WRITE: (READ, WRITE),
-}
-_ACROSS = {
-    STRONG_READ: (BLOCK_WRITE,),
-    STRONG_WRITE: (BLOCK_READ, BLOCK_WRITE),
-    BLOCK_READ: (STRONG_WRITE, BLOCK_WRITE),
-    BLOCK_WRITE: (STRONG_READ, STRONG_WRITE, BLOCK_READ, BLOCK_WRITE),
-}
+READS = (READ, STRONG_READ, BLOCK_READ, CLUSTER_READ)
+_SCOPES = {STRONG_READ: GRID, STRONG_WRITE: GRID, BLOCK_READ: BLOCK, BLOCK_WRITE: BLOCK}
+_SCOPES |= {CLUSTER_READ: CLUSTER, CLUSTER_WRITE: CLUSTER}
+
+
+def within(one: int, other: int) -> int | None:
+    """Return the scope within which accesses of two kinds do not conflict: GRID for all, None for no threads.
+
+    They do not if both read, or if both are strong and each is of a scope that has the other's thread.
+    """
+    if one in READS and other in READS:
+        return GRID
+    if one in _SCOPES and other in _SCOPES:
+        return min(_SCOPES[one], _SCOPES[other])
+    return None
+
+
+def apart(scope: int | None, threads: int, clusters: Array | None, one: Array, other: Array) -> Array:
+    """Return which of two arrays of threads, by number in the grid, do not have each other in `scope`.
+
+    threads: of a block
+    clusters: of each block the number of its cluster, None if each is one of its own
+    """
+    if scope in (None, GRID):
+        return np.full(len(one), scope is None)
+    one, other = one // threads, other // threads
+    if scope == CLUSTER and clusters is not None:
+        one, other = clusters[one], clusters[other]
+    return np.asarray(one != other)
 
 
 def kind_of(meaning: Semantics, write: bool) -> int:
     """Return the kind of a read or a `write` with these semantics; an atomic is a write."""
     if not meaning.strong:
         return WRITE if write else READ
-    if meaning.scope == BLOCK:
-        return BLOCK_WRITE if write else BLOCK_READ
-    return STRONG_WRITE if write else STRONG_READ
+    kinds = {BLOCK: (BLOCK_READ, BLOCK_WRITE), CLUSTER: (CLUSTER_READ, CLUSTER_WRITE)}
+    return kinds.get(meaning.scope, (STRONG_READ, STRONG_WRITE))[write]
 
 
 @dataclass(frozen=True)
@@ -103,41 +116,43 @@ class Shadow:
         self.releases: dict[int, dict[int, int]] = {}  # by cell and thread, that of its last release there
 
     def conflicts(
-        self, kind: int, lanes: Lanes, threads: int, knows: Callable[[Array, Array, Array], Array]
+        self,
+        kind: int,
+        lanes: Lanes,
+        threads: int,
+        knows: Callable[[Array, Array, Array], Array],
+        clusters: Array | None = None,
     ) -> Iterator[Conflict]:
         """Yield the conflicts of an access with earlier ones.
 
-        threads: of a block
+        threads, clusters: as in `apart`
         knows(lanes, threads, stamps): returns whether earlier accesses happened before, elementwise; `lanes`
           are indices
         """
-        for others, across in ((_ALWAYS[kind], False), (_ACROSS.get(kind, ()), True)):
-            for other in others:
-                kept = self._kept[other]
-                if kept is None:
+        for other in range(KINDS):
+            kept, scope = self._kept[other], within(kind, other)
+            if kept is None or scope == GRID:
+                continue
+            for place, (who, when, where) in enumerate(kept):
+                found = who[lanes.cells]
+                others = (found != 0) & (found != lanes.grid + 1)
+                if place:
+                    others &= found != kept[0][0][lanes.cells]  # the lowest was compared already
+                some = np.nonzero(others)[0]
+                if not len(some):
                     continue
-                for place, (who, when, where) in enumerate(kept):
-                    found = who[lanes.cells]
-                    apart = (found != 0) & (found != lanes.grid + 1)
-                    if place:
-                        apart &= found != kept[0][0][lanes.cells]  # the lowest was compared already
-                    some = np.nonzero(apart)[0]
-                    if not len(some):
-                        continue
-                    cells, thread = lanes.cells[some], found[some].astype(np.int64) - 1
-                    bad = ~knows(some, thread, when[cells].astype(np.int64))
-                    if across:
-                        bad &= thread // threads != lanes.grid[some] // threads
-                    if bad.any():
-                        yield Conflict(other, some[bad], thread[bad], where[cells][bad])
-                if other in self._crowds:
-                    some, thread, when, where = self._crowds[other].at(lanes.cells)
-                    bad = thread != lanes.grid[some]
-                    bad[bad] = ~knows(some[bad], thread[bad], when[bad])
-                    if across:
-                        bad &= thread // threads != lanes.grid[some] // threads
-                    if bad.any():
-                        yield Conflict(other, some[bad], thread[bad], where[bad])
+                cells, thread = lanes.cells[some], found[some].astype(np.int64) - 1
+                bad = ~knows(some, thread, when[cells].astype(np.int64))
+                bad &= apart(scope, threads, clusters, thread, lanes.grid[some])
+                if bad.any():
+                    yield Conflict(other, some[bad], thread[bad], where[cells][bad])
+            if other in self._crowds:
+                some, thread, when, where = self._crowds[other].at(lanes.cells)
+                bad = thread != lanes.grid[some]
+                bad[bad] = ~knows(some[bad], thread[bad], when[bad])
+                bad &= apart(scope, threads, clusters, thread, lanes.grid[some])
+                if bad.any():
+                    yield Conflict(other, some[bad], thread[bad], where[bad])
 
     def add(
         self,
@@ -204,14 +219,15 @@ class Shadow:
                 crowd = self._crowds.setdefault(kind, Crowd(self._size))
                 crowd.add(cells[gone], threads[gone].astype(np.int64) - 1, stamps[gone], sites[gone])
 
-    def among(self, kind: int, lanes: Lanes) -> Conflict | None:
+    def among(self, kind: int, lanes: Lanes, threads: int, clusters: Array | None = None) -> Conflict | None:
         """Return the conflicts among the lanes of a write that was just added, None without any."""
         kept = self._kept[kind]
         if kept is None:
             return None
         who, _, where = kept[1]
         found = who[lanes.cells]
-        bad = np.nonzero(found != lanes.grid + 1)[0]
+        others = apart(within(kind, kind), threads, clusters, found.astype(np.int64) - 1, lanes.grid)
+        bad = np.nonzero(others & (found != lanes.grid + 1))[0]
         if not len(bad):
             return None
         return Conflict(kind, bad, found[bad].astype(np.int64) - 1, where[lanes.cells[bad]])

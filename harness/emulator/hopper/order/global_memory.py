@@ -145,9 +145,10 @@ class GlobalMemory:
                 return known | (threads >= self._every) | ~knows(some, threads, stamps)
 
             shadow = watched.shadow
-            for conflict in shadow.conflicts(bulk.kind, lanes, self._launch.threads, knows):
+            clusters = races.knowledge.clusters
+            for conflict in shadow.conflicts(bulk.kind, lanes, self._launch.threads, knows, clusters):
                 report(self._launch, made, conflict)
-            for conflict in shadow.conflicts(bulk.kind, lanes, self._launch.threads, fenced):
+            for conflict in shadow.conflicts(bulk.kind, lanes, self._launch.threads, fenced, clusters):
                 if conflict.kind not in READS:
                     self._unfenced(made, conflict, block)
             shadow.add(bulk.kind, lanes, bulk.instruction.index, knows)
