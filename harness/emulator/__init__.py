@@ -185,6 +185,8 @@ def emulate(
         except EmulatorError as error:
             error.findings = launch.findings.all()
             raise
+        finally:
+            launch.races = launch.hazards = None
         arena.copy_back(owned)
         for handle, texture in objects.items():
             if texture.array.flags.writeable:

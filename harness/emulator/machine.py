@@ -173,6 +173,7 @@ class Launch:
         self._spent = self.budget - batch.steps_left
         if self.races is not None:
             self.races.end_batch()
+        batch.end()
         return True
 
     _spent = 0  # instructions that the last batch took

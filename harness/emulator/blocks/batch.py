@@ -95,6 +95,15 @@ class Batch:
         if self.launch.hazards is not None:
             self.launch.hazards.barrier(None)
 
+    def end(self) -> None:
+        """Let go of all that the batch has: it, its runners and groups refer to each other, so that Python
+        would keep their registers, and the launch, for several launches.
+        """
+        for runner in self.runners:
+            vars(runner.group).clear()
+            vars(runner).clear()
+        vars(self).clear()
+
     def left(self, group: Group, where: Lanes) -> None:
         """Note that the lanes `where` of a group have ended."""
 

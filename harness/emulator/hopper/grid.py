@@ -281,6 +281,12 @@ class Cluster:
                     kind="block has left",
                 )
 
+    def end(self) -> None:
+        """Let go of all that the cluster has, see `Batch.end`."""
+        for block in self.blocks:
+            block.end()
+        vars(self).clear()
+
     def holder(self, address: int) -> Block:
         """Return the block whose shared memory the address lies in."""
         return self.blocks[min(max(address, 0) >> WINDOW, len(self.blocks) - 1)]

@@ -54,9 +54,20 @@ def run_grid(launch: Launch) -> None:
                     return
             if launch.races is not None and any(cluster.ended for cluster in running):
                 launch.races.end_batch()  # its reads would keep every cluster in memory
-            running = [cluster for cluster in running if not cluster.ended or cluster.land_one()]
+            running = _left(running)
     if launch.races is not None:
         launch.races.end_batch()
+
+
+def _left(running: list[Cluster]) -> list[Cluster]:
+    """Return the clusters that have not ended, or have something to land; let go of the others."""
+    left = []
+    for cluster in running:
+        if not cluster.ended or cluster.land_one():
+            left.append(cluster)
+        else:
+            cluster.end()
+    return left
 
 
 def clusters(launch: Launch) -> Iterator[list[int]]:
