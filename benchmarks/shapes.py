@@ -10,7 +10,7 @@ faster of the two over ours. Outputs are compared with cuBLAS's on the GPU befor
 `--regret N` also times the cost model's best for the first N draws of each type: what the choice loses,
 and the rows from which scripts/fit_model.py fits the model. The seed is a new one unless it is given. The
 record is written every few seconds; `--resume` goes on with one, and so does a run that a fault has ended.
-3xtf32 and bf16x6 are compared with cuBLAS in fp32.
+3xtf32, fp16x3 and bf16x6 are compared with cuBLAS in fp32.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ from harness.results.tables import plain_table
 from sharded_contenders import CASES, Arena, alone, contenders, error, here, lists, sampled, together
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-PRECISIONS = {"tf32": "tf32", "3xtf32": "3xtf32", "bf16x6": "bf16x6"}  # of float32: harness alone
+PRECISIONS = {x: x for x in ("tf32", "3xtf32", "fp16x3", "bf16x6")}  # of float32: harness alone
 _TURN = 0.05  # seconds, about, of a contender's turn
 _PATIENCE = timedelta(minutes=5)
 

@@ -250,7 +250,7 @@ def error(arena: Arena, rows: Any, exact: Any) -> float:
     A row may differ by what P + 1 roundings and a sum in float32 make of normal data; an element by ten times
     the row's root mean square of that.
     """
-    unit = UNIT[arena.a.dtype] if arena.precision in ("ieee", "bf16x6", "3xtf32") else 2.0**-11
+    unit = UNIT[arena.a.dtype] if arena.precision in ("ieee", "bf16x6", "fp16x3", "3xtf32") else 2.0**-11
     allowed = unit * (arena.count + 1) + 2 * UNIT[torch.float32] * arena.size**0.5
     apart = (rows - exact) / (allowed * exact.square().mean(1, keepdim=True).sqrt())
     if not bool(apart.isfinite().all()):

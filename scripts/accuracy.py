@@ -1,4 +1,4 @@
-"""Errors of float32 products on a card: fp32, bf16x6, 3xtf32 and tf32 by harness, and cuBLAS's fp32.
+"""Errors of float32 products on a card: fp32, bf16x6, fp16x3, 3xtf32 and tf32 by harness, and cuBLAS's fp32.
 
     python scripts/accuracy.py FILE.json
 
@@ -23,7 +23,7 @@ from harness.results import record
 
 SEED = 1
 SIZES = ((1000, 1000, 1000), (512, 512, 4096), (128, 128, 2**20))
-PRECISIONS = {"fp32": "ieee", "bf16x6": "bf16x6", "3xtf32": "3xtf32", "tf32": "tf32"}
+PRECISIONS = {"fp32": "ieee", "bf16x6": "bf16x6", "fp16x3": "fp16x3", "3xtf32": "3xtf32", "tf32": "tf32"}
 
 
 def uniform_exponents(x: torch.Tensor, octaves: int) -> torch.Tensor:

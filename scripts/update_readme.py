@@ -52,7 +52,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "soundness": checked.soundness,
 }
 # Tables of types that were not measured are empty.
-for _dtype in ("bf16", "fp16", "tf32", "3xtf32", "bf16x6"):
+for _dtype in ("bf16", "fp16", "tf32", "3xtf32", "fp16x3", "bf16x6"):
     for _name, _table in {
         "ladder": ladder.ladder,
         "sustained": ladder.sustained,

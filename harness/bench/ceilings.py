@@ -36,12 +36,16 @@ _MARGIN = 1.02
 _ABOVE_RATED = 1.3
 # Dense multiply-adds of the tensor cores for each one of the float32 units, on A100 to H200 (NVIDIA's white
 # papers). Consumer cards have fewer; from compute capability 10.0 on (B200) there are twice as many.
-_MATRIX = {"tf32": 8, "3xtf32": 8 / 3, "bf16x6": 16 / 6, "bf16": 16, "fp16": 16}
+_MATRIX = {"tf32": 8, "3xtf32": 8 / 3, "fp16x3": 16 / 3, "bf16x6": 16 / 6, "bf16": 16, "fp16": 16}
 _TYPES = ("fp16", "bf16", "tf32")  # as the parameter TYPE of the kernels that measure them counts
 # The part of the ceiling of fp16 that a result as accurate as the type's bounds ask can reach: fp16 reads 11
 # bits of an input, as tf32 does, and three products of it 22.
-_OF_FP16 = {"fp32": 1 / 3, "3xtf32": 1 / 3, "bf16x6": 1 / 3}
-_OF_ANOTHER = {"3xtf32": ("tf32", 3), "bf16x6": ("bf16", 6)}  # so many products of that type
+_OF_FP16 = {"fp32": 1 / 3, "3xtf32": 1 / 3, "fp16x3": 1 / 3, "bf16x6": 1 / 3}
+_OF_ANOTHER = {
+    "3xtf32": ("tf32", 3),
+    "fp16x3": ("fp16", 3),
+    "bf16x6": ("bf16", 6),
+}  # so many products of that type
 _RULE = StopRule(min_time=0.2, timeout=0.5)
 _COPY_OVER_L2 = 8  # the copy moves this many times the size of the L2 cache, so that none of it stays there
 _FMA_STEPS = 2**15

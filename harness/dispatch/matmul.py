@@ -26,14 +26,14 @@ from harness.driver import BorrowedStream, Context, Device, Function, Module, St
 from harness.errors import OutOfMemory, UsageError
 from harness.kernels.arch import Arch
 from harness.kernels.compiler import compile_kernel
-from harness.kernels.dtypes import BF16X6, FP32, TF32, TF32X3, DType
+from harness.kernels.dtypes import BF16X6, FP16X3, FP32, TF32, TF32X3, DType
 from harness.kernels.spec import Variant
 from harness.problems.gemm import GEMMS
 
 Operands = tuple[Matrix, Matrix, Matrix]  # a, b and out
 First = tuple[Sequence[int], Stream]  # the addresses of a, b and out, and the stream
 IEEE = "ieee"
-PRECISIONS = (IEEE, TF32.name, TF32X3.name, BF16X6.name)  # the ways to multiply float32
+PRECISIONS = (IEEE, TF32.name, TF32X3.name, FP16X3.name, BF16X6.name)  # the ways to multiply float32
 _FLOAT_MAX = float(np.finfo(np.float32).max)
 _SHAPE = ("M", "N", "K", "lda", "ldb", "ldc", "transa", "transb")
 _MOST_PLANS = 4096  # prepared launches kept per GPU; beyond that the oldest are dropped
@@ -60,9 +60,11 @@ def matmul(
 
     float32 is multiplied as true float32, without tensor cores. ``precision="tf32"`` uses them, with the
     elements of `a` and `b` rounded to tf32; ``"3xtf32"`` adds three such products for nearly the precision of
-    float32 (cu/tensor/28_3xtf32.cu tells what is lost), and ``"bf16x6"`` adds six products of bfloat16 and
-    keeps the error bounds of float32 (on sm_90; cu/tensor/32_bf16x6_panels.cu, whose workspace holds 6 bytes
-    for each element of `a` and `b`). bfloat16 and float16 use the tensor cores, are summed in float32 and
+    float32 (cu/tensor/28_3xtf32.cu tells what is lost). On sm_90 ``"fp16x3"`` adds three products of float16
+    with scaled rows and columns, as exact where these have no wide range of magnitudes
+    (cu/tensor/36_fp16x3.cu), and ``"bf16x6"`` six of bfloat16, which keep the error bounds of float32
+    (cu/tensor/32_bf16x6_panels.cu); their workspaces hold 4 and 6 bytes for each element of `a` and `b`.
+    bfloat16 and float16 use the tensor cores, are summed in float32 and
     rounded once.
 
     `stream` is a harness Stream, an object with ``__cuda_stream__`` (CUDA's Python protocol), ``cuda_stream``

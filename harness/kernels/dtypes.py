@@ -27,6 +27,8 @@ class DType:
     `emin` and `emax` are the exponents of the least normal and the largest number. `accumulate` bounds the
     relative error of one addition of a sum of products: 2^-24 for float32 rounded to nearest, 2^-23 for
     tensor cores, which truncate (Fasi, Higham, Mikaitis, Pranesh, PeerJ Comput. Sci. 7, 2021, e330).
+    `beside_largest` is an error of each input relative to the largest of its row of A or column of B, for
+    types that scale these.
     """
 
     name: str
@@ -37,6 +39,7 @@ class DType:
     emin: int
     emax: int
     accumulate: float
+    beside_largest: float = 0.0
 
     @property
     def itemsize(self) -> int:
@@ -96,6 +99,18 @@ TF32 = DType(name="tf32", storage="float32", precision=24, reads=11, emin=-126, 
 TF32X3 = DType(
     name="3xtf32", storage="float32", precision=24, reads=22, emin=-126, emax=127, accumulate=2.0**-23
 )
+# fp16x3 adds three products of fp16 (cu/tensor/36_fp16x3.cu), with the error of 3xtf32 for elements that are
+# not far smaller than the largest of their row of A or column of B; all have one of up to 2^-39 of that.
+FP16X3 = DType(
+    name="fp16x3",
+    storage="float32",
+    precision=24,
+    reads=22,
+    emin=-126,
+    emax=127,
+    accumulate=2.0**-23,
+    beside_largest=2.0**-39,
+)
 # bf16x6 adds six products of bf16 (cu/tensor/31_bf16x6.cu): its errors have the bounds of fp32.
 BF16X6 = DType(
     name="bf16x6", storage="float32", precision=24, reads=24, emin=-126, emax=127, accumulate=2.0**-24
@@ -120,4 +135,4 @@ FP16 = DType(
     emax=15,
     accumulate=2.0**-23,
 )
-DTYPES = {t.name: t for t in (FP32, TF32, TF32X3, BF16X6, BF16, FP16)}
+DTYPES = {t.name: t for t in (FP32, TF32, TF32X3, FP16X3, BF16X6, BF16, FP16)}

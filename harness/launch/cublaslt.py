@@ -53,6 +53,7 @@ _ROUTINES = {
     "fp32": _PEDANTIC,
     "tf32": _Routine(DataType.R_32F, Compute.COMPUTE_32F_FAST_TF32),
     "3xtf32": _PEDANTIC,
+    "fp16x3": _PEDANTIC,
     "bf16x6": _PEDANTIC,
     "bf16": _Routine(DataType.R_16BF, Compute.COMPUTE_32F, Reduction.COMPUTE_TYPE),
     "fp16": _Routine(DataType.R_16F, Compute.COMPUTE_32F, Reduction.COMPUTE_TYPE),

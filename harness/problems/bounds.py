@@ -31,6 +31,14 @@ the inputs instead of rounding them comes to 1.56 v rms(x), because it shifts ev
 exceeds the rms bound as long as sqrt(K) < 400 and f is large. f estimates how many independent errors the
 mean is made of: fewer than there are elements, since each rounded input takes part in many.
 
+fp16x3 (v = 2^-22) scales rows of A and columns of B by powers of two until their largest element is 2^14 or
+more, and what it has of them then are multiples of 2^-24. So each element has an error of up to w = 2^-39 of
+the largest, too. With R the largest of a row of A, and S that of a column of B::
+
+    |err| <= w (R sum_k |b| + S sum_k |a|)
+
+Where a row spans fewer than 17 octaves, that is no more than rounding adds.
+
 **Writing** the result in the type, with h half the distance between adjacent numbers of the type at the
 result, subnormal ones included::
 
@@ -73,12 +81,15 @@ def product(
     typical = _typical(a, b, abs(alpha)) if dtype.reads < dtype.precision else None
     bound = np.abs(a, out=a) @ np.abs(b, out=b)
     bound *= abs(alpha)
+    beside = _beside_largest(a, b, dtype.beside_largest * abs(alpha)) if dtype.beside_largest else None
     worst = bound * (2 * _unit(dtype) + _unit(dtype) ** 2) if typical is not None else None
     if c is not None and beta:
         expected += beta * c
         bound += np.abs(beta * c)
     bound *= g
     bound += tiny
+    if beside is not None:
+        bound += beside
     outputs, halves = float(np.mean(np.square(expected))), 0.0
     if typical is not None and worst is not None:
         typical *= _SIGMAS * _SPREAD * (1 + _unit(dtype)) * _unit(dtype)
@@ -88,6 +99,8 @@ def product(
         halves = float(np.mean(np.square(half)))
         bound += half
     rms = root_mean_square(dtype, (m, n, k), squares=squares, outputs=outputs, halves=halves)
+    if beside is not None:
+        rms += math.sqrt(float(np.mean(np.square(beside))))
     return _overflowing(dtype, Reference(expected=expected, bound=bound, rms_bound=rms, dtype=dtype))
 
 
@@ -133,6 +146,17 @@ def _typical(a: Matrix, b: Matrix, alpha: float) -> Matrix:
     np.sqrt(squares, out=squares)
     squares *= alpha
     return squares
+
+
+def _beside_largest(a: Matrix, b: Matrix, unit: float) -> Matrix:
+    """Return the error of inputs with errors of `unit` of the largest of their row of a or column of b.
+
+    a and b hold magnitudes.
+    """
+    found: Matrix = np.outer(np.max(a, axis=1), np.sum(b, axis=0))
+    found += np.outer(np.sum(a, axis=1), np.max(b, axis=0))
+    found *= unit
+    return found
 
 
 def _overflowing(dtype: DType, found: Reference) -> Reference:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import UsageError
-from harness.kernels.dtypes import BF16, BF16X6, FP16, FP32, TF32, TF32X3, DType
+from harness.kernels.dtypes import BF16, BF16X6, FP16, FP16X3, FP32, TF32, TF32X3, DType
 from harness.problems import bounds
 from harness.problems.protocol import Argument, Axes, Layout, Reference
 
@@ -199,6 +199,12 @@ class Gemm3xTf32(Gemm):
     dtype: ClassVar[DType] = TF32X3
 
 
+class GemmFp16x3(Gemm):
+    """`Gemm` on float32 matrices, with each product computed as three of fp16: scaled, but short of range."""
+
+    dtype: ClassVar[DType] = FP16X3
+
+
 class GemmBf16x6(Gemm):
     """`Gemm` on float32 matrices, with each product computed as six of bf16: as exact as float32."""
 
@@ -218,5 +224,5 @@ class GemmFp16(Gemm):
 
 
 GEMMS: dict[str, type[Gemm]] = {
-    cls.dtype.name: cls for cls in (Gemm, GemmTf32, Gemm3xTf32, GemmBf16x6, GemmBf16, GemmFp16)
+    cls.dtype.name: cls for cls in (Gemm, GemmTf32, Gemm3xTf32, GemmFp16x3, GemmBf16x6, GemmBf16, GemmFp16)
 }

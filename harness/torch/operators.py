@@ -1,9 +1,9 @@
 """The operators ``torch.ops.harness.{mm, addmm, linear, bmm, baddbmm, matmul}``, registered with PyTorch.
 
 Each computes what PyTorch's function of that name computes, for float32, bfloat16 and float16 on a GPU, and
-takes a `precision` as `harness.matmul` does: ``"ieee"``, ``"tf32"``, ``"3xtf32"`` or ``"bf16x6"``, in the
-gradients too. ``matmul`` is another name of ``mm``. Operands may be row- or column-major; others (a step in
-both directions, a broadcast row) are copied first.
+takes a `precision` as `harness.matmul` does: ``"ieee"``, ``"tf32"``, ``"3xtf32"``, ``"fp16x3"`` or
+``"bf16x6"``, in the gradients too. ``matmul`` is another name of ``mm``. Operands may be row- or
+column-major; others (a step in both directions, a broadcast row) are copied first.
 
 An operator has a kernel (`harness.torch.products`), a shape for fake tensors, a function with gradients
 (`harness.torch.gradients`), and a cast for autocast. They are registered one by one: what

@@ -23,7 +23,7 @@ from harness.dispatch.matmul import IEEE, PRECISIONS
 from harness.driver import Device
 from harness.errors import BuildError, MissingDependency, OutOfMemory, UsageError
 from harness.kernels.arch import Arch
-from harness.kernels.dtypes import BF16X6, FP32, TF32, TF32X3
+from harness.kernels.dtypes import BF16X6, FP16X3, FP32, TF32, TF32X3
 from harness.torch import products
 from harness.torch.records import Call, calls
 
@@ -49,8 +49,8 @@ def worth(M: int, N: int, K: int, dtype: str, layout: str, *, batch: int, bias: 
     These are all that the chosen kernel reads where they are, except batches of small ones, products that
     take less than `BRIEF` by the cost model (PyTorch's own take less time on the host), and those with a
     bias, which is added by a kernel of its own here: in 16 bits, and for K below `DEEP`. In the precisions
-    3xtf32 and bf16x6, for which PyTorch has true float32 only, copies are no hindrance if the cost model
-    finds the product faster than in float32. Raises UsageError if no kernel computes the product there.
+    3xtf32, fp16x3 and bf16x6, for which PyTorch has true float32 only, copies are no hindrance if the cost
+    model finds the product faster than in float32. Raises UsageError if no kernel computes the product there.
 
     The product is M x K times K x N, `batch` times. `dtype` is its element type as `harness.matmul` names it:
     "fp32", "bf16", "fp16", or the precision of float32. `layout` is "N" (row-major) or "T" (column-major) of
@@ -69,7 +69,7 @@ def preferred(M: int, N: int, K: int, dtype: str, layout: str, bias: bool = Fals
     own = choose.ranked(M, N, K, **where, dtype=dtype)
     if own and own[0][1] < BRIEF:
         return False
-    if dtype not in (TF32X3.name, BF16X6.name):
+    if dtype not in (TF32X3.name, FP16X3.name, BF16X6.name):
         return not cost.unread(variant, layout)
     fp32 = choose.ranked(M, N, K, **where, dtype=FP32.name)
     return not own or not fp32 or own[0][1] < fp32[0][1]
@@ -79,8 +79,9 @@ def preferred(M: int, N: int, K: int, dtype: str, layout: str, bias: bool = Fals
 def replace(*, fp32: str | None = None, worth: Worth = worth) -> Iterator[None]:
     """Compute PyTorch's matrix products on GPUs by `harness.matmul` within the block.
 
-    float32 is multiplied with the precision `fp32`: ``"ieee"``, ``"tf32"``, ``"3xtf32"`` or ``"bf16x6"``. If
-    it is None, PyTorch's own setting decides at each call: ``"tf32"`` where it allows TF32, else ``"ieee"``.
+    float32 is multiplied with the precision `fp32`: ``"ieee"``, ``"tf32"``, ``"3xtf32"``, ``"fp16x3"``
+    or ``"bf16x6"``. If it is None, PyTorch's own setting decides at each call: ``"tf32"`` where it allows
+    TF32, else ``"ieee"``.
     `worth` decides for each shape, once in a block. `harness.torch.report` says what ran where; it starts
     anew with each block.
 

@@ -58,7 +58,7 @@ def faults(
 RAGGED = {"M": 128, "N": 64, "K": 397}  # rows that have no tensor map
 TILES = {"M": 128, "N": 640, "K": 200}  # more than one tile for each of four blocks
 PAIRS = {"M": 256, "N": 640, "K": 600}
-TILED = "small_tiles.cuh"
+TILED, PANELS = "small_tiles.cuh", "panels.cuh"
 
 FAULTS = [
     *faults(
@@ -199,20 +199,34 @@ FAULTS = [
         "32_bf16x6_panels",
         {"BM": 64, "BN": 64, "STAGES": 4},
         {"M": 100, "N": 260, "K": 150},
-        ("no proxy fence after the split", 'asm volatile("fence.proxy.async.global;" ::: "memory");'),
-        ("no barrier of the block after the split",
-         "    fence_proxy_async_global();\n    __syncthreads();", "    fence_proxy_async_global();"),
-        ("nobody waits for the other blocks", "while ((load_acquire(workspace) ^ before) >> 31 == 0) {}"),
-        ("the counter flips one block too early", "(gridDim.x - 1)", "(gridDim.x - 2)"),
-        ("a stage is filled before it is empty", "mbarrier_wait(empty + stage, parity);"),
-        ("half of B's panel is copied", "b, sizeof stages[stage].b,", "b, sizeof stages[stage].b / 2,"),
+        ("no proxy fence after the split",
+         'asm volatile("fence.proxy.async.global;" ::: "memory");', "", PANELS),
+        ("no barrier of the block after the split", "{\n    __syncthreads();\n    if (threadIdx.x == 0) {",
+         "{\n    if (threadIdx.x == 0) {", PANELS),
+        ("nobody waits for the other blocks",
+         "while ((load_acquire(counter) ^ before) >> 31 == 0) {}", "", PANELS),
+        ("the counter flips one block too early", "(gridDim.x - 1)", "(gridDim.x - 2)", PANELS),
+        ("a stage is filled before it is empty", "mbarrier_wait(empty + stage, parity);", "", PANELS),
+        ("half of B's panel is copied",
+         "b, sizeof stages[stage].b,", "b, sizeof stages[stage].b / 2,", PANELS),
         ("a warpgroup does not release its stage", "consumer_release<1>(empty + stage,",
-         "if (half) consumer_release<1>(empty + stage,"),
+         "if (half) consumer_release<1>(empty + stage,", PANELS),
         ("sums are exchanged over those of the last tile",
-         "named_barrier_sync<CONSUMERS>();  // what was", "// what was"),
+         "named_barrier_sync<CONSUMERS>();  // what was", "// what was", PANELS),
         ("sums are read before they are there",
          "named_barrier_sync<CONSUMERS>();\n            if (half == 1) continue;",
-         "if (half == 1) continue;"),
+         "if (half == 1) continue;", PANELS),
+    ),
+    *faults(
+        "36_fp16x3",
+        {"BM": 64, "BN": 64, "STAGES": 6},
+        {"M": 100, "N": 260, "K": 150},
+        ("nobody waits for the scales", "grid_sync(counter);"),
+        ("largest elements are cleared while others are raised",
+         "largest[self] = 0;\n            __syncthreads();", "largest[self] = 0;"),
+        ("scales are read before all warps have raised them",
+         "__syncthreads();\n            const unsigned group", "const unsigned group"),
+        ("the largest is raised without an atomic", "red.relaxed.cta.shared::cta.max.u32", "st.shared.u32"),
     ),
     *faults(
         "29_wgmma_grid_split",

@@ -19,7 +19,11 @@ from shared.sweeps import sweep
 
 LIMIT = os.environ.get("HARNESS_MUTANTS", "8")
 # Those with Hopper's units have faults planted by hand: test_hopper_faults.py.
-RUNGS = [k.name for k in catalog.ladder() if not k.broken and not k.tensormaps and k.dtype != "bf16x6"]
+RUNGS = [
+    k.name
+    for k in catalog.ladder()
+    if not k.broken and not k.tensormaps and k.dtype not in ("bf16x6", "fp16x3")
+]
 FAST = {"03_tiled", "08_tiled_v4"}
 LONG = {
     "10_vectorized", "11_conflict_free", "12_prefetch", "13_cp_async", "14_warp_tiles", "33_small_tiles",

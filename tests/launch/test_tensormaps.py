@@ -63,7 +63,7 @@ def test_maps_are_read_in_their_order() -> None:
     ("old", "new", "message"),
     [
         ('"bf16"', '"bf17"', "a/k.cu:5: no element type 'bf17'\n.*did you mean bf16"),
-        ('"bf16"', '"double"', "a/k.cu:5: no element type 'double'\n.*known: fp32, tf32, 3xtf32, bf16x6, bf"),
+        ('"bf16"', '"double"', "a/k.cu:5: no element type 'double'\n.*known: fp32, tf32, 3xtf32, fp16x3, bf"),
         ('"bf16"', "16", "a/k.cu:5: dtype must be a non-empty string"),
         ('dtype = "bf16"', 'dtype = "bf16"\n// problem = "copy"', "a/k.cu:5: dtype is that of the gemm"),
         ("// B =", "// D =", "a/k.cu:10: no operand 'D' to map\n.*operands: A, B, C"),

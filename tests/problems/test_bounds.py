@@ -31,7 +31,7 @@ def formulas(dtype: DType, a: Rows, b: Rows, c: Rows | None, alpha: float, beta:
     v, terms = 2.0**-dtype.reads, k + 3
     g = min(terms, 4 * terms**0.5) * dtype.accumulate
     tiny = terms * 2.0**-149
-    results, bounds, partial, halves = [], [], [], []
+    results, bounds, partial, halves, beside = [], [], [], [], []
     for i in range(m):
         for j in range(n):
             terms_of = [a[i][p] * b[p][j] for p in range(k)]
@@ -41,10 +41,14 @@ def formulas(dtype: DType, a: Rows, b: Rows, c: Rows | None, alpha: float, beta:
             bound = g * (magnitude + abs(beta * c[i][j])) + tiny
             if dtype.reads < dtype.precision:
                 bound += min((2 * v + v * v) * magnitude, 8 * (2 / 3) ** 0.5 * (1 + v) * v * x)
+            row, column = [abs(x) for x in a[i]], [abs(b[p][j]) for p in range(k)]
+            largest = max(row) * math.fsum(column) + max(column) * math.fsum(row)
+            beside.append(dtype.beside_largest * largest)
             results.append(result)
-            bounds.append(bound)
+            bounds.append(bound + beside[-1])
             partial.append(x)
     rms = g * math.sqrt(mean([x * x for x in partial]) + mean([d * d for d in results])) + tiny
+    rms += math.sqrt(mean([x * x for x in beside]))
     if dtype.reads < dtype.precision:
         f = m * n * k / (k + max(m, n))
         rms += (2 / 3) ** 0.5 * v * math.sqrt(mean([x * x for x in partial])) * (1 + 6 / f**0.5)

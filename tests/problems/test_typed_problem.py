@@ -22,10 +22,11 @@ from shared.typed_gemm import (
     six_products,
     split_sum,
     tensor_core_sum,
+    three_products,
     truncated,
 )
 
-TYPED = ["tf32", "3xtf32", "bf16x6", "bf16", "fp16"]
+TYPED = ["tf32", "3xtf32", "fp16x3", "bf16x6", "bf16", "fp16"]
 
 
 # -- the types
@@ -167,7 +168,12 @@ def test_exact_inputs_are_exact(name: str, kind: str) -> None:
 # -- what does not
 
 
+FP16X3 = {"fp16 alone": {"corrections": 0}, "scaled too low": {"lower": 24}}
+
+
 def broken(p: Gemm, inputs: Any, how: str) -> Any:
+    if p.dtype.name == "fp16x3" and how in FP16X3:
+        return finished(p, inputs, three_products(p, inputs, **FP16X3[how]))
     a, b = operands(p, inputs)
     if how == "one term dropped":
         return finished(p, inputs, a[:, :-1] @ b[:-1])
@@ -205,6 +211,7 @@ def broken(p: Gemm, inputs: Any, how: str) -> Any:
 
 FAULTS = [
     *(("3xtf32", f) for f in ("one term dropped", "one correction left out", "tf32 alone")),
+    *(("fp16x3", f) for f in ("one term dropped", *FP16X3)),
     *(("bf16x6", f) for f in ("one term dropped", "bf16 alone")),
     *(("tf32", f) for f in ("one term dropped", "inputs truncated", "summed in the type")),
     *(

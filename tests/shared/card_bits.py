@@ -24,7 +24,10 @@ SHAPES: tuple[dict[str, float], ...] = (
     {"M": 131, "N": 259, "K": 190, "ldb": 261, "ldc": 263, "alpha": -0.75},
 )
 SEED = 1
-MANTISSA = dict.fromkeys(("fp32", "tf32", "3xtf32", "bf16x6"), 23) | {"bf16": 7, "fp16": 10}  # bits stored
+MANTISSA = dict.fromkeys(("fp32", "tf32", "3xtf32", "fp16x3", "bf16x6"), 23) | {
+    "bf16": 7,
+    "fp16": 10,
+}  # bits stored
 
 
 def rungs() -> list[Kernel]:

@@ -129,10 +129,35 @@ def six_products(p: Gemm, inputs: Mapping[str, Any], degree: int = 2) -> Any:
     return total
 
 
+def three_products(p: Gemm, inputs: Mapping[str, Any], corrections: int = 2, lower: int = 0) -> Any:
+    """Multiply as fp16x3 does: rows of A and columns of B are scaled until their largest element is 2^14 or
+    more, and then two numbers of fp16, of which there are three products; tensor-core sums of 16 k are added
+    up in float32 every 32 k. `lower` scales to so many octaves below.
+    """
+    a, b = (x.astype(np.float64) for x in operands(p, inputs))
+    scales = []
+    for x, axis in ((a, 1), (b, 0)):
+        _, exponent = np.frexp(np.max(np.abs(x), axis=axis, keepdims=True))
+        scales.append(np.minimum(15 - lower - exponent, 127))
+    a, b = np.ldexp(a, scales[0]), np.ldexp(b, scales[1])
+    high = a.astype(np.float16).astype(np.float64), b.astype(np.float16).astype(np.float64)
+    low = [(x - y).astype(np.float16).astype(np.float64) for x, y in zip((a, b), high, strict=True)]
+    total = np.zeros((p.M, p.N), np.float32)
+    for start in range(0, p.K, 32):
+        part = np.zeros((p.M, p.N))
+        for k in range(start, min(start + 32, p.K), 16):
+            for x, y in ((high[0], low[1]), (low[0], high[1]), high)[2 - corrections :]:
+                part = truncated(part + x[:, k : k + 16] @ y[k : k + 16], 24)
+        total += part.astype(np.float32)
+    return np.ldexp(total.astype(np.float64), -scales[0] - scales[1])
+
+
 def correct(p: Gemm, inputs: Mapping[str, Any]) -> Any:
     """Return the output of a correct kernel of the type."""
     if p.dtype.name == "3xtf32":
         return finished(p, inputs, split_sum(p, inputs))
+    if p.dtype.name == "fp16x3":
+        return finished(p, inputs, three_products(p, inputs))
     if p.dtype.name == "bf16x6":
         return finished(p, inputs, six_products(p, inputs))
     return finished(p, inputs, tensor_core_sum(*operands(p, inputs)))

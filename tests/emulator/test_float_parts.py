@@ -1,4 +1,4 @@
-"""Rungs 31 and 32 in the emulator: float32 products from six of bf16, for all kinds of float32 inputs."""
+"""Float32 products from those of bf16 and fp16 parts, in the emulator, for all kinds of float32 inputs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from harness.bench import emulation
 from harness.kernels import catalog
 from harness.kernels.spec import Kernel
 from harness.launch.builds import Built
-from harness.problems.gemm import Gemm
+from harness.problems.gemm import GEMMS
 from shared.mutants import flat
 
-RUNGS = {name[:2]: catalog.kernel(name) for name in ("31_bf16x6", "32_bf16x6_panels")}
+RUNGS = {name[:2]: catalog.kernel(name) for name in ("31_bf16x6", "32_bf16x6_panels", "36_fp16x3")}
 SMALL = {"BM": 64, "BN": 64, "STAGES": 4}
+SMALL36 = SMALL | {"STAGES": 6}
 SHAPE = {"M": 130, "N": 68, "K": 76, "alpha": 1.5}
 Matrix = NDArray[np.float32]
 
@@ -51,6 +52,12 @@ def near_overflow(_rng: np.random.Generator, a: Matrix, b: Matrix) -> tuple[Matr
     return a, (b * np.float32(2.0**-20)).astype(np.float32)
 
 
+def wide_row(_rng: np.random.Generator, a: Matrix, b: Matrix) -> tuple[Matrix, Matrix]:
+    """Return rows of A with an element that is 2^36 times as large as the others, and meets a zero."""
+    a[:, 5], b[5] = 2.0**36, 0.0
+    return a, b
+
+
 def infinite(_rng: np.random.Generator, a: Matrix, b: Matrix) -> tuple[Matrix, Matrix]:
     a[5, 3], a[7, 1], a[7, 2], b[4, 60] = np.inf, np.inf, -np.inf, -np.inf
     return a, b
@@ -61,23 +68,26 @@ def not_numbers(_rng: np.random.Generator, a: Matrix, b: Matrix) -> tuple[Matrix
     return a, b
 
 
-def outcome(kernel: Kernel, kind: Any, parameters: dict[str, int] | None = None, **more: Any) -> str:
+def outcome(
+    kernel: Kernel, kind: Any, parameters: dict[str, int] | None = None, bound: str = "", **more: Any
+) -> str:
     """Return what is wrong with the kernel's results, findings included; "" where all is right.
 
     NaN and infinities must be where a product in float64 has them.
     """
     variant = kernel.variant(**(parameters or {}))
     built = Built(variant=variant, cubin=compile_kernel(variant, "sm_90a"), sass=None)
-    problem = Gemm.from_axes(SHAPE | more)
+    problem = GEMMS[kernel.dtype].from_axes(SHAPE | more)
     inputs = problem.inputs(11)
-    m, n, k = problem.M, problem.N, problem.K
-    a, b = inputs["A"][:, :k].copy(), inputs["B"][:, :n].copy()
-    inputs["A"][:, :k], inputs["B"][:, :n] = a, b = kind(np.random.default_rng(12), a, b)
+    m, n = problem.M, problem.N
+    stored = problem.left(inputs["A"]), problem.right(inputs["B"])  # views, of K x M where it is transposed
+    a, b = kind(np.random.default_rng(12), *(x.copy() for x in stored))
+    stored[0][:], stored[1][:] = a, b
     run, arrays = emulation.launch(built, problem, inputs, emulation.Options())
     if run.findings:
         return str(run.findings[0])
     with np.errstate(all="ignore"):
-        reference = problem.reference(inputs)
+        reference = (GEMMS[bound].from_axes(SHAPE | more) if bound else problem).reference(inputs)
         exact = problem.alpha * (a.astype(np.float64) @ b.astype(np.float64))
         exact += problem.beta * inputs["C"][:, :n] if problem.beta else 0.0
     found = arrays["C"][:m, :n].astype(np.float64)
@@ -90,9 +100,23 @@ def outcome(kernel: Kernel, kind: Any, parameters: dict[str, int] | None = None,
 
 
 IN_CI = (normal, infinite)
+
+
+def tiny(_rng: np.random.Generator, a: Matrix, b: Matrix) -> tuple[Matrix, Matrix]:
+    """Return rows of subnormal elements, and one of zeros."""
+    a[:64] = np.ldexp(a[:64], -136)
+    a[7] = 0
+    return a, b
+
+
+def far_apart(_rng: np.random.Generator, a: Matrix, b: Matrix) -> tuple[Matrix, Matrix]:
+    """Return rows and columns that 200 octaves lie between, whose products are of a middling size."""
+    return np.ldexp(a, -100), np.ldexp(b, 100)
+
+
 KINDS = [
     pytest.param(kind, marks=pytest.mark.slow if kind in IN_CI else pytest.mark.exhaustive, id=kind.__name__)
-    for kind in (normal, positive, graded, cancelling, near_overflow, not_numbers, infinite)
+    for kind in (normal, positive, graded, cancelling, near_overflow, not_numbers, infinite, tiny, far_apart)
 ]
 
 
@@ -103,24 +127,49 @@ def test_results_are_those_of_float32(kind: Any, rung: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_tile_shared_along_k() -> None:
-    assert outcome(RUNGS["32"], infinite, SMALL) == ""
+@pytest.mark.parametrize(("rung", "parameters"), [("32", SMALL), ("36", SMALL36)])
+def test_a_tile_shared_along_k(rung: str, parameters: dict[str, int]) -> None:
+    assert outcome(RUNGS[rung], infinite, parameters) == ""
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("rung", "parameters"), [("31", {}), ("32", {}), ("32", SMALL)])
+@pytest.mark.parametrize("layout", ["NT", "TN", "TT"])
+@pytest.mark.parametrize(("rung", "parameters"), [("32", {}), ("36", SMALL36)])
+def test_operands_stored_transposed(rung: str, parameters: dict[str, int], layout: str) -> None:
+    """Rows with an infinity are computed again, from where they lie."""
+    flags = {"A": int(layout[0] == "T"), "B": int(layout[1] == "T")}
+    axes = {f"trans{name.lower()}": flag for name, flag in flags.items()}
+    laid_out = parameters | {f"TRANS{name}": flag for name, flag in flags.items()}
+    assert outcome(RUNGS[rung], infinite, laid_out, **axes) == ""
+    padded = axes | {"lda": 135, "ldb": 79}  # rows that are not aligned
+    assert outcome(RUNGS[rung], infinite, laid_out, **padded) == ""
+
+
+@pytest.mark.exhaustive
+def test_small_elements_of_a_row_lose_bits_and_the_bound_says_so() -> None:
+    """The bound of 3xtf32, which knows no largest elements, is exceeded."""
+    assert outcome(RUNGS["36"], wide_row) == ""
+    assert "wrong" in outcome(RUNGS["36"], wide_row, bound="3xtf32")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("rung", "parameters"), [("31", {}), ("32", {}), ("32", SMALL), ("36", SMALL36)])
 def test_any_alignment(rung: str, parameters: dict[str, int]) -> None:
     axes = {"M": 67, "N": 129, "K": 33, "lda": 35, "ldb": 131, "ldc": 130, "beta": -0.5}
     assert outcome(RUNGS[rung], infinite, parameters, **axes) == ""
 
 
 FAULTS = {
-    "three products": ("31", "int degree = 2; degree >= 0", "int degree = 1; degree >= 0"),
+    "three products": ("31", "int degree = PARTS - 1;", "int degree = PARTS - 2;"),
     "a part is not the remainder": ("31", "x - __uint_as_float(bits)", "x - __uint_as_float(bits) * 1.0001f"),
     "NaN of parts stays": ("31", "if (whole) {", "if (true) {"),
     "halves of A swapped": ("31", "BM / 2 * half + row_a(j)", "BM / 2 * (1 - half) + row_a(j)"),
     "halves of a panel swapped": ("32", "half = r / (BM * BK / 64)", "half = 1 - r / (BM * BK / 64)"),
-    "another swizzle": ("32", "(n ^ r % 8 * 8), BN", "(n ^ r % 4 * 8), BN"),
+    "the other product is left out": ("36", "int degree = PARTS - 1;", "int degree = PARTS - 2;"),
+    "scales that leave no room for lo": ("36", "min(14 - exponent", "min(-12 - exponent"),
+    "columns have the scales of their neighbours": ("36", "(of_b + n + 4))", "(of_b + n))"),
+    "a scale is undone twice": ("36", "power(n - (n >> 1))", "power(n)"),
+    "another swizzle": ("32", "(n % 64 ^ r % 8 * 8)", "(n % 64 ^ r % 4 * 8)"),
 }
 
 

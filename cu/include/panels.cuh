@@ -1,0 +1,248 @@
+// The product of panels: A and B split into parts once, in global memory, and multiplied by blocks that stay on their SM.
+// The including file says what parts are (see parts.cuh), and has the parameters BM, BN, STAGES, GROUP, TRANSA and TRANSB.
+// Used from rung 32 on.
+//
+// A panel holds the parts of BM rows of op(A), or of BN columns of op(B), stage by stage of k. What a stage needs of it is
+// one piece, in the order and with the swizzle that shared memory wants.
+//
+// A Scale says what rows of op(A) and columns of op(B) are multiplied by before they are split, and undoes that. Unscaled is
+// the one that does nothing.
+#pragma once
+
+#include "grid_sync.cuh"
+#include "parts.cuh"
+#include "raster.cuh"
+#include "stage16.cuh"
+
+#define CONSUMERS 256
+#define PRODUCERS 128
+#define THREADS (CONSUMERS + PRODUCERS)
+#define UNIT 4  // times eight elements that a lane splits at a time: a warp 32 lines of 32
+
+// Two warpgroups share a tile: each has half of its rows, in passes of 64. If there are only 64, each has half of the k.
+#define SHARE_K (BM == 64)
+#define PASSES (SHARE_K ? 1 : BM / 128)
+#define BK (SHARE_K ? 2 * PART_K : PART_K)
+
+typedef Parts<BM, BN, BK> Tile;
+
+// Copy `bytes` from global to shared memory by one bulk copy; they count at the barrier.
+__device__ inline void bulk_load(void* to, const void* from, int bytes, Mbarrier* b)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 :: "r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(b)) : "memory");
+}
+
+// Order writes to global memory by threads before reads of the same by bulk copies.
+__device__ inline void fence_proxy_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+
+// Wait until all blocks of a cooperative launch have come here. What they wrote before is visible after it.
+__device__ inline void grid_sync(unsigned* counter)
+{
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        // Block 0 adds so much that all blocks together flip the highest bit and leave 0 below it: see rung 29.
+        const unsigned before = atomic_add_release(counter, blockIdx.x ? 1 : 0x80000000 - (gridDim.x - 1));
+        while ((load_acquire(counter) ^ before) >> 31 == 0) {}
+    }
+    __syncthreads();
+}
+
+// Eight neighbours of a line; zeros stand for those that do not exist.
+struct Eight { float4 low, high; };
+
+// An operand as lines of `length` elements: rows of op(A), and of op(B). They lie along the rows in memory, or ACROSS them.
+template <bool ACROSS>
+struct Lines {
+    const float* first;
+    int ld;
+    unsigned count, length;
+    bool quads;  // rows in memory are aligned to 16 bytes
+
+    // Return eight neighbours of a line, from `at` on.
+    __device__ Eight load(unsigned line, unsigned at) const
+    {
+        const int exist = line < count && at < length ? min(length - at, 8u) : 0;
+        if (!ACROSS) {
+            const float* p = first + (long long)line * ld + at;
+            if (quads && exist == 8) return {__ldg((const float4*)p), __ldg((const float4*)p + 1)};
+            return {load4(p, exist), load4(p + 4, exist - 4)};
+        }
+        const float* p = first + (long long)at * ld + line;
+        float v[8];
+        #pragma unroll
+        for (int i = 0; i < 8; ++i) v[i] = i < exist ? __ldg(p + (long long)i * ld) : 0.f;
+        return {make_float4(v[0], v[1], v[2], v[3]), make_float4(v[4], v[5], v[6], v[7])};
+    }
+
+    // Split 32 lines of 32 elements by a warp. place(line, at) says where eight neighbours go, of whose parts one lies
+    // `apart` elements behind the other, and scale(line, at, v) multiplies them before.
+    template <class Place, class Multiply>
+    __device__ void split(unsigned line, unsigned at, int apart, Place place, Multiply scale) const
+    {
+        // Lanes that are neighbours read neighbours in memory: of a line, or of 32 lines.
+        const int lane = threadIdx.x % 32;
+        const auto line_of = [&](int j) { return line + (ACROSS ? lane : lane / 4 + 8 * j); };
+        const auto at_of = [&](int j) { return at + 8 * (ACROSS ? j : lane % 4); };
+        Eight v[UNIT];
+        #pragma unroll
+        for (int j = 0; j < UNIT; ++j) v[j] = load(line_of(j), at_of(j));
+        #pragma unroll
+        for (int j = 0; j < UNIT; ++j) {
+            scale(line_of(j), at_of(j), v[j]);
+            const Words low = ::split(v[j].low), high = ::split(v[j].high);
+            Element* to = place(line_of(j), at_of(j));
+            #pragma unroll
+            for (int p = 0; p < PARTS; ++p)
+                *(uint4*)(to + p * (long long)apart) =
+                    make_uint4(low.part[p].x, low.part[p].y, high.part[p].x, high.part[p].y);
+        }
+    }
+};
+
+struct Panels {
+    const Lines<TRANSA> a;  // a line has a k for each element
+    const Lines<TRANSB> b;  // and here there is one for each k
+    unsigned tiles_m, tiles_n, tiles_k;
+    Element *to_a, *to_b;
+
+    __device__ Panels(const float* A, const float* B, int M, int N, int K, int lda, int ldb)
+        : a{A, lda, (unsigned)M, (unsigned)K, aligned16(A, lda)}, b{B, ldb, (unsigned)K, (unsigned)N, aligned16(B, ldb)},
+          tiles_m((M + BM - 1u) / BM), tiles_n((N + BN - 1u) / BN), tiles_k((K + BK - 1u) / BK) {}
+
+    __device__ void lie_at(void* memory)
+    {
+        to_a = (Element*)memory;
+        to_b = to_a + tiles_m * (long long)tiles_k * (PARTS * BM * BK);
+    }
+
+    // Return the first stage of a panel.
+    __device__ const Element* of_a(unsigned row) const { return to_a + row * (long long)tiles_k * (PARTS * BM * BK); }
+    __device__ const Element* of_b(unsigned col) const { return to_b + col * (long long)tiles_k * (PARTS * BN * BK); }
+
+    // Split A and B, by all threads of all blocks.
+    template <class Scale>
+    __device__ void split(const Scale& scale) const
+    {
+        const unsigned warp = (blockIdx.x * THREADS + threadIdx.x) / 32, warps = gridDim.x * (THREADS / 32);
+        const unsigned parts_k = tiles_k * (BK / 32), columns = tiles_n * (BN / 32);
+        const unsigned units_a = tiles_m * (BM / 32) * parts_k, units = units_a + columns * parts_k;
+        const auto place_a = [&](unsigned m, unsigned k) {
+            const unsigned r = m % BM, line = r % (BM * BK / 64), half = r / (BM * BK / 64);
+            return to_a + (m / BM * (long long)tiles_k + k / BK) * (PARTS * BM * BK)
+                   + 64 * line + ((BK * half + k % BK) ^ r % 8 * 8);
+        };
+        const auto place_b = [&](unsigned k, unsigned n) {
+            const unsigned r = k % BK;
+            return to_b + (n / BN * (long long)tiles_k + k / BK) * (PARTS * BN * BK)
+                   + n % BN / 64 * (BK * 64) + 64 * r + (n % 64 ^ r % 8 * 8);
+        };
+        for (unsigned unit = warp; unit < units; unit += warps) {
+            if (unit < units_a)
+                a.split(unit / parts_k * 32, unit % parts_k * 32, BM * BK, place_a,
+                        [&](unsigned m, unsigned, Eight& v) { scale.row(m, v); });
+            else
+                b.split((unit - units_a) / columns * 32, (unit - units_a) % columns * 32, BN * BK, place_b,
+                        [&](unsigned, unsigned n, Eight& v) { scale.columns(n, v); });
+        }
+    }
+};
+
+// Floats as they are.
+struct Unscaled {
+    __device__ Unscaled(const Panels&, void*) {}
+    __device__ void find(const Panels&, unsigned*) const {}
+    __device__ void row(unsigned, Eight&) const {}
+    __device__ void columns(unsigned, Eight&) const {}
+    template <int COUNT>
+    __device__ void undo(float (&)[PASSES][COUNT], unsigned, unsigned) const {}
+    static __device__ long long words(const Panels&) { return 0; }
+};
+
+// The kernel. The launch is cooperative, and the workspace has a counter in 128 bytes, the words of Scale, and the panels.
+template <class Scale>
+__device__ inline void multiply_panels(const float* A, const float* B, float* C, int M, int N, int K, int lda, int ldb,
+                                       int ldc, float alpha, float beta, unsigned* workspace)
+{
+    extern __shared__ __align__(1024) unsigned char memory[];
+    const auto stages = (Tile*)memory;
+    const auto exchange = (float4(*)[128])(stages + STAGES);  // the sums of a warpgroup, if they share k
+    const auto full = (Mbarrier*)(exchange + (SHARE_K ? BN / 8 : 0)), empty = full + STAGES;
+    const int self = threadIdx.x, lane = self % 32, warp = __shfl_sync(~0u, self / 32, 0);  // uniform in a warp
+
+    Panels panels(A, B, M, N, K, lda, ldb);
+    const Scale scale(panels, workspace + 32);
+    panels.lie_at(workspace + 32 + Scale::words(panels));
+    const unsigned tiles = panels.tiles_m * panels.tiles_n, tiles_k = panels.tiles_k;
+    const auto place_of = [&](unsigned tile) { return grouped_raster(tile, panels.tiles_m, panels.tiles_n, GROUP); };
+
+    if (self < STAGES) mbarrier_init(full + self, 1), mbarrier_init(empty + self, CONSUMERS / 128);
+    if (self < STAGES) fence_mbarrier_init();
+    scale.find(panels, workspace);
+    panels.split(scale);
+    fence_proxy_async_global();
+    grid_sync(workspace);
+
+    if (self >= CONSUMERS) {
+        setmaxnreg_dec<24>();  // the consumers take over the rest
+        if (self > CONSUMERS) return;
+        fence_proxy_async_global();
+        int stage = 0, parity = 1;  // all stages are empty: the first waits end at once
+        for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+            const auto [row, col] = place_of(tile);
+            const Element *a = panels.of_a(row), *b = panels.of_b(col);
+            for (unsigned k = 0; k < tiles_k; ++k) {
+                mbarrier_wait(empty + stage, parity);
+                mbarrier_arrive_expect_tx(full + stage, sizeof(Tile));
+                bulk_load(stages[stage].a, a, sizeof stages[stage].a, full + stage);
+                bulk_load(stages[stage].b, b, sizeof stages[stage].b, full + stage);
+                a += PARTS * BM * BK, b += PARTS * BN * BK;
+                if (++stage == STAGES) stage = 0, parity ^= 1;
+            }
+        }
+        return;
+    }
+
+    setmaxnreg_inc<240>();
+    const int half = warp / 4;
+    int stage = 0, parity = 0;
+    for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        const auto [tile_row, tile_col] = place_of(tile);
+        float sum[PASSES][BN / 2] = {};
+        #pragma unroll 1
+        for (unsigned left = tiles_k; left > 0; --left) {
+            mbarrier_wait(full + stage, parity);
+            #pragma unroll
+            for (int pass = 0; pass < PASSES; ++pass) {
+                float part[BN / 2];
+                wgmma_fence();
+                #pragma unroll
+                for (int k = 0; k < PART_K; k += 16)
+                    multiply(part, stages[stage], 64 * pass, PART_K * half + k, SHARE_K ? PART_K * half + k : k, k > 0);
+                wgmma_commit_group();
+                wgmma_wait_all(part);
+                if (pass == PASSES - 1) consumer_release<1>(empty + stage, self, warp);
+                #pragma unroll
+                for (int i = 0; i < BN / 2; ++i) sum[pass][i] += part[i];
+            }
+            if (++stage == STAGES) stage = 0, parity ^= 1;
+        }
+        if (SHARE_K) {
+            named_barrier_sync<CONSUMERS>();  // what was exchanged for the last tile has been read
+            #pragma unroll
+            for (int i = 0; i < BN / 2; i += 4)
+                if (half == 1) exchange[i / 4][self % 128] = *(float4*)(sum[0] + i);
+            named_barrier_sync<CONSUMERS>();
+            if (half == 1) continue;
+            #pragma unroll
+            for (int i = 0; i < BN / 2; i += 4) {
+                const float4 v = exchange[i / 4][self];
+                sum[0][i] += v.x, sum[0][i + 1] += v.y, sum[0][i + 2] += v.z, sum[0][i + 3] += v.w;
+            }
+        }
+        const unsigned row = tile_row * BM + (SHARE_K ? 0 : BM / 2 * half) + 16 * (warp % 4) + lane / 4;
+        const unsigned col = tile_col * BN + lane % 4 * 2;
+        scale.undo(sum, row, col);
+        store_sums<TRANSA, TRANSB>(sum, row, col, A, B, C, M, N, K, lda, ldb, ldc, alpha, beta);
+    }
+}
