@@ -125,3 +125,56 @@ PLAIN = """const float* a, float* c {
 def test_a_copy_past_the_end_of_a_buffer(edit: str, wanted: set[str]) -> None:
     a, c = np.ones(128, np.float32), np.zeros(32, np.float32)
     assert kinds(run(PLAIN.replace("EDIT", edit), a, c)) == wanted
+
+
+# Shared memory and a flag in global memory: thread 0 hands s over to thread 32, of its block or of the next.
+HANDED = """float* a, float* c, unsigned* flag {
+  __shared__ __align__(128) float s[64]; __shared__ u64 full;
+  const int t = threadIdx.x;
+  if (t == 0) init(&full, 1);
+  s[t] = 0;
+  cluster_sync();
+  float* mine = &s[5];
+  if (FAR) asm("mapa.u64 %0, %1, 0;" : "=l"(mine) : "l"(&s[5]));
+  if (t == 0 && rank() == 0) { FIRST BEFORE; *(volatile unsigned*)flag = 1; }
+  if (t == 32 && rank() == FAR) { while (*(volatile unsigned*)flag == 0); AFTER; THEN }
+  cluster_sync();
+  if (t == 40) c[8 + rank()] = s[5];
+}"""
+WROTE = "s[5] = a[0]; @ c[0] = *mine;"
+READ = "c[0] = s[5]; @ *mine = a[0];"
+BOTH_WROTE = "s[5] = a[0]; @ *mine = a[1];"
+GPU, CTA = "__threadfence()", "__threadfence_block()"
+
+
+@pytest.mark.parametrize("far", [0, 1])
+@pytest.mark.parametrize(
+    ("edit", "wanted"), [(WROTE, "RAW hazard"), (READ, "WAR hazard"), (BOTH_WROTE, "WAW hazard")]
+)
+@pytest.mark.parametrize(
+    ("before", "after", "within", "across"),
+    [(GPU, GPU, True, True), ("", GPU, False, False), (GPU, "", False, False), (CTA, GPU, True, False)],
+)
+def test_a_flag_in_global_memory_orders_shared_memory(
+    edit: str, wanted: str, far: int, before: str, after: str, within: bool, across: bool
+) -> None:
+    text = HANDED
+    first, then = edit.split("@")
+    for name, value in (
+        ("FAR", str(far)),
+        ("FIRST", first),
+        ("THEN", then),
+        ("BEFORE", before),
+        ("AFTER", after),
+    ):
+        text = text.replace(name, value)
+    a, c, flag = np.ones(64, np.float32), np.zeros(64, np.float32), np.zeros(1, np.uint32)
+    found = kinds(run(text, a, c, flag, block=64, grid=2, cluster=2))
+    assert found == (set() if (across if far else within) else {wanted})
+
+
+def test_a_flag_orders_nothing_that_comes_after_its_fence() -> None:
+    text = HANDED.replace("FAR", "0").replace("FIRST", "").replace("BEFORE", f"{GPU}; s[5] = a[0]")
+    text = text.replace("AFTER", GPU).replace("THEN", "c[0] = s[5];")
+    a, c, flag = np.ones(64, np.float32), np.zeros(64, np.float32), np.zeros(1, np.uint32)
+    assert kinds(run(text, a, c, flag, block=64, grid=2, cluster=2)) == {"RAW hazard"}

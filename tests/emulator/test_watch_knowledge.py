@@ -180,6 +180,29 @@ def test_the_same_knowledge_is_one_node() -> None:
     assert graph.group(0, 0, 0, 2, 3) == graph.group(0, 0, 0, 2, 3) != graph.group(0, 0, 0, 1, 3)
 
 
+def test_of_two_stamps_of_a_thread_the_later_counts() -> None:
+    """In whichever order they are come by: from the leaf itself, and from what is worked out already."""
+    for early, late in ((1, 3), (3, 1)):
+        graph = Knowledge(BLOCKS, THREADS)
+        leaf = graph.leaf(0, 0, ((1, late),), graph.leaf(0, 0, ((1, early),), NOTHING))
+        assert facts(graph.view(leaf, 2)) == upto(1, 3)
+        kept = [graph.leaf(1, 0, ((1, stamp),), NOTHING) for stamp in (early, late)]
+        for one, stamp in zip(kept, (early, late), strict=True):
+            assert facts(graph.view(one, 2)) == upto(1, stamp)
+        assert facts(graph.view(graph.join(*kept), 2)) == upto(1, 3)
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+@pytest.mark.parametrize("scope", [BLOCK, CLUSTER])
+def test_clusters_are_numbered_from_0_and_one_may_be_that_of_block_0(block: int, scope: int) -> None:
+    graph = Knowledge(BLOCKS, THREADS, CLUSTERS * 0 + np.array([0, 1, 0]))
+    alone = graph.leaf(block, 2, (), NOTHING, scope)
+    for asks in range(BLOCKS):
+        inside = asks in mates(block, scope)
+        assert facts(graph.view(alone, asks)) == (of_block(block, 2) if inside else frozenset())
+    assert graph.learned(graph.learned(alone, block, GRID), block, GRID) == graph.learned(alone, block, GRID)
+
+
 def test_who_asks_matters_once_something_is_for_one_block_alone() -> None:
     graph = Knowledge(BLOCKS, THREADS)
     told = graph.leaf(1, 2, (), NOTHING)

@@ -93,6 +93,20 @@ class GlobalMemory:
             for block, threads in self._by_block(rows):
                 block.order.learn(threads, 0, told.node)
 
+    def told(self, block: Block, rows: Array, columns: Array, stamps: Array) -> Array:
+        """Return which accesses to shared memory threads of a block know of by what orders global memory.
+
+        rows: of the threads, (n, 1)
+        columns, stamps: of the accesses, (n, k): the threads that made them, and when in that order
+        """
+        threads, first = self._launch.threads, np.array([b.first for b in self._cluster.blocks])
+        known = (columns >= 0) & (columns < threads * len(first))
+        rows, others = np.broadcast_to(rows, columns.shape)[known], columns[known]
+        numbers = first[others // threads] * threads + others % threads
+        lanes = rows % threads, np.zeros(len(rows), np.int64)
+        known[known] = block.order.knows(block.order.state, lanes, numbers, stamps[known].astype(np.int64))
+        return known
+
     def fence(self, rows: Array) -> None:
         """Record a proxy fence of the threads `rows` for global memory."""
         for block, threads in self._by_block(rows):

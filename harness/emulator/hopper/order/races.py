@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -105,7 +106,12 @@ class Watch:
             meaning = semantics(instruction)
             access = {"read": "poll", "write": "atomic"}.get(name, name) if meaning.strong else name
             cluster.shadow.threads(
-                access, instruction.index, rows, places, _reporter(block, instruction, name, rows)
+                access,
+                instruction.index,
+                rows,
+                places,
+                _reporter(block, instruction, name, rows),
+                **_order(block),
             )
             if cluster.flags is not None:
                 turn = slice(None, None, -1 if block.launch.schedule.backward else 1)
@@ -129,6 +135,7 @@ class Watch:
             places,
             _reporter(block, instruction, "cp.async", rows),
             (column + rows, flight.values),
+            **_order(block),
         )
         return flight
 
@@ -182,6 +189,14 @@ def operation(
     if shadow is not None and known is not None:
         report = _reporter(block, ins, what, None, kind)
         shadow.operation(kind, ins.index, places, known, stream, report, generic=generic, by=by)
+
+
+def _order(block: Block) -> dict[str, Any]:
+    """Return the stamp of an access of a block in the order of global memory, and what that order tells."""
+    memory = block.cluster.memory
+    if memory is None:
+        return {}
+    return {"stamp": int(block.order.state.now[0]), "told": partial(memory.told, block)}
 
 
 def _resolved(group: Group, address: Integer, where: Lanes, size: int) -> tuple[Block, Array, Array]:

@@ -34,6 +34,16 @@ class Earlier:
 
 
 Report = Callable[[str, Earlier, int, int], None]
+Told = Callable[[Array, Array, Array], Array]  # of rows, columns and stamps: what flags in global memory tell
+
+
+def _nothing(rows: Array, columns: Array, stamps: Array) -> Array:
+    return np.zeros(columns.shape, np.bool_)
+
+
+def _untold(bad: Array, told: Told, rows: Array, columns: Array, stamps: Array, places: Array) -> Array:
+    """Return those of the races `bad` whose earlier access, of the last at `places`, nothing tells of."""
+    return bad & ~told(rows, columns, stamps[places]) if bad.any() else bad
 
 
 class Reads:
@@ -43,16 +53,17 @@ class Reads:
     """
 
     def __init__(self, count: int) -> None:
-        self.column, self.value, self.site = np.zeros((3, count), np.int32)
+        self.column, self.value, self.site, self.stamp = np.zeros((4, count), np.int32)
         self.low, self.high = count, 0
 
-    def keep(self, places: Places, column: Any, value: Any, site: int) -> None:
+    def keep(self, places: Places, column: Any, value: Any, site: int, stamp: int = 0) -> None:
         """Keep a read of `places` as the last one."""
         low, high = _extent(places)
         self.low, self.high = min(self.low, low), max(self.high, high)
         self.column[places] = column
         self.value[places] = value
         self.site[places] = site
+        self.stamp[places] = stamp
 
 
 def _extent(places: Places) -> tuple[int, int]:
@@ -76,6 +87,7 @@ class Shadow:
         self._column = np.full(self._count, _NONE, np.int32)
         self._value = np.zeros(self._count, np.int32)
         self._site = np.zeros(self._count, np.int32)
+        self._stamp = np.zeros(self._count, np.int32)
         self._atomic = np.zeros(self._count, np.bool_)
         self._reads: dict[Hashable, Reads] = {}  # by warp and stream
 
@@ -105,11 +117,15 @@ class Shadow:
         places: Array,
         report: Report,
         stream: tuple[Array, Array] | None = None,
+        stamp: int = 0,
+        told: Told = _nothing,
     ) -> None:
         """Record an access of the threads `rows`, (n,), to `places`, (n, k); report each race.
 
         kind: read, write, or of strong accesses poll and atomic, which do not race with each other
         stream: (columns, values) of a write that is an operation of its own for each thread
+        stamp: that of the access in the order of global memory
+        told: returns which earlier accesses, by column and stamp, threads know of by that order
         """
         clocks = self._clocks
         row = rows[:, None]
@@ -117,6 +133,7 @@ class Shadow:
         unknown = (column >= 0) & (clocks.seen[row, column] < self._value[places])
         if kind in ("atomic", "poll"):
             unknown &= ~self._atomic[places]
+        unknown = _untold(unknown, told, row, column, self._stamp, places)
         if unknown.any():
             self._report("write", unknown, places, column, report)
         mine, own = (rows, clocks.own(rows)) if stream is None else stream
@@ -131,7 +148,7 @@ class Shadow:
             for end in ends.tolist():
                 here = slice(begin, end)
                 self._reads_of(("warp", int(warps[begin]))).keep(
-                    places[here], row[here], own[here][:, None], site
+                    places[here], row[here], own[here][:, None], site, stamp
                 )
                 begin = end
             return
@@ -139,6 +156,7 @@ class Shadow:
         for reads in readers:
             value, reader = reads.value[places], reads.column[places]
             late = (value > 0) & (clocks.seen[row, reader] < value)
+            late = _untold(late, told, row, reader, reads.stamp, places)
             if late.any():
                 self._report("read", late, places, reader, report, reads)
         self._column[places] = mine[:, None]
@@ -148,6 +166,7 @@ class Shadow:
                 self._report("same", twice, places, self._column[places], report)
         self._value[places] = own[:, None]
         self._site[places] = site
+        self._stamp[places] = stamp
         self._atomic[places] = kind == "atomic"
         for reads in readers:
             reads.value[places] = 0
