@@ -17,6 +17,7 @@
 #define CONSUMERS 256
 #define PRODUCERS 128
 #define THREADS (CONSUMERS + PRODUCERS)
+#define LEAST 8  // stages of k that a block has of a tile, if blocks share it
 #define UNIT 4  // times eight elements that a lane splits at a time: a warp 32 lines of 32
 
 // Two warpgroups share a tile: each has half of its rows, in passes of 64. If there are only 64, each has half of the k.
@@ -36,16 +37,18 @@ __device__ inline void bulk_load(void* to, const void* from, int bytes, Mbarrier
 // Order writes to global memory by threads before reads of the same by bulk copies.
 __device__ inline void fence_proxy_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
-// Wait until all blocks of a cooperative launch have come here. What they wrote before is visible after it.
+// Wait until all blocks of a cooperative launch have come here, each with its first COUNT threads. What they wrote before is
+// visible after it.
+template <int COUNT = THREADS>
 __device__ inline void grid_sync(unsigned* counter)
 {
-    __syncthreads();
+    named_barrier_sync<COUNT>();
     if (threadIdx.x == 0) {
         // Block 0 adds so much that all blocks together flip the highest bit and leave 0 below it: see rung 29.
         const unsigned before = atomic_add_release(counter, blockIdx.x ? 1 : 0x80000000 - (gridDim.x - 1));
         while ((load_acquire(counter) ^ before) >> 31 == 0) {}
     }
-    __syncthreads();
+    named_barrier_sync<COUNT>();
 }
 
 // Eight neighbours of a line; zeros stand for those that do not exist.
@@ -115,6 +118,7 @@ struct Panels {
         to_a = (Element*)memory;
         to_b = to_a + tiles_m * (long long)tiles_k * (PARTS * BM * BK);
     }
+    __device__ void* end() const { return to_b + tiles_n * (long long)tiles_k * (PARTS * BN * BK); }
 
     // Return the first stage of a panel.
     __device__ const Element* of_a(unsigned row) const { return to_a + row * (long long)tiles_k * (PARTS * BM * BK); }
@@ -154,12 +158,29 @@ struct Unscaled {
     __device__ void find(const Panels&, unsigned*) const {}
     __device__ void row(unsigned, Eight&) const {}
     __device__ void columns(unsigned, Eight&) const {}
-    template <int COUNT>
-    __device__ void undo(float (&)[PASSES][COUNT], unsigned, unsigned) const {}
+    template <int HEIGHT, int COUNT>
+    __device__ void undo(float (&)[HEIGHT][COUNT], unsigned, unsigned) const {}
     static __device__ long long words(const Panels&) { return 0; }
 };
 
-// The kernel. The launch is cooperative, and the workspace has a counter in 128 bytes, the words of Scale, and the panels.
+// Sums of a tile in memory, as threads have them: float4 i of a thread is two neighbours of a row, and those eight rows below.
+struct TileSums {
+    static constexpr int OWNERS = SHARE_K ? 128 : CONSUMERS, QUADS = PASSES * BN / 8;
+    float4 of[QUADS][OWNERS];
+
+    // Return the place in the tile of float4 `i` of a thread.
+    static __device__ TileIndex place(unsigned thread, unsigned i)
+    {
+        return {BM / 2 * (thread / 128) + 16 * (thread / 32 % 4) + thread % 32 / 4 + 64 * (i / (BN / 8)),
+                thread % 4 * 2 + i % (BN / 8) * 8};
+    }
+};
+
+// The kernel. The launch is cooperative, and the workspace has a counter in 128 bytes, the words of Scale, the panels, and
+// if tiles are shared, the sums of each block.
+//
+// Where there are tiles for half of the blocks at most, several share one: each multiplies a part of k. When all have
+// written their sums, each adds up a part of the tile, always in the same order.
 template <class Scale>
 __device__ inline void multiply_panels(const float* A, const float* B, float* C, int M, int N, int K, int lda, int ldb,
                                        int ldc, float alpha, float beta, unsigned* workspace)
@@ -168,12 +189,17 @@ __device__ inline void multiply_panels(const float* A, const float* B, float* C,
     const auto stages = (Tile*)memory;
     const auto exchange = (float4(*)[128])(stages + STAGES);  // the sums of a warpgroup, if they share k
     const auto full = (Mbarrier*)(exchange + (SHARE_K ? BN / 8 : 0)), empty = full + STAGES;
-    const int self = threadIdx.x, lane = self % 32, warp = __shfl_sync(~0u, self / 32, 0);  // uniform in a warp
+    const int self = threadIdx.x, warp = __shfl_sync(~0u, self / 32, 0);  // uniform in a warp
 
     Panels panels(A, B, M, N, K, lda, ldb);
     const Scale scale(panels, workspace + 32);
     panels.lie_at(workspace + 32 + Scale::words(panels));
     const unsigned tiles = panels.tiles_m * panels.tiles_n, tiles_k = panels.tiles_k;
+    const unsigned sharers = max(1u, min(gridDim.x / tiles, tiles_k / LEAST));
+    const unsigned first = blockIdx.x / sharers, step = gridDim.x / sharers, rank = blockIdx.x % sharers;
+    const unsigned begin = tiles_k * (unsigned long long)rank / sharers;
+    const unsigned depth = tiles_k * (rank + 1ull) / sharers - begin;
+    const auto sums = (TileSums*)panels.end();
     const auto place_of = [&](unsigned tile) { return grouped_raster(tile, panels.tiles_m, panels.tiles_n, GROUP); };
 
     if (self < STAGES) mbarrier_init(full + self, 1), mbarrier_init(empty + self, CONSUMERS / 128);
@@ -188,10 +214,11 @@ __device__ inline void multiply_panels(const float* A, const float* B, float* C,
         if (self > CONSUMERS) return;
         fence_proxy_async_global();
         int stage = 0, parity = 1;  // all stages are empty: the first waits end at once
-        for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        for (unsigned tile = first; tile < tiles; tile += step) {
             const auto [row, col] = place_of(tile);
-            const Element *a = panels.of_a(row), *b = panels.of_b(col);
-            for (unsigned k = 0; k < tiles_k; ++k) {
+            const Element* a = panels.of_a(row) + begin * (long long)(PARTS * BM * BK);
+            const Element* b = panels.of_b(col) + begin * (long long)(PARTS * BN * BK);
+            for (unsigned k = 0; k < depth; ++k) {
                 mbarrier_wait(empty + stage, parity);
                 mbarrier_arrive_expect_tx(full + stage, sizeof(Tile));
                 bulk_load(stages[stage].a, a, sizeof stages[stage].a, full + stage);
@@ -205,12 +232,15 @@ __device__ inline void multiply_panels(const float* A, const float* B, float* C,
 
     setmaxnreg_inc<240>();
     const int half = warp / 4;
+    const auto place_in_c = [&](unsigned tile, TileIndex within) -> TileIndex {
+        const auto [row, col] = place_of(tile);
+        return {row * BM + within.row, col * BN + within.col};
+    };
     int stage = 0, parity = 0;
-    for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-        const auto [tile_row, tile_col] = place_of(tile);
+    for (unsigned tile = first; tile < tiles; tile += step) {
         float sum[PASSES][BN / 2] = {};
         #pragma unroll 1
-        for (unsigned left = tiles_k; left > 0; --left) {
+        for (unsigned left = depth; left > 0; --left) {
             mbarrier_wait(full + stage, parity);
             #pragma unroll
             for (int pass = 0; pass < PASSES; ++pass) {
@@ -240,9 +270,26 @@ __device__ inline void multiply_panels(const float* A, const float* B, float* C,
                 sum[0][i] += v.x, sum[0][i + 1] += v.y, sum[0][i + 2] += v.z, sum[0][i + 3] += v.w;
             }
         }
-        const unsigned row = tile_row * BM + (SHARE_K ? 0 : BM / 2 * half) + 16 * (warp % 4) + lane / 4;
-        const unsigned col = tile_col * BN + lane % 4 * 2;
-        scale.undo(sum, row, col);
-        store_sums<TRANSA, TRANSB>(sum, row, col, A, B, C, M, N, K, lda, ldb, ldc, alpha, beta);
+        if (sharers == 1) {
+            const TileIndex at = place_in_c(tile, TileSums::place(self, 0));
+            scale.undo(sum, at.row, at.col);
+            store_sums<TRANSA, TRANSB>(sum, at.row, at.col, A, B, C, M, N, K, lda, ldb, ldc, alpha, beta);
+            continue;
+        }
+        #pragma unroll
+        for (int i = 0; i < TileSums::QUADS; ++i)
+            __stcg(&sums[blockIdx.x].of[i][self], *(float4*)(sum[i / (BN / 8)] + i % (BN / 8) * 4));
     }
+    if (sharers == 1) return;
+    grid_sync<CONSUMERS>(workspace);
+    if (first >= tiles) return;  // more blocks than shares
+    const unsigned all = TileSums::QUADS * TileSums::OWNERS;
+    const auto part = [&](unsigned i) { return sums[first * sharers + i].of[0]; };
+    reduce_parts<CONSUMERS, 1, 8>(part, 0, sharers - 1, all * rank / sharers + self, all * (rank + 1) / sharers,
+                                  [&](unsigned i, float4 v) {
+        float sum[1][4] = {{v.x, v.y, v.z, v.w}};
+        const TileIndex at = place_in_c(first, TileSums::place(i % TileSums::OWNERS, i / TileSums::OWNERS));
+        scale.undo(sum, at.row, at.col);
+        store_sums<TRANSA, TRANSB>(sum, at.row, at.col, A, B, C, M, N, K, lda, ldb, ldc, alpha, beta);
+    });
 }

@@ -5,6 +5,8 @@
 // wait for one another. A stage is then one contiguous piece of it, in the order and with the swizzle that shared
 // memory wants: two bulk copies of one thread fill it, whatever layout, alignment and edges the matrices have.
 //
+// Where there are too few tiles for all blocks, several share one: each multiplies a part of k, and then they add up.
+//
 // That costs 10 bytes of traffic an element, and a workspace 1.5 times as large as A and B. Blocks that wait for each
 // other must run at the same time: the launch is cooperative.
 //
@@ -19,7 +21,7 @@
 // where = ["BM > 64 or BN == 64", "768 <= STAGES * (BM + BN) * (1 + 64 // BM) <= 1152"]
 // shared = "STAGES * (192 * (1 + 64 // BM) * (BM + BN) + 16) + 256 * BN * (64 // BM)"
 // cooperative = true
-// workspace = "128 + 6 * ((M + BM - 1) // BM * BM + (N + BN - 1) // BN * BN) * ((K + 63) // 64 * 64)"
+// workspace = "128 + 6 * ((M + BM - 1) // BM * BM + (N + BN - 1) // BN * BN) * ((K + 63) // 64 * 64) + 4 * BM * BN * SMS * min(1, SMS // (2 * TILES_X * TILES_Y))"
 // loads = "BM + BN"
 // sass  = ["HGMMA in loop >= 12", "UBLKCP", "no LDL", "no STL"]
 // claim = "Each element is split once, not once a tile: nothing but products and additions beside the tensor cores."

@@ -19,7 +19,7 @@
 // where = ["BM > 64 or BN == 64", "STAGES * (BM + BN) * (1 + 64 // BM) == 1536"]
 // shared = "STAGES * (128 * (1 + 64 // BM) * (BM + BN) + 16) + 256 * BN * (64 // BM)"
 // cooperative = true
-// workspace = "128 + 4 * ((M + BM - 1) // BM * BM + (N + BN - 1) // BN * BN) * (1 + (K + 63) // 64 * 64)"
+// workspace = "128 + 4 * ((M + BM - 1) // BM * BM + (N + BN - 1) // BN * BN) * (1 + (K + 63) // 64 * 64) + 4 * BM * BN * SMS * min(1, SMS // (2 * TILES_X * TILES_Y))"
 // loads = "BM + BN"
 // sass  = ["HGMMA in loop >= 6", "UBLKCP", "no LDL", "no STL"]
 // claim = "Three products of half-precision parts, not six: half the work of the tensor cores, a third less to load."
@@ -147,11 +147,11 @@ public:
 
     // Divide the sums of a thread by the scales of their rows and columns, which begin at `row` and `col`. That takes two
     // factors: their product may be 2^226. A sum is at least 2^-48, or 0, so the first of them loses no bit that matters.
-    template <int COUNT>
-    __device__ void undo(float (&sum)[PASSES][COUNT], unsigned row, unsigned col) const
+    template <int HEIGHT, int COUNT>
+    __device__ void undo(float (&sum)[HEIGHT][COUNT], unsigned row, unsigned col) const
     {
         #pragma unroll
-        for (int pass = 0; pass < PASSES; ++pass)
+        for (int pass = 0; pass < HEIGHT; ++pass)
             #pragma unroll
             for (int i = 0; i < COUNT; ++i) {
                 const int n = -exponent(of_a[row + 64 * pass + i / 2 % 2 * 8]) - exponent(of_b[col + i / 4 * 8 + i % 2]);

@@ -20,6 +20,7 @@ from shared.mutants import flat
 RUNGS = {name[:2]: catalog.kernel(name) for name in ("31_bf16x6", "32_bf16x6_panels", "36_fp16x3")}
 SMALL = {"BM": 64, "BN": 64, "STAGES": 4}
 SMALL36 = SMALL | {"STAGES": 6}
+SHARED = {"M": 60, "N": 60, "K": 1100}  # one tile, which blocks share
 SHAPE = {"M": 130, "N": 68, "K": 76, "alpha": 1.5}
 Matrix = NDArray[np.float32]
 
@@ -145,6 +146,13 @@ def test_operands_stored_transposed(rung: str, parameters: dict[str, int], layou
     assert outcome(RUNGS[rung], infinite, laid_out, **padded) == ""
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("rung", "parameters"), [("32", SMALL), ("36", {"BM": 128, "BN": 64, "STAGES": 8})])
+def test_blocks_that_share_a_tile(rung: str, parameters: dict[str, int]) -> None:
+    """Two tiles, or one, for four blocks; rows with an infinity are computed again by whoever has them."""
+    assert outcome(RUNGS[rung], infinite, parameters, **(SHARED | {"N": 68})) == ""
+
+
 @pytest.mark.exhaustive
 def test_small_elements_of_a_row_lose_bits_and_the_bound_says_so() -> None:
     """The bound of 3xtf32, which knows no largest elements, is exceeded."""
@@ -169,6 +177,8 @@ FAULTS = {
     "scales that leave no room for lo": ("36", "min(14 - exponent", "min(-12 - exponent"),
     "columns have the scales of their neighbours": ("36", "(of_b + n + 4))", "(of_b + n))"),
     "a scale is undone twice": ("36", "power(n - (n >> 1))", "power(n)"),
+    "a sharer's sums are left out": ("36", "sharers - 1, all", "sharers - 2, all"),
+    "all sharers take the first k": ("36", "const unsigned begin = tiles_k", "const unsigned begin = 0"),
     "another swizzle": ("32", "(n % 64 ^ r % 8 * 8)", "(n % 64 ^ r % 4 * 8)"),
 }
 
@@ -183,4 +193,5 @@ def test_the_text_of_a_fault_stands_in_its_kernel(rung: str, old: str, new: str)
 def test_faults_are_found(tmp_path: Path, rung: str, old: str, new: str) -> None:
     path = tmp_path / "fault.cu"
     path.write_text(flat(RUNGS[rung]).replace(old, new), encoding="utf-8")
-    assert outcome(catalog.kernel(str(path)), infinite if "true" in new else normal) != ""
+    axes = SHARED if "sharers" in old or "begin" in old else {}
+    assert outcome(catalog.kernel(str(path)), infinite if "true" in new else normal, **axes) != ""
