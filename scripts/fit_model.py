@@ -3,16 +3,16 @@
     python benchmarks/shapes.py --regret 200 --json shapes.json
     python scripts/fit_model.py shapes.json [--write]
 
-For each candidate of ``table.json`` the constants `start`, `step`, `tile`, `memory`, `straddle` and, where it
-has a meaning, `alone` and `sharing` are fitted by least squares of the logarithms of predicted and measured
-times. `resident` is left as it is: it follows from registers and shared memory. What the rows say little
-about stays near today's value, which counts as one more row with a weight of its own (`_PRIOR`). The times of
-bf16 and fp16 count for both: their kernels differ in one instruction's type.
+For each candidate of ``table.json`` the constants `start`, `step`, `tile`, `memory`, `straddle`, `crowded`
+and, where they have a meaning, `alone` and `sharing` are fitted by least squares of the logarithms of
+predicted and measured times. `resident` is left as it is: it follows from registers and shared memory. What
+the rows say little about stays near today's value, which counts as one more row with a weight of its own
+(`_PRIOR`). The times of bf16 and fp16 count for both: their kernels differ in one instruction's type.
+`unmapped` is fitted after these, to draws with operands that have no tensor map.
 
 Draws are divided at random into those that are fitted and those that only test the result. The regret is how
 much longer than the fastest of the timed candidates the model's choice takes; it is given for both, before
-and after. Draws with operands that have no tensor map are left out for kernels that take one, which then load
-by other means.
+and after.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from tune_matmul import TABLE, text
 _HINT = "benchmarks/shapes.py --regret N --json FILE"
 _PRIOR = 0.1  # weight of today's constants, in rows
 _AXES = ("M", "N", "K", "lda", "ldb", "ldc", "transa", "transb")
-_FACTORS = ("memory", "straddle")
+_FACTORS = ("memory", "straddle", "crowded", "unmapped")
 _LEAST = 1.0  # cycles, of constants that are 0 today
 _STEPS, _TINY = 20, 1e-4
 
@@ -101,7 +101,7 @@ def times(paths: Sequence[Path], known: Mapping[Key, Candidate]) -> list[Time]:
             unmapped = cost.without_maps(problem)
             for one in row.get("candidates", ()):
                 key = key_of(row["dtype"], one["kernel"], one["params"])
-                if key in known and not (unmapped and known[key].variant.boxes):
+                if key in known:
                     flips = {name: value for name, value in one["params"].items() if name in LAYOUT}
                     given = known[key].variant
                     found.append(
@@ -143,33 +143,43 @@ def code_of(key: Key) -> Key:
 
 
 def of_one(candidate: Candidate, measured: Sequence[Time]) -> tuple[float, Candidate]:
-    """Return the sum of squares that is left, and the candidate with the constants that fit best."""
-    if not measured:
-        return 0.0, candidate
+    """Return the sum of squares that is left, and the candidate with the constants that fit best.
+
+    Draws with operands that it would read by a tensor map, and that have none, only say how `unmapped` they
+    are: what is estimated for these is too rough to tell of the rest.
+    """
     if candidate.resident > 1 and not candidate.alone:
         candidate = replace(candidate, alone=candidate.step)
-    now = np.log([max(getattr(candidate, name), _LEAST) for name in constants_of(candidate)])
+    apart = [t for t in measured if candidate.variant.boxes and t.unmapped]
+    left, one = of_these(candidate, [t for t in measured if t not in apart], constants_of(candidate))
+    more, one = of_these(one, apart, ("unmapped",))
+    return left + more, one
+
+
+def of_these(candidate: Candidate, measured: Sequence[Time], names: Sequence[str]) -> tuple[float, Candidate]:
+    """Return the sum of squares that is left, and the candidate with those constants that fit best."""
+    if not measured:
+        return 0.0, candidate
+    now = np.log([max(getattr(candidate, n), _TINY if n in _FACTORS else _LEAST) for n in names])
     logs = np.log([time.cycles for time in measured])
 
+    def given(constants: Vector) -> Candidate:
+        values = dict(zip(names, map(float, np.exp(constants)), strict=True))
+        return replace(candidate, **values)  # type: ignore[arg-type]
+
     def residuals(constants: Vector) -> Vector:
-        one = with_constants(candidate, constants)
+        one = given(constants)
         errors = np.log([predicted(one, time) for time in measured]) - logs
         return np.concatenate([errors, math.sqrt(_PRIOR) * (constants - now)])
 
     constants = least_squares(residuals, now)
-    return float(np.sum(residuals(constants) ** 2)), with_constants(candidate, constants)
+    return float(np.sum(residuals(constants) ** 2)), given(constants)
 
 
 def constants_of(candidate: Candidate) -> tuple[str, ...]:
-    """Return the names of the constants that are fitted."""
+    """Return the names of the constants that are fitted to draws with tensor maps."""
     some = "alone" if candidate.resident > 1 else "", "sharing" if candidate.shares else ""
-    return ("start", "step", "tile", "memory", "straddle", *(name for name in some if name))
-
-
-def with_constants(candidate: Candidate, constants: Vector) -> Candidate:
-    """Return the candidate with these constants, given as logarithms."""
-    values = zip(constants_of(candidate), map(float, np.exp(constants)), strict=True)
-    return replace(candidate, **dict(values))  # type: ignore[arg-type]
+    return ("start", "step", "tile", "memory", "straddle", "crowded", *(name for name in some if name))
 
 
 def least_squares(residuals: Callable[[Vector], Vector], start: Vector) -> Vector:
@@ -218,7 +228,7 @@ def written(table: Mapping[str, Any], found: Mapping[Key, Candidate]) -> str:
     for entry in table["candidates"]:
         variant = catalog.kernel(entry["kernel"]).variant(**entry["params"])
         one = found[key_of(entry.get("dtype", "fp32"), variant.kernel.name, variant.params)]
-        values = {name: getattr(one, name) for name in constants_of(one)}
+        values = {name: getattr(one, name) for name in (*constants_of(one), "unmapped")}
         rounded = {n: round(x, 2) if n in _FACTORS else round(x) for n, x in values.items()}
         rows.append({**entry, **rounded})
     return text({**table, "candidates": rows})

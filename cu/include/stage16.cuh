@@ -13,8 +13,10 @@ template <class T, int TILE_M, int TILE_N, int TILE_K, bool A_MN = false, bool B
 struct Stage16 {
     static_assert(TILE_K * sizeof(T) == 128, "a row of a box is as wide as the swizzle");
 
-    T a[TILE_M][TILE_K];           // MN-major: for every 64 rows of op(A) a box of TILE_K rows
-    T b[TILE_N / 64][TILE_K][64];  // MN-major: boxes of 64 columns; K-major: TILE_N rows
+    static constexpr int B_BOXES = (TILE_N + 63) / 64;  // of 64 columns; the last one may reach beyond the tile
+
+    T a[TILE_M][TILE_K];                       // MN-major: for every 64 rows of op(A) a box of TILE_K rows
+    T b[B_MN ? B_BOXES * TILE_K : TILE_N][64];  // MN-major: boxes of TILE_K rows; K-major: TILE_N rows
 
     // Start the products of the stage for 64 rows from row m of the tile on: sum = (accumulate ? sum : 0) + a * b.
     template <int COUNT>
@@ -45,13 +47,13 @@ struct Stage16 {
     template <int BLOCKS = 1>
     __device__ void load_b(const TensorMap& map_b, int k, int col, Mbarrier* full, int rank = 0)
     {
-        constexpr int BOXES = B_MN ? TILE_N / 64 / BLOCKS : 1;  // of this block
+        constexpr int EACH = B_BOXES / BLOCKS;
         #pragma unroll
-        for (int i = 0; i < BOXES; ++i) {
-            const int j = TILE_N / 64 / BLOCKS * rank + i;
+        for (int i = 0; i < (B_MN ? EACH : 1); ++i) {
+            const int j = EACH * rank + i;
             const int y = B_MN ? k : col + 64 * j, x = B_MN ? col + 64 * j : k;
-            if (BLOCKS == 1) tma_load(b[j], map_b, y, x, full);
-            else tma_load_multicast((1 << BLOCKS) - 1, b[j], map_b, y, x, full);
+            if (BLOCKS == 1) tma_load(b[64 * j], map_b, y, x, full);
+            else tma_load_multicast((1 << BLOCKS) - 1, b[64 * j], map_b, y, x, full);
         }
     }
 
@@ -78,12 +80,13 @@ struct Stage16 {
                 copy_box_swizzled<TILE_K, 4, 16>(a[i], A + (long long)k * lda + m, lda, K - k, M - m, warp);
             }
         if (!has_b && !B_MN)
-            copy_box_swizzled<TILE_N, 4, 16>(b, B + (long long)col * ldb + k, ldb, N - col, K - k, warp);
+            copy_box_swizzled<TILE_N, 4, TILE_N % 32 ? 2 : TILE_N % 64 ? 8 : 16>(b, B + (long long)col * ldb + k, ldb,
+                                                                                  N - col, K - k, warp);
         if (!has_b && B_MN)
             #pragma unroll 1
-            for (int j = 0; j < TILE_N / 64; ++j) {
+            for (int j = 0; j < B_BOXES; ++j) {
                 const int n = col + 64 * j;
-                copy_box_swizzled<TILE_K, 4, 16>(b[j], B + (long long)k * ldb + n, ldb, K - k, N - n, warp);
+                copy_box_swizzled<TILE_K, 4, 16>(b[64 * j], B + (long long)k * ldb + n, ldb, K - k, N - n, warp);
             }
         fence_proxy_async();
     }

@@ -57,7 +57,7 @@ __device__ inline void stmatrix_x4(void* to, unsigned w0, unsigned w1, unsigned 
 }
 
 // wgmma<A_MN, B_MN>(T(), sum, a, b, accumulate): start sum = (accumulate ? sum : 0) + a * b for 64 rows, 2 * COUNT
-// columns and 16 k of type T, where sum has COUNT floats a thread: 32, 64, 96 or 128. Each of a and b is MN-major if its
+// columns and 16 k of type T, where sum has COUNT floats a thread: 4, 8, 16, 24, 32, 40, 48, 64, 80, 96, 112 or 128. Each of a and b is MN-major if its
 // flag is 1 and K-major if it is 0; by default they are as in row-major matrices.
 //
 // wgmma(sum, a, b, accumulate): the same for 8 k of tf32, where b is K-major, and a is in registers, four a thread, or
@@ -68,17 +68,34 @@ __device__ inline void stmatrix_x4(void* to, unsigned w0, unsigned w1, unsigned 
 // of t % 4, then eight rows below, then both four k further on.
 #define FIVE(t, a, b, c, d, e) "%" #t #a ", %" #t #b ", %" #t #c ", %" #t #d ", %" #t #e ", "
 #define TEN(t) FIVE(t, 0, 1, 2, 3, 4) FIVE(t, 5, 6, 7, 8, 9)
+#define NAMES_4 "%0, %1, %2, %3"
+#define NAMES_8 NAMES_4 ", %4, %5, %6, %7"
+#define NAMES_16 TEN() "%10, %11, %12, %13, %14, %15"
+#define NAMES_24 TEN() TEN(1) "%20, %21, %22, %23"
 #define NAMES_32 TEN() TEN(1) TEN(2) "%30, %31"
+#define NAMES_40 TEN() TEN(1) TEN(2) FIVE(3, 0, 1, 2, 3, 4) "%35, %36, %37, %38, %39"
+#define NAMES_48 TEN() TEN(1) TEN(2) TEN(3) "%40, %41, %42, %43, %44, %45, %46, %47"
 #define NAMES_64 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) "%60, %61, %62, %63"
+#define NAMES_80 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) \
+    FIVE(7, 0, 1, 2, 3, 4) "%75, %76, %77, %78, %79"
 #define NAMES_96 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) "%90, %91, %92, %93, %94, %95"
+#define NAMES_112 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) "%110, %111"
 #define NAMES_128 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) TEN(11) \
     "%120, %121, %122, %123, %124, %125, %126, %127"
 #define FOUR(i) "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3])
 #define SUMS(i) FOUR(i), FOUR(i + 4), FOUR(i + 8), FOUR(i + 12), \
                 FOUR(i + 16), FOUR(i + 20), FOUR(i + 24), FOUR(i + 28)
+#define SUMS_4 FOUR(0)
+#define SUMS_8 SUMS_4, FOUR(4)
+#define SUMS_16 SUMS_8, FOUR(8), FOUR(12)
+#define SUMS_24 SUMS_16, FOUR(16), FOUR(20)
 #define SUMS_32 SUMS(0)
+#define SUMS_40 SUMS_32, FOUR(32), FOUR(36)
+#define SUMS_48 SUMS_40, FOUR(40), FOUR(44)
 #define SUMS_64 SUMS_32, SUMS(32)
+#define SUMS_80 SUMS_64, FOUR(64), FOUR(68), FOUR(72), FOUR(76)
 #define SUMS_96 SUMS_64, SUMS(64)
+#define SUMS_112 SUMS_96, FOUR(96), FOUR(100), FOUR(104), FOUR(108)
 #define SUMS_128 SUMS_96, SUMS(96)
 
 #define WGMMA(T, TYPE, N, COUNT, A, B, ACC, MAJOR)                                                          \
@@ -107,13 +124,29 @@ __device__ inline void stmatrix_x4(void* to, unsigned w0, unsigned w1, unsigned 
                      : SUMS_##COUNT : "l"(a), "l"(b), "r"((int)accumulate));                                \
     }
 
+WGMMA(Bf16, "bf16", 8, 4, "%4", "%5", "%6", "%7, %8")
+WGMMA(Bf16, "bf16", 16, 8, "%8", "%9", "%10", "%11, %12")
+WGMMA(Bf16, "bf16", 32, 16, "%16", "%17", "%18", "%19, %20")
+WGMMA(Bf16, "bf16", 48, 24, "%24", "%25", "%26", "%27, %28")
 WGMMA(Bf16, "bf16", 64, 32, "%32", "%33", "%34", "%35, %36")
+WGMMA(Bf16, "bf16", 80, 40, "%40", "%41", "%42", "%43, %44")
+WGMMA(Bf16, "bf16", 96, 48, "%48", "%49", "%50", "%51, %52")
 WGMMA(Bf16, "bf16", 128, 64, "%64", "%65", "%66", "%67, %68")
+WGMMA(Bf16, "bf16", 160, 80, "%80", "%81", "%82", "%83, %84")
 WGMMA(Bf16, "bf16", 192, 96, "%96", "%97", "%98", "%99, %100")
+WGMMA(Bf16, "bf16", 224, 112, "%112", "%113", "%114", "%115, %116")
 WGMMA(Bf16, "bf16", 256, 128, "%128", "%129", "%130", "%131, %132")
+WGMMA(Fp16, "f16", 8, 4, "%4", "%5", "%6", "%7, %8")
+WGMMA(Fp16, "f16", 16, 8, "%8", "%9", "%10", "%11, %12")
+WGMMA(Fp16, "f16", 32, 16, "%16", "%17", "%18", "%19, %20")
+WGMMA(Fp16, "f16", 48, 24, "%24", "%25", "%26", "%27, %28")
 WGMMA(Fp16, "f16", 64, 32, "%32", "%33", "%34", "%35, %36")
+WGMMA(Fp16, "f16", 80, 40, "%40", "%41", "%42", "%43, %44")
+WGMMA(Fp16, "f16", 96, 48, "%48", "%49", "%50", "%51, %52")
 WGMMA(Fp16, "f16", 128, 64, "%64", "%65", "%66", "%67, %68")
+WGMMA(Fp16, "f16", 160, 80, "%80", "%81", "%82", "%83, %84")
 WGMMA(Fp16, "f16", 192, 96, "%96", "%97", "%98", "%99, %100")
+WGMMA(Fp16, "f16", 224, 112, "%112", "%113", "%114", "%115, %116")
 WGMMA(Fp16, "f16", 256, 128, "%128", "%129", "%130", "%131, %132")
 WGMMA_TF32(64, 32, "%32, %33, %34, %35", "%36", "%37")
 WGMMA_TF32(128, 64, "%64, %65, %66, %67", "%68", "%69")
@@ -126,15 +159,31 @@ WGMMA_TF32_SHARED(256, 128, "%128", "%129", "%130")
 
 #undef FIVE
 #undef TEN
+#undef NAMES_4
+#undef NAMES_8
+#undef NAMES_16
+#undef NAMES_24
 #undef NAMES_32
+#undef NAMES_40
+#undef NAMES_48
 #undef NAMES_64
+#undef NAMES_80
 #undef NAMES_96
+#undef NAMES_112
 #undef NAMES_128
 #undef FOUR
 #undef SUMS
+#undef SUMS_4
+#undef SUMS_8
+#undef SUMS_16
+#undef SUMS_24
 #undef SUMS_32
+#undef SUMS_40
+#undef SUMS_48
 #undef SUMS_64
+#undef SUMS_80
 #undef SUMS_96
+#undef SUMS_112
 #undef SUMS_128
 #undef WGMMA
 #undef WGMMA_TF32

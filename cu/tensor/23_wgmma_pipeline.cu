@@ -18,8 +18,8 @@
 // block = "2 * BM + 128"
 // tile  = ["BM", "BN"]
 // grid  = "SMS // CLUSTER * CLUSTER"
-// where = ["1024 <= STAGES * (BM + BN) <= 1536", "BN % (64 * CLUSTER) == 0"]
-// shared = "STAGES * (128 * (BM + BN) + 16) + 128 * BM * (1 + (BN > 64))"
+// where = ["1024 <= STAGES * (BM + BN) <= 1536", "BN % (64 * CLUSTER) == 0 or CLUSTER == 1", "BM + BN <= 384"]
+// shared = "STAGES * (128 * (BM + BN + (1 - TRANSB) * (-BN % 64)) + 16) + 128 * BM * (1 + (BN > 64))"
 // programmatic = 1
 // loads = "BM + BN"
 // sass  = ["HGMMA == 4", "HGMMA in loop == 4", "WARPGROUP.DEPBAR in loop == 1", "no BAR in loop",
@@ -33,8 +33,8 @@
 // C = {box = [16, 64], swizzle = 128}
 //
 // [params]
-// BM = [128, 64]
-// BN = [256, 128, 192, 64]
+// BM = [128, 64, 192]
+// BN = [256, 128, 192, 64, 96, 160, 224]
 // STAGES = [4, 3, 6, 8, 12]
 // CLUSTER = [1, 2]
 // GROUP = [8, 1, 2, 4]
@@ -69,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
 {
     if (threadIdx.x == CONSUMERS) prefetch_tensormap(map_a), prefetch_tensormap(map_b);
     extern __shared__ __align__(1024) unsigned char memory[];
-    static_assert(BN % (64 * CLUSTER) == 0, "each block of a cluster loads as many boxes of B");
+    static_assert(CLUSTER == 1 || BN % (64 * CLUSTER) == 0, "each block of a cluster loads as many boxes of B");
     const auto stages = (Stage*)memory;
     const auto Cs = (ELEMENT(*)[BOXES][16][64])(stages + STAGES);  // of each warp
     auto full = (Mbarrier*)(Cs + CONSUMERS / 32), empty = full + STAGES;
@@ -105,6 +105,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
 
     if (self >= CONSUMERS) {
         if (BM == 128) setmaxnreg_dec<104>();  // loading needs few registers,
+        if (BM == 192) setmaxnreg_dec<80>();
         int stage = 0, parity = 1;  // all stages are empty: the first waits end at once
         if (maps && self == CONSUMERS) {
             if (CLUSTER > 1) stages[0].load_b<CLUSTER>(map_b, 0, place.col, full, rank);  // all blocks have begun
@@ -139,6 +140,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     }
 
     if (BM == 128) setmaxnreg_inc<200>();  // so the consumers take over the rest
+    if (BM == 192) setmaxnreg_inc<144>();
     // TMA writes 16 bytes or none of them: at a ragged edge it would write past the end of a row.
     const bool map_for_c = aligned16(C, ldc) && N % 8 == 0 && beta == 0.f;
     const bool words = (unsigned long long)C % 4 == 0 && ldc % 2 == 0;
@@ -163,10 +165,10 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         if (alpha != 1.f)
             #pragma unroll
             for (int i = 0; i < BN / 2; ++i) sum[i] *= alpha;
-        const auto write_box = [&](int j) {  // 64 columns of the warp's rows, to shared memory
+        const auto write_box = [&](int j) {  // up to 64 columns of the warp's rows, to shared memory
             const int r = lane % 16, unit = lane / 16;
             #pragma unroll
-            for (int i = 32 * j; i < 32 * j + 32; i += 8)  // 16 columns
+            for (int i = 32 * j; i < 32 * j + 32 && i < BN / 2; i += 8)  // 16 columns
                 stmatrix_x4(&Cs[warp][j % BOXES][r][((i / 4 + unit) % 8 ^ r % 8) * 8],
                             pack<ELEMENT>(sum[i], sum[i + 1]),
                             pack<ELEMENT>(sum[i + 2], sum[i + 3]),
@@ -188,11 +190,14 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                     tma_store_commit_group();
                 }
             }
-            continue;
+            if (BN % 64 == 0) continue;  // else half a box is left, and TMA stores whole ones
         }
-        if (beta == 0.f) {  // rows that TMA cannot write: through shared memory too, then row by row
+        if (beta == 0.f) {  // what TMA cannot write: through shared memory too, then row by row
+            if (BN % 64 && lane == 0) tma_store_wait_group_read<0>();  // what was there
+            if (BN % 64) __syncwarp();
             #pragma unroll
-            for (int j = 0; j < BN / 64; ++j) {
+            for (int j = 0; j < (BN + 63) / 64; ++j) {
+                if (BN % 64 && map_for_c && j < BN / 64) continue;
                 const auto cs = Cs[warp][j % BOXES];
                 write_box(j);
                 __syncwarp();
@@ -200,7 +205,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                 ELEMENT* c = C + (long long)row * ldc + s;
                 #pragma unroll 4
                 for (int m = 0; m < 16; ++m, c += ldc) {
-                    if (row + m >= M || s >= N) break;
+                    if (row + m >= M || s >= N || (BN % 64 && s >= col + BN)) break;
                     const unsigned word = *(const unsigned*)&cs[m][(lane / 4 ^ m % 8) * 8 + lane % 4 * 2];
                     if (words && s + 1 < N) *(unsigned*)c = word;
                     else {

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from harness.problems.gemm import Gemm
 
 NAME = "matmul"  # the name that stands for the dispatcher where a kernel's name is expected
+_OPTIONAL = ("straddle", "crowded", "unmapped", "alone", "shares", "sharing")  # keys of a candidate
 _TABLE = Path(__file__).with_name("table.json")
 
 
@@ -200,7 +201,7 @@ def candidates() -> tuple[Candidate, ...]:
             variant=_variant(c),
             dtype=DTYPES[_dtype(c)],
             **{name: c[name] for name in ("resident", "start", "step", "tile", "memory")},
-            **{name: c[name] for name in ("straddle", "alone", "shares", "sharing") if name in c},
+            **{name: c[name] for name in _OPTIONAL if name in c},
         )
         for c in table()["candidates"]
     )

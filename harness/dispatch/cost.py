@@ -2,7 +2,9 @@
 
     cycles = start + max(steps * step + tiles * tile + sharing, memory * waiting) + copies
 
-where `waiting` is for the compulsory bytes at the rate at which a copy reads and writes DRAM.
+where `waiting` is for the compulsory bytes at the rate at which a copy reads and writes DRAM. Blocks on many
+SMs share the L2 cache: a step takes `crowded` times as long if all SMs are busy all the time, and less if
+fewer are.
 
 The output is cut into tiles and each tile into SPLIT parts along k; each part is a block, and takes so many
 steps along k. An SM runs `resident` blocks at once. `tiles` is how many blocks an SM runs in turn, the
@@ -15,8 +17,10 @@ A kernel that `shares` tiles is persistent. With ``"stream"`` (20_stream_k) the 
 rounds are shared among all blocks, or among fewer, so that each has at least LEAST steps of k. With
 ``"grid"`` (29_wgmma_grid_split) as many blocks share a tile as there are SMs for it. With ``"fill"``
 (33_small_tiles, which is not persistent) up to eight clusters of SPLIT blocks share one, as many as fill the
-SMs BLOCKS times, if k is long enough for them; they do not wait for each other. Where tiles are shared,
-`sharing` is added: for storing partial sums, finding those of the others and adding them.
+SMs BLOCKS times, if k is long enough for them; they do not wait for each other. With ``"even"``
+(35_wgmma_stream_k) all blocks have the same number of steps, wherever tiles end. Where tiles are shared,
+`sharing` is added: for storing partial sums, finding those of the others and adding them. With ``"even"`` it
+is for two blocks, and grows with their number, for one of them adds up what all have stored.
 
 The SPLIT blocks of a tile are mostly a cluster, which must fit into one GPC: 132 SMs have room for 22
 clusters of 5, not for 26 (`_CLUSTERS`). Where rows of A or B do not begin at multiples of 32 bytes, those of
@@ -30,7 +34,7 @@ that a copy reaches. On other GPUs they are used unchanged, for want of measurem
 Operands that cannot have a tensor map may be worth copying to where they can (`copied`). A kernel loads such
 an operand at 8 bytes per cycle and SM, while it multiplies: 2049 x 2047 x 2049 on the H200 took 200 to 273 us
 in bf16 and 374 in tf32; the model says 199 and 397. A copy takes 2 us, plus the time to read and write each
-byte at 3.5 TB/s (of the H200's 4.06).
+byte at 3.5 TB/s (of the H200's 4.06). `unmapped` times what this adds is counted.
 """
 
 from __future__ import annotations
@@ -60,6 +64,7 @@ _CLUSTERS = {3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}  # of so many blocks, for
 _SECTOR, _MAPPED = 32, 16  # bytes: of the L2 cache; at whose multiples rows begin that TMA reads
 _LEAST_K, _MOST_PARTS = 128, 8  # k of a block of 33_small_tiles; clusters that share a tile
 _MOST_SHARERS = 1024  # of its blocks, on all tiles
+_LEAST_STEPS = 4  # of a block of 35_wgmma_stream_k
 _GRID_ROWS = 65535  # most tiles along M if the grid has a block per tile: CUDA's limit for y
 
 
@@ -67,8 +72,9 @@ _GRID_ROWS = 65535  # most tiles along M if the grid has a block per tile: CUDA'
 class Candidate:
     """A variant with the parameters that the cost model needs; they are explained in the module's docstring.
 
-    `resident` is blocks per SM, `start`, `step`, `alone`, `tile` and `sharing` are in cycles, `memory` and
-    `straddle` factors, and `shares` is "" for kernels whose blocks do not share tiles.
+    `resident` is blocks per SM, `start`, `step`, `alone`, `tile` and `sharing` are in cycles, `memory`,
+    `straddle`, `crowded` and `unmapped` factors, and `shares` is "" for kernels whose blocks do not share
+    tiles.
     """
 
     variant: Variant
@@ -79,6 +85,8 @@ class Candidate:
     tile: float
     memory: float
     straddle: float = 1.0
+    crowded: float = 1.0
+    unmapped: float = 1.0
     alone: float = 0
     shares: str = ""
     sharing: float = 0
@@ -113,16 +121,24 @@ class Candidate:
             return False
         return self.variant.kernel.fits(arch) and (self.persistent or math.ceil(M / rows) <= _GRID_ROWS)
 
-    def turns(self, M: int, N: int, K: int, sms: int) -> tuple[int, int, bool]:
-        """Return the steps and the tiles of the busiest SM, and True if it shares a tile with others."""
+    def count(self, M: int, N: int) -> int:
+        """Return the number of tiles."""
         (rows, columns), cluster = self.variant.tile, self.variant.params.get("CLUSTER", 1)
-        tiles = math.ceil(M / (rows * cluster)) * cluster * math.ceil(N / columns)
+        return math.ceil(M / (rows * cluster)) * cluster * math.ceil(N / columns)
+
+    def turns(self, M: int, N: int, K: int, sms: int) -> tuple[int, int, float]:
+        """Return the steps and the tiles of the busiest SM, and how often `sharing` is to be added."""
+        cluster, tiles = self.variant.params.get("CLUSTER", 1), self.count(M, N)
         steps = math.ceil(math.ceil(K / self.split) / self.depth)
         if self.shares == "stream":
             whole, rest = divmod(tiles, sms)
             sharers = max(rest, min(sms, rest * steps // self.variant.params["LEAST"]))
             share = math.ceil(rest * steps / sharers) if rest else 0
             return whole * steps + share, whole + (rest > 0), rest > 0
+        if self.shares == "even":
+            share = math.ceil(tiles * steps / min(sms, max(1, tiles * steps // _LEAST_STEPS)))
+            alone = share % steps == 0
+            return share, math.ceil(share / steps), 0 if alone else (math.ceil(steps / share) + 1) / 2
         if self.shares == "grid":
             clusters, tiles = max(1, sms // cluster), tiles // cluster  # fewer SMs hold several blocks
             sharers = max(1, min(clusters // tiles, steps))
@@ -146,6 +162,8 @@ class Candidate:
         steps, tiles, shared = self.turns(M, N, K, sms)
         in_turn = steps / tiles * math.ceil(tiles / self.resident)
         longest = max(steps * self.step, in_turn * self.alone) * (self.straddle if straddled else 1)
+        if self.crowded != 1:
+            longest *= self.crowded ** min(1, self.count(M, N) * math.ceil(K / self.depth) / (steps * sms))
         return longest + tiles * self.tile + shared * self.sharing
 
     def cycles(
@@ -165,8 +183,8 @@ class Candidate:
         elements, flips = {"A": M * K, "B": K * N}, unread(self.variant, layout)
         copies = sum(_copying(elements[x], self.dtype, sms) for x in flips)
         left = "".join(x for x in unmapped if x not in flips)
-        if left and self.dtype.itemsize == 4:  # of 16 bits, the estimate was not held against times
-            copies += _fed(self.variant, M, N, K, sms=sms, unmapped=left)[1]
+        if left:
+            copies += self.unmapped * _fed(self.variant, M, N, K, sms=sms, unmapped=left)[1]
         waiting = self.memory * _traffic(M, N, K, self.dtype, sms)
         apart = straddled or bool(unmapped and not self.variant.boxes)  # kernels without maps read any pitch
         return self.start + max(self.busy(M, N, K, sms, apart), waiting) + copies

@@ -402,13 +402,35 @@ def test_a_copy_pays_from_some_size_on() -> None:
     assert set(kinds[first:]) == {"AB"} and 150 <= 50 * (first + 1) <= 600, kinds
 
 
+def test_shares_of_one_line() -> None:
+    """35_wgmma_stream_k: all blocks have as many steps, wherever tiles end."""
+    one = next(c for c in choose.candidates() if c.shares == "even" and c.variant.tile == (128, 64))
+    assert one.depth == 64
+    assert one.turns(128 * 132, 64, 64 * 16, 132) == (16, 1, 0)  # a tile each
+    assert one.turns(128 * 264, 64, 64 * 16, 132) == (32, 2, 0)
+    assert one.turns(128 * 66, 64, 64 * 16, 132) == (8, 1, 1.5)  # two blocks a tile: 8 of 16, and one between
+    assert one.turns(128 * 99, 64, 64 * 16, 132) == (12, 1, 1.5)
+    assert one.turns(128, 64, 64 * 16, 132) == (4, 1, 2.5)  # at least four steps for a block
+    assert one.turns(128, 64, 64 * 3, 132) == (3, 1, 0)
+
+
+def test_steps_are_slower_on_many_sms() -> None:
+    """Blocks share the L2 cache: with half of the SMs busy a step takes the root of what it does."""
+    listed = next(c for c in choose.candidates() if "23_" in c.variant.label and c.variant.tile == (128, 128))
+    one = replace(listed, start=0, step=100, tile=0, memory=0, crowded=4.0)
+    assert one.busy(128 * 132, 128, 64 * 10, 132) == pytest.approx(4000)
+    assert one.busy(128 * 66, 128, 64 * 10, 132) == pytest.approx(2000)
+    assert replace(one, crowded=1.0).busy(128 * 132, 128, 64 * 10, 132) == pytest.approx(1000)
+
+
 def test_the_shipped_table() -> None:
     """Every entry names a kernel and parameters that there are, and a range."""
     assert len(choose.candidates()) == len(choose.table()["candidates"])
     for c in choose.candidates():
         assert min(c.start, c.step) > 0 <= c.tile and min(c.memory, c.straddle) >= 0.5, c.variant.label
         assert c.resident >= 1 and c.variant.kernel.problem == "gemm"
-        assert bool(c.sharing) == bool(c.shares) and c.shares in ("", "stream", "grid", "fill")
+        assert min(c.crowded, c.unmapped) > 0
+        assert bool(c.sharing) == bool(c.shares) and c.shares in ("", "stream", "grid", "fill", "even")
         assert c.variant.kernel.dtype == c.dtype.name
         listed = c.variant.kernel.params  # what is verified on every GPU that runs the tests
         assert all(value in listed[name] for name, value in c.variant.params.items()), c.variant.label
@@ -427,9 +449,10 @@ def test_a_kernel_without_maps_is_chosen_where_no_map_can_be() -> None:
     assert with_maps and all(slower[v.label] > cycles[v.label] for v in with_maps)
     assert choose.choose(*shape, **about, unmapped="AB").kernel.name == "34_small_tiles_tf32"
     assert choose.ranked(4096, 4096, 4096, **about, unmapped="A")[0][0].kernel.name == "25_wgmma_tf32"
-    # In 16 bits the estimate was not held against times, and changes nothing.
     about["dtype"] = "bf16"
-    assert choose.ranked(*shape, **about, unmapped="AB") == choose.ranked(*shape, **about)
+    cycles = {v.label: c for v, c in choose.ranked(*shape, **about)}
+    slower = {v.label: c for v, c in choose.ranked(*shape, **about, unmapped="AB")}
+    assert cycles and all(slower[label] > cycles[label] for label in cycles if "mma_sync" not in label)
 
 
 def test_which_operands_have_no_map() -> None:

@@ -58,6 +58,7 @@ def kernels(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
         return original(variant, arch)
 
     monkeypatch.setattr(matmul, "compile_kernel", compile_kernel)
+    fake_gemm.without_small_tiles(monkeypatch)
     fake.execute = kernel
     return fake
 
@@ -242,7 +243,6 @@ def test_maps_kept_are_bounded(
 @pytest.fixture
 def copying(kernels: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     """Whatever cannot have a map is copied, however small."""
-    fake_gemm.without_small_tiles(monkeypatch)
     monkeypatch.setattr(cost, "copied", lambda *shape, unmapped, **where: unmapped)
     return kernels
 

@@ -115,3 +115,27 @@ def test_a_clean_kernel_has_no_findings(name: str, schedule: str) -> None:
     found = run(KERNELS[name], a, c, block=160, grid=max(1, cluster), cluster=cluster, schedule=schedule)
     assert [str(f) for f in (*found.findings, *found.notices)] == []
     np.testing.assert_allclose(c, 2 * a + np.arange(512, dtype=np.float32), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("schedule", "threads"), [("lockstep", 192), ("backward", 192), ("backward", 160)])
+def test_who_arrives_and_ends_is_counted_once(schedule: str, threads: int) -> None:
+    """Wait for two warps: one arrives at once, and ends; the other writes first.
+
+    A barrier for one of them less does not wait for the write: the control.
+    """
+    body = f"""const float* a, float* c {{
+      __shared__ float s[1];
+      const int t = threadIdx.x;
+      if (t < 128) {{
+        asm volatile("barrier.cta.sync.aligned 5, {threads};" ::: "memory");
+        for (int i = t; i < 512; i += 128) c[i] = 2 * a[i] + i + s[0];
+        return;
+      }}
+      if (t == 128) {{ s[0] = 1; asm volatile("griddepcontrol.wait;" ::: "memory"); s[0] = 3; }}
+      __syncwarp();
+      asm volatile("barrier.cta.arrive.aligned 5, {threads};" ::: "memory");
+    }}"""
+    a, c = np.random.default_rng(1).standard_normal(512, np.float32), np.zeros(512, np.float32)
+    found = run(body, a, c, block=192, schedule=schedule)
+    clean = not found.findings and np.allclose(c, 2 * a + np.arange(512, dtype=np.float32) + 3)
+    assert clean == (threads == 192)

@@ -13,6 +13,7 @@ import pytest
 
 from fakes import driver as fake_driver
 from harness.dispatch import choose
+from harness.dispatch.cost import Candidate
 from harness.errors import HarnessError
 from harness.kernels.dtypes import DTYPES, FP32
 from harness.kernels.spec import Variant
@@ -40,7 +41,11 @@ def without_small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the dispatcher choose among the kernels with large tiles: those that are divided, have tensor maps
     and no workspace at the sizes of tests.
     """
-    large = tuple(c for c in choose.candidates() if "small_tiles" not in c.variant.kernel.name)
+
+    def left(c: Candidate) -> bool:
+        return c.dtype.itemsize == 4 or (bool(c.variant.boxes) and not c.variant.kernel.workspace)
+
+    large = tuple(c for c in choose.candidates() if "small_tiles" not in c.variant.kernel.name and left(c))
     monkeypatch.setattr(choose, "candidates", lambda: large)
     for cached in (choose._choose, choose._laid_out):
         monkeypatch.setattr(choose, cached.__name__, functools.cache(cached.__wrapped__))

@@ -65,14 +65,14 @@ class Barriers:
             return True
         everyone = self._batch.launch.threads
         shape = (everyone, self._batch.blocks)
-        barrier, number, wanted = (np.full(shape, fill, np.int64) for fill in (-1, 0, everyone))
+        barrier, number, wanted = (np.full(shape, fill, np.int64) for fill in (-1, 0, 0))
         for runner in self._batch.runners:
             rows = slice(runner.group.row, runner.group.row + runner.group.shape[0])
             for wait in runner.waiting:
                 lanes = broadcast_mask(wait.where, runner.group.shape)
                 barrier[rows][lanes] = wait.pc
                 number[rows][lanes] = spread(wait.number, runner.group.shape)[lanes]
-                wanted[rows][lanes] = wait.threads or everyone
+                wanted[rows][lanes] = wait.threads
         waiting = barrier >= 0
         alive = waiting | self._polling(shape)
         complete = np.zeros(shape, np.bool_)
@@ -80,16 +80,19 @@ class Barriers:
         for identity in np.unique(number[waiting]):
             here = waiting & (number == identity)
             need = np.where(here, wanted, 0).max(0)
+            everybody = need == 0  # no number of threads was given
+            need = np.where(everybody, everyone, need)
             arrived = here.sum(0) + self.arrivals.get((int(identity), int(need.max())), 0)
-            # A barrier does not wait for threads that have ended; neither does the hardware's.
-            met = here & (arrived >= np.minimum(need, np.where(need == everyone, alive.sum(0), need)))
-            counted.append((identity, here, need, arrived, met))
+            # A barrier for everybody does not wait for threads that have ended; neither does the hardware's.
+            # One for a number of threads does: those that have ended may be among the arrivals.
+            met = here & (arrived >= np.where(everybody, alive.sum(0), need))
+            counted.append((identity, here, need, everybody, arrived, met))
             complete |= met
         goes_on = complete.any(0)
-        for identity, here, need, arrived, met in counted:
-            split = here.any(0) & (need == everyone) & _within_a_warp(here, barrier)
+        for identity, here, need, everybody, arrived, met in counted:
+            split = here.any(0) & everybody & _within_a_warp(here, barrier)
             # Threads that pass another barrier may still come to this one.
-            alone = here.any(0) & (need == everyone) & (arrived < need) & last
+            alone = here.any(0) & everybody & (arrived < need) & last
             split |= alone & (met.any(0) | ~goes_on)
             if split.any() and (last or met.any()):
                 self._diverged(here, barrier, int(np.nonzero(split)[0][0]))
@@ -97,14 +100,15 @@ class Barriers:
                 self.arrivals[key] = np.where(met.any(0), 0, self.arrivals[key])
             if met.any():
                 self._batch.met(int(identity), met)
-            ended = ~alive & (met.any(0) & (need == everyone))  # where it was not for a number of threads
+            ended = ~alive & (met.any(0) & everybody)  # where it was not for a number of threads
             self._order(met | ended, int(identity))
             self._reduce(met)
         if not complete.any():
             if not last:
                 return False
             # No other thread can arrive: report it and release all.
-            self._diverged(waiting, barrier, int(np.nonzero(waiting.any(0))[0][0]))
+            first_one = waiting & (number == number[waiting].min())
+            self._diverged(first_one, barrier, int(np.nonzero(first_one.any(0))[0][0]))
             complete = waiting
             self._order(complete, 0)
         self._release(complete, np.asarray(complete.any(0)))

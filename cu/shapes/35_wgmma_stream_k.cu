@@ -1,0 +1,204 @@
+// Every SM the same share of k, and tiles as thin as the product
+//
+// Eight rows times a weight of 4096 x 14336 only have to read the weight. Rung 26 takes 64 x 256 tiles and cuts each
+// into 3 parts: 168 blocks are two rounds on 132 SMs, the second a quarter full, and of each A tile 56 rows are zeros.
+// Here the stages of all tiles stand in one line, and each SM takes a piece of it, as in rung 20. One side of a tile
+// is always 128, and on tensor cores that side is the rows: if it lies along N, the product is computed from its other
+// side, C^T = B^T A^T. The other side may be as thin as 8, the least that wgmma multiplies.
+//
+// A tile that several blocks share is added up by the one that comes last, always in the same order; none waits.
+// With SHARE=0 the pieces end where tiles end.
+//
+// /// kernel
+// entry = "matmul"
+// after = "26_wgmma_split"
+// dtype = ["bf16", "fp16"]
+// min_arch = "sm_90a"
+// block = "384"
+// tile  = ["BM", "BN"]
+// grid  = "SMS"
+// where = ["BM == 128 or BN == 128", "1024 <= STAGES * (BM + BN)",
+//          "STAGES * (BM + TRANSA * (-BM % 64) + BN + (1 - TRANSB) * (-BN % 64)) <= 1792"]
+// shared = "STAGES * (128 * (BM + TRANSA * (-BM % 64) + BN + (1 - TRANSB) * (-BN % 64)) + 16)"
+// workspace = "16 * SMS + SHARE * 8 * SMS * BM * BN"
+// programmatic = 1
+// loads = "BM + BN"
+// sass  = ["HGMMA == 4", "HGMMA in loop == 4", "UTMALDG", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
+// claim = "Each SM reads 1/132 of the weight: 27 stages of 16 KB, where two of three SMs of rung 26 read 22 of 32 KB twice."
+//
+// [tensormaps]
+// A = {box = ["BM + TRANSA * (64 - BM)", 64], swizzle = 128}
+// B = {box = ["64 + TRANSB * (BN - 64)", 64], swizzle = 128}
+//
+// [params]
+// BM = [128, 8, 16, 32, 48, 64, 80, 96, 192]
+// BN = [64, 8, 16, 32, 48, 80, 96, 128, 192]
+// STAGES = [8, 12, 6, 5]
+// SHARE = [1, 0]
+// TRANSA = [0, 1]
+// TRANSB = [0, 1]
+// ///
+
+#include "dependent_launch.cuh"
+#include "grid_sync.cuh"
+#include "stage16.cuh"
+#include "wgmma.cuh"
+
+#ifndef ELEMENT
+#define ELEMENT Bf16
+#endif
+#define BK 64          // 128 bytes: as wide as the swizzle
+#define CONSUMERS 256  // threads: two warpgroups, 64 rows each; the producers follow them
+#define PRODUCERS 128  // one would do, but all of them copy a matrix that cannot have a tensor map
+#define LEAST 4        // stages of a block
+
+// The sides of a tile: P of 128, along M or, if the tile is thin in M, along N; and Q, the thin one.
+#define ACROSS (BM != 128)
+#define BQ (ACROSS ? BM : BN)
+#define QUADS (BQ / 8)  // of a thread's sums, each two of Q at two places of P
+#define AT_ONCE (QUADS < 8 ? QUADS : QUADS % 8 ? QUADS / 2 : 8)  // that it adds up, of 16 / AT_ONCE blocks: 16 loads in flight
+
+typedef Stage16<ELEMENT, 128, BQ, BK, (ACROSS ? !TRANSB : TRANSA), (ACROSS ? TRANSA : !TRANSB)> Stage;
+
+// One operand: its matrix, and how many of P or Q it has.
+struct Side {
+    const TensorMap* map;
+    const ELEMENT* from;
+    int ld, extent;
+    bool mapped;
+};
+
+// The line of `total` stages, cut into pieces for `blocks` blocks. The first `longer` have one stage more.
+struct Line {
+    unsigned each, longer;
+    __device__ Line(unsigned total, unsigned blocks) : each(total / blocks), longer(total % blocks) {}
+    __device__ unsigned begin(unsigned block) const { return block * each + min(block, longer); }
+    __device__ unsigned block_of(unsigned stage) const
+    {
+        const unsigned in_longer = longer * (each + 1);
+        return stage < in_longer ? stage / (each + 1) : longer + (stage - in_longer) / each;
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
+                       matmul(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
+                              const ELEMENT* A, const ELEMENT* B, ELEMENT* C, int M, int N, int K,
+                              int lda, int ldb, int ldc, float alpha, float beta, unsigned* workspace)
+{
+    if (threadIdx.x == CONSUMERS) prefetch_tensormap(map_a), prefetch_tensormap(map_b);
+    extern __shared__ __align__(1024) unsigned char memory[];
+    __shared__ bool came_last;
+    const auto stages = (Stage*)memory;
+    auto full = (Mbarrier*)(stages + STAGES), empty = full + STAGES;
+
+    const Side a = {&map_a, A, lda, M, aligned16(A, lda)}, b = {&map_b, B, ldb, N, aligned16(B, ldb)};
+    const Side p = ACROSS ? b : a, q = ACROSS ? a : b;
+    const bool maps = p.mapped && q.mapped;
+
+    // A unit is a stage, or a whole tile. Tiles beside each other have the same of P.
+    const unsigned tiles_q = (q.extent + BQ - 1u) / BQ, tiles = (p.extent + 127u) / 128 * tiles_q;
+    const unsigned stages_of_k = (K - 1) / BK + 1, unit = SHARE ? 1 : stages_of_k;
+    const unsigned units = SHARE ? tiles * stages_of_k : tiles;
+    const unsigned blocks = min(gridDim.x, SHARE ? max(1u, units / LEAST) : units);
+    if (blockIdx.x >= blocks) return;
+    const Line line(units, blocks);
+    const unsigned begin = line.begin(blockIdx.x) * unit, end = line.begin(blockIdx.x + 1) * unit;
+
+    const int self = threadIdx.x, lane = self % 32, warp = __shfl_sync(~0u, self / 32, 0);  // uniform in a warp
+    const auto load = [&](unsigned at, int stage) {
+        const unsigned tile = at / stages_of_k, k = at % stages_of_k * BK;
+        stages[stage].load(*p.map, *q.map, tile / tiles_q * 128, tile % tiles_q * BQ, k, full + stage, p.mapped, q.mapped);
+    };
+    if (self >= CONSUMERS) launch_dependents();
+    if (self == CONSUMERS) {
+        // A warpgroup arrives as one.
+        init_stage_barriers<STAGES>(full, empty, maps ? 1 : 1 + PRODUCERS, CONSUMERS / 128, [&] {
+            if (maps) wait_for_prerequisites();  // the consumers wait for what comes after it
+            if (maps) load(begin, 0);
+        });
+    }
+    named_barrier_arrive_or_sync<CONSUMERS + PRODUCERS>(maps && self >= CONSUMERS);
+
+    if (self >= CONSUMERS) {
+        int stage = 0, parity = 1;  // all stages are empty: the first waits end at once
+        if (maps && self == CONSUMERS) {
+            ++stage;
+            for (unsigned at = begin + 1; at < end; ++at) {
+                mbarrier_wait(empty + stage, parity);  // what was there has been multiplied
+                load(at, stage);
+                if (++stage == STAGES) stage = 0, parity ^= 1;
+            }
+        }
+        if (!maps) wait_for_prerequisites();
+        if (!maps)  // in a loop of its own, as in 23
+            for (unsigned at = begin; at < end; ++at) {
+                const unsigned tile = at / stages_of_k, k = at % stages_of_k * BK;
+                mbarrier_wait(empty + stage, parity);
+                if (self == CONSUMERS) load(at, stage);
+                stages[stage].copy(p.from, q.from, tile / tiles_q * 128, tile % tiles_q * BQ, k, p.extent, q.extent, K,
+                                   p.ld, q.ld, p.mapped, q.mapped);
+                mbarrier_arrive(full + stage);
+                if (++stage == STAGES) stage = 0, parity ^= 1;
+            }
+        return;
+    }
+
+    // A block has two places for sums: of its first tile, if that began in another block, and of its last one.
+    const auto parts = (float4(*)[2][QUADS * CONSUMERS])(workspace + 4 * gridDim.x);
+    const bool words = (unsigned long long)C % 4 == 0 && ldc % 2 == 0;
+    int stage = 0, parity = 0;
+    for (unsigned at = begin; at < end;) {
+        const unsigned tile = at / stages_of_k, from = tile * stages_of_k, to = min(end, from + stages_of_k);
+        float sum[BQ / 2];
+        int last = 0;
+        #pragma unroll 1
+        for (unsigned first = at; at < to; ++at) {
+            mbarrier_wait(full + stage, parity);
+            stages[stage].multiply(sum, warp / 4 * 64, at > first);
+            wgmma_wait_group<1>();  // the products of the last stage are done: it may be filled again
+            if (self % 128 == 0 && at > first) mbarrier_arrive(empty + last);
+            last = stage;
+            if (++stage == STAGES) stage = 0, parity ^= 1;
+        }
+        wgmma_wait_all(sum);
+        if (self % 128 == 0) mbarrier_arrive(empty + last);
+
+        const unsigned place_p = tile / tiles_q * 128 + 16 * warp + lane / 4;
+        const unsigned place_q = tile % tiles_q * BQ + lane % 4 * 2;
+        const auto store = [&](int j, float4 v) {
+            const unsigned n = place_q + 8 * j;
+            if (!ACROSS) {
+                store_fragment(C, ldc, place_p, n, v, M, N, words, alpha, beta);
+            } else {
+                // Two of P are neighbours in a row of C: lanes four apart exchange one of Q for the other.
+                const bool odd = lane / 4 % 2;
+                const float x = __shfl_xor_sync(~0u, odd ? v.x : v.y, 4), z = __shfl_xor_sync(~0u, odd ? v.z : v.w, 4);
+                const unsigned m = n + odd, s = place_p - odd;
+                ELEMENT* c = C + (long long)m * ldc + s;
+                if (m < M) store2(c, odd ? x : v.x, odd ? v.y : x, N - (int)s, words, alpha, beta);
+                if (m < M) store2(c + 8, odd ? z : v.z, odd ? v.w : z, N - (int)s - 8, words, alpha, beta);
+            }
+        };
+        const unsigned low = SHARE ? line.block_of(from) : 0, high = SHARE ? line.block_of(from + stages_of_k - 1) : 0;
+        if (low == high) {
+            #pragma unroll
+            for (int j = 0; j < QUADS; ++j)
+                store(j, make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]));
+            continue;
+        }
+        const auto own = parts[blockIdx.x][blockIdx.x == low];
+        #pragma unroll
+        for (int j = 0; j < QUADS; ++j)
+            __stcg(&own[j * CONSUMERS + self], make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]));
+        named_barrier_sync<CONSUMERS>();
+        if (self == 0) {
+            came_last = atomic_add_acq_rel(workspace + low, 1) == high - low;
+            if (came_last) workspace[low] = 0;
+        }
+        named_barrier_sync<CONSUMERS>();
+        if (came_last)
+            reduce_parts<CONSUMERS, AT_ONCE, 16 / AT_ONCE>(
+                [&](unsigned block) { return (const float4*)parts[block][block == low]; }, low, high, self,
+                QUADS * CONSUMERS, [&](unsigned i, float4 v) { store(i / CONSUMERS, v); });
+    }
+}
