@@ -66,10 +66,11 @@ def choose(
 
     `arch` is the architecture to compile for (``"sm_90a"``), and `gpu` the device's name as in the tables; if
     it is empty, the cost model decides. `dtype` is the element type: ``"fp32"``, ``"tf32"``, ``"3xtf32"``,
-    ``"bf16x6"``, ``"bf16"`` or ``"fp16"``. `layout` is ``"NN"``, ``"NT"``, ``"TN"`` or ``"TT"``, as the
-    module's docstring says, and `straddled` whether rows of A or B begin elsewhere than at multiples of 32
-    bytes. `unmapped` names the operands, of A and B, whose rows do not even begin at multiples of 16, so that
-    no tensor map describes them. Raises UsageError if no kernel can compute the product there.
+    ``"fp16x3"``, ``"bf16x6"``, ``"bf16"`` or ``"fp16"``. `layout` is ``"NN"``, ``"NT"``, ``"TN"`` or
+    ``"TT"``, as the module's docstring says, and `straddled` whether rows of A or B begin elsewhere than at
+    multiples of 32 bytes. `unmapped` names the operands, of A and B, whose rows do not even begin at
+    multiples of 16, so that no tensor map describes them. Raises UsageError if no kernel can compute the
+    product there.
     """
     return _choose(M, N, K, sms, arch, gpu, dtype, layout, straddled, unmapped)
 

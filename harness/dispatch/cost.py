@@ -22,6 +22,9 @@ SMs BLOCKS times, if k is long enough for them; they do not wait for each other.
 `sharing` is added: for storing partial sums, finding those of the others and adding them. With ``"even"`` it
 is for two blocks, and grows with their number, for one of them adds up what all have stored.
 
+With ``"panels"`` (32_bf16x6_panels and 36_fp16x3) as many blocks share a tile as there are SMs for it, if
+each has eight stages of it.
+
 The SPLIT blocks of a tile are mostly a cluster, which must fit into one GPC: 132 SMs have room for 22
 clusters of 5, not for 26 (`_CLUSTERS`). Where rows of A or B do not begin at multiples of 32 bytes, those of
 a box lie across sectors of the L2 cache, and a step takes `straddle` times as long: less with CLUSTER=2,
@@ -55,7 +58,10 @@ NN = "NN"  # both operands row-major
 SKINNY = 16  # the largest M or N for which the skinny kernels, which are bound by memory, are considered
 H200_SMS = 132
 # Multiply-adds per cycle and SM: fp32 on compute capability 8.6 and later, other types on 9.0.
-_FMA = {"fp32": 128, "tf32": 1024, "3xtf32": 1024 / 3, "bf16x6": 2048 / 6, "bf16": 2048, "fp16": 2048}
+_FMA = {
+    **{"fp32": 128, "tf32": 1024, "3xtf32": 1024 / 3},
+    **{"fp16x3": 2048 / 3, "bf16x6": 2048 / 6, "bf16": 2048, "fp16": 2048},
+}
 _SWIZZLED = 128  # bytes along k of one step of the tensor-core rungs
 _DRAM_BYTES = 15.5  # per cycle and SM: 4.06 TB/s, which a copy reaches on the H200
 _UNMAPPED_BYTES = 8  # per cycle and SM, loaded by a kernel without a tensor map
@@ -63,6 +69,7 @@ _COPY_START, _COPY_BYTES = 4000, 13.4  # cycles to start a copy; bytes per cycle
 _CLUSTERS = {3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}  # of so many blocks, for which H200_SMS have room
 _SECTOR, _MAPPED = 32, 16  # bytes: of the L2 cache; at whose multiples rows begin that TMA reads
 _LEAST_K, _MOST_PARTS = 128, 8  # k of a block of 33_small_tiles; clusters that share a tile
+_LEAST_STAGES = 8  # of a block of the panel rungs that shares a tile
 _MOST_SHARERS = 1024  # of its blocks, on all tiles
 _LEAST_STEPS = 4  # of a block of 35_wgmma_stream_k
 _GRID_ROWS = 65535  # most tiles along M if the grid has a block per tile: CUDA's limit for y
@@ -143,6 +150,11 @@ class Candidate:
             clusters, tiles = max(1, sms // cluster), tiles // cluster  # fewer SMs hold several blocks
             sharers = max(1, min(clusters // tiles, steps))
             rounds = math.ceil(tiles / (clusters // sharers))
+            return rounds * math.ceil(steps / sharers), rounds, sharers > 1
+        if self.shares == "panels":
+            least = _LEAST_STAGES * (2 if self.variant.tile[0] == 64 else 1)  # whose stages have 64 of k
+            sharers = max(1, min(sms // tiles, steps // least))
+            rounds = math.ceil(tiles / (sms // sharers))
             return rounds * math.ceil(steps / sharers), rounds, sharers > 1
         if self.shares == "fill":
             room = min(_MOST_SHARERS, self.variant.params["BLOCKS"] * sms) // (tiles * self.split)

@@ -46,7 +46,7 @@ def test_every_shape_gets_a_kernel_that_can_run_there() -> None:
     } <= seen
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16", "tf32", "bf16x6"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "tf32", "fp16x3", "bf16x6"])
 def test_a_gpu_of_few_multiprocessors(dtype: str) -> None:
     """Fewer than the blocks of a cluster, as in small boards and slices of a card."""
     for sms in (1, 2, 3, 5, 7):
@@ -423,6 +423,15 @@ def test_steps_are_slower_on_many_sms() -> None:
     assert replace(one, crowded=1.0).busy(128 * 132, 128, 64 * 10, 132) == pytest.approx(1000)
 
 
+def test_few_tiles_of_panels_are_shared_by_blocks_with_enough_of_k() -> None:
+    """Stages have 32 k, or 64 with BM=64; a block that shares a tile has eight of them."""
+    kinds = {c.variant.params["BM"]: c for c in choose.candidates() if c.dtype.name == "bf16x6"}
+    assert kinds[256].turns(512, 512, 16384, 132) == (32, 1, True)  # 8 tiles, 16 blocks each
+    assert kinds[256].turns(512, 512, 512, 132) == (8, 1, True)  # 16 stages for two
+    assert kinds[64].turns(512, 512, 512, 132) == (16, 1, False)  # 8 stages are not enough for two
+    assert kinds[256].turns(4096, 4096, 4096, 132) == (4 * 128, 4, False)
+
+
 def test_the_shipped_table() -> None:
     """Every entry names a kernel and parameters that there are, and a range."""
     assert len(choose.candidates()) == len(choose.table()["candidates"])
@@ -430,7 +439,14 @@ def test_the_shipped_table() -> None:
         assert min(c.start, c.step) > 0 <= c.tile and min(c.memory, c.straddle) >= 0.5, c.variant.label
         assert c.resident >= 1 and c.variant.kernel.problem == "gemm"
         assert min(c.crowded, c.unmapped) > 0
-        assert bool(c.sharing) == bool(c.shares) and c.shares in ("", "stream", "grid", "fill", "even")
+        assert bool(c.sharing) == bool(c.shares) and c.shares in (
+            "",
+            "stream",
+            "grid",
+            "fill",
+            "even",
+            "panels",
+        )
         assert c.variant.kernel.dtype == c.dtype.name
         listed = c.variant.kernel.params  # what is verified on every GPU that runs the tests
         assert all(value in listed[name] for name, value in c.variant.params.items()), c.variant.label

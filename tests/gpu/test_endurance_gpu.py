@@ -17,6 +17,7 @@ TYPES = {
     "fp32": (torch.float32, "ieee", 2**-24, 0.0),
     "tf32": (torch.float32, "tf32", 2**-10, 0.0),  # of a product: two factors of 11 bits
     "3xtf32": (torch.float32, "3xtf32", 2**-21, 0.0),
+    "fp16x3": (torch.float32, "fp16x3", 2**-21, 0.0),
     "bf16": (torch.bfloat16, "ieee", 2**-23, 2**-8),
     "fp16": (torch.float16, "ieee", 2**-23, 2**-11),
 }

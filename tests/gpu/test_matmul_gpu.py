@@ -310,7 +310,7 @@ def test_torch_types(torch: Any, kind: str, precision: str) -> None:
 
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
 @pytest.mark.parametrize("of_out", ["N", "T"])
-@pytest.mark.parametrize("precision", ["ieee", "tf32", "3xtf32", "bf16x6", "bfloat16", "float16"])
+@pytest.mark.parametrize("precision", ["ieee", "tf32", "3xtf32", "fp16x3", "bf16x6", "bfloat16", "float16"])
 def test_every_layout(torch: Any, precision: str, of_out: str, layout: str) -> None:
     """Row- and column-major operands and outputs, aligned, padded and odd, small and with shared tiles."""
     if torch.cuda.get_device_capability()[0] != 9:
