@@ -44,7 +44,7 @@ from harness.support import files
 from tune_matmul import TABLE, text
 
 _HINT = "benchmarks/shapes.py --regret N --json FILE"
-_PRIOR = 0.1  # weight of today's constants, in rows
+_PRIOR = 0.5  # weight of today's constants, in rows
 _AXES = ("M", "N", "K", "lda", "ldb", "ldc", "transa", "transb")
 _FACTORS = ("memory", "straddle", "crowded", "unmapped")
 _LEAST = 1.0  # cycles, of constants that are 0 today
