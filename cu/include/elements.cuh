@@ -5,6 +5,7 @@
 struct Bf16 { unsigned short bits; };
 struct Fp16 { unsigned short bits; };
 
+__device__ inline float to_float(float x) { return x; }
 __device__ inline float to_float(Bf16 x) { return __uint_as_float((unsigned)x.bits << 16); }
 __device__ inline float to_float(Fp16 x)
 {
@@ -43,34 +44,57 @@ __device__ inline unsigned pack<Fp16>(float first, float second)
     return word;
 }
 
-// Store c = alpha * sum + beta * c for the first `count` of two neighbours, with one instruction if `words` says that
-// every row of C begins at a multiple of 4 bytes.
+// Where nothing follows the product: see epilogue.cuh for what may.
+struct Unchanged {
+    __device__ float operator()(float value, unsigned row, unsigned col) const { return value; }
+};
+
+// Store c = after(alpha * sum + beta * c) for the first `count` of two neighbours, of which the first is at (row, col) of C,
+// with one instruction if `pairs` says that every row of C begins where two elements may be stored at once.
 // BLAS: with beta == 0, C is output only and may hold NaN; 0 * NaN would let it through.
-template <class T>
-__device__ inline void store2(T* c, float first, float second, int count, bool words, float alpha, float beta)
+template <class T, class After = Unchanged>
+__device__ inline void store2(T* c, float first, float second, int count, bool pairs, float alpha, float beta,
+                              After after = {}, unsigned row = 0, unsigned col = 0)
 {
     first *= alpha, second *= alpha;
     if (beta != 0.f) {
         if (count > 0) first += beta * to_float(c[0]);
         if (count > 1) second += beta * to_float(c[1]);
     }
-    const unsigned word = pack<T>(first, second);
-    if (words && count > 1) {
+    const unsigned word = pack<T>(after(first, row, col), after(second, row, col + 1));
+    if (pairs && count > 1) {
         *(unsigned*)c = word;
     } else {
         if (count > 0) c[0].bits = word;
         if (count > 1) c[1].bits = word >> 16;
     }
 }
+template <class After = Unchanged>
+__device__ inline void store2(float* c, float x, float y, int count, bool pairs, float alpha, float beta,
+                              After after = {}, unsigned row = 0, unsigned col = 0)
+{
+    x *= alpha, y *= alpha;
+    if (beta != 0.f) {
+        if (count > 0) x += beta * c[0];
+        if (count > 1) y += beta * c[1];
+    }
+    x = after(x, row, col), y = after(y, row, col + 1);
+    if (pairs && count > 1) {
+        *(float2*)c = make_float2(x, y);
+    } else {
+        if (count > 0) c[0] = x;
+        if (count > 1) c[1] = y;
+    }
+}
 
 // The same for four sums of a thread as wgmma leaves them: columns n and n + 1 of rows m and m + 8.
-template <class T>
-__device__ inline void store_fragment(T* C, int ldc, unsigned m, unsigned n, float4 v, int M, int N, bool words,
-                                      float alpha, float beta)
+template <class T, class After = Unchanged>
+__device__ inline void store_fragment(T* C, int ldc, unsigned m, unsigned n, float4 v, int M, int N, bool pairs,
+                                      float alpha, float beta, After after = {})
 {
     T* c = C + (long long)m * ldc + n;
-    if (m < M) store2(c, v.x, v.y, N - (int)n, words, alpha, beta);
-    if (m + 8 < M) store2(c + 8ll * ldc, v.z, v.w, N - (int)n, words, alpha, beta);
+    if (m < M) store2(c, v.x, v.y, N - (int)n, pairs, alpha, beta, after, m, n);
+    if (m + 8 < M) store2(c + 8ll * ldc, v.z, v.w, N - (int)n, pairs, alpha, beta, after, m + 8, n);
 }
 
 // The same where no test is needed: all four elements exist, rows begin at multiples of 4 bytes, and beta is 0. Few

@@ -181,9 +181,9 @@ struct TileSums {
 //
 // Where there are tiles for half of the blocks at most, several share one: each multiplies a part of k. When all have
 // written their sums, each adds up a part of the tile, always in the same order.
-template <class Scale>
+template <class Scale, class After>
 __device__ inline void multiply_panels(const float* A, const float* B, float* C, int M, int N, int K, int lda, int ldb,
-                                       int ldc, float alpha, float beta, unsigned* workspace)
+                                       int ldc, float alpha, float beta, unsigned* workspace, After after)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
     const auto stages = (Tile*)memory;
@@ -273,7 +273,7 @@ __device__ inline void multiply_panels(const float* A, const float* B, float* C,
         if (sharers == 1) {
             const TileIndex at = place_in_c(tile, TileSums::place(self, 0));
             scale.undo(sum, at.row, at.col);
-            store_sums<TRANSA, TRANSB>(sum, at.row, at.col, A, B, C, M, N, K, lda, ldb, ldc, alpha, beta);
+            store_sums<TRANSA, TRANSB>(sum, at.row, at.col, A, B, C, M, N, K, lda, ldb, ldc, alpha, beta, after);
             continue;
         }
         #pragma unroll
@@ -290,6 +290,6 @@ __device__ inline void multiply_panels(const float* A, const float* B, float* C,
         float sum[1][4] = {{v.x, v.y, v.z, v.w}};
         const TileIndex at = place_in_c(first, TileSums::place(i % TileSums::OWNERS, i / TileSums::OWNERS));
         scale.undo(sum, at.row, at.col);
-        store_sums<TRANSA, TRANSB>(sum, at.row, at.col, A, B, C, M, N, K, lda, ldb, ldc, alpha, beta);
+        store_sums<TRANSA, TRANSB>(sum, at.row, at.col, A, B, C, M, N, K, lda, ldb, ldc, alpha, beta, after);
     });
 }

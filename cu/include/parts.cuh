@@ -40,37 +40,21 @@ __device__ inline float dot(const float* a, int step_a, const float* b, int step
     return sum;
 }
 
-// Store two neighbours of a row of C, of which `count` exist.
-__device__ inline void store2(float* c, float x, float y, int count, bool pair, float alpha, float beta)
-{
-    x *= alpha, y *= alpha;
-    if (beta != 0.f) {  // BLAS: otherwise C may hold NaN
-        if (count > 0) x += beta * c[0];
-        if (count > 1) y += beta * c[1];
-    }
-    if (pair && count > 1) {
-        *(float2*)c = make_float2(x, y);
-    } else {
-        if (count > 0) c[0] = x;
-        if (count > 1) c[1] = y;
-    }
-}
-
 // Store the sums of a thread: of each 64 rows from `row` on, eight pairs of columns of two rows, from column `col` on.
 //
 // A part of an infinity is NaN, and so is the product. A thread that finds NaN among its sums computes them again in
 // float32: infinities and overflow come out as in any float32 product, slowly.
-template <bool TRANS_A = false, bool TRANS_B = false, int PASSES, int COUNT>
+template <bool TRANS_A = false, bool TRANS_B = false, int PASSES, int COUNT, class After>
 __device__ inline void store_sums(const float (&sum)[PASSES][COUNT], unsigned row, unsigned col, const float* A,
                                   const float* B, float* C, int M, int N, int K, int lda, int ldb, int ldc,
-                                  float alpha, float beta)
+                                  float alpha, float beta, After after)
 {
     const bool pairs = (unsigned long long)C % 8 == 0 && ldc % 2 == 0;
     const auto row_of = [&](int pass, int i) { return row + 64 * pass + i / 2 % 2 * 8; };
     const auto col_of = [&](int i) { return col + i / 4 * 8; };
     const auto store = [&](int pass, int i, float x, float y) {
         const unsigned r = row_of(pass, i), s = col_of(i);
-        if (r < M) store2(C + (long long)r * ldc + s, x, y, N - (int)s, pairs, alpha, beta);
+        if (r < M) store2(C + (long long)r * ldc + s, x, y, N - (int)s, pairs, alpha, beta, after, r, s);
     };
     bool whole = true;  // no sum is NaN
     #pragma unroll

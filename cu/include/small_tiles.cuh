@@ -111,14 +111,15 @@ template <int PAD>
 struct Staged {
     float at[BM][BN + PAD];
 
-    // Store c = alpha * sum + beta * c, by all THREADS, where `parts` clusters share `tile`, and this is a block of `part`.
-    // `rows` rows and `columns` columns of C exist. `workspace` begins with counters, which are zero and are left so.
+    // Store c = after(alpha * sum + beta * c), by all THREADS, where `parts` clusters share `tile`, and this is a block of
+    // `part`. C is at the tile's corner, which is at (row, col); `rows` rows and `columns` columns exist there. `workspace` begins with counters, which are zero and are left so.
     //
     // Each block of a cluster adds up a piece of the tile, which it reads from the others' shared memory. Of the blocks of
     // several clusters that have the same piece, the one that comes last adds it up again, from global memory. No block
     // waits for those of another cluster, and the order of sums is always the same.
+    template <class After>
     __device__ void store(float* C, int ldc, int rows, int columns, float alpha, float beta, unsigned* workspace,
-                          unsigned tile, unsigned part, unsigned parts)
+                          unsigned tile, unsigned part, unsigned parts, After after, unsigned row, unsigned col)
     {
         const unsigned rank = blockIdx.y % SPLIT;
         const int first = QUADS * rank / SPLIT + threadIdx.x, end = QUADS * (rank + 1) / SPLIT;
@@ -155,7 +156,7 @@ struct Staged {
         for (int q = first; q < end; q += THREADS) {
             const int m = q / (BN / 4), n = q % (BN / 4) * 4;
             if (m < rows && n < columns)
-                store4(C + (long long)m * ldc + n, &at[m][n], columns - n, quads, alpha, beta);
+                store4(C + (long long)m * ldc + n, &at[m][n], columns - n, quads, alpha, beta, after, row + m, col + n);
         }
     }
 };

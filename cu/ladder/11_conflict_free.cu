@@ -24,6 +24,7 @@
 // TN = [8]
 // ///
 
+#include "epilogue.cuh"
 #include "vector.cuh"
 
 #define ROWS (BM / TM)  // threads along a column of the tile: a thread's row quads lie 4 * ROWS apart
@@ -37,7 +38,7 @@
 
 extern "C" __global__ void __launch_bounds__(THREADS)
                        matmul(const float* A, const float* B, float* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta)
+                              int lda, int ldb, int ldc, float alpha, float beta BIAS_PARAMETER)
 {
     __shared__ __align__(16) float As[BK][BM + PAD];  // transposed: a thread's rows lie side by side
     __shared__ __align__(16) float Bs[BK][BN];
@@ -101,6 +102,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         __syncthreads();  // everyone has read it before it is overwritten
     }
 
+    const Epilogue epilogue = MAKE_EPILOGUE(M, N);
     #pragma unroll  // registers cannot be indexed: i and j must be constants
     for (int i = 0; i < TM; ++i) {
         const unsigned r = row + 4 * ty + i / 4 * 4 * ROWS + i % 4;
@@ -108,7 +110,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         #pragma unroll
         for (int j = 0; j < TN; j += 4) {
             const unsigned s = col + 4 * tx + j * COLS;
-            store4(C + (long long)r * ldc + s, &sum[i][j], N - (int)s, aligned16(C, ldc), alpha, beta);
+            store4(C + (long long)r * ldc + s, &sum[i][j], N - (int)s, aligned16(C, ldc), alpha, beta, epilogue,
+                   r, s);
         }
     }
 }

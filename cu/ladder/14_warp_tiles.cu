@@ -29,6 +29,7 @@
 // ///
 
 #include "cp_async.cuh"
+#include "epilogue.cuh"
 #include "vector.cuh"
 
 #define TM (WM / 4)  // a thread's outputs: the lanes of a warp form a 4 x 8 grid, its quads lie 16 rows apart
@@ -40,7 +41,7 @@
 
 extern "C" __global__ void __launch_bounds__(THREADS)
                        matmul(const float* A, const float* B, float* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta)
+                              int lda, int ldb, int ldc, float alpha, float beta BIAS_PARAMETER)
 {
     extern __shared__ __align__(16) float memory[];  // dynamic: it may exceed 48 KB
     auto As = (float(*)[BK][BM + PAD])memory;
@@ -122,6 +123,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
     }
 
+    const Epilogue epilogue = MAKE_EPILOGUE(M, N);
     #pragma unroll  // registers cannot be indexed: i and j must be constants
     for (int i = 0; i < TM; ++i) {
         const unsigned r = row + tile_m + i / 4 * 16 + i % 4;
@@ -129,7 +131,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         #pragma unroll
         for (int j = 0; j < TN; j += 4) {
             const unsigned s = col + tile_n + j * 8;
-            store4(C + (long long)r * ldc + s, &sum[i][j], N - (int)s, aligned16(C, ldc), alpha, beta);
+            store4(C + (long long)r * ldc + s, &sum[i][j], N - (int)s, aligned16(C, ldc), alpha, beta, epilogue,
+                   r, s);
         }
     }
 }

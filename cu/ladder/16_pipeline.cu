@@ -39,6 +39,7 @@
 // TRANSB = [0, 1]
 // ///
 
+#include "epilogue.cuh"
 #include "fp32_producer.cuh"
 #include "vector.cuh"
 #include "transpose.cuh"
@@ -52,7 +53,7 @@ typedef Fp32Producer<BM, BN, BK, STAGES> Producer;
 
 extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                        matmul(MAP_PARAMETERS const float* A, const float* B, float* C,
-                              int M, int N, int K, int lda, int ldb, int ldc, float alpha, float beta)
+                              int M, int N, int K, int lda, int ldb, int ldc, float alpha, float beta BIAS_PARAMETER)
 {
     extern __shared__ __align__(128) float memory[];
     auto As = (Producer::TileA*)memory;
@@ -124,10 +125,11 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             mbarrier_arrive(empty + done);  // may be filled again
         }
 
+        const Epilogue epilogue = MAKE_EPILOGUE(M, N);
         const unsigned row = row_of(tile) + tile_m, col = col_of(tile) + tile_n;
         float* c = C + (long long)row * ldc + col;
         const long long next_quad = 13ll * ldc;  // quads lie 16 rows apart: from the fourth row of one to the next
-        if (row - tile_m + BM <= M && col - tile_n + BN <= N && aligned16(C, ldc) && beta == 0.f) {
+        if (row - tile_m + BM <= M && col - tile_n + BN <= N && aligned16(C, ldc) && beta == 0.f && !EPILOGUE) {
             #pragma unroll
             for (int i = 0; i < TM; ++i, c += i % 4 ? ldc : next_quad)  // no branches: few instructions to fetch
                 #pragma unroll
@@ -137,15 +139,16 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             continue;
         }
         if (!aligned16(C, ldc)) {
-            store_transposed(C, ldc, row, col, sum, M, N, alpha, beta);
+            store_transposed(C, ldc, row, col, sum, M, N, alpha, beta, epilogue);
             continue;
         }
         #pragma unroll  // registers cannot be indexed: i and j must be constants
         for (int i = 0; i < TM; ++i, c += i % 4 ? ldc : next_quad) {
-            if (row + i / 4 * 16 + i % 4 >= M) continue;
+            const unsigned m = row + i / 4 * 16 + i % 4;
+            if (m >= M) continue;
             #pragma unroll
             for (int j = 0; j < TN; j += 4)
-                store4(c + j * 8, &sum[i][j], N - (int)(col + j * 8), true, alpha, beta);
+                store4(c + j * 8, &sum[i][j], N - (int)(col + j * 8), true, alpha, beta, epilogue, m, col + j * 8);
         }
     }
 }

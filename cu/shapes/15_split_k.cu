@@ -35,6 +35,7 @@
 
 #include "cp_async.cuh"
 #include "cluster.cuh"
+#include "epilogue.cuh"
 #include "vector.cuh"
 
 #define TM (WM / 4)  // a thread's outputs: the lanes of a warp form a 4 x 8 grid, its quads lie 16 rows apart
@@ -47,7 +48,7 @@
 
 extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREADS)
                        matmul(const float* A, const float* B, float* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta)
+                              int lda, int ldb, int ldc, float alpha, float beta BIAS_PARAMETER)
 {
     extern __shared__ __align__(16) float memory[];  // dynamic: it may exceed 48 KB
     auto As = (float(*)[BK][BM + PAD])memory;
@@ -157,6 +158,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREA
     }
     mbarrier_wait(all_received, 0);  // from here on no block accesses the memory of another
 
+    const Epilogue epilogue = MAKE_EPILOGUE(M, N);
     #pragma unroll
     for (int q = 0; q < QUADS; ++q) {
         const int quad = rank * QUADS + q, i = quad / (TN / 4), j = quad % (TN / 4) * 4;
@@ -169,6 +171,6 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREA
             total[0] += v.x, total[1] += v.y, total[2] += v.z, total[3] += v.w;
         }
         store4(C + (long long)(row + m) * ldc + col + n, total, N - (int)(col + n), aligned16(C, ldc), alpha,
-                   beta);
+                   beta, epilogue, row + m, col + n);
     }
 }

@@ -21,6 +21,7 @@
 // THREADS = [512, 256, 1024]
 // ///
 
+#include "epilogue.cuh"
 #include "vector.cuh"
 
 #define COLS 32  // columns of a block: eight lanes with a quad each, 128 bytes of a row of B
@@ -28,7 +29,7 @@
 
 extern "C" __global__ void __launch_bounds__(THREADS)
                        matmul(const float* A, const float* B, float* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta)
+                              int lda, int ldb, int ldc, float alpha, float beta BIAS_PARAMETER)
 {
     __shared__ float parts[THREADS / 32][ROWS][COLS];  // a sum for each warp
 
@@ -73,6 +74,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
     __syncthreads();  // all parts are there
 
+    const Epilogue epilogue = MAKE_EPILOGUE(M, N);
     for (int i = threadIdx.x; i < ROWS * COLS; i += THREADS) {
         const unsigned r = row + i / COLS, s = col + i % COLS;
         if (r >= M || s >= N) continue;
@@ -81,6 +83,6 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         for (int w = 0; w < THREADS / 32; ++w) total += parts[w][i / COLS][i % COLS];
         // BLAS: with beta == 0, C is output only and may hold NaN; 0 * NaN would let it through.
         float* c = C + (long long)r * ldc + s;
-        *c = beta == 0.f ? alpha * total : alpha * total + beta * *c;
+        *c = epilogue(beta == 0.f ? alpha * total : alpha * total + beta * *c, r, s);
     }
 }

@@ -24,6 +24,7 @@
 // TRANSB = [0, 1]
 // ///
 
+#include "epilogue.cuh"
 #include "vector.cuh"
 
 #define THREADS 256
@@ -34,7 +35,7 @@
 
 extern "C" __global__ void __launch_bounds__(THREADS)
                        matmul(const float* A, const float* B, float* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta)
+                              int lda, int ldb, int ldc, float alpha, float beta BIAS_PARAMETER)
 {
     __shared__ __align__(16) float Bs[COLS][STEP + PAD];
     __shared__ float totals[ROWS][COLS];
@@ -102,6 +103,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
     __syncthreads();  // all totals are there
 
+    const Epilogue epilogue = MAKE_EPILOGUE(TRANSB ? N : M, TRANSB ? M : N);  // of C as it is stored
     #pragma unroll 1
     for (int i = threadIdx.x; i < ROWS * COLS; i += THREADS) {
         const unsigned r = row + i / COLS, s = col + i % COLS;
@@ -109,6 +111,6 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const float total = totals[i / COLS][i % COLS];
         // BLAS: with beta == 0, C is output only and may hold NaN; 0 * NaN would let it through.
         float* c = C + (TRANSB ? (long long)s * ldc + r : (long long)r * ldc + s);
-        *c = beta == 0.f ? alpha * total : alpha * total + beta * *c;
+        *c = epilogue(beta == 0.f ? alpha * total : alpha * total + beta * *c, TRANSB ? s : r, TRANSB ? r : s);
     }
 }

@@ -46,6 +46,7 @@
 
 #include "cluster.cuh"
 #include "dependent_launch.cuh"
+#include "epilogue.cuh"
 #include "fp32_producer.cuh"
 #include "vector.cuh"
 #include "transpose.cuh"
@@ -60,7 +61,7 @@ typedef Fp32Producer<BM, BN, BK, STAGES> Producer;
 extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
                        __launch_bounds__(CONSUMERS + PRODUCERS, TM * TN > 64 ? 1 : 0)
                        matmul(MAP_PARAMETERS const float* A, const float* B, float* C,
-                              int M, int N, int K, int lda, int ldb, int ldc, float alpha, float beta)
+                              int M, int N, int K, int lda, int ldb, int ldc, float alpha, float beta BIAS_PARAMETER)
 {
     extern __shared__ __align__(128) float memory[];
     auto As = (Producer::TileA*)memory;
@@ -158,6 +159,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
         }
     mbarrier_wait(all_received, 0);  // from here on no block accesses the memory of another
 
+    const Epilogue epilogue = MAKE_EPILOGUE(M, N);
     #pragma unroll
     for (int first = 0; first < QUADS; first += 4) {  // four columns of four rows
         const int quad = rank * QUADS + first;
@@ -171,12 +173,12 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
                 total[0][j] += v.y, total[1][j] += v.x, total[2][j] += v.w, total[3][j] += v.z;
             }
         if (!aligned16(C, ldc)) {
-            store_transposed(C, ldc, row + m, col + n, total, M, N, alpha, beta);
+            store_transposed(C, ldc, row + m, col + n, total, M, N, alpha, beta, epilogue);
             continue;
         }
         float* c = C + (long long)(row + m) * ldc + col + n;
         #pragma unroll
         for (int i = 0; i < 4; ++i, c += ldc)
-            if (row + m + i < M) store4(c, total[i], N - (int)(col + n), true, alpha, beta);
+            if (row + m + i < M) store4(c, total[i], N - (int)(col + n), true, alpha, beta, epilogue, row + m + i, col + n);
     }
 }

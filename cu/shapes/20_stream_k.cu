@@ -54,6 +54,7 @@
 // TRANSB = [0, 1]
 // ///
 
+#include "epilogue.cuh"
 #include "grid_sync.cuh"
 #include "fp32_producer.cuh"
 #include "vector.cuh"
@@ -116,7 +117,7 @@ struct Work {
 
 extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                        matmul(MAP_PARAMETERS const float* A, const float* B, float* C,
-                              int M, int N, int K, int lda, int ldb, int ldc, float alpha, float beta,
+                              int M, int N, int K, int lda, int ldb, int ldc, float alpha, float beta BIAS_PARAMETER,
                               unsigned* workspace)
 {
     extern __shared__ __align__(128) float memory[];
@@ -262,10 +263,11 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             if (self == 0) atomic_add_release(counters + now.tile, 1);
             continue;
         }
+        const Epilogue epilogue = MAKE_EPILOGUE(M, N);
         const unsigned row = row_of(now.tile) + kept_m, col = col_of(now.tile) + tile_n;
         float* c = C + (long long)row * ldc + col;
         const long long next_quad = 13ll * ldc;  // quads lie 16 rows apart: from the fourth row of one to the next
-        if (row - kept_m + BM <= M && col - tile_n + BN <= N && aligned16(C, ldc) && beta == 0.f) {
+        if (row - kept_m + BM <= M && col - tile_n + BN <= N && aligned16(C, ldc) && beta == 0.f && !EPILOGUE) {
             #pragma unroll
             for (int i = 0; i < ROWS; ++i, c += i % 4 ? ldc : next_quad)  // no branches: few instructions to fetch
                 #pragma unroll
@@ -275,15 +277,16 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             continue;
         }
         if (!aligned16(C, ldc)) {
-            store_transposed(C, ldc, row, col, mine, M, N, alpha, beta);
+            store_transposed(C, ldc, row, col, mine, M, N, alpha, beta, epilogue);
             continue;
         }
         #pragma unroll  // registers cannot be indexed: i and j must be constants
         for (int i = 0; i < ROWS; ++i, c += i % 4 ? ldc : next_quad) {
-            if (row + i / 4 * 16 + i % 4 >= M) continue;
+            const unsigned m = row + i / 4 * 16 + i % 4;
+            if (m >= M) continue;
             #pragma unroll
             for (int j = 0; j < TN; j += 4)
-                store4(c + j * 8, &mine[i][j], N - (int)(col + j * 8), true, alpha, beta);
+                store4(c + j * 8, &mine[i][j], N - (int)(col + j * 8), true, alpha, beta, epilogue, m, col + j * 8);
         }
     }
 
@@ -298,6 +301,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         named_barrier_sync<CONSUMERS>();
         const unsigned begin = (blockIdx.x - low) * (QUADS * CONSUMERS) / sharers;
         const unsigned end = (blockIdx.x - low + 1) * (QUADS * CONSUMERS) / sharers;
+        const Epilogue epilogue = MAKE_EPILOGUE(M, N);
         const unsigned first_row = row_of(piece.tile), first_col = col_of(piece.tile);
         const auto store = [&](unsigned at, const float4& v) {
             const unsigned quad = at / CONSUMERS, thread = at % CONSUMERS;  // whose sums they are
@@ -307,7 +311,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             const unsigned col = first_col + w % (BN / WN) * WN + (l / 8 * 2 + l % 2) * 4 + j;
             const float total[4] = {v.x, v.y, v.z, v.w};
             if (row < M)
-                store4(C + (long long)row * ldc + col, total, N - (int)col, aligned16(C, ldc), 1.f, beta);
+                store4(C + (long long)row * ldc + col, total, N - (int)col, aligned16(C, ldc), 1.f, beta,
+                       epilogue, row, col);
         };
         const auto part = [&](unsigned block) { return &parts[2 * block + (block == low && second)][0][0]; };
         if (sharers <= 4) reduce_parts<CONSUMERS, 4, 4>(part, low, high, begin + self, end, store);

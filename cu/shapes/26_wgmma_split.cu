@@ -48,6 +48,8 @@
 #ifndef ELEMENT
 #define ELEMENT Bf16
 #endif
+#include "epilogue.cuh"
+
 #define BK 64               // 128 bytes: as wide as the swizzle
 #define CONSUMERS (2 * BM)  // threads: a warpgroup for 64 rows; the producers follow them
 #define PRODUCERS 128       // one would do, but all of them copy a matrix that cannot have a tensor map
@@ -60,8 +62,8 @@ typedef Stage16<ELEMENT, BM, BN, BK, TRANSA, !TRANSB> Stage;
 
 extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                        matmul(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
-                              const ELEMENT* A, const ELEMENT* B, ELEMENT* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta)
+                              const ELEMENT* A, const ELEMENT* B, OUT* C, int M, int N, int K,
+                              int lda, int ldb, int ldc, float alpha, float beta BIAS_PARAMETER)
 {
     if (threadIdx.x == CONSUMERS) prefetch_tensormap(map_a), prefetch_tensormap(map_b);
     extern __shared__ __align__(1024) unsigned char memory[];
@@ -156,12 +158,13 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(CONSU
         }
     const unsigned m = row + 16 * warp + lane / 4, n = col + 8 * FIRST(rank) + lane % 4 * 2;
     const int count = FIRST(rank + 1) - FIRST(rank);
-    const bool words = (unsigned long long)C % 4 == 0 && ldc % 2 == 0;
-    if (words && beta == 0.f && row + BM <= M && col + BN <= N)
+    const Epilogue epilogue = MAKE_EPILOGUE(M, N);
+    const bool pairs = (unsigned long long)C % sizeof(OUT[2]) == 0 && ldc % 2 == 0;
+    if (pairs && beta == 0.f && row + BM <= M && col + BN <= N && !EPILOGUE)
         #pragma unroll
-        for (int i = 0; i < MOST && i < count; ++i) store_whole_fragment(C, ldc, m, n + 8 * i, total[i], alpha);
+        for (int i = 0; i < MOST && i < count; ++i) store_whole_fragment((ELEMENT*)C, ldc, m, n + 8 * i, total[i], alpha);
     else
         #pragma unroll
         for (int i = 0; i < MOST && i < count; ++i)
-            store_fragment(C, ldc, m, n + 8 * i, total[i], M, N, words, alpha, beta);
+            store_fragment(C, ldc, m, n + 8 * i, total[i], M, N, pairs, alpha, beta, epilogue);
 }

@@ -50,6 +50,8 @@
 #ifndef ELEMENT
 #define ELEMENT Bf16
 #endif
+#include "epilogue.cuh"
+
 #define BK 64               // 128 bytes: as wide as the swizzle
 #define CONSUMERS (2 * BM)  // threads: a warpgroup for 64 rows; the producers follow them
 #define PRODUCERS 128       // one would do, but all of them copy a matrix that cannot have a tensor map
@@ -64,8 +66,8 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(CON
 extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
 #endif
                        matmul(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
-                              const ELEMENT* A, const ELEMENT* B, ELEMENT* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta, unsigned* workspace)
+                              const ELEMENT* A, const ELEMENT* B, OUT* C, int M, int N, int K,
+                              int lda, int ldb, int ldc, float alpha, float beta BIAS_PARAMETER, unsigned* workspace)
 {
     if (threadIdx.x == CONSUMERS) prefetch_tensormap(map_a), prefetch_tensormap(map_b);
     extern __shared__ __align__(1024) unsigned char memory[];
@@ -135,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     }
 
     if (BM == 128) setmaxnreg_inc<200>();
-    const bool words = (unsigned long long)C % 4 == 0 && ldc % 2 == 0;
+    const bool pairs = (unsigned long long)C % sizeof(OUT[2]) == 0 && ldc % 2 == 0;
     int parity = 0;
     for (unsigned tile = first; tile < tiles; tile += step) {
         float sum[BN / 2];
@@ -155,8 +157,9 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         // Floats 4j to 4j + 3 are columns n + 8j and the next, of rows m and m + 8.
         const unsigned m = (tile / tiles_n * CLUSTER + place) * BM + 16 * warp + lane / 4;
         const unsigned n = tile % tiles_n * BN + lane % 4 * 2;
+        const Epilogue epilogue = MAKE_EPILOGUE(M, N);
         const auto store = [&](int j, float4 v) {
-            store_fragment(C, ldc, m, n + 8 * j, v, M, N, words, alpha, beta);
+            store_fragment(C, ldc, m, n + 8 * j, v, M, N, pairs, alpha, beta, epilogue);
         };
         if (sharers == 1) {
             #pragma unroll

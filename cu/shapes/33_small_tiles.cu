@@ -39,6 +39,7 @@
 // ///
 
 #include "dependent_launch.cuh"
+#include "epilogue.cuh"
 #include "small_tiles.cuh"
 
 #define TM (BM / WARPS_M / 8)    // a thread's outputs: the lanes of a warp form an 8 x 4 grid
@@ -80,7 +81,7 @@ extern "C" __global__ void __cluster_dims__(1, SPLIT, 1) __launch_bounds__(THREA
 extern "C" __global__ void __launch_bounds__(THREADS)
 #endif
                        matmul(const float* A, const float* B, float* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta, unsigned* workspace)
+                              int lda, int ldb, int ldc, float alpha, float beta BIAS_PARAMETER, unsigned* workspace)
 {
     extern __shared__ __align__(16) float memory[];  // dynamic: it may exceed 48 KB
     const int warp = threadIdx.x / 32, lane_m = threadIdx.x % 8, lane_n = threadIdx.x % 32 / 8;
@@ -120,5 +121,5 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
     __syncthreads();
     staged->store(C + (long long)row * ldc + col, ldc, M - row, N - col, alpha, beta, workspace,
-                  blockIdx.x, blockIdx.y / SPLIT, gridDim.y / SPLIT);
+                  blockIdx.x, blockIdx.y / SPLIT, gridDim.y / SPLIT, MAKE_EPILOGUE(M, N), row, col);
 }

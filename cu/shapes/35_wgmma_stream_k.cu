@@ -47,6 +47,8 @@
 #ifndef ELEMENT
 #define ELEMENT Bf16
 #endif
+#include "epilogue.cuh"
+
 #define BK 64          // 128 bytes: as wide as the swizzle
 #define CONSUMERS 256  // threads: two warpgroups, 64 rows each; the producers follow them
 #define PRODUCERS 128  // one would do, but all of them copy a matrix that cannot have a tensor map
@@ -82,8 +84,8 @@ struct Line {
 
 extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                        matmul(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
-                              const ELEMENT* A, const ELEMENT* B, ELEMENT* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta, unsigned* workspace)
+                              const ELEMENT* A, const ELEMENT* B, OUT* C, int M, int N, int K,
+                              int lda, int ldb, int ldc, float alpha, float beta BIAS_PARAMETER, unsigned* workspace)
 {
     if (threadIdx.x == CONSUMERS) prefetch_tensormap(map_a), prefetch_tensormap(map_b);
     extern __shared__ __align__(1024) unsigned char memory[];
@@ -145,7 +147,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
 
     // A block has two places for sums: of its first tile, if that began in another block, and of its last one.
     const auto parts = (float4(*)[2][QUADS * CONSUMERS])(workspace + 4 * gridDim.x);
-    const bool words = (unsigned long long)C % 4 == 0 && ldc % 2 == 0;
+    const bool pairs = (unsigned long long)C % sizeof(OUT[2]) == 0 && ldc % 2 == 0;
     int stage = 0, parity = 0;
     for (unsigned at = begin; at < end;) {
         const unsigned tile = at / stages_of_k, from = tile * stages_of_k, to = min(end, from + stages_of_k);
@@ -165,18 +167,19 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
 
         const unsigned place_p = tile / tiles_q * 128 + 16 * warp + lane / 4;
         const unsigned place_q = tile % tiles_q * BQ + lane % 4 * 2;
+        const Epilogue epilogue = MAKE_EPILOGUE(M, N);
         const auto store = [&](int j, float4 v) {
             const unsigned n = place_q + 8 * j;
             if (!ACROSS) {
-                store_fragment(C, ldc, place_p, n, v, M, N, words, alpha, beta);
+                store_fragment(C, ldc, place_p, n, v, M, N, pairs, alpha, beta, epilogue);
             } else {
                 // Two of P are neighbours in a row of C: lanes four apart exchange one of Q for the other.
                 const bool odd = lane / 4 % 2;
                 const float x = __shfl_xor_sync(~0u, odd ? v.x : v.y, 4), z = __shfl_xor_sync(~0u, odd ? v.z : v.w, 4);
                 const unsigned m = n + odd, s = place_p - odd;
-                ELEMENT* c = C + (long long)m * ldc + s;
-                if (m < M) store2(c, odd ? x : v.x, odd ? v.y : x, N - (int)s, words, alpha, beta);
-                if (m < M) store2(c + 8, odd ? z : v.z, odd ? v.w : z, N - (int)s - 8, words, alpha, beta);
+                OUT* c = C + (long long)m * ldc + s;
+                if (m < M) store2(c, odd ? x : v.x, odd ? v.y : x, N - (int)s, pairs, alpha, beta, epilogue, m, s);
+                if (m < M) store2(c + 8, odd ? z : v.z, odd ? v.w : z, N - (int)s - 8, pairs, alpha, beta, epilogue, m, s + 8);
             }
         };
         const unsigned low = SHARE ? line.block_of(from) : 0, high = SHARE ? line.block_of(from + stages_of_k - 1) : 0;

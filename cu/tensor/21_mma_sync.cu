@@ -32,8 +32,9 @@
 // STAGES = [4, 3]
 // ///
 
+#define ELEMENT Bf16
 #include "cp_async.cuh"
-#include "elements.cuh"
+#include "epilogue.cuh"
 #include "vector.cuh"
 
 #define THREADS (32 * (BM / WM) * (BN / WN))
@@ -99,8 +100,8 @@ __device__ inline void copy_tile(Bf16* to, const Bf16* from, int ld, int rows, i
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-                       matmul(const Bf16* A, const Bf16* B, Bf16* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta)
+                       matmul(const Bf16* A, const Bf16* B, OUT* C, int M, int N, int K,
+                              int lda, int ldb, int ldc, float alpha, float beta BIAS_PARAMETER)
 {
     extern __shared__ __align__(128) unsigned char memory[];
     auto As = (Bf16(*)[BM * BK])memory;
@@ -157,7 +158,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
     }
 
-    const bool words = (unsigned long long)C % 4 == 0 && ldc % 2 == 0;
+    const Epilogue epilogue = MAKE_EPILOGUE(M, N);
+    const bool pairs = (unsigned long long)C % sizeof(OUT[2]) == 0 && ldc % 2 == 0;
     #pragma unroll  // registers cannot be indexed: every index of sum must be a constant
     for (int i = 0; i < WM / 16; ++i)
         #pragma unroll
@@ -168,7 +170,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             for (int j = 0; j < WN / 8; ++j) {
                 const unsigned s = col + tile_n + 8 * j + lane % 4 * 2;
                 const float* pair = &sum[i][j][2 * half];
-                store2(C + (long long)r * ldc + s, pair[0], pair[1], N - (int)s, words, alpha, beta);
+                store2(C + (long long)r * ldc + s, pair[0], pair[1], N - (int)s, pairs, alpha, beta, epilogue, r, s);
             }
         }
 }

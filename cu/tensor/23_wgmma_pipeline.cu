@@ -50,6 +50,8 @@
 #ifndef ELEMENT
 #define ELEMENT Bf16
 #endif
+#include "epilogue.cuh"
+
 #define BK 64               // 128 bytes: as wide as the swizzle
 #define CONSUMERS (2 * BM)  // threads: a warpgroup for 64 rows; the producers follow them
 #define PRODUCERS 128       // one would do, but all of them copy a matrix that cannot have a tensor map
@@ -64,8 +66,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
 #endif
                        matmul(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
                               const __grid_constant__ TensorMap map_c,
-                              const ELEMENT* A, const ELEMENT* B, ELEMENT* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta)
+                              const ELEMENT* A, const ELEMENT* B, OUT* C, int M, int N, int K,
+                              int lda, int ldb, int ldc, float alpha, float beta BIAS_PARAMETER)
 {
     if (threadIdx.x == CONSUMERS) prefetch_tensormap(map_a), prefetch_tensormap(map_b);
     extern __shared__ __align__(1024) unsigned char memory[];
@@ -142,8 +144,9 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     if (BM == 128) setmaxnreg_inc<200>();  // so the consumers take over the rest
     if (BM == 192) setmaxnreg_inc<144>();
     // TMA writes 16 bytes or none of them: at a ragged edge it would write past the end of a row.
-    const bool map_for_c = aligned16(C, ldc) && N % 8 == 0 && beta == 0.f;
-    const bool words = (unsigned long long)C % 4 == 0 && ldc % 2 == 0;
+    const bool boxes = beta == 0.f && !FLOAT_C;  // results go through shared memory
+    const bool map_for_c = aligned16(C, ldc) && N % 8 == 0 && boxes;
+    const bool pairs = (unsigned long long)C % sizeof(OUT[2]) == 0 && ldc % 2 == 0;
     float sum[BN / 2];
     int stage = 0, parity = 0;
     for (unsigned tile = first; tile < tiles; tile += step) {
@@ -165,6 +168,11 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         if (alpha != 1.f)
             #pragma unroll
             for (int i = 0; i < BN / 2; ++i) sum[i] *= alpha;
+        const Epilogue epilogue = MAKE_EPILOGUE(M, N);
+        if (EPILOGUE && boxes)
+            #pragma unroll
+            for (int i = 0; i < BN / 2; ++i)
+                sum[i] = epilogue(sum[i], row + i / 2 % 2 * 8 + lane / 4, col + i / 4 * 8 + lane % 4 * 2 + i % 2);
         const auto write_box = [&](int j) {  // up to 64 columns of the warp's rows, to shared memory
             const int r = lane % 16, unit = lane / 16;
             #pragma unroll
@@ -192,7 +200,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             }
             if (BN % 64 == 0) continue;  // else half a box is left, and TMA stores whole ones
         }
-        if (beta == 0.f) {  // what TMA cannot write: through shared memory too, then row by row
+        if (boxes) {  // what TMA cannot write: through shared memory too, then row by row
             if (BN % 64 && lane == 0) tma_store_wait_group_read<0>();  // what was there
             if (BN % 64) __syncwarp();
             #pragma unroll
@@ -202,12 +210,12 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                 write_box(j);
                 __syncwarp();
                 const unsigned s = col + 64 * j + 2 * lane;
-                ELEMENT* c = C + (long long)row * ldc + s;
+                ELEMENT* c = (ELEMENT*)C + (long long)row * ldc + s;
                 #pragma unroll 4
                 for (int m = 0; m < 16; ++m, c += ldc) {
                     if (row + m >= M || s >= N || (BN % 64 && s >= col + BN)) break;
                     const unsigned word = *(const unsigned*)&cs[m][(lane / 4 ^ m % 8) * 8 + lane % 4 * 2];
-                    if (words && s + 1 < N) *(unsigned*)c = word;
+                    if (pairs && s + 1 < N) *(unsigned*)c = word;
                     else {
                         c[0].bits = word;
                         if (s + 1 < N) c[1].bits = word >> 16;
@@ -224,7 +232,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             #pragma unroll
             for (int i = 2 * half; i < BN / 2; i += 4) {
                 const unsigned s = col + i / 4 * 8 + lane % 4 * 2;
-                store2(C + (long long)r * ldc + s, sum[i], sum[i + 1], N - (int)s, words, 1.f, beta);
+                store2(C + (long long)r * ldc + s, sum[i], sum[i + 1], N - (int)s, pairs, 1.f, beta,
+                       epilogue, r, s);
             }
         }
     }

@@ -50,6 +50,7 @@
 
 #include "cluster.cuh"
 #include "dependent_launch.cuh"
+#include "epilogue.cuh"
 #include "vector.cuh"
 #include "raster.cuh"
 #include "tma.cuh"
@@ -73,13 +74,13 @@ extern "C" __global__ void
                               const __grid_constant__ TensorMap map_a,
                               const __grid_constant__ TensorMap map_c,
                               const float* B, const float* A, float* C, int N, int M, int K,
-                              int ldb, int lda, int ldc, float alpha, float beta)
+                              int ldb, int lda, int ldc, float alpha, float beta BIAS_PARAMETER)
 #else
                        matmul(const __grid_constant__ TensorMap map_a,
                               const __grid_constant__ TensorMap map_b,
                               const __grid_constant__ TensorMap map_c,
                               const float* A, const float* B, float* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta)
+                              int lda, int ldb, int ldc, float alpha, float beta BIAS_PARAMETER)
 #endif
 {
     extern __shared__ __align__(1024) float memory[];
@@ -251,6 +252,11 @@ extern "C" __global__ void
         const auto [row, tile_col] = corner_of(tile);
         const int col = tile_col + box * 32;  // the columns of B of these two warps
         const int c_row = TRANSA ? tile_col : row, c_col = TRANSA ? row : tile_col;
+        const Epilogue epilogue = MAKE_EPILOGUE(c_rows, c_columns);
+        const auto finished = [&, row = row](int i, float value) {  // of sum[i]
+            const unsigned m = row + i / 4 * 8 + 2 * k_lane + i % 2, n = col + n_first + i % 4 / 2 * n_step;
+            return epilogue(value, TRANSA ? n : m, TRANSA ? m : n);
+        };
 
         if (SPLIT > 1) {
             named_barrier_sync<CONSUMERS>();  // all have read the last stage
@@ -276,7 +282,7 @@ extern "C" __global__ void
                     total[0] += v.x, total[1] += v.y, total[2] += v.z, total[3] += v.w;
                 }
                 store4(C + (long long)(c_row + down) * ldc + (c_columns - left), total, left, aligned16(C, ldc),
-                       alpha, beta);
+                       alpha, beta, epilogue, c_row + down, c_columns - left);
             }
             cluster_sync_relaxed();  // no block exits while others read its memory
         } else if (aligned16(C, ldc) && c_columns % 4 == 0 && beta == 0.f) {  // TMA writes 16 bytes or none
@@ -293,7 +299,8 @@ extern "C" __global__ void
                     #pragma unroll
                     for (int e = 0; e < 2; ++e) {
                         const int i = m / 2 + 4 * j + next * e;
-                        store_two(cs[0], 32, 8 * j, 0, e, true, alpha * sum[i], alpha * sum[i + pair]);
+                        store_two(cs[0], 32, 8 * j, 0, e, true, finished(i, alpha * sum[i]),
+                                  finished(i + pair, alpha * sum[i + pair]));
                     }
                 fence_proxy_async();
                 both_warps();
@@ -311,7 +318,7 @@ extern "C" __global__ void
                 for (int e = 0; e < 4; ++e) {
                     float* here = c + e % 2 * m_pitch + e / 2 * n_step * n_pitch;
                     if (row + 2 * i + 2 * k_lane + e % 2 < M && col + n_first + e / 2 * n_step < N)
-                        *here = beta == 0.f ? alpha * sum[i + e] : alpha * sum[i + e] + beta * *here;
+                        *here = finished(i + e, beta == 0.f ? alpha * sum[i + e] : alpha * sum[i + e] + beta * *here);
                 }
         }
     }

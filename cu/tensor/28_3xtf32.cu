@@ -34,6 +34,7 @@
 // ///
 
 #include "cp_async.cuh"
+#include "epilogue.cuh"
 #include "vector.cuh"
 
 #define THREADS (32 * (BM / WM) * (BN / WN))
@@ -84,7 +85,7 @@ __device__ inline void copy_tile(float* to, const float* from, int ld, int rows,
 
 extern "C" __global__ void __launch_bounds__(THREADS)
                        matmul(const float* A, const float* B, float* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta)
+                              int lda, int ldb, int ldc, float alpha, float beta BIAS_PARAMETER)
 {
     extern __shared__ __align__(16) float memory[];
     auto As = (float(*)[BM][A_PITCH])memory;
@@ -152,6 +153,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         now = now + 1 == STAGES ? 0 : now + 1;
     }
 
+    const Epilogue epilogue = MAKE_EPILOGUE(M, N);
     #pragma unroll  // registers cannot be indexed: every index of sum must be a constant
     for (int i = 0; i < WM / 16; ++i)
         #pragma unroll
@@ -165,7 +167,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                     const unsigned s = col + tile_n - group + 8 * j + 2 * within + e;
                     float* c = C + (long long)r * ldc + s;
                     const float value = alpha * sum[i][j][2 * half + e];
-                    if (s < N) *c = beta == 0.f ? value : value + beta * *c;
+                    if (s < N) *c = epilogue(beta == 0.f ? value : value + beta * *c, r, s);
                 }
         }
 }

@@ -28,6 +28,7 @@
 // ///
 
 #include "bf16x6.cuh"
+#include "epilogue.cuh"
 #include "raster.cuh"
 #include "stage16.cuh"
 
@@ -124,7 +125,7 @@ __device__ inline void produce(const float* A, const float* B, int M, int N, int
 
 extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                        matmul(const float* A, const float* B, float* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta)
+                              int lda, int ldb, int ldc, float alpha, float beta BIAS_PARAMETER)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
     const auto stages = (Tile*)memory;
@@ -175,6 +176,6 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         }
 
         store_sums(sum, tile_row + BM / 2 * half + 16 * (warp % 4) + lane / 4, col + lane % 4 * 2, A, B, C, M, N, K,
-                   lda, ldb, ldc, alpha, beta);
+                   lda, ldb, ldc, alpha, beta, MAKE_EPILOGUE(M, N));
     }
 }

@@ -36,12 +36,13 @@
 // TRANSB = [0, 1]
 // ///
 
+#include "epilogue.cuh"
 #include "bf16x6.cuh"
 #include "panels.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
                        matmul(const float* A, const float* B, float* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta, unsigned* workspace)
+                              int lda, int ldb, int ldc, float alpha, float beta BIAS_PARAMETER, unsigned* workspace)
 {
-    multiply_panels<Unscaled>(A, B, C, M, N, K, lda, ldb, ldc, alpha, beta, workspace);
+    multiply_panels<Unscaled>(A, B, C, M, N, K, lda, ldb, ldc, alpha, beta, workspace, MAKE_EPILOGUE(M, N));
 }

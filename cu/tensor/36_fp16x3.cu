@@ -34,6 +34,7 @@
 // TRANSB = [0, 1]
 // ///
 
+#include "epilogue.cuh"
 #include "fp16x3.cuh"
 #include "panels.cuh"
 
@@ -163,7 +164,7 @@ public:
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
                        matmul(const float* A, const float* B, float* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta, unsigned* workspace)
+                              int lda, int ldb, int ldc, float alpha, float beta BIAS_PARAMETER, unsigned* workspace)
 {
-    multiply_panels<Scaled>(A, B, C, M, N, K, lda, ldb, ldc, alpha, beta, workspace);
+    multiply_panels<Scaled>(A, B, C, M, N, K, lda, ldb, ldc, alpha, beta, workspace, MAKE_EPILOGUE(M, N));
 }

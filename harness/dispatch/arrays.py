@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from harness.driver import DeviceArray, device_of
+from harness.driver import DeviceArray, Stream, device_of
 from harness.errors import UsageError
 from harness.kernels.dtypes import BF16, FP16, FP32, DType
 
@@ -57,35 +57,36 @@ class Matrix(NamedTuple):
         return self.address + self.dtype.itemsize * ((rows - 1) * self.ld + columns)
 
     def overlaps(self, other: Matrix) -> bool:
-        """Return True if the two matrices, of one element type, share an element.
+        """Return True if the two matrices share an element.
 
-        Two views of one array that lie side by side do not. If leading dimensions differ or the addresses are
-        not whole elements apart, True if their address ranges overlap.
+        Two views of one array that lie side by side do not. If element types or leading dimensions differ or
+        the addresses are not whole elements apart, True if their address ranges overlap.
         """
         size = self.dtype.itemsize
         if self.end <= other.address or other.end <= self.address:
             return False
-        if self.ld != other.ld or (other.address - self.address) % size:
+        if (self.ld, self.dtype) != (other.ld, other.dtype) or (other.address - self.address) % size:
             return True
         shift = (other.address - self.address) // size % self.ld  # elements to the right in a stored row
         return shift < self.stored[1] or shift + other.stored[1] > self.ld
 
 
-def read(name: str, array: Any, stream: int | None, *, written: bool = False) -> Matrix:
+def read(name: str, array: Any, stream: int | None, *, written: bool = False, dims: int = 2) -> Matrix:
     """Return a device array of any library as a `Matrix`, without copying.
 
     `stream` is the address of the stream that will use it, None if not known yet; the owner of a DLPack array
     makes that stream wait until the contents are ready (None: the legacy default stream). `written` is True
-    for an output. Raises UsageError, naming the array `name`, unless it is a matrix of float32, bfloat16 or
-    float16 in device memory whose rows or columns are contiguous.
+    for an output. With one dimension (`dims`) it is a vector, returned as a single row. Raises UsageError,
+    naming the array `name`, unless it is a matrix of float32, bfloat16 or float16 in device memory whose rows
+    or columns are contiguous, or such a vector.
     """
     try:
         if is_torch(array):
-            return _torch(name, array)
+            return _torch(name, array, dims)
         if (interface := getattr(array, "__cuda_array_interface__", None)) is not None:
-            return _interface(name, array, interface, written)
+            return _interface(name, array, interface, written, dims)
         if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
-            return _dlpack(name, array, stream, written)
+            return _dlpack(name, array, stream, written, dims)
     except UsageError:
         raise
     except Exception as e:  # another library may raise anything for an array that it cannot hand over
@@ -111,6 +112,28 @@ def torch_stream(device: int) -> int:
     return int(sys.modules["torch"].cuda.current_stream(device).cuda_stream) or LEGACY
 
 
+def stream_address(stream: Any) -> int:
+    """Return the address of a stream of any library; raises UsageError if it is no stream."""
+    if isinstance(stream, Stream):
+        if not stream.context.primary:
+            raise UsageError("the stream is in a context of its own", hint="make it in Context(device)")
+        address = int(stream.handle)
+    elif isinstance(stream, int) and not isinstance(stream, bool):
+        address = stream
+    elif (protocol := getattr(stream, "__cuda_stream__", None)) is not None:
+        _, address = protocol() if callable(protocol) else protocol
+    elif (found := getattr(stream, "cuda_stream", getattr(stream, "ptr", None))) is not None:
+        address = found
+    else:
+        raise UsageError(
+            f"{stream!r} is no stream",
+            hint="pass a harness Stream, a PyTorch or CuPy stream, or its address",
+        )
+    if address < 0:
+        raise UsageError(f"{address} is not the address of a stream")
+    return int(address) or LEGACY
+
+
 def empty_like(a: Any, rows: int, columns: int) -> Any:
     """Return an uninitialised ``rows x columns`` matrix of the library, type and GPU of `a`.
 
@@ -124,7 +147,7 @@ def empty_like(a: Any, rows: int, columns: int) -> Any:
     raise UsageError(f"no out, and how to make a {type(a).__name__} is not known", hint="pass out=")
 
 
-def _torch(name: str, tensor: Any) -> Matrix:
+def _torch(name: str, tensor: Any, dims: int) -> Matrix:
     """Read a PyTorch tensor; raises UsageError if its gradients would be lost."""
     torch = sys.modules["torch"]
     if not tensor.is_cuda:
@@ -134,11 +157,11 @@ def _torch(name: str, tensor: Any) -> Matrix:
         hint = "harness.torch.mm(a, b) has gradients; or pass x.detach(), or use torch.no_grad()"
         _refuse(name, "requires gradients, which would be lost", hint)
     shape, strides = tensor.shape, tensor.stride()
-    rows, columns, ld, flip = _layout(name, shape, strides)
+    rows, columns, ld, flip = _layout(name, shape, strides, dims)
     return Matrix(tensor.data_ptr(), rows, columns, ld, tensor.get_device(), TORCH_CURRENT, None, dtype, flip)
 
 
-def _interface(name: str, array: Any, interface: dict[str, Any], written: bool) -> Matrix:
+def _interface(name: str, array: Any, interface: dict[str, Any], written: bool, dims: int) -> Matrix:
     """Read an array by version 2 or 3 of the CUDA Array Interface, as specified in Numba's documentation."""
     dtype = _INTERFACE.get(interface["typestr"])
     # NumPy has no bfloat16: the interface describes its elements as two bytes of any kind.
@@ -156,7 +179,7 @@ def _interface(name: str, array: Any, interface: dict[str, Any], written: bool) 
         if [stride for stride in strides if stride % size]:
             _refuse(name, f"has strides of {strides} bytes, no multiples of {size}")
         strides = [stride // size for stride in strides]
-    rows, columns, ld, flip = _layout(name, shape, strides)
+    rows, columns, ld, flip = _layout(name, shape, strides, dims)
     ready = interface.get("stream")
     if ready == 0:
         _refuse(name, "names stream 0, which the CUDA Array Interface forbids: it may mean two streams")
@@ -188,7 +211,7 @@ _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype, _capsule_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
 
 
-def _dlpack(name: str, array: Any, stream: int | None, written: bool) -> Matrix:
+def _dlpack(name: str, array: Any, stream: int | None, written: bool, dims: int) -> Matrix:
     """Read an array by DLPack.
 
     The capsule is not consumed, so its owner frees it. `Matrix.keep` holds it until the launch is queued.
@@ -204,20 +227,28 @@ def _dlpack(name: str, array: Any, stream: int | None, written: bool) -> Matrix:
     dtype = _DLPACK.get((tensor.code, tensor.bits, tensor.lanes)) or _wrong_type(name, kind)
     shape = tensor.shape[: tensor.ndim]
     strides = tensor.strides[: tensor.ndim] if tensor.strides else None
-    rows, columns, ld, flip = _layout(name, shape, strides)
+    rows, columns, ld, flip = _layout(name, shape, strides, dims)
     address = (tensor.data or 0) + tensor.byte_offset
     return Matrix(address, rows, columns, ld, tensor.device_id, None, capsule, dtype, flip)
 
 
-def _layout(name: str, shape: Sequence[int], strides: Sequence[int] | None) -> tuple[int, int, int, bool]:
+def _layout(
+    name: str, shape: Sequence[int], strides: Sequence[int] | None, dims: int
+) -> tuple[int, int, int, bool]:
     """Return rows, columns, leading dimension, and True for column-major; strides are in elements (None:
     contiguous).
 
-    Raises UsageError unless it is a non-empty matrix whose rows, or columns, are contiguous and do not
-    overlap.
+    A vector (`dims` is 1) is a single row. Raises UsageError unless it is a non-empty matrix whose rows, or
+    columns, are contiguous and do not overlap, or a non-empty contiguous vector.
     """
-    if len(shape) != 2:
-        _refuse(name, f"has {len(shape)} dimensions, not 2", "multiply the matrices of a batch one by one")
+    if len(shape) != dims:
+        hint = "pass a vector, x.reshape(-1)" if dims == 1 else "multiply the matrices of a batch one by one"
+        _refuse(name, f"has {len(shape)} dimensions, not {dims}", hint)
+    if dims == 1:
+        if strides is not None and strides[0] != 1 and shape[0] > 1:
+            what = f"has {strides[0]} elements from one to the next"
+            _refuse(name, f"{what}; it must be 1", "copy it first (x.contiguous(), cupy.ascontiguousarray)")
+        shape, strides = (1, *shape), None
     rows, columns = shape
     if rows == 0 or columns == 0:
         _refuse(name, f"is {rows} x {columns}: there is nothing to multiply")

@@ -39,6 +39,7 @@ from harness.dispatch.cost import NN, Candidate, straddles, unread, without_maps
 from harness.errors import UsageError
 from harness.kernels import catalog
 from harness.kernels.dtypes import DTYPES, FP32
+from harness.kernels.epilogue import PLAIN, Epilogue
 from harness.kernels.spec import LAYOUT, Variant
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def choose(
     layout: str = NN,
     straddled: bool = False,
     unmapped: str = "",
+    epilogue: Epilogue = PLAIN,
 ) -> Variant:
     """Return the variant for the product ``(M x K) @ (K x N)`` on a GPU with `sms` multiprocessors.
 
@@ -69,10 +71,11 @@ def choose(
     ``"fp16x3"``, ``"bf16x6"``, ``"bf16"`` or ``"fp16"``. `layout` is ``"NN"``, ``"NT"``, ``"TN"`` or
     ``"TT"``, as the module's docstring says, and `straddled` whether rows of A or B begin elsewhere than at
     multiples of 32 bytes. `unmapped` names the operands, of A and B, whose rows do not even begin at
-    multiples of 16, so that no tensor map describes them. Raises UsageError if no kernel can compute the
-    product there.
+    multiples of 16, so that no tensor map describes them. The `epilogue` is compiled into the
+    variant; kernels that cannot have one are left out, among the others the choice is the same as without.
+    Raises UsageError if no kernel can compute the product there.
     """
-    return _choose(M, N, K, sms, arch, gpu, dtype, layout, straddled, unmapped)
+    return _choose(M, N, K, sms, arch, gpu, dtype, layout, straddled, unmapped, epilogue)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -87,15 +90,17 @@ def _choose(
     layout: str,
     straddled: bool,
     unmapped: str,
+    epilogue: Epilogue,
 ) -> Variant:
     """Compute `choose`; its results are cached."""
     if min(M, N, sms) < 1 or K < 0:
         raise UsageError(f"no kernel computes a product of M={M} N={N} K={K} on {sms} multiprocessors")
-    known = measured(M, N, K, sms=sms, arch=arch, gpu=gpu, dtype=dtype, layout=layout)
+    made: Any = {"dtype": dtype, "layout": layout, "epilogue": epilogue}
+    known = measured(M, N, K, sms=sms, arch=arch, gpu=gpu, **made)
     if known is not None:
         return known
     pitches: Any = {"straddled": straddled, "unmapped": unmapped}
-    found = ranked(M, N, K, sms=sms, arch=arch, dtype=dtype, layout=layout, **pitches)
+    found = ranked(M, N, K, sms=sms, arch=arch, **made, **pitches)
     if not found:
         kernels = [c.variant.kernel for c in candidates() if c.dtype.name == dtype]
         archs = dict.fromkeys(
@@ -110,11 +115,21 @@ def _choose(
 def about(problem: Gemm) -> dict[str, Any]:
     """Return what of a product, beside its shape, the choice depends on: arguments of `choose`."""
     pitches = {"straddled": straddles(problem), "unmapped": without_maps(problem)}
-    return {"dtype": problem.dtype.name, "layout": problem.layout, **pitches}
+    made = {"dtype": problem.dtype.name, "layout": problem.layout, "epilogue": problem.epilogue}
+    return {**made, **pitches}
 
 
 def measured(
-    M: int, N: int, K: int, *, sms: int, arch: str, gpu: str, dtype: str = FP32.name, layout: str = NN
+    M: int,
+    N: int,
+    K: int,
+    *,
+    sms: int,
+    arch: str,
+    gpu: str,
+    dtype: str = FP32.name,
+    layout: str = NN,
+    epilogue: Epilogue = PLAIN,
 ) -> Variant | None:
     """Return the fastest variant according to the tables, or None if no entry contains the shape.
 
@@ -131,11 +146,13 @@ def measured(
         if about != asked or own not in ("", layout) or not any(inside):
             continue
         given = _variant(entry)
+        if not epilogue.serves(given.kernel):
+            continue
         variant = laid_out(given, layout, _smaller(M, N))
         turned = not own and variant.tile != given.tile
         reads = own or not unread(variant, layout)
         if reads and inside[turned] and variant.kernel.fits(arch):
-            return variant
+            return epilogue.compiled(variant)
     return None
 
 
@@ -150,13 +167,14 @@ def ranked(
     layout: str = NN,
     straddled: bool = False,
     unmapped: str = "",
+    epilogue: Epilogue = PLAIN,
 ) -> list[tuple[Variant, float]]:
     """Return the candidates that can compute the product, with their cycles by the cost model, fastest first.
 
     Arguments are those of `choose`. Candidates with equal cycles (limited by DRAM) are in the order of their
     busy cycles. Empty if there are none.
     """
-    able = [c for c in _laid_out(dtype, layout, _smaller(M, N)) if c.serves(M, N, arch)]
+    able = [c for c in _laid_out(dtype, layout, _smaller(M, N), epilogue) if c.serves(M, N, arch)]
     shape = M, N, K, sms
     pitches: Any = {"layout": layout, "straddled": straddled, "unmapped": unmapped}
     found = [(c.cycles(*shape, **pitches), c.busy(*shape, straddled), c.variant) for c in able]
@@ -188,10 +206,11 @@ def _smaller(M: int, N: int) -> str:
 
 
 @functools.cache
-def _laid_out(dtype: str, layout: str, smaller: str) -> tuple[Candidate, ...]:
-    """Return the candidates of an element type, compiled as `laid_out` says."""
-    typed = (c for c in candidates() if c.dtype.name == dtype)
-    return tuple(replace(c, variant=laid_out(c.variant, layout, smaller)) for c in typed)
+def _laid_out(dtype: str, layout: str, smaller: str, epilogue: Epilogue) -> tuple[Candidate, ...]:
+    """Return the candidates of an element type, compiled as `laid_out` says, with the epilogue."""
+    able = (c for c in candidates() if c.dtype.name == dtype and epilogue.serves(c.variant.kernel))
+    made = (replace(c, variant=laid_out(c.variant, layout, smaller)) for c in able)
+    return tuple(replace(c, variant=epilogue.compiled(c.variant)) for c in made)
 
 
 @functools.cache

@@ -27,11 +27,13 @@ from harness.errors import OutOfMemory, UsageError
 from harness.kernels.arch import Arch
 from harness.kernels.compiler import compile_kernel
 from harness.kernels.dtypes import BF16X6, FP16X3, FP32, TF32, TF32X3, DType
+from harness.kernels.epilogue import ACTIVATIONS, COLUMNS, PLAIN, ROWS, Epilogue
 from harness.kernels.spec import Variant
 from harness.problems.gemm import GEMMS
 
-Operands = tuple[Matrix, Matrix, Matrix]  # a, b and out
-First = tuple[Sequence[int], Stream]  # the addresses of a, b and out, and the stream
+Operands = tuple[Matrix, ...]  # a, b, out and, if there is one, the bias
+Kind = tuple[str, Epilogue]  # the type in which they are multiplied, and what follows
+First = tuple[Sequence[int], Stream]  # the addresses of the operands, and the stream
 IEEE = "ieee"
 PRECISIONS = (IEEE, TF32.name, TF32X3.name, FP16X3.name, BF16X6.name)  # the ways to multiply float32
 _FLOAT_MAX = float(np.finfo(np.float32).max)
@@ -46,17 +48,25 @@ def matmul(
     *,
     alpha: float = 1.0,
     beta: float = 0.0,
+    bias: Any = None,
+    bias_axis: int = 1,
+    activation: str = "",
     precision: str = IEEE,
     stream: Any = None,
 ) -> Any:
-    """Queue ``out = alpha * a @ b + beta * out`` on a stream of the GPU, and return `out`.
+    """Queue ``out = activation(alpha * a @ b + beta * out + bias)`` on a stream of the GPU, and return `out`.
 
     `a` (M x K), `b` (K x N) and `out` (M x N) are matrices on one GPU, of one type: float32, bfloat16 or
-    float16. Each may be a PyTorch or CuPy array, any object with ``__cuda_array_interface__`` or (inputs
-    only) ``__dlpack__``, or ``Buffer.array("float32", shape)``. Each is row-major or, as the transpose of
-    such a matrix is, column-major: the elements of a row, or of a column, are contiguous, and rows or columns
-    any distance apart. If `out` is None, it is made by the library of `a`, PyTorch or CuPy. With
-    ``beta == 0`` the contents of `out` are not read. `out` must not overlap `a` or `b`.
+    float16; of the last two, `out` may also be of float32. Each may be a PyTorch or CuPy array, any object
+    with ``__cuda_array_interface__`` or (inputs only) ``__dlpack__``, or ``Buffer.array("float32", shape)``.
+    Each is row-major or, as the transpose of such a matrix is, column-major: the elements of a row, or of a
+    column, are contiguous, and rows or columns any distance apart. If `out` is None, it is made by the
+    library of `a`, PyTorch or CuPy. With ``beta == 0`` the contents of `out` are not read. `out` must not
+    overlap `a` or `b`.
+
+    `bias` is a contiguous vector of `out`'s type: N elements, one for each column, or with ``bias_axis=0`` M
+    elements, one for each row. `activation` is "relu", "gelu", "gelu_tanh" (its approximation by tanh) or
+    "silu". The kernel that multiplies does both in float32, before the result is rounded.
 
     float32 is multiplied as true float32, without tensor cores. ``precision="tf32"`` uses them, with the
     elements of `a` and `b` rounded to tf32; ``"3xtf32"`` adds three such products for nearly the precision of
@@ -94,7 +104,7 @@ def matmul(
     Raises UsageError for arguments it cannot use, before anything is queued, and OutOfMemory if there is no
     room for the memory that a kernel needs.
     """
-    asked = None if stream is None else _address(stream)
+    asked = None if stream is None else arrays.stream_address(stream)
     left = arrays.read("a", a, asked)
     if asked is None:
         if arrays.is_ours(a):
@@ -113,22 +123,51 @@ def matmul(
     result = arrays.read("out", out, asked, written=True)
     if (result.rows, result.columns) != (left.rows, right.columns):
         raise UsageError(f"out is {result.rows} x {result.columns}, not {left.rows} x {right.columns}")
-    if result.dtype is not left.dtype:
-        raise UsageError(f"out is of {result.dtype.name}, a and b of {left.dtype.name}")
     if not left.device == right.device == result.device:
         raise UsageError(f"a, b and out are on GPUs {left.device}, {right.device} and {result.device}")
+    epilogue, added = PLAIN, None
+    if bias is not None or activation or result.dtype is not left.dtype:
+        epilogue, added = _epilogue(left, result, bias, bias_axis, activation, asked)
     for name, matrix in (("a", left), ("b", right)):
         if result.overlaps(matrix):
             raise UsageError(f"out overlaps {name}", hint="no product is made in place: pass another")
     if result.transposed:  # out^T = b^T a^T
-        left, right, result = right.flipped, left.flipped, result.flipped
+        left, right, result, epilogue = right.flipped, left.flipped, result.flipped, epilogue.flipped
     if isinstance(stream, Stream) and (other := stream.context.device.ordinal) != left.device:
         raise UsageError(f"the stream is of GPU {other}, a of GPU {left.device}")
     # No waiting is needed on the stream of `a` if all are ready there, or if all are ready on every stream.
-    alike = left.ready == right.ready == result.ready
+    alike = left.ready == right.ready == result.ready and (added is None or added.ready == left.ready)
     ordered = alike and (stream is None or left.ready is None)
-    _gpu(left.device).run((left, right, result), scalars, asked, ordered, dtype)
+    operands = (left, right, result) if added is None else (left, right, result, added)
+    _gpu(left.device).run(operands, scalars, asked, ordered, (dtype, epilogue))
     return out
+
+
+def _epilogue(
+    left: Matrix, out: Matrix, bias: Any, axis: int, activation: str, stream: int
+) -> tuple[Epilogue, Matrix | None]:
+    """Return what follows the product, and the bias as a row. Raises UsageError if they do not fit `out`."""
+    if out.dtype is not left.dtype and out.dtype is not FP32:
+        what = f"out is of {out.dtype.name}, a and b of {left.dtype.name}"
+        raise UsageError(what, hint=f"out may be of {left.dtype.name} or fp32")
+    if activation not in ACTIVATIONS:
+        raise UsageError(f"no activation {activation!r}", hint=f"there are {', '.join(ACTIVATIONS[1:])}")
+    if bias is None:
+        return Epilogue(0, activation, out.dtype is not left.dtype), None
+    if axis not in (0, 1):
+        raise UsageError(f"bias_axis={axis!r}", hint="1: an element for each column of out, 0: for each row")
+    found, extents = arrays.read("bias", bias, stream, dims=1), (out.rows, out.columns)
+    if found.columns != extents[axis]:
+        needed = f"{extents[axis]}, one for each {'column' if axis else 'row'} of out"
+        hint = f"bias_axis={1 - axis}" if found.columns == extents[1 - axis] else ""
+        raise UsageError(f"bias has {found.columns} elements, not {needed}", hint=hint)
+    if found.dtype is not out.dtype:
+        raise UsageError(f"bias is of {found.dtype.name}, out of {out.dtype.name}", hint="convert the bias")
+    if found.device != out.device:
+        raise UsageError(f"bias is on GPU {found.device}, out on GPU {out.device}")
+    if out.overlaps(found):
+        raise UsageError("out overlaps bias", hint="pass a copy of the bias")
+    return Epilogue((ROWS, COLUMNS)[axis], activation, out.dtype is not left.dtype), found
 
 
 def _type(left: Matrix, right: Matrix, precision: str) -> str:
@@ -160,29 +199,29 @@ class _Gpu:
         self.context = Context(self.device)
         self.arch = str(Arch.of_capability(*self.device.capability))
         self._functions: dict[str, Function] = {}
-        self._plans: dict[tuple[int | str, ...], GemmLaunch] = {}
+        self._plans: dict[tuple[Any, ...], GemmLaunch] = {}
         self._streams: dict[int, Stream] = {}
         self._workspaces, self._forks = Workspaces(self.context), Forks(self.context)
         self._lock = threading.Lock()
 
     def run(
-        self, operands: Operands, scalars: tuple[float, float], stream: int, ordered: bool, dtype: str
+        self, operands: Operands, scalars: tuple[float, float], stream: int, ordered: bool, kind: Kind
     ) -> None:
         """Queue a product on the stream at address `stream`, with the primary context current.
 
         `scalars` are alpha and beta. If `ordered`, no other stream needs to be waited for.
         """
         if self.context.is_current:
-            self._run(operands, scalars, stream, ordered, dtype)
+            self._run(operands, scalars, stream, ordered, kind)
         else:
             self.context.refuse_sibling()
             with self.context.current():
-                self._run(operands, scalars, stream, ordered, dtype)
+                self._run(operands, scalars, stream, ordered, kind)
 
     def _run(
-        self, operands: Operands, scalars: tuple[float, float], stream: int, ordered: bool, dtype: str
+        self, operands: Operands, scalars: tuple[float, float], stream: int, ordered: bool, kind: Kind
     ) -> None:
-        a, b, c = operands
+        a, b, c, *_ = operands
         unmapped = ("" if _has_map(a) else "A") + ("" if _has_map(b) else "B")
         shape = a.rows, b.columns, a.columns, a.ld, b.ld, c.ld, int(a.transposed), int(b.transposed)
         queue = self._stream(stream)
@@ -191,13 +230,13 @@ class _Gpu:
         for other in others:
             order(other, queue)
         addresses = [matrix.address for matrix in operands]
-        plan = self.plan(shape, unmapped, dtype, first=(addresses, queue))
+        plan = self.plan(shape, unmapped, kind, first=(addresses, queue))
         try:
             plan(addresses, scalars, queue)
         except OutOfMemory:
             if not plan.copied:
                 raise
-            plan = self.plan(shape, unmapped, dtype, copying=False)  # slower, but bitwise the same result
+            plan = self.plan(shape, unmapped, kind, copying=False)  # slower, but bitwise the same result
             plan(addresses, scalars, queue)
         for other in others:
             order(queue, other)
@@ -206,7 +245,7 @@ class _Gpu:
         self,
         shape: tuple[int, ...],
         unmapped: str,
-        dtype: str,
+        kind: Kind,
         copying: bool = True,
         first: First | None = None,
     ) -> GemmLaunch:
@@ -218,20 +257,21 @@ class _Gpu:
         launch first copies those of them for which that is faster. `first` has the addresses and the stream
         of this call, on which variants may be timed (`harness.dispatch.measured`).
         """
-        key: tuple[int | str, ...] = (*shape, unmapped, dtype, copying)
+        key: tuple[Any, ...] = (*shape, unmapped, *kind, copying)
         found = self._plans.get(key)
         if found is None:
             with self._lock:
                 found = self._plans.get(key)
                 if found is None:
-                    found = self._prepare(shape, unmapped if copying else "", dtype, first)
+                    found = self._prepare(shape, unmapped if copying else "", kind, first)
                     for old in list(self._plans)[: max(0, len(self._plans) + 1 - _MOST_PLANS)]:
                         del self._plans[old]
                     self._plans[key] = found
         return found
 
-    def _prepare(self, shape: tuple[int, ...], unmapped: str, dtype: str, first: First | None) -> GemmLaunch:
-        problem = GEMMS[dtype](**dict(zip(_SHAPE, shape, strict=True)))
+    def _prepare(self, shape: tuple[int, ...], unmapped: str, kind: Kind, first: First | None) -> GemmLaunch:
+        dtype, epilogue = kind
+        problem = GEMMS[dtype](**dict(zip(_SHAPE, shape, strict=True)), epilogue=epilogue)
         sms, gpu = self.device.sms, self.device.name
         parts = divided(*shape[:3], sms=sms, arch=self.arch, gpu=gpu, **choose.about(problem))
 
@@ -292,28 +332,6 @@ def _resolved(matrix: Matrix) -> int:
     if matrix.ready == TORCH_CURRENT:
         return arrays.torch_stream(matrix.device)
     return LEGACY if matrix.ready is None else matrix.ready
-
-
-def _address(stream: Any) -> int:
-    """Return the address of a stream given as `matmul` takes it; raises UsageError if it is no stream."""
-    if isinstance(stream, Stream):
-        if not stream.context.primary:
-            raise UsageError("the stream is in a context of its own", hint="make it in Context(device)")
-        address = int(stream.handle)
-    elif isinstance(stream, int) and not isinstance(stream, bool):
-        address = stream
-    elif (protocol := getattr(stream, "__cuda_stream__", None)) is not None:
-        _, address = protocol() if callable(protocol) else protocol
-    elif (found := getattr(stream, "cuda_stream", getattr(stream, "ptr", None))) is not None:
-        address = found
-    else:
-        raise UsageError(
-            f"{stream!r} is no stream",
-            hint="pass a harness Stream, a PyTorch or CuPy stream, or its address",
-        )
-    if address < 0:
-        raise UsageError(f"{address} is not the address of a stream")
-    return int(address) or LEGACY
 
 
 def scalar(name: str, value: Any) -> float:

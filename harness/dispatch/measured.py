@@ -69,7 +69,8 @@ def faster(
         return parts
     about = choose.about(problem)
     where: Any = {"sms": device.sms, "arch": str(Arch.of_capability(*device.capability))}
-    if choose.measured(*sizes, **where, gpu=device.name, dtype=about["dtype"], layout=about["layout"]):
+    known = {name: about[name] for name in ("dtype", "layout", "epilogue")}
+    if choose.measured(*sizes, **{**where, **known, "gpu": device.name}):
         return parts
     where |= about
     best = [variant for variant, _ in choose.ranked(*sizes, **where)[:CANDIDATES]]
@@ -96,8 +97,8 @@ def _times(
     bind: Bind,
 ) -> dict[int, float]:
     """Return the median seconds of a launch of each option, by its place, without those that do not run."""
-    (a, b, *_), queue = first
-    size = problem.M * problem.ldc * problem.dtype.itemsize
+    (a, b, _, *bias), queue = first
+    size = problem.M * problem.ldc * problem.stored.itemsize
     with ExitStack() as owned:
         owned.enter_context(outside_captures())  # other streams may be captured now
         out = owned.enter_context(Buffer(context, size))
@@ -108,7 +109,7 @@ def _times(
         for place, parts in enumerate(options):
             try:
                 launch = bind(parts, workspaces, forks)
-                run = functools.partial(launch, (a, b, out.ptr), (1.0, 0.0))
+                run = functools.partial(launch, (a, b, out.ptr, *bias), (1.0, 0.0))
                 run(stream)  # loads the code and makes its workspace, which nothing held may do
                 stream.synchronize()
             except ContextLost:
@@ -159,7 +160,7 @@ def _remember(variant: Variant, problem: Gemm, context: Context) -> None:
         "layout": problem.layout,
         **{axis: [getattr(problem, axis)] * 2 for axis in ("M", "N", "K")},
         "kernel": variant.kernel.name,
-        "params": {name: value for name, value in variant.params.items() if name not in LAYOUT},
+        "params": {n: x for n, x in variant.params.items() if n in variant.kernel.params and n not in LAYOUT},
     }
     try:
         user_table.keep([entry])

@@ -8,6 +8,7 @@ import functools
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from harness.dispatch.workspaces import Need, Workspaces
 from harness.driver import Context, Function, Module, PreparedLaunch, Stream, Struct, tensormap
 from harness.errors import UsageError
 from harness.kernels.compiler import Cubin, compile_kernel
+from harness.kernels.epilogue import ROWS
 from harness.launch import kernel
 from harness.launch.kernel import Launch, Mapped
 from harness.launch.operands import Operands
@@ -59,7 +61,7 @@ class GemmLaunch:
         stored = problem.layouts()
         self._copies = [Copy(name, stored[name]) for name in self.copied]
         self._copies += [Copy(name, stored[name], transpose) for name in flips]
-        changed: dict[str, int] = {f"ld{c.name.lower()}": c.ld for c in self._copies}
+        changed: dict[str, Any] = {f"ld{c.name.lower()}": c.ld for c in self._copies}
         for trans in (f"trans{x.lower()}" for x in flips):
             changed[trans] = 1 - getattr(problem, trans)
         problem = dataclasses.replace(problem, **changed)
@@ -72,8 +74,8 @@ class GemmLaunch:
     def __call__(self, addresses: Sequence[int], scalars: tuple[float, float], stream: Stream) -> None:
         """Queue the product in `stream`.
 
-        `addresses` are those of A, B and C in device memory, `scalars` are alpha and beta. Raises OutOfMemory
-        if there is no room for workspaces or copies.
+        `addresses` are those of A, B, C and, if there is one, the bias in device memory, `scalars` are alpha
+        and beta. Raises OutOfMemory if there is no room for workspaces or copies.
         """
         with self._lock:
             if not self.needs:
@@ -106,16 +108,19 @@ class _Launch:
 
     def __init__(self, index: int, function: Function, part: Part, whole: Gemm, sms: int) -> None:
         variant = part.variant
-        size = whole.dtype.itemsize
-        self._offsets = (  # in bytes, from the beginning of A, B and C to the part's first element
+        size, stored = whole.dtype.itemsize, whole.stored.itemsize
+        self._offsets = [  # in bytes, from the beginning of A, B, C and the bias to the part's first element
             size * part.row * (1 if whole.transa else whole.lda),
             size * part.column * (whole.ldb if whole.transb else 1),
-            size * (part.row * whole.ldc + part.column),
-        )
+            stored * (part.row * whole.ldc + part.column),
+        ]
+        if whole.epilogue.bias:
+            self._offsets.append(stored * (part.row if whole.epilogue.bias == ROWS else part.column))
         problem = dataclasses.replace(whole, M=part.rows, N=part.columns)
         mapped = kernel.maps(variant, problem)
         none = Struct(bytes(tensormap.BYTES), tensormap.ALIGN)
-        arguments = [np.uint64(0) if isinstance(a, str) else a for a in problem.arguments()]
+        given = problem.arguments()
+        arguments = [np.uint64(0) if isinstance(a, str) else a for a in given]
         memory = kernel.workspace(variant, problem, sms=sms)
         user = f"{variant.label}, part {index}" if index else variant.label  # parts run together
         self.need = Need(user=user, size=memory, zeroed=True) if memory else None
@@ -129,7 +134,8 @@ class _Launch:
             programmatic=variant.programmatic,
         )
         first, last = len(mapped), len(mapped) + len(arguments)
-        self._pointers = [self._prepared.argument(first + i, ctypes.c_uint64) for i in range(3)]
+        places = [first + i for i, a in enumerate(given) if isinstance(a, str)]
+        self._pointers = [self._prepared.argument(i, ctypes.c_uint64) for i in places]
         self._scalars = [self._prepared.argument(first + _SCALARS + i, ctypes.c_float) for i in range(2)]
         self._own = self._prepared.argument(last, ctypes.c_uint64) if memory else None
         self._maps = [_Map(function.context, self._prepared, i, m) for i, m in enumerate(mapped)]
@@ -179,8 +185,9 @@ def prepare(parts: Sequence[tuple[Cubin, Part]], operands: Operands) -> Launch:
         )
         workspaces.reserve(queue.needs)  # as in a stream, where launches find their memory kept
         scalars = problem.alpha, problem.beta
+        pointers = [name for name in problem.arguments() if isinstance(name, str)]
         calls = [
-            functools.partial(queue, [copy[name].ptr for name in OPERANDS], scalars)
+            functools.partial(queue, [copy[name].ptr for name in pointers], scalars)
             for copy in operands.buffers
         ]
         owned = undo.pop_all()

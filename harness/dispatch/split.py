@@ -17,6 +17,7 @@ from typing import Any
 from harness.dispatch import choose, cost
 from harness.dispatch.cost import SKINNY
 from harness.kernels.dtypes import FP32
+from harness.kernels.epilogue import PLAIN, Epilogue
 from harness.kernels.spec import Variant
 
 UNIT = 64  # rows or columns; tiles of the kernels for large products extend over one, two or four of it
@@ -45,13 +46,14 @@ def divided(
     layout: str = cost.NN,
     straddled: bool = False,
     unmapped: str = "",
+    epilogue: Epilogue = PLAIN,
 ) -> tuple[Part, ...]:
     """Return the launches by which `harness.matmul` computes an (M x K) @ (K x N) product, the largest first.
 
     Their parts cover the output without overlap. Arguments and errors are those of `choose.choose`.
     """
 
-    about: Any = {"sms": sms, "arch": arch, "dtype": dtype, "layout": layout}
+    about: Any = {"sms": sms, "arch": arch, "dtype": dtype, "layout": layout, "epilogue": epilogue}
     paced = {**about, "straddled": straddled, "unmapped": unmapped}
 
     def part(rows: int, columns: int, row: int = 0, column: int = 0) -> Part:

@@ -6,7 +6,7 @@ significand the tensor cores take 11 bits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -45,6 +45,11 @@ class DType:
     def itemsize(self) -> int:
         """Return the size of an element in bytes."""
         return 2 if self.storage.endswith("16") else 4
+
+    @property
+    def unrounded(self) -> DType:
+        """Return a type for the same products, whose results are stored in float32."""
+        return self if self.itemsize == 4 else replace(FP32, accumulate=self.accumulate)
 
     @property
     def largest(self) -> float:

@@ -217,7 +217,7 @@ class Variant:
     @property
     def brief(self) -> str:
         """Return the label without the parameters that have their default value."""
-        chosen = [f"{n}={v}" for n, v in self.params.items() if v != self.kernel.params[n][0]]
+        chosen = [f"{n}={v}" for n, v in self.params.items() if (v,) != self.kernel.params.get(n, ())[:1]]
         return " ".join([self.kernel.name, *chosen])
 
     @property

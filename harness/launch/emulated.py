@@ -123,9 +123,9 @@ def launch(
 
 
 def _tensor_map(mapped: Mapped, arrays: Mapping[str, NDArray[Any]]) -> TensorMap | np.void:
-    """Return the tensor map of an operand; 128 zeros where its row pitch does not allow one."""
+    """Return the tensor map of an operand; 128 zeros where there can be none."""
     layout, size = mapped.layout, mapped.layout.dtype.itemsize
-    if not tensormap.possible(0, layout.ld * size):
+    if not mapped.possible(0):
         return np.void(bytes(tensormap.BYTES))
     return TensorMap(
         array=arrays[mapped.operand],

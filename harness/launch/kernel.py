@@ -137,6 +137,15 @@ class Mapped:
     box: Box
     element: str
 
+    def possible(self, address: int) -> bool:
+        """Return True if there can be a tensor map for the operand at this address.
+
+        Not where C has wider elements than the kernel's boxes are for, which then stores them by threads.
+        """
+        size, swizzle = self.layout.dtype.itemsize, self.box.swizzle
+        fits = not swizzle or self.box.columns * size <= swizzle
+        return fits and tensormap.possible(address, self.layout.ld * size)
+
 
 def maps(variant: Variant, problem: Problem) -> tuple[Mapped, ...]:
     """Return the operands for which the kernel takes tensor maps, in the order of its parameters.
@@ -164,8 +173,10 @@ def maps(variant: Variant, problem: Problem) -> tuple[Mapped, ...]:
 def tensor_map(context: Context, address: int, mapped: Mapped) -> Struct:
     """Return the tensor map of the operand at this device address.
 
-    Its bytes are all 0 if the address or the row pitch is not a multiple of 16 bytes, which the TMA requires.
+    Its bytes are all 0 where no map is `possible`, as with a row pitch that is no multiple of 16 bytes.
     """
+    if not mapped.possible(address):
+        return Struct(bytes(tensormap.BYTES), tensormap.ALIGN)
     layout, box = mapped.layout, mapped.box
     return tensormap.encode(
         context,

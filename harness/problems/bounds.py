@@ -47,6 +47,8 @@ result, subnormal ones included::
 A rounding error spread evenly over [-h, h] has that rms. A result that is truncated, or rounded more than
 once (partial sums over k added up in bf16, say), has a larger one. For float32 this rounding is already among
 those of the sum.
+
+**An epilogue** comes before that rounding. An activation enlarges errors by its largest slope, below 1.13.
 """
 
 from __future__ import annotations
@@ -57,6 +59,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.kernels.dtypes import DType
+from harness.kernels.epilogue import STEEPEST, Epilogue
 from harness.problems.protocol import Reference
 
 Matrix = NDArray[np.float64]
@@ -102,6 +105,20 @@ def product(
     if beside is not None:
         rms += math.sqrt(float(np.mean(np.square(beside))))
     return _overflowing(dtype, Reference(expected=expected, bound=bound, rms_bound=rms, dtype=dtype))
+
+
+def finished(plain: Reference, epilogue: Epilogue, bias: Matrix | None, dtype: DType) -> Reference:
+    """Return the reference of a product with an epilogue, stored as `dtype`, from that in float32.
+
+    The bias is one addition more, and the activation is computed in float32, to within 2^-20 of its argument.
+    There is no rms bound.
+    """
+    arguments = Epilogue(bias=epilogue.bias).finish(plain.expected, bias)
+    expected = epilogue.finish(plain.expected, bias)
+    bound = STEEPEST * plain.bound + 2.0**-20 * (np.abs(arguments) + np.abs(plain.expected))
+    if dtype.itemsize < 4:
+        bound += dtype.half_spacing(np.abs(expected) + bound)
+    return _overflowing(dtype, Reference(expected=expected, bound=bound, dtype=dtype))
 
 
 def summing(dtype: DType, k: int) -> float:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from harness.errors import UsageError
 from harness.kernels.dtypes import BF16, BF16X6, FP16, FP16X3, FP32, TF32, TF32X3, DType
+from harness.kernels.epilogue import PLAIN, ROWS, Epilogue
 from harness.problems import bounds
 from harness.problems.protocol import Argument, Axes, Layout, Reference
 
@@ -26,6 +27,9 @@ class Gemm:
     and `transb` that B is stored N x K; both are 0 or 1. The leading dimensions ``lda``, ``ldb`` and ``ldc``
     are at least the length of a stored row; 0 stands for exactly that. A kernel is compiled for one layout,
     by its parameters TRANSA and TRANSB; one without them reads matrices that are not transposed.
+
+    `epilogue` says what is done to that before it is rounded: an operand ``bias`` may be added, and an
+    activation applied. A kernel must be compiled for it (`Epilogue.compiled`).
 
     With ``beta == 0`` C is not read, as in BLAS. All three matrices are of type `dtype`, float32 in this
     class. Products are summed in float32, alpha and beta are float32, and the result is rounded once to
@@ -44,6 +48,7 @@ class Gemm:
     beta: float = 0.0
     transa: int = 0
     transb: int = 0
+    epilogue: Epilogue = PLAIN
 
     axes: ClassVar[Mapping[str, int | float | None]] = {
         "M": None, "N": 1024, "K": None, "lda": 0, "ldb": 0, "ldc": 0, "alpha": 1.0, "beta": 0.0,
@@ -98,12 +103,17 @@ class Gemm:
         dense = {**self._packed(), "alpha": 1.0, "beta": 0.0, "transa": 0, "transb": 0}
         extra = [f"{k}={getattr(self, k)}" for k, v in dense.items() if getattr(self, k) != v]
         typed = [] if self.dtype is FP32 else [self.dtype.name]
-        return " ".join([shape, *typed, *extra])
+        return " ".join([shape, *typed, *extra, *filter(None, [self.epilogue.label])])
 
     @property
     def layout(self) -> str:
         """Return how A and B are stored, as BLAS names it: ``"NT"`` if B is transposed and A is not."""
         return "NT"[self.transa] + "NT"[self.transb]
+
+    @property
+    def stored(self) -> DType:
+        """Return the element type of C and of the bias."""
+        return FP32 if self.epilogue.float_c else self.dtype
 
     @property
     def extents(self) -> tuple[int, ...]:
@@ -116,13 +126,12 @@ class Gemm:
     @property
     def bytes(self) -> int:
         reads_c = self.beta != 0
-        return self.dtype.itemsize * (
-            self.M * self.K + self.K * self.N + self.M * self.N * (2 if reads_c else 1)
-        )
+        written = self.stored.itemsize * self.M * self.N * (2 if reads_c else 1)
+        return self.dtype.itemsize * (self.M * self.K + self.K * self.N) + written
 
     @property
     def buffer_bytes(self) -> int:
-        return self.dtype.itemsize * sum(x.rows * x.ld for x in self.layouts().values())
+        return sum(x.dtype.itemsize * x.rows * x.ld for x in self.layouts().values())
 
     @property
     def accumulates(self) -> bool:
@@ -138,13 +147,17 @@ class Gemm:
         rng = np.random.default_rng(seed)
 
         def operand(x: Layout, filled: bool) -> NDArray[Any]:
-            array = np.full((x.rows, x.ld), self.dtype.encode(np.full(1, np.nan, np.float32)))
+            array = np.full((x.rows, x.ld), x.dtype.encode(np.full(1, np.nan, np.float32)))
             if filled:
                 values = rng.standard_normal((x.rows, x.columns), dtype=np.float32)
-                array[:, : x.columns] = self.dtype.encode(values)
+                array[:, : x.columns] = x.dtype.encode(values)
             return array
 
-        return {name: operand(x, name != "C" or self.beta != 0) for name, x in self.layouts().items()}
+        found = {name: operand(x, name != "C" or self.beta != 0) for name, x in self.layouts().items()}
+        if self.epilogue.bias:
+            count = self.M if self.epilogue.bias == ROWS else self.N
+            found["bias"] = self.stored.encode(rng.standard_normal(count, dtype=np.float32))
+        return found
 
     def reference(self, inputs: Mapping[str, NDArray[Any]]) -> Reference:
         """Return the product of the inputs in float64, and bounds on a kernel's error.
@@ -152,13 +165,18 @@ class Gemm:
         There is one for every element and one for the rms of all: `harness.problems.bounds` derives them.
         """
         a, b = self.left(self.dtype.decode(inputs["A"])), self.right(self.dtype.decode(inputs["B"]))
-        c = self.dtype.decode(inputs["C"][:, : self.N]) if self.beta else None
+        c = self.stored.decode(inputs["C"][:, : self.N]) if self.beta else None
         alpha, beta = float(np.float32(self.alpha)), float(np.float32(self.beta))
-        return bounds.product(self.dtype, a, b, c, alpha=alpha, beta=beta)
+        if not any(self.epilogue):
+            return bounds.product(self.dtype, a, b, c, alpha=alpha, beta=beta)
+        plain = bounds.product(self.dtype.unrounded, a, b, c, alpha=alpha, beta=beta)
+        bias = self.stored.decode(inputs["bias"]) if self.epilogue.bias else None
+        return bounds.finished(plain, self.epilogue, bias, self.stored)
 
     def arguments(self) -> tuple[Argument, ...]:
         sizes = (self.M, self.N, self.K, self.lda, self.ldb, self.ldc)
-        return ("A", "B", "C", *map(np.int32, sizes), np.float32(self.alpha), np.float32(self.beta))
+        bias = ("bias",) if self.epilogue.bias else ()
+        return ("A", "B", "C", *map(np.int32, sizes), np.float32(self.alpha), np.float32(self.beta), *bias)
 
     def left(self, a: NDArray[Any]) -> NDArray[Any]:
         """Return op(A), M x K, of A as it is stored, with its padding: a view."""
@@ -173,8 +191,9 @@ class Gemm:
         a, b = (self.M, self.K), (self.K, self.N)
         a, b = a[::-1] if self.transa else a, b[::-1] if self.transb else b
         shapes = {"A": a, "B": b, "C": (self.M, self.N)}
+        types = {"A": self.dtype, "B": self.dtype, "C": self.stored}
         return {
-            name: Layout(rows=rows, columns=columns, ld=getattr(self, f"ld{name.lower()}"), dtype=self.dtype)
+            name: Layout(rows=rows, columns=columns, ld=getattr(self, f"ld{name.lower()}"), dtype=types[name])
             for name, (rows, columns) in shapes.items()
         }
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from harness.dispatch.matmul import IEEE
-from harness.torch.products import flat
+from harness.torch.products import activated, flat
 
 _below = torch._C._after_autograd_keyset
 _BACKENDS = (torch._C.DispatchKey.CUDA, torch._C.DispatchKey.CPU)  # the kernel refuses the CPU's
@@ -74,9 +74,18 @@ def added(
 
 
 def linear(
-    compute: Callable[[], Any], input: Any, weight: Any, bias: Any = None, precision: str = IEEE
+    compute: Callable[[], Any],
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    precision: str = IEEE,
+    *,
+    activation: str = "",
 ) -> Any:
-    """Differentiate ``linear``."""
+    """Differentiate ``linear``. PyTorch applies an activation then, and keeps what its gradient needs."""
+    if activation:
+        plain = torch.ops.harness.linear.default(input, weight, bias, precision)
+        return activated(plain, activation)
     return _Linear.apply(compute, input, weight, bias, precision)
 
 

@@ -2,8 +2,9 @@
 
 Each computes what PyTorch's function of that name computes, for float32, bfloat16 and float16 on a GPU, and
 takes a `precision` as `harness.matmul` does: ``"ieee"``, ``"tf32"``, ``"3xtf32"``, ``"fp16x3"`` or
-``"bf16x6"``, in the gradients too. ``matmul`` is another name of ``mm``. Operands may be row- or
-column-major; others (a step in both directions, a broadcast row) are copied first.
+``"bf16x6"``, in the gradients too. ``linear`` also takes an `activation`. ``matmul`` is another name of
+``mm``. Operands may be row- or column-major; others (a step in both directions, a broadcast row) are copied
+first.
 
 An operator has a kernel (`harness.torch.products`), a shape for fake tensors, a function with gradients
 (`harness.torch.gradients`), and a cast for autocast. They are registered one by one: what
@@ -25,7 +26,9 @@ _PLAIN = "(Tensor a, Tensor b, str precision='ieee') -> Tensor"
 _ADDED = (
     "(Tensor input, Tensor a, Tensor b, *, Scalar beta=1, Scalar alpha=1, str precision='ieee') -> Tensor"
 )
-_LINEAR = "(Tensor input, Tensor weight, Tensor? bias=None, str precision='ieee') -> Tensor"
+_LINEAR = (
+    "(Tensor input, Tensor weight, Tensor? bias=None, str precision='ieee', *, str activation='') -> Tensor"
+)
 
 
 def _plain_shape(dims: int, a: Any, b: Any, precision: str = IEEE) -> Any:
@@ -42,9 +45,11 @@ def _added_shape(
     return out
 
 
-def _linear_shape(input: Any, weight: Any, bias: Any = None, precision: str = IEEE) -> Any:
+def _linear_shape(
+    input: Any, weight: Any, bias: Any = None, precision: str = IEEE, *, activation: str = ""
+) -> Any:
     """Return an uninitialised result of ``linear``, for fake tensors."""
-    return weight.new_empty(products.check_linear(input, weight, bias))
+    return weight.new_empty(products.check_linear(input, weight, bias, activation))
 
 
 def _cast(x: Any, device: str, dtype: Any) -> Any:

@@ -5,24 +5,37 @@ These functions are the operators' kernels: they run below autograd, on tensors 
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
 import torch
+from torch.nn import functional
 
 from harness.dispatch import arrays
 from harness.dispatch import matmul as dispatch
 from harness.dispatch.matmul import IEEE
 from harness.errors import UsageError
+from harness.kernels.epilogue import ACTIVATIONS
 
 DTYPES = {getattr(torch, name.removeprefix("torch.")): kind for name, kind in arrays.TORCH.items()}
 _DENSE = torch.strided
+_BY_TANH = functools.partial(functional.gelu, approximate="tanh")
+_FUNCTIONS = {
+    "relu": functional.relu,
+    "gelu": functional.gelu,
+    "gelu_tanh": _BY_TANH,
+    "silu": functional.silu,
+}
 COPIED = "-"  # the layout of a matrix that is neither row- nor column-major
 
 
-def product(a: Any, b: Any, out: Any, alpha: float, beta: float, precision: str) -> None:
-    """Queue ``out = alpha * a @ b + beta * out`` for matrices, each row- or column-major."""
-    dispatch.matmul(a, b, out, alpha=alpha, beta=beta, precision=precision)
+def product(
+    a: Any, b: Any, out: Any, alpha: float, beta: float, precision: str, bias: Any, activation: str
+) -> None:
+    """Queue ``activation(alpha * a @ b + beta * out + bias)``; each matrix is row- or column-major."""
+    options: Any = {"alpha": alpha, "beta": beta, "precision": precision}
+    dispatch.matmul(a, b, out, bias=bias, activation=activation, **options)
 
 
 def layout(x: Any) -> str:
@@ -34,16 +47,33 @@ def layout(x: Any) -> str:
     return "T" if down == 1 and (right >= rows or columns == 1) else COPIED
 
 
-def multiply(a: Any, b: Any, out: Any, precision: str, alpha: float = 1, beta: float = 0) -> Any:
-    """Compute ``out = alpha * a @ b + beta * out`` for matrices or batches of them, and return `out`.
+def multiply(
+    a: Any,
+    b: Any,
+    out: Any,
+    precision: str,
+    alpha: float = 1,
+    beta: float = 0,
+    bias: Any = None,
+    activation: str = "",
+) -> Any:
+    """Compute ``out = activation(alpha * a @ b + beta * out + bias)``, and return `out`.
 
-    Operands that are neither row- nor column-major are copied first. Empty products need no kernel.
+    The operands are matrices or batches of them; those that are neither row- nor column-major are copied
+    first. `bias` is a contiguous vector, with an element for each column, of a product of matrices. Empty
+    products need no kernel.
     """
     if 0 in out.shape:
         return out
     if a.shape[-1] == 0:  # a sum of nothing
-        return out.mul_(beta) if beta else out.zero_()
-    return queue(_readable(a), _readable(b), out, precision, alpha, beta)
+        total = out.mul_(beta) if beta else out.zero_()
+        return out.copy_(activated(total if bias is None else total.add_(bias), activation))
+    return queue(_readable(a), _readable(b), out, precision, alpha, beta, bias, activation)
+
+
+def activated(x: Any, activation: str) -> Any:
+    """Return what PyTorch's function of that name makes of `x`; `x` itself for an empty name."""
+    return _FUNCTIONS[activation](x) if activation else x
 
 
 def _readable(x: Any) -> Any:
@@ -51,8 +81,17 @@ def _readable(x: Any) -> Any:
     return x.contiguous() if layout(x) == COPIED else x
 
 
-def queue(a: Any, b: Any, out: Any, precision: str, alpha: float, beta: float) -> Any:
-    """Queue a product that is not empty, of operands that need no copy, and return `out`.
+def queue(
+    a: Any,
+    b: Any,
+    out: Any,
+    precision: str,
+    alpha: float,
+    beta: float,
+    bias: Any = None,
+    activation: str = "",
+) -> Any:
+    """Queue a product as `multiply` does; it is not empty and its operands need no copy.
 
     The matrices of a batch are multiplied one by one.
     """
@@ -60,11 +99,13 @@ def queue(a: Any, b: Any, out: Any, precision: str, alpha: float, beta: float) -
         a = a.detach()
     if b.requires_grad:
         b = b.detach()
+    if bias is not None and bias.requires_grad:
+        bias = bias.detach()
     if a.dim() == 2:
-        product(a, b, out, alpha, beta, precision)
+        product(a, b, out, alpha, beta, precision, bias, activation)
     else:
         for x, y, z in zip(a.unbind(), b.unbind(), out.unbind(), strict=True):
-            product(x, y, z, alpha, beta, precision)
+            product(x, y, z, alpha, beta, precision, bias, activation)
     return out
 
 
@@ -87,8 +128,10 @@ def check(dims: int, a: Any, b: Any, *added: Any) -> tuple[int, ...]:
     return (*a.shape[:-1], b.shape[-1])
 
 
-def check_linear(input: Any, weight: Any, bias: Any) -> tuple[int, ...]:
-    """Return the shape of ``linear``'s result; raises as `check` does."""
+def check_linear(input: Any, weight: Any, bias: Any, activation: str = "") -> tuple[int, ...]:
+    """Return the shape of ``linear``'s result; raises as `check` does, and UsageError for no activation."""
+    if activation not in ACTIVATIONS:
+        raise UsageError(f"no activation {activation!r}", hint=f"there are {', '.join(ACTIVATIONS[1:])}")
     if input.dim() == 0 or weight.dim() != 2:
         dims = f"input has {input.dim()} dimensions, weight {weight.dim()}"
         raise UsageError(dims, hint="linear takes an input of (..., K) and a weight of (N, K)")
@@ -143,17 +186,18 @@ def added(
 ) -> Any:
     """Return ``beta * input + alpha * a @ b``: the kernel of ``addmm`` and ``baddbmm``."""
     out = a.new_empty(check(dims, a, b, input))
+    bias = vector(input, out, beta)
+    if bias is not None:
+        return multiply(a, b, out, precision, alpha, 0, bias)
     start(out, input, beta)
     return multiply(a, b, out, precision, alpha, beta)
 
 
-def linear(input: Any, weight: Any, bias: Any = None, precision: str = IEEE) -> Any:
-    """Return ``input @ weight.T + bias`` for an input of any dimensions: the kernel of ``linear``."""
-    out = weight.new_empty(check_linear(input, weight, bias))
-    rows, beta = flat(out), 0 if bias is None else 1
-    if bias is not None:
-        start(rows, bias, beta)
-    multiply(flat(input), weight.t(), rows, precision, beta=beta)
+def linear(input: Any, weight: Any, bias: Any = None, precision: str = IEEE, *, activation: str = "") -> Any:
+    """Return ``activation(input @ weight.T + bias)`` for an input of any dimensions."""
+    out = weight.new_empty(check_linear(input, weight, bias, activation))
+    added = None if bias is None else bias.contiguous()
+    multiply(flat(input), weight.t(), flat(out), precision, bias=added, activation=activation)
     return out  # no view, so that it may be changed in place
 
 
@@ -162,11 +206,24 @@ def flat(x: Any) -> Any:
     return x if x.dim() == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
+def vector(input: Any, out: Any, beta: float) -> Any:
+    """Return what ``addmm`` adds as a vector, if a kernel can add it to each row, or else None."""
+    columns = out.shape[-1]
+    if beta != 1 or out.dim() != 2 or not 1 <= input.dim() <= 2 or input.shape[-1] != columns:
+        return None
+    if input.stride()[-1] != 1 and columns > 1:
+        return None
+    if input.dim() == 1:
+        return input
+    alike = input.shape[0] == 1 or (input.stride()[0] == 0 and input.shape[0] == out.shape[0])
+    return input[0] if alike else None
+
+
 def start(out: Any, input: Any, beta: float) -> None:
     """Write `input`, broadcast, to where ``beta`` times it is added to the product, as cuBLAS does.
 
-    So the sum is rounded once. A kernel that reads a bias in its epilogue would take the place of this copy.
-    With a `beta` of 0 the input is not read. Raises RuntimeError if it cannot be broadcast.
+    So the sum is rounded once. With a `beta` of 0 the input is not read. Raises RuntimeError if it cannot be
+    broadcast.
     """
     if beta:
         out.copy_(input)

@@ -30,7 +30,6 @@ from harness.torch.records import Call, calls
 KEY = "CUDA"  # the dispatch key whose kernels are replaced
 LARGE = 2**30  # multiply-adds of a product from which one launch for each of a batch is worth it
 BRIEF = 120_000  # cycles, 60 us on the H200: in less the host queues no product of ours
-DEEP = 2048  # K from which a pass over the result for a bias takes below 3% of a float32 product
 _REFUSALS = (UsageError, BuildError, MissingDependency, OutOfMemory)
 _active = threading.Lock()
 
@@ -46,9 +45,8 @@ class Worth(Protocol):
 def worth(M: int, N: int, K: int, dtype: str, layout: str, *, batch: int, bias: bool) -> bool:
     """Return True for the products that `replace` gives to harness, if it is not told otherwise.
 
-    These are all that the chosen kernel reads where they are, except batches of small ones, products that
-    take less than `BRIEF` by the cost model (PyTorch's own take less time on the host), and those with a
-    bias, which is added by a kernel of its own here: in 16 bits, and for K below `DEEP`. In the precisions
+    These are all that the chosen kernel reads where they are, except batches of small ones, and products that
+    take less than `BRIEF` by the cost model (PyTorch's own take less time on the host). In the precisions
     3xtf32, fp16x3 and bf16x6, for which PyTorch has true float32 only, copies are no hindrance if the cost
     model finds the product faster than in float32. Raises UsageError if no kernel computes the product there.
 
@@ -56,13 +54,11 @@ def worth(M: int, N: int, K: int, dtype: str, layout: str, *, batch: int, bias: 
     "fp32", "bf16", "fp16", or the precision of float32. `layout` is "N" (row-major) or "T" (column-major) of
     each operand, such as "NT" for ``x @ w.T``. `bias` is True if what is added is broadcast.
     """
-    return (batch == 1 or M * N * K >= LARGE) and preferred(M, N, K, dtype, layout, bias)
+    return (batch == 1 or M * N * K >= LARGE) and preferred(M, N, K, dtype, layout)
 
 
-def preferred(M: int, N: int, K: int, dtype: str, layout: str, bias: bool = False) -> bool:
+def preferred(M: int, N: int, K: int, dtype: str, layout: str) -> bool:
     """Return what `worth` does for a single product, on the current GPU."""
-    if bias and (dtype in ("bf16", "fp16") or K < DEEP):
-        return False
     gpu = Device.open(torch.cuda.current_device())
     where: Any = {"sms": gpu.sms, "arch": str(Arch.of_capability(*gpu.capability)), "layout": layout}
     variant = choose.choose(M, N, K, **where, gpu=gpu.name, dtype=dtype)
@@ -164,9 +160,13 @@ class _Replaced:
         if not call.why:
             try:
                 result = a.new_empty((*a.shape[:-1], shape[-1])) if out is None else out
+                bias = None
                 if input is not None and input is not out:
-                    products.start(result, input, beta)
-                products.queue(a, b, result, precision, alpha, beta)
+                    bias = products.vector(input, result, beta)
+                    beta = 0 if bias is not None else beta
+                    if bias is None:
+                        products.start(result, input, beta)
+                products.queue(a, b, result, precision, alpha, beta, bias)
             except _REFUSALS as e:
                 result, call = None, calls.add(key, dataclasses.replace(call, why=e.what))
         calls.count(call)

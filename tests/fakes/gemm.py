@@ -15,7 +15,8 @@ from fakes import driver as fake_driver
 from harness.dispatch import choose
 from harness.dispatch.cost import Candidate
 from harness.errors import HarnessError
-from harness.kernels.dtypes import DTYPES, FP32
+from harness.kernels.dtypes import DTYPES, FP32, DType
+from harness.kernels.epilogue import ACTIVATIONS, PLAIN, ROWS, Epilogue
 from harness.kernels.spec import Variant
 from harness.problems.gemm import GEMMS
 from shared.typed_gemm import correct
@@ -57,8 +58,10 @@ def few_launches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sizes(variant: Variant) -> tuple[int, ...]:
-    """Return the sizes of a GEMM's parameters in bytes: tensor maps first, the workspace's address last."""
-    return (MAP,) * len(variant.boxes) + SIZES + (8,) * (variant.kernel.workspace is not None)
+    """Return the sizes of a GEMM's parameters in bytes: tensor maps first, the addresses of a bias
+    and of the workspace last."""
+    further = ("BIAS" in variant.params) + (variant.kernel.workspace is not None)
+    return (MAP,) * len(variant.boxes) + SIZES + (8,) * further
 
 
 def plain(launch: SimpleNamespace) -> tuple[Any, ...]:
@@ -117,24 +120,37 @@ class Faulting:
 
 
 class TypedGemm:
-    """A GEMM of the element type that the last call of `becomes` named."""
+    """A GEMM of the element type and with the epilogue that the last call of `becomes` named."""
 
     def __init__(self) -> None:
-        self.dtype = FP32
+        self.dtype, self.epilogue = FP32, PLAIN
 
     def becomes(self, variant: Variant) -> tuple[int, ...]:
-        """Take the type of `variant`, and return the sizes of its parameters in bytes."""
-        self.dtype = DTYPES[variant.kernel.dtype]
+        """Take the type and epilogue of `variant`, and return the sizes of its parameters in bytes."""
+        self.dtype, given = DTYPES[variant.kernel.dtype], variant.params
+        activation = ACTIVATIONS[given.get("ACTIVATION", 0)]
+        self.epilogue = Epilogue(given.get("BIAS", 0), activation, bool(given.get("FLOAT_C", 0)))
         return sizes(variant)
 
     def __call__(self, launch: SimpleNamespace) -> None:
         a, b, c, m, n, k, lda, ldb, ldc, alpha, beta = plain(launch)
-        p = GEMMS[self.dtype.name](M=m, N=n, K=k, alpha=alpha, beta=beta)
-        out = self._matrix(c, m, n, ldc)
-        out[:] = correct(p, {"A": self._matrix(a, m, k, lda), "B": self._matrix(b, k, n, ldb), "C": out})
+        p = GEMMS[self.dtype.name](M=m, N=n, K=k, alpha=alpha, beta=beta, epilogue=self.epilogue)
+        left, right = self._matrix(a, m, k, lda, p.dtype), self._matrix(b, k, n, ldb, p.dtype)
+        out = self._matrix(c, m, n, ldc, p.stored)
+        if not any(self.epilogue):
+            out[:] = correct(p, {"A": left, "B": right, "C": out})
+            return
+        total = alpha * (p.dtype.decode(left) @ p.dtype.decode(right))
+        total += beta * p.stored.decode(out) if beta else 0
+        bias = None
+        if self.epilogue.bias:
+            (address,) = struct.unpack("=Q", [x for x in launch.args if len(x) != MAP][len(SIZES)])
+            count = m if self.epilogue.bias == ROWS else n
+            bias = p.stored.decode(self._matrix(address, 1, count, count, p.stored)[0])
+        out[:] = p.stored.encode(self.epilogue.finish(total, bias).astype(np.float32))
 
-    def _matrix(self, address: int, rows: int, columns: int, ld: int) -> Any:
-        size = self.dtype.itemsize
+    def _matrix(self, address: int, rows: int, columns: int, ld: int, dtype: DType) -> Any:
+        size = dtype.itemsize
         data = (ctypes.c_char * (size * ((rows - 1) * ld + columns))).from_address(address)
-        flat = np.frombuffer(data, self.dtype.storage)
+        flat = np.frombuffer(data, dtype.storage)
         return np.lib.stride_tricks.as_strided(flat, (rows, columns), (ld * size, size))

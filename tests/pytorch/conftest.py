@@ -12,6 +12,7 @@ import pytest
 
 from harness.dispatch.matmul import PRECISIONS
 from harness.errors import UsageError
+from harness.kernels.epilogue import COLUMNS, Epilogue
 
 
 @dataclass
@@ -21,7 +22,17 @@ class Multiplied:
     torch: Any
     seen: list[tuple[str, str]] = field(default_factory=list)
 
-    def __call__(self, a: Any, b: Any, out: Any, alpha: float, beta: float, precision: str) -> None:
+    def __call__(
+        self,
+        a: Any,
+        b: Any,
+        out: Any,
+        alpha: float,
+        beta: float,
+        precision: str,
+        bias: Any,
+        activation: str,
+    ) -> None:
         if precision not in PRECISIONS:
             raise UsageError(f"no precision {precision!r}")
         if precision != "ieee" and a.dtype is not self.torch.float32:
@@ -33,6 +44,14 @@ class Multiplied:
             raise UsageError("out overlaps an operand")
         x, y, z = (m.double().numpy() for m in (a, b, out))
         result = alpha * (x @ y) + (beta * z if beta else 0)
+        if bias is not None:
+            assert bias.dtype is out.dtype and bias.shape == out.shape[1:] and not bias.requires_grad
+            assert bias.is_contiguous()
+            letters.append(" bias")
+        if activation:
+            letters.append(f" {activation}")
+        epilogue = Epilogue(0 if bias is None else COLUMNS, activation)
+        result = epilogue.finish(result, None if bias is None else bias.double().numpy())
         out.copy_(self.torch.from_numpy(result))
         self.seen.append((f"{out.shape[0]}x{out.shape[1]}x{a.shape[1]} {''.join(letters)}", precision))
 

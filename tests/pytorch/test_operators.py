@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from harness.errors import MissingDependency, UsageError
+from harness.kernels.epilogue import ACTIVATIONS
 
 
 def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,7 +352,72 @@ def test_compiled_without_breaks(torch: Any, multiplied: Any, backend: str) -> N
         found = torch.autograd.grad(compiled(*args), args)
         wanted = torch.autograd.grad(step(*args), args)
         assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(found, wanted, strict=True))
-    assert ("5x7x3 NTN", "tf32") in multiplied.seen
+    assert ("5x7x3 NTN bias", "tf32") in multiplied.seen
+
+
+def test_a_bias_along_the_columns_is_the_kernels(torch: Any, multiplied: Any) -> None:
+    """Other inputs of addmm are written to the result first."""
+    from harness import torch as ours
+
+    a, b, row = torch.randn(5, 3), torch.randn(3, 7), torch.randn(7)
+    column, strided = torch.randn(5, 1), torch.randn(14)[::2]
+    for input in (row, row[None], row.expand(5, 7), torch.randn(5, 7), column, strided, torch.randn(())):
+        assert torch.equal(ours.addmm(input, a, b), expected(torch, "addmm", input, a, b))
+        assert torch.equal(ours.addmm(input, a, b, beta=0.5), expected(torch, "addmm", input, a, b, beta=0.5))
+    assert [" bias" in what for what, _ in multiplied.seen[::2]] == [True] * 3 + [False] * 4
+    assert not any(" bias" in what for what, _ in multiplied.seen[1::2])
+    w = torch.randn(7, 3)
+    assert torch.equal(ours.linear(a, w, strided), expected(torch, "linear", a, w, strided))
+    assert multiplied.seen[-1][0] == "5x7x3 NTN bias"
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS[1:])
+def test_linear_with_an_activation(torch: Any, multiplied: Any, activation: str) -> None:
+    """It is the kernel's, too; with gradients PyTorch applies it."""
+    from harness import torch as ours
+
+    function = {
+        "relu": torch.nn.functional.relu,
+        "gelu": torch.nn.functional.gelu,
+        "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+        "silu": torch.nn.functional.silu,
+    }[activation]
+    args = operands(torch, "linear")
+    exact = [x.double().requires_grad_() for x in args]
+    wanted = function(torch.nn.functional.linear(*exact))
+    assert torch.allclose(ours.linear(*args, activation=activation).double(), wanted, atol=1e-6)
+    assert multiplied.seen == [(f"10x7x3 NTN bias {activation}", "ieee")]
+    assert torch.allclose(
+        ours.linear(*args[:2], activation=activation).double(),
+        function(torch.nn.functional.linear(*exact[:2])),
+        atol=1e-6,
+    )
+
+    found = [x.requires_grad_() for x in args]
+    grad = torch.randn(2, 5, 7)
+    made = ours.linear(*found, activation=activation)
+    for mine, theirs in zip(
+        torch.autograd.grad(made, found, grad), torch.autograd.grad(wanted, exact, grad.double()), strict=True
+    ):
+        assert torch.allclose(mine.double(), theirs, atol=1e-5)
+
+    compiled = torch.compile(
+        lambda *x: ours.linear(*x, activation=activation), backend="aot_eager", fullgraph=True
+    )
+    assert torch.allclose(compiled(*found), made)
+    empty = torch.randn(5, 0), torch.randn(7, 0), args[2].detach()
+    assert torch.allclose(
+        ours.linear(*empty, activation=activation), function(empty[2]).expand(5, 7), atol=1e-6
+    )
+
+
+def test_no_such_activation(torch: Any, multiplied: Any) -> None:
+    from harness import torch as ours
+
+    for args in (operands(torch, "linear"), [x.to("meta") for x in operands(torch, "linear")]):
+        with pytest.raises(UsageError, match="(?s)no activation 'tanh'.*relu, gelu, gelu_tanh, silu"):
+            ours.linear(*args, activation="tanh")
+    assert multiplied.seen == []
 
 
 @pytest.mark.parametrize("name", OPERATORS)

@@ -217,19 +217,18 @@ def test_what_would_be_copied_is_not_worth_it(torch: Any, monkeypatch: pytest.Mo
         worth(2048, 2048, 2048, "fp16", "NN", batch=1, bias=False)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "K", "wanted"), [("fp32", 2048, True), ("fp32", 2047, False), ("bf16", 8192, False)]
-)
-def test_a_bias_is_worth_it_where_its_pass_is_short(
-    torch: Any, monkeypatch: pytest.MonkeyPatch, dtype: str, K: int, wanted: bool
-) -> None:
-    from harness.torch import replacement, worth
-
-    gpu = SimpleNamespace(sms=132, name="NVIDIA H200", capability=(9, 0))
-    monkeypatch.setattr(replacement.Device, "open", lambda ordinal: gpu)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    assert worth(8192, 8192, K, dtype, "NN", batch=1, bias=True) is wanted
-    assert worth(8192, 8192, K, dtype, "NN", batch=1, bias=False)
+def test_a_layers_bias_is_the_kernels(torch: Any, multiplied: Any, replace: Any) -> None:
+    """It is no pass of its own, unlike a bias that is scaled or lies elsewhere than along the columns."""
+    x, w, bias = torch.randn(5, 3), torch.randn(7, 3), torch.randn(7)
+    layer = torch.nn.Linear(3, 7)
+    with replace():
+        torch.nn.functional.linear(x, w, bias)
+        layer(torch.randn(2, 5, 3))
+        torch.addmm(bias.expand(5, 7), x, w.t())
+        torch.addmm(bias, x, w.t(), beta=2)
+        torch.addmm(torch.ones(5, 1), x, w.t())
+    seen = [what for what, _ in multiplied.seen]
+    assert [" bias" in what for what in seen] == [True, True, True, False, False]
 
 
 def test_no_kernel_for_this_gpu(

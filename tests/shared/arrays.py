@@ -15,6 +15,7 @@ from fakes import gemm as fake_gemm
 from fakes.driver import FakeDriver, image, install
 from harness.dispatch import arrays, matmul
 from harness.driver import Buffer, Context, Device
+from harness.kernels.dtypes import DType
 
 
 @pytest.fixture
@@ -71,6 +72,45 @@ class Array:
 
 def operands(gpu: Context, M: int = 5, N: int = 7, K: int = 3) -> tuple[Array, Array, Array]:
     return Array(gpu, M, K, seed=1), Array(gpu, K, N, seed=2), Array(gpu, M, N, seed=3)
+
+
+TYPESTR = {"fp32": "<f4", "fp16": "<f2", "bf16": "<V2"}
+NAMES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+
+
+class Typed(Array):
+    """A matrix of a type, as CuPy would hand it over (bfloat16: that of ml_dtypes); `offset` in elements."""
+
+    def __init__(
+        self, gpu: Context, dtype: DType, rows: int, columns: int, *, ld: int = 0, offset: int = 0
+    ) -> None:
+        self.ld, self.shape, self.type = ld or columns, (rows, columns), dtype
+        size = dtype.itemsize
+        self.buffer = Buffer(gpu, size * (rows * self.ld + offset) + 16)
+        start = -(-self.buffer.ptr // 16) * 16 + size * offset  # the fake's memory is aligned to 16 at best
+        raw = (ctypes.c_char * (size * rows * self.ld)).from_address(start)
+        self.whole = np.frombuffer(raw, dtype.storage).reshape(rows, self.ld)
+        values = np.random.default_rng(rows + columns).standard_normal(self.whole.shape, np.float32)
+        self.whole[:] = dtype.encode(values)
+        self.host = self.whole[:, :columns]
+        self.about: dict[str, Any] = {"typestr": TYPESTR[dtype.name]}
+        self.dtype = NAMES[dtype.name]
+
+
+@pytest.fixture
+def kernels(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    """The fake GPU with kernels of every type: how many maps they take is what their files say."""
+    kernel = fake_gemm.TypedGemm()
+    original = matmul.compile_kernel
+
+    def compile_kernel(variant: Any, arch: str) -> Any:
+        kernel.becomes(variant)
+        return original(variant, arch)
+
+    monkeypatch.setattr(matmul, "compile_kernel", compile_kernel)
+    fake_gemm.without_small_tiles(monkeypatch)
+    fake.execute = kernel
+    return fake
 
 
 class Dlpack:
