@@ -9,7 +9,8 @@ entry whose ranges contain the shape decides. The user's own table (`harness.dis
 ``harness choose --write``) is searched before it.
 
 ``candidates`` are for shapes that no entry contains. The one with the fewest cycles by the model of
-`harness.dispatch.cost` is taken.
+`harness.dispatch.cost` is taken. For bf16x6 and fp16x3 those of fp32 are among them: no less exact, and
+faster where splitting the operands takes longer than multiplying them.
 
 The operands' layout is given as in BLAS: ``"NT"`` says that A is row-major, and that B is stored transposed.
 A kernel with the parameters TRANSA and TRANSB reads either kind where it lies, in those combinations that it
@@ -35,7 +36,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.dispatch import user_table
-from harness.dispatch.cost import NN, Candidate, straddles, unread, without_maps
+from harness.dispatch.cost import AS_EXACT, NN, Candidate, straddles, unread, without_maps
 from harness.errors import UsageError
 from harness.kernels import catalog
 from harness.kernels.dtypes import DTYPES, FP32
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from harness.problems.gemm import Gemm
 
 NAME = "matmul"  # the name that stands for the dispatcher where a kernel's name is expected
+
 _OPTIONAL = ("straddle", "crowded", "unmapped", "alone", "shares", "sharing")  # keys of a candidate
 _TABLE = Path(__file__).with_name("table.json")
 
@@ -207,8 +209,9 @@ def _smaller(M: int, N: int) -> str:
 
 @functools.cache
 def _laid_out(dtype: str, layout: str, smaller: str, epilogue: Epilogue) -> tuple[Candidate, ...]:
-    """Return the candidates of an element type, compiled as `laid_out` says, with the epilogue."""
-    able = (c for c in candidates() if c.dtype.name == dtype and epilogue.serves(c.variant.kernel))
+    """Return the candidates for an element type, compiled as `laid_out` says, with the epilogue."""
+    types = (dtype, FP32.name) if dtype in AS_EXACT else (dtype,)
+    able = (c for c in candidates() if c.dtype.name in types and epilogue.serves(c.variant.kernel))
     made = (replace(c, variant=laid_out(c.variant, layout, smaller)) for c in able)
     return tuple(replace(c, variant=epilogue.compiled(c.variant)) for c in made)
 

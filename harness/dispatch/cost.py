@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from harness.problems.gemm import Gemm
 
 NN = "NN"  # both operands row-major
+AS_EXACT = ("bf16x6", "fp16x3")  # types for which true fp32 may be taken
 SKINNY = 16  # the largest M or N for which the skinny kernels, which are bound by memory, are considered
 H200_SMS = 132
 # Multiply-adds per cycle and SM: fp32 on compute capability 8.6 and later, other types on 9.0.
@@ -72,6 +73,8 @@ _LEAST_K, _MOST_PARTS = 128, 8  # k of a block of 33_small_tiles; clusters that 
 _LEAST_STAGES = 8  # of a block of the panel rungs that shares a tile
 _MOST_SHARERS = 1024  # of its blocks, on all tiles
 _LEAST_STEPS = 4  # of a block of 35_wgmma_stream_k
+_PANEL, _ACROSS = 64, 3  # k of a panel; how much longer it takes to split an operand stored transposed
+_PANEL_BYTES = {"bf16x6": 10, "fp16x3": 12}  # read and written for an element
 _GRID_ROWS = 65535  # most tiles along M if the grid has a block per tile: CUDA's limit for y
 
 
@@ -198,8 +201,25 @@ class Candidate:
         if left:
             copies += self.unmapped * _fed(self.variant, M, N, K, sms=sms, unmapped=left)[1]
         waiting = self.memory * _traffic(M, N, K, self.dtype, sms)
+        if self.shares == "panels":
+            copies += self._splitting(M, N, K, layout, sms)
         apart = straddled or bool(unmapped and not self.variant.boxes)  # kernels without maps read any pitch
         return self.start + max(self.busy(M, N, K, sms, apart), waiting) + copies
+
+    def _splitting(self, M: int, N: int, K: int, layout: str, sms: int) -> float:
+        """Return the cycles that the passes over A and B take, before the product: each writes panels.
+
+        Of an operand stored transposed a warp reads lines of its own, and takes `_ACROSS` times as long.
+        """
+        (rows, columns), k = self.variant.tile, _up(K, _PANEL)
+        elements = _up(M, rows) * k, _up(N, columns) * k
+        passes = sum(n * (_ACROSS if flip == "T" else 1) for n, flip in zip(elements, layout, strict=True))
+        return passes * _PANEL_BYTES[self.dtype.name] / (sms * _DRAM_BYTES)
+
+
+def _up(size: int, step: int) -> int:
+    """Return the multiple of `step` from `size` on."""
+    return -(-size // step) * step
 
 
 def unread(variant: Variant, layout: str) -> str:

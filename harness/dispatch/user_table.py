@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from harness.dispatch.cost import AS_EXACT
 from harness.errors import HarnessError, UsageError
 from harness.kernels import catalog
 from harness.kernels.dtypes import FP32
@@ -96,7 +97,8 @@ def serves(entry: Mapping[str, Any], dtype: str | None = None) -> bool:
         kernel = catalog.kernel(entry["kernel"])
         params = entry["params"]
         known = set(params) <= set(kernel.params) and all(isinstance(v, int) for v in params.values())
-        right = kernel.name == catalog.canonical(entry["kernel"]) and kernel.dtype == (dtype or FP32.name)
+        types = (dtype or FP32.name, *([FP32.name] if dtype in AS_EXACT else []))
+        right = kernel.name == catalog.canonical(entry["kernel"]) and kernel.dtype in types
         return known and right and bool(kernel.variant(**params))
     except (HarnessError, TypeError, AttributeError, KeyError):
         return False

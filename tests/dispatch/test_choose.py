@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import harness
-from harness.dispatch import choose, cost
+from harness.dispatch import choose, cost, user_table
 from harness.errors import UsageError
 from harness.kernels import catalog, spec
 from harness.launch import kernel as launches
@@ -430,6 +430,25 @@ def test_few_tiles_of_panels_are_shared_by_blocks_with_enough_of_k() -> None:
     assert kinds[256].turns(512, 512, 512, 132) == (8, 1, True)  # 16 stages for two
     assert kinds[64].turns(512, 512, 512, 132) == (16, 1, False)  # 8 stages are not enough for two
     assert kinds[256].turns(4096, 4096, 4096, 132) == (4 * 128, 4, False)
+
+
+@pytest.mark.parametrize("dtype", ["bf16x6", "fp16x3"])
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN"])
+def test_small_products_as_exact_as_fp32_are_in_fp32(dtype: str, layout: str) -> None:
+    """Splitting a weight takes longer than multiplying it by eight rows. For tf32 that would be no choice."""
+    about: dict[str, Any] = {"sms": 132, "arch": "sm_90a", "layout": layout}
+    for shape in ((8, 4096, 4096), (256, 256, 256), (4096, 16, 1024)):
+        chosen = choose.choose(*shape, dtype=dtype, **about)
+        assert chosen == choose.choose(*shape, dtype="fp32", **about)
+        assert choose.choose(*shape, dtype="tf32", **about).kernel.dtype == "tf32"
+        entry = {"kernel": chosen.kernel.name, "params": dict(chosen.params)}
+        assert user_table.serves(entry, dtype) and not user_table.serves(entry, "tf32")
+    assert choose.choose(4096, 4096, 4096, dtype=dtype, **about).kernel.dtype == dtype
+    (panels,) = [c for c in choose.candidates() if c.dtype.name == dtype and c.variant.tile == (256, 128)]
+    other = replace(panels, variant=choose.laid_out(panels.variant, "TT", "A"))
+    across = other.cycles(4096, 4096, 4096, 132, "TT") - panels.cycles(4096, 4096, 4096, 132, "NN")
+    bytes_moved = 2 * 4096 * 4096 * {"bf16x6": 10, "fp16x3": 12}[dtype]
+    assert across == pytest.approx(2 * bytes_moved / (132 * cost._DRAM_BYTES))
 
 
 def test_the_shipped_table() -> None:
