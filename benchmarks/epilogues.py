@@ -1,4 +1,4 @@
-"""What a bias, an activation and a float32 result cost `harness.matmul`, beside PyTorch's own ways to them.
+"""Time a bias, an activation and a float32 result of `harness.matmul`, beside PyTorch's own ways to them.
 
     python benchmarks/epilogues.py
 

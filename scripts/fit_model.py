@@ -150,9 +150,11 @@ def of_one(candidate: Candidate, measured: Sequence[Time]) -> tuple[float, Candi
     """
     if candidate.resident > 1 and not candidate.alone:
         candidate = replace(candidate, alone=candidate.step)
-    apart = [t for t in measured if candidate.variant.boxes and t.unmapped]
-    left, one = of_these(candidate, [t for t in measured if t not in apart], constants_of(candidate))
-    more, one = of_these(one, apart, ("unmapped",))
+    apart: dict[bool, list[Time]] = {False: [], True: []}
+    for time in measured:
+        apart[bool(candidate.variant.boxes and time.unmapped)].append(time)
+    left, one = of_these(candidate, apart[False], constants_of(candidate))
+    more, one = of_these(one, apart[True], ("unmapped",))
     return left + more, one
 
 

@@ -1,7 +1,8 @@
 """Time models of transformers with PyTorch's own products and with harness's, and compare their training.
 
     python scripts/models.py FILE.json [--seconds 200] [--models gpt2 llama vit]
-        [--works train prefill decode losses] [--types fp32 tf32 bf16] [--modes eager graph compile]
+        [--works train prefill decode losses] [--types fp32 tf32 bf16 fp16x3 bf16x6]
+        [--modes eager graph compile]
         [--everything]
 
 Run on a machine with a GPU, PyTorch and transformers. Weights are random and nothing is downloaded. GPT-2
@@ -10,7 +11,7 @@ prefill (for ViT: inference) and the decode of one token, stock and within `harn
 stock, harness, harness, stock, each leg several calls between two CUDA events. `graph` replays a CUDA graph
 (not of training), `compile` runs what torch.compile made. The ratio is stock over harness, a median over
 such fours with its quartiles. ``losses`` trains GPT-2 small for 200 steps: stock twice, stock with weights
-changed in the last bit, and harness, on the same tokens.
+changed in the last bit, and harness, on the same tokens. In fp16x3 and bf16x6 stock is true float32.
 
 The time is shared among what is chosen; what no time is left for is recorded as skipped. The file is written
 anew after each part, so that a run that is cut off leaves what it has.
@@ -44,6 +45,7 @@ from harness.results import record
 DEVICE = "cuda"
 SEED = 1
 MODELS, TYPES, MODES = ("gpt2", "llama", "vit"), ("fp32", "tf32", "bf16"), ("eager", "graph", "compile")
+PRECISIONS = ("fp16x3", "bf16x6")  # of harness's float32 only
 WORKS = ("train", "prefill", "decode", "losses")
 LEG = 0.05  # seconds of one leg, about
 CONTEXT = 512  # tokens before the one that is decoded
@@ -353,6 +355,7 @@ class Runner:
         """Return a row with what was measured, or with the error that ended it."""
         try:
             torch.backends.cuda.matmul.allow_tf32 = part.kind == "tf32"
+            OPTIONS["fp32"] = part.kind if part.kind in PRECISIONS else None
             if part.work == "losses":
                 self._model = self._made = None
                 return {**part.row(), **losses(part.kind, until)}
@@ -410,7 +413,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=200)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--works", nargs="+", choices=WORKS, default=list(WORKS))
-    parser.add_argument("--types", nargs="+", choices=TYPES, default=list(TYPES))
+    parser.add_argument("--types", nargs="+", choices=TYPES + PRECISIONS, default=list(TYPES))
     parser.add_argument("--modes", nargs="+", choices=MODES, default=["eager", "graph"])
     parser.add_argument("--everything", action="store_true", help="also what harness is slower at")
     asked = parser.parse_args()

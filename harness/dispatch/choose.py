@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from harness.problems.gemm import Gemm
 
 NAME = "matmul"  # the name that stands for the dispatcher where a kernel's name is expected
-
 _OPTIONAL = ("straddle", "crowded", "unmapped", "alone", "shares", "sharing")  # keys of a candidate
 _TABLE = Path(__file__).with_name("table.json")
 
@@ -73,9 +72,9 @@ def choose(
     ``"fp16x3"``, ``"bf16x6"``, ``"bf16"`` or ``"fp16"``. `layout` is ``"NN"``, ``"NT"``, ``"TN"`` or
     ``"TT"``, as the module's docstring says, and `straddled` whether rows of A or B begin elsewhere than at
     multiples of 32 bytes. `unmapped` names the operands, of A and B, whose rows do not even begin at
-    multiples of 16, so that no tensor map describes them. The `epilogue` is compiled into the
-    variant; kernels that cannot have one are left out, among the others the choice is the same as without.
-    Raises UsageError if no kernel can compute the product there.
+    multiples of 16, so that no tensor map describes them. The `epilogue` is compiled into the variant.
+    Kernels that cannot have one are left out; among the others the choice is the same as without. Raises
+    UsageError if no kernel can compute the product there.
     """
     return _choose(M, N, K, sms, arch, gpu, dtype, layout, straddled, unmapped, epilogue)
 

@@ -26,13 +26,18 @@ class Chosen(Built):
     first launch's kernel; `others` has the cubins of the other launches' kernels.
     """
 
-    parts: Mapping[Problem, tuple[Part, ...]]
+    parts: Mapping[Gemm, tuple[Part, ...]]
     others: tuple[Cubin, ...] = ()
 
     @property
     def label(self) -> str:
         """The kernels behind the dispatcher's name, such as ``matmul -> 15_split_k SPLIT=4``."""
         return f"{choose.NAME} -> {self.brief}"
+
+    @property
+    def dtype(self) -> str:
+        """The type that was asked for: a kernel of true fp32 may serve products in bf16x6."""
+        return next(iter(self.parts)).dtype.name
 
     @property
     def brief(self) -> str:
@@ -45,17 +50,21 @@ class Chosen(Built):
 
     def check(self, problem: Problem, *, sms: int) -> None:
         """Raise UsageError if this was not chosen for `problem`."""
-        if not self.serves(problem):
-            raise UsageError(f"{self.label} was not chosen for {problem.label}")
+        self._launches(problem)
 
     def prepare(self, operands: Operands) -> Launch:
         """Bind all launches of the product to `operands`, as `harness.matmul` does.
 
         Raises UsageError if this was not chosen for the operands' problem.
         """
-        self.check(operands.problem, sms=operands.context.device.sms)
-        cubins = self.cubin, *self.others
-        return prepared.prepare(list(zip(cubins, self.parts[operands.problem], strict=True)), operands)
+        launches, cubins = self._launches(operands.problem), (self.cubin, *self.others)
+        return prepared.prepare(list(zip(cubins, launches, strict=True)), operands)
+
+    def _launches(self, problem: Problem) -> tuple[Part, ...]:
+        """Return the launches of `problem`. Raises UsageError if this was not chosen for it."""
+        if not (isinstance(problem, Gemm) and problem in self.parts):
+            raise UsageError(f"{self.label} was not chosen for {problem.label}")
+        return self.parts[problem]
 
     def same_code(self, other: Built) -> bool:
         """Return True if this is a single kernel with the same code; False if it has several.
@@ -70,14 +79,16 @@ def build_chosen(
 ) -> tuple[list[Chosen], list[Skipped]]:
     """Compile what `harness.matmul` runs for each of these products on a GPU of `sms` multiprocessors.
 
-    Products for which it runs the same kernels share one `Chosen`. A variant that cannot be built is skipped
-    with its reason, and so is every choice that needs it. Raises UsageError where no kernel serves a product.
+    Products of a type for which it runs the same kernels share one `Chosen`. A variant that cannot be built
+    is skipped with its reason, and so is every choice that needs it. Raises UsageError where no kernel serves
+    a product.
     """
-    chosen: dict[str, dict[Problem, tuple[Part, ...]]] = {}
+    chosen: dict[tuple[str, str], dict[Gemm, tuple[Part, ...]]] = {}
     for problem in problems:
         shape = problem.M, problem.N, problem.K
         made = divided(*shape, sms=sms, arch=arch, gpu=gpu, **choose.about(problem))
-        chosen.setdefault(brief(part.variant for part in made), {})[problem] = made
+        alike = problem.dtype.name, brief(part.variant for part in made)
+        chosen.setdefault(alike, {})[problem] = made
     variants = {p.variant.label: p.variant for by in chosen.values() for made in by.values() for p in made}
     built, skipped = build_all(list(variants.values()), [arch], cache, progress)
     known = {one.variant.label: one for one in built}

@@ -1,4 +1,4 @@
-"""What a kernel may do to a product before it rounds and stores it: add a bias, apply an activation.
+"""Epilogues: a bias and an activation that a kernel applies to a product before it rounds and stores it.
 
 A kernel that includes ``cu/include/epilogue.cuh`` is compiled with an epilogue by the macros explained there,
 which stand among a variant's parameters. No kernel file lists them: without them the product is plain.
@@ -22,7 +22,7 @@ _MARK = "BIAS_PARAMETER"  # in the source of a kernel that can have an epilogue
 
 
 class Epilogue(NamedTuple):
-    """What follows ``alpha * A @ B + beta * C``: a bias is added, and the activation applied.
+    """An epilogue of ``alpha * A @ B + beta * C``: a bias is added, and the activation applied.
 
     `bias` is `ROWS`, `COLUMNS` or 0 for none. With `float_c` C and the bias are of float32.
     """

@@ -65,6 +65,11 @@ class Built:
         return self.variant.label
 
     @property
+    def dtype(self) -> str:
+        """The name of the element type in which it multiplies, such as ``"bf16"``."""
+        return self.variant.kernel.dtype
+
+    @property
     def built(self) -> Self:
         """This object, as the machine code of a `Runnable`."""
         return self

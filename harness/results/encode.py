@@ -56,7 +56,7 @@ def static_record(built: Built) -> Row:
         "arch": built.cubin.arch,
         "compiler": built.cubin.compiler,
         "problem": variant.kernel.problem,
-        "dtype": variant.kernel.dtype,
+        "dtype": built.dtype,
         "tile": list(variant.tile),
         "block": list(variant.block),
         "registers": resources.registers,

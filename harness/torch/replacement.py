@@ -65,7 +65,7 @@ def preferred(M: int, N: int, K: int, dtype: str, layout: str) -> bool:
     own = choose.ranked(M, N, K, **where, dtype=dtype)
     if own and own[0][1] < BRIEF:
         return False
-    if dtype not in (TF32X3.name, FP16X3.name, BF16X6.name):
+    if dtype not in (TF32X3.name, FP16X3.name, BF16X6.name) or variant.kernel.dtype == FP32.name:
         return not cost.unread(variant, layout)
     fp32 = choose.ranked(M, N, K, **where, dtype=FP32.name)
     return not own or not fp32 or own[0][1] < fp32[0][1]

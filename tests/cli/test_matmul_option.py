@@ -17,8 +17,9 @@ from harness.dispatch.chosen import build_chosen
 from harness.driver import Context, Device
 from harness.kernels.dtypes import DTYPES
 from harness.launch import builds
-from harness.problems.gemm import Gemm
+from harness.problems.gemm import GEMMS, Gemm
 from harness.results import record
+from harness.results.encode import static_record
 from harness.support.cache import Cache
 from shared.command import FAST, fake, harness, no_gpu  # noqa: F401  (fixtures)
 from shared.sweeps import sweep
@@ -53,6 +54,15 @@ def test_a_wrong_choice_is_seen(fake: Any, cache: Cache) -> None:
     with Context(Device.open()) as context, Bench(context, rule=None) as session:
         rows = list(session.rows(choices(cache), {Gemm: SHAPES}, lambda _: None))
     assert [r.status for r in rows] == [FAILED] * 4
+
+
+def test_a_kernel_of_fp32_that_serves_bf16x6_is_of_that_type(cache: Cache) -> None:
+    """Both types take the same kernel here; a record tells which of them was asked for."""
+    problems = [GEMMS[dtype](M=64, N=64, K=64) for dtype in ("fp32", "bf16x6")]
+    found, _ = build_chosen(problems, "sm_90a", cache, lambda _: None, sms=132, gpu="Fake GPU")
+    assert {b.variant.kernel.dtype for b in found} == {"fp32"}
+    assert [static_record(b)["dtype"] for b in found] == ["fp32", "bf16x6"]
+    assert [b.serves(problem) for b in found for problem in problems] == [True, False, False, True]
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What a launch has is given back when it ends, not when Python looks for what refers to itself."""
+"""A launch gives its memory back when it ends, not when Python looks for what refers to itself."""
 
 from __future__ import annotations
 

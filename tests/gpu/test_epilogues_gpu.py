@@ -9,16 +9,14 @@ from typing import Any
 import pytest
 
 import harness
-from harness.bench import measure
 from harness.dispatch import choose
-from harness.driver import Context, Stream
+from harness.driver import Context
 from harness.kernels import compiler
 from harness.kernels.arch import Arch
 from harness.kernels.epilogue import ACTIVATIONS, COLUMNS, ROWS, Epilogue
-from harness.launch import kernel as launch
-from harness.launch.operands import Operands
 from harness.problems.gemm import GEMMS
 from harness.support.cache import Cache
+from shared.on_card import verified
 
 pytestmark = pytest.mark.gpu
 
@@ -47,23 +45,7 @@ def test_every_kernel_of_the_choice(gpu: Context, cache: Cache, epilogue: Epilog
         for (m, n, k), beta in zip(SHAPES, (0, 0.5, 0), strict=True):
             problem = GEMMS[kind](M=m, N=n, K=k, beta=beta, ldc=n + 8, alpha=0.7)
             problem = dataclasses.replace(problem, epilogue=given)
-            with (
-                Stream(gpu) as stream,
-                Operands(gpu, problem, stream, seed=1, sets=2) as operands,
-                launch.prepare(cubin, operands) as run,
-            ):
-                verdict = measure.check(run, stream, sets=2)
-                assert verdict.ok, f"{cubin.variant.label} {problem.label}: {verdict}"
-                assert not operands.damaged_inputs(stream)
-
-
-@pytest.fixture
-def torch() -> Any:
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    if not torch.cuda.is_available():
-        pytest.skip("this PyTorch cannot use the GPU")
-    torch.manual_seed(1)
-    return torch
+            verified(gpu, cubin, problem)
 
 
 def finished(torch: Any, x: Any, activation: str) -> Any:

@@ -15,15 +15,6 @@ pytestmark = pytest.mark.gpu
 SHAPES = [(300, 200, 130), (4, 1000, 513), (1, 1, 7), (512, 768, 2048), (0, 3, 4), (3, 4, 0)]
 
 
-@pytest.fixture
-def torch() -> Any:
-    found = pytest.importorskip("torch", reason="PyTorch is not installed")
-    if not found.cuda.is_available():
-        pytest.skip("this PyTorch cannot use the GPU")
-    found.manual_seed(1)
-    return found
-
-
 def tolerance(torch: Any, dtype: Any, k: int) -> float:
     """Return the error of an element of normal data, as a part of the root of its K."""
     return (

@@ -22,6 +22,7 @@ from harness.problems.gemm import GEMMS
 from harness.problems.verify import compare
 from harness.support.cache import Cache
 from shared import tma_gemm
+from shared.on_card import verified
 from shared.typed_gemm import KINDS, exact, rounded
 
 pytestmark = pytest.mark.gpu
@@ -140,7 +141,7 @@ def test_maps_and_the_way_around_them(
 ) -> None:
     cubin = compiler.compile_kernel(spec.load(tma_gemm.write(tmp_path)).variant(), "sm_90a", cache)
     cls = GEMMS["bf16"] if kind == "random" else exact("bf16", kind)
-    _verified(gpu, cubin, cls.from_axes(axes))
+    verified(gpu, cubin, cls.from_axes(axes))
 
 
 TYPED = [k for k in catalog.ladder() if k.dtype != "fp32" and not k.broken]
@@ -157,18 +158,7 @@ def test_rungs_multiply_integers_exactly(gpu: Context, cache: Cache, kernel: spe
         {"M": 300, "N": 500, "K": 260, "alpha": 2.0, "beta": -1.0},
         {"M": 65, "N": 131, "K": 97},
     ):
-        _verified(gpu, cubin, cls.from_axes(axes))
-
-
-def _verified(gpu: Context, cubin: compiler.Cubin, problem: Any) -> None:
-    with (
-        Stream(gpu) as stream,
-        Operands(gpu, problem, stream, seed=1, sets=2) as operands,
-        launch.prepare(cubin, operands) as run,
-    ):
-        verdict = measure.check(run, stream, sets=2)
-        assert verdict.ok, f"{cubin.variant.label} {problem.label}: {verdict}"
-        assert not operands.damaged_inputs(stream)
+        verified(gpu, cubin, cls.from_axes(axes))
 
 
 # What the defaults do not show: a third box of results for two places, tiles for more than all SMs, columns
@@ -202,7 +192,7 @@ def test_other_parameters_are_exact_and_give_equal_bits(
 ) -> None:
     cubin = compiler.compile_kernel(catalog.kernel(name).variant(**params), "sm_90a", cache)
     m, n, k = shape
-    _verified(gpu, cubin, exact(cubin.variant.kernel.dtype, KINDS[0])(M=m, N=n, K=k))
+    verified(gpu, cubin, exact(cubin.variant.kernel.dtype, KINDS[0])(M=m, N=n, K=k))
     problem = GEMMS[cubin.variant.kernel.dtype](M=m, N=n, K=k)
     with (
         Stream(gpu) as stream,

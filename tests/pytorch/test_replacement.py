@@ -191,6 +191,7 @@ def test_worth(torch: Any, multiplied: Any, replace: Any, monkeypatch: pytest.Mo
         ((8192, 3072, 768), "bf16", "NN", False),  # 50 us: the host is slower
         ((8192, 3072, 768), "bf16x6", "NT", True),  # copied, and yet faster than true float32
         ((1, 4096, 4096), "bf16x6", "NT", False),
+        ((16, 16384, 16384), "bf16x6", "NT", True),  # by a kernel of true float32
     ],
 )
 def test_what_an_h200_is_given(
