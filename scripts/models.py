@@ -195,8 +195,8 @@ def everything(*product: Any, **more: Any) -> bool:
     return True
 
 
-def replacing(ours: bool) -> contextlib.AbstractContextManager[None]:
-    return harness.torch.replace(**OPTIONS) if ours else contextlib.nullcontext()
+def replacing(ours: bool, **options: str) -> contextlib.AbstractContextManager[None]:
+    return harness.torch.replace(**OPTIONS | options) if ours else contextlib.nullcontext()
 
 
 def leg(work: Work, count: int) -> float:
@@ -282,9 +282,13 @@ def stream(generator: torch.Generator, size: tuple[int, int], vocabulary: int) -
 
 
 def losses(kind: str, until: float) -> Row:
-    """Train GPT-2 small four times in lockstep, until a time or for `STEPS`, and compare the losses."""
+    """Train GPT-2 small several times in lockstep, until a time or for `STEPS`, and compare the losses.
+
+    In `PRECISIONS` harness's true float32 is trained, too: how far two kernels of float32 are apart is noise.
+    """
     base = build("gpt2").train()
-    runs = {name: copy.deepcopy(base) for name in ("stock", "again", "last_bit", "harness")}
+    names = ["stock", "again", "last_bit", "harness", *(["ieee"] if kind in PRECISIONS else [])]
+    runs = {name: copy.deepcopy(base) for name in names}
     with torch.no_grad():
         for p in runs["last_bit"].parameters():
             p.mul_(1 + (torch.randint(0, 2, p.shape, device=DEVICE) * 2 - 1) * 2.0**-23)
@@ -294,7 +298,8 @@ def losses(kind: str, until: float) -> Row:
     while len(seen["stock"]) < STEPS and (len(seen["stock"]) < 5 or time.perf_counter() < until):
         tokens = stream(generator, SIZES["gpt2"].losses, base.config.vocab_size)
         for name, model in runs.items():
-            with replacing(name == "harness"):
+            own = {"fp32": "ieee"} if name == "ieee" else {}
+            with replacing(name in ("harness", "ieee"), **own):
                 with torch.autocast(DEVICE, torch.bfloat16, enabled=kind == "bf16"):
                     loss = model(input_ids=tokens, labels=tokens).loss
                 loss.backward()
@@ -305,7 +310,8 @@ def losses(kind: str, until: float) -> Row:
             synchronize()  # so that the time is that of the GPU
     curves = {name: torch.stack(values).double().cpu() for name, values in seen.items()}
     apart = {name: (curve - curves["stock"]).square().mean().sqrt() for name, curve in curves.items()}
-    noise = max(apart["again"], apart["last_bit"], 2.0**-23 * curves["stock"].abs().max())
+    others = [apart[name] for name in ("again", "last_bit", "ieee") if name in apart]
+    noise = max(*others, 2.0**-23 * curves["stock"].abs().max())
     last = slice(-min(20, len(seen["stock"])), None)
     return {
         "steps": len(seen["stock"]),
