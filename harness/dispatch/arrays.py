@@ -8,6 +8,7 @@ that.
 from __future__ import annotations
 
 import ctypes
+import math
 import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
@@ -22,12 +23,13 @@ _CUDA_DEVICES = (2, 13)  # DLPack's kDLCUDA and kDLCUDAManaged
 
 
 class Matrix(NamedTuple):
-    """A matrix in device memory, row-major or, if it is `transposed`, column-major.
+    """A matrix in device memory, row-major or, if it is `transposed`, column-major; or a batch of them.
 
     `address` is that of its first element, `ld` the elements from one row (column-major: column) to the next,
     and `device` the GPU's ordinal. `ready` is the address of the stream in which its contents are produced
     (or `TORCH_CURRENT`); None if the owner names none, and any stream may use the contents. `keep` is what
-    must stay alive with it.
+    must stay alive with it. Of a batch all else is about its first matrix: `leading` has the dimensions
+    before the last two, and `steps` the elements from matrix to matrix along each.
     """
 
     address: int
@@ -39,6 +41,8 @@ class Matrix(NamedTuple):
     keep: Any = None
     dtype: DType = FP32
     transposed: bool = False
+    leading: tuple[int, ...] = ()
+    steps: tuple[int, ...] = ()
 
     @property
     def flipped(self) -> Matrix:
@@ -78,7 +82,7 @@ def read(name: str, array: Any, stream: int | None, *, written: bool = False, di
     makes that stream wait until the contents are ready (None: the legacy default stream). `written` is True
     for an output. With one dimension (`dims`) it is a vector, returned as a single row. Raises UsageError,
     naming the array `name`, unless it is a matrix of float32, bfloat16 or float16 in device memory whose rows
-    or columns are contiguous, or such a vector.
+    or columns are contiguous, a batch of these, or such a vector.
     """
     try:
         if is_torch(array):
@@ -134,16 +138,16 @@ def stream_address(stream: Any) -> int:
     return int(address) or LEGACY
 
 
-def empty_like(a: Any, rows: int, columns: int) -> Any:
-    """Return an uninitialised ``rows x columns`` matrix of the library, type and GPU of `a`.
+def empty_like(a: Any, shape: tuple[int, ...]) -> Any:
+    """Return an uninitialised array of this shape, and of the library, type and GPU of `a`.
 
     Raises UsageError unless `a` is a PyTorch tensor or a CuPy array.
     """
     if is_torch(a):
-        return a.new_empty((rows, columns))
+        return a.new_empty(shape)
     if type(a).__module__.partition(".")[0] == "cupy":
         with a.device:
-            return sys.modules["cupy"].empty((rows, columns), dtype=a.dtype)
+            return sys.modules["cupy"].empty(shape, dtype=a.dtype)
     raise UsageError(f"no out, and how to make a {type(a).__name__} is not known", hint="pass out=")
 
 
@@ -157,8 +161,10 @@ def _torch(name: str, tensor: Any, dims: int) -> Matrix:
         hint = "harness.torch.mm(a, b) has gradients; or pass x.detach(), or use torch.no_grad()"
         _refuse(name, "requires gradients, which would be lost", hint)
     shape, strides = tensor.shape, tensor.stride()
-    rows, columns, ld, flip = _layout(name, shape, strides, dims)
-    return Matrix(tensor.data_ptr(), rows, columns, ld, tensor.get_device(), TORCH_CURRENT, None, dtype, flip)
+    rows, columns, ld, flip, *batch = _layout(name, shape, strides, dims)
+    return Matrix(
+        tensor.data_ptr(), rows, columns, ld, tensor.get_device(), TORCH_CURRENT, None, dtype, flip, *batch
+    )
 
 
 def _interface(name: str, array: Any, interface: dict[str, Any], written: bool, dims: int) -> Matrix:
@@ -179,11 +185,11 @@ def _interface(name: str, array: Any, interface: dict[str, Any], written: bool, 
         if [stride for stride in strides if stride % size]:
             _refuse(name, f"has strides of {strides} bytes, no multiples of {size}")
         strides = [stride // size for stride in strides]
-    rows, columns, ld, flip = _layout(name, shape, strides, dims)
+    rows, columns, ld, flip, *batch = _layout(name, shape, strides, dims)
     ready = interface.get("stream")
     if ready == 0:
         _refuse(name, "names stream 0, which the CUDA Array Interface forbids: it may mean two streams")
-    return Matrix(int(address), rows, columns, ld, device_of(int(address)), ready, None, dtype, flip)
+    return Matrix(int(address), rows, columns, ld, device_of(int(address)), ready, None, dtype, flip, *batch)
 
 
 class _Tensor(ctypes.Structure):
@@ -227,47 +233,51 @@ def _dlpack(name: str, array: Any, stream: int | None, written: bool, dims: int)
     dtype = _DLPACK.get((tensor.code, tensor.bits, tensor.lanes)) or _wrong_type(name, kind)
     shape = tensor.shape[: tensor.ndim]
     strides = tensor.strides[: tensor.ndim] if tensor.strides else None
-    rows, columns, ld, flip = _layout(name, shape, strides, dims)
+    rows, columns, ld, flip, *batch = _layout(name, shape, strides, dims)
     address = (tensor.data or 0) + tensor.byte_offset
-    return Matrix(address, rows, columns, ld, tensor.device_id, None, capsule, dtype, flip)
+    return Matrix(address, rows, columns, ld, tensor.device_id, None, capsule, dtype, flip, *batch)
 
 
 def _layout(
     name: str, shape: Sequence[int], strides: Sequence[int] | None, dims: int
-) -> tuple[int, int, int, bool]:
-    """Return rows, columns, leading dimension, and True for column-major; strides are in elements (None:
-    contiguous).
+) -> tuple[int, int, int, bool, tuple[int, ...], tuple[int, ...]]:
+    """Return the rows, columns, leading dimension, True for column-major, and of a batch the dimensions
+    before the last two and the steps along them; strides are in elements (None: contiguous).
 
     A vector (`dims` is 1) is a single row. Raises UsageError unless it is a non-empty matrix whose rows, or
-    columns, are contiguous and do not overlap, or a non-empty contiguous vector.
+    columns, are contiguous and do not overlap, a batch of these, or a non-empty contiguous vector.
     """
-    if len(shape) != dims:
-        hint = "pass a vector, x.reshape(-1)" if dims == 1 else "multiply the matrices of a batch one by one"
+    if len(shape) < dims or (dims == 1 and len(shape) > 1):
+        hint = "pass a vector, x.reshape(-1)" if dims == 1 else "pass a matrix, such as x[None, :]"
         _refuse(name, f"has {len(shape)} dimensions, not {dims}", hint)
     if dims == 1:
         if strides is not None and strides[0] != 1 and shape[0] > 1:
             what = f"has {strides[0]} elements from one to the next"
             _refuse(name, f"{what}; it must be 1", "copy it first (x.contiguous(), cupy.ascontiguousarray)")
         shape, strides = (1, *shape), None
-    rows, columns = shape
-    if rows == 0 or columns == 0:
-        _refuse(name, f"is {rows} x {columns}: there is nothing to multiply")
+    if 0 in shape:
+        _refuse(name, f"is {' x '.join(map(str, shape))}: there is nothing to multiply")
+    rows, columns = shape[-2:]
     if strides is None:
-        return rows, columns, columns, False
-    down, right = strides
+        down, right = columns, 1
+        steps = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape) - 2))
+    else:
+        down, right = strides[-2:]
+        steps = tuple(strides[:-2])
+    batch = tuple(shape[:-2]), steps
     transposed = right != 1 and columns > 1
     if transposed and down != 1 and rows > 1:
-        steps = f"{down} elements from row to row and {right} from column to column"
+        what = f"{down} elements from row to row and {right} from column to column"
         hint = "copy it first (x.contiguous(), cupy.ascontiguousarray)"
-        _refuse(name, f"has {steps}; one of them must be 1", hint)
+        _refuse(name, f"has {what}; one of them must be 1", hint)
     step, count, width = (right, columns, rows) if transposed else (down, rows, columns)
     if count == 1:
-        return rows, columns, width, transposed
+        return rows, columns, width, transposed, *batch
     if step < width:
         kind = "columns" if transposed else "rows"
-        steps = f"has {step} elements from {kind[:-1]} to {kind[:-1]} of {width}"
-        _refuse(name, f"{steps}: its {kind} overlap", "copy it first")
-    return rows, columns, step, transposed
+        what = f"has {step} elements from {kind[:-1]} to {kind[:-1]} of {width}"
+        _refuse(name, f"{what}: its {kind} overlap", "copy it first")
+    return rows, columns, step, transposed, *batch
 
 
 def _wrong_type(name: str, kind: str) -> NoReturn:

@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.dispatch import user_table
+from harness.dispatch.call import batch as batches
 from harness.dispatch.cost import AS_EXACT, NN, Candidate, straddles, unread, without_maps
 from harness.errors import UsageError
 from harness.kernels import catalog
@@ -181,6 +182,40 @@ def ranked(
     found = [(c.cycles(*shape, **pitches), c.busy(*shape, straddled), c.variant) for c in able]
     found.sort(key=lambda one: one[:2])
     return [(variant, cycles) for cycles, _, variant in found]
+
+
+@functools.lru_cache(maxsize=4096)
+def batched(
+    count: int,
+    M: int,
+    N: int,
+    K: int,
+    *,
+    sms: int,
+    arch: str,
+    dtype: str = FP32.name,
+    layout: str = NN,
+    straddled: bool = False,
+    unmapped: str = "",
+    epilogue: Epilogue = PLAIN,
+) -> Variant | None:
+    """Return the variant, compiled for a batch, that computes `count` products in one launch.
+
+    Arguments are those of `choose`. None if there is no such kernel, or if by the cost model a launch of the
+    fastest kernel for each product takes no longer, the starts of all of them counted.
+    """
+    shape = M, N, K, sms
+    pitches: Any = {"layout": layout, "straddled": straddled, "unmapped": unmapped}
+    able = [
+        replace(c, batch=count)
+        for c in _laid_out(dtype, layout, _smaller(M, N), epilogue)
+        if batches.takes(c.variant.kernel) and c.serves(M, N, arch) and c.count(M, N) * count < 2**31
+    ]
+    if not able:
+        return None
+    best = min(able, key=lambda c: (c.cycles(*shape, **pitches), c.busy(*shape, straddled)))
+    single = ranked(M, N, K, sms=sms, arch=arch, dtype=dtype, epilogue=epilogue, **pitches)[0][1]
+    return batches.compiled(best.variant) if best.cycles(*shape, **pitches) < count * single else None
 
 
 def laid_out(variant: Variant, layout: str, smaller: str) -> Variant:

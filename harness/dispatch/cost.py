@@ -84,7 +84,7 @@ class Candidate:
 
     `resident` is blocks per SM, `start`, `step`, `alone`, `tile` and `sharing` are in cycles, `memory`,
     `straddle`, `crowded` and `unmapped` factors, and `shares` is "" for kernels whose blocks do not share
-    tiles.
+    tiles. `batch` is no constant: the cycles are those of a launch of so many products.
     """
 
     variant: Variant
@@ -100,6 +100,7 @@ class Candidate:
     alone: float = 0
     shares: str = ""
     sharing: float = 0
+    batch: int = 1
 
     @property
     def skinny(self) -> bool:
@@ -134,7 +135,7 @@ class Candidate:
     def count(self, M: int, N: int) -> int:
         """Return the number of tiles."""
         (rows, columns), cluster = self.variant.tile, self.variant.params.get("CLUSTER", 1)
-        return math.ceil(M / (rows * cluster)) * cluster * math.ceil(N / columns)
+        return math.ceil(M / (rows * cluster)) * cluster * math.ceil(N / columns) * self.batch
 
     def turns(self, M: int, N: int, K: int, sms: int) -> tuple[int, int, float]:
         """Return the steps and the tiles of the busiest SM, and how often `sharing` is to be added."""
@@ -200,7 +201,7 @@ class Candidate:
         left = "".join(x for x in unmapped if x not in flips)
         if left:
             copies += self.unmapped * _fed(self.variant, M, N, K, sms=sms, unmapped=left)[1]
-        waiting = self.memory * _traffic(M, N, K, self.dtype, sms)
+        waiting = self.memory * _traffic(M, N, K, self.dtype, sms) * self.batch
         if self.shares == "panels":
             copies += self._splitting(M, N, K, layout, sms)
         apart = straddled or bool(unmapped and not self.variant.boxes)  # kernels without maps read any pitch

@@ -8,15 +8,16 @@ seen lately also costs a new tensor map.
 
 from __future__ import annotations
 
-import math
+import functools
 import threading
-from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from harness.dispatch import arrays, choose, cost, measured
 from harness.dispatch.arrays import LEGACY, TORCH_CURRENT, Matrix
+from harness.dispatch.call import batch as batches
+from harness.dispatch.call import options
+from harness.dispatch.call.batch import Batch, OneByOne
 from harness.dispatch.copies import transposer
 from harness.dispatch.prepared import GemmLaunch
 from harness.dispatch.side_streams import Forks, order
@@ -26,17 +27,16 @@ from harness.driver import BorrowedStream, Context, Device, Function, Module, St
 from harness.errors import OutOfMemory, UsageError
 from harness.kernels.arch import Arch
 from harness.kernels.compiler import compile_kernel
-from harness.kernels.dtypes import BF16X6, FP16X3, FP32, TF32, TF32X3, DType
-from harness.kernels.epilogue import ACTIVATIONS, COLUMNS, PLAIN, ROWS, Epilogue
+from harness.kernels.dtypes import DTYPES
+from harness.kernels.epilogue import PLAIN, Epilogue
 from harness.kernels.spec import Variant
-from harness.problems.gemm import GEMMS
+from harness.problems.gemm import GEMMS, Gemm
 
 Operands = tuple[Matrix, ...]  # a, b, out and, if there is one, the bias
 Kind = tuple[str, Epilogue]  # the type in which they are multiplied, and what follows
 First = tuple[Sequence[int], Stream]  # the addresses of the operands, and the stream
-IEEE = "ieee"
-PRECISIONS = (IEEE, TF32.name, TF32X3.name, FP16X3.name, BF16X6.name)  # the ways to multiply float32
-_FLOAT_MAX = float(np.finfo(np.float32).max)
+Key = tuple[Any, ...]
+Plan = TypeVar("Plan")
 _SHAPE = ("M", "N", "K", "lda", "ldb", "ldc", "transa", "transb")
 _MOST_PLANS = 4096  # prepared launches kept per GPU; beyond that the oldest are dropped
 
@@ -51,7 +51,7 @@ def matmul(
     bias: Any = None,
     bias_axis: int = 1,
     activation: str = "",
-    precision: str = IEEE,
+    precision: str = options.IEEE,
     stream: Any = None,
 ) -> Any:
     """Queue ``out = activation(alpha * a @ b + beta * out + bias)`` on a stream of the GPU, and return `out`.
@@ -64,9 +64,16 @@ def matmul(
     library of `a`, PyTorch or CuPy. With ``beta == 0`` the contents of `out` are not read. `out` must not
     overlap `a` or `b`.
 
+    With more dimensions they are batches, broadcast as by ``numpy.matmul``: (batch, M, K), (batch, K, N) and
+    (batch, M, N). Further leading dimensions must merge into one, and matrices of `out` must not overlap. In
+    float32, tf32, fp16x3 and bf16x6 batches of small products are one launch. If `a` or `b` is the same
+    for all, and the matrices of the other lie one below the other (or, of `b`, side by side), the batch is
+    computed as a single product. Else there is a launch for each matrix.
+
     `bias` is a contiguous vector of `out`'s type: N elements, one for each column, or with ``bias_axis=0`` M
-    elements, one for each row. `activation` is "relu", "gelu", "gelu_tanh" (its approximation by tanh) or
-    "silu". The kernel that multiplies does both in float32, before the result is rounded.
+    elements, one for each row, the same for all of a batch. `activation` is "relu", "gelu", "gelu_tanh" (its
+    approximation by tanh) or "silu". The kernel that multiplies does both in float32, before the result is
+    rounded.
 
     float32 is multiplied as true float32, without tensor cores. ``precision="tf32"`` uses them, with the
     elements of `a` and `b` rounded to tf32; ``"3xtf32"`` adds three such products for nearly the precision of
@@ -111,84 +118,39 @@ def matmul(
             raise UsageError("a lies in a Buffer, which belongs to no stream", hint="pass stream=")
         asked = LEGACY if left.ready is None else _resolved(left)
     right = arrays.read("b", b, asked)
-    dtype = _type(left, right, precision)
+    dtype = options.type_of(left, right, precision)
     if left.columns != right.rows:
         shapes = f"a is {left.rows} x {left.columns} and b is {right.rows} x {right.columns}"
         raise UsageError(f"{shapes}: a's columns must be as many as b's rows")
-    scalars = scalar("alpha", alpha), scalar("beta", beta)
+    scalars = options.scalar("alpha", alpha), options.scalar("beta", beta)
+    leading = batches.leading(left, right) if left.leading or right.leading else ()
     if out is None:
         if scalars[1]:
             raise UsageError(f"beta={beta:g} without out", hint="out is what beta multiplies: pass out=")
-        out = arrays.empty_like(a, left.rows, right.columns)
-    result = arrays.read("out", out, asked, written=True)
-    if (result.rows, result.columns) != (left.rows, right.columns):
-        raise UsageError(f"out is {result.rows} x {result.columns}, not {left.rows} x {right.columns}")
+        out = arrays.empty_like(a, (*leading, left.rows, right.columns))
+    result, shape = arrays.read("out", out, asked, written=True), (*leading, left.rows, right.columns)
+    if (found := (*result.leading, result.rows, result.columns)) != shape:
+        raise UsageError(f"out is {' x '.join(map(str, found))}, not {' x '.join(map(str, shape))}")
     if not left.device == right.device == result.device:
         raise UsageError(f"a, b and out are on GPUs {left.device}, {right.device} and {result.device}")
     epilogue, added = PLAIN, None
     if bias is not None or activation or result.dtype is not left.dtype:
-        epilogue, added = _epilogue(left, result, bias, bias_axis, activation, asked)
-    for name, matrix in (("a", left), ("b", right)):
-        if result.overlaps(matrix):
-            raise UsageError(f"out overlaps {name}", hint="no product is made in place: pass another")
+        epilogue, added = options.epilogue(left, result, bias, bias_axis, activation, asked)
+    batch = batches.of(left, right, result) if leading else None
+    batches.refuse_overlaps(batch, left, right, result, added)
+    if batch and (single := batch.joined(left, right, result, epilogue.bias)):
+        (left, right, result), batch = single, None
     if result.transposed:  # out^T = b^T a^T
         left, right, result, epilogue = right.flipped, left.flipped, result.flipped, epilogue.flipped
+        batch = batch and batch.flipped
     if isinstance(stream, Stream) and (other := stream.context.device.ordinal) != left.device:
         raise UsageError(f"the stream is of GPU {other}, a of GPU {left.device}")
     # No waiting is needed on the stream of `a` if all are ready there, or if all are ready on every stream.
     alike = left.ready == right.ready == result.ready and (added is None or added.ready == left.ready)
     ordered = alike and (stream is None or left.ready is None)
     operands = (left, right, result) if added is None else (left, right, result, added)
-    _gpu(left.device).run(operands, scalars, asked, ordered, (dtype, epilogue))
+    _gpu(left.device).run(operands, scalars, asked, ordered, (dtype, epilogue), batch)
     return out
-
-
-def _epilogue(
-    left: Matrix, out: Matrix, bias: Any, axis: int, activation: str, stream: int
-) -> tuple[Epilogue, Matrix | None]:
-    """Return what follows the product, and the bias as a row. Raises UsageError if they do not fit `out`."""
-    if out.dtype is not left.dtype and out.dtype is not FP32:
-        what = f"out is of {out.dtype.name}, a and b of {left.dtype.name}"
-        raise UsageError(what, hint=f"out may be of {left.dtype.name} or fp32")
-    if activation not in ACTIVATIONS:
-        raise UsageError(f"no activation {activation!r}", hint=f"there are {', '.join(ACTIVATIONS[1:])}")
-    if bias is None:
-        return Epilogue(0, activation, out.dtype is not left.dtype), None
-    if axis not in (0, 1):
-        raise UsageError(f"bias_axis={axis!r}", hint="1: an element for each column of out, 0: for each row")
-    found, extents = arrays.read("bias", bias, stream, dims=1), (out.rows, out.columns)
-    if found.columns != extents[axis]:
-        needed = f"{extents[axis]}, one for each {'column' if axis else 'row'} of out"
-        hint = f"bias_axis={1 - axis}" if found.columns == extents[1 - axis] else ""
-        raise UsageError(f"bias has {found.columns} elements, not {needed}", hint=hint)
-    if found.dtype is not out.dtype:
-        raise UsageError(f"bias is of {found.dtype.name}, out of {out.dtype.name}", hint="convert the bias")
-    if found.device != out.device:
-        raise UsageError(f"bias is on GPU {found.device}, out on GPU {out.device}")
-    if out.overlaps(found):
-        raise UsageError("out overlaps bias", hint="pass a copy of the bias")
-    return Epilogue((ROWS, COLUMNS)[axis], activation, out.dtype is not left.dtype), found
-
-
-def _type(left: Matrix, right: Matrix, precision: str) -> str:
-    """Return `product_type` of two operands. Raises UsageError if their types differ."""
-    if left.dtype is not right.dtype:
-        raise UsageError(f"a is of {left.dtype.name}, b of {right.dtype.name}", hint="convert one of them")
-    return product_type(left.dtype, precision)
-
-
-def product_type(dtype: DType, precision: str) -> str:
-    """Return the name of the element type in which matrices of `dtype` are multiplied, such as ``"bf16"``.
-
-    Raises UsageError if `precision` is unknown or not for their type.
-    """
-    if precision not in PRECISIONS:
-        raise UsageError(f"no precision {precision!r}", hint=f"there are {', '.join(PRECISIONS)}")
-    if precision == IEEE:
-        return dtype.name
-    if dtype is not FP32:
-        raise UsageError(f"precision={precision!r} is about float32, and a is of {dtype.name}")
-    return precision
 
 
 class _Gpu:
@@ -199,30 +161,42 @@ class _Gpu:
         self.context = Context(self.device)
         self.arch = str(Arch.of_capability(*self.device.capability))
         self._functions: dict[str, Function] = {}
-        self._plans: dict[tuple[Any, ...], GemmLaunch] = {}
+        self._plans: dict[Key, GemmLaunch] = {}
+        self._batches: dict[Key, batches.Launch] = {}
         self._streams: dict[int, Stream] = {}
         self._workspaces, self._forks = Workspaces(self.context), Forks(self.context)
         self._lock = threading.Lock()
 
     def run(
-        self, operands: Operands, scalars: tuple[float, float], stream: int, ordered: bool, kind: Kind
+        self,
+        operands: Operands,
+        scalars: tuple[float, float],
+        stream: int,
+        ordered: bool,
+        kind: Kind,
+        batch: Batch | None,
     ) -> None:
-        """Queue a product on the stream at address `stream`, with the primary context current.
+        """Queue a product, or a batch, on the stream at address `stream`, with the primary context current.
 
         `scalars` are alpha and beta. If `ordered`, no other stream needs to be waited for.
         """
         if self.context.is_current:
-            self._run(operands, scalars, stream, ordered, kind)
+            self._run(operands, scalars, stream, ordered, kind, batch)
         else:
             self.context.refuse_sibling()
             with self.context.current():
-                self._run(operands, scalars, stream, ordered, kind)
+                self._run(operands, scalars, stream, ordered, kind, batch)
 
     def _run(
-        self, operands: Operands, scalars: tuple[float, float], stream: int, ordered: bool, kind: Kind
+        self,
+        operands: Operands,
+        scalars: tuple[float, float],
+        stream: int,
+        ordered: bool,
+        kind: Kind,
+        batch: Batch | None,
     ) -> None:
         a, b, c, *_ = operands
-        unmapped = ("" if _has_map(a) else "A") + ("" if _has_map(b) else "B")
         shape = a.rows, b.columns, a.columns, a.ld, b.ld, c.ld, int(a.transposed), int(b.transposed)
         queue = self._stream(stream)
         ready = set() if ordered else {_resolved(m) for m in operands if m.ready is not None}
@@ -230,6 +204,25 @@ class _Gpu:
         for other in others:
             order(other, queue)
         addresses = [matrix.address for matrix in operands]
+        if batch is None:
+            self._product(shape, kind, addresses, scalars, queue)
+        else:
+            self._batch(shape, kind, batch)(addresses, scalars, queue)
+        for other in others:
+            order(queue, other)
+
+    def _product(
+        self,
+        shape: tuple[int, ...],
+        kind: Kind,
+        addresses: Sequence[int],
+        scalars: tuple[float, float],
+        queue: Stream,
+    ) -> None:
+        """Queue a product of this `shape` (see `plan`) in a stream, of operands at these addresses."""
+        size = DTYPES[kind[0]].itemsize
+        unmapped = "" if tensormap.possible(addresses[0], shape[3] * size) else "A"
+        unmapped += "" if tensormap.possible(addresses[1], shape[4] * size) else "B"
         plan = self.plan(shape, unmapped, kind, first=(addresses, queue))
         try:
             plan(addresses, scalars, queue)
@@ -238,8 +231,6 @@ class _Gpu:
                 raise
             plan = self.plan(shape, unmapped, kind, copying=False)  # slower, but bitwise the same result
             plan(addresses, scalars, queue)
-        for other in others:
-            order(queue, other)
 
     def plan(
         self,
@@ -257,21 +248,49 @@ class _Gpu:
         launch first copies those of them for which that is faster. `first` has the addresses and the stream
         of this call, on which variants may be timed (`harness.dispatch.measured`).
         """
-        key: tuple[Any, ...] = (*shape, unmapped, *kind, copying)
-        found = self._plans.get(key)
-        if found is None:
-            with self._lock:
-                found = self._plans.get(key)
-                if found is None:
-                    found = self._prepare(shape, unmapped if copying else "", kind, first)
-                    for old in list(self._plans)[: max(0, len(self._plans) + 1 - _MOST_PLANS)]:
-                        del self._plans[old]
-                    self._plans[key] = found
+        key = (*shape, unmapped, *kind, copying)
+        prepare = functools.partial(self._prepare, shape, unmapped if copying else "", kind, first)
+        return self._plans.get(key) or self._kept(self._plans, key, prepare)
+
+    def _batch(self, shape: tuple[int, ...], kind: Kind, batch: Batch) -> batches.Launch:
+        """Return the launch of a batch of products of this `shape`, made at the first call."""
+        key = (*shape, *kind, batch)
+        prepare = functools.partial(self._prepare_batch, shape, kind, batch)
+        return self._batches.get(key) or self._kept(self._batches, key, prepare)
+
+    def _kept(self, plans: dict[Key, Plan], key: Key, prepare: Callable[[], Plan]) -> Plan:
+        """Return the plan of this key, prepared unless another thread has."""
+        with self._lock:
+            found = plans.get(key)
+            if found is None:
+                found = prepare()
+                for old in list(plans)[: max(0, len(plans) + 1 - _MOST_PLANS)]:
+                    del plans[old]
+                plans[key] = found
         return found
 
+    def _problem(self, shape: tuple[int, ...], kind: Kind) -> Gemm:
+        return GEMMS[kind[0]](**dict(zip(_SHAPE, shape, strict=True)), epilogue=kind[1])
+
+    def _prepare_batch(self, shape: tuple[int, ...], kind: Kind, batch: Batch) -> batches.Launch:
+        """Prepare one launch for a batch, or a launch for each product where the model finds that faster."""
+        problem, sms = self._problem(shape, kind), self.device.sms
+        variant = choose.batched(batch.size, *shape[:3], sms=sms, arch=self.arch, **choose.about(problem))
+        if variant is None:
+            sizes = problem.dtype.itemsize, problem.dtype.itemsize, problem.stored.itemsize
+            return OneByOne(batch, sizes, functools.partial(self._product, shape, kind))
+        part = Part(variant=variant, rows=problem.M, columns=problem.N)
+        return GemmLaunch(
+            [(self._function(variant), part)],
+            problem,
+            sms=sms,
+            workspaces=self._workspaces,
+            forks=self._forks,
+            batch=batch,
+        )
+
     def _prepare(self, shape: tuple[int, ...], unmapped: str, kind: Kind, first: First | None) -> GemmLaunch:
-        dtype, epilogue = kind
-        problem = GEMMS[dtype](**dict(zip(_SHAPE, shape, strict=True)), epilogue=epilogue)
+        problem = self._problem(shape, kind)
         sms, gpu = self.device.sms, self.device.name
         parts = divided(*shape[:3], sms=sms, arch=self.arch, gpu=gpu, **choose.about(problem))
 
@@ -322,24 +341,8 @@ def _gpu(ordinal: int) -> _Gpu:
     return found
 
 
-def _has_map(matrix: Matrix) -> bool:
-    """Return True if the TMA can read the matrix where it is."""
-    return tensormap.possible(matrix.address, matrix.ld * matrix.dtype.itemsize)
-
-
 def _resolved(matrix: Matrix) -> int:
     """Return the address of the stream on which a matrix is ready, or `LEGACY` if its owner names none."""
     if matrix.ready == TORCH_CURRENT:
         return arrays.torch_stream(matrix.device)
     return LEGACY if matrix.ready is None else matrix.ready
-
-
-def scalar(name: str, value: Any) -> float:
-    """Return `value` as a float; raises UsageError unless it is finite in float32."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise UsageError(f"{name}={value!r} is not a number") from None
-    if not math.fabs(number) <= _FLOAT_MAX:
-        raise UsageError(f"{name}={value} is not a finite float32")
-    return number

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from harness.dispatch import choose, cost
+from harness.dispatch.call.batch import Batch
 from harness.dispatch.copies import OPERANDS, Copy, transposer
 from harness.dispatch.side_streams import Forks
 from harness.dispatch.split import Part, brief
@@ -38,8 +39,8 @@ class GemmLaunch:
     run in a side stream, at the same time if there is room. `transpose`, a function of transpose.cu, copies
     operands that the kernels do not read as they are stored. `unmapped` names the operands ("", "A", "B" or
     "AB") that cannot have a tensor map. Those of them for which it is faster, `copied`, are first copied to
-    where they can. Calls share the packed parameters, so a lock lets one thread at a time write and launch
-    them.
+    where they can. With a `batch` the only part is compiled for one, and the addresses are those of the first
+    matrices. Calls share the packed parameters, so a lock lets one thread at a time write and launch them.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class GemmLaunch:
         forks: Forks,
         unmapped: str = "",
         transpose: Function | None = None,
+        batch: Batch | None = None,
     ) -> None:
         flips = cost.unread(parts[0][1].variant, problem.layout)
         shape, pitches = (problem.M, problem.N, problem.K), {"A": problem.lda, "B": problem.ldb}
@@ -66,7 +68,7 @@ class GemmLaunch:
             changed[trans] = 1 - getattr(problem, trans)
         problem = dataclasses.replace(problem, **changed)
         self._workspaces, self._forks = workspaces, forks
-        self._launches = [_Launch(i, *part, problem, sms) for i, part in enumerate(parts)]
+        self._launches = [_Launch(i, *part, problem, sms, batch) for i, part in enumerate(parts)]
         needs = [copy.need for copy in self._copies] + [one.need for one in self._launches]
         self.needs = [need for need in needs if need is not None]
         self._lock = threading.Lock()
@@ -106,7 +108,9 @@ class GemmLaunch:
 class _Launch:
     """The launch of one part, with its parameters packed. `need` is the workspace it needs, or None."""
 
-    def __init__(self, index: int, function: Function, part: Part, whole: Gemm, sms: int) -> None:
+    def __init__(
+        self, index: int, function: Function, part: Part, whole: Gemm, sms: int, batch: Batch | None
+    ) -> None:
         variant = part.variant
         size, stored = whole.dtype.itemsize, whole.stored.itemsize
         self._offsets = [  # in bytes, from the beginning of A, B, C and the bias to the part's first element
@@ -124,9 +128,11 @@ class _Launch:
         memory = kernel.workspace(variant, problem, sms=sms)
         user = f"{variant.label}, part {index}" if index else variant.label  # parts run together
         self.need = Need(user=user, size=memory, zeroed=True) if memory else None
+        count, *strides = batch or (1,)
+        arguments += [np.int64(stride) for stride in strides]
         own = [np.uint64(0)] if memory else []
         self._prepared = function.prepare(
-            kernel.grid(variant, problem, sms=sms),
+            kernel.grid(variant, problem, sms=sms, batch=count),
             variant.block,
             [none] * len(mapped) + arguments + own,
             shared=variant.shared,

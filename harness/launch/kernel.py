@@ -199,11 +199,12 @@ def unmet(variant: Variant, problem: Problem) -> str:
     return variant.unmet({name: getattr(problem, name) for name in problem.axes})
 
 
-def grid(variant: Variant, problem: Problem, *, sms: int = 1) -> tuple[int, int, int]:
+def grid(variant: Variant, problem: Problem, *, sms: int = 1, batch: int = 1) -> tuple[int, int, int]:
     """Return the blocks (x, y, z) of a launch on a GPU with `sms` multiprocessors.
 
     There is one block per tile of the problem's output, the innermost extent along x, unless the kernel's
-    front matter computes a `grid` from the tiles and `sms`. The kernel's results do not depend on `sms`.
+    front matter computes a `grid` from the tiles and `sms`. The kernel's results do not depend on `sms`. With
+    a `batch` the tiles of so many matrices count (TILES_Z).
     Raises UsageError if the grid exceeds CUDA's limits or the file's ``requires`` excludes the size, and
     SpecError if the tile has another number of extents than the output.
     """
@@ -212,7 +213,8 @@ def grid(variant: Variant, problem: Problem, *, sms: int = 1) -> tuple[int, int,
             f"{variant.label} is not for {problem.label}: it requires {condition}",
             hint="choose sizes with -a, or the kernel's parameters with -p",
         )
-    x, y, z = variant.grid(_tiles(variant, problem), sms, _sizes(problem))
+    x, y, z = _tiles(variant, problem)
+    x, y, z = variant.grid((x, y, z * batch), sms, _sizes(problem))
     if x > 2**31 - 1 or y > 65535 or z > 65535:
         raise UsageError(
             f"{variant.label} would need a grid of {x} x {y} x {z} blocks for {problem.label}; "

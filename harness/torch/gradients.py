@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from harness.dispatch.matmul import IEEE
+from harness.dispatch.call.options import IEEE
 from harness.torch.products import activated, flat
 
 _below = torch._C._after_autograd_keyset

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from harness.dispatch.matmul import IEEE, PRECISIONS
+from harness.dispatch.call.options import IEEE, PRECISIONS
 from harness.torch import gradients, products
 
 _PLAIN = "(Tensor a, Tensor b, str precision='ieee') -> Tensor"

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from harness.dispatch import arrays
 from harness.dispatch import matmul as dispatch
-from harness.dispatch.matmul import IEEE
+from harness.dispatch.call.options import IEEE
 from harness.errors import UsageError
 from harness.kernels.epilogue import ACTIVATIONS
 

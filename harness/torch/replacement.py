@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import torch
 
 from harness.dispatch import choose, cost
-from harness.dispatch.matmul import IEEE, PRECISIONS
+from harness.dispatch.call.options import IEEE, PRECISIONS
 from harness.driver import Device
 from harness.errors import BuildError, MissingDependency, OutOfMemory, UsageError
 from harness.kernels.arch import Arch

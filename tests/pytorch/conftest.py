@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness.dispatch.matmul import PRECISIONS
+from harness.dispatch.call.options import PRECISIONS
 from harness.errors import UsageError
 from harness.kernels.epilogue import COLUMNS, Epilogue
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from harness.dispatch import matmul as dispatch
+from harness.dispatch.call import options
 from harness.errors import UsageError
 from harness.torch import products
 from harness.torch.sharded.schedule import Block
@@ -20,10 +20,10 @@ from harness.torch.sharded.share import Factors
 
 def factors(dtype: Any, alpha: float, beta: float, precision: str, *, out: bool) -> Factors:
     """Return the scalars, checked; `out` is True if there is one for beta to multiply."""
-    found = Factors(dispatch.scalar("alpha", alpha), dispatch.scalar("beta", beta), precision)
+    found = Factors(options.scalar("alpha", alpha), options.scalar("beta", beta), precision)
     if beta and not out:
         raise UsageError(f"beta={beta:g} without out", hint="out is what beta multiplies: pass out=")
-    dispatch.product_type(products.DTYPES[dtype], precision)
+    options.product_type(products.DTYPES[dtype], precision)
     return found
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from harness.dispatch.matmul import IEEE
+from harness.dispatch.call.options import IEEE
 from harness.errors import UsageError
 from harness.torch.sharded import arguments
 from harness.torch.sharded.schedule import Block, Cuts, Range, Split, chunks, held, plan

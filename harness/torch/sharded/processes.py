@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
-from harness.dispatch.matmul import IEEE
+from harness.dispatch.call.options import IEEE
 from harness.errors import UsageError
 from harness.torch.sharded import arguments
 from harness.torch.sharded.schedule import Cuts, Schedule, Split, chunks, held, plan

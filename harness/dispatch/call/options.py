@@ -1,0 +1,75 @@
+"""Check the options of a call of `harness.matmul`: the precision, the scalars, what follows the product."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from harness.dispatch import arrays
+from harness.dispatch.arrays import Matrix
+from harness.errors import UsageError
+from harness.kernels.dtypes import BF16X6, FP16X3, FP32, TF32, TF32X3, DType
+from harness.kernels.epilogue import ACTIVATIONS, COLUMNS, ROWS, Epilogue
+
+IEEE = "ieee"
+PRECISIONS = (IEEE, TF32.name, TF32X3.name, FP16X3.name, BF16X6.name)  # the ways to multiply float32
+_FLOAT_MAX = float(np.finfo(np.float32).max)
+
+
+def type_of(left: Matrix, right: Matrix, precision: str) -> str:
+    """Return `product_type` of two operands. Raises UsageError if their types differ."""
+    if left.dtype is not right.dtype:
+        raise UsageError(f"a is of {left.dtype.name}, b of {right.dtype.name}", hint="convert one of them")
+    return product_type(left.dtype, precision)
+
+
+def product_type(dtype: DType, precision: str) -> str:
+    """Return the name of the element type in which matrices of `dtype` are multiplied, such as ``"bf16"``.
+
+    Raises UsageError if `precision` is unknown or not for their type.
+    """
+    if precision not in PRECISIONS:
+        raise UsageError(f"no precision {precision!r}", hint=f"there are {', '.join(PRECISIONS)}")
+    if precision == IEEE:
+        return dtype.name
+    if dtype is not FP32:
+        raise UsageError(f"precision={precision!r} is about float32, and a is of {dtype.name}")
+    return precision
+
+
+def epilogue(
+    left: Matrix, out: Matrix, bias: Any, axis: int, activation: str, stream: int
+) -> tuple[Epilogue, Matrix | None]:
+    """Return what follows the product, and the bias as a row. Raises UsageError if they do not fit `out`."""
+    if out.dtype is not left.dtype and out.dtype is not FP32:
+        what = f"out is of {out.dtype.name}, a and b of {left.dtype.name}"
+        raise UsageError(what, hint=f"out may be of {left.dtype.name} or fp32")
+    if activation not in ACTIVATIONS:
+        raise UsageError(f"no activation {activation!r}", hint=f"there are {', '.join(ACTIVATIONS[1:])}")
+    if bias is None:
+        return Epilogue(0, activation, out.dtype is not left.dtype), None
+    if axis not in (0, 1):
+        raise UsageError(f"bias_axis={axis!r}", hint="1: an element for each column of out, 0: for each row")
+    found, extents = arrays.read("bias", bias, stream, dims=1), (out.rows, out.columns)
+    if found.columns != extents[axis]:
+        needed = f"{extents[axis]}, one for each {'column' if axis else 'row'} of out"
+        hint = f"bias_axis={1 - axis}" if found.columns == extents[1 - axis] else ""
+        raise UsageError(f"bias has {found.columns} elements, not {needed}", hint=hint)
+    if found.dtype is not out.dtype:
+        raise UsageError(f"bias is of {found.dtype.name}, out of {out.dtype.name}", hint="convert the bias")
+    if found.device != out.device:
+        raise UsageError(f"bias is on GPU {found.device}, out on GPU {out.device}")
+    return Epilogue((ROWS, COLUMNS)[axis], activation, out.dtype is not left.dtype), found
+
+
+def scalar(name: str, value: Any) -> float:
+    """Return `value` as a float; raises UsageError unless it is finite in float32."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise UsageError(f"{name}={value!r} is not a number") from None
+    if not math.fabs(number) <= _FLOAT_MAX:
+        raise UsageError(f"{name}={value} is not a finite float32")
+    return number

@@ -1,0 +1,218 @@
+"""Rungs 33 and 34 with a batch in one launch, emulated: layouts, strides, shared tiles, epilogues, faults.
+
+Elements are small integers, whose sums are exact in any order, and all memory beside the matrices is NaN.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.lib.stride_tricks import as_strided
+
+from harness import compile_kernel
+from harness.dispatch.call import batch as batches
+from harness.emulator import Buffer, emulate
+from harness.kernels import catalog
+from harness.kernels.epilogue import COLUMNS, PLAIN, ROWS, Epilogue
+from harness.kernels.spec import Variant
+from harness.launch import kernel as launches
+from harness.problems.gemm import GEMMS
+from shared.places import ROOT
+
+RUNGS = {name[:2]: catalog.kernel(name) for name in ("33_small_tiles", "34_small_tiles_tf32")}
+LAYOUTS = [(0, 0), (0, 1), (1, 0), (1, 1)]
+SMALL = {"BM": 32, "BN": 32, "BLOCKS": 4}
+COUNTERS = 1024  # words at the begin of the workspace
+HEADER = (ROOT / "cu" / "include" / "batch.cuh").read_text()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A batch: sizes, how many elements stored rows are longer than needed, and from matrix to matrix.
+
+    A gap of None repeats the same matrix; a batch `between` has its matrices beside each other in a row.
+    """
+
+    size: int = 3
+    m: int = 33
+    n: int = 37
+    k: int = 20
+    transa: int = 0
+    transb: int = 0
+    pad: int = 1
+    gaps: tuple[int | None, int | None, int] = (5, 0, 3)
+    between: bool = False
+    beta: float = 0.0
+    epilogue: Epilogue = PLAIN
+
+
+def variant_of(rung: str, case: Case, **parameters: int) -> Variant:
+    plain = RUNGS[rung].variant(**SMALL, **parameters, TRANSA=case.transa, TRANSB=case.transb)
+    return case.epilogue.compiled(batches.compiled(plain))
+
+
+@cache
+def _compiled(label: str, source: str, rung: str) -> Any:
+    return compile_kernel(_variants[label, source], "sm_90a")
+
+
+_variants: dict[tuple[str, str], Variant] = {}
+
+
+def compiled(variant: Variant) -> Any:
+    _variants[variant.label, variant.kernel.source] = variant
+    return _compiled(variant.label, variant.kernel.source, variant.kernel.name)
+
+
+def stored(case: Case, rows: int, columns: int, gap: int | None, filled: bool) -> tuple[Any, Any, int, int]:
+    """Return memory, the matrices of a batch in it as they are stored, the row pitch, and the stride."""
+    if case.between and gap is not None:
+        pitch, stride = case.size * columns + case.pad, columns
+        memory = np.full(rows * pitch, np.nan, np.float32)
+    else:
+        pitch = columns + case.pad
+        stride = 0 if gap is None else rows * pitch + gap
+        memory = np.full(stride * (case.size - 1) + rows * pitch, np.nan, np.float32)
+    view = as_strided(memory, (case.size, rows, columns), (4 * stride, 4 * pitch, 4))
+    if filled:
+        values = np.random.default_rng(rows).integers(-3, 4, view.shape)
+        view[:] = values[:1] if gap is None else values
+    return memory, view, pitch, stride
+
+
+def emulated(variant: Variant, case: Case, *, sms: int = 4, split: int = 1, schedule: str = "lockstep") -> bool:
+    """Run the batch twice on the same workspace; return True if all is right and nothing is found."""
+    a, b = (case.m, case.k), (case.k, case.n)
+    a, b = a[::-1] if case.transa else a, b[::-1] if case.transb else b
+    shapes = zip((a, b, (case.m, case.n)), case.gaps, (True, True, bool(case.beta)), strict=True)
+    memories, views, pitches, strides = zip(*(stored(case, *s, g, f) for s, g, f in shapes), strict=True)
+    left = views[0].swapaxes(1, 2) if case.transa else views[0]
+    right = views[1].swapaxes(1, 2) if case.transb else views[1]
+    bias = np.arange(case.m if case.epilogue.bias == ROWS else case.n, dtype=np.float32)
+    problem = GEMMS[variant.kernel.dtype](M=case.m, N=case.n, K=case.k)
+    grid = launches.grid(variant, problem, sms=sms, batch=case.size)
+    assert grid[1] == split
+    workspace = np.zeros(launches.workspace(variant, problem, sms=sms), np.uint8)
+    sizes = (*(case.m, case.n, case.k), *pitches)
+    buffers = [Buffer(array=x, name=name) for x, name in zip(memories, "ABC", strict=True)]
+    buffers[2] = replace(buffers[2], initialised=bool(case.beta))
+    added = [Buffer(array=bias, name="bias")] if case.epilogue.bias else []
+    cubin = compiled(variant)
+    for _ in range(2):
+        expected = 2 * (left.astype(float) @ right)
+        expected += case.beta * views[2] if case.beta else 0
+        if any(case.epilogue):
+            expected = np.stack([case.epilogue.finish(x, bias) for x in expected])
+        beside = memories[2].copy()
+        found = emulate(
+            cubin.ptx,
+            cubin.entry,
+            grid=grid,
+            block=variant.block,
+            arguments=[
+                *(*buffers, *map(np.int32, sizes), np.float32(2), np.float32(case.beta), *added),
+                *(*map(np.int64, strides), Buffer(array=workspace, name="workspace")),
+            ],
+            shared=variant.shared,
+            schedule=schedule,
+            count=False,
+        )
+        result = views[2].copy()
+        as_strided(beside, result.shape, views[2].strides)[:] = result
+        apart = np.array_equal(beside, memories[2], equal_nan=True)  # nothing beside the result was written
+        zero = not workspace[: 4 * COUNTERS].any()
+        if found.findings or not (apart and zero and np.array_equal(result, expected)):
+            return False
+    return True
+
+
+def test_a_batch() -> None:
+    """The matrices of A repeat an offset of five elements, which no 128-bit copy can begin at."""
+    assert emulated(variant_of("34", Case()), Case())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [{}, {"pad": 0, "gaps": (0, 4, 0)}, {"between": True}], ids=str)
+@pytest.mark.parametrize(("transa", "transb"), LAYOUTS)
+@pytest.mark.parametrize("rung", RUNGS)
+def test_every_layout(rung: str, transa: int, transb: int, more: dict[str, Any]) -> None:
+    """Matrices with gaps, without, and interleaved in rows; with `beta` the old values count once."""
+    case = Case(transa=transa, transb=transb, beta=0.5 if transa else 0.0, **more)
+    assert emulated(variant_of(rung, case), case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gaps", [(None, 1, 0), (1, None, 0)])
+@pytest.mark.parametrize("rung", RUNGS)
+def test_a_matrix_for_all_products(rung: str, gaps: tuple[int | None, int | None, int]) -> None:
+    case = Case(gaps=gaps)
+    assert emulated(variant_of(rung, case), case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("split", "splits", "sms"), [(1, 3, 8), (8, 8, 4), (8, 16, 16)])
+@pytest.mark.parametrize("rung", RUNGS)
+def test_tiles_that_are_shared(rung: str, split: int, splits: int, sms: int) -> None:
+    """Of two matrices with one tile: blocks that share it, a cluster, and two clusters."""
+    case = Case(size=2, m=20, n=31, k=400 if split == 1 else 1100 * splits // 8)
+    assert emulated(variant_of(rung, case, SPLIT=split), case, sms=sms, split=splits)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", ["backward", "random"])
+def test_in_any_order(schedule: str) -> None:
+    case = Case(size=2, m=20, n=31, k=400)
+    assert emulated(variant_of("34", case), case, sms=8, split=3, schedule=schedule)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epilogue", [Epilogue(ROWS, "relu"), Epilogue(COLUMNS)])
+@pytest.mark.parametrize("rung", RUNGS)
+def test_an_epilogue(rung: str, epilogue: Epilogue) -> None:
+    """A bias is the same for all matrices."""
+    case = Case(epilogue=epilogue, beta=1.0)
+    assert emulated(variant_of(rung, case), case)
+
+
+@pytest.mark.exhaustive
+def test_more_matrices_than_a_grid_has_along_z() -> None:
+    case = Case(size=65_540, m=1, n=2, k=1, pad=0, gaps=(0, 0, 0))
+    assert emulated(variant_of("33", case), case)
+
+
+# Faults
+
+TAKEN, SHARED = '#include "batch.cuh"', "blockIdx.x, blockIdx.y / SPLIT, gridDim.y / SPLIT"
+PLANTED = {
+    "the stride of B is ignored": ("B += matrix * stride_b", "B += 0 * stride_b"),
+    "the strides of A and B are exchanged": ("A += matrix * stride_a", "A += matrix * stride_b"),
+    "C is written with A's stride": ("C += matrix * stride_c", "C += matrix * stride_a"),
+    "tiles lie across matrices": ("return blockIdx.x % tiles", "return blockIdx.x"),
+    "the first matrix only": ("matrix = blockIdx.x / tiles", "matrix = 0 / tiles"),
+}
+
+
+def planted(old: str, new: str, case: Case) -> Variant:
+    variant = variant_of("34", case)
+    source = variant.kernel.source.replace(TAKEN, HEADER.replace("#pragma once", ""))
+    assert TAKEN in variant.kernel.source and source.count(old) == 1
+    return replace(variant, kernel=replace(variant.kernel, source=source.replace(old, new)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", PLANTED)
+def test_a_wrong_matrix_is_found(fault: str) -> None:
+    assert not emulated(planted(*PLANTED[fault], Case()), Case())
+
+
+@pytest.mark.slow
+def test_counters_that_matrices_share_are_found() -> None:
+    """As are partial sums; by tile and matrix they are right."""
+    case = Case(size=2, m=20, n=31, k=400)
+    assert emulated(planted(SHARED, SHARED, case), case, sms=8, split=3)
+    by_tile = SHARED.replace("blockIdx.x", "tile")
+    assert not emulated(planted(SHARED, by_tile, case), case, sms=8, split=3)
