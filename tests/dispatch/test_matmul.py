@@ -235,7 +235,7 @@ def bad(what: str, gpu: Context) -> tuple[tuple[Any, Any, Any], dict[str, Any]]:
             c = Array(gpu, 5, 8)
         case "b is of type <f8":
             b.about["typestr"] = "<f8"
-        case "a has 3 dimensions":
+        case "out is 5 x 7, not 2 x 5 x 7":
             a.about |= {"shape": (2, 5, 3), "strides": None}
         case "b has 2 elements from row to row and 3 from column to column":
             b.about["strides"] = (8, 12)
@@ -290,7 +290,7 @@ WRONG = [
     "a's columns must be as many",
     "out is 5 x 8, not 5 x 7",
     "b is of type <f8",
-    "a has 3 dimensions",
+    "out is 5 x 7, not 2 x 5 x 7",
     "b has 2 elements from row to row and 3 from column to column",
     "b has 0 elements from row to row",
     "a has strides of .* bytes, no multiples",
