@@ -18,9 +18,9 @@ from harness.dispatch.arrays import LEGACY, TORCH_CURRENT, Matrix
 from harness.dispatch.call import batch as batches
 from harness.dispatch.call import options
 from harness.dispatch.call.batch import Batch, OneByOne
+from harness.dispatch.call.side_streams import Forks, order
 from harness.dispatch.copies import transposer
 from harness.dispatch.prepared import GemmLaunch
-from harness.dispatch.side_streams import Forks, order
 from harness.dispatch.split import Part, divided
 from harness.dispatch.workspaces import Workspaces
 from harness.driver import BorrowedStream, Context, Device, Function, Module, Stream, tensormap

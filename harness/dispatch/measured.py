@@ -21,7 +21,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from harness.dispatch import choose, user_table
-from harness.dispatch.side_streams import Forks, order
+from harness.dispatch.call.side_streams import Forks, order
 from harness.dispatch.split import Part
 from harness.dispatch.workspaces import Workspaces
 from harness.driver import Buffer, Context, Event, Gate, Stream, outside_captures

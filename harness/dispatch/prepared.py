@@ -14,8 +14,8 @@ import numpy as np
 
 from harness.dispatch import choose, cost
 from harness.dispatch.call.batch import Batch
+from harness.dispatch.call.side_streams import Forks
 from harness.dispatch.copies import OPERANDS, Copy, transposer
-from harness.dispatch.side_streams import Forks
 from harness.dispatch.split import Part, brief
 from harness.dispatch.workspaces import Need, Workspaces
 from harness.driver import Context, Function, Module, PreparedLaunch, Stream, Struct, tensormap

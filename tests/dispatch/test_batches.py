@@ -1,0 +1,172 @@
+"""Batches of `harness.matmul` on a fake GPU that multiplies: what is launched, and where its results go."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import random
+import struct
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import harness
+from fakes import gemm as fake_gemm
+from fakes.driver import image
+from harness.dispatch import choose, matmul
+from harness.driver import Buffer, Context
+from harness.errors import UsageError
+from harness.kernels.spec import Variant
+from shared.arrays import fake, gpu  # noqa: F401  (fixtures)
+
+Array = NDArray[np.float32]
+STRIDES = (8, 8, 8)  # bytes of the arguments that a batch adds
+
+
+class View:
+    """An array of the fake GPU's memory, with the interface of CUDA arrays."""
+
+    def __init__(self, host: Array) -> None:
+        self.host = host
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        at = self.host.ctypes.data, False
+        strides = self.host.strides
+        return {"shape": self.host.shape, "typestr": "<f4", "data": at, "strides": strides, "version": 3}
+
+
+def placed(address: int, shape: tuple[int, int], strides: tuple[int, int]) -> Array:
+    count = sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) + 1
+    flat = np.frombuffer((ctypes.c_float * count).from_address(address), np.float32)
+    return np.lib.stride_tricks.as_strided(flat, shape, [4 * step for step in strides])
+
+
+@pytest.fixture
+def device(fake: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a fake driver whose launches of products, and of batches, multiply."""
+    fake.variants = []
+
+    def compiled(variant: Variant, _arch: str) -> SimpleNamespace:
+        fake.variants.append(variant)
+        sizes = fake_gemm.sizes(variant)
+        if "BATCHED" in variant.params:
+            sizes = (*sizes[:-1], *STRIDES, sizes[-1])
+        return SimpleNamespace(code=image(sizes), entry=variant.entry)
+
+    def run(launch: Any) -> None:
+        variant = fake.variants[-1]
+        given = [x for x in launch.args if len(x) != 128]  # no tensor maps
+        a, b, c, m, n, k, lda, ldb, ldc, alpha, beta = struct.unpack("=QQQiiiiiiff", b"".join(given[:11]))
+        count, steps = 1, (0, 0, 0)
+        if "BATCHED" in variant.params:
+            steps, (rows, columns) = struct.unpack("=qqq", b"".join(given[11:14])), variant.tile
+            count = launch.grid[0] // (-(-m // rows) * -(-n // columns))
+        for i in range(count):
+            x, y, z = (at + 4 * i * step for at, step in zip((a, b, c), steps, strict=True))
+            left = placed(x, (m, k), (1, lda) if variant.params.get("TRANSA") else (lda, 1))
+            right = placed(y, (k, n), (1, ldb) if variant.params.get("TRANSB") else (ldb, 1))
+            out = placed(z, (m, n), (ldc, 1))
+            out[:] = alpha * (left.astype(np.float64) @ right) + (beta * out if beta else 0)
+
+    monkeypatch.setattr(matmul, "compile_kernel", compiled)
+    fake.execute = run
+    return fake
+
+
+def made(gpu: Context, keep: list[Buffer], shape: tuple[int, ...], rng: random.Random) -> View:
+    """Return an array of small integers, whose dimensions lie in any order with packed rows or columns."""
+    orders = [o for o in itertools.permutations(range(len(shape))) if o[-1] >= len(shape) - 2]
+    order = rng.choice(orders)
+    dims = [shape[i] for i in order]
+    whole = [*dims[:-1], dims[-1] + rng.choice([0, 3])]
+    keep.append(Buffer(gpu, 4 * int(np.prod(whole))))
+    memory = (ctypes.c_float * int(np.prod(whole))).from_address(keep[-1].ptr)
+    values = np.frombuffer(memory, np.float32).reshape(whole)
+    values[:] = np.random.default_rng(rng.randrange(9999)).integers(-3, 4, whole)
+    return View(values[..., : dims[-1]].transpose(np.argsort(order)))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_any_batch(device: Any, gpu: Context, seed: int) -> None:
+    """Broadcast or not, in any layout; the result is numpy's."""
+    rng, keep = random.Random(seed), []
+    count = rng.choice([2, 5, 7])
+    m, n, k = (rng.choice([1, 3, 8, 40]) for _ in range(3))
+    left, right = (rng.choice([(count,), (count,), (1,), ()]) for _ in range(2))
+    if (count,) not in (left, right):
+        left = (count,)
+    a, b = made(gpu, keep, (*left, m, k), rng), made(gpu, keep, (*right, k, n), rng)
+    out = made(gpu, keep, (count, m, n), rng)
+    wanted = 2 * (a.host @ b.host) + 0.5 * out.host
+    harness.matmul(a, b, out, alpha=2, beta=0.5)
+    np.testing.assert_array_equal(out.host, wanted.astype(np.float32))
+
+
+def arrays(gpu: Context, *shapes: tuple[int, ...]) -> tuple[list[Buffer], list[View]]:
+    """Return packed arrays of small integers, and their memory."""
+    keep, rng, found = [], np.random.default_rng(1), []
+    for shape in shapes:
+        keep.append(Buffer(gpu, 4 * int(np.prod(shape))))
+        memory = (ctypes.c_float * int(np.prod(shape))).from_address(keep[-1].ptr)
+        found.append(View(np.frombuffer(memory, np.float32).reshape(shape)))
+        found[-1].host[:] = rng.integers(-3, 4, shape)
+    return keep, found
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "out", "launches", "batched"),
+    [
+        ((64, 40, 24), (64, 24, 40), (64, 40, 40), 1, True),
+        ((4, 16, 40, 24), (4, 16, 24, 40), (4, 16, 40, 40), 1, True),  # dimensions that merge
+        ((64, 40, 24), (24, 40), (64, 40, 40), 1, False),  # one tall product
+        ((40, 24), (1, 24, 40), (1, 40, 40), 1, False),
+    ],
+)
+def test_one_launch(
+    device: Any,
+    gpu: Context,
+    a: tuple[int, ...],
+    b: tuple[int, ...],
+    out: tuple[int, ...],
+    launches: int,
+    batched: bool,
+) -> None:
+    _keep, (left, right, result) = arrays(gpu, a, b, out)
+    before = len(device.launches)
+    harness.matmul(left, right, result)
+    np.testing.assert_array_equal(result.host, left.host @ right.host)
+    assert len(device.launches) - before == launches
+    assert ("BATCHED" in device.variants[-1].params) is batched
+
+
+def test_what_cannot_be_a_batch(device: Any, gpu: Context) -> None:
+    _keep, (a, b, out) = arrays(gpu, (6, 4, 4), (6, 4, 4), (6, 4, 4))
+
+    def refused(words: str, x: Any, y: Any, z: Any) -> None:
+        before = len(device.launches), out.host.copy()
+        with pytest.raises(UsageError, match=words):
+            harness.matmul(x, y, z)
+        assert len(device.launches) == before[0] and np.array_equal(out.host, before[1])
+
+    refused("5,.* matrices and b .6,", View(a.host[:5]), b, out)
+    refused("out is 6 x 4 x 4, not 3 x 4 x 4", View(a.host[:3]), View(b.host[:3]), out)
+    refused("out's matrices overlap", a, b, View(np.broadcast_to(out.host[:1], (6, 4, 4))))
+    refused("out overlaps a", out, b, out)
+    refused("out overlaps b", View(a.host[:2]), View(out.host[1:3]), View(out.host[:2]))
+    apart = View(out.host.reshape(2, 3, 4, 4)[:, :2])
+    refused(
+        "not evenly apart", View(a.host[:4].reshape(2, 2, 4, 4)), View(b.host[:4].reshape(2, 2, 4, 4)), apart
+    )
+
+
+def test_many_small_products_are_one_launch() -> None:
+    """Large ones, each of which fills the GPU, have a launch each, and so has a type without such kernels."""
+    h200: Any = {"sms": 132, "arch": "sm_90a"}
+    found = choose.batched(64, 128, 128, 64, **h200)
+    assert found is not None and found.params["BATCHED"] == 1
+    assert choose.batched(4, 4096, 4096, 4096, **h200) is None
+    assert choose.batched(64, 128, 128, 64, **h200, dtype="3xtf32") is None
