@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 import harness
 from fakes import gemm as fake_gemm
 from fakes.driver import FakeDriver
-from harness.dispatch import choose, prepared, side_streams, split, user_table
+from harness.dispatch import choose, prepared, split, user_table
+from harness.dispatch.call import side_streams
 from harness.dispatch.split import Part, divided
 from harness.driver import Context, Graph, Stream
 from harness.errors import UsageError
