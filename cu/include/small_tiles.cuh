@@ -1,6 +1,7 @@
 // For products that are small or thin: tiles that are copied as they lie in memory, whatever the layout, and sums of
 // blocks that share a tile, without a block that waits for one of another cluster. It needs the parameters BM, BN, STAGES,
-// SPLIT, TRANSA and TRANSB of the kernel. Used from rung 33 on.
+// SPLIT, TRANSA and TRANSB of the kernel. Elements are floats, or the ELEMENT of 16 bits that the kernel defines. Used from
+// rung 33 on.
 #pragma once
 
 #include "cluster.cuh"
@@ -8,35 +9,93 @@
 #include "grid_sync.cuh"
 #include "vector.cuh"
 
-#define BK 32        // of k in a stage: 128 bytes where it lies along the rows
-#define THREADS 128  // of a block: four warps
+#ifndef ELEMENT
+#define ELEMENT float
+#endif
+#define BK (128 / (int)sizeof(ELEMENT))  // of k in a stage: 128 bytes where it lies along the rows
+#define UNIT (16 / (int)sizeof(ELEMENT))
+#define THREADS 128                      // of a block: four warps
 
 // A tile of an operand, EXTENT of its rows or columns and BK of k. It keeps the order that it has in memory, so that
 // cp.async can copy it: K-major, with k along the rows, or not. Rows are longer than the tile by as much as keeps banks
-// apart: eight K-major rows read at the same k, or four others read at eight neighbours each.
+// apart: eight K-major rows read at the same k, or four others (of 16 bits: eight) read at eight neighbours each.
 template <int EXTENT, bool K_MAJOR>
 struct Tile {
     static constexpr int height = K_MAJOR ? EXTENT : BK, width = K_MAJOR ? BK : EXTENT;
-    float at[height][width + (K_MAJOR ? 4 : 8)];
+    ELEMENT at[height][width + (K_MAJOR ? UNIT : 8)];
 
     // Start copying the tile from `from`, by all THREADS. Only `rows` rows and `columns` columns exist; the rest becomes
     // zero. `units` says that every row in memory begins at a multiple of 16 bytes.
-    __device__ void copy(const float* from, int ld, int rows, int columns, bool units)
+    __device__ void copy(const ELEMENT* from, int ld, int rows, int columns, bool units)
     {
-        constexpr int across = width / 4, step = THREADS / across, step1 = THREADS / width;
+        constexpr int across = width / UNIT, step = THREADS / across, step1 = THREADS / width;
         if (units) {
-            const int r = threadIdx.x / across, c = threadIdx.x % across * 4;
-            const int bytes = 4 * min(max(columns - c, 0), 4);
+            const int r = threadIdx.x / across, c = threadIdx.x % across * UNIT;
+            const int bytes = (int)sizeof(ELEMENT) * min(max(columns - c, 0), UNIT);
             from += (long long)r * ld + c;
             #pragma unroll
             for (int i = 0; i < height; i += step, from += (long long)step * ld)
                 cp_async16_first(&at[r + i][c], from, r + i < rows ? bytes : 0);
-        } else {
+        } else if constexpr (sizeof(ELEMENT) == 4) {
             const int r = threadIdx.x / width, c = threadIdx.x % width;
             from += (long long)r * ld + c;
             #pragma unroll 4
             for (int i = 0; i < height; i += step1, from += (long long)step1 * ld)
                 cp_async4(&at[r + i][c], from, r + i < rows && c < columns);
+        } else {
+            copy_covering(from, ld, rows, columns);
+        }
+    }
+
+    // Elements of 16 bits may lie at addresses that cp.async does not take. So it copies the units that cover a row, one
+    // more than the row has; the tile's rows have room for that. A warp copies a quarter of the rows.
+    __device__ void copy_covering(const ELEMENT* from, int ld, int rows, int columns)
+    {
+        constexpr int across = width / UNIT, quarter = height / 4, step = 32 / across;
+        const int first = threadIdx.x / 32 * quarter, lane = threadIdx.x % 32;
+        const auto copy_unit = [&](int r, int unit) {
+            const auto begin = (unsigned long long)(from + (long long)r * ld);
+            const int before = begin % 16, bytes = before + 2 * columns - 16 * unit;
+            cp_async16_first(&at[r][unit * UNIT], (const void*)(begin - before + 16 * unit),
+                             r < rows ? min(max(bytes, 0), 16) : 0);
+        };
+        #pragma unroll
+        for (int i = 0; i < quarter; i += step) copy_unit(first + i + lane / across, lane % across);
+        if (lane < quarter) copy_unit(first + lane, across);
+    }
+
+    // Shift the rows to where they belong, each warp those whose units it has copied. `from` is where the tile lies in
+    // memory, but for multiples of 16 bytes.
+    __device__ void shift(const ELEMENT* from, int ld)
+    {
+        constexpr int across = width / UNIT, parts = across < 4 ? across : 4, each = across / parts;
+        constexpr int quarter = height / 4, rows = 32 / parts;
+        const int first = threadIdx.x / 32 * quarter, lane = threadIdx.x % 32;
+        const unsigned start = (unsigned long long)from / 2;
+        __syncwarp();
+        #pragma unroll
+        for (int i = 0; i < quarter; i += rows) {
+            const int in_quarter = i + lane % rows, r = first + in_quarter;
+            const auto row = (uint4*)at[r] + lane / rows * each;
+            const unsigned before = (start + r * ld) % 8;  // elements
+            unsigned word[4 * each + 4];
+            if (quarter % rows == 0 || in_quarter < quarter)
+                #pragma unroll
+                for (int u = 0; u <= each; ++u) {
+                    const uint4 v = row[u];
+                    word[4 * u] = v.x, word[4 * u + 1] = v.y, word[4 * u + 2] = v.z, word[4 * u + 3] = v.w;
+                }
+            __syncwarp();  // another lane reads the unit that this one writes
+            #pragma unroll
+            for (int w = 0; w < 4 * each + 2; ++w) word[w] = before & 4 ? word[w + 2] : word[w];
+            #pragma unroll
+            for (int w = 0; w < 4 * each + 1; ++w) word[w] = before & 2 ? word[w + 1] : word[w];
+            #pragma unroll
+            for (int w = 0; w < 4 * each; ++w) word[w] = __funnelshift_r(word[w], word[w + 1], before % 2 * 16);
+            if (quarter % rows == 0 || in_quarter < quarter)
+                #pragma unroll
+                for (int u = 0; u < each; ++u)
+                    row[u] = make_uint4(word[4 * u], word[4 * u + 1], word[4 * u + 2], word[4 * u + 3]);
         }
     }
 };
@@ -54,7 +113,7 @@ __device__ inline Share share_of(int stages, unsigned split, unsigned splits)
 // beyond the matrices. Up to STAGES - 1 are being copied meanwhile. (row, col) is the corner of the block's tile of C, and
 // `memory` holds the tiles of STAGES stages.
 template <typename Multiply>
-__device__ inline void multiply_share(void* memory, const float* A, const float* B, int M, int N, int K, int lda, int ldb,
+__device__ inline void multiply_share(void* memory, const ELEMENT* A, const ELEMENT* B, int M, int N, int K, int lda, int ldb,
                                       unsigned row, unsigned col, Share share, Multiply multiply)
 {
     const auto As = (Tile<BM, !TRANSA>*)memory;
@@ -79,6 +138,10 @@ __device__ inline void multiply_share(void* memory, const float* A, const float*
     #pragma unroll 1
     for (int part = share.begin; part < share.end; ++part) {
         cp_async_wait_group<STAGES - 2>();
+        if constexpr (sizeof(ELEMENT) == 2) {
+            if (!a_units) As[now].shift(A, lda);
+            if (!b_units) Bs[now].shift(B, ldb);
+        }
         __syncthreads();  // everyone's copies of this stage have landed, and the last one has been read
         copy(next, part + STAGES - 1);
         multiply(As[now], Bs[now]);
@@ -118,7 +181,7 @@ struct Staged {
     // several clusters that have the same piece, the one that comes last adds it up again, from global memory. No block
     // waits for those of another cluster, and the order of sums is always the same.
     template <class After>
-    __device__ void store(float* C, int ldc, int rows, int columns, float alpha, float beta, unsigned* workspace,
+    __device__ void store(OUT* C, int ldc, int rows, int columns, float alpha, float beta, unsigned* workspace,
                           unsigned tile, unsigned part, unsigned parts, After after, unsigned row, unsigned col)
     {
         const unsigned rank = blockIdx.y % SPLIT;
@@ -151,7 +214,7 @@ struct Staged {
                 quad_at(q) = total;
             }
         }
-        const bool quads = aligned16(C, ldc);
+        const bool quads = (unsigned long long)C % sizeof(OUT[4]) == 0 && ldc % 4 == 0;
         #pragma unroll 1
         for (int q = first; q < end; q += THREADS) {
             const int m = q / (BN / 4), n = q % (BN / 4) * 4;

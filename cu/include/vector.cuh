@@ -40,3 +40,25 @@ __device__ inline void store4(float* c, const float* sum, int count, bool quads,
             if (e < count) c[e] = after(beta == 0.f ? alpha * sum[e] : alpha * sum[e] + beta * c[e], row, col + e);
     }
 }
+
+// The same for elements of 16 bits: `quads` says that c is aligned to 8 bytes.
+template <class T, class After = Unchanged>
+__device__ inline void store4(T* c, const float* sum, int count, bool quads, float alpha, float beta,
+                              After after = {}, unsigned row = 0, unsigned col = 0)
+{
+    float v[4];
+    #pragma unroll
+    for (int e = 0; e < 4; ++e) {
+        v[e] = alpha * sum[e];
+        if (beta != 0.f && e < count) v[e] += beta * to_float(c[e]);
+        v[e] = after(v[e], row, col + e);
+    }
+    const uint2 words = make_uint2(pack<T>(v[0], v[1]), pack<T>(v[2], v[3]));
+    if (quads && count >= 4) {
+        *(uint2*)c = words;
+    } else {
+        #pragma unroll
+        for (int e = 0; e < 4; ++e)
+            if (e < count) c[e].bits = (e < 2 ? words.x : words.y) >> e % 2 * 16;
+    }
+}

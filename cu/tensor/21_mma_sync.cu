@@ -35,6 +35,7 @@
 #define ELEMENT Bf16
 #include "cp_async.cuh"
 #include "epilogue.cuh"
+#include "mma_sync.cuh"
 #include "vector.cuh"
 
 #define THREADS (32 * (BM / WM) * (BN / WN))
@@ -46,24 +47,6 @@ __device__ inline int swizzled(int r, int c)
 {
     constexpr int units = COLUMNS < 64 ? COLUMNS / 8 : 8;
     return r * COLUMNS + (c ^ r / (8 / units) % units * 8);
-}
-
-// Load four 8 x 8 matrices. Eight lanes point to the rows of each. Of each a lane gets row lane / 4, columns
-// 2 * (lane % 4) and the next; or, with ".trans", that column and these rows.
-#define LDMATRIX_X4(form, to, from) \
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4" form ".shared.b16 {%0, %1, %2, %3}, [%4];" \
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(shared_address(from)) : "memory")
-
-// Compute d += a * b for 16 x 8 elements and 16 k. A lane holds
-// - of a: row lane / 4, k = 2 * (lane % 4) and the next, then eight rows below, then both eight k further on;
-// - of b: the same k, column lane / 4, then eight k further on;
-// - of d: row lane / 4, columns 2 * (lane % 4) and the next, then eight rows below.
-__device__ inline void mma_m16n8k16(float (&d)[4], const unsigned* a, const unsigned* b)
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 // Copy the first `count` of eight elements from any address to a 16-byte unit; the others become zero. It takes one
@@ -154,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             read((step + 1) % 2, now, (step + 1) % (BK / 16) * 16);
             for (int i = 0; i < WM / 16; ++i)
                 for (int j = 0; j < WN / 8; ++j)
-                    mma_m16n8k16(sum[i][j], a[step % 2][i], &b[step % 2][j / 2][j % 2 * 2]);
+                    mma_m16n8k16(ELEMENT(), sum[i][j], a[step % 2][i], &b[step % 2][j / 2][j % 2 * 2]);
         }
     }
 

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from harness.emulator.access import active_bounds, check_written, load, observe, place, store
+from harness.emulator.access import Place, active_bounds, check_written, load, place, store
 from harness.emulator.decode import Decoder, Run, handles
-from harness.emulator.group import Group, spread
+from harness.emulator.group import Group
 from harness.emulator.memory import LOCAL_BASE, SHARED_BASE
 from harness.emulator.numbers.values import Array, Lanes, Mask, mask_of, shift
 from harness.emulator.ptx.program import Instruction
+from harness.emulator.watch.faults import aligned
 from harness.emulator.watch.touches import READ, WRITE
 
 
@@ -25,11 +26,13 @@ class Copy:
     """A copy on its way to shared memory.
 
     into: the `Place` of its target; ``into.where`` are the lanes that have not landed
+    open: the lanes that have not committed it; lanes that parted may do so one after the other
     values: its 4-byte words, each (T, C)
     flight: its record in `HazardWatch`, None without one
     """
 
     into: Any
+    open: Lanes
     values: list[Array]
     flight: Any
 
@@ -118,7 +121,7 @@ def _copy(decoder: Decoder, ins: Instruction) -> Run:
         flight = None
         if group.launch.hazards is not None:
             flight = group.launch.hazards.issue(ins, into.base, into.where, size, group)
-        group.flights.append(Copy(into=replace(into), values=values, flight=flight))
+        group.flights.append(Copy(into=replace(into), open=into.where, values=values, flight=flight))
 
     return run
 
@@ -128,29 +131,52 @@ def _fetch(
 ) -> None:
     """Read the first `length` bytes of each lane's source into `values`; the others stay zero.
 
-    `size` is the bytes that the copy writes, `reading` the lanes that read any.
+    `size` is the bytes that the copy writes, and of whose multiples the source has to be, `reading` the lanes
+    that read any. For the counts it is one access of `size` bytes; for the watches a lane reads its own.
     """
-    uniform = length if isinstance(length, int) else None
-    step = size if uniform is None or uniform >= size else 0
-    if step:
-        at = place(group, ins, "global", address, reading, size)
-        observe(group, ins, at, READ, size)
-        if at.where is False:
-            return
-
-        check_written(group, ins, at, size)
-        for i in range(size // 4):
-            kept = np.broadcast_to(at.where.array if isinstance(at.where, Mask) else np.True_, group.shape)
-            if uniform is None:
-                kept = kept & (spread(length, group.shape) >= 4 * (i + 1))
-            np.copyto(values[i], load(group, at, 4, i), where=kept)
+    launch, algebra = group.launch, group.algebra
+    reading = aligned(group, ins, "global", address, reading, size)
+    if reading is False:
         return
-    for i in range((uniform or 0) // 4):
-        at = place(group, ins, "global", shift(address, 4 * i), reading, 4)
-        observe(group, ins, at, READ, 4)
-        if at.where is not False:
-            check_written(group, ins, at, 4)
-            np.copyto(values[i], load(group, at, 4))
+    if launch.counter is not None:
+        launch.counter.global_access(ins, address, reading, size, group.shape)
+
+    def longer(than: int) -> Lanes:
+        return algebra.both(reading, algebra.compare("gt", length, than, unsigned=False, bits=32))
+
+    def piece(begin: int, bytes_: int, where: Lanes) -> Place | None:
+        if where is False:
+            return None
+        at = place(group, ins, "global", shift(address, begin), where, bytes_)
+        if at.where is False:
+            return None
+        if launch.races is not None:
+            launch.races.record(group, ins, READ, at.owner, at.base, at.where, bytes_, None)
+        check_written(group, ins, at, bytes_)
+        return at
+
+    whole = longer(size - 1)
+    at = piece(0, size, whole)
+    if at is not None:
+        for i, value in enumerate(values):
+            np.copyto(value, load(group, at, 4, i), where=_array(group, at.where))
+    part = algebra.both(reading, algebra.negate(whole))
+    for i, value in enumerate(values if part is not False else ()):
+        words = algebra.both(part, longer(4 * i + 3))
+        at = piece(4 * i, 4, words)
+        if at is not None:
+            np.copyto(value, load(group, at, 4), where=_array(group, at.where))
+        rest = algebra.both(part, algebra.negate(words))
+        for j in range(3):
+            at = piece(4 * i + j, 1, algebra.both(rest, longer(4 * i + j)))
+            if at is not None:
+                single = value.view(np.uint8).reshape(*group.shape, 4)[..., j]
+                np.copyto(single, load(group, at, 1), where=_array(group, at.where), casting="unsafe")
+
+
+def _array(group: Group, where: Lanes) -> Array:
+    """Return the lanes as an array (T, C)."""
+    return np.broadcast_to(where.array if isinstance(where, Mask) else np.bool_(where), group.shape)
 
 
 def _commit(group: Group, where: Lanes) -> None:
@@ -158,10 +184,10 @@ def _commit(group: Group, where: Lanes) -> None:
     mine: list[Copy] = []
     rest: list[Copy] = []
     for copy in group.flights:
-        taken = group.algebra.both(copy.into.where, where)
-        if taken is not False:
+        if group.algebra.both(copy.open, where) is not False:
             mine.append(copy)
-        else:
+        copy.open = group.algebra.both(copy.open, group.algebra.negate(where))
+        if copy.open is not False:
             rest.append(copy)
     group.flights = rest
     group.groups.append(Committed(where=where, copies=mine))
@@ -214,6 +240,8 @@ def _land(group: Group, copy: Copy, landing: Lanes, rest: Lanes, *, told: bool =
 
     told: the threads know of it
     """
+    if rest is not False:  # patterns of addresses begin at the least of the lanes that they were made for
+        copy.into.accesses = {}
     copy.into.where = landing
     races = group.launch.races
     if races is not None and races.shared and copy.flight is not None:
@@ -221,5 +249,7 @@ def _land(group: Group, copy: Copy, landing: Lanes, rest: Lanes, *, told: bool =
         races.record_shared(group, ins, WRITE, copy.into.base, landing, 4 * len(copy.values))
     store(group, copy.into, 4, list(copy.values))
     copy.into.where = rest
+    if rest is not False:
+        copy.into.accesses = {}
     if told and copy.flight is not None and group.launch.hazards is not None:
         group.launch.hazards.land(copy.flight, landing, rest, group)
