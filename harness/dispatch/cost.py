@@ -37,7 +37,8 @@ that a copy reaches. On other GPUs they are used unchanged, for want of measurem
 Operands that cannot have a tensor map may be worth copying to where they can (`copied`). A kernel loads such
 an operand at 8 bytes per cycle and SM, while it multiplies: 2049 x 2047 x 2049 on the H200 took 200 to 273 us
 in bf16 and 374 in tf32; the model says 199 and 397. A copy takes 2 us, plus the time to read and write each
-byte at 3.5 TB/s (of the H200's 4.06). `unmapped` times what this adds is counted.
+byte at 3.5 TB/s (of the H200's 4.06). `unmapped` times what this adds is counted. A kernel
+that takes no maps reads such operands with steps `straddle` times `unmapped` as long: rung 37 shifts rows.
 """
 
 from __future__ import annotations
@@ -173,11 +174,14 @@ class Candidate:
         count = (rounds + (rest > 0)) * self.resident if rounds else math.ceil(rest / at_once)
         return count * steps, count, False
 
-    def busy(self, M: int, N: int, K: int, sms: int, straddled: bool = False) -> float:
+    def busy(
+        self, M: int, N: int, K: int, sms: int, straddled: bool = False, shifted: bool = False
+    ) -> float:
         """Return the cycles from the first block's start to the last one's end, if DRAM is not the limit."""
         steps, tiles, shared = self.turns(M, N, K, sms)
         in_turn = steps / tiles * math.ceil(tiles / self.resident)
         longest = max(steps * self.step, in_turn * self.alone) * (self.straddle if straddled else 1)
+        longest *= self.unmapped if shifted else 1
         if self.crowded != 1:
             longest *= self.crowded ** min(1, self.count(M, N) * math.ceil(K / self.depth) / (steps * sms))
         return longest + tiles * self.tile + shared * self.sharing
@@ -204,8 +208,8 @@ class Candidate:
         waiting = self.memory * _traffic(M, N, K, self.dtype, sms) * self.batch
         if self.shares == "panels":
             copies += self._splitting(M, N, K, layout, sms)
-        apart = straddled or bool(unmapped and not self.variant.boxes)  # kernels without maps read any pitch
-        return self.start + max(self.busy(M, N, K, sms, apart), waiting) + copies
+        apart = bool(unmapped and not self.variant.boxes)  # kernels without maps read any pitch
+        return self.start + max(self.busy(M, N, K, sms, straddled or apart, apart), waiting) + copies
 
     def _splitting(self, M: int, N: int, K: int, layout: str, sms: int) -> float:
         """Return the cycles that the passes over A and B take, before the product: each writes panels.
