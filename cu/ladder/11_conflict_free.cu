@@ -12,6 +12,7 @@
 // tile  = ["BM", "BN"]
 // where = ["BM * BN // (TM * TN) <= 2 * BM"]
 // loads = "BM + BN"
+// sums  = "fma"
 // sass  = ["LDG.128", "LDS.128 in loop >= 16", "FFMA share in loop >= 90%", "no LDL", "no STL"]
 // claim = "No bank conflict is left: 4 wavefronts instead of 4 x 4 for four writes of A, and 2 for any read."
 // predict = ["conflicts == 0", "wavefronts <= 0.75 of 10_vectorized"]

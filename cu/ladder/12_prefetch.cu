@@ -12,6 +12,7 @@
 // tile  = ["BM", "BN"]
 // where = ["BM * BN // (TM * TN) <= 2 * BM"]
 // loads = "BM + BN"
+// sums  = "fma"
 // sass  = ["LDG.128", "LDS.128 in loop >= 16", "FFMA share in loop >= 90%", "no LDL", "no STL"]
 // claim = "A load has the time of BK * TM * TN products a thread to arrive, and a tile needs 1 barrier, not 2."
 // predict = ["barriers <= 0.55 of 11_conflict_free", "conflicts == 0"]

@@ -13,6 +13,7 @@
 // tile  = ["BM", "BN"]
 // shared = "4 * STAGES * BK * (BM + 4 + BN)"
 // loads = "BM + BN"
+// sums  = "fma"
 // sass  = ["LDGSTS", "no STS", "LDS.128 in loop >= 16", "FFMA share in loop >= 90%", "no LDL", "no STL"]
 // claim = "STAGES - 1 tiles in flight, not 1; 10 copies per thread and tile replace 4 loads and 10 stores."
 // predict = ["shared_requests <= 0.9 of 11_conflict_free", "seconds < 1 of 11_conflict_free at N=4096"]

@@ -15,6 +15,7 @@
 // where = ["WM * BN >= 64 * 128"]
 // shared = "4 * STAGES * BK * (BM + 4 + BN)"
 // loads = "BM + BN"
+// sums  = "fma"
 // sass  = ["LDGSTS in loop", "LDS.128 in loop >= 32", "FFMA share in loop >= 85%", "no LDL", "no STL"]
 // claim = "Floats read from shared memory per product fall from 1/4 to 3/16, those from global memory by a quarter."
 // predict = ["sectors <= 0.82 of 13_cp_async", "shared_requests <= 0.9 of 13_cp_async"]

@@ -17,6 +17,7 @@
 // where = ["CHUNK < BK"]
 // shared = "4 * STAGES * BK * (BM + BN + 4 * (1 - TRANSA + TRANSB)) + 16 * STAGES"
 // loads = "BM + BN"
+// sums  = "fma"
 // sass  = ["LDS.128 in loop >= 48", "FFMA share in loop >= 94%", "no LDGSTS in loop", "no BAR in loop",
 //          "UTMALDG if TRANSA or not TRANSB", "USETMAXREG", "no LDL", "no STL"]
 // claim = "The loop holds products and the reads of their fragments, nothing else: 95% of it is FFMA."

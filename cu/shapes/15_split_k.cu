@@ -18,6 +18,8 @@
 // where = ["BN // WN == 2", "STAGES * BK * (BM + 4 + BN) >= BM * BN", "WM * WN // 128 % SPLIT == 0"]
 // shared = "4 * STAGES * BK * (BM + 4 + BN) + 16"
 // loads = "BM + BN"
+// sums  = "fma"
+// parts = "SPLIT"
 // sass  = ["LDGSTS in loop", "LDS.128 in loop >= 32", "FFMA share in loop >= 70%", "UCGABAR_WAIT",
 //          "no LDL", "no STL"]
 // claim = "SPLIT times as many blocks: 128 instead of 64 for n = 512 (SPLIT=2), on 132 SMs."

@@ -21,6 +21,8 @@
 // shared = "4 * STAGES * BK * (BM + BN + 4 * (1 - TRANSA + TRANSB)) + 16 * STAGES + 16"
 // programmatic = "BM * BN > 8192"  # an SM has room for two of the smaller blocks
 // loads = "BM + BN"
+// sums  = "fma"
+// parts = "(SPLIT > 1) * SPLIT"
 // sass  = ["LDS.128 in loop >= 48", "FFMA share in loop >= 90%", "no LDGSTS in loop", "no BAR in loop",
 //          "UTMALDG if TRANSA or not TRANSB", "ACQBULK if BM * BN > 8192", "PREEXIT if BM * BN > 8192", "no LDL", "no STL"]
 // claim = "Twice the blocks of rung 16 where it has too few tiles, and still 90% of the loop is FFMA."

@@ -22,6 +22,8 @@
 // shared = "STAGES * (128 * (BM + BN) + 16) + 32 * BM * SPLIT * ((BN // 8 + SPLIT - 1) // SPLIT) + 16"
 // programmatic = 1
 // loads = "BM + BN"
+// sums  = "wgmma"
+// parts = "(SPLIT > 1) * SPLIT"
 // sass  = ["HGMMA == 4", "HGMMA in loop == 4", "WARPGROUP.DEPBAR in loop == 1", "no BAR in loop",
 //          "UTMALDG", "UCGABAR_WAIT", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
 // claim = "SPLIT times as many blocks: 96, not 32, for 128 x 1024 outputs (SPLIT=3), each with a third of k."

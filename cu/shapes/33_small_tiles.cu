@@ -8,7 +8,8 @@
 //
 // If there are few tiles, blocks share them along k, as many as fill the GPU: 64 for one tile if need be. With SPLIT=8
 // eight of them are a cluster and add their sums through shared memory. No block waits for one of another cluster: the
-// one that comes last adds the sums of all. Equal inputs give equal bits.
+// one that comes last adds the sums of all. Equal inputs give equal bits. With BLOCKS=0 only a cluster shares a tile, so that
+// the order of a sum does not depend on M and N.
 //
 // /// kernel
 // entry = "matmul"
@@ -23,6 +24,8 @@
 // workspace = "4096 + min(1024, BLOCKS * SMS) // SPLIT * 4 * BM * BN"
 // programmatic = 1
 // loads = "BM + BN"
+// sums  = "fma"
+// parts = "(BLOCKS == 0) * SPLIT"
 // sass  = ["LDGSTS.128", "LDS.128 in loop >= 8", "no LDS.32 in loop", "FFMA share in loop >= 60%", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
 // claim = "Blocks for all SMs: where k is long up to 64 share a tile (SPLIT=8), and none waits for another cluster."
 // predict = ["conflicts == 0"]

@@ -18,6 +18,8 @@
 // workspace = "4096 + min(1024, BLOCKS * SMS) // SPLIT * 4 * BM * BN"
 // programmatic = 1
 // loads = "BM + BN"
+// sums  = "mma"
+// parts = "(BLOCKS == 0) * SPLIT"
 // sass  = ["LDGSTS.128", "HMMA.1688.F32.TF32 in loop", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
 // claim = "Tensor cores for 37 x 1677 outputs and k = 59, stored transposed."
 // predict = ["conflicts == 0"]

@@ -18,6 +18,7 @@
 //          "STAGES == 4 and BK == 32 or STAGES == 3 and BK == 64", "BK * (BM + BN) <= 16384"]
 // shared = "2 * STAGES * BK * (BM + BN)"
 // loads = "BM + BN"
+// sums  = "mma"
 // sass  = ["HMMA.16816.F32.BF16 in loop >= 16", "LDSM.M88.4 in loop >= 4", "LDSM.MT88.4 in loop >= 4",
 //          "LDGSTS.128 in loop", "no LDL", "no STL"]
 // claim = "32 instructions multiply 64 x 16 by 16 x 64, and 8 load the operands: no bank conflict, no padding."

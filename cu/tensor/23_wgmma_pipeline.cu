@@ -22,6 +22,7 @@
 // shared = "STAGES * (128 * (BM + BN + (1 - TRANSB) * (-BN % 64)) + 16) + 128 * BM * (1 + (BN > 64))"
 // programmatic = 1
 // loads = "BM + BN"
+// sums  = "wgmma"
 // sass  = ["HGMMA == 4", "HGMMA in loop == 4", "WARPGROUP.DEPBAR in loop == 1", "no BAR in loop",
 //          "UTMALDG", "STSM", "UTMASTG", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
 // claim = "Nothing in the loop but four products, two mbarriers and the address of a stage."

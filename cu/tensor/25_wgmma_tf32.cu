@@ -26,6 +26,8 @@
 // shared = "128 * STAGES * (BM + BN) + 256 * BN + 16 * STAGES"
 // programmatic = 1
 // loads = "BM + BN"
+// sums  = "wgmma"
+// parts = "SPLIT"
 // sass  = ["HGMMA in loop == 8", "LDS.64 in loop == 16 if TRANSA == TRANSB", "no LDS in loop if TRANSA < TRANSB",
 //          "WARPGROUP.DEPBAR in loop == 2", "no BAR in loop", "USETMAXREG", "UTMALDG", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
 // claim = "Two shared loads a thread feed 64 x BM x 8 products, without a bank conflict."

@@ -20,6 +20,7 @@
 // where = ["2 * WM == BM", "BK == 16 or BM == 128 and BN == 128"]
 // shared = "4 * STAGES * (BM * (BK + 4) + BK * (BN + 8))"
 // loads = "BM + BN"
+// sums  = "mma"
 // sass  = ["HMMA.1688.F32.TF32 in loop >= 48", "LDGSTS in loop", "FADD in loop >= 64", "no LDL", "no STL"]
 // claim = "Three tensor core products instead of one reduce the error of a product from 2^-10 to 2^-21."
 // predict = ["conflicts == 0"]

@@ -22,6 +22,11 @@ the same code, with bitwise the same result. Alpha and beta do not affect the ch
 where rows begin. Beside that, they and addresses affect only whether there are tensor maps and, in fp32 with
 a beta, the order of the last two roundings: rows of C that do not begin at multiples of 16 bytes are stored
 in another way.
+
+An `invariant` choice is for all M at once: the bits of a row of the product must not depend on how many rows
+there are, nor on which one it is. They depend on the order in which its products are added, which the front
+matter of a kernel tells (`order`). So an order is chosen for N and K: the one whose fastest candidates take
+the least time, by the geometric mean over `_ROWS`. For each M the fastest variant with that order is taken.
 """
 
 from __future__ import annotations
@@ -36,8 +41,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.dispatch import user_table
-from harness.dispatch.call import batch as batches
-from harness.dispatch.cost import AS_EXACT, NN, Candidate, straddles, unread, without_maps
+from harness.dispatch.cost import AS_EXACT, NN, Candidate, depth, straddles, unread, without_maps
 from harness.errors import UsageError
 from harness.kernels import catalog
 from harness.kernels.dtypes import DTYPES, FP32
@@ -47,7 +51,11 @@ from harness.kernels.spec import LAYOUT, Variant
 if TYPE_CHECKING:
     from harness.problems.gemm import Gemm
 
+Order = tuple[str, str, int, bool, str]  # element type, sums, parts, whether zeros are added, whose parts
+
 NAME = "matmul"  # the name that stands for the dispatcher where a kernel's name is expected
+ROWS, COLUMNS = "M", "N"  # of a product: what the bits of each must not depend on the number of
+_ROWS = (1, 16, 64, 256, 1024, 4096)  # for which orders of sums are compared
 _OPTIONAL = ("straddle", "crowded", "unmapped", "alone", "shares", "sharing")  # keys of a candidate
 _TABLE = Path(__file__).with_name("table.json")
 
@@ -65,6 +73,7 @@ def choose(
     straddled: bool = False,
     unmapped: str = "",
     epilogue: Epilogue = PLAIN,
+    invariant: str = "",
 ) -> Variant:
     """Return the variant for the product ``(M x K) @ (K x N)`` on a GPU with `sms` multiprocessors.
 
@@ -74,10 +83,11 @@ def choose(
     ``"TT"``, as the module's docstring says, and `straddled` whether rows of A or B begin elsewhere than at
     multiples of 32 bytes. `unmapped` names the operands, of A and B, whose rows do not even begin at
     multiples of 16, so that no tensor map describes them. The `epilogue` is compiled into the variant.
-    Kernels that cannot have one are left out; among the others the choice is the same as without. Raises
-    UsageError if no kernel can compute the product there.
+    Kernels that cannot have one are left out; among the others the choice is the same as without. If
+    `invariant` is "M", a row of the product has the same bits for all M, if it is "N", a column has them for
+    all N. Raises UsageError if no kernel can compute the product there.
     """
-    return _choose(M, N, K, sms, arch, gpu, dtype, layout, straddled, unmapped, epilogue)
+    return _choose(M, N, K, sms, arch, gpu, dtype, layout, straddled, unmapped, epilogue, invariant)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -93,11 +103,12 @@ def _choose(
     straddled: bool,
     unmapped: str,
     epilogue: Epilogue,
+    invariant: str,
 ) -> Variant:
     """Compute `choose`; its results are cached."""
     if min(M, N, sms) < 1 or K < 0:
         raise UsageError(f"no kernel computes a product of M={M} N={N} K={K} on {sms} multiprocessors")
-    made: Any = {"dtype": dtype, "layout": layout, "epilogue": epilogue}
+    made: Any = {"dtype": dtype, "layout": layout, "epilogue": epilogue, "invariant": invariant}
     known = measured(M, N, K, sms=sms, arch=arch, gpu=gpu, **made)
     if known is not None:
         return known
@@ -114,11 +125,11 @@ def _choose(
     return found[0][0]
 
 
-def about(problem: Gemm) -> dict[str, Any]:
+def about(problem: Gemm, invariant: str = "") -> dict[str, Any]:
     """Return what of a product, beside its shape, the choice depends on: arguments of `choose`."""
     pitches = {"straddled": straddles(problem), "unmapped": without_maps(problem)}
     made = {"dtype": problem.dtype.name, "layout": problem.layout, "epilogue": problem.epilogue}
-    return {**made, **pitches}
+    return {**made, **pitches, "invariant": invariant}
 
 
 def measured(
@@ -132,6 +143,7 @@ def measured(
     dtype: str = FP32.name,
     layout: str = NN,
     epilogue: Epilogue = PLAIN,
+    invariant: str = "",
 ) -> Variant | None:
     """Return the fastest variant according to the tables, or None if no entry contains the shape.
 
@@ -141,6 +153,7 @@ def measured(
     or for N x M where the layout turns the kernel's tile around.
     """
     asked = gpu, sms, dtype
+    wanted = _order(M, N, K, sms, arch, dtype, invariant)
     for entry in (*user_table.entries(), *table()["tuned"]):
         about = entry["gpu"], entry["sms"], _dtype(entry)
         own = entry.get("layout", "")  # empty: of row-major operands
@@ -148,7 +161,7 @@ def measured(
         if about != asked or own not in ("", layout) or not any(inside):
             continue
         given = _variant(entry)
-        if not epilogue.serves(given.kernel):
+        if not epilogue.serves(given.kernel) or (invariant and order(given, K) != wanted):
             continue
         variant = laid_out(given, layout, _smaller(M, N))
         turned = not own and variant.tile != given.tile
@@ -170,52 +183,81 @@ def ranked(
     straddled: bool = False,
     unmapped: str = "",
     epilogue: Epilogue = PLAIN,
+    invariant: str = "",
 ) -> list[tuple[Variant, float]]:
     """Return the candidates that can compute the product, with their cycles by the cost model, fastest first.
 
     Arguments are those of `choose`. Candidates with equal cycles (limited by DRAM) are in the order of their
     busy cycles. Empty if there are none.
     """
-    able = [c for c in _laid_out(dtype, layout, _smaller(M, N), epilogue) if c.serves(M, N, arch)]
+    serving = able(M, N, K, sms, arch, dtype, layout, epilogue, invariant)
     shape = M, N, K, sms
     pitches: Any = {"layout": layout, "straddled": straddled, "unmapped": unmapped}
-    found = [(c.cycles(*shape, **pitches), c.busy(*shape, straddled), c.variant) for c in able]
+    found = [(c.cycles(*shape, **pitches), c.busy(*shape, straddled), c.variant) for c in serving]
     found.sort(key=lambda one: one[:2])
     return [(variant, cycles) for cycles, _, variant in found]
 
 
-@functools.lru_cache(maxsize=4096)
-def batched(
-    count: int,
+def able(
     M: int,
     N: int,
     K: int,
-    *,
     sms: int,
     arch: str,
-    dtype: str = FP32.name,
-    layout: str = NN,
-    straddled: bool = False,
-    unmapped: str = "",
-    epilogue: Epilogue = PLAIN,
-) -> Variant | None:
-    """Return the variant, compiled for a batch, that computes `count` products in one launch.
+    dtype: str,
+    layout: str,
+    epilogue: Epilogue,
+    invariant: str,
+) -> list[Candidate]:
+    """Return the candidates that can compute the product; arguments are those of `choose`."""
+    found = [c for c in _laid_out(dtype, layout, _smaller(M, N), epilogue) if c.serves(M, N, arch)]
+    if not invariant:
+        return found
+    wanted = _order(M, N, K, sms, arch, dtype, invariant)
+    return [c.fixed for c in found if order(c.fixed.variant, K) == wanted is not None]
 
-    Arguments are those of `choose`. None if there is no such kernel, or if by the cost model a launch of the
-    fastest kernel for each product takes no longer, the starts of all of them counted.
+
+def order(variant: Variant, K: int) -> Order | None:
+    """Return what the order depends on in which the variant adds K products, None if it depends on M and N.
+
+    Variants for which this is equal compute the same bits. In each part of k products are added one step
+    after the other; of a last step that is not whole the rest is zeros, which make a sum of -0 to 0. Parts
+    that are not whole steps end elsewhere in another kernel.
     """
-    shape = M, N, K, sms
-    pitches: Any = {"layout": layout, "straddled": straddled, "unmapped": unmapped}
-    able = [
-        replace(c, batch=count)
-        for c in _laid_out(dtype, layout, _smaller(M, N), epilogue)
-        if batches.takes(c.variant.kernel) and c.serves(M, N, arch) and c.count(M, N) * count < 2**31
-    ]
-    if not able:
+    parts = variant.kernel.parts(variant.params) if variant.kernel.sums else 0
+    if not parts:
         return None
-    best = min(able, key=lambda c: (c.cycles(*shape, **pitches), c.busy(*shape, straddled)))
-    single = ranked(M, N, K, sms=sms, arch=arch, dtype=dtype, epilogue=epilogue, **pitches)[0][1]
-    return batches.compiled(best.variant) if best.cycles(*shape, **pitches) < count * single else None
+    step = depth(variant)
+    rest = K % (parts * step) > 0
+    whose = f"{variant.kernel.name} {step}" if rest and parts > 1 else ""
+    return variant.kernel.dtype, variant.kernel.sums, parts, rest, whose
+
+
+def _order(M: int, N: int, K: int, sms: int, arch: str, dtype: str, invariant: str) -> Order | None:
+    """Return the order that an invariant choice is to have; None if there is none, and if it is free."""
+    if invariant not in ("", ROWS, COLUMNS):
+        raise UsageError(f"invariant={invariant!r}", hint=f"{ROWS!r} or {COLUMNS!r}")
+    return _best_order(N if invariant == ROWS else M, K, sms, arch, dtype) if invariant else None
+
+
+@functools.lru_cache(maxsize=4096)
+def _best_order(columns: int, K: int, sms: int, arch: str, dtype: str) -> Order | None:
+    """Return the order with the least geometric mean time over `_ROWS`; None if none serves them all.
+
+    Operands are taken to lie as those of a linear layer do, whatever their layout is.
+    """
+    logs: dict[Order, list[float]] = {}
+    for M in _ROWS:
+        best: dict[Order, float] = {}
+        for one in _laid_out(dtype, "NT", _smaller(M, columns), PLAIN):
+            found = order(one.fixed.variant, K)
+            if found is not None and one.serves(M, columns, arch):
+                cycles = one.fixed.cycles(M, columns, K, sms, layout="NT")
+                best[found] = min(best.get(found, math.inf), cycles)
+        for found, cycles in best.items():
+            logs.setdefault(found, []).append(math.log(cycles))
+    able = {found: sum(times) for found, times in logs.items() if len(times) == len(_ROWS)}
+    return min(able, key=able.__getitem__, default=None)
 
 
 def laid_out(variant: Variant, layout: str, smaller: str) -> Variant:

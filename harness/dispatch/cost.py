@@ -46,7 +46,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from harness.kernels.dtypes import DTYPES, DType
@@ -116,7 +116,14 @@ class Candidate:
     @property
     def depth(self) -> int:
         """The extent of k, in elements, that a block processes in one step."""
-        return self.variant.params.get("BK", _SWIZZLED // self.dtype.itemsize)
+        return depth(self.variant)
+
+    @property
+    def fixed(self) -> Candidate:
+        """This candidate, told to let as many blocks share a tile whatever M and N are, if it can be told."""
+        if self.shares != "fill":
+            return self
+        return replace(self, variant=replace(self.variant, params={**self.variant.params, "BLOCKS": 0}))
 
     @property
     def persistent(self) -> bool:
@@ -174,9 +181,7 @@ class Candidate:
         count = (rounds + (rest > 0)) * self.resident if rounds else math.ceil(rest / at_once)
         return count * steps, count, False
 
-    def busy(
-        self, M: int, N: int, K: int, sms: int, straddled: bool = False, shifted: bool = False
-    ) -> float:
+    def busy(self, M: int, N: int, K: int, sms: int, straddled: bool = False, shifted: bool = False) -> float:
         """Return the cycles from the first block's start to the last one's end, if DRAM is not the limit."""
         steps, tiles, shared = self.turns(M, N, K, sms)
         in_turn = steps / tiles * math.ceil(tiles / self.resident)
@@ -220,6 +225,11 @@ class Candidate:
         elements = _up(M, rows) * k, _up(N, columns) * k
         passes = sum(n * (_ACROSS if flip == "T" else 1) for n, flip in zip(elements, layout, strict=True))
         return passes * _PANEL_BYTES[self.dtype.name] / (sms * _DRAM_BYTES)
+
+
+def depth(variant: Variant) -> int:
+    """Return the extent of k, in elements, that a block of the variant processes in one step."""
+    return variant.params.get("BK", _SWIZZLED // DTYPES[variant.kernel.dtype].itemsize)
 
 
 def _up(size: int, step: int) -> int:

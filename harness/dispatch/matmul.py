@@ -18,6 +18,7 @@ from harness.dispatch.arrays import LEGACY, TORCH_CURRENT, Matrix
 from harness.dispatch.call import batch as batches
 from harness.dispatch.call import options
 from harness.dispatch.call.batch import Batch, OneByOne
+from harness.dispatch.call.batched import batched
 from harness.dispatch.call.side_streams import Forks, order
 from harness.dispatch.copies import transposer
 from harness.dispatch.prepared import GemmLaunch
@@ -33,7 +34,7 @@ from harness.kernels.spec import Variant
 from harness.problems.gemm import GEMMS, Gemm
 
 Operands = tuple[Matrix, ...]  # a, b, out and, if there is one, the bias
-Kind = tuple[str, Epilogue]  # the type in which they are multiplied, and what follows
+Kind = tuple[str, Epilogue, str]  # the type in which they are multiplied, what follows, and what is invariant
 First = tuple[Sequence[int], Stream]  # the addresses of the operands, and the stream
 Key = tuple[Any, ...]
 Plan = TypeVar("Plan")
@@ -52,6 +53,7 @@ def matmul(
     bias_axis: int = 1,
     activation: str = "",
     precision: str = options.IEEE,
+    invariant: bool = False,
     stream: Any = None,
 ) -> Any:
     """Queue ``out = activation(alpha * a @ b + beta * out + bias)`` on a stream of the GPU, and return `out`.
@@ -59,10 +61,9 @@ def matmul(
     `a` (M x K), `b` (K x N) and `out` (M x N) are matrices on one GPU, of one type: float32, bfloat16 or
     float16; of the last two, `out` may also be of float32. Each may be a PyTorch or CuPy array, any object
     with ``__cuda_array_interface__`` or (inputs only) ``__dlpack__``, or ``Buffer.array("float32", shape)``.
-    Each is row-major or, as the transpose of such a matrix is, column-major: the elements of a row, or of a
-    column, are contiguous, and rows or columns any distance apart. If `out` is None, it is made by the
-    library of `a`, PyTorch or CuPy. With ``beta == 0`` the contents of `out` are not read. `out` must not
-    overlap `a` or `b`.
+    Each is row-major or, as the transpose of such a matrix is, column-major: elements of a row, or of a
+    column, are contiguous, rows or columns any distance apart. If `out` is None, it is made by the library
+    of `a`, PyTorch or CuPy. With ``beta == 0`` its contents are not read. It must not overlap `a` or `b`.
 
     With more dimensions they are batches, broadcast as by ``numpy.matmul``: (batch, M, K), (batch, K, N) and
     (batch, M, N). Further leading dimensions must merge into one, and matrices of `out` must not overlap. In
@@ -81,8 +82,7 @@ def matmul(
     with scaled rows and columns, as exact where these have no wide range of magnitudes
     (cu/tensor/36_fp16x3.cu), and ``"bf16x6"`` six of bfloat16, which keep the error bounds of float32
     (cu/tensor/32_bf16x6_panels.cu); their workspaces hold 4 and 6 bytes for each element of `a` and `b`.
-    bfloat16 and float16 use the tensor cores, are summed in float32 and
-    rounded once.
+    bfloat16 and float16 use the tensor cores, are summed in float32 and rounded once.
 
     `stream` is a harness Stream, an object with ``__cuda_stream__`` (CUDA's Python protocol), ``cuda_stream``
     (PyTorch) or ``ptr`` (CuPy), or an address (0 and 1: the legacy default stream). If it is None, the stream
@@ -96,9 +96,9 @@ def matmul(
     where the environment has ``HARNESS_MATMUL=measure`` (make that call before capturing a graph). From then
     on the same shape in the same layout gives bitwise the same result, if rows of `a` and `b` begin alike (at
     multiples of 32 bytes, of 16, or neither) and, in float32 with a beta, the rows of `out` begin at
-    multiples of 16 bytes in both calls, or in neither. A few rows or columns
-    beyond whole tiles may be computed by a launch of their own, beside the main one (see
-    `harness.dispatch.split`).
+    multiples of 16 bytes in both calls, or in neither. If `invariant`, a row of the result has bitwise the
+    same elements however many rows `a` has, whichever it is, and however the arrays lie in memory; then
+    `beta` must be 0 or 1, and `alpha` 1 if `beta` is 1 or there is a bias.
 
     Some kernels need memory beside the operands, tens of MB. A large product first copies `a` and `b` if the
     TMA cannot read them where they are (address or row pitch not a multiple of 16 bytes); if there is no
@@ -108,8 +108,7 @@ def matmul(
     overlap with ordinary calls. CUDA restricts graphs with such nodes: only one instance at a time, no
     clones, a child of another graph only by moving it there, and never the body of a conditional node.
 
-    Raises UsageError for arguments it cannot use, before anything is queued, and OutOfMemory if there is no
-    room for the memory that a kernel needs.
+    Raises UsageError for unfit arguments, before anything is queued, and OutOfMemory if a kernel has no room.
     """
     asked = None if stream is None else arrays.stream_address(stream)
     left = arrays.read("a", a, asked)
@@ -136,6 +135,9 @@ def matmul(
     epilogue, added = PLAIN, None
     if bias is not None or activation or result.dtype is not left.dtype:
         epilogue, added = options.epilogue(left, result, bias, bias_axis, activation, asked)
+    if invariant:
+        epilogue.check_rounding(*scalars)
+    rows = "" if not invariant else choose.COLUMNS if result.transposed else choose.ROWS
     batch = batches.of(left, right, result) if leading else None
     batches.refuse_overlaps(batch, left, right, result, added)
     if batch and (single := batch.joined(left, right, result, epilogue.bias)):
@@ -149,7 +151,7 @@ def matmul(
     alike = left.ready == right.ready == result.ready and (added is None or added.ready == left.ready)
     ordered = alike and (stream is None or left.ready is None)
     operands = (left, right, result) if added is None else (left, right, result, added)
-    _gpu(left.device).run(operands, scalars, asked, ordered, (dtype, epilogue), batch)
+    _gpu(left.device).run(operands, scalars, asked, ordered, (dtype, epilogue, rows), batch)
     return out
 
 
@@ -275,7 +277,8 @@ class _Gpu:
     def _prepare_batch(self, shape: tuple[int, ...], kind: Kind, batch: Batch) -> batches.Launch:
         """Prepare one launch for a batch, or a launch for each product where the model finds that faster."""
         problem, sms = self._problem(shape, kind), self.device.sms
-        variant = choose.batched(batch.size, *shape[:3], sms=sms, arch=self.arch, **choose.about(problem))
+        about = choose.about(problem, kind[2])
+        variant = batched(batch.size, *shape[:3], sms=sms, arch=self.arch, **about)
         if variant is None:
             sizes = problem.dtype.itemsize, problem.dtype.itemsize, problem.stored.itemsize
             return OneByOne(batch, sizes, functools.partial(self._product, shape, kind))
@@ -290,9 +293,9 @@ class _Gpu:
         )
 
     def _prepare(self, shape: tuple[int, ...], unmapped: str, kind: Kind, first: First | None) -> GemmLaunch:
-        problem = self._problem(shape, kind)
+        problem, rows = self._problem(shape, kind), kind[2]
         sms, gpu = self.device.sms, self.device.name
-        parts = divided(*shape[:3], sms=sms, arch=self.arch, gpu=gpu, **choose.about(problem))
+        parts = divided(*shape[:3], sms=sms, arch=self.arch, gpu=gpu, **choose.about(problem, rows))
 
         def bind(parts: tuple[Part, ...], workspaces: Workspaces, forks: Forks) -> GemmLaunch:
             launches = [(self._function(part.variant), part) for part in parts]
@@ -309,7 +312,7 @@ class _Gpu:
             )
 
         if first is not None and measured.asked():
-            parts = measured.faster(parts, problem, first, self.context, bind, unmapped=unmapped)
+            parts = measured.faster(parts, problem, first, self.context, bind, rows, unmapped=unmapped)
         return bind(parts, self._workspaces, self._forks)
 
     def _function(self, variant: Variant) -> Function:

@@ -54,6 +54,7 @@ def faster(
     first: tuple[Sequence[int], Stream],
     context: Context,
     bind: Bind,
+    invariant: str = "",
     *,
     unmapped: str = "",
 ) -> tuple[Part, ...]:
@@ -61,15 +62,16 @@ def faster(
 
     `parts` is the choice without measurement. `first` has the addresses of A and B, and the stream that the
     product goes to. `bind` makes a launch. The fastest is remembered unless an operand is `unmapped` (can
-    have no tensor map): the same shape may be faster otherwise at other addresses. A candidate that fails is
-    passed over. Raises ContextLost if one faults.
+    have no tensor map): the same shape may be faster otherwise at other addresses. An `invariant` choice is
+    not remembered either: for other calls it may be slow. A candidate that fails is passed over. Raises
+    ContextLost if one faults.
     """
     device, sizes = context.device, (problem.M, problem.N, problem.K)
     if len(parts) > 1 or first[1].capturing:
         return parts
-    about = choose.about(problem)
+    about = choose.about(problem, invariant)
     where: Any = {"sms": device.sms, "arch": str(Arch.of_capability(*device.capability))}
-    known = {name: about[name] for name in ("dtype", "layout", "epilogue")}
+    known = {name: about[name] for name in ("dtype", "layout", "epilogue", "invariant")}
     if choose.measured(*sizes, **{**where, **known, "gpu": device.name}):
         return parts
     where |= about
@@ -84,7 +86,7 @@ def faster(
     if not times:
         return parts
     fastest = min(times, key=times.__getitem__)
-    if not unmapped:
+    if not unmapped and not invariant:
         _remember(best[fastest], problem, context)
     return options[fastest]
 

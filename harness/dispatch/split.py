@@ -4,7 +4,7 @@ For 2049 x 2049 outputs in tiles of 128 x 256, the last row and the last column 
 128 of 2048 x 2048. Up to `SKINNY` rows or columns beyond a multiple of `UNIT` are therefore given to a kernel
 for few rows or columns, if by the cost model of `harness.dispatch.choose` the launches one after the other
 take fewer cycles than a single one. A shape in a table of `choose` is never divided, because a single launch
-was measured for it. Only fp32 products are divided.
+was measured for it. Only fp32 products are divided, and no invariant ones.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ def divided(
     straddled: bool = False,
     unmapped: str = "",
     epilogue: Epilogue = PLAIN,
+    invariant: str = "",
 ) -> tuple[Part, ...]:
     """Return the launches by which `harness.matmul` computes an (M x K) @ (K x N) product, the largest first.
 
@@ -54,6 +55,7 @@ def divided(
     """
 
     about: Any = {"sms": sms, "arch": arch, "dtype": dtype, "layout": layout, "epilogue": epilogue}
+    about["invariant"] = invariant
     paced = {**about, "straddled": straddled, "unmapped": unmapped}
 
     def part(rows: int, columns: int, row: int = 0, column: int = 0) -> Part:
@@ -65,8 +67,8 @@ def divided(
         return sum(ranks[0][1] for ranks in found)
 
     whole = part(M, N)
-    # The skinny kernels are for fp32.
-    if dtype != FP32.name or choose.measured(M, N, K, gpu=gpu, **about):
+    # The skinny kernels are for fp32, and add in an order of their own.
+    if dtype != FP32.name or invariant or choose.measured(M, N, K, gpu=gpu, **about):
         return (whole,)
     options: list[list[tuple[int, ...]]] = []
     for below, beside in itertools.product(_leftover(M), _leftover(N)):

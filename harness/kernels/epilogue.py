@@ -10,6 +10,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from harness.errors import UsageError
 from harness.kernels.spec import Kernel, Variant
 
 if TYPE_CHECKING:
@@ -51,6 +52,16 @@ class Epilogue(NamedTuple):
     def serves(self, kernel: Kernel) -> bool:
         """Return True if the kernel can be compiled with this epilogue; every kernel can without one."""
         return not any(self) or _MARK in kernel.source
+
+    def check_rounding(self, alpha: float, beta: float) -> None:
+        """Raise UsageError if kernels may round ``alpha * sum + beta * c + bias`` differently.
+
+        A compiler makes one instruction, with one rounding, of a product and an addition, or two. That makes
+        no difference where the product is exact.
+        """
+        if beta not in (0, 1) or (alpha != 1 and (beta or self.bias)):
+            what = f"invariant with alpha={alpha:g} and beta={beta:g}: kernels round that differently"
+            raise UsageError(what, hint="beta must be 0 or 1, and alpha 1 if beta is 1 or there is a bias")
 
     def compiled(self, variant: Variant) -> Variant:
         """Return the variant with this epilogue compiled in."""

@@ -325,6 +325,8 @@ KEYS: dict[str, Callable[[_Reader, str], Any]] = {
     "cooperative": _Reader.flag,
     "programmatic": _Reader.expr,
     "loads": _Reader.expr,
+    "sums": _Reader.text,
+    "parts": _Reader.expr,
     "where": _Reader.exprs,
     "requires": _Reader.exprs,
     "sass": _Reader.sass,

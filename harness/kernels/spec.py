@@ -33,6 +33,9 @@ class Kernel:
 
     `dtype` names the element type of a gemm's matrices, `dtypes` every type the file is written for, the
     default first. `aliases` maps a type to a former name. `after` names the kernel that this one came from.
+    `entry` is the kernel's name, with namespace and template arguments if any, which may use `params`.
+    `include` lists folders of headers, relative to the file's, and `options` further ones of the compiler.
+    `plain` is the name of a kernel without front matter, whose problem, block and tile are guesses; else "".
 
     `block` and `tile` are expressions over `params`: the threads of a block (x, y, z), and the extents of the
     output that one block covers, outermost first. `grid` and `workspace` may also use the number of tiles
@@ -41,13 +44,10 @@ class Kernel:
     that memory is the kernel's last argument. The blocks of a `cooperative` kernel wait for each other, so
     all of them must run at the same time. Where `programmatic` is not 0, it may begin before the kernel
     launched before it has ended, and waits for that itself. `loads` is the number of elements that a block
-    loads from global memory for one step of k. `tensormaps` are passed before all other arguments. `params`
-    maps a name to its tuning space, the default first. `requires` limits the sizes that it takes. `broken`
-    says why a kernel that is wrong on purpose is wrong.
-
-    `entry` is the kernel's name, with namespace and template arguments if any, which may use `params`.
-    `include` lists folders of headers, relative to the file's, and `options` further ones of the compiler.
-    `plain` is the name of a kernel without front matter, whose problem, block and tile are guesses; else "".
+    loads from global memory for one step of k. `sums` names how a gemm's products are added, and `parts` into
+    how many parts k is cut (`harness.dispatch.choose.order`). `tensormaps` are passed before all other
+    arguments. `params` maps a name to its tuning space, the default first. `requires` limits the sizes that
+    it takes. `broken` says why a kernel that is wrong on purpose is wrong.
     """
 
     path: Path
@@ -72,6 +72,8 @@ class Kernel:
     cooperative: bool = False
     programmatic: Expr = field(default_factory=lambda: Expr.parse(0))
     loads: Expr | None = None
+    sums: str = ""
+    parts: Expr = field(default_factory=lambda: Expr.parse(1))
     where: tuple[Expr, ...] = ()
     requires: tuple[Expr, ...] = ()
     sass: Mapping[str, tuple[Expectation, ...]] = field(default_factory=dict)
@@ -134,9 +136,8 @@ class Kernel:
         chosen = chosen or {}
         for name, values in chosen.items():
             if name not in self.params:
-                raise UsageError(
-                    f"no parameter {name}", where=str(self.path), hint=frontmatter.nearest(name, self.params)
-                )
+                hint = frontmatter.nearest(name, self.params)
+                raise UsageError(f"no parameter {name}", where=str(self.path), hint=hint)
             if self.language == "ptx" and set(values) - set(self.params[name]):
                 fixed = f"{name} is {self.params[name][0]} in this PTX text and cannot be changed"
                 raise UsageError(fixed, where=str(self.path))
@@ -340,9 +341,8 @@ def parse(source: str, path: Path) -> Kernel:
     title, fields = frontmatter.read(source, path)
     dtypes = fields.pop("dtype", (FP32.name,))
     language = text.SUFFIXES[path.suffix]
-    kernel = Kernel(
-        path=path, source=source, language=language, title=title, dtype=dtypes[0], dtypes=dtypes, **fields
-    )
+    fields |= {"dtype": dtypes[0], "dtypes": dtypes}
+    kernel = Kernel(path=path, source=source, language=language, title=title, **fields)
     if language == "ptx" and any(len(values) > 1 for values in kernel.params.values()):
         raise SpecError("a PTX file is fixed text: give each parameter one value", where=str(path))
     if language == "ptx" and len(dtypes) > 1:

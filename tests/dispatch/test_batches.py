@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 import harness
 from fakes import gemm as fake_gemm
 from fakes.driver import image
-from harness.dispatch import choose, matmul
+from harness.dispatch import matmul
+from harness.dispatch.call.batched import batched
 from harness.driver import Buffer, Context
 from harness.errors import UsageError
 from harness.kernels.spec import Variant
@@ -166,7 +167,7 @@ def test_what_cannot_be_a_batch(device: Any, gpu: Context) -> None:
 def test_many_small_products_are_one_launch() -> None:
     """Large ones, each of which fills the GPU, have a launch each, and so has a type without such kernels."""
     h200: Any = {"sms": 132, "arch": "sm_90a"}
-    found = choose.batched(64, 128, 128, 64, **h200)
+    found = batched(64, 128, 128, 64, **h200)
     assert found is not None and found.params["BATCHED"] == 1
-    assert choose.batched(4, 4096, 4096, 4096, **h200) is None
-    assert choose.batched(64, 128, 128, 64, **h200, dtype="3xtf32") is None
+    assert batched(4, 4096, 4096, 4096, **h200) is None
+    assert batched(64, 128, 128, 64, **h200, dtype="3xtf32") is None
