@@ -18,7 +18,6 @@ from harness.dispatch.arrays import LEGACY, TORCH_CURRENT, Matrix
 from harness.dispatch.call import batch as batches
 from harness.dispatch.call import options
 from harness.dispatch.call.batch import Batch, OneByOne
-from harness.dispatch.call.batched import batched
 from harness.dispatch.call.side_streams import Forks, order
 from harness.dispatch.copies import transposer
 from harness.dispatch.prepared import GemmLaunch
@@ -135,9 +134,7 @@ def matmul(
     epilogue, added = PLAIN, None
     if bias is not None or activation or result.dtype is not left.dtype:
         epilogue, added = options.epilogue(left, result, bias, bias_axis, activation, asked)
-    if invariant:
-        epilogue.check_rounding(*scalars)
-    rows = "" if not invariant else choose.COLUMNS if result.transposed else choose.ROWS
+    rows = options.invariant(result, scalars, epilogue) if invariant else ""
     batch = batches.of(left, right, result) if leading else None
     batches.refuse_overlaps(batch, left, right, result, added)
     if batch and (single := batch.joined(left, right, result, epilogue.bias)):
@@ -278,7 +275,7 @@ class _Gpu:
         """Prepare one launch for a batch, or a launch for each product where the model finds that faster."""
         problem, sms = self._problem(shape, kind), self.device.sms
         about = choose.about(problem, kind[2])
-        variant = batched(batch.size, *shape[:3], sms=sms, arch=self.arch, **about)
+        variant = batches.batched(batch.size, *shape[:3], sms=sms, arch=self.arch, **about)
         if variant is None:
             sizes = problem.dtype.itemsize, problem.dtype.itemsize, problem.stored.itemsize
             return OneByOne(batch, sizes, functools.partial(self._product, shape, kind))

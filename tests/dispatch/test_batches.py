@@ -17,7 +17,7 @@ import harness
 from fakes import gemm as fake_gemm
 from fakes.driver import image
 from harness.dispatch import matmul
-from harness.dispatch.call.batched import batched
+from harness.dispatch.call.batch import batched
 from harness.driver import Buffer, Context
 from harness.errors import UsageError
 from harness.kernels.spec import Variant

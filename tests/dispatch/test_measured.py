@@ -122,6 +122,27 @@ def test_the_fastest_runs_and_is_remembered(timed: Timed, gpu: Context, table: P
     )
 
 
+def test_of_an_invariant_product_variants_with_its_order_are_timed(
+    timed: Timed, gpu: Context, table: Path
+) -> None:
+    """What is the fastest of them is not remembered: a free choice may be faster."""
+    ranked = choose.ranked(*SHAPE, sms=132, arch="sm_90a", invariant=choose.ROWS)
+    labels = [variant.label for variant, _ in ranked[: measured.CANDIDATES]]
+    assert len({choose.order(variant, SHAPE[2]) for variant, _ in ranked}) == 1
+    timed.seconds = {labels[1]: 0.001}
+    harness.matmul(*operands(gpu, *SHAPE), invariant=True)
+    assert set(timed.ran) == set(labels) and timed.ran[-1] == labels[1]
+    assert not table.exists()
+    timed.driver.launches.clear()
+    harness.matmul(*operands(gpu, *SHAPE), invariant=True)
+    assert timed.ran == [labels[1]]
+    timed.seconds = dict.fromkeys(best(*SHAPE), 0.001)
+    harness.matmul(*operands(gpu, *SHAPE))
+    assert len(entries(table)) == 1 and timed.ran[-1] in best(*SHAPE)
+    again = choose.choose(*SHAPE, sms=132, arch="sm_90a", gpu="Fake GPU", invariant=choose.ROWS)
+    assert choose.order(again, SHAPE[2]) == choose.order(ranked[0][0], SHAPE[2])
+
+
 def test_outputs_are_not_touched_by_timing(timed: Timed, gpu: Context) -> None:
     """With a beta the product reads what `out` held: timing must not have changed it."""
     a, b, c = operands(gpu, 64, 64, 64)

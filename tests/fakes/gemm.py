@@ -48,7 +48,7 @@ def without_small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 
     large = tuple(c for c in choose.candidates() if "small_tiles" not in c.variant.kernel.name and left(c))
     monkeypatch.setattr(choose, "candidates", lambda: large)
-    for cached in (choose._choose, choose._laid_out):
+    for cached in (choose._choose, choose._laid_out, choose._best_order):
         monkeypatch.setattr(choose, cached.__name__, functools.cache(cached.__wrapped__))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.dispatch import arrays
+from harness.dispatch import arrays, choose
 from harness.dispatch.arrays import Matrix
 from harness.errors import UsageError
 from harness.kernels.dtypes import BF16X6, FP16X3, FP32, TF32, TF32X3, DType
@@ -73,3 +73,12 @@ def scalar(name: str, value: Any) -> float:
     if not math.fabs(number) <= _FLOAT_MAX:
         raise UsageError(f"{name}={value} is not a finite float32")
     return number
+
+
+def invariant(out: Matrix, scalars: tuple[float, float], epilogue: Epilogue) -> str:
+    """Return what is invariant in the product that is launched: rows, which may lie as columns.
+
+    Raises UsageError where kernels may round differently (`Epilogue.check_rounding`).
+    """
+    epilogue.check_rounding(*scalars)
+    return choose.COLUMNS if out.transposed else choose.ROWS
