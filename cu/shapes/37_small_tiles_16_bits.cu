@@ -12,7 +12,7 @@
 // entry = "matmul"
 // after = "34_small_tiles_tf32"
 // dtype = ["bf16", "fp16"]
-// min_arch = "sm_90"
+// min_arch = "sm_90a"
 // block = "128"
 // tile  = ["BM", "BN"]
 // grid  = ["TILES_X * TILES_Y",

@@ -190,14 +190,21 @@ def test_tiles_shared_by_as_many_as_fill_the_gpu_by_hand() -> None:
 @pytest.mark.parametrize("sms", [1, 20, 132])
 def test_the_model_shares_tiles_as_the_grid_does(sms: int) -> None:
     filling = [c for c in choose.candidates() if c.shares == "fill"]
-    assert {c.variant.kernel.name for c in filling} == {"33_small_tiles", "34_small_tiles_tf32"}
+    assert {c.variant.kernel.name for c in filling} == {
+        "33_small_tiles",
+        "34_small_tiles_tf32",
+        "37_small_tiles_16_bits",
+        "37_small_tiles_16_bits_fp16",
+    }
     for c in filling:
         for m, n, k in [(1, 1, 1), (20, 3000, 300), (200, 200, 5000), (64, 64, 100_000), (3000, 3000, 700)]:
             problem = resolve(c.variant.kernel).from_axes({"M": m, "N": n, "K": k})
             _, parts, _ = launches.grid(c.variant, problem, sms=sms)
             steps, tiles, shared = c.turns(m, n, k, sms)
             assert shared == (parts > c.split)
-            assert steps == tiles * math.ceil(math.ceil(k / c.split / 32) / (parts // c.split))
+            assert steps == tiles * math.ceil(
+                math.ceil(math.ceil(k / c.split) / c.depth) / (parts // c.split)
+            )
 
 
 def test_the_model_by_hand() -> None:

@@ -406,6 +406,53 @@ def test_copies_that_fill_with_zeros() -> None:
     assert same(out, np.where(kept, x, 0))
 
 
+def test_a_copy_reads_no_byte_beyond_those_that_it_is_told() -> None:
+    """The last lane's source ends with the buffer, after 1 to 15 bytes; one byte more is out of bounds."""
+    source = r"""extern "C" __global__ void k(const unsigned char* x, unsigned char* out, int last,
+                                                       int there) {
+      __shared__ __align__(16) unsigned char s[512]; int t = threadIdx.x;
+      unsigned p = (unsigned)__cvta_generic_to_shared(s + 16 * t);
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                   :: "r"(p), "l"(x + 16 * t), "r"(t < last ? 16 : t == last ? there : 0));
+      asm volatile("cp.async.wait_all;"); __syncwarp();
+      for (int i = 0; i < 16; i++) out[16 * t + i] = s[16 * t + i];
+    }"""
+    for there in range(1, 16):
+        x, out = np.arange(1, 16 * 5 + there + 1, dtype=np.uint8), np.ones(512, np.uint8)
+        run = launch(source, "k", (1,), (32,), x, out, np.int32(5), np.int32(there))
+        assert run.findings == ()
+        assert same(out, np.concatenate([x, np.zeros(512 - len(x), np.uint8)]))
+        more = launch(source, "k", (1,), (32,), x, out, np.int32(5), np.int32(there + 1))
+        assert [found.kind for found in more.findings] == ["out of bounds"]
+
+
+@pytest.mark.parametrize("schedule", ["lockstep", "warp-serial", "backward", "random"])
+def test_lanes_that_part_commit_a_copy_one_after_the_other(schedule: str) -> None:
+    """Lanes from 8 on, which copy once, are ahead of the others: each lane waits for its own groups."""
+    source = r"""extern "C" __global__ void k(const float* x, float* out) {
+      __shared__ __align__(16) float s[2][128], more[2][32]; int t = threadIdx.x;
+      for (int i = 0; i < 2; ++i) {
+        unsigned p = (unsigned)__cvta_generic_to_shared(s[i] + 4 * t);
+        unsigned q = (unsigned)__cvta_generic_to_shared(more[i] + 4 * t);
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(p), "l"(x + 128 * i + 4 * t));
+        if (t < 8)
+          asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(q), "l"(x + 32 * i + 4 * t));
+        asm volatile("cp.async.commit_group;" ::: "memory");
+      }
+      for (int i = 0; i < 2; ++i) {
+        if (i) asm volatile("cp.async.wait_group 0;" ::: "memory");
+        else asm volatile("cp.async.wait_group 1;" ::: "memory");
+        __syncwarp();
+        for (int j = 0; j < 4; ++j) out[128 * i + 32 * j + t] = s[i][32 * j + t] + more[i][t];
+      }
+    }"""
+    x, out = floats(np.float32, 256), np.zeros(256, np.float32)
+    run = launch(source, "k", (1,), (32,), x, out, schedule=schedule)
+    assert run.findings == ()
+    extra = np.concatenate([np.tile(x[:32], 4), np.tile(x[32:64], 4)])
+    assert same(out, x + extra)
+
+
 @pytest.mark.parametrize("kind", ["f16", "bf16"])
 def test_half_precision_pairs(kind: str) -> None:
     source = f"""extern "C" __global__ void k(const unsigned* x, unsigned* out) {{

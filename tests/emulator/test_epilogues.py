@@ -65,9 +65,11 @@ CHOSEN: dict[str, tuple[str, dict[str, int]]] = {
     "35": ("35_wgmma_stream_k", {}),
     "35 thin": ("35_wgmma_stream_k", {"BM": 16, "BN": 128}),
     "36": ("36_fp16x3", {}),
+    "37": ("37_small_tiles_16_bits", {}),
+    "37 in pairs": ("37_small_tiles_16_bits", {"SPLIT": 2}),
 }
 # One for each way of storing; those with large tiles compile for longer than CI has.
-QUICK = ("15", "17", "18", "18 NT", "19", "21", "24", "25 NT", "25 split", "26", "27", "28", "33", "34")
+QUICK = ("15", "17", "18", "18 NT", "19", "21", "24", "25 NT", "25 split", "26", "27", "28", "33", "34", "37")
 
 
 def emulated(variant: Variant, epilogue: Epilogue, axes: Axes) -> Measurement:

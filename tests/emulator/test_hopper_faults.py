@@ -330,7 +330,8 @@ FAULTS = [
         ("a stage is filled while it is read", "__syncthreads();  // everyone's", "// everyone's", TILED),
         ("sums lie over the last stage", "__syncthreads();  // the last stage", "// the last stage", TILED),
         ("rows beyond the matrix are copied", "r + i < rows ? bytes : 0", "bytes", TILED),
-        ("columns beyond the matrix are copied", "4 * min(max(columns - c, 0), 4)", "16", TILED),
+        ("columns beyond the matrix are copied", "(int)sizeof(ELEMENT) * min(max(columns - c, 0), UNIT)",
+         "16", TILED),
         ("sums are stored before all have them", "__syncthreads();\n    staged->store", "staged->store"),
     ),
     *faults(
@@ -364,6 +365,22 @@ FAULTS = [
         ("pieces have one counter", "workspace + tile * SPLIT + rank", "workspace + tile", TILED),
         ("each block of a cluster has another part", "blockIdx.y / SPLIT, gridDim.y / SPLIT",
          "blockIdx.y % (gridDim.y / SPLIT), gridDim.y / SPLIT"),
+    ),
+    *faults(
+        "37_small_tiles_16_bits",
+        {"BM": 32, "BN": 32, "BLOCKS": 4},
+        {"M": 40, "N": 19, "K": 270, "lda": 273, "ldb": 21},  # no row of either operand is where units begin
+        ("rows are shifted before all of the warp's copies have landed",
+         "__syncwarp();\n        #pragma unroll\n        for (int i = 0; i < quarter; i += rows)",
+         "#pragma unroll\n        for (int i = 0; i < quarter; i += rows)", TILED),
+        ("a unit is written before its neighbour has read it",
+         "__syncwarp();  // another lane", "// another lane", TILED),
+        ("the unit that a row has more is not copied",
+         "if (lane < quarter) copy_unit(first + lane, across);", "", TILED),
+        ("the covering units are copied beyond the matrix", "r < rows ? min(max(bytes, 0), 16) : 0",
+         "r < rows ? 16 : 0", TILED),
+        ("a row is shifted by what the row above needs", "(start + r * ld) % 8", "(start + (r - 1) * ld) % 8",
+         TILED),
     ),
     *faults(
         "28_3xtf32",

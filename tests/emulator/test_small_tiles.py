@@ -1,4 +1,4 @@
-"""Rungs 33 and 34 in the emulator: every layout and alignment, shared tiles, one launch after the other.
+"""Rungs 33, 34 and 37 in the emulator: every layout and alignment, shared tiles, one launch after the other.
 
 Faults planted in them are among those of test_hopper_faults.py.
 """
@@ -25,7 +25,10 @@ from harness.problems.registry import resolve
 from harness.problems.verify import compare_each
 from shared.hopper_rungs import Axes, faults
 
-RUNGS = {name[:2]: catalog.kernel(name) for name in ("33_small_tiles", "34_small_tiles_tf32")}
+RUNGS = {
+    name[:2]: catalog.kernel(name)
+    for name in ("33_small_tiles", "34_small_tiles_tf32", "37_small_tiles_16_bits")
+}
 COUNTERS = 4096  # bytes at the begin of the workspace
 LAYOUTS = [(0, 0), (0, 1), (1, 0), (1, 1)]
 ODD = {"lda": 3, "ldb": 1, "ldc": 2}  # more than the rows have: 128-bit accesses would fault
@@ -47,7 +50,7 @@ def shape(m: int, n: int, k: int, transa: int = 0, transb: int = 0, pads: Axes |
     """Return the axes of a product with alpha and beta, its rows wider by `pads`, and else as in memory."""
     axes: Axes = {"M": m, "N": n, "K": k, "alpha": 1.5, "beta": -0.5, "transa": transa, "transb": transb}
     widths = {"lda": m if transa else k, "ldb": k if transb else n, "ldc": n}
-    return axes | {name: width + (pads or {}).get(name, -width % 4) for name, width in widths.items()}
+    return axes | {name: width + (pads or {}).get(name, -width % 8) for name, width in widths.items()}
 
 
 def run(one: Built, axes: Axes, **options: Any) -> Measurement:
@@ -121,7 +124,7 @@ def test_every_tile_of_the_table(rung: str, transa: int, transb: int, parameters
 def test_as_many_blocks_as_may_share_a_tile(rung: str) -> None:
     """Eight clusters of eight, each block with 128 of k. On more SMs there are no more of them."""
     one, axes = built(rung, SPLIT=8), shape(32, 29, 64 * 128 + 20)
-    assert blocks(one, axes, 132) == blocks(one, axes | {"K": 100_000}, 132) == 64
+    assert blocks(one, axes, 132) == blocks(one, shape(32, 29, 100_000), 132) == 64
     check(one, axes, 64, sms=16)
 
 

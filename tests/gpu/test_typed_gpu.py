@@ -183,6 +183,10 @@ VARIANTS = [
     ("34_small_tiles_tf32", {"SPLIT": 8}, (64, 64, 20000)),
     ("34_small_tiles_tf32", {"SPLIT": 8, "BM": 32, "BN": 32, "BLOCKS": 4}, (37, 31, 4097)),
     ("34_small_tiles_tf32", {"BM": 16, "BN": 128, "WARPS_M": 1}, (17, 1677, 2059)),
+    ("37_small_tiles_16_bits", {}, (256, 64, 10368)),
+    ("37_small_tiles_16_bits", {"SPLIT": 8}, (64, 64, 20000)),
+    ("37_small_tiles_16_bits", {"SPLIT": 8, "BM": 32, "BN": 32, "BLOCKS": 4}, (37, 31, 4097)),
+    ("37_small_tiles_16_bits", {"BM": 16, "BN": 128, "WARPS_M": 1}, (17, 1677, 2059)),
 ]
 
 
@@ -215,6 +219,8 @@ def test_other_parameters_are_exact_and_give_equal_bits(
         ("29_wgmma_grid_split", {}),
         ("34_small_tiles_tf32", {}),
         ("34_small_tiles_tf32", {"SPLIT": 8}),
+        ("37_small_tiles_16_bits", {}),
+        ("37_small_tiles_16_bits", {"SPLIT": 8}),
     ],
     ids=str,
 )

@@ -25,7 +25,11 @@ FORMER = {
     "27_wgmma_split_fp16": "26_wgmma_split_fp16",
     "30_grid_split_fp16": "29_wgmma_grid_split_fp16",
 }
-TYPED = [*FORMER.values(), "35_wgmma_stream_k_fp16"]  # of two types, in the second of them
+TYPED = [
+    *FORMER.values(),
+    "35_wgmma_stream_k_fp16",
+    "37_small_tiles_16_bits_fp16",
+]  # of two types, in the second of them
 COPIES = """\
 struct Bf16 { unsigned short bits; };
 struct Fp16 { unsigned short bits; };

@@ -50,6 +50,8 @@ VARIANTS: dict[str, tuple[str, dict[str, int]]] = {
     "36 TT": ("36_fp16x3", {"BM": 128, "BN": 64, "STAGES": 8, "TRANSA": 1, "TRANSB": 1}),
     "33": ("33_small_tiles", {}),
     "34": ("34_small_tiles_tf32", {}),
+    "37": ("37_small_tiles_16_bits", {}),
+    "37 long": ("37_small_tiles_16_bits", {"BM": 16, "BN": 128, "WARPS_M": 1}),
     "34 long": ("34_small_tiles_tf32", {"BM": 16, "BN": 128, "WARPS_M": 1}),
 }
 SMALL: Axes = {"M": 72, "N": 136, "K": 104}
