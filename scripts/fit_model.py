@@ -146,13 +146,15 @@ def of_one(candidate: Candidate, measured: Sequence[Time]) -> tuple[float, Candi
     """Return the sum of squares that is left, and the candidate with the constants that fit best.
 
     Draws with operands that it would read by a tensor map, and that have none, only say how `unmapped` they
-    are: what is estimated for these is too rough to tell of the rest.
+    are: what is estimated for these is too rough to tell of the rest. So do they of a kernel that takes no maps
+    and has such a factor, 37_small_tiles_16_bits.
     """
     if candidate.resident > 1 and not candidate.alone:
         candidate = replace(candidate, alone=candidate.step)
     apart: dict[bool, list[Time]] = {False: [], True: []}
+    told = bool(candidate.variant.boxes) or candidate.unmapped != 1
     for time in measured:
-        apart[bool(candidate.variant.boxes and time.unmapped)].append(time)
+        apart[told and bool(time.unmapped)].append(time)
     left, one = of_these(candidate, apart[False], constants_of(candidate))
     more, one = of_these(one, apart[True], ("unmapped",))
     return left + more, one
