@@ -146,8 +146,8 @@ def of_one(candidate: Candidate, measured: Sequence[Time]) -> tuple[float, Candi
     """Return the sum of squares that is left, and the candidate with the constants that fit best.
 
     Draws with operands that it would read by a tensor map, and that have none, only say how `unmapped` they
-    are: what is estimated for these is too rough to tell of the rest. So do they of a kernel that takes no maps
-    and has such a factor, 37_small_tiles_16_bits.
+    are: what is estimated for these is too rough to tell of the rest. So do they of a kernel that takes no
+    maps and has such a factor, 37_small_tiles_16_bits.
     """
     if candidate.resident > 1 and not candidate.alone:
         candidate = replace(candidate, alone=candidate.step)
