@@ -121,7 +121,8 @@ def test_what_the_dispatcher_cannot_be_asked(args: list[str], message: str) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", sweep(["bf16", "fp16", "tf32"], lambda dtype: dtype == "fp16"))
 def test_a_type_of_its_own(fake: fake_driver.FakeDriver, tmp_path: Path, dtype: str) -> None:
-    chosen = choose.choose(300, 300, 300, sms=132, arch="sm_90a", gpu="Fake GPU", dtype=dtype)
+    about = choose.about(GEMMS[dtype](M=300, N=300, K=300))
+    chosen = choose.choose(300, 300, 300, sms=132, arch="sm_90a", gpu="Fake GPU", **about)
     kernel = fake_gemm.TypedGemm()
     fake.functions = {"matmul": kernel.becomes(chosen)}
     fake.execute = kernel
