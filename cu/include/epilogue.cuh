@@ -1,8 +1,10 @@
-// What may follow a product before it is rounded and stored: c = f(alpha * sum + beta * c + bias). harness.matmul defines
-// these macros; without them nothing of it is in the machine code. Include it where ELEMENT is defined.
+// What may follow a product before it is rounded and stored: c = f(alpha * sum + beta * c + bias), or, where a gradient goes
+// back through f, c = (alpha * sum + beta * c) * f'(at). harness.matmul defines these macros; without them nothing of it is in
+// the machine code. Include it where ELEMENT is defined.
 //   BIAS        1: the argument `bias` has an element for each row of C, 2: for each column
 //   ACTIVATION  f: 1 relu, 2 gelu, 3 gelu by its approximation with tanh, 4 silu
-//   FLOAT_C     1: C and bias hold floats, whatever A and B hold
+//   DERIVATIVE  1: the argument `at` is a matrix that lies as C does; there is no bias
+//   FLOAT_C     1: C, bias and `at` hold floats, whatever A and B hold
 #pragma once
 
 #include "elements.cuh"
@@ -12,6 +14,9 @@
 #endif
 #ifndef ACTIVATION
 #define ACTIVATION 0
+#endif
+#ifndef DERIVATIVE
+#define DERIVATIVE 0
 #endif
 #ifndef FLOAT_C
 #define FLOAT_C 0
@@ -25,11 +30,14 @@
 #endif
 
 #if BIAS
-#define BIAS_PARAMETER , const OUT* bias  // of a kernel, after beta
-#define MAKE_EPILOGUE(M, N) Epilogue(bias, BIAS == 1 ? M : N)
+#define EPILOGUE_PARAMETER , const OUT* bias  // of a kernel, after beta
+#define MAKE_EPILOGUE(M, N, ldc) Epilogue(bias, BIAS == 1 ? M : N)
+#elif DERIVATIVE
+#define EPILOGUE_PARAMETER , const OUT* at
+#define MAKE_EPILOGUE(M, N, ldc) Epilogue(at, M, N, ldc)
 #else
-#define BIAS_PARAMETER
-#define MAKE_EPILOGUE(M, N) Epilogue()
+#define EPILOGUE_PARAMETER
+#define MAKE_EPILOGUE(M, N, ldc) Epilogue()
 #endif
 
 __device__ inline float load_float(const float* p) { return __ldg(p); }
@@ -49,8 +57,21 @@ __device__ inline float activate(float x)
     return x;
 }
 
-// Make it (MAKE_EPILOGUE) after the loop over k. Where a kernel begins under the end of the one before, no read of the bias
-// may then move up to where that one still writes it.
+// Return the derivative of `activate` at x: 0 for relu at 0, as PyTorch has it.
+__device__ inline float derivative(float x)
+{
+    if (ACTIVATION == 1) return x <= 0.f ? 0.f : 1.f;
+    if (ACTIVATION == 2)  // Phi(x) + x phi(x), of the normal distribution
+        return 0.5f * (1.f + erff(0.70710678f * x)) + 0.39894228f * x * expf(-0.5f * x * x);
+    // (x s(y))' = s + x y' s (1 - s), with the sigmoid s
+    const float square = 0.071354816f * x * x, y = ACTIVATION == 3 ? x * (1.59576912f + square) : x;
+    const float slope = ACTIVATION == 3 ? 1.59576912f + 3.f * square : 1.f;
+    const float s = times_sigmoid(1.f, y);
+    return s + x * slope * s * times_sigmoid(1.f, -y);
+}
+
+// Make it (MAKE_EPILOGUE) after the loop over k. Where a kernel begins under the end of the one before, no read of what that
+// one still writes may then move up.
 class Epilogue {
 #if BIAS
     const OUT* bias;
@@ -61,6 +82,16 @@ public:
     {
         asm volatile("" : "+l"(this->bias) :: "memory");
     }
+#elif DERIVATIVE
+    const OUT* at;
+    int last_row, last_col, ld;
+
+public:
+    __device__ Epilogue(const OUT* at, int rows, int columns, int ld)
+        : at(at), last_row(rows - 1), last_col(columns - 1), ld(ld)
+    {
+        asm volatile("" : "+l"(this->at) :: "memory");
+    }
 #endif
 
 public:
@@ -69,6 +100,9 @@ public:
     {
 #if BIAS
         value += load_float(bias + min(BIAS == 1 ? row : col, (unsigned)last));
+#elif DERIVATIVE
+        const long long i = (long long)min(row, (unsigned)last_row) * ld + min(col, (unsigned)last_col);
+        return value * derivative(load_float(at + i));
 #endif
         return activate(value);
     }

@@ -39,7 +39,7 @@
 
 extern "C" __global__ void __launch_bounds__(THREADS)
                        matmul(const float* A, const float* B, float* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta BIAS_PARAMETER)
+                              int lda, int ldb, int ldc, float alpha, float beta EPILOGUE_PARAMETER)
 {
     __shared__ __align__(16) float As[BK][BM + PAD];  // transposed: a thread's rows lie side by side
     __shared__ __align__(16) float Bs[BK][BN];
@@ -103,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         __syncthreads();  // everyone has read it before it is overwritten
     }
 
-    const Epilogue epilogue = MAKE_EPILOGUE(M, N);
+    const Epilogue epilogue = MAKE_EPILOGUE(M, N, ldc);
     #pragma unroll  // registers cannot be indexed: i and j must be constants
     for (int i = 0; i < TM; ++i) {
         const unsigned r = row + 4 * ty + i / 4 * 4 * ROWS + i % 4;

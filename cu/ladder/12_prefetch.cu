@@ -39,7 +39,7 @@
 
 extern "C" __global__ void __launch_bounds__(THREADS)
                        matmul(const float* A, const float* B, float* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta BIAS_PARAMETER)
+                              int lda, int ldb, int ldc, float alpha, float beta EPILOGUE_PARAMETER)
 {
     __shared__ __align__(16) float As[2][BK][BM + PAD];  // transposed: a thread's rows lie side by side
     __shared__ __align__(16) float Bs[2][BK][BN];
@@ -105,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         __syncthreads();  // the next tile is complete, and this one has been read
     }
 
-    const Epilogue epilogue = MAKE_EPILOGUE(M, N);
+    const Epilogue epilogue = MAKE_EPILOGUE(M, N, ldc);
     #pragma unroll  // registers cannot be indexed: i and j must be constants
     for (int i = 0; i < TM; ++i) {
         const unsigned r = row + 4 * ty + i / 4 * 4 * ROWS + i % 4;

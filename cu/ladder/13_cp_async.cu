@@ -40,7 +40,7 @@
 
 extern "C" __global__ void __launch_bounds__(THREADS)
                        matmul(const float* A, const float* B, float* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta BIAS_PARAMETER)
+                              int lda, int ldb, int ldc, float alpha, float beta EPILOGUE_PARAMETER)
 {
     extern __shared__ __align__(16) float memory[];  // dynamic: it may exceed 48 KB
     auto As = (float(*)[BK][BM + PAD])memory;
@@ -109,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         now = now + 1 == STAGES ? 0 : now + 1;
     }
 
-    const Epilogue epilogue = MAKE_EPILOGUE(M, N);
+    const Epilogue epilogue = MAKE_EPILOGUE(M, N, ldc);
     #pragma unroll  // registers cannot be indexed: i and j must be constants
     for (int i = 0; i < TM; ++i) {
         const unsigned r = row + 4 * ty + i / 4 * 4 * ROWS + i % 4;

@@ -42,7 +42,7 @@
 
 extern "C" __global__ void __launch_bounds__(THREADS)
                        matmul(const float* A, const float* B, float* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta BIAS_PARAMETER)
+                              int lda, int ldb, int ldc, float alpha, float beta EPILOGUE_PARAMETER)
 {
     extern __shared__ __align__(16) float memory[];  // dynamic: it may exceed 48 KB
     auto As = (float(*)[BK][BM + PAD])memory;
@@ -124,7 +124,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
     }
 
-    const Epilogue epilogue = MAKE_EPILOGUE(M, N);
+    const Epilogue epilogue = MAKE_EPILOGUE(M, N, ldc);
     #pragma unroll  // registers cannot be indexed: i and j must be constants
     for (int i = 0; i < TM; ++i) {
         const unsigned r = row + tile_m + i / 4 * 16 + i % 4;

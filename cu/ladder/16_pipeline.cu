@@ -54,7 +54,7 @@ typedef Fp32Producer<BM, BN, BK, STAGES> Producer;
 
 extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                        matmul(MAP_PARAMETERS const float* A, const float* B, float* C,
-                              int M, int N, int K, int lda, int ldb, int ldc, float alpha, float beta BIAS_PARAMETER)
+                              int M, int N, int K, int lda, int ldb, int ldc, float alpha, float beta EPILOGUE_PARAMETER)
 {
     extern __shared__ __align__(128) float memory[];
     auto As = (Producer::TileA*)memory;
@@ -126,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             mbarrier_arrive(empty + done);  // may be filled again
         }
 
-        const Epilogue epilogue = MAKE_EPILOGUE(M, N);
+        const Epilogue epilogue = MAKE_EPILOGUE(M, N, ldc);
         const unsigned row = row_of(tile) + tile_m, col = col_of(tile) + tile_n;
         float* c = C + (long long)row * ldc + col;
         const long long next_quad = 13ll * ldc;  // quads lie 16 rows apart: from the fourth row of one to the next

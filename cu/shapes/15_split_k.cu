@@ -50,7 +50,7 @@
 
 extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREADS)
                        matmul(const float* A, const float* B, float* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta BIAS_PARAMETER)
+                              int lda, int ldb, int ldc, float alpha, float beta EPILOGUE_PARAMETER)
 {
     extern __shared__ __align__(16) float memory[];  // dynamic: it may exceed 48 KB
     auto As = (float(*)[BK][BM + PAD])memory;
@@ -160,7 +160,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREA
     }
     mbarrier_wait(all_received, 0);  // from here on no block accesses the memory of another
 
-    const Epilogue epilogue = MAKE_EPILOGUE(M, N);
+    const Epilogue epilogue = MAKE_EPILOGUE(M, N, ldc);
     #pragma unroll
     for (int q = 0; q < QUADS; ++q) {
         const int quad = rank * QUADS + q, i = quad / (TN / 4), j = quad % (TN / 4) * 4;

@@ -29,7 +29,7 @@
 
 extern "C" __global__ void __launch_bounds__(THREADS)
                        matmul(const float* A, const float* B, float* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta BIAS_PARAMETER)
+                              int lda, int ldb, int ldc, float alpha, float beta EPILOGUE_PARAMETER)
 {
     __shared__ float parts[THREADS / 32][ROWS][COLS];  // a sum for each warp
 
@@ -74,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
     __syncthreads();  // all parts are there
 
-    const Epilogue epilogue = MAKE_EPILOGUE(M, N);
+    const Epilogue epilogue = MAKE_EPILOGUE(M, N, ldc);
     for (int i = threadIdx.x; i < ROWS * COLS; i += THREADS) {
         const unsigned r = row + i / COLS, s = col + i % COLS;
         if (r >= M || s >= N) continue;

@@ -35,7 +35,7 @@
 
 extern "C" __global__ void __launch_bounds__(THREADS)
                        matmul(const float* A, const float* B, float* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta BIAS_PARAMETER)
+                              int lda, int ldb, int ldc, float alpha, float beta EPILOGUE_PARAMETER)
 {
     __shared__ __align__(16) float Bs[COLS][STEP + PAD];
     __shared__ float totals[ROWS][COLS];
@@ -103,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
     __syncthreads();  // all totals are there
 
-    const Epilogue epilogue = MAKE_EPILOGUE(TRANSB ? N : M, TRANSB ? M : N);  // of C as it is stored
+    const Epilogue epilogue = MAKE_EPILOGUE(TRANSB ? N : M, TRANSB ? M : N, ldc);  // of C as it is stored
     #pragma unroll 1
     for (int i = threadIdx.x; i < ROWS * COLS; i += THREADS) {
         const unsigned r = row + i / COLS, s = col + i % COLS;

@@ -63,7 +63,7 @@ typedef Fp32Producer<BM, BN, BK, STAGES> Producer;
 extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
                        __launch_bounds__(CONSUMERS + PRODUCERS, TM * TN > 64 ? 1 : 0)
                        matmul(MAP_PARAMETERS const float* A, const float* B, float* C,
-                              int M, int N, int K, int lda, int ldb, int ldc, float alpha, float beta BIAS_PARAMETER)
+                              int M, int N, int K, int lda, int ldb, int ldc, float alpha, float beta EPILOGUE_PARAMETER)
 {
     extern __shared__ __align__(128) float memory[];
     auto As = (Producer::TileA*)memory;
@@ -161,7 +161,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
         }
     mbarrier_wait(all_received, 0);  // from here on no block accesses the memory of another
 
-    const Epilogue epilogue = MAKE_EPILOGUE(M, N);
+    const Epilogue epilogue = MAKE_EPILOGUE(M, N, ldc);
     #pragma unroll
     for (int first = 0; first < QUADS; first += 4) {  // four columns of four rows
         const int quad = rank * QUADS + first;

@@ -117,7 +117,7 @@ struct Work {
 
 extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                        matmul(MAP_PARAMETERS const float* A, const float* B, float* C,
-                              int M, int N, int K, int lda, int ldb, int ldc, float alpha, float beta BIAS_PARAMETER,
+                              int M, int N, int K, int lda, int ldb, int ldc, float alpha, float beta EPILOGUE_PARAMETER,
                               unsigned* workspace)
 {
     extern __shared__ __align__(128) float memory[];
@@ -263,7 +263,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             if (self == 0) atomic_add_release(counters + now.tile, 1);
             continue;
         }
-        const Epilogue epilogue = MAKE_EPILOGUE(M, N);
+        const Epilogue epilogue = MAKE_EPILOGUE(M, N, ldc);
         const unsigned row = row_of(now.tile) + kept_m, col = col_of(now.tile) + tile_n;
         float* c = C + (long long)row * ldc + col;
         const long long next_quad = 13ll * ldc;  // quads lie 16 rows apart: from the fourth row of one to the next
@@ -301,7 +301,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         named_barrier_sync<CONSUMERS>();
         const unsigned begin = (blockIdx.x - low) * (QUADS * CONSUMERS) / sharers;
         const unsigned end = (blockIdx.x - low + 1) * (QUADS * CONSUMERS) / sharers;
-        const Epilogue epilogue = MAKE_EPILOGUE(M, N);
+        const Epilogue epilogue = MAKE_EPILOGUE(M, N, ldc);
         const unsigned first_row = row_of(piece.tile), first_col = col_of(piece.tile);
         const auto store = [&](unsigned at, const float4& v) {
             const unsigned quad = at / CONSUMERS, thread = at % CONSUMERS;  // whose sums they are

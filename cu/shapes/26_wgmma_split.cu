@@ -65,7 +65,7 @@ typedef Stage16<ELEMENT, BM, BN, BK, TRANSA, !TRANSB> Stage;
 extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                        matmul(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
                               const ELEMENT* A, const ELEMENT* B, OUT* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta BIAS_PARAMETER)
+                              int lda, int ldb, int ldc, float alpha, float beta EPILOGUE_PARAMETER)
 {
     if (threadIdx.x == CONSUMERS) prefetch_tensormap(map_a), prefetch_tensormap(map_b);
     extern __shared__ __align__(1024) unsigned char memory[];
@@ -160,7 +160,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(CONSU
         }
     const unsigned m = row + 16 * warp + lane / 4, n = col + 8 * FIRST(rank) + lane % 4 * 2;
     const int count = FIRST(rank + 1) - FIRST(rank);
-    const Epilogue epilogue = MAKE_EPILOGUE(M, N);
+    const Epilogue epilogue = MAKE_EPILOGUE(M, N, ldc);
     const bool pairs = (unsigned long long)C % sizeof(OUT[2]) == 0 && ldc % 2 == 0;
     if (pairs && beta == 0.f && row + BM <= M && col + BN <= N && !EPILOGUE)
         #pragma unroll

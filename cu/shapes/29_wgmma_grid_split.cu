@@ -67,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
 #endif
                        matmul(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
                               const ELEMENT* A, const ELEMENT* B, OUT* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta BIAS_PARAMETER, unsigned* workspace)
+                              int lda, int ldb, int ldc, float alpha, float beta EPILOGUE_PARAMETER, unsigned* workspace)
 {
     if (threadIdx.x == CONSUMERS) prefetch_tensormap(map_a), prefetch_tensormap(map_b);
     extern __shared__ __align__(1024) unsigned char memory[];
@@ -157,7 +157,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         // Floats 4j to 4j + 3 are columns n + 8j and the next, of rows m and m + 8.
         const unsigned m = (tile / tiles_n * CLUSTER + place) * BM + 16 * warp + lane / 4;
         const unsigned n = tile % tiles_n * BN + lane % 4 * 2;
-        const Epilogue epilogue = MAKE_EPILOGUE(M, N);
+        const Epilogue epilogue = MAKE_EPILOGUE(M, N, ldc);
         const auto store = [&](int j, float4 v) {
             store_fragment(C, ldc, m, n + 8 * j, v, M, N, pairs, alpha, beta, epilogue);
         };

@@ -69,7 +69,7 @@ extern "C" __global__ void __cluster_dims__(1, SPLIT, 1) __launch_bounds__(THREA
 extern "C" __global__ void __launch_bounds__(THREADS)
 #endif
                        matmul(const float* A, const float* B, float* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta BIAS_PARAMETER BATCH_PARAMETERS,
+                              int lda, int ldb, int ldc, float alpha, float beta EPILOGUE_PARAMETER BATCH_PARAMETERS,
                               unsigned* workspace)
 {
     extern __shared__ __align__(16) float memory[];  // dynamic: it may exceed 48 KB
@@ -116,5 +116,5 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             }
     __syncthreads();
     staged->store(C + (long long)row * ldc + col, ldc, M - row, N - col, alpha, beta, workspace,
-                  blockIdx.x, blockIdx.y / SPLIT, gridDim.y / SPLIT, MAKE_EPILOGUE(M, N), row, col);
+                  blockIdx.x, blockIdx.y / SPLIT, gridDim.y / SPLIT, MAKE_EPILOGUE(M, N, ldc), row, col);
 }

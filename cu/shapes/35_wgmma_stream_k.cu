@@ -87,7 +87,7 @@ struct Line {
 extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                        matmul(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
                               const ELEMENT* A, const ELEMENT* B, OUT* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta BIAS_PARAMETER, unsigned* workspace)
+                              int lda, int ldb, int ldc, float alpha, float beta EPILOGUE_PARAMETER, unsigned* workspace)
 {
     if (threadIdx.x == CONSUMERS) prefetch_tensormap(map_a), prefetch_tensormap(map_b);
     extern __shared__ __align__(1024) unsigned char memory[];
@@ -169,7 +169,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
 
         const unsigned place_p = tile / tiles_q * 128 + 16 * warp + lane / 4;
         const unsigned place_q = tile % tiles_q * BQ + lane % 4 * 2;
-        const Epilogue epilogue = MAKE_EPILOGUE(M, N);
+        const Epilogue epilogue = MAKE_EPILOGUE(M, N, ldc);
         const auto store = [&](int j, float4 v) {
             const unsigned n = place_q + 8 * j;
             if (!ACROSS) {

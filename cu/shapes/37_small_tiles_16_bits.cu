@@ -65,7 +65,7 @@ extern "C" __global__ void __cluster_dims__(1, SPLIT, 1) __launch_bounds__(THREA
 extern "C" __global__ void __launch_bounds__(THREADS)
 #endif
                        matmul(const ELEMENT* A, const ELEMENT* B, OUT* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta BIAS_PARAMETER, unsigned* workspace)
+                              int lda, int ldb, int ldc, float alpha, float beta EPILOGUE_PARAMETER, unsigned* workspace)
 {
     extern __shared__ __align__(16) float memory[];  // dynamic: it may exceed 48 KB
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -107,5 +107,5 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             }
     __syncthreads();
     staged->store(C + (long long)row * ldc + col, ldc, M - row, N - col, alpha, beta, workspace,
-                  blockIdx.x, blockIdx.y / SPLIT, gridDim.y / SPLIT, MAKE_EPILOGUE(M, N), row, col);
+                  blockIdx.x, blockIdx.y / SPLIT, gridDim.y / SPLIT, MAKE_EPILOGUE(M, N, ldc), row, col);
 }

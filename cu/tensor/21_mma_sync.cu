@@ -85,7 +85,7 @@ __device__ inline void copy_tile(Bf16* to, const Bf16* from, int ld, int rows, i
 
 extern "C" __global__ void __launch_bounds__(THREADS)
                        matmul(const Bf16* A, const Bf16* B, OUT* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta BIAS_PARAMETER)
+                              int lda, int ldb, int ldc, float alpha, float beta EPILOGUE_PARAMETER)
 {
     extern __shared__ __align__(128) unsigned char memory[];
     auto As = (Bf16(*)[BM * BK])memory;
@@ -142,7 +142,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
     }
 
-    const Epilogue epilogue = MAKE_EPILOGUE(M, N);
+    const Epilogue epilogue = MAKE_EPILOGUE(M, N, ldc);
     const bool pairs = (unsigned long long)C % sizeof(OUT[2]) == 0 && ldc % 2 == 0;
     #pragma unroll  // registers cannot be indexed: every index of sum must be a constant
     for (int i = 0; i < WM / 16; ++i)

@@ -68,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                        matmul(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
                               const __grid_constant__ TensorMap map_c,
                               const ELEMENT* A, const ELEMENT* B, OUT* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta BIAS_PARAMETER)
+                              int lda, int ldb, int ldc, float alpha, float beta EPILOGUE_PARAMETER)
 {
     if (threadIdx.x == CONSUMERS) prefetch_tensormap(map_a), prefetch_tensormap(map_b);
     extern __shared__ __align__(1024) unsigned char memory[];
@@ -169,7 +169,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         if (alpha != 1.f)
             #pragma unroll
             for (int i = 0; i < BN / 2; ++i) sum[i] *= alpha;
-        const Epilogue epilogue = MAKE_EPILOGUE(M, N);
+        const Epilogue epilogue = MAKE_EPILOGUE(M, N, ldc);
         if (EPILOGUE && boxes)
             #pragma unroll
             for (int i = 0; i < BN / 2; ++i)

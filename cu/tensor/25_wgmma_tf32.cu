@@ -76,13 +76,13 @@ extern "C" __global__ void
                               const __grid_constant__ TensorMap map_a,
                               const __grid_constant__ TensorMap map_c,
                               const float* B, const float* A, float* C, int N, int M, int K,
-                              int ldb, int lda, int ldc, float alpha, float beta BIAS_PARAMETER)
+                              int ldb, int lda, int ldc, float alpha, float beta EPILOGUE_PARAMETER)
 #else
                        matmul(const __grid_constant__ TensorMap map_a,
                               const __grid_constant__ TensorMap map_b,
                               const __grid_constant__ TensorMap map_c,
                               const float* A, const float* B, float* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta BIAS_PARAMETER)
+                              int lda, int ldb, int ldc, float alpha, float beta EPILOGUE_PARAMETER)
 #endif
 {
     extern __shared__ __align__(1024) float memory[];
@@ -254,7 +254,7 @@ extern "C" __global__ void
         const auto [row, tile_col] = corner_of(tile);
         const int col = tile_col + box * 32;  // the columns of B of these two warps
         const int c_row = TRANSA ? tile_col : row, c_col = TRANSA ? row : tile_col;
-        const Epilogue epilogue = MAKE_EPILOGUE(c_rows, c_columns);
+        const Epilogue epilogue = MAKE_EPILOGUE(c_rows, c_columns, ldc);
         const auto finished = [&, row = row](int i, float value) {  // of sum[i]
             const unsigned m = row + i / 4 * 8 + 2 * k_lane + i % 2, n = col + n_first + i % 4 / 2 * n_step;
             return epilogue(value, TRANSA ? n : m, TRANSA ? m : n);

@@ -86,7 +86,7 @@ __device__ inline void copy_tile(float* to, const float* from, int ld, int rows,
 
 extern "C" __global__ void __launch_bounds__(THREADS)
                        matmul(const float* A, const float* B, float* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta BIAS_PARAMETER)
+                              int lda, int ldb, int ldc, float alpha, float beta EPILOGUE_PARAMETER)
 {
     extern __shared__ __align__(16) float memory[];
     auto As = (float(*)[BM][A_PITCH])memory;
@@ -154,7 +154,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         now = now + 1 == STAGES ? 0 : now + 1;
     }
 
-    const Epilogue epilogue = MAKE_EPILOGUE(M, N);
+    const Epilogue epilogue = MAKE_EPILOGUE(M, N, ldc);
     #pragma unroll  // registers cannot be indexed: every index of sum must be a constant
     for (int i = 0; i < WM / 16; ++i)
         #pragma unroll

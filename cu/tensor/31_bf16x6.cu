@@ -125,7 +125,7 @@ __device__ inline void produce(const float* A, const float* B, int M, int N, int
 
 extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                        matmul(const float* A, const float* B, float* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta BIAS_PARAMETER)
+                              int lda, int ldb, int ldc, float alpha, float beta EPILOGUE_PARAMETER)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
     const auto stages = (Tile*)memory;
@@ -176,6 +176,6 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         }
 
         store_sums(sum, tile_row + BM / 2 * half + 16 * (warp % 4) + lane / 4, col + lane % 4 * 2, A, B, C, M, N, K,
-                   lda, ldb, ldc, alpha, beta, MAKE_EPILOGUE(M, N));
+                   lda, ldb, ldc, alpha, beta, MAKE_EPILOGUE(M, N, ldc));
     }
 }

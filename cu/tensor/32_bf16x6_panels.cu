@@ -42,7 +42,7 @@
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
                        matmul(const float* A, const float* B, float* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta BIAS_PARAMETER, unsigned* workspace)
+                              int lda, int ldb, int ldc, float alpha, float beta EPILOGUE_PARAMETER, unsigned* workspace)
 {
-    multiply_panels<Unscaled>(A, B, C, M, N, K, lda, ldb, ldc, alpha, beta, workspace, MAKE_EPILOGUE(M, N));
+    multiply_panels<Unscaled>(A, B, C, M, N, K, lda, ldb, ldc, alpha, beta, workspace, MAKE_EPILOGUE(M, N, ldc));
 }

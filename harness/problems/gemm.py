@@ -29,7 +29,8 @@ class Gemm:
     by its parameters TRANSA and TRANSB; one without them reads matrices that are not transposed.
 
     `epilogue` says what is done to that before it is rounded: an operand ``bias`` may be added, and an
-    activation applied. A kernel must be compiled for it (`Epilogue.compiled`).
+    activation applied, or its derivative at an operand ``at``, which lies as C does, be a factor. A kernel
+    must be compiled for it (`Epilogue.compiled`).
 
     With ``beta == 0`` C is not read, as in BLAS. All three matrices are of type `dtype`, float32 in this
     class. Products are summed in float32, alpha and beta are float32, and the result is rounded once to
@@ -112,7 +113,7 @@ class Gemm:
 
     @property
     def stored(self) -> DType:
-        """Return the element type of C and of the bias."""
+        """Return the element type of C and of what the epilogue reads."""
         return FP32 if self.epilogue.float_c else self.dtype
 
     @property
@@ -157,6 +158,8 @@ class Gemm:
         if self.epilogue.bias:
             count = self.M if self.epilogue.bias == ROWS else self.N
             found["bias"] = self.stored.encode(rng.standard_normal(count, dtype=np.float32))
+        if self.epilogue.derivative:
+            found["at"] = operand(self.layouts()["C"], True)
         return found
 
     def reference(self, inputs: Mapping[str, NDArray[Any]]) -> Reference:
@@ -170,13 +173,15 @@ class Gemm:
         if not any(self.epilogue):
             return bounds.product(self.dtype, a, b, c, alpha=alpha, beta=beta)
         plain = bounds.product(self.dtype.unrounded, a, b, c, alpha=alpha, beta=beta)
-        bias = self.stored.decode(inputs["bias"]) if self.epilogue.bias else None
-        return bounds.finished(plain, self.epilogue, bias, self.stored)
+        read = self.stored.decode(inputs[self.epilogue.operand]) if self.epilogue.operand else None
+        if read is not None and self.epilogue.derivative:
+            read = read[:, : self.N]
+        return bounds.finished(plain, self.epilogue, read, self.stored)
 
     def arguments(self) -> tuple[Argument, ...]:
         sizes = (self.M, self.N, self.K, self.lda, self.ldb, self.ldc)
-        bias = ("bias",) if self.epilogue.bias else ()
-        return ("A", "B", "C", *map(np.int32, sizes), np.float32(self.alpha), np.float32(self.beta), *bias)
+        read = (self.epilogue.operand,) if self.epilogue.operand else ()
+        return ("A", "B", "C", *map(np.int32, sizes), np.float32(self.alpha), np.float32(self.beta), *read)
 
     def left(self, a: NDArray[Any]) -> NDArray[Any]:
         """Return op(A), M x K, of A as it is stored, with its padding: a view."""
