@@ -8,7 +8,12 @@
 
 #if BATCHED
 #define BATCH_PARAMETERS , long long stride_a, long long stride_b, long long stride_c  // of a kernel, after the bias
+#if DERIVATIVE
+#define TILE_OF_MATRIX(tiles) \
+    (at += blockIdx.x / (tiles) * stride_c, tile_of_matrix(A, B, C, tiles, stride_a, stride_b, stride_c))
+#else
 #define TILE_OF_MATRIX(tiles) tile_of_matrix(A, B, C, tiles, stride_a, stride_b, stride_c)
+#endif
 #else
 #define BATCH_PARAMETERS
 #define TILE_OF_MATRIX(tiles) blockIdx.x

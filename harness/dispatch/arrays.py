@@ -55,6 +55,13 @@ class Matrix(NamedTuple):
         return (self.columns, self.rows) if self.transposed else (self.rows, self.columns)
 
     @property
+    def strides(self) -> tuple[int, ...]:
+        """The elements from one index to the next, along each dimension; 0 along those with one index."""
+        apart = (1, self.ld) if self.transposed else (self.ld, 1)
+        extents = (*self.leading, self.rows, self.columns)
+        return tuple(step if n > 1 else 0 for n, step in zip(extents, (*self.steps, *apart), strict=True))
+
+    @property
     def end(self) -> int:
         """The address behind its last element."""
         rows, columns = self.stored

@@ -32,7 +32,7 @@ from harness.kernels.epilogue import PLAIN, Epilogue
 from harness.kernels.spec import Variant
 from harness.problems.gemm import GEMMS, Gemm
 
-Operands = tuple[Matrix, ...]  # a, b, out and, if there is one, the bias
+Operands = tuple[Matrix, ...]  # a, b, out and what the epilogue reads, if anything
 Kind = tuple[str, Epilogue, str]  # the type in which they are multiplied, what follows, and what is invariant
 First = tuple[Sequence[int], Stream]  # the addresses of the operands, and the stream
 Key = tuple[Any, ...]
@@ -51,6 +51,7 @@ def matmul(
     bias: Any = None,
     bias_axis: int = 1,
     activation: str = "",
+    derivative_at: Any = None,
     precision: str = options.IEEE,
     invariant: bool = False,
     stream: Any = None,
@@ -73,7 +74,8 @@ def matmul(
     `bias` is a contiguous vector of `out`'s type: N elements, one for each column, or with ``bias_axis=0`` M
     elements, one for each row, the same for all of a batch. `activation` is "relu", "gelu", "gelu_tanh" (its
     approximation by tanh) or "silu". The kernel that multiplies does both in float32, before the result is
-    rounded.
+    rounded. With `derivative_at`, of `out`'s shape, type and strides, the result is ``(alpha * a @ b + beta *
+    out) * f'(derivative_at)``, with the derivative of `activation`: a gradient that goes back through it.
 
     float32 is multiplied as true float32, without tensor cores. ``precision="tf32"`` uses them, with the
     elements of `a` and `b` rounded to tf32; ``"3xtf32"`` adds three such products for nearly the precision of
@@ -132,11 +134,13 @@ def matmul(
     if not left.device == right.device == result.device:
         raise UsageError(f"a, b and out are on GPUs {left.device}, {right.device} and {result.device}")
     epilogue, added = PLAIN, None
-    if bias is not None or activation or result.dtype is not left.dtype:
-        epilogue, added = options.epilogue(left, result, bias, bias_axis, activation, asked)
+    if bias is not None or activation or derivative_at is not None or result.dtype is not left.dtype:
+        epilogue, added = options.epilogue(
+            left, result, asked, bias=bias, axis=bias_axis, activation=activation, at=derivative_at
+        )
     rows = options.invariant(result, scalars, epilogue) if invariant else ""
     batch = batches.of(left, right, result) if leading else None
-    batches.refuse_overlaps(batch, left, right, result, added)
+    batches.refuse_overlaps(batch, left, right, result, added, epilogue)
     if batch and (single := batch.joined(left, right, result, epilogue.bias)):
         (left, right, result), batch = single, None
     if result.transposed:  # out^T = b^T a^T
@@ -277,8 +281,7 @@ class _Gpu:
         about = choose.about(problem, kind[2])
         variant = batches.batched(batch.size, *shape[:3], sms=sms, arch=self.arch, **about)
         if variant is None:
-            sizes = problem.dtype.itemsize, problem.dtype.itemsize, problem.stored.itemsize
-            return OneByOne(batch, sizes, functools.partial(self._product, shape, kind))
+            return OneByOne(batch, problem, functools.partial(self._product, shape, kind))
         part = Part(variant=variant, rows=problem.M, columns=problem.N)
         return GemmLaunch(
             [(self._function(variant), part)],

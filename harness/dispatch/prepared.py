@@ -76,8 +76,8 @@ class GemmLaunch:
     def __call__(self, addresses: Sequence[int], scalars: tuple[float, float], stream: Stream) -> None:
         """Queue the product in `stream`.
 
-        `addresses` are those of A, B, C and, if there is one, the bias in device memory, `scalars` are alpha
-        and beta. Raises OutOfMemory if there is no room for workspaces or copies.
+        `addresses` are those of A, B, C and, if the epilogue reads one, its operand in device memory,
+        `scalars` are alpha and beta. Raises OutOfMemory if there is no room for workspaces or copies.
         """
         with self._lock:
             if not self.needs:
@@ -113,12 +113,14 @@ class _Launch:
     ) -> None:
         variant = part.variant
         size, stored = whole.dtype.itemsize, whole.stored.itemsize
-        self._offsets = [  # in bytes, from the beginning of A, B, C and the bias to the part's first element
+        self._offsets = [  # in bytes, of the part's first element in A, B, C and what the epilogue reads
             size * part.row * (1 if whole.transa else whole.lda),
             size * part.column * (whole.ldb if whole.transb else 1),
             stored * (part.row * whole.ldc + part.column),
         ]
-        if whole.epilogue.bias:
+        if whole.epilogue.derivative:
+            self._offsets.append(self._offsets[-1])
+        elif whole.epilogue.bias:
             self._offsets.append(stored * (part.row if whole.epilogue.bias == ROWS else part.column))
         problem = dataclasses.replace(whole, M=part.rows, N=part.columns)
         mapped = kernel.maps(variant, problem)

@@ -114,8 +114,9 @@ def finished(plain: Reference, epilogue: Epilogue, operand: Matrix | None, dtype
     The bias is one addition more, and the activation is computed in float32, to within 2^-20 of its argument.
     A derivative is computed to within 2^-20. There is no rms bound.
     """
-    arguments = plain.expected if epilogue.derivative else Epilogue(epilogue.bias).finish(plain.expected, operand)
-    expected = epilogue.finish(plain.expected, operand)
+    arguments, expected = plain.expected, epilogue.finish(plain.expected, operand)
+    if epilogue.bias:
+        arguments = Epilogue(epilogue.bias).finish(arguments, operand)
     bound = STEEPEST * plain.bound + 2.0**-20 * (np.abs(arguments) + np.abs(plain.expected))
     if dtype.itemsize < 4:
         bound += dtype.half_spacing(np.abs(expected) + bound)

@@ -126,8 +126,8 @@ class Gemm:
 
     @property
     def bytes(self) -> int:
-        reads_c = self.beta != 0
-        written = self.stored.itemsize * self.M * self.N * (2 if reads_c else 1)
+        passes = 1 + (self.beta != 0) + self.epilogue.derivative  # over C, and what lies as C does
+        written = self.stored.itemsize * self.M * self.N * passes
         return self.dtype.itemsize * (self.M * self.K + self.K * self.N) + written
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -66,9 +67,7 @@ def test_a_product_with_an_epilogue(
 @pytest.mark.parametrize("axis", [0, 1])
 def test_of_a_column_major_result_rows_are_columns(kernels: FakeDriver, gpu: Context, axis: int) -> None:
     """The transposed product is computed, with the bias along the other axis."""
-    a, b, c = (Typed(gpu, FP32, columns, rows) for rows, columns in ((24, 16), (16, 40), (24, 40)))
-    for x in (a, b, c):
-        x.host, x.shape = x.host.T, x.shape[::-1]
+    a, b, c = (upright(gpu, m, n) for m, n in ((24, 16), (16, 40), (24, 40)))
     bias = vector(gpu, FP32, (24, 40)[axis])
     epilogue = Epilogue((ROWS, COLUMNS)[axis], "silu")
     harness.matmul(a, b, c, bias=bias, bias_axis=axis, activation="silu")
@@ -94,13 +93,47 @@ def test_each_part_of_a_divided_product_has_its_own_bias(
     close(c, wanted(a, b, c, epilogue, bias))
 
 
+@pytest.mark.parametrize("activation", ACTIVATIONS[1:])
+@pytest.mark.parametrize(("dtype", "to"), [(FP32, FP32), (BF16, BF16), (FP16, FP32)])
+def test_a_gradient_through_an_activation(
+    kernels: FakeDriver, gpu: Context, dtype: DType, to: DType, activation: str
+) -> None:
+    a, b, c = operands(gpu, dtype, to)
+    at = Typed(gpu, to, 24, 40)
+    back = Epilogue(0, activation, to is not dtype, True)
+    expected = wanted(a, b, c, back, at, beta=0.5)
+    harness.matmul(a, b, c, beta=0.5, activation=activation, derivative_at=at)
+    close(c, expected)
+    assert len(kernels.launches) == 1 and " DERIVATIVE=1" in kernels.compiled[0]
+
+
+def test_a_gradient_of_a_column_major_result(kernels: FakeDriver, gpu: Context) -> None:
+    a, b, c, at = (upright(gpu, m, n) for m, n in ((24, 16), (16, 40), (24, 40), (24, 40)))
+    harness.matmul(a, b, c, activation="silu", derivative_at=at)
+    close(c, wanted(a, b, c, Epilogue(0, "silu", False, True), at))
+
+
+def test_each_part_of_a_divided_product_has_its_own_slopes(
+    kernels: FakeDriver, gpu: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_gemm.without_small_tiles(monkeypatch)
+    m, n, k = 2049, 2055, 40
+    a, b, c = operands(gpu, FP32, FP32, m, n, k)
+    at = Typed(gpu, FP32, m, n)
+    harness.matmul(a, b, c, activation="relu", derivative_at=at)
+    assert len(kernels.launches) > 1
+    close(c, wanted(a, b, c, Epilogue(0, "relu", False, True), at))
+
+
 def test_plans_are_told_apart(kernels: FakeDriver, gpu: Context) -> None:
     kernels.execute = fake_gemm.no_write
     a, b, c = operands(gpu, BF16, BF16)
     bias = vector(gpu, BF16, 40)
-    for options in ({}, {"bias": bias}, {"activation": "relu"}, {"bias": bias, "activation": "silu"}, {}):
+    back = {"activation": "relu", "derivative_at": Typed(gpu, BF16, 24, 40)}
+    forward = ({}, {"bias": bias}, {"activation": "relu"}, {"bias": bias, "activation": "silu"}, {})
+    for options in (*forward, back):
         harness.matmul(a, b, c, **options)
-    assert len(kernels.compiled) == 4
+    assert len(kernels.compiled) == 5
 
 
 def test_a_bias_is_waited_for(fake: FakeDriver, gpu: Context) -> None:
@@ -146,50 +179,58 @@ def test_an_entry_of_a_table_holds_with_an_epilogue(monkeypatch: pytest.MonkeyPa
     assert [x and x.brief for x in found] == ["10_vectorized", "14_warp_tiles ACTIVATION=1"]
 
 
-def refused(what: str, gpu: Context) -> dict[str, Any]:
-    match what:
-        case "bias has 24 elements, not 40, one for each column of out.*bias_axis=0":
-            return {"bias": vector(gpu, FP32, 24)}
-        case "bias has 40 elements, not 24, one for each row of out.*bias_axis=1":
-            return {"bias": vector(gpu, FP32, 40), "bias_axis": 0}
-        case "bias has 7 elements, not 40, one for each column of out":
-            return {"bias": vector(gpu, FP32, 7)}
-        case "bias has 2 dimensions, not 1.*reshape":
-            return {"bias": Typed(gpu, FP32, 1, 40)}
-        case "bias is of bf16, out of fp32":
-            return {"bias": vector(gpu, BF16, 40)}
-        case "bias has 2 elements from one to the next; it must be 1":
-            bias = vector(gpu, FP32, 80)
-            bias.host, bias.shape = bias.host[::2], (40,)  # type: ignore[assignment]
-            return {"bias": bias}
-        case "bias_axis=2.*0: for each row":
-            return {"bias": vector(gpu, FP32, 40), "bias_axis": 2}
-        case "no activation 'tanh'.*relu, gelu, gelu_tanh, silu":
-            return {"activation": "tanh"}
-        case "bias is a ndarray|bias is not in the memory":
-            return {"bias": np.zeros(40, np.float32)}
-        case "bias is 1 x 0":
-            return {"bias": vector(gpu, FP32, 40)}
-    raise AssertionError(what)
+def strided(gpu: Context, dtype: DType) -> Typed:
+    bias = vector(gpu, dtype, 80)
+    bias.host, bias.shape = bias.host[::2], (40,)  # type: ignore[assignment]
+    return bias
 
 
-@pytest.mark.parametrize(
-    "what",
-    [
-        "bias has 24 elements, not 40, one for each column of out.*bias_axis=0",
-        "bias has 40 elements, not 24, one for each row of out.*bias_axis=1",
-        "bias has 7 elements, not 40, one for each column of out",
-        "bias has 2 dimensions, not 1.*reshape",
-        "bias is of bf16, out of fp32",
-        "bias has 2 elements from one to the next; it must be 1",
-        "bias_axis=2.*0: for each row",
-        "no activation 'tanh'.*relu, gelu, gelu_tanh, silu",
-        "bias is a ndarray|bias is not in the memory",
-    ],
-)
+def upright(gpu: Context, rows: int, columns: int) -> Typed:
+    made = Typed(gpu, FP32, columns, rows)
+    made.host, made.shape = made.host.T, made.shape[::-1]
+    return made
+
+
+REFUSED: dict[str, Callable[[Context], dict[str, Any]]] = {
+    "bias has 24 elements, not 40, one for each column of out.*bias_axis=0": lambda gpu: {
+        "bias": vector(gpu, FP32, 24)
+    },
+    "bias has 40 elements, not 24, one for each row of out.*bias_axis=1": lambda gpu: {
+        "bias": vector(gpu, FP32, 40),
+        "bias_axis": 0,
+    },
+    "bias has 7 elements, not 40, one for each column of out": lambda gpu: {"bias": vector(gpu, FP32, 7)},
+    "bias has 2 dimensions, not 1.*reshape": lambda gpu: {"bias": Typed(gpu, FP32, 1, 40)},
+    "bias is of bf16, out of fp32": lambda gpu: {"bias": vector(gpu, BF16, 40)},
+    "bias has 2 elements from one to the next; it must be 1": lambda gpu: {"bias": strided(gpu, FP32)},
+    "bias_axis=2.*0: for each row": lambda gpu: {"bias": vector(gpu, FP32, 40), "bias_axis": 2},
+    "no activation 'tanh'.*relu, gelu, gelu_tanh, silu": lambda gpu: {"activation": "tanh"},
+    "bias is a ndarray|bias is not in the memory": lambda gpu: {"bias": np.zeros(40, np.float32)},
+    "derivative_at without an activation.*gelu": lambda gpu: {"derivative_at": Typed(gpu, FP32, 24, 40)},
+    "derivative_at and a bias": lambda gpu: {
+        "derivative_at": Typed(gpu, FP32, 24, 40),
+        "activation": "relu",
+        "bias": vector(gpu, FP32, 40),
+    },
+    "derivative_at is 24 x 41, out 24 x 40": lambda gpu: {
+        "derivative_at": Typed(gpu, FP32, 24, 41),
+        "activation": "relu",
+    },
+    "derivative_at is of bf16, out of fp32": lambda gpu: {
+        "derivative_at": Typed(gpu, BF16, 24, 40),
+        "activation": "relu",
+    },
+    r"derivative_at has strides \(1, 24\), out \(40, 1\).*copy derivative_at": lambda gpu: {
+        "derivative_at": upright(gpu, 24, 40),
+        "activation": "relu",
+    },
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
 def test_a_clear_refusal(kernels: FakeDriver, gpu: Context, what: str) -> None:
     with pytest.raises(UsageError, match=f"(?s){what}"):
-        harness.matmul(*operands(gpu, FP32, FP32), **refused(what, gpu))
+        harness.matmul(*operands(gpu, FP32, FP32), **REFUSED[what](gpu))
     assert kernels.launches == [] and kernels.compiled == []
 
 
@@ -199,6 +240,8 @@ def test_a_bias_in_the_result_is_refused(kernels: FakeDriver, gpu: Context) -> N
     bias.host = c.host[3]
     with pytest.raises(UsageError, match="out overlaps bias"):
         harness.matmul(a, b, c, bias=bias)
+    with pytest.raises(UsageError, match="out overlaps derivative_at"):
+        harness.matmul(a, b, c, activation="relu", derivative_at=c)
     x, y, z = operands(gpu, BF16, FP32, 8, 8, 8)
     x.host = z.host.view(np.uint16)[:, 8:16]  # the second half of each row, as bf16
     with pytest.raises(UsageError, match="out overlaps a"):

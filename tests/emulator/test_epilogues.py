@@ -16,7 +16,7 @@ from harness.bench.emulation import Options, row
 from harness.bench.row import OK, Measurement
 from harness.dispatch import choose
 from harness.kernels import catalog
-from harness.kernels.epilogue import ACTIVATIONS, COLUMNS, ROWS, Epilogue
+from harness.kernels.epilogue import ACTIVATIONS, COLUMNS, MACROS, ROWS, Epilogue
 from harness.kernels.spec import LAYOUT, Variant
 from harness.launch.builds import Built
 from harness.problems import checks
@@ -31,6 +31,7 @@ ADDED: Axes = {"M": 66, "N": 131, "K": 40, "beta": 0.5, "ldc": 136}
 THIN: Axes = {"M": 3, "N": 131, "K": 77}
 SHAPES = (MAPPED, RAGGED, ADDED, THIN)
 BOTH = Epilogue(COLUMNS, "gelu")
+BACK = Epilogue(0, "gelu", False, True)  # a gradient through gelu
 # (rung, parameters): every kernel of the choice, clusters and shared tiles where it has them.
 CHOSEN: dict[str, tuple[str, dict[str, int]]] = {
     "11": ("11_conflict_free", {}),
@@ -98,7 +99,7 @@ def test_every_kernel_of_the_choice_is_here() -> None:
     assert len(names) > 15
 
 
-@pytest.mark.parametrize("epilogue", [Epilogue(COLUMNS), Epilogue(ROWS, "silu"), BOTH])
+@pytest.mark.parametrize("epilogue", [Epilogue(COLUMNS), Epilogue(ROWS, "silu"), BOTH, BACK])
 def test_a_kernel_with_an_epilogue(epilogue: Epilogue) -> None:
     check("17", epilogue, RAGGED)
 
@@ -110,13 +111,17 @@ def test_every_way_of_storing_with_an_epilogue(which: str) -> None:
     draw, wide = random.SystemRandom(), chosen(which).kernel.dtype in ("bf16", "fp16")
     bias, activation = draw.choice((ROWS, COLUMNS)), draw.choice(("", "relu", "silu"))
     check(which, Epilogue(bias, activation, wide and draw.random() < 0.5), draw.choice(SHAPES))
+    back = Epilogue(0, draw.choice(ACTIVATIONS[1:]), wide and draw.random() < 0.5, True)
+    check(which, back, draw.choice(SHAPES))
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("which", CHOSEN)
 def test_every_kernel_with_every_epilogue(which: str) -> None:
     wide = (False, True) if chosen(which).kernel.dtype in ("bf16", "fp16") else (False,)
-    for epilogue in itertools.starmap(Epilogue, itertools.product((0, ROWS, COLUMNS), ACTIVATIONS, wide)):
+    forward = itertools.product((0, ROWS, COLUMNS), ACTIVATIONS, wide)
+    back = itertools.product((0,), ACTIVATIONS[1:], wide, (True,))
+    for epilogue in itertools.starmap(Epilogue, (*forward, *back)):
         for axes in SHAPES:
             check(which, epilogue, axes)
 
@@ -142,15 +147,26 @@ PLANTED = {
 }
 
 
-def planted(rung: str, edits: Mapping[str, str]) -> Variant:
-    """Return a rung with edits of the header, and `BOTH` compiled in."""
+BACKWARDS = {
+    "the element to the right": {"min(col, (unsigned)last_col)": "min(col + 1, (unsigned)last_col)"},
+    "the element below": {"min(row, (unsigned)last_row) * ld": "min(row + 1, (unsigned)last_row) * ld"},
+    "rows without their padding": {"(unsigned)last_row) * ld +": "(unsigned)last_row) * (last_col + 1) +"},
+    "a read below the matrix": {"min(row, (unsigned)last_row)": "(row + 1)"},
+    "the activation": {"derivative(load_float(": "activate(load_float("},
+    "the derivative of its approximation": {"if (ACTIVATION == 2)  //": "if (ACTIVATION == 9)  //"},
+    "the derivative after what it multiplies": {"return value * derivative(": "return value + derivative("},
+}
+
+
+def planted(rung: str, edits: Mapping[str, str], epilogue: Epilogue = BOTH) -> Variant:
+    """Return a rung with edits of the header, and an epilogue compiled in."""
     header, plain = HEADER, catalog.kernel(rung).variant()
     for old, new in edits.items():
         assert header.count(old) == 1, old
         header = header.replace(old, new)
     assert TAKEN in plain.kernel.source
     source = plain.kernel.source.replace(TAKEN, header.replace("#pragma once", ""))
-    return BOTH.compiled(replace(plain, kernel=replace(plain.kernel, source=source)))
+    return epilogue.compiled(replace(plain, kernel=replace(plain.kernel, source=source)))
 
 
 @pytest.mark.slow
@@ -161,8 +177,26 @@ def test_a_fault_in_the_epilogue_is_found(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_header_without_a_fault_is_right() -> None:
-    found = emulated(planted("33_small_tiles", {}), BOTH, RAGGED)
+@pytest.mark.parametrize("name", BACKWARDS)
+def test_a_fault_in_the_derivative_is_found(name: str) -> None:
+    found = emulated(planted("33_small_tiles", BACKWARDS[name], BACK), BACK, ADDED)
+    assert found.status != OK or faults(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("activation", ACTIVATIONS[1:])
+def test_a_derivative_of_its_own(activation: str) -> None:
+    """Each is right, and is not taken for that of another."""
+    back = BACK._replace(activation=activation)
+    for other in ACTIVATIONS[1:]:
+        found = emulated(planted("33_small_tiles", {}, BACK._replace(activation=other)), back, THIN)
+        assert (found.status == OK) == (other == activation), other
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epilogue", [BOTH, BACK])
+def test_the_header_without_a_fault_is_right(epilogue: Epilogue) -> None:
+    found = emulated(planted("33_small_tiles", {}, epilogue), epilogue, RAGGED)
     assert (found.status, faults(found)) == (OK, [])
 
 
@@ -192,6 +226,13 @@ def test_the_references_activations() -> None:
     np.testing.assert_allclose(made["gelu"], made["gelu_tanh"], atol=1e-3)
     for name in ACTIVATIONS[1:]:
         assert made[name][0] == 0 and made[name][6] == 1e4 and np.isnan(made[name][7])
+    back: dict[str, Any] = {name: Epilogue(0, name, False, True) for name in ACTIVATIONS[1:]}
+    near = np.array([-3.0, -0.5, 0.7, 4.0])
+    for name, epilogue in back.items():
+        above, below = (Epilogue(0, name).finish(near + step, None) for step in (1e-6, -1e-6))
+        slopes = epilogue.finish(np.full(4, 2.0), near)
+        np.testing.assert_allclose(slopes, (above - below) / 1e-6, rtol=1e-6, atol=1e-8)
+    assert back["relu"].finish(np.ones(2), np.array([0.0, -0.0])).tolist() == [0, 0]
     bias = np.array([1.0, 2.0])
     assert Epilogue(ROWS).finish(np.zeros((2, 3)), bias).tolist() == [[1] * 3, [2] * 3]
     assert Epilogue(COLUMNS).finish(np.zeros((3, 2)), bias).tolist() == [[1, 2]] * 3
@@ -200,7 +241,7 @@ def test_the_references_activations() -> None:
 def test_without_one_nothing_is_compiled_in() -> None:
     """No kernel's file lists the macros, and a plain variant is the file's own."""
     for kernel in ladder():
-        assert not {"BIAS", "ACTIVATION", "FLOAT_C"} & set(kernel.params)
+        assert not set(MACROS) & set(kernel.params)
     variant = chosen("23")
     assert Epilogue().compiled(variant) is variant
     assert BOTH.compiled(variant).label == f"{variant.label} BIAS=2 ACTIVATION=2"

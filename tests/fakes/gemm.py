@@ -58,9 +58,11 @@ def few_launches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sizes(variant: Variant) -> tuple[int, ...]:
-    """Return the sizes of a GEMM's parameters in bytes: tensor maps first, the addresses of a bias
-    and of the workspace last."""
-    further = ("BIAS" in variant.params) + (variant.kernel.workspace is not None)
+    """Return the sizes of a GEMM's parameters in bytes: tensor maps first, the addresses of what the epilogue
+    reads and of the workspace last."""
+    further = ("BIAS" in variant.params or "DERIVATIVE" in variant.params) + (
+        variant.kernel.workspace is not None
+    )
     return (MAP,) * len(variant.boxes) + SIZES + (8,) * further
 
 
@@ -129,7 +131,8 @@ class TypedGemm:
         """Take the type and epilogue of `variant`, and return the sizes of its parameters in bytes."""
         self.dtype, given = DTYPES[variant.kernel.dtype], variant.params
         activation = ACTIVATIONS[given.get("ACTIVATION", 0)]
-        self.epilogue = Epilogue(given.get("BIAS", 0), activation, bool(given.get("FLOAT_C", 0)))
+        wide, derivative = (bool(given.get(name, 0)) for name in ("FLOAT_C", "DERIVATIVE"))
+        self.epilogue = Epilogue(given.get("BIAS", 0), activation, wide, derivative)
         return sizes(variant)
 
     def __call__(self, launch: SimpleNamespace) -> None:
@@ -142,12 +145,15 @@ class TypedGemm:
             return
         total = alpha * (p.dtype.decode(left) @ p.dtype.decode(right))
         total += beta * p.stored.decode(out) if beta else 0
-        bias = None
-        if self.epilogue.bias:
+        read = None
+        if self.epilogue.operand:
             (address,) = struct.unpack("=Q", [x for x in launch.args if len(x) != MAP][len(SIZES)])
-            count = m if self.epilogue.bias == ROWS else n
-            bias = p.stored.decode(self._matrix(address, 1, count, count, p.stored)[0])
-        out[:] = p.stored.encode(self.epilogue.finish(total, bias).astype(np.float32))
+            if self.epilogue.bias:
+                count = m if self.epilogue.bias == ROWS else n
+                read = p.stored.decode(self._matrix(address, 1, count, count, p.stored)[0])
+            else:
+                read = p.stored.decode(self._matrix(address, m, n, ldc, p.stored))
+        out[:] = p.stored.encode(self.epilogue.finish(total, read).astype(np.float32))
 
     def _matrix(self, address: int, rows: int, columns: int, ld: int, dtype: DType) -> Any:
         size = dtype.itemsize

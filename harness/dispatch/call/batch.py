@@ -21,6 +21,7 @@ from harness.errors import UsageError
 from harness.kernels.dtypes import FP32
 from harness.kernels.epilogue import COLUMNS, PLAIN, ROWS, Epilogue
 from harness.kernels.spec import Kernel, Variant
+from harness.problems.gemm import Gemm
 
 Launch = Callable[[Sequence[int], tuple[float, float], Stream], None]  # of addresses, alpha and beta
 _MARK = "BATCH_PARAMETERS"  # in the source of a kernel that can take a batch
@@ -34,6 +35,10 @@ class Batch(NamedTuple):
     a: int
     b: int
     c: int
+
+    def steps(self, epilogue: Epilogue) -> tuple[int, int, int, int]:
+        """Return the elements from one matrix to the next, of A, B, C and what the epilogue reads."""
+        return self.a, self.b, self.c, self.c if epilogue.derivative else 0  # a bias is the same for all
 
     @property
     def flipped(self) -> Batch:
@@ -96,15 +101,17 @@ def of(left: Matrix, right: Matrix, out: Matrix) -> Batch | None:
 
 
 def refuse_overlaps(
-    batch: Batch | None, left: Matrix, right: Matrix, out: Matrix, bias: Matrix | None
+    batch: Batch | None, left: Matrix, right: Matrix, out: Matrix, read: Matrix | None, epilogue: Epilogue
 ) -> None:
-    """Raise UsageError if the result may overlap an operand."""
+    """Raise UsageError if the result may overlap an operand; `read` is that of the `epilogue`."""
     if batch is not None:
         left, right, out = (
             _hull(matrix, batch.size, step)
             for matrix, step in zip((left, right, out), (batch.a, batch.b, batch.c), strict=True)
         )
-    for name, matrix in (("a", left), ("b", right), ("bias", bias)):
+        read = _hull(read, batch.size, batch.c) if read and epilogue.derivative else read
+    follows = "derivative_at" if epilogue.derivative else "bias"
+    for name, matrix in (("a", left), ("b", right), (follows, read)):
         if matrix is not None and out.overlaps(matrix):
             raise UsageError(f"out overlaps {name}", hint="no product is made in place: pass another")
 
@@ -157,12 +164,13 @@ def _hull(matrix: Matrix, count: int, step: int) -> Matrix:
 class OneByOne:
     """A launch for each product of a batch: ``launch(addresses, scalars, stream)``.
 
-    `product` queues one of them at its addresses. `sizes` are the bytes of an element of A, B and C.
+    `product` queues one of them at its addresses. `problem` is one of them.
     """
 
-    def __init__(self, batch: Batch, sizes: Sequence[int], product: Launch) -> None:
-        steps = zip((batch.a, batch.b, batch.c), sizes, strict=True)
-        self._size, self._steps = batch.size, [*(step * size for step, size in steps), 0]  # one bias
+    def __init__(self, batch: Batch, problem: Gemm, product: Launch) -> None:
+        size, stored = problem.dtype.itemsize, problem.stored.itemsize
+        steps = zip(batch.steps(problem.epilogue), (size, size, stored, stored), strict=True)
+        self._size, self._steps = batch.size, [step * size for step, size in steps]
         self._product = product
 
     def __call__(self, addresses: Sequence[int], scalars: tuple[float, float], stream: Stream) -> None:

@@ -40,16 +40,22 @@ def product_type(dtype: DType, precision: str) -> str:
 
 
 def epilogue(
-    left: Matrix, out: Matrix, bias: Any, axis: int, activation: str, stream: int
+    left: Matrix, out: Matrix, stream: int, *, bias: Any, axis: int, activation: str, at: Any
 ) -> tuple[Epilogue, Matrix | None]:
-    """Return what follows the product, and the bias as a row. Raises UsageError if they do not fit `out`."""
+    """Return what follows the product, and what it reads: the bias as a row, or `at`, or None.
+
+    Raises UsageError if they do not fit `out`.
+    """
     if out.dtype is not left.dtype and out.dtype is not FP32:
         what = f"out is of {out.dtype.name}, a and b of {left.dtype.name}"
         raise UsageError(what, hint=f"out may be of {left.dtype.name} or fp32")
     if activation not in ACTIVATIONS:
         raise UsageError(f"no activation {activation!r}", hint=f"there are {', '.join(ACTIVATIONS[1:])}")
+    wide = out.dtype is not left.dtype
+    if at is not None:
+        return Epilogue(0, activation, wide, True), _derivative_at(at, out, activation, bias, stream)
     if bias is None:
-        return Epilogue(0, activation, out.dtype is not left.dtype), None
+        return Epilogue(0, activation, wide), None
     if axis not in (0, 1):
         raise UsageError(f"bias_axis={axis!r}", hint="1: an element for each column of out, 0: for each row")
     found, extents = arrays.read("bias", bias, stream, dims=1), (out.rows, out.columns)
@@ -57,11 +63,32 @@ def epilogue(
         needed = f"{extents[axis]}, one for each {'column' if axis else 'row'} of out"
         hint = f"bias_axis={1 - axis}" if found.columns == extents[1 - axis] else ""
         raise UsageError(f"bias has {found.columns} elements, not {needed}", hint=hint)
+    _check_alike("bias", found, out)
+    return Epilogue((ROWS, COLUMNS)[axis], activation, wide), found
+
+
+def _derivative_at(at: Any, out: Matrix, activation: str, bias: Any, stream: int) -> Matrix:
+    """Return where the derivative is taken; raises UsageError unless it lies as `out` does."""
+    if not activation or bias is not None:
+        what = "derivative_at and a bias" if activation else "derivative_at without an activation"
+        raise UsageError(what, hint='pass activation="gelu", say, and no bias: a gradient has none')
+    found = arrays.read("derivative_at", at, stream)
+    shapes = [" x ".join(map(str, (*x.leading, x.rows, x.columns))) for x in (found, out)]
+    if shapes[0] != shapes[1]:
+        raise UsageError(f"derivative_at is {shapes[0]}, out {shapes[1]}")
+    _check_alike("derivative_at", found, out)
+    if found.strides != out.strides:
+        what = f"derivative_at has strides {found.strides}, out {out.strides}"
+        raise UsageError(what, hint="both must lie alike: copy derivative_at, or pass an out that does")
+    return found
+
+
+def _check_alike(name: str, found: Matrix, out: Matrix) -> None:
+    """Raise UsageError unless what an epilogue reads is of `out`'s type and on its GPU."""
     if found.dtype is not out.dtype:
-        raise UsageError(f"bias is of {found.dtype.name}, out of {out.dtype.name}", hint="convert the bias")
+        raise UsageError(f"{name} is of {found.dtype.name}, out of {out.dtype.name}", hint="convert it")
     if found.device != out.device:
-        raise UsageError(f"bias is on GPU {found.device}, out on GPU {out.device}")
-    return Epilogue((ROWS, COLUMNS)[axis], activation, out.dtype is not left.dtype), found
+        raise UsageError(f"{name} is on GPU {found.device}, out on GPU {out.device}")
 
 
 def scalar(name: str, value: Any) -> float:
