@@ -1,4 +1,6 @@
-"""Time a bias, an activation and a float32 result of `harness.matmul`, beside PyTorch's own ways to them.
+"""Time what may follow a product of `harness.matmul`, beside PyTorch's own ways to it.
+
+A bias, an activation, a float32 result, and a gradient that goes back through an activation.
 
     python benchmarks/epilogues.py
 
@@ -19,6 +21,13 @@ import harness
 from harness.kernels.epilogue import ACTIVATIONS
 from harness.torch.products import activated
 
+BACKWARDS = {
+    "relu": lambda grad, x: torch.ops.aten.threshold_backward(grad, x, 0),
+    "gelu": torch.ops.aten.gelu_backward,
+    "gelu_tanh": functools.partial(torch.ops.aten.gelu_backward, approximate="tanh"),
+    "silu": torch.ops.aten.silu_backward,
+}
+
 SHAPES = [(4096, 4096, 4096), (8192, 3072, 768), (2048, 8192, 2048), (128, 4096, 4096), (16, 4096, 4096)]
 LAUNCHES, TURNS = 20, 10
 
@@ -37,6 +46,11 @@ def contenders(dtype: Any, m: int, n: int, k: int) -> dict[str, Callable[[], Any
         label = f"bias {name}".rstrip()
         found[label] = functools.partial(product, out, bias=bias, activation=name)
         found[f"torch, {label}"] = lambda name=name: activated(torch.nn.functional.linear(x, w, bias), name)
+    at = torch.randn_like(out)
+    for name, backward in BACKWARDS.items():
+        label = f"gradient of {name}"
+        found[label] = functools.partial(product, out, activation=name, derivative_at=at)
+        found[f"torch, {label}"] = lambda backward=backward: backward(torch.mm(x, w.t()), at)
     return found
 
 

@@ -135,9 +135,7 @@ def matmul(
         raise UsageError(f"a, b and out are on GPUs {left.device}, {right.device} and {result.device}")
     epilogue, added = PLAIN, None
     if bias is not None or activation or derivative_at is not None or result.dtype is not left.dtype:
-        epilogue, added = options.epilogue(
-            left, result, asked, bias=bias, axis=bias_axis, activation=activation, at=derivative_at
-        )
+        epilogue, added = options.epilogue(left, result, asked, bias, bias_axis, activation, derivative_at)
     rows = options.invariant(result, scalars, epilogue) if invariant else ""
     batch = batches.of(left, right, result) if leading else None
     batches.refuse_overlaps(batch, left, right, result, added, epilogue)

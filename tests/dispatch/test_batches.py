@@ -64,14 +64,20 @@ def device(fake: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
         a, b, c, m, n, k, lda, ldb, ldc, alpha, beta = struct.unpack("=QQQiiiiiiff", b"".join(given[:11]))
         count, steps = 1, (0, 0, 0)
         if "BATCHED" in variant.params:
-            steps, (rows, columns) = struct.unpack("=qqq", b"".join(given[11:14])), variant.tile
+            first = 11 + ("DERIVATIVE" in variant.params)
+            steps = struct.unpack("=qqq", b"".join(given[first : first + 3]))
+            rows, columns = variant.tile
             count = launch.grid[0] // (-(-m // rows) * -(-n // columns))
         for i in range(count):
             x, y, z = (at + 4 * i * step for at, step in zip((a, b, c), steps, strict=True))
             left = placed(x, (m, k), (1, lda) if variant.params.get("TRANSA") else (lda, 1))
             right = placed(y, (k, n), (1, ldb) if variant.params.get("TRANSB") else (ldb, 1))
             out = placed(z, (m, n), (ldc, 1))
-            out[:] = alpha * (left.astype(np.float64) @ right) + (beta * out if beta else 0)
+            total = alpha * (left.astype(np.float64) @ right) + (beta * out if beta else 0)
+            if "DERIVATIVE" in variant.params:
+                (at,) = struct.unpack("=Q", given[11])
+                total *= placed(at + 4 * i * steps[2], (m, n), (ldc, 1)) > 0
+            out[:] = total
 
     monkeypatch.setattr(matmul, "compile_kernel", compiled)
     fake.execute = run
@@ -105,6 +111,21 @@ def test_any_batch(device: Any, gpu: Context, seed: int) -> None:
     wanted = 2 * (a.host @ b.host) + 0.5 * out.host
     harness.matmul(a, b, out, alpha=2, beta=0.5)
     np.testing.assert_array_equal(out.host, wanted.astype(np.float32))
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("shared", [False, True])
+def test_slopes_of_any_batch(device: Any, gpu: Context, seed: int, shared: bool) -> None:
+    """One launch, a single tall product or a launch each: each matrix has its own."""
+    rng, keep = random.Random(seed), []
+    count, (m, n, k) = rng.choice([2, 5, 64]), (rng.choice([3, 8, 40]) for _ in range(3))
+    a = made(gpu, keep, (count, m, k), rng)
+    b = made(gpu, keep, (k, n) if shared else (count, k, n), rng)
+    order = rng.randrange(99)
+    out, at = (made(gpu, keep, (count, m, n), random.Random(order)) for _ in range(2))
+    at.host[:] = np.random.default_rng(seed).integers(-3, 4, at.host.shape)
+    harness.matmul(a, b, out, activation="relu", derivative_at=at)
+    np.testing.assert_array_equal(out.host, (a.host @ b.host) * (at.host > 0))
 
 
 def arrays(gpu: Context, *shapes: tuple[int, ...]) -> tuple[list[Buffer], list[View]]:

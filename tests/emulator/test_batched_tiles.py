@@ -94,7 +94,9 @@ def emulated(
     memories, views, pitches, strides = zip(*(stored(case, *s, g, f) for s, g, f in shapes), strict=True)
     left = views[0].swapaxes(1, 2) if case.transa else views[0]
     right = views[1].swapaxes(1, 2) if case.transb else views[1]
-    bias = np.arange(case.m if case.epilogue.bias == ROWS else case.n, dtype=np.float32)
+    read: Any = np.arange(case.m if case.epilogue.bias == ROWS else case.n, dtype=np.float32)
+    if case.epilogue.derivative:
+        read, slopes, *_ = stored(case, case.m, case.n, case.gaps[2], True)
     flips = {"transa": case.transa, "transb": case.transb}
     problem = GEMMS[variant.kernel.dtype](M=case.m, N=case.n, K=case.k, **flips)
     grid = launches.grid(variant, problem, sms=sms, batch=case.size)
@@ -103,13 +105,14 @@ def emulated(
     sizes = (*(case.m, case.n, case.k), *pitches)
     buffers = [Buffer(array=x, name=name) for x, name in zip(memories, "ABC", strict=True)]
     buffers[2] = replace(buffers[2], initialised=bool(case.beta))
-    added = [Buffer(array=bias, name="bias")] if case.epilogue.bias else []
+    added = [Buffer(array=read, name=name)] if (name := case.epilogue.operand) else []
     cubin = compiled(variant)
     for _ in range(2):
         expected = 2 * (left.astype(float) @ right)
         expected += case.beta * views[2] if case.beta else 0
         if any(case.epilogue):
-            expected = np.stack([case.epilogue.finish(x, bias) for x in expected])
+            each = slopes if case.epilogue.derivative else [read] * case.size
+            expected = np.stack([case.epilogue.finish(x, y) for x, y in zip(expected, each, strict=True)])
         beside = memories[2].copy()
         found = emulate(
             cubin.ptx,
@@ -179,6 +182,16 @@ def test_an_epilogue(rung: str, epilogue: Epilogue) -> None:
     """A bias is the same for all matrices."""
     case = Case(epilogue=epilogue, beta=1.0)
     assert emulated(variant_of(rung, case), case)
+
+
+@pytest.mark.slow
+def test_slopes_of_each_matrix() -> None:
+    """They lie as C does, one matrix behind the other or in the same rows."""
+    case = Case(epilogue=Epilogue(0, "relu", False, True), beta=1.0)
+    assert emulated(variant_of("33", case), case)
+    beside = replace(case, between=True)
+    assert emulated(variant_of("34", beside), beside)
+    assert not emulated(planted("at += blockIdx.x / (tiles) * stride_c", "at += 0", case), case)
 
 
 # Faults

@@ -20,7 +20,12 @@ from shared.on_card import verified
 
 pytestmark = pytest.mark.gpu
 
-EPILOGUES = [Epilogue(COLUMNS, "gelu"), Epilogue(ROWS, "silu"), Epilogue(COLUMNS, "relu", True)]
+EPILOGUES = [
+    Epilogue(COLUMNS, "gelu"),
+    Epilogue(ROWS, "silu"),
+    Epilogue(COLUMNS, "relu", True),
+    *(Epilogue(0, name, name == "relu", True) for name in ACTIVATIONS[1:]),
+]
 SHAPES = [(520, 777, 136), (300, 264, 2000), (1030, 2056, 72)]
 
 
@@ -81,6 +86,35 @@ def test_matmul(torch: Any, kind: str, to: str, activation: str, layout: str) ->
         size = 0.1 * (a.double().abs() @ w.double().abs().t())
         bound = 1.2 * 4 * (k + 3) ** 0.5 * 2**-23 * size + unit * (wanted.abs() + 0.01)
         assert bool(((out.double() - wanted).abs() <= bound).all()), (m, n, k, axis)
+
+
+@pytest.mark.parametrize("batch", [(), (1,), (6,)])
+@pytest.mark.parametrize("activation", ACTIVATIONS[1:])
+@pytest.mark.parametrize(("kind", "to"), [("float32", "float32"), ("bfloat16", "bfloat16")])
+def test_a_gradient_through_an_activation(
+    torch: Any, kind: str, to: str, activation: str, batch: tuple[int, ...]
+) -> None:
+    """By PyTorch's own gradient of the activation, in float64; also of column-major results and in a graph."""
+    unit = {"float32": 2**-20, "bfloat16": 2**-8}[to]
+    for m, n, k in [(5, 777, 300), (130, 264, 96), (513, 511, 1023)][: 2 if batch else 3]:
+        a = torch.randn(*batch, m, k, device="cuda").to(getattr(torch, kind))
+        w = torch.randn(*batch, k, n, device="cuda").to(getattr(torch, kind))
+        for flip in (False, True):
+            x, out = (torch.randn(*batch, m, n, device="cuda").to(a.dtype) for _ in range(2))
+            if flip:
+                x, out = (y.mT.contiguous().mT for y in (x, out))
+            graph = torch.cuda.CUDAGraph()
+            harness.matmul(a, w, out, activation=activation, derivative_at=x)
+            first = out.clone()
+            with torch.cuda.graph(graph):
+                harness.matmul(a, w, out.fill_(7), activation=activation, derivative_at=x)
+            graph.replay()
+            assert torch.equal(out, first)
+            exact, plain = x.double().requires_grad_(), a.double() @ w.double()
+            (wanted,) = torch.autograd.grad(finished(torch, exact, activation), exact, plain)
+            size = 4 * (k + 3) ** 0.5 * 2**-23 * (a.double().abs() @ w.double().abs())
+            bound = 1.2 * size + unit * (wanted.abs() + plain.abs() * 2**-10 + 1e-3)
+            assert bool(((out.double() - wanted).abs() <= bound).all()), (m, n, k, flip)
 
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16"])

@@ -40,7 +40,7 @@ def product_type(dtype: DType, precision: str) -> str:
 
 
 def epilogue(
-    left: Matrix, out: Matrix, stream: int, *, bias: Any, axis: int, activation: str, at: Any
+    left: Matrix, out: Matrix, stream: int, bias: Any, axis: int, activation: str, at: Any
 ) -> tuple[Epilogue, Matrix | None]:
     """Return what follows the product, and what it reads: the bias as a row, or `at`, or None.
 
