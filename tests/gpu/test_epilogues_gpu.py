@@ -94,7 +94,7 @@ def test_matmul(torch: Any, kind: str, to: str, activation: str, layout: str) ->
 def test_a_gradient_through_an_activation(
     torch: Any, kind: str, to: str, activation: str, batch: tuple[int, ...]
 ) -> None:
-    """By PyTorch's own gradient of the activation in float64; of column-major results, too, and in a graph."""
+    """By PyTorch's own gradient, in float64; of column-major results, too, and in a graph."""
     unit = {"float32": 2**-20, "bfloat16": 2**-8}[to]
     for m, n, k in [(5, 777, 300), (130, 264, 96), (513, 511, 1023)][: 2 if batch else 3]:
         a = torch.randn(*batch, m, k, device="cuda").to(getattr(torch, kind))
