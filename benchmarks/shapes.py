@@ -8,9 +8,10 @@ first, in CUDA graphs back to back, on operands rotated over twice the L2 cache.
 faster of the two over ours. Outputs are compared with cuBLAS's on the GPU before and after.
 
 `--regret N` also times the cost model's best for the first N draws of each type: what the choice loses,
-and the rows from which scripts/fit_model.py fits the model. The seed is a new one unless it is given. The
-record is written every few seconds; `--resume` goes on with one, and so does a run that a fault has ended.
-3xtf32, fp16x3 and bf16x6 are compared with cuBLAS in fp32.
+and the rows from which scripts/fit_model.py fits the model. `--invariant` also times what
+``harness.matmul(invariant=True)`` launches: the price of rows that do not depend on how many there are. The
+seed is a new one unless it is given. The record is written every few seconds; `--resume` goes on with one,
+and so does a run that a fault has ended. 3xtf32, fp16x3 and bf16x6 are compared with cuBLAS in fp32.
 """
 
 from __future__ import annotations
@@ -96,6 +97,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--seed", type=int, default=secrets.randbits(32), help="default: a new one")
     add("--seconds", type=float, default=300.0, help="after which no draw begins (default: 300)")
     add("--regret", type=int, default=0, metavar="N", help="time the model's best for N draws of each type")
+    add("--invariant", action="store_true", help="also time what invariant rows take")
     add("--candidates", type=positive, default=CANDIDATES, help="of the model, for --regret (%(default)s)")
     add("--events", action="store_true", help="also time launches with an event around each")
     add("--algorithms", type=positive, default=1, help="of cuBLASLt's heuristic; the fastest counts")
@@ -136,14 +138,17 @@ def entry(
     shape, about = (problem.M, problem.N, problem.K), choose.about(problem)
     try:
         parts = divided(*shape, sms=sms, arch=arch, gpu=gpu, **about)
+        same = choose.about(problem, choose.ROWS)
+        rows = choose.choose(*shape, sms=sms, arch=arch, gpu=gpu, **same) if given.invariant else None
         if draw.index >= given.regret:
-            return Entry(draw=draw, parts=parts)
+            return Entry(draw=draw, parts=parts, invariant=rows)
         ranked = choose.ranked(*shape, sms=sms, arch=arch, **about)
         best = tuple(variant for variant, _ in ranked[: given.candidates])
     except HarnessError as e:
         return Entry(draw=draw, failure=str(e))
     named = heuristics.nearest(problem, best)
-    return Entry(draw=draw, parts=parts, others=best, named=named.label if named else "")
+    name = named.label if named else ""
+    return Entry(draw=draw, parts=parts, others=best, named=name, invariant=rows)
 
 
 def measure(

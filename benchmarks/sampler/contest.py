@@ -40,8 +40,9 @@ class Entry:
     """A draw with what is to run for it.
 
     `parts` are the launches of `harness.matmul`, `others` further variants to time, and `named` the label of
-    the one among them that NVIDIA's heuristics come closest to, or empty. `failure` says why there are no
-    parts, if there are none.
+    the one among them that NVIDIA's heuristics come closest to, or empty. `invariant` is what it takes if no
+    row may depend on how many there are, if that is to be timed. `failure` says why there are no parts, if
+    there are none.
     """
 
     draw: Draw
@@ -49,11 +50,22 @@ class Entry:
     failure: str = ""
     others: tuple[Variant, ...] = ()
     named: str = ""
+    invariant: Variant | None = None
+
+    @property
+    def beside(self) -> tuple[Variant, ...]:
+        """All variants that are timed beside `parts`."""
+        return (*self.others, *((self.invariant,) if self.invariant else ()))
 
     @property
     def variants(self) -> dict[str, Variant]:
         """All variants that it needs, by label."""
-        return {v.label: v for v in (*(part.variant for part in self.parts), *self.others)}
+        return {v.label: v for v in (*(part.variant for part in self.parts), *self.beside)}
+
+    @property
+    def alone(self) -> str:
+        """The label of the only variant of `harness.matmul`, or empty if there are several."""
+        return self.parts[0].variant.label if len(self.parts) == 1 else ""
 
     @property
     def row(self) -> Row:
@@ -154,6 +166,9 @@ class Arena(Closing):
         }
         if entry.others:
             row |= self._candidates(entry, seconds)
+        if entry.invariant and (taken := seconds.get(side_of(entry, entry.invariant))) is not None:
+            price = taken / seconds[OURS] - 1
+            row["invariant"] = {"chosen": entry.invariant.brief, "seconds": taken, "price": price}
         if self._events:
             times = self._clock.launches([sides[name] for name in row["seconds"]])
             single = {
@@ -173,9 +188,8 @@ class Arena(Closing):
             return prepare
 
         found = {OURS: bound(entry.parts), LT: self.lt.prepare}
-        alone = entry.parts[0].variant.label if len(entry.parts) == 1 else ""
-        for variant in entry.others:
-            if variant.label != alone:
+        for variant in entry.beside:
+            if variant.label != entry.alone:
                 found[variant.label] = bound([Part(variant=variant, rows=problem.M, columns=problem.N)])
         return found
 
@@ -199,8 +213,7 @@ class Arena(Closing):
 
     def _candidates(self, entry: Entry, seconds: Mapping[str, float]) -> Row:
         """Return the times of the candidates, and how much longer than the best of them the chosen takes."""
-        alone = entry.parts[0].variant.label if len(entry.parts) == 1 else ""
-        taken = {v.label: seconds.get(OURS if v.label == alone else v.label) for v in entry.others}
+        taken = {v.label: seconds.get(side_of(entry, v)) for v in entry.others}
         best = min(found for name, found in seconds.items() if name not in (CUBLAS, LT))
         named = taken.get(entry.named)
         return {
@@ -216,6 +229,11 @@ class Arena(Closing):
 
     def close(self) -> None:
         self._owned.close()
+
+
+def side_of(entry: Entry, variant: Variant) -> str:
+    """Return the name of the side that times a variant."""
+    return OURS if variant.label == entry.alone else variant.label
 
 
 def said(error: Exception) -> str:

@@ -34,7 +34,7 @@ def summary(rows: Sequence[Row]) -> str:
     parts = []
     for dtype in dict.fromkeys(row["dtype"] for row in rows):
         parts.append(by_class(dtype, [row for row in rows if row["dtype"] == dtype]))
-    parts += [worst(rows), regret(rows), failures(rows)]
+    parts += [worst(rows), regret(rows), invariant(rows), failures(rows)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -142,6 +142,25 @@ def _regrets(rows: Sequence[Row]) -> Iterator[tuple[str, ...]]:
                 tail, most = float(np.percentile(found, 95)), float(found.max())
                 numbers = (f"{mean:.1%}", f"{tail:.1%}", f"{most:.1%}", f"{np.mean(found <= 0.02):.0%}")
                 yield dtype, name, str(len(found)), *numbers
+
+
+def invariant(rows: Sequence[Row]) -> str:
+    """Return how much longer products take whose rows have the same bits in a product of any rows.
+
+    The last column is the time of the faster library over theirs, as a geometric mean. Empty if no such
+    product was timed.
+    """
+    cells = []
+    for dtype in dict.fromkeys(row["dtype"] for row in rows):
+        timed = [row for row in rows if row["dtype"] == dtype and "invariant" in row]
+        if timed:
+            found = np.array([row["invariant"]["price"] for row in timed])
+            theirs = [row["ratio"] / (1 + row["invariant"]["price"]) for row in timed]
+            numbers = [float(np.median(found)), float(np.percentile(found, 95)), float(found.max())]
+            mean = statistics(np.array(theirs))[0]
+            cells.append([dtype, str(len(timed)), *(f"{x:.1%}" for x in numbers), f"{mean:.3f}"])
+    headings = ["invariant rows", "draws", "median", "95th pct", "most", "ratio"]
+    return plain_table(cells, headings) if cells else ""
 
 
 def failures(rows: Sequence[Row]) -> str:

@@ -18,6 +18,7 @@ import pytest
 from fakes import gemm as fake_gemm
 from fakes.cublaslt import TYPES, Algorithm, FakeCublas, FakeCublasLt, TimedDriver, install, multiply, provide
 from fakes.driver import image
+from harness.dispatch import choose
 from harness.emulator import Buffer, emulate
 from harness.errors import ContextLost, UsageError
 from harness.kernels import spec
@@ -384,6 +385,22 @@ def test_the_price_of_a_choice(
     assert "harness.matmul" in out and "50.0%" in out and "NVIDIA's heuristics" in out
 
 
+@pytest.mark.slow
+def test_the_price_of_invariant_rows(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is of the variant that `harness.matmul` takes then; on a fake GPU all take as long."""
+    drawn = some("fp32", {"M": 48, "N": 40, "K": 640}, {"M": 1, "N": 40, "K": 640})
+    code, rows = run(monkeypatch, tmp_path, {"fp32": drawn}, "--invariant")
+    assert code == 0
+    for row in rows:
+        about = choose.about(Gemm(M=row["M"], N=40, K=640), choose.ROWS)
+        same = choose.choose(row["M"], 40, 640, sms=132, arch="sm_90a", gpu="Fake GPU", **about)
+        assert row["invariant"]["chosen"] == same.brief and "candidates" not in row
+        assert row["invariant"]["price"] == pytest.approx(0) and row["invariant"]["seconds"] > 0
+    assert "invariant rows" in capsys.readouterr().out
+
+
 def test_time_is_up(rig: Rig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     chosen = {"fp32": some("fp32", SMALL, PADDED), "bf16": some("bf16", SMALL, PADDED)}
     code, rows = run(monkeypatch, tmp_path, chosen, "--seconds", "0")
@@ -568,6 +585,12 @@ def test_tables(capsys: pytest.CaptureFixture[str]) -> None:
     assert "geomean >= 1.04: yes, 5th percentile >= 0.98: no, least >= 0.92: no" in text
     assert text.count("0.900  bf16") == tables.WORST
     assert max(map(len, text.splitlines())) <= 80
+    for row, price in zip(rows, (0.0, 0.5), strict=False):
+        row["invariant"] = {"price": price, "seconds": 1e-5, "chosen": ""}
+    line = tables.invariant(rows).splitlines()[-1]
+    ratio = math.sqrt(rows[0]["ratio"] * rows[1]["ratio"] / 1.5)
+    assert line.split() == ["bf16", "2", "25.0%", "47.5%", "50.0%", f"{ratio:.3f}"]
+    assert tables.invariant(rows[2:]) == ""
     assert "nothing was timed" in tables.summary([contest.Entry(draw=drawn[0], failure="no").row])
 
 
