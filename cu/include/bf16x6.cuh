@@ -15,21 +15,3 @@ typedef Bf16 Element;
 #define PART_K 32
 
 #include "parts.cuh"
-
-// The parts of four neighbours: x is part 1, and so on.
-struct Words { uint2 part[PARTS]; };
-
-__device__ inline float rest(float x, unsigned bits) { return x - __uint_as_float(bits); }
-
-__device__ inline Words split(float4 v)
-{
-    Words words;
-    #pragma unroll
-    for (int p = 0; p < PARTS; ++p) {
-        const unsigned low = pack<Bf16>(v.x, v.y), high = pack<Bf16>(v.z, v.w);
-        words.part[p] = make_uint2(low, high);
-        v = make_float4(rest(v.x, low << 16), rest(v.y, low & 0xffff0000u),
-                        rest(v.z, high << 16), rest(v.w, high & 0xffff0000u));
-    }
-    return words;
-}

@@ -18,21 +18,3 @@ typedef Fp16 Element;
 #define PART_K 32
 
 #include "parts.cuh"
-
-// The parts of four neighbours: hi is part 0, lo is part 1.
-struct Words { uint2 part[PARTS]; };
-
-__device__ inline float low_half(unsigned word) { return to_float(Fp16{(unsigned short)word}); }
-__device__ inline float high_half(unsigned word) { return to_float(Fp16{(unsigned short)(word >> 16)}); }
-
-__device__ inline Words split(float4 v)
-{
-    Words words;
-    #pragma unroll
-    for (int p = 0; p < PARTS; ++p) {
-        const unsigned low = pack<Fp16>(v.x, v.y), high = pack<Fp16>(v.z, v.w);
-        words.part[p] = make_uint2(low, high);
-        v = make_float4(v.x - low_half(low), v.y - high_half(low), v.z - low_half(high), v.w - high_half(high));
-    }
-    return words;
-}

@@ -5,6 +5,23 @@
 #include "vector.cuh"
 #include "wgmma.cuh"
 
+// The parts of four neighbours, the largest first, each the nearest to what is left.
+struct Words { uint2 part[PARTS]; };
+
+__device__ inline Words split(float4 v)
+{
+    const auto low = [](unsigned word) { return to_float(Element{(unsigned short)word}); };
+    const auto high = [](unsigned word) { return to_float(Element{(unsigned short)(word >> 16)}); };
+    Words words;
+    #pragma unroll
+    for (int p = 0; p < PARTS; ++p) {
+        const uint2 two = make_uint2(pack<Element>(v.x, v.y), pack<Element>(v.z, v.w));
+        words.part[p] = two;
+        v = make_float4(v.x - low(two.x), v.y - high(two.x), v.z - low(two.y), v.w - high(two.y));
+    }
+    return words;
+}
+
 // The parts of a tile of A and one of B, K long. The rows in shared memory have 64 elements, as wide as the swizzle: if K
 // is 32, row r of A shares one with row r + TILE_M / 2.
 template <int TILE_M, int TILE_N, int K = PART_K>
