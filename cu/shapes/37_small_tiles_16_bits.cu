@@ -15,8 +15,8 @@
 // min_arch = "sm_90a"
 // block = "128"
 // tile  = ["BM", "BN"]
-// grid  = ["TILES_X * TILES_Y",
-//          "SPLIT * max(1, min(8, K // (128 * SPLIT), min(1024, BLOCKS * SMS) // (TILES_X * TILES_Y * SPLIT)))"]
+// grid  = ["TILES_X * TILES_Y * TILES_Z",
+//          "SPLIT * max(1, min(8, K // (128 * SPLIT), min(1024, BLOCKS * SMS) // (TILES_X * TILES_Y * TILES_Z * SPLIT)))"]
 // where = ["BM // WARPS_M % 16 == 0", "BM // WARPS_M <= 64", "BN * WARPS_M % 64 == 0", "BN * WARPS_M <= 128", "BM * BN >= 1024"]
 // shared = "STAGES * (TRANSA * 128 * (BM + 8) + (1 - TRANSA) * 144 * BM + (1 - TRANSB) * 128 * (BN + 8) + TRANSB * 144 * BN)"
 // workspace = "4096 + min(1024, BLOCKS * SMS) // SPLIT * 4 * BM * BN"
@@ -40,6 +40,7 @@
 #ifndef ELEMENT
 #define ELEMENT Bf16
 #endif
+#include "batch.cuh"
 #include "dependent_launch.cuh"
 #include "epilogue.cuh"
 #include "mma_sync.cuh"
@@ -65,13 +66,14 @@ extern "C" __global__ void __cluster_dims__(1, SPLIT, 1) __launch_bounds__(THREA
 extern "C" __global__ void __launch_bounds__(THREADS)
 #endif
                        matmul(const ELEMENT* A, const ELEMENT* B, OUT* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta EPILOGUE_PARAMETER, unsigned* workspace)
+                              int lda, int ldb, int ldc, float alpha, float beta EPILOGUE_PARAMETER BATCH_PARAMETERS,
+                              unsigned* workspace)
 {
     extern __shared__ __align__(16) float memory[];  // dynamic: it may exceed 48 KB
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int warp_m = warp % WARPS_M * WM, warp_n = warp / WARPS_M * WN;
-    const unsigned tiles_m = (M + BM - 1u) / BM;
-    const unsigned row = blockIdx.x % tiles_m * BM, col = blockIdx.x / tiles_m * BN;
+    const unsigned tiles_m = (M + BM - 1u) / BM, tile = TILE_OF_MATRIX(tiles_m * ((N + BN - 1u) / BN));
+    const unsigned row = tile % tiles_m * BM, col = tile / tiles_m * BN;
 
     wait_for_prerequisites();
     float sum[WM * WN / 32] = {};

@@ -35,7 +35,7 @@ import functools
 import itertools
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -125,9 +125,9 @@ def _choose(
     return found[0][0]
 
 
-def about(problem: Gemm, invariant: str = "") -> dict[str, Any]:
-    """Return what of a product, beside its shape, the choice depends on: arguments of `choose`."""
-    pitches = {"straddled": straddles(problem), "unmapped": without_maps(problem)}
+def about(problem: Gemm, invariant: str = "", steps: Sequence[int] = (0, 0)) -> dict[str, Any]:
+    """Return what of a product, or a batch (`steps`), beside its shape the choice depends on, for `choose`."""
+    pitches = {"straddled": straddles(problem, steps), "unmapped": without_maps(problem, steps)}
     made = {"dtype": problem.dtype.name, "layout": problem.layout, "epilogue": problem.epilogue}
     return {**made, **pitches, "invariant": invariant}
 

@@ -292,13 +292,20 @@ def _fed(variant: Variant, M: int, N: int, K: int, *, sms: int, unmapped: str) -
     return "".join(best), cycles(best) - busy(0)
 
 
-def without_maps(problem: Gemm) -> str:
-    """Return which operands have rows that do not begin where TMA reads: "", "A", "B" or "AB"."""
-    pitches = {"A": problem.lda, "B": problem.ldb}
-    return "".join(x for x, ld in pitches.items() if ld * problem.dtype.itemsize % _MAPPED)
+def without_maps(problem: Gemm, steps: Sequence[int] = (0, 0)) -> str:
+    """Return which operands have rows that do not begin where TMA reads: "", "A", "B" or "AB".
+
+    Of a batch `steps` are the elements from one matrix of A, and of B, to the next.
+    """
+    return "".join(x for x, each in zip("AB", _pitches(problem, steps), strict=True) if each % _MAPPED)
 
 
-def straddles(problem: Gemm) -> bool:
+def straddles(problem: Gemm, steps: Sequence[int] = (0, 0)) -> bool:
     """Return True if rows of A or B begin elsewhere than at multiples of 32 bytes, and TMA can read both."""
-    pitches = [ld * problem.dtype.itemsize for ld in (problem.lda, problem.ldb)]
-    return not without_maps(problem) and any(x % _SECTOR for x in pitches)
+    return not without_maps(problem, steps) and any(x % _SECTOR for x in _pitches(problem, steps))
+
+
+def _pitches(problem: Gemm, steps: Sequence[int]) -> list[int]:
+    """Return the bytes at whose multiples the rows of A and B begin, if the first does."""
+    both = zip((problem.lda, problem.ldb), steps, strict=True)
+    return [math.gcd(ld, step) * problem.dtype.itemsize for ld, step in both]

@@ -67,7 +67,7 @@ def matmul(
 
     With more dimensions they are batches, broadcast as by ``numpy.matmul``: (batch, M, K), (batch, K, N) and
     (batch, M, N). Further leading dimensions must merge into one, and matrices of `out` must not overlap. In
-    float32, tf32, fp16x3 and bf16x6 batches of small products are one launch. If `a` or `b` is the same
+    all types but 3xtf32 batches of small products are one launch. If `a` or `b` is the same
     for all, and the matrices of the other lie one below the other (or, of `b`, side by side), the batch is
     computed as a single product. Else there is a launch for each matrix.
 
@@ -276,7 +276,7 @@ class _Gpu:
     def _prepare_batch(self, shape: tuple[int, ...], kind: Kind, batch: Batch) -> batches.Launch:
         """Prepare one launch for a batch, or a launch for each product where the model finds that faster."""
         problem, sms = self._problem(shape, kind), self.device.sms
-        about = choose.about(problem, kind[2])
+        about = choose.about(problem, kind[2], (batch.a, batch.b))
         variant = batches.batched(batch.size, *shape[:3], sms=sms, arch=self.arch, **about)
         if variant is None:
             return OneByOne(batch, problem, functools.partial(self._product, shape, kind))

@@ -16,14 +16,16 @@ from numpy.typing import NDArray
 import harness
 from fakes import gemm as fake_gemm
 from fakes.driver import image
-from harness.dispatch import matmul
+from harness.dispatch import choose, matmul
 from harness.dispatch.call.batch import batched
 from harness.driver import Buffer, Context
 from harness.errors import UsageError
+from harness.kernels.dtypes import DTYPES
 from harness.kernels.spec import Variant
+from harness.problems.gemm import GEMMS
 from shared.arrays import fake, gpu  # noqa: F401  (fixtures)
 
-Array = NDArray[np.float32]
+Array = NDArray[Any]  # of float32 or float16
 STRIDES = (8, 8, 8)  # bytes of the arguments that a batch adds
 
 
@@ -37,13 +39,20 @@ class View:
     def __cuda_array_interface__(self) -> dict[str, Any]:
         at = self.host.ctypes.data, False
         strides = self.host.strides
-        return {"shape": self.host.shape, "typestr": "<f4", "data": at, "strides": strides, "version": 3}
+        return {
+            "shape": self.host.shape,
+            "typestr": self.host.dtype.str,
+            "data": at,
+            "strides": strides,
+            "version": 3,
+        }
 
 
-def placed(address: int, shape: tuple[int, int], strides: tuple[int, int]) -> Array:
+def placed(address: int, shape: tuple[int, int], strides: tuple[int, int], kind: str) -> Array:
+    size = np.dtype(kind).itemsize
     count = sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) + 1
-    flat = np.frombuffer((ctypes.c_float * count).from_address(address), np.float32)
-    return np.lib.stride_tricks.as_strided(flat, shape, [4 * step for step in strides])
+    flat = np.frombuffer((ctypes.c_char * (size * count)).from_address(address), kind)
+    return np.lib.stride_tricks.as_strided(flat, shape, [size * step for step in strides])
 
 
 @pytest.fixture
@@ -68,15 +77,17 @@ def device(fake: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
             steps = struct.unpack("=qqq", b"".join(given[first : first + 3]))
             rows, columns = variant.tile
             count = launch.grid[0] // (-(-m // rows) * -(-n // columns))
+        kind = DTYPES[variant.kernel.dtype].storage
+        size = np.dtype(kind).itemsize
         for i in range(count):
-            x, y, z = (at + 4 * i * step for at, step in zip((a, b, c), steps, strict=True))
-            left = placed(x, (m, k), (1, lda) if variant.params.get("TRANSA") else (lda, 1))
-            right = placed(y, (k, n), (1, ldb) if variant.params.get("TRANSB") else (ldb, 1))
-            out = placed(z, (m, n), (ldc, 1))
+            x, y, z = (at + size * i * step for at, step in zip((a, b, c), steps, strict=True))
+            left = placed(x, (m, k), (1, lda) if variant.params.get("TRANSA") else (lda, 1), kind)
+            right = placed(y, (k, n), (1, ldb) if variant.params.get("TRANSB") else (ldb, 1), kind)
+            out = placed(z, (m, n), (ldc, 1), kind)
             total = alpha * (left.astype(np.float64) @ right) + (beta * out if beta else 0)
             if "DERIVATIVE" in variant.params:
                 (at,) = struct.unpack("=Q", given[11])
-                total *= placed(at + 4 * i * steps[2], (m, n), (ldc, 1)) > 0
+                total *= placed(at + size * i * steps[2], (m, n), (ldc, 1), kind) > 0
             out[:] = total
 
     monkeypatch.setattr(matmul, "compile_kernel", compiled)
@@ -84,21 +95,24 @@ def device(fake: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     return fake
 
 
-def made(gpu: Context, keep: list[Buffer], shape: tuple[int, ...], rng: random.Random) -> View:
+def made(
+    gpu: Context, keep: list[Buffer], shape: tuple[int, ...], rng: random.Random, kind: str = "float32"
+) -> View:
     """Return an array of small integers, whose dimensions lie in any order with packed rows or columns."""
     orders = [o for o in itertools.permutations(range(len(shape))) if o[-1] >= len(shape) - 2]
     order = rng.choice(orders)
     dims = [shape[i] for i in order]
     whole = [*dims[:-1], dims[-1] + rng.choice([0, 3])]
-    keep.append(Buffer(gpu, 4 * int(np.prod(whole))))
-    memory = (ctypes.c_float * int(np.prod(whole))).from_address(keep[-1].ptr)
-    values = np.frombuffer(memory, np.float32).reshape(whole)
+    keep.append(Buffer(gpu, np.dtype(kind).itemsize * int(np.prod(whole))))
+    memory = (ctypes.c_char * keep[-1].nbytes).from_address(keep[-1].ptr)
+    values = np.frombuffer(memory, kind).reshape(whole)
     values[:] = np.random.default_rng(rng.randrange(9999)).integers(-3, 4, whole)
     return View(values[..., : dims[-1]].transpose(np.argsort(order)))
 
 
+@pytest.mark.parametrize("kind", ["float32", "float16"])
 @pytest.mark.parametrize("seed", range(60))
-def test_any_batch(device: Any, gpu: Context, seed: int) -> None:
+def test_any_batch(device: Any, gpu: Context, seed: int, kind: str) -> None:
     """Broadcast or not, in any layout; the result is numpy's."""
     rng, keep = random.Random(seed), []
     count = rng.choice([2, 5, 7])
@@ -106,11 +120,11 @@ def test_any_batch(device: Any, gpu: Context, seed: int) -> None:
     left, right = (rng.choice([(count,), (count,), (1,), ()]) for _ in range(2))
     if (count,) not in (left, right):
         left = (count,)
-    a, b = made(gpu, keep, (*left, m, k), rng), made(gpu, keep, (*right, k, n), rng)
-    out = made(gpu, keep, (count, m, n), rng)
+    shapes = (*left, m, k), (*right, k, n), (count, m, n)
+    a, b, out = (made(gpu, keep, shape, rng, kind) for shape in shapes)
     wanted = 2 * (a.host @ b.host) + 0.5 * out.host
     harness.matmul(a, b, out, alpha=2, beta=0.5)
-    np.testing.assert_array_equal(out.host, wanted.astype(np.float32))
+    np.testing.assert_array_equal(out.host, wanted.astype(kind))
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -190,5 +204,16 @@ def test_many_small_products_are_one_launch() -> None:
     h200: Any = {"sms": 132, "arch": "sm_90a"}
     found = batched(64, 128, 128, 64, **h200)
     assert found is not None and found.params["BATCHED"] == 1
+    for dtype in ("bf16", "fp16"):
+        small = batched(64, 128, 128, 64, **h200, dtype=dtype)
+        assert small is not None and small.kernel.dtype == dtype
     assert batched(4, 4096, 4096, 4096, **h200) is None
     assert batched(64, 128, 128, 64, **h200, dtype="3xtf32") is None
+
+
+def test_where_rows_begin_is_that_of_all_matrices() -> None:
+    """The first may begin well, and the pitch of rows be a multiple of 32 bytes."""
+    problem = GEMMS["bf16"](M=64, N=64, K=64)
+    found = [choose.about(problem, "", steps) for steps in [(0, 0), (4096, 4096), (4100, 4096), (4096, 4104)]]
+    assert [x["unmapped"] for x in found] == ["", "", "A", ""]
+    assert [x["straddled"] for x in found] == [False, False, False, True]

@@ -1,10 +1,12 @@
-"""Rungs 33 and 34 with a batch in one launch, emulated: layouts, strides, shared tiles, epilogues, faults.
+"""Rungs 33, 34 and 37 with a batch in one launch, emulated: layouts, strides, shared tiles, and faults.
 
-Elements are small integers, whose sums are exact in any order, and all memory beside the matrices is NaN.
+Elements are small integers, whose sums are exact in any order, and rounded once where they are stored in 16
+bits. All memory beside the matrices is NaN.
 """
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -17,17 +19,18 @@ from harness import compile_kernel
 from harness.dispatch.call import batch as batches
 from harness.emulator import Buffer, emulate
 from harness.kernels import catalog
+from harness.kernels.dtypes import DTYPES, DType
 from harness.kernels.epilogue import COLUMNS, PLAIN, ROWS, Epilogue
 from harness.kernels.spec import Variant
 from harness.launch import kernel as launches
 from harness.problems.gemm import GEMMS
 from shared.places import ROOT
 
-RUNGS = {name[:2]: catalog.kernel(name) for name in ("33_small_tiles", "34_small_tiles_tf32")}
+NAMES = "33_small_tiles", "34_small_tiles_tf32", "37_small_tiles_16_bits"
+RUNGS = {name[:2]: catalog.kernel(name) for name in NAMES}
 LAYOUTS = [(0, 0), (0, 1), (1, 0), (1, 1)]
 SMALL = {"BM": 32, "BN": 32, "BLOCKS": 4}
 COUNTERS = 1024  # words at the begin of the workspace
-HEADER = (ROOT / "cu" / "include" / "batch.cuh").read_text()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +49,14 @@ class Case:
     pad: int = 1
     gaps: tuple[int | None, int | None, int] = (5, 0, 3)
     between: bool = False
+    dtype: str = ""  # the rung's first if empty
     beta: float = 0.0
     epilogue: Epilogue = PLAIN
 
 
 def variant_of(rung: str, case: Case, **parameters: int) -> Variant:
-    plain = RUNGS[rung].variant(**SMALL, **parameters, TRANSA=case.transa, TRANSB=case.transb)
+    kernel = RUNGS[rung].with_dtype(case.dtype) if case.dtype else RUNGS[rung]
+    plain = kernel.variant(**{**SMALL, **parameters}, TRANSA=case.transa, TRANSB=case.transb)
     return case.epilogue.compiled(batches.compiled(plain))
 
 
@@ -68,18 +73,22 @@ def compiled(variant: Variant) -> Any:
     return _compiled(variant.label, variant.kernel.source, variant.kernel.name)
 
 
-def stored(case: Case, rows: int, columns: int, gap: int | None, filled: bool) -> tuple[Any, Any, int, int]:
+def stored(
+    case: Case, dtype: DType, rows: int, columns: int, gap: int | None, filled: bool
+) -> tuple[Any, Any, int, int]:
     """Return memory, the matrices of a batch in it as they are stored, the row pitch, and the stride."""
     if case.between and gap is not None:
         pitch, stride = case.size * columns + case.pad, columns
-        memory = np.full(rows * pitch, np.nan, np.float32)
+        size = rows * pitch
     else:
         pitch = columns + case.pad
         stride = 0 if gap is None else rows * pitch + gap
-        memory = np.full(stride * (case.size - 1) + rows * pitch, np.nan, np.float32)
-    view = as_strided(memory, (case.size, rows, columns), (4 * stride, 4 * pitch, 4))
+        size = stride * (case.size - 1) + rows * pitch
+    memory = dtype.encode(np.full(size, np.nan, np.float32))
+    steps = [dtype.itemsize * step for step in (stride, pitch, 1)]
+    view = as_strided(memory, (case.size, rows, columns), steps)
     if filled:
-        values = np.random.default_rng(rows).integers(-3, 4, view.shape)
+        values = dtype.encode(np.random.default_rng(rows).integers(-3, 4, view.shape).astype(np.float32))
         view[:] = values[:1] if gap is None else values
     return memory, view, pitch, stride
 
@@ -88,15 +97,18 @@ def emulated(
     variant: Variant, case: Case, *, sms: int = 4, split: int = 1, schedule: str = "lockstep"
 ) -> bool:
     """Run the batch twice on the same workspace; return True if all is right and nothing is found."""
+    dtype = DTYPES[variant.kernel.dtype]
     a, b = (case.m, case.k), (case.k, case.n)
     a, b = a[::-1] if case.transa else a, b[::-1] if case.transb else b
     shapes = zip((a, b, (case.m, case.n)), case.gaps, (True, True, bool(case.beta)), strict=True)
-    memories, views, pitches, strides = zip(*(stored(case, *s, g, f) for s, g, f in shapes), strict=True)
+    memories, views, pitches, strides = zip(
+        *(stored(case, dtype, *s, g, f) for s, g, f in shapes), strict=True
+    )
     left = views[0].swapaxes(1, 2) if case.transa else views[0]
     right = views[1].swapaxes(1, 2) if case.transb else views[1]
-    read: Any = np.arange(case.m if case.epilogue.bias == ROWS else case.n, dtype=np.float32)
+    read = dtype.encode(np.arange(case.m if case.epilogue.bias == ROWS else case.n, dtype=np.float32))
     if case.epilogue.derivative:
-        read, slopes, *_ = stored(case, case.m, case.n, case.gaps[2], True)
+        read, slopes, *_ = stored(case, dtype, case.m, case.n, case.gaps[2], True)
     flips = {"transa": case.transa, "transb": case.transb}
     problem = GEMMS[variant.kernel.dtype](M=case.m, N=case.n, K=case.k, **flips)
     grid = launches.grid(variant, problem, sms=sms, batch=case.size)
@@ -108,10 +120,10 @@ def emulated(
     added = [Buffer(array=read, name=name)] if (name := case.epilogue.operand) else []
     cubin = compiled(variant)
     for _ in range(2):
-        expected = 2 * (left.astype(float) @ right)
-        expected += case.beta * views[2] if case.beta else 0
+        expected = 2 * (dtype.decode(left) @ dtype.decode(right))
+        expected += case.beta * dtype.decode(views[2]) if case.beta else 0
         if any(case.epilogue):
-            each = slopes if case.epilogue.derivative else [read] * case.size
+            each = [dtype.decode(x) for x in (slopes if case.epilogue.derivative else [read] * case.size)]
             expected = np.stack([case.epilogue.finish(x, y) for x, y in zip(expected, each, strict=True)])
         beside = memories[2].copy()
         found = emulate(
@@ -127,11 +139,12 @@ def emulated(
             schedule=schedule,
             count=False,
         )
-        result = views[2].copy()
+        result, rounded = views[2].copy(), dtype.encode(expected.astype(np.float32))
         as_strided(beside, result.shape, views[2].strides)[:] = result
+        as_expected = np.array_equal(dtype.decode(result), dtype.decode(rounded))
         apart = np.array_equal(beside, memories[2], equal_nan=True)  # nothing beside the result was written
         zero = not workspace[: 4 * COUNTERS].any()
-        if found.findings or not (apart and zero and np.array_equal(result, expected)):
+        if found.findings or not (apart and zero and as_expected):
             return False
     return True
 
@@ -176,6 +189,25 @@ def test_in_any_order(schedule: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seed", range(12))
+def test_drawn_batches_in_16_bits(seed: int) -> None:
+    """Ragged, with rows and matrices that begin at any even address."""
+    rng = random.Random(seed)
+    tile = rng.choice([{}, {"BM": 64, "BN": 16, "WARPS_M": 4}, {"BM": 16, "BN": 64, "WARPS_M": 1}])
+    case = Case(
+        size=rng.choice([2, 3]),
+        **{name: rng.choice([1, 8, 31, 40, 65]) for name in ("m", "n", "k")},
+        **{name: rng.randrange(2) for name in ("transa", "transb")},
+        pad=rng.choice([0, 1, 8]),
+        gaps=(rng.choice([None, 0, 1, 4]), rng.choice([0, 2, 7]), rng.choice([0, 3])),
+        between=rng.random() < 0.2,
+        beta=rng.choice([0, 0.5]),
+        dtype=rng.choice(RUNGS["37"].dtypes),
+    )
+    assert emulated(variant_of("37", case, **tile), case)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("epilogue", [Epilogue(ROWS, "relu"), Epilogue(COLUMNS)])
 @pytest.mark.parametrize("rung", RUNGS)
 def test_an_epilogue(rung: str, epilogue: Epilogue) -> None:
@@ -196,27 +228,48 @@ def test_slopes_of_each_matrix() -> None:
 
 # Faults
 
-TAKEN, SHARED = '#include "batch.cuh"', "blockIdx.x, blockIdx.y / SPLIT, gridDim.y / SPLIT"
+SHARED = "blockIdx.x, blockIdx.y / SPLIT, gridDim.y / SPLIT"
 PLANTED = {
     "the stride of B is ignored": ("B += matrix * stride_b", "B += 0 * stride_b"),
     "the strides of A and B are exchanged": ("A += matrix * stride_a", "A += matrix * stride_b"),
     "C is written with A's stride": ("C += matrix * stride_c", "C += matrix * stride_a"),
     "tiles lie across matrices": ("return blockIdx.x % tiles", "return blockIdx.x"),
+    "the last tile is the next matrix's": (
+        "matrix = blockIdx.x / tiles",
+        "matrix = (blockIdx.x + 1) / tiles",
+    ),
     "the first matrix only": ("matrix = blockIdx.x / tiles", "matrix = 0 / tiles"),
 }
 
 
-def planted(old: str, new: str, case: Case) -> Variant:
-    variant = variant_of("34", case)
-    source = variant.kernel.source.replace(TAKEN, HEADER.replace("#pragma once", ""))
-    assert TAKEN in variant.kernel.source and source.count(old) == 1
+def planted(old: str, new: str, case: Case, rung: str = "34") -> Variant:
+    variant = variant_of(rung, case)
+    source = variant.kernel.source
+    for name in ("batch.cuh", "small_tiles.cuh"):
+        header = (ROOT / "cu" / "include" / name).read_text().replace("#pragma once", "")
+        line = f'#include "{name}"'
+        assert line in source
+        source = source.replace(line, header)
+    assert source.count(old) == 1
     return replace(variant, kernel=replace(variant.kernel, source=source.replace(old, new)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", PLANTED)
-def test_a_wrong_matrix_is_found(fault: str) -> None:
-    assert not emulated(planted(*PLANTED[fault], Case()), Case())
+@pytest.mark.parametrize("rung", ["34", "37"])
+def test_a_wrong_matrix_is_found(rung: str, fault: str) -> None:
+    assert not emulated(planted(*PLANTED[fault], Case(), rung), Case())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("operand", "AB")
+def test_matrices_aligned_as_the_first_are_not_is_found(operand: str) -> None:
+    """Rows are multiples of 16 bytes apart, and every matrix begins two bytes further on."""
+    case = Case(m=40, n=40, k=24, pad=0, gaps=(1, 1, 1))
+    assert emulated(variant_of("37", case), case)
+    old = f"aligned16({operand}, ld{operand.lower()})"
+    first = planted(old, old.replace(operand, "(const ELEMENT*)0", 1), case, "37")
+    assert not emulated(first, case)
 
 
 @pytest.mark.slow
