@@ -126,7 +126,7 @@ def _choose(
 
 
 def about(problem: Gemm, invariant: str = "", steps: Sequence[int] = (0, 0)) -> dict[str, Any]:
-    """Return what of a product, or a batch (`steps`), beside its shape the choice depends on, for `choose`."""
+    """Return what of a product, or a batch (`steps`), beside its shape the choice depends on."""
     pitches = {"straddled": straddles(problem, steps), "unmapped": without_maps(problem, steps)}
     made = {"dtype": problem.dtype.name, "layout": problem.layout, "epilogue": problem.epilogue}
     return {**made, **pitches, "invariant": invariant}
