@@ -215,11 +215,35 @@ struct Staged {
             }
         }
         const bool quads = (unsigned long long)C % sizeof(OUT[4]) == 0 && ldc % 4 == 0;
+        if (quads) {
+            store_units<BN / 4>(C, ldc, rows, columns, alpha, beta, after, row, col);
+        } else {
+            __syncthreads();  // units are not the quads that this thread has added up
+            store_units<BN / 4 + 1>(C, ldc, rows, columns, alpha, beta, after, row, col);
+        }
+    }
+
+    // Store this block's rows in units of four elements as memory has them: with rows that begin elsewhere than at such a
+    // unit, the first and the last of a row belong to it in part. ACROSS units cover a row.
+    template <int ACROSS, class After>
+    __device__ void store_units(OUT* C, int ldc, int rows, int columns, float alpha, float beta, After after, unsigned row,
+                                unsigned col)
+    {
+        static_assert(BM % SPLIT == 0, "each block of a cluster has whole rows");
+        const int first = BM / SPLIT * (blockIdx.y % SPLIT);
         #pragma unroll 1
-        for (int q = first; q < end; q += THREADS) {
-            const int m = q / (BN / 4), n = q % (BN / 4) * 4;
-            if (m < rows && n < columns)
-                store4(C + (long long)m * ldc + n, &at[m][n], columns - n, quads, alpha, beta, after, row + m, col + n);
+        for (int i = threadIdx.x; i < BM / SPLIT * ACROSS; i += THREADS) {
+            const int m = first + i / ACROSS;
+            OUT* c = C + (long long)m * ldc;
+            const int begin = i % ACROSS * 4 - (ACROSS > BN / 4 ? (int)((unsigned long long)c / sizeof(OUT) % 4) : 0);
+            const int n = max(begin, 0), count = min(begin + 4, min(columns, BN)) - n;
+            if (m >= rows || count <= 0) continue;
+            float sum[4];
+            if (ACROSS == BN / 4) *(float4*)sum = *(const float4*)&at[m][n];
+            else
+                #pragma unroll
+                for (int e = 0; e < 4; ++e) sum[e] = at[m][min(n + e, BN - 1)];
+            store4(c + n, sum, count, true, alpha, beta, after, row + m, col + n);
         }
     }
 };

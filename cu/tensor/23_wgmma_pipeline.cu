@@ -210,16 +210,20 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                 const auto cs = Cs[warp][j % BOXES];
                 write_box(j);
                 __syncwarp();
-                const unsigned s = col + 64 * j + 2 * lane;
+                const unsigned s = col + 64 * j + 2 * lane, end = BN % 64 ? min((unsigned)N, col + BN) : N;
                 ELEMENT* c = (ELEMENT*)C + (long long)row * ldc + s;
                 #pragma unroll 4
-                for (int m = 0; m < 16; ++m, c += ldc) {
-                    if (row + m >= M || s >= N || (BN % 64 && s >= col + BN)) break;
-                    const unsigned word = *(const unsigned*)&cs[m][(lane / 4 ^ m % 8) * 8 + lane % 4 * 2];
-                    if (pairs && s + 1 < N) *(unsigned*)c = word;
-                    else {
-                        c[0].bits = word;
-                        if (s + 1 < N) c[1].bits = word >> 16;
+                for (int m = 0; m < 16 && row + m < M; ++m, c += ldc) {
+                    const auto at = (const unsigned*)&cs[m][(lane / 4 ^ m % 8) * 8 + lane % 4 * 2];
+                    const unsigned word = BN % 64 == 0 || s < end ? *at : 0;  // half a box: nothing was written behind
+                    if ((unsigned long long)c % 4 == 0) {
+                        if (s + 1 < end) *(unsigned*)c = word;
+                        else if (s < end) c[0].bits = word;
+                    } else {  // the words of memory have an element of this lane and one of the lane before
+                        const unsigned before = __shfl_up_sync(~0u, word, 1);
+                        if (s + 1 < end && (lane == 31 || s + 2 >= end)) c[1].bits = word >> 16;
+                        if (s < end && lane == 0) c[0].bits = word;
+                        if (s < end && lane > 0) *(unsigned*)(c - 1) = before >> 16 | word << 16;
                     }
                 }
                 __syncwarp();  // read, before the next box is written

@@ -260,6 +260,7 @@ extern "C" __global__ void
             return epilogue(value, TRANSA ? n : m, TRANSA ? m : n);
         };
 
+        const auto both_warps = [&] { asm volatile("bar.sync %0, 64;" :: "r"(1 + box) : "memory"); };
         if (SPLIT > 1) {
             named_barrier_sync<CONSUMERS>();  // all have read the last stage
             const auto sums = (float(*)[COLUMNS + 4])memory;
@@ -290,7 +291,6 @@ extern "C" __global__ void
         } else if (aligned16(C, ldc) && c_columns % 4 == 0 && beta == 0.f) {  // TMA writes 16 bytes or none
             // TMA stores boxes of 32 x 32, from two places in turn, while the next tile begins.
             const bool leader = warp % 2 == 0 && lane == 0;
-            const auto both_warps = [&] { asm volatile("bar.sync %0, 64;" :: "r"(1 + box) : "memory"); };
             #pragma unroll
             for (int m = 0; m < BM; m += 32) {
                 const auto cs = Cs[box][m / 32 % 2];
@@ -311,17 +311,28 @@ extern "C" __global__ void
                     tma_store_commit_group();
                 }
             }
-        } else {
-            const long long m_pitch = TRANSA ? 1 : ldc, n_pitch = TRANSA ? ldc : 1;  // neighbours in C
-            float* c = C + (row + 2 * k_lane) * m_pitch + col * n_pitch + n_first * n_pitch;
+        } else {  // what TMA cannot write: through shared memory, too, then 32 neighbours of a row at a time
             #pragma unroll
-            for (int i = 0; i < BM / 2; i += 4, c += 8 * m_pitch)
+            for (int m = 0; m < BM; m += 32) {
+                const auto cs = Cs[box][0];
+                both_warps();  // the last box has been read
                 #pragma unroll
-                for (int e = 0; e < 4; ++e) {
-                    float* here = c + e % 2 * m_pitch + e / 2 * n_step * n_pitch;
-                    if (row + 2 * i + 2 * k_lane + e % 2 < M && col + n_first + e / 2 * n_step < N)
-                        *here = finished(i + e, beta == 0.f ? alpha * sum[i + e] : alpha * sum[i + e] + beta * *here);
-                }
+                for (int j = 0; j < 4; ++j)
+                    #pragma unroll
+                    for (int e = 0; e < 2; ++e) {
+                        const int i = m / 2 + 4 * j + next * e;
+                        store_two(cs[0], 32, 8 * j, 0, e, true, sum[i], sum[i + pair]);
+                    }
+                both_warps();
+                const int first_row = TRANSA ? col : row + m, c_column = (TRANSA ? row + m : col) + lane;
+                if (c_column < c_columns)
+                    #pragma unroll 4
+                    for (int r = warp % 2; r < 32 && first_row + r < c_rows; r += 2) {
+                        float* here = C + (long long)(first_row + r) * ldc + c_column;
+                        const float value = alpha * cs[r][lane ^ r % 8 * 4];
+                        *here = epilogue(beta == 0.f ? value : value + beta * *here, first_row + r, c_column);
+                    }
+            }
         }
     }
     if (lane == 0) tma_store_wait_group_read<0>();  // shared memory must outlive the stores
