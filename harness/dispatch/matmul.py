@@ -277,7 +277,7 @@ class _Gpu:
         """Prepare one launch for a batch, or a launch for each product where the model finds that faster."""
         problem, sms = self._problem(shape, kind), self.device.sms
         about = choose.about(problem, kind[2], (batch.a, batch.b))
-        variant = batches.batched(batch.size, *shape[:3], sms=sms, arch=self.arch, **about)
+        variant = batches.fastest(batch.size, *shape[:3], sms=sms, arch=self.arch, **about).variant
         if variant is None:
             return OneByOne(batch, problem, functools.partial(self._product, shape, kind))
         part = Part(variant=variant, rows=problem.M, columns=problem.N)

@@ -1,4 +1,4 @@
-"""Products of PyTorch tensors by `harness.matmul`: what it takes, in which layout, and the loop over a batch.
+"""Products of PyTorch tensors by `harness.matmul`: what it takes, and in which layout.
 
 These functions are the operators' kernels: they run below autograd, on tensors with data.
 """
@@ -33,7 +33,10 @@ COPIED = "-"  # the layout of a matrix that is neither row- nor column-major
 def product(
     a: Any, b: Any, out: Any, alpha: float, beta: float, precision: str, bias: Any, activation: str
 ) -> None:
-    """Queue ``activation(alpha * a @ b + beta * out + bias)``; each matrix is row- or column-major."""
+    """Queue ``activation(alpha * a @ b + beta * out + bias)``: a product of matrices, or of batches of them.
+
+    Each matrix is row- or column-major.
+    """
     options: Any = {"alpha": alpha, "beta": beta, "precision": precision}
     dispatch.matmul(a, b, out, bias=bias, activation=activation, **options)
 
@@ -60,8 +63,7 @@ def multiply(
     """Compute ``out = activation(alpha * a @ b + beta * out + bias)``, and return `out`.
 
     The operands are matrices or batches of them; those that are neither row- nor column-major are copied
-    first. `bias` is a contiguous vector, with an element for each column, of a product of matrices. Empty
-    products need no kernel.
+    first. `bias` is a contiguous vector, with an element for each column. Empty products need no kernel.
     """
     if 0 in out.shape:
         return out
@@ -91,21 +93,14 @@ def queue(
     bias: Any = None,
     activation: str = "",
 ) -> Any:
-    """Queue a product as `multiply` does; it is not empty and its operands need no copy.
-
-    The matrices of a batch are multiplied one by one.
-    """
+    """Queue a product as `multiply` does; it is not empty and its operands need no copy."""
     if a.requires_grad:  # autograd has seen them, and harness.matmul would refuse them
         a = a.detach()
     if b.requires_grad:
         b = b.detach()
     if bias is not None and bias.requires_grad:
         bias = bias.detach()
-    if a.dim() == 2:
-        product(a, b, out, alpha, beta, precision, bias, activation)
-    else:
-        for x, y, z in zip(a.unbind(), b.unbind(), out.unbind(), strict=True):
-            product(x, y, z, alpha, beta, precision, bias, activation)
+    product(a, b, out, alpha, beta, precision, bias, activation)
     return out
 
 
@@ -207,16 +202,20 @@ def flat(x: Any) -> Any:
 
 
 def vector(input: Any, out: Any, beta: float) -> Any:
-    """Return what ``addmm`` adds as a vector, if a kernel can add it to each row, or else None."""
-    columns = out.shape[-1]
-    if beta != 1 or out.dim() != 2 or not 1 <= input.dim() <= 2 or input.shape[-1] != columns:
+    """Return what is added to a product as a vector, if a kernel can add it to each row, or else None.
+
+    It is the same for all rows, and for all matrices of a batch: there are no others, or a step of 0 to them.
+    """
+    columns, dims = out.shape[-1], input.dim()
+    if beta != 1 or not 1 <= dims <= out.dim() or input.shape[-1] != columns:
         return None
     if input.stride()[-1] != 1 and columns > 1:
         return None
-    if input.dim() == 1:
+    if dims == 1:
         return input
-    alike = input.shape[0] == 1 or (input.stride()[0] == 0 and input.shape[0] == out.shape[0])
-    return input[0] if alike else None
+    sizes = zip(input.shape[:-1], input.stride()[:-1], out.shape[-dims:-1], strict=True)
+    alike = all(size == 1 or (step == 0 and size == wanted) for size, step, wanted in sizes)
+    return input[(0,) * (dims - 1)] if alike else None
 
 
 def start(out: Any, input: Any, beta: float) -> None:

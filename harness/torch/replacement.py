@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import torch
 
 from harness.dispatch import choose, cost
+from harness.dispatch.call import batch as batches
 from harness.dispatch.call.options import IEEE, PRECISIONS
 from harness.driver import Device
 from harness.errors import BuildError, MissingDependency, OutOfMemory, UsageError
@@ -28,8 +29,9 @@ from harness.torch import products
 from harness.torch.records import Call, calls
 
 KEY = "CUDA"  # the dispatch key whose kernels are replaced
-LARGE = 2**30  # multiply-adds of a product from which one launch for each of a batch is worth it
+NEAR = 1.25  # times what one launch of the fastest kernel would take, within which batches are worth it
 BRIEF = 120_000  # cycles, 60 us on the H200: in less the host queues no product of ours
+_AS_FP32 = (TF32X3.name, FP16X3.name, BF16X6.name)  # precisions for which PyTorch has true float32 only
 _REFUSALS = (UsageError, BuildError, MissingDependency, OutOfMemory)
 _active = threading.Lock()
 
@@ -45,30 +47,44 @@ class Worth(Protocol):
 def worth(M: int, N: int, K: int, dtype: str, layout: str, *, batch: int, bias: bool) -> bool:
     """Return True for the products that `replace` gives to harness, if it is not told otherwise.
 
-    These are all that the chosen kernel reads where they are, except batches of small ones, and products that
-    take less than `BRIEF` by the cost model (PyTorch's own take less time on the host). In the precisions
-    3xtf32, fp16x3 and bf16x6, for which PyTorch has true float32 only, copies are no hindrance if the cost
-    model finds the product faster than in float32. Raises UsageError if no kernel computes the product there.
+    These are all that the chosen kernel reads where they are, except products that take less than `BRIEF` by
+    the cost model (PyTorch's own take less time on the host). In the precisions 3xtf32, fp16x3 and bf16x6,
+    for which PyTorch has true float32 only, copies are no hindrance if the cost model finds the product
+    faster than in float32. A batch must take no longer than `NEAR` times what the kernel that is the fastest
+    for its size would in one launch, for PyTorch's do take batches. If each of its products is a launch, each
+    must be worth it. Raises UsageError if no kernel computes the product there.
 
     The product is M x K times K x N, `batch` times. `dtype` is its element type as `harness.matmul` names it:
     "fp32", "bf16", "fp16", or the precision of float32. `layout` is "N" (row-major) or "T" (column-major) of
     each operand, such as "NT" for ``x @ w.T``. `bias` is True if what is added is broadcast.
     """
-    return (batch == 1 or M * N * K >= LARGE) and preferred(M, N, K, dtype, layout)
+    if batch == 1:
+        return preferred(M, N, K, dtype, layout)
+    _, where = _here(layout)
+    ours = batches.fastest(batch, M, N, K, **where, dtype=dtype)
+    theirs = FP32.name if dtype in _AS_FP32 else dtype
+    if ours.cycles > NEAR * batches.fastest(batch, M, N, K, **where, dtype=theirs).ideal:
+        return False
+    return ours.cycles >= BRIEF if ours.variant else preferred(M, N, K, dtype, layout)
 
 
 def preferred(M: int, N: int, K: int, dtype: str, layout: str) -> bool:
     """Return what `worth` does for a single product, on the current GPU."""
-    gpu = Device.open(torch.cuda.current_device())
-    where: Any = {"sms": gpu.sms, "arch": str(Arch.of_capability(*gpu.capability)), "layout": layout}
+    gpu, where = _here(layout)
     variant = choose.choose(M, N, K, **where, gpu=gpu.name, dtype=dtype)
     own = choose.ranked(M, N, K, **where, dtype=dtype)
     if own and own[0][1] < BRIEF:
         return False
-    if dtype not in (TF32X3.name, FP16X3.name, BF16X6.name) or variant.kernel.dtype == FP32.name:
+    if dtype not in _AS_FP32 or variant.kernel.dtype == FP32.name:
         return not cost.unread(variant, layout)
     fp32 = choose.ranked(M, N, K, **where, dtype=FP32.name)
     return not own or not fp32 or own[0][1] < fp32[0][1]
+
+
+def _here(layout: str) -> tuple[Device, dict[str, Any]]:
+    """Return the current GPU, and arguments of `choose.ranked` for it."""
+    gpu = Device.open(torch.cuda.current_device())
+    return gpu, {"sms": gpu.sms, "arch": str(Arch.of_capability(*gpu.capability)), "layout": layout}
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ import harness
 from fakes import gemm as fake_gemm
 from fakes.driver import image
 from harness.dispatch import choose, matmul
-from harness.dispatch.call.batch import batched
+from harness.dispatch.call.batch import fastest
 from harness.driver import Buffer, Context
 from harness.errors import UsageError
 from harness.kernels.dtypes import DTYPES
@@ -202,13 +202,13 @@ def test_what_cannot_be_a_batch(device: Any, gpu: Context) -> None:
 def test_many_small_products_are_one_launch() -> None:
     """Large ones, each of which fills the GPU, have a launch each, and so has a type without such kernels."""
     h200: Any = {"sms": 132, "arch": "sm_90a"}
-    found = batched(64, 128, 128, 64, **h200)
+    found = fastest(64, 128, 128, 64, **h200).variant
     assert found is not None and found.params["BATCHED"] == 1
     for dtype in ("bf16", "fp16"):
-        small = batched(64, 128, 128, 64, **h200, dtype=dtype)
+        small = fastest(64, 128, 128, 64, **h200, dtype=dtype).variant
         assert small is not None and small.kernel.dtype == dtype
-    assert batched(4, 4096, 4096, 4096, **h200) is None
-    assert batched(64, 128, 128, 64, **h200, dtype="3xtf32") is None
+    assert fastest(4, 4096, 4096, 4096, **h200).variant is None
+    assert fastest(64, 128, 128, 64, **h200, dtype="3xtf32").variant is None
 
 
 def test_where_rows_begin_is_that_of_all_matrices() -> None:

@@ -62,6 +62,45 @@ def test_batches(torch: Any) -> None:
     close(torch, ours.bmm(a[:1].expand(3, 65, 100), b.mT), a[:1].double() @ b.double().mT, 100)
 
 
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "float16"])
+def test_a_batch_is_one_launch(torch: Any, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By `bmm`, by `baddbmm` with a bias, by their gradients, and within `replace` by `@` of 4-D operands."""
+    from harness import torch as ours
+    from harness.driver.launch import PreparedLaunch
+
+    count, launch = [0], PreparedLaunch.__call__
+
+    def counted(self: Any, *args: Any) -> None:
+        count[0] += 1
+        launch(self, *args)
+
+    def launches() -> int:
+        found, count[0] = count[0], 0
+        return found
+
+    monkeypatch.setattr(PreparedLaunch, "__call__", counted)
+    options = {"device": "cuda", "dtype": getattr(torch, kind)}
+    shapes = (12, 65, 100), (12, 100, 90), (90,)
+    a, b, bias = (torch.randn(s, requires_grad=True, **options) for s in shapes)
+    exact = a.double() @ b.double()
+    found = ours.bmm(a, b)
+    assert launches() == 1
+    close(torch, found, exact, 100, 2)
+    found = ours.baddbmm(bias, a, b)
+    assert launches() == 1
+    close(torch, found, exact + bias.double(), 100, 2)
+    grad = torch.randn_like(found)
+    gradients = torch.autograd.grad(found, (a, b), grad)
+    assert launches() == 2
+    for one, wanted in zip(gradients, torch.autograd.grad(exact, (a, b), grad.double()), strict=True):
+        close(torch, one, wanted, 100, 4)
+    x, y = a.detach().view(3, 4, 65, 100), b.detach().view(3, 4, 100, 90)
+    with ours.replace(worth=everything):
+        found = x @ y
+    assert launches() == 1 and [c.why for c in ours.report().records] == [""]
+    close(torch, found, exact.view(3, 4, 65, 90), 100, 2)
+
+
 def test_what_pytorch_checks_of_the_operators(torch: Any) -> None:
     import harness.torch  # noqa: F401  (registers them)
 

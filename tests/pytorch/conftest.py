@@ -39,13 +39,15 @@ class Multiplied:
             raise UsageError(f"precision={precision!r} is about float32, and a is of {a.dtype}")
         letters = [self.layout(name, x) for name, x in (("a", a), ("b", b), ("out", out))]
         assert a.dtype is b.dtype is out.dtype
-        assert (*a.shape[:1], *b.shape) == (out.shape[0], a.shape[1], out.shape[1])
+        batch = f"{a.shape[0]} of " if out.dim() == 3 else ""
+        assert a.dim() == b.dim() == out.dim() and a.shape[:-2] == b.shape[:-2] == out.shape[:-2]
+        assert (*a.shape[-2:-1], *b.shape[-2:]) == (out.shape[-2], a.shape[-1], out.shape[-1])
         if out.data_ptr() in (a.data_ptr(), b.data_ptr()):
             raise UsageError("out overlaps an operand")
         x, y, z = (m.double().numpy() for m in (a, b, out))
         result = alpha * (x @ y) + (beta * z if beta else 0)
         if bias is not None:
-            assert bias.dtype is out.dtype and bias.shape == out.shape[1:] and not bias.requires_grad
+            assert bias.dtype is out.dtype and bias.shape == out.shape[-1:] and not bias.requires_grad
             assert bias.is_contiguous()
             letters.append(" bias")
         if activation:
@@ -53,13 +55,14 @@ class Multiplied:
         epilogue = Epilogue(0 if bias is None else COLUMNS, activation)
         result = epilogue.finish(result, None if bias is None else bias.double().numpy())
         out.copy_(self.torch.from_numpy(result))
-        self.seen.append((f"{out.shape[0]}x{out.shape[1]}x{a.shape[1]} {''.join(letters)}", precision))
+        shape = f"{out.shape[-2]}x{out.shape[-1]}x{a.shape[-1]}"
+        self.seen.append((f"{batch}{shape} {''.join(letters)}", precision))
 
     @staticmethod
     def layout(name: str, x: Any) -> str:
         """Return "N" or "T"; asserts what `harness.matmul` asks of a tensor."""
         assert not x.requires_grad, f"{name} requires gradients"
-        (rows, columns), (down, right) = x.shape, x.stride()
+        (rows, columns), (down, right) = x.shape[-2:], x.stride()[-2:]
         assert rows and columns, f"{name} is empty"
         if (right == 1 or columns == 1) and (down >= columns or rows == 1):
             return "N"
@@ -91,4 +94,6 @@ def multiplied(torch: Any, _autocast: None, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(products, "product", found)
     monkeypatch.setattr(replacement, "KEY", "CPU")
     monkeypatch.setattr(replacement, "preferred", lambda *product: True)
+    where = {"sms": 132, "arch": "sm_90a"}
+    monkeypatch.setattr(replacement, "_here", lambda layout: (None, {**where, "layout": layout}))
     return found

@@ -81,7 +81,7 @@ def test_major_orders_are_read_where_they_are(torch: Any, multiplied: Any) -> No
         assert multiplied.seen == [(f"5x7x4 {i}{j}N", "ieee")]
         batch = a.expand(3, *a.shape)  # the same matrix thrice
         ours.bmm(batch, b.expand(3, *b.shape))
-        assert [call for call, _ in multiplied.seen] == [f"5x7x4 {i}{j}N"] * 4
+        assert [call for call, _ in multiplied.seen[1:]] == [f"3 of 5x7x4 {i}{j}N"]
 
 
 def test_other_strides_are_copied(torch: Any, multiplied: Any) -> None:
@@ -127,6 +127,39 @@ def test_sums(torch: Any, multiplied: Any) -> None:
             assert torch.allclose(found, known, atol=1e-6)
     nothing = torch.full((7,), torch.nan)
     assert not ours.addmm(nothing, a, b, beta=0).isnan().any()
+
+
+def test_a_batch_is_one_call(torch: Any, multiplied: Any) -> None:
+    """Its bias is the kernel's if it is the same for all rows of all matrices."""
+    from harness import torch as ours
+
+    a, b, row = torch.randn(4, 5, 3), torch.randn(4, 3, 7), torch.randn(7)
+    vectors = [row, row[None], row[None, None], row.expand(4, 5, 7), row.expand(1, 5, 7), row.expand(5, 7)]
+    others = [torch.randn(s) for s in ((4, 5, 7), (5, 7), (4, 1, 7), (5, 1), (4, 1, 1), ())]
+    assert torch.equal(ours.bmm(a, b), expected(torch, "bmm", a, b))
+    for c in (*vectors, *others, torch.randn(5, 7).expand(4, 5, 7)):
+        found = ours.baddbmm(c, a, b)
+        assert torch.allclose(found, expected(torch, "baddbmm", c, a, b), atol=1e-6)
+    seen = [call for call, _ in multiplied.seen]
+    assert seen == ["4 of 5x7x3 NNN", *["4 of 5x7x3 NNN bias"] * 6, *["4 of 5x7x3 NNN"] * 7]
+
+
+def test_gradients_of_a_batch_are_a_call_each(torch: Any, multiplied: Any) -> None:
+    from harness import torch as ours
+
+    c, a, b = (torch.randn(s, requires_grad=True) for s in ((7,), (4, 5, 3), (4, 3, 7)))
+    ours.baddbmm(c, a, b).square().sum().backward()
+    found = [x.grad.clone() for x in (c, a, b)]
+    assert [call for call, _ in multiplied.seen] == [
+        "4 of 5x7x3 NNN bias",
+        "4 of 5x3x7 NTN",
+        "4 of 3x7x5 TNN",
+    ]
+    for x in (c, a, b):
+        x.grad = None
+    torch.baddbmm(c, a, b).square().sum().backward()
+    for x, y in zip(found, (c, a, b), strict=True):
+        assert torch.allclose(x, y.grad, atol=1e-4)
 
 
 def test_a_bias_is_rounded_once(torch: Any, multiplied: Any) -> None:

@@ -177,11 +177,14 @@ def test_worth(torch: Any, multiplied: Any, replace: Any, monkeypatch: pytest.Mo
     alone = {"batch": 1, "bias": True}
     assert asked == [(5, 7, 3, "bf16", "NT", alone), (4, 7, 3, "bf16", "NT", alone)]
     assert [(r[1], r[4], r[5]) for r in rows()] == [("4x7x3", 1, "not worth it"), ("5x7x3", 2, "")]
-    monkeypatch.setattr(replacement, "LARGE", 5 * 3 * 7)
+    monkeypatch.setattr(replacement, "BRIEF", 0)
+    monkeypatch.setattr(replacement, "NEAR", 9)
+    multiplied.seen.clear()
     with replace():
-        torch.bmm(x.expand(2, 5, 3), w.t().expand(2, 3, 7))
-        torch.baddbmm(torch.ones(7).bfloat16(), x[:4].expand(2, 4, 3), w.t().expand(2, 3, 7))
-    assert [(r[1], r[5]) for r in rows()] == [("2 of 4x7x3", "not worth it"), ("2 of 5x7x3", "")]
+        torch.randn(2, 3, 4, 5) @ torch.randn(2, 3, 5, 7)  # of 4-D operands
+        torch.baddbmm(torch.ones(7).bfloat16(), x.expand(2, 5, 3), w.t().expand(2, 3, 7))
+    assert [(r[0], r[1], r[5]) for r in rows()] == [("baddbmm", "2 of 5x7x3", ""), ("bmm", "6 of 4x7x5", "")]
+    assert [call for call, _ in multiplied.seen] == ["6 of 4x7x5 NNN", "2 of 5x7x3 NTN bias"]
 
 
 @pytest.mark.parametrize(
@@ -203,6 +206,31 @@ def test_what_an_h200_is_given(
     monkeypatch.setattr(replacement.Device, "open", lambda ordinal: gpu)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     assert worth(*shape, dtype, layout, batch=1, bias=False) is wanted
+
+
+@pytest.mark.parametrize(
+    ("batch", "shape", "dtype", "wanted"),
+    [
+        (512, (256, 256, 256), "fp32", False),  # true fp32 of large tiles would be 1.4 times as fast
+        (4096, (64, 64, 64), "fp32", True),
+        (64, (64, 64, 64), "fp32", False),  # too short
+        (96, (1024, 64, 1024), "bf16", True),
+        (16, (512, 512, 512), "tf32", False),  # 55 us on the H200, and PyTorch 22
+        (64, (512, 512, 512), "bf16", False),
+        (32, (4096, 4096, 4096), "bf16", True),  # a launch each
+        (4096, (64, 64, 64), "3xtf32", False),  # a launch each, and short
+        (4096, (64, 64, 64), "bf16x6", True),  # by a kernel of true float32
+    ],
+)
+def test_batches_that_an_h200_is_given(
+    torch: Any, monkeypatch: pytest.MonkeyPatch, batch: int, shape: tuple[int, ...], dtype: str, wanted: bool
+) -> None:
+    from harness.torch import replacement, worth
+
+    gpu = SimpleNamespace(sms=132, name="NVIDIA H200", capability=(9, 0))
+    monkeypatch.setattr(replacement.Device, "open", lambda ordinal: gpu)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    assert worth(*shape, dtype, "NN", batch=batch, bias=False) is wanted
 
 
 def test_what_would_be_copied_is_not_worth_it(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ and the matrices of the other lie one below the other (or side by side), the bat
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -189,8 +190,20 @@ def compiled(variant: Variant) -> Variant:
     return replace(variant, params={**variant.params, "BATCHED": 1})
 
 
+class Fastest(NamedTuple):
+    """How a batch is computed: by the variant in one launch or, if it is None, by a launch for each product.
+
+    `cycles` are by the cost model, with the starts of all launches. `ideal` are those of one launch of the
+    fastest kernel of all, if it took batches.
+    """
+
+    variant: Variant | None
+    cycles: float
+    ideal: float
+
+
 @functools.lru_cache(maxsize=4096)
-def batched(
+def fastest(
     count: int,
     M: int,
     N: int,
@@ -204,22 +217,20 @@ def batched(
     unmapped: str = "",
     epilogue: Epilogue = PLAIN,
     invariant: str = "",
-) -> Variant | None:
-    """Return the variant, compiled for a batch, that computes `count` products in one launch.
+) -> Fastest:
+    """Return how `count` products are computed the fastest by the cost model.
 
-    Arguments are those of `choose.choose`. None if there is no such kernel, or if by the cost model a launch
-    of the fastest kernel for each product takes no longer, the starts of all of them counted.
+    Arguments are those of `choose.choose`. Without any kernel for them the cycles are infinite.
     """
     shape = M, N, K, sms
     pitches: Any = {"layout": layout, "straddled": straddled, "unmapped": unmapped}
-    able = [
-        replace(c, batch=count)
-        for c in choose.able(*shape, arch, dtype, layout, epilogue, invariant)
-        if takes(c.variant.kernel) and c.count(M, N) * count < 2**31
-    ]
-    if not able:
-        return None
-    best = min(able, key=lambda c: (c.cycles(*shape, **pitches), c.busy(*shape, straddled)))
-    made: Any = {"dtype": dtype, "epilogue": epilogue, "invariant": invariant}
-    single = choose.ranked(M, N, K, sms=sms, arch=arch, **made, **pitches)[0][1]
-    return compiled(best.variant) if best.cycles(*shape, **pitches) < count * single else None
+    all_of_them = choose.able(*shape, arch, dtype, layout, epilogue, invariant)
+    once = [replace(c, batch=count) for c in all_of_them]
+    single = count * min((c.cycles(*shape, **pitches) for c in all_of_them), default=math.inf)
+    ideal = min((c.cycles(*shape, **pitches) for c in once), default=math.inf)
+    able = [c for c in once if takes(c.variant.kernel) and c.count(M, N) * count < 2**31]
+    if able:
+        best = min(able, key=lambda c: (c.cycles(*shape, **pitches), c.busy(*shape, straddled)))
+        if (cycles := best.cycles(*shape, **pitches)) < single:
+            return Fastest(compiled(best.variant), cycles, ideal)
+    return Fastest(None, single, ideal)
