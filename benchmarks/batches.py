@@ -1,0 +1,274 @@
+"""Batches of `harness.matmul` against ``torch.bmm``, on shapes that nobody chose.
+
+    python benchmarks/batches.py [--dtype bfloat16]... [--seconds 35] [--json FILE]
+
+Shapes are drawn anew at each run: heads of attention, small matrices, thin k, any, in layouts of NN, NT, TN
+and TT, with matrices packed or some elements apart. Ours and PyTorch's, which is cuBLAS's batched product,
+take turns in graphs of launches back to back, first in this order and then in the other. Both read the same
+operands, which lie in the L2 cache if they are small. The ratio is PyTorch's time over ours. Results are
+verified before and after: integers, whose sums are exact.
+
+Needs a GPU and PyTorch. Kernels of the first draws are compiled before the time begins. Draws are of all
+types in turn; none begins after ``--seconds``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import random
+import secrets
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import harness
+from harness.bench.nvml import Telemetry
+from harness.cli.options import about
+from harness.dispatch import choose
+from harness.dispatch.call.batch import fastest
+from harness.driver import Device
+from harness.errors import HarnessError
+from harness.kernels.arch import Arch
+from harness.kernels.compiler import compile_kernel
+from harness.kernels.spec import Variant
+from harness.problems.gemm import GEMMS
+from harness.results import record
+from harness.results.tables import plain_table
+from harness.support.processes import cores
+
+DTYPES = {"float32": "fp32", "tf32": "tf32", "bfloat16": "bf16", "float16": "fp16"}
+KINDS = ("attention", "small", "thin k", "any")
+LEAST, MOST = 1 << 22, 1 << 33  # multiply-adds of a batch
+MOST_ELEMENTS = 1 << 27  # of the three operands
+BUSY = 2e-3  # seconds of a graph, about
+ROUNDS = 5
+AHEAD = 160  # draws whose kernels are compiled before the time begins
+DEVICE = "cuda"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draw:
+    """A batch of `size` products; `gaps` are the elements between matrices of A, and of B."""
+
+    kind: str
+    dtype: str
+    size: int
+    M: int
+    N: int
+    K: int
+    layout: str
+    gaps: tuple[int, int]
+
+    def chosen(self, sms: int, arch: str) -> tuple[Variant, bool]:
+        """Return the variant that harness.matmul launches, and whether it does so once."""
+        transa, transb = (int(letter == "T") for letter in self.layout)
+        problem = GEMMS[DTYPES[self.dtype]](M=self.M, N=self.N, K=self.K, transa=transa, transb=transb)
+        steps = self.M * self.K + self.gaps[0], self.K * self.N + self.gaps[1]
+        sizes: Any = {"M": self.M, "N": self.N, "K": self.K, "sms": sms, "arch": arch}
+        once = fastest(self.size, **sizes, **choose.about(problem, steps=steps)).variant
+        return once or choose.choose(**sizes, **choose.about(problem)), once is not None
+
+
+def draws(seed: int, dtypes: Sequence[str]) -> Iterator[Draw]:
+    """Yield draws without end, of all types and kinds in turn; a type's do not depend on the others."""
+    sources = {dtype: random.Random(f"{seed} {dtype}") for dtype in dtypes}
+    while True:
+        for kind in KINDS:
+            for dtype, rng in sources.items():
+                yield drawn(rng, kind, dtype)
+
+
+def drawn(rng: random.Random, kind: str, dtype: str) -> Draw:
+    """Return a batch of a kind that is neither too short nor too large."""
+    while True:
+        layout = rng.choice(("NN", "NT", "TN", "TT"))
+        size = between(rng, 2, 4096)
+        if kind == "attention":
+            head, tokens = rng.choice((32, 64, 80, 96, 128)), between(rng, 16, 4096)
+            queries = rng.choice((tokens, between(rng, 1, tokens)))
+            scores = rng.random() < 0.5  # or what they weigh
+            (M, N, K), layout = ((queries, tokens, head), "NT") if scores else ((queries, head, tokens), "NN")
+        elif kind == "small":
+            M, N, K = (between(rng, 8, 256) for _ in range(3))
+        elif kind == "thin k":
+            M, N, K = between(rng, 16, 2048), between(rng, 16, 2048), between(rng, 1, 32)
+        else:
+            M, N, K = (between(rng, 1, 2048) for _ in range(3))
+        elements = size * (M * K + K * N + M * N)
+        if LEAST <= size * M * N * K <= MOST and elements <= MOST_ELEMENTS:
+            break
+    gaps = (0, 0) if rng.random() < 0.5 else (rng.choice((0, 1, 4, 8, 24)), rng.choice((0, 1, 3, 8, 40)))
+    return Draw(kind=kind, dtype=dtype, size=size, M=M, N=N, K=K, layout=layout, gaps=gaps)
+
+
+def between(rng: random.Random, least: int, most: int) -> int:
+    """Return a size, small ones as often as large ones, and every second time a multiple of 8."""
+    size = round(least * (most / least) ** rng.random())
+    return -(-size // 8) * 8 if rng.random() < 0.5 and size > 4 else size
+
+
+def operand(size: int, rows: int, columns: int, transposed: bool, gap: int, dtype: Any) -> Any:
+    """Return matrices of small integers, `gap` elements from the end of each to the next."""
+    stored = (columns, rows) if transposed else (rows, columns)
+    step = rows * columns + gap
+    flat = torch.randint(-2, 3, (size * step,), device=DEVICE, dtype=torch.int8).to(dtype)
+    found = flat.as_strided((size, *stored), (step, stored[1], 1))
+    return found.mT if transposed else found
+
+
+class Contest:
+    """One batch: the two ways to compute it, as graphs on memory of their own."""
+
+    def __init__(self, draw: Draw) -> None:
+        dtype = getattr(torch, "float32" if draw.dtype == "tf32" else draw.dtype)
+        left, right = (letter == "T" for letter in draw.layout)
+        self.a = operand(draw.size, draw.M, draw.K, left, draw.gaps[0], dtype)
+        self.b = operand(draw.size, draw.K, draw.N, right, draw.gaps[1], dtype)
+        self.ours, self.theirs = (self.a.new_empty(draw.size, draw.M, draw.N) for _ in range(2))
+        precision = "tf32" if draw.dtype == "tf32" else "ieee"
+        torch.backends.cuda.matmul.allow_tf32 = draw.dtype == "tf32"
+        self.calls: dict[str, Callable[[], Any]] = {
+            "harness": lambda: harness.matmul(self.a, self.b, self.ours, precision=precision),
+            "torch": lambda: torch.bmm(self.a, self.b, out=self.theirs),
+        }
+
+    def right(self) -> bool:
+        """Return True if ours are PyTorch's results, which are exact but for one rounding."""
+        return torch.equal(self.ours, self.theirs)
+
+    def seconds(self, during: Callable[[], None]) -> dict[str, float]:
+        """Return the median seconds of a call of each; `during` is called while the GPU is busy."""
+        graphs = {name: self._captured(call) for name, call in self.calls.items()}
+        self.ours.fill_(math.nan)  # what is verified afterwards is of the graphs
+        times: dict[str, list[float]] = {name: [] for name in graphs}
+        order = [*graphs, *reversed(graphs)]
+        for left in reversed(range(ROUNDS)):
+            events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in order]
+            for name, (start, end) in zip(order, events, strict=True):
+                start.record()
+                graphs[name][0].replay()
+                end.record()
+            if not left:
+                during()
+            torch.cuda.synchronize()
+            for name, (start, end) in zip(order, events, strict=True):
+                times[name].append(start.elapsed_time(end) / 1e3 / graphs[name][1])
+        return {name: statistics.median(found) for name, found in times.items()}
+
+    def _captured(self, call: Callable[[], Any]) -> tuple[Any, int]:
+        """Return a graph of calls back to back, replayed once, and their number."""
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        call()
+        end.record()
+        end.synchronize()
+        count = max(3, min(50, round(BUSY * 1e3 / max(start.elapsed_time(end), 1e-3))))
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(count):
+                call()
+        graph.replay()
+        torch.cuda.synchronize()
+        return graph, count
+
+
+def measured(draw: Draw, sensor: Telemetry, device: Device, arch: str) -> dict[str, Any]:
+    """Return the row of a batch, verified before and after it was timed."""
+    row: dict[str, Any] = {**vars(draw), "gaps": list(draw.gaps)}
+    try:
+        variant, row["one_launch"] = draw.chosen(device.sms, arch)
+        row["chosen"] = variant.label
+        contest = Contest(draw)
+        for call in contest.calls.values():
+            call()
+        first = contest.right()
+        readings = []
+        seconds = contest.seconds(lambda: readings.append(sensor.read()))
+        verified = first and contest.right()
+    except (HarnessError, torch.OutOfMemoryError) as e:
+        return {**row, "status": "error", "error": str(e)}
+    if not verified:
+        return {**row, "status": "error", "error": "wrong, " + ("after" if first else "before") + " timing"}
+    reading = readings[-1]
+    row |= {"status": "ok", "seconds": seconds, "ratio": seconds["torch"] / seconds["harness"]}
+    row |= {"sm_mhz": reading.sm_mhz if reading else None, "watts": reading.power if reading else None}
+    return row
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return ratios by type and kind, the ten least, and what failed."""
+    cells = []
+    good = [row for row in rows if row["status"] == "ok"]
+    for dtype in dict.fromkeys(row["dtype"] for row in good):
+        for kind in ("", *KINDS):
+            chosen = [r for r in good if r["dtype"] == dtype and kind in ("", r["kind"])]
+            if chosen:
+                found = np.array([row["ratio"] for row in chosen])
+                mean, fifth = np.exp(np.mean(np.log(found))), np.percentile(found, 5)
+                numbers = (f"{x:.3f}" for x in (mean, fifth, found.min()))
+                once = np.mean([row["one_launch"] for row in chosen])
+                cells.append([dtype, kind or "all", str(len(chosen)), *numbers, f"{once:.0%}"])
+    lines = [
+        plain_table(cells, ["type", "kind", "draws", "geomean", "5th pct", "least", "one launch"], keys=2)
+    ]
+    for row in sorted(good, key=lambda r: float(r["ratio"]))[:10]:
+        taken = " and ".join(f"{name} {s * 1e6:.1f}" for name, s in row["seconds"].items())
+        lines.append(f"{row['ratio']:.3f}  {named(row)}: {taken} us")
+    lines += [f"error: {named(row)}: {row['error']}" for row in rows if row["status"] != "ok"]
+    return "\n".join(lines)
+
+
+def named(row: Mapping[str, Any]) -> str:
+    """Return what was multiplied in a row, in a line."""
+    shape = f"{row['size']} of {row['M']}x{row['N']}x{row['K']}"
+    return f"{row['dtype']} {shape} {row['layout']}, gaps {row['gaps']}, {row['kind']}"
+
+
+def main() -> int:
+    """Run the command line; return 1 if a batch was wrong or failed, else 0."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--dtype", nargs="+", choices=list(DTYPES), default=list(DTYPES))
+    parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="default: a new one")
+    parser.add_argument("--seconds", type=float, default=35.0, help="after which no draw begins")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="the record")
+    given = parser.parse_args()
+    record.check_writable(given.json)
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    device = Device.open(torch.cuda.current_device())
+    arch = str(Arch.of_capability(*device.capability))
+    first = itertools.islice(draws(given.seed, given.dtype), AHEAD)
+    variants = {v.label: v for v, _ in (draw.chosen(device.sms, arch) for draw in first)}
+    with ThreadPoolExecutor(cores(spared=1)) as threads:
+        list(threads.map(lambda variant: compile_kernel(variant, arch), variants.values()))
+    until, rows = time.monotonic() + given.seconds, list[dict[str, Any]]()
+    with Telemetry(device.uuid) as sensor:
+        if sensor.unavailable:
+            print(sensor.unavailable, file=sys.stderr)
+        for draw in draws(given.seed, given.dtype):
+            if time.monotonic() > until:
+                break
+            rows.append(measured(draw, sensor, device, arch))
+    meta = {**record.provenance(seed=given.seed), "gpu": about(device), "torch": torch.__version__}
+    if given.json:
+        record.write_json(given.json, record.document("batches", rows, meta))
+    print(summary(rows))
+    print(f"\nseed {given.seed}, {len(rows)} draws, {device.name}")
+    return int(any(row["status"] != "ok" for row in rows))
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except HarnessError as e:
+        sys.exit(f"error: {e}")
