@@ -31,13 +31,21 @@ COPIED = "-"  # the layout of a matrix that is neither row- nor column-major
 
 
 def product(
-    a: Any, b: Any, out: Any, alpha: float, beta: float, precision: str, bias: Any, activation: str
+    a: Any,
+    b: Any,
+    out: Any,
+    alpha: float,
+    beta: float,
+    precision: str,
+    bias: Any,
+    activation: str,
+    invariant: bool,
 ) -> None:
     """Queue ``activation(alpha * a @ b + beta * out + bias)``: a product of matrices, or of batches of them.
 
     Each matrix is row- or column-major.
     """
-    options: Any = {"alpha": alpha, "beta": beta, "precision": precision}
+    options: Any = {"alpha": alpha, "beta": beta, "precision": precision, "invariant": invariant}
     dispatch.matmul(a, b, out, bias=bias, activation=activation, **options)
 
 
@@ -70,7 +78,7 @@ def multiply(
     if a.shape[-1] == 0:  # a sum of nothing
         total = out.mul_(beta) if beta else out.zero_()
         return out.copy_(activated(total if bias is None else total.add_(bias), activation))
-    return queue(_readable(a), _readable(b), out, precision, alpha, beta, bias, activation)
+    return queue(readable(a), readable(b), out, precision, alpha, beta, bias, activation)
 
 
 def activated(x: Any, activation: str) -> Any:
@@ -78,7 +86,7 @@ def activated(x: Any, activation: str) -> Any:
     return _FUNCTIONS[activation](x) if activation else x
 
 
-def _readable(x: Any) -> Any:
+def readable(x: Any) -> Any:
     """Return `x`, copied if its matrices are neither row- nor column-major."""
     return x.contiguous() if layout(x) == COPIED else x
 
@@ -92,15 +100,19 @@ def queue(
     beta: float,
     bias: Any = None,
     activation: str = "",
+    invariant: bool = False,
 ) -> Any:
-    """Queue a product as `multiply` does; it is not empty and its operands need no copy."""
+    """Queue a product as `multiply` does; it is not empty and its operands need no copy.
+
+    With `invariant` a row has the same bits however many there are.
+    """
     if a.requires_grad:  # autograd has seen them, and harness.matmul would refuse them
         a = a.detach()
     if b.requires_grad:
         b = b.detach()
     if bias is not None and bias.requires_grad:
         bias = bias.detach()
-    product(a, b, out, alpha, beta, precision, bias, activation)
+    product(a, b, out, alpha, beta, precision, bias, activation, invariant)
     return out
 
 

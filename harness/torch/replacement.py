@@ -88,7 +88,7 @@ def _here(layout: str) -> tuple[Device, dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def replace(*, fp32: str | None = None, worth: Worth = worth) -> Iterator[None]:
+def replace(*, fp32: str | None = None, worth: Worth = worth, invariant: bool = False) -> Iterator[None]:
     """Compute PyTorch's matrix products on GPUs by `harness.matmul` within the block.
 
     float32 is multiplied with the precision `fp32`: ``"ieee"``, ``"tf32"``, ``"3xtf32"``, ``"fp16x3"``
@@ -96,6 +96,11 @@ def replace(*, fp32: str | None = None, worth: Worth = worth) -> Iterator[None]:
     TF32, else ``"ieee"``.
     `worth` decides for each shape, once in a block. `harness.torch.report` says what ran where; it starts
     anew with each block.
+
+    If `invariant`, a row of a product has the same bits whatever the number of rows, as with
+    ``harness.matmul(invariant=True)``: the answer to a request does not depend on the others in its batch.
+    Then every product that harness can compute is its own, copies before it included, and `worth` is not
+    asked, for it decides by shape.
 
     The block holds for the whole process, for all of its threads: a backward pass is ours if it runs within
     the block, wherever its forward pass ran. Code that torch.compile has made calls ours within the block and
@@ -108,6 +113,10 @@ def replace(*, fp32: str | None = None, worth: Worth = worth) -> Iterator[None]:
         raise UsageError(f"no precision {fp32!r}", hint=f"there are {', '.join(PRECISIONS)}")
     if not callable(worth):
         raise UsageError(f"worth={worth!r} is no function", hint="see harness.torch.worth")
+    if invariant and worth is not _DEFAULT:
+        raise UsageError(
+            "worth= and invariant=True", hint="all products are harness's then: leave out worth="
+        )
     if not hasattr(torch.library, "get_kernel"):
         raise MissingDependency(
             f"PyTorch {torch.__version__} has no torch.library.get_kernel", hint="install 2.11 or later"
@@ -120,7 +129,7 @@ def replace(*, fp32: str | None = None, worth: Worth = worth) -> Iterator[None]:
         try:
             for name in ("mm", "addmm", "bmm", "baddbmm"):
                 for overload in (name, f"{name}.out"):
-                    replaced = _Replaced(name, overload, fp32, worth)
+                    replaced = _Replaced(name, overload, fp32, None if invariant else worth)
                     function = replaced.added if "add" in name else replaced.plain
                     with warnings.catch_warnings():  # PyTorch warns of what is meant here
                         warnings.filterwarnings("ignore", "Warning only once for all operators")
@@ -132,10 +141,16 @@ def replace(*, fp32: str | None = None, worth: Worth = worth) -> Iterator[None]:
         _active.release()
 
 
-class _Replaced:
-    """The function in place of one of PyTorch's kernels: it calls ours, or that kernel."""
+_DEFAULT = worth
 
-    def __init__(self, name: str, overload: str, fp32: str | None, worth: Worth) -> None:
+
+class _Replaced:
+    """The function in place of one of PyTorch's kernels: it calls ours, or that kernel.
+
+    If `worth` is None, rows are invariant.
+    """
+
+    def __init__(self, name: str, overload: str, fp32: str | None, worth: Worth | None) -> None:
         self._name, self._dims = name, 3 if name.startswith("b") else 2
         self._fp32, self._worth = fp32, worth
         try:
@@ -182,7 +197,9 @@ class _Replaced:
                     beta = 0 if bias is not None else beta
                     if bias is None:
                         products.start(result, input, beta)
-                products.queue(a, b, result, precision, alpha, beta, bias)
+                if self._worth is None:
+                    a, b = products.readable(a), products.readable(b)
+                products.queue(a, b, result, precision, alpha, beta, bias, invariant=self._worth is None)
             except _REFUSALS as e:
                 result, call = None, calls.add(key, dataclasses.replace(call, why=e.what))
         calls.count(call)
@@ -214,12 +231,14 @@ class _Replaced:
         letters = products.layout(a) + products.layout(b)
         if 0 in (*shape, K):
             why = "empty"
-        elif products.COPIED in letters:
+        elif products.COPIED in letters and self._worth is not None:
             why = "an operand would be copied"
         elif out is not None and (out.shape != shape or out.dtype is not a.dtype):
             why = "out is of another shape or type"
         elif out is not None and products.layout(out) == products.COPIED:
             why = "out is neither row- nor column-major"
+        elif self._worth is None:
+            why = ""
         else:
             bias = any(x.shape != shape for x in added)
             try:

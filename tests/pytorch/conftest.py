@@ -32,6 +32,7 @@ class Multiplied:
         precision: str,
         bias: Any,
         activation: str,
+        invariant: bool,
     ) -> None:
         if precision not in PRECISIONS:
             raise UsageError(f"no precision {precision!r}")
@@ -52,6 +53,9 @@ class Multiplied:
             letters.append(" bias")
         if activation:
             letters.append(f" {activation}")
+        if invariant:
+            Epilogue(0 if bias is None else COLUMNS).check_rounding(alpha, beta)
+            letters.append(" invariant")
         epilogue = Epilogue(0 if bias is None else COLUMNS, activation)
         result = epilogue.finish(result, None if bias is None else bias.double().numpy())
         out.copy_(self.torch.from_numpy(result))

@@ -260,6 +260,36 @@ def test_a_layers_bias_is_the_kernels(torch: Any, multiplied: Any, replace: Any)
     assert [" bias" in what for what in seen] == [True, True, True, False, False]
 
 
+def test_invariant_rows(torch: Any, multiplied: Any, replace: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All products are ours, copied ones too, whatever a rule would say of their shape."""
+    x, w, bias = torch.randn(6, 2, 3), torch.randn(7, 3), torch.randn(7)
+    steps = torch.randn(5, 6)[:, ::2]
+    with replace(invariant=True):
+        for rows in (1, 2):
+            found = torch.nn.functional.linear(x[:, :rows], w, bias)
+            assert torch.allclose(found, x[:, :rows] @ w.t() + bias, atol=1e-5)
+        assert torch.allclose(steps @ w.t(), steps.contiguous() @ w.t(), atol=1e-5)
+        torch.bmm(x, torch.randn(6, 3, 4))
+        torch.addmm(torch.ones(5, 7), steps, w.t(), alpha=2)  # kernels round that differently
+    assert len(multiplied.seen) == 7 and all(" invariant" in what for what, _ in multiplied.seen)
+    (left,) = [row for row in rows_of_pytorch() if row[0] == "addmm"]
+    assert "round that differently" in left[-1]
+    with (
+        pytest.raises(UsageError, match="worth= and invariant"),
+        replace(invariant=True, worth=lambda *product, **more: True),
+    ):
+        pass
+    multiplied.seen.clear()
+    with replace(worth=lambda *product, **more: True):
+        torch.mm(x[0], w.t())
+    assert multiplied.seen and " invariant" not in multiplied.seen[0][0]
+
+
+def rows_of_pytorch() -> list[tuple[Any, ...]]:
+    """Return the rows of the report that are PyTorch's."""
+    return [row for row in rows() if row[-1]]
+
+
 def test_no_kernel_for_this_gpu(
     torch: Any, multiplied: Any, replace: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
