@@ -1,44 +1,21 @@
 """`matmul`: multiply device arrays of any library by the fastest kernel for their shape, on their stream.
 
-Whatever depends only on shape and type is prepared once per GPU and kept: the choice of the kernel, the
-compiled module, and the launch with its parameters packed. A call then reads the arrays, writes three
-addresses and two scalars into those parameters, and launches. If the kernel copies by TMA, an address not
-seen lately also costs a new tensor map.
+What depends only on shape and type is prepared once (`harness.dispatch.call.gpus`). A call then reads the
+arrays, writes three addresses and two scalars into those parameters, and launches. If the kernel copies by
+TMA, an address not seen lately also costs a new tensor map.
 """
 
 from __future__ import annotations
 
-import functools
-import threading
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
-from harness.dispatch import arrays, choose, cost, measured
-from harness.dispatch.arrays import LEGACY, TORCH_CURRENT, Matrix
+from harness.dispatch import arrays
+from harness.dispatch.arrays import LEGACY
 from harness.dispatch.call import batch as batches
-from harness.dispatch.call import options
-from harness.dispatch.call.batch import Batch, OneByOne
-from harness.dispatch.call.side_streams import Forks, order
-from harness.dispatch.copies import transposer
-from harness.dispatch.prepared import GemmLaunch
-from harness.dispatch.split import Part, divided
-from harness.dispatch.workspaces import Workspaces
-from harness.driver import BorrowedStream, Context, Device, Function, Module, Stream, tensormap
-from harness.errors import OutOfMemory, UsageError
-from harness.kernels.arch import Arch
-from harness.kernels.compiler import compile_kernel
-from harness.kernels.dtypes import DTYPES
-from harness.kernels.epilogue import PLAIN, Epilogue
-from harness.kernels.spec import Variant
-from harness.problems.gemm import GEMMS, Gemm
-
-Operands = tuple[Matrix, ...]  # a, b, out and what the epilogue reads, if anything
-Kind = tuple[str, Epilogue, str]  # the type in which they are multiplied, what follows, and what is invariant
-First = tuple[Sequence[int], Stream]  # the addresses of the operands, and the stream
-Key = tuple[Any, ...]
-Plan = TypeVar("Plan")
-_SHAPE = ("M", "N", "K", "lda", "ldb", "ldc", "transa", "transb")
-_MOST_PLANS = 4096  # prepared launches kept per GPU; beyond that the oldest are dropped
+from harness.dispatch.call import gpus, options
+from harness.driver import Stream
+from harness.errors import UsageError
+from harness.kernels.epilogue import PLAIN
 
 
 def matmul(
@@ -116,7 +93,7 @@ def matmul(
     if asked is None:
         if arrays.is_ours(a):
             raise UsageError("a lies in a Buffer, which belongs to no stream", hint="pass stream=")
-        asked = LEGACY if left.ready is None else _resolved(left)
+        asked = LEGACY if left.ready is None else gpus.resolved(left)
     right = arrays.read("b", b, asked)
     dtype = options.type_of(left, right, precision)
     if left.columns != right.rows:
@@ -150,200 +127,5 @@ def matmul(
     alike = left.ready == right.ready == result.ready and (added is None or added.ready == left.ready)
     ordered = alike and (stream is None or left.ready is None)
     operands = (left, right, result) if added is None else (left, right, result, added)
-    _gpu(left.device).run(operands, scalars, asked, ordered, (dtype, epilogue, rows), batch)
+    gpus.gpu(left.device).run(operands, scalars, asked, ordered, (dtype, epilogue, rows), batch)
     return out
-
-
-class _Gpu:
-    """One GPU: its primary context, held as long as the process lives, and the launches prepared in it."""
-
-    def __init__(self, ordinal: int) -> None:
-        self.device = Device.open(ordinal)
-        self.context = Context(self.device)
-        self.arch = str(Arch.of_capability(*self.device.capability))
-        self._functions: dict[str, Function] = {}
-        self._plans: dict[Key, GemmLaunch] = {}
-        self._batches: dict[Key, batches.Launch] = {}
-        self._streams: dict[int, Stream] = {}
-        self._workspaces, self._forks = Workspaces(self.context), Forks(self.context)
-        self._lock = threading.Lock()
-
-    def run(
-        self,
-        operands: Operands,
-        scalars: tuple[float, float],
-        stream: int,
-        ordered: bool,
-        kind: Kind,
-        batch: Batch | None,
-    ) -> None:
-        """Queue a product, or a batch, on the stream at address `stream`, with the primary context current.
-
-        `scalars` are alpha and beta. If `ordered`, no other stream needs to be waited for.
-        """
-        if self.context.is_current:
-            self._run(operands, scalars, stream, ordered, kind, batch)
-        else:
-            self.context.refuse_sibling()
-            with self.context.current():
-                self._run(operands, scalars, stream, ordered, kind, batch)
-
-    def _run(
-        self,
-        operands: Operands,
-        scalars: tuple[float, float],
-        stream: int,
-        ordered: bool,
-        kind: Kind,
-        batch: Batch | None,
-    ) -> None:
-        a, b, c, *_ = operands
-        shape = a.rows, b.columns, a.columns, a.ld, b.ld, c.ld, int(a.transposed), int(b.transposed)
-        queue = self._stream(stream)
-        ready = set() if ordered else {_resolved(m) for m in operands if m.ready is not None}
-        others = [self._stream(address) for address in ready - {stream}]
-        for other in others:
-            order(other, queue)
-        addresses = [matrix.address for matrix in operands]
-        if batch is None:
-            self._product(shape, kind, addresses, scalars, queue)
-        else:
-            self._batch(shape, kind, batch)(addresses, scalars, queue)
-        for other in others:
-            order(queue, other)
-
-    def _product(
-        self,
-        shape: tuple[int, ...],
-        kind: Kind,
-        addresses: Sequence[int],
-        scalars: tuple[float, float],
-        queue: Stream,
-    ) -> None:
-        """Queue a product of this `shape` (see `plan`) in a stream, of operands at these addresses."""
-        size = DTYPES[kind[0]].itemsize
-        unmapped = "" if tensormap.possible(addresses[0], shape[3] * size) else "A"
-        unmapped += "" if tensormap.possible(addresses[1], shape[4] * size) else "B"
-        plan = self.plan(shape, unmapped, kind, first=(addresses, queue))
-        try:
-            plan(addresses, scalars, queue)
-        except OutOfMemory:
-            if not plan.copied:
-                raise
-            plan = self.plan(shape, unmapped, kind, copying=False)  # slower, but bitwise the same result
-            plan(addresses, scalars, queue)
-
-    def plan(
-        self,
-        shape: tuple[int, ...],
-        unmapped: str,
-        kind: Kind,
-        copying: bool = True,
-        first: First | None = None,
-    ) -> GemmLaunch:
-        """Return the prepared launch for a `shape`, made at the first call.
-
-        The shape is M, N, K, lda, ldb, ldc, transa and transb.
-
-        `unmapped` names the operands that cannot have a tensor map: "", "A", "B" or "AB". If `copying`, the
-        launch first copies those of them for which that is faster. `first` has the addresses and the stream
-        of this call, on which variants may be timed (`harness.dispatch.measured`).
-        """
-        key = (*shape, unmapped, *kind, copying)
-        prepare = functools.partial(self._prepare, shape, unmapped if copying else "", kind, first)
-        return self._plans.get(key) or self._kept(self._plans, key, prepare)
-
-    def _batch(self, shape: tuple[int, ...], kind: Kind, batch: Batch) -> batches.Launch:
-        """Return the launch of a batch of products of this `shape`, made at the first call."""
-        key = (*shape, *kind, batch)
-        prepare = functools.partial(self._prepare_batch, shape, kind, batch)
-        return self._batches.get(key) or self._kept(self._batches, key, prepare)
-
-    def _kept(self, plans: dict[Key, Plan], key: Key, prepare: Callable[[], Plan]) -> Plan:
-        """Return the plan of this key, prepared unless another thread has."""
-        with self._lock:
-            found = plans.get(key)
-            if found is None:
-                found = prepare()
-                for old in list(plans)[: max(0, len(plans) + 1 - _MOST_PLANS)]:
-                    del plans[old]
-                plans[key] = found
-        return found
-
-    def _problem(self, shape: tuple[int, ...], kind: Kind) -> Gemm:
-        return GEMMS[kind[0]](**dict(zip(_SHAPE, shape, strict=True)), epilogue=kind[1])
-
-    def _prepare_batch(self, shape: tuple[int, ...], kind: Kind, batch: Batch) -> batches.Launch:
-        """Prepare one launch for a batch, or a launch for each product where the model finds that faster."""
-        problem, sms = self._problem(shape, kind), self.device.sms
-        about = choose.about(problem, kind[2], (batch.a, batch.b))
-        variant = batches.fastest(batch.size, *shape[:3], sms=sms, arch=self.arch, **about).variant
-        if variant is None:
-            return OneByOne(batch, problem, functools.partial(self._product, shape, kind))
-        part = Part(variant=variant, rows=problem.M, columns=problem.N)
-        return GemmLaunch(
-            [(self._function(variant), part)],
-            problem,
-            sms=sms,
-            workspaces=self._workspaces,
-            forks=self._forks,
-            batch=batch,
-        )
-
-    def _prepare(self, shape: tuple[int, ...], unmapped: str, kind: Kind, first: First | None) -> GemmLaunch:
-        problem, rows = self._problem(shape, kind), kind[2]
-        sms, gpu = self.device.sms, self.device.name
-        parts = divided(*shape[:3], sms=sms, arch=self.arch, gpu=gpu, **choose.about(problem, rows))
-
-        def bind(parts: tuple[Part, ...], workspaces: Workspaces, forks: Forks) -> GemmLaunch:
-            launches = [(self._function(part.variant), part) for part in parts]
-            unread = cost.unread(parts[0].variant, problem.layout)
-            transpose = self._function(transposer(problem.dtype.itemsize)) if unread else None
-            return GemmLaunch(
-                launches,
-                problem,
-                sms=sms,
-                workspaces=workspaces,
-                forks=forks,
-                unmapped=unmapped,
-                transpose=transpose,
-            )
-
-        if first is not None and measured.asked():
-            parts = measured.faster(parts, problem, first, self.context, bind, rows, unmapped=unmapped)
-        return bind(parts, self._workspaces, self._forks)
-
-    def _function(self, variant: Variant) -> Function:
-        found = self._functions.get(variant.label)
-        if found is None:
-            cubin = compile_kernel(variant, self.arch)
-            found = self._functions[variant.label] = Module(self.context, cubin.code).function(cubin.entry)
-        return found
-
-    def _stream(self, address: int) -> Stream:
-        found = self._streams.get(address)
-        if found is None:
-            found = self._streams[address] = BorrowedStream(self.context, address)
-        return found
-
-
-_gpus: dict[int, _Gpu] = {}
-_opening = threading.Lock()
-
-
-def _gpu(ordinal: int) -> _Gpu:
-    """Return the GPU with this ordinal, opened at the first call."""
-    found = _gpus.get(ordinal)
-    if found is None:
-        with _opening:
-            found = _gpus.get(ordinal)
-            if found is None:
-                found = _gpus[ordinal] = _Gpu(ordinal)
-    return found
-
-
-def _resolved(matrix: Matrix) -> int:
-    """Return the address of the stream on which a matrix is ready, or `LEGACY` if its owner names none."""
-    if matrix.ready == TORCH_CURRENT:
-        return arrays.torch_stream(matrix.device)
-    return LEGACY if matrix.ready is None else matrix.ready

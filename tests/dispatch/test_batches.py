@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 import harness
 from fakes import gemm as fake_gemm
 from fakes.driver import image
-from harness.dispatch import choose, matmul
+from harness.dispatch import choose
+from harness.dispatch.call import gpus
 from harness.dispatch.call.batch import fastest
 from harness.driver import Buffer, Context
 from harness.errors import UsageError
@@ -90,7 +91,7 @@ def device(fake: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
                 total *= placed(at + size * i * steps[2], (m, n), (ldc, 1), kind) > 0
             out[:] = total
 
-    monkeypatch.setattr(matmul, "compile_kernel", compiled)
+    monkeypatch.setattr(gpus, "compile_kernel", compiled)
     fake.execute = run
     return fake
 

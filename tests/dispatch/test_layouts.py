@@ -14,7 +14,8 @@ import harness
 from fakes import gemm as fake_gemm
 from fakes.driver import FakeDriver, image
 from harness import emulator
-from harness.dispatch import choose, copies, cost, matmul, split
+from harness.dispatch import choose, copies, cost, split
+from harness.dispatch.call import gpus
 from harness.driver import Context
 from harness.errors import UsageError
 from harness.kernels.compiler import compile_kernel
@@ -62,7 +63,7 @@ def products(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
         product = np.float32(alpha) * ((left.T if transa else left) @ (right.T if transb else right))
         out[:] = product + np.float32(beta) * out if beta else product
 
-    monkeypatch.setattr(matmul, "compile_kernel", compile_kernel)
+    monkeypatch.setattr(gpus, "compile_kernel", compile_kernel)
     fake.execute = execute
     return fake
 

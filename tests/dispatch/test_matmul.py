@@ -13,7 +13,8 @@ import pytest
 import harness
 from fakes import gemm as fake_gemm
 from fakes.driver import FakeDriver
-from harness.dispatch import arrays, matmul
+from harness.dispatch import arrays
+from harness.dispatch.call import gpus
 from harness.driver import Buffer, Context, Device, Stream
 from harness.errors import UsageError
 from shared.arrays import Array, Dlpack, fake, gpu, operands, torch  # noqa: F401  (fixtures)
@@ -69,10 +70,10 @@ def test_the_choice_is_what_is_compiled_and_launched(fake: FakeDriver, gpu: Cont
 
 
 def test_plans_are_bounded(fake: FakeDriver, gpu: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matmul, "_MOST_PLANS", 5)
+    monkeypatch.setattr(gpus, "_MOST_PLANS", 5)
     for m in range(1, 10):
         harness.matmul(*operands(gpu, M=m))
-        kept = [shape[0] for shape in matmul._gpus[0]._plans]
+        kept = [shape[0] for shape in gpus._gpus[0]._plans]
         assert kept == list(range(max(1, m - 4), m + 1))
 
 

@@ -13,7 +13,8 @@ import pytest
 
 import harness
 from fakes.driver import FakeDriver
-from harness.dispatch import arrays, choose, cost, matmul, prepared
+from harness.dispatch import arrays, choose, cost, prepared
+from harness.dispatch.call import gpus
 from harness.driver import Buffer, Context, Graph, Stream
 from harness.errors import UsageError
 from harness.kernels import spec
@@ -56,7 +57,7 @@ def test_a_product_of_each_type(
 def test_types_of_one_shape_are_plans_of_their_own(kernels: FakeDriver, gpu: Context) -> None:
     for dtype, precision in ((BF16, "ieee"), (FP16, "ieee"), (FP32, "ieee"), (FP32, "tf32"), (FP32, "tf32")):
         harness.matmul(*operands(gpu, dtype), precision=precision)
-    assert len(kernels.compiled) == 4 == len(matmul._gpus[0]._plans)
+    assert len(kernels.compiled) == 4 == len(gpus._gpus[0]._plans)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +193,7 @@ def test_maps_kept_are_bounded(
     sets = [operands(gpu, BF16) for _ in range(4)]
     for given in (*sets, *sets):
         harness.matmul(*given)
-    (plan,) = matmul._gpus[0]._plans.values()
+    (plan,) = gpus._gpus[0]._plans.values()
     assert [len(one._made) for launch in plan._launches for one in launch._maps] == [2]
     passed = [struct.unpack("<Q", one.args[0][:8])[0] for one in mapped.launches]
     assert passed == [given[0].host.ctypes.data for given in (*sets, *sets)]

@@ -15,7 +15,8 @@ import harness
 from fakes import gemm as fake_gemm
 from fakes.cublaslt import TimedDriver, install
 from fakes.driver import image
-from harness.dispatch import choose, matmul, measured, user_table
+from harness.dispatch import choose, measured, user_table
+from harness.dispatch.call import gpus
 from harness.driver import Context, Graph, Stream
 from harness.errors import BuildError, ContextLost, HarnessError, UsageError
 from shared.arrays import Array, gpu, operands  # noqa: F401  (fixtures)
@@ -70,10 +71,10 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def timed(table: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Timed]:
     timed = Timed(install(monkeypatch))
     fake_gemm.without_small_tiles(monkeypatch)
-    monkeypatch.setattr(matmul, "compile_kernel", timed.compile_kernel)
-    monkeypatch.setattr(matmul, "_gpus", {})
+    monkeypatch.setattr(gpus, "compile_kernel", timed.compile_kernel)
+    monkeypatch.setattr(gpus, "_gpus", {})
     yield timed
-    for one in matmul._gpus.values():
+    for one in gpus._gpus.values():
         one.context.close()
 
 
@@ -111,7 +112,7 @@ def test_the_fastest_runs_and_is_remembered(timed: Timed, gpu: Context, table: P
     timed.driver.launches.clear()
     harness.matmul(*operands(gpu, *SHAPE))
     assert timed.ran == [second], "it is timed once"
-    process = matmul._gpus.pop(0)  # another one begins
+    process = gpus._gpus.pop(0)  # another one begins
     harness.matmul(*operands(gpu, *SHAPE))
     assert timed.ran == [second, second] and len(entries(table)) == 1
     process.context.close()

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import harness
-from harness.dispatch import choose, cost, matmul
+from harness.dispatch import choose, cost
+from harness.dispatch.call import gpus
 from harness.dispatch.split import divided
 from harness.driver import Buffer, Context, Graph, Stream
 from harness.errors import UsageError
@@ -145,7 +146,7 @@ def stream_k(gpu: Context, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
         pytest.skip("20_stream_k is made for sm_90a")
     variant = catalog.kernel("20_stream_k").variant(**request.param)
     monkeypatch.setattr(choose, "choose", lambda *shape, **where: variant)
-    monkeypatch.setattr(matmul, "_gpus", {})
+    monkeypatch.setattr(gpus, "_gpus", {})
 
 
 # Shares of two tiles, of B copied and by boxes; shares and whole tiles; a tile for all; one block.
@@ -343,7 +344,7 @@ def test_torch_copied_operands(
     if torch.cuda.get_device_capability()[0] != 9 or (kind != "float32" and precision == "tf32"):
         pytest.skip("tensor-core kernels of sm_90a")
     monkeypatch.setattr(choose, "without_maps", lambda problem: "")  # the same kernel for any pitch
-    monkeypatch.setattr(matmul, "_gpus", {})
+    monkeypatch.setattr(gpus, "_gpus", {})
     (m, n, k), dtype = shape, getattr(torch, kind)
     a = torch.zeros(m, k + 15, device="cuda", dtype=dtype)[:, : k + 15 - (k + 15) % 8]
     a = a.contiguous()[:, :k].normal_()
@@ -364,7 +365,7 @@ def test_torch_copied_operands(
     assert torch.equal(out, expected)
 
     monkeypatch.setattr(cost, "copied", lambda *given, **where: "")
-    monkeypatch.setattr(matmul, "_gpus", {})
+    monkeypatch.setattr(gpus, "_gpus", {})
     assert torch.equal(harness.matmul(x, y, precision=precision), expected)
 
 

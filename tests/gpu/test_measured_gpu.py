@@ -11,7 +11,8 @@ import pytest
 from test_matmul_gpu import Ours
 
 import harness
-from harness.dispatch import choose, matmul
+from harness.dispatch import choose
+from harness.dispatch.call import gpus
 from harness.driver import Context, Stream
 from harness.errors import MissingDependency
 from harness.launch import cublas_bindings
@@ -47,7 +48,7 @@ def test_the_first_call_measures(gpu: Context, tmp_path: Path, monkeypatch: pyte
     table = tmp_path / "matmul.json"
     monkeypatch.setenv("HARNESS_TABLE", str(table))
     monkeypatch.setenv("HARNESS_MATMUL", "measure")
-    monkeypatch.setattr(matmul, "_gpus", {})
+    monkeypatch.setattr(gpus, "_gpus", {})
     choose.reread()
     problem = Gemm(M=333, N=777, K=1111)
     try:
@@ -69,7 +70,7 @@ def test_the_first_call_measures(gpu: Context, tmp_path: Path, monkeypatch: pyte
         about: dict[str, Any] = {"sms": gpu.device.sms, "arch": "sm_90a", "gpu": gpu.device.name}
         assert choose.choose(384, 768, 1152, **about).kernel.name == entry["kernel"]
     finally:
-        for one in matmul._gpus.values():
+        for one in gpus._gpus.values():
             one.context.close()
         monkeypatch.undo()
         choose.reread()

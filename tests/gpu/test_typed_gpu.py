@@ -10,7 +10,8 @@ import pytest
 
 import harness
 from harness.bench import measure
-from harness.dispatch import choose, matmul
+from harness.dispatch import choose
+from harness.dispatch.call import gpus
 from harness.driver import Buffer, Context, Module, Stream, tensormap
 from harness.errors import MissingDependency
 from harness.kernels import catalog, compiler, spec
@@ -230,7 +231,7 @@ def test_launches_of_many_shapes_in_one_workspace(
     """Launch with the counters as the last launch left them, for other tiles, shared by other blocks."""
     variant = catalog.kernel(name).variant(**params)
     monkeypatch.setattr(choose, "choose", lambda *shape, **where: variant)
-    monkeypatch.setattr(matmul, "_gpus", {})
+    monkeypatch.setattr(gpus, "_gpus", {})
     shapes = [(512, 512, 4096), (128, 256, 8192), (300, 1024, 1000), (64, 64, 64), (2048, 2048, 128)]
     with gpu.current(), Stream(gpu) as stream:
         made = GEMMS[variant.kernel.dtype]

@@ -13,7 +13,8 @@ import pytest
 
 from fakes import gemm as fake_gemm
 from fakes.driver import FakeDriver, image, install
-from harness.dispatch import arrays, matmul
+from harness.dispatch import arrays
+from harness.dispatch.call import gpus
 from harness.driver import Buffer, Context, Device
 from harness.kernels.dtypes import DType
 
@@ -25,7 +26,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     fake.functions = {"matmul": None}
     fake.function_attributes["CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES"] = 0
     fake.execute = fake_gemm.gemm
-    monkeypatch.setattr(matmul, "_gpus", {})
+    monkeypatch.setattr(gpus, "_gpus", {})
     compiled: list[str] = []
     fake.compiled = compiled
 
@@ -33,9 +34,9 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
         compiled.append(f"{variant.label} {arch}")
         return SimpleNamespace(code=image(fake_gemm.sizes(variant)), entry=variant.entry)
 
-    monkeypatch.setattr(matmul, "compile_kernel", compile_kernel)
+    monkeypatch.setattr(gpus, "compile_kernel", compile_kernel)
     yield fake
-    for one in matmul._gpus.values():
+    for one in gpus._gpus.values():
         one.context.close()
 
 
@@ -101,13 +102,13 @@ class Typed(Array):
 def kernels(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     """The fake GPU with kernels of every type: how many maps they take is what their files say."""
     kernel = fake_gemm.TypedGemm()
-    original = matmul.compile_kernel
+    original = gpus.compile_kernel
 
     def compile_kernel(variant: Any, arch: str) -> Any:
         kernel.becomes(variant)
         return original(variant, arch)
 
-    monkeypatch.setattr(matmul, "compile_kernel", compile_kernel)
+    monkeypatch.setattr(gpus, "compile_kernel", compile_kernel)
     fake_gemm.without_small_tiles(monkeypatch)
     fake.execute = kernel
     return fake
