@@ -18,7 +18,7 @@ code        disassemble, Sass
 problems    Problem, Gemm, Copy, Verdict, compare
 launches    Operands, prepare, Launch
 times       Bench, StopRule, Measurement, judge
-products    matmul, choose
+products    matmul, grouped_matmul, choose
 errors      HarnessError
 
 `harness.driver` holds the driver API: Context, Stream, Event, Buffer, Module, Function. `harness.assertions`
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from harness.bench.row import Measurement as Measurement
     from harness.bench.session import Bench as Bench
     from harness.bench.stopping import StopRule as StopRule
+    from harness.dispatch.call.grouped import grouped_matmul as grouped_matmul
     from harness.dispatch.choose import choose as choose
     from harness.dispatch.matmul import matmul as matmul
     from harness.errors import HarnessError as HarnessError
@@ -81,6 +82,7 @@ _HOME = {
     "compare": "problems.verify",
     "compile_kernel": "kernels.compiler",
     "disassemble": "sass.instructions",
+    "grouped_matmul": "dispatch.call.grouped",
     "judge": "judging.session",
     "kernel": "kernels.catalog",
     "ladder": "kernels.catalog",

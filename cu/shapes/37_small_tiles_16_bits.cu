@@ -72,6 +72,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     extern __shared__ __align__(16) float memory[];  // dynamic: it may exceed 48 KB
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int warp_m = warp % WARPS_M * WM, warp_n = warp / WARPS_M * WN;
+    TAKE_PRODUCT(A, B, C, M, N, K, lda, ldb, ldc);
     const unsigned tiles_m = (M + BM - 1u) / BM, tile = TILE_OF_MATRIX(tiles_m * ((N + BN - 1u) / BN));
     const unsigned row = tile % tiles_m * BM, col = tile / tiles_m * BN;
 

@@ -210,7 +210,7 @@ class Candidate:
         left = "".join(x for x in unmapped if x not in flips)
         if left:
             copies += self.unmapped * _fed(self.variant, M, N, K, sms=sms, unmapped=left)[1]
-        waiting = self.memory * _traffic(M, N, K, self.dtype, sms) * self.batch
+        waiting = self.memory * traffic(M, N, K, self.dtype, sms) * self.batch
         if self.shares == "panels":
             copies += self._splitting(M, N, K, layout, sms)
         apart = bool(unmapped and not self.variant.boxes)  # kernels without maps read any pitch
@@ -248,7 +248,7 @@ def _copying(elements: int, dtype: DType, sms: int) -> float:
     return _COPY_START + 2 * elements * dtype.itemsize / (sms * _COPY_BYTES)
 
 
-def _traffic(M: int, N: int, K: int, dtype: DType, sms: int) -> float:
+def traffic(M: int, N: int, K: int, dtype: DType, sms: int) -> float:
     """Return the cycles that the compulsory DRAM traffic takes: each matrix read or written once."""
     return dtype.itemsize * (M * K + K * N + M * N) / (sms * _DRAM_BYTES)
 
@@ -281,7 +281,7 @@ def _fed(variant: Variant, M: int, N: int, K: int, *, sms: int, unmapped: str) -
         """Return the cycles in which blocks load so many rows and columns by threads, while they multiply."""
         by_threads = loaded * depth * dtype.itemsize / _UNMAPPED_BYTES
         multiplying = rows * columns * depth / _FMA[dtype.name]
-        return max(rounds * max(multiplying, by_threads), _traffic(M, N, K, dtype, sms))
+        return max(rounds * max(multiplying, by_threads), traffic(M, N, K, dtype, sms))
 
     def cycles(chosen: Sequence[str]) -> float:
         copies = sum(_copying(elements[x], dtype, sms) for x in chosen)

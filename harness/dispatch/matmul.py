@@ -10,11 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from harness.dispatch import arrays
-from harness.dispatch.arrays import LEGACY
 from harness.dispatch.call import batch as batches
-from harness.dispatch.call import gpus, options
-from harness.driver import Stream
-from harness.errors import UsageError
+from harness.dispatch.call import gpus, operands, options
 from harness.kernels.epilogue import PLAIN
 
 
@@ -88,28 +85,10 @@ def matmul(
 
     Raises UsageError for unfit arguments, before anything is queued, and OutOfMemory if a kernel has no room.
     """
-    asked = None if stream is None else arrays.stream_address(stream)
-    left = arrays.read("a", a, asked)
-    if asked is None:
-        if arrays.is_ours(a):
-            raise UsageError("a lies in a Buffer, which belongs to no stream", hint="pass stream=")
-        asked = LEGACY if left.ready is None else gpus.resolved(left)
-    right = arrays.read("b", b, asked)
-    dtype = options.type_of(left, right, precision)
-    if left.columns != right.rows:
-        shapes = f"a is {left.rows} x {left.columns} and b is {right.rows} x {right.columns}"
-        raise UsageError(f"{shapes}: a's columns must be as many as b's rows")
     scalars = options.scalar("alpha", alpha), options.scalar("beta", beta)
-    leading = batches.leading(left, right) if left.leading or right.leading else ()
-    if out is None:
-        if scalars[1]:
-            raise UsageError(f"beta={beta:g} without out", hint="out is what beta multiplies: pass out=")
-        out = arrays.empty_like(a, (*leading, left.rows, right.columns))
-    result, shape = arrays.read("out", out, asked, written=True), (*leading, left.rows, right.columns)
-    if (found := (*result.leading, result.rows, result.columns)) != shape:
-        raise UsageError(f"out is {' x '.join(map(str, found))}, not {' x '.join(map(str, shape))}")
-    if not left.device == right.device == result.device:
-        raise UsageError(f"a, b and out are on GPUs {left.device}, {right.device} and {result.device}")
+    asked = None if stream is None else arrays.stream_address(stream)
+    given = operands.read(a, b, out, stream=asked, precision=precision, beta=scalars[1])
+    left, right, result, out, dtype, leading, asked = given
     epilogue, added = PLAIN, None
     if bias is not None or activation or derivative_at is not None or result.dtype is not left.dtype:
         epilogue, added = options.epilogue(left, result, asked, bias, bias_axis, activation, derivative_at)
@@ -121,11 +100,10 @@ def matmul(
     if result.transposed:  # out^T = b^T a^T
         left, right, result, epilogue = right.flipped, left.flipped, result.flipped, epilogue.flipped
         batch = batch and batch.flipped
-    if isinstance(stream, Stream) and (other := stream.context.device.ordinal) != left.device:
-        raise UsageError(f"the stream is of GPU {other}, a of GPU {left.device}")
+    options.check_stream(stream, left)
     # No waiting is needed on the stream of `a` if all are ready there, or if all are ready on every stream.
-    alike = left.ready == right.ready == result.ready and (added is None or added.ready == left.ready)
-    ordered = alike and (stream is None or left.ready is None)
-    operands = (left, right, result) if added is None else (left, right, result, added)
-    gpus.gpu(left.device).run(operands, scalars, asked, ordered, (dtype, epilogue, rows), batch)
+    alike = given.ready_together and (added is None or added.ready == given.left.ready)
+    ordered = alike and (stream is None or given.left.ready is None)
+    product = (left, right, result) if added is None else (left, right, result, added)
+    gpus.gpu(left.device).run(product, scalars, asked, ordered, (dtype, epilogue, rows), batch)
     return out

@@ -126,7 +126,7 @@ _SIZES = b"sizes of parameters:"
 
 def image(sizes: Sequence[int]) -> bytes:
     """Return bytes to load in place of a cubin whose kernels take parameters of these sizes."""
-    return _SIZES + bytes(sizes)
+    return _SIZES + struct.pack(f"<{len(sizes)}I", *sizes)
 
 
 def parameter_sizes(image: bytes, function: str) -> tuple[int, ...]:
@@ -134,7 +134,8 @@ def parameter_sizes(image: bytes, function: str) -> tuple[int, ...]:
     each, whose last 14 bits are the size.
     """
     if image.startswith(_SIZES):
-        return tuple(image[len(_SIZES) :])
+        found = image[len(_SIZES) :]
+        return struct.unpack(f"<{len(found) // 4}I", found)
     info, at, sizes = nvdisasm.sections(image)[f".nv.info.{function}"], 0, {}
     while at < len(info):
         form, attribute, length = struct.unpack_from("<BBH", info, at)

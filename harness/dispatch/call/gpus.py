@@ -7,13 +7,15 @@ compiled module, and the launch with its parameters packed.
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from harness.dispatch import arrays, choose, cost, measured
 from harness.dispatch.arrays import LEGACY, TORCH_CURRENT, Matrix
 from harness.dispatch.call import batch as batches
+from harness.dispatch.call import group
 from harness.dispatch.call.batch import Batch, OneByOne
 from harness.dispatch.call.side_streams import Forks, order
 from harness.dispatch.copies import transposer
@@ -25,7 +27,7 @@ from harness.errors import OutOfMemory
 from harness.kernels.arch import Arch
 from harness.kernels.compiler import compile_kernel
 from harness.kernels.dtypes import DTYPES
-from harness.kernels.epilogue import Epilogue
+from harness.kernels.epilogue import PLAIN, Epilogue
 from harness.kernels.spec import Variant
 from harness.problems.gemm import GEMMS, Gemm
 
@@ -33,6 +35,7 @@ Operands = tuple[Matrix, ...]  # a, b, out and what the epilogue reads, if anyth
 Kind = tuple[str, Epilogue, str]  # the type in which they are multiplied, what follows, and what is invariant
 First = tuple[Sequence[int], Stream]  # the addresses of the operands, and the stream
 Key = tuple[Any, ...]
+Groups = tuple[list[tuple[group.GroupLaunch, list[int]]], list[int]]  # with their products, and who is left
 Plan = TypeVar("Plan")
 _SHAPE = ("M", "N", "K", "lda", "ldb", "ldc", "transa", "transb")
 _MOST_PLANS = 4096  # prepared launches kept per GPU; beyond that the oldest are dropped
@@ -48,6 +51,7 @@ class Gpu:
         self._functions: dict[str, Function] = {}
         self._plans: dict[Key, GemmLaunch] = {}
         self._batches: dict[Key, batches.Launch] = {}
+        self._groups: dict[Key, Groups] = {}
         self._streams: dict[int, Stream] = {}
         self._workspaces, self._forks = Workspaces(self.context), Forks(self.context)
         self._lock = threading.Lock()
@@ -72,6 +76,52 @@ class Gpu:
             with self.context.current():
                 self._run(operands, scalars, stream, ordered, kind, batch)
 
+    def run_group(
+        self,
+        products: Sequence[Operands],
+        scalars: tuple[float, float],
+        stream: int,
+        ordered: bool,
+        dtype: str,
+    ) -> None:
+        """Queue several products, of one type; arguments are those of `run`."""
+        if self.context.is_current:
+            self._run_group(products, scalars, stream, ordered, dtype)
+        else:
+            self.context.refuse_sibling()
+            with self.context.current():
+                self._run_group(products, scalars, stream, ordered, dtype)
+
+    def _run_group(
+        self,
+        products: Sequence[Operands],
+        scalars: tuple[float, float],
+        stream: int,
+        ordered: bool,
+        dtype: str,
+    ) -> None:
+        shapes = tuple(_shape_of(operands) for operands in products)
+        addresses = [[matrix.address for matrix in operands] for operands in products]
+        prepare = functools.partial(self._prepare_groups, shapes, dtype)
+        key = (shapes, dtype)
+        launches, left = self._groups.get(key) or self._kept(self._groups, key, prepare)
+        queue = self._stream(stream)
+        others = [] if ordered else self._awaited(itertools.chain(*products), stream, queue)
+        for launch, members in launches:
+            launch([addresses[i] for i in members], scalars, queue)
+        for i in left:
+            self._product(shapes[i], (dtype, PLAIN, ""), addresses[i], scalars, queue)
+        for other in others:
+            order(queue, other)
+
+    def _awaited(self, operands: Iterable[Matrix], stream: int, queue: Stream) -> list[Stream]:
+        """Let a stream wait for all others on which operands are ready, and return these."""
+        ready = {resolved(m) for m in operands if m.ready is not None}
+        others = [self._stream(address) for address in ready - {stream}]
+        for other in others:
+            order(other, queue)
+        return others
+
     def _run(
         self,
         operands: Operands,
@@ -81,14 +131,9 @@ class Gpu:
         kind: Kind,
         batch: Batch | None,
     ) -> None:
-        a, b, c, *_ = operands
-        shape = a.rows, b.columns, a.columns, a.ld, b.ld, c.ld, int(a.transposed), int(b.transposed)
+        shape, addresses = _shape_of(operands), [matrix.address for matrix in operands]
         queue = self._stream(stream)
-        ready = set() if ordered else {resolved(m) for m in operands if m.ready is not None}
-        others = [self._stream(address) for address in ready - {stream}]
-        for other in others:
-            order(other, queue)
-        addresses = [matrix.address for matrix in operands]
+        others = [] if ordered else self._awaited(operands, stream, queue)
         if batch is None:
             self._product(shape, kind, addresses, scalars, queue)
         else:
@@ -174,6 +219,25 @@ class Gpu:
             batch=batch,
         )
 
+    def _prepare_groups(self, shapes: Sequence[tuple[int, ...]], dtype: str) -> Groups:
+        """Prepare the launches that products share, layout by layout, and say which have their own."""
+        problems = [self._problem(shape, (dtype, PLAIN, "")) for shape in shapes]
+        launches, left = [], set(range(len(shapes)))
+        for layout in dict.fromkeys(p.layout for p in problems):
+            alike = [i for i, p in enumerate(problems) if p.layout == layout]
+            for found in group.grouped([problems[i] for i in alike], sms=self.device.sms, arch=self.arch):
+                members = [alike[i] for i in found.members]
+                made = group.GroupLaunch(
+                    self._function(found.variant),
+                    found.variant,
+                    [problems[i] for i in members],
+                    sms=self.device.sms,
+                    workspaces=self._workspaces,
+                )
+                launches.append((made, members))
+                left -= set(members)
+        return launches, sorted(left)
+
     def _prepare(self, shape: tuple[int, ...], unmapped: str, kind: Kind, first: First | None) -> GemmLaunch:
         problem, rows = self._problem(shape, kind), kind[2]
         sms, gpu = self.device.sms, self.device.name
@@ -209,6 +273,12 @@ class Gpu:
         if found is None:
             found = self._streams[address] = BorrowedStream(self.context, address)
         return found
+
+
+def _shape_of(operands: Operands) -> tuple[int, ...]:
+    """Return what a plan depends on: M, N, K, the leading dimensions, and which operands are transposed."""
+    a, b, c, *_ = operands
+    return a.rows, b.columns, a.columns, a.ld, b.ld, c.ld, int(a.transposed), int(b.transposed)
 
 
 _gpus: dict[int, Gpu] = {}

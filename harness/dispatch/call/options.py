@@ -9,6 +9,7 @@ import numpy as np
 
 from harness.dispatch import arrays, choose
 from harness.dispatch.arrays import Matrix
+from harness.driver import Stream
 from harness.errors import UsageError
 from harness.kernels.dtypes import BF16X6, FP16X3, FP32, TF32, TF32X3, DType
 from harness.kernels.epilogue import ACTIVATIONS, COLUMNS, ROWS, Epilogue
@@ -18,10 +19,11 @@ PRECISIONS = (IEEE, TF32.name, TF32X3.name, FP16X3.name, BF16X6.name)  # the way
 _FLOAT_MAX = float(np.finfo(np.float32).max)
 
 
-def type_of(left: Matrix, right: Matrix, precision: str) -> str:
-    """Return `product_type` of two operands. Raises UsageError if their types differ."""
+def type_of(left: Matrix, right: Matrix, precision: str, at: str = "") -> str:
+    """Return `product_type` of two operands; `at` follows their names. Raises UsageError if types differ."""
     if left.dtype is not right.dtype:
-        raise UsageError(f"a is of {left.dtype.name}, b of {right.dtype.name}", hint="convert one of them")
+        what = f"a{at} is of {left.dtype.name}, b{at} of {right.dtype.name}"
+        raise UsageError(what, hint="convert one of them")
     return product_type(left.dtype, precision)
 
 
@@ -100,6 +102,12 @@ def scalar(name: str, value: Any) -> float:
     if not math.fabs(number) <= _FLOAT_MAX:
         raise UsageError(f"{name}={value} is not a finite float32")
     return number
+
+
+def check_stream(stream: Any, left: Matrix) -> None:
+    """Raise UsageError if a Stream of harness is of another GPU than the operands."""
+    if isinstance(stream, Stream) and (other := stream.context.device.ordinal) != left.device:
+        raise UsageError(f"the stream is of GPU {other}, a of GPU {left.device}")
 
 
 def invariant(out: Matrix, scalars: tuple[float, float], epilogue: Epilogue) -> str:
