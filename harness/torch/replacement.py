@@ -53,7 +53,8 @@ def worth(M: int, N: int, K: int, dtype: str, layout: str, *, batch: int, bias: 
     faster than in float32. Batches are harness's if each of their products is a launch and worth it, and all
     take no longer than `NEAR` times what the kernel that is the fastest for their size would in one launch,
     for PyTorch's do take batches: of drawn batches in one launch ours took 1.2 to 1.4 times as long as
-    PyTorch's in the mean (records/h200/benchmarks/batches.json). Raises UsageError if no kernel computes the product there.
+    PyTorch's in the mean (records/h200/benchmarks/batches.json). Raises UsageError if no kernel computes the
+    product there.
 
     The product is M x K times K x N, `batch` times. `dtype` is its element type as `harness.matmul` names it:
     "fp32", "bf16", "fp16", or the precision of float32. `layout` is "N" (row-major) or "T" (column-major) of
