@@ -169,7 +169,7 @@ def test_any_alignment(rung: str, parameters: dict[str, int]) -> None:
 
 FAULTS = {
     "three products": ("31", "int degree = PARTS - 1;", "int degree = PARTS - 2;"),
-    "a part is not the remainder": ("31", "x - __uint_as_float(bits)", "x - __uint_as_float(bits) * 1.0001f"),
+    "a part is not the remainder": ("31", "v.x - low(two.x)", "v.x - low(two.x) * 1.0001f"),
     "NaN of parts stays": ("31", "if (whole) {", "if (true) {"),
     "halves of A swapped": ("31", "BM / 2 * half + row_a(j)", "BM / 2 * (1 - half) + row_a(j)"),
     "halves of a panel swapped": ("32", "half = r / (BM * BK / 64)", "half = 1 - r / (BM * BK / 64)"),
