@@ -92,11 +92,12 @@ def matmul(
     epilogue, added = PLAIN, None
     if bias is not None or activation or derivative_at is not None or result.dtype is not left.dtype:
         epilogue, added = options.epilogue(left, result, asked, bias, bias_axis, activation, derivative_at)
-    rows = options.invariant(result, scalars, epilogue) if invariant else ""
     batch = batches.of(left, right, result) if leading else None
     batches.refuse_overlaps(batch, left, right, result, added, epilogue)
-    if batch and (single := batch.joined(left, right, result, epilogue.bias)):
+    # Products side by side have more columns, on which the order of a row's sums may depend.
+    if batch and (single := batch.joined(left, right, result, epilogue.bias, wide=not invariant)):
         (left, right, result), batch = single, None
+    rows = options.invariant(result, scalars, epilogue) if invariant else ""
     if result.transposed:  # out^T = b^T a^T
         left, right, result, epilogue = right.flipped, left.flipped, result.flipped, epilogue.flipped
         batch = batch and batch.flipped

@@ -185,7 +185,7 @@ class _Replaced:
         key: Any = (self._name, precision, dtype, a.shape, a.stride(), b.dtype, shape, b.stride(), b.device)
         if input is not None or out is not None:
             others = [(x.dtype, x.device, x.shape, x.stride()) for x in (input, out) if x is not None]
-            key = (key, *others)
+            key = (key, beta, alpha, *others)  # scalars decide, too: what is rounded differently is refused
         call = calls.find(key)
         if call is None:
             call = calls.add(key, self._decide(input, a, b, out, precision))
@@ -203,7 +203,9 @@ class _Replaced:
                     a, b = products.readable(a), products.readable(b)
                 products.queue(a, b, result, precision, alpha, beta, bias, invariant=self._worth is None)
             except _REFUSALS as e:
-                result, call = None, calls.add(key, dataclasses.replace(call, why=e.what))
+                # An out that overlaps an operand is refused for where it lies: the next one may not.
+                refused = key if out is None else (key, e.what)
+                result, call = None, calls.add(refused, dataclasses.replace(call, why=e.what))
         calls.count(call)
         return result
 

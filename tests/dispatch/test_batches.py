@@ -180,6 +180,27 @@ def test_one_launch(
     assert ("BATCHED" in device.variants[-1].params) is batched
 
 
+@pytest.mark.parametrize("rows", [5, 300])
+def test_invariant_products_side_by_side_keep_their_columns(
+    device: Any, gpu: Context, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    """A row of one of them must not be added up as one of the N * batch columns of all."""
+    seen: list[Any] = []
+    run = gpus.Gpu.run
+
+    def spy(self: gpus.Gpu, product: Any, *others: Any) -> None:
+        seen.append((product[0].rows, product[1].columns, others[3][2]))
+        run(self, product, *others)
+
+    monkeypatch.setattr(gpus.Gpu, "run", spy)
+    _keep, (left, right, result) = arrays(gpu, (rows, 24), (8, 24, 1), (8, rows, 1))
+    harness.matmul(left, right, result, invariant=True)
+    harness.matmul(left, right, result)
+    np.testing.assert_array_equal(result.host, left.host @ right.host)
+    assert seen[0] in [(rows, 1, "M"), (1, rows, "N")]
+    assert seen[1] == (8, rows, "")  # freely, all are one product
+
+
 def test_what_cannot_be_a_batch(device: Any, gpu: Context) -> None:
     _keep, (a, b, out) = arrays(gpu, (6, 4, 4), (6, 4, 4), (6, 4, 4))
 

@@ -139,7 +139,42 @@ def test_what_is_refused(groups: FakeDriver, gpu: Context) -> None:
     square = Typed(gpu, FP32, 8, 8)
     refused(r"out\[1\] overlaps a\[0\]", [square, a[0]], [b[0], b[0]], [c[0], square])
     refused(r"a\[1\] is a ndarray|a\[1\] is not in", [a[0], np.zeros((9, 5), np.float32)], b[:2], c[:2])
+    refused("a is NoneType", None, b, c)
+    refused("b is int", a, 3, c)
+    refused("out is list_iterator", a, b, iter(c))
+    for options in ({"alpha": 10**400}, {"precision": np.array(["tf32", "ieee"])}):
+        with pytest.raises(UsageError, match="alpha=inf is not|no precision"):
+            harness.grouped_matmul(a, b, c, **options)
     assert groups.launches == [] and groups.compiled == []
+
+
+def test_a_product_without_a_kernel_is_named_before_any_runs(groups: FakeDriver, gpu: Context) -> None:
+    a, b, c = operands(gpu, FP32, [(8, 8, 8), (9_000_000, 1, 1)])
+    with pytest.raises(UsageError, match=r"product \[1\]: no kernel for 9000000x1x1"):
+        harness.grouped_matmul(a, b, c, precision="3xtf32")
+    assert groups.launches == []
+
+
+def test_products_of_their_own(groups: FakeDriver, gpu: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those for which no group is found, and the same shapes in another type."""
+    monkeypatch.setattr(group, "grouped", lambda *_, **__: ())
+    for dtype in (BF16, FP16):
+        a, b, c = operands(gpu, dtype, [(8, 8, 8), (9, 7, 5)])
+        wanted = [dtype.decode(x.host) @ dtype.decode(y.host) for x, y in zip(a, b, strict=True)]
+        before = len(groups.launches)
+        harness.grouped_matmul(a, b, c)
+        assert len(groups.launches) - before == 2
+        for z, expected in zip(c, wanted, strict=True):
+            np.testing.assert_allclose(dtype.decode(z.host), expected, rtol=0.02, atol=0.02)
+
+
+def test_lists_that_are_kept_are_bounded(
+    groups: FakeDriver, gpu: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpus, "_MOST_GROUPS", 3)
+    for k in range(1, 7):
+        harness.grouped_matmul(*operands(gpu, FP32, [(8, 8, k)] * 2))
+        assert len(gpus.gpu(0)._groups) == min(k, 3)
 
 
 def test_a_shared_operand_is_no_overlap(groups: FakeDriver, gpu: Context) -> None:

@@ -138,7 +138,18 @@ def test_out_that_is_an_operand_is_pytorchs(torch: Any, multiplied: Any, replace
     with replace():
         torch.mm(a, b, out=a)
         torch.addmm(b, a, b, out=torch.empty(4, 4))
-    assert [(r[0], r[5]) for r in rows()] == [("addmm", ""), ("mm", "out overlaps an operand")]
+        torch.mm(a, b, out=torch.empty(4, 4))  # of the same shapes, and no overlap
+    assert [(r[0], r[5]) for r in rows()] == [("addmm", ""), ("mm", ""), ("mm", "out overlaps an operand")]
+
+
+def test_scalars_that_are_refused_are_of_their_call(torch: Any, multiplied: Any, replace: Any) -> None:
+    x, w, c = torch.randn(5, 3), torch.randn(3, 7), torch.randn(5, 7)
+    with replace(invariant=True):
+        for scalars in ({"alpha": 2}, {"beta": 0.5}, {}, {"alpha": 2}):
+            wanted = scalars.get("alpha", 1) * (x @ w) + scalars.get("beta", 1) * c
+            assert torch.allclose(torch.addmm(c, x, w, **scalars), wanted, atol=1e-5)
+    calls = {(r[4], r[5] == "") for r in rows() if r[0] == "addmm"}
+    assert (1, True) in calls and sum(n for n, ours in calls if not ours) == 3
 
 
 def test_wrong_products_have_pytorchs_own_words(torch: Any, multiplied: Any, replace: Any) -> None:

@@ -47,20 +47,21 @@ class Batch(NamedTuple):
         return self._replace(a=self.b, b=self.a)
 
     def joined(
-        self, left: Matrix, right: Matrix, out: Matrix, bias: int
+        self, left: Matrix, right: Matrix, out: Matrix, bias: int, wide: bool = True
     ) -> tuple[Matrix, Matrix, Matrix] | None:
         """Return the matrices of the single product that is all of the batch, or None if there is none.
 
         `bias` is `ROWS`, `COLUMNS` or 0, as of an `Epilogue`: one that repeats is none of a single product.
+        Unless `wide`, products may lie one below the other only: side by side they would have other columns.
         """
         if self.b == 0 and bias != ROWS:
             tall, result = _stacked(left, self.size, self.a), _stacked(out, self.size, self.c)
             if tall is not None and result is not None:
                 return tall, right, result
-        if self.a == 0 and bias != COLUMNS:
-            wide, result = (_stacked(m.flipped, self.size, s) for m, s in ((right, self.b), (out, self.c)))
-            if wide is not None and result is not None:
-                return left, wide.flipped, result.flipped
+        if wide and self.a == 0 and bias != COLUMNS:
+            broad, result = (_stacked(m.flipped, self.size, s) for m, s in ((right, self.b), (out, self.c)))
+            if broad is not None and result is not None:
+                return left, broad.flipped, result.flipped
         return None
 
 

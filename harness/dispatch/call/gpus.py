@@ -23,7 +23,7 @@ from harness.dispatch.prepared import GemmLaunch
 from harness.dispatch.split import Part, divided
 from harness.dispatch.workspaces import Workspaces
 from harness.driver import BorrowedStream, Context, Device, Function, Module, Stream, tensormap
-from harness.errors import OutOfMemory
+from harness.errors import OutOfMemory, UsageError
 from harness.kernels.arch import Arch
 from harness.kernels.compiler import compile_kernel
 from harness.kernels.dtypes import DTYPES
@@ -39,6 +39,7 @@ Groups = tuple[list[tuple[group.GroupLaunch, list[int]]], list[int]]  # with the
 Plan = TypeVar("Plan")
 _SHAPE = ("M", "N", "K", "lda", "ldb", "ldc", "transa", "transb")
 _MOST_PLANS = 4096  # prepared launches kept per GPU; beyond that the oldest are dropped
+_MOST_GROUPS = 64  # the same of lists of products, of which each takes 1 KB a product
 
 
 class Gpu:
@@ -104,8 +105,13 @@ class Gpu:
         addresses = [[matrix.address for matrix in operands] for operands in products]
         prepare = functools.partial(self._prepare_groups, shapes, dtype)
         key = (shapes, dtype)
-        launches, left = self._groups.get(key) or self._kept(self._groups, key, prepare)
+        launches, left = self._groups.get(key) or self._kept(self._groups, key, prepare, _MOST_GROUPS)
         queue = self._stream(stream)
+        for i in left:  # prepared before anything is queued, for a product may be refused
+            try:
+                self._planned(shapes[i], (dtype, PLAIN, ""), (addresses[i], queue))
+            except UsageError as e:
+                raise UsageError(f"product [{i}]: {e.what}", hint=e.hint) from None
         others = [] if ordered else self._awaited(itertools.chain(*products), stream, queue)
         for launch, members in launches:
             launch([addresses[i] for i in members], scalars, queue)
@@ -150,10 +156,7 @@ class Gpu:
         queue: Stream,
     ) -> None:
         """Queue a product of this `shape` (see `plan`) in a stream, of operands at these addresses."""
-        size = DTYPES[kind[0]].itemsize
-        unmapped = "" if tensormap.possible(addresses[0], shape[3] * size) else "A"
-        unmapped += "" if tensormap.possible(addresses[1], shape[4] * size) else "B"
-        plan = self.plan(shape, unmapped, kind, first=(addresses, queue))
+        plan, unmapped = self._planned(shape, kind, (addresses, queue))
         try:
             plan(addresses, scalars, queue)
         except OutOfMemory:
@@ -161,6 +164,13 @@ class Gpu:
                 raise
             plan = self.plan(shape, unmapped, kind, copying=False)  # slower, but bitwise the same result
             plan(addresses, scalars, queue)
+
+    def _planned(self, shape: tuple[int, ...], kind: Kind, first: First) -> tuple[GemmLaunch, str]:
+        """Return the launch for a product of this shape, and its operands without tensor maps: see `plan`."""
+        size, addresses = DTYPES[kind[0]].itemsize, first[0]
+        unmapped = "" if tensormap.possible(addresses[0], shape[3] * size) else "A"
+        unmapped += "" if tensormap.possible(addresses[1], shape[4] * size) else "B"
+        return self.plan(shape, unmapped, kind, first=first), unmapped
 
     def plan(
         self,
@@ -180,21 +190,21 @@ class Gpu:
         """
         key = (*shape, unmapped, *kind, copying)
         prepare = functools.partial(self._prepare, shape, unmapped if copying else "", kind, first)
-        return self._plans.get(key) or self._kept(self._plans, key, prepare)
+        return self._plans.get(key) or self._kept(self._plans, key, prepare, _MOST_PLANS)
 
     def _batch(self, shape: tuple[int, ...], kind: Kind, batch: Batch) -> batches.Launch:
         """Return the launch of a batch of products of this `shape`, made at the first call."""
         key = (*shape, *kind, batch)
         prepare = functools.partial(self._prepare_batch, shape, kind, batch)
-        return self._batches.get(key) or self._kept(self._batches, key, prepare)
+        return self._batches.get(key) or self._kept(self._batches, key, prepare, _MOST_PLANS)
 
-    def _kept(self, plans: dict[Key, Plan], key: Key, prepare: Callable[[], Plan]) -> Plan:
+    def _kept(self, plans: dict[Key, Plan], key: Key, prepare: Callable[[], Plan], most: int) -> Plan:
         """Return the plan of this key, prepared unless another thread has."""
         with self._lock:
             found = plans.get(key)
             if found is None:
                 found = prepare()
-                for old in list(plans)[: max(0, len(plans) + 1 - _MOST_PLANS)]:
+                for old in list(plans)[: max(0, len(plans) + 1 - most)]:
                     del plans[old]
                 plans[key] = found
         return found

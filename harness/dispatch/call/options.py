@@ -32,7 +32,7 @@ def product_type(dtype: DType, precision: str) -> str:
 
     Raises UsageError if `precision` is unknown or not for their type.
     """
-    if precision not in PRECISIONS:
+    if not isinstance(precision, str) or precision not in PRECISIONS:
         raise UsageError(f"no precision {precision!r}", hint=f"there are {', '.join(PRECISIONS)}")
     if precision == IEEE:
         return dtype.name
@@ -51,14 +51,14 @@ def epilogue(
     if out.dtype is not left.dtype and out.dtype is not FP32:
         what = f"out is of {out.dtype.name}, a and b of {left.dtype.name}"
         raise UsageError(what, hint=f"out may be of {left.dtype.name} or fp32")
-    if activation not in ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
         raise UsageError(f"no activation {activation!r}", hint=f"there are {', '.join(ACTIVATIONS[1:])}")
     wide = out.dtype is not left.dtype
     if at is not None:
         return Epilogue(0, activation, wide, True), _derivative_at(at, out, activation, bias, stream)
     if bias is None:
         return Epilogue(0, activation, wide), None
-    if axis not in (0, 1):
+    if not isinstance(axis, int) or axis not in (0, 1):
         raise UsageError(f"bias_axis={axis!r}", hint="1: an element for each column of out, 0: for each row")
     found, extents = arrays.read("bias", bias, stream, dims=1), (out.rows, out.columns)
     if found.columns != extents[axis]:
@@ -97,10 +97,12 @@ def scalar(name: str, value: Any) -> float:
     """Return `value` as a float; raises UsageError unless it is finite in float32."""
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except OverflowError:  # of an int
+        number = math.inf
+    except (TypeError, ValueError, RuntimeError):  # the last of a PyTorch tensor of many elements
         raise UsageError(f"{name}={value!r} is not a number") from None
     if not math.fabs(number) <= _FLOAT_MAX:
-        raise UsageError(f"{name}={value} is not a finite float32")
+        raise UsageError(f"{name}={number} is not a finite float32")
     return number
 
 
