@@ -1,6 +1,8 @@
 // Many products in one launch. harness.matmul defines BATCHED for a batch of matrices, harness.grouped_matmul GROUPED for
 // products of different shapes; without them nothing of this is in the machine code. The tiles of all products lie along
-// the grid's x, those of a product side by side.
+// the grid's x, those of a product side by side. A kernel whose blocks stay on their SM takes them in that order.
+//
+// Of a batch, tensor maps have three dimensions. The third is 1 for an operand that is the same for all products.
 #pragma once
 
 #ifndef BATCHED
@@ -11,7 +13,11 @@
 #endif
 
 #if BATCHED
-#define BATCH_PARAMETERS , long long stride_a, long long stride_b, long long stride_c  // of a kernel, after the bias
+#define BATCH_PARAMETERS , unsigned batch, long long stride_a, long long stride_b, long long stride_c  // after the bias
+#define MATRICES batch
+#define TO_MATRIX(matrix, stride) ((matrix) * (stride))  // elements from the first matrix to this one
+#define ON_UNITS(stride, size) ((stride) >= 0 && (stride) * (size) % 16 == 0)  // so that matrices can have a map
+#define MATRIX_MAP(map, matrix, stride, size) (MatrixMap{map, (stride) ? (int)(matrix) : 0, ON_UNITS(stride, size)})
 #if DERIVATIVE
 #define TILE_OF_MATRIX(tiles) \
     (at += blockIdx.x / (tiles) * stride_c, tile_of_matrix(A, B, C, tiles, stride_a, stride_b, stride_c))
@@ -35,6 +41,20 @@ struct Group {
 #define BATCH_PARAMETERS
 #define TILE_OF_MATRIX(tiles) blockIdx.x
 #endif
+#if !BATCHED
+#define MATRICES 1
+#define TO_MATRIX(matrix, stride) 0
+#define MATRIX_MAP(map, matrix, stride, size) (map)
+#define ON_UNITS(stride, size) true
+#endif
+
+// Which matrix a tile of a batch belongs to, and which of its `tiles` it is.
+struct TileOfBatch { unsigned matrix, tile; };
+__device__ inline TileOfBatch tile_of_batch(unsigned tile, unsigned tiles)
+{
+    if (!BATCHED) return {0, tile};
+    return {tile / tiles, tile % tiles};
+}
 
 // Stands before a kernel's first use of its product. The arguments that it replaces hold nothing in a group.
 #if GROUPED

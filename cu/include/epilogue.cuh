@@ -31,14 +31,15 @@
 
 #if BIAS
 #define EPILOGUE_PARAMETER , const OUT* bias  // of a kernel, after beta
-#define MAKE_EPILOGUE(M, N, ldc) Epilogue(bias, BIAS == 1 ? M : N)
+#define MAKE_EPILOGUE_FROM(first, M, N, ldc) Epilogue(bias, BIAS == 1 ? M : N)
 #elif DERIVATIVE
 #define EPILOGUE_PARAMETER , const OUT* at
-#define MAKE_EPILOGUE(M, N, ldc) Epilogue(at, M, N, ldc)
+#define MAKE_EPILOGUE_FROM(first, M, N, ldc) Epilogue(at + (first), M, N, ldc)
 #else
 #define EPILOGUE_PARAMETER
-#define MAKE_EPILOGUE(M, N, ldc) Epilogue()
+#define MAKE_EPILOGUE_FROM(first, M, N, ldc) Epilogue()
 #endif
+#define MAKE_EPILOGUE(M, N, ldc) MAKE_EPILOGUE_FROM(0, M, N, ldc)  // FROM: where C and `at` begin, in elements
 
 __device__ inline float load_float(const float* p) { return __ldg(p); }
 template <class T>

@@ -13,27 +13,32 @@ constexpr int PAD = 4;          // floats after a transposed row: as few as keep
 // The tensor maps that a kernel takes, as the first of its parameters and as arguments of load().
 #if TRANSA && !TRANSB
 #define MAP_PARAMETERS const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
-#define MAPS map_a, map_b
+#define MAP_A map_a
+#define MAP_B map_b
 #elif TRANSA
 #define MAP_PARAMETERS const __grid_constant__ TensorMap map_a,
-#define MAPS map_a, map_a
+#define MAP_A map_a
+#define MAP_B map_a
 #elif !TRANSB
 #define MAP_PARAMETERS const __grid_constant__ TensorMap map_b,
-#define MAPS map_b, map_b
+#define MAP_A map_b
+#define MAP_B map_b
 #else
 #define MAP_PARAMETERS
-#define MAPS TensorMap(), TensorMap()
+#define MAP_A TensorMap()
+#define MAP_B TensorMap()
 #endif
+#define MAPS MAP_A, MAP_B
 
 // A tile of one operand: SIDE rows of op(A) or columns of op(B), for each of TILE_K k.
-template <int SIDE, int TILE_K, bool ALONG_K>
+template <int SIDE, int TILE_K, bool ALONG_K, class Map>
 struct Fp32Tile {
     static constexpr int PITCH = SIDE + (ALONG_K ? PAD : 0);
     static constexpr int COPIES = ALONG_K ? SIDE / (PRODUCERS / 8) : 1;  // rows of which a thread copies every 8th float
     static constexpr bool KEPT = COPIES <= 8;  // registers for where they begin; with more, those for sums are worse
     typedef float Memory[TILE_K][PITCH];
 
-    const TensorMap& map;
+    const Map& map;
     const float* matrix;
     unsigned first;  // row of op(A), or column of op(B)
     int last, ld;    // the last one that exists, counted from `first`
@@ -42,9 +47,9 @@ struct Fp32Tile {
     const float* from;  // where this thread's part of the next stage begins
     int row[KEPT ? COPIES : 1];  // ALONG_K: where its rows begin, from there on
 
-    __device__ Fp32Tile(const TensorMap& map, const float* matrix, unsigned first, int count, int ld)
+    __device__ Fp32Tile(const Map& map, const float* matrix, unsigned first, int count, int ld)
         : map(map), matrix(matrix), first(first), last(count - 1 - first), ld(ld),
-          mapped(!ALONG_K && aligned16(matrix, ld))
+          mapped(!ALONG_K && exists(map) && aligned16(matrix, ld))
     {
     }
 
@@ -125,10 +130,10 @@ struct Fp32Tile {
     }
 };
 
-template <int TILE_M, int TILE_N, int TILE_K, int NUM_STAGES>
+template <int TILE_M, int TILE_N, int TILE_K, int NUM_STAGES, class Map = TensorMap>
 struct Fp32Producer {
-    typedef Fp32Tile<TILE_M, TILE_K, !TRANSA> A;
-    typedef Fp32Tile<TILE_N, TILE_K, TRANSB> B;
+    typedef Fp32Tile<TILE_M, TILE_K, !TRANSA, Map> A;
+    typedef Fp32Tile<TILE_N, TILE_K, TRANSB, Map> B;
     typedef typename A::Memory TileA;
     typedef typename B::Memory TileB;
     static constexpr int PITCH_A = A::PITCH, PITCH_B = B::PITCH;  // floats from one k to the next
@@ -145,7 +150,7 @@ struct Fp32Producer {
     // Load k to `end` of op(A)'s rows from `row` on, and of op(B)'s columns from `col` on. The range is a whole number
     // of stages, or ends with K: a box is cut off at the end of the matrix only.
     __device__ static void load(TileA* As, TileB* Bs, Mbarrier* full, Mbarrier* empty, int& stage, int& parity,
-                                const TensorMap& map_a, const TensorMap& map_b, const float* matrix_a,
+                                const Map& map_a, const Map& map_b, const float* matrix_a,
                                 const float* matrix_b, unsigned row, unsigned col, int k, int end, int M, int N, int K,
                                 int lda, int ldb)
     {

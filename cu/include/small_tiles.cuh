@@ -109,9 +109,12 @@ __device__ inline Share share_of(int stages, unsigned split, unsigned splits)
     return {int((long long)stages * split / splits), int((long long)stages * (split + 1) / splits)};
 }
 
-// Multiply the stages of k that are this block's, one after the other: multiply(a, b) gets their tiles, which are zero
-// beyond the matrices. Up to STAGES - 1 are being copied meanwhile. (row, col) is the corner of the block's tile of C, and
-// `memory` holds the tiles of STAGES stages.
+// Multiply the stages of k that are this block's, one after the other: multiply(a, b, depth) gets their tiles, which are
+// zero beyond the matrices, and of how many k they are worth the work. Up to STAGES - 1 are being copied meanwhile. (row,
+// col) is the corner of the block's tile of C, and `memory` holds the tiles of STAGES stages.
+//
+// With STAGES=1 nothing is copied meanwhile: where k is a stage or two, there is nothing to copy ahead, and in the memory
+// of three more stages other blocks do their copying. No work is done there for k that do not exist.
 template <typename Multiply>
 __device__ inline void multiply_share(void* memory, const ELEMENT* A, const ELEMENT* B, int M, int N, int K, int lda, int ldb,
                                       unsigned row, unsigned col, Share share, Multiply multiply)
@@ -132,19 +135,35 @@ __device__ inline void multiply_share(void* memory, const ELEMENT* A, const ELEM
         }
         cp_async_commit_group();
     };
+    if constexpr (STAGES == 1) {
+        #pragma unroll 1
+        for (int part = share.begin; part < share.end; ++part) {
+            if (part > share.begin) __syncthreads();  // the last one has been read
+            copy(0, part);
+            cp_async_wait_group<0>();
+            if constexpr (sizeof(ELEMENT) == 2) {
+                if (!a_units) As[0].shift(A, lda);
+                if (!b_units) Bs[0].shift(B, ldb);
+            }
+            __syncthreads();
+            multiply(As[0], Bs[0], min(BK, K - part * BK));
+        }
+        __syncthreads();
+        return;
+    }
     #pragma unroll 1
     for (int i = 0; i < STAGES - 1; ++i) copy(i, share.begin + i);
     int now = 0, next = STAGES - 1;
     #pragma unroll 1
     for (int part = share.begin; part < share.end; ++part) {
-        cp_async_wait_group<STAGES - 2>();
+        cp_async_wait_group<(STAGES > 2 ? STAGES - 2 : 0)>();
         if constexpr (sizeof(ELEMENT) == 2) {
             if (!a_units) As[now].shift(A, lda);
             if (!b_units) Bs[now].shift(B, ldb);
         }
         __syncthreads();  // everyone's copies of this stage have landed, and the last one has been read
         copy(next, part + STAGES - 1);
-        multiply(As[now], Bs[now]);
+        multiply(As[now], Bs[now], BK);
         next = now;
         now = now + 1 == STAGES ? 0 : now + 1;
     }

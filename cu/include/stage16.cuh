@@ -32,7 +32,8 @@ struct Stage16 {
     }
 
     // Called by one thread: load A from (row, k), and let the phase of `full` wait for the bytes of A and B.
-    __device__ void load_a(const TensorMap& map_a, int row, int k, Mbarrier* full, bool has_a = true,
+    template <class Map>
+    __device__ void load_a(const Map& map_a, int row, int k, Mbarrier* full, bool has_a = true,
                            bool has_b = true)
     {
         mbarrier_arrive_expect_tx(full, (has_a ? sizeof a : 0) + (has_b ? sizeof b : 0));
@@ -44,8 +45,8 @@ struct Stage16 {
     }
 
     // Load B from (k, col). Each of the BLOCKS blocks of a cluster loads a part of it, for all of them.
-    template <int BLOCKS = 1>
-    __device__ void load_b(const TensorMap& map_b, int k, int col, Mbarrier* full, int rank = 0)
+    template <int BLOCKS = 1, class Map>
+    __device__ void load_b(const Map& map_b, int k, int col, Mbarrier* full, int rank = 0)
     {
         constexpr int EACH = B_BOXES / BLOCKS;
         #pragma unroll
@@ -58,8 +59,8 @@ struct Stage16 {
     }
 
     // Load both; has_a and has_b say which of them has a tensor map.
-    template <int BLOCKS = 1>
-    __device__ void load(const TensorMap& map_a, const TensorMap& map_b, int row, int col, int k, Mbarrier* full,
+    template <int BLOCKS = 1, class Map>
+    __device__ void load(const Map& map_a, const Map& map_b, int row, int col, int k, Mbarrier* full,
                          bool has_a = true, bool has_b = true, int rank = 0)
     {
         load_a(map_a, row, k, full, has_a, has_b);

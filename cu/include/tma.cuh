@@ -38,6 +38,38 @@ __device__ inline void tma_load_multicast(unsigned short blocks, void* to, const
                  : "memory");
 }
 
+// One of the matrices that a map of three dimensions describes, one behind the other: for a batch (see batch.cuh).
+struct MatrixMap {
+    const TensorMap& map;
+    int matrix;
+    bool there;  // a map can describe matrices so far apart
+};
+__device__ inline bool exists(const TensorMap&) { return true; }
+__device__ inline bool exists(const MatrixMap& m) { return m.there; }
+
+__device__ inline void tma_load(void* to, const MatrixMap& from, int row, int column, Mbarrier* b)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5}], [%2];"
+                 :: "r"(shared_address(to)), "l"(&from.map), "r"(shared_address(b)), "r"(column), "r"(row),
+                    "r"(from.matrix)
+                 : "memory");
+}
+__device__ inline void tma_load_multicast(unsigned short blocks, void* to, const MatrixMap& from, int row, int column,
+                                          Mbarrier* b)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;"
+                 :: "r"(shared_address(to)), "l"(&from.map), "r"(shared_address(b)), "r"(column), "r"(row),
+                    "r"(from.matrix), "h"(blocks)
+                 : "memory");
+}
+__device__ inline void tma_store(const MatrixMap& to, int row, int column, const void* from)
+{
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];"
+                 :: "l"(&to.map), "r"(shared_address(from)), "r"(column), "r"(row), "r"(to.matrix) : "memory");
+}
+
 // Store a box to (row, column). The same thread closes stores in groups and waits for them.
 __device__ inline void tma_store(const TensorMap& map, int row, int column, const void* from)
 {

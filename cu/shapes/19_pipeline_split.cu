@@ -14,7 +14,7 @@
 // min_arch = "sm_90a"
 // block = "32 * (BM // WM) * (BN // WN) + 128"
 // tile  = ["BM", "BN"]
-// grid  = ["TILES_X", "TILES_Y", "SPLIT"]
+// grid  = ["TILES_X * TILES_Z", "TILES_Y", "SPLIT"]
 // where = ["(BM * BN > 8192) == (BK == 32)", "(BK == 32) == (STAGES == 4)",  # what suits each tile best
 //          "(BM * BN > 16384) == (WM == 64)", "(WM == 64) == (CHUNK == 8)", "WM * WN // 512 % SPLIT == 0",
 //          "STAGES * BK * (BM + 4 + BN) >= BM * BN"]
@@ -46,6 +46,7 @@
 // TRANSB = [0, 1]
 // ///
 
+#include "batch.cuh"
 #include "cluster.cuh"
 #include "dependent_launch.cuh"
 #include "epilogue.cuh"
@@ -58,12 +59,16 @@
 #define CONSUMERS (32 * (BM / WM) * (BN / WN))  // threads; the producers follow them
 #define QUADS (TM / 4 * TN / SPLIT)  // of a thread's sums that a block adds up
 
+#if BATCHED
+typedef Fp32Producer<BM, BN, BK, STAGES, MatrixMap> Producer;
+#else
 typedef Fp32Producer<BM, BN, BK, STAGES> Producer;
+#endif
 
 extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
                        __launch_bounds__(CONSUMERS + PRODUCERS, TM * TN > 64 ? 1 : 0)
                        matmul(MAP_PARAMETERS const float* A, const float* B, float* C,
-                              int M, int N, int K, int lda, int ldb, int ldc, float alpha, float beta EPILOGUE_PARAMETER)
+                              int M, int N, int K, int lda, int ldb, int ldc, float alpha, float beta EPILOGUE_PARAMETER BATCH_PARAMETERS)
 {
     extern __shared__ __align__(128) float memory[];
     auto As = (Producer::TileA*)memory;
@@ -72,7 +77,8 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
 
     if (BM * BN > 8192) launch_dependents();
     const int self = threadIdx.x;
-    const unsigned row = blockIdx.y * BM, col = blockIdx.x * BN;
+    const unsigned tiles_n = (N + BN - 1u) / BN, matrix = blockIdx.x / tiles_n;
+    const unsigned row = blockIdx.y * BM, col = TILE_OF_MATRIX(tiles_n) * BN;
 
     // The part of k that this block takes: as many whole stages as the others or, at the end, fewer, maybe none.
     const int rank = blockIdx.z, stages = (K - 1) / BK + 1, share = (stages + SPLIT - 1) / SPLIT;
@@ -90,7 +96,8 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
         if (TM * TN > 64) setmaxnreg_dec<88>();
         if (BM * BN > 8192) wait_for_prerequisites();  // the consumers wait for what comes after it
         int stage = 0, parity = 1;
-        Producer::load(As, Bs, full, empty, stage, parity, MAPS, A, B, row, col, from_k, to_k, M, N, K, lda, ldb);
+        Producer::load(As, Bs, full, empty, stage, parity, MATRIX_MAP(MAP_A, matrix, stride_a, sizeof(float)),
+                       MATRIX_MAP(MAP_B, matrix, stride_b, sizeof(float)), A, B, row, col, from_k, to_k, M, N, K, lda, ldb);
         return;  // an exited thread counts as arrived at the barriers of the cluster
     }
 

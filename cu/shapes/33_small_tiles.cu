@@ -19,9 +19,10 @@
 // tile  = ["BM", "BN"]
 // grid  = ["TILES_X * TILES_Y * TILES_Z",
 //          "SPLIT * max(1, min(8, K // (128 * SPLIT), min(1024, BLOCKS * SMS) // (TILES_X * TILES_Y * TILES_Z * SPLIT)))"]
-// where = ["BM // WARPS_M % 16 == 0", "BM // WARPS_M <= 64", "BN * WARPS_M % 64 == 0", "BN * WARPS_M <= 128", "BM * BN >= 1024"]
-// shared = "STAGES * (TRANSA * 128 * (BM + 8) + (1 - TRANSA) * 144 * BM + (1 - TRANSB) * 128 * (BN + 8) + TRANSB * 144 * BN)"
-// workspace = "4096 + min(1024, BLOCKS * SMS) // SPLIT * 4 * BM * BN"
+// where = ["BM // WARPS_M % 16 == 0", "BM // WARPS_M <= 64", "BN * WARPS_M % 64 == 0", "BN * WARPS_M <= 128", "BM * BN >= 1024",
+//          "STAGES > 1 or BLOCKS + SPLIT == 1"]
+// shared = "max(STAGES * (TRANSA * 128 * (BM + 8) + (1 - TRANSA) * 144 * BM + (1 - TRANSB) * 128 * (BN + 8) + TRANSB * 144 * BN), 4 * BM * (BN + 4))"
+// workspace = "min(1, GRID_Y // SPLIT - 1) * (4096 + min(1024, BLOCKS * SMS) // SPLIT * 4 * BM * BN)"
 // programmatic = 1
 // loads = "BM + BN"
 // sums  = "fma"
@@ -34,8 +35,8 @@
 // BM = [64, 128, 32, 16]
 // BN = [64, 32, 16, 128]
 // WARPS_M = [2, 4, 1]
-// STAGES = [4, 3]
-// BLOCKS = [2, 3, 4]
+// STAGES = [4, 3, 1]
+// BLOCKS = [2, 3, 4, 0]
 // SPLIT = [1, 8]
 // TRANSA = [0, 1]
 // TRANSB = [0, 1]
@@ -101,9 +102,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     Fragment<TN, 4, TRANSB> b;
     multiply_share(
         memory, A, B, M, N, K, lda, ldb, row, col, share_of((K - 1) / BK + 1, blockIdx.y, gridDim.y),
-        [&](const Tile<BM, !TRANSA>& as, const Tile<BN, TRANSB>& bs) {
+        [&](const Tile<BM, !TRANSA>& as, const Tile<BN, TRANSB>& bs, int depth) {
             #pragma unroll 2  // all of it would be 20 KB of code: small products would wait for the code
-            for (int k = 0; k < BK; k += 4) {
+            for (int k = 0; k < depth; k += 4) {
                 a.read(as, warp_m, lane_m, k);
                 b.read(bs, warp_n, lane_n, k);
                 #pragma unroll

@@ -17,9 +17,10 @@
 // tile  = ["BM", "BN"]
 // grid  = ["TILES_X * TILES_Y * TILES_Z",
 //          "SPLIT * max(1, min(8, K // (128 * SPLIT), min(1024, BLOCKS * SMS) // (TILES_X * TILES_Y * TILES_Z * SPLIT)))"]
-// where = ["BM // WARPS_M % 16 == 0", "BM // WARPS_M <= 64", "BN * WARPS_M % 64 == 0", "BN * WARPS_M <= 128", "BM * BN >= 1024"]
-// shared = "STAGES * (TRANSA * 128 * (BM + 8) + (1 - TRANSA) * 144 * BM + (1 - TRANSB) * 128 * (BN + 8) + TRANSB * 144 * BN)"
-// workspace = "4096 + min(1024, BLOCKS * SMS) // SPLIT * 4 * BM * BN"
+// where = ["BM // WARPS_M % 16 == 0", "BM // WARPS_M <= 64", "BN * WARPS_M % 64 == 0", "BN * WARPS_M <= 128", "BM * BN >= 1024",
+//          "STAGES > 1 or BLOCKS + SPLIT == 1"]
+// shared = "max(STAGES * (TRANSA * 128 * (BM + 8) + (1 - TRANSA) * 144 * BM + (1 - TRANSB) * 128 * (BN + 8) + TRANSB * 144 * BN), 4 * BM * (BN + 8))"
+// workspace = "min(1, GRID_Y // SPLIT - 1) * (4096 + min(1024, BLOCKS * SMS) // SPLIT * 4 * BM * BN)"
 // programmatic = 1
 // loads = "BM + BN"
 // sass  = ["LDGSTS.128", "HMMA.16816.F32 in loop", "LDSM in loop", "SHF", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
@@ -30,8 +31,8 @@
 // BM = [64, 128, 32, 16]
 // BN = [64, 32, 16, 128]
 // WARPS_M = [2, 4, 1]
-// STAGES = [4, 3]
-// BLOCKS = [2, 3, 4]
+// STAGES = [4, 3, 1]
+// BLOCKS = [2, 3, 4, 0]
 // SPLIT = [1, 8]
 // TRANSA = [0, 1]
 // TRANSB = [0, 1]
@@ -48,6 +49,7 @@
 
 #define WM (BM / WARPS_M)  // a warp's outputs
 #define WN (BN * WARPS_M / 4)
+#define UNROLL (STAGES == 1 ? 1 : BK / 16)  // of the loop over k in a stage
 
 // Load the four 8 x 8 matrices of 16 rows or columns of an operand from `first` on, and 16 k: if `K_FIRST`, the two of the
 // same rows or columns one after the other, else the two of the same k.
@@ -80,9 +82,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     float sum[WM * WN / 32] = {};
     multiply_share(
         memory, A, B, M, N, K, lda, ldb, row, col, share_of((K - 1) / BK + 1, blockIdx.y, gridDim.y),
-        [&](const Tile<BM, !TRANSA>& as, const Tile<BN, TRANSB>& bs) {
-            #pragma unroll
-            for (int k = 0; k < BK; k += 16) {
+        [&](const Tile<BM, !TRANSA>& as, const Tile<BN, TRANSB>& bs, int depth) {
+            #pragma unroll UNROLL
+            for (int k = 0; k < depth; k += 16) {
                 unsigned a[WM / 16][4], b[WN / 16][4];
                 #pragma unroll
                 for (int i = 0; i < WM / 16; ++i) load_fragment<false>(a[i], as, warp_m + 16 * i, k);

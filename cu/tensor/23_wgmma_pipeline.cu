@@ -43,6 +43,7 @@
 // TRANSB = [0, 1]
 // ///
 
+#include "batch.cuh"
 #include "dependent_launch.cuh"
 #include "raster.cuh"
 #include "stage16.cuh"
@@ -68,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                        matmul(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
                               const __grid_constant__ TensorMap map_c,
                               const ELEMENT* A, const ELEMENT* B, OUT* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta EPILOGUE_PARAMETER)
+                              int lda, int ldb, int ldc, float alpha, float beta EPILOGUE_PARAMETER BATCH_PARAMETERS)
 {
     if (threadIdx.x == CONSUMERS) prefetch_tensormap(map_a), prefetch_tensormap(map_b);
     extern __shared__ __align__(1024) unsigned char memory[];
@@ -81,16 +82,25 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     const int rank = blockIdx.x % CLUSTER;
     const unsigned first = blockIdx.x / CLUSTER, step = gridDim.x / CLUSTER;
     const unsigned tiles_m = (M + BM * CLUSTER - 1u) / (BM * CLUSTER), tiles_n = (N + BN - 1u) / BN;
-    const unsigned tiles = tiles_m * tiles_n;
+    const unsigned tiles = tiles_m * tiles_n * MATRICES;
+    struct Place { unsigned row, col, matrix; };
     const auto place_of = [&](unsigned tile) {
-        const auto [row, col] = grouped_raster(tile, tiles_m, tiles_n, GROUP);
-        return TileIndex{(row * CLUSTER + rank) * BM, col * BN};
+        const auto [matrix, own] = tile_of_batch(tile, tiles_m * tiles_n);
+        const auto [row, col] = grouped_raster(own, tiles_m, tiles_n, GROUP);
+        return Place{(row * CLUSTER + rank) * BM, col * BN, matrix};
+    };
+    const auto map_of_a = [&](unsigned matrix) -> decltype(auto) {
+        return MATRIX_MAP(map_a, matrix, stride_a, sizeof(ELEMENT));
+    };
+    const auto map_of_b = [&](unsigned matrix) -> decltype(auto) {
+        return MATRIX_MAP(map_b, matrix, stride_b, sizeof(ELEMENT));
     };
     if (first >= tiles) return;  // more SMs than tiles
 
     const int self = threadIdx.x, lane = self % 32, warp = __shfl_sync(~0u, self / 32, 0);  // uniform in a warp
-    const bool map_for_a = aligned16(A, lda), map_for_b = aligned16(B, ldb), maps = map_for_a && map_for_b;
-    TileIndex place = {};
+    const bool map_for_a = aligned16(A, lda) && ON_UNITS(stride_a, sizeof(ELEMENT));
+    const bool map_for_b = aligned16(B, ldb) && ON_UNITS(stride_b, sizeof(ELEMENT)), maps = map_for_a && map_for_b;
+    Place place = {};
     if (self >= CONSUMERS) launch_dependents();
     if (self == CONSUMERS) {
         place = place_of(first);  // now: its divisions take as long as the barriers
@@ -98,8 +108,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         init_stage_barriers<STAGES>(full, empty, maps ? 1 : 1 + PRODUCERS, CONSUMERS / 128 * CLUSTER, [&] {
             if (!maps) return;
             wait_for_prerequisites();  // the consumers wait for what comes after it
-            stages[0].load_a(map_a, place.row, 0, full);
-            if (CLUSTER == 1) stages[0].load_b(map_b, 0, place.col, full);
+            stages[0].load_a(map_of_a(place.matrix), place.row, 0, full);
+            if (CLUSTER == 1) stages[0].load_b(map_of_b(place.matrix), 0, place.col, full);
         });
     }
     __syncwarp();
@@ -111,14 +121,14 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         if (BM == 192) setmaxnreg_dec<80>();
         int stage = 0, parity = 1;  // all stages are empty: the first waits end at once
         if (maps && self == CONSUMERS) {
-            if (CLUSTER > 1) stages[0].load_b<CLUSTER>(map_b, 0, place.col, full, rank);  // all blocks have begun
+            if (CLUSTER > 1) stages[0].load_b<CLUSTER>(map_of_b(place.matrix), 0, place.col, full, rank);  // all blocks have begun
             ++stage;
             for (unsigned tile = first; tile < tiles; tile += step) {
                 if (tile > first) place = place_of(tile);
                 for (int left = tile > first ? K : K - BK; left > 0; left -= BK) {
                     mbarrier_wait(empty + stage, parity);  // what was there has been multiplied, in all blocks
-                    stages[stage].load<CLUSTER>(map_a, map_b, place.row, place.col, K - left, full + stage, true,
-                                                true, rank);
+                    stages[stage].load<CLUSTER>(map_of_a(place.matrix), map_of_b(place.matrix), place.row, place.col,
+                                                K - left, full + stage, true, true, rank);
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
             }
@@ -126,14 +136,14 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         if (!maps) wait_for_prerequisites();
         if (!maps)  // in a loop of its own, whose preparations would delay the first box above
             for (unsigned tile = first; tile < tiles; tile += step) {
-                const auto [row, col] = place_of(tile);
+                const auto [row, col, matrix] = place_of(tile);
                 for (int left = K; left > 0; left -= BK) {
                     const int k = K - left;
                     mbarrier_wait(empty + stage, parity);
                     if (self == CONSUMERS)
-                        stages[stage].load<CLUSTER>(map_a, map_b, row, col, k, full + stage, map_for_a,
-                                                    map_for_b, rank);
-                    stages[stage].copy(A, B, row, col, k, M, N, K, lda, ldb, map_for_a, map_for_b);
+                        stages[stage].load<CLUSTER>(map_of_a(matrix), map_of_b(matrix), row, col, k, full + stage,
+                                                    map_for_a, map_for_b, rank);
+                    stages[stage].copy(A + TO_MATRIX(matrix, stride_a), B + TO_MATRIX(matrix, stride_b), row, col, k, M, N, K, lda, ldb, map_for_a, map_for_b);
                     mbarrier_arrive(full + stage);
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
@@ -146,12 +156,13 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     if (BM == 192) setmaxnreg_inc<144>();
     // TMA writes 16 bytes or none of them: at a ragged edge it would write past the end of a row.
     const bool boxes = beta == 0.f && !FLOAT_C;  // results go through shared memory
-    const bool map_for_c = aligned16(C, ldc) && N % 8 == 0 && boxes;
-    const bool pairs = (unsigned long long)C % sizeof(OUT[2]) == 0 && ldc % 2 == 0;
+    const bool map_for_c = aligned16(C, ldc) && ON_UNITS(stride_c, sizeof(ELEMENT)) && N % 8 == 0 && boxes;
+    const bool pairs = (unsigned long long)(C + TO_MATRIX(1, stride_c)) % sizeof(OUT[2]) == 0
+                       && (unsigned long long)C % sizeof(OUT[2]) == 0 && ldc % 2 == 0;
     float sum[BN / 2];
     int stage = 0, parity = 0;
     for (unsigned tile = first; tile < tiles; tile += step) {
-        const auto [tile_row, col] = place_of(tile);
+        const auto [tile_row, col, matrix] = place_of(tile);
         const unsigned row = tile_row + 16 * warp;
         int last = 0;
         #pragma unroll 1
@@ -169,7 +180,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         if (alpha != 1.f)
             #pragma unroll
             for (int i = 0; i < BN / 2; ++i) sum[i] *= alpha;
-        const Epilogue epilogue = MAKE_EPILOGUE(M, N, ldc);
+        const Epilogue epilogue = MAKE_EPILOGUE_FROM(TO_MATRIX(matrix, stride_c), M, N, ldc);
+        OUT* const own_c = C + TO_MATRIX(matrix, stride_c);
         if (EPILOGUE && boxes)
             #pragma unroll
             for (int i = 0; i < BN / 2; ++i)
@@ -195,7 +207,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                 fence_proxy_async();
                 __syncwarp();
                 if (lane == 0) {
-                    tma_store(map_c, row, col + 64 * j, cs);
+                    tma_store(MATRIX_MAP(map_c, matrix, stride_c, sizeof(ELEMENT)), row, col + 64 * j, cs);
                     tma_store_commit_group();
                 }
             }
@@ -211,7 +223,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                 write_box(j);
                 __syncwarp();
                 const unsigned s = col + 64 * j + 2 * lane, end = BN % 64 ? min((unsigned)N, col + BN) : N;
-                ELEMENT* c = (ELEMENT*)C + (long long)row * ldc + s;
+                ELEMENT* c = (ELEMENT*)own_c + (long long)row * ldc + s;
                 #pragma unroll 4
                 for (int m = 0; m < 16 && row + m < M; ++m, c += ldc) {
                     const auto at = (const unsigned*)&cs[m][(lane / 4 ^ m % 8) * 8 + lane % 4 * 2];
@@ -237,7 +249,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             #pragma unroll
             for (int i = 2 * half; i < BN / 2; i += 4) {
                 const unsigned s = col + i / 4 * 8 + lane % 4 * 2;
-                store2(C + (long long)r * ldc + s, sum[i], sum[i + 1], N - (int)s, pairs, 1.f, beta,
+                store2(own_c + (long long)r * ldc + s, sum[i], sum[i + 1], N - (int)s, pairs, 1.f, beta,
                        epilogue, r, s);
             }
         }

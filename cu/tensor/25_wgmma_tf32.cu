@@ -20,7 +20,7 @@
 // min_arch = "sm_90a"
 // block = "2 * BN + 128"
 // tile  = ["BM + TRANSA * (BN - BM)", "BN + TRANSA * (BM - BN)"]
-// grid  = "(SPLIT == 1) * BLOCKS * SMS + (SPLIT > 1) * SPLIT * TILES_X * TILES_Y"
+// grid  = "(SPLIT == 1) * BLOCKS * SMS + (SPLIT > 1) * SPLIT * TILES_X * TILES_Y * TILES_Z"
 // where = ["BM <= 2 * BN", "1024 <= BLOCKS * STAGES * (BM + BN) <= 1536", "BM * SPLIT <= 512",
 //          "BLOCKS == 1 or SPLIT == 1 and BN == 64", "BM % (8 * SPLIT) == 0", "TRANSA <= TRANSB"]
 // shared = "128 * STAGES * (BM + BN) + 256 * BN + 16 * STAGES"
@@ -50,6 +50,7 @@
 // TRANSB = [0, 1]
 // ///
 
+#include "batch.cuh"
 #include "cluster.cuh"
 #include "dependent_launch.cuh"
 #include "epilogue.cuh"
@@ -59,6 +60,8 @@
 #include "wgmma.cuh"
 
 #define BK 32                // 128 bytes of a row of A
+#define STRIDE_A (TRANSA ? stride_b : stride_a)  // of a batch
+#define STRIDE_B (TRANSA ? stride_a : stride_b)
 #define CONSUMERS (2 * BN)   // threads: a warpgroup for 64 columns of B; the producers follow them
 #define PRODUCERS 128
 #define CONSUMER_REGISTERS (BN == 64 ? 168 : 208)  // with the producers' 88, as many as the block starts with
@@ -76,13 +79,13 @@ extern "C" __global__ void
                               const __grid_constant__ TensorMap map_a,
                               const __grid_constant__ TensorMap map_c,
                               const float* B, const float* A, float* C, int N, int M, int K,
-                              int ldb, int lda, int ldc, float alpha, float beta EPILOGUE_PARAMETER)
+                              int ldb, int lda, int ldc, float alpha, float beta EPILOGUE_PARAMETER BATCH_PARAMETERS)
 #else
                        matmul(const __grid_constant__ TensorMap map_a,
                               const __grid_constant__ TensorMap map_b,
                               const __grid_constant__ TensorMap map_c,
                               const float* A, const float* B, float* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta EPILOGUE_PARAMETER)
+                              int lda, int ldb, int ldc, float alpha, float beta EPILOGUE_PARAMETER BATCH_PARAMETERS)
 #endif
 {
     extern __shared__ __align__(1024) float memory[];
@@ -91,13 +94,15 @@ extern "C" __global__ void
     auto Cs = (float(*)[2][32][32])(Bs + STAGES);        // two boxes for every 32 columns of B
     auto full = (Mbarrier*)(Cs + BN / 32), empty = full + STAGES;
 
-    const unsigned tiles_m = (M + BM - 1u) / BM, tiles_n = (N + BN - 1u) / BN, tiles = tiles_m * tiles_n;
+    const unsigned tiles_m = (M + BM - 1u) / BM, tiles_n = (N + BN - 1u) / BN, tiles = tiles_m * tiles_n * MATRICES;
     struct Corner {
         int row, col;
+        unsigned matrix;
     };
     const auto corner_of = [&](unsigned tile) {
-        const auto [row, col] = grouped_raster(tile, tiles_m, tiles_n, GROUP);
-        return Corner{int(row * BM), int(col * BN)};
+        const auto [matrix, own] = tile_of_batch(tile, tiles_m * tiles_n);
+        const auto [row, col] = grouped_raster(own, tiles_m, tiles_n, GROUP);
+        return Corner{int(row * BM), int(col * BN), matrix};
     };
     const unsigned first_tile = blockIdx.x / SPLIT, at_once = gridDim.x / SPLIT;
     if (first_tile >= tiles) return;  // more SMs than tiles
@@ -109,7 +114,8 @@ extern "C" __global__ void
 
     const int self = threadIdx.x, lane = self % 32;
     const int warp = __shfl_sync(~0u, self / 32, 0);  // uniform in a warp
-    const bool a_mapped = aligned16(A, lda), b_mapped = aligned16(B, ldb), maps = a_mapped && b_mapped;
+    const bool a_mapped = aligned16(A, lda) && ON_UNITS(STRIDE_A, sizeof(float));
+    const bool b_mapped = aligned16(B, ldb) && ON_UNITS(STRIDE_B, sizeof(float)), maps = a_mapped && b_mapped;
     Corner corner = {};
     if (warp >= CONSUMERS / 32) launch_dependents();
     if (self == CONSUMERS) {
@@ -125,14 +131,16 @@ extern "C" __global__ void
 
     if (warp >= CONSUMERS / 32) {
         setmaxnreg_dec<88>();
-        const auto fetch = [&](int stage, int row, int col, int k, bool a, bool b) {
+        const auto fetch = [&](int stage, Corner at, int k, bool a, bool b) {
+            const auto& of_a = MATRIX_MAP(map_a, at.matrix, STRIDE_A, sizeof(float));
+            const auto& of_b = MATRIX_MAP(map_b, at.matrix, STRIDE_B, sizeof(float));
             mbarrier_arrive_expect_tx(full + stage, 4 * BK * (a * BM + b * BN));
-            if (a) tma_load(As[stage], map_a, row, k, full + stage);
-            if (b && BOTH_SHARED) tma_load(Bs[stage], map_b, col, k, full + stage);
+            if (a) tma_load(As[stage], of_a, at.row, k, full + stage);
+            if (b && BOTH_SHARED) tma_load(Bs[stage], of_b, at.col, k, full + stage);
             if (b && !BOTH_SHARED)
                 #pragma unroll
                 for (int n = 0; n < BN; n += 32)
-                    tma_load(Bs[stage][n / 32], map_b, k, col + n, full + stage);
+                    tma_load(Bs[stage][n / 32], of_b, k, at.col + n, full + stage);
         };
         int stage = 0, parity = 1, turn = 0;
         if (maps && self != CONSUMERS) return;
@@ -143,32 +151,34 @@ extern "C" __global__ void
                 #pragma unroll 1
                 for (int part = begin; part < end; ++part) {
                     mbarrier_wait(empty + stage, parity);  // the consumers have read what was there
-                    fetch(stage, corner.row, corner.col, part * BK, true, true);
+                    fetch(stage, corner, part * BK, true, true);
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
             }
         else  // in a loop of its own, as in 23; four warps take turns
             for (unsigned tile = first_tile; tile < tiles; tile += at_once) {
-                const auto [row, col] = corner_of(tile);
+                const Corner at = corner_of(tile);
+                const auto [row, col, matrix] = at;
+                const float *own_a = A + TO_MATRIX(matrix, STRIDE_A), *own_b = B + TO_MATRIX(matrix, STRIDE_B);
                 #pragma unroll 1
                 for (int part = begin; part < end; ++part) {
                     if (turn == warp % 4) {
                         const int k = part * BK;
                         mbarrier_wait(empty + stage, parity);
                         if (!a_mapped)
-                            copy_box_swizzled<BM, 1, 64>(As[stage], A + (long long)row * lda + k, lda, M - row,
+                            copy_box_swizzled<BM, 1, 64>(As[stage], own_a + (long long)row * lda + k, lda, M - row,
                                                          K - k, 0);
                         if (!b_mapped && BOTH_SHARED)
-                            copy_box_swizzled<BN, 1, 32>(Bs[stage], B + (long long)col * ldb + k, ldb, N - col,
+                            copy_box_swizzled<BN, 1, 32>(Bs[stage], own_b + (long long)col * ldb + k, ldb, N - col,
                                                          K - k, 0);
                         if (!b_mapped && !BOTH_SHARED)
                             #pragma unroll 1
                             for (int n = 0; n < BN; n += 32)
-                                copy_box_swizzled<BK, 1, 32>(Bs[stage][n / 32], B + (long long)k * ldb + col + n, ldb,
-                                                             K - k, N - col - n, 0);
+                                copy_box_swizzled<BK, 1, 32>(Bs[stage][n / 32], own_b + (long long)k * ldb + col + n,
+                                                             ldb, K - k, N - col - n, 0);
                         fence_proxy_async();
                         __syncwarp();
-                        if (lane == 0) fetch(stage, row, col, k, a_mapped, b_mapped);
+                        if (lane == 0) fetch(stage, at, k, a_mapped, b_mapped);
                     }
                     if (++turn == 4) turn = 0;
                     if (++stage == STAGES) stage = 0, parity ^= 1;
@@ -251,10 +261,11 @@ extern "C" __global__ void
             wgmma_wait_all(sum);
             if (lane == 0) mbarrier_arrive(empty + before);
         }
-        const auto [row, tile_col] = corner_of(tile);
+        const auto [row, tile_col, matrix] = corner_of(tile);
+        float* const own_c = C + TO_MATRIX(matrix, stride_c);
         const int col = tile_col + box * 32;  // the columns of B of these two warps
         const int c_row = TRANSA ? tile_col : row, c_col = TRANSA ? row : tile_col;
-        const Epilogue epilogue = MAKE_EPILOGUE(c_rows, c_columns, ldc);
+        const Epilogue epilogue = MAKE_EPILOGUE_FROM(TO_MATRIX(matrix, stride_c), c_rows, c_columns, ldc);
         const auto finished = [&, row = row](int i, float value) {  // of sum[i]
             const unsigned m = row + i / 4 * 8 + 2 * k_lane + i % 2, n = col + n_first + i % 4 / 2 * n_step;
             return epilogue(value, TRANSA ? n : m, TRANSA ? m : n);
@@ -284,11 +295,11 @@ extern "C" __global__ void
                     const float4 v = ld_shared_cluster(&sums[down][right], other);
                     total[0] += v.x, total[1] += v.y, total[2] += v.z, total[3] += v.w;
                 }
-                store4(C + (long long)(c_row + down) * ldc + (c_columns - left), total, left, aligned16(C, ldc),
+                store4(own_c + (long long)(c_row + down) * ldc + (c_columns - left), total, left, aligned16(own_c, ldc),
                        alpha, beta, epilogue, c_row + down, c_columns - left);
             }
             cluster_sync_relaxed();  // no block exits while others read its memory
-        } else if (aligned16(C, ldc) && c_columns % 4 == 0 && beta == 0.f) {  // TMA writes 16 bytes or none
+        } else if (aligned16(C, ldc) && ON_UNITS(stride_c, sizeof(float)) && c_columns % 4 == 0 && beta == 0.f) {  // TMA writes 16 bytes or none
             // TMA stores boxes of 32 x 32, from two places in turn, while the next tile begins.
             const bool leader = warp % 2 == 0 && lane == 0;
             #pragma unroll
@@ -307,7 +318,8 @@ extern "C" __global__ void
                 fence_proxy_async();
                 both_warps();
                 if (leader) {
-                    tma_store(map_c, TRANSA ? col : row + m, TRANSA ? row + m : col, cs);
+                    tma_store(MATRIX_MAP(map_c, matrix, stride_c, sizeof(float)), TRANSA ? col : row + m,
+                              TRANSA ? row + m : col, cs);
                     tma_store_commit_group();
                 }
             }
@@ -328,7 +340,7 @@ extern "C" __global__ void
                 if (c_column < c_columns)
                     #pragma unroll 4
                     for (int r = warp % 2; r < 32 && first_row + r < c_rows; r += 2) {
-                        float* here = C + (long long)(first_row + r) * ldc + c_column;
+                        float* here = own_c + (long long)(first_row + r) * ldc + c_column;
                         const float value = alpha * cs[r][lane ^ r % 8 * 4];
                         *here = epilogue(beta == 0.f ? value : value + beta * *here, first_row + r, c_column);
                     }

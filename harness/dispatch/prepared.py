@@ -123,16 +123,17 @@ class _Launch:
         elif whole.epilogue.bias:
             self._offsets.append(stored * (part.row if whole.epilogue.bias == ROWS else part.column))
         problem = dataclasses.replace(whole, M=part.rows, N=part.columns)
-        mapped = kernel.maps(variant, problem)
+        count, *steps = batch or (1,)
+        stacks = {name: (count, step) for name, step in zip(OPERANDS, steps, strict=False)}
+        mapped = kernel.maps(variant, problem, stacks)
         none = Struct(bytes(tensormap.BYTES), tensormap.ALIGN)
         given = problem.arguments()
         arguments = [np.uint64(0) if isinstance(a, str) else a for a in given]
-        memory = kernel.workspace(variant, problem, sms=sms)
+        memory = kernel.workspace(variant, problem, sms=sms, batch=count)
         user = f"{variant.label}, part {index}" if index else variant.label  # parts run together
         self.need = Need(user=user, size=memory, zeroed=True) if memory else None
-        count, *strides = batch or (1,)
-        arguments += [np.int64(stride) for stride in strides]
-        own = [np.uint64(0)] if memory else []
+        arguments += [np.uint32(count), *(np.int64(step) for step in steps)] if batch else []
+        own = [kernel.NULL] if variant.kernel.workspace else []
         self._prepared = function.prepare(
             kernel.grid(variant, problem, sms=sms, batch=count),
             variant.block,

@@ -1,13 +1,13 @@
-"""Device memory that launches need beside their operands: kept for a stream, or part of a captured graph."""
+"""Device memory that launches need beside their operands: kept for a stream, or for a captured graph."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from harness.driver import Buffer, Context, Stream, fill_u32, outside_captures, stream_memory
+from harness.driver import Buffer, Context, GraphLifetime, Stream, outside_captures
 from harness.errors import OutOfMemory
 from harness.support.resources import Closing
 
@@ -32,14 +32,18 @@ class Workspaces(Closing):
     """The workspaces of one GPU. Closing waits for the launches that use them, and frees them.
 
     Launches in one stream run one after the other and can share memory; launches in different streams never
-    share any. A captured graph may be replayed in any stream at any time, so its launches get memory that the
-    graph itself allocates, zeroes and frees.
+    share any. A captured graph may be replayed in any stream at any time, so its launches get memory of their
+    own, which is zeroed now, so that a replay need not, and is freed some time after the graph is gone. A
+    graph runs once at a time; of two executables that were instantiated from the same graph, which write the
+    same results, the user must not let both run at once.
     """
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._kept: dict[tuple[int, str], Buffer] = {}  # by stream and user, least recently used first
         self._reserved: dict[str, Buffer] = {}  # by user
+        # By capture, the stream's address and the user. Branches of a graph may run at once, and are streams.
+        self._captured: dict[tuple[int, int, str], tuple[list[Buffer], GraphLifetime]] = {}
         self._lock = threading.Lock()
 
     def reserve(self, needs: Sequence[Need]) -> None:
@@ -62,17 +66,35 @@ class Workspaces(Closing):
         """
         if all(need.user in self._reserved for need in needs):
             yield [self._reserved[need.user].ptr for need in needs]
-        elif stream.capturing:
-            with ExitStack() as stack:
-                addresses = [stack.enter_context(stream_memory(stream, _rounded(n.size))) for n in needs]
-                for need, address in zip(needs, addresses, strict=True):
-                    if need.zeroed:
-                        fill_u32(address, 0, _rounded(need.size) // 4, stream)
-                yield addresses
         else:
             with self._lock:  # held while launches are queued, so that no thread frees what they will use
-                in_use = {(stream.id, need.user) for need in needs}
-                yield [self._keep(need, stream, in_use) for need in needs]
+                if stream.capturing:
+                    yield [self._captures(need, stream) for need in needs]
+                else:
+                    in_use = {(stream.id, need.user) for need in needs}
+                    yield [self._keep(need, stream, in_use) for need in needs]
+
+    def _captures(self, need: Need, stream: Stream) -> int:
+        """Return the address of the memory for `need` in the graph that `stream` is captured into."""
+        self._free_ended()
+        key = stream.capture[0], int(stream.handle), need.user
+        buffers = self._captured[key][0] if key in self._captured else []
+        if not buffers or buffers[-1].nbytes < need.size:  # earlier launches of the graph keep what they have
+            # What is queued in `stream` itself would run at each replay, and not now.
+            with outside_captures(), Stream(self._context) as beside:
+                buffers.append(self._made(need, beside, None, set()))
+                beside.synchronize()
+            if key not in self._captured:
+                self._captured[key] = buffers, GraphLifetime(stream)
+        return buffers[-1].ptr
+
+    def _free_ended(self) -> None:
+        """Free the memory of graphs that are gone, which waits for what runs."""
+        ended = [key for key, (_, lifetime) in self._captured.items() if lifetime.over]
+        with outside_captures():
+            for key in ended:
+                for buffer in self._captured.pop(key)[0]:
+                    buffer.close()
 
     def _keep(self, need: Need, stream: Stream, in_use: set[tuple[int, str]]) -> int:
         """Return the address of the memory kept for `need` in `stream`, allocated anew if it is too small."""
@@ -98,6 +120,7 @@ class Workspaces(Closing):
             try:
                 made = Buffer(self._context, _rounded(need.size))
             except OutOfMemory:  # free what others have left, maybe in streams that no longer exist
+                self._free_ended()
                 for key in self._kept.keys() - in_use:
                     self._kept.pop(key).close()
                 made = Buffer(self._context, _rounded(need.size))
@@ -109,6 +132,9 @@ class Workspaces(Closing):
         for kept in (self._kept, self._reserved):
             while kept:
                 kept.popitem()[1].close()
+        while self._captured:
+            for buffer in self._captured.popitem()[1][0]:
+                buffer.close()
 
 
 def _rounded(size: int) -> int:

@@ -17,6 +17,7 @@ from harness.driver.device import Device
 from harness.driver.gate import Gate
 from harness.driver.graph import Graph, outside_captures
 from harness.driver.launch import PreparedLaunch, Struct
+from harness.driver.lifetime import GraphLifetime
 from harness.driver.memory import (
     Buffer,
     DeviceArray,
@@ -24,7 +25,6 @@ from harness.driver.memory import (
     RowCopy,
     device_of,
     fill_u32,
-    stream_memory,
 )
 from harness.driver.module import Function, FunctionAttributes, Module
 from harness.driver.stream import BorrowedStream, Event, Stream
@@ -40,6 +40,7 @@ __all__ = [
     "FunctionAttributes",
     "Gate",
     "Graph",
+    "GraphLifetime",
     "Module",
     "PinnedBuffer",
     "PreparedLaunch",
@@ -50,5 +51,4 @@ __all__ = [
     "driver_version",
     "fill_u32",
     "outside_captures",
-    "stream_memory",
 ]

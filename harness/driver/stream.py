@@ -44,6 +44,16 @@ class Stream(Resource):
         idle = api.bindings().CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
         return bool(api.call("cuStreamIsCapturing", self.handle) != idle)
 
+    @property
+    def capture(self) -> tuple[int, Any]:
+        """The driver's number for the capture that is under way, never used again, and the graph it makes.
+
+        The graph may be given user objects, and is destroyed by whoever ends the capture. Read it where the
+        context is current and the stream is `capturing`.
+        """
+        _status, number, graph, *_nodes = api.call("cuStreamGetCaptureInfo", self.handle)
+        return int(number), graph
+
     def wait(self, event: Event) -> None:
         """Let work queued in this stream from now on start only after `event`; returns at once."""
         self.context.call("cuStreamWaitEvent", self.handle, event.handle, 0)

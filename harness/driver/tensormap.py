@@ -28,29 +28,39 @@ def encode(
     pitch: int,
     box: tuple[int, int],
     swizzle: int = 0,
+    stack: tuple[int, int] | None = None,
 ) -> Struct:
     """Return the tensor map of a row-major matrix, to be passed as a ``const __grid_constant__`` parameter.
 
     `element` is CUDA's name of the element type (``"BFLOAT16"``). `extents` and `box` are (rows, columns) in
     elements, `pitch` is the bytes from row to row, `swizzle` 0, 32, 64 or 128 bytes. The part of a box beyond
     the matrix reads as zeros and is not written. If no map is `possible`, its bytes are all 0 and the kernel
-    must not use it. Raises UsageError on a GPU without TMA, DriverError for extents that it does not take.
+    must not use it.
+
+    With a `stack` of so many matrices, so many bytes apart, the map has three dimensions, and a box lies in
+    one matrix; 0 bytes apart they are the same one. There is no map for distances that are negative or no
+    multiple of 16.
+
+    Raises UsageError on a GPU without TMA, DriverError for extents that it does not take.
     """
     if context.device.capability < (9, 0):
         raise UsageError(f"tensor maps need sm_90, {context.device.name} is {context.device.arch}")
-    if not possible(address, pitch):
+    if not possible(address, pitch) or (stack and (stack[1] < 0 or stack[1] % UNIT)):
         return Struct(bytes(BYTES), ALIGN)
     driver = api.bindings()
-    (rows, columns), (box_rows, box_columns) = extents, box
+    sizes, steps, boxes = [extents[1], extents[0]], [pitch], [box[1], box[0]]  # innermost first
+    if stack:
+        count, step = stack
+        sizes, steps, boxes = [*sizes, count if step else 1], [pitch, step or pitch], [*boxes, 1]
     found = context.call(
         "cuTensorMapEncodeTiled",
         getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{element}"),
-        2,
+        len(sizes),
         address,
-        [driver.cuuint64_t(columns), driver.cuuint64_t(rows)],  # innermost first
-        [driver.cuuint64_t(pitch)],
-        [driver.cuuint32_t(box_columns), driver.cuuint32_t(box_rows)],
-        [driver.cuuint32_t(1), driver.cuuint32_t(1)],
+        [driver.cuuint64_t(size) for size in sizes],
+        [driver.cuuint64_t(step) for step in steps],
+        [driver.cuuint32_t(extent) for extent in boxes],
+        [driver.cuuint32_t(1) for _ in sizes],
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
         getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{f'{swizzle}B' if swizzle else 'NONE'}"),
         driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,

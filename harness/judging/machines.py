@@ -169,13 +169,14 @@ class OnGpu(Closing):
         variant = self._built.variant
         assert self._module is not None
         mapped = launch.maps(variant, problem)
+        own = [np.uint64(addresses.get("workspace", launch.NULL))]
         return self._module.function(self._built.cubin.entry).prepare(
             launch.grid(variant, problem, sms=self.sms),
             variant.block,
             [
                 *(launch.tensor_map(self._context, addresses[m.operand], m) for m in mapped),
                 *(np.uint64(addresses[a]) if isinstance(a, str) else a for a in problem.arguments()),
-                *([np.uint64(addresses["workspace"])] if "workspace" in addresses else []),
+                *(own if variant.kernel.workspace else ()),
             ],
             shared=variant.shared,
             cooperative=variant.kernel.cooperative,

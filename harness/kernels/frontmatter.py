@@ -26,6 +26,7 @@ from harness.kernels.prediction import Prediction
 
 MAX_CONFIGS = 100_000  # a space larger than this is a mistake in the front matter, not a space
 GRID_NAMES = ("TILES_X", "TILES_Y", "TILES_Z", "SMS")  # what `grid` and `workspace` may use beside parameters
+BLOCK_NAMES = ("GRID_X", "GRID_Y", "GRID_Z")  # what `workspace` may use too: the blocks of the grid
 AXES = ("M", "N", "K", "lda", "ldb", "ldc", "alpha", "beta", "transa", "transb")  # what `requires` may
 SWIZZLES = (0, 32, 64, 128)
 _MATRICES = ("A", "B", "C")  # the operands of the built-in gemm problem
@@ -266,7 +267,7 @@ class _Reader:
                 self.fail(name, f"{name!r} stands under [params]", "move it above: [params] comes last")
             if not _IDENTIFIER.match(name) or name in nvrtc.RESERVED or name.startswith("__"):
                 self.fail(name, f"parameter {name!r} cannot be a macro's name", "such as TILE or BM")
-            if name in GRID_NAMES:
+            if name in (*GRID_NAMES, *BLOCK_NAMES):
                 self.fail(name, f"parameter {name}: this name means something else in grid and workspace")
             if name == self.table.get("entry"):
                 self.fail(name, f"parameter {name} is the kernel's own name: it becomes a macro")
@@ -338,7 +339,11 @@ KEYS: dict[str, Callable[[_Reader, str], Any]] = {
 }
 _REQUIRED = ("entry", "block")
 _EXPRESSIONS = [key for key, read_one in KEYS.items() if read_one in (_Reader.expr, _Reader.exprs)]
-_FURTHER = dict.fromkeys(("grid", "workspace"), (*GRID_NAMES, *AXES[:3])) | {"requires": AXES}
+_FURTHER = {
+    "grid": (*GRID_NAMES, *AXES[:3]),
+    "workspace": (*GRID_NAMES, *BLOCK_NAMES, *AXES[:3]),
+    "requires": AXES,
+}
 _DIMENSIONS = dict.fromkeys(("block", "tile", "grid"), 3)
 
 

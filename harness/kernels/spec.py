@@ -251,7 +251,8 @@ class Variant:
         """Return the bytes of memory, zero before the first launch, that it needs; arguments as of `grid`."""
         if self.kernel.workspace is None:
             return 0
-        values = self._of_launch(tiles, sms, axes)
+        blocks = dict(zip(frontmatter.BLOCK_NAMES, self.grid(tiles, sms, axes), strict=True))
+        values = {**self._of_launch(tiles, sms, axes), **blocks}
         return self._value("workspace", self.kernel.workspace, values=values)
 
     def _of_launch(self, tiles: Tiles, sms: int, axes: Params | None) -> Params:

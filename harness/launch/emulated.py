@@ -15,7 +15,7 @@ from harness.emulator import Buffer, Emulation, Record, TensorMap, emulate, init
 from harness.emulator.blocks.endless import BUDGET
 from harness.errors import InspectError
 from harness.launch.builds import Built
-from harness.launch.kernel import Mapped, grid, maps, workspace
+from harness.launch.kernel import NULL, Mapped, grid, maps, workspace
 from harness.problems.protocol import Argument, Problem, Struct, constants, outputs, updated
 from harness.problems.registry import blamed
 from harness.sass import access_widths
@@ -95,12 +95,14 @@ def launch(
     with blamed(type(problem)):
         shape, arguments = grid(variant, problem, sms=options.sms), problem.arguments()
         size = workspace(variant, problem, sms=options.sms)
-    bound: list[Any] = [_tensor_map(mapped, arrays) for mapped in maps(variant, problem)]
+    bound: list[Any] = [tensor_map(mapped, arrays) for mapped in maps(variant, problem)]
     bound += [_argument(a, arrays, problem) for a in arguments]
     if size:
         memory = Memory() if memory is None else memory
         scratch = memory.workspaces.setdefault(size, np.zeros(size, dtype=np.uint8))
         bound.append(Buffer(array=scratch, name="workspace"))
+    elif variant.kernel.workspace:
+        bound.append(NULL)
     variables = {} if memory is None else memory.variables
     for name in constants(problem):
         variables[built.cubin.symbol(name)] = arrays[name].reshape(-1).view(np.uint8)
@@ -122,18 +124,20 @@ def launch(
     return run, arrays
 
 
-def _tensor_map(mapped: Mapped, arrays: Mapping[str, NDArray[Any]]) -> TensorMap | np.void:
+def tensor_map(mapped: Mapped, arrays: Mapping[str, NDArray[Any]]) -> TensorMap | np.void:
     """Return the tensor map of an operand; 128 zeros where there can be none."""
     layout, size = mapped.layout, mapped.layout.dtype.itemsize
-    if not mapped.possible(0):
+    count, step = mapped.stack or (1, 0)
+    if not mapped.possible(0) or step < 0 or step * size % tensormap.UNIT:
         return np.void(bytes(tensormap.BYTES))
+    stacked = mapped.stack is not None
     return TensorMap(
         array=arrays[mapped.operand],
         name=mapped.operand,
         element=mapped.element,
-        extents=(layout.columns, layout.rows),  # innermost first
-        strides=(layout.ld * size,),
-        box=(mapped.box.columns, mapped.box.rows),
+        extents=(layout.columns, layout.rows, *[count if step else 1] * stacked),  # innermost first
+        strides=(layout.ld * size, *[(step or layout.ld) * size] * stacked),
+        box=(mapped.box.columns, mapped.box.rows, *[1] * stacked),
         swizzle=mapped.box.swizzle,
     )
 

@@ -10,7 +10,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
+
+import numpy as np
 
 from harness.driver import Context, Function, Module, Stream, Struct, tensormap
 from harness.errors import SpecError, UsageError
@@ -23,6 +26,7 @@ from harness.problems.protocol import Argument, Compiled, Layout, Matrices, Prob
 from harness.problems.protocol import Struct as ByValue
 from harness.support.resources import Closing
 
+NULL = np.uint64(0)  # a pointer to no memory
 _WAIT = "griddepcontrol.wait"
 _ELEMENTS = {"float32": "FLOAT32", "float16": "FLOAT16", "uint16": "BFLOAT16"}  # NumPy type -> tensor map's
 
@@ -93,6 +97,7 @@ def prepare(cubin: Cubin, operands: Operands) -> Launch:
             scratch["the workspace"] = undo.enter_context(zeroed(context, size))
             with Stream(context) as stream:
                 operands.fence(scratch, stream)
+        own: list[Any] = [*scratch.values()] or [NULL]
         if operands.constants:
             with Stream(context) as stream:
                 for name, values in operands.constants.items():
@@ -105,7 +110,7 @@ def prepare(cubin: Cubin, operands: Operands) -> Launch:
                 [
                     *(tensor_map(context, copy[m.operand].ptr, m) for m in mapped),
                     *(_argument(a, copy) for a in problem.arguments()),
-                    *scratch.values(),
+                    *(own if variant.kernel.workspace else ()),
                 ],
                 shared=variant.shared,
                 cooperative=variant.kernel.cooperative,
@@ -129,13 +134,15 @@ class Mapped:
     """An operand that the kernel copies by TMA.
 
     `layout` is that of the matrix in memory, `box` what one copy moves, and `element` CUDA's name of the type
-    (``"BFLOAT16"``).
+    (``"BFLOAT16"``). `stack` is of a batch: how many matrices there are, and the elements from each to the
+    next.
     """
 
     operand: str
     layout: Layout
     box: Box
     element: str
+    stack: tuple[int, int] | None = None
 
     def possible(self, address: int) -> bool:
         """Return True if there can be a tensor map for the operand at this address.
@@ -147,10 +154,13 @@ class Mapped:
         return fits and tensormap.possible(address, self.layout.ld * size)
 
 
-def maps(variant: Variant, problem: Problem) -> tuple[Mapped, ...]:
+def maps(
+    variant: Variant, problem: Problem, stacks: Mapping[str, tuple[int, int]] = MappingProxyType({})
+) -> tuple[Mapped, ...]:
     """Return the operands for which the kernel takes tensor maps, in the order of its parameters.
 
-    Raises SpecError if the problem has no layout for one of them.
+    `stacks` has the `Mapped.stack` of operands that are batches. Raises SpecError if the problem has no
+    layout for one of them.
     """
     if not variant.kernel.tensormaps:
         return ()
@@ -166,7 +176,8 @@ def maps(variant: Variant, problem: Problem) -> tuple[Mapped, ...]:
         layout = layouts[box.operand]
         rounded = layout.dtype is TF32 and box.operand != problem.output  # the TMA then rounds to nearest
         element = "TFLOAT32" if rounded else _ELEMENTS[layout.dtype.storage]
-        found.append(Mapped(operand=box.operand, layout=layout, box=box, element=element))
+        stack = stacks.get(box.operand)
+        found.append(Mapped(operand=box.operand, layout=layout, box=box, element=element, stack=stack))
     return tuple(found)
 
 
@@ -186,6 +197,7 @@ def tensor_map(context: Context, address: int, mapped: Mapped) -> Struct:
         pitch=layout.ld * layout.dtype.itemsize,
         box=(box.rows, box.columns),
         swizzle=box.swizzle,
+        stack=mapped.stack and (mapped.stack[0], mapped.stack[1] * layout.dtype.itemsize),
     )
 
 
@@ -224,12 +236,14 @@ def grid(variant: Variant, problem: Problem, *, sms: int = 1, batch: int = 1) ->
     return x, y, z
 
 
-def workspace(variant: Variant, problem: Problem, *, sms: int = 1) -> int:
-    """Return the bytes of device memory that the kernel needs beside the operands.
+def workspace(variant: Variant, problem: Problem, *, sms: int = 1, batch: int = 1) -> int:
+    """Return the bytes of device memory that the kernel needs beside the operands; arguments as of `grid`.
 
     The memory must be zero before the first launch; later launches find what the one before has left there.
+    Of a kernel whose file has a `workspace` that is 0 here the last argument is `NULL`.
     """
-    return variant.workspace(_tiles(variant, problem), sms, _sizes(problem))
+    x, y, z = _tiles(variant, problem)
+    return variant.workspace((x, y, z * batch), sms, _sizes(problem))
 
 
 def zeroed(context: Context, size: int) -> Fenced:

@@ -14,8 +14,8 @@ import harness
 from fakes import gemm as fake_gemm
 from fakes.driver import FakeDriver
 from harness.dispatch import choose, workspaces
-from harness.driver import Context, Graph, RowCopy, Stream, outside_captures, stream_memory
-from harness.errors import DriverError, OutOfMemory, UsageError
+from harness.driver import Buffer, Context, Graph, RowCopy, Stream, outside_captures
+from harness.errors import DriverError, OutOfMemory
 from harness.kernels import spec
 from shared.arrays import Array, fake, gpu, operands  # noqa: F401  (fixtures)
 
@@ -189,17 +189,6 @@ def test_threads_and_streams(fake: FakeDriver, gpu: Context, kernel: Counting) -
 # What the driver's part of it promises
 
 
-def test_stream_memory_goes_with_its_block(fake: FakeDriver, gpu: Context) -> None:
-    with Stream(gpu) as stream:
-        before = set(fake.live)
-        with pytest.raises(ZeroDivisionError), stream_memory(stream, 64) as address:
-            assert ("memory", address) in fake.live
-            raise ZeroDivisionError
-        assert set(fake.live) == before
-        with pytest.raises(UsageError, match="at least one byte"), stream_memory(stream, 0):
-            pass
-
-
 def test_the_capture_mode_comes_back(fake: FakeDriver, gpu: Context) -> None:
     with pytest.raises(ZeroDivisionError), outside_captures():
         assert fake._mode == "CU_STREAM_CAPTURE_MODE_RELAXED"
@@ -220,40 +209,123 @@ def test_rows_are_copied_and_nothing_beside_them(fake: FakeDriver, gpu: Context)
 
 
 def test_a_graph_has_its_own(fake: FakeDriver, gpu: Context, kernel: Counting) -> None:
-    """Zeroed in each replay, for its memory is anybody's between them; ordinary calls keep theirs."""
+    """Zeroed when it is captured, and not at each replay, whose launches leave it as they found it."""
     given, others = operands(gpu), operands(gpu, M=6)
     with Stream(gpu) as stream, Stream(gpu) as elsewhere:
         harness.matmul(*given, stream=stream)
-        live = set(fake.live)
 
         def enqueue(captured: Stream) -> None:
             for _ in range(2):
                 harness.matmul(*given, stream=captured)
 
         with Graph(stream, enqueue) as graph:
-            assert set(fake.live) - live == {("executable", int(graph.handle))}  # nothing is left allocated
             assert len(kernel.used) == 1
+            filled = fake.names().count("cuMemsetD32Async")
             for where in (stream, elsewhere, stream):
                 given[2].host[:] = 0
                 graph(where)
                 assert right(given)
                 harness.matmul(*others, stream=stream)
                 assert right(others)
+            assert fake.names().count("cuMemsetD32Async") == filled
     ordinary, captured = kernel.addresses[::3], kernel.addresses[1::3] + kernel.addresses[2::3]
-    assert len(set(ordinary)) == 1 and not set(ordinary) & set(captured)
+    assert len(set(ordinary)) == len(set(captured)) == 1 and not set(ordinary) & set(captured)
 
 
 def test_a_graph_without_zeros_would_be_wrong(
     fake: FakeDriver, gpu: Context, kernel: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control of the test above."""
-    monkeypatch.setattr(workspaces, "fill_u32", lambda *given: None)
     given = operands(gpu)
     with Stream(gpu) as stream:
         harness.matmul(*given, stream=stream)
+        monkeypatch.setattr(Buffer, "fill_u32", lambda self, *given: ctypes.memset(self.ptr, 1, self.nbytes))
         with Graph(stream, lambda captured: harness.matmul(*given, stream=captured)) as graph:
             graph(stream)
     assert np.isnan(given[2].host).all()
+
+
+def test_the_memory_of_a_graph_lives_as_long_as_all_that_was_made_of_it(
+    fake: FakeDriver, gpu: Context, kernel: Counting
+) -> None:
+    given = operands(gpu)
+
+    def capture(stream: Stream) -> int:
+        gpu.call("cuStreamBeginCapture", stream.handle, "any")
+        harness.matmul(*given, stream=stream)
+        return int(gpu.call("cuStreamEndCapture", stream.handle))
+
+    def left(stream: Stream) -> set[int]:
+        """Return the memory that is allocated after another capture, whose own is not counted."""
+        before = {at for kind, at in fake.live if kind == "memory"}
+        gpu.call("cuGraphDestroy", capture(stream))
+        return before & {at for kind, at in fake.live if kind == "memory"}
+
+    with Stream(gpu) as stream:
+        graph = capture(stream)
+        one, other = (int(gpu.call("cuGraphInstantiate", graph, 0)) for _ in range(2))
+        gpu.call("cuGraphLaunch", one, stream.handle)
+        (own,) = kernel.addresses
+        gpu.call("cuGraphDestroy", graph)
+        assert own in left(stream)
+        gpu.call("cuGraphExecDestroy", one)
+        assert own in left(stream)
+        gpu.call("cuGraphLaunch", other, stream.handle)
+        assert right(given)
+        gpu.call("cuGraphExecDestroy", other)
+        assert own not in left(stream)
+
+
+def test_a_graph_that_needs_more_later_keeps_what_it_had(
+    fake: FakeDriver, gpu: Context, kernel: Counting
+) -> None:
+    small, large = operands(gpu), operands(gpu, 70, 70, 3)
+
+    def enqueue(captured: Stream) -> None:
+        for given in (small, large, small):
+            harness.matmul(*given, stream=captured)
+
+    with Stream(gpu) as stream, Graph(stream, enqueue) as graph:
+        graph(stream)
+        graph(stream)
+        assert right(small) and right(large)
+    first, grown, last = kernel.addresses[:3]
+    assert grown == last != first and kernel.addresses[3:] == [first, grown, last]
+
+
+def test_streams_of_one_capture_do_not_share(
+    fake: FakeDriver, gpu: Context, kernel: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Work of a second stream that joins a capture may run at the same time as the first one's."""
+    given = operands(gpu)
+    with Stream(gpu) as stream, Stream(gpu) as joined:
+        gpu.call("cuStreamBeginCapture", stream.handle, "any")
+        alone = fake._is_captured
+        both = {int(stream.handle), int(joined.handle)}
+        monkeypatch.setattr(fake, "_is_captured", lambda one: alone(stream.handle) and int(one) in both)
+        for one in (stream, joined, stream, joined):
+            harness.matmul(*given, stream=one)
+        gpu.call("cuGraphDestroy", gpu.call("cuStreamEndCapture", stream.handle))
+    assert len(kernel.used) == 2  # of the second stream, whose work the fake does not keep
+    made = [args for name, args in fake.log if name == "cuUserObjectCreate"]
+    assert len(made) == 2
+
+
+def test_no_room_in_a_capture(fake: FakeDriver, gpu: Context, kernel: Counting) -> None:
+    """What graphs that are gone have left makes room; if it does not suffice, nothing is queued."""
+    given = operands(gpu)
+    harness.matmul(*given)
+    with Stream(gpu) as stream:
+        with Graph(stream, lambda captured: harness.matmul(*given, stream=captured)):
+            pass
+        fake.fail("cuMemAlloc", 2)
+        with Graph(stream, lambda captured: harness.matmul(*given, stream=captured)) as graph:
+            graph(stream)
+            assert right(given)
+        fake.fail("cuMemAlloc", 2, 2)
+        with pytest.raises(OutOfMemory):
+            Graph(stream, lambda captured: harness.matmul(*given, stream=captured))
+    assert fake._mode == "CU_STREAM_CAPTURE_MODE_GLOBAL"
 
 
 def test_another_streams_capture_is_not_in_the_way(

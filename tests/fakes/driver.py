@@ -150,7 +150,7 @@ def parameter_sizes(image: bytes, function: str) -> tuple[int, ...]:
 
 class FakeDriver:
     CUresult = CUresult
-    CUstream = cuuint32_t = cuuint64_t = int
+    CUhostFn = CUstream = cuuint32_t = cuuint64_t = int
     CU_MEMHOSTALLOC_DEVICEMAP = 2
 
     def __init__(self, *, devices: int = 1, version: int = 13000) -> None:
@@ -172,6 +172,8 @@ class FakeDriver:
         self.stream_ids: dict[int, int] = {}
         self._captured: list[Callable[[], None]] | None = None
         self._capturing = 0
+        self._graph = self._captures = 0  # the handle of the graph that is captured, and how many there were
+        self._objects: dict[int, tuple[int, int, list[int]]] = {}  # destructor, argument, who holds one
         self._failures: dict[str, list[int]] = {}
         self._next = 0x1000
         self._thread = threading.local()
@@ -330,24 +332,6 @@ class FakeDriver:
         if self._captures_forbid:
             return CUresult.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
         return self._drop("memory", pointer)
-
-    def _cuMemAllocAsync(self, nbytes: int, stream: int) -> Any:
-        """Allocate; in a captured stream the memory stays, and has no useful content when the graph runs."""
-        if not self._is_captured(stream):
-            return self._allocate("memory", nbytes)
-        (address,) = self._allocate("graph memory", nbytes)
-        self._queue(stream, lambda: ctypes.memset(address, 0xFF, nbytes))
-        return (address,)
-
-    def _cuMemFreeAsync(self, pointer: int, stream: int) -> Any:
-        if not self._is_captured(stream):
-            return self._drop("memory", pointer)
-        if ("graph memory", pointer) not in self.live:
-            return CUresult.CUDA_ERROR_INVALID_VALUE
-        memory = self.live["graph memory", pointer]
-        self._drop("graph memory", pointer)
-        self._queue(stream, lambda: ctypes.memset(pointer, 0xFF, ctypes.sizeof(memory)))
-        return ()
 
     def _cuMemHostAlloc(self, nbytes: int, flags: int) -> Any:
         return self._allocate("pinned", nbytes)
@@ -534,7 +518,32 @@ class FakeDriver:
 
     def _cuStreamBeginCapture(self, stream: int, mode: str) -> Any:
         self._captured, self._capturing = [], int(stream)
+        self._next += 0x100
+        self._graph, self._captures = self._next, self._captures + 1
         return ()
+
+    def _cuStreamGetCaptureInfo(self, stream: int) -> Any:
+        assert self._is_captured(stream)
+        return ("CU_STREAM_CAPTURE_STATUS_ACTIVE", self._captures, self._graph, [], [], 0)
+
+    def _cuUserObjectCreate(self, argument: int, destructor: int, count: int, flags: str) -> Any:
+        assert (count, flags) == (1, "CU_USER_OBJECT_NO_DESTRUCTOR_SYNC")
+        self._next += 0x100
+        self._objects[self._next] = destructor, argument, []
+        return (self._next,)
+
+    def _cuGraphRetainUserObject(self, graph: int, held: int, count: int, flags: str) -> Any:
+        assert (count, flags) == (1, "CU_GRAPH_USER_OBJECT_MOVE")
+        self._objects[held][2].append(graph)
+        return ()
+
+    def _let_go(self, holder: int) -> None:
+        for key, (destructor, argument, holders) in list(self._objects.items()):
+            if holder in holders:
+                holders.remove(holder)
+            if not holders:
+                ctypes.CFUNCTYPE(None, ctypes.c_void_p)(destructor)(argument)
+                del self._objects[key]
 
     def _is_captured(self, stream: int) -> bool:
         return self._captured is not None and self._capturing == int(stream)
@@ -568,10 +577,14 @@ class FakeDriver:
 
     def _cuStreamEndCapture(self, stream: int) -> Any:
         captured, self._captured = self._captured, None
-        return (self._add("graph", captured),)
+        return (self._add("graph", captured, self._graph),)
 
     def _cuGraphInstantiate(self, graph: int, flags: int) -> Any:
-        return (self._add("executable", self.live["graph", graph]),)
+        made = self._add("executable", self.live["graph", graph])
+        for *_, holders in self._objects.values():
+            if graph in holders:
+                holders.append(made)
+        return (made,)
 
     def _cuGraphLaunch(self, executable: int, stream: int) -> Any:
         for launch in self.live["executable", executable]:
@@ -579,9 +592,11 @@ class FakeDriver:
         return ()
 
     def _cuGraphDestroy(self, graph: int) -> Any:
+        self._let_go(graph)
         return self._drop("graph", graph)
 
     def _cuGraphExecDestroy(self, executable: int) -> Any:
+        self._let_go(executable)
         return self._drop("executable", executable)
 
     def _launched(self, launch: SimpleNamespace) -> None:

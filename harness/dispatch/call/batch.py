@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from harness.dispatch import choose
 from harness.dispatch.arrays import Matrix
-from harness.dispatch.cost import NN
+from harness.dispatch.cost import NN, unread
 from harness.driver import Stream
 from harness.errors import UsageError
 from harness.kernels.dtypes import FP32
@@ -229,7 +229,9 @@ def fastest(
     once = [replace(c, batch=count) for c in all_of_them]
     single = count * min((c.cycles(*shape, **pitches) for c in all_of_them), default=math.inf)
     ideal = min((c.cycles(*shape, **pitches) for c in once), default=math.inf)
-    able = [c for c in once if takes(c.variant.kernel) and c.count(M, N) * count < 2**31]
+    # Batches are copied nowhere: what a kernel of boxes cannot read as it lies is for the others.
+    able = [c for c in once if takes(c.variant.kernel) and c.count(M, N) < 2**31]
+    able = [c for c in able if not (c.variant.boxes and (unmapped or unread(c.variant, layout)))]
     if able:
         best = min(able, key=lambda c: (c.cycles(*shape, **pitches), c.busy(*shape, straddled)))
         if (cycles := best.cycles(*shape, **pitches)) < single:

@@ -162,7 +162,7 @@ class GroupLaunch:
         grid, memory = extents(variant, problems, sms=sms)
         table, first = entries(variant, problems)
         given = [np.uint64(0) if isinstance(x, str) else x for x in problems[0].arguments()]
-        self._need = Need(user=variant.label, size=memory, zeroed=True)
+        self._needs = [Need(user=variant.label, size=memory, zeroed=True)] if memory else []
         self._prepared = function.prepare(
             grid,
             variant.block,
@@ -179,10 +179,11 @@ class GroupLaunch:
     def __call__(
         self, addresses: Sequence[Sequence[int]], scalars: tuple[float, float], stream: Stream
     ) -> None:
-        with self._lock, self._workspaces.lent([self._need], stream) as (own,):
+        with self._lock, self._workspaces.lent(self._needs, stream) as lent:
             for scalar, value in zip(self._scalars, scalars, strict=True):
                 scalar.value = value
             for name, column in zip("ABC", zip(*addresses, strict=True), strict=True):
                 self._table[name] = column
-            self._own.value = own
+            if lent:
+                self._own.value = lent[0]
             self._prepared(stream)
