@@ -1,12 +1,15 @@
 """Batches of `harness.matmul` against ``torch.bmm``, on shapes that nobody chose.
 
-    python benchmarks/batches.py [--dtype bfloat16]... [--seconds 35] [--json FILE]
+    python benchmarks/batches.py [--dtype bf16]... [--seconds 35] [--regret 6] [--json FILE]
 
 Shapes are drawn anew at each run: heads of attention, small matrices, thin k, any, in layouts of NN, NT, TN
 and TT, with matrices packed or some elements apart. Ours and PyTorch's, which is cuBLAS's batched product,
 take turns in graphs of launches back to back, first in this order and then in the other. Both read the same
 operands, which lie in the L2 cache if they are small. The ratio is PyTorch's time over ours. Results are
 verified before and after: integers, whose sums are exact.
+
+`--regret N` also times the N launches that the cost model takes for the fastest: what the choice loses, and
+the rows from which scripts/fit_model.py fits the model.
 
 Needs a GPU and PyTorch. Kernels of the first draws are compiled before the time begins. Draws are of all
 types in turn; none begins after ``--seconds``.
@@ -24,7 +27,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,18 +38,19 @@ import harness
 from harness.bench.nvml import Telemetry
 from harness.cli.options import about
 from harness.dispatch import choose
-from harness.dispatch.call.batch import fastest
-from harness.driver import Device
+from harness.dispatch.call import gpus
+from harness.dispatch.call.batch import Batch, compiled, fastest, ranked
+from harness.driver import BorrowedStream, Device
 from harness.errors import HarnessError
 from harness.kernels.arch import Arch
 from harness.kernels.compiler import compile_kernel
 from harness.kernels.spec import Variant
-from harness.problems.gemm import GEMMS
+from harness.problems.gemm import GEMMS, Gemm
 from harness.results import record
 from harness.results.tables import plain_table
 from harness.support.processes import cores
 
-DTYPES = {"float32": "fp32", "tf32": "tf32", "bfloat16": "bf16", "float16": "fp16"}
+DTYPES = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}  # PyTorch's
 KINDS = ("attention", "small", "thin k", "any")
 LEAST, MOST = 1 << 22, 1 << 33  # multiply-adds of a batch
 MOST_ELEMENTS = 1 << 27  # of the three operands
@@ -69,14 +73,40 @@ class Draw:
     layout: str
     gaps: tuple[int, int]
 
+    @property
+    def problem(self) -> Gemm:
+        """One of the products."""
+        transa, transb = (int(letter == "T") for letter in self.layout)
+        return GEMMS[self.dtype](M=self.M, N=self.N, K=self.K, transa=transa, transb=transb)
+
+    @property
+    def batch(self) -> Batch:
+        """All of them."""
+        return Batch(
+            self.size, self.M * self.K + self.gaps[0], self.K * self.N + self.gaps[1], self.M * self.N
+        )
+
+    @property
+    def axes(self) -> dict[str, Any]:
+        """What scripts/fit_model.py asks of a draw beside its sizes."""
+        found = {name: getattr(self.problem, name) for name in ("lda", "ldb", "ldc", "transa", "transb")}
+        return {**found, "steps": list(self.batch[1:3])}
+
     def chosen(self, sms: int, arch: str) -> tuple[Variant, bool]:
         """Return the variant that harness.matmul launches, and whether it does so once."""
-        transa, transb = (int(letter == "T") for letter in self.layout)
-        problem = GEMMS[DTYPES[self.dtype]](M=self.M, N=self.N, K=self.K, transa=transa, transb=transb)
-        steps = self.M * self.K + self.gaps[0], self.K * self.N + self.gaps[1]
         sizes: Any = {"M": self.M, "N": self.N, "K": self.K, "sms": sms, "arch": arch}
-        once = fastest(self.size, **sizes, **choose.about(problem, steps=steps)).variant
-        return once or choose.choose(**sizes, **choose.about(problem)), once is not None
+        about = choose.about(self.problem, steps=self.batch[1:3])
+        once = fastest(self.size, **sizes, **about).variant
+        return once or choose.choose(**sizes, **choose.about(self.problem)), once is not None
+
+    def best(self, count: int, sms: int, arch: str) -> list[Variant]:
+        """Return the fastest launches by the model."""
+        about = choose.about(self.problem, steps=self.batch[1:3])
+        pitches = {name: about.pop(name) for name in ("straddled", "unmapped")}
+        shape = self.M, self.N, self.K, sms
+        able = [replace(c, batch=self.size) for c in choose.able(*shape, arch, **about)]
+        found = ranked(able, shape, layout=about["layout"], **pitches)
+        return [compiled(variant) for variant, _ in found[:count]]
 
 
 def draws(seed: int, dtypes: Sequence[str]) -> Iterator[Draw]:
@@ -129,8 +159,8 @@ def operand(size: int, rows: int, columns: int, transposed: bool, gap: int, dtyp
 class Contest:
     """One batch: the two ways to compute it, as graphs on memory of their own."""
 
-    def __init__(self, draw: Draw) -> None:
-        dtype = getattr(torch, "float32" if draw.dtype == "tf32" else draw.dtype)
+    def __init__(self, draw: Draw, others: Sequence[Variant] = ()) -> None:
+        dtype = getattr(torch, DTYPES[draw.dtype])
         left, right = (letter == "T" for letter in draw.layout)
         self.a = operand(draw.size, draw.M, draw.K, left, draw.gaps[0], dtype)
         self.b = operand(draw.size, draw.K, draw.N, right, draw.gaps[1], dtype)
@@ -141,6 +171,24 @@ class Contest:
             "harness": lambda: harness.matmul(self.a, self.b, self.ours, precision=precision),
             "torch": lambda: torch.bmm(self.a, self.b, out=self.theirs),
         }
+        for variant in others:
+            self.calls[variant.label] = self._alone(draw, variant)
+
+    def _alone(self, draw: Draw, variant: Variant) -> Callable[[], Any]:
+        """Return a call that launches a variant, with the result of harness."""
+        gpu = gpus.gpu(torch.cuda.current_device())
+        launch = gpu.one_launch(variant, draw.problem, draw.batch)
+        addresses = [x.data_ptr() for x in (self.a, self.b, self.ours)]
+
+        def call() -> None:
+            with gpu.context.current():
+                launch(
+                    addresses,
+                    (1.0, 0.0),
+                    BorrowedStream(gpu.context, torch.cuda.current_stream().cuda_stream),
+                )
+
+        return call
 
     def right(self) -> bool:
         """Return True if ours are PyTorch's results, which are exact but for one rounding."""
@@ -182,16 +230,21 @@ class Contest:
         return graph, count
 
 
-def measured(draw: Draw, sensor: Telemetry, device: Device, arch: str) -> dict[str, Any]:
+def measured(
+    draw: Draw, sensor: Telemetry, device: Device, arch: str, index: int = 0, regret: int = 0
+) -> dict[str, Any]:
     """Return the row of a batch, verified before and after it was timed."""
-    row: dict[str, Any] = {**vars(draw), "gaps": list(draw.gaps)}
+    row: dict[str, Any] = {**vars(draw), **draw.axes, "gaps": list(draw.gaps), "index": index}
     try:
         variant, row["one_launch"] = draw.chosen(device.sms, arch)
         row["chosen"] = variant.label
-        contest = Contest(draw)
+        others = draw.best(regret, device.sms, arch) if regret else []
+        contest, first = Contest(draw, others), True
         for call in contest.calls.values():
+            contest.ours.fill_(math.nan)
             call()
-        first = contest.right()
+            contest.calls["torch"]()
+            first &= call is contest.calls["torch"] or contest.right()
         readings = []
         seconds = contest.seconds(lambda: readings.append(sensor.read()))
         verified = first and contest.right()
@@ -200,9 +253,18 @@ def measured(draw: Draw, sensor: Telemetry, device: Device, arch: str) -> dict[s
     if not verified:
         return {**row, "status": "error", "error": "wrong, " + ("after" if first else "before") + " timing"}
     reading = readings[-1]
+    if others:
+        row["candidates"] = [
+            {"kernel": v.kernel.name, "params": _own(v), "seconds": seconds.pop(v.label)} for v in others
+        ]
     row |= {"status": "ok", "seconds": seconds, "ratio": seconds["torch"] / seconds["harness"]}
     row |= {"sm_mhz": reading.sm_mhz if reading else None, "watts": reading.power if reading else None}
     return row
+
+
+def _own(variant: Variant) -> dict[str, int]:
+    """Return the parameters that tell a variant from others of the cost model."""
+    return {name: value for name, value in variant.params.items() if name != "BATCHED"}
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -224,8 +286,19 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> str:
     for row in sorted(good, key=lambda r: float(r["ratio"]))[:10]:
         taken = " and ".join(f"{name} {s * 1e6:.1f}" for name, s in row["seconds"].items())
         lines.append(f"{row['ratio']:.3f}  {named(row)}: {taken} us")
+    if lost := [regret_of(row) for row in good if row.get("candidates")]:
+        numbers = np.mean(lost), np.percentile(lost, 95), np.max(lost)
+        lines.append("the choice loses {:.1%}, one in twenty {:.1%}, at most {:.1%}".format(*numbers))
+        fastest = [row["ratio"] * (1 + regret_of(row)) for row in good if row.get("candidates")]
+        lines.append(f"the fastest of the candidates: {np.exp(np.mean(np.log(fastest))):.3f}")
     lines += [f"error: {named(row)}: {row['error']}" for row in rows if row["status"] != "ok"]
     return "\n".join(lines)
+
+
+def regret_of(row: Mapping[str, Any]) -> float:
+    """Return how much longer than the fastest candidate ours takes, 0 if it is faster than all."""
+    best = min(one["seconds"] for one in row["candidates"])
+    return max(0.0, float(row["seconds"]["harness"]) / best - 1)
 
 
 def named(row: Mapping[str, Any]) -> str:
@@ -240,6 +313,7 @@ def main() -> int:
     parser.add_argument("--dtype", nargs="+", choices=list(DTYPES), default=list(DTYPES))
     parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="default: a new one")
     parser.add_argument("--seconds", type=float, default=35.0, help="after which no draw begins")
+    parser.add_argument("--regret", type=int, default=0, metavar="N", help="time the model's N best, too")
     parser.add_argument("--json", type=Path, metavar="FILE", help="the record")
     given = parser.parse_args()
     record.check_writable(given.json)
@@ -247,8 +321,10 @@ def main() -> int:
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     device = Device.open(torch.cuda.current_device())
     arch = str(Arch.of_capability(*device.capability))
-    first = itertools.islice(draws(given.seed, given.dtype), AHEAD)
-    variants = {v.label: v for v, _ in (draw.chosen(device.sms, arch) for draw in first)}
+    first = list(itertools.islice(draws(given.seed, given.dtype), AHEAD))
+    needed = [draw.chosen(device.sms, arch)[0] for draw in first]
+    needed += [variant for draw in first for variant in draw.best(given.regret, device.sms, arch)]
+    variants = {variant.label: variant for variant in needed}
     with ThreadPoolExecutor(cores(spared=1)) as threads:
         list(threads.map(lambda variant: compile_kernel(variant, arch), variants.values()))
     until, rows = time.monotonic() + given.seconds, list[dict[str, Any]]()
@@ -258,7 +334,7 @@ def main() -> int:
         for draw in draws(given.seed, given.dtype):
             if time.monotonic() > until:
                 break
-            rows.append(measured(draw, sensor, device, arch))
+            rows.append(measured(draw, sensor, device, arch, len(rows), given.regret))
     meta = {**record.provenance(seed=given.seed), "gpu": about(device), "torch": torch.__version__}
     if given.json:
         record.write_json(given.json, record.document("batches", rows, meta))

@@ -1,7 +1,8 @@
 """Fit the cost model of `harness.dispatch.choose` to times of many shapes, and say what its choices lose.
 
     python benchmarks/shapes.py --regret 200 --json shapes.json
-    python scripts/fit_model.py shapes.json [--write]
+    python benchmarks/batches.py --regret 6 --json batches.json
+    python scripts/fit_model.py shapes.json batches.json [--write]
 
 For each candidate of ``table.json`` the constants `start`, `step`, `tile`, `memory`, `straddle`, `crowded`
 and, where they have a meaning, `alone` and `sharing` are fitted by least squares of the logarithms of
@@ -70,6 +71,7 @@ class Time:
     unmapped: str
     sms: int
     cycles: float
+    batch: int = 1
 
 
 def key_of(dtype: str, kernel: str, params: Mapping[str, int]) -> Key:
@@ -84,21 +86,22 @@ def candidates() -> dict[Key, Candidate]:
 
 
 def times(paths: Sequence[Path], known: Mapping[Key, Candidate]) -> list[Time]:
-    """Return the times of candidates in records of benchmarks/shapes.py.
+    """Return the times of candidates in records of benchmarks/shapes.py and benchmarks/batches.py.
 
     Raises UsageError if a file is another kind of record, or if there are none in any of them.
     """
     found = []
     for number, path in enumerate(paths):
         content = record.load(path)
-        if content.get("kind") != "shapes":
-            raise UsageError("not a record of benchmarks/shapes.py", where=str(path), hint=_HINT)
+        if content.get("kind") not in ("shapes", "batches"):
+            raise UsageError("not a record of draws", where=str(path), hint=_HINT)
         gpu = content["meta"]["gpu"]
         for row in content["rows"]:
             if row["status"] != "ok":
                 continue
             problem = GEMMS[row["dtype"]](**{name: row[name] for name in _AXES})
-            unmapped = cost.without_maps(problem)
+            steps = row.get("steps", (0, 0))
+            unmapped = cost.without_maps(problem, steps)
             for one in row.get("candidates", ()):
                 key = key_of(row["dtype"], one["kernel"], one["params"])
                 if key in known:
@@ -111,10 +114,11 @@ def times(paths: Sequence[Path], known: Mapping[Key, Candidate]) -> list[Time]:
                             variant=replace(given, params={**given.params, **flips}),
                             shape=(row["M"], row["N"], row["K"]),
                             layout="".join("NT"[row[axis]] for axis in ("transa", "transb")),
-                            straddled=cost.straddles(problem),
+                            straddled=cost.straddles(problem, steps),
                             unmapped=unmapped,
                             sms=gpu["sms"],
                             cycles=one["seconds"] * gpu["clock_hz"],
+                            batch=row.get("size", 1),
                         )
                     )
     if not found:
@@ -124,7 +128,7 @@ def times(paths: Sequence[Path], known: Mapping[Key, Candidate]) -> list[Time]:
 
 def predicted(candidate: Candidate, time: Time) -> float:
     """Return the cycles of a product by the model."""
-    laid_out = replace(candidate, variant=time.variant)
+    laid_out = replace(candidate, variant=time.variant, batch=time.batch)
     return laid_out.cycles(*time.shape, time.sms, time.layout, time.straddled, time.unmapped)
 
 

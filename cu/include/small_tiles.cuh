@@ -148,24 +148,23 @@ __device__ inline void multiply_share(void* memory, const ELEMENT* A, const ELEM
             __syncthreads();
             multiply(As[0], Bs[0], min(BK, K - part * BK));
         }
-        __syncthreads();
-        return;
-    }
-    #pragma unroll 1
-    for (int i = 0; i < STAGES - 1; ++i) copy(i, share.begin + i);
-    int now = 0, next = STAGES - 1;
-    #pragma unroll 1
-    for (int part = share.begin; part < share.end; ++part) {
-        cp_async_wait_group<(STAGES > 2 ? STAGES - 2 : 0)>();
-        if constexpr (sizeof(ELEMENT) == 2) {
-            if (!a_units) As[now].shift(A, lda);
-            if (!b_units) Bs[now].shift(B, ldb);
+    } else {
+        #pragma unroll 1
+        for (int i = 0; i < STAGES - 1; ++i) copy(i, share.begin + i);
+        int now = 0, next = STAGES - 1;
+        #pragma unroll 1
+        for (int part = share.begin; part < share.end; ++part) {
+            cp_async_wait_group<STAGES - 2>();
+            if constexpr (sizeof(ELEMENT) == 2) {
+                if (!a_units) As[now].shift(A, lda);
+                if (!b_units) Bs[now].shift(B, ldb);
+            }
+            __syncthreads();  // everyone's copies of this stage have landed, and the last one has been read
+            copy(next, part + STAGES - 1);
+            multiply(As[now], Bs[now], BK);
+            next = now;
+            now = now + 1 == STAGES ? 0 : now + 1;
         }
-        __syncthreads();  // everyone's copies of this stage have landed, and the last one has been read
-        copy(next, part + STAGES - 1);
-        multiply(As[now], Bs[now], BK);
-        next = now;
-        now = now + 1 == STAGES ? 0 : now + 1;
     }
     __syncthreads();  // the last stage has been read: its memory is free
 }

@@ -65,6 +65,7 @@ _FMA = {
     **{"fp16x3": 2048 / 3, "bf16x6": 2048 / 6, "bf16": 2048, "fp16": 2048},
 }
 _SWIZZLED = 128  # bytes along k of one step of the tensor-core rungs
+_ONE_STAGE = {"fp32": 4, "tf32": 8, "bf16": 16, "fp16": 16}  # k of a step of small tiles with one stage
 _DRAM_BYTES = 15.5  # per cycle and SM: 4.06 TB/s, which a copy reaches on the H200
 _UNMAPPED_BYTES = 8  # per cycle and SM, loaded by a kernel without a tensor map
 _COPY_START, _COPY_BYTES = 4000, 13.4  # cycles to start a copy; bytes per cycle and SM, read or written
@@ -229,6 +230,8 @@ class Candidate:
 
 def depth(variant: Variant) -> int:
     """Return the extent of k, in elements, that a block of the variant processes in one step."""
+    if variant.params.get("STAGES") == 1:
+        return _ONE_STAGE[variant.kernel.dtype]
     return variant.params.get("BK", _SWIZZLED // DTYPES[variant.kernel.dtype].itemsize)
 
 

@@ -15,9 +15,8 @@ from harness.driver.api import driver_version
 from harness.driver.context import Context
 from harness.driver.device import Device
 from harness.driver.gate import Gate
-from harness.driver.graph import Graph, outside_captures
+from harness.driver.graph import Graph, GraphLifetime, outside_captures
 from harness.driver.launch import PreparedLaunch, Struct
-from harness.driver.lifetime import GraphLifetime
 from harness.driver.memory import (
     Buffer,
     DeviceArray,

@@ -81,7 +81,7 @@ class _Reader:
         for key in self.table:
             if key not in KEYS:
                 self.fail(key, f"unknown key {key!r}", nearest(key, KEYS, "known keys:"))
-        for key in _REQUIRED:
+        for key in ("entry", "block"):
             if key not in self.table:
                 self.fail("", f"the front matter lacks {key}")
         if not {"tile", "grid"} & set(self.table):
@@ -292,9 +292,9 @@ class _Reader:
                 self.fail("entry", f"entry = {ELEMENT!r}: with several types it is the macro of the type")
         for key in _EXPRESSIONS:
             value = fields.get(key, ())
-            known = {**params, **dict.fromkeys(_FURTHER.get(key, ()))}
             if ":" in fields.get("problem", "") and key in _FURTHER:
                 continue  # the axes of a problem in a file: known when it is loaded, looked up at a launch
+            known = dict.fromkeys((*params, *_FURTHER.get(key, ())))
             for expr in (value,) if isinstance(value, Expr) else value:
                 self._check_names(key, expr, known)
         for expected in itertools.chain(*fields.get("sass", {}).values()):
@@ -337,13 +337,9 @@ KEYS: dict[str, Callable[[_Reader, str], Any]] = {
     "tensormaps": _Reader.tensormaps,
     "params": _Reader.params,
 }
-_REQUIRED = ("entry", "block")
 _EXPRESSIONS = [key for key, read_one in KEYS.items() if read_one in (_Reader.expr, _Reader.exprs)]
-_FURTHER = {
-    "grid": (*GRID_NAMES, *AXES[:3]),
-    "workspace": (*GRID_NAMES, *BLOCK_NAMES, *AXES[:3]),
-    "requires": AXES,
-}
+_FURTHER = {"grid": (*GRID_NAMES, *AXES[:3]), "requires": AXES}
+_FURTHER["workspace"] = (*_FURTHER["grid"], *BLOCK_NAMES)
 _DIMENSIONS = dict.fromkeys(("block", "tile", "grid"), 3)
 
 

@@ -243,7 +243,7 @@ class Variant:
         """Return the blocks (x, y, z) of a launch on `sms` SMs, where `tiles` (x, y, z) cover the output."""
         if not self.kernel.grid:
             return tiles
-        values = self._of_launch(tiles, sms, axes)
+        values = self._named(tiles, sms, axes)
         x, y, z = (*(self._value("grid", e, least=1, values=values) for e in self.kernel.grid), 1, 1)[:3]
         return x, y, z
 
@@ -252,10 +252,9 @@ class Variant:
         if self.kernel.workspace is None:
             return 0
         blocks = dict(zip(frontmatter.BLOCK_NAMES, self.grid(tiles, sms, axes), strict=True))
-        values = {**self._of_launch(tiles, sms, axes), **blocks}
-        return self._value("workspace", self.kernel.workspace, values=values)
+        return self._value("workspace", self.kernel.workspace, values=self._named(tiles, sms, axes) | blocks)
 
-    def _of_launch(self, tiles: Tiles, sms: int, axes: Params | None) -> Params:
+    def _named(self, tiles: Tiles, sms: int, axes: Params | None) -> dict[str, int]:
         names = dict(zip(frontmatter.GRID_NAMES, (*tiles, sms), strict=True))
         return {**(axes or {}), **self.params, **names}
 
@@ -342,8 +341,8 @@ def parse(source: str, path: Path) -> Kernel:
     title, fields = frontmatter.read(source, path)
     dtypes = fields.pop("dtype", (FP32.name,))
     language = text.SUFFIXES[path.suffix]
-    fields |= {"dtype": dtypes[0], "dtypes": dtypes}
-    kernel = Kernel(path=path, source=source, language=language, title=title, **fields)
+    fields |= {"dtype": dtypes[0], "dtypes": dtypes, "language": language, "title": title}
+    kernel = Kernel(path=path, source=source, **fields)
     if language == "ptx" and any(len(values) > 1 for values in kernel.params.values()):
         raise SpecError("a PTX file is fixed text: give each parameter one value", where=str(path))
     if language == "ptx" and len(dtypes) > 1:

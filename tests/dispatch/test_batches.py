@@ -27,7 +27,7 @@ from harness.problems.gemm import GEMMS
 from shared.arrays import fake, gpu  # noqa: F401  (fixtures)
 
 Array = NDArray[Any]  # of float32 or float16
-STRIDES = (8, 8, 8)  # bytes of the arguments that a batch adds
+STRIDES = (4, 8, 8, 8)  # bytes of the arguments that a batch adds
 
 
 class View:
@@ -65,19 +65,21 @@ def device(fake: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
         fake.variants.append(variant)
         sizes = fake_gemm.sizes(variant)
         if "BATCHED" in variant.params:
-            sizes = (*sizes[:-1], *STRIDES, sizes[-1])
+            last = len(sizes) - (variant.kernel.workspace is not None)
+            sizes = (*sizes[:last], *STRIDES, *sizes[last:])
         return SimpleNamespace(code=image(sizes), entry=variant.entry)
 
     def run(launch: Any) -> None:
         variant = fake.variants[-1]
         given = [x for x in launch.args if len(x) != 128]  # no tensor maps
         a, b, c, m, n, k, lda, ldb, ldc, alpha, beta = struct.unpack("=QQQiiiiiiff", b"".join(given[:11]))
-        count, steps = 1, (0, 0, 0)
+        count, steps = 1, [0, 0, 0]
         if "BATCHED" in variant.params:
             first = 11 + ("DERIVATIVE" in variant.params)
-            steps = struct.unpack("=qqq", b"".join(given[first : first + 3]))
+            count, *steps = struct.unpack("=Iqqq", b"".join(given[first : first + 4]))
             rows, columns = variant.tile
-            count = launch.grid[0] // (-(-m // rows) * -(-n // columns))
+            if "small_tiles" in variant.kernel.name:  # a block for each tile
+                assert launch.grid[0] == count * -(-m // rows) * -(-n // columns)
         kind = DTYPES[variant.kernel.dtype].storage
         size = np.dtype(kind).itemsize
         for i in range(count):

@@ -8,8 +8,14 @@ from typing import Any
 import pytest
 
 import harness
+from harness.dispatch import choose
+from harness.dispatch.call import batch as batches
+from harness.dispatch.call import gpus
+from harness.driver import BorrowedStream
+from harness.problems.gemm import GEMMS
 
 pytestmark = pytest.mark.gpu
+KERNELS = sorted({c.variant.kernel.name for c in choose.candidates() if batches.takes(c.variant.kernel)})
 
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "float16"])
@@ -67,3 +73,55 @@ def test_a_graph_gives_equal_bits(torch: Any, kind: str) -> None:
     for _ in range(5):
         graph.replay()
         assert torch.equal(first, again)
+
+
+@pytest.mark.parametrize("shape", [(5, 72, 136, 40), (3, 200, 328, 264), (7, 33, 57, 19)], ids=str)
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_every_candidate_in_one_launch(
+    torch: Any, kernel: str, layout: str, shape: tuple[int, int, int, int]
+) -> None:
+    """With maps and without; the sums are exact. What lies between matrices stays as it is."""
+    gpu, (count, m, n, k) = gpus.gpu(torch.cuda.current_device()), shape
+    found = [c for c in choose.candidates() if c.variant.kernel.name == kernel]
+    dtype = found[0].dtype
+    kind = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(dtype.name, torch.float32)
+    stream = BorrowedStream(gpu.context, torch.cuda.current_stream().cuda_stream)
+
+    def operand(rows: int, columns: int, transposed: bool, gap: int) -> Any:
+        stored = (columns, rows) if transposed else (rows, columns)
+        flat = torch.randint(-2, 3, (count * (rows * columns + gap),), device="cuda").to(kind)
+        made = flat.as_strided((count, *stored), (rows * columns + gap, stored[1], 1))
+        return made.mT if transposed else made
+
+    gap = 8 if k % 8 == 0 else 3
+    a, b = operand(m, k, layout[0] == "T", gap), operand(k, n, layout[1] == "T", 2 * gap)
+    out = torch.full((count * (m * n + gap),), 77.0, device="cuda").to(kind)
+    c = out.as_strided((count, m, n), (m * n + gap, n, 1))
+    flips = {name: int(letter == "T") for name, letter in zip(("transa", "transb"), layout, strict=True)}
+    problem = GEMMS[dtype.name](M=m, N=n, K=k, **flips)
+    batch = batches.Batch(count, m * k + gap, k * n + 2 * gap, m * n + gap)
+    wanted = (a.double() @ b.double()).to(kind)
+    ran = 0
+    for one in found:
+        variant = choose.laid_out(one.variant, layout, "A" if m <= n else "B")
+        if choose.unread(variant, layout):
+            continue
+        launch = gpu.one_launch(batches.compiled(variant), problem, batch)
+        c.fill_(torch.nan)
+        with gpu.context.current():
+            launch([x.data_ptr() for x in (a, b, c)], (1.0, 0.0), stream)
+        assert torch.equal(c, wanted), variant.label
+        assert bool((out.as_strided((count, gap), (m * n + gap, 1), m * n) == 77).all()), variant.label
+        ran += 1
+    assert ran or (kernel, layout) == ("25_wgmma_tf32", "TN")
+
+
+def test_a_batch_is_chosen_from_all_kernels(torch: Any) -> None:
+    """What harness.matmul launches for heads of attention is of 23; the control of what is above."""
+    about = choose.about(GEMMS["bf16"](M=1024, N=1024, K=64, transb=1), steps=(65536, 65536))
+    chosen = batches.fastest(32, 1024, 1024, 64, sms=132, arch="sm_90a", **about).variant
+    assert chosen is not None and chosen.kernel.name == "23_wgmma_pipeline"
+    q, k = (torch.randn(32, 1024, 64, device="cuda").bfloat16() for _ in range(2))
+    found, wanted = harness.matmul(q, k.mT), q.double() @ k.double().mT
+    assert bool(((found.double() - wanted).abs() <= 2**-8 * wanted.abs() + 1e-4).all())

@@ -255,6 +255,7 @@ def harness(*args: str) -> Result:
 def gpu(driver: TimedDriver, monkeypatch: pytest.MonkeyPatch) -> TimedDriver:
     driver.functions = {"matmul": fake_gemm.SIZES, "copy": (8, 8, 8)}
     driver.execute = fake_gemm.gemm
+    fake_gemm.without_small_tiles(monkeypatch)  # which have one more parameter
     none = HarnessError("a fake GPU has none")
     monkeypatch.setattr("harness.bench.ceilings.measured", lambda *_: (_ for _ in ()).throw(none))
     return driver

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from harness.dispatch import choose
 from harness.dispatch.arrays import Matrix
-from harness.dispatch.cost import NN, unread
+from harness.dispatch.cost import NN, Candidate, unread
 from harness.driver import Stream
 from harness.errors import UsageError
 from harness.kernels.dtypes import FP32
@@ -226,14 +226,32 @@ def fastest(
     shape = M, N, K, sms
     pitches: Any = {"layout": layout, "straddled": straddled, "unmapped": unmapped}
     all_of_them = choose.able(*shape, arch, dtype, layout, epilogue, invariant)
-    once = [replace(c, batch=count) for c in all_of_them]
     single = count * min((c.cycles(*shape, **pitches) for c in all_of_them), default=math.inf)
+    once = [replace(c, batch=count) for c in all_of_them]
     ideal = min((c.cycles(*shape, **pitches) for c in once), default=math.inf)
-    # Batches are copied nowhere: what a kernel of boxes cannot read as it lies is for the others.
-    able = [c for c in once if takes(c.variant.kernel) and c.count(M, N) < 2**31]
-    able = [c for c in able if not (c.variant.boxes and (unmapped or unread(c.variant, layout)))]
-    if able:
-        best = min(able, key=lambda c: (c.cycles(*shape, **pitches), c.busy(*shape, straddled)))
-        if (cycles := best.cycles(*shape, **pitches)) < single:
-            return Fastest(compiled(best.variant), cycles, ideal)
+    best = ranked(once, shape, **pitches)
+    if best and best[0][1] < single:
+        return Fastest(compiled(best[0][0]), best[0][1], ideal)
     return Fastest(None, single, ideal)
+
+
+def ranked(
+    candidates: Sequence[Candidate],
+    shape: tuple[int, int, int, int],
+    *,
+    layout: str,
+    straddled: bool,
+    unmapped: str,
+) -> list[tuple[Variant, float]]:
+    """Return those of the candidates for a batch that compute it in one launch, with their cycles.
+
+    The fastest is the first. `shape` is M, N, K and the number of SMs; the rest is as of `choose.choose`.
+    """
+    M, N, *_ = shape
+    able = [c for c in candidates if takes(c.variant.kernel) and c.count(M, N) < 2**31]
+    # Batches are copied nowhere: what a kernel of boxes cannot read as it lies is for the others.
+    able = [c for c in able if not (c.variant.boxes and (unmapped or unread(c.variant, layout)))]
+    pitches: Any = {"layout": layout, "straddled": straddled, "unmapped": unmapped}
+    found = [(c.cycles(*shape, **pitches), c.busy(*shape, straddled), c.variant) for c in able]
+    found.sort(key=lambda one: one[:2])
+    return [(variant, cycles) for cycles, _, variant in found]

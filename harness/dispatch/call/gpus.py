@@ -219,11 +219,15 @@ class Gpu:
         variant = batches.fastest(batch.size, *shape[:3], sms=sms, arch=self.arch, **about).variant
         if variant is None:
             return OneByOne(batch, problem, functools.partial(self._product, shape, kind))
+        return self.one_launch(variant, problem, batch)
+
+    def one_launch(self, variant: Variant, problem: Gemm, batch: Batch) -> GemmLaunch:
+        """Prepare the launch of a batch of products like `problem` by a variant that is compiled for one."""
         part = Part(variant=variant, rows=problem.M, columns=problem.N)
         return GemmLaunch(
             [(self._function(variant), part)],
             problem,
-            sms=sms,
+            sms=self.device.sms,
             workspaces=self._workspaces,
             forks=self._forks,
             batch=batch,
