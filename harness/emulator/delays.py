@@ -41,7 +41,7 @@ Write = Callable[[Array], None]
 _WORD = 4
 _NEVER = {"async", "mmio", "shared", "local", "param", "b128", "v2", "v4", "v8"}
 _NAME = re.compile(r"[%$\w:]+")
-_PATIENCE = 64  # turns after which something is let out although some blocks can go on
+_PATIENCE = 64  # turns, or reads of what was there before, after which something is let out in any case
 _MOST = 256  # executions of stores that are held
 _EAGER = (0.0, 0.05, 0.5)  # chances, one drawn for a launch, that a store is let out between two turns
 
@@ -114,7 +114,7 @@ class Delays:
         self._launch, self._dice, self.waits = launch, dice, launch.code.waits
         self._eager = dice.choice(_EAGER) if dice is not None else 0.0
         self._held: list[_Held] = []
-        self._number = self._turns = 0
+        self._number = self._turns = self._overtaken = 0
         blocks = launch.grid.x * launch.grid.y * launch.grid.z
         self._latest = np.full(blocks, -1, np.int64)  # of each block, its last write that others see,
         self._by = np.zeros(blocks, np.int64)  # and the instruction
@@ -175,6 +175,7 @@ class Delays:
                 self._let_out(words[meets], blocks[meets])
                 if reads and ins.index not in self.waits:
                     self._overlooked(ins, words[meets])
+                    self._waited(words[meets])
         if atomic and ins.index not in self.waits:
             self._number += 1
             self._latest[blocks], self._by[blocks] = self._number, ins.index
@@ -193,7 +194,7 @@ class Delays:
             return
         self._turns += 1
         if self._dice is None:
-            if idle or self._turns % _PATIENCE == 0:  # who waits for it may store something all the time
+            if idle or self._turns % _PATIENCE == 0:
                 youngest = self._held[-1]
                 self._places(youngest, youngest.waits)
         else:
@@ -255,6 +256,14 @@ class Delays:
 
     def _forget(self) -> None:
         self._held = [one for one in self._held if one.waits.any()]
+
+    def _waited(self, words: Array) -> None:
+        """Let out the youngest store to places that are read again and again: a thread may wait for it."""
+        here = [(one, one.waits & np.isin(one.words, words).any(1)) for one in self._held]
+        here = [(one, lanes) for one, lanes in here if lanes.any()]
+        self._overtaken += bool(here)
+        if here and self._overtaken % _PATIENCE == 0:
+            self._places(*here[-1])
 
     def _overlooked(self, ins: Instruction, words: Array) -> None:
         """Note which stores an access does not see, of blocks of which others see later writes."""

@@ -135,7 +135,7 @@ class Launch:
                 self.delays.turn(idle=idle > 0)
             turns += 1
             stuck = idle > _ROUNDS
-            if turns % _LOOK == 0 and self.code.slice.complete:
+            if polling and turns % _LOOK == 0 and self.code.slice.complete:
                 stuck |= states.seen(sorted((batch for batch, *_ in polling), key=lambda b: b.first))
             if idle or stuck or not polling or self.schedule.hurries():
                 first = next(starts, None)  # nobody can go on without another batch, or it need not wait
