@@ -23,8 +23,8 @@ from shared.emulator_kernels import launch
 BLOCKS, THREADS = 8, 64
 SEEDS = range(1, 21)
 Arrays = dict[str, np.ndarray]
-HEAD = """extern "C" __global__
-void k(const int* a, int* out, volatile int* data, volatile int* flag, int* n) { int b = blockIdx.x, t = threadIdx.x, last = gridDim.x - 1; __shared__ bool mine;
+HEAD = """extern "C" __global__ void k(const int* a, int* out, volatile int* data, volatile int* flag,
+  int* n) { int b = blockIdx.x, t = threadIdx.x, last = gridDim.x - 1; __shared__ bool mine;
 """
 
 # The sum of the last block; each fault leaves out FENCE or has another one in its place.
@@ -173,7 +173,8 @@ NEVER: dict[str, tuple[str, Callable[[Arrays], bool]]] = {
         """volatile long long* wide = (volatile long long*)data;
         if (t) return;
         if (b == 0) for (int i = 1; i < 40; i++) wide[3] = i * 0x100000001ll;
-        else for (int i = 0; i < 40; i++) { long long now = wide[3]; if (now >> 32 != (int)now) out[b] = 1; }""",
+        else for (int i = 0; i < 40; i++) {
+          long long now = wide[3]; if (now >> 32 != (int)now) out[b] = 1; }""",
         lambda arrays: bool(arrays["out"].any()),
     ),
     "a weak store overtakes a strong one to its place": (
