@@ -52,10 +52,12 @@ __all__ = [
     "rows",
 ]
 
+_DELAYED = "delayed"  # that of one more, if strong stores tell others where they are
+_SAID = 3  # stores seen too late of which a row tells
 _BACKWARD = "backward"  # the order of the second launch of a kernel to which it matters who comes first
 _MANY = 8  # with fewer rows than this, starting processes takes longer than emulating
 _OTHER = {"lockstep": "warp-serial", "warp-serial": "lockstep", "backward": "lockstep"}
-_OTHER |= {"early": "late", "late": "early", "random": "lockstep"}
+_OTHER |= {"early": "late", "late": "early", "random": "lockstep", "delayed": "lockstep"}
 _MATRIX = ("mma", "wmma.mma", "wgmma.mma_async", "tcgen05.mma")
 # Peaks of memory, measured at products and copies: of the process, and of each byte of inputs and outputs.
 _PROCESS, _OF_INPUTS, _OF_OUTPUTS = 0.15 * 2**30, 3.2, 16
@@ -150,10 +152,13 @@ def row(
     except Exception as e:  # a defect of ours in one row must not take the others with it
         return Measurement.failed_with(built, problem, f"the emulator failed: {type(e).__name__}: {e}")
     verdict, wrong = _judged(problem, inputs, reference, arrays)
+    wrong = _explained(wrong, run)
     bits = _bits(problem, arrays) if options.repeats else b""
     del arrays
     if options.check and not wrong and not run.findings:
         run, wrong = _further(built, problem, inputs, reference, options, memory, run)
+        if reference is not None and not wrong and not run.findings:
+            run, wrong = _delayed(built, problem, inputs, reference, options, run)
     right = not wrong and not run.findings and not (options.strict and run.notices)
     ends = (UNEXPECTED, EXPECTED) if variant.kernel.broken else (OK, FAILED)
     if verdict is None:
@@ -226,6 +231,35 @@ def _further(
         run, wrong = _joined(run, found, how, schedule), [f"{how}: {text}" for text in wrong]
         swapped, kept = False, kept and memory.digest() != before
     return run, wrong
+
+
+def _delayed(
+    built: Built,
+    problem: Problem,
+    inputs: Mapping[str, NDArray[Any]],
+    reference: Reference,
+    options: Options,
+    run: Emulation,
+) -> tuple[Emulation, list[str]]:
+    """Launch once more, with strong stores delayed, a kernel whose threads tell each other by such stores.
+
+    Its numbers alone are looked at: what is delayed is no fault unless they are wrong.
+    """
+    if options.schedule != "lockstep" or not (run.contended and run.waits):
+        return run, []
+    how = f"in a further launch, with --schedule {_DELAYED}"
+    quick = replace(options, schedule=_DELAYED, check=False, count=False, as_compiled=False)
+    try:
+        other, arrays = launch(built, problem, inputs, quick)
+        wrong = _explained(_judged(problem, inputs, reference, arrays)[1], other)
+    except (HarnessError, MemoryError) as e:
+        wrong = [str(e) or "host memory is exhausted"]
+    return _joined(run, (), how, _DELAYED), [f"{how}: {text}" for text in wrong]
+
+
+def _explained(wrong: list[str], run: Emulation) -> list[str]:
+    """Return what is wrong, and the stores that were seen too late, which may be why."""
+    return [*wrong, *list(dict.fromkeys(map(str, run.late)))[:_SAID]] if wrong else []
 
 
 def _joined(run: Emulation, found: Sequence[Finding], how: str, schedule: str) -> Emulation:

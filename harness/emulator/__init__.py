@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from harness.emulator.blocks.arguments import Argument, Record, bind
 from harness.emulator.blocks.endless import BUDGET
 from harness.emulator.blocks.schedule import SCHEDULES, Schedule
+from harness.emulator.delays import Late
 from harness.emulator.executable import executable
 from harness.emulator.hopper.tma.tensormap import TensorMap
 from harness.emulator.instructions.texture.objects import Texture, handles_of
@@ -62,6 +63,9 @@ class Emulation:
     schedules: of the launches that it is the result of
     contended: the lines whose atomics and strong loads of global memory decide which way threads go: what the
       kernel does depends on who comes first, and another `schedule` may show another way
+    waits: it has strong stores that ``delayed`` can hold back
+    late: the stores of which other blocks saw what came after them, and not the stores themselves. That is no
+      fault by itself; it explains numbers that are wrong with the schedules ``delayed`` and ``random``
     """
 
     findings: tuple[Finding, ...]
@@ -70,6 +74,8 @@ class Emulation:
     output: str = ""
     schedules: tuple[str, ...] = ()
     contended: tuple[Source, ...] = ()
+    waits: bool = False
+    late: tuple[Late, ...] = ()
 
     def __repr__(self) -> str:
         return f"<Emulation: {len(self.findings)} findings, {len(self.notices)} notices>"
@@ -111,6 +117,7 @@ def emulate(
     shared: bytes of dynamic shared memory per block
     schedule: ``lockstep``, or ``warp-serial``, in which each warp runs to the barrier before the next starts,
       or ``backward``, in which the last blocks, and of threads that part those further on, run first,
+      or ``delayed``, in which strong stores reach other blocks as late as can be,
       or ``random``, in an order that is drawn from `seed`;
       of asynchronous operations ``early``, when they land at once, or ``late``, as late as can be
     budget: instructions that a batch of blocks may execute, each counted once for all threads that execute it
@@ -201,6 +208,8 @@ def emulate(
             output=launch.printed.getvalue(),
             schedules=(schedule,),
             contended=code.contended,
+            waits=bool(code.waits) and not code.asynchronous,
+            late=launch.delays.late() if launch.delays is not None else (),
         )
 
 

@@ -20,7 +20,7 @@ from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.conflicts import Values
 from harness.emulator.watch.faults import aligned, fault, first_lane, named, outside
 from harness.emulator.watch.hazards import HazardWatch
-from harness.emulator.watch.touches import READ, Touch
+from harness.emulator.watch.touches import READ, WRITE, Touch
 
 
 @dataclass(kw_only=True)
@@ -257,6 +257,8 @@ def observe(
         if launch.races is not None and launch.races.shared:
             launch.races.record_shared(group, ins, kind, at.base, at.where, size, _values(group, at, stored))
     elif at.space == "global":
+        if launch.delays is not None:
+            launch.delays.touch(group, ins, at, reads=kind != WRITE, size=size)
         if launch.counter is not None:
             launch.counter.global_access(ins, at.base, at.where, size, group.shape)
         if kind != READ and at.owner is not None and at.owner.start in launch.constants and launch.check:

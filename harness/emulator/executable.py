@@ -8,6 +8,7 @@ from harness.emulator.blocks.control import asynchronous, pace
 from harness.emulator.blocks.slice import Slice, contended, control_slice, guesses
 from harness.emulator.blocks.straight import Straight, straight
 from harness.emulator.decode import Decoder
+from harness.emulator.delays import waiting
 from harness.emulator.hopper.order.races import narrowest
 from harness.emulator.hopper.wgmma.warpgroup import used
 from harness.emulator.ptx.module import parse
@@ -28,6 +29,7 @@ class Executable:
     asynchronous: it needs the emulation of Hopper's asynchronous units
     fine: it orders threads by other means than barriers of the block
     grain: bytes of its narrowest access to shared memory, at most 4
+    waits: the strong stores, by index, that other blocks may see late, see `delays`
     guesses: the loads whose value a compare-and-swap then verifies, by index
 
     Raises NeedsGpu for an instruction that the emulator does not know, EmulatorError for one that it cannot
@@ -41,6 +43,7 @@ class Executable:
         self.paces = [pace(instruction) for instruction in entry.instructions]
         self.asynchronous = any(asynchronous(instruction) for instruction in entry.instructions)
         self.fine = any(orders(instruction) for instruction in entry.instructions)
+        self.waits = waiting(entry.instructions)
         self.grain = narrowest(entry.instructions)
         self._registers = [used(instruction, self.numbers) for instruction in entry.instructions]
         self.guesses = guesses(self)

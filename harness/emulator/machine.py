@@ -36,6 +36,7 @@ import harness.emulator.instructions.warp  # noqa: F401 - the instructions regis
 from harness.emulator.blocks.batch import Batch
 from harness.emulator.blocks.endless import PATIENCE, Repeats
 from harness.emulator.blocks.schedule import Schedule
+from harness.emulator.delays import Delays
 from harness.emulator.executable import Executable
 from harness.emulator.hopper.order.races import Watch
 from harness.emulator.hopper.schedule import run_grid
@@ -103,6 +104,8 @@ class Launch:
         self.counter = Counter(entry.instructions, [s.flops for s in code.steps], widths) if count else None
         self.asynchronous, self.grain = code.asynchronous, code.grain
         self.cluster = cluster
+        waits = schedule.delays and code.waits and not code.asynchronous and grid != (1, 1, 1)
+        self.delays = Delays(self, schedule.letting) if waits else None
         self.hazards: HazardWatch | Watch | None = None
         if check:
             self.hazards = Watch(self) if self.asynchronous else self._hazard_watch()
@@ -114,6 +117,8 @@ class Launch:
             run_grid(self)
         else:
             self._run_batches()
+        if self.delays is not None:
+            self.delays.end()
 
     def _run_batches(self) -> None:
         """Run all blocks, many side by side. Raises EmulatorError for a grid that takes too long."""
@@ -126,9 +131,11 @@ class Launch:
         seen, idle, turns, states = -1, 0, 0, Repeats()
         while True:
             idle = idle + 1 if self.progress == seen else 0
+            if self.delays is not None:
+                self.delays.turn(idle=idle > 0)
             turns += 1
             stuck = idle > _ROUNDS
-            if turns % _LOOK == 0 and self.code.slice.complete:
+            if polling and turns % _LOOK == 0 and self.code.slice.complete:
                 stuck |= states.seen(sorted((batch for batch, *_ in polling), key=lambda b: b.first))
             if idle or stuck or not polling or self.schedule.hurries():
                 first = next(starts, None)  # nobody can go on without another batch, or it need not wait
@@ -139,7 +146,8 @@ class Launch:
                     batch = Batch(self, first, min(at_once, total - first))
                     polling.append((batch, batch.run(), self.hazards))
                     idle, turns, states = 0, 0, Repeats()
-                    self.alone = len(polling) == 1 and not left
+                    # Whoever waits for a store that is delayed does not wait for ever.
+                    self.alone = len(polling) == 1 and not left and self.delays is None
                 elif not polling:
                     break
                 elif stuck:

@@ -1,4 +1,4 @@
-"""The emulator's output beside the card's: equal bits where PTX fixes them, close where tensor cores add."""
+"""The emulator's output beside the card's: equal bits where PTX fixes them, and of Hopper's tensor cores."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ pytestmark = pytest.mark.gpu
 def test_a_rung_gives_the_bits_of_the_card(gpu: Context, kernel: Kernel, axes: dict[str, float]) -> None:
     with Stream(gpu) as stream:
         found = card_bits.row(gpu, stream, kernel, axes, gpu.device.sms)
-    if found["fixed"]:
+    if found["fixed"] or gpu.device.capability == (9, 0):
         assert found["differ"] == 0, found
     assert found["distance"] <= 1, found

@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 @options.seed
 @click.option(
     "--schedule",
-    type=click.Choice(["lockstep", "warp-serial", "backward", "random", "early", "late"]),
+    type=click.Choice(["lockstep", "warp-serial", "backward", "random", "delayed", "early", "late"]),
     default="lockstep",
     show_default=True,
     help="Of warps: all at once, each to its next barrier before the next one starts, the last blocks and "
-    "branches first, or any order, drawn from --seed; of asynchronous operations: at once, or as late as can "
-    "be.",
+    "branches first, or any order, drawn from --seed; of strong stores: as late as can "
+    "be; of asynchronous operations: at once, or as late as can be.",
 )
 @click.option(
     "-d",

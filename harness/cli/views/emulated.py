@@ -121,7 +121,8 @@ def _print_schedules(rows: Sequence[Measurement]) -> None:
     for label, group in running.by_kernel(rows):
         runs = [row.emulation for row in group if row.emulation is not None]
         twice = [run for run in runs if len(run.schedules) > 1]
-        other = {run.schedules[1] for run in twice if len(set(run.schedules)) > 1}
+        first = {run.schedules[0] for run in twice}
+        other = dict.fromkeys(s for run in twice for s in run.schedules[1:] if s not in first)
         if other:
             lines = ", ".join(str(source) for source in sorted({s for run in runs for s in run.contended}))
             how = f"with --schedule {', '.join(other)}: who comes first matters to {lines}"

@@ -2,7 +2,8 @@
 
 All of them are orders that the hardware may choose. ``random`` draws one: how many blocks run side by side,
 and which of them first, which warp and which of the threads that have parted goes on, where a warp is
-interrupted, and which copies land at once.
+interrupted, which copies land at once, and which strong stores other blocks see late. With ``delayed`` all of
+these are as late as can be, see `delays`.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Any, TypeVar
 
-SCHEDULES = ("lockstep", "warp-serial", "backward", "random", "early", "late")
+SCHEDULES = ("lockstep", "warp-serial", "backward", "random", "delayed", "early", "late")
 _PARTS = 8  # into which `backward` divides a grid, at least, so that some blocks end before others begin
 _CONTENDED = 2  # the same for ``lockstep``, of a kernel to which it matters who comes first
 _PIECES = 64  # the same for ``random``, at most
 _PAUSES = 3, 10  # a random warp is interrupted once in 2 to the power of 3 to 10 instructions
+_DELAYS = 0.75  # the chance that ``random`` delays stores
 _SWITCH = 1 / 16  # the chance, at each instruction, that other threads of a warp that has parted go on
 
 T = TypeVar("T")
@@ -27,6 +29,7 @@ class Schedule:
     by_warp: warps run one by one, not all threads of a block together
     backward: the last blocks, the last threads and the instructions furthest on come first
     early: asynchronous operations land at once
+    delays: strong stores reach other blocks late; `letting` draws when, if it is not None
     pick: returns the instruction at which to go on, of those at which lanes are ready
     parts: returns whether lanes at an instruction shall let others, ready at theirs, go on
     """
@@ -38,7 +41,11 @@ class Schedule:
         self.dice: Random | None = None
         self.pick: Callable[[Iterable[int]], int] = max if self.backward else min
         self.parts: Callable[[int, Iterable[int]], bool] = _behind if self.backward else _ahead
+        self.delays = name == "delayed"
+        self.letting: Random | None = None
         if name == "random":
+            self.letting = Random(f"delays {seed}")  # the other draws stay those of the seed
+            self.delays = self.letting.random() < _DELAYS
             self.dice = Random(seed)
             self.backward = self.dice.random() < 0.5
             self._pause = 0.5 ** self.dice.randint(*_PAUSES)

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -97,11 +99,14 @@ def atomic(decoder: Decoder, ins: Instruction) -> Run:
         chosen = broadcast_mask(at.where, group.shape)
         flushes = at.space == "global" and (name, typed) == ("add", "f32")
         compute = _flushing(operation) if flushes else operation
+        delays = group.launch.delays if count == 1 else None
         for i in range(count):
             new = [np.broadcast_to(np.asarray(v[i](group)), group.shape)[chosen].view(kind) for v in values]
             cells = _Cells(group, at, i * size, size, kind, chosen)
             targets = into[i * width : (i + 1) * width]
             asked = any(register >= 0 for register in targets)
+            if delays is not None and delays.hold(group, ins, at, size, partial(cells.later, compute, new)):
+                continue
             small = flushes and _small(new[0], cells.get(slice(None)))
             if not (asked or small) and isinstance(operation, np.ufunc) and cells.flat is not None:
                 operation.at(cells.flat, cells.index, new[0])
@@ -273,6 +278,16 @@ class _Cells:
             for place, word in zip(self._places(lanes), words.reshape(-1, self._size // 4).T, strict=True):
                 self._words[place] = word
         self.touched(lanes)
+
+    def later(self, operation: Operation, new: list[Array]) -> Callable[[Array], None]:
+        """Return a function that applies an operation to the cells of some lanes, by their numbers."""
+
+        def apply(some: Array) -> None:
+            cells = copy(self)
+            cells.index = self.index[some]
+            _in_turn(cells, operation, [values[some] for values in new], backward=False)
+
+        return apply
 
     def touched(self, lanes: Any) -> None:
         """Note that the kernel has stored to the cells of `lanes`."""

@@ -150,6 +150,8 @@ def _fetch(
         at = place(group, ins, "global", shift(address, begin), where, bytes_)
         if at.where is False:
             return None
+        if launch.delays is not None:
+            launch.delays.touch(group, ins, at, reads=True, size=bytes_)
         if launch.races is not None:
             launch.races.record(group, ins, READ, at.owner, at.base, at.where, bytes_, None)
         check_written(group, ins, at, bytes_)

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from harness.emulator.access import check_written, load, observe, place, store
+from harness.emulator.access import Place, check_written, load, observe, place, store
 from harness.emulator.decode import Decoder, Run, handles
-from harness.emulator.group import BITS_OF, Group
+from harness.emulator.group import BITS_OF, Group, spread
+from harness.emulator.instructions.predicates import broadcast_mask
+from harness.emulator.memory import GLOBAL_BASE
 from harness.emulator.numbers.values import Affine, Array, Lanes, integer_of, shift
 from harness.emulator.ptx.declarations import BYTES
 from harness.emulator.ptx.program import Instruction
@@ -154,9 +156,19 @@ def st(decoder: Decoder, ins: Instruction) -> Run:
         at = place(group, ins, space, shift(base, offset), where, size * count)
         new = [value(group) for value in values]
         observe(group, ins, at, WRITE, size * count, new)
-        store(group, at, size, new)
+        delays = group.launch.delays
+        if delays is None or not delays.hold(group, ins, at, size, lambda: _later(group, at, size, new[0])):
+            store(group, at, size, new)
 
     return run
+
+
+def _later(group: Group, at: Place, size: int, value: Any) -> Callable[[Array], None]:
+    """Return a function that makes the stores of some of the active lanes, by their numbers."""
+    chosen = broadcast_mask(at.where, group.shape)
+    index = (spread(at.base, group.shape)[chosen] - GLOBAL_BASE) // size
+    values, arena = np.broadcast_to(value, group.shape)[chosen], group.launch.arena
+    return lambda some: arena.store(index[some], GLOBAL_BASE, size, values[some], at.owner)
 
 
 def stored(decoder: Decoder, ins: Instruction, name: str, size: int) -> Callable[[Group], Any]:

@@ -258,9 +258,12 @@ def warp_barrier(decoder: Decoder, ins: Instruction) -> Run:
 def fence(decoder: Decoder, ins: Instruction) -> Run:
     """Decode fences, which order memory accesses, see `order`."""
     decoder.parts(ins, {"cta", "cluster", "gl", "gpu", "sys", "acq_rel", "sc", "acquire", "release"})
+    beyond = "cta" not in ins.opcode
 
     def run(group: Group, where: Lanes) -> None:
         group.batch.fenced(group, where)
+        if beyond and group.launch.delays is not None:
+            group.launch.delays.fence(group, where)
         if group.launch.races is not None:
             group.launch.races.fence(group, ins, broadcast_mask(where, group.shape))
 

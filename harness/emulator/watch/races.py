@@ -289,6 +289,9 @@ class RaceWatch:
                 if cell in shadow.releases:
                     mine[i] = order.knowledge.join(int(mine[i]), shadow.releases[cell].get(number, NOTHING))
         if kind != ATOMIC:
+            if self._launch.delays is not None:  # others may still read what was there before
+                known = zip(published[lanes.cells].tolist(), mine.tolist(), strict=True)
+                mine = np.array([order.knowledge.join(*pair) for pair in known], np.int64)
             published[lanes.cells] = mine
             return
         before = published[lanes.cells]

@@ -16,8 +16,8 @@ from harness.emulator.group import Group, spread
 from harness.emulator.hopper.grid import WARPGROUP, WINDOW
 from harness.emulator.hopper.order.races import misuse, operation
 from harness.emulator.hopper.wgmma.descriptors import descriptor, elements
-from harness.emulator.hopper.wgmma.sums import fused
 from harness.emulator.hopper.wgmma.warpgroup import aligned, together, warpgroup_of
+from harness.emulator.instructions.matrix.sums import WGMMA, summed
 from harness.emulator.instructions.predicates import broadcast_mask
 from harness.emulator.numbers.formats import decode
 from harness.emulator.numbers.values import Array, Lanes
@@ -278,7 +278,7 @@ def _accumulate(group: Group, form: Form, left: Array, right: Array, *, adds: bo
         total = np.matmul(left, right.T) + old
         found = (total[rows, columns].astype(np.int64) & 0xFFFFFFFF).astype(np.uint32).view(np.float32)
     else:
-        mine = fused(left, right, old, form.kinds, form.to)[rows, columns]
+        mine = summed(left, right.T, old, form.kinds, form.to, WGMMA[form.kinds[0]])[rows, columns]
         with np.errstate(over="ignore"):  # to infinity
             found = mine.astype(np.float16 if form.to == "f16" else np.float32)
         found = np.ascontiguousarray(found).view(np.float32)

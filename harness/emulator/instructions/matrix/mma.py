@@ -1,10 +1,12 @@
 """``mma.sync``.
 
-Products are exact and are summed in float64, then rounded to the accumulator's type. The order and width of
-the hardware's sums are not documented, so results agree within a tolerance; those of integers are exact.
+Floats of 8 to 19 bits are summed as `sums` says. Those of 64 bits are summed in the order of NumPy's product,
+and agree with the hardware within a tolerance; integers are exact.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,6 +23,7 @@ from harness.emulator.instructions.matrix.fragments import (
     right,
     sums,
 )
+from harness.emulator.instructions.matrix.sums import MMA, summed
 from harness.emulator.numbers.values import Array, Lanes
 from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.patterns import WARP
@@ -82,7 +85,8 @@ def product(decoder: Decoder, ins: Instruction, kinds: tuple[str, str, str, str]
                 strict=True,
             )
         )
-        distribute(group, combined(x, y, total, parts, to), places[2], to, targets, where)
+        found = combined(x, y, total, parts, (kind, other), to)
+        distribute(group, found, places[2], to, targets, where)
 
     return run
 
@@ -92,11 +96,18 @@ def _held(names: list[str], kind: str) -> int:
     return len(names) * max(1, 32 // BITS[kind])
 
 
-def combined(x: Array, y: Array, total: Array, parts: set[str], to: str) -> Array:
+def combined(
+    x: Array, y: Array, total: Array, parts: set[str], kinds: tuple[str, str], to: str, spread: int = 1
+) -> Array:
     """Return ``x y + total`` of matrices (..., rows, columns) in float64.
+
+    spread: of so many elements along a row of `x` one may be other than zero, and is a term of a sum
 
     Of single bits products are taken by ``.xor`` or ``.and``; with ``.satfinite`` integers are clipped.
     """
+    if (model := MMA.get(kinds[0])) is not None:
+        model = replace(model, terms=model.terms * spread, pairs=model.pairs * spread)
+        return summed(x, y, total, kinds, to, model)
     found: Array = np.matmul(x, y)
     if "xor" in parts:  # the ones of both, without those in common
         found = x.sum(-1)[..., None] + y.sum(-2)[..., None, :] - 2 * found

@@ -1,5 +1,7 @@
 """``mma.m8n8k4`` of f16, Volta's: four products at once, each by eight lanes, four of them 16 lanes further.
 
+Sums are formed in float64 and rounded once: later GPUs have no such instruction, and compute it otherwise.
+
 Layouts: PTX ISA, "Matrix Fragments for mma.m8n8k4 with .f16 floating point type".
 """
 
@@ -12,7 +14,6 @@ import numpy as np
 from harness.emulator.decode import Decoder, Run, handles
 from harness.emulator.group import Group
 from harness.emulator.instructions.matrix.fragments import LANE, elements, registers_of
-from harness.emulator.instructions.matrix.mma import combined
 from harness.emulator.instructions.warp import unwarp, warps
 from harness.emulator.numbers.values import Array, Lanes
 from harness.emulator.ptx.program import Instruction
@@ -39,7 +40,7 @@ def _sums(kind: str) -> Places:
 @handles("mma.m8n8k4", flops=2 * 4 * 8 * 8 * 4 // 32)
 def quads(decoder: Decoder, ins: Instruction) -> Run:
     """Decode ``mma.m8n8k4`` of f16, with sums in f16 or f32 and any layout of A and B."""
-    parts = decoder.parts(ins, {"sync", "aligned", "m8n8k4", "row", "col", "f16", "f32"})
+    decoder.parts(ins, {"sync", "aligned", "m8n8k4", "row", "col", "f16", "f32"})
     layouts = [part for part in ins.opcode if part in ("row", "col")]
     kinds = [part for part in ins.opcode if part in ("f16", "f32")]
     into, *given = (registers_of(text) for text in ins.operands)
@@ -60,7 +61,7 @@ def quads(decoder: Decoder, ins: Instruction) -> Run:
                 reads, ("f16", "f16", add), (left, right, _sums(add)), ((8, 4), (4, 8), (8, 8)), strict=True
             )
         )
-        _distributed(group, combined(x, y, total, parts, to), to, targets, where)
+        _distributed(group, np.matmul(x, y) + total, to, targets, where)
 
     return run
 

@@ -80,7 +80,8 @@ def sparse(decoder: Decoder, ins: Instruction) -> Run:
         )
         words = warps(spread(metadata(group), group.shape) & 0xFFFFFFFF, 0)
         whole = _expanded(stored, _by_row(words, bits <= 8, width, selector), bits)
-        distribute(group, combined(whole, full, total, parts, to), places[2], to, targets, where)
+        found = combined(whole, full, total, parts, (kind, other), to, 2)
+        distribute(group, found, places[2], to, targets, where)
 
     return run
 

@@ -1,0 +1,70 @@
+"""scripts/mma_bits.py tells which sums a card forms: with the emulator in place of the card."""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+
+import mma_bits as script
+
+from harness.emulator.instructions.matrix import sums
+from harness.results import record
+from shared import mma_bits
+from shared.places import record_file
+
+RECORD = "h200/scripts/mma_bits"
+
+
+@pytest.mark.parametrize("form", mma_bits.FORMS, ids=lambda f: f.opcode)
+def test_only_the_emulators_own_sums_give_its_bits(form: mma_bits.Form) -> None:
+    found = mma_bits.differences(form, mma_bits.emulated)
+    assert [name for name, count in found.items() if not count] == [mma_bits.chosen(form)]
+
+
+@pytest.mark.parametrize("form", mma_bits.FORMS, ids=lambda f: f.opcode)
+def test_a_card_of_other_sums_is_told(form: mma_bits.Form, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, model = random.SystemRandom().choice(list(mma_bits.candidates(form).items()))
+    monkeypatch.setitem(sums.MMA, form.left, model)
+    found = mma_bits.differences(form, mma_bits.emulated)
+    assert [n for n, count in found.items() if not count] == [name]
+
+
+def test_a_sum_of_sixteen_terms_by_hand() -> None:
+    """2^24 + 1/4 and more: what lies 25 bits below the largest term is kept, what lies below it is not."""
+    a, b = np.zeros((1, 16)), np.ones((16, 1))
+    a[0, :3] = 2.0**24, -(2.0**24), 0.5 + 0.25
+    model = sums.Model(terms=16)
+    assert sums.summed(a, b, np.zeros((1, 1)), ("bf16", "bf16"), "f32", model)[0, 0] == 0.5
+    two = sums.Model(terms=2)
+    assert sums.summed(a, b, np.zeros((1, 1)), ("bf16", "bf16"), "f32", two)[0, 0] == 0.75
+
+
+def test_infinities_and_nan_are_those_of_any_order() -> None:
+    a, b = np.ones((2, 16)), np.ones((16, 1))
+    a[0, 3], a[1, :2] = np.inf, (np.inf, -np.inf)
+    found = sums.summed(a, b, np.zeros((2, 1)), ("bf16", "bf16"), "f32", sums.MMA["bf16"])
+    assert found[0, 0] == np.inf and np.isnan(found[1, 0])
+
+
+def test_what_the_script_says() -> None:
+    row = {"differ": {"x": 3, "y": 0}, "right": ["y"], "elements": 8, "emulator": "y"}
+    assert script.said(row) == "y: as the emulator"
+    assert "NOT the emulator's x" in script.said({**row, "emulator": "x"})
+    assert "nearest: x, 3 of 8" in script.said({**row, "differ": {"x": 3, "y": 9}, "right": []})
+
+
+def test_the_emulator_has_the_sums_of_the_record() -> None:
+    file = record_file(RECORD)
+    if not file.exists():
+        pytest.skip(f"no card has been asked yet: python scripts/mma_bits.py records/{RECORD}.json")
+    forms = {form.opcode: form for form in mma_bits.FORMS}
+    rows = [row for row in record.load(file)["rows"] if "error" not in row]
+    assert rows
+    for row in rows:
+        assert mma_bits.chosen(forms[row["form"]]) in row["right"], row["form"]
