@@ -5,9 +5,9 @@
     python scripts/fit_model.py shapes.json batches.json [--write]
 
 For each candidate of ``table.json`` the constants `start`, `step`, `tile`, `memory`, `straddle`, `crowded`
-and, where they have a meaning, `alone` and `sharing` are fitted by least squares of the logarithms of
-predicted and measured times. `resident` is left as it is: it follows from registers and shared memory. What
-the rows say little about stays near today's value, which counts as one more row with a weight of its own
+and, where they have a meaning, `alone`, `ragged` and `sharing` are fitted by least squares of the logarithms
+of predicted and measured times. `resident` is left as it is: it follows from registers and shared memory.
+What the rows say little about stays near today's value, which counts as one more row with a weight of its own
 (`_PRIOR`). The times of bf16 and fp16 count for both: their kernels differ in one instruction's type.
 `unmapped` is fitted after these, to draws with operands that have no tensor map.
 
@@ -186,7 +186,11 @@ def of_these(candidate: Candidate, measured: Sequence[Time], names: Sequence[str
 
 def constants_of(candidate: Candidate) -> tuple[str, ...]:
     """Return the names of the constants that are fitted to draws with tensor maps."""
-    some = "alone" if candidate.resident > 1 else "", "sharing" if candidate.shares else ""
+    some = [
+        "alone" if candidate.resident > 1 else "",
+        "ragged" if any(box.operand == "C" for box in candidate.variant.boxes) else "",
+        "sharing" if candidate.shares else "",
+    ]
     return ("start", "step", "tile", "memory", "straddle", "crowded", *(name for name in some if name))
 
 

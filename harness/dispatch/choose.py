@@ -56,7 +56,7 @@ Order = tuple[str, str, int, bool, str]  # element type, sums, parts, whether ze
 NAME = "matmul"  # the name that stands for the dispatcher where a kernel's name is expected
 ROWS, COLUMNS = "M", "N"  # of a product: what the bits of each must not depend on the number of
 _ROWS = (1, 16, 64, 256, 1024, 4096)  # for which orders of sums are compared
-_OPTIONAL = ("straddle", "crowded", "unmapped", "alone", "shares", "sharing")  # keys of a candidate
+_OPTIONAL = ("straddle", "crowded", "unmapped", "alone", "ragged", "shares", "sharing")  # keys of a candidate
 _TABLE = Path(__file__).with_name("table.json")
 
 

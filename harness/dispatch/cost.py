@@ -22,6 +22,9 @@ SMs BLOCKS times, if k is long enough for them; they do not wait for each other.
 `sharing` is added: for storing partial sums, finding those of the others and adding them. With ``"even"`` it
 is for two blocks, and grows with their number, for one of them adds up what all have stored.
 
+A kernel that stores C by TMA takes `ragged` longer for a tile where rows of C have another length than a
+multiple of 16 bytes: its threads then store them.
+
 With ``"panels"`` (32_bf16x6_panels and 36_fp16x3) as many blocks share a tile as there are SMs for it, if
 each has eight stages of it.
 
@@ -84,9 +87,9 @@ _GRID_ROWS = 65535  # most tiles along M if the grid has a block per tile: CUDA'
 class Candidate:
     """A variant with the parameters that the cost model needs; they are explained in the module's docstring.
 
-    `resident` is blocks per SM, `start`, `step`, `alone`, `tile` and `sharing` are in cycles, `memory`,
-    `straddle`, `crowded` and `unmapped` factors, and `shares` is "" for kernels whose blocks do not share
-    tiles. `batch` is no constant: the cycles are those of a launch of so many products.
+    `resident` is blocks per SM, `start`, `step`, `alone`, `tile`, `ragged` and `sharing` are in cycles,
+    `memory`, `straddle`, `crowded` and `unmapped` factors, and `shares` is "" for kernels whose blocks do not
+    share tiles. `batch` is no constant: the cycles are those of a launch of so many products.
     """
 
     variant: Variant
@@ -100,6 +103,7 @@ class Candidate:
     crowded: float = 1.0
     unmapped: float = 1.0
     alone: float = 0
+    ragged: float = 0
     shares: str = ""
     sharing: float = 0
     batch: int = 1
@@ -188,9 +192,10 @@ class Candidate:
         in_turn = steps / tiles * math.ceil(tiles / self.resident)
         longest = max(steps * self.step, in_turn * self.alone) * (self.straddle if straddled else 1)
         longest *= self.unmapped if shifted else 1
+        tile = self.tile + (self.ragged if N * self.dtype.itemsize % _MAPPED else 0)
         if self.crowded != 1:
             longest *= self.crowded ** min(1, self.count(M, N) * math.ceil(K / self.depth) / (steps * sms))
-        return longest + tiles * self.tile + shared * self.sharing
+        return longest + tiles * tile + shared * self.sharing
 
     def cycles(
         self,
