@@ -57,15 +57,15 @@ __device__ inline void find_largest(const Lines<false>& stored, unsigned row, un
     float most[8] = {};
     #pragma unroll 1
     for (unsigned k = threadIdx.x / 32 * 64; k < (K_ALONG ? stored.length : stored.count); k += THREADS / 32 * 64) {
-        Eight v[4];
+        Neighbours v[4];
         #pragma unroll
         for (int j = 0; j < 4; ++j)
             v[j] = K_ALONG ? stored.load(row + lane / 4 + j % 2 * 8, k + lane % 4 * 8 + j / 2 * 32)
                            : stored.load(k + lane / 2 + j * 16, row + lane % 2 * 8);
         #pragma unroll
         for (int j = 0; j < 4; ++j) {
-            const float e[] = {v[j].low.x, v[j].low.y, v[j].low.z, v[j].low.w,
-                               v[j].high.x, v[j].high.y, v[j].high.z, v[j].high.w};
+            const float e[] = {v[j].quad[0].x, v[j].quad[0].y, v[j].quad[0].z, v[j].quad[0].w,
+                               v[j].quad[1].x, v[j].quad[1].y, v[j].quad[1].z, v[j].quad[1].w};
             #pragma unroll
             for (int i = 0; i < 8; ++i) {
                 float& m = most[K_ALONG ? j % 2 : i];
@@ -131,19 +131,19 @@ public:
         grid_sync(counter);
     }
 
-    __device__ void row(unsigned m, Eight& v) const
+    __device__ void row(unsigned m, Neighbours& v) const
     {
         const float s = of_a[m];
         times(v, make_float4(s, s, s, s), make_float4(s, s, s, s));
     }
-    __device__ void columns(unsigned n, Eight& v) const
+    __device__ void columns(unsigned n, Neighbours& v) const
     {
         times(v, *(const float4*)(of_b + n), *(const float4*)(of_b + n + 4));
     }
-    static __device__ void times(Eight& v, float4 low, float4 high)
+    static __device__ void times(Neighbours& v, float4 low, float4 high)
     {
-        v.low = make_float4(v.low.x * low.x, v.low.y * low.y, v.low.z * low.z, v.low.w * low.w);
-        v.high = make_float4(v.high.x * high.x, v.high.y * high.y, v.high.z * high.z, v.high.w * high.w);
+        v.quad[0] = make_float4(v.quad[0].x * low.x, v.quad[0].y * low.y, v.quad[0].z * low.z, v.quad[0].w * low.w);
+        v.quad[1] = make_float4(v.quad[1].x * high.x, v.quad[1].y * high.y, v.quad[1].z * high.z, v.quad[1].w * high.w);
     }
 
     // Divide the sums of a thread by the scales of their rows and columns, which begin at `row` and `col`. That takes two
