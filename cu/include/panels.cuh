@@ -59,8 +59,8 @@ template <bool ACROSS>
 struct Lines {
     // Lanes that read 32 lines write 16 bytes of each. Of 32-bit parts that is half of what a sector of memory holds, and so
     // these are transposed before, in shared memory.
-    static constexpr bool TRANSPOSED = ACROSS && sizeof(Element) == 4;
-    static constexpr int PITCH = 36;  // floats: eight lanes access all banks
+    enum { TRANSPOSED = ACROSS && sizeof(Element) == 4 };
+    enum { PITCH = 36 };  // floats: eight lanes access all banks
 
     const float* first;
     int ld;
@@ -71,21 +71,12 @@ struct Lines {
     __device__ Neighbours load(unsigned line, unsigned at) const
     {
         const int exist = line < count && at < length ? min(length - at, (unsigned)WIDTH) : 0;
-        Neighbours v;
-        if (!ACROSS) {
-            const float* p = first + (long long)line * ld + at;
-            #pragma unroll
-            for (int q = 0; q < WIDTH / 4; ++q)
-                v.quad[q] = quads && exist == WIDTH ? __ldg((const float4*)p + q) : load4(p + 4 * q, exist - 4 * q);
-            return v;
-        }
+        if (!ACROSS) return load_neighbours(first + (long long)line * ld + at, exist, quads);
         const float* p = first + (long long)at * ld + line;
-        float e[WIDTH];
+        float v[WIDTH];
         #pragma unroll
-        for (int i = 0; i < WIDTH; ++i) e[i] = i < exist ? __ldg(p + (long long)i * ld) : 0.f;
-        #pragma unroll
-        for (int q = 0; q < WIDTH / 4; ++q) v.quad[q] = make_float4(e[4 * q], e[4 * q + 1], e[4 * q + 2], e[4 * q + 3]);
-        return v;
+        for (int i = 0; i < WIDTH; ++i) v[i] = i < exist ? __ldg(p + (long long)i * ld) : 0.f;
+        return gather_neighbours(v);
     }
 
     // Split 32 lines of 32 elements by a warp. place(line, at) says where neighbours go, of whose parts one lies `apart`
@@ -103,25 +94,25 @@ struct Lines {
         if (TRANSPOSED) {
             __syncwarp();  // the last ones have been read
             #pragma unroll
-            for (int j = 0; j < UNIT; ++j) *(float4*)(space + PITCH * line_of(j, true) + at_of(j, true)) = v[j].quad[0];
+            for (int j = 0; j < UNIT; ++j) *(float4*)(space + PITCH * line_of(j, true) + at_of(j, true)) = v[j].low;
             __syncwarp();
             #pragma unroll
-            for (int j = 0; j < UNIT; ++j) v[j].quad[0] = *(float4*)(space + PITCH * line_of(j, false) + at_of(j, false));
+            for (int j = 0; j < UNIT; ++j) v[j].low = *(float4*)(space + PITCH * line_of(j, false) + at_of(j, false));
         }
         #pragma unroll
         for (int j = 0; j < UNIT; ++j) {
-            const unsigned l = line + line_of(j, ACROSS && !TRANSPOSED), k = at + at_of(j, ACROSS && !TRANSPOSED);
-            scale(l, k, v[j]);
+            const unsigned l = line + line_of(j, ACROSS && !TRANSPOSED), e = at + at_of(j, ACROSS && !TRANSPOSED);
+            scale(l, e, v[j]);
             const Units units = ::split(v[j]);
-            Element* to = place(l, k);
+            Element* to = place(l, e);
             #pragma unroll
-            for (int p = 0; p < PARTS; ++p) *(uint4*)(to + p * (long long)apart) = units.part[p];
+            for (int p = 0; p < PARTS; ++p) *(uint4*)(to + p * (long long)apart) = units.of(p);
         }
     }
 };
 
 struct Panels {
-    static constexpr bool B_ACROSS = Tile::B_ACROSS;
+    enum { B_ACROSS = Tile::B_ACROSS };
 
     const Lines<TRANSA> a;              // a line has a k for each element
     const Lines<TRANSB == B_ACROSS> b;  // and here, or there is one for each k
@@ -155,11 +146,14 @@ struct Panels {
         const unsigned along_b = B_ACROSS ? columns : parts_k;
         float* space = (float*)memory + threadIdx.x / 32 * 32 * a.PITCH;
         const auto place_a = [&](unsigned m, unsigned k) {
-            return to_a + (m / BM * (long long)tiles_k + k / BK) * (PARTS * BM * BK) + Tile::place_a(m % BM, k % BK);
+            const unsigned r = m % BM, half = Tile::half_a(r);
+            return to_a + (m / BM * (long long)tiles_k + k / BK) * (PARTS * BM * BK)
+                   + Tile::row_a(r) + Tile::column_a(r, k % BK, half);
         };
         const auto place_b = [&](unsigned line, unsigned at) {
-            const unsigned n = B_ACROSS ? at : line, k = B_ACROSS ? line : at;
-            return to_b + (n / BN * (long long)tiles_k + k / BK) * (PARTS * BN * BK) + Tile::place_b(n % BN, k % BK);
+            const unsigned n = B_ACROSS ? at : line, k = B_ACROSS ? line : at, r = k % BK;
+            return to_b + (n / BN * (long long)tiles_k + k / BK) * (PARTS * BN * BK)
+                   + Tile::box_b(n % BN) + Tile::row_b(r) + Tile::column_b(n % BN, r);
         };
         for (unsigned unit = warp; unit < units; unit += warps) {
             if (unit < units_a)

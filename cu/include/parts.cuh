@@ -26,37 +26,49 @@ __device__ inline Words split(float4 v)
     return words;
 }
 
-// What fills 16 bytes of a part, and those of all parts.
-struct Neighbours { float4 quad[2]; };
-struct Units { uint4 part[PARTS]; };
+// Eight neighbours, which fill 16 bytes of a part.
+struct Neighbours { float4 low, high; };
 
-__device__ inline Units split(const Neighbours& v)
+__device__ inline Neighbours gather_neighbours(const float (&v)[8])
 {
-    const Words low = split(v.quad[0]), high = split(v.quad[1]);
-    Units units;
-    #pragma unroll
-    for (int p = 0; p < PARTS; ++p)
-        units.part[p] = make_uint4(low.part[p].x, low.part[p].y, high.part[p].x, high.part[p].y);
-    return units;
+    return {make_float4(v[0], v[1], v[2], v[3]), make_float4(v[4], v[5], v[6], v[7])};
 }
+
+// Load those of which so many exist, with two instructions if `quads` says that they are aligned to 16 bytes.
+__device__ inline Neighbours load_neighbours(const float* p, int exist, bool quads)
+{
+    if (quads && exist == 8) return {__ldg((const float4*)p), __ldg((const float4*)p + 1)};
+    return {load4(p, exist), load4(p + 4, exist - 4)};
+}
+
+// The parts of those; of(p) is 16 bytes.
+struct Units {
+    Words low, high;
+
+    __device__ uint4 of(int p) const { return make_uint4(low.part[p].x, low.part[p].y, high.part[p].x, high.part[p].y); }
+};
+
+__device__ inline Units split(const Neighbours& v) { return {split(v.low), split(v.high)}; }
 
 // The parts of a tile of A and one of B, K long. The rows in shared memory have 64 elements, as wide as the swizzle: if K
 // is 32, row r of A shares one with row r + TILE_M / 2.
 template <int TILE_M, int TILE_N, int K = PART_K>
 struct Parts {
-    static constexpr bool B_ACROSS = true;     // its rows have one k
-    static constexpr bool A_SIDE_BY_SIDE = true;  // the two halves of A's rows, if K is 32
+    enum { B_ACROSS = 1 };        // a row of B has one k
+    enum { A_SIDE_BY_SIDE = 1 };  // a row has both halves of A, if K is 32
 
     Element a[PARTS][TILE_M * K / 64][64];
     Element b[PARTS][TILE_N / 64][K][64];
 
-    // Return where in a part of a the element of row r is, and in one of b that of column n.
-    static __device__ unsigned place_a(unsigned r, unsigned k)
-    {
-        const unsigned line = r % (TILE_M * K / 64), half = r / (TILE_M * K / 64);
-        return 64 * line + ((K * half + k) ^ r % 8 * 8);
-    }
-    static __device__ unsigned place_b(unsigned n, unsigned k) { return n / 64 * (K * 64) + 64 * k + (n % 64 ^ k % 8 * 8); }
+    // Where an element of row r of A is in a part: in which half of a row that two share, how far the row is, how far in it.
+    static __device__ unsigned half_a(unsigned r) { return r / (TILE_M * K / 64); }
+    static __device__ unsigned row_a(unsigned r) { return 64 * (r % (TILE_M * K / 64)); }
+    static __device__ unsigned column_a(unsigned r, unsigned k, unsigned half) { return (K * half + k) ^ r % 8 * 8; }
+
+    // And of column n of B: how far its box of 64 columns is, its row in the box, how far in it.
+    static __device__ unsigned box_b(unsigned n) { return n / 64 * (K * 64); }
+    static __device__ unsigned row_b(unsigned k) { return 64 * k; }
+    static __device__ unsigned column_b(unsigned n, unsigned k) { return n % 64 ^ k % 8 * 8; }
 };
 
 // Start sum = (accumulate ? sum : 0) + the products of parts for 64 rows, TILE_N columns and 16 k, the small ones first.

@@ -64,8 +64,8 @@ __device__ inline void find_largest(const Lines<false>& stored, unsigned row, un
                            : stored.load(k + lane / 2 + j * 16, row + lane % 2 * 8);
         #pragma unroll
         for (int j = 0; j < 4; ++j) {
-            const float e[] = {v[j].quad[0].x, v[j].quad[0].y, v[j].quad[0].z, v[j].quad[0].w,
-                               v[j].quad[1].x, v[j].quad[1].y, v[j].quad[1].z, v[j].quad[1].w};
+            const float e[] = {v[j].low.x, v[j].low.y, v[j].low.z, v[j].low.w,
+                               v[j].high.x, v[j].high.y, v[j].high.z, v[j].high.w};
             #pragma unroll
             for (int i = 0; i < 8; ++i) {
                 float& m = most[K_ALONG ? j % 2 : i];
@@ -142,8 +142,8 @@ public:
     }
     static __device__ void times(Neighbours& v, float4 low, float4 high)
     {
-        v.quad[0] = make_float4(v.quad[0].x * low.x, v.quad[0].y * low.y, v.quad[0].z * low.z, v.quad[0].w * low.w);
-        v.quad[1] = make_float4(v.quad[1].x * high.x, v.quad[1].y * high.y, v.quad[1].z * high.z, v.quad[1].w * high.w);
+        v.low = make_float4(v.low.x * low.x, v.low.y * low.y, v.low.z * low.z, v.low.w * low.w);
+        v.high = make_float4(v.high.x * high.x, v.high.y * high.y, v.high.z * high.z, v.high.w * high.w);
     }
 
     // Divide the sums of a thread by the scales of their rows and columns, which begin at `row` and `col`. That takes two
