@@ -1,7 +1,6 @@
 // The product of panels: A and B split into parts once, in global memory, and multiplied by blocks that stay on their SM.
-// The including file says what parts are (parts.cuh and tf32x3.cuh), and has the parameters BM, BN, STAGES, GROUP, TRANSA and
-// TRANSB.
-// Used from rung 32 on.
+// The including file says what parts are (parts.cuh, or tf32x3.cuh), and has the parameters BM, BN, STAGES, GROUP, TRANSA and
+// TRANSB. Used from rung 32 on.
 //
 // A panel holds the parts of BM rows of op(A), or of BN columns of op(B), stage by stage of k. What a stage needs of it is
 // one piece, in the order and with the swizzle that shared memory wants.
@@ -136,13 +135,13 @@ struct Panels {
     __device__ const Element* of_a(unsigned row) const { return to_a + row * (long long)tiles_k * (PARTS * BM * BK); }
     __device__ const Element* of_b(unsigned col) const { return to_b + col * (long long)tiles_k * (PARTS * BN * BK); }
 
-    // Split A and B, by all threads of all blocks.
+    // Split A and B, by all threads of all blocks. `memory` is shared, and used where lines are transposed.
     template <class Scale>
     __device__ void split(const Scale& scale, void* memory) const
     {
         const unsigned warp = (blockIdx.x * THREADS + threadIdx.x) / 32, warps = gridDim.x * (THREADS / 32);
         const unsigned parts_k = tiles_k / (LEAST_K / BK) * (LEAST_K / 32), columns = tiles_n * (BN / 32);
-        const unsigned units_a = tiles_m * (BM / 32) * parts_k, units = units_a + columns * parts_k;
+        const unsigned rows = tiles_m * (BM / 32), units_a = rows * parts_k, units = units_a + columns * parts_k;
         const unsigned along_b = B_ACROSS ? columns : parts_k;
         float* space = (float*)memory + threadIdx.x / 32 * 32 * a.PITCH;
         const auto place_a = [&](unsigned m, unsigned k) {
@@ -155,15 +154,19 @@ struct Panels {
             return to_b + (n / BN * (long long)tiles_k + k / BK) * (PARTS * BN * BK)
                    + Tile::box_b(n % BN) + Tile::row_b(r) + Tile::column_b(n % BN, r);
         };
+        // Warps that follow each other take pieces of the same lines or, if they are transposed, of the next ones: what they
+        // read then lies side by side.
         for (unsigned unit = warp; unit < units; unit += warps) {
             if (unit < units_a)
-                a.split(unit / parts_k * 32, unit % parts_k * 32, BM * BK, place_a,
+                a.split((a.TRANSPOSED ? unit % rows : unit / parts_k) * 32,
+                        (a.TRANSPOSED ? unit / rows : unit % parts_k) * 32, BM * BK, place_a,
                         [&](unsigned m, unsigned, Neighbours& v) { scale.row(m, v); }, space);
             else
-                b.split((unit - units_a) / along_b * 32, (unit - units_a) % along_b * 32, BN * BK, place_b,
+                b.split((b.TRANSPOSED ? (unit - units_a) % columns : (unit - units_a) / along_b) * 32,
+                        (b.TRANSPOSED ? (unit - units_a) / columns : (unit - units_a) % along_b) * 32, BN * BK, place_b,
                         [&](unsigned, unsigned n, Neighbours& v) { scale.columns(n, v); }, space);
         }
-        if (a.TRANSPOSED || b.TRANSPOSED) fence_proxy_async();
+        if (a.TRANSPOSED || b.TRANSPOSED) fence_proxy_async();  // stages are copied to where warps have transposed
     }
 };
 
