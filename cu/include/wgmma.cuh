@@ -7,7 +7,8 @@
 
 // A matrix descriptor: where an operand lies in shared memory, and how. Here mostly with the 128-byte swizzle: rows of
 // 128 bytes whose eight 16-byte units have changed places (unit u of row r is at u ^ r % 8), in blocks of eight rows
-// that are aligned to 1024 bytes. With the 64-byte swizzle rows have half of that (u ^ r / 2 % 4, aligned to 512 bytes). `leading` and `stride` are the byte offsets of PTX's same names:
+// that are aligned to 1024 bytes. With the 64-byte swizzle rows have half of that (u ^ r / 2 % 4, aligned to 512 bytes).
+// `leading` and `stride` are the byte offsets of PTX's same names:
 // - K-major, k along the rows: `stride` bytes from one block of eight rows to the next. 16 (tf32: 8) steps of k are
 //   32 bytes further on.
 // - MN-major, k across the rows: `leading` bytes from one box of 128-byte rows to the next, `stride` from eight k to

@@ -21,7 +21,7 @@
 // workspace = "128 + 8 * ((M + BM - 1) // BM * BM + (N + BN - 1) // BN * BN) * ((K + 31) // 32 * 32) + 4 * BM * BN * SMS * min(1, SMS // (2 * TILES_X * TILES_Y))"
 // loads = "BM + BN"
 // sass  = ["HGMMA in loop >= 6", "UBLKCP", "no LDL", "no STL"]
-// claim = "One of 12 instructions is a product of 64 x 128 x 8, and none splits: three products of tf32 at wgmma's rate, not at mma.sync's."
+// claim = "Nothing but products and additions in the loop, where 28 splits floats, and products at wgmma's rate, half as high again as mma.sync's."
 // predict = ["conflicts == 0", "seconds <= 0.5 of 28_3xtf32 at N=4096", "seconds <= 0.5 of cuBLAS at N=4096"]
 //
 // [params]
