@@ -21,7 +21,7 @@
 // workspace = "128 + 8 * ((M + BM - 1) // BM * BM + (N + BN - 1) // BN * BN) * ((K + 31) // 32 * 32) + 4 * BM * BN * SMS * min(1, SMS // (2 * TILES_X * TILES_Y))"
 // loads = "BM + BN"
 // sass  = ["HGMMA in loop >= 6", "UBLKCP", "no LDL", "no STL"]
-// claim = "Nothing but products and additions in the loop, where 28 splits floats, and products at wgmma's rate, half as high again as mma.sync's."
+// claim = "Nothing but products and additions in the loop, at wgmma's rate: rung 28 splits floats there, for mma.sync."
 // predict = ["conflicts == 0", "seconds <= 0.5 of 28_3xtf32 at N=4096", "seconds <= 0.5 of cuBLAS at N=4096"]
 //
 // [params]

@@ -220,8 +220,8 @@ class Candidate:
     def _splitting(self, M: int, N: int, K: int, layout: str, sms: int) -> float:
         """Return the cycles that the passes over A and B take, before the product: each writes panels.
 
-        Of an operand stored transposed a lane of 32 and 36 writes lines of its own, which takes `_ACROSS` times
-        as long. 38 transposes them in shared memory.
+        Of an operand stored transposed a lane of 32 and 36 writes a line of its own, which takes `_ACROSS`
+        times as long. 38 transposes such lines in shared memory.
         """
         across = _ACROSS.get(self.dtype.name, 1)
         (rows, columns), k = self.variant.tile, _up(K, _PANEL)
