@@ -254,7 +254,8 @@ FAULTS = [
         ("the stage is released before its products",
          "wgmma_wait_all(part);\n                if (pass == PASSES - 1) consumer_release<1>(empty + stage,",
          "if (pass == PASSES - 1) consumer_release<1>(empty + stage, self, warp);\n"
-         "                wgmma_wait_all(part);\n                if (false) consumer_release<1>(empty + stage,",
+         "                wgmma_wait_all(part);\n"
+         "                if (false) consumer_release<1>(empty + stage,",
          PANELS),
     ),
     *faults(
