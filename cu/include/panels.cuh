@@ -1,6 +1,6 @@
 // The product of panels: A and B split into parts once, in global memory, and multiplied by blocks that stay on their SM.
-// The including file says what parts are (see parts.cuh), and has the parameters BM, BN, STAGES, GROUP, TRANSA and TRANSB.
-// Used from rung 32 on.
+// The including file says what parts are (parts.cuh, or tf32x3.cuh), and has the parameters BM, BN, STAGES, GROUP, TRANSA and
+// TRANSB. Used from rung 32 on.
 //
 // A panel holds the parts of BM rows of op(A), or of BN columns of op(B), stage by stage of k. What a stage needs of it is
 // one piece, in the order and with the swizzle that shared memory wants.
@@ -10,7 +10,6 @@
 #pragma once
 
 #include "grid_sync.cuh"
-#include "parts.cuh"
 #include "raster.cuh"
 #include "stage16.cuh"
 
@@ -18,12 +17,14 @@
 #define PRODUCERS 128
 #define THREADS (CONSUMERS + PRODUCERS)
 #define LEAST 8  // stages of k that a block has of a tile, if blocks share it
-#define UNIT 4  // times eight elements that a lane splits at a time: a warp 32 lines of 32
+#define WIDTH (16 / (int)sizeof(Element))  // neighbours that a lane splits at a time, to 16 bytes of each part
+#define UNIT (32 / WIDTH)  // times WIDTH, which it does at once: a warp 32 lines of 32
 
 // Two warpgroups share a tile: each has half of its rows, in passes of 64. If there are only 64, each has half of the k.
 #define SHARE_K (BM == 64)
 #define PASSES (SHARE_K ? 1 : BM / 128)
 #define BK (SHARE_K ? 2 * PART_K : PART_K)
+#define LEAST_K (BK < 32 ? 32 : BK)  // of whose multiples panels are
 
 typedef Parts<BM, BN, BK> Tile;
 
@@ -51,67 +52,77 @@ __device__ inline void grid_sync(unsigned* counter)
     named_barrier_sync<COUNT>();
 }
 
-// Eight neighbours of a line; zeros stand for those that do not exist.
-struct Eight { float4 low, high; };
-
-// An operand as lines of `length` elements: rows of op(A), and of op(B). They lie along the rows in memory, or ACROSS them.
+// An operand as lines of `length` elements: rows of op(A), and rows or columns of op(B). They lie along the rows in memory, or
+// ACROSS them.
 template <bool ACROSS>
 struct Lines {
+    // Lanes that read 32 lines write 16 bytes of each. Of 32-bit parts that is half of what a sector of memory holds, and so
+    // these are transposed before, in shared memory.
+    enum { TRANSPOSED = ACROSS && sizeof(Element) == 4 };
+    enum { PITCH = 36 };  // floats: eight lanes access all banks
+
     const float* first;
     int ld;
     unsigned count, length;
     bool quads;  // rows in memory are aligned to 16 bytes
 
-    // Return eight neighbours of a line, from `at` on.
-    __device__ Eight load(unsigned line, unsigned at) const
+    // Return neighbours of a line, from `at` on; zeros stand for those that do not exist.
+    __device__ Neighbours load(unsigned line, unsigned at) const
     {
-        const int exist = line < count && at < length ? min(length - at, 8u) : 0;
-        if (!ACROSS) {
-            const float* p = first + (long long)line * ld + at;
-            if (quads && exist == 8) return {__ldg((const float4*)p), __ldg((const float4*)p + 1)};
-            return {load4(p, exist), load4(p + 4, exist - 4)};
-        }
+        const int exist = line < count && at < length ? min(length - at, (unsigned)WIDTH) : 0;
+        if (!ACROSS) return load_neighbours(first + (long long)line * ld + at, exist, quads);
         const float* p = first + (long long)at * ld + line;
-        float v[8];
+        float v[WIDTH];
         #pragma unroll
-        for (int i = 0; i < 8; ++i) v[i] = i < exist ? __ldg(p + (long long)i * ld) : 0.f;
-        return {make_float4(v[0], v[1], v[2], v[3]), make_float4(v[4], v[5], v[6], v[7])};
+        for (int i = 0; i < WIDTH; ++i) v[i] = i < exist ? __ldg(p + (long long)i * ld) : 0.f;
+        return gather_neighbours(v);
     }
 
-    // Split 32 lines of 32 elements by a warp. place(line, at) says where eight neighbours go, of whose parts one lies
-    // `apart` elements behind the other, and scale(line, at, v) multiplies them before.
+    // Split 32 lines of 32 elements by a warp. place(line, at) says where neighbours go, of whose parts one lies `apart`
+    // elements behind the other, and scale(line, at, v) multiplies them before. A warp has 32 rows of PITCH in `space`.
     template <class Place, class Multiply>
-    __device__ void split(unsigned line, unsigned at, int apart, Place place, Multiply scale) const
+    __device__ void split(unsigned line, unsigned at, int apart, Place place, Multiply scale, float* space) const
     {
         // Lanes that are neighbours read neighbours in memory: of a line, or of 32 lines.
         const int lane = threadIdx.x % 32;
-        const auto line_of = [&](int j) { return line + (ACROSS ? lane : lane / 4 + 8 * j); };
-        const auto at_of = [&](int j) { return at + 8 * (ACROSS ? j : lane % 4); };
-        Eight v[UNIT];
+        const auto line_of = [&](int j, bool across) { return across ? lane : lane / UNIT + WIDTH * j; };
+        const auto at_of = [&](int j, bool across) { return WIDTH * (across ? j : lane % UNIT); };
+        Neighbours v[UNIT];
         #pragma unroll
-        for (int j = 0; j < UNIT; ++j) v[j] = load(line_of(j), at_of(j));
+        for (int j = 0; j < UNIT; ++j) v[j] = load(line + line_of(j, ACROSS), at + at_of(j, ACROSS));
+        if (TRANSPOSED) {
+            __syncwarp();  // the last ones have been read
+            #pragma unroll
+            for (int j = 0; j < UNIT; ++j) *(float4*)(space + PITCH * line_of(j, true) + at_of(j, true)) = v[j].low;
+            __syncwarp();
+            #pragma unroll
+            for (int j = 0; j < UNIT; ++j) v[j].low = *(float4*)(space + PITCH * line_of(j, false) + at_of(j, false));
+        }
         #pragma unroll
         for (int j = 0; j < UNIT; ++j) {
-            scale(line_of(j), at_of(j), v[j]);
-            const Words low = ::split(v[j].low), high = ::split(v[j].high);
-            Element* to = place(line_of(j), at_of(j));
+            const unsigned l = line + line_of(j, ACROSS && !TRANSPOSED), e = at + at_of(j, ACROSS && !TRANSPOSED);
+            scale(l, e, v[j]);
+            const Units units = ::split(v[j]);
+            Element* to = place(l, e);
             #pragma unroll
-            for (int p = 0; p < PARTS; ++p)
-                *(uint4*)(to + p * (long long)apart) =
-                    make_uint4(low.part[p].x, low.part[p].y, high.part[p].x, high.part[p].y);
+            for (int p = 0; p < PARTS; ++p) *(uint4*)(to + p * (long long)apart) = units.of(p);
         }
     }
 };
 
 struct Panels {
-    const Lines<TRANSA> a;  // a line has a k for each element
-    const Lines<TRANSB> b;  // and here there is one for each k
+    enum { B_ACROSS = Tile::B_ACROSS };
+
+    const Lines<TRANSA> a;              // a line has a k for each element
+    const Lines<TRANSB == B_ACROSS> b;  // and here, or there is one for each k
     unsigned tiles_m, tiles_n, tiles_k;
     Element *to_a, *to_b;
 
     __device__ Panels(const float* A, const float* B, int M, int N, int K, int lda, int ldb)
-        : a{A, lda, (unsigned)M, (unsigned)K, aligned16(A, lda)}, b{B, ldb, (unsigned)K, (unsigned)N, aligned16(B, ldb)},
-          tiles_m((M + BM - 1u) / BM), tiles_n((N + BN - 1u) / BN), tiles_k((K + BK - 1u) / BK) {}
+        : a{A, lda, (unsigned)M, (unsigned)K, aligned16(A, lda)},
+          b{B, ldb, unsigned(B_ACROSS ? K : N), unsigned(B_ACROSS ? N : K), aligned16(B, ldb)},
+          tiles_m((M + BM - 1u) / BM), tiles_n((N + BN - 1u) / BN),
+          tiles_k((K + LEAST_K - 1u) / LEAST_K * (LEAST_K / BK)) {}
 
     __device__ void lie_at(void* memory)
     {
@@ -124,40 +135,47 @@ struct Panels {
     __device__ const Element* of_a(unsigned row) const { return to_a + row * (long long)tiles_k * (PARTS * BM * BK); }
     __device__ const Element* of_b(unsigned col) const { return to_b + col * (long long)tiles_k * (PARTS * BN * BK); }
 
-    // Split A and B, by all threads of all blocks.
+    // Split A and B, by all threads of all blocks. `memory` is shared, and used where lines are transposed.
     template <class Scale>
-    __device__ void split(const Scale& scale) const
+    __device__ void split(const Scale& scale, void* memory) const
     {
         const unsigned warp = (blockIdx.x * THREADS + threadIdx.x) / 32, warps = gridDim.x * (THREADS / 32);
-        const unsigned parts_k = tiles_k * (BK / 32), columns = tiles_n * (BN / 32);
-        const unsigned units_a = tiles_m * (BM / 32) * parts_k, units = units_a + columns * parts_k;
+        const unsigned parts_k = tiles_k / (LEAST_K / BK) * (LEAST_K / 32), columns = tiles_n * (BN / 32);
+        const unsigned rows = tiles_m * (BM / 32), units_a = rows * parts_k, units = units_a + columns * parts_k;
+        const unsigned along_b = B_ACROSS ? columns : parts_k;
+        float* space = (float*)memory + threadIdx.x / 32 * 32 * a.PITCH;
         const auto place_a = [&](unsigned m, unsigned k) {
-            const unsigned r = m % BM, line = r % (BM * BK / 64), half = r / (BM * BK / 64);
+            const unsigned r = m % BM, half = Tile::half_a(r);
             return to_a + (m / BM * (long long)tiles_k + k / BK) * (PARTS * BM * BK)
-                   + 64 * line + ((BK * half + k % BK) ^ r % 8 * 8);
+                   + Tile::row_a(r) + Tile::column_a(r, k % BK, half);
         };
-        const auto place_b = [&](unsigned k, unsigned n) {
-            const unsigned r = k % BK;
+        const auto place_b = [&](unsigned line, unsigned at) {
+            const unsigned n = B_ACROSS ? at : line, k = B_ACROSS ? line : at, r = k % BK;
             return to_b + (n / BN * (long long)tiles_k + k / BK) * (PARTS * BN * BK)
-                   + n % BN / 64 * (BK * 64) + 64 * r + (n % 64 ^ r % 8 * 8);
+                   + Tile::box_b(n % BN) + Tile::row_b(r) + Tile::column_b(n % BN, r);
         };
+        // Warps that follow each other take pieces of the same lines or, if they are transposed, of the next ones: what they
+        // read then lies side by side.
         for (unsigned unit = warp; unit < units; unit += warps) {
             if (unit < units_a)
-                a.split(unit / parts_k * 32, unit % parts_k * 32, BM * BK, place_a,
-                        [&](unsigned m, unsigned, Eight& v) { scale.row(m, v); });
+                a.split((a.TRANSPOSED ? unit % rows : unit / parts_k) * 32,
+                        (a.TRANSPOSED ? unit / rows : unit % parts_k) * 32, BM * BK, place_a,
+                        [&](unsigned m, unsigned, Neighbours& v) { scale.row(m, v); }, space);
             else
-                b.split((unit - units_a) / columns * 32, (unit - units_a) % columns * 32, BN * BK, place_b,
-                        [&](unsigned, unsigned n, Eight& v) { scale.columns(n, v); });
+                b.split((b.TRANSPOSED ? (unit - units_a) % columns : (unit - units_a) / along_b) * 32,
+                        (b.TRANSPOSED ? (unit - units_a) / columns : (unit - units_a) % along_b) * 32, BN * BK, place_b,
+                        [&](unsigned, unsigned n, Neighbours& v) { scale.columns(n, v); }, space);
         }
+        if (a.TRANSPOSED || b.TRANSPOSED) fence_proxy_async();  // stages are copied to where warps have transposed
     }
 };
 
-// Floats as they are.
+// Floats as they are. (A Scale that is not needs a panel of B whose lines have one k each.)
 struct Unscaled {
     __device__ Unscaled(const Panels&, void*) {}
     __device__ void find(const Panels&, unsigned*) const {}
-    __device__ void row(unsigned, Eight&) const {}
-    __device__ void columns(unsigned, Eight&) const {}
+    __device__ void row(unsigned, Neighbours&) const {}
+    __device__ void columns(unsigned, Neighbours&) const {}
     template <int HEIGHT, int COUNT>
     __device__ void undo(float (&)[HEIGHT][COUNT], unsigned, unsigned) const {}
     static __device__ long long words(const Panels&) { return 0; }
@@ -205,7 +223,7 @@ __device__ inline void multiply_panels(const float* A, const float* B, float* C,
     if (self < STAGES) mbarrier_init(full + self, 1), mbarrier_init(empty + self, CONSUMERS / 128);
     if (self < STAGES) fence_mbarrier_init();
     scale.find(panels, workspace);
-    panels.split(scale);
+    panels.split(scale, memory);
     fence_proxy_async_global();
     grid_sync(workspace);
 
@@ -232,6 +250,7 @@ __device__ inline void multiply_panels(const float* A, const float* B, float* C,
 
     setmaxnreg_inc<240>();
     const int half = warp / 4;
+    constexpr bool BESIDE = SHARE_K || Tile::A_SIDE_BY_SIDE;  // what the two warpgroups have of A: in the same rows
     const auto place_in_c = [&](unsigned tile, TileIndex within) -> TileIndex {
         const auto [row, col] = place_of(tile);
         return {row * BM + within.row, col * BN + within.col};
@@ -247,8 +266,9 @@ __device__ inline void multiply_panels(const float* A, const float* B, float* C,
                 float part[BN / 2];
                 wgmma_fence();
                 #pragma unroll
-                for (int k = 0; k < PART_K; k += 16)
-                    multiply(part, stages[stage], 64 * pass, PART_K * half + k, SHARE_K ? PART_K * half + k : k, k > 0);
+                for (int k = 0; k < PART_K; k += STEP_K)
+                    multiply(part, stages[stage], (BESIDE ? 0 : BM / 2 * half) + 64 * pass, (BESIDE ? PART_K * half : 0) + k,
+                             SHARE_K ? PART_K * half + k : k, k > 0);
                 wgmma_commit_group();
                 wgmma_wait_all(part);
                 if (pass == PASSES - 1) consumer_release<1>(empty + stage, self, warp);

@@ -1,9 +1,13 @@
 // Floats as sums of PARTS 16-bit numbers, and products of those on tensor cores. The including file says what a part is
 // (Element), how many there are (PARTS), and for how many k the tensor cores' sums are kept (PART_K). From rung 31 on.
+// Parts of 32 bits are in tf32x3.cuh.
 #pragma once
 
+#include "store_sums.cuh"
 #include "vector.cuh"
 #include "wgmma.cuh"
+
+#define STEP_K 16  // of one product
 
 // The parts of four neighbours, the largest first, each the nearest to what is left.
 struct Words { uint2 part[PARTS]; };
@@ -22,12 +26,49 @@ __device__ inline Words split(float4 v)
     return words;
 }
 
+// Eight neighbours, which fill 16 bytes of a part.
+struct Neighbours { float4 low, high; };
+
+__device__ inline Neighbours gather_neighbours(const float (&v)[8])
+{
+    return {make_float4(v[0], v[1], v[2], v[3]), make_float4(v[4], v[5], v[6], v[7])};
+}
+
+// Load those of which so many exist, with two instructions if `quads` says that they are aligned to 16 bytes.
+__device__ inline Neighbours load_neighbours(const float* p, int exist, bool quads)
+{
+    if (quads && exist == 8) return {__ldg((const float4*)p), __ldg((const float4*)p + 1)};
+    return {load4(p, exist), load4(p + 4, exist - 4)};
+}
+
+// The parts of those; of(p) is 16 bytes.
+struct Units {
+    Words low, high;
+
+    __device__ uint4 of(int p) const { return make_uint4(low.part[p].x, low.part[p].y, high.part[p].x, high.part[p].y); }
+};
+
+__device__ inline Units split(const Neighbours& v) { return {split(v.low), split(v.high)}; }
+
 // The parts of a tile of A and one of B, K long. The rows in shared memory have 64 elements, as wide as the swizzle: if K
 // is 32, row r of A shares one with row r + TILE_M / 2.
 template <int TILE_M, int TILE_N, int K = PART_K>
 struct Parts {
+    enum { B_ACROSS = 1 };        // a row of B has one k
+    enum { A_SIDE_BY_SIDE = 1 };  // a row has both halves of A, if K is 32
+
     Element a[PARTS][TILE_M * K / 64][64];
     Element b[PARTS][TILE_N / 64][K][64];
+
+    // Where an element of row r of A is in a part: in which half of a row that two share, how far the row is, how far in it.
+    static __device__ unsigned half_a(unsigned r) { return r / (TILE_M * K / 64); }
+    static __device__ unsigned row_a(unsigned r) { return 64 * (r % (TILE_M * K / 64)); }
+    static __device__ unsigned column_a(unsigned r, unsigned k, unsigned half) { return (K * half + k) ^ r % 8 * 8; }
+
+    // And of column n of B: how far its box of 64 columns is, its row in the box, how far in it.
+    static __device__ unsigned box_b(unsigned n) { return n / 64 * (K * 64); }
+    static __device__ unsigned row_b(unsigned k) { return 64 * k; }
+    static __device__ unsigned column_b(unsigned n, unsigned k) { return n % 64 ^ k % 8 * 8; }
 };
 
 // Start sum = (accumulate ? sum : 0) + the products of parts for 64 rows, TILE_N columns and 16 k, the small ones first.
@@ -46,55 +87,4 @@ __device__ inline void multiply(float (&sum)[TILE_N / 2], const Parts<TILE_M, TI
             wgmma(Element(), sum, advance_descriptor(a, 2 * column), advance_descriptor(b, 128 * k),
                   accumulate || degree < PARTS - 1 || p > 0);
         }
-}
-
-// Return one element of op(A) op(B) in float32; its row and its column begin at a and b, and have steps of so many floats.
-__device__ inline float dot(const float* a, int step_a, const float* b, int step_b, int K)
-{
-    float sum = 0.f;
-    #pragma unroll 4
-    for (int k = 0; k < K; ++k) sum = fmaf(a[(long long)k * step_a], b[(long long)k * step_b], sum);
-    return sum;
-}
-
-// Store the sums of a thread: of each 64 rows from `row` on, eight pairs of columns of two rows, from column `col` on.
-//
-// A part of an infinity is NaN, and so is the product. A thread that finds NaN among its sums computes them again in
-// float32: infinities and overflow come out as in any float32 product, slowly.
-template <bool TRANS_A = false, bool TRANS_B = false, int PASSES, int COUNT, class After>
-__device__ inline void store_sums(const float (&sum)[PASSES][COUNT], unsigned row, unsigned col, const float* A,
-                                  const float* B, float* C, int M, int N, int K, int lda, int ldb, int ldc,
-                                  float alpha, float beta, After after)
-{
-    const bool pairs = (unsigned long long)C % 8 == 0 && ldc % 2 == 0;
-    const auto row_of = [&](int pass, int i) { return row + 64 * pass + i / 2 % 2 * 8; };
-    const auto col_of = [&](int i) { return col + i / 4 * 8; };
-    const auto store = [&](int pass, int i, float x, float y) {
-        const unsigned r = row_of(pass, i), s = col_of(i);
-        if (r < M) store2(C + (long long)r * ldc + s, x, y, N - (int)s, pairs, alpha, beta, after, r, s);
-    };
-    bool whole = true;  // no sum is NaN
-    #pragma unroll
-    for (int pass = 0; pass < PASSES; ++pass)
-        #pragma unroll
-        for (int i = 0; i < COUNT; ++i) whole &= sum[pass][i] == sum[pass][i];
-    if (whole) {
-        #pragma unroll
-        for (int pass = 0; pass < PASSES; ++pass)
-            #pragma unroll
-            for (int i = 0; i < COUNT; i += 2) store(pass, i, sum[pass][i], sum[pass][i + 1]);
-    } else {
-        #pragma unroll 1
-        for (int at = 0; at < PASSES * COUNT; at += 2) {
-            const int pass = at / COUNT, i = at % COUNT;
-            const unsigned r = row_of(pass, i), s = col_of(i);
-            const auto value = [&](unsigned n) {
-                if (r >= M || n >= N) return 0.f;
-                return dot(A + (long long)r * (TRANS_A ? 1 : lda), TRANS_A ? lda : 1,
-                           B + (long long)n * (TRANS_B ? ldb : 1), TRANS_B ? 1 : ldb, K);
-            };
-            const float x = value(s), y = value(s + 1);
-            store(pass, i, x, y);
-        }
-    }
 }

@@ -5,20 +5,21 @@
 #include "cp_async.cuh"
 #include "elements.cuh"
 
-// A matrix descriptor: where an operand lies in shared memory, and how. Here always with the 128-byte swizzle: rows of
+// A matrix descriptor: where an operand lies in shared memory, and how. Here mostly with the 128-byte swizzle: rows of
 // 128 bytes whose eight 16-byte units have changed places (unit u of row r is at u ^ r % 8), in blocks of eight rows
-// that are aligned to 1024 bytes. `leading` and `stride` are the byte offsets of PTX's same names:
+// that are aligned to 1024 bytes. With the 64-byte swizzle rows have half of that (u ^ r / 2 % 4, aligned to 512 bytes).
+// `leading` and `stride` are the byte offsets of PTX's same names:
 // - K-major, k along the rows: `stride` bytes from one block of eight rows to the next. 16 (tf32: 8) steps of k are
 //   32 bytes further on.
 // - MN-major, k across the rows: `leading` bytes from one box of 128-byte rows to the next, `stride` from eight k to
 //   the next eight.
 typedef unsigned long long Descriptor;
 
-__device__ inline Descriptor make_descriptor(const void* p, int leading, int stride)
+__device__ inline Descriptor make_descriptor(const void* p, int leading, int stride, int swizzle = 128)
 {
-    const unsigned long long swizzle_128b = 1;
+    const unsigned long long code = swizzle == 128 ? 1 : 2;
     return (shared_address(p) & 0x3ffff) >> 4 | (Descriptor)(leading >> 4) << 16 | (Descriptor)(stride >> 4) << 32
-           | swizzle_128b << 62;
+           | code << 62;
 }
 
 // Return the descriptor of the same operand, `bytes` further on.

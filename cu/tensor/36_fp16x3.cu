@@ -57,7 +57,7 @@ __device__ inline void find_largest(const Lines<false>& stored, unsigned row, un
     float most[8] = {};
     #pragma unroll 1
     for (unsigned k = threadIdx.x / 32 * 64; k < (K_ALONG ? stored.length : stored.count); k += THREADS / 32 * 64) {
-        Eight v[4];
+        Neighbours v[4];
         #pragma unroll
         for (int j = 0; j < 4; ++j)
             v[j] = K_ALONG ? stored.load(row + lane / 4 + j % 2 * 8, k + lane % 4 * 8 + j / 2 * 32)
@@ -131,16 +131,16 @@ public:
         grid_sync(counter);
     }
 
-    __device__ void row(unsigned m, Eight& v) const
+    __device__ void row(unsigned m, Neighbours& v) const
     {
         const float s = of_a[m];
         times(v, make_float4(s, s, s, s), make_float4(s, s, s, s));
     }
-    __device__ void columns(unsigned n, Eight& v) const
+    __device__ void columns(unsigned n, Neighbours& v) const
     {
         times(v, *(const float4*)(of_b + n), *(const float4*)(of_b + n + 4));
     }
-    static __device__ void times(Eight& v, float4 low, float4 high)
+    static __device__ void times(Neighbours& v, float4 low, float4 high)
     {
         v.low = make_float4(v.low.x * low.x, v.low.y * low.y, v.low.z * low.z, v.low.w * low.w);
         v.high = make_float4(v.high.x * high.x, v.high.y * high.y, v.high.z * high.z, v.high.w * high.w);

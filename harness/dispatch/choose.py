@@ -9,8 +9,8 @@ entry whose ranges contain the shape decides. The user's own table (`harness.dis
 ``harness choose --write``) is searched before it.
 
 ``candidates`` are for shapes that no entry contains. The one with the fewest cycles by the model of
-`harness.dispatch.cost` is taken. For bf16x6 and fp16x3 those of fp32 are among them: no less exact, and
-faster where splitting the operands takes longer than multiplying them.
+`harness.dispatch.cost` is taken. For bf16x6, fp16x3 and 3xtf32 those of fp32 are among them: no less exact,
+and faster where splitting the operands takes longer than multiplying them.
 
 The operands' layout is given as in BLAS: ``"NT"`` says that A is row-major, and that B is stored transposed.
 A kernel with the parameters TRANSA and TRANSB reads either kind where it lies, in those combinations that it

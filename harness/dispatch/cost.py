@@ -25,8 +25,8 @@ is for two blocks, and grows with their number, for one of them adds up what all
 A kernel that stores C by TMA takes `ragged` longer for a tile where rows of C have another length than a
 multiple of 16 bytes: its threads then store them.
 
-With ``"panels"`` (32_bf16x6_panels and 36_fp16x3) as many blocks share a tile as there are SMs for it, if
-each has eight stages of it.
+With ``"panels"`` (32_bf16x6_panels, 36_fp16x3 and 38_3xtf32_panels) as many blocks share a tile as there are
+SMs for it, if each has eight stages of it.
 
 The SPLIT blocks of a tile are mostly a cluster, which must fit into one GPC: 132 SMs have room for 22
 clusters of 5, not for 26 (`_CLUSTERS`). Where rows of A or B do not begin at multiples of 32 bytes, those of
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from harness.problems.gemm import Gemm
 
 NN = "NN"  # both operands row-major
-AS_EXACT = ("bf16x6", "fp16x3")  # types for which true fp32 may be taken
+AS_EXACT = ("bf16x6", "fp16x3", "3xtf32")  # types for which true fp32 may be taken
 SKINNY = 16  # the largest M or N for which the skinny kernels, which are bound by memory, are considered
 H200_SMS = 132
 # Multiply-adds per cycle and SM: fp32 on compute capability 8.6 and later, other types on 9.0.
@@ -78,8 +78,9 @@ _LEAST_K, _MOST_PARTS = 128, 8  # k of a block of 33_small_tiles; clusters that 
 _LEAST_STAGES = 8  # of a block of the panel rungs that shares a tile
 _MOST_SHARERS = 1024  # of its blocks, on all tiles
 _LEAST_STEPS = 4  # of a block of 35_wgmma_stream_k
-_PANEL, _ACROSS = 64, 3  # k of a panel; how much longer it takes to split an operand stored transposed
-_PANEL_BYTES = {"bf16x6": 10, "fp16x3": 12}  # read and written for an element
+_PANEL = 64  # k of a panel
+_ACROSS = {"bf16x6": 3, "fp16x3": 3}  # how much longer it takes to split an operand stored transposed
+_PANEL_BYTES = {"bf16x6": 10, "fp16x3": 12, "3xtf32": 12}  # read and written for an element
 _GRID_ROWS = 65535  # most tiles along M if the grid has a block per tile: CUDA's limit for y
 
 
@@ -169,8 +170,8 @@ class Candidate:
             rounds = math.ceil(tiles / (clusters // sharers))
             return rounds * math.ceil(steps / sharers), rounds, sharers > 1
         if self.shares == "panels":
-            least = _LEAST_STAGES * (2 if self.variant.tile[0] == 64 else 1)  # whose stages have 64 of k
-            sharers = max(1, min(sms // tiles, steps // least))
+            stage = self.variant.params.get("PART_K", 32) * (2 if self.variant.tile[0] == 64 else 1)  # of k
+            sharers = max(1, min(sms // tiles, steps * self.depth // (_LEAST_STAGES * stage)))
             rounds = math.ceil(tiles / (sms // sharers))
             return rounds * math.ceil(steps / sharers), rounds, sharers > 1
         if self.shares == "fill":
@@ -225,11 +226,13 @@ class Candidate:
     def _splitting(self, M: int, N: int, K: int, layout: str, sms: int) -> float:
         """Return the cycles that the passes over A and B take, before the product: each writes panels.
 
-        Of an operand stored transposed a warp reads lines of its own, and takes `_ACROSS` times as long.
+        Of an operand stored transposed a lane of 32 and 36 writes a line of its own, which takes `_ACROSS`
+        times as long. 38 transposes such lines in shared memory.
         """
+        across = _ACROSS.get(self.dtype.name, 1)
         (rows, columns), k = self.variant.tile, _up(K, _PANEL)
         elements = _up(M, rows) * k, _up(N, columns) * k
-        passes = sum(n * (_ACROSS if flip == "T" else 1) for n, flip in zip(elements, layout, strict=True))
+        passes = sum(n * (across if flip == "T" else 1) for n, flip in zip(elements, layout, strict=True))
         return passes * _PANEL_BYTES[self.dtype.name] / (sms * _DRAM_BYTES)
 
 

@@ -40,10 +40,10 @@ def matmul(
     of `a`, PyTorch or CuPy. With ``beta == 0`` its contents are not read. It must not overlap `a` or `b`.
 
     With more dimensions they are batches, broadcast as by ``numpy.matmul``: (batch, M, K), (batch, K, N) and
-    (batch, M, N). Further leading dimensions must merge into one, and matrices of `out` must not overlap. In
-    all types but 3xtf32 batches of small products are one launch. If `a` or `b` is the same
-    for all, and the matrices of the other lie one below the other (or, of `b`, side by side), the batch is
-    computed as a single product. Else there is a launch for each matrix.
+    (batch, M, N). Further leading dimensions must merge into one, and matrices of `out` must not overlap.
+    Batches of small products are one launch. If `a` or `b` is the same for all, and the matrices of the other
+    lie one below the other (or, of `b`, side by side), the batch is computed as a single product. Else there
+    is a launch for each matrix.
 
     `bias` is a contiguous vector of `out`'s type: N elements, one for each column, or with ``bias_axis=0`` M
     elements, one for each row, the same for all of a batch. `activation` is "relu", "gelu", "gelu_tanh" (its
@@ -53,10 +53,11 @@ def matmul(
 
     float32 is multiplied as true float32, without tensor cores. ``precision="tf32"`` uses them, with the
     elements of `a` and `b` rounded to tf32; ``"3xtf32"`` adds three such products for nearly the precision of
-    float32 (cu/tensor/28_3xtf32.cu tells what is lost). On sm_90 ``"fp16x3"`` adds three products of float16
-    with scaled rows and columns, as exact where these have no wide range of magnitudes
-    (cu/tensor/36_fp16x3.cu), and ``"bf16x6"`` six of bfloat16, which keep the error bounds of float32
-    (cu/tensor/32_bf16x6_panels.cu); their workspaces hold 4 and 6 bytes for each element of `a` and `b`.
+    float32 (cu/tensor/28_3xtf32.cu tells what is lost, and 38_3xtf32_panels.cu for sm_90). On sm_90
+    ``"fp16x3"`` adds three products of float16 with scaled rows and columns, as exact where these have no
+    wide range of magnitudes (cu/tensor/36_fp16x3.cu), and ``"bf16x6"`` six of bfloat16, which keep the error
+    bounds of float32 (cu/tensor/32_bf16x6_panels.cu). Their workspaces hold 4 and 6 bytes for each element of
+    `a` and `b`, that of 3xtf32 8.
     bfloat16 and float16 use the tensor cores, are summed in float32 and rounded once.
 
     `stream` is a harness Stream, an object with ``__cuda_stream__`` (CUDA's Python protocol), ``cuda_stream``

@@ -98,7 +98,8 @@ class DType:
 
 
 # 3xtf32 adds three tf32 products, which leaves an error of 2^-21 of a product's magnitude
-# (cu/tensor/28_3xtf32.cu explains why), as if both inputs were read with 22 bits.
+# (cu/tensor/28_3xtf32.cu explains why; 38_3xtf32_panels.cu has half of that), as if both inputs were read
+# with 22 bits.
 FP32 = DType(name="fp32", storage="float32", precision=24, reads=24, emin=-126, emax=127, accumulate=2.0**-24)
 TF32 = DType(name="tf32", storage="float32", precision=24, reads=11, emin=-126, emax=127, accumulate=2.0**-23)
 TF32X3 = DType(

@@ -37,7 +37,7 @@ def headline() -> str:
     packed = {r["shape"] for c in every(BACK_TO_BACK) for r in c["rows"]}
     for heading, patterns in (("back to back", (BACK_TO_BACK,)), ("with events around each launch", MATMUL)):
         means = []
-        for dtype in ("fp32", "bf16x6", "fp16x3", "tf32", "bf16", "fp16"):
+        for dtype in ("fp32", "bf16x6", "fp16x3", "3xtf32", "tf32", "bf16", "fp16"):
             squares, rectangles = (
                 [r for r in rows if not packed or r["shape"] in packed]
                 for rows in dispatched(of_type(dtype, *patterns), right=True)

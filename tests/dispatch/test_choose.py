@@ -46,7 +46,7 @@ def test_every_shape_gets_a_kernel_that_can_run_there() -> None:
     } <= seen
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16", "tf32", "fp16x3", "bf16x6"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "tf32", "3xtf32", "fp16x3", "bf16x6"])
 def test_a_gpu_of_few_multiprocessors(dtype: str) -> None:
     """Fewer than the blocks of a cluster, as in small boards and slices of a card."""
     for sms in (1, 2, 3, 5, 7):
@@ -437,9 +437,12 @@ def test_few_tiles_of_panels_are_shared_by_blocks_with_enough_of_k() -> None:
     assert kinds[256].turns(512, 512, 512, 132) == (8, 1, True)  # 16 stages for two
     assert kinds[64].turns(512, 512, 512, 132) == (16, 1, False)  # 8 stages are not enough for two
     assert kinds[256].turns(4096, 4096, 4096, 132) == (4 * 128, 4, False)
+    kinds = {c.variant.params["BM"]: c for c in choose.candidates() if c.variant.kernel.name[:2] == "38"}
+    assert kinds[256].turns(512, 512, 512, 132) == (4, 1, True)  # 32 stages of 16 k for four
+    assert kinds[64].turns(512, 512, 512, 132) == (8, 1, True)  # 16 of 32 k for two
 
 
-@pytest.mark.parametrize("dtype", ["bf16x6", "fp16x3"])
+@pytest.mark.parametrize("dtype", ["bf16x6", "fp16x3", "3xtf32"])
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN"])
 def test_small_products_as_exact_as_fp32_are_in_fp32(dtype: str, layout: str) -> None:
     """Splitting a weight takes longer than multiplying it by eight rows. For tf32 that would be no choice."""
@@ -454,8 +457,9 @@ def test_small_products_as_exact_as_fp32_are_in_fp32(dtype: str, layout: str) ->
     (panels,) = [c for c in choose.candidates() if c.dtype.name == dtype and c.variant.tile == (256, 128)]
     other = replace(panels, variant=choose.laid_out(panels.variant, "TT", "A"))
     across = other.cycles(4096, 4096, 4096, 132, "TT") - panels.cycles(4096, 4096, 4096, 132, "NN")
-    bytes_moved = 2 * 4096 * 4096 * {"bf16x6": 10, "fp16x3": 12}[dtype]
-    assert across == pytest.approx(2 * bytes_moved / (132 * cost._DRAM_BYTES))
+    # What lies across takes three times as long; 38 transposes it.
+    bytes_moved = 2 * 4096 * 4096 * {"bf16x6": 2 * 10, "fp16x3": 2 * 12, "3xtf32": 0}[dtype]
+    assert across == pytest.approx(bytes_moved / (132 * cost._DRAM_BYTES))
 
 
 def test_the_shipped_table() -> None:

@@ -66,6 +66,7 @@ CHOSEN: dict[str, tuple[str, dict[str, int]]] = {
     "35": ("35_wgmma_stream_k", {}),
     "35 thin": ("35_wgmma_stream_k", {"BM": 16, "BN": 128}),
     "36": ("36_fp16x3", {}),
+    "38": ("38_3xtf32_panels", {}),
     "37": ("37_small_tiles_16_bits", {}),
     "37 in pairs": ("37_small_tiles_16_bits", {"SPLIT": 2}),
 }

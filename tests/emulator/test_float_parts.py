@@ -1,4 +1,4 @@
-"""Float32 products from those of bf16 and fp16 parts, in the emulator, for all kinds of float32 inputs."""
+"""Float32 products from those of bf16, fp16 and tf32 parts, in the emulator, for all kinds of inputs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from harness.launch.builds import Built
 from harness.problems.gemm import GEMMS
 from shared.mutants import flat
 
-RUNGS = {name[:2]: catalog.kernel(name) for name in ("31_bf16x6", "32_bf16x6_panels", "36_fp16x3")}
+NAMES = ("31_bf16x6", "32_bf16x6_panels", "36_fp16x3", "38_3xtf32_panels")
+RUNGS = {name[:2]: catalog.kernel(name) for name in NAMES}
 SMALL = {"BM": 64, "BN": 64, "STAGES": 4}
 SMALL36 = SMALL | {"STAGES": 6}
+LONG38 = {"PART_K": 32, "STAGES": 2}
 SHARED = {"M": 60, "N": 60, "K": 1100}  # one tile, which blocks share
 SHAPE = {"M": 130, "N": 68, "K": 76, "alpha": 1.5}
 Matrix = NDArray[np.float32]
@@ -103,13 +105,6 @@ def outcome(
 IN_CI = (normal, infinite)
 
 
-def tiny(_rng: np.random.Generator, a: Matrix, b: Matrix) -> tuple[Matrix, Matrix]:
-    """Return rows of subnormal elements, and one of zeros."""
-    a[:64] = np.ldexp(a[:64], -136)
-    a[7] = 0
-    return a, b
-
-
 def far_apart(_rng: np.random.Generator, a: Matrix, b: Matrix) -> tuple[Matrix, Matrix]:
     """Return rows and columns that 200 octaves lie between, whose products are of a middling size."""
     return np.ldexp(a, -100), np.ldexp(b, 100)
@@ -117,7 +112,7 @@ def far_apart(_rng: np.random.Generator, a: Matrix, b: Matrix) -> tuple[Matrix, 
 
 KINDS = [
     pytest.param(kind, marks=pytest.mark.slow if kind in IN_CI else pytest.mark.exhaustive, id=kind.__name__)
-    for kind in (normal, positive, graded, cancelling, near_overflow, not_numbers, infinite, tiny, far_apart)
+    for kind in (normal, positive, graded, cancelling, near_overflow, not_numbers, infinite, far_apart)
 ]
 
 
@@ -128,14 +123,16 @@ def test_results_are_those_of_float32(kind: Any, rung: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("rung", "parameters"), [("32", SMALL), ("36", SMALL36)])
+@pytest.mark.parametrize(("rung", "parameters"), [("32", SMALL), ("36", SMALL36), ("38", SMALL36)])
 def test_a_tile_shared_along_k(rung: str, parameters: dict[str, int]) -> None:
     assert outcome(RUNGS[rung], infinite, parameters) == ""
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("layout", ["NT", "TN", "TT"])
-@pytest.mark.parametrize(("rung", "parameters"), [("32", {}), ("36", SMALL36)])
+@pytest.mark.parametrize(
+    ("rung", "parameters"), [("32", {}), ("36", SMALL36), ("38", {}), ("38", SMALL36), ("38", LONG38)]
+)
 def test_operands_stored_transposed(rung: str, parameters: dict[str, int], layout: str) -> None:
     """Rows with an infinity are computed again, from where they lie."""
     flags = {"A": int(layout[0] == "T"), "B": int(layout[1] == "T")}
@@ -147,10 +144,26 @@ def test_operands_stored_transposed(rung: str, parameters: dict[str, int], layou
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("rung", "parameters"), [("32", SMALL), ("36", {"BM": 128, "BN": 64, "STAGES": 8})])
+@pytest.mark.parametrize(
+    ("rung", "parameters"), [("32", SMALL), ("36", {"BM": 128, "BN": 64, "STAGES": 8}), ("38", SMALL36)]
+)
 def test_blocks_that_share_a_tile(rung: str, parameters: dict[str, int]) -> None:
     """Two tiles, or one, for four blocks; rows with an infinity are computed again by whoever has them."""
     assert outcome(RUNGS[rung], infinite, parameters, **(SHARED | {"N": 68})) == ""
+
+
+def tiny(_rng: np.random.Generator, a: Matrix, b: Matrix) -> tuple[Matrix, Matrix]:
+    """Return rows of subnormal elements, and one of zeros."""
+    a[:64] = np.ldexp(a[:64], -136)
+    a[7] = 0
+    return a, b
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("rung", RUNGS)
+def test_subnormal_elements_keep_their_bits_with_scales_only(rung: str) -> None:
+    """A bf16 is a multiple of 2^-133, and a tf32 number of 2^-136."""
+    assert ("wrong" in outcome(RUNGS[rung], tiny)) == (rung != "36")
 
 
 @pytest.mark.exhaustive
@@ -161,7 +174,10 @@ def test_small_elements_of_a_row_lose_bits_and_the_bound_says_so() -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("rung", "parameters"), [("31", {}), ("32", {}), ("32", SMALL), ("36", SMALL36)])
+@pytest.mark.parametrize(
+    ("rung", "parameters"),
+    [("31", {}), ("32", {}), ("32", SMALL), ("36", SMALL36), ("38", SMALL36), ("38", LONG38)],
+)
 def test_any_alignment(rung: str, parameters: dict[str, int]) -> None:
     axes = {"M": 67, "N": 129, "K": 33, "lda": 35, "ldb": 131, "ldc": 130, "beta": -0.5}
     assert outcome(RUNGS[rung], infinite, parameters, **axes) == ""
@@ -172,14 +188,25 @@ FAULTS = {
     "a part is not the remainder": ("31", "v.x - low(two.x)", "v.x - low(two.x) * 1.0001f"),
     "NaN of parts stays": ("31", "if (whole) {", "if (true) {"),
     "halves of A swapped": ("31", "BM / 2 * half + row_a(j)", "BM / 2 * (1 - half) + row_a(j)"),
-    "halves of a panel swapped": ("32", "half = r / (BM * BK / 64)", "half = 1 - r / (BM * BK / 64)"),
+    "halves of a panel swapped": ("32", "return r / (TILE_M * K / 64)", "return 1 - r / (TILE_M * K / 64)"),
     "the other product is left out": ("36", "int degree = PARTS - 1;", "int degree = PARTS - 2;"),
     "scales that leave no room for lo": ("36", "min(14 - exponent", "min(-12 - exponent"),
     "columns have the scales of their neighbours": ("36", "(of_b + n + 4))", "(of_b + n))"),
     "a scale is undone twice": ("36", "power(n - (n >> 1))", "power(n)"),
     "a sharer's sums are left out": ("36", "sharers - 1, all", "sharers - 2, all"),
     "all sharers take the first k": ("36", "const unsigned begin = tiles_k", "const unsigned begin = 0"),
-    "another swizzle": ("32", "(n % 64 ^ r % 8 * 8)", "(n % 64 ^ r % 4 * 8)"),
+    "another swizzle": ("32", "n % 64 ^ k % 8 * 8", "n % 64 ^ k % 4 * 8"),
+    "tf32 has another swizzle": ("38", "k ^ r / (32 / K) % (K / 4) * 4", "k ^ r % (K / 4) * 4"),
+    "rows are eight times as far apart": (
+        "38",
+        "parts.b[product == 1], 16, 32 * K",
+        "parts.b[product == 1], 16, 64 * K",
+    ),
+    "lo * lo for lo * hi": ("38", "parts.b[product == 1]", "parts.b[product <= 1]"),
+    "hi * lo is left out": ("38", "int product = 0; product < 3", "int product = 0; product < 3 - 1"),
+    "lo is not the remainder": ("38", "x.x - __uint_as_float(hi.x)", "x.x - 1.001f * __uint_as_float(hi.x)"),
+    "lines that are transposed lose an element": ("38", "PITCH = 36", "PITCH = 28"),
+    "an odd number of stages": ("38", "(K + LEAST_K - 1u) / LEAST_K * (LEAST_K / BK)", "(K + BK - 1u) / BK"),
 }
 
 

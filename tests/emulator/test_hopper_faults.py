@@ -237,6 +237,28 @@ FAULTS = [
         ("the largest is raised without an atomic", "red.relaxed.cta.shared::cta.max.u32", "st.shared.u32"),
     ),
     *faults(
+        "38_3xtf32_panels",
+        {"BM": 64, "BN": 64, "STAGES": 6},
+        {"M": 100, "N": 260, "K": 350},  # B is transposed, by some warps twice
+        ("lines are read before all lanes have written theirs",
+         "__syncwarp();\n            #pragma unroll\n            for (int j = 0; j < UNIT; ++j) v[j].low",
+         "#pragma unroll\n            for (int j = 0; j < UNIT; ++j) v[j].low", PANELS),
+        ("lines are written before all lanes have read the last ones",
+         "__syncwarp();  // the last ones", "// the last ones", PANELS),
+        ("no proxy fence between transposed lines and stages",
+         "if (a.TRANSPOSED || b.TRANSPOSED) fence_proxy_async();", "", PANELS),
+        ("warps transpose in the same place", "threadIdx.x / 32 * 32 * a.PITCH", "threadIdx.x / 32 * a.PITCH",
+         PANELS),
+        ("half of A's panel is copied",
+         "a, sizeof stages[stage].a,", "a, sizeof stages[stage].a / 2,", PANELS),
+        ("the stage is released before its products",
+         "wgmma_wait_all(part);\n                if (pass == PASSES - 1) consumer_release<1>(empty + stage,",
+         "if (pass == PASSES - 1) consumer_release<1>(empty + stage, self, warp);\n"
+         "                wgmma_wait_all(part);\n"
+         "                if (false) consumer_release<1>(empty + stage,",
+         PANELS),
+    ),
+    *faults(
         "29_wgmma_grid_split",
         {"BM": 64, "BN": 128, "STAGES": 6},
         {"M": 64, "N": 64, "K": 700},

@@ -22,7 +22,7 @@ LIMIT = os.environ.get("HARNESS_MUTANTS", "8")
 RUNGS = [
     k.name
     for k in catalog.ladder()
-    if not k.broken and not k.tensormaps and k.dtype not in ("bf16x6", "fp16x3")
+    if not k.broken and not k.tensormaps and not k.cooperative and k.dtype != "bf16x6"
 ]
 FAST = {"03_tiled", "08_tiled_v4"}
 LONG = {

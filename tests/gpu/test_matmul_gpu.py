@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import Any
 
@@ -367,6 +368,24 @@ def test_torch_copied_operands(
     monkeypatch.setattr(cost, "copied", lambda *given, **where: "")
     monkeypatch.setattr(gpus, "_gpus", {})
     assert torch.equal(harness.matmul(x, y, precision=precision), expected)
+
+
+@pytest.mark.parametrize("precision", ["bf16x6", "fp16x3", "3xtf32"])
+@pytest.mark.parametrize("layout", ["NN", "TT"])
+def test_infinities_come_out_as_in_float32(torch: Any, precision: str, layout: str) -> None:
+    """Of a product large enough for a kernel that splits floats; the sums that are NaN are computed again."""
+    if torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("panels are for sm_90")
+    a, b = torch.randn(2050, 1000, device="cuda"), torch.randn(1000, 2047, device="cuda")
+    a[5, 3], a[7, 1], a[7, 2], b[4, 60], a[1031, 9] = math.inf, math.inf, -math.inf, -math.inf, math.nan
+    if layout == "TT":
+        a, b = a.t().contiguous().t(), b.t().contiguous().t()
+    chosen = harness.choose(2050, 2047, 1000, sms=132, arch="sm_90a", dtype=precision, layout=layout)
+    assert chosen.kernel.dtype == precision
+    found, exact = harness.matmul(a, b, precision=precision).double(), a.double() @ b.double()
+    finite = torch.isfinite(exact)
+    assert torch.equal(torch.nan_to_num(found[~finite], 7.0), torch.nan_to_num(exact[~finite], 7.0))
+    assert float((found - exact)[finite].abs().max()) < 1e-3
 
 
 @pytest.mark.parametrize("precision", ["tf32", "3xtf32"])

@@ -143,6 +143,7 @@ def check_steps(torch: Any, found: list[Any], wanted: list[Any], part: float) ->
         ("float32", None, 1e-5),
         ("float32", "bf16x6", 1e-5),
         ("float32", "fp16x3", 1e-5),
+        ("float32", "3xtf32", 1e-5),
         ("float32", "tf32", 5e-3),
         ("bfloat16", None, 3e-2),
     ],

@@ -225,8 +225,8 @@ def test_what_an_h200_is_given(
         (16, (512, 512, 512), "tf32", False),  # 55 us on the H200, and PyTorch 22
         (64, (512, 512, 512), "bf16", False),
         (32, (4096, 4096, 4096), "bf16", True),  # a launch each
-        (4096, (64, 64, 64), "3xtf32", False),  # a launch each, and short
-        (4096, (64, 64, 64), "bf16x6", False),  # by a kernel of true float32
+        (4096, (64, 64, 64), "3xtf32", False),  # by a kernel of true float32
+        (4096, (64, 64, 64), "bf16x6", False),
     ],
 )
 def test_batches_that_an_h200_is_given(

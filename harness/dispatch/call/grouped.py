@@ -30,10 +30,10 @@ def grouped_matmul(
     be an operand of several products. No result may overlap another one or an operand.
 
     Small products share a launch, one for each of the orders that occur: row- or column-major `a` and `b`.
-    Large ones, for which the cost model finds a kernel of their own faster, and all in 3xtf32, have a launch
-    each. The same list of shapes, pitches and orders gives bitwise the same results, else as for
-    `harness.matmul`; in other company a product may be added up in another order. A list that is none of the
-    last 64 costs the host some 10 ms for 64 products, and 45 for 256.
+    Large ones, for which the cost model finds a kernel of their own faster, have a launch each. The same list
+    of shapes, pitches and orders gives bitwise the same results, else as for `harness.matmul`; in other
+    company a product may be added up in another order. A list that is none of the last 64 costs the host some
+    10 ms for 64 products, and 45 for 256.
 
     Raises UsageError, which names the product, before anything is queued. Empty lists return an empty one;
     empty matrices are refused, as by `harness.matmul`: leave them out.
