@@ -108,7 +108,7 @@ class _Held:
 class Delays:
     """The writes of a launch that are held back.
 
-    dice: draws what is let out and when; None for as late as can be, and of what has to be the youngest first
+    dice: draws what is let out and when; without it that is what has to be, the youngest first
     """
 
     def __init__(self, launch: Launch, dice: Random | None) -> None:
