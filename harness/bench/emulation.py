@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from harness.bench.row import (
@@ -24,20 +23,20 @@ from harness.bench.row import (
     UNVERIFIED,
     Measurement,
 )
-from harness.emulator import Counts, Emulation, Finding
+from harness.emulator import Counts, Emulation
 from harness.emulator.blocks.endless import BUDGET
 from harness.errors import EmulatorError, HarnessError, NeedsGpu, OutOfMemory, UsageError
 from harness.launch.builds import Built, Progress
 from harness.launch.emulated import SMS, Memory, Options, launch
+from harness.launch.further import delayed, explained, further, judged
 from harness.problems import checks
 from harness.problems.protocol import (
     Axes,
     Problem,
     Reference,
     outputs,
-    references,
 )
-from harness.problems.verify import Repeats, Verdict, compare_each
+from harness.problems.verify import Repeats
 from harness.support.processes import ENDED, cores, free_memory, outcome, processes
 
 __all__ = [
@@ -52,9 +51,6 @@ __all__ = [
     "rows",
 ]
 
-_DELAYED = "delayed"  # that of one more, if strong stores tell others where they are
-_SAID = 3  # stores seen too late of which a row tells
-_BACKWARD = "backward"  # the order of the second launch of a kernel to which it matters who comes first
 _MANY = 8  # with fewer rows than this, starting processes takes longer than emulating
 _OTHER = {"lockstep": "warp-serial", "warp-serial": "lockstep", "backward": "lockstep"}
 _OTHER |= {"early": "late", "late": "early", "random": "lockstep", "delayed": "lockstep"}
@@ -151,14 +147,14 @@ def row(
         return replace(failed, emulation=Emulation(findings=seen, instructions=())) if seen else failed
     except Exception as e:  # a defect of ours in one row must not take the others with it
         return Measurement.failed_with(built, problem, f"the emulator failed: {type(e).__name__}: {e}")
-    verdict, wrong = _judged(problem, inputs, reference, arrays)
-    wrong = _explained(wrong, run)
+    verdict, wrong = judged(problem, inputs, reference, arrays)
+    wrong = explained(wrong, run)
     bits = _bits(problem, arrays) if options.repeats else b""
     del arrays
     if options.check and not wrong and not run.findings:
-        run, wrong = _further(built, problem, inputs, reference, options, memory, run)
+        run, wrong = further(built, problem, inputs, reference, options, memory, run)
         if reference is not None and not wrong and not run.findings:
-            run, wrong = _delayed(built, problem, inputs, reference, options, run)
+            run, wrong = delayed(built, problem, inputs, reference, options, run)
     right = not wrong and not run.findings and not (options.strict and run.notices)
     ends = (UNEXPECTED, EXPECTED) if variant.kernel.broken else (OK, FAILED)
     if verdict is None:
@@ -178,105 +174,6 @@ def row(
         return found.repeated(Repeats.of(bits, _again(built, problem, inputs, options)))
     except (HarnessError, MemoryError) as e:
         return replace(found, status=ERROR, error=str(e) or "host memory is exhausted")
-
-
-def _judged(
-    problem: Problem,
-    inputs: Mapping[str, NDArray[Any]],
-    reference: Reference | None,
-    arrays: Mapping[str, NDArray[Any]],
-) -> tuple[Verdict | None, list[str]]:
-    """Return the verdict on the outputs after a launch, and what is wrong with them and with the inputs."""
-    written = outputs(problem)
-    verdict = None if reference is None else compare_each(arrays, references(problem, reference), inputs)
-    damaged = sorted(n for n in arrays.keys() - set(written) if not _same(arrays[n], inputs[n]))
-    wrong = [] if verdict is None or verdict.ok else [str(verdict)]
-    wrong += [f"it overwrote its input {' and '.join(damaged)}"] if damaged else []
-    return verdict, wrong
-
-
-def _further(
-    built: Built,
-    problem: Problem,
-    inputs: Mapping[str, NDArray[Any]],
-    reference: Reference | None,
-    options: Options,
-    memory: Memory,
-    run: Emulation,
-) -> tuple[Emulation, list[str]]:
-    """Launch again what may then go another way; return what all launches saw, and what is now wrong.
-
-    That is a kernel to which it matters who comes first, in the other order, and one that has left something
-    in its workspace or its variables, in `memory` as it was left, and a third time if it has changed again.
-    With no reference, variables are set anew: how the host launches such a kernel is not known.
-    """
-    swapped = options.schedule == "lockstep" and bool(run.contended)
-    kept = reference is not None and memory.changed(built, problem)
-    wrong: list[str] = []
-    for which in ("second", "third"):
-        if wrong or run.findings or not (kept or swapped):
-            break
-        schedule = _BACKWARD if swapped else options.schedule
-        quick = replace(options, schedule=schedule, check=swapped, count=False, as_compiled=False)
-        how = f"in a {which} launch" + (f", with --schedule {schedule}" if swapped else "")
-        how += ", in the workspace and variables as they were left" if kept else ""
-        before = memory.digest()
-        found: tuple[Finding, ...] = ()
-        try:
-            other, arrays = launch(built, problem, inputs, quick, memory if kept else None)
-            found, wrong = (*other.findings, *other.notices), _judged(problem, inputs, reference, arrays)[1]
-        except (HarnessError, MemoryError) as e:
-            found = e.findings if isinstance(e, EmulatorError) else ()
-            wrong = [str(e) or "host memory is exhausted"]
-        run, wrong = _joined(run, found, how, schedule), [f"{how}: {text}" for text in wrong]
-        swapped, kept = False, kept and memory.digest() != before
-    return run, wrong
-
-
-def _delayed(
-    built: Built,
-    problem: Problem,
-    inputs: Mapping[str, NDArray[Any]],
-    reference: Reference,
-    options: Options,
-    run: Emulation,
-) -> tuple[Emulation, list[str]]:
-    """Launch once more, with strong stores delayed, a kernel whose threads tell each other by such stores.
-
-    Its numbers alone are looked at: what is delayed is no fault unless they are wrong.
-    """
-    if options.schedule != "lockstep" or not (run.contended and run.waits):
-        return run, []
-    how = f"in a further launch, with --schedule {_DELAYED}"
-    quick = replace(options, schedule=_DELAYED, check=False, count=False, as_compiled=False)
-    try:
-        other, arrays = launch(built, problem, inputs, quick)
-        wrong = _explained(_judged(problem, inputs, reference, arrays)[1], other)
-    except (HarnessError, MemoryError) as e:
-        wrong = [str(e) or "host memory is exhausted"]
-    return _joined(run, (), how, _DELAYED), [f"{how}: {text}" for text in wrong]
-
-
-def _explained(wrong: list[str], run: Emulation) -> list[str]:
-    """Return what is wrong, and the stores that were seen too late, which may be why."""
-    return [*wrong, *list(dict.fromkeys(map(str, run.late)))[:_SAID]] if wrong else []
-
-
-def _joined(run: Emulation, found: Sequence[Finding], how: str, schedule: str) -> Emulation:
-    """Return what a kernel's launches saw, with what was `found` in a further one; `how` says in which."""
-    seen = {_identity(f) for f in (*run.findings, *run.notices)}
-    new = [replace(f, message=f"{f.message} ({how})") for f in found if _identity(f) not in seen]
-    return replace(
-        run,
-        findings=(*run.findings, *(f for f in new if not f.benign)),
-        notices=(*run.notices, *(f for f in new if f.benign)),
-        schedules=(*run.schedules, schedule),
-    )
-
-
-def _identity(finding: Finding) -> tuple[object, ...]:
-    """Return what tells a fault from others."""
-    return finding.kind, finding.sources, finding.variable, finding.benign
 
 
 def _again(
@@ -348,8 +245,3 @@ def _needed(problem: Problem) -> float:
     outputs: int = min(problem.buffer_bytes, 4 * math.prod(problem.extents))
     emulated = _OF_INPUTS * (problem.buffer_bytes - outputs) + _OF_OUTPUTS * outputs
     return _PROCESS + max(emulated, checks.host_bytes(problem))
-
-
-def _same(a: NDArray[Any], b: NDArray[Any]) -> bool:
-    """Return True if both arrays have the same bits; NaNs compare equal to themselves."""
-    return np.array_equal(a.view(np.uint8), b.view(np.uint8))

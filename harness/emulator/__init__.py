@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.emulator.blocks.arguments import Argument, Record, bind
+from harness.emulator.blocks.delays import Late
 from harness.emulator.blocks.endless import BUDGET
 from harness.emulator.blocks.schedule import SCHEDULES, Schedule
-from harness.emulator.delays import Late
 from harness.emulator.executable import executable
 from harness.emulator.hopper.tma.tensormap import TensorMap
 from harness.emulator.instructions.texture.objects import Texture, handles_of

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 
 from harness.emulator.blocks.control import asynchronous, pace
+from harness.emulator.blocks.delays import waiting
 from harness.emulator.blocks.slice import Slice, contended, control_slice, guesses
 from harness.emulator.blocks.straight import Straight, straight
 from harness.emulator.decode import Decoder
-from harness.emulator.delays import waiting
 from harness.emulator.hopper.order.races import narrowest
 from harness.emulator.hopper.wgmma.warpgroup import used
 from harness.emulator.ptx.module import parse

@@ -144,8 +144,8 @@ def test_a_release_is_a_fence_and_a_store() -> None:
 def test_the_words_name_the_two_lines() -> None:
     _, found = run(FLAG.replace("FENCE", ""), "delayed")
     assert [str(late) for late in found.late] == [
-        "line 7 reads what was there before line 5 stored, though line 6, which comes later, was seen: a "
-        "__threadfence() between line 5 and line 6 would order them"
+        "line 7 reads what was there before line 5 stored, though line 6, which comes later, could be seen: "
+        "a __threadfence() between line 5 and line 6 would order them"
     ]
     assert run(FLAG.replace("FENCE", "__threadfence();"), "delayed")[1].late == ()
     assert run(FLAG.replace("FENCE", ""), "backward")[1].late == ()

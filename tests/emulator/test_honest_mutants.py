@@ -18,7 +18,7 @@ import pytest
 
 from harness.kernels.spec import Kernel, load
 from shared.corpus import HONEST
-from shared.mutants import Subject, Tally, drawn, hunt
+from shared.mutants import Subject, Tally, drawn, flat, hunt
 from shared.places import ROOT
 
 EXAMPLES = sorted((ROOT / "examples").glob("*/*.cu"))
@@ -82,6 +82,17 @@ def test_the_bound_is_that_of_the_share() -> None:
     assert least(20) == 13 and least(1) == 0
     assert least(200) > 0.8 * 200
     assert sum(path.stem in ("float4", "whole_tiles") for path in HONEST) == 2, "kernels with requires"
+
+
+def test_a_fence_between_atomics_that_do_not_race_is_found() -> None:
+    kernel = next(k for k in kernels() if k.path.stem == "split_k_atomics")
+    subject, source = Subject.of(kernel), flat(kernel)
+    fence = "    __threadfence();\n    __syncthreads();"
+    assert source.count(fence) == 1
+    right = subject.built(source)
+    assert right is not None and subject.fault(right) == ""
+    planted = subject.built(source.replace(fence, "    __syncthreads();"))
+    assert planted is not None and "with --schedule delayed" in subject.fault(planted)
 
 
 def test_problems_other_than_products_have_mutants(tmp_path: Path) -> None:

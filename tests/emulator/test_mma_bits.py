@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
+import struct
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
 import mma_bits as script
 
+from fakes import driver as fake_driver
 from harness.emulator.instructions.matrix import sums
 from harness.results import record
 from shared import mma_bits
@@ -50,6 +54,33 @@ def test_infinities_and_nan_are_those_of_any_order() -> None:
     a[0, 3], a[1, :2] = np.inf, (np.inf, -np.inf)
     found = sums.summed(a, b, np.zeros((2, 1)), ("bf16", "bf16"), "f32", sums.MMA["bf16"])
     assert found[0, 0] == np.inf and np.isnan(found[1, 0])
+
+
+@pytest.mark.parametrize("terms", [16, 8])
+def test_the_script_on_a_fake_card(terms: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The emulator computes in place of the card; with other sums than its own, the script says so."""
+    fake = fake_driver.install(monkeypatch)
+    form = next(f for f in mma_bits.FORMS if (f.left, f.depth, f.sparse) == ("bf16", 16, False))
+
+    def execute(launched: SimpleNamespace) -> None:
+        found = [struct.unpack("=Q", argument)[0] for argument in launched.args]
+        counts = (4, 2, 4, 4)  # registers of a lane
+        words = [
+            np.frombuffer((ctypes.c_char * (mma_bits.EXPERIMENTS * 32 * n * 4)).from_address(at), np.uint32)
+            for at, n in zip(found, counts, strict=True)
+        ]
+        shaped = [w.reshape(-1, 32, n) for w, n in zip(words, counts, strict=True)]
+        with monkeypatch.context() as other:
+            other.setitem(sums.MMA, "bf16", sums.Model(terms=terms))
+            shaped[3][:] = mma_bits.emulated(form, *(np.array(one) for one in shaped[:3]))
+
+    fake.functions, fake.execute = {"k": (8, 8, 8, 8)}, execute
+    file = tmp_path / "r.json"
+    monkeypatch.setattr(sys, "argv", ["mma_bits", str(file), form.opcode])
+    assert script.main() == 0
+    (row,) = record.load(file)["rows"]
+    assert row["right"] == [f"{terms} at once, 25 bits"] and row["elements"] == mma_bits.EXPERIMENTS * 128
+    assert ("NOT" in script.said(row)) == (terms != 16)
 
 
 def test_what_the_script_says() -> None:

@@ -162,10 +162,10 @@ def differences(form: Form, multiply: Multiply, count: int = EXPERIMENTS) -> dic
     places, kinds = _places(form), (form.left, form.right, form.to)
     words = [_packed(m, p, k) for m, p, k in zip((a, b, c), places, kinds, strict=True)]
     theirs = _unpacked(multiply(form, *words), places[2], form.to)
-    found = {}
+    found, (x, y, z) = {}, (np.moveaxis(m, 0, -1) for m in (a, b, c))
     for name, model in candidates(form).items():
-        ours = stored(summed(a, b, c, kinds[:2], form.to, model), form.to)
-        found[name] = int(np.count_nonzero(ours != theirs))
+        ours = stored(summed(x, y, z, kinds[:2], form.to, model), form.to)
+        found[name] = int(np.count_nonzero(np.moveaxis(ours, -1, 0) != theirs))
     return found
 
 

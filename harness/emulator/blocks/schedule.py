@@ -3,7 +3,7 @@
 All of them are orders that the hardware may choose. ``random`` draws one: how many blocks run side by side,
 and which of them first, which warp and which of the threads that have parted goes on, where a warp is
 interrupted, which copies land at once, and which strong stores other blocks see late. With ``delayed`` all of
-these are as late as can be, see `delays`.
+these stores come late, see `delays`.
 """
 
 from __future__ import annotations

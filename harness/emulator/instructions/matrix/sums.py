@@ -45,6 +45,7 @@ WGMMA = {"bf16": Model(terms=16), "f16": Model(terms=16), "tf32": Model(terms=8)
 MMA = {"bf16": Model(terms=16), "f16": Model(terms=16), "tf32": Model(terms=8)} | dict.fromkeys(
     ("e4m3", "e5m2"), Model(terms=16, pairs=4, apart=True)
 )
+_NONE = np.int16(-8192)  # in place of the exponent of zero
 _LOWEST = {
     "bf16": -126,
     "tf32": -126,
@@ -56,7 +57,7 @@ _LOWEST = {
 
 
 def summed(left: Array, right: Array, addend: Array, kinds: tuple[str, str], to: str, model: Model) -> Array:
-    """Return ``left right + addend`` of matrices (..., M, K), (..., K, N) and (..., M, N) in float64.
+    """Return ``left right + addend`` of matrices (M, K, ...), (K, N, ...) and (M, N, ...) in float64.
 
     kinds: the element types of `left` and `right`
     to: the accumulator's type; a result of f16 is rounded to nearest by who stores it
@@ -65,9 +66,9 @@ def summed(left: Array, right: Array, addend: Array, kinds: tuple[str, str], to:
         kinds = ("f16", "f16")
     total = np.zeros_like(addend) if model.apart else addend
     first = True
-    for chosen in sums_of(left.shape[-1], model):
+    for chosen in sums_of(left.shape[1], model):
         total = total if first else stored(total, to)
-        total = fused(left[..., chosen], right[..., chosen, :], total, kinds, to, model)
+        total = fused(left[:, chosen], right[chosen], total, kinds, to, model)
         first = False
     return stored(total, to) + addend if model.apart else total
 
@@ -90,22 +91,23 @@ def stored(values: Array, to: str) -> Array:
 
 def fused(left: Array, right: Array, addend: Array, kinds: tuple[str, str], to: str, model: Model) -> Array:
     """Return one sum: ``left right + addend``, cut off, of matrices as `summed` takes them."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        plain = np.matmul(left, right) + addend
-    if not np.isfinite(plain).all():  # infinities and NaN are as they would be in any order
-        finite = [np.where(np.isfinite(a), a, 0.0) for a in (left, right, addend)]
+    given = left, right, addend
+    if not all(np.isfinite(values).all() for values in given):  # these are as they would be in any order
+        with np.errstate(invalid="ignore"):
+            plain = np.einsum("mk...,kn...->mn...", left, right) + addend
+        finite = [np.where(np.isfinite(values), values, 0.0) for values in given]
         found = fused(finite[0], finite[1], finite[2], kinds, to, model)
         return np.where(np.isfinite(plain), found, plain)
     a, b = exponents(left, kinds[0]), exponents(right, kinds[1])
-    low = np.int32(-(1 << 20))
-    a, b = np.where(left == 0, low, a), np.where(right == 0, low, b)
-    highest = np.where(addend == 0, np.int32(-126), exponents(addend, "f16" if to == "f16" else "f32"))
-    for k in range(left.shape[-1]):
-        np.maximum(highest, a[..., k, None] + b[..., None, k, :], out=highest)
+    a, b = np.where(left == 0, _NONE, a), np.where(right == 0, _NONE, b)
+    highest = np.where(addend == 0, np.int16(-126), exponents(addend, "f16" if to == "f16" else "f32"))
+    both = np.empty_like(highest)
+    for k in range(len(right)):
+        np.maximum(highest, np.add(a[:, k, None], b[None, k], out=both), out=highest)
     unit = np.ldexp(1.0, model.fraction - highest)  # terms are counted in these, so that sums are exact
-    total = np.trunc(addend * unit)
-    for k in range(left.shape[-1]):
-        term = left[..., k, None] * right[..., None, k, :]
+    total, term = np.trunc(addend * unit), np.empty_like(unit)
+    for k in range(len(right)):
+        np.multiply(left[:, k, None], right[None, k], out=term)
         term *= unit
         total += np.trunc(term, out=term)
     total /= unit
@@ -113,8 +115,8 @@ def fused(left: Array, right: Array, addend: Array, kinds: tuple[str, str], to: 
 
 
 def exponents(values: Array, kind: str) -> Array:
-    """Return the exponents of finite values; subnormals have the lowest of their type, int32."""
-    found: Array = np.maximum(np.frexp(values)[1] - 1, _LOWEST[kind]).astype(np.int32)
+    """Return the exponents of finite values; subnormals have the lowest of their type, int16."""
+    found: Array = np.maximum(np.frexp(values)[1] - 1, _LOWEST[kind]).astype(np.int16)
     return found
 
 

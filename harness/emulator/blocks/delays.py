@@ -57,18 +57,19 @@ def waiting(instructions: Sequence[Instruction]) -> frozenset[int]:
         return frozenset(found)
     times = Counter(name for ins in instructions for text in ins.operands for name in _NAME.findall(text))
     times.update(ins.guard for ins in instructions)
-    return frozenset(found - {ins.index for ins in atoms if times[ins.operands[0]] > 1})
+    unread = {ins.index for ins in atoms if ins.operands[0] == "_" or times[ins.operands[0]] == 1}
+    return frozenset(found - {ins.index for ins in atoms} | unread)
 
 
 def _may_wait(ins: Instruction) -> bool:
-    """Return whether a store or an atomic is strong, releases nothing, and may be to global memory."""
+    """Return whether a store or an atomic is strong, orders nothing, and may be to global memory."""
     parts, meaning = {part.partition("::")[0] for part in ins.opcode}, semantics(ins)
-    return meaning.strong and not meaning.release and not parts & _NEVER
+    return meaning.strong and not (meaning.release or meaning.acquire or parts & _NEVER)
 
 
 @dataclass(frozen=True)
 class Late:
-    """A store that another block did not see, though it had seen, or might have, what came after it.
+    """A store that another block did not see, though it could see what came after it.
 
     store, after: the lines of the store and of the later write
     read: the line that read what was there before the store
@@ -81,7 +82,7 @@ class Late:
     def __str__(self) -> str:
         return (
             f"{self.read} reads what was there before {self.store} stored, though {self.after}, which comes "
-            f"later, was seen: a __threadfence() between {self.store} and {self.after} would order them"
+            f"later, could be seen: a __threadfence() between {self.store} and {self.after} would order them"
         )
 
 
@@ -107,7 +108,7 @@ class _Held:
 class Delays:
     """The writes of a launch that are held back.
 
-    dice: draws what is let out and when; None for as late as can be, and of what has to be the youngest first
+    dice: draws what is let out and when; without it that is what has to be, the youngest first
     """
 
     def __init__(self, launch: Launch, dice: Random | None) -> None:

@@ -1,0 +1,127 @@
+"""Further launches of a kernel in the emulator, where one does not show all: in other orders, and in the
+memory that it left; and what is wrong after a launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.emulator import Emulation, Finding
+from harness.errors import EmulatorError, HarnessError
+from harness.launch.builds import Built
+from harness.launch.emulated import Memory, Options, launch
+from harness.problems.protocol import Problem, Reference, outputs, references
+from harness.problems.verify import Verdict, compare_each
+
+_BACKWARD = "backward"  # the order of the second launch of a kernel to which it matters who comes first
+_DELAYED = "delayed"  # that of one more, if strong stores tell others where they are
+_SAID = 3  # stores seen too late of which a row tells
+
+
+def judged(
+    problem: Problem,
+    inputs: Mapping[str, NDArray[Any]],
+    reference: Reference | None,
+    arrays: Mapping[str, NDArray[Any]],
+) -> tuple[Verdict | None, list[str]]:
+    """Return the verdict on the outputs after a launch, and what is wrong with them and with the inputs."""
+    written = outputs(problem)
+    verdict = None if reference is None else compare_each(arrays, references(problem, reference), inputs)
+    damaged = sorted(n for n in arrays.keys() - set(written) if not _same(arrays[n], inputs[n]))
+    wrong = [] if verdict is None or verdict.ok else [str(verdict)]
+    wrong += [f"it overwrote its input {' and '.join(damaged)}"] if damaged else []
+    return verdict, wrong
+
+
+def further(
+    built: Built,
+    problem: Problem,
+    inputs: Mapping[str, NDArray[Any]],
+    reference: Reference | None,
+    options: Options,
+    memory: Memory,
+    run: Emulation,
+) -> tuple[Emulation, list[str]]:
+    """Launch again what may then go another way; return what all launches saw, and what is now wrong.
+
+    That is a kernel to which it matters who comes first, in the other order, and one that has left something
+    in its workspace or its variables, in `memory` as it was left, and a third time if it has changed again.
+    With no reference, variables are set anew: how the host launches such a kernel is not known.
+    """
+    swapped = options.schedule == "lockstep" and bool(run.contended)
+    kept = reference is not None and memory.changed(built, problem)
+    wrong: list[str] = []
+    for which in ("second", "third"):
+        if wrong or run.findings or not (kept or swapped):
+            break
+        schedule = _BACKWARD if swapped else options.schedule
+        quick = replace(options, schedule=schedule, check=swapped, count=False, as_compiled=False)
+        how = f"in a {which} launch" + (f", with --schedule {schedule}" if swapped else "")
+        how += ", in the workspace and variables as they were left" if kept else ""
+        before = memory.digest()
+        found: tuple[Finding, ...] = ()
+        try:
+            other, arrays = launch(built, problem, inputs, quick, memory if kept else None)
+            found, wrong = (*other.findings, *other.notices), judged(problem, inputs, reference, arrays)[1]
+        except (HarnessError, MemoryError) as e:
+            found = e.findings if isinstance(e, EmulatorError) else ()
+            wrong = [str(e) or "host memory is exhausted"]
+        run, wrong = _joined(run, found, how, schedule), [f"{how}: {text}" for text in wrong]
+        swapped, kept = False, kept and memory.digest() != before
+    return run, wrong
+
+
+def delayed(
+    built: Built,
+    problem: Problem,
+    inputs: Mapping[str, NDArray[Any]],
+    reference: Reference,
+    options: Options,
+    run: Emulation,
+) -> tuple[Emulation, list[str]]:
+    """Launch once more, with strong stores delayed, a kernel whose threads tell each other by such stores.
+
+    Its numbers alone are looked at: what is delayed is no fault unless they are wrong.
+    """
+    if options.schedule != "lockstep" or not (run.contended and run.waits):
+        return run, []
+    how = f"in a further launch, with --schedule {_DELAYED}"
+    quick = replace(options, schedule=_DELAYED, check=False, count=False, as_compiled=False)
+    try:
+        other, arrays = launch(built, problem, inputs, quick)
+        wrong = explained(judged(problem, inputs, reference, arrays)[1], other)
+    except (HarnessError, MemoryError) as e:
+        wrong = [str(e) or "host memory is exhausted"]
+    return _joined(run, (), how, _DELAYED), [f"{how}: {text}" for text in wrong]
+
+
+def explained(wrong: list[str], run: Emulation) -> list[str]:
+    """Return what is wrong, and the stores that were seen too late, which may be why."""
+    return [*wrong, *list(dict.fromkeys(map(str, run.late)))[:_SAID]] if wrong else []
+
+
+def _joined(run: Emulation, found: Sequence[Finding], how: str, schedule: str) -> Emulation:
+    """Return what a kernel's launches saw, with what was `found` in a further one; `how` says in which."""
+    seen = {_identity(f) for f in (*run.findings, *run.notices)}
+    new = [replace(f, message=f"{f.message} ({how})") for f in found if _identity(f) not in seen]
+    return replace(
+        run,
+        findings=(*run.findings, *(f for f in new if not f.benign)),
+        notices=(*run.notices, *(f for f in new if f.benign)),
+        schedules=(*run.schedules, schedule),
+    )
+
+
+def _identity(finding: Finding) -> tuple[object, ...]:
+    """Return what tells a fault from others."""
+    return finding.kind, finding.sources, finding.variable, finding.benign
+
+
+def _same(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    """Return True if both arrays have the same bits; NaNs compare equal to themselves."""
+    return np.array_equal(a.view(np.uint8), b.view(np.uint8))
