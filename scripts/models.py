@@ -210,11 +210,11 @@ def leg(work: Work, count: int) -> float:
     return clock.seconds() / count
 
 
-def captured(work: Work, ours: bool) -> Work:
-    """Return the replay of a graph of one call."""
+def captured(work: Work) -> Work:
+    """Return the replay of a graph of one call, as it is computed here."""
     work.prepare()
     graph = torch.cuda.CUDAGraph()
-    with replacing(ours), torch.cuda.graph(graph):
+    with torch.cuda.graph(graph):
         work.call()
     return Work(graph.replay, work.prepare, work.most)
 
@@ -238,7 +238,7 @@ def compare(work: Work, mode: str, until: float, sensor: Telemetry | None) -> Ro
         with replacing(ours):
             leg(work, min(2, work.most))  # compiles kernels
             if mode == "graph":
-                pair[ours] = captured(work, ours)
+                pair[ours] = captured(work)
     found = split(harness.torch.report())
     count = max(1, min(work.most, round(LEG / max(leg(one, 1) for one in pair))))
     warm = time.perf_counter() - start

@@ -194,7 +194,7 @@ class Candidate:
         longest = max(steps * self.step, in_turn * self.alone) * (self.straddle if straddled else 1)
         longest *= self.unmapped if shifted else 1
         tile = self.tile + (self.ragged if N * self.dtype.itemsize % _MAPPED else 0)
-        if self.crowded != 1:
+        if self.crowded != 1 and steps:
             longest *= self.crowded ** min(1, self.count(M, N) * math.ceil(K / self.depth) / (steps * sms))
         return longest + tiles * tile + shared * self.sharing
 

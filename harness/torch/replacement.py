@@ -24,14 +24,15 @@ from harness.dispatch.call.options import IEEE, PRECISIONS
 from harness.driver import Device
 from harness.errors import BuildError, MissingDependency, OutOfMemory, UsageError
 from harness.kernels.arch import Arch
-from harness.kernels.dtypes import BF16X6, FP16X3, FP32, TF32, TF32X3
+from harness.kernels.dtypes import BF16, BF16X6, FP16, FP16X3, FP32, TF32, TF32X3
 from harness.torch import products
 from harness.torch.records import Call, calls
 
 KEY = "CUDA"  # the dispatch key whose kernels are replaced
-NEAR = 1.25  # times what one launch of the fastest kernel would take, within which batches are worth it
+LEAST = 16  # rows, columns and k of a product of which batches are worth it
 BRIEF = 120_000  # cycles, 60 us on the H200: in less the host queues no product of ours
 _AS_FP32 = (TF32X3.name, FP16X3.name, BF16X6.name)  # precisions for which PyTorch has true float32 only
+_HALVES = (BF16.name, FP16.name)
 _REFUSALS = (UsageError, BuildError, MissingDependency, OutOfMemory)
 _active = threading.Lock()
 
@@ -50,11 +51,9 @@ def worth(M: int, N: int, K: int, dtype: str, layout: str, *, batch: int, bias: 
     These are all that the chosen kernel reads where they are, except products that take less than `BRIEF` by
     the cost model (PyTorch's own take less time on the host). In the precisions 3xtf32, fp16x3 and bf16x6,
     for which PyTorch has true float32 only, copies are no hindrance if the cost model finds the product
-    faster than in float32. Batches are harness's if each of their products is a launch and worth it, and all
-    take no longer than `NEAR` times what the kernel that is the fastest for their size would in one launch,
-    for PyTorch's do take batches: of drawn batches in one launch ours took 1.2 to 1.4 times as long as
-    PyTorch's in the mean (records/h200/benchmarks/batches.json). Raises UsageError if no kernel computes the
-    product there.
+    faster than in float32. Batches are harness's in 16 bits only, by the same rule, and if no size of their
+    products is below `LEAST`: of drawn batches of which ours took more than 60 us, PyTorch's took 1.3 times as
+    long in the mean, in float32 and tf32 0.9 times (records/h200/benchmarks/batches.json). Raises UsageError if no kernel computes the product there.
 
     The product is M x K times K x N, `batch` times. `dtype` is its element type as `harness.matmul` names it:
     "fp32", "bf16", "fp16", or the precision of float32. `layout` is "N" (row-major) or "T" (column-major) of
@@ -63,11 +62,11 @@ def worth(M: int, N: int, K: int, dtype: str, layout: str, *, batch: int, bias: 
     if batch == 1:
         return preferred(M, N, K, dtype, layout)
     _, where = _here(layout)
-    ours = batches.fastest(batch, M, N, K, **where, dtype=dtype)
-    theirs = FP32.name if dtype in _AS_FP32 else dtype
-    if ours.cycles > NEAR * batches.fastest(batch, M, N, K, **where, dtype=theirs).ideal:
-        return False
-    return ours.variant is None and preferred(M, N, K, dtype, layout)
+    return (
+        dtype in _HALVES
+        and min(M, N, K) >= LEAST
+        and batches.fastest(batch, M, N, K, **where, dtype=dtype).cycles >= BRIEF
+    )
 
 
 def preferred(M: int, N: int, K: int, dtype: str, layout: str) -> bool:

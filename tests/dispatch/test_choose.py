@@ -138,8 +138,10 @@ def candidate(kernel: str, params: dict[str, int], **constants: Any) -> cost.Can
         for c in choose.candidates()
         if c.variant.kernel.name == kernel and params.items() <= c.variant.params.items()
     )
-    nothing = {"start": 0, "step": 0, "tile": 0, "memory": 0, "straddle": 1, "alone": 0, "sharing": 0}
-    return replace(one, **{**nothing, **constants})
+    nothing: dict[str, Any] = dict.fromkeys(
+        ("start", "step", "tile", "memory", "alone", "ragged", "sharing"), 0
+    )
+    return replace(one, **{**nothing, "straddle": 1, "crowded": 1, **constants})
 
 
 def test_shared_tiles_by_hand() -> None:
