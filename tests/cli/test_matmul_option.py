@@ -27,6 +27,12 @@ from shared.sweeps import sweep
 SHAPES = [{"M": 2, "N": 300, "K": 40}, {"N": 300}, {"M": 3, "N": 300, "K": 40}, {"M": 300, "N": 1}]
 
 
+@pytest.fixture(autouse=True)
+def large_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fake kernel has no workspace among its parameters, as those of small tiles have."""
+    fake_gemm.without_small_tiles(monkeypatch)
+
+
 def choices(cache: Cache) -> list[builds.Built]:
     problems = [Gemm.from_axes(axes) for axes in SHAPES]
     return build_chosen(problems, "sm_90a", cache, lambda _: None, sms=132, gpu="Fake GPU")[0]

@@ -118,8 +118,7 @@ FAULTS = [
         ("no wait at the end", "if (lane == 0) tma_store_wait_group_read<0>();  // shared", "// shared"),
         ("no group of stores", "tma_store_commit_group();"),
         ("no fence after the init", "fence_mbarrier_init();", "", "stage16.cuh"),
-        ("the other box is stored", "tma_store(map_c, row, col + 64 * j, cs);",
-         "tma_store(map_c, row, col + 64 * j, Cs[warp][(j + 1) % BOXES]);"),
+        ("the other box is stored", "row, col + 64 * j, cs);", "row, col + 64 * j, Cs[warp][(j + 1) % BOXES]);"),
     ),
     *faults(
         "23_wgmma_pipeline",
@@ -175,8 +174,8 @@ FAULTS = [
         "25_wgmma_tf32",
         {"BM": 128, "BN": 64, "STAGES": 8, "TRANSA": 1, "TRANSB": 1},
         {"M": 136, "N": 64, "K": 100, "transa": 1, "transb": 1},
-        ("boxes of C lie where its transpose has them", "TRANSA ? col : row + m, TRANSA ? row + m : col",
-         "row + m, col"),
+        ("boxes of C lie where its transpose has them",
+         "TRANSA ? col : row + m,\n                              TRANSA ? row + m : col", "row + m, col"),
         ("boxes of C are not swizzled", "swizzle * (n_row % 8 * 4)", "0"),
     ),
     *faults(
