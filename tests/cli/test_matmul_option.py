@@ -24,7 +24,7 @@ from harness.support.cache import Cache
 from shared.command import FAST, fake, harness, no_gpu  # noqa: F401  (fixtures)
 from shared.sweeps import sweep
 
-SHAPES = [{"M": 2, "N": 300, "K": 40}, {"N": 300}, {"M": 3, "N": 300, "K": 40}, {"M": 300, "N": 1}]
+SHAPES = [{"M": 2, "N": 300, "K": 40}, {"N": 300}, {"M": 3, "N": 300, "K": 40}, {"M": 300, "N": 1, "K": 300}]
 
 
 @pytest.fixture(autouse=True)

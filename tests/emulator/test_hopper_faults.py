@@ -118,7 +118,8 @@ FAULTS = [
         ("no wait at the end", "if (lane == 0) tma_store_wait_group_read<0>();  // shared", "// shared"),
         ("no group of stores", "tma_store_commit_group();"),
         ("no fence after the init", "fence_mbarrier_init();", "", "stage16.cuh"),
-        ("the other box is stored", "row, col + 64 * j, cs);", "row, col + 64 * j, Cs[warp][(j + 1) % BOXES]);"),
+        ("the other box is stored", "row, col + 64 * j, cs);",
+         "row, col + 64 * j, Cs[warp][(j + 1) % BOXES]);"),
     ),
     *faults(
         "23_wgmma_pipeline",
