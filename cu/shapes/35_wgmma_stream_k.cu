@@ -151,16 +151,16 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     const auto parts = (float4(*)[2][QUADS * CONSUMERS])(workspace + 4 * gridDim.x);
     const bool pairs = (unsigned long long)C % sizeof(OUT[2]) == 0 && ldc % 2 == 0;
     int stage = 0, parity = 0;
-    for (unsigned at = begin; at < end;) {
-        const unsigned tile = at / stages_of_k, from = tile * stages_of_k, to = min(end, from + stages_of_k);
+    for (unsigned now = begin; now < end;) {
+        const unsigned tile = now / stages_of_k, from = tile * stages_of_k, to = min(end, from + stages_of_k);
         float sum[BQ / 2];
         int last = 0;
         #pragma unroll 1
-        for (unsigned first = at; at < to; ++at) {
+        for (unsigned first = now; now < to; ++now) {
             mbarrier_wait(full + stage, parity);
-            stages[stage].multiply(sum, warp / 4 * 64, at > first);
+            stages[stage].multiply(sum, warp / 4 * 64, now > first);
             wgmma_wait_group<1>();  // the products of the last stage are done: it may be filled again
-            if (self % 128 == 0 && at > first) mbarrier_arrive(empty + last);
+            if (self % 128 == 0 && now > first) mbarrier_arrive(empty + last);
             last = stage;
             if (++stage == STAGES) stage = 0, parity ^= 1;
         }
