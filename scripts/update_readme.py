@@ -31,6 +31,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "front": ladder.front,
     "headline": products.headline,
     "ladder": ladder.ladder,
+    "batches": products.batches,
     "matmul": products.matmul,
     "tiles": ladder.tiles,
     "emulator": emulated.emulator,

@@ -74,7 +74,8 @@ def ladder(dtype: str = "fp32") -> str:
     found = [r for content in records for r in content["rows"]]
     rows = {(r["kernel"], size(r)): r for r in found}
     # Of a run that was cut off, a size at which only cuBLAS was timed says nothing.
-    shapes = sorted({size(r) for r in found if r["kernel"] != "cuBLAS"}, key=int)
+    timed = {size(r) for r in found if r["kernel"] != "cuBLAS"}
+    shapes = sorted(timed or set(map(size, found)), key=int)
     cells = []
     for kernel in sorted({r["kernel"] for r in found}, key=lambda k: (k != "cuBLAS", k)):
         mine = [rows.get((kernel, shape)) for shape in shapes]

@@ -12,6 +12,8 @@ import numpy as np
 from harness.launch import cublaslt
 from harness.results.tables import plain_table
 from readme.records import (
+    GPU,
+    OTHERS,
     ROOT,
     clock,
     every,
@@ -129,8 +131,12 @@ def sampled() -> str:
 
 
 def shapes() -> str:
-    """Return the ratios of `harness.matmul` to cuBLAS on sampled shapes, by type; empty without a record."""
-    by_type = _sampled()
+    """Return the ratios of `harness.matmul` to cuBLAS on sampled shapes, by GPU and type, where there are any."""
+    return "\n\n".join(filter(None, map(_shapes, (GPU, *OTHERS))))
+
+
+def _shapes(gpu: str) -> str:
+    by_type = _sampled(gpu)
     if not by_type:
         return ""
     cells = []
@@ -142,18 +148,38 @@ def shapes() -> str:
         below = np.mean([r["ratio"] < 0.98 for r in rows])
         cells.append([dtype, str(len(rows)), *means, f"{below:.0%}"])
     headings = ["", "draws", "geomean", "5th percentile", "least", "packed", "long", "below 0.98"]
-    record = load(_SAMPLED)
+    record = load(_SAMPLED, gpu)
     note = f"Time of the faster library over ours; seed {record['meta']['seed']}. {machine(record)}"
+    return f"{plain_table(cells, headings, 'md')}\n\n{note}"
+
+
+def batches() -> str:
+    """Return the ratios of batches in `harness.matmul` to ``torch.bmm``, by type and kind."""
+    found = every("benchmarks/batches.json")
+    if not found:
+        return ""
+    rows = [r for r in found[0]["rows"] if r["status"] == "ok"]
+    kinds = list(dict.fromkeys(r["kind"] for r in rows))
+    cells = []
+    for dtype in dict.fromkeys(r["dtype"] for r in rows):
+        mine = [r for r in rows if r["dtype"] == dtype]
+        parts = [[r for r in mine if r["kind"] == kind] for kind in kinds]
+        means = [*_ratios(mine), *(_ratios(part)[0] for part in parts)]
+        cells.append([dtype, str(len(mine)), *(f"{mean:.2f}" for mean in means)])
+    headings = ["", "draws", "geomean", "5th percentile", "least", *kinds]
+    note = f"Time of PyTorch's over ours; seed {found[0]['meta']['seed']}. {machine(found[0])}"
     return f"{plain_table(cells, headings, 'md')}\n\n{note}"
 
 
 _SAMPLED = "benchmarks/shapes"
 
 
-def _sampled() -> dict[str, list[dict[str, Any]]]:
+def _sampled(gpu: str = GPU) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of sampled shapes by element type; empty without a record."""
     by_type: dict[str, list[dict[str, Any]]] = {}
-    for row in (r for content in every(f"{_SAMPLED}.json") for r in content["rows"] if r["status"] == "ok"):
+    for row in (
+        r for content in every(f"{_SAMPLED}.json", gpu) for r in content["rows"] if r["status"] == "ok"
+    ):
         by_type.setdefault(row["dtype"], []).append(row)
     return by_type
 

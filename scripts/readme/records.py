@@ -12,6 +12,7 @@ from harness.results import record
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "records"
 GPU = "h200"  # whose records the tables show
+OTHERS = ("h100",)  # of which some have records, too
 
 
 def load(name: str, folder: str = GPU) -> dict[str, Any]:
@@ -19,9 +20,9 @@ def load(name: str, folder: str = GPU) -> dict[str, Any]:
     return read(RECORDS / folder / f"{name}.json")
 
 
-def every(pattern: str) -> list[dict[str, Any]]:
-    """Return the records of this GPU whose paths match, such as ``verify/*.json``, sorted."""
-    return [read(path) for path in sorted((RECORDS / GPU).glob(pattern))]
+def every(pattern: str, folder: str = GPU) -> list[dict[str, Any]]:
+    """Return the records of a GPU whose paths match, such as ``verify/*.json``, sorted."""
+    return [read(path) for path in sorted((RECORDS / folder).glob(pattern))]
 
 
 def read(path: Path) -> dict[str, Any]:
