@@ -131,7 +131,7 @@ def sampled() -> str:
 
 
 def shapes() -> str:
-    """Return the ratios of `harness.matmul` to cuBLAS on sampled shapes, by GPU and type, where there are any."""
+    """Return the ratios of `harness.matmul` to cuBLAS on sampled shapes, by GPU and type; empty without any."""
     return "\n\n".join(filter(None, map(_shapes, (GPU, *OTHERS))))
 
 

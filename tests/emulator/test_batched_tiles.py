@@ -6,6 +6,7 @@ bits. All memory beside the matrices is NaN.
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import dataclass, replace
 from functools import cache
@@ -43,8 +44,10 @@ LAYOUTS = [(0, 0), (0, 1), (1, 0), (1, 1)]
 ALIGNED: dict[str, Any] = {"m": 72, "n": 80, "k": 40, "pad": 8, "gaps": (8, 0, 16)}  # with tensor maps
 COUNTERS = 1024  # words at the begin of the workspace
 
-PLACES: list[dict[str, Any]] = [{}, {"pad": 0, "gaps": (0, 4, 0)}, {"between": True}]
-PLACES += [ALIGNED, {**ALIGNED, "between": True}]
+PLACES: list[tuple[str, dict[str, Any]]] = [
+    *itertools.product(SHARING, [{}, {"pad": 0, "gaps": (0, 4, 0)}, {"between": True}]),
+    *itertools.product(BOXES, [{}, ALIGNED, {**ALIGNED, "between": True}]),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,13 +179,8 @@ def test_a_batch() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "more",
-    [{}, {"pad": 0, "gaps": (0, 4, 0)}, {"between": True}, ALIGNED, {**ALIGNED, "between": True}],
-    ids=str,
-)
 @pytest.mark.parametrize(("transa", "transb"), LAYOUTS)
-@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize(("rung", "more"), PLACES, ids=str)
 def test_every_layout(rung: str, transa: int, transb: int, more: dict[str, Any]) -> None:
     """Matrices with gaps, without, and interleaved in rows; with `beta` the old values count once."""
     if rung == "25" and (transa, transb) == (1, 0):
