@@ -131,7 +131,7 @@ def sampled() -> str:
 
 
 def shapes() -> str:
-    """Return the ratios of `harness.matmul` to cuBLAS on sampled shapes, by GPU and type; empty without any."""
+    """Return the ratios of `harness.matmul` to cuBLAS on sampled shapes, by GPU and type; may be empty."""
     return "\n\n".join(filter(None, map(_shapes, (GPU, *OTHERS))))
 
 
