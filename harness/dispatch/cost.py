@@ -238,7 +238,7 @@ class Candidate:
 
 def depth(variant: Variant) -> int:
     """Return the extent of k, in elements, that a block of the variant processes in one step."""
-    if variant.params.get("STAGES") == 1:
+    if variant.params.get("STAGES") == 1 and variant.kernel.dtype in _ONE_STAGE:
         return _ONE_STAGE[variant.kernel.dtype]
     return variant.params.get("BK", _SWIZZLED // DTYPES[variant.kernel.dtype].itemsize)
 

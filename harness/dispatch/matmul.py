@@ -80,9 +80,12 @@ def matmul(
     TMA cannot read them where they are (address or row pitch not a multiple of 16 bytes); if there is no
     memory for the copies, it runs without them. All this memory is kept for each stream.
 
-    In a captured stream, graph nodes allocate, zero and free that memory, so replays in any stream may
-    overlap with ordinary calls. CUDA restricts graphs with such nodes: only one instance at a time, no
-    clones, a child of another graph only by moving it there, and never the body of a conditional node.
+    In a captured stream that memory is the graph's own, so replays in any stream may overlap with ordinary
+    calls. Up to 32 MB are made when the graph is captured, and freed by a later call when the graph and all
+    that was made of it is gone: two executables of one graph, or the same child graph twice, must not run at
+    the same time. More than that (large products in 3xtf32, fp16x3 and bf16x6, and copies) nodes of the graph
+    allocate, zero and free at each replay. CUDA restricts graphs with such nodes: only one instance at a
+    time, no clones, a child of another graph only by moving it there, never the body of a conditional node.
 
     Raises UsageError for unfit arguments, before anything is queued, and OutOfMemory if a kernel has no room.
     """

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from harness.driver import Buffer, Context, GraphLifetime, Stream, outside_captures
+from harness.driver import (
+    Buffer,
+    Context,
+    GraphLifetime,
+    Stream,
+    fill_u32,
+    outside_captures,
+    stream_memory,
+)
 from harness.errors import OutOfMemory
 from harness.support.resources import Closing
 
 _MOST_KEPT = 512  # buffers per GPU; beyond that the least recently used is freed, which waits for the GPU
+_MOST_CAPTURED = 32 << 20  # bytes that a captured graph has for itself; for more it has nodes
+_PER_THREAD = 2  # the address of the per-thread default streams
 _UNIT = 16  # bytes; sizes are rounded up to multiples of this, so that whole words can be filled
 
 
@@ -33,17 +43,19 @@ class Workspaces(Closing):
 
     Launches in one stream run one after the other and can share memory; launches in different streams never
     share any. A captured graph may be replayed in any stream at any time, so its launches get memory of their
-    own, which is zeroed now, so that a replay need not, and is freed some time after the graph is gone. A
-    graph runs once at a time; of two executables that were instantiated from the same graph, which write the
-    same results, the user must not let both run at once.
+    own. It is made and zeroed now, so that a replay need not, and is freed some time after the graph is gone.
+    What is larger than `_MOST_CAPTURED` the graph itself allocates, zeroes and frees at each replay: that
+    takes microseconds of a launch that is long, and all graphs share the memory. A graph runs once at a time;
+    of two executables that were instantiated from the same graph, which write the same results, the user must
+    not let both run at once.
     """
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._kept: dict[tuple[int, str], Buffer] = {}  # by stream and user, least recently used first
         self._reserved: dict[str, Buffer] = {}  # by user
-        # By capture, the stream's address and the user. Branches of a graph may run at once, and are streams.
-        self._captured: dict[tuple[int, int, str], tuple[list[Buffer], GraphLifetime]] = {}
+        # By capture, stream and user: what was captured from different streams may run at once.
+        self._captured: dict[tuple[int, int, int, str], tuple[list[Buffer], GraphLifetime]] = {}
         self._lock = threading.Lock()
 
     def reserve(self, needs: Sequence[Need]) -> None:
@@ -67,25 +79,35 @@ class Workspaces(Closing):
         if all(need.user in self._reserved for need in needs):
             yield [self._reserved[need.user].ptr for need in needs]
         else:
-            with self._lock:  # held while launches are queued, so that no thread frees what they will use
+            with self._lock, ExitStack() as nodes:  # so that no thread frees what the launches will use
                 if stream.capturing:
-                    yield [self._captures(need, stream) for need in needs]
+                    yield [self._captures(need, stream, nodes) for need in needs]
                 else:
                     in_use = {(stream.id, need.user) for need in needs}
                     yield [self._keep(need, stream, in_use) for need in needs]
 
-    def _captures(self, need: Need, stream: Stream) -> int:
-        """Return the address of the memory for `need` in the graph that `stream` is captured into."""
+    def _captures(self, need: Need, stream: Stream, nodes: ExitStack) -> int:
+        """Return the address of the memory for `need` in the graph that `stream` is captured into.
+
+        `nodes` ends, in the graph, memory that has nodes of its own.
+        """
+        if need.size > _MOST_CAPTURED:
+            address = nodes.enter_context(stream_memory(stream, _rounded(need.size)))
+            if need.zeroed:
+                fill_u32(address, 0, _rounded(need.size) // 4, stream)
+            return address
         self._free_ended()
-        key = stream.capture[0], int(stream.handle), need.user
-        buffers = self._captured[key][0] if key in self._captured else []
+        capture, handle = stream.capture[0], int(stream.handle)
+        thread = threading.get_ident() if handle == _PER_THREAD else 0
+        key = capture, handle, thread, need.user
+        if key not in self._captured:
+            self._captured[key] = [], GraphLifetime(stream)
+        buffers, _ = self._captured[key]
         if not buffers or buffers[-1].nbytes < need.size:  # earlier launches of the graph keep what they have
             # What is queued in `stream` itself would run at each replay, and not now.
             with outside_captures(), Stream(self._context) as beside:
                 buffers.append(self._made(need, beside, None, set()))
                 beside.synchronize()
-            if key not in self._captured:
-                self._captured[key] = buffers, GraphLifetime(stream)
         return buffers[-1].ptr
 
     def _free_ended(self) -> None:
@@ -101,6 +123,7 @@ class Workspaces(Closing):
         key = stream.id, need.user
         found = self._kept.pop(key, None)
         if found is None or found.nbytes < need.size:
+            self._free_ended()
             found = self._made(need, stream, found, in_use)
         self._kept[key] = found
         return found.ptr

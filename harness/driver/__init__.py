@@ -24,6 +24,7 @@ from harness.driver.memory import (
     RowCopy,
     device_of,
     fill_u32,
+    stream_memory,
 )
 from harness.driver.module import Function, FunctionAttributes, Module
 from harness.driver.stream import BorrowedStream, Event, Stream
@@ -50,4 +51,5 @@ __all__ = [
     "driver_version",
     "fill_u32",
     "outside_captures",
+    "stream_memory",
 ]

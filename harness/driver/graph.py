@@ -74,13 +74,20 @@ class GraphLifetime:
 
     def __init__(self, stream: Stream) -> None:
         library, driver = _library(), api.bindings()
+        graph = stream.capture[1]
         self._semaphore: int | None = library.malloc(_SEMAPHORE)
+        if self._semaphore is None:
+            raise MemoryError
         library.sem_init(self._semaphore, 0, 0)
         post = ctypes.cast(library.sem_post, ctypes.c_void_p).value
         flags = driver.CUuserObject_flags.CU_USER_OBJECT_NO_DESTRUCTOR_SYNC
         held = api.call("cuUserObjectCreate", self._semaphore, driver.CUhostFn(post), 1, flags)
         moved = driver.CUuserObjectRetain_flags.CU_GRAPH_USER_OBJECT_MOVE
-        api.call("cuGraphRetainUserObject", stream.capture[1], held, 1, moved)
+        try:
+            api.call("cuGraphRetainUserObject", graph, held, 1, moved)
+        except DriverError:
+            api.call("cuUserObjectRelease", held, 1)
+            raise
 
     @property
     def over(self) -> bool:

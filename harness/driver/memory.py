@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -158,6 +160,24 @@ class PinnedBuffer(Resource):
         # NumPy keeps the object with the array interface alive: it is the base of every view.
         found: npt.NDArray[Any] = np.asarray(self)[:wanted].view(kind).reshape(shape)
         return found
+
+
+@contextmanager
+def stream_memory(stream: Stream, nbytes: int) -> Iterator[int]:
+    """Yield the address of `nbytes` of uninitialised device memory for work queued in `stream` in the block.
+
+    The allocation and the free are queued in the stream too. In a captured stream they become part of the
+    graph: the memory exists during each replay, and graphs may share the physical memory behind it.
+    """
+    call = require_stream(stream).context.call
+    address = int(call("cuMemAllocAsync", _size(nbytes), stream.handle))
+    try:
+        yield address
+    except BaseException:
+        with suppress(DriverError):  # after a failed capture the free fails too
+            call("cuMemFreeAsync", address, stream.handle)
+        raise
+    call("cuMemFreeAsync", address, stream.handle)
 
 
 def fill_u32(address: int, value: int, count: int, stream: Stream) -> None:

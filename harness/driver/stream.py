@@ -49,9 +49,11 @@ class Stream(Resource):
         """The driver's number for the capture that is under way, never used again, and the graph it makes.
 
         The graph may be given user objects, and is destroyed by whoever ends the capture. Read it where the
-        context is current and the stream is `capturing`.
+        context is current and the stream is `capturing`. Raises UsageError for a capture that an error ended.
         """
-        _status, number, graph, *_nodes = api.call("cuStreamGetCaptureInfo", self.handle)
+        status, number, graph, *_nodes = api.call("cuStreamGetCaptureInfo", self.handle)
+        if status != api.bindings().CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE:
+            raise UsageError("the capture of this stream is invalid", hint="an earlier call in it failed")
         return int(number), graph
 
     def wait(self, event: Event) -> None:

@@ -204,7 +204,8 @@ class _Replaced:
                 products.queue(a, b, result, precision, alpha, beta, bias, invariant=self._worth is None)
             except _REFUSALS as e:
                 # An out that overlaps an operand is refused for where it lies: the next one may not.
-                refused = key if out is None else (key, e.what)
+                lies = out is not None and isinstance(e, UsageError)
+                refused = (key, e.what) if lies else key
                 result, call = None, calls.add(refused, dataclasses.replace(call, why=e.what))
         calls.count(call)
         return result

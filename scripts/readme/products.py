@@ -136,6 +136,7 @@ def shapes() -> str:
 
 
 def _shapes(gpu: str) -> str:
+    """Return the table of one GPU."""
     by_type = _sampled(gpu)
     if not by_type:
         return ""

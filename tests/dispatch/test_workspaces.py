@@ -14,8 +14,8 @@ import harness
 from fakes import gemm as fake_gemm
 from fakes.driver import FakeDriver
 from harness.dispatch import choose, workspaces
-from harness.driver import Buffer, Context, Graph, RowCopy, Stream, outside_captures
-from harness.errors import DriverError, OutOfMemory
+from harness.driver import Buffer, Context, Graph, RowCopy, Stream, outside_captures, stream_memory
+from harness.errors import DriverError, OutOfMemory, UsageError
 from harness.kernels import spec
 from shared.arrays import Array, fake, gpu, operands  # noqa: F401  (fixtures)
 
@@ -189,6 +189,17 @@ def test_threads_and_streams(fake: FakeDriver, gpu: Context, kernel: Counting) -
 # What the driver's part of it promises
 
 
+def test_stream_memory_goes_with_its_block(fake: FakeDriver, gpu: Context) -> None:
+    with Stream(gpu) as stream:
+        before = set(fake.live)
+        with pytest.raises(ZeroDivisionError), stream_memory(stream, 64) as address:
+            assert ("memory", address) in fake.live
+            raise ZeroDivisionError
+        assert set(fake.live) == before
+        with pytest.raises(UsageError, match="at least one byte"), stream_memory(stream, 0):
+            pass
+
+
 def test_the_capture_mode_comes_back(fake: FakeDriver, gpu: Context) -> None:
     with pytest.raises(ZeroDivisionError), outside_captures():
         assert fake._mode == "CU_STREAM_CAPTURE_MODE_RELAXED"
@@ -354,3 +365,71 @@ def test_kernels_without_one_are_not_asked_about_captures(
     harness.matmul(*operands(gpu))
     asked = {"cuStreamIsCapturing", "cuStreamGetId", "cuThreadExchangeStreamCaptureMode"}
     assert not asked & set(fake.names())
+
+
+def test_what_is_large_has_nodes_of_the_graph(
+    fake: FakeDriver, gpu: Context, kernel: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Graphs share what lies behind it: it is allocated, zeroed and freed at each replay."""
+    monkeypatch.setattr(workspaces, "_MOST_CAPTURED", 8)
+    given = operands(gpu)
+    harness.matmul(*given)
+    with Stream(gpu) as stream:
+        live = set(fake.live)
+        with Graph(stream, lambda captured: harness.matmul(*given, stream=captured)) as graph:
+            assert set(fake.live) - live == {("executable", int(graph.handle))}
+            for _ in range(3):
+                given[2].host[:] = 0
+                graph(stream)
+                assert right(given)
+        monkeypatch.setattr(workspaces, "fill_u32", lambda *words: None)  # the control
+        with Graph(stream, lambda captured: harness.matmul(*given, stream=captured)) as graph:
+            graph(stream)
+            assert np.isnan(given[2].host).all()
+
+
+def test_per_thread_streams_of_one_capture_do_not_share(
+    fake: FakeDriver, gpu: Context, kernel: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They all have the same address."""
+    given = operands(gpu)
+    harness.matmul(*given)
+    fake._cuStreamBeginCapture(2, "any")
+
+    def call() -> None:
+        harness.matmul(*given, stream=2)
+
+    call()
+    other = threading.Thread(target=call)
+    other.start()
+    other.join()
+    call()
+    assert len([name for name, _ in fake.log if name == "cuUserObjectCreate"]) == 2
+    fake._captured = None
+
+
+@pytest.mark.parametrize("call", ["cuGraphRetainUserObject", "cuUserObjectCreate"])
+def test_a_graph_that_takes_no_object(fake: FakeDriver, gpu: Context, kernel: Counting, call: str) -> None:
+    """The error is the driver's, nothing is queued, and the next capture is as any other."""
+    given = operands(gpu)
+    harness.matmul(*given)
+    with Stream(gpu) as stream:
+        fake.fail(call, 1)
+        with pytest.raises(DriverError, match=call):
+            Graph(stream, lambda captured: harness.matmul(*given, stream=captured))
+        assert fake._objects == {}
+        with Graph(stream, lambda captured: harness.matmul(*given, stream=captured)) as graph:
+            graph(stream)
+    assert right(given)
+
+
+def test_an_invalid_capture_is_said_to_be_one(
+    fake: FakeDriver, gpu: Context, kernel: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = operands(gpu)
+    harness.matmul(*given)
+    invalid = "CU_STREAM_CAPTURE_STATUS_INVALIDATED", 0, 0, [], [], 0
+    with Stream(gpu) as stream:
+        monkeypatch.setattr(FakeDriver, "_cuStreamGetCaptureInfo", lambda self, handle: invalid)
+        with pytest.raises(UsageError, match="the capture of this stream is invalid"):
+            Graph(stream, lambda captured: harness.matmul(*given, stream=captured))

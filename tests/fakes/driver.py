@@ -354,6 +354,24 @@ class FakeDriver:
 
     _cuMemcpyHtoDAsync = _cuMemcpyDtoHAsync = _cuMemcpyDtoDAsync = _copy
 
+    def _cuMemAllocAsync(self, nbytes: int, stream: int) -> Any:
+        """Allocate; in a captured stream the memory stays, and has no useful content when the graph runs."""
+        if not self._is_captured(stream):
+            return self._allocate("memory", nbytes)
+        (address,) = self._allocate("graph memory", nbytes)
+        self._queue(stream, lambda: ctypes.memset(address, 0xFF, nbytes))
+        return (address,)
+
+    def _cuMemFreeAsync(self, pointer: int, stream: int) -> Any:
+        if not self._is_captured(stream):
+            return self._drop("memory", pointer)
+        if ("graph memory", pointer) not in self.live:
+            return CUresult.CUDA_ERROR_INVALID_VALUE
+        memory = self.live["graph memory", pointer]
+        self._drop("graph memory", pointer)
+        self._queue(stream, lambda: ctypes.memset(pointer, 0xFF, ctypes.sizeof(memory)))
+        return ()
+
     def _cuMemsetD32Async(self, pointer: int, value: int, count: int, stream: int) -> Any:
         words = value.to_bytes(4, "little") * count
         self._queue(stream, lambda: ctypes.memmove(pointer, words, 4 * count))
@@ -531,6 +549,10 @@ class FakeDriver:
         self._next += 0x100
         self._objects[self._next] = destructor, argument, []
         return (self._next,)
+
+    def _cuUserObjectRelease(self, held: int, count: int) -> Any:
+        self._let_go(0)
+        return ()
 
     def _cuGraphRetainUserObject(self, graph: int, held: int, count: int, flags: str) -> Any:
         assert (count, flags) == (1, "CU_GRAPH_USER_OBJECT_MOVE")

@@ -194,13 +194,11 @@ def compiled(variant: Variant) -> Variant:
 class Fastest(NamedTuple):
     """How a batch is computed: by the variant in one launch or, if it is None, by a launch for each product.
 
-    `cycles` are by the cost model, with the starts of all launches. `ideal` are those of one launch of the
-    fastest kernel of all, if it took batches.
+    `cycles` are by the cost model, with the starts of all launches.
     """
 
     variant: Variant | None
     cycles: float
-    ideal: float
 
 
 @functools.lru_cache(maxsize=4096)
@@ -228,11 +226,10 @@ def fastest(
     all_of_them = choose.able(*shape, arch, dtype, layout, epilogue, invariant)
     single = count * min((c.cycles(*shape, **pitches) for c in all_of_them), default=math.inf)
     once = [replace(c, batch=count) for c in all_of_them]
-    ideal = min((c.cycles(*shape, **pitches) for c in once), default=math.inf)
     best = ranked(once, shape, **pitches)
     if best and best[0][1] < single:
-        return Fastest(compiled(best[0][0]), best[0][1], ideal)
-    return Fastest(None, single, ideal)
+        return Fastest(compiled(best[0][0]), best[0][1])
+    return Fastest(None, single)
 
 
 def ranked(

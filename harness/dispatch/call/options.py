@@ -58,7 +58,7 @@ def epilogue(
         return Epilogue(0, activation, wide, True), _derivative_at(at, out, activation, bias, stream)
     if bias is None:
         return Epilogue(0, activation, wide), None
-    if not isinstance(axis, int) or axis not in (0, 1):
+    if not isinstance(axis, (int, np.integer)) or axis not in (0, 1):
         raise UsageError(f"bias_axis={axis!r}", hint="1: an element for each column of out, 0: for each row")
     found, extents = arrays.read("bias", bias, stream, dims=1), (out.rows, out.columns)
     if found.columns != extents[axis]:
