@@ -57,6 +57,7 @@
 #define TM (WM / 4)  // a thread's outputs: the lanes of a warp form a 4 x 8 grid, its quads lie 16 rows apart
 #define TN (WN / 8)  // and 32 columns
 #define CONSUMERS (32 * (BM / WM) * (BN / WN))  // threads; the producers follow them
+#define TILES_N ((N + BN - 1u) / BN)
 #define QUADS (TM / 4 * TN / SPLIT)  // of a thread's sums that a block adds up
 
 #if BATCHED
@@ -77,8 +78,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
 
     if (BM * BN > 8192) launch_dependents();
     const int self = threadIdx.x;
-    const unsigned tiles_n = (N + BN - 1u) / BN, matrix = blockIdx.x / tiles_n;
-    const unsigned row = blockIdx.y * BM, col = TILE_OF_MATRIX(tiles_n) * BN;
+    const unsigned row = blockIdx.y * BM, col = TILE_OF_MATRIX(TILES_N) * BN;
 
     // The part of k that this block takes: as many whole stages as the others or, at the end, fewer, maybe none.
     const int rank = blockIdx.z, stages = (K - 1) / BK + 1, share = (stages + SPLIT - 1) / SPLIT;
@@ -96,8 +96,10 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT)
         if (TM * TN > 64) setmaxnreg_dec<88>();
         if (BM * BN > 8192) wait_for_prerequisites();  // the consumers wait for what comes after it
         int stage = 0, parity = 1;
-        Producer::load(As, Bs, full, empty, stage, parity, MATRIX_MAP(MAP_A, matrix, stride_a, sizeof(float)),
-                       MATRIX_MAP(MAP_B, matrix, stride_b, sizeof(float)), A, B, row, col, from_k, to_k, M, N, K, lda, ldb);
+        Producer::load(As, Bs, full, empty, stage, parity,
+                       MATRIX_MAP(MAP_A, blockIdx.x / TILES_N, stride_a, sizeof(float)),
+                       MATRIX_MAP(MAP_B, blockIdx.x / TILES_N, stride_b, sizeof(float)),
+                       A, B, row, col, from_k, to_k, M, N, K, lda, ldb);
         return;  // an exited thread counts as arrived at the barriers of the cluster
     }
 
