@@ -9,7 +9,7 @@
 // If there are few tiles, blocks share them along k, as many as fill the GPU: 64 for one tile if need be. With SPLIT=8
 // eight of them are a cluster and add their sums through shared memory. No block waits for one of another cluster: the
 // one that comes last adds the sums of all. Equal inputs give equal bits. With BLOCKS=0 only a cluster shares a tile, so that
-// the order of a sum does not depend on M and N.
+// the order of a sum does not depend on M and N. With STAGES=1 more blocks fit on an SM: for short k.
 //
 // /// kernel
 // entry = "matmul"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -24,6 +25,7 @@ from harness.problems import checks
 from harness.problems.registry import resolve
 from harness.problems.verify import compare_each
 from shared.hopper_rungs import Axes, faults
+from shared.places import ROOT
 
 RUNGS = {
     name[:2]: catalog.kernel(name)
@@ -33,6 +35,7 @@ COUNTERS = 4096  # bytes at the begin of the workspace
 LAYOUTS = [(0, 0), (0, 1), (1, 0), (1, 1)]
 ODD = {"lda": 3, "ldb": 1, "ldc": 2}  # more than the rows have: 128-bit accesses would fault
 SMALL = {"BM": 32, "BN": 32, "BLOCKS": 4}
+ONE_STAGE = {"STAGES": 1, "BLOCKS": 0}
 
 
 @cache
@@ -83,6 +86,46 @@ def test_blocks_that_share_a_tile() -> None:
 def test_every_layout_and_pitch(rung: str, transa: int, transb: int, pads: Axes | None) -> None:
     """Ragged in M, N and K; four tiles, and none is shared: with `beta` the old values count once."""
     check(built(rung, TRANSA=transa, TRANSB=transb), shape(33, 37, 77, transa, transb, pads), 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("transa", "transb"), LAYOUTS)
+@pytest.mark.parametrize("rung", RUNGS)
+def test_one_stage(rung: str, transa: int, transb: int) -> None:
+    """Of k less than a step, a step, a stage, and more; and a tile whose sums need more room than a stage."""
+    for k, tile in itertools.product((1, 5, 64, 77), ({}, {"BM": 128, "BN": 64})):
+        one = built(rung, **ONE_STAGE, **tile, TRANSA=transa, TRANSB=transb)
+        check(one, shape(33, 37, k, transa, transb, ODD if k % 2 else None), 1)
+
+
+FAULTS = {
+    "the stage is filled before all have read it": ("if (part > share.begin) __syncthreads();", ""),
+    "the copies are not waited for": ("cp_async_wait_group<0>();", ""),
+    "the last k are left out": ("min(BK, K - part * BK)", "min(BK, K - part * BK - 1) / 8 * 8"),
+    "the next stage's k are multiplied": ("min(BK, K - part * BK)", "min(2 * BK, K - part * BK)"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("rung", RUNGS)
+def test_a_fault_of_one_stage_is_found(rung: str, fault: str) -> None:
+    """At a k of stages and a step and one more; without a fault the text in one piece is right."""
+    axes = shape(33, 37, 145 if rung == "37" else 73)
+    assert faults(run(pieced(rung, "", ""), axes)) == []
+    found = run(pieced(rung, *FAULTS[fault]), axes)
+    assert found.status != OK or faults(found)
+
+
+def pieced(rung: str, old: str, new: str) -> Built:
+    """Return a kernel with one stage that holds its header, with a text replaced where it first stands."""
+    header = (ROOT / "cu" / "include" / "small_tiles.cuh").read_text().replace("#pragma once", "")
+    whole = header.index("if constexpr (STAGES == 1)")
+    header = header[:whole] + header[whole:].replace(old, new, 1)
+    kernel = RUNGS[rung]
+    source = kernel.source.replace('#include "small_tiles.cuh"', header)
+    variant = replace(kernel, source=source).variant(**{**SMALL, **ONE_STAGE})
+    return Built(variant=variant, cubin=compile_kernel(variant, "sm_90a"), sass=None)
 
 
 @pytest.mark.slow
