@@ -45,7 +45,7 @@ class Draw:
 
     @property
     def axes(self) -> dict[str, Any]:
-        """What scripts/fit_model.py asks of a draw beside its sizes."""
+        """Pitches, layout and steps, which scripts/fit_model.py asks for beside the sizes."""
         found = {name: getattr(self.problem, name) for name in ("lda", "ldb", "ldc", "transa", "transb")}
         return {**found, "steps": list(self.batch[1:3])}
 
