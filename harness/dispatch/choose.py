@@ -40,7 +40,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.dispatch import user_table
+from harness.dispatch import cost, user_table
 from harness.dispatch.cost import AS_EXACT, NN, Candidate, depth, straddles, unread, without_maps
 from harness.errors import UsageError
 from harness.kernels import catalog
@@ -192,10 +192,7 @@ def ranked(
     """
     serving = able(M, N, K, sms, arch, dtype, layout, epilogue, invariant)
     shape = M, N, K, sms
-    pitches: Any = {"layout": layout, "straddled": straddled, "unmapped": unmapped}
-    found = [(c.cycles(*shape, **pitches), c.busy(*shape, straddled), c.variant) for c in serving]
-    found.sort(key=lambda one: one[:2])
-    return [(variant, cycles) for cycles, _, variant in found]
+    return cost.ranked(serving, shape, layout=layout, straddled=straddled, unmapped=unmapped)
 
 
 def able(

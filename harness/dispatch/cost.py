@@ -50,7 +50,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.kernels.dtypes import DTYPES, DType
 from harness.kernels.spec import LAYOUT, Variant
@@ -234,6 +234,24 @@ class Candidate:
         elements = _up(M, rows) * k, _up(N, columns) * k
         passes = sum(n * (across if flip == "T" else 1) for n, flip in zip(elements, layout, strict=True))
         return passes * _PANEL_BYTES[self.dtype.name] / (sms * _DRAM_BYTES)
+
+
+def ranked(
+    candidates: Sequence[Candidate],
+    shape: tuple[int, int, int, int],
+    *,
+    layout: str,
+    straddled: bool,
+    unmapped: str,
+) -> list[tuple[Variant, float]]:
+    """Return the variants of candidates with their cycles for M, N, K and so many SMs, fastest first.
+
+    Those with equal cycles (limited by DRAM) are in the order of their busy cycles.
+    """
+    pitches: Any = {"layout": layout, "straddled": straddled, "unmapped": unmapped}
+    found = [(c.cycles(*shape, **pitches), c.busy(*shape, straddled), c.variant) for c in candidates]
+    found.sort(key=lambda one: one[:2])
+    return [(variant, cycles) for cycles, _, variant in found]
 
 
 def depth(variant: Variant) -> int:

@@ -14,9 +14,12 @@ ALIGN = 64  # alignment of the descriptor in bytes
 UNIT = 16  # bytes: the TMA takes only addresses and pitches that are multiples of this
 
 
-def possible(address: int, pitch: int) -> bool:
-    """Return True if the TMA can copy a matrix: `address` and row `pitch` are multiples of 16 bytes."""
-    return address % UNIT == 0 and pitch % UNIT == 0
+def possible(address: int, pitch: int, step: int = 0) -> bool:
+    """Return True if the TMA can copy a matrix: `address` and row `pitch` are multiples of 16 bytes.
+
+    So are, of several matrices, the bytes from one to the next (`step`), and not negative.
+    """
+    return address % UNIT == pitch % UNIT == step % UNIT == 0 <= step
 
 
 def encode(
@@ -45,7 +48,7 @@ def encode(
     """
     if context.device.capability < (9, 0):
         raise UsageError(f"tensor maps need sm_90, {context.device.name} is {context.device.arch}")
-    if not possible(address, pitch) or (stack and (stack[1] < 0 or stack[1] % UNIT)):
+    if not possible(address, pitch, stack[1] if stack else 0):
         return Struct(bytes(BYTES), ALIGN)
     driver = api.bindings()
     sizes, steps, boxes = [extents[1], extents[0]], [pitch], [box[1], box[0]]  # innermost first

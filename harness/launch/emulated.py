@@ -128,7 +128,7 @@ def tensor_map(mapped: Mapped, arrays: Mapping[str, NDArray[Any]]) -> TensorMap 
     """Return the tensor map of an operand; 128 zeros where there can be none."""
     layout, size = mapped.layout, mapped.layout.dtype.itemsize
     count, step = mapped.stack or (1, 0)
-    if not mapped.possible(0) or step < 0 or step * size % tensormap.UNIT:
+    if not mapped.possible(0):
         return np.void(bytes(tensormap.BYTES))
     stacked = mapped.stack is not None
     return TensorMap(

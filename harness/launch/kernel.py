@@ -151,7 +151,8 @@ class Mapped:
         """
         size, swizzle = self.layout.dtype.itemsize, self.box.swizzle
         fits = not swizzle or self.box.columns * size <= swizzle
-        return fits and tensormap.possible(address, self.layout.ld * size)
+        step = self.stack[1] if self.stack else 0
+        return fits and tensormap.possible(address, self.layout.ld * size, step * size)
 
 
 def maps(

@@ -153,7 +153,7 @@ def test_what_is_refused(groups: FakeDriver, gpu: Context) -> None:
 def test_a_product_without_a_kernel_is_named_before_any_runs(
     groups: FakeDriver, gpu: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where a grid would have too many rows."""
+    """No kernel takes it, as where a grid would have too many rows."""
     able = choose.able
     monkeypatch.setattr(choose, "able", lambda M, *rest: able(M, *rest) if M < 2**23 else [])
     choose.reread()

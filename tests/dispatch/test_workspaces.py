@@ -322,7 +322,7 @@ def test_streams_of_one_capture_do_not_share(
 
 
 def test_no_room_in_a_capture(fake: FakeDriver, gpu: Context, kernel: Counting) -> None:
-    """What graphs that are gone have left makes room; if it does not suffice, nothing is queued."""
+    """Graphs that are gone make room with what they have left; if it does not suffice, nothing is queued."""
     given = operands(gpu)
     harness.matmul(*given)
     with Stream(gpu) as stream:

@@ -118,7 +118,7 @@ def test_every_candidate_in_one_launch(
 
 
 def test_a_batch_is_chosen_from_all_kernels(torch: Any) -> None:
-    """What harness.matmul launches for heads of attention is of 23; the control of what is above."""
+    """Heads of attention are launched as a variant of 23: the control of what is above."""
     about = choose.about(GEMMS["bf16"](M=1024, N=1024, K=64, transb=1), steps=(65536, 65536))
     chosen = batches.fastest(32, 1024, 1024, 64, sms=132, arch="sm_90a", **about).variant
     assert chosen is not None and chosen.kernel.name == "23_wgmma_pipeline"

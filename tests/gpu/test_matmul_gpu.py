@@ -373,7 +373,7 @@ def test_torch_copied_operands(
 @pytest.mark.parametrize("precision", ["bf16x6", "fp16x3", "3xtf32"])
 @pytest.mark.parametrize("layout", ["NN", "TT"])
 def test_infinities_come_out_as_in_float32(torch: Any, precision: str, layout: str) -> None:
-    """Of a product large enough for a kernel that splits floats; the sums that are NaN are computed again."""
+    """A product is large enough for a kernel that splits floats; sums that are NaN are computed again."""
     if torch.cuda.get_device_capability()[0] != 9:
         pytest.skip("panels are for sm_90")
     a, b = torch.randn(2050, 1000, device="cuda"), torch.randn(1000, 2047, device="cuda")

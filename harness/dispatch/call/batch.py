@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from harness.dispatch import choose
+from harness.dispatch import choose, cost
 from harness.dispatch.arrays import Matrix
 from harness.dispatch.cost import NN, Candidate, unread
 from harness.driver import Stream
@@ -248,7 +248,4 @@ def ranked(
     able = [c for c in candidates if takes(c.variant.kernel) and c.count(M, N) < 2**31]
     # Batches are copied nowhere: what a kernel of boxes cannot read as it lies is for the others.
     able = [c for c in able if not (c.variant.boxes and (unmapped or unread(c.variant, layout)))]
-    pitches: Any = {"layout": layout, "straddled": straddled, "unmapped": unmapped}
-    found = [(c.cycles(*shape, **pitches), c.busy(*shape, straddled), c.variant) for c in able]
-    found.sort(key=lambda one: one[:2])
-    return [(variant, cycles) for cycles, _, variant in found]
+    return cost.ranked(able, shape, layout=layout, straddled=straddled, unmapped=unmapped)
