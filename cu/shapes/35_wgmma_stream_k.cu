@@ -60,7 +60,9 @@
 #define ACROSS (BM != 128)
 #define BQ (ACROSS ? BM : BN)
 #define QUADS (BQ / 8)  // of a thread's sums, each two of Q at two places of P
-#define AT_ONCE (QUADS < 8 ? QUADS : QUADS % 8 ? QUADS / 2 : 8)  // that it adds up, of 16 / AT_ONCE blocks: 16 loads in flight
+// Those that it adds up at once, of IN_FLIGHT / AT_ONCE blocks. Half as many of a tile of 192 x 128, which would spill.
+#define IN_FLIGHT (BM == 192 ? 8 : 16)
+#define AT_ONCE (BM == 192 ? 4 : QUADS < 8 ? QUADS : QUADS % 8 ? QUADS / 2 : 8)
 
 typedef Stage16<ELEMENT, 128, BQ, BK, (ACROSS ? !TRANSB : TRANSA), (ACROSS ? TRANSA : !TRANSB)> Stage;
 
@@ -202,7 +204,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         }
         named_barrier_sync<CONSUMERS>();
         if (came_last)
-            reduce_parts<CONSUMERS, AT_ONCE, 16 / AT_ONCE>(
+            reduce_parts<CONSUMERS, AT_ONCE, IN_FLIGHT / AT_ONCE>(
                 [&](unsigned block) { return (const float4*)parts[block][block == low]; }, low, high, self,
                 QUADS * CONSUMERS, [&](unsigned i, float4 v) { store(i / CONSUMERS, v); });
     }
