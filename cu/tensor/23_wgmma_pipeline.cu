@@ -58,6 +58,7 @@
 #define CONSUMERS (2 * BM)  // threads: a warpgroup for 64 rows; the producers follow them
 #define PRODUCERS 128       // one would do, but all of them copy a matrix that cannot have a tensor map
 #define BOXES (BN > 64 ? 2 : 1)  // for the results of a warp
+#define ROWS (BM == 192 && BN == 192 ? 1 : 4)  // under way where TMA cannot store; sums of that tile leave no registers
 
 typedef Stage16<ELEMENT, BM, BN, BK, TRANSA, !TRANSB> Stage;
 
@@ -224,7 +225,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                 __syncwarp();
                 const unsigned s = col + 64 * j + 2 * lane, end = BN % 64 ? min((unsigned)N, col + BN) : N;
                 ELEMENT* c = (ELEMENT*)own_c + (long long)row * ldc + s;
-                #pragma unroll 4
+                #pragma unroll ROWS
                 for (int m = 0; m < 16 && row + m < M; ++m, c += ldc) {
                     const auto at = (const unsigned*)&cs[m][(lane / 4 ^ m % 8) * 8 + lane % 4 * 2];
                     const unsigned word = BN % 64 == 0 || s < end ? *at : 0;  // half a box: nothing was written behind
