@@ -50,6 +50,16 @@
 #define TM (BM / WARPS_M / 8)    // a thread's outputs: the lanes of a warp form an 8 x 4 grid
 #define TN (BN * WARPS_M / 16)
 
+// The blocks of an SM that registers must suffice for. Left to itself the compiler makes room for one more with these
+// tiles, and spills one or two registers for it.
+#if STAGES == 1 && BM == 128 && BN == 16 && TRANSA && TRANSB
+#define LEAST_BLOCKS , 7
+#elif BN == 64 && (BM == 32 || BM == 64 && WARPS_M == 1) || BN == 32 && (BM >= 64 && WARPS_M == 2 || BM == 64 && SPLIT > 1)
+#define LEAST_BLOCKS , 4
+#else
+#define LEAST_BLOCKS
+#endif
+
 // A thread's rows of the tile of A, or columns of that of B: `COUNT` of the LANES * COUNT that the warp has. If the tile
 // is K-major, lanes read neighbours; else each lane reads up to four at once.
 template <int COUNT, int LANES, bool K_MAJOR>
@@ -81,9 +91,9 @@ struct Fragment {
 };
 
 #if SPLIT > 1
-extern "C" __global__ void __cluster_dims__(1, SPLIT, 1) __launch_bounds__(THREADS)
+extern "C" __global__ void __cluster_dims__(1, SPLIT, 1) __launch_bounds__(THREADS LEAST_BLOCKS)
 #else
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS LEAST_BLOCKS)
 #endif
                        matmul(const float* A, const float* B, float* C, int M, int N, int K,
                               int lda, int ldb, int ldc, float alpha, float beta EPILOGUE_PARAMETER BATCH_PARAMETERS,
