@@ -169,6 +169,13 @@ LONG = {
         "atomicExch(p, 0); }",
         24,
     ),
+    "warps that take their turns apart": Hang(
+        """for (int i = 0; i < 12000; i++) {
+          if (t < 32) asm volatile("bar.sync 1, 64; bar.arrive 2, 64;");
+          else asm volatile("bar.arrive 1, 64; bar.sync 2, 64;");
+          s = s * 3 + v[i & 7]; p[64 + t] = s;
+        }"""
+    ),
     "one block works long, and the others wait": Hang(
         "if (blockIdx.x == 0) { for (int i = 0; i < 30000; i++) s = s * 3 + p[i & 7]; "
         "if (t == 0) v[1] = 1; } else while (v[1] == 0) ;",

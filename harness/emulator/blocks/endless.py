@@ -161,26 +161,31 @@ class Loops:
         batch, launch = self._batch, self._batch.launch
         if len(self._shots) < 3:
             return
-        last = self._shots[-3:]
-        lanes = broadcast_mask(last[-1][1], runner.group.shape)
-        turns = np.full((2, *runner.group.shape), np.inf)
+        shape = runner.group.shape
+        taken = np.stack([broadcast_mask(where, shape) for _, where, _ in self._shots])
+        latest = last_turns(taken)
+        lanes = taken[-1] & (latest[0][0] >= 0)
+        if not lanes.any():
+            return
+        turns = np.full((2, *shape), np.inf)
         for place, (ins, _) in enumerate(compared):
-            pairs = [shot[2][2 * place : 2 * place + 2] for shot in last]
-            gaps = [np.broadcast_to(a - b, runner.group.shape) for a, b in pairs]
-            turns = np.minimum(turns, turns_left(ins, gaps))
+            pairs = [shot[2][2 * place : 2 * place + 2] for shot in self._shots]
+            gaps = np.stack([np.broadcast_to(a - b, shape) for a, b in pairs])
+            turns = np.minimum(turns, turns_left(ins, [np.take_along_axis(gaps, i, 0)[0] for i in latest]))
         even, left = turns[:, lanes].max(axis=1, initial=0)
-        total = used + even * (last[-1][0] - last[0][0]) / 2
+        times = np.array([shot[0] for shot in self._shots])
+        span = int((times[latest[2]] - times[latest[0]])[:, lanes].max())  # of two turns, in instructions
+        total = used + even * span / 2
         if np.isfinite(even) and total > launch.budget and len(self._exits(edge)) == 1:
             raise batch.too_long(self._source(edge), int(even), int(total))
         if np.isfinite(left):
             return
         seconds, spent = time.thread_time() - self._began[1], used - self._began[0]
         scale = launch.budget / BUDGET
-        taken = spent * 2 / (last[-1][0] - last[0][0])  # turns
         few = launch.threads * batch.blocks <= _SLOW[2]
-        slow = few and taken > _SLOW[1] and seconds > _SLOW[0] * max(1, scale)
+        slow = few and spent * 2 / span > _SLOW[1] and seconds > _SLOW[0] * max(1, scale)
         if slow or (spent > launch.patience and seconds > _SECONDS * scale):
-            runner.join(edge.target, last[-1][1])
+            runner.join(edge.target, self._shots[-1][1])
             raise batch.hangs(
                 f"the loop that ends at {self._source(edge)} has not ended after {spent:,} "
                 f"instructions and {seconds:.0f} s, and no counter bounds it"
@@ -281,6 +286,15 @@ def _value(runner: Runner, text: str, kind: str) -> Array:
         return whole.astype(np.float64)
     except (AttributeError, TypeError, ValueError):  # a register of another type than the comparison's
         return np.array(np.nan)
+
+
+def last_turns(taken: Array) -> list[Array]:
+    """Return the places of the last three turns of each lane, (1, T, C), the latest one last; -1 for none.
+
+    taken: the lanes that took each turn, (turns, T, C); warps that wait for each other take theirs in turn
+    """
+    ranks = np.where(taken, np.arange(len(taken)).reshape(-1, 1, 1), -1)
+    return [at[np.newaxis] for at in np.sort(ranks, axis=0)[-3:]]
 
 
 def turns_left(ins: Instruction, gaps: list[Array]) -> Array:
