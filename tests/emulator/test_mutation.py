@@ -130,6 +130,9 @@ EQUIVALENT: dict[str, tuple[tuple[str, str], ...]] = {
         ("int distance = 16;", "int distance = 16 + 1;"),
         ("int distance = 16;", "int distance = (16 + 1);"),
     ),
+    "in 33 a thread of the smallest tile has four columns, one vector: none is LANES vectors further on": (
+        ("Fragment<TN, 4, TRANSB>", "Fragment<TN, (4 + 1), TRANSB>"),
+    ),
     "after the exchange every lane has the sum": (("if (lane == 0) totals", "if (lane == (0 + 1)) totals"),),
 }
 
