@@ -134,18 +134,21 @@ def replace(*, fp32: str | None = None, worth: Worth = worth, invariant: bool = 
         table, note = stays.loaded()
         calls.begin(table, note)
         library = torch.library.Library("aten", "IMPL")
+        given: list[_Replaced] = []
         try:
             if table is not None:
                 table.open(records.MOST, by_setting=fp32 is None)
             for name in ("mm", "addmm", "bmm", "baddbmm"):
                 for overload in ("", "out"):
-                    replaced = _Replaced(name, overload, fp32, None if invariant else worth)
-                    _register(library, replaced, table)
+                    given.append(_Replaced(name, overload, fp32, None if invariant else worth))
+                    _register(library, given[-1], table)
             yield
         finally:
             if table is not None:
                 table.close()
             library._destroy()
+            for replaced in given:
+                replaced.end()
             calls.end()
     finally:
         _active.release()
@@ -167,6 +170,11 @@ def _register(library: Any, replaced: _Replaced, table: stays.Stays | None) -> N
 _DEFAULT = worth
 
 
+def _never(*product: Any, **more: Any) -> bool:
+    """Return False for any product."""
+    return False
+
+
 class _Replaced:
     """The function in place of one of PyTorch's kernels: it calls ours, or that kernel.
 
@@ -183,6 +191,10 @@ class _Replaced:
             raise MissingDependency(
                 f"PyTorch {torch.__version__}: {e}", hint="install a build for CUDA"
             ) from None
+
+    def end(self) -> None:
+        """Let go of the rule, which may hold a model: PyTorch keeps this object until the next block."""
+        self._worth = _never
 
     def plain(self, keyset: Any, a: Any, b: Any, *, out: Any = None) -> Any:
         """Replace ``mm`` or ``bmm``."""

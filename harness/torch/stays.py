@@ -85,7 +85,7 @@ def loaded() -> tuple[Stays | None, str]:
         return Stays(_library()), ""
     except (HarnessError, OSError) as e:  # no compiler, a full disk, a folder that runs no programs
         why = e.what if isinstance(e, HarnessError) else str(e)
-        return None, f"compiling {SOURCE.name} failed: {why}"
+        return None, f"PyTorch's products cost the host more, for compiling {SOURCE.name} failed: {why}"
 
 
 def _library() -> ctypes.CDLL:
