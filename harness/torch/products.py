@@ -21,7 +21,7 @@ from harness.kernels.epilogue import ACTIVATIONS
 DTYPES = {getattr(torch, name.removeprefix("torch.")): kind for name, kind in arrays.TORCH.items()}
 _DENSE = torch.strided
 _BY_TANH = functools.partial(functional.gelu, approximate="tanh")
-_FUNCTIONS = {
+_FUNCTIONS: dict[str, Any] = {
     "relu": functional.relu,
     "gelu": functional.gelu,
     "gelu_tanh": _BY_TANH,

@@ -10,6 +10,9 @@ from typing import Any
 
 from tabulate import tabulate
 
+from harness.torch import stays
+from harness.torch.stays import Stays
+
 MOST = 10_000  # products with a record of their own; further ones share one for each operator and reason
 _WHY_WIDTH = 28  # characters of a line of the reason, so that the table fits a terminal of 80
 
@@ -50,18 +53,52 @@ class Calls:
     """The calls of one block of `replace`; any number of threads may count.
 
     A call is found by its key: whatever the decision depends on. Keys whose records are alike share one.
+    Where there is a table of products that stay PyTorch's, it counts those that it knows.
     """
 
     def __init__(self) -> None:
         self._decisions: dict[Any, Call] = {}
         self._records: dict[tuple[Any, ...], Call] = {}
         self._lock = threading.Lock()
+        self._stays: Stays | None = None
+        self._staying: dict[int, Call] = {}  # records of products in the table, by their places
+        self._note = ""
 
-    def clear(self) -> None:
-        """Forget all calls."""
+    def begin(self, table: Stays | None, note: str = "") -> None:
+        """Forget all calls, and count with a table from now on. `note` is a line of the report."""
         with self._lock:
             self._decisions.clear()
             self._records.clear()
+            self._staying.clear()
+            self._stays, self._note = table, note
+
+    def end(self) -> None:
+        """Count what the table has counted, and do without it from now on."""
+        with self._lock:
+            self._drain()
+            self._stays = None
+            self._staying.clear()
+            self._decisions.clear()
+
+    def _drain(self, *, forget: bool = False) -> None:
+        """Move the counts of the table to the records; the lock is held."""
+        if self._stays is not None:
+            for place, calls in self._stays.drain(forget=forget):
+                if calls:
+                    self._staying[place].calls += calls
+
+    def stay(self, call: Call) -> None:
+        """Keep the product that this thread decides in the table, if there is one: PyTorch computes it."""
+        if self._stays is None:
+            return
+        with self._lock:
+            place = self._stays.stay()
+            if place == stays.FULL:
+                self._drain(forget=True)
+                self._staying.clear()
+                place = self._stays.stay()
+            if place >= 0:
+                self._staying[place] = call
 
     def find(self, key: Any) -> Call | None:
         """Return the record of a key that was decided before, or None."""
@@ -87,15 +124,19 @@ class Calls:
     def report(self) -> Report:
         """Return what was counted so far, the most work first."""
         with self._lock:
+            self._drain()
             found = [dataclasses.replace(call) for call in self._records.values() if call.calls]
-        return Report(sorted(found, key=lambda call: call.work, reverse=True))
+            return Report(sorted(found, key=lambda call: call.work, reverse=True), self._note)
 
 
 class Report:
-    """A report of what ran where: `records` has a `Call` for each product; as text it is a table."""
+    """A report of what ran where: `records` has a `Call` for each product; as text it is a table.
 
-    def __init__(self, records: Sequence[Call]) -> None:
-        self.records = list(records)
+    `note` is a line below it, such as why products cost the host more than they need.
+    """
+
+    def __init__(self, records: Sequence[Call], note: str = "") -> None:
+        self.records, self.note = list(records), note
 
     def __str__(self) -> str:
         if not self.records:
@@ -114,7 +155,8 @@ class Report:
             colalign=("left", "left", "left", "left", "right", "left"),
             disable_numparse=True,
         )
-        return f"{table}\n{100 * ours / total if total else 0:.1f}% of the multiply-adds by harness"
+        part = f"{table}\n{100 * ours / total if total else 0:.1f}% of the multiply-adds by harness"
+        return f"{part}\n{self.note}" if self.note else part
 
     __repr__ = __str__
 

@@ -4,7 +4,8 @@ PyTorch lets a library take the place of a backend's kernel. Within the block ``
 and ``baddbmm`` for CUDA, also with ``out=``, are ours; so is whatever PyTorch builds on them: ``@``,
 ``matmul``, ``F.linear``, ``einsum``, their gradients, and what Inductor calls from compiled code. Above that
 level nothing changes: autograd, autocast and torch.compile see PyTorch's own operators. A product that
-harness does not take, or for which `worth` is false, goes to the kernel that was there before.
+harness does not take, or for which `worth` is false, goes to the kernel that was there before: at its first
+call in a block by a Python function, then by the kernel of stays.cpp, which lies before that function.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from harness.driver import Device
 from harness.errors import BuildError, MissingDependency, OutOfMemory, UsageError
 from harness.kernels.arch import Arch
 from harness.kernels.dtypes import BF16, BF16X6, FP16, FP16X3, FP32, TF32, TF32X3
-from harness.torch import products
+from harness.torch import products, records, stays
 from harness.torch.records import Call, calls
 
 KEY = "CUDA"  # the dispatch key whose kernels are replaced
@@ -108,6 +109,10 @@ def replace(*, fp32: str | None = None, worth: Worth = worth, invariant: bool = 
     the block, wherever its forward pass ran. Code that torch.compile has made calls ours within the block and
     PyTorch's outside it.
 
+    The first block on a machine compiles a small library for what stays PyTorch's, by the system's C++
+    compiler, which takes some seconds. Where there is none, those products cost the host more, and the report
+    says so.
+
     Raises UsageError for arguments it cannot use and within another such block, MissingDependency if this
     PyTorch cannot give back the kernel that is replaced (2.11 can).
     """
@@ -126,24 +131,48 @@ def replace(*, fp32: str | None = None, worth: Worth = worth, invariant: bool = 
     if not _active.acquire(blocking=False):
         raise UsageError("PyTorch's products are already replaced", hint="leave the other block first")
     try:
-        calls.clear()
+        table, note = stays.loaded()
+        calls.begin(table, note)
         library = torch.library.Library("aten", "IMPL")
+        given: list[_Replaced] = []
         try:
+            if table is not None:
+                table.open(records.MOST, by_setting=fp32 is None)
             for name in ("mm", "addmm", "bmm", "baddbmm"):
-                for overload in (name, f"{name}.out"):
-                    replaced = _Replaced(name, overload, fp32, None if invariant else worth)
-                    function = replaced.added if "add" in name else replaced.plain
-                    with warnings.catch_warnings():  # PyTorch warns of what is meant here
-                        warnings.filterwarnings("ignore", "Warning only once for all operators")
-                        library.impl(overload, function, KEY, with_keyset=True, allow_override=True)
+                for overload in ("", "out"):
+                    given.append(_Replaced(name, overload, fp32, None if invariant else worth))
+                    _register(library, given[-1], table)
             yield
         finally:
+            if table is not None:
+                table.close()
             library._destroy()
+            for replaced in given:
+                replaced.end()
+            calls.end()
     finally:
         _active.release()
 
 
+def _register(library: Any, replaced: _Replaced, table: stays.Stays | None) -> None:
+    """Put a function in place of PyTorch's kernel, and that of the table before it."""
+    name, overload = f"aten::{replaced.name}", replaced.overload
+    function = replaced.added if "add" in name else replaced.plain
+    if table is not None:
+        table.hold(name, overload, KEY)
+    with warnings.catch_warnings():  # PyTorch warns of what is meant here
+        warnings.filterwarnings("ignore", "Warning only once for all operators")
+        library.impl(replaced.full_name, function, KEY, with_keyset=True, allow_override=True)
+    if table is not None:
+        table.put(name, overload)
+
+
 _DEFAULT = worth
+
+
+def _never(*product: Any, **more: Any) -> bool:
+    """Return False for any product."""
+    return False
 
 
 class _Replaced:
@@ -153,21 +182,27 @@ class _Replaced:
     """
 
     def __init__(self, name: str, overload: str, fp32: str | None, worth: Worth | None) -> None:
-        self._name, self._dims = name, 3 if name.startswith("b") else 2
+        self.name, self.overload, self.full_name = name, overload, f"{name}.{overload}".rstrip(".")
+        self._dims = 3 if name.startswith("b") else 2
         self._fp32, self._worth = fp32, worth
         try:
-            self._original = torch.library.get_kernel(f"aten::{overload}", KEY)
+            self._original = torch.library.get_kernel(f"aten::{self.full_name}", KEY)
         except RuntimeError as e:
             raise MissingDependency(
                 f"PyTorch {torch.__version__}: {e}", hint="install a build for CUDA"
             ) from None
+
+    def end(self) -> None:
+        """Let go of the rule, which may hold a model: PyTorch keeps this object until the next block."""
+        self._worth = _never
 
     def plain(self, keyset: Any, a: Any, b: Any, *, out: Any = None) -> Any:
         """Replace ``mm`` or ``bmm``."""
         result = self._ours(None, a, b, 0, 1, out)
         if result is not None:
             return result
-        return self._original.call_boxed(keyset, a, b, **_given(out=out))
+        given = {} if out is None else {"out": out}
+        return self._original.call_boxed(keyset, a, b, **given)
 
     def added(
         self, keyset: Any, input: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1, out: Any = None
@@ -176,19 +211,24 @@ class _Replaced:
         result = self._ours(input, a, b, beta, alpha, out)
         if result is not None:
             return result
-        return self._original.call_boxed(keyset, input, a, b, **_given(beta=beta, alpha=alpha, out=out))
+        given = {} if out is None else {"out": out}
+        return self._original.call_boxed(keyset, input, a, b, beta=beta, alpha=alpha, **given)
 
     def _ours(self, input: Any, a: Any, b: Any, beta: float, alpha: float, out: Any) -> Any:
         """Return the product computed by harness, or None if it is left to PyTorch; either is counted."""
         dtype, shape = a.dtype, b.shape
         precision = self._precision() if dtype is torch.float32 else IEEE
-        key: Any = (self._name, precision, dtype, a.shape, a.stride(), b.dtype, shape, b.stride(), b.device)
-        if input is not None or out is not None:
-            others = [(x.dtype, x.device, x.shape, x.stride()) for x in (input, out) if x is not None]
-            key = (key, beta, alpha, *others)  # scalars decide, too: what is rounded differently is refused
+        # All that a decision depends on; stays.cpp reads the same.
+        key: Any = (self.name, precision, dtype, a.shape, a.stride(), b.dtype, shape, b.stride(), b.device)
+        if input is not None:  # scalars decide, too: what is rounded differently is refused
+            key = (key, beta, alpha, input.dtype, input.device, input.shape, input.stride())
+        if out is not None:
+            key = (key, out.dtype, out.device, out.shape, out.stride())
         call = calls.find(key)
         if call is None:
             call = calls.add(key, self._decide(input, a, b, out, precision))
+        if call.why:
+            calls.stay(call)
         result = None
         if not call.why:
             try:
@@ -223,7 +263,7 @@ class _Replaced:
         dtype = dtype if precision == IEEE else precision
         batch, M, K = (1, 1, 1, *a.shape)[-3:]
         N = (1, *b.shape)[-1]
-        call = Call(self._name, M, N, K, batch, dtype=dtype)
+        call = Call(self.name, M, N, K, batch, dtype=dtype)
         if kind is None:
             return dataclasses.replace(call, why="harness has no such type")
         added = [] if input is None else [input]
@@ -252,8 +292,3 @@ class _Replaced:
             except UsageError as e:  # no kernel for this GPU, for example
                 why = e.what
         return dataclasses.replace(call, layout=letters, why=why)
-
-
-def _given(**options: Any) -> dict[str, Any]:
-    """Return the options without those that are None."""
-    return {name: x for name, x in options.items() if x is not None}

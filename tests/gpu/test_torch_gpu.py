@@ -241,6 +241,34 @@ def test_other_streams_and_threads(torch: Any) -> None:
         close(torch, found, wanted, 512)
 
 
+def test_what_stays_pytorchs_is_asked_once(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its next calls go to PyTorch's kernel without Python; with TF32 allowed it is another product."""
+    from harness.torch import replace, replacement, report, stays
+
+    table, why = stays.loaded()
+    if table is None:
+        pytest.skip(why)
+    asked, ours = [0], replacement._Replaced._ours
+
+    def counted(*args: Any) -> Any:
+        asked[0] += 1
+        return ours(*args)
+
+    monkeypatch.setattr(replacement._Replaced, "_ours", counted)
+    a, bias = torch.randn(16, 16, device="cuda"), torch.randn(16, device="cuda")
+    before, wanted = torch.get_float32_matmul_precision(), torch.addmm(bias, a, a)
+    try:
+        with replace(worth=lambda *product, **more: False):
+            for setting in ("highest", "high", "highest"):
+                torch.set_float32_matmul_precision(setting)
+                for _ in range(5):
+                    found = torch.addmm(bias, a, a)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert torch.equal(found, wanted) and asked == [2]
+    assert sorted((c.dtype, c.calls) for c in report().records) == [("fp32", 10), ("tf32", 5)]
+
+
 def test_what_is_worth_it_by_itself(torch: Any) -> None:
     """A product of row-major matrices needs no copy on any GPU; the rule looks the kernel up."""
     from harness.torch import replace, report

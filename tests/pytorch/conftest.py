@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,3 +104,35 @@ def multiplied(torch: Any, _autocast: None, monkeypatch: pytest.MonkeyPatch) -> 
     where = {"sms": 132, "arch": "sm_90a"}
     monkeypatch.setattr(replacement, "_here", lambda layout: (None, {**where, "layout": layout}))
     return found
+
+
+def no_compiler() -> str:
+    """Return why stays.cpp cannot be compiled here, or nothing."""
+    command = (shlex.split(os.environ.get("CXX", "")) or ["c++"])[0]
+    return "" if shutil.which(command) else f"there is no C++ compiler {command}"
+
+
+@pytest.fixture
+def table(torch: Any, _own_cache: None) -> Any:
+    """The table of products that stay PyTorch's; a compiler that is there has to make it."""
+    from harness.torch import stays
+
+    if why := no_compiler():
+        pytest.skip(why)
+    found, why = stays.loaded()
+    assert found is not None, why
+    return found
+
+
+@pytest.fixture(params=["by the table", "by Python"])
+def replace(
+    request: pytest.FixtureRequest, torch: Any, multiplied: Multiplied, monkeypatch: pytest.MonkeyPatch
+) -> Any:
+    """`replace` with the table of products that stay PyTorch's, and where it could not be compiled."""
+    from harness.torch import replace, stays
+
+    if request.param == "by the table":
+        request.getfixturevalue("table")
+    else:
+        monkeypatch.setattr(stays, "loaded", lambda: (None, ""))
+    return replace

@@ -12,13 +12,6 @@ from harness.errors import BuildError, DriverError, MissingDependency, OutOfMemo
 from shared.places import ROOT
 
 
-@pytest.fixture
-def replace(torch: Any, multiplied: Any) -> Any:
-    from harness.torch import replace
-
-    return replace
-
-
 def rows() -> list[tuple[Any, ...]]:
     """Return the report: operator, shape, layouts, type, calls and the reason, in any order."""
     from harness.torch import report
