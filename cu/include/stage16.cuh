@@ -32,39 +32,48 @@ struct Stage16 {
     }
 
     // Called by one thread: load A from (row, k), and let the phase of `full` wait for the bytes of A and B.
-    template <class Map>
-    __device__ void load_a(const Map& map_a, int row, int k, Mbarrier* full, bool has_a = true,
-                           bool has_b = true)
+    template <int BLOCKS = 1, class Map>
+    __device__ void load_a(const Map& map_a, int row, int k, Mbarrier* full, bool has_a = true, bool has_b = true,
+                           int rank = 0)
     {
         mbarrier_arrive_expect_tx(full, (has_a ? sizeof a : 0) + (has_b ? sizeof b : 0));
-        if (!has_a) return;
-        if (!A_MN) tma_load(a, map_a, row, k, full);
-        else
-            #pragma unroll
-            for (int i = 0; i < TILE_M; i += 64) tma_load(a[i], map_a, k, row + i, full);
+        if (has_a) load_part<BLOCKS, A_MN, TILE_M>(a, map_a, row, k, full, rank);
     }
 
-    // Load B from (k, col). Each of the BLOCKS blocks of a cluster loads a part of it, for all of them.
+    // Load B from (k, col).
     template <int BLOCKS = 1, class Map>
     __device__ void load_b(const Map& map_b, int k, int col, Mbarrier* full, int rank = 0)
     {
-        constexpr int EACH = B_BOXES / BLOCKS;
-        #pragma unroll
-        for (int i = 0; i < (B_MN ? EACH : 1); ++i) {
-            const int j = EACH * rank + i;
-            const int y = B_MN ? k : col + 64 * j, x = B_MN ? col + 64 * j : k;
-            if (BLOCKS == 1) tma_load(b[64 * j], map_b, y, x, full);
-            else tma_load_multicast((1 << BLOCKS) - 1, b[64 * j], map_b, y, x, full);
-        }
+        load_part<BLOCKS, B_MN, TILE_N>(b, map_b, col, k, full, rank);
     }
 
-    // Load both; has_a and has_b say which of them has a tensor map.
-    template <int BLOCKS = 1, class Map>
+    // Load both; has_a and has_b say which of them has a tensor map. SHARE_A blocks of a cluster have the same A,
+    // SHARE_B the same B.
+    template <int SHARE_B = 1, int SHARE_A = 1, class Map>
     __device__ void load(const Map& map_a, const Map& map_b, int row, int col, int k, Mbarrier* full,
                          bool has_a = true, bool has_b = true, int rank = 0)
     {
-        load_a(map_a, row, k, full, has_a, has_b);
-        if (has_b) load_b<BLOCKS>(map_b, k, col, full, rank);
+        load_a<SHARE_A>(map_a, row, k, full, has_a, has_b, rank);
+        if (has_b) load_b<SHARE_B>(map_b, k, col, full, rank);
+    }
+
+    // Each of the BLOCKS blocks of a cluster loads a part of a tile of EXTENT rows or columns, for all of them: rows of
+    // a K-major tile, boxes of the other kind, or a part of each box's k where the boxes cannot be divided.
+    template <int BLOCKS, bool MN, int EXTENT, class Map>
+    __device__ static void load_part(T (*to)[64], const Map& map, int first, int k, Mbarrier* full, int rank)
+    {
+        constexpr int BOXES = (EXTENT + 63) / 64;
+        constexpr bool WHOLE = MN && BOXES % BLOCKS == 0;
+        constexpr int EACH = !MN ? EXTENT / BLOCKS : WHOLE ? BOXES / BLOCKS : TILE_K / BLOCKS;
+        #pragma unroll
+        for (int i = 0; i < (!MN ? 1 : WHOLE ? EACH : BOXES); ++i) {
+            const int part = BLOCKS == 1 ? 0 : EACH * rank, of_k = WHOLE ? 0 : part;
+            const int box = 64 * (WHOLE ? part + i : i);
+            const auto at = to[MN ? box + of_k : part];
+            const int y = MN ? k + of_k : first + part, x = MN ? first + box : k;
+            if (BLOCKS == 1) tma_load(at, map, y, x, full);
+            else tma_load_multicast((1 << BLOCKS) - 1, at, map, y, x, full);
+        }
     }
 
     // Called by the four warps of the producers: copy what has no tensor map.

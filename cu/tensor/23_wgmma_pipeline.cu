@@ -1,9 +1,9 @@
 // Clusters that share operands, and a first load as early as possible
 //
-// Two blocks whose tiles lie one above the other need the same columns of B. As a cluster (CLUSTER=2) they
-// share them: each loads half of the boxes, and TMA multicast writes them to the shared memory of both. So a
-// stage is empty when the consumers of both blocks have released it, and a block must not exit before the
-// other one has.
+// Two blocks whose tiles lie one above the other need the same columns of B, and two side by side (ALONG_N=1)
+// the same rows of A. As a cluster (CLUSTER=2) they share them: each loads half, and TMA multicast writes it
+// to the shared memory of both. So a stage is empty when the consumers of both blocks have released it, and a
+// block must not exit before the other one has.
 //
 // In short products half of the time passes before the first box arrives. So the tensor maps are prefetched,
 // the first box is asked for as soon as its own barrier exists, and the producers do not wait for the rest of
@@ -18,7 +18,7 @@
 // block = "2 * BM + 128"
 // tile  = ["BM", "BN"]
 // grid  = "SMS // CLUSTER * CLUSTER"
-// where = ["1024 <= STAGES * (BM + BN) <= 1536", "BN % (64 * CLUSTER) == 0 or CLUSTER == 1", "BM + BN <= 384"]
+// where = ["1024 <= STAGES * (BM + BN) <= 1536", "BM + BN <= 384", "ALONG_N < CLUSTER"]
 // shared = "STAGES * (128 * (BM + BN + (1 - TRANSB) * (-BN % 64)) + 16) + 128 * BM * (1 + (BN > 64))"
 // programmatic = 1
 // loads = "BM + BN"
@@ -29,8 +29,8 @@
 // predict = ["seconds < 1 of 22_wgmma at N=4096"]
 //
 // [tensormaps]
-// A = {box = ["BM + TRANSA * (64 - BM)", 64], swizzle = 128}
-// B = {box = ["64 + TRANSB * (BN // CLUSTER - 64)", 64], swizzle = 128}
+// A = {box = ["(BM + TRANSA * (64 - BM)) // (1 + ALONG_N)", 64], swizzle = 128}
+// B = {box = ["TRANSB * BN // (CLUSTER - ALONG_N) + (1 - TRANSB) * 64 // (1 + (CLUSTER - ALONG_N > 1) * (BN % 128 > 0))", 64], swizzle = 128}
 // C = {box = [16, 64], swizzle = 128}
 //
 // [params]
@@ -38,6 +38,7 @@
 // BN = [256, 128, 192, 64, 96, 160, 224]
 // STAGES = [4, 3, 6, 8, 12]
 // CLUSTER = [1, 2]
+// ALONG_N = [0, 1]
 // GROUP = [8, 1, 2, 4]
 // TRANSA = [0, 1]
 // TRANSB = [0, 1]
@@ -58,6 +59,8 @@
 #define CONSUMERS (2 * BM)  // threads: a warpgroup for 64 rows; the producers follow them
 #define PRODUCERS 128       // one would do, but all of them copy a matrix that cannot have a tensor map
 #define BOXES (BN > 64 ? 2 : 1)  // for the results of a warp
+#define SHARE_A (ALONG_N ? CLUSTER : 1)  // blocks of a cluster with the same rows of A
+#define SHARE_B (ALONG_N ? 1 : CLUSTER)  // and with the same columns of B
 #define ROWS (BM == 192 && BN == 192 ? 1 : 4)  // under way where TMA cannot store; sums of that tile leave no registers
 
 typedef Stage16<ELEMENT, BM, BN, BK, TRANSA, !TRANSB> Stage;
@@ -74,21 +77,21 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
 {
     if (threadIdx.x == CONSUMERS) prefetch_tensormap(map_a), prefetch_tensormap(map_b);
     extern __shared__ __align__(1024) unsigned char memory[];
-    static_assert(CLUSTER == 1 || BN % (64 * CLUSTER) == 0, "each block of a cluster loads as many boxes of B");
     const auto stages = (Stage*)memory;
     const auto Cs = (ELEMENT(*)[BOXES][16][64])(stages + STAGES);  // of each warp
     auto full = (Mbarrier*)(Cs + CONSUMERS / 32), empty = full + STAGES;
 
-    // The blocks of a cluster take tiles one above the other.
+    // The blocks of a cluster take tiles one above the other, or side by side.
     const int rank = blockIdx.x % CLUSTER;
     const unsigned first = blockIdx.x / CLUSTER, step = gridDim.x / CLUSTER;
-    const unsigned tiles_m = (M + BM * CLUSTER - 1u) / (BM * CLUSTER), tiles_n = (N + BN - 1u) / BN;
+    const unsigned tiles_m = (M + BM * SHARE_B - 1u) / (BM * SHARE_B);
+    const unsigned tiles_n = (N + BN * SHARE_A - 1u) / (BN * SHARE_A);
     const unsigned tiles = tiles_m * tiles_n * MATRICES;
     struct Place { unsigned row, col, matrix; };
     const auto place_of = [&](unsigned tile) {
         const auto [matrix, own] = tile_of_batch(tile, tiles_m * tiles_n);
         const auto [row, col] = grouped_raster(own, tiles_m, tiles_n, GROUP);
-        return Place{(row * CLUSTER + rank) * BM, col * BN, matrix};
+        return Place{(row * SHARE_B + rank % SHARE_B) * BM, (col * SHARE_A + rank % SHARE_A) * BN, matrix};
     };
     const auto map_of_a = [&](unsigned matrix) -> decltype(auto) {
         return MATRIX_MAP(map_a, matrix, stride_a, sizeof(ELEMENT));
@@ -109,7 +112,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         init_stage_barriers<STAGES>(full, empty, maps ? 1 : 1 + PRODUCERS, CONSUMERS / 128 * CLUSTER, [&] {
             if (!maps) return;
             wait_for_prerequisites();  // the consumers wait for what comes after it
-            stages[0].load_a(map_of_a(place.matrix), place.row, 0, full);
+            if (!ALONG_N) stages[0].load_a(map_of_a(place.matrix), place.row, 0, full);
             if (CLUSTER == 1) stages[0].load_b(map_of_b(place.matrix), 0, place.col, full);
         });
     }
@@ -122,14 +125,16 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         if (BM == 192) setmaxnreg_dec<80>();
         int stage = 0, parity = 1;  // all stages are empty: the first waits end at once
         if (maps && self == CONSUMERS) {
-            if (CLUSTER > 1) stages[0].load_b<CLUSTER>(map_of_b(place.matrix), 0, place.col, full, rank);  // all blocks have begun
+            // All blocks of the cluster have begun.
+            if (ALONG_N) stages[0].load_a<SHARE_A>(map_of_a(place.matrix), place.row, 0, full, true, true, rank);
+            if (CLUSTER > 1) stages[0].load_b<SHARE_B>(map_of_b(place.matrix), 0, place.col, full, rank);
             ++stage;
             for (unsigned tile = first; tile < tiles; tile += step) {
                 if (tile > first) place = place_of(tile);
                 for (int left = tile > first ? K : K - BK; left > 0; left -= BK) {
                     mbarrier_wait(empty + stage, parity);  // what was there has been multiplied, in all blocks
-                    stages[stage].load<CLUSTER>(map_of_a(place.matrix), map_of_b(place.matrix), place.row, place.col,
-                                                K - left, full + stage, true, true, rank);
+                    stages[stage].load<SHARE_B, SHARE_A>(map_of_a(place.matrix), map_of_b(place.matrix), place.row,
+                                                         place.col, K - left, full + stage, true, true, rank);
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
             }
@@ -142,8 +147,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                     const int k = K - left;
                     mbarrier_wait(empty + stage, parity);
                     if (self == CONSUMERS)
-                        stages[stage].load<CLUSTER>(map_of_a(matrix), map_of_b(matrix), row, col, k, full + stage,
-                                                    map_for_a, map_for_b, rank);
+                        stages[stage].load<SHARE_B, SHARE_A>(map_of_a(matrix), map_of_b(matrix), row, col, k,
+                                                             full + stage, map_for_a, map_for_b, rank);
                     stages[stage].copy(A + TO_MATRIX(matrix, stride_a), B + TO_MATRIX(matrix, stride_b), row, col, k, M, N, K, lda, ldb, map_for_a, map_for_b);
                     mbarrier_arrive(full + stage);
                     if (++stage == STAGES) stage = 0, parity ^= 1;

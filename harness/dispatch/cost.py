@@ -149,6 +149,8 @@ class Candidate:
     def count(self, M: int, N: int) -> int:
         """Return the number of tiles."""
         (rows, columns), cluster = self.variant.tile, self.variant.params.get("CLUSTER", 1)
+        if self.variant.params.get("ALONG_N"):
+            return math.ceil(M / rows) * math.ceil(N / (columns * cluster)) * cluster * self.batch
         return math.ceil(M / (rows * cluster)) * cluster * math.ceil(N / columns) * self.batch
 
     def turns(self, M: int, N: int, K: int, sms: int) -> tuple[int, int, float]:
