@@ -29,8 +29,9 @@
 // predict = ["seconds < 1 of 22_wgmma at N=4096"]
 //
 // [tensormaps]
-// A = {box = ["(BM + TRANSA * (64 - BM)) // (1 + ALONG_N)", 64], swizzle = 128}
-// B = {box = ["TRANSB * BN // (CLUSTER - ALONG_N) + (1 - TRANSB) * 64 // (1 + (CLUSTER - ALONG_N > 1) * (BN % 128 > 0))", 64], swizzle = 128}
+// A = {box = ["(1 - TRANSA) * BM // (1 + ALONG_N) + TRANSA * 64 // (1 + ALONG_N * (BM // 64 % 2))", 64], swizzle = 128}
+// B = {box = ["TRANSB * BN // (CLUSTER - ALONG_N) + (1 - TRANSB) * 64 // (1 + (CLUSTER > 1 + ALONG_N) * ((BN + 63) // 64 % 2))",
+//             64], swizzle = 128}
 // C = {box = [16, 64], swizzle = 128}
 //
 // [params]

@@ -325,6 +325,25 @@ FAULTS = [
     ),
     *faults(
         "23_wgmma_pipeline",
+        {"BM": 64, "BN": 128, "STAGES": 6, "CLUSTER": 2, "ALONG_N": 1},
+        {"M": 64, "N": 512, "K": 200},
+        ("both blocks load the same rows of A", "BLOCKS == 1 ? 0 : EACH * rank", "0", "stage16.cuh"),
+        ("a block has its own rows of A only", "load_part<BLOCKS, A_MN, TILE_M>", "load_part<1, A_MN, TILE_M>",
+         "stage16.cuh"),
+        ("both blocks have the same columns", "rank % SHARE_A) * BN", "0) * BN"),
+        ("rows of A are shared before all blocks have begun",
+         "if (!ALONG_N) stages[0].load_a(map_of_a(place.matrix), place.row, 0, full);",
+         "stages[0].load_a<SHARE_A>(map_of_a(place.matrix), place.row, 0, full, true, true, rank);"),
+    ),
+    *faults(
+        "23_wgmma_pipeline",
+        {"BM": 64, "BN": 192, "STAGES": 4, "CLUSTER": 2},
+        PAIRS,
+        ("the halves of a box lie on each other", "box + of_k : part", "box : part", "stage16.cuh"),
+        ("both halves of a box are the first", "MN ? k + of_k :", "MN ? k :", "stage16.cuh"),
+    ),
+    *faults(
+        "23_wgmma_pipeline",
         {"BM": 64, "BN": 192, "STAGES": 6},
         {"M": 64, "N": 960, "K": 200},
         # This rung before it was mended by reading: of three boxes in two places one is not waited for.
