@@ -14,7 +14,9 @@
 #endif
 #define BK (128 / (int)sizeof(ELEMENT))  // of k in a stage: 128 bytes where it lies along the rows
 #define UNIT (16 / (int)sizeof(ELEMENT))
+#ifndef THREADS
 #define THREADS 128                      // of a block: four warps
+#endif
 
 // A tile of an operand, EXTENT of its rows or columns and BK of k. It keeps the order that it has in memory, so that
 // cp.async can copy it: K-major, with k along the rows, or not. Rows are longer than the tile by as much as keeps banks

@@ -1,0 +1,184 @@
+// float32 on tensor cores for short k and small outputs: split on the way to shared memory, several blocks an SM
+//
+// The pass of rung 32 that writes panels, and the wait for all blocks, take longer than a product whose k is short. Rung 31
+// splits in the kernel, but an SM has one block of it, and stands still for each batch of loads. Here an SM has several
+// small blocks, which do without producers: all threads load floats one chunk of k ahead into registers, split them while
+// the tensor cores multiply the last chunk, and write the parts to the other of two stages. What one block waits for, others
+// hide.
+//
+// Parts lie in shared memory as the floats do in memory, with k along the rows or across: wgmma reads both. So each of the
+// four layouts is read where it is, with 128-bit loads where rows are aligned.
+//
+// As in rung 33 blocks share tiles where there are few of them. Infinities, NaN and overflow come out as in float32, slowly.
+//
+// /// kernel
+// entry = "matmul"
+// after = "32_bf16x6_panels"
+// dtype = "bf16x6"
+// min_arch = "sm_90a"
+// block = "2 * BM"
+// tile  = ["BM", "BN"]
+// grid  = ["TILES_X * TILES_Y * TILES_Z",
+//          "SPLIT * max(1, min(8, K // (128 * SPLIT), min(1024, BLOCKS * SMS) // (TILES_X * TILES_Y * TILES_Z * SPLIT)))"]
+// shared = "max(384 * (BM + BN), 4 * BM * (BN + 8))"
+// workspace = "min(1, GRID_Y // SPLIT - 1) * (4096 + min(1024, BLOCKS * SMS) // SPLIT * 4 * BM * BN)"
+// programmatic = 1
+// loads = "BM + BN"
+// sass  = ["HGMMA in loop == 12", "F2FP.BF16.F32.PACK_AB in loop >= 24", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
+// claim = "No workspace and no wait for other blocks: a k of 80 takes three chunks, not a pass and a barrier before."
+// predict = ["conflicts == 0"]
+//
+// [params]
+// BM = [64, 128]
+// BN = [64, 128]
+// BLOCKS = [0, 2, 3]
+// SPLIT = [1, 2, 4, 8]
+// TRANSA = [0, 1]
+// TRANSB = [0, 1]
+// ///
+
+#include "batch.cuh"
+#include "bf16x6.cuh"
+#include "dependent_launch.cuh"
+#include "epilogue.cuh"
+#include "tma.cuh"
+#define STAGES 2
+#define THREADS (2 * BM)  // a warpgroup for 64 rows
+#include "small_tiles.cuh"
+
+// The parts of a tile of an operand: EXTENT of its rows or columns, and BK of k. If it is K-major, a row of shared memory has
+// all k of one of them; else 64 of them at the same k. Rows are as wide as their swizzle, 64 or 128 bytes.
+template <int EXTENT, bool K_MAJOR>
+struct Split {
+    static constexpr int width = K_MAJOR ? BK : 64, units = width / 8;  // of a row: elements, and 16 bytes
+    static constexpr int each = EXTENT * BK / 8 / THREADS;              // eight neighbours that a thread splits
+    Element part[PARTS][EXTENT * BK / width][width];
+
+    // Load a thread's neighbours of the tile at `from`. Only `rows` rows and `columns` columns exist in memory.
+    static __device__ void load(Neighbours (&v)[each], const float* from, int ld, int rows, int columns, bool quads)
+    {
+        #pragma unroll
+        for (int j = 0; j < each; ++j) {
+            const int i = threadIdx.x + THREADS * j, line = i / units;
+            const int row = K_MAJOR ? line : line % BK, column = i % units * 8 + (K_MAJOR ? 0 : line / BK * 64);
+            v[j] = load_neighbours(from + (long long)row * ld + column, row < rows ? min(columns - column, 8) : 0, quads);
+        }
+    }
+
+    __device__ void store(const Neighbours (&v)[each])
+    {
+        #pragma unroll
+        for (int j = 0; j < each; ++j) {
+            const int i = threadIdx.x + THREADS * j, row = i / units, unit = i % units ^ (K_MAJOR ? row / 2 % 4 : row % 8);
+            const Units parts = split(v[j]);
+            #pragma unroll
+            for (int p = 0; p < PARTS; ++p) *(uint4*)&this->part[p][row][unit * 8] = parts.of(p);
+        }
+    }
+
+    // Return where part p is from row or column `first` and from k on.
+    __device__ Descriptor at(int p, int first, int k) const
+    {
+        const Descriptor all = make_descriptor(part[p][K_MAJOR ? first : first / 64 * BK], sizeof(Element[BK][64]),
+                                               16 * width, 2 * width);
+        return advance_descriptor(all, (K_MAJOR ? 2 : 128) * k);
+    }
+};
+
+struct Stage {
+    Split<BM, !TRANSA> a;
+    Split<BN, TRANSB> b;
+
+    // Start the products for 64 rows from `row` on, the small ones first.
+    __device__ void multiply(float (&sum)[BN / 2], int row) const
+    {
+        #pragma unroll
+        for (int k = 0; k < BK; k += STEP_K)
+            #pragma unroll
+            for (int degree = PARTS - 1; degree >= 0; --degree)  // of smallness: 0 is x1 y1
+                #pragma unroll
+                for (int p = 0; p <= degree; ++p)
+                    wgmma<TRANSA, !TRANSB>(Element(), sum, a.at(p, row, k), b.at(degree - p, 0, k),
+                                           k > 0 || degree < PARTS - 1 || p > 0);
+    }
+};
+
+#if SPLIT > 1
+extern "C" __global__ void __cluster_dims__(1, SPLIT, 1) __launch_bounds__(THREADS)
+#else
+extern "C" __global__ void __launch_bounds__(THREADS)
+#endif
+                       matmul(const float* A, const float* B, float* C, int M, int N, int K,
+                              int lda, int ldb, int ldc, float alpha, float beta EPILOGUE_PARAMETER BATCH_PARAMETERS,
+                              unsigned* workspace)
+{
+    extern __shared__ __align__(1024) unsigned char memory[];
+    const auto stages = (Stage*)memory;
+    const auto staged = (Staged<8>*)memory;
+    const int lane = threadIdx.x % 32, warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // uniform in a warp
+    TAKE_PRODUCT(A, B, C, M, N, K, lda, ldb, ldc);
+    const unsigned tiles_m = (M + BM - 1u) / BM, tile = TILE_OF_MATRIX(tiles_m * ((N + BN - 1u) / BN));
+    const unsigned row = tile % tiles_m * BM, col = tile / tiles_m * BN;
+    const int rows = M - row, columns = N - col;
+    const bool a_quads = aligned16(A, lda), b_quads = aligned16(B, ldb);
+    const float* a_from = A + (TRANSA ? row : (long long)row * lda);
+    const float* b_from = B + (TRANSB ? (long long)col * ldb : col);
+    const Share share = share_of((K - 1) / BK + 1, blockIdx.y, gridDim.y);
+
+    Neighbours a[Split<BM, !TRANSA>::each], b[Split<BN, TRANSB>::each];
+    const auto load = [&](int chunk) {
+        const int k = chunk * BK, left = K - k;
+        const float *of_a = a_from + (TRANSA ? (long long)k * lda : k), *of_b = b_from + (TRANSB ? k : (long long)k * ldb);
+        Split<BM, !TRANSA>::load(a, of_a, lda, TRANSA ? left : rows, TRANSA ? rows : left, a_quads);
+        Split<BN, TRANSB>::load(b, of_b, ldb, TRANSB ? columns : left, TRANSB ? left : columns, b_quads);
+    };
+    wait_for_prerequisites();
+    float sum[BN / 2] = {}, part[BN / 2] = {};
+    const auto add = [&] {
+        wgmma_wait_all(part);
+        #pragma unroll
+        for (int i = 0; i < BN / 2; ++i) sum[i] += part[i];
+    };
+    if (share.begin < share.end) load(share.begin);
+    #pragma unroll 1
+    for (int chunk = share.begin; chunk < share.end; ++chunk) {
+        Stage& stage = stages[chunk % STAGES];
+        stage.a.store(a);
+        stage.b.store(b);
+        if (chunk + 1 < share.end) load(chunk + 1);
+        fence_proxy_async();
+        add();            // the products of the last chunk are done
+        __syncthreads();  // for all warps, whose parts of this chunk are there
+        wgmma_fence();
+        stage.multiply(part, warp / 4 * 64);
+        wgmma_commit_group();
+    }
+    add();
+
+    launch_dependents();  // not before: the next kernel's blocks would crowd where there is room now
+    __syncthreads();      // the last stage has been read: its memory is free
+    bool whole = true;    // no sum is NaN
+    const auto at = [&](int i) {
+        return &staged->at[16 * warp + i / 2 % 2 * 8 + lane / 4][i / 4 * 8 + lane % 4 * 2];
+    };
+    #pragma unroll
+    for (int i = 0; i < BN / 2; i += 2) {
+        *(float2*)at(i) = make_float2(sum[i], sum[i + 1]);
+        whole &= sum[i] == sum[i] && sum[i + 1] == sum[i + 1];
+    }
+    // A part of an infinity is NaN, and so is the product: such sums are computed again, of this block's k.
+    if (!whole)
+        #pragma unroll 1
+        for (int i = 0; i < BN / 2; ++i) {
+            float& to = at(i)[i % 2];
+            const int place = &to - staged->at[0], m = place / (BN + 8), n = place % (BN + 8), k = share.begin * BK;
+            if (to == to) continue;
+            to = m >= rows || n >= columns ? 0.f
+                 : dot(a_from + (TRANSA ? m + (long long)k * lda : (long long)m * lda + k), TRANSA ? lda : 1,
+                       b_from + (TRANSB ? (long long)n * ldb + k : n + (long long)k * ldb), TRANSB ? 1 : ldb,
+                       min(K, share.end * BK) - k);
+        }
+    __syncthreads();
+    staged->store(C + (long long)row * ldc + col, ldc, rows, columns, alpha, beta, workspace,
+                  blockIdx.x, blockIdx.y / SPLIT, gridDim.y / SPLIT, MAKE_EPILOGUE(M, N, ldc), row, col);
+}
