@@ -46,67 +46,101 @@
 #define THREADS (2 * BM)  // a warpgroup for 64 rows
 #include "small_tiles.cuh"
 
-// The parts of a tile of an operand: EXTENT of its rows or columns, and BK of k. If it is K-major, a row of shared memory has
-// all k of one of them; else 64 of them at the same k. Rows are as wide as their swizzle, 64 or 128 bytes.
+// One operand: EXTENT of its rows or columns, a chunk of BK k at a time. Its tile lies in shared memory as in memory: K-major,
+// with k along the rows, or in boxes of 64 rows or columns with one k a row. Rows are as wide as their swizzle, 64 or 128 bytes.
 template <int EXTENT, bool K_MAJOR>
-struct Split {
-    static constexpr int width = K_MAJOR ? BK : 64, units = width / 8;  // of a row: elements, and 16 bytes
-    static constexpr int each = EXTENT * BK / 8 / THREADS;              // eight neighbours that a thread splits
-    Element part[PARTS][EXTENT * BK / width][width];
+class Operand {
+    static constexpr int WIDTH = K_MAJOR ? BK : 64, UNITS = WIDTH / 8;  // of a row: elements, and times eight of them
+    static constexpr int STEP = THREADS / UNITS;                        // rows from those of a thread to its next
+    static constexpr int EACH = EXTENT * BK / 8 / THREADS;              // units of a thread
 
-    // Load a thread's neighbours of the tile at `from`. Only `rows` rows and `columns` columns exist in memory.
-    static __device__ void load(Neighbours (&v)[each], const float* from, int ld, int rows, int columns, bool quads)
-    {
-        #pragma unroll
-        for (int j = 0; j < each; ++j) {
-            const int i = threadIdx.x + THREADS * j, line = i / units;
-            const int row = K_MAJOR ? line : line % BK, column = i % units * 8 + (K_MAJOR ? 0 : line / BK * 64);
-            v[j] = load_neighbours(from + (long long)row * ld + column, row < rows ? min(columns - column, 8) : 0, quads);
+    static __device__ unsigned line() { return threadIdx.x / UNITS; }
+    static __device__ unsigned column() { return threadIdx.x % UNITS * 8; }
+
+    const float* from;  // the thread's first unit of the next chunk
+    const int ld, extent;
+    const bool quads;   // every row in memory begins at a multiple of 16 bytes
+    Neighbours v[EACH];
+
+public:
+    struct Split {
+        Element part[PARTS][EXTENT * BK / WIDTH][WIDTH];
+
+        // Return where the first part of the row or column `first` begins. Another part, or k, is `bytes` further on.
+        __device__ Descriptor descriptor(int first) const
+        {
+            return make_descriptor(part[0][K_MAJOR ? first : first / 64 * BK], 128 * BK, 16 * WIDTH, 2 * WIDTH);
         }
-    }
+        static __device__ int bytes(int p, int k) { return p * (int)sizeof part[0] + (K_MAJOR ? 2 : 128) * k; }
+    };
 
-    __device__ void store(const Neighbours (&v)[each])
+    // `first` is element 0 of the tile at k, and so many rows or columns exist from there on.
+    __device__ Operand(const float* first, int ld, int extent, bool quads, int k)
+        : from(first + (K_MAJOR ? k : (long long)k * ld) + (long long)line() * ld + column()), ld(ld), extent(extent),
+          quads(quads) {}
+
+    // Load the next chunk, of which `left` k exist. The rest becomes zero.
+    __device__ void load(int left)
     {
-        #pragma unroll
-        for (int j = 0; j < each; ++j) {
-            const int i = threadIdx.x + THREADS * j, row = i / units, unit = i % units ^ (K_MAJOR ? row / 2 % 4 : row % 8);
-            const Units parts = split(v[j]);
+        const auto at = [&](int j) {
+            return from + (K_MAJOR ? (long long)(STEP * j) * ld : (long long)(STEP * j % BK) * ld + STEP * j / BK * 64);
+        };
+        if (quads && extent >= EXTENT && left >= BK)
             #pragma unroll
-            for (int p = 0; p < PARTS; ++p) *(uint4*)&this->part[p][row][unit * 8] = parts.of(p);
-        }
+            for (int j = 0; j < EACH; ++j) v[j] = load_neighbours(at(j), 8, true);
+        else
+            #pragma unroll
+            for (int j = 0; j < EACH; ++j) {
+                const int row = line() + (K_MAJOR ? STEP * j : STEP * j % BK);
+                const int along = column() + (K_MAJOR ? 0 : STEP * j / BK * 64);
+                const int exist = row < (K_MAJOR ? extent : left) ? min((K_MAJOR ? left : extent) - along, 8) : 0;
+                v[j] = load_neighbours(at(j), exist, quads);
+            }
+        from += K_MAJOR ? BK : (long long)BK * ld;
     }
 
-    // Return where part p is from row or column `first` and from k on.
-    __device__ Descriptor at(int p, int first, int k) const
+    // Split what was loaded.
+    __device__ void store(Split& to) const
     {
-        const Descriptor all = make_descriptor(part[p][K_MAJOR ? first : first / 64 * BK], sizeof(Element[BK][64]),
-                                               16 * width, 2 * width);
-        return advance_descriptor(all, (K_MAJOR ? 2 : 128) * k);
+        #pragma unroll
+        for (int j = 0; j < EACH; ++j) {
+            const unsigned row = line() + STEP * j, swizzled = column() ^ (K_MAJOR ? row / 2 % 4 : row % 8) * 8;
+            const Units units = split(v[j]);
+            #pragma unroll
+            for (int p = 0; p < PARTS; ++p) *(uint4*)&to.part[p][row][swizzled] = units.of(p);
+        }
     }
 };
 
+#define LEAST_BLOCKS (16384 / (BM * BN))  // of an SM, that registers must suffice for
+
+typedef Operand<BM, !TRANSA> OperandA;
+typedef Operand<BN, TRANSB> OperandB;
+
 struct Stage {
-    Split<BM, !TRANSA> a;
-    Split<BN, TRANSB> b;
+    OperandA::Split a;
+    OperandB::Split b;
 
     // Start the products for 64 rows from `row` on, the small ones first.
     __device__ void multiply(float (&sum)[BN / 2], int row) const
     {
+        const Descriptor of_a = a.descriptor(row), of_b = b.descriptor(0);
         #pragma unroll
         for (int k = 0; k < BK; k += STEP_K)
             #pragma unroll
             for (int degree = PARTS - 1; degree >= 0; --degree)  // of smallness: 0 is x1 y1
                 #pragma unroll
                 for (int p = 0; p <= degree; ++p)
-                    wgmma<TRANSA, !TRANSB>(Element(), sum, a.at(p, row, k), b.at(degree - p, 0, k),
+                    wgmma<TRANSA, !TRANSB>(Element(), sum, advance_descriptor(of_a, a.bytes(p, k)),
+                                           advance_descriptor(of_b, b.bytes(degree - p, k)),
                                            k > 0 || degree < PARTS - 1 || p > 0);
     }
 };
 
 #if SPLIT > 1
-extern "C" __global__ void __cluster_dims__(1, SPLIT, 1) __launch_bounds__(THREADS)
+extern "C" __global__ void __cluster_dims__(1, SPLIT, 1) __launch_bounds__(THREADS, LEAST_BLOCKS)
 #else
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, LEAST_BLOCKS)
 #endif
                        matmul(const float* A, const float* B, float* C, int M, int N, int K,
                               int lda, int ldb, int ldc, float alpha, float beta EPILOGUE_PARAMETER BATCH_PARAMETERS,
@@ -121,34 +155,32 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const unsigned row = tile % tiles_m * BM, col = tile / tiles_m * BN;
     const int rows = M - row, columns = N - col;
     const bool a_quads = aligned16(A, lda), b_quads = aligned16(B, ldb);
-    const float* a_from = A + (TRANSA ? row : (long long)row * lda);
-    const float* b_from = B + (TRANSB ? (long long)col * ldb : col);
     const Share share = share_of((K - 1) / BK + 1, blockIdx.y, gridDim.y);
+    A += TRANSA ? row : (long long)row * lda;
+    B += TRANSB ? (long long)col * ldb : col;
 
-    Neighbours a[Split<BM, !TRANSA>::each], b[Split<BN, TRANSB>::each];
-    const auto load = [&](int chunk) {
-        const int k = chunk * BK, left = K - k;
-        const float *of_a = a_from + (TRANSA ? (long long)k * lda : k), *of_b = b_from + (TRANSB ? k : (long long)k * ldb);
-        Split<BM, !TRANSA>::load(a, of_a, lda, TRANSA ? left : rows, TRANSA ? rows : left, a_quads);
-        Split<BN, TRANSB>::load(b, of_b, ldb, TRANSB ? columns : left, TRANSB ? left : columns, b_quads);
-    };
-    wait_for_prerequisites();
+    OperandA a(A, lda, rows, a_quads, share.begin * BK);
+    OperandB b(B, ldb, columns, b_quads, share.begin * BK);
     float sum[BN / 2] = {}, part[BN / 2] = {};
     const auto add = [&] {
         wgmma_wait_all(part);
         #pragma unroll
         for (int i = 0; i < BN / 2; ++i) sum[i] += part[i];
     };
-    if (share.begin < share.end) load(share.begin);
+    const auto load = [&](int chunk) {
+        if (chunk < share.end) a.load(K - chunk * BK), b.load(K - chunk * BK);
+    };
+    wait_for_prerequisites();
+    load(share.begin);
     #pragma unroll 1
     for (int chunk = share.begin; chunk < share.end; ++chunk) {
         Stage& stage = stages[chunk % STAGES];
-        stage.a.store(a);
-        stage.b.store(b);
-        if (chunk + 1 < share.end) load(chunk + 1);
-        fence_proxy_async();
-        add();            // the products of the last chunk are done
-        __syncthreads();  // for all warps, whose parts of this chunk are there
+        a.store(stage.a);
+        b.store(stage.b);
+        fence_proxy_async();  // before loads: it might wait for them
+        load(chunk + 1);
+        add();                // the products of the last chunk are done
+        __syncthreads();      // for all warps, whose parts of this chunk are there
         wgmma_fence();
         stage.multiply(part, warp / 4 * 64);
         wgmma_commit_group();
@@ -174,8 +206,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             const int place = &to - staged->at[0], m = place / (BN + 8), n = place % (BN + 8), k = share.begin * BK;
             if (to == to) continue;
             to = m >= rows || n >= columns ? 0.f
-                 : dot(a_from + (TRANSA ? m + (long long)k * lda : (long long)m * lda + k), TRANSA ? lda : 1,
-                       b_from + (TRANSB ? (long long)n * ldb + k : n + (long long)k * ldb), TRANSB ? 1 : ldb,
+                 : dot(A + (TRANSA ? m + (long long)k * lda : (long long)m * lda + k), TRANSA ? lda : 1,
+                       B + (TRANSB ? (long long)n * ldb + k : n + (long long)k * ldb), TRANSB ? 1 : ldb,
                        min(K, share.end * BK) - k);
         }
     __syncthreads();
