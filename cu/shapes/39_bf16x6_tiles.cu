@@ -18,20 +18,23 @@
 // min_arch = "sm_90a"
 // block = "2 * BM"
 // tile  = ["BM", "BN"]
+// where = ["BN * 2 % BM == 0"]
 // grid  = ["TILES_X * TILES_Y * TILES_Z",
 //          "SPLIT * max(1, min(8, K // (128 * SPLIT), min(1024, BLOCKS * SMS) // (TILES_X * TILES_Y * TILES_Z * SPLIT)))"]
 // shared = "max(384 * (BM + BN), 4 * BM * (BN + 8))"
 // workspace = "min(1, GRID_Y // SPLIT - 1) * (4096 + min(1024, BLOCKS * SMS) // SPLIT * 4 * BM * BN)"
 // programmatic = 1
 // loads = "BM + BN"
+// sums  = "bf16x6"
+// parts = "(BLOCKS == 0) * SPLIT"
 // sass  = ["HGMMA in loop == 12", "F2FP.BF16.F32.PACK_AB in loop >= 24", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
 // claim = "No workspace and no wait for other blocks: a k of 80 takes three chunks, not a pass and a barrier before."
 // predict = ["conflicts == 0"]
 //
 // [params]
 // BM = [64, 128]
-// BN = [64, 128]
-// BLOCKS = [0, 2, 3]
+// BN = [64, 128, 96, 32]
+// BLOCKS = [4, 2, 1, 0]
 // SPLIT = [1, 2, 4, 8]
 // TRANSA = [0, 1]
 // TRANSB = [0, 1]
@@ -46,16 +49,19 @@
 #define THREADS (2 * BM)  // a warpgroup for 64 rows
 #include "small_tiles.cuh"
 
-// One operand: EXTENT of its rows or columns, a chunk of BK k at a time. Its tile lies in shared memory as in memory: K-major,
-// with k along the rows, or in boxes of 64 rows or columns with one k a row. Rows are as wide as their swizzle, 64 or 128 bytes.
+// One operand: EXTENT of its rows or columns, a chunk of BK k at a time. Its parts lie in shared memory as the floats do in
+// memory. If it is K-major, each row or column has a line with its k; else BK of them share BK lines, with one k each. A line
+// has 64 bytes, as wide as the swizzle: unit u of line r is at u ^ r / 2 % 4.
 template <int EXTENT, bool K_MAJOR>
 class Operand {
-    static constexpr int WIDTH = K_MAJOR ? BK : 64, UNITS = WIDTH / 8;  // of a row: elements, and times eight of them
-    static constexpr int STEP = THREADS / UNITS;                        // rows from those of a thread to its next
-    static constexpr int EACH = EXTENT * BK / 8 / THREADS;              // units of a thread
+    static_assert(BK == 32 && EXTENT * 4 % THREADS == 0, "lines of four units, as many for each thread");
+    static constexpr int STEP = THREADS / 4;         // lines from a thread's unit to its next
+    static constexpr int EACH = EXTENT * 4 / THREADS;  // its units of a chunk
 
-    static __device__ unsigned line() { return threadIdx.x / UNITS; }
-    static __device__ unsigned column() { return threadIdx.x % UNITS * 8; }
+    static __device__ unsigned line() { return threadIdx.x / 4; }
+    static __device__ unsigned column() { return threadIdx.x % 4 * 8; }
+    static __device__ unsigned row() { return K_MAJOR ? line() : line() % BK; }  // in memory, from the chunk's first on
+    static __device__ unsigned along() { return column() + (K_MAJOR ? 0 : line() / BK * BK); }  // in that row
 
     const float* from;  // the thread's first unit of the next chunk
     const int ld, extent;
@@ -64,39 +70,36 @@ class Operand {
 
 public:
     struct Split {
-        Element part[PARTS][EXTENT * BK / WIDTH][WIDTH];
+        Element part[PARTS][EXTENT][BK];
 
-        // Return where the first part of the row or column `first` begins. Another part, or k, is `bytes` further on.
+        // Return where row or column `first` of the first part begins. Another part, or k, is `bytes` further on.
         __device__ Descriptor descriptor(int first) const
         {
-            return make_descriptor(part[0][K_MAJOR ? first : first / 64 * BK], 128 * BK, 16 * WIDTH, 2 * WIDTH);
+            return make_descriptor(part[0][first], sizeof(Element[BK][BK]), sizeof(Element[8][BK]), 64);
         }
-        static __device__ int bytes(int p, int k) { return p * (int)sizeof part[0] + (K_MAJOR ? 2 : 128) * k; }
+        static __device__ int bytes(int p, int k) { return p * (int)sizeof part[0] + (K_MAJOR ? 2 : 64) * k; }
     };
 
     // `first` is element 0 of the tile at k, and so many rows or columns exist from there on.
     __device__ Operand(const float* first, int ld, int extent, bool quads, int k)
-        : from(first + (K_MAJOR ? k : (long long)k * ld) + (long long)line() * ld + column()), ld(ld), extent(extent),
+        : from(first + (K_MAJOR ? k : (long long)k * ld) + (long long)row() * ld + along()), ld(ld), extent(extent),
           quads(quads) {}
 
     // Load the next chunk, of which `left` k exist. The rest becomes zero.
     __device__ void load(int left)
     {
-        const auto at = [&](int j) {
-            return from + (K_MAJOR ? (long long)(STEP * j) * ld : (long long)(STEP * j % BK) * ld + STEP * j / BK * 64);
-        };
+        const auto at = [&](int j) { return from + (K_MAJOR ? (long long)ld * STEP * j : STEP * j); };
         if (quads && extent >= EXTENT && left >= BK)
             #pragma unroll
             for (int j = 0; j < EACH; ++j) v[j] = load_neighbours(at(j), 8, true);
         else
             #pragma unroll
             for (int j = 0; j < EACH; ++j) {
-                const int row = line() + (K_MAJOR ? STEP * j : STEP * j % BK);
-                const int along = column() + (K_MAJOR ? 0 : STEP * j / BK * 64);
-                const int exist = row < (K_MAJOR ? extent : left) ? min((K_MAJOR ? left : extent) - along, 8) : 0;
-                v[j] = load_neighbours(at(j), exist, quads);
+                const int r = row() + (K_MAJOR ? STEP * j : 0), begin = along() + (K_MAJOR ? 0 : STEP * j);
+                const int rows = K_MAJOR ? extent : left, columns = K_MAJOR ? left : extent;
+                v[j] = load_neighbours(at(j), r < rows ? min(columns - begin, 8) : 0, quads);
             }
-        from += K_MAJOR ? BK : (long long)BK * ld;
+        from += K_MAJOR ? BK : (long long)ld * BK;
     }
 
     // Split what was loaded.
@@ -104,15 +107,15 @@ public:
     {
         #pragma unroll
         for (int j = 0; j < EACH; ++j) {
-            const unsigned row = line() + STEP * j, swizzled = column() ^ (K_MAJOR ? row / 2 % 4 : row % 8) * 8;
+            const unsigned r = line() + STEP * j;
             const Units units = split(v[j]);
             #pragma unroll
-            for (int p = 0; p < PARTS; ++p) *(uint4*)&to.part[p][row][swizzled] = units.of(p);
+            for (int p = 0; p < PARTS; ++p) *(uint4*)&to.part[p][r][column() ^ r / 2 % 4 * 8] = units.of(p);
         }
     }
 };
 
-#define LEAST_BLOCKS (16384 / (BM * BN))  // of an SM, that registers must suffice for
+#define LEAST_BLOCKS ((6 - BN / 32) * 64 / BM)  // of an SM, that registers must suffice for
 
 typedef Operand<BM, !TRANSA> OperandA;
 typedef Operand<BN, TRANSB> OperandB;
