@@ -124,19 +124,16 @@ struct Stage {
     OperandA::Split a;
     OperandB::Split b;
 
-    // Start the products for 64 rows from `row` on, the small ones first.
+    // Start the products for 64 rows from `row` on.
     __device__ void multiply(float (&sum)[BN / 2], int row) const
     {
         const Descriptor of_a = a.descriptor(row), of_b = b.descriptor(0);
         #pragma unroll
         for (int k = 0; k < BK; k += STEP_K)
-            #pragma unroll
-            for (int degree = PARTS - 1; degree >= 0; --degree)  // of smallness: 0 is x1 y1
-                #pragma unroll
-                for (int p = 0; p <= degree; ++p)
-                    wgmma<TRANSA, !TRANSB>(Element(), sum, advance_descriptor(of_a, a.bytes(p, k)),
-                                           advance_descriptor(of_b, b.bytes(degree - p, k)),
-                                           k > 0 || degree < PARTS - 1 || p > 0);
+            each_product([&](int x, int y, bool first) {
+                wgmma<TRANSA, !TRANSB>(Element(), sum, advance_descriptor(of_a, a.bytes(x, k)),
+                                       advance_descriptor(of_b, b.bytes(y, k)), k > 0 || !first);
+            });
     }
 };
 
