@@ -189,25 +189,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, LEAST_BLOCKS)
 
     launch_dependents();  // not before: the next kernel's blocks would crowd where there is room now
     __syncthreads();      // the last stage has been read: its memory is free
+    const auto row_of = [&](int i) { return 16 * warp + i / 2 % 2 * 8 + lane / 4; };
+    const auto col_of = [&](int i) { return i / 4 * 8 + lane % 4 * 2 + i % 2; };
     bool whole = true;    // no sum is NaN
-    const auto at = [&](int i) {
-        return &staged->at[16 * warp + i / 2 % 2 * 8 + lane / 4][i / 4 * 8 + lane % 4 * 2];
-    };
     #pragma unroll
     for (int i = 0; i < BN / 2; i += 2) {
-        *(float2*)at(i) = make_float2(sum[i], sum[i + 1]);
+        *(float2*)&staged->at[row_of(i)][col_of(i)] = make_float2(sum[i], sum[i + 1]);
         whole &= sum[i] == sum[i] && sum[i + 1] == sum[i + 1];
     }
-    // A part of an infinity is NaN, and so is the product: such sums are computed again, of this block's k.
+    // A part of an infinity is NaN, and so is the product: such sums are computed again, over the k of this block.
     if (!whole)
         #pragma unroll 1
         for (int i = 0; i < BN / 2; ++i) {
-            float& to = at(i)[i % 2];
-            const int place = &to - staged->at[0], m = place / (BN + 8), n = place % (BN + 8), k = share.begin * BK;
+            const int m = row_of(i), n = col_of(i), k = share.begin * BK;
+            float& to = staged->at[m][n];
             if (to == to) continue;
             to = m >= rows || n >= columns ? 0.f
-                 : dot(A + (TRANSA ? m + (long long)k * lda : (long long)m * lda + k), TRANSA ? lda : 1,
-                       B + (TRANSB ? (long long)n * ldb + k : n + (long long)k * ldb), TRANSB ? 1 : ldb,
+                 : dot(A + (TRANSA ? (long long)k * lda + m : (long long)m * lda + k), TRANSA ? lda : 1,
+                       B + (TRANSB ? (long long)n * ldb + k : (long long)k * ldb + n), TRANSB ? 1 : ldb,
                        min(K, share.end * BK) - k);
         }
     __syncthreads();
