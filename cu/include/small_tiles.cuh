@@ -1,7 +1,7 @@
 // For products that are small or thin: tiles that are copied as they lie in memory, whatever the layout, and sums of
 // blocks that share a tile, without a block that waits for one of another cluster. It needs the parameters BM, BN, STAGES,
 // SPLIT, TRANSA and TRANSB of the kernel. Elements are floats, or the ELEMENT of 16 bits that the kernel defines. Used from
-// rung 33 on.
+// rung 33 on; of 39, whose blocks may have other THREADS, for the sums only.
 #pragma once
 
 #include "cluster.cuh"

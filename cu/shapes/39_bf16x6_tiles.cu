@@ -1,4 +1,4 @@
-// float32 on tensor cores for short k and small outputs: split on the way to shared memory, several blocks an SM
+// float32 on tensor cores in small tiles, split on the way to shared memory: for short k and small outputs
 //
 // The pass of rung 32 that writes panels, and the wait for all blocks, take longer than a product whose k is short. Rung 31
 // splits in the kernel, but an SM has one block of it, and stands still for each batch of loads. Here an SM has several
@@ -34,7 +34,7 @@
 // [params]
 // BM = [64, 128]
 // BN = [64, 128, 96, 32]
-// BLOCKS = [4, 2, 1, 0]
+// BLOCKS = [4, 3, 2, 1, 0]
 // SPLIT = [1, 2, 4, 8]
 // TRANSA = [0, 1]
 // TRANSB = [0, 1]

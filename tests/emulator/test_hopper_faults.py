@@ -409,7 +409,8 @@ FAULTS = [
         {"BLOCKS": 2, "SPLIT": 2},
         {"M": 60, "N": 70, "K": 700},  # two tiles, two clusters of two blocks each
         ("no proxy fence between parts and products", "fence_proxy_async();  //", "//"),
-        ("products begin before all warps have written their parts", "__syncthreads();      // for all", "// for all"),
+        ("products begin before all warps have written their parts",
+         "__syncthreads();      // for all", "// for all"),
         ("the products of the last chunk are not waited for", "add();                // the", "// the"),
         ("parts overwrite those that are multiplied", "stages[chunk % STAGES]", "stages[0]"),
         ("no wgmma.fence", "wgmma_fence();"),
