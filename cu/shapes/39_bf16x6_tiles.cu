@@ -55,7 +55,7 @@
 template <int EXTENT, bool K_MAJOR>
 class Operand {
     static_assert(BK == 32 && EXTENT * 4 % THREADS == 0, "lines of four units, as many for each thread");
-    static constexpr int STEP = THREADS / 4;         // lines from a thread's unit to its next
+    static constexpr int STEP = THREADS / 4;           // lines from a thread's unit to its next
     static constexpr int EACH = EXTENT * 4 / THREADS;  // its units of a chunk
 
     static __device__ unsigned line() { return threadIdx.x / 4; }

@@ -18,9 +18,9 @@ rounds are shared among all blocks, or among fewer, so that each has at least LE
 ``"grid"`` (29_wgmma_grid_split) as many blocks share a tile as there are SMs for it. With ``"fill"``
 (33_small_tiles and 39_bf16x6_tiles, which are not persistent) up to eight clusters of SPLIT blocks share one,
 as many as fill the SMs BLOCKS times, if k is long enough for them; they do not wait for each other. With
-``"even"`` (35_wgmma_stream_k) all blocks have the same number of steps, wherever tiles end. Where tiles are shared,
-`sharing` is added: for storing partial sums, finding those of the others and adding them. With ``"even"`` it
-is for two blocks, and grows with their number, for one of them adds up what all have stored.
+``"even"`` (35_wgmma_stream_k) all blocks have the same number of steps, wherever tiles end. Where tiles are
+shared, `sharing` is added: for storing partial sums, finding those of the others and adding them. With
+``"even"`` it is for two blocks, and grows with their number, for one of them adds up what all have stored.
 
 A kernel that stores C by TMA takes `ragged` longer for a tile where rows of C have another length than a
 multiple of 16 bytes: its threads then store them.
