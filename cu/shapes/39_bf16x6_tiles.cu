@@ -156,11 +156,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, LEAST_BLOCKS)
     const int rows = M - row, columns = N - col;
     const bool a_quads = aligned16(A, lda), b_quads = aligned16(B, ldb);
     const Share share = share_of((K - 1) / BK + 1, blockIdx.y, gridDim.y);
-    A += TRANSA ? row : (long long)row * lda;
-    B += TRANSB ? (long long)col * ldb : col;
 
-    OperandA a(A, lda, rows, a_quads, share.begin * BK);
-    OperandB b(B, ldb, columns, b_quads, share.begin * BK);
+    OperandA a(A + (TRANSA ? row : (long long)row * lda), lda, rows, a_quads, share.begin * BK);
+    OperandB b(B + (TRANSB ? (long long)col * ldb : col), ldb, columns, b_quads, share.begin * BK);
     float sum[BN / 2] = {}, part[BN / 2] = {};
     const auto add = [&] {
         wgmma_wait_all(part);
@@ -201,10 +199,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, LEAST_BLOCKS)
     if (!whole)
         #pragma unroll 1
         for (int i = 0; i < BN / 2; ++i) {
-            const int m = row_of(i), n = col_of(i), k = share.begin * BK;
-            float& to = staged->at[m][n];
+            const unsigned m = row + row_of(i), n = col + col_of(i), k = share.begin * BK;
+            float& to = staged->at[m - row][n - col];
             if (to == to) continue;
-            to = m >= rows || n >= columns ? 0.f
+            to = m >= M || n >= N ? 0.f
                  : dot(A + (TRANSA ? (long long)k * lda + m : (long long)m * lda + k), TRANSA ? lda : 1,
                        B + (TRANSB ? (long long)n * ldb + k : (long long)k * ldb + n), TRANSB ? 1 : ldb,
                        min(K, share.end * BK) - k);
