@@ -71,20 +71,25 @@ struct Parts {
     static __device__ unsigned column_b(unsigned n, unsigned k) { return n % 64 ^ k % 8 * 8; }
 };
 
-// Start sum = (accumulate ? sum : 0) + the products of parts for 64 rows, TILE_N columns and 16 k, the small ones first.
-// Parts x1 and y1 are the largest. Products like x2 y3, of parts whose numbers add up to more than PARTS + 1, are left out.
-// They begin at (row, column) of the rows of A in shared memory, and at row k of those of B.
+// Call product(x, y, first) for each product of parts that counts, the small ones first. Parts 0 are the largest. Products
+// like that of parts 1 and 2, whose numbers add up to PARTS or more, are left out.
+template <class Product>
+__device__ inline void each_product(Product product)
+{
+    #pragma unroll
+    for (int degree = PARTS - 1; degree >= 0; --degree)  // of smallness
+        #pragma unroll
+        for (int p = 0; p <= degree; ++p) product(p, degree - p, degree == PARTS - 1 && p == 0);
+}
+
+// Start sum = (accumulate ? sum : 0) + the products of parts for 64 rows, TILE_N columns and 16 k. They begin at (row, column) of the rows of A in shared memory, and at row k of those of B.
 template <int TILE_M, int TILE_N, int K>
 __device__ inline void multiply(float (&sum)[TILE_N / 2], const Parts<TILE_M, TILE_N, K>& parts, int row, int column,
                                 int k, bool accumulate)
 {
-    #pragma unroll
-    for (int degree = PARTS - 1; degree >= 0; --degree)  // of smallness: 0 is x1 y1
-        #pragma unroll
-        for (int p = 0; p <= degree; ++p) {
-            const Descriptor a = make_descriptor(parts.a[p][row], 0, 1024);
-            const Descriptor b = make_descriptor(parts.b[degree - p], sizeof parts.b[0][0], 1024);
-            wgmma(Element(), sum, advance_descriptor(a, 2 * column), advance_descriptor(b, 128 * k),
-                  accumulate || degree < PARTS - 1 || p > 0);
-        }
+    each_product([&](int x, int y, bool first) {
+        const Descriptor a = make_descriptor(parts.a[x][row], 0, 1024);
+        const Descriptor b = make_descriptor(parts.b[y], sizeof parts.b[0][0], 1024);
+        wgmma(Element(), sum, advance_descriptor(a, 2 * column), advance_descriptor(b, 128 * k), accumulate || !first);
+    });
 }

@@ -1,7 +1,7 @@
 // For products that are small or thin: tiles that are copied as they lie in memory, whatever the layout, and sums of
 // blocks that share a tile, without a block that waits for one of another cluster. It needs the parameters BM, BN, STAGES,
 // SPLIT, TRANSA and TRANSB of the kernel. Elements are floats, or the ELEMENT of 16 bits that the kernel defines. Used from
-// rung 33 on.
+// rung 33 on; of 39, whose blocks may have other THREADS, for the sums only.
 #pragma once
 
 #include "cluster.cuh"
@@ -14,7 +14,9 @@
 #endif
 #define BK (128 / (int)sizeof(ELEMENT))  // of k in a stage: 128 bytes where it lies along the rows
 #define UNIT (16 / (int)sizeof(ELEMENT))
+#ifndef THREADS
 #define THREADS 128                      // of a block: four warps
+#endif
 
 // A tile of an operand, EXTENT of its rows or columns and BK of k. It keeps the order that it has in memory, so that
 // cp.async can copy it: K-major, with k along the rows, or not. Rows are longer than the tile by as much as keeps banks

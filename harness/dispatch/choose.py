@@ -9,8 +9,9 @@ entry whose ranges contain the shape decides. The user's own table (`harness.dis
 ``harness choose --write``) is searched before it.
 
 ``candidates`` are for shapes that no entry contains. The one with the fewest cycles by the model of
-`harness.dispatch.cost` is taken. For bf16x6, fp16x3 and 3xtf32 those of fp32 are among them: no less exact,
-and faster where splitting the operands takes longer than multiplying them.
+`harness.dispatch.cost` is taken. For bf16x6, fp16x3 and 3xtf32 those of fp32 are among them, and for the last
+two those of bf16x6: no less exact, and faster where splitting the operands, or writing their parts to memory,
+takes longer than multiplying them.
 
 The operands' layout is given as in BLAS: ``"NT"`` says that A is row-major, and that B is stored transposed.
 A kernel with the parameters TRANSA and TRANSB reads either kind where it lies, in those combinations that it
@@ -283,7 +284,7 @@ def _smaller(M: int, N: int) -> str:
 @functools.cache
 def _laid_out(dtype: str, layout: str, smaller: str, epilogue: Epilogue) -> tuple[Candidate, ...]:
     """Return the candidates for an element type, compiled as `laid_out` says, with the epilogue."""
-    types = (dtype, FP32.name) if dtype in AS_EXACT else (dtype,)
+    types = (dtype, *AS_EXACT.get(dtype, ()))
     able = (c for c in candidates() if c.dtype.name in types and epilogue.serves(c.variant.kernel))
     made = (replace(c, variant=laid_out(c.variant, layout, smaller)) for c in able)
     return tuple(replace(c, variant=epilogue.compiled(c.variant)) for c in made)

@@ -16,11 +16,11 @@ only round there is, the SMs share blocks evenly.
 A kernel that `shares` tiles is persistent. With ``"stream"`` (20_stream_k) the tiles left over after whole
 rounds are shared among all blocks, or among fewer, so that each has at least LEAST steps of k. With
 ``"grid"`` (29_wgmma_grid_split) as many blocks share a tile as there are SMs for it. With ``"fill"``
-(33_small_tiles, which is not persistent) up to eight clusters of SPLIT blocks share one, as many as fill the
-SMs BLOCKS times, if k is long enough for them; they do not wait for each other. With ``"even"``
-(35_wgmma_stream_k) all blocks have the same number of steps, wherever tiles end. Where tiles are shared,
-`sharing` is added: for storing partial sums, finding those of the others and adding them. With ``"even"`` it
-is for two blocks, and grows with their number, for one of them adds up what all have stored.
+(33_small_tiles and 39_bf16x6_tiles, which are not persistent) up to eight clusters of SPLIT blocks share one,
+as many as fill the SMs BLOCKS times, if k is long enough for them; they do not wait for each other. With
+``"even"`` (35_wgmma_stream_k) all blocks have the same number of steps, wherever tiles end. Where tiles are
+shared, `sharing` is added: for storing partial sums, finding those of the others and adding them. With
+``"even"`` it is for two blocks, and grows with their number, for one of them adds up what all have stored.
 
 A kernel that stores C by TMA takes `ragged` longer for a tile where rows of C have another length than a
 multiple of 16 bytes: its threads then store them.
@@ -59,7 +59,8 @@ if TYPE_CHECKING:
     from harness.problems.gemm import Gemm
 
 NN = "NN"  # both operands row-major
-AS_EXACT = ("bf16x6", "fp16x3", "3xtf32")  # types for which true fp32 may be taken
+# For a type, others whose kernels may be taken: they are no less exact.
+AS_EXACT = {"bf16x6": ("fp32",), "fp16x3": ("bf16x6", "fp32"), "3xtf32": ("bf16x6", "fp32")}
 SKINNY = 16  # the largest M or N for which the skinny kernels, which are bound by memory, are considered
 H200_SMS = 132
 # Multiply-adds per cycle and SM: fp32 on compute capability 8.6 and later, other types on 9.0.

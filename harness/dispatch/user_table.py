@@ -97,7 +97,7 @@ def serves(entry: Mapping[str, Any], dtype: str | None = None) -> bool:
         kernel = catalog.kernel(entry["kernel"])
         params = entry["params"]
         known = set(params) <= set(kernel.params) and all(isinstance(v, int) for v in params.values())
-        types = (dtype or FP32.name, *([FP32.name] if dtype in AS_EXACT else []))
+        types = (dtype or FP32.name, *AS_EXACT.get(dtype or FP32.name, ()))
         right = kernel.name == catalog.canonical(entry["kernel"]) and kernel.dtype in types
         return known and right and bool(kernel.variant(**params))
     except (HarnessError, TypeError, AttributeError, KeyError):

@@ -197,6 +197,7 @@ def test_the_model_shares_tiles_as_the_grid_does(sms: int) -> None:
         "34_small_tiles_tf32",
         "37_small_tiles_16_bits",
         "37_small_tiles_16_bits_fp16",
+        "39_bf16x6_tiles",
     }
     for c in filling:
         for m, n, k in [(1, 1, 1), (20, 3000, 300), (200, 200, 5000), (64, 64, 100_000), (3000, 3000, 700)]:
@@ -434,7 +435,7 @@ def test_steps_are_slower_on_many_sms() -> None:
 
 def test_few_tiles_of_panels_are_shared_by_blocks_with_enough_of_k() -> None:
     """Stages have 32 k, or 64 with BM=64; a block that shares a tile has eight of them."""
-    kinds = {c.variant.params["BM"]: c for c in choose.candidates() if c.dtype.name == "bf16x6"}
+    kinds = {c.variant.params["BM"]: c for c in choose.candidates() if c.variant.kernel.name[:2] == "32"}
     assert kinds[256].turns(512, 512, 16384, 132) == (32, 1, True)  # 8 tiles, 16 blocks each
     assert kinds[256].turns(512, 512, 512, 132) == (8, 1, True)  # 16 stages for two
     assert kinds[64].turns(512, 512, 512, 132) == (16, 1, False)  # 8 stages are not enough for two
@@ -446,15 +447,18 @@ def test_few_tiles_of_panels_are_shared_by_blocks_with_enough_of_k() -> None:
 
 @pytest.mark.parametrize("dtype", ["bf16x6", "fp16x3", "3xtf32"])
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN"])
-def test_small_products_as_exact_as_fp32_are_in_fp32(dtype: str, layout: str) -> None:
-    """Splitting a weight takes longer than multiplying it by eight rows. For tf32 that would be no choice."""
+def test_thin_products_as_exact_as_fp32_are_in_fp32(dtype: str, layout: str) -> None:
+    """Splitting a weight takes longer than multiplying it by a row. For tf32 that would be no choice."""
     about: dict[str, Any] = {"sms": 132, "arch": "sm_90a", "layout": layout}
-    for shape in ((8, 4096, 4096), (256, 256, 256), (4096, 16, 1024)):
-        chosen = choose.choose(*shape, dtype=dtype, **about)
-        assert chosen == choose.choose(*shape, dtype="fp32", **about)
-        assert choose.choose(*shape, dtype="tf32", **about).kernel.dtype == "tf32"
-        entry = {"kernel": chosen.kernel.name, "params": dict(chosen.params)}
-        assert user_table.serves(entry, dtype) and not user_table.serves(entry, "tf32")
+    chosen = choose.choose(1, 4096, 4096, dtype=dtype, **about)
+    assert chosen == choose.choose(1, 4096, 4096, dtype="fp32", **about)
+    assert choose.choose(1, 4096, 4096, dtype="tf32", **about).kernel.dtype == "tf32"
+    entry = {"kernel": chosen.kernel.name, "params": dict(chosen.params)}
+    assert user_table.serves(entry, dtype) and not user_table.serves(entry, "tf32")
+    flat = choose.choose(1024, 4096, 130, dtype=dtype, **about)
+    entry = {"kernel": flat.kernel.name, "params": dict(flat.params)}
+    assert flat.kernel.dtype == "bf16x6" and user_table.serves(entry, dtype)
+    assert not user_table.serves(entry, "fp32")
     assert choose.choose(4096, 4096, 4096, dtype=dtype, **about).kernel.dtype == dtype
     (panels,) = [c for c in choose.candidates() if c.dtype.name == dtype and c.variant.tile == (256, 128)]
     other = replace(panels, variant=choose.laid_out(panels.variant, "TT", "A"))

@@ -19,7 +19,7 @@ RUNGS = [k.name for k in catalog.ladder() if not k.broken and not k.tensormaps]
 FAST = {"03_tiled", "08_tiled_v4"}
 LONG = {
     *("10_vectorized", "12_prefetch", "14_warp_tiles", "31_bf16x6", "32_bf16x6_panels"),
-    *("33_small_tiles", "36_fp16x3", "38_3xtf32_panels"),
+    *("33_small_tiles", "36_fp16x3", "38_3xtf32_panels", "39_bf16x6_tiles"),
 }
 EXTENTS = st.integers(1, 80)
 PADS = st.sampled_from([0, 0, 1, 2, 3, 4])  # none and four leave rows of float4 aligned, if they are

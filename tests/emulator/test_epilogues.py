@@ -67,6 +67,8 @@ CHOSEN: dict[str, tuple[str, dict[str, int]]] = {
     "35 thin": ("35_wgmma_stream_k", {"BM": 16, "BN": 128}),
     "36": ("36_fp16x3", {}),
     "38": ("38_3xtf32_panels", {}),
+    "39": ("39_bf16x6_tiles", {}),
+    "39 in pairs": ("39_bf16x6_tiles", {"BN": 96, "SPLIT": 2}),
     "37": ("37_small_tiles_16_bits", {}),
     "37 in pairs": ("37_small_tiles_16_bits", {"SPLIT": 2}),
 }

@@ -17,11 +17,13 @@ from harness.launch.builds import Built
 from harness.problems.gemm import GEMMS
 from shared.mutants import flat
 
-NAMES = ("31_bf16x6", "32_bf16x6_panels", "36_fp16x3", "38_3xtf32_panels")
+NAMES = ("31_bf16x6", "32_bf16x6_panels", "36_fp16x3", "38_3xtf32_panels", "39_bf16x6_tiles")
 RUNGS = {name[:2]: catalog.kernel(name) for name in NAMES}
 SMALL = {"BM": 64, "BN": 64, "STAGES": 4}
 SMALL36 = SMALL | {"STAGES": 6}
 LONG38 = {"PART_K": 32, "STAGES": 2}
+CLUSTER39 = {"SPLIT": 8, "BLOCKS": 0}
+LARGE39 = {"BM": 128, "BN": 128, "BLOCKS": 1}
 SHARED = {"M": 60, "N": 60, "K": 1100}  # one tile, which blocks share
 SHAPE = {"M": 130, "N": 68, "K": 76, "alpha": 1.5}
 Matrix = NDArray[np.float32]
@@ -123,7 +125,9 @@ def test_results_are_those_of_float32(kind: Any, rung: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("rung", "parameters"), [("32", SMALL), ("36", SMALL36), ("38", SMALL36)])
+@pytest.mark.parametrize(
+    ("rung", "parameters"), [("32", SMALL), ("36", SMALL36), ("38", SMALL36), ("39", {}), ("39", CLUSTER39)]
+)
 def test_a_tile_shared_along_k(rung: str, parameters: dict[str, int]) -> None:
     assert outcome(RUNGS[rung], infinite, parameters) == ""
 
@@ -131,7 +135,11 @@ def test_a_tile_shared_along_k(rung: str, parameters: dict[str, int]) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("layout", ["NT", "TN", "TT"])
 @pytest.mark.parametrize(
-    ("rung", "parameters"), [("32", {}), ("36", SMALL36), ("38", {}), ("38", SMALL36), ("38", LONG38)]
+    ("rung", "parameters"),
+    [
+        *[("32", {}), ("36", SMALL36), ("38", {}), ("38", SMALL36), ("38", LONG38), ("39", {})],
+        *[("39", {"BN": 96}), ("39", {"BN": 32}), ("39", LARGE39), ("39", CLUSTER39)],
+    ],
 )
 def test_operands_stored_transposed(rung: str, parameters: dict[str, int], layout: str) -> None:
     """Rows with an infinity are computed again, from where they lie."""
@@ -145,7 +153,11 @@ def test_operands_stored_transposed(rung: str, parameters: dict[str, int], layou
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("rung", "parameters"), [("32", SMALL), ("36", {"BM": 128, "BN": 64, "STAGES": 8}), ("38", SMALL36)]
+    ("rung", "parameters"),
+    [
+        *[("32", SMALL), ("36", {"BM": 128, "BN": 64, "STAGES": 8}), ("38", SMALL36)],
+        *[("39", {}), ("39", {"SPLIT": 4}), ("39", CLUSTER39)],
+    ],
 )
 def test_blocks_that_share_a_tile(rung: str, parameters: dict[str, int]) -> None:
     """Two tiles, or one, for four blocks; rows with an infinity are computed again by whoever has them."""
@@ -176,7 +188,10 @@ def test_small_elements_of_a_row_lose_bits_and_the_bound_says_so() -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("rung", "parameters"),
-    [("31", {}), ("32", {}), ("32", SMALL), ("36", SMALL36), ("38", SMALL36), ("38", LONG38)],
+    [
+        *[("31", {}), ("32", {}), ("32", SMALL), ("36", SMALL36), ("38", SMALL36), ("38", LONG38)],
+        *[("39", {}), ("39", LARGE39)],
+    ],
 )
 def test_any_alignment(rung: str, parameters: dict[str, int]) -> None:
     axes = {"M": 67, "N": 129, "K": 33, "lda": 35, "ldb": 131, "ldc": 130, "beta": -0.5}
@@ -206,6 +221,14 @@ FAULTS = {
     "hi * lo is left out": ("38", "int product = 0; product < 3", "int product = 0; product < 3 - 1"),
     "lo is not the remainder": ("38", "x.x - __uint_as_float(hi.x)", "x.x - 1.001f * __uint_as_float(hi.x)"),
     "lines that are transposed lose an element": ("38", "PITCH = 36", "PITCH = 28"),
+    "the least part is left out": ("39", "int degree = PARTS - 1;", "int degree = PARTS - 2;"),
+    "parts of the other operand": ("39", "b.bytes(y, k)", "b.bytes(x, k)"),
+    "the swizzle of 128 bytes": ("39", "r / 2 % 4 * 8", "r % 4 * 8"),
+    "k across the lines are half as far apart": ("39", "(K_MAJOR ? 2 : 64) * k", "(K_MAJOR ? 2 : 32) * k"),
+    "columns behind the edge": ("39", "min(columns - begin, 8) : 0", "min(columns - begin + 1, 8) : 0"),
+    "a row behind the edge": ("39", "r < rows ? min(columns", "r <= rows ? min(columns"),
+    "NaN of a block's sum stays": ("39", "if (to == to) continue;", "continue;"),
+    "a block computes again what overflows, to the end of k": ("39", "min(K, share.end * BK) - k)", "K - k)"),
     "an odd number of stages": ("38", "(K + LEAST_K - 1u) / LEAST_K * (LEAST_K / BK)", "(K + BK - 1u) / BK"),
 }
 
@@ -216,9 +239,11 @@ def test_the_text_of_a_fault_stands_in_its_kernel(rung: str, old: str, new: str)
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("rung", "old", "new"), FAULTS.values(), ids=FAULTS)
-def test_faults_are_found(tmp_path: Path, rung: str, old: str, new: str) -> None:
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_are_found(tmp_path: Path, fault: str) -> None:
+    rung, old, new = FAULTS[fault]
     path = tmp_path / "fault.cu"
     path.write_text(flat(RUNGS[rung]).replace(old, new), encoding="utf-8")
-    axes = SHARED if "sharers" in old or "begin" in old else {}
-    assert outcome(catalog.kernel(str(path)), infinite if "true" in new else normal, **axes) != ""
+    axes = SHARED | {"N": 68} if "sharer" in fault or "block" in fault else {}
+    kind = infinite if "NaN" in fault else near_overflow if "overflows" in fault else normal
+    assert outcome(catalog.kernel(str(path)), kind, **axes) != ""

@@ -24,6 +24,7 @@ from shared.places import ROOT
 
 RUNGS: dict[str, Kernel] = {
     **{name[:2]: catalog.kernel(name) for name in ("33_small_tiles", "34_small_tiles_tf32")},
+    "39": catalog.kernel("39_bf16x6_tiles"),
     "37": catalog.kernel("37_small_tiles_16_bits"),
     "37 fp16": catalog.kernel("37_small_tiles_16_bits").with_dtype("fp16"),
 }
@@ -33,7 +34,8 @@ SHAPES = [(33, 37, 20), (5, 70, 7), (64, 32, 40), (1, 1, 1), (40, 3, 65)]
 
 
 def variant_of(rung: str, count: int = len(SHAPES), layout: tuple[int, int] = (0, 0), **more: int) -> Variant:
-    plain = RUNGS[rung].variant(**SMALL, **more, TRANSA=layout[0], TRANSB=layout[1])
+    small = {"BLOCKS": 4} if rung == "39" else SMALL
+    plain = RUNGS[rung].variant(**small, **more, TRANSA=layout[0], TRANSB=layout[1])
     return group.compiled(plain, count)
 
 

@@ -188,6 +188,10 @@ VARIANTS = [
     ("37_small_tiles_16_bits", {"SPLIT": 8}, (64, 64, 20000)),
     ("37_small_tiles_16_bits", {"SPLIT": 8, "BM": 32, "BN": 32, "BLOCKS": 4}, (37, 31, 4097)),
     ("37_small_tiles_16_bits", {"BM": 16, "BN": 128, "WARPS_M": 1}, (17, 1677, 2059)),
+    ("39_bf16x6_tiles", {}, (256, 64, 10368)),
+    ("39_bf16x6_tiles", {"SPLIT": 8}, (64, 64, 20000)),
+    ("39_bf16x6_tiles", {"SPLIT": 2, "BN": 96}, (37, 331, 4097)),
+    ("39_bf16x6_tiles", {"BM": 128, "BN": 128, "BLOCKS": 1}, (517, 1677, 259)),
 ]
 
 
@@ -222,6 +226,8 @@ def test_other_parameters_are_exact_and_give_equal_bits(
         ("34_small_tiles_tf32", {"SPLIT": 8}),
         ("37_small_tiles_16_bits", {}),
         ("37_small_tiles_16_bits", {"SPLIT": 8}),
+        ("39_bf16x6_tiles", {}),
+        ("39_bf16x6_tiles", {"SPLIT": 4}),
     ],
     ids=str,
 )
