@@ -5,11 +5,12 @@
     python scripts/fit_model.py shapes.json batches.json [--write]
 
 For each candidate of ``table.json`` the constants `start`, `step`, `tile`, `memory`, `straddle`, `crowded`
-and, where they have a meaning, `alone`, `ragged` and `sharing` are fitted by least squares of the logarithms
+`ragged` and, where they have a meaning, `alone` and `sharing` are fitted by least squares of the logarithms
 of predicted and measured times. `resident` is left as it is: it follows from registers and shared memory.
 What the rows say little about stays near today's value, which counts as one more row with a weight of its own
 (`_PRIOR`). The times of bf16 and fp16 count for both: their kernels differ in one instruction's type.
-`unmapped` is fitted after these, to draws with operands that have no tensor map.
+`fed`, or of kernels that take no tensor maps `unmapped`, is fitted after these, to draws with operands that
+have none.
 
 Draws are divided at random into those that are fitted and those that only test the result. The regret is how
 much longer than the fastest of the timed candidates the model's choice takes; it is given for both, before
@@ -19,6 +20,7 @@ and after.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
 import random
@@ -32,8 +34,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.dispatch import choose, cost
+from harness.dispatch import choose
 from harness.dispatch.cost import Candidate
+from harness.dispatch.pitches import straddles, without_maps
 from harness.errors import HarnessError, UsageError
 from harness.kernels import catalog
 from harness.kernels.dtypes import DTYPES
@@ -47,7 +50,8 @@ from tune_matmul import TABLE, text
 _HINT = "benchmarks/shapes.py --regret N --json FILE"
 _PRIOR = 0.5  # weight of today's constants, in rows
 _AXES = ("M", "N", "K", "lda", "ldb", "ldc", "transa", "transb")
-_FACTORS = ("memory", "straddle", "crowded", "unmapped")
+_FACTORS = ("memory", "straddle", "crowded", "unmapped", "fed")
+_APART = ("fed", "unmapped")  # constants fitted to draws without tensor maps
 _LEAST = 1.0  # cycles, of constants that are 0 today
 _STEPS, _TINY = 20, 1e-4
 
@@ -80,6 +84,12 @@ def key_of(dtype: str, kernel: str, params: Mapping[str, int]) -> Key:
     return dtype, kernel, json.dumps(own, sort_keys=True)
 
 
+@functools.cache
+def defaults(kernel: str) -> Mapping[str, int]:
+    """Return a kernel's parameters by default: a record from before a parameter does not name it."""
+    return {name: values[0] for name, values in catalog.kernel(kernel).params.items()}
+
+
 def candidates() -> dict[Key, Candidate]:
     """Return the candidates of the shipped table."""
     return {key_of(c.dtype.name, c.variant.kernel.name, c.variant.params): c for c in choose.candidates()}
@@ -101,11 +111,12 @@ def times(paths: Sequence[Path], known: Mapping[Key, Candidate]) -> list[Time]:
                 continue
             problem = GEMMS[row["dtype"]](**{name: row[name] for name in _AXES})
             steps = row.get("steps", (0, 0))
-            unmapped = cost.without_maps(problem, steps)
+            unmapped = without_maps(problem, steps)
             for one in row.get("candidates", ()):
-                key = key_of(row["dtype"], one["kernel"], one["params"])
+                params = {**defaults(one["kernel"]), **one["params"]}
+                key = key_of(row["dtype"], one["kernel"], params)
                 if key in known:
-                    flips = {name: value for name, value in one["params"].items() if name in LAYOUT}
+                    flips = {name: value for name, value in params.items() if name in LAYOUT}
                     given = known[key].variant
                     found.append(
                         Time(
@@ -114,7 +125,7 @@ def times(paths: Sequence[Path], known: Mapping[Key, Candidate]) -> list[Time]:
                             variant=replace(given, params={**given.params, **flips}),
                             shape=(row["M"], row["N"], row["K"]),
                             layout="".join("NT"[row[axis]] for axis in ("transa", "transb")),
-                            straddled=cost.straddles(problem, steps),
+                            straddled=straddles(problem, steps),
                             unmapped=unmapped,
                             sms=gpu["sms"],
                             cycles=one["seconds"] * gpu["clock_hz"],
@@ -149,9 +160,9 @@ def code_of(key: Key) -> Key:
 def of_one(candidate: Candidate, measured: Sequence[Time]) -> tuple[float, Candidate]:
     """Return the sum of squares that is left, and the candidate with the constants that fit best.
 
-    Draws with operands that it would read by a tensor map, and that have none, only say how `unmapped` they
-    are: what is estimated for these is too rough to tell of the rest. So do they of a kernel that takes no
-    maps and has such a factor, 37_small_tiles_16_bits.
+    Draws with operands that it would read by a tensor map, and that have none, only say how fast these are
+    `fed`, and again what `ragged` rows take, which most of them have. So do they of a kernel that takes no
+    maps and has a factor for them, 37_small_tiles_16_bits.
     """
     if candidate.resident > 1 and not candidate.alone:
         candidate = replace(candidate, alone=candidate.step)
@@ -160,7 +171,7 @@ def of_one(candidate: Candidate, measured: Sequence[Time]) -> tuple[float, Candi
     for time in measured:
         apart[told and bool(time.unmapped)].append(time)
     left, one = of_these(candidate, apart[False], constants_of(candidate))
-    more, one = of_these(one, apart[True], ("unmapped",))
+    more, one = of_these(one, apart[True], (apart_of(candidate), "ragged"))
     return left + more, one
 
 
@@ -184,14 +195,18 @@ def of_these(candidate: Candidate, measured: Sequence[Time], names: Sequence[str
     return float(np.sum(residuals(constants) ** 2)), given(constants)
 
 
+def apart_of(candidate: Candidate) -> str:
+    """Return the name of the constant that is fitted to draws without tensor maps."""
+    return _APART[0 if candidate.variant.boxes else 1]
+
+
 def constants_of(candidate: Candidate) -> tuple[str, ...]:
     """Return the names of the constants that are fitted to draws with tensor maps."""
     some = [
         "alone" if candidate.resident > 1 else "",
-        "ragged" if any(box.operand == "C" for box in candidate.variant.boxes) else "",
         "sharing" if candidate.shares else "",
     ]
-    return ("start", "step", "tile", "memory", "straddle", "crowded", *(name for name in some if name))
+    return "start", "step", "tile", "memory", "straddle", "crowded", "ragged", *filter(None, some)
 
 
 def least_squares(residuals: Callable[[Vector], Vector], start: Vector) -> Vector:
@@ -240,9 +255,10 @@ def written(table: Mapping[str, Any], found: Mapping[Key, Candidate]) -> str:
     for entry in table["candidates"]:
         variant = catalog.kernel(entry["kernel"]).variant(**entry["params"])
         one = found[key_of(entry.get("dtype", "fp32"), variant.kernel.name, variant.params)]
-        values = {name: getattr(one, name) for name in (*constants_of(one), "unmapped")}
+        values = {name: getattr(one, name) for name in (*constants_of(one), apart_of(one))}
         rounded = {n: round(x, 2) if n in _FACTORS else round(x) for n, x in values.items()}
-        rows.append({**entry, **rounded})
+        kept = {name: x for name, x in entry.items() if name not in _APART}  # a kernel has one of them
+        rows.append({**kept, **rounded})
     return text({**table, "candidates": rows})
 
 

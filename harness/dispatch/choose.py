@@ -42,7 +42,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.dispatch import cost, user_table
-from harness.dispatch.cost import AS_EXACT, NN, Candidate, depth, straddles, unread, without_maps
+from harness.dispatch.cost import AS_EXACT, NN, Candidate, depth, unread
+from harness.dispatch.pitches import straddles, without_maps
 from harness.errors import UsageError
 from harness.kernels import catalog
 from harness.kernels.dtypes import DTYPES, FP32
@@ -57,7 +58,8 @@ Order = tuple[str, str, int, bool, str]  # element type, sums, parts, whether ze
 NAME = "matmul"  # the name that stands for the dispatcher where a kernel's name is expected
 ROWS, COLUMNS = "M", "N"  # of a product: what the bits of each must not depend on the number of
 _ROWS = (1, 16, 64, 256, 1024, 4096)  # for which orders of sums are compared
-_OPTIONAL = ("straddle", "crowded", "unmapped", "alone", "ragged", "shares", "sharing")  # keys of a candidate
+# Keys of a candidate.
+_OPTIONAL = ("straddle", "crowded", "unmapped", "fed", "alone", "ragged", "shares", "sharing")
 _TABLE = Path(__file__).with_name("table.json")
 
 

@@ -22,8 +22,8 @@ as many as fill the SMs BLOCKS times, if k is long enough for them; they do not 
 shared, `sharing` is added: for storing partial sums, finding those of the others and adding them. With
 ``"even"`` it is for two blocks, and grows with their number, for one of them adds up what all have stored.
 
-A kernel that stores C by TMA takes `ragged` longer for a tile where rows of C have another length than a
-multiple of 16 bytes: its threads then store them.
+A tile takes `ragged` longer where rows of C have another length than a multiple of 16 bytes: TMA cannot store
+them then, and threads cannot store 16 bytes at once.
 
 With ``"panels"`` (32_bf16x6_panels, 36_fp16x3 and 38_3xtf32_panels) as many blocks share a tile as there are
 SMs for it, if each has eight stages of it.
@@ -37,11 +37,11 @@ All these constants, in cycles of the rated clock, are of a candidate, and fitte
 times of sampled shapes on an H200 (benchmarks/shapes.py). `memory` is by how much a kernel misses the rate
 that a copy reaches. On other GPUs they are used unchanged, for want of measurements.
 
-Operands that cannot have a tensor map may be worth copying to where they can (`copied`). A kernel loads such
-an operand at 8 bytes per cycle and SM, while it multiplies: 2049 x 2047 x 2049 on the H200 took 200 to 273 us
-in bf16 and 374 in tf32; the model says 199 and 397. A copy takes 2 us, plus the time to read and write each
-byte at 3.5 TB/s (of the H200's 4.06). `unmapped` times what this adds is counted. A kernel
-that takes no maps reads such operands with steps `straddle` times `unmapped` as long: rung 37 shifts rows.
+Operands that cannot have a tensor map may be worth copying to where they can (`copied`). Else threads copy
+their rows to shared memory, while others multiply: a step takes `fed` cycles for each row of the tile that
+has no map, and for 96 rows more (fitted: errors of 21%, 40% when bytes were counted). A copy takes 2 us, plus
+the time to read and write each byte at 3.5 TB/s (of the H200's 4.06). A kernel that takes no maps reads such
+operands with steps `straddle` times `unmapped` as long: rung 37 shifts rows.
 """
 
 from __future__ import annotations
@@ -50,13 +50,10 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.kernels.dtypes import DTYPES, DType
 from harness.kernels.spec import LAYOUT, Variant
-
-if TYPE_CHECKING:
-    from harness.problems.gemm import Gemm
 
 NN = "NN"  # both operands row-major
 # For a type, others whose kernels may be taken: they are no less exact.
@@ -72,9 +69,10 @@ _SWIZZLED = 128  # bytes along k of one step of the tensor-core rungs
 _ONE_STAGE = {"fp32": 4, "tf32": 8, "bf16": 16, "fp16": 16}  # k of a step of small tiles with one stage
 _DRAM_BYTES = 15.5  # per cycle and SM: 4.06 TB/s, which a copy reaches on the H200
 _UNMAPPED_BYTES = 8  # per cycle and SM, loaded by a kernel without a tensor map
+_FED_MORE = 96  # rows of a step, for what copying them takes however few there are
 _COPY_START, _COPY_BYTES = 4000, 13.4  # cycles to start a copy; bytes per cycle and SM, read or written
 _CLUSTERS = {3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}  # of so many blocks, for which H200_SMS have room
-_SECTOR, _MAPPED = 32, 16  # bytes: of the L2 cache; at whose multiples rows begin that TMA reads
+_MAPPED = 16  # bytes at whose multiples rows begin that TMA reads and writes
 _LEAST_K, _MOST_PARTS = 128, 8  # k of a block of 33_small_tiles; clusters that share a tile
 _LEAST_STAGES = 8  # of a block of the panel rungs that shares a tile
 _MOST_SHARERS = 1024  # of its blocks, on all tiles
@@ -89,7 +87,7 @@ _GRID_ROWS = 65535  # most tiles along M if the grid has a block per tile: CUDA'
 class Candidate:
     """A variant with the parameters that the cost model needs; they are explained in the module's docstring.
 
-    `resident` is blocks per SM, `start`, `step`, `alone`, `tile`, `ragged` and `sharing` are in cycles,
+    `resident` is blocks per SM, `start`, `step`, `alone`, `tile`, `ragged`, `sharing` and `fed` are cycles,
     `memory`, `straddle`, `crowded` and `unmapped` factors, and `shares` is "" for kernels whose blocks do not
     share tiles. `batch` is no constant: the cycles are those of a launch of so many products.
     """
@@ -104,6 +102,7 @@ class Candidate:
     straddle: float = 1.0
     crowded: float = 1.0
     unmapped: float = 1.0
+    fed: float = 12.0
     alone: float = 0
     ragged: float = 0
     shares: str = ""
@@ -190,8 +189,13 @@ class Candidate:
         count = (rounds + (rest > 0)) * self.resident if rounds else math.ceil(rest / at_once)
         return count * steps, count, False
 
-    def busy(self, M: int, N: int, K: int, sms: int, straddled: bool = False, shifted: bool = False) -> float:
-        """Return the cycles from the first block's start to the last one's end, if DRAM is not the limit."""
+    def busy(
+        self, M: int, N: int, K: int, sms: int, straddled: bool = False, shifted: bool = False, fed: str = ""
+    ) -> float:
+        """Return the cycles from the first block's start to the last one's end, if DRAM is not the limit.
+
+        `fed` names the operands whose rows threads copy to shared memory.
+        """
         steps, tiles, shared = self.turns(M, N, K, sms)
         in_turn = steps / tiles * math.ceil(tiles / self.resident)
         longest = max(steps * self.step, in_turn * self.alone) * (self.straddle if straddled else 1)
@@ -199,6 +203,10 @@ class Candidate:
         tile = self.tile + (self.ragged if N * self.dtype.itemsize % _MAPPED else 0)
         if self.crowded != 1 and steps:
             longest *= self.crowded ** min(1, self.count(M, N) * math.ceil(K / self.depth) / (steps * sms))
+        if fed:
+            (rows, columns), least = self.variant.tile, {"A": M, "B": N}
+            copied = sum(min(least[x], rows if x == "A" else columns) for x in fed)
+            longest = max(longest, steps * self.fed * (copied + _FED_MORE))
         return longest + tiles * tile + shared * self.sharing
 
     def cycles(
@@ -216,15 +224,16 @@ class Candidate:
         `unmapped` names the operands, of A and B, that cannot have a tensor map where they are.
         """
         elements, flips = {"A": M * K, "B": K * N}, unread(self.variant, layout)
-        copies = sum(_copying(elements[x], self.dtype, sms) for x in flips)
-        left = "".join(x for x in unmapped if x not in flips)
-        if left:
-            copies += self.unmapped * _fed(self.variant, M, N, K, sms=sms, unmapped=left)[1]
+        left = boxed(self.variant, "".join(x for x in unmapped if x not in flips))
+        moved = copied(self.variant, M, N, K, sms=sms, unmapped=left)
+        copies = sum(_copying(elements[x], self.dtype, sms) for x in flips + moved)
         waiting = self.memory * traffic(M, N, K, self.dtype, sms) * self.batch
         if self.shares == "panels":
             copies += self._splitting(M, N, K, layout, sms)
         apart = bool(unmapped and not self.variant.boxes)  # kernels without maps read any pitch
-        return self.start + max(self.busy(M, N, K, sms, straddled or apart, apart), waiting) + copies
+        fed = "".join(x for x in left if x not in moved)
+        busy = self.busy(M, N, K, sms, straddled or apart, apart, fed)
+        return self.start + max(busy, waiting) + copies
 
     def _splitting(self, M: int, N: int, K: int, layout: str, sms: int) -> float:
         """Return the cycles that the passes over A and B take, before the product: each writes panels.
@@ -249,8 +258,10 @@ def ranked(
 ) -> list[tuple[Variant, float]]:
     """Return the variants of candidates with their cycles for M, N, K and so many SMs, fastest first.
 
-    Those with equal cycles (limited by DRAM) are in the order of their busy cycles.
+    Those with equal cycles (limited by DRAM) are in the order of their busy cycles. Left out are kernels that
+    share tiles by the grid where they would share none: of 1,020 so timed 5 were the fastest.
     """
+    candidates = [c for c in candidates if c.shares != "grid" or c.turns(*shape)[2]]
     pitches: Any = {"layout": layout, "straddled": straddled, "unmapped": unmapped}
     found = [(c.cycles(*shape, **pitches), c.busy(*shape, straddled), c.variant) for c in candidates]
     found.sort(key=lambda one: one[:2])
@@ -275,6 +286,11 @@ def unread(variant: Variant, layout: str) -> str:
     return "".join(x for x, name, kind in kinds if variant.params.get(name, 0) != (kind == "T"))
 
 
+def boxed(variant: Variant, operands: str) -> str:
+    """Return those of the operands that the variant reads by a tensor map."""
+    return "".join(x for x in operands if any(x == box.operand for box in variant.boxes))
+
+
 def _copying(elements: int, dtype: DType, sms: int) -> float:
     """Return the cycles that copying so many elements takes."""
     return _COPY_START + 2 * elements * dtype.itemsize / (sms * _COPY_BYTES)
@@ -292,14 +308,9 @@ def copied(variant: Variant, M: int, N: int, K: int, *, sms: int, unmapped: str)
     it in the same order: the copies for which the cost model gives the fewest cycles in all. Operands for
     which the kernel takes no tensor map are never copied.
     """
-    return _fed(variant, M, N, K, sms=sms, unmapped=unmapped)[0]
-
-
-def _fed(variant: Variant, M: int, N: int, K: int, *, sms: int, unmapped: str) -> tuple[str, float]:
-    """Return what `copied` does, and by how many cycles the product then takes longer than with all maps."""
-    unmapped = "".join(x for x in unmapped if any(x == box.operand for box in variant.boxes))
+    unmapped = boxed(variant, unmapped)
     if not unmapped:
-        return "", 0.0
+        return ""
     dtype, (rows, columns) = DTYPES[variant.kernel.dtype], variant.tile
     tiles = math.ceil(M / rows) * math.ceil(N / columns)
     # A kernel with a workspace shares each tile among as many blocks as there are SMs for it.
@@ -315,29 +326,9 @@ def _fed(variant: Variant, M: int, N: int, K: int, *, sms: int, unmapped: str) -
         multiplying = rows * columns * depth / _FMA[dtype.name]
         return max(rounds * max(multiplying, by_threads), traffic(M, N, K, dtype, sms))
 
-    def cycles(chosen: Sequence[str]) -> float:
+    def cycles(chosen: str) -> float:
         copies = sum(_copying(elements[x], dtype, sms) for x in chosen)
         return copies + busy(sum(loads[x] for x in unmapped if x not in chosen))
 
-    sets = [s for count in range(len(unmapped) + 1) for s in itertools.combinations(unmapped, count)]
-    best = min(sets, key=cycles)  # the first of equals, which has the fewest copies
-    return "".join(best), cycles(best) - busy(0)
-
-
-def without_maps(problem: Gemm, steps: Sequence[int] = (0, 0)) -> str:
-    """Return which operands have rows that do not begin where TMA reads: "", "A", "B" or "AB".
-
-    Of a batch `steps` are the elements from one matrix of A, and of B, to the next.
-    """
-    return "".join(x for x, each in zip("AB", _pitches(problem, steps), strict=True) if each % _MAPPED)
-
-
-def straddles(problem: Gemm, steps: Sequence[int] = (0, 0)) -> bool:
-    """Return True if rows of A or B begin elsewhere than at multiples of 32 bytes, and TMA can read both."""
-    return not without_maps(problem, steps) and any(x % _SECTOR for x in _pitches(problem, steps))
-
-
-def _pitches(problem: Gemm, steps: Sequence[int]) -> list[int]:
-    """Return the bytes at whose multiples the rows of A and B begin, if the first does."""
-    both = zip((problem.lda, problem.ldb), steps, strict=True)
-    return [math.gcd(ld, step) * problem.dtype.itemsize for ld, step in both]
+    sets = (s for count in range(len(unmapped) + 1) for s in itertools.combinations(unmapped, count))
+    return min(map("".join, sets), key=cycles)  # the first of equals, which has the fewest copies

@@ -16,6 +16,7 @@ from harness.dispatch import choose, cost
 from harness.dispatch.call.batch import Batch
 from harness.dispatch.call.side_streams import Forks
 from harness.dispatch.copies import OPERANDS, Copy, transposer
+from harness.dispatch.pitches import without_maps
 from harness.dispatch.split import Part, brief
 from harness.dispatch.workspaces import Need, Workspaces
 from harness.driver import Context, Function, Module, PreparedLaunch, Stream, Struct, tensormap
@@ -189,7 +190,7 @@ def prepare(parts: Sequence[tuple[Cubin, Part]], operands: Operands) -> Launch:
             sms=context.device.sms,
             workspaces=workspaces,
             forks=forks,
-            unmapped=cost.without_maps(problem),
+            unmapped=without_maps(problem),
             transpose=transpose,
         )
         workspaces.reserve(queue.needs)  # as in a stream, where launches find their memory kept

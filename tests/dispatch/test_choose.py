@@ -12,6 +12,7 @@ import pytest
 
 import harness
 from harness.dispatch import choose, cost, user_table
+from harness.dispatch.pitches import without_maps
 from harness.errors import UsageError
 from harness.kernels import catalog, spec
 from harness.launch import kernel as launches
@@ -509,7 +510,7 @@ def test_a_kernel_without_maps_is_chosen_where_no_map_can_be() -> None:
 
 def test_which_operands_have_no_map() -> None:
     def names(lda: int, ldb: int, dtype: str = "tf32") -> str:
-        return cost.without_maps(GEMMS[dtype](M=8, N=8, K=8, lda=lda, ldb=ldb))
+        return without_maps(GEMMS[dtype](M=8, N=8, K=8, lda=lda, ldb=ldb))
 
     assert [names(8, 8), names(9, 8), names(8, 11), names(13, 9)] == ["", "A", "B", "AB"]
     assert names(12, 12, "bf16") == "AB" and names(16, 8, "bf16") == ""
