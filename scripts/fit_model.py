@@ -172,7 +172,7 @@ def of_one(candidate: Candidate, measured: Sequence[Time]) -> tuple[float, Candi
         apart[told and bool(time.unmapped)].append(time)
     left, one = of_these(candidate, apart[False], constants_of(candidate))
     more, one = of_these(one, apart[True], (apart_of(candidate), "ragged"))
-    return left + more, one
+    return left + more, replace(one, unmapped=max(1.0, one.unmapped))  # no kernel reads such rows faster
 
 
 def of_these(candidate: Candidate, measured: Sequence[Time], names: Sequence[str]) -> tuple[float, Candidate]:

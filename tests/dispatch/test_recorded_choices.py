@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
 from harness.dispatch import split
+from harness.kernels import catalog
 from harness.kernels.spec import LAYOUT
 from harness.results import record
 from shared.places import RECORDS, record_file
@@ -35,6 +36,11 @@ STALE: tuple[tuple[str, str, str], ...] = (
 )
 
 
+def named(params: Mapping[str, int]) -> dict[str, int]:
+    """Return the parameters that a record names."""
+    return {name: value for name, value in params.items() if value or name not in LAYOUT}
+
+
 def stale(name: str, content: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     """File, shape and both choices, of each row that says otherwise than `harness.dispatch.split`."""
     gpu = content["meta"]["gpu"]
@@ -43,9 +49,11 @@ def stale(name: str, content: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
             shape = [row["axes"][axis] for axis in ("M", "N", "K")]
             about = {"sms": gpu["sms"], "gpu": gpu["name"], "arch": row["arch"], "dtype": row["dtype"]}
             today, *others = (part.variant for part in split.divided(*shape, **about))
-            ran = recorded["kernel"], recorded["params"], recorded.get("others", [])
-            params = {name: value for name, value in today.params.items() if value or name not in LAYOUT}
-            if (today.kernel.name, params, [v.brief for v in others]) != ran:
+            # A parameter that is newer than the record has its default.
+            defaults = {name: values[0] for name, values in catalog.kernel(recorded["kernel"]).params.items()}
+            params = named({**defaults, **recorded["params"]})
+            ran = recorded["kernel"], params, recorded.get("others", [])
+            if (today.kernel.name, named(today.params), [v.brief for v in others]) != ran:
                 brief = split.brief((today, *others))
                 yield name, row["shape"], f"{recorded['label']} was chosen, {brief} would be"
 

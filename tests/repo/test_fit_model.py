@@ -44,6 +44,7 @@ def truth() -> dict[Key, Candidate]:
     for i, (key, one) in enumerate(fit_model.candidates().items()):
         slower = replace(one, step=one.step * (0.7, 0.85, 1.3)[i % 3], start=one.start * (0.6, 0.9)[i % 2])
         found[key] = replace(slower, tile=one.tile * 1.5, sharing=one.sharing * 0.5, memory=1.2, unmapped=3.0)
+        found[key] = replace(found[key], fed=25.0, ragged=one.ragged * 1.5)
     return found
 
 
@@ -120,7 +121,7 @@ def test_sharing_is_fitted_too(truth: Mapping[Key, Candidate], shares: str) -> N
 
 
 def test_draws_without_maps_say_how_slow_that_is_and_nothing_else(truth: Mapping[Key, Candidate]) -> None:
-    """Fit one factor to them: the other constants are those of the other draws alone."""
+    """Fit two constants to them: the others are those of the other draws alone."""
     mapped = timed(truth, noise=0.01)
     bare = timed(truth, noise=0.01, unmapped="AB")
     with_maps = next(k for k, one in truth.items() if k[0] == "bf16" and one.variant.boxes)
@@ -129,8 +130,11 @@ def test_draws_without_maps_say_how_slow_that_is_and_nothing_else(truth: Mapping
         one = fit_model.candidates()[key]
         alone = fit_model.of_one(one, [t for t in mapped if t.key == key])[1]
         both = fit_model.of_one(one, [t for t in (*mapped, *bare) if t.key == key])[1]
-        assert replace(both, unmapped=1.0) == replace(alone, unmapped=1.0)
-        assert alone.unmapped == one.unmapped and both.unmapped == pytest.approx(3.0, rel=0.1)
+        name, told = ("fed", 25.0) if one.variant.boxes else ("unmapped", 3.0)
+        assert replace(both, **{name: 1.0}, ragged=1.0) == replace(alone, **{name: 1.0}, ragged=1.0)
+        assert getattr(alone, name) == getattr(one, name) and getattr(both, name) == pytest.approx(
+            told, rel=0.1
+        )
 
 
 def test_least_squares_of_a_curve() -> None:
