@@ -306,7 +306,7 @@ class FakeDriver:
     # --- memory: each allocation is a ctypes buffer, its address the device address
 
     def _used(self) -> int:
-        return sum(ctypes.sizeof(memory) for (kind, _), memory in self.live.items() if kind == "memory")
+        return sum(ctypes.sizeof(memory) for (kind, _), memory in list(self.live.items()) if kind == "memory")
 
     def _allocate(self, kind: str, nbytes: int) -> Any:
         if not self.stack:
@@ -318,7 +318,7 @@ class FakeDriver:
 
     def _cuPointerGetAttribute(self, attribute: str, pointer: int) -> Any:
         """Answer for memory that is allocated; `memory_device` says on which device it is."""
-        for (kind, address), memory in self.live.items():
+        for (kind, address), memory in list(self.live.items()):  # other threads may allocate
             if kind == "memory" and address <= pointer < address + ctypes.sizeof(memory):
                 return (self.memory_device.get(address, 0),)
         return CUresult.CUDA_ERROR_INVALID_VALUE
