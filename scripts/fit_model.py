@@ -4,7 +4,7 @@
     python benchmarks/batches.py --regret 6 --json batches.json
     python scripts/fit_model.py shapes.json batches.json [--write]
 
-For each candidate of ``table.json`` the constants `start`, `step`, `tile`, `memory`, `straddle`, `crowded`
+For each candidate of ``table.json`` the constants `start`, `step`, `tile`, `memory`, `straddle`, `crowded`,
 `ragged` and, where they have a meaning, `alone` and `sharing` are fitted by least squares of the logarithms
 of predicted and measured times. `resident` is left as it is: it follows from registers and shared memory.
 What the rows say little about stays near today's value, which counts as one more row with a weight of its own
@@ -36,7 +36,6 @@ from numpy.typing import NDArray
 
 from harness.dispatch import choose
 from harness.dispatch.cost import Candidate
-from harness.dispatch.pitches import straddles, without_maps
 from harness.errors import HarnessError, UsageError
 from harness.kernels import catalog
 from harness.kernels.dtypes import DTYPES
@@ -111,7 +110,7 @@ def times(paths: Sequence[Path], known: Mapping[Key, Candidate]) -> list[Time]:
                 continue
             problem = GEMMS[row["dtype"]](**{name: row[name] for name in _AXES})
             steps = row.get("steps", (0, 0))
-            unmapped = without_maps(problem, steps)
+            unmapped = problem.without_maps(steps)
             for one in row.get("candidates", ()):
                 params = {**defaults(one["kernel"]), **one["params"]}
                 key = key_of(row["dtype"], one["kernel"], params)
@@ -125,7 +124,7 @@ def times(paths: Sequence[Path], known: Mapping[Key, Candidate]) -> list[Time]:
                             variant=replace(given, params={**given.params, **flips}),
                             shape=(row["M"], row["N"], row["K"]),
                             layout="".join("NT"[row[axis]] for axis in ("transa", "transb")),
-                            straddled=straddles(problem, steps),
+                            straddled=problem.straddles(steps),
                             unmapped=unmapped,
                             sms=gpu["sms"],
                             cycles=one["seconds"] * gpu["clock_hz"],

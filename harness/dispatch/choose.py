@@ -43,7 +43,6 @@ from typing import TYPE_CHECKING, Any
 
 from harness.dispatch import cost, user_table
 from harness.dispatch.cost import AS_EXACT, NN, Candidate, depth, unread
-from harness.dispatch.pitches import straddles, without_maps
 from harness.errors import UsageError
 from harness.kernels import catalog
 from harness.kernels.dtypes import DTYPES, FP32
@@ -58,7 +57,7 @@ Order = tuple[str, str, int, bool, str]  # element type, sums, parts, whether ze
 NAME = "matmul"  # the name that stands for the dispatcher where a kernel's name is expected
 ROWS, COLUMNS = "M", "N"  # of a product: what the bits of each must not depend on the number of
 _ROWS = (1, 16, 64, 256, 1024, 4096)  # for which orders of sums are compared
-# Keys of a candidate.
+# Keys of a candidate that not every one has.
 _OPTIONAL = ("straddle", "crowded", "unmapped", "fed", "alone", "ragged", "shares", "sharing")
 _TABLE = Path(__file__).with_name("table.json")
 
@@ -130,7 +129,7 @@ def _choose(
 
 def about(problem: Gemm, invariant: str = "", steps: Sequence[int] = (0, 0)) -> dict[str, Any]:
     """Return what of a product, or a batch (`steps`), beside its shape the choice depends on."""
-    pitches = {"straddled": straddles(problem, steps), "unmapped": without_maps(problem, steps)}
+    pitches = {"straddled": problem.straddles(steps), "unmapped": problem.without_maps(steps)}
     made = {"dtype": problem.dtype.name, "layout": problem.layout, "epilogue": problem.epilogue}
     return {**made, **pitches, "invariant": invariant}
 

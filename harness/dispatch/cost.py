@@ -37,11 +37,12 @@ All these constants, in cycles of the rated clock, are of a candidate, and fitte
 times of sampled shapes on an H200 (benchmarks/shapes.py). `memory` is by how much a kernel misses the rate
 that a copy reaches. On other GPUs they are used unchanged, for want of measurements.
 
-Operands that cannot have a tensor map may be worth copying to where they can (`copied`). Else threads copy
-their rows to shared memory, while others multiply: a step takes `fed` cycles for each row of the tile that
-has no map, and for 96 rows more (fitted: errors of 21%, 40% when bytes were counted). A copy takes 2 us, plus
-the time to read and write each byte at 3.5 TB/s (of the H200's 4.06). A kernel that takes no maps reads such
-operands with steps `straddle` times `unmapped` as long: rung 37 shifts rows.
+Operands that cannot have a tensor map may be worth copying to where they can: `copied` decides that by an
+estimate of its own, for all kernels alike. A copy takes 2 us, plus the time to read and write each byte at
+3.5 TB/s (of the H200's 4.06). Of the others threads copy the rows to shared memory, while others multiply: a
+step takes no less than `fed` cycles for each row of the tile that has no map, and for 96 rows more (fitted:
+errors of 21%, 40% when bytes were counted). A kernel that takes no maps reads such operands with steps
+`straddle` times `unmapped` as long: rung 37 shifts rows.
 """
 
 from __future__ import annotations
@@ -305,8 +306,9 @@ def copied(variant: Variant, M: int, N: int, K: int, *, sms: int, unmapped: str)
     """Return which of the operands `unmapped` are worth copying to memory where they can have a tensor map.
 
     `unmapped` names those that cannot have one where they are: "", "A", "B" or "AB". The result is a part of
-    it in the same order: the copies for which the cost model gives the fewest cycles in all. Operands for
-    which the kernel takes no tensor map are never copied.
+    it in the same order: the copies with which copying, multiplying and loading take the fewest cycles, if a
+    kernel loads what it has no map of at 8 bytes per cycle and SM. Operands for which the kernel takes no
+    tensor map are never copied.
     """
     unmapped = boxed(variant, unmapped)
     if not unmapped:

@@ -16,7 +16,6 @@ from harness.dispatch import choose, cost
 from harness.dispatch.call.batch import Batch
 from harness.dispatch.call.side_streams import Forks
 from harness.dispatch.copies import OPERANDS, Copy, transposer
-from harness.dispatch.pitches import without_maps
 from harness.dispatch.split import Part, brief
 from harness.dispatch.workspaces import Need, Workspaces
 from harness.driver import Context, Function, Module, PreparedLaunch, Stream, Struct, tensormap
@@ -190,7 +189,7 @@ def prepare(parts: Sequence[tuple[Cubin, Part]], operands: Operands) -> Launch:
             sms=context.device.sms,
             workspaces=workspaces,
             forks=forks,
-            unmapped=without_maps(problem),
+            unmapped=problem.without_maps(),
             transpose=transpose,
         )
         workspaces.reserve(queue.needs)  # as in a stream, where launches find their memory kept

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -17,6 +17,7 @@ from harness.problems import bounds
 from harness.problems.protocol import Argument, Axes, Layout, Reference
 
 _INT_MAX = 2**31 - 1
+_SECTOR, _MAPPED = 32, 16  # bytes: of the L2 cache; at whose multiples rows begin that TMA reads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +111,22 @@ class Gemm:
     def layout(self) -> str:
         """Return how A and B are stored, as BLAS names it: ``"NT"`` if B is transposed and A is not."""
         return "NT"[self.transa] + "NT"[self.transb]
+
+    def without_maps(self, steps: Sequence[int] = (0, 0)) -> str:
+        """Return which operands have rows that do not begin where TMA reads: "", "A", "B" or "AB".
+
+        Of a batch `steps` are the elements from one matrix of A, and of B, to the next.
+        """
+        return "".join(x for x, each in zip("AB", self._pitches(steps), strict=True) if each % _MAPPED)
+
+    def straddles(self, steps: Sequence[int] = (0, 0)) -> bool:
+        """Return True if rows of A or B lie across sectors of the L2 cache, and TMA can read both."""
+        return not self.without_maps(steps) and any(x % _SECTOR for x in self._pitches(steps))
+
+    def _pitches(self, steps: Sequence[int]) -> list[int]:
+        """Return the bytes at whose multiples the rows of A and B begin, if the first does."""
+        both = zip((self.lda, self.ldb), steps, strict=True)
+        return [math.gcd(ld, step) * self.dtype.itemsize for ld, step in both]
 
     @property
     def stored(self) -> DType:

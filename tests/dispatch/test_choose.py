@@ -12,7 +12,6 @@ import pytest
 
 import harness
 from harness.dispatch import choose, cost, user_table
-from harness.dispatch.pitches import without_maps
 from harness.errors import UsageError
 from harness.kernels import catalog, spec
 from harness.launch import kernel as launches
@@ -231,6 +230,48 @@ def test_a_start_and_dram_by_hand() -> None:
     assert one.cycles(1280, 1280, 16, 132) == pytest.approx(5000 + 2 * size / (132 * 15.5))
     copied = one.cycles(128, 128, 256, 132, "NT") - one.cycles(128, 128, 256, 132)
     assert copied == pytest.approx(4000 + 2 * 4 * 256 * 128 / (132 * 13.4))
+
+
+def test_rows_that_threads_copy_by_hand() -> None:
+    """23_wgmma_pipeline: ten steps of 64 along k; as many rows of a tile as there are, and 96 more."""
+    params = {"BM": 128, "BN": 192, "CLUSTER": 1}
+    one = candidate("23_wgmma_pipeline", params, step=500, tile=100, ragged=1000, fed=1)
+    assert one.busy(128, 192, 640, 132) == 10 * 500 + 100
+    assert one.busy(128, 192, 640, 132, fed="A") == 10 * 500 + 100  # while others multiply
+    assert one.busy(128, 192, 640, 132, fed="AB") == 10 * 500 + 100
+    slow = replace(one, fed=20)
+    assert slow.busy(128, 192, 640, 132, fed="A") == 10 * 20 * (128 + 96) + 100
+    assert slow.busy(128, 192, 640, 132, fed="B") == 10 * 20 * (192 + 96) + 100
+    assert slow.busy(50, 56, 640, 132, fed="AB") == 10 * 20 * (50 + 56 + 96) + 100
+    assert slow.cycles(128, 192, 64, 132, unmapped="A") == slow.busy(128, 192, 64, 132, fed="A")
+    copies = slow.cycles(4096, 4096, 4096, 132, unmapped="AB") - slow.cycles(4096, 4096, 4096, 132)
+    assert copies == pytest.approx(2 * (4000 + 2 * 2 * 4096 * 4096 / (132 * 13.4)))  # in place of that
+
+
+@pytest.mark.parametrize("kernel", ["23_wgmma_pipeline", "39_bf16x6_tiles", "13_cp_async"])
+def test_rows_of_c_that_begin_anywhere_by_hand(kernel: str) -> None:
+    """Each tile takes `ragged` longer, whether or not the kernel stores by TMA."""
+    one = candidate(kernel, {}, step=10, tile=100, ragged=1000)
+    units = 16 // one.dtype.itemsize
+    assert one.busy(16, 2 * units, 64, 132) + 1000 == one.busy(16, 2 * units - 1, 64, 132)
+
+
+def test_clusters_one_above_the_other_and_side_by_side() -> None:
+    above = candidate("23_wgmma_pipeline", {"BM": 128, "BN": 256, "CLUSTER": 2, "ALONG_N": 0})
+    beside = candidate("23_wgmma_pipeline", {"BM": 128, "BN": 256, "CLUSTER": 2, "ALONG_N": 1})
+    assert above.count(129, 257) == beside.count(129, 257) == 4
+    assert above.count(1, 256 * 3) == 6 and beside.count(1, 256 * 3) == 4  # a tile of a pair is empty
+    assert above.count(128 * 3, 1) == 4 and beside.count(128 * 3, 1) == 6
+    assert replace(beside, batch=5).count(129, 257) == 20
+
+
+def test_the_grids_kernel_is_for_tiles_that_are_shared() -> None:
+    def names(*shape: int) -> set[str]:
+        return {v.kernel.name for v, _ in choose.ranked(*shape, sms=132, arch="sm_90a", dtype="bf16")}
+
+    assert "29_wgmma_grid_split" in names(512, 512, 16384)
+    assert "29_wgmma_grid_split" not in names(4096, 4096, 4096)
+    assert "29_wgmma_grid_split" not in names(512, 512, 64)  # one step of k
 
 
 def test_clusters_need_room_by_hand() -> None:
@@ -509,7 +550,7 @@ def test_a_kernel_without_maps_is_chosen_where_no_map_can_be() -> None:
 
 def test_which_operands_have_no_map() -> None:
     def names(lda: int, ldb: int, dtype: str = "tf32") -> str:
-        return without_maps(GEMMS[dtype](M=8, N=8, K=8, lda=lda, ldb=ldb))
+        return GEMMS[dtype](M=8, N=8, K=8, lda=lda, ldb=ldb).without_maps()
 
     assert [names(8, 8), names(9, 8), names(8, 11), names(13, 9)] == ["", "A", "B", "AB"]
     assert names(12, 12, "bf16") == "AB" and names(16, 8, "bf16") == ""

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from harness.dispatch import choose, cost
 from harness.dispatch.cost import Candidate
-from harness.dispatch.pitches import straddles, without_maps
 from harness.dispatch.workspaces import Need, Workspaces
 from harness.driver import Function, Stream, Struct
 from harness.kernels.spec import Kernel, Variant
@@ -94,8 +93,8 @@ def _up(size: int) -> int:
 
 def _pitches(problems: Sequence[Gemm]) -> dict[str, Any]:
     """Return how rows of any of the products begin, as `choose.ranked` asks for it."""
-    unmapped = {x for p in problems for x in without_maps(p)}
-    return {"straddled": any(map(straddles, problems)), "unmapped": "".join(sorted(unmapped))}
+    unmapped = {x for p in problems for x in p.without_maps()}
+    return {"straddled": any(p.straddles() for p in problems), "unmapped": "".join(sorted(unmapped))}
 
 
 def _part(c: Candidate, problem: Gemm, sms: int) -> float:
