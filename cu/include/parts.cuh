@@ -82,7 +82,8 @@ __device__ inline void each_product(Product product)
         for (int p = 0; p <= degree; ++p) product(p, degree - p, degree == PARTS - 1 && p == 0);
 }
 
-// Start sum = (accumulate ? sum : 0) + the products of parts for 64 rows, TILE_N columns and 16 k. They begin at (row, column) of the rows of A in shared memory, and at row k of those of B.
+// Start sum = (accumulate ? sum : 0) + the products of parts for 64 rows, TILE_N columns and 16 k. They begin at
+// (row, column) of the rows of A in shared memory, and at row k of those of B.
 template <int TILE_M, int TILE_N, int K>
 __device__ inline void multiply(float (&sum)[TILE_N / 2], const Parts<TILE_M, TILE_N, K>& parts, int row, int column,
                                 int k, bool accumulate)

@@ -1,5 +1,5 @@
-// One stage of the pipeline of rungs 22a to 29, whose elements have 16 bits: a tile of A and one of B in shared memory,
-// and the barriers between the producers that fill it and the consumers that multiply it.
+// One stage of the pipeline of rungs 22a to 29 and of 35, whose elements have 16 bits: a tile of A and one of B in
+// shared memory, and the barriers between the producers that fill it and the consumers that multiply it.
 #pragma once
 
 #include "cluster.cuh"
@@ -64,7 +64,9 @@ struct Stage16 {
     {
         constexpr int BOXES = (EXTENT + 63) / 64;
         constexpr bool WHOLE = MN && BOXES % BLOCKS == 0;
-        constexpr int EACH = !MN ? EXTENT / BLOCKS : WHOLE ? BOXES / BLOCKS : TILE_K / BLOCKS;
+        constexpr int LINES = MN ? TILE_K : EXTENT;  // of a box, or of all
+        constexpr int EACH = WHOLE ? BOXES / BLOCKS : LINES / BLOCKS;
+        static_assert(WHOLE || LINES % (8 * BLOCKS) == 0, "a part begins where the swizzle does");
         #pragma unroll
         for (int i = 0; i < (!MN ? 1 : WHOLE ? EACH : BOXES); ++i) {
             const int part = BLOCKS == 1 ? 0 : EACH * rank, of_k = WHOLE ? 0 : part;

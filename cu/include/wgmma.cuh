@@ -58,9 +58,8 @@ __device__ inline void stmatrix_x4(void* to, unsigned w0, unsigned w1, unsigned 
 }
 
 // wgmma<A_MN, B_MN>(T(), sum, a, b, accumulate): start sum = (accumulate ? sum : 0) + a * b for 64 rows, 2 * COUNT
-// columns and 16 k of type T, where sum has COUNT floats a thread: 4, 8, 16, 24, 32, 40, 48, 56,
-// 64, 72, 80, 96, 112 or 128. Each of a and b is MN-major if its flag is 1 and K-major if it is 0; by default they are
-// as in row-major matrices.
+// columns and 16 k of type T, where sum has COUNT floats a thread: 4, 8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 96, 112 or
+// 128. Each of a and b is MN-major if its flag is 1 and K-major if it is 0; by default they are as in row-major matrices.
 //
 // wgmma(sum, a, b, accumulate): the same for 8 k of tf32, where b is K-major, and a is in registers, four a thread, or
 // in shared memory and K-major.

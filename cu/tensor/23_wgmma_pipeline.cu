@@ -29,9 +29,12 @@
 // predict = ["seconds < 1 of 22_wgmma at N=4096"]
 //
 // [tensormaps]
-// A = {box = ["(1 - TRANSA) * BM // (1 + ALONG_N) + TRANSA * 64 // (1 + ALONG_N * (BM // 64 % 2))", 64], swizzle = 128}
-// B = {box = ["TRANSB * BN // (CLUSTER - ALONG_N) + (1 - TRANSB) * 64 // (1 + (CLUSTER > 1 + ALONG_N) * ((BN + 63) // 64 % 2))",
-//             64], swizzle = 128}
+// # K-major: the rows that a block loads, half of a tile that it shares. Else 64 of k, or 32 where the blocks of a
+// # cluster cannot have as many whole boxes each.
+// A = {box = ["""(1 - TRANSA) * BM // (1 + ALONG_N) \
+//                + TRANSA * (64 - 32 * ALONG_N * (BM // 64 % 2))""", 64], swizzle = 128}
+// B = {box = ["""TRANSB * BN // (CLUSTER - ALONG_N) \
+//                + (1 - TRANSB) * (64 - 32 * (CLUSTER - ALONG_N - 1) * ((BN + 63) // 64 % 2))""", 64], swizzle = 128}
 // C = {box = [16, 64], swizzle = 128}
 //
 // [params]
@@ -150,7 +153,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                     if (self == CONSUMERS)
                         stages[stage].load<SHARE_B, SHARE_A>(map_of_a(matrix), map_of_b(matrix), row, col, k,
                                                              full + stage, map_for_a, map_for_b, rank);
-                    stages[stage].copy(A + TO_MATRIX(matrix, stride_a), B + TO_MATRIX(matrix, stride_b), row, col, k, M, N, K, lda, ldb, map_for_a, map_for_b);
+                    stages[stage].copy(A + TO_MATRIX(matrix, stride_a), B + TO_MATRIX(matrix, stride_b), row, col, k,
+                                       M, N, K, lda, ldb, map_for_a, map_for_b);
                     mbarrier_arrive(full + stage);
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
