@@ -7,15 +7,19 @@
 #include <ATen/Context.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <atomic>
 #include <cstring>
 #include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
 #include <shared_mutex>
 #include <unordered_map>
 #include <vector>
 
 namespace {
 
-constexpr size_t WORDS = 48;  // for four tensors and two scalars 43 are used
+constexpr size_t WORDS = 48;  // for four tensors and two scalars 38 are used
 constexpr int64_t FULL = -1, NONE = -2;
 
 struct Key {
