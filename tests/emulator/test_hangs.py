@@ -34,7 +34,12 @@ MBARRIER = """__shared__ unsigned long long b; unsigned a = __cvta_generic_to_sh
 ARRIVE = 'asm volatile("mbarrier.arrive.shared.b64 _, [%0];" :: "r"(a));'
 WAIT = """int ok; do asm volatile("{ .reg .pred q; mbarrier.try_wait.parity.shared.b64 q, [%1], PARITY; "
   "selp.s32 %0, 1, 0, q; }" : "=r"(ok) : "r"(a)); while (!ok);"""
-WORDS = {"MBARRIER": MBARRIER, "ARRIVE": ARRIVE} | {f"WAIT{p}": WAIT.replace("PARITY", p) for p in "01"}
+# In a ring of the block's warps, each waits for the one before.
+RING = """unsigned w = t / 32, next = (w + 1) % (blockDim.x / 32);
+  if (s || w) asm volatile("bar.sync %0, 64;" :: "r"(w + 1)); s = 1;
+  asm volatile("bar.arrive %0, 64;" :: "r"(next + 1));"""
+WORDS = {"MBARRIER": MBARRIER, "ARRIVE": ARRIVE, "RING": RING}
+WORDS |= {f"WAIT{p}": WAIT.replace("PARITY", p) for p in "01"}
 FUNCTIONS = """
 __device__ __noinline__ int down(volatile int* p, int n) { return p[n & 7] + down(p, n + 1) * 3; }
 __device__ __noinline__ int pong(volatile int* p, int n);
@@ -134,6 +139,12 @@ HANGS = {
     "a random walk": Hang(
         "unsigned x = t + 1; do { x ^= x << 13; x ^= x >> 17; x ^= x << 5; } while (x != 0); s = x;"
     ),
+    "a walk of warps in a ring": Hang(
+        "unsigned x = t + 1; do { RING x ^= x << 13; x ^= x >> 17; x ^= x << 5; } while (x != 0); s = x;",
+        1,
+        256,
+    ),
+    "a count of warps in a ring": Hang("for (int i = 0; i < 2000000000; i++) { RING p[t] = i; }", 1, 256),
     "matches that never agree": Hang("while (__match_any_sync(~0u, t) != ~0u) ; s = 1;", 1, 32),
     "a vote that never ends": Hang("while (__any_sync(~0u, t >= p[0])) s++;"),
     "many blocks wait for the last": Hang(
@@ -150,6 +161,7 @@ TIMED = {
     "for ever beside an mbarrier, plain",
     "a counter that wraps",
     "a random walk",
+    "a walk of warps in a ring",
     "a vote that never ends",
 }
 LONG = {
@@ -176,6 +188,7 @@ LONG = {
           s = s * 3 + v[i & 7]; p[64 + t] = s;
         }"""
     ),
+    "warps in a ring that is left": Hang("for (int i = 0; i < 3000; i++) { RING p[t] = i; }", 1, 256),
     "one block works long, and the others wait": Hang(
         "if (blockIdx.x == 0) { for (int i = 0; i < 30000; i++) s = s * 3 + p[i & 7]; "
         "if (t == 0) v[1] = 1; } else while (v[1] == 0) ;",

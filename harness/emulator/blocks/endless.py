@@ -35,7 +35,7 @@ FIRST = 5_000  # of them before loops are looked at
 _SECONDS = 4  # of this thread in a loop that nothing bounds; more with a larger budget
 _SLOW = 6, 500, 1024  # of slow instructions, as printf's: seconds, turns at least, and threads at most
 _GROWTH = 1.5  # from one look to the next, or a second where that is sooner
-_SHOTS = 16  # turns that a look lasts at most
+_SHOTS = 16  # turns that a look lasts, or more, until lanes have taken three
 _YIELD = 16  # turns after which lanes in an endless loop let others run
 _EXACT = {"eq", "ne", "equ", "neu"}
 
@@ -85,6 +85,7 @@ class Loops:
         self._following = False
         self._repeats = Repeats()
         self._shots: list[tuple[int, Lanes, list[Array]]] = []
+        self._turns: Any = 0  # of each lane, in this look
         self.spinning: dict[tuple[int, int], int] = {}
 
     def took(self, runner: Runner, pc: int, where: Lanes) -> bool:
@@ -125,7 +126,7 @@ class Loops:
                 self._began = used, time.thread_time()
             self._outer, self._following = self._candidate, True
             self._until = self._next(used)
-            self._repeats, self._shots = Repeats(), []
+            self._repeats, self._shots, self._turns = Repeats(), [], 0
 
     def _next(self, used: int) -> int:
         """Return the instruction at which a phase ends that begins now."""
@@ -151,7 +152,10 @@ class Loops:
         compared = self._compared(edge)
         values = [_value(runner, text, kind) for ins, kind in compared for text in ins.operands[1:3]]
         self._shots.append((used, where, values))
-        if len(self._shots) >= _SHOTS or used > self._until:
+        lanes = broadcast_mask(where, runner.group.shape)
+        self._turns = self._turns + lanes  # where each warp takes its turns apart, 16 may be of as many warps
+        thrice = self._turns[lanes].max(initial=0) >= 3
+        if (len(self._shots) >= _SHOTS and thrice) or used > self._until:
             self._judge(runner, edge, compared, used)
             self._rest(used)
         return False
