@@ -221,7 +221,8 @@ class _Replaced:
         dtype, shape = a.dtype, b.shape
         precision = self._precision() if dtype is torch.float32 else IEEE
         # All that a decision depends on; stays.cpp reads the same.
-        key: Any = (self.name, precision, dtype, a.shape, a.stride(), b.dtype, shape, b.stride(), b.device)
+        kinds = self.name, precision, dtype, a.device, b.dtype, b.device
+        key: Any = (*kinds, a.shape, a.stride(), shape, b.stride())
         if input is not None:  # scalars decide, too: what is rounded differently is refused
             key = (key, beta, alpha, input.dtype, input.device, input.shape, input.stride())
         if out is not None:
