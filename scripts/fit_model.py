@@ -4,6 +4,8 @@
     python benchmarks/batches.py --regret 6 --json batches.json
     python scripts/fit_model.py shapes.json batches.json [--write]
 
+Times are those of the model's best candidates and, where that was a single launch, of what was chosen.
+
 For each candidate of ``table.json`` the constants `start`, `step`, `tile`, `memory`, `straddle`, `crowded`,
 `ragged` and, where they have a meaning, `alone` and `sharing` are fitted by least squares of the logarithms
 of predicted and measured times. `resident` is left as it is: it follows from registers and shared memory.
@@ -111,9 +113,10 @@ def times(paths: Sequence[Path], known: Mapping[Key, Candidate]) -> list[Time]:
             problem = GEMMS[row["dtype"]](**{name: row[name] for name in _AXES})
             steps = row.get("steps", (0, 0))
             unmapped = problem.without_maps(steps)
-            for one in row.get("candidates", ()):
+            for one in (*row.get("candidates", ()), *chosen(row)):
                 params = {**defaults(one["kernel"]), **one["params"]}
-                key = key_of(row["dtype"], one["kernel"], params)
+                # Of 3xtf32 and the like it may be a kernel of another type.
+                key = key_of(catalog.kernel(one["kernel"]).dtype, one["kernel"], params)
                 if key in known:
                     flips = {name: value for name, value in params.items() if name in LAYOUT}
                     given = known[key].variant
@@ -134,6 +137,19 @@ def times(paths: Sequence[Path], known: Mapping[Key, Candidate]) -> list[Time]:
     if not found:
         raise UsageError("no times of candidates", hint=_HINT)
     return found
+
+
+def chosen(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what was launched for a draw, like one of its candidates; nothing if launches were several.
+
+    Where the model is too fast it is chosen, and wrong: these times correct it.
+    """
+    label, seconds = row.get("chosen", ""), row.get("seconds", {}).get("matmul")
+    if not label or " + " in label or seconds is None:
+        return []
+    kernel, *pairs = label.split()
+    params = {name: int(value) for name, value in (pair.split("=") for pair in pairs)}
+    return [{"kernel": kernel, "params": params, "seconds": seconds}]
 
 
 def predicted(candidate: Candidate, time: Time) -> float:

@@ -42,6 +42,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "indigo": emulated.indigo,
     "selftest": checked.selftest,
     "shapes": products.shapes,
+    "shapes_as_fp32": products.shapes_as_fp32,
     "accuracy": checked.accuracy,
     "calibration": checked.calibration,
     "launch_cost": checked.launch_cost,

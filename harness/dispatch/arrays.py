@@ -120,7 +120,11 @@ def is_ours(array: Any) -> bool:
 
 def torch_stream(device: int) -> int:
     """Return the address of PyTorch's current stream on the GPU with this ordinal."""
-    return int(sys.modules["torch"].cuda.current_stream(device).cuda_stream) or LEGACY
+    torch = sys.modules["torch"]
+    own = getattr(torch, "_C", None)
+    raw = getattr(own, "_cuda_getCurrentRawStream", None)  # Inductor's way, which makes no object
+    found = torch.cuda.current_stream(device).cuda_stream if raw is None else raw(device)
+    return int(found) or LEGACY
 
 
 def stream_address(stream: Any) -> int:

@@ -27,7 +27,7 @@ from harness.errors import BuildError, MissingDependency, OutOfMemory, UsageErro
 from harness.kernels.arch import Arch
 from harness.kernels.dtypes import BF16, BF16X6, FP16, FP16X3, FP32, TF32, TF32X3
 from harness.torch import products, records, stays
-from harness.torch.records import Call, calls
+from harness.torch.records import MOST, Call, calls
 
 KEY = "CUDA"  # the dispatch key whose kernels are replaced
 LEAST = 16  # rows, columns and k of a product of which batches are worth it
@@ -185,6 +185,7 @@ class _Replaced:
         self.name, self.overload, self.full_name = name, overload, f"{name}.{overload}".rstrip(".")
         self._dims = 3 if name.startswith("b") else 2
         self._fp32, self._worth = fp32, worth
+        self._again: dict[Any, Any] = {}  # what queues a product that harness has queued before, by its key
         try:
             self._original = torch.library.get_kernel(f"aten::{self.full_name}", KEY)
         except RuntimeError as e:
@@ -195,6 +196,7 @@ class _Replaced:
     def end(self) -> None:
         """Let go of the rule, which may hold a model: PyTorch keeps this object until the next block."""
         self._worth = _never
+        self._again.clear()
 
     def plain(self, keyset: Any, a: Any, b: Any, *, out: Any = None) -> Any:
         """Replace ``mm`` or ``bmm``."""
@@ -219,7 +221,8 @@ class _Replaced:
         dtype, shape = a.dtype, b.shape
         precision = self._precision() if dtype is torch.float32 else IEEE
         # All that a decision depends on; stays.cpp reads the same.
-        key: Any = (self.name, precision, dtype, a.shape, a.stride(), b.dtype, shape, b.stride(), b.device)
+        kinds = self.name, precision, dtype, a.device, b.dtype, b.device
+        key: Any = (*kinds, a.shape, a.stride(), shape, b.stride())
         if input is not None:  # scalars decide, too: what is rounded differently is refused
             key = (key, beta, alpha, input.dtype, input.device, input.shape, input.stride())
         if out is not None:
@@ -241,7 +244,14 @@ class _Replaced:
                         products.start(result, input, beta)
                 if self._worth is None:
                     a, b = products.readable(a), products.readable(b)
-                products.queue(a, b, result, precision, alpha, beta, bias, invariant=self._worth is None)
+                again = self._again.get(key) if out is None else None
+                if again is not None:
+                    again(a, b, result, bias)
+                else:
+                    given = (precision, alpha, beta, bias)
+                    products.queue(a, b, result, *given, invariant=self._worth is None)
+                    if out is None:  # which may overlap an operand at another call
+                        self._remember(key, products.again(a, b, result, *given, self._worth is None))
             except _REFUSALS as e:
                 # An out that overlaps an operand is refused for where it lies: the next one may not.
                 lies = out is not None and isinstance(e, UsageError)
@@ -249,6 +259,13 @@ class _Replaced:
                 result, call = None, calls.add(refused, dataclasses.replace(call, why=e.what))
         calls.count(call)
         return result
+
+    def _remember(self, key: Any, again: Any) -> None:
+        """Keep what queues this product again, if anything does."""
+        if len(self._again) >= MOST:
+            self._again.clear()
+        if again is not None:
+            self._again[key] = again
 
     def _precision(self) -> str:
         """Return the precision of float32: as asked, or else by PyTorch's settings, old or new."""

@@ -28,6 +28,7 @@ from readme.records import (
 )
 
 MATMUL = ("matmul/squares*.json", "matmul/rectangle*.json")
+_SAMPLED = "benchmarks/shapes"
 BACK_TO_BACK = "matmul/graph*.json"  # the same shapes in the regime `graph`
 
 
@@ -135,9 +136,14 @@ def shapes() -> str:
     return "\n\n".join(filter(None, map(_shapes, (GPU, *OTHERS))))
 
 
-def _shapes(gpu: str) -> str:
-    """Return the table of one GPU."""
-    by_type = _sampled(gpu)
+def shapes_as_fp32() -> str:
+    """Return the same of the precisions of float32 on tensor cores, beside cuBLAS's true float32."""
+    return _shapes(GPU, f"{_SAMPLED}-fp32-tensor")
+
+
+def _shapes(gpu: str, name: str = _SAMPLED) -> str:
+    """Return the table of one record."""
+    by_type = _sampled(gpu, name)
     if not by_type:
         return ""
     cells = []
@@ -149,7 +155,7 @@ def _shapes(gpu: str) -> str:
         below = np.mean([r["ratio"] < 0.98 for r in rows])
         cells.append([dtype, str(len(rows)), *means, f"{below:.0%}"])
     headings = ["", "draws", "geomean", "5th percentile", "least", "packed", "long", "below 0.98"]
-    record = load(_SAMPLED, gpu)
+    record = load(name, gpu)
     note = f"Time of the faster library over ours; seed {record['meta']['seed']}. {machine(record)}"
     return f"{plain_table(cells, headings, 'md')}\n\n{note}"
 
@@ -172,15 +178,10 @@ def batches() -> str:
     return f"{plain_table(cells, headings, 'md')}\n\n{note}"
 
 
-_SAMPLED = "benchmarks/shapes"
-
-
-def _sampled(gpu: str = GPU) -> dict[str, list[dict[str, Any]]]:
+def _sampled(gpu: str = GPU, name: str = _SAMPLED) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of sampled shapes by element type; empty without a record."""
     by_type: dict[str, list[dict[str, Any]]] = {}
-    for row in (
-        r for content in every(f"{_SAMPLED}.json", gpu) for r in content["rows"] if r["status"] == "ok"
-    ):
+    for row in (r for content in every(f"{name}.json", gpu) for r in content["rows"] if r["status"] == "ok"):
         by_type.setdefault(row["dtype"], []).append(row)
     return by_type
 

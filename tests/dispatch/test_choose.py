@@ -500,7 +500,7 @@ def test_thin_products_as_exact_as_fp32_are_in_fp32(dtype: str, layout: str) -> 
     assert choose.choose(1024, 4096, 130, dtype=dtype, **about).kernel.dtype in ("bf16x6", dtype)
     entry = {"kernel": "39_bf16x6_tiles", "params": {}}
     assert user_table.serves(entry, dtype) and not user_table.serves(entry, "fp32")
-    assert choose.choose(4096, 4096, 4096, dtype=dtype, **about).kernel.dtype == dtype
+    assert choose.choose(4096, 4096, 4096, dtype=dtype, **about).kernel.dtype in ("bf16x6", dtype)
     (panels,) = [c for c in choose.candidates() if c.dtype.name == dtype and c.variant.tile == (256, 128)]
     other = replace(panels, variant=choose.laid_out(panels.variant, "TT", "A"))
     across = other.cycles(4096, 4096, 4096, 132, "TT") - panels.cycles(4096, 4096, 4096, 132, "NN")

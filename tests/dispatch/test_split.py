@@ -20,6 +20,7 @@ from harness.dispatch.call import side_streams
 from harness.dispatch.split import Part, divided
 from harness.driver import Context, Graph, Stream
 from harness.errors import UsageError
+from harness.problems.gemm import GEMMS
 from harness.results import fastest
 from shared.arrays import Array, fake, gpu  # noqa: F401  (fixtures)
 from shared.command import FAST
@@ -197,7 +198,8 @@ def test_bench_launches_all_of_it(cli_fake: FakeDriver, tmp_path: Path) -> None:
         "bench", "matmul", "-a", f"M={M}", "-a", f"N={N}", "-a", f"K={K}", *FAST, "--json", str(out)
     )
     assert result.exit_code == 0, result.output
-    made = divided(M, N, K, **H200, gpu="Fake GPU")
+    pitches = choose.about(GEMMS["fp32"](M=M, N=N, K=K))  # rows of 2049 floats begin anywhere
+    made = divided(M, N, K, **H200, gpu="Fake GPU", **pitches)
     assert f"matmul -> {split.brief(part.variant for part in made)}" in result.stdout and len(made) == 3
     (row,) = [r for r in rows(out) if r["kernel"] == "matmul"]
     assert row["status"] == "ok"

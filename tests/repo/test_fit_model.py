@@ -204,6 +204,31 @@ def test_records_that_say_nothing(truth: Mapping[Key, Candidate], tmp_path: Path
         fit_model.main([str(write(tmp_path / "one.json", measured[:2]))])
 
 
+def test_what_was_chosen_is_a_time_too(truth: Mapping[Key, Candidate], tmp_path: Path) -> None:
+    """Of one launch, by whatever name the record's parameters have; not of several, and not of a batch."""
+    measured = timed(truth, noise=0, count=3)
+    label = "23_wgmma_pipeline BM=64 BN=128 STAGES=8"
+    (own,) = [
+        key
+        for key in truth
+        if key[0] == "bf16"
+        and key[1] == "23_wgmma_pipeline"
+        and '"BM": 64, "BN": 128' in key[2]
+        and '"CLUSTER": 1' in key[2]
+    ]
+
+    def times(chosen: str, seconds: dict[str, float]) -> list[Time]:
+        path = write(tmp_path / "s.json", measured, chosen=chosen, seconds=seconds)
+        return fit_model.times([path], fit_model.candidates())
+
+    listed = len(times("", {}))
+    found = times(label, {"matmul": 1e-5, "cuBLAS": 2e-5})
+    more = [t for t in found if t.key == own and t.cycles == pytest.approx(1e-5 * CLOCK)]
+    assert len(found) == listed + 3 and len(more) == 3
+    assert len(times(f"{label} + {label}", {"matmul": 1e-5})) == listed
+    assert len(times(label, {"harness": 1e-5})) == listed
+
+
 def test_the_shipped_table_is_as_it_is_written() -> None:
     before = choose.table()
     assert fit_model.text(before) == fit_model.TABLE.read_text()

@@ -77,6 +77,22 @@ class Gpu:
             with self.context.current():
                 self._run(operands, scalars, stream, ordered, kind, batch)
 
+    def again(
+        self,
+        shape: tuple[int, ...],
+        kind: Kind,
+        addresses: Sequence[int],
+        scalars: tuple[float, float],
+        stream: int,
+    ) -> None:
+        """Queue a product of a `shape` (see `plan`) whose operands are ready on the stream, as `run` does."""
+        if self.context.is_current:
+            self._product(shape, kind, addresses, scalars, self._stream(stream))
+        else:
+            self.context.refuse_sibling()
+            with self.context.current():
+                self._product(shape, kind, addresses, scalars, self._stream(stream))
+
     def run_group(
         self,
         products: Sequence[Operands],
@@ -101,7 +117,7 @@ class Gpu:
         ordered: bool,
         dtype: str,
     ) -> None:
-        shapes = tuple(_shape_of(operands) for operands in products)
+        shapes = tuple(shape_of(operands) for operands in products)
         addresses = [[matrix.address for matrix in operands] for operands in products]
         prepare = functools.partial(self._prepare_groups, shapes, dtype)
         key = (shapes, dtype)
@@ -137,7 +153,7 @@ class Gpu:
         kind: Kind,
         batch: Batch | None,
     ) -> None:
-        shape, addresses = _shape_of(operands), [matrix.address for matrix in operands]
+        shape, addresses = shape_of(operands), [matrix.address for matrix in operands]
         queue = self._stream(stream)
         others = [] if ordered else self._awaited(operands, stream, queue)
         if batch is None:
@@ -289,7 +305,7 @@ class Gpu:
         return found
 
 
-def _shape_of(operands: Operands) -> tuple[int, ...]:
+def shape_of(operands: Operands) -> tuple[int, ...]:
     """Return what a plan depends on: M, N, K, the leading dimensions, and which operands are transposed."""
     a, b, c, *_ = operands
     return a.rows, b.columns, a.columns, a.ld, b.ld, c.ld, int(a.transposed), int(b.transposed)
