@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from harness.dispatch import again as dispatch_again
 from harness.dispatch import arrays
 from harness.dispatch import matmul as dispatch
+from harness.dispatch.call import again as dispatch_again
 from harness.dispatch.call.options import IEEE
 from harness.errors import UsageError
 from harness.kernels.epilogue import ACTIVATIONS

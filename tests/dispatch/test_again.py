@@ -11,7 +11,7 @@ import harness
 from fakes import gemm as fake_gemm
 from fakes.driver import FakeDriver
 from harness.dispatch import arrays
-from harness.dispatch.again import Again, again
+from harness.dispatch.call.again import Again, again
 from harness.driver import Context, Device
 from harness.errors import UsageError
 from shared.arrays import Array, fake, gpu, operands  # noqa: F401  (fixtures)
