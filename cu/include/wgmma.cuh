@@ -58,8 +58,8 @@ __device__ inline void stmatrix_x4(void* to, unsigned w0, unsigned w1, unsigned 
 }
 
 // wgmma<A_MN, B_MN>(T(), sum, a, b, accumulate): start sum = (accumulate ? sum : 0) + a * b for 64 rows, 2 * COUNT
-// columns and 16 k of type T, where sum has COUNT floats a thread: 4, 8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 96, 112 or
-// 128. Each of a and b is MN-major if its flag is 1 and K-major if it is 0; by default they are as in row-major matrices.
+// columns and 16 k of type T, where sum has COUNT floats a thread: 4, 8, 16, 24, 32, 40, 48, 64, 80, 96, 112 or 128.
+// Each of a and b is MN-major if its flag is 1 and K-major if it is 0; by default they are as in row-major matrices.
 //
 // wgmma(sum, a, b, accumulate): the same for 8 k of tf32, where b is K-major, and a is in registers, four a thread, or
 // in shared memory and K-major.
@@ -76,9 +76,7 @@ __device__ inline void stmatrix_x4(void* to, unsigned w0, unsigned w1, unsigned 
 #define NAMES_32 TEN() TEN(1) TEN(2) "%30, %31"
 #define NAMES_40 TEN() TEN(1) TEN(2) FIVE(3, 0, 1, 2, 3, 4) "%35, %36, %37, %38, %39"
 #define NAMES_48 TEN() TEN(1) TEN(2) TEN(3) "%40, %41, %42, %43, %44, %45, %46, %47"
-#define NAMES_56 TEN() TEN(1) TEN(2) TEN(3) TEN(4) "%50, %51, %52, %53, %54, %55"
 #define NAMES_64 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) "%60, %61, %62, %63"
-#define NAMES_72 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) "%70, %71"
 #define NAMES_80 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) \
     FIVE(7, 0, 1, 2, 3, 4) "%75, %76, %77, %78, %79"
 #define NAMES_96 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) "%90, %91, %92, %93, %94, %95"
@@ -95,10 +93,8 @@ __device__ inline void stmatrix_x4(void* to, unsigned w0, unsigned w1, unsigned 
 #define SUMS_32 SUMS(0)
 #define SUMS_40 SUMS_32, FOUR(32), FOUR(36)
 #define SUMS_48 SUMS_40, FOUR(40), FOUR(44)
-#define SUMS_56 SUMS_48, FOUR(48), FOUR(52)
 #define SUMS_64 SUMS_32, SUMS(32)
-#define SUMS_72 SUMS_64, FOUR(64), FOUR(68)
-#define SUMS_80 SUMS_72, FOUR(72), FOUR(76)
+#define SUMS_80 SUMS_64, FOUR(64), FOUR(68), FOUR(72), FOUR(76)
 #define SUMS_96 SUMS_64, SUMS(64)
 #define SUMS_112 SUMS_96, FOUR(96), FOUR(100), FOUR(104), FOUR(108)
 #define SUMS_128 SUMS_96, SUMS(96)
@@ -136,9 +132,7 @@ WGMMA(Bf16, "bf16", 48, 24, "%24", "%25", "%26", "%27, %28")
 WGMMA(Bf16, "bf16", 64, 32, "%32", "%33", "%34", "%35, %36")
 WGMMA(Bf16, "bf16", 80, 40, "%40", "%41", "%42", "%43, %44")
 WGMMA(Bf16, "bf16", 96, 48, "%48", "%49", "%50", "%51, %52")
-WGMMA(Bf16, "bf16", 112, 56, "%56", "%57", "%58", "%59, %60")
 WGMMA(Bf16, "bf16", 128, 64, "%64", "%65", "%66", "%67, %68")
-WGMMA(Bf16, "bf16", 144, 72, "%72", "%73", "%74", "%75, %76")
 WGMMA(Bf16, "bf16", 160, 80, "%80", "%81", "%82", "%83, %84")
 WGMMA(Bf16, "bf16", 192, 96, "%96", "%97", "%98", "%99, %100")
 WGMMA(Bf16, "bf16", 224, 112, "%112", "%113", "%114", "%115, %116")
@@ -150,9 +144,7 @@ WGMMA(Fp16, "f16", 48, 24, "%24", "%25", "%26", "%27, %28")
 WGMMA(Fp16, "f16", 64, 32, "%32", "%33", "%34", "%35, %36")
 WGMMA(Fp16, "f16", 80, 40, "%40", "%41", "%42", "%43, %44")
 WGMMA(Fp16, "f16", 96, 48, "%48", "%49", "%50", "%51, %52")
-WGMMA(Fp16, "f16", 112, 56, "%56", "%57", "%58", "%59, %60")
 WGMMA(Fp16, "f16", 128, 64, "%64", "%65", "%66", "%67, %68")
-WGMMA(Fp16, "f16", 144, 72, "%72", "%73", "%74", "%75, %76")
 WGMMA(Fp16, "f16", 160, 80, "%80", "%81", "%82", "%83, %84")
 WGMMA(Fp16, "f16", 192, 96, "%96", "%97", "%98", "%99, %100")
 WGMMA(Fp16, "f16", 224, 112, "%112", "%113", "%114", "%115, %116")
@@ -175,9 +167,7 @@ WGMMA_TF32_SHARED(256, 128, "%128", "%129", "%130")
 #undef NAMES_32
 #undef NAMES_40
 #undef NAMES_48
-#undef NAMES_56
 #undef NAMES_64
-#undef NAMES_72
 #undef NAMES_80
 #undef NAMES_96
 #undef NAMES_112
@@ -191,9 +181,7 @@ WGMMA_TF32_SHARED(256, 128, "%128", "%129", "%130")
 #undef SUMS_32
 #undef SUMS_40
 #undef SUMS_48
-#undef SUMS_56
 #undef SUMS_64
-#undef SUMS_72
 #undef SUMS_80
 #undef SUMS_96
 #undef SUMS_112

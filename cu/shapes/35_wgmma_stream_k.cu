@@ -33,8 +33,8 @@
 // B = {box = ["64 + TRANSB * (BN - 64)", 64], swizzle = 128}
 //
 // [params]
-// BM = [128, 8, 16, 32, 48, 64, 80, 96, 192, 112, 144, 160]
-// BN = [64, 8, 16, 32, 48, 80, 96, 128, 192, 112, 144, 160]
+// BM = [128, 8, 16, 32, 48, 64, 80, 96, 192]
+// BN = [64, 8, 16, 32, 48, 80, 96, 128, 192]
 // STAGES = [8, 12, 6, 5]
 // SHARE = [1, 0]
 // TRANSA = [0, 1]
@@ -60,9 +60,9 @@
 #define ACROSS (BM != 128)
 #define BQ (ACROSS ? BM : BN)
 #define QUADS (BQ / 8)  // of a thread's sums, each two of Q at two places of P
-// Those that it adds up at once, of IN_FLIGHT / AT_ONCE blocks. Fewer of tall tiles, which would spill.
-#define IN_FLIGHT (ACROSS && BM > 96 ? 8 : 16)
-#define AT_ONCE (BM == 192 ? 4 : BM == 160 ? 5 : BM == 144 ? 6 : QUADS < 8 ? QUADS : QUADS % 8 ? QUADS / 2 : 8)
+// Those that it adds up at once, of IN_FLIGHT / AT_ONCE blocks. Half as many of a tile of 192 x 128, which would spill.
+#define IN_FLIGHT (BM == 192 ? 8 : 16)
+#define AT_ONCE (BM == 192 ? 4 : QUADS < 8 ? QUADS : QUADS % 8 ? QUADS / 2 : 8)
 
 typedef Stage16<ELEMENT, 128, BQ, BK, (ACROSS ? !TRANSB : TRANSA), (ACROSS ? TRANSA : !TRANSB)> Stage;
 

@@ -1,6 +1,6 @@
-// float32 on tensor cores in small tiles, split on the way to shared memory: for short k and small outputs
+// float32 on tensor cores in small tiles, split on the way to shared memory: for small outputs
 //
-// The pass of rung 32 that writes panels, and the wait for all blocks, take longer than a product whose k is short. Rung 31
+// The pass of rung 32 that writes panels, and the wait for all blocks, take longer than a small product. Rung 31
 // splits in the kernel, but an SM has one block of it, and stands still for each batch of loads. Here an SM has several
 // small blocks, which do without producers: all threads load floats one chunk of k ahead into registers, split them while
 // the tensor cores multiply the last chunk, and write the parts to the other of two stages. What one block waits for, others
@@ -28,7 +28,7 @@
 // sums  = "bf16x6"
 // parts = "(BLOCKS == 0) * SPLIT"
 // sass  = ["HGMMA in loop == 12", "F2FP.BF16.F32.PACK_AB in loop >= 24", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
-// claim = "No workspace and no wait for other blocks: a k of 80 takes three chunks, not a pass and a barrier before."
+// claim = "No pass over the operands and no wait for all blocks: a k of 80 takes three chunks."
 // predict = ["conflicts == 0"]
 //
 // [params]

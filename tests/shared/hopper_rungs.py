@@ -50,7 +50,6 @@ VARIANTS: dict[str, tuple[str, dict[str, int]]] = {
     "32 small": ("32_bf16x6_panels", {"BM": 64, "BN": 64, "STAGES": 4}),
     "35": ("35_wgmma_stream_k", {}),
     "35 across": ("35_wgmma_stream_k", {"BM": 8, "BN": 128}),
-    "35 taller": ("35_wgmma_stream_k", {"BM": 144, "BN": 128, "STAGES": 5}),
     "35 whole tiles": ("35_wgmma_stream_k", {"BM": 48, "BN": 128, "SHARE": 0}),
     "36": ("36_fp16x3", {}),
     "36 small": ("36_fp16x3", {"BM": 64, "BN": 64, "STAGES": 6}),
