@@ -64,7 +64,7 @@ def test_a_wrong_choice_is_seen(fake: Any, cache: Cache) -> None:
 
 def test_a_kernel_of_fp32_that_serves_bf16x6_is_of_that_type(cache: Cache) -> None:
     """Both types take the same kernel here; a record tells which of them was asked for."""
-    problems = [GEMMS[dtype](M=64, N=64, K=64) for dtype in ("fp32", "bf16x6")]
+    problems = [GEMMS[dtype](M=1, N=4096, K=4096) for dtype in ("fp32", "bf16x6")]
     found, _ = build_chosen(problems, "sm_90a", cache, lambda _: None, sms=132, gpu="Fake GPU")
     assert {b.variant.kernel.dtype for b in found} == {"fp32"}
     assert [static_record(b)["dtype"] for b in found] == ["fp32", "bf16x6"]
