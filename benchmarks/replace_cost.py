@@ -3,7 +3,7 @@
     PYTHONPATH=. python benchmarks/replace_cost.py [--device cuda]
 
 A row of 16 elements times a 16 x 16 matrix: by PyTorch alone, within the block, and within it where the
-library for such products (harness/torch/stays.cpp) cannot be compiled, so that Python is asked at each call.
+library for such products (harness/torch/known.cpp) cannot be compiled, so that Python is asked at each call.
 Microseconds a call, the best of rounds that take the three in turn. On a CPU, for which `replace` is not
 meant, PyTorch's kernels for the CPU are the ones that are replaced.
 """
@@ -19,7 +19,7 @@ from unittest import mock
 
 import torch
 
-from harness.torch import replace, replacement, stays
+from harness.torch import known, replace, replacement
 
 CALLS, ROUNDS = 200, 200  # no more calls of a round than the driver takes without blocking
 
@@ -55,14 +55,14 @@ def microseconds(call: Callable[[], Any], device: str, calls: int) -> float:
 
 def compare(device: str, calls: int = CALLS, rounds: int = ROUNDS) -> dict[str, list[float]]:
     """Return the times of each product: by PyTorch alone, by the table, by Python."""
-    table = stays.loaded()
+    table = known.loaded()
     given = products(device)
     found = {name: [float("inf")] * 3 for name in given}
     for _ in range(rounds):
         for i, way in enumerate([None, table, (None, "")]):
             with contextlib.ExitStack() as stack:
                 if way is not None:
-                    stack.enter_context(mock.patch.object(stays, "loaded", return_value=way))
+                    stack.enter_context(mock.patch.object(known, "loaded", return_value=way))
                     stack.enter_context(replace(worth=never))
                 for name, call in given.items():
                     found[name][i] = min(found[name][i], microseconds(call, device, calls))
@@ -76,7 +76,7 @@ def main() -> None:
     if device == "cpu":
         replacement.KEY = "CPU"
         torch.set_num_threads(1)
-    table, why = stays.loaded()
+    table, why = known.loaded()
     print(f"PyTorch {torch.__version__} on {device}{'' if table else f': {why}'}")
     print(f"{'':10} {'PyTorch':>8} {'replace()':>15} {'asking Python':>15}")
     for name, (alone, known, asking) in compare(device).items():

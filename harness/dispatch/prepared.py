@@ -6,7 +6,7 @@ import ctypes
 import dataclasses
 import functools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -18,7 +18,7 @@ from harness.dispatch.call.side_streams import Forks
 from harness.dispatch.copies import OPERANDS, Copy, transposer
 from harness.dispatch.split import Part, brief
 from harness.dispatch.workspaces import Need, Workspaces
-from harness.driver import Context, Function, Module, PreparedLaunch, Stream, Struct, tensormap
+from harness.driver import Context, Function, Image, Module, PreparedLaunch, Stream, Struct, tensormap
 from harness.errors import UsageError
 from harness.kernels.compiler import Cubin, compile_kernel
 from harness.kernels.epilogue import ROWS
@@ -86,6 +86,24 @@ class GemmLaunch:
             with self._workspaces.lent(self.needs, stream) as lent:
                 self._run(addresses, scalars, stream, iter(lent))
 
+    def image(
+        self, addresses: Sequence[int], scalars: tuple[float, float], stream: Stream
+    ) -> GemmImage | None:
+        """Return the launch for callers in C, of operands at multiples of 16 bytes where these addresses are.
+
+        None if it is more than one launch. It has the workspace kept for `stream`, if it needs one and
+        `stream` has it.
+        """
+        if self._copies or len(self._launches) > 1:
+            return None
+        with self._lock:
+            room = self._workspaces.room(self.needs[0], stream) if self.needs else None
+            return self._launches[0].image(addresses, scalars, room)
+
+    def watch(self, told: Callable[[], None]) -> None:
+        """Call `told` before workspaces are freed."""
+        self._workspaces.watch(told)
+
     def _run(
         self, addresses: Sequence[int], scalars: tuple[float, float], stream: Stream, lent: Iterator[int]
     ) -> None:
@@ -103,6 +121,25 @@ class GemmLaunch:
             main(addresses, scalars, stream, lent)  # queued first, so that it has all SMs
             for one in others:
                 one(addresses, scalars, side, lent)
+
+
+@dataclasses.dataclass(frozen=True)
+class GemmImage:
+    """The single launch of a product for callers in C: its arguments, and which of them are addresses.
+
+    Offsets are bytes in the arguments' memory; operands are numbered as the addresses that a `GemmLaunch`
+    takes. `pointers` and `maps` are pairs of both, of addresses and of tensor maps. `aligned` has a bit for
+    each of A, B and C at a multiple of 16 bytes: the image is for such operands only. `own` is the offset of
+    the workspace's address, if it has one, and `room` the number of a stream and the address of the workspace
+    kept for it, if that is known.
+    """
+
+    launch: Image
+    pointers: tuple[tuple[int, int], ...]
+    maps: tuple[tuple[int, int], ...]
+    aligned: int
+    own: int | None
+    room: tuple[int, int] | None
 
 
 class _Launch:
@@ -143,8 +180,8 @@ class _Launch:
             programmatic=variant.programmatic,
         )
         first, last = len(mapped), len(mapped) + len(arguments)
-        places = [first + i for i, a in enumerate(given) if isinstance(a, str)]
-        self._pointers = [self._prepared.argument(i, ctypes.c_uint64) for i in places]
+        self._places = [first + i for i, a in enumerate(given) if isinstance(a, str)]
+        self._pointers = [self._prepared.argument(i, ctypes.c_uint64) for i in self._places]
         self._scalars = [self._prepared.argument(first + _SCALARS + i, ctypes.c_float) for i in range(2)]
         self._own = self._prepared.argument(last, ctypes.c_uint64) if memory else None
         self._maps = [_Map(function.context, self._prepared, i, m) for i, m in enumerate(mapped)]
@@ -152,16 +189,36 @@ class _Launch:
     def __call__(
         self, addresses: Sequence[int], scalars: tuple[float, float], stream: Stream, lent: Iterator[int]
     ) -> None:
+        self._write(addresses, scalars)
+        if self._own is not None:
+            self._own.value = next(lent)
+        self._prepared(stream)
+
+    def image(
+        self, addresses: Sequence[int], scalars: tuple[float, float], room: tuple[int, int] | None
+    ) -> GemmImage:
+        """Return this launch for callers in C: see `GemmLaunch.image`."""
+        self._write(addresses, scalars)
+        launch = self._prepared.image()
+        mapped = [(launch.offsets[i], one.operand) for i, one in enumerate(self._maps) if one.possible]
+        return GemmImage(
+            launch=launch,
+            pointers=tuple((launch.offsets[i], operand) for operand, i in enumerate(self._places)),
+            maps=tuple(mapped),
+            aligned=sum(tensormap.possible(address, 0) << i for i, address in enumerate(addresses[:3])),
+            own=None if self._own is None else launch.offsets[-1],
+            room=room,
+        )
+
+    def _write(self, addresses: Sequence[int], scalars: tuple[float, float]) -> None:
+        """Write what depends on the call to the arguments, except the address of the workspace."""
         for scalar, value in zip(self._scalars, scalars, strict=True):
             scalar.value = value
         moved = [address + offset for address, offset in zip(addresses, self._offsets, strict=True)]
         for pointer, address in zip(self._pointers, moved, strict=True):
             pointer.value = address
-        if self._own is not None:
-            self._own.value = next(lent)
         for one in self._maps:
             one.move(moved)
-        self._prepared(stream)
 
 
 def prepare(parts: Sequence[tuple[Cubin, Part]], operands: Operands) -> Launch:
@@ -209,14 +266,19 @@ class _Map:
 
     def __init__(self, context: Context, prepared: PreparedLaunch, index: int, mapped: Mapped) -> None:
         self._context, self._mapped = context, mapped
-        self._operand = OPERANDS.index(mapped.operand)
+        self.operand = OPERANDS.index(mapped.operand)
         self._memory = prepared.argument(index, ctypes.c_char * tensormap.BYTES)
         self._made: dict[int, bytes] = {}
         self._address = 0  # no map is written yet: the bytes are 0, as for an address that cannot have one
 
+    @property
+    def possible(self) -> bool:
+        """True if the operand where it lies now has a map."""
+        return any(self._memory.raw)
+
     def move(self, addresses: Sequence[int]) -> None:
         """Write the map for its operand's address; `addresses` are those of A, B and C."""
-        address = addresses[self._operand]
+        address = addresses[self.operand]
         if address == self._address:
             return
         made = self._made.get(address)

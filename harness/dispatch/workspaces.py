@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -56,7 +56,34 @@ class Workspaces(Closing):
         self._reserved: dict[str, Buffer] = {}  # by user
         # By capture, stream and user: what was captured from different streams may run at once.
         self._captured: dict[tuple[int, int, int, str], tuple[list[Buffer], GraphLifetime]] = {}
+        self._watchers: list[Callable[[], None]] = []
         self._lock = threading.Lock()
+
+    def room(self, need: Need, stream: Stream) -> tuple[int, int] | None:
+        """Return the number of `stream` and the address of the memory that is kept there for `need`, if any.
+
+        Whoever uses it beside `lent` has to `watch`. The context must be current.
+        """
+        with self._lock:
+            if stream.capturing:
+                return None
+            found = self._kept.get((stream.id, need.user))
+            return None if found is None or found.nbytes < need.size else (stream.id, found.ptr)
+
+    def watch(self, told: Callable[[], None]) -> None:
+        """Call `told` from now on before kept memory is freed, after which no more work may use it.
+
+        Memory that is freed waits for the work that uses it.
+        """
+        with self._lock:
+            if told not in self._watchers:
+                self._watchers.append(told)
+
+    def _free(self, kept: Buffer) -> None:
+        """Free memory that was kept for a stream."""
+        for told in self._watchers:
+            told()
+        kept.close()
 
     def reserve(self, needs: Sequence[Need]) -> None:
         """Allocate the memory for `needs` now, for launches that never run at the same time.
@@ -137,15 +164,15 @@ class Workspaces(Closing):
         """
         with outside_captures():  # other streams may be captured now
             if smaller is not None:
-                smaller.close()  # waits for the launches that use it
+                self._free(smaller)  # waits for the launches that use it
             while len(self._kept) >= _MOST_KEPT:
-                self._kept.pop(next(iter(self._kept))).close()
+                self._free(self._kept.pop(next(iter(self._kept))))
             try:
                 made = Buffer(self._context, _rounded(need.size))
             except OutOfMemory:  # free what others have left, maybe in streams that no longer exist
                 self._free_ended()
                 for key in self._kept.keys() - in_use:
-                    self._kept.pop(key).close()
+                    self._free(self._kept.pop(key))
                 made = Buffer(self._context, _rounded(need.size))
         if need.zeroed:
             made.fill_u32(0, stream)
@@ -154,7 +181,7 @@ class Workspaces(Closing):
     def close(self) -> None:
         for kept in (self._kept, self._reserved):
             while kept:
-                kept.popitem()[1].close()
+                self._free(kept.popitem()[1])
         while self._captured:
             for buffer in self._captured.popitem()[1][0]:
                 buffer.close()

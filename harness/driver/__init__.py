@@ -16,7 +16,7 @@ from harness.driver.context import Context
 from harness.driver.device import Device
 from harness.driver.gate import Gate
 from harness.driver.graph import Graph, GraphLifetime, outside_captures
-from harness.driver.launch import PreparedLaunch, Struct
+from harness.driver.launch import Image, PreparedLaunch, Struct
 from harness.driver.memory import (
     Buffer,
     DeviceArray,
@@ -41,6 +41,7 @@ __all__ = [
     "Gate",
     "Graph",
     "GraphLifetime",
+    "Image",
     "Module",
     "PinnedBuffer",
     "PreparedLaunch",

@@ -114,6 +114,12 @@ def check(name: str, result: Any, args: tuple[Any, ...] = ()) -> None:
         raise _translate(name, result, args)
 
 
+def address(name: str) -> int:
+    """Return the address of a function of the driver, of CUDA 12.0 or earlier, for callers in C."""
+    found = call("cuGetProcAddress", name.encode(), 12_000, 0)
+    return int(found[0])
+
+
 def init() -> None:
     """Start the driver (``cuInit``), once per process.
 

@@ -105,6 +105,18 @@ class PreparedLaunch:
         found: Any = kind.from_address(self._params.pointers[index])
         return cast(Value, found)
 
+    def image(self) -> Image:
+        """Return the launch as C takes it, with the arguments' values of now."""
+        pointers = self._params.pointers
+        end = pointers[-1] + self.function.parameter_sizes[-1] if pointers else 0
+        return Image(
+            function=int(self.function.handle),
+            context=int(self.function.context.handle),
+            config=self._config(0),
+            memory=ctypes.string_at(pointers[0], end - pointers[0]) if pointers else b"",
+            offsets=tuple(pointer - pointers[0] for pointer in pointers),
+        )
+
     def _bind(self, stream: Stream) -> tuple[object, Callable[[], tuple[Any]]]:
         """Prepare the driver call for `stream` and keep it for the next launches in the same stream."""
         # Everything that can be looked up beforehand is. cuLaunchKernelEx with a finished config and an int
@@ -147,6 +159,21 @@ class PreparedLaunch:
             config.attrs = attributes
             config.numAttrs = len(attributes)
         return config
+
+
+@dataclass(frozen=True)
+class Image:
+    """A launch for callers of the driver's C functions; whoever made it must be kept as long as it is used.
+
+    `function` and `context` are handles, `config` is the bindings' CUlaunchConfig, without a stream. `memory`
+    is a copy of all arguments, which begin at `offsets` in it.
+    """
+
+    function: int
+    context: int
+    config: Any
+    memory: bytes
+    offsets: tuple[int, ...]
 
 
 @dataclass(frozen=True)

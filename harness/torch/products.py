@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,8 +14,9 @@ from torch.nn import functional
 
 from harness.dispatch import arrays
 from harness.dispatch import matmul as dispatch
-from harness.dispatch.call import again as dispatch_again
+from harness.dispatch.call import image as dispatch_image
 from harness.dispatch.call.options import IEEE
+from harness.dispatch.prepared import GemmImage, GemmLaunch
 from harness.errors import UsageError
 from harness.kernels.epilogue import ACTIVATIONS
 
@@ -118,24 +118,13 @@ def queue(
     return out
 
 
-def again(
+def image(
     a: Any, b: Any, out: Any, precision: str, alpha: float, beta: float, bias: Any, invariant: bool
-) -> Callable[[Any, Any, Any, Any], None] | None:
-    """Return what queues a product that `queue` has queued, for tensors that lie alike; None for batches.
-
-    It takes a, b, out and the bias, and reads nothing of them but their addresses.
-    """
+) -> tuple[GemmLaunch, GemmImage] | None:
+    """Return the launch that `queue` has queued, and its image; see `harness.dispatch.call.image`."""
     options: Any = {"alpha": alpha, "beta": beta, "bias": bias, "precision": precision}
     with torch.no_grad():
-        known, device = dispatch_again.again(a, b, out, invariant=invariant, **options), out.get_device()
-    if known is None:
-        return None
-
-    def queue_again(a: Any, b: Any, out: Any, bias: Any) -> None:
-        addresses = [x.data_ptr() for x in (a, b, out, bias) if x is not None]
-        known(addresses, arrays.torch_stream(device))
-
-    return queue_again
+        return dispatch_image.image(a.detach(), b.detach(), out, invariant=invariant, **options)
 
 
 def check(dims: int, a: Any, b: Any, *added: Any) -> tuple[int, ...]:

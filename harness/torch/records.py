@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tabulate import tabulate
 
-from harness.torch import stays
-from harness.torch.stays import Stays
+from harness.dispatch.prepared import GemmImage, GemmLaunch
+from harness.torch import known
+from harness.torch.known import Known
 
 MOST = 10_000  # products with a record of their own; further ones share one for each operator and reason
 _WHY_WIDTH = 28  # characters of a line of the reason, so that the table fits a terminal of 80
@@ -53,52 +55,77 @@ class Calls:
     """The calls of one block of `replace`; any number of threads may count.
 
     A call is found by its key: whatever the decision depends on. Keys whose records are alike share one.
-    Where there is a table of products that stay PyTorch's, it counts those that it knows.
+    Where there is a table of known products, it counts those that it knows.
     """
 
     def __init__(self) -> None:
         self._decisions: dict[Any, Call] = {}
         self._records: dict[tuple[Any, ...], Call] = {}
         self._lock = threading.Lock()
-        self._stays: Stays | None = None
-        self._staying: dict[int, Call] = {}  # records of products in the table, by their places
+        self._table: Known | None = None
+        self._counted: dict[int, Call] = {}  # records of products in the table, by their places
+        self._images: list[Any] = []
         self._note = ""
 
-    def begin(self, table: Stays | None, note: str = "") -> None:
+    def begin(self, table: Known | None, note: str = "") -> None:
         """Forget all calls, and count with a table from now on. `note` is a line of the report."""
         with self._lock:
             self._decisions.clear()
             self._records.clear()
-            self._staying.clear()
-            self._stays, self._note = table, note
+            self._counted.clear()
+            self._images.clear()
+            self._table, self._note = table, note
 
     def end(self) -> None:
         """Count what the table has counted, and do without it from now on."""
         with self._lock:
             self._drain()
-            self._stays = None
-            self._staying.clear()
+            self._table = None
+            self._counted.clear()
+            self._images.clear()
             self._decisions.clear()
 
     def _drain(self, *, forget: bool = False) -> None:
         """Move the counts of the table to the records; the lock is held."""
-        if self._stays is not None:
-            for place, calls in self._stays.drain(forget=forget):
+        if self._table is not None:
+            for place, calls in self._table.drain(forget=forget):
                 if calls:
-                    self._staying[place].calls += calls
+                    self._counted[place].calls += calls
 
     def stay(self, call: Call) -> None:
         """Keep the product that this thread decides in the table, if there is one: PyTorch computes it."""
-        if self._stays is None:
+        if self._table is not None:
+            self._keep(call, self._table.stay)
+
+    def launch(self, call: Call, image: Callable[[], tuple[GemmLaunch, GemmImage] | None]) -> None:
+        """Keep the product that this thread has queued in the table, if it is a single launch with an image.
+
+        It is asked for only if there is a table that launches.
+        """
+        if self._table is None or not self._table.launches:
             return
+        since = self._table.rooms()
+        found = image()
+        if found is None or not self._table.takes(found[1]):
+            return
+        plan, given = found
+        if given.own is not None:
+            plan.watch(self._table.forget_rooms)
+        self._keep(call, functools.partial(self._table.launch, given, since))
         with self._lock:
-            place = self._stays.stay()
-            if place == stays.FULL:
+            self._images.append(found)  # what the table points to
+
+    def _keep(self, call: Call, keep: Callable[[], int]) -> None:
+        """Count in `call` what the table counts at the place that `keep` returns."""
+        with self._lock:
+            place = keep()
+            if place == known.FULL and self._table is not None:
                 self._drain(forget=True)
-                self._staying.clear()
-                place = self._stays.stay()
+                self._counted.clear()
+                self._images.clear()
+                place = keep()
             if place >= 0:
-                self._staying[place] = call
+                self._counted[place] = call
 
     def find(self, key: Any) -> Call | None:
         """Return the record of a key that was decided before, or None."""

@@ -4,14 +4,16 @@ PyTorch lets a library take the place of a backend's kernel. Within the block ``
 and ``baddbmm`` for CUDA, also with ``out=``, are ours; so is whatever PyTorch builds on them: ``@``,
 ``matmul``, ``F.linear``, ``einsum``, their gradients, and what Inductor calls from compiled code. Above that
 level nothing changes: autograd, autocast and torch.compile see PyTorch's own operators. A product that
-harness does not take, or for which `worth` is false, goes to the kernel that was there before: at its first
-call in a block by a Python function, then by the kernel of stays.cpp, which lies before that function.
+harness does not take, or for which `worth` is false, goes to the kernel that was there before. At the first
+call of a product in a block a Python function decides, then the kernel of known.cpp knows, which lies before
+that function: it calls PyTorch's, or launches ours.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import threading
 import warnings
 from collections.abc import Iterator
@@ -26,8 +28,8 @@ from harness.driver import Device
 from harness.errors import BuildError, MissingDependency, OutOfMemory, UsageError
 from harness.kernels.arch import Arch
 from harness.kernels.dtypes import BF16, BF16X6, FP16, FP16X3, FP32, TF32, TF32X3
-from harness.torch import products, records, stays
-from harness.torch.records import MOST, Call, calls
+from harness.torch import known, products, records
+from harness.torch.records import Call, calls
 
 KEY = "CUDA"  # the dispatch key whose kernels are replaced
 LEAST = 16  # rows, columns and k of a product of which batches are worth it
@@ -131,13 +133,13 @@ def replace(*, fp32: str | None = None, worth: Worth = worth, invariant: bool = 
     if not _active.acquire(blocking=False):
         raise UsageError("PyTorch's products are already replaced", hint="leave the other block first")
     try:
-        table, note = stays.loaded()
+        table, note = known.loaded()
         calls.begin(table, note)
         library = torch.library.Library("aten", "IMPL")
         given: list[_Replaced] = []
         try:
             if table is not None:
-                table.open(records.MOST, by_setting=fp32 is None)
+                table.open(records.MOST, fp32 is None, known.functions())
             for name in ("mm", "addmm", "bmm", "baddbmm"):
                 for overload in ("", "out"):
                     given.append(_Replaced(name, overload, fp32, None if invariant else worth))
@@ -154,7 +156,7 @@ def replace(*, fp32: str | None = None, worth: Worth = worth, invariant: bool = 
         _active.release()
 
 
-def _register(library: Any, replaced: _Replaced, table: stays.Stays | None) -> None:
+def _register(library: Any, replaced: _Replaced, table: known.Known | None) -> None:
     """Put a function in place of PyTorch's kernel, and that of the table before it."""
     name, overload = f"aten::{replaced.name}", replaced.overload
     function = replaced.added if "add" in name else replaced.plain
@@ -185,7 +187,6 @@ class _Replaced:
         self.name, self.overload, self.full_name = name, overload, f"{name}.{overload}".rstrip(".")
         self._dims = 3 if name.startswith("b") else 2
         self._fp32, self._worth = fp32, worth
-        self._again: dict[Any, Any] = {}  # what queues a product that harness has queued before, by its key
         try:
             self._original = torch.library.get_kernel(f"aten::{self.full_name}", KEY)
         except RuntimeError as e:
@@ -196,7 +197,6 @@ class _Replaced:
     def end(self) -> None:
         """Let go of the rule, which may hold a model: PyTorch keeps this object until the next block."""
         self._worth = _never
-        self._again.clear()
 
     def plain(self, keyset: Any, a: Any, b: Any, *, out: Any = None) -> Any:
         """Replace ``mm`` or ``bmm``."""
@@ -220,7 +220,7 @@ class _Replaced:
         """Return the product computed by harness, or None if it is left to PyTorch; either is counted."""
         dtype, shape = a.dtype, b.shape
         precision = self._precision() if dtype is torch.float32 else IEEE
-        # All that a decision depends on; stays.cpp reads the same.
+        # All that a decision depends on; known.cpp reads the same.
         kinds = self.name, precision, dtype, a.device, b.dtype, b.device
         key: Any = (*kinds, a.shape, a.stride(), shape, b.stride())
         if input is not None:  # scalars decide, too: what is rounded differently is refused
@@ -242,30 +242,24 @@ class _Replaced:
                     beta = 0 if bias is not None else beta
                     if bias is None:
                         products.start(result, input, beta)
+                x, y = a, b
                 if self._worth is None:
-                    a, b = products.readable(a), products.readable(b)
-                again = self._again.get(key) if out is None else None
-                if again is not None:
-                    again(a, b, result, bias)
-                else:
-                    given = (precision, alpha, beta, bias)
-                    products.queue(a, b, result, *given, invariant=self._worth is None)
-                    if out is None:  # which may overlap an operand at another call
-                        self._remember(key, products.again(a, b, result, *given, self._worth is None))
+                    x, y = products.readable(a), products.readable(b)
+                given = (precision, alpha, beta, bias)
+                products.queue(x, y, result, *given, invariant=self._worth is None)
+                # What is written before the product, or read from elsewhere, no image knows of.
+                if x is a and y is b and (input is None or bias is not None or not beta):
+                    made = functools.partial(products.image, a, b, result, *given, self._worth is None)
+                    calls.launch(call, made)
             except _REFUSALS as e:
                 # An out that overlaps an operand is refused for where it lies: the next one may not.
                 lies = out is not None and isinstance(e, UsageError)
                 refused = (key, e.what) if lies else key
                 result, call = None, calls.add(refused, dataclasses.replace(call, why=e.what))
+                if not lies:
+                    calls.stay(call)
         calls.count(call)
         return result
-
-    def _remember(self, key: Any, again: Any) -> None:
-        """Keep what queues this product again, if anything does."""
-        if len(self._again) >= MOST:
-            self._again.clear()
-        if again is not None:
-            self._again[key] = again
 
     def _precision(self) -> str:
         """Return the precision of float32: as asked, or else by PyTorch's settings, old or new."""

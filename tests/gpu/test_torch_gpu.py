@@ -243,9 +243,9 @@ def test_other_streams_and_threads(torch: Any) -> None:
 
 def test_what_stays_pytorchs_is_asked_once(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its next calls go to PyTorch's kernel without Python; with TF32 allowed it is another product."""
-    from harness.torch import replace, replacement, report, stays
+    from harness.torch import known, replace, replacement, report
 
-    table, why = stays.loaded()
+    table, why = known.loaded()
     if table is None:
         pytest.skip(why)
     asked, ours = [0], replacement._Replaced._ours

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from fakes.c_driver import Launches
 from harness.dispatch.call.options import PRECISIONS
 from harness.errors import UsageError
 from harness.kernels.epilogue import COLUMNS, Epilogue
@@ -24,7 +25,6 @@ class Multiplied:
 
     torch: Any
     seen: list[tuple[str, str]] = field(default_factory=list)
-    repeated: int = 0  # of them were queued again without being read
 
     def __call__(
         self,
@@ -66,22 +66,6 @@ class Multiplied:
         shape = f"{out.shape[-2]}x{out.shape[-1]}x{a.shape[-1]}"
         self.seen.append((f"{batch}{shape} {''.join(letters)}", precision))
 
-    def again(
-        self, a: Any, b: Any, out: Any, precision: str, alpha: float, beta: float, bias: Any, invariant: bool
-    ) -> Any:
-        """Stand in for `products.again`: what is queued again is checked all the same, and counted."""
-        if out.dim() == 3:
-            return None
-        alike = [(x.shape, x.stride(), x.dtype) for x in (a, b, out, bias) if x is not None]
-
-        def queue_again(a: Any, b: Any, out: Any, bias: Any) -> None:
-            assert [(x.shape, x.stride(), x.dtype) for x in (a, b, out, bias) if x is not None] == alike
-            self.repeated += 1
-            bias = None if bias is None else bias.detach()
-            self(a.detach(), b.detach(), out, alpha, beta, precision, bias, "", invariant)
-
-        return queue_again
-
     @staticmethod
     def layout(name: str, x: Any) -> str:
         """Return "N" or "T"; asserts what `harness.matmul` asks of a tensor."""
@@ -116,7 +100,6 @@ def multiplied(torch: Any, _autocast: None, monkeypatch: pytest.MonkeyPatch) -> 
     found = Multiplied(torch)
     monkeypatch.setattr(products, "on_gpu", lambda x: x.device.type in ("cpu", "meta"))
     monkeypatch.setattr(products, "product", found)
-    monkeypatch.setattr(products, "again", found.again)
     monkeypatch.setattr(replacement, "KEY", "CPU")
     monkeypatch.setattr(replacement, "preferred", lambda *product: True)
     where = {"sms": 132, "arch": "sm_90a"}
@@ -125,7 +108,7 @@ def multiplied(torch: Any, _autocast: None, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def no_compiler() -> str:
-    """Return why stays.cpp cannot be compiled here, or nothing."""
+    """Return why known.cpp cannot be compiled here, or nothing."""
     command = (shlex.split(os.environ.get("CXX", "")) or ["c++"])[0]
     return "" if shutil.which(command) else f"there is no C++ compiler {command}"
 
@@ -133,12 +116,23 @@ def no_compiler() -> str:
 @pytest.fixture
 def table(torch: Any, _own_cache: None) -> Any:
     """The table of products that stay PyTorch's; a compiler that is there has to make it."""
-    from harness.torch import stays
+    from harness.torch import known
 
     if why := no_compiler():
         pytest.skip(why)
-    found, why = stays.loaded()
+    found, why = known.loaded()
     assert found is not None, why
+    return found
+
+
+@pytest.fixture
+def launches(torch: Any, multiplied: Multiplied, table: Any, monkeypatch: pytest.MonkeyPatch) -> Launches:
+    """The table launches what harness computes, by functions that do it on the CPU."""
+    from harness.torch import known, products
+
+    found = Launches(torch, multiplied)
+    monkeypatch.setattr(products, "image", found.image)
+    monkeypatch.setattr(known, "functions", lambda: found.driver)
     return found
 
 
@@ -147,10 +141,10 @@ def replace(
     request: pytest.FixtureRequest, torch: Any, multiplied: Multiplied, monkeypatch: pytest.MonkeyPatch
 ) -> Any:
     """`replace` with the table of products that stay PyTorch's, and where it could not be compiled."""
-    from harness.torch import replace, stays
+    from harness.torch import known, replace
 
     if request.param == "by the table":
         request.getfixturevalue("table")
     else:
-        monkeypatch.setattr(stays, "loaded", lambda: (None, ""))
+        monkeypatch.setattr(known, "loaded", lambda: (None, ""))
     return replace

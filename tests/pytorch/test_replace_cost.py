@@ -22,7 +22,7 @@ def script(torch: Any, multiplied: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_what_is_timed(script: Any, table: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the three ways only the last asks Python at each call."""
-    from harness.torch import replacement, stays
+    from harness.torch import known, replacement
 
     asked, ours = [0], replacement._Replaced._ours
 
@@ -31,12 +31,12 @@ def test_what_is_timed(script: Any, table: Any, monkeypatch: pytest.MonkeyPatch)
         return ours(*args)
 
     monkeypatch.setattr(replacement._Replaced, "_ours", counted)
-    loaded = stays.loaded
+    loaded = known.loaded
     found = script.compare("cpu", calls=5, rounds=2)
     assert set(found) == {"mm", "mm, out=", "addmm", "bmm", "baddbmm"}
     assert all(0 < time < float("inf") for times in found.values() for time in times)
     assert asked[0] == 2 * len(found) * (1 + 6)  # a block by the table asks once, by Python at each of 1 + 5
-    assert stays.loaded is loaded
+    assert known.loaded is loaded
 
 
 def test_what_is_printed(script: Any, table: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -307,45 +307,6 @@ def test_no_kernel_for_this_gpu(
     assert rows() == [("mm", "5x7x3", "NN", "fp16", 1, "no kernel for 5x7x3 in fp16 on sm_80")]
 
 
-def test_a_product_is_queued_again_without_being_read(torch: Any, multiplied: Any, replace: Any) -> None:
-    """Of what lies alike only the addresses are new; another layout, and an `out` that is given, are read."""
-    linear = torch.nn.Linear(16, 24)
-
-    def close(found: Any, x: Any, y: Any, bias: Any = 0) -> bool:
-        return bool(torch.allclose(found, (x[:, :, None] * y).sum(1) + bias, rtol=1e-4, atol=1e-5))
-
-    with replace(worth=lambda *product, **more: True), torch.no_grad():
-        for turn in range(3):
-            x, y = torch.randn(8, 16), torch.randn(16, 24)
-            assert close(x @ y, x, y) and close(linear(x), x, linear.weight.T, linear.bias)
-            assert multiplied.repeated == 2 * turn
-        assert [r[4] for r in rows()] == [3, 3]
-        assert close(x.T.contiguous().T @ y, x, y)
-        for _ in range(2):
-            assert close(torch.mm(x, y, out=torch.empty(8, 24)), x, y)
-        assert multiplied.repeated == 4
-    with replace(worth=lambda *product, **more: True):
-        assert close(x @ y, x, y)
-    assert multiplied.repeated == 4  # another block decides anew
-
-
-@pytest.mark.parametrize("error", [UsageError("no such kernel"), OutOfMemory("full")])
-def test_what_is_refused_again_goes_to_pytorch(
-    torch: Any, multiplied: Any, replace: Any, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    from harness.torch import products
-
-    def refuse(*_: Any) -> None:
-        raise error
-
-    monkeypatch.setattr(products, "again", lambda *_: refuse)
-    a, b = torch.randn(5, 3), torch.randn(3, 7)
-    with replace():
-        results = [a @ b for _ in range(3)]
-    assert all(torch.allclose(x, a @ b, rtol=1e-5) for x in results)
-    assert sorted((r[4], r[5]) for r in rows()) == [(1, ""), (2, error.what)]
-
-
 @pytest.mark.parametrize("error", [UsageError("no such kernel"), BuildError("no"), OutOfMemory("full")])
 def test_what_harness_refuses_goes_to_pytorch(
     torch: Any, multiplied: Any, replace: Any, monkeypatch: pytest.MonkeyPatch, error: Exception

@@ -19,7 +19,7 @@ from harness.dispatch.call import group
 from harness.dispatch.call.batch import Batch, OneByOne
 from harness.dispatch.call.side_streams import Forks, order
 from harness.dispatch.copies import transposer
-from harness.dispatch.prepared import GemmLaunch
+from harness.dispatch.prepared import GemmImage, GemmLaunch
 from harness.dispatch.split import Part, divided
 from harness.dispatch.workspaces import Workspaces
 from harness.driver import BorrowedStream, Context, Device, Function, Module, Stream, tensormap
@@ -77,21 +77,20 @@ class Gpu:
             with self.context.current():
                 self._run(operands, scalars, stream, ordered, kind, batch)
 
-    def again(
+    def image(
         self,
         shape: tuple[int, ...],
         kind: Kind,
         addresses: Sequence[int],
         scalars: tuple[float, float],
         stream: int,
-    ) -> None:
-        """Queue a product of a `shape` (see `plan`) whose operands are ready on the stream, as `run` does."""
-        if self.context.is_current:
-            self._product(shape, kind, addresses, scalars, self._stream(stream))
-        else:
-            self.context.refuse_sibling()
-            with self.context.current():
-                self._product(shape, kind, addresses, scalars, self._stream(stream))
+    ) -> tuple[GemmLaunch, GemmImage] | None:
+        """Return the launch of a product that `run` has queued, as `GemmLaunch.image` does, and its image."""
+        with self.context.current():
+            queue = self._stream(stream)
+            plan, _ = self._planned(shape, kind, (addresses, queue))
+            image = plan.image(addresses, scalars, queue)
+            return None if image is None else (plan, image)
 
     def run_group(
         self,

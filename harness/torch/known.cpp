@@ -1,10 +1,14 @@
-// Products that stay PyTorch's go to its kernels without Python; stays.py compiles and loads this file.
+// Products that were called before need no Python; known.py compiles and loads this file.
 //
 // Within `harness.torch.replace()` a kernel for each operator lies before the Python function that decides.
-// It reads from the arguments all that a decision depends on, a key. One that was decided to be PyTorch's is
-// counted and goes to PyTorch's kernel. Any other goes to the Python function, which may call `harness_stay`
-// meanwhile: from then on the key is known. Only headers of c10 and ATen are used, none of CUDA.
+// It reads from the arguments all that a decision depends on, a key. A product that was decided to be
+// PyTorch's is counted and goes to PyTorch's kernel; one of harness's is counted and launched. Any other goes
+// to the Python function, which may call `harness_stay` or `harness_launch` meanwhile: from then on the key is
+// known. Only headers of c10 and ATen are used, none of CUDA.
+#include "launches.h"
+
 #include <ATen/Context.h>
+#include <ATen/ops/empty.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <atomic>
@@ -72,32 +76,72 @@ struct Hash {
     size_t operator()(const Key& key) const { return key.hash; }
 };
 
+enum class Way { ASK, STAY, LAUNCH };
+
 // The decisions of one block. Counts change under the shared lock, so that none is lost as they are drained.
 struct Table {
+    struct Entry {
+        std::atomic<int64_t> calls{0};
+        std::unique_ptr<harness::Launch> launch;  // none for a product that is PyTorch's
+    };
+
     std::shared_mutex mutex;
     std::unordered_map<Key, size_t, Hash> places;
-    std::deque<std::atomic<int64_t>> counts;
-    size_t most = 0;
+    std::deque<Entry> entries;  // the first `used` of them; entries cannot move
+    size_t used = 0, most = 0;
+    int64_t rooms = 0;  // how often all rooms were forgotten
+    harness::Driver driver{};
     std::atomic<int64_t> block{0};      // the number of this block, a part of each key
     std::atomic<bool> by_setting{false};  // PyTorch's setting decides how float32 is multiplied
 
-    bool count(const Key& key) {
-        std::shared_lock lock(mutex);
+    Entry* find(const Key& key) {  // under a lock
         const auto found = places.find(key);
-        if (found == places.end()) return false;
-        counts[found->second].fetch_add(1, std::memory_order_relaxed);
+        return found == places.end() ? nullptr : &entries[found->second];
+    }
+
+    // Says which way a product goes; one that is PyTorch's is counted.
+    Way way(const Key& key) {
+        std::shared_lock lock(mutex);
+        Entry* const found = find(key);
+        if (found == nullptr) return Way::ASK;
+        if (found->launch != nullptr) return Way::LAUNCH;
+        found->calls.fetch_add(1, std::memory_order_relaxed);
+        return Way::STAY;
+    }
+
+    // Launches a product and counts it. False if it is to be asked for: then nothing was queued.
+    bool launch(const Key& key, c10::Device device, const uint64_t* addresses) {
+        std::shared_lock lock(mutex);  // so that no room is freed meanwhile
+        Entry* const found = find(key);
+        if (found == nullptr || found->launch == nullptr) return false;
+        if (!found->launch->queue(driver, device, addresses)) return false;
+        found->calls.fetch_add(1, std::memory_order_relaxed);
         return true;
     }
 
-    int64_t add(const Key& key) {
+    // Returns the place of a product. It is a new one if the product went another way before, for its calls
+    // are counted apart.
+    int64_t add(const Key& key, const harness::Image* image, int64_t since) {
         std::unique_lock lock(mutex);
-        const auto found = places.find(key);
-        if (found != places.end()) return static_cast<int64_t>(found->second);
-        if (places.size() >= most) return FULL;
-        const size_t place = places.size();
-        if (counts.size() == place) counts.emplace_back(0);
-        places.emplace(key, place);
-        return static_cast<int64_t>(place);
+        harness::Image given = image == nullptr ? harness::Image{} : *image;
+        if (since != rooms) given.room = 0;  // it may have been freed since Python looked
+        Entry* found = find(key);
+        if (found == nullptr || (found->launch == nullptr) != (image == nullptr)) {
+            if (used >= most) return FULL;
+            if (entries.size() == used) entries.emplace_back();
+            places[key] = used;
+            found = &entries[used++];
+            found->launch = image == nullptr ? nullptr : std::make_unique<harness::Launch>(given);
+        } else if (image != nullptr) {
+            found->launch->keep(given);
+        }
+        return static_cast<int64_t>(places[key]);
+    }
+
+    void forget() {  // under the lock
+        places.clear();
+        for (size_t i = 0; i < used; ++i) entries[i].launch.reset();
+        used = 0;
     }
 };
 
@@ -107,11 +151,13 @@ thread_local const Key* pending = nullptr;  // that of the call which Python dec
 struct Kernel final : c10::OperatorKernel {
     Kernel(const c10::OperatorHandle& op, c10::DispatchKey where, int64_t number)
         : number(number), arguments(op.schema().arguments().size()), where(where),
+          added(op.schema().name().find("add") != std::string::npos),
           original(op.getComputedKernelForDispatchKey(where)) {}
 
     int64_t number;  // of the operator
     size_t arguments;
     c10::DispatchKey where;
+    bool added;  // something is added to the product: the first argument
     c10::SafeKernelFunction original;
     std::shared_ptr<c10::SafeKernelFunction> python;  // none once the block has ended; under the lock
 
@@ -133,10 +179,36 @@ struct Kernel final : c10::OperatorKernel {
         return true;
     }
 
+    // Launches a product of two matrices that is known to be harness's, in place of the arguments.
+    bool launch(const Key& key, c10::Stack& stack) const {
+        const auto given = torch::jit::last(stack, arguments);
+        const auto tensor = [&](size_t i) -> const at::Tensor& { return given[i].toTensor(); };
+        const at::Tensor &a = tensor(added), &b = tensor(added + 1);
+        const bool asked = given.back().isTensor() && arguments > (added ? 5u : 2u);
+        const at::Tensor out = asked ? given.back().toTensor() : at::empty({a.size(0), b.size(1)}, a.options());
+        const auto address = [](const at::Tensor& x) { return reinterpret_cast<uint64_t>(x.const_data_ptr()); };
+        const uint64_t addresses[harness::OPERANDS] = {
+            address(a), address(b), reinterpret_cast<uint64_t>(out.mutable_data_ptr()),
+            added ? address(tensor(0)) : 0};
+        if (asked) {  // it may overlap an operand, which Python refuses
+            const auto [begin, end] = harness::extent(out);
+            for (const auto& x : given.slice(0, added + 2)) {
+                const auto [from, to] = harness::extent(x.toTensor());
+                if (from < end && begin < to) return false;
+            }
+        }
+        if (!table.launch(key, a.device(), addresses)) return false;
+        torch::jit::drop(stack, arguments);
+        torch::jit::push(stack, out);
+        return true;
+    }
+
     void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* stack) {
         Key key;
         const bool readable = read(key, *stack);
-        if (readable && table.count(key)) return original.callBoxed(op, keys, stack);
+        const Way way = readable ? table.way(key) : Way::ASK;
+        if (way == Way::STAY) return original.callBoxed(op, keys, stack);
+        if (way == Way::LAUNCH && launch(key, *stack)) return;
         const auto decide = [&] {
             std::shared_lock lock(table.mutex);
             return python;
@@ -182,11 +254,12 @@ const char* caught(F&& function) {
 extern "C" {
 
 // Begins a block with at most `most` keys.
-void harness_open(int64_t most, int by_setting) {
+void harness_open(int64_t most, int by_setting, const harness::Driver* driver) {
     placed.clear();
     std::unique_lock lock(table.mutex);
-    table.places.clear();
-    table.counts.clear();
+    table.forget();
+    table.entries.clear();
+    table.driver = *driver;
     table.most = static_cast<size_t>(most);
     table.by_setting = by_setting != 0;
     ++table.block;
@@ -217,15 +290,36 @@ const char* harness_put(const char* name, const char* overload) {
 }
 
 // Keeps the product that Python decides in this thread as PyTorch's, and returns its place.
-int64_t harness_stay() { return pending == nullptr ? NONE : table.add(*pending); }
+int64_t harness_stay() { return pending == nullptr ? NONE : table.add(*pending, nullptr, 0); }
+
+// Says how often rooms were forgotten, for `harness_launch`.
+int64_t harness_rooms() {
+    std::shared_lock lock(table.mutex);
+    return table.rooms;
+}
+
+// Keeps the launch of the product that Python decides in this thread, and returns its place. If the product
+// is known, its launch gets the room of a further stream. A room that was read before others were forgotten,
+// when `harness_rooms` said something else than `since`, is not kept.
+int64_t harness_launch(const harness::Image* image, int64_t since) {
+    return pending == nullptr ? NONE : table.add(*pending, image, since);
+}
+
+// Forgets the rooms of all launches: one of them will be freed. What was queued with it is in its stream.
+void harness_forget_rooms() {
+    std::unique_lock lock(table.mutex);
+    ++table.rooms;
+    for (size_t i = 0; i < table.used; ++i)
+        if (table.entries[i].launch != nullptr) table.entries[i].launch->forget_rooms();
+}
 
 // Writes the calls by place since the last time, and returns how many places there are. `forget`: all keys.
 int64_t harness_drain(int64_t* calls, int forget) {
     std::unique_lock lock(table.mutex);
-    const auto size = static_cast<int64_t>(table.places.size());
-    for (int64_t i = 0; i < size; ++i) calls[i] = table.counts[i].exchange(0);
-    if (forget) table.places.clear();
-    return size;
+    const size_t size = table.used;
+    for (size_t i = 0; i < size; ++i) calls[i] = table.entries[i].calls.exchange(0);
+    if (forget) table.forget();
+    return static_cast<int64_t>(size);
 }
 
 // Ends the block: our kernels are taken away, and what Python gave is let go.

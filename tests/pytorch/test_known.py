@@ -1,11 +1,10 @@
 """Products that stay PyTorch's without Python, without a GPU: the kernels for the CPU are the ones replaced.
 
-What a check is worth is seen in `test_planted_faults`: it fails where stays.cpp has the fault that it is for.
+What a check is worth is seen in `test_planted_faults`: it fails where known.cpp has the fault that it is for.
 """
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import re
@@ -23,6 +22,7 @@ import pytest
 
 from harness.errors import HarnessError, UsageError
 from shared.places import ROOT
+from shared.tables import faulty
 
 
 class Asked:
@@ -253,21 +253,13 @@ def test_the_table(check: str, torch: Any, multiplied: Any, table: Any, asked: A
     run(CHECKS[check], torch=torch, multiplied=multiplied, replace=replace, asked=asked)
 
 
-def compiled(source: str, folder: Path) -> Any:
-    """Return the table of a changed source."""
-    from harness.torch import stays
-
-    path = folder / "changed.cpp"
-    path.write_text(source, encoding="utf-8")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stays, "SOURCE", path)
-        stays._compile(stays._command(), folder / "changed.so")
-    return stays.Stays(ctypes.CDLL(str(folder / "changed.so")))
-
-
 FAULTS = [
-    ("results_and_counts", "fetch_add(1,", "fetch_add(2,"),
-    ("results_and_counts", "return static_cast<int64_t>(place);", "return NONE;"),
+    (
+        "results_and_counts",
+        "found->calls.fetch_add(1, std::memory_order_relaxed);\n        return Way::STAY",
+        "found->calls.fetch_add(2, std::memory_order_relaxed);\n        return Way::STAY",
+    ),
+    ("results_and_counts", "return static_cast<int64_t>(places[key]);", "return NONE;"),
     ("results_and_counts", ".exchange(0)", ".load()"),
     ("results_and_counts", "torch::jit::last(stack, arguments)", "torch::jit::last(stack, 1)"),
     ("what_decides", "add(sizes[i]);", ""),
@@ -278,9 +270,9 @@ FAULTS = [
     ("the_setting", "if (float32 && table", "if (!float32 && table"),
     ("the_setting", "table.by_setting = by_setting != 0;", "table.by_setting = true;"),
     ("the_next_block", "one.handle.reset();", ""),
-    ("the_next_block", "table.places.clear();\n    table.counts.clear();", "--table.block;"),
+    ("the_next_block", "table.forget();\n    table.entries.clear();", "--table.block;"),
     ("a_rule_that_multiplies", "~Pending() { pending = outer; }", "~Pending() { pending = nullptr; }"),
-    ("threads", "if (forget) table.places.clear();", ""),
+    ("threads", "if (forget) table.forget();", ""),
 ]
 
 
@@ -290,12 +282,10 @@ def test_planted_faults(
     check: str, text: str, fault: str, torch: Any, multiplied: Any, asked: Asked,
     table: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
 ) -> None:  # fmt: skip
-    from harness.torch import replace, stays
+    from harness.torch import known, replace
 
-    source = stays.SOURCE.read_text(encoding="utf-8")
-    assert text in source
-    changed = compiled(source.replace(text, fault), tmp_path)
-    monkeypatch.setattr(stays, "loaded", lambda: (changed, ""))
+    changed = faulty("known.cpp", text, fault, tmp_path)
+    monkeypatch.setattr(known, "loaded", lambda: (changed, ""))
     told: list[Any] = []
     monkeypatch.setattr(threading, "excepthook", told.append)
     with pytest.raises((AssertionError, KeyError)):
@@ -345,7 +335,7 @@ def test_a_refusal_stays(torch: Any, multiplied: Any, table: Any, asked: Asked) 
             assert asked.by(lambda: torch.mm(a, b, out=a)) == 1
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(products, "product", refuse)
-            assert [asked.by(lambda: a @ b) for _ in range(4)] == [1, 1, 0, 0]
+            assert [asked.by(lambda: a @ b) for _ in range(4)] == [1, 0, 0, 0]
     assert [(r[4], r[5]) for r in rows()] == [(3, "out overlaps an operand"), (4, "no")]
 
 
@@ -387,14 +377,14 @@ def test_no_such_operator(table: Any) -> None:
 
 @pytest.fixture
 def anew(torch: Any, _own_cache: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """`stays` as a new process has it, with an empty cache."""
+    """`known` as a new process has it, with an empty cache."""
     from harness.support import cache
-    from harness.torch import stays
+    from harness.torch import known
 
     store = cache.Cache(tmp_path / "cache")
     monkeypatch.setattr(cache, "default", lambda: store)
-    monkeypatch.setattr(stays, "loaded", stays.loaded.__wrapped__)
-    return stays
+    monkeypatch.setattr(known, "loaded", known.loaded.__wrapped__)
+    return known
 
 
 COMPILERS = {
@@ -429,12 +419,12 @@ def test_no_library(
     assert rows() == [("mm", "5x7x3", "NN", "fp32", 4, "not worth it")]
     *_, part, note = str(report()).splitlines()
     assert part == "0.0% of the multiply-adds by harness"
-    assert note.startswith("PyTorch's products cost the host more, for compiling stays.cpp failed: ")
+    assert note.startswith("PyTorch's products cost the host more, for compiling known.cpp failed: ")
     assert re.search(why, note)
 
 
 def test_a_failure_is_not_repeated(torch: Any, multiplied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from harness.torch import replace, stays
+    from harness.torch import known, replace
 
     tries = []
 
@@ -442,14 +432,14 @@ def test_a_failure_is_not_repeated(torch: Any, multiplied: Any, monkeypatch: pyt
         tries.append(1)
         raise HarnessError("no")
 
-    monkeypatch.setattr(stays, "_library", fail)
-    stays.loaded.cache_clear()
+    monkeypatch.setattr(known, "_library", fail)
+    known.loaded.cache_clear()
     try:
         for _ in range(3):
             with replace():
                 pass
     finally:
-        stays.loaded.cache_clear()
+        known.loaded.cache_clear()
     assert tries == [1]
 
 
@@ -468,7 +458,7 @@ def test_it_is_compiled_once(table: Any, anew: Any, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(anew.torch, "__version__", "0.1")
     assert anew.loaded()[0] is not None and len(compiles) == 2
     store = anew.cache.default()
-    monkeypatch.setattr(store, "get", lambda key: {"stays.so": b"for another machine"})
+    monkeypatch.setattr(store, "get", lambda key: {"known.so": b"for another machine"})
     assert anew.loaded()[0] is not None and len(compiles) == 3
 
 
@@ -484,4 +474,4 @@ def test_two_processes_at_once(table: Any, tmp_path: Path) -> None:
     environment = {**os.environ, "HARNESS_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": path}
     both = [subprocess.Popen([sys.executable, "-c", code], env=environment) for _ in range(2)]
     assert [process.wait() for process in both] == [0, 0]
-    assert len(list((tmp_path / "cache").rglob("stays.so"))) == 1
+    assert len(list((tmp_path / "cache").rglob("known.so"))) == 1
