@@ -1,11 +1,12 @@
-"""Time on the host what a product that stays PyTorch's costs within `harness.torch.replace()`.
+"""Time on the host what a product costs within `harness.torch.replace()`.
 
     PYTHONPATH=. python benchmarks/replace_cost.py [--device cuda]
 
-A row of 16 elements times a 16 x 16 matrix: by PyTorch alone, within the block, and within it where the
-library for such products (harness/torch/known.cpp) cannot be compiled, so that Python is asked at each call.
-Microseconds a call, the best of rounds that take the three in turn. On a CPU, for which `replace` is not
-meant, PyTorch's kernels for the CPU are the ones that are replaced.
+A row of 16 elements times a 16 x 16 matrix: by PyTorch alone, and within the block where it stays PyTorch's,
+with the library for known products (harness/torch/known.cpp), and where that cannot be compiled, so that
+Python is asked at each call. On a GPU also where it is harness's, both ways. Microseconds a call, the best of
+rounds that take these in turn. On a CPU, for which `replace` is not meant, PyTorch's kernels for the CPU are
+the ones that are replaced.
 """
 
 from __future__ import annotations
@@ -27,6 +28,11 @@ CALLS, ROUNDS = 200, 200  # no more calls of a round than the driver takes witho
 def never(*product: Any, **more: Any) -> bool:
     """Leave every product to PyTorch."""
     return False
+
+
+def always(*product: Any, **more: Any) -> bool:
+    """Give every product to harness."""
+    return True
 
 
 def products(device: str) -> dict[str, Callable[[], Any]]:
@@ -54,16 +60,21 @@ def microseconds(call: Callable[[], Any], device: str, calls: int) -> float:
 
 
 def compare(device: str, calls: int = CALLS, rounds: int = ROUNDS) -> dict[str, list[float]]:
-    """Return the times of each product: by PyTorch alone, by the table, by Python."""
-    table = known.loaded()
+    """Return the times of each product: by PyTorch alone, by the table, by Python; harness's in both ways."""
+    tables = known.loaded(), (None, "")
+    ways = [
+        None,
+        *((table, worth) for worth in (never, always)[: 1 + (device == "cuda")] for table in tables),
+    ]
     given = products(device)
-    found = {name: [float("inf")] * 3 for name in given}
+    found = {name: [float("inf")] * len(ways) for name in given}
     for _ in range(rounds):
-        for i, way in enumerate([None, table, (None, "")]):
+        for i, way in enumerate(ways):
             with contextlib.ExitStack() as stack:
                 if way is not None:
-                    stack.enter_context(mock.patch.object(known, "loaded", return_value=way))
-                    stack.enter_context(replace(worth=never))
+                    table, worth = way
+                    stack.enter_context(mock.patch.object(known, "loaded", return_value=table))
+                    stack.enter_context(replace(worth=worth))
                 for name, call in given.items():
                     found[name][i] = min(found[name][i], microseconds(call, device, calls))
     return found
@@ -78,10 +89,12 @@ def main() -> None:
         torch.set_num_threads(1)
     table, why = known.loaded()
     print(f"PyTorch {torch.__version__} on {device}{'' if table else f': {why}'}")
-    print(f"{'':10} {'PyTorch':>8} {'replace()':>15} {'asking Python':>15}")
-    for name, (alone, known, asking) in compare(device).items():
-        more = [f"{t:6.2f} (+{t - alone:.2f})" for t in (known, asking)]
-        print(f"{name:10} {alone:8.2f} {more[0]:>15} {more[1]:>15}")
+    headers = ("PyTorch's", "asking Python", "harness's", "asking Python")
+    for number, (name, (alone, *others)) in enumerate(compare(device).items()):
+        if number == 0:
+            print(f"{'':10} {'PyTorch':>8}" + "".join(f" {header:>15}" for header in headers[: len(others)]))
+        more = [f"{t:6.2f} ({t - alone:+.2f})" for t in others]
+        print(f"{name:10} {alone:8.2f}" + "".join(f" {text:>15}" for text in more))
 
 
 if __name__ == "__main__":

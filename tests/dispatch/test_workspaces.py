@@ -6,6 +6,7 @@ import ctypes
 import threading
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import harness
 from fakes import gemm as fake_gemm
 from fakes.driver import FakeDriver
 from harness.dispatch import choose, workspaces
+from harness.dispatch.call.image import image
 from harness.driver import Buffer, Context, Graph, RowCopy, Stream, outside_captures, stream_memory
 from harness.errors import DriverError, OutOfMemory, UsageError
 from harness.kernels import spec
@@ -432,3 +434,47 @@ def test_an_invalid_capture_is_said_to_be_one(
         monkeypatch.setattr(FakeDriver, "_cuStreamGetCaptureInfo", lambda self, handle: invalid)
         with pytest.raises(UsageError, match="the capture of this stream is invalid"):
             Graph(stream, lambda captured: harness.matmul(*given, stream=captured))
+
+
+PLAIN: dict[str, Any] = {"alpha": 1.0, "beta": 0.0, "bias": None, "precision": "ieee", "invariant": False}
+
+
+def of(*given: Array) -> Any:
+    found = image(*given, **PLAIN)
+    assert found is not None
+    return found[1]
+
+
+def in_stream(given: tuple[Array, ...], stream: int) -> tuple[Array, ...]:
+    for x in given:
+        x.about["stream"] = stream
+    return given
+
+
+def test_rooms(fake: FakeDriver, gpu: Context, kernel: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image has the workspace that a stream keeps, until it is freed, of which its users are told."""
+    given, told = in_stream(operands(gpu), 0x700), []
+    assert of(*given).room is None
+    harness.matmul(*given)
+    made = of(*given)
+    assert made.own is not None and made.room is not None
+    assert made.room == (0x700, kernel.addresses[-1])
+    assert of(*in_stream(given, 0x800)).room is None
+    with Stream(gpu) as stream:
+        address = int(stream.handle)
+        with Graph(stream, lambda one: harness.matmul(*in_stream(given, address))):
+            pass
+        rooms: list[Any] = []
+        with Graph(stream, lambda one: rooms.append(of(*in_stream(given, address)).room)):
+            pass
+        assert rooms == [None]
+    plan, _ = image(*in_stream(given, 0x700), **PLAIN) or (None, None)
+    assert plan is not None
+    room = "memory", made.room[1]
+    plan.watch(lambda: told.append(room in fake.live))
+    monkeypatch.setattr(workspaces, "_MOST_KEPT", 1)
+    harness.matmul(*given)
+    assert not told
+    harness.matmul(*in_stream(given, 0x900))
+    assert told == [True]
+    assert of(*in_stream(given, 0x700)).room is None

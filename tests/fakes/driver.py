@@ -120,6 +120,9 @@ class Loaded(str):
 
     image: bytes
 
+    def __int__(self) -> int:
+        return id(self)
+
 
 _SIZES = b"sizes of parameters:"
 
@@ -234,6 +237,10 @@ class FakeDriver:
 
     def _cuInit(self, flags: int) -> Any:
         return () if self.devices else CUresult.CUDA_ERROR_NO_DEVICE
+
+    def _cuGetProcAddress(self, symbol: bytes, version: int, flags: int) -> Any:
+        found = hasattr(self, "_" + symbol.decode()) and version >= 12_000
+        return (id(symbol), 0) if found else CUresult.CUDA_ERROR_NOT_FOUND
 
     def _cuDriverGetVersion(self) -> Any:
         return (self.version,)
