@@ -62,10 +62,8 @@ def microseconds(call: Callable[[], Any], device: str, calls: int) -> float:
 def compare(device: str, calls: int = CALLS, rounds: int = ROUNDS) -> dict[str, list[float]]:
     """Return the times of each product: by PyTorch alone, by the table, by Python; harness's in both ways."""
     tables = known.loaded(), (None, "")
-    ways = [
-        None,
-        *((table, worth) for worth in (never, always)[: 1 + (device == "cuda")] for table in tables),
-    ]
+    rules = (never, always) if device == "cuda" else (never,)
+    ways = [None, *((table, worth) for worth in rules for table in tables)]
     given = products(device)
     found = {name: [float("inf")] * len(ways) for name in given}
     for _ in range(rounds):

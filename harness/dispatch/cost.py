@@ -59,6 +59,8 @@ from harness.kernels.spec import LAYOUT, Variant
 NN = "NN"  # both operands row-major
 # For a type, others whose kernels may be taken: they are no less exact.
 AS_EXACT = {"bf16x6": ("fp32",), "fp16x3": ("bf16x6", "fp32"), "3xtf32": ("bf16x6", "fp32")}
+# The same for the skinny kernels only: they read memory as fast as it goes.
+THIN_AS_EXACT = {"tf32": ("fp32",)}
 SKINNY = 16  # the largest M or N for which the skinny kernels, which are bound by memory, are considered
 H200_SMS = 132
 # Multiply-adds per cycle and SM: fp32 on compute capability 8.6 and later, other types on 9.0.

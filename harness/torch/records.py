@@ -97,23 +97,24 @@ class Calls:
         if self._table is not None:
             self._keep(call, self._table.stay)
 
-    def launch(self, call: Call, image: Callable[[], tuple[GemmLaunch, GemmImage] | None]) -> None:
-        """Keep the product that this thread has queued in the table, if it is a single launch with an image.
+    def launch(self, call: Call, image: Callable[[], tuple[GemmLaunch, GemmImage] | None]) -> bool:
+        """Keep the product that this thread has queued in the table, by its image; false if that cannot be.
 
-        It is asked for only if there is a table that launches.
+        The image is asked for only if there is a table that launches.
         """
         if self._table is None or not self._table.launches:
-            return
+            return False
         since = self._table.rooms()
         found = image()
         if found is None or not self._table.takes(found[1]):
-            return
+            return False
         plan, given = found
         if given.own is not None:
             plan.watch(self._table.forget_rooms)
         self._keep(call, functools.partial(self._table.launch, given, since))
         with self._lock:
             self._images.append(found)  # what the table points to
+        return True
 
     def _keep(self, call: Call, keep: Callable[[], int]) -> None:
         """Count in `call` what the table counts at the place that `keep` returns."""

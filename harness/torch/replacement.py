@@ -187,6 +187,7 @@ class _Replaced:
         self.name, self.overload, self.full_name = name, overload, f"{name}.{overload}".rstrip(".")
         self._dims = 3 if name.startswith("b") else 2
         self._fp32, self._worth = fp32, worth
+        self._several: set[Any] = set()  # products that are not one launch, or more than the table takes
         try:
             self._original = torch.library.get_kernel(f"aten::{self.full_name}", KEY)
         except RuntimeError as e:
@@ -248,9 +249,11 @@ class _Replaced:
                 given = (precision, alpha, beta, bias)
                 products.queue(x, y, result, *given, invariant=self._worth is None)
                 # What is written before the product, or read from elsewhere, no image knows of.
-                if x is a and y is b and (input is None or bias is not None or not beta):
+                alone = x is a and y is b and (input is None or bias is not None or not beta)
+                if alone and self._dims == 2 and key not in self._several:
                     made = functools.partial(products.image, a, b, result, *given, self._worth is None)
-                    calls.launch(call, made)
+                    if not calls.launch(call, made) and len(self._several) < records.MOST:
+                        self._several.add(key)
             except _REFUSALS as e:
                 # An out that overlaps an operand is refused for where it lies: the next one may not.
                 lies = out is not None and isinstance(e, UsageError)

@@ -360,7 +360,8 @@ def test_every_shape_of_each_type_gets_a_kernel_of_that_type(dtype: str) -> None
     for m in SIZES:
         for shape in [(m, n, k) for n in SIZES for k in (1, 16, 1000, 20000)]:
             variant = harness.choose(*shape, sms=132, arch="sm_90a", dtype=dtype)
-            assert variant.kernel.dtype == dtype and not variant.kernel.broken
+            thin = dtype == "tf32" and min(shape[:2]) <= 16 and "skinny" in variant.kernel.name
+            assert (variant.kernel.dtype == dtype or thin) and not variant.kernel.broken
             seen.add(variant.label)
     assert len(seen) >= 4  # not one for all
     assert " BM=128 " in label(8192, 8192, 8192, dtype=dtype) or dtype == "tf32"
@@ -490,11 +491,16 @@ def test_few_tiles_of_panels_are_shared_by_blocks_with_enough_of_k() -> None:
 @pytest.mark.parametrize("dtype", ["bf16x6", "fp16x3", "3xtf32"])
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN"])
 def test_thin_products_as_exact_as_fp32_are_in_fp32(dtype: str, layout: str) -> None:
-    """Splitting a weight takes longer than multiplying it by a row. For tf32 that would be no choice."""
+    """Splitting a weight takes longer than multiplying it by a row, and tensor cores read it no faster."""
     about: dict[str, Any] = {"sms": 132, "arch": "sm_90a", "layout": layout}
     chosen = choose.choose(1, 4096, 4096, dtype=dtype, **about)
     assert chosen == choose.choose(1, 4096, 4096, dtype="fp32", **about)
-    assert choose.choose(1, 4096, 4096, dtype="tf32", **about).kernel.dtype == "tf32"
+    thin = choose.choose(1, 4096, 4096, dtype="tf32", **about)
+    assert thin.kernel.dtype == "tf32" or (thin == chosen and "skinny" in thin.kernel.name)
+    assert choose.choose(1, 4096, 4096, dtype="tf32", **{**about, "layout": "NT"}) == choose.choose(
+        1, 4096, 4096, dtype="fp32", **{**about, "layout": "NT"}
+    )
+    assert choose.choose(40, 4096, 4096, dtype="tf32", **about).kernel.dtype == "tf32"
     entry = {"kernel": chosen.kernel.name, "params": dict(chosen.params)}
     assert user_table.serves(entry, dtype) and not user_table.serves(entry, "tf32")
     assert choose.choose(1024, 4096, 130, dtype=dtype, **about).kernel.dtype in ("bf16x6", dtype)
