@@ -68,10 +68,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     done = {(row["dtype"], row["index"]) for row in rows}
     left = [
         entry(draw, given, heuristics, sms=device.sms, arch=arch, gpu=device.name)
-        for draw in in_turn(given.dtype, given.draws, given.seed)
+        for draw in in_turn(given.dtype, given.draws, given.seed, given.most)
         if (draw.problem.dtype.name, draw.index) not in done
     ]
     meta = {**record.provenance(seed=given.seed), "gpu": about(device), "draws": given.draws}
+    meta |= {"most": given.most} if given.most else {}
     meta |= {"algorithms": given.algorithms, "heuristics": heuristics.unavailable or "asked"}
     lost: ContextLost | None = None
     try:
@@ -96,6 +97,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--draws", type=positive, default=400, help="of each type (default: 400)")
     add("--seed", type=int, default=secrets.randbits(32), help="default: a new one")
     add("--seconds", type=float, default=300.0, help="after which no draw begins (default: 300)")
+    add("--most", type=int, default=0, metavar="N", help="only products with at most N rows or columns")
     add("--regret", type=int, default=0, metavar="N", help="time the model's best for N draws of each type")
     add("--invariant", action="store_true", help="also time what invariant rows take")
     add("--candidates", type=positive, default=CANDIDATES, help="of the model, for --regret (%(default)s)")
@@ -122,9 +124,9 @@ def positive(text: str) -> int:
     return number
 
 
-def in_turn(dtypes: Sequence[str], count: int, seed: int) -> Iterator[Draw]:
+def in_turn(dtypes: Sequence[str], count: int, seed: int, most: int = 0) -> Iterator[Draw]:
     """Yield the draws of all types, some of each in turn, so that a run that ends early has all types."""
-    all_of_them = {dtype: draws(dtype, count, seed) for dtype in dict.fromkeys(dtypes)}
+    all_of_them = {dtype: draws(dtype, count, seed, most) for dtype in dict.fromkeys(dtypes)}
     for start in range(0, count, _IN_TURN):
         for drawn in all_of_them.values():
             yield from drawn[start : start + _IN_TURN]
@@ -196,7 +198,7 @@ def compiled(given: argparse.Namespace) -> int:
     nothing, given.compile = Heuristics(""), str(Arch.parse(given.compile))
     entries = [
         entry(draw, given, nothing, sms=given.sms, arch=given.compile, gpu=given.gpu)
-        for draw in in_turn(given.dtype, given.draws, given.seed)
+        for draw in in_turn(given.dtype, given.draws, given.seed, given.most)
     ]
     with compiling(entries, given.compile) as cubins:
         for number, one in enumerate(cubins.values(), 1):

@@ -103,14 +103,18 @@ class Draw:
         return self.form, kind, self.layout, self.pitch
 
 
-def draws(dtype: str, count: int, seed: int) -> list[Draw]:
-    """Return `count` draws of an element type (a key of `GEMMS`); the same seed gives the same draws."""
+def draws(dtype: str, count: int, seed: int, most: int = 0) -> list[Draw]:
+    """Return `count` draws of an element type (a key of `GEMMS`); the same seed gives the same draws.
+
+    With `most` they are those with at most so many rows or columns.
+    """
     rng = random.Random(f"{seed} {dtype}")
     found: list[Draw] = []
     while len(found) < count:
         drawn = _model(rng, dtype) if rng.random() < 0.25 else _random(rng, dtype)
         for problem, origin, ragged in drawn:
-            found.append(Draw(index=len(found), problem=problem, origin=origin, ragged=ragged))
+            if not most or min(problem.M, problem.N) <= most:
+                found.append(Draw(index=len(found), problem=problem, origin=origin, ragged=ragged))
     return found
 
 

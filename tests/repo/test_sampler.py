@@ -530,6 +530,13 @@ def test_draws_are_what_was_asked_for(dtype: str) -> None:
 
 def test_a_seed_repeats_its_draws() -> None:
     assert draws("bf16", 30, 1) == draws("bf16", 30, 1) == draws("bf16", 60, 1)[:30]
+
+
+def test_only_thin_draws() -> None:
+    """Those of the same seed that are thin, and no others."""
+    thin = [d.problem for d in draws("fp32", 400, 3) if min(d.problem.M, d.problem.N) <= 8]
+    found = draws("fp32", len(thin), 3, most=8)
+    assert [d.problem for d in found] == thin and [d.index for d in found] == list(range(len(thin)))
     assert draws("bf16", 30, 1) != draws("bf16", 30, 2)
     assert [d.problem.M for d in draws("bf16", 30, 1)] != [d.problem.M for d in draws("fp16", 30, 1)]
 
