@@ -62,6 +62,7 @@ AS_EXACT = {"bf16x6": ("fp32",), "fp16x3": ("bf16x6", "fp32"), "3xtf32": ("bf16x
 # The same for the skinny kernels only: they read memory as fast as it goes.
 THIN_AS_EXACT = {"tf32": ("fp32",)}
 SKINNY = 16  # the largest M or N for which the skinny kernels, which are bound by memory, are considered
+_MOST_PASSES = 4
 H200_SMS = 132
 # Multiply-adds per cycle and SM: fp32 on compute capability 8.6 and later, other types on 9.0.
 _FMA = {
@@ -142,10 +143,11 @@ class Candidate:
     def serves(self, M: int, N: int, arch: str) -> bool:
         """Return True if it can compute M x N outputs on `arch`.
 
-        A skinny kernel can only if M (rows) or N (columns) is at most `SKINNY`.
+        A skinny kernel can only if M (rows) or N (columns) is at most `SKINNY`, and 40_skinny_dots only if it
+        reads the large matrix at most `_MOST_PASSES` times.
         """
-        rows, columns = self.variant.tile
-        if self.skinny and (M if columns > rows else N) > SKINNY:
+        (rows, columns), few = self.variant.tile, self.variant.params.get("FEW", SKINNY)
+        if self.skinny and (M if columns > rows else N) > min(SKINNY, _MOST_PASSES * few):
             return False
         return self.variant.kernel.fits(arch) and (self.persistent or math.ceil(M / rows) <= _GRID_ROWS)
 

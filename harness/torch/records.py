@@ -85,6 +85,11 @@ class Calls:
             self._images.clear()
             self._decisions.clear()
 
+    @property
+    def launches(self) -> bool:
+        """True within a block whose table launches the products of harness's that it knows."""
+        return self._table is not None and self._table.launches
+
     def _drain(self, *, forget: bool = False) -> None:
         """Move the counts of the table to the records; the lock is held."""
         if self._table is not None:
@@ -102,7 +107,7 @@ class Calls:
 
         The image is asked for only if there is a table that launches.
         """
-        if self._table is None or not self._table.launches:
+        if self._table is None or not self.launches:
             return False
         since = self._table.rooms()
         found = image()

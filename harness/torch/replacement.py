@@ -33,7 +33,7 @@ from harness.torch.records import Call, calls
 
 KEY = "CUDA"  # the dispatch key whose kernels are replaced
 LEAST = 16  # rows, columns and k of a product of which batches are worth it
-BRIEF = 120_000  # cycles, 60 us on the H200: in less the host queues no product of ours
+BRIEF = 120_000  # cycles, 60 us on the H200: in less Python queues no product of ours
 _AS_FP32 = (TF32X3.name, FP16X3.name, BF16X6.name)  # precisions for which PyTorch has true float32 only
 _HALVES = (BF16.name, FP16.name)
 _REFUSALS = (UsageError, BuildError, MissingDependency, OutOfMemory)
@@ -51,8 +51,9 @@ class Worth(Protocol):
 def worth(M: int, N: int, K: int, dtype: str, layout: str, *, batch: int, bias: bool) -> bool:
     """Return True for the products that `replace` gives to harness, if it is not told otherwise.
 
-    These are all that the chosen kernel reads where they are, except products that take less than `BRIEF` by
-    the cost model (PyTorch's own take less time on the host). In the precisions 3xtf32, fp16x3 and bf16x6,
+    These are all that the chosen kernel reads where they are. Where the library for known products could not
+    be compiled, those that take less than `BRIEF` by the cost model are PyTorch's, which then takes less time
+    on the host. In the precisions 3xtf32, fp16x3 and bf16x6,
     for which PyTorch has true float32 only, copies are no hindrance if the cost model finds the product
     faster than in float32. Batches are harness's in 16 bits only, by the same rule, and if no size of their
     products is below `LEAST`: of drawn batches of which ours took more than 60 us, PyTorch's took 1.3 times
@@ -78,7 +79,7 @@ def preferred(M: int, N: int, K: int, dtype: str, layout: str) -> bool:
     gpu, where = _here(layout)
     variant = choose.choose(M, N, K, **where, gpu=gpu.name, dtype=dtype)
     own = choose.ranked(M, N, K, **where, dtype=dtype)
-    if own and own[0][1] < BRIEF:
+    if own and own[0][1] < BRIEF and not calls.launches:
         return False
     if dtype not in _AS_FP32 or variant.kernel.dtype == FP32.name:
         return not cost.unread(variant, layout)

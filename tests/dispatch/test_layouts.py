@@ -227,12 +227,25 @@ def test_large_operands_are_read_where_they_are(shape: tuple[int, int, int], lay
 
 def test_few_rows_times_a_transposed_matrix_take_a_kernel_for_few() -> None:
     """The decoding of one token: B is read once, by rows."""
-    for rows in (1, 2):
-        variant = choose.choose(rows, 4096, 4096, **H200, layout="NT")
-        assert variant.kernel.name in ("18_skinny_columns", "33_small_tiles")
-        assert variant.params["TRANSB"] == 1 and rows <= variant.params.get("COLS", variant.tile[0]) <= 16
+    for dtype, suffix in (("fp32", ""), ("tf32", ""), ("bf16", "_bf16"), ("fp16", "_fp16")):
+        for rows in (1, 2):
+            variant = choose.choose(rows, 4096, 4096, **H200, layout="NT", dtype=dtype)
+            assert variant.kernel.name == f"40_skinny_dots{suffix}", (dtype, rows)
+            assert variant.params["TRANSB"] == variant.params["FEW_ROWS"] == 1
     variant = choose.choose(4096, 1, 4096, **H200)
-    assert variant.kernel.name in ("18_skinny_columns", "33_small_tiles") and variant.params["TRANSB"] == 0
+    assert variant.kernel.name == "40_skinny_dots"
+    assert variant.params["TRANSB"] == variant.params["FEW_ROWS"] == 0
+
+
+def test_the_dots_of_a_few_are_not_for_more() -> None:
+    """40_skinny_dots reads the large matrix anew for each FEW of the few, at most four times."""
+    few = [c for c in choose.candidates() if c.variant.kernel.name == "40_skinny_dots"]
+    assert {c.variant.params["FEW"] for c in few} == {1, 2, 4}
+    for c in few:
+        for size in range(1, 20):
+            shape = (size, 999) if c.variant.params["FEW_ROWS"] else (999, size)
+            assert c.serves(*shape, "sm_90a") == (size <= 4 * c.variant.params["FEW"])
+            assert not c.serves(*shape, "sm_80")
 
 
 def test_an_entry_of_a_table_holds_where_its_kernel_reads_the_layout(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,6 +69,9 @@ CHOSEN: dict[str, tuple[str, dict[str, int]]] = {
     "38": ("38_3xtf32_panels", {}),
     "39": ("39_bf16x6_tiles", {}),
     "39 in pairs": ("39_bf16x6_tiles", {"BN": 96, "SPLIT": 2}),
+    "40": ("40_skinny_dots", {}),
+    "40 rows": ("40_skinny_dots", {"FEW": 2, "FEW_ROWS": 1, "TRANSB": 1}),
+    "40 in 16 bits": ("40_skinny_dots_bf16", {"ROWS": 4, "TRANSB": 1}),
     "37": ("37_small_tiles_16_bits", {}),
     "37 in pairs": ("37_small_tiles_16_bits", {"SPLIT": 2}),
 }

@@ -271,7 +271,7 @@ def test_what_stays_pytorchs_is_asked_once(torch: Any, monkeypatch: pytest.Monke
 
 def test_what_is_worth_it_by_itself(torch: Any) -> None:
     """A product of row-major matrices needs no copy on any GPU; the rule looks the kernel up."""
-    from harness.torch import replace, report
+    from harness.torch import known, replace, report
     from harness.torch.replacement import preferred
 
     a, brief = torch.randn(2048, 2048, device="cuda"), torch.randn(512, 512, device="cuda")
@@ -280,5 +280,6 @@ def test_what_is_worth_it_by_itself(torch: Any) -> None:
         brief @ brief
         torch.bmm(a.view(64, 256, 256), a.view(64, 256, 256))
     found = sorted((c.op, c.why) for c in report().records)
-    assert found == [("bmm", "not worth it"), ("mm", ""), ("mm", "not worth it")]
+    slow = known.loaded()[0] is None  # then Python queues ours, which is worth it for long ones only
+    assert found == [("bmm", "not worth it"), ("mm", ""), ("mm", "not worth it" if slow else "")]
     assert preferred(2048, 2048, 2048, "fp32", "NN")

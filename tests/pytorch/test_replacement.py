@@ -307,6 +307,21 @@ def test_no_kernel_for_this_gpu(
     assert rows() == [("mm", "5x7x3", "NN", "fp16", 1, "no kernel for 5x7x3 in fp16 on sm_80")]
 
 
+@pytest.mark.parametrize("launches", [False, True])
+def test_brief_products_are_for_a_table_that_launches(
+    torch: Any, monkeypatch: pytest.MonkeyPatch, launches: bool
+) -> None:
+    """Python takes longer to queue one than PyTorch, C++ less."""
+    from harness.torch import records, replacement
+
+    gpu, where = SimpleNamespace(name=""), {"sms": 132, "arch": "sm_90a"}
+    monkeypatch.setattr(replacement, "_here", lambda layout: (gpu, {**where, "layout": layout}))
+    monkeypatch.setattr(records.calls, "_table", SimpleNamespace(launches=launches))
+    for dtype in ("fp32", "tf32", "bf16", "bf16x6"):
+        assert replacement.preferred(64, 64, 64, dtype, "NN") == launches
+        assert replacement.preferred(8192, 8192, 8192, dtype, "NN")
+
+
 @pytest.mark.parametrize("error", [UsageError("no such kernel"), BuildError("no"), OutOfMemory("full")])
 def test_what_harness_refuses_goes_to_pytorch(
     torch: Any, multiplied: Any, replace: Any, monkeypatch: pytest.MonkeyPatch, error: Exception
