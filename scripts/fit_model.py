@@ -307,6 +307,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("files", nargs="+", type=Path, help="records of benchmarks/shapes.py --regret")
     parser.add_argument("--test", type=float, default=0.3, help="share of the draws that only test (0.3)")
     parser.add_argument("--seed", type=int, default=1, help="of the division (1)")
+    parser.add_argument("--kernels", nargs="+", default=[], metavar="NAME", help="fit these alone (all)")
     parser.add_argument("--write", action="store_true", help=f"put the constants into {TABLE.name}")
     given = parser.parse_args(arguments)
     if not 0 < given.test < 1:
@@ -315,7 +316,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     fit, test = parted(times(given.files, known), given.test, given.seed)
     if not fit or not test:
         raise UsageError("too few draws to fit some and test others", hint="more draws, or another --test")
-    found = fitted(known, fit)
+    alone = {key: one for key, one in known.items() if one.variant.kernel.name in given.kernels}
+    if given.kernels and not alone:
+        raise UsageError(f"no candidate is one of {', '.join(given.kernels)}")
+    found = known | fitted(alone or known, fit)
     print(report(known, found, {"fitted": fit, "test": test}))
     if given.write:
         files.write_file(TABLE, written(table, found).encode())

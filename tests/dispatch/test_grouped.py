@@ -99,7 +99,7 @@ def test_large_products_go_alone(groups: FakeDriver, gpu: Context) -> None:
     assert group.grouped([GEMMS["bf16"](M=4096, N=4096, K=4096)] * 3, **H200) == ()
     assert group.grouped(small[:1], **H200) == ()
     (found,) = group.grouped([GEMMS["3xtf32"](M=8, N=64, K=64)] * 5, **H200)
-    assert found.variant.kernel.dtype == "fp32", "as exact, and grouped"
+    assert found.variant.kernel.dtype in ("fp32", "bf16x6"), "as exact, and grouped"
     many = group.grouped([GEMMS["fp32"](M=8, N=8, K=8)] * 1100, **H200)
     assert [len(one.members) for one in many] == [256] * 4 + [76]
     assert sorted(i for one in many for i in one.members) == list(range(1100))
