@@ -145,22 +145,21 @@ class _Launch:
         first, last = len(mapped), len(mapped) + len(arguments)
         places = [first + i for i, a in enumerate(given) if isinstance(a, str)]
         self._pointers = [self._prepared.argument(i, ctypes.c_uint64) for i in places]
-        self._scalars = [self._prepared.argument(first + _SCALARS + i, ctypes.c_float) for i in range(2)]
+        self._alpha = self._prepared.argument(first + _SCALARS, ctypes.c_float)
+        self._beta = self._prepared.argument(first + _SCALARS + 1, ctypes.c_float)
         self._own = self._prepared.argument(last, ctypes.c_uint64) if memory else None
         self._maps = [_Map(function.context, self._prepared, i, m) for i, m in enumerate(mapped)]
 
     def __call__(
         self, addresses: Sequence[int], scalars: tuple[float, float], stream: Stream, lent: Iterator[int]
     ) -> None:
-        for scalar, value in zip(self._scalars, scalars, strict=True):
-            scalar.value = value
-        moved = [address + offset for address, offset in zip(addresses, self._offsets, strict=True)]
-        for pointer, address in zip(self._pointers, moved, strict=True):
-            pointer.value = address
+        self._alpha.value, self._beta.value = scalars
+        for pointer, offset, address in zip(self._pointers, self._offsets, addresses, strict=True):
+            pointer.value = address + offset
         if self._own is not None:
             self._own.value = next(lent)
         for one in self._maps:
-            one.move(moved)
+            one.move(addresses[one.operand] + self._offsets[one.operand])
         self._prepared(stream)
 
 
@@ -209,14 +208,13 @@ class _Map:
 
     def __init__(self, context: Context, prepared: PreparedLaunch, index: int, mapped: Mapped) -> None:
         self._context, self._mapped = context, mapped
-        self._operand = OPERANDS.index(mapped.operand)
+        self.operand = OPERANDS.index(mapped.operand)
         self._memory = prepared.argument(index, ctypes.c_char * tensormap.BYTES)
         self._made: dict[int, bytes] = {}
         self._address = 0  # no map is written yet: the bytes are 0, as for an address that cannot have one
 
-    def move(self, addresses: Sequence[int]) -> None:
-        """Write the map for its operand's address; `addresses` are those of A, B and C."""
-        address = addresses[self._operand]
+    def move(self, address: int) -> None:
+        """Write the map for its operand at this address."""
         if address == self._address:
             return
         made = self._made.get(address)

@@ -205,8 +205,11 @@ class Gpu:
         of this call, on which variants may be timed (`harness.dispatch.measured`).
         """
         key = (*shape, unmapped, *kind, copying)
-        prepare = functools.partial(self._prepare, shape, unmapped if copying else "", kind, first)
-        return self._plans.get(key) or self._kept(self._plans, key, prepare, _MOST_PLANS)
+        found = self._plans.get(key)
+        if found is None:
+            prepare = functools.partial(self._prepare, shape, unmapped if copying else "", kind, first)
+            found = self._kept(self._plans, key, prepare, _MOST_PLANS)
+        return found
 
     def _batch(self, shape: tuple[int, ...], kind: Kind, batch: Batch) -> batches.Launch:
         """Return the launch of a batch of products of this `shape`, made at the first call."""
