@@ -29,6 +29,7 @@ _FUNCTIONS: dict[str, Any] = {
     "gelu_tanh": _BY_TANH,
     "silu": functional.silu,
 }
+_MOST = 4096  # products kept; beyond that all are dropped, and checked again
 COPIED = "-"  # the layout of a matrix that is neither row- nor column-major
 
 
@@ -123,7 +124,7 @@ def again(
 ) -> Callable[[Any, Any, Any, Any], None] | None:
     """Return what queues a product that `queue` has queued, for tensors that lie alike; None for batches.
 
-    It takes a, b, out and the bias, and reads nothing of them but their addresses.
+    It takes a, b, out and the bias, and reads nothing of them but addresses: a transpose serves as well.
     """
     options: Any = {"alpha": alpha, "beta": beta, "bias": bias, "precision": precision}
     with torch.no_grad():
@@ -204,10 +205,43 @@ def _unlike(**tensors: Any) -> UsageError:
     return UsageError(f"{where}, not on a GPU")
 
 
+_known: dict[
+    Any, Any
+] = {}  # what queues again the product of a call, by all but addresses that it depends on
+
+
+def _key(*asked: Any, of: tuple[Any, ...]) -> Any:
+    """Return all that a product of tensors depends on but their addresses; None if one cannot tell."""
+    try:
+        for x in of:
+            asked = *asked, x.dtype, x.device, x.shape, x.stride()
+    except RuntimeError:  # a sparse tensor has no strides
+        return None
+    return asked
+
+
+def _keep(key: Any, a: Any, b: Any, out: Any, precision: str, bias: Any = None) -> None:
+    """Keep what queues the product of a call again, unless it copies an operand or needs no kernel."""
+    if key is None or 0 in out.shape or a.shape[-1] == 0 or COPIED in (layout(a), layout(b)):
+        return
+    if len(_known) >= _MOST:
+        _known.clear()
+    _known[key] = again(a, b, out, precision, 1, 0, bias, False)
+
+
 def plain(dims: int, a: Any, b: Any, precision: str = IEEE) -> Any:
     """Return ``a @ b``: the kernel of ``mm`` and ``bmm``."""
+    key = _key(dims, precision, of=(a, b))
+    known = _known.get(key)
+    if known is not None:
+        out = a.new_empty((a.shape[0], b.shape[1]))
+        known(a, b, out, None)
+        return out
     out = a.new_empty(check(dims, a, b))
-    return multiply(a, b, out, precision)
+    multiply(a, b, out, precision)
+    if dims == 2:  # a batch is not queued again so
+        _keep(key, a, b, out, precision)
+    return out
 
 
 def added(
@@ -224,9 +258,18 @@ def added(
 
 def linear(input: Any, weight: Any, bias: Any = None, precision: str = IEEE, *, activation: str = "") -> Any:
     """Return ``activation(input @ weight.T + bias)`` for an input of any dimensions."""
+    tensors = (input, weight) if bias is None else (input, weight, bias)
+    key = None if activation else _key("linear", precision, of=tensors)
+    known = _known.get(key)
+    if known is not None:
+        out = weight.new_empty((*input.shape[:-1], weight.shape[0]))
+        known(flat(input), weight, flat(out), bias)
+        return out
     out = weight.new_empty(check_linear(input, weight, bias, activation))
-    added = None if bias is None else bias.contiguous()
-    multiply(flat(input), weight.t(), flat(out), precision, bias=added, activation=activation)
+    rows, columns, added = flat(input), weight.t(), None if bias is None else bias.contiguous()
+    multiply(rows, columns, flat(out), precision, bias=added, activation=activation)
+    if added is bias and rows.data_ptr() == input.data_ptr():  # none of them is a copy
+        _keep(key, rows, columns, flat(out), precision, added)
     return out  # no view, so that it may be changed in place
 
 

@@ -72,13 +72,18 @@ class Multiplied:
         """Stand in for `products.again`: what is queued again is checked all the same, and counted."""
         if out.dim() == 3:
             return None
-        alike = [(x.shape, x.stride(), x.dtype) for x in (a, b, out, bias) if x is not None]
+
+        def lies(*given: Any) -> list[Any]:
+            """Return how tensors lie; a transpose lies as its original does."""
+            return [(x.dtype, sorted(zip(x.shape, x.stride(), strict=True))) for x in given if x is not None]
+
+        alike, shape, strides = lies(a, b, out, bias), b.shape, b.stride()
 
         def queue_again(a: Any, b: Any, out: Any, bias: Any) -> None:
-            assert [(x.shape, x.stride(), x.dtype) for x in (a, b, out, bias) if x is not None] == alike
+            assert lies(a, b, out, bias) == alike
             self.repeated += 1
-            bias = None if bias is None else bias.detach()
-            self(a.detach(), b.detach(), out, alpha, beta, precision, bias, "", invariant)
+            b, bias = b.detach().as_strided(shape, strides), None if bias is None else bias.detach()
+            self(a.detach(), b, out, alpha, beta, precision, bias, "", invariant)
 
         return queue_again
 
@@ -117,6 +122,7 @@ def multiplied(torch: Any, _autocast: None, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(products, "on_gpu", lambda x: x.device.type in ("cpu", "meta"))
     monkeypatch.setattr(products, "product", found)
     monkeypatch.setattr(products, "again", found.again)
+    monkeypatch.setattr(products, "_known", {})
     monkeypatch.setattr(replacement, "KEY", "CPU")
     monkeypatch.setattr(replacement, "preferred", lambda *product: True)
     where = {"sms": 132, "arch": "sm_90a"}
