@@ -99,7 +99,8 @@ class Context(Owner):
     def is_current(self) -> bool:
         """True if the driver has this context as the thread's current one, whoever made it so."""
         result, current = api.bindings().cuCtxGetCurrent()  # at each product: `api.call` costs four times it
-        api.check("cuCtxGetCurrent", result)
+        if result != 0:
+            api.check("cuCtxGetCurrent", result)
         return int(current) == self._address
 
     def refuse_sibling(self) -> None:
