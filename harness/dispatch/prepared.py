@@ -182,7 +182,8 @@ class _Launch:
         first, last = len(mapped), len(mapped) + len(arguments)
         self._places = [first + i for i, a in enumerate(given) if isinstance(a, str)]
         self._pointers = [self._prepared.argument(i, ctypes.c_uint64) for i in self._places]
-        self._scalars = [self._prepared.argument(first + _SCALARS + i, ctypes.c_float) for i in range(2)]
+        self._alpha = self._prepared.argument(first + _SCALARS, ctypes.c_float)
+        self._beta = self._prepared.argument(first + _SCALARS + 1, ctypes.c_float)
         self._own = self._prepared.argument(last, ctypes.c_uint64) if memory else None
         self._maps = [_Map(function.context, self._prepared, i, m) for i, m in enumerate(mapped)]
 
@@ -212,13 +213,11 @@ class _Launch:
 
     def _write(self, addresses: Sequence[int], scalars: tuple[float, float]) -> None:
         """Write what depends on the call to the arguments, except the address of the workspace."""
-        for scalar, value in zip(self._scalars, scalars, strict=True):
-            scalar.value = value
-        moved = [address + offset for address, offset in zip(addresses, self._offsets, strict=True)]
-        for pointer, address in zip(self._pointers, moved, strict=True):
-            pointer.value = address
+        self._alpha.value, self._beta.value = scalars
+        for pointer, offset, address in zip(self._pointers, self._offsets, addresses, strict=True):
+            pointer.value = address + offset
         for one in self._maps:
-            one.move(moved)
+            one.move(addresses[one.operand] + self._offsets[one.operand])
 
 
 def prepare(parts: Sequence[tuple[Cubin, Part]], operands: Operands) -> Launch:
@@ -276,9 +275,8 @@ class _Map:
         """True if the operand where it lies now has a map."""
         return any(self._memory.raw)
 
-    def move(self, addresses: Sequence[int]) -> None:
-        """Write the map for its operand's address; `addresses` are those of A, B and C."""
-        address = addresses[self.operand]
+    def move(self, address: int) -> None:
+        """Write the map for its operand at this address."""
         if address == self._address:
             return
         made = self._made.get(address)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -23,6 +23,7 @@ _MOST_KEPT = 512  # buffers per GPU; beyond that the least recently used is free
 _MOST_CAPTURED = 32 << 20  # bytes that a captured graph has for itself; for more it has nodes
 _PER_THREAD = 2  # the address of the per-thread default streams
 _UNIT = 16  # bytes; sizes are rounded up to multiples of this, so that whole words can be filled
+_Key = tuple[int, str]  # the number of a stream, and a user
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +53,7 @@ class Workspaces(Closing):
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._kept: dict[tuple[int, str], Buffer] = {}  # by stream and user, least recently used first
+        self._kept: dict[_Key, Buffer] = {}  # least recently used first
         self._reserved: dict[str, Buffer] = {}  # by user
         # By capture, stream and user: what was captured from different streams may run at once.
         self._captured: dict[tuple[int, int, int, str], tuple[list[Buffer], GraphLifetime]] = {}
@@ -93,7 +94,7 @@ class Workspaces(Closing):
         """
         with Stream(self._context) as stream:
             for need in needs:
-                self._reserved[need.user] = self._made(need, stream, None, set())
+                self._reserved[need.user] = self._made(need, stream, None, ())
             stream.synchronize()
 
     @contextmanager
@@ -105,13 +106,14 @@ class Workspaces(Closing):
         """
         if all(need.user in self._reserved for need in needs):
             yield [self._reserved[need.user].ptr for need in needs]
-        else:
-            with self._lock, ExitStack() as nodes:  # so that no thread frees what the launches will use
-                if stream.capturing:
+            return
+        with self._lock:  # so that no thread frees what the launches will use
+            if stream.capturing:
+                with ExitStack() as nodes:
                     yield [self._captures(need, stream, nodes) for need in needs]
-                else:
-                    in_use = {(stream.id, need.user) for need in needs}
-                    yield [self._keep(need, stream, in_use) for need in needs]
+            else:
+                keys = [(stream.id, need.user) for need in needs]
+                yield [self._keep(key, need, stream, keys) for key, need in zip(keys, needs, strict=True)]
 
     def _captures(self, need: Need, stream: Stream, nodes: ExitStack) -> int:
         """Return the address of the memory for `need` in the graph that `stream` is captured into.
@@ -133,7 +135,7 @@ class Workspaces(Closing):
         if not buffers or buffers[-1].nbytes < need.size:  # earlier launches of the graph keep what they have
             # What is queued in `stream` itself would run at each replay, and not now.
             with outside_captures(), Stream(self._context) as beside:
-                buffers.append(self._made(need, beside, None, set()))
+                buffers.append(self._made(need, beside, None, ()))
                 beside.synchronize()
         return buffers[-1].ptr
 
@@ -145,9 +147,8 @@ class Workspaces(Closing):
                 for buffer in self._captured.pop(key)[0]:
                     buffer.close()
 
-    def _keep(self, need: Need, stream: Stream, in_use: set[tuple[int, str]]) -> int:
+    def _keep(self, key: _Key, need: Need, stream: Stream, in_use: Collection[_Key]) -> int:
         """Return the address of the memory kept for `need` in `stream`, allocated anew if it is too small."""
-        key = stream.id, need.user
         found = self._kept.pop(key, None)
         if found is None or found.nbytes < need.size:
             self._free_ended()
@@ -155,9 +156,7 @@ class Workspaces(Closing):
         self._kept[key] = found
         return found.ptr
 
-    def _made(
-        self, need: Need, stream: Stream, smaller: Buffer | None, in_use: set[tuple[int, str]]
-    ) -> Buffer:
+    def _made(self, need: Need, stream: Stream, smaller: Buffer | None, in_use: Collection[_Key]) -> Buffer:
         """Allocate memory for `need` in place of `smaller`, which is closed.
 
         Only if memory runs out is other memory freed, except for what `in_use` names.
@@ -171,7 +170,7 @@ class Workspaces(Closing):
                 made = Buffer(self._context, _rounded(need.size))
             except OutOfMemory:  # free what others have left, maybe in streams that no longer exist
                 self._free_ended()
-                for key in self._kept.keys() - in_use:
+                for key in self._kept.keys() - set(in_use):
                     self._free(self._kept.pop(key))
                 made = Buffer(self._context, _rounded(need.size))
         if need.zeroed:

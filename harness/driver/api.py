@@ -95,17 +95,18 @@ def call(name: str, *args: Any) -> Any:
     is asynchronous: the call that raises ContextLost is seldom the one that caused it.
     """
     try:
-        result, *values = getattr(bindings(), name)(*args)
+        found: tuple[Any, ...] = getattr(bindings(), name)(*args)
     except RuntimeError as error:
         # Without libcuda, or with one that lacks the function, the bindings raise instead of returning a
         # code (DynamicLibNotFoundError from 13.1 on, plain RuntimeError in 13.0).
         absent = type(error).__name__ == "DynamicLibNotFoundError" or "dlopen" in str(error)
         what = "libcuda was not found" if absent else f"the CUDA driver cannot be used: {error}"
         raise NoDriver(what, hint=_INSTALL_DRIVER) from error
-    check(name, result, args)
-    if len(values) > 1:
-        return tuple(values)
-    return values[0] if values else None
+    if found[0] != 0:
+        check(name, found[0], args)
+    if len(found) == 2:
+        return found[1]
+    return found[1:] if len(found) > 2 else None
 
 
 def check(name: str, result: Any, args: tuple[Any, ...] = ()) -> None:

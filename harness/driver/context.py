@@ -98,7 +98,10 @@ class Context(Owner):
     @property
     def is_current(self) -> bool:
         """True if the driver has this context as the thread's current one, whoever made it so."""
-        return int(api.call("cuCtxGetCurrent")) == self._address
+        result, current = api.bindings().cuCtxGetCurrent()  # at each product: `api.call` costs four times it
+        if result != 0:
+            api.check("cuCtxGetCurrent", result)
+        return int(current) == self._address
 
     def refuse_sibling(self) -> None:
         """Raise UsageError if another context of this GPU is current: its memory is not usable here."""

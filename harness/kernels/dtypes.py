@@ -6,6 +6,7 @@ significand the tensor cores take 11 bits.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,7 @@ class DType:
     accumulate: float
     beside_largest: float = 0.0
 
-    @property
+    @functools.cached_property  # read several times in each call of harness.matmul
     def itemsize(self) -> int:
         """Return the size of an element in bytes."""
         return 2 if self.storage.endswith("16") else 4

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,7 +15,8 @@ from torch.nn import functional
 
 from harness.dispatch import arrays
 from harness.dispatch import matmul as dispatch
-from harness.dispatch.call import image as dispatch_image
+from harness.dispatch.call import again as dispatch_again
+from harness.dispatch.call.again import Again
 from harness.dispatch.call.options import IEEE
 from harness.dispatch.prepared import GemmImage, GemmLaunch
 from harness.errors import UsageError
@@ -29,6 +31,7 @@ _FUNCTIONS: dict[str, Any] = {
     "gelu_tanh": _BY_TANH,
     "silu": functional.silu,
 }
+_MOST = 4096  # products kept; beyond that all are dropped, and checked again
 COPIED = "-"  # the layout of a matrix that is neither row- nor column-major
 
 
@@ -118,13 +121,47 @@ def queue(
     return out
 
 
+def again(
+    a: Any, b: Any, out: Any, precision: str, alpha: float, beta: float, bias: Any, invariant: bool
+) -> Callable[[Any, Any, Any, Any], None] | None:
+    """Return what queues a product that `queue` has queued, for tensors that lie alike; None for batches.
+
+    It takes a, b, out and the bias, and reads nothing of them but addresses: a transpose serves as well.
+    """
+    known, device = _again(a, b, out, precision, alpha, beta, bias, invariant), out.get_device()
+    if known is None:
+        return None
+
+    def queue_again(a: Any, b: Any, out: Any, bias: Any) -> None:
+        known(_addresses(a, b, out, bias), arrays.torch_stream(device))
+
+    return queue_again
+
+
 def image(
     a: Any, b: Any, out: Any, precision: str, alpha: float, beta: float, bias: Any, invariant: bool
 ) -> tuple[GemmLaunch, GemmImage] | None:
-    """Return the launch that `queue` has queued, and its image; see `harness.dispatch.call.image`."""
+    """Return the launch of a product that `queue` has queued, and its image for callers in C.
+
+    None for batches, and for what takes several launches. The launch must be kept as long as the image is
+    used, which serves tensors that lie alike.
+    """
+    known = _again(a, b, out, precision, alpha, beta, bias, invariant)
+    if known is None:
+        return None
+    return known.image(_addresses(a, b, out, bias), arrays.torch_stream(out.get_device()))
+
+
+def _again(
+    a: Any, b: Any, out: Any, precision: str, alpha: float, beta: float, bias: Any, invariant: bool
+) -> Again | None:
     options: Any = {"alpha": alpha, "beta": beta, "bias": bias, "precision": precision}
     with torch.no_grad():
-        return dispatch_image.image(a.detach(), b.detach(), out, invariant=invariant, **options)
+        return dispatch_again.again(a, b, out, invariant=invariant, **options)
+
+
+def _addresses(*given: Any) -> list[int]:
+    return [x.data_ptr() for x in given if x is not None]
 
 
 def check(dims: int, a: Any, b: Any, *added: Any) -> tuple[int, ...]:
@@ -193,10 +230,43 @@ def _unlike(**tensors: Any) -> UsageError:
     return UsageError(f"{where}, not on a GPU")
 
 
+_known: dict[
+    Any, Any
+] = {}  # what queues again the product of a call, by all but addresses that it depends on
+
+
+def _key(*asked: Any, of: tuple[Any, ...]) -> Any:
+    """Return all that a product of tensors depends on but their addresses; None if one cannot tell."""
+    try:
+        for x in of:
+            asked = *asked, x.dtype, x.device, x.shape, x.stride()
+    except RuntimeError:  # a sparse tensor has no strides
+        return None
+    return asked
+
+
+def _keep(key: Any, a: Any, b: Any, out: Any, precision: str, bias: Any = None) -> None:
+    """Keep what queues the product of a call again, unless it copies an operand or needs no kernel."""
+    if key is None or 0 in out.shape or a.shape[-1] == 0 or COPIED in (layout(a), layout(b)):
+        return
+    if len(_known) >= _MOST:
+        _known.clear()
+    _known[key] = again(a, b, out, precision, 1, 0, bias, False)
+
+
 def plain(dims: int, a: Any, b: Any, precision: str = IEEE) -> Any:
     """Return ``a @ b``: the kernel of ``mm`` and ``bmm``."""
+    key = _key(dims, precision, of=(a, b))
+    known = _known.get(key)
+    if known is not None:
+        out = a.new_empty((a.shape[0], b.shape[1]))
+        known(a, b, out, None)
+        return out
     out = a.new_empty(check(dims, a, b))
-    return multiply(a, b, out, precision)
+    multiply(a, b, out, precision)
+    if dims == 2:  # a batch is not queued again so
+        _keep(key, a, b, out, precision)
+    return out
 
 
 def added(
@@ -213,9 +283,18 @@ def added(
 
 def linear(input: Any, weight: Any, bias: Any = None, precision: str = IEEE, *, activation: str = "") -> Any:
     """Return ``activation(input @ weight.T + bias)`` for an input of any dimensions."""
+    tensors = (input, weight) if bias is None else (input, weight, bias)
+    key = None if activation else _key("linear", precision, of=tensors)
+    known = _known.get(key)
+    if known is not None:
+        out = weight.new_empty((*input.shape[:-1], weight.shape[0]))
+        known(flat(input), weight, flat(out), bias)
+        return out
     out = weight.new_empty(check_linear(input, weight, bias, activation))
-    added = None if bias is None else bias.contiguous()
-    multiply(flat(input), weight.t(), flat(out), precision, bias=added, activation=activation)
+    rows, columns, added = flat(input), weight.t(), None if bias is None else bias.contiguous()
+    multiply(rows, columns, flat(out), precision, bias=added, activation=activation)
+    if added is bias and rows.data_ptr() == input.data_ptr():  # none of them is a copy
+        _keep(key, rows, columns, flat(out), precision, added)
     return out  # no view, so that it may be changed in place
 
 

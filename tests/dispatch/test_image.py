@@ -13,8 +13,8 @@ from fakes import gemm as fake_gemm
 from fakes.driver import FakeDriver
 from harness.dispatch import arrays
 from harness.dispatch.call import gpus
-from harness.dispatch.call.image import image
-from harness.dispatch.prepared import GemmImage
+from harness.dispatch.call.again import again
+from harness.dispatch.prepared import GemmImage, GemmLaunch
 from harness.driver import Context, Device
 from harness.errors import UsageError
 from harness.kernels.dtypes import BF16, FP32, DType
@@ -23,6 +23,12 @@ from harness.problems.verify import compare
 from shared.arrays import Array, Typed, fake, gpu, kernels, operands  # noqa: F401  (fixtures)
 
 PLAIN: dict[str, Any] = {"alpha": 1.0, "beta": 0.0, "bias": None, "precision": "ieee", "invariant": False}
+
+
+def image(*given: Any, **options: Any) -> tuple[GemmLaunch, GemmImage] | None:
+    found = again(*given, **options)
+    bias = [] if options["bias"] is None else [options["bias"]]
+    return None if found is None else found.image(addresses(*given, *bias), 0)
 
 
 def of(*given: Any, **options: Any) -> GemmImage:

@@ -15,7 +15,7 @@ import harness
 from fakes import gemm as fake_gemm
 from fakes.driver import FakeDriver
 from harness.dispatch import choose, workspaces
-from harness.dispatch.call.image import image
+from harness.dispatch.call.again import again
 from harness.driver import Buffer, Context, Graph, RowCopy, Stream, outside_captures, stream_memory
 from harness.errors import DriverError, OutOfMemory, UsageError
 from harness.kernels import spec
@@ -221,15 +221,20 @@ def test_rows_are_copied_and_nothing_beside_them(fake: FakeDriver, gpu: Context)
 # Graphs
 
 
-def test_a_graph_has_its_own(fake: FakeDriver, gpu: Context, kernel: Counting) -> None:
-    """Zeroed when it is captured, and not at each replay, whose launches leave it as they found it."""
+@pytest.mark.parametrize("known", [False, True], ids=["read", "known"])
+def test_a_graph_has_its_own(fake: FakeDriver, gpu: Context, kernel: Counting, known: bool) -> None:
+    """Zeroed when it is captured, and not at each replay, whose launches leave it as they found it.
+
+    It is the same if the captured call is known from an ordinary one, and its arrays are not read.
+    """
     given, others = operands(gpu), operands(gpu, M=6)
+    passed = [x.buffer.array("float32", x.host.shape) for x in given] if known else given
     with Stream(gpu) as stream, Stream(gpu) as elsewhere:
-        harness.matmul(*given, stream=stream)
+        harness.matmul(*passed, stream=stream)
 
         def enqueue(captured: Stream) -> None:
             for _ in range(2):
-                harness.matmul(*given, stream=captured)
+                harness.matmul(*passed, stream=captured)
 
         with Graph(stream, enqueue) as graph:
             assert len(kernel.used) == 1
@@ -439,8 +444,14 @@ def test_an_invalid_capture_is_said_to_be_one(
 PLAIN: dict[str, Any] = {"alpha": 1.0, "beta": 0.0, "bias": None, "precision": "ieee", "invariant": False}
 
 
+def image(*given: Array) -> Any:
+    found = again(*given, **PLAIN)
+    assert found is not None
+    return found.image([x.host.ctypes.data for x in given], given[0].about["stream"])
+
+
 def of(*given: Array) -> Any:
-    found = image(*given, **PLAIN)
+    found = image(*given)
     assert found is not None
     return found[1]
 
@@ -468,7 +479,7 @@ def test_rooms(fake: FakeDriver, gpu: Context, kernel: Counting, monkeypatch: py
         with Graph(stream, lambda one: rooms.append(of(*in_stream(given, address)).room)):
             pass
         assert rooms == [None]
-    plan, _ = image(*in_stream(given, 0x700), **PLAIN) or (None, None)
+    plan, _ = image(*in_stream(given, 0x700)) or (None, None)
     assert plan is not None
     room = "memory", made.room[1]
     plan.watch(lambda: told.append(room in fake.live))

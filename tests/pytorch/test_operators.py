@@ -69,6 +69,61 @@ def test_results(torch: Any, multiplied: Any, name: str) -> None:
     assert multiplied.seen[-1][1] == "3xtf32"
 
 
+def test_a_product_of_tensors_that_lie_alike_is_queued_again(torch: Any, multiplied: Any) -> None:
+    """Not where one lies otherwise, a copy is needed, or the operator, type or precision is another."""
+    from harness import torch as ours
+
+    x, w, bias = operands(torch, "linear")
+    forms: dict[str, Callable[[], tuple[str, list[Any], dict[str, Any]]]] = {
+        "mm": lambda: ("mm", operands(torch, "mm"), {}),
+        "of bf16": lambda: ("mm", operands(torch, "mm", torch.bfloat16), {}),
+        "tf32": lambda: ("mm", operands(torch, "mm"), {"precision": "tf32"}),
+        "transposed": lambda: ("mm", [torch.randn(3, 5).t(), torch.randn(7, 3).t()], {}),
+        "linear": lambda: ("linear", [x.clone(), w.clone(), bias.clone()], {}),
+        "no bias": lambda: ("linear", [x[0].clone(), w.clone()], {}),
+        "of squares": lambda: ("mm", [torch.randn(4, 4), torch.randn(4, 4)], {}),
+        "linear, of squares": lambda: ("linear", [torch.randn(4, 4), torch.randn(4, 4)], {}),
+        "a gradient": lambda: ("linear", [x.clone(), w.clone().requires_grad_()], {}),
+    }
+    for i, make in enumerate([*forms.values()] * 3):
+        name, given, options = make()
+        found = getattr(ours, name)(*given, **options)
+        assert torch.equal(found.detach(), expected(torch, name, *given).detach())
+        assert multiplied.repeated == max(0, i + 1 - len(forms))
+    first, second = multiplied.seen[: len(forms)], multiplied.seen[len(forms) : 2 * len(forms)]
+    assert first == second
+    before = multiplied.repeated
+    for _ in range(2):
+        for copied in (torch.randn(5, 6)[:, ::2], torch.randn(1, 3).expand(5, 3)):
+            b = torch.randn(3, 7)
+            assert torch.equal(ours.mm(copied, b), expected(torch, "mm", copied, b))
+        across, step = torch.randn(5, 2, 3).transpose(0, 1), torch.randn(14)[::2]
+        assert torch.equal(ours.linear(across, w, bias), expected(torch, "linear", across, w, bias))
+        assert torch.equal(ours.linear(x, w, step), expected(torch, "linear", x, w, step))
+        ours.linear(x, w, bias, activation="relu")
+        ours.bmm(x, torch.randn(2, 3, 7))
+        assert ours.mm(torch.randn(5, 0), torch.randn(0, 7)).count_nonzero() == 0
+        for wrong in (
+            lambda: ours.bmm(*operands(torch, "mm")),
+            lambda: ours.mm(*operands(torch, "mm"), "fast"),
+            lambda: ours.mm(torch.randn(5, 3).to_sparse(), torch.randn(3, 7)),
+            lambda: ours.mm(torch.randn(5, 3), torch.randn(3, 7, dtype=torch.bfloat16)),
+        ):
+            with pytest.raises(UsageError):
+                wrong()
+    assert multiplied.repeated == before
+
+
+def test_products_kept_are_bounded(torch: Any, multiplied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from harness import torch as ours
+    from harness.torch import products
+
+    monkeypatch.setattr(products, "_MOST", 3)
+    for m in range(1, 9):
+        ours.mm(torch.randn(m, 3), torch.randn(3, 7))
+        assert 1 <= len(products._known) <= 3
+
+
 def test_major_orders_are_read_where_they_are(torch: Any, multiplied: Any) -> None:
     from harness import torch as ours
 

@@ -102,19 +102,20 @@ def of(left: Matrix, right: Matrix, out: Matrix) -> Batch | None:
     return batch if count > 1 else None
 
 
-def refuse_overlaps(
-    batch: Batch | None, left: Matrix, right: Matrix, out: Matrix, read: Matrix | None, epilogue: Epilogue
-) -> None:
-    """Raise UsageError if the result may overlap an operand; `read` is that of the `epilogue`."""
-    if batch is not None:
-        left, right, out = (
-            _hull(matrix, batch.size, step)
-            for matrix, step in zip((left, right, out), (batch.a, batch.b, batch.c), strict=True)
-        )
-        read = _hull(read, batch.size, batch.c) if read and epilogue.derivative else read
-    follows = "derivative_at" if epilogue.derivative else "bias"
-    for name, matrix in (("a", left), ("b", right), (follows, read)):
-        if matrix is not None and out.overlaps(matrix):
+def whole(batch: Batch | None, operands: tuple[Matrix, ...], epilogue: Epilogue) -> tuple[Matrix, ...]:
+    """Return matrices that contain all of a, b, out and, if it is there, what the `epilogue` reads."""
+    if batch is None:
+        return operands
+    steps = batch.steps(epilogue)  # of a bias, which is the same for all, 0
+    return tuple(_hull(m, batch.size, step) for m, step in zip(operands, steps, strict=False))
+
+
+def refuse_overlaps(whole: tuple[Matrix, ...], epilogue: Epilogue) -> None:
+    """Raise UsageError if the result may overlap an operand; the matrices are those of `whole`."""
+    left, right, out, *read = whole
+    names = "a", "b", "derivative_at" if epilogue.derivative else "bias"
+    for name, matrix in zip(names, (left, right, *read), strict=False):
+        if out.overlaps(matrix):
             raise UsageError(f"out overlaps {name}", hint="no product is made in place: pass another")
 
 

@@ -54,6 +54,9 @@ class Gpu:
         self._batches: dict[Key, batches.Launch] = {}
         self._groups: dict[Key, Groups] = {}
         self._streams: dict[int, Stream] = {}
+        self.calls: dict[
+            Key, Any
+        ] = {}  # of harness.matmul, by how their arrays lie: harness.dispatch.call.known
         self._workspaces, self._forks = Workspaces(self.context), Forks(self.context)
         self._lock = threading.Lock()
 
@@ -70,12 +73,19 @@ class Gpu:
 
         `scalars` are alpha and beta. If `ordered`, no other stream needs to be waited for.
         """
-        if self.context.is_current:
-            self._run(operands, scalars, stream, ordered, kind, batch)
-        else:
-            self.context.refuse_sibling()
-            with self.context.current():
-                self._run(operands, scalars, stream, ordered, kind, batch)
+        self._inside(self._run, operands, scalars, stream, ordered, kind, batch)
+
+    def again(
+        self,
+        shape: tuple[int, ...],
+        kind: Kind,
+        addresses: Sequence[int],
+        scalars: tuple[float, float],
+        stream: int,
+        batch: Batch | None = None,
+    ) -> None:
+        """Queue a product of a `shape` (see `plan`) whose operands are ready on the stream, as `run` does."""
+        self._inside(self._queue, shape, kind, addresses, scalars, stream, batch)
 
     def image(
         self,
@@ -85,7 +95,7 @@ class Gpu:
         scalars: tuple[float, float],
         stream: int,
     ) -> tuple[GemmLaunch, GemmImage] | None:
-        """Return the launch of a product that `run` has queued, as `GemmLaunch.image` does, and its image."""
+        """Return the launch of a product that `run` has queued, and its image for callers in C, if any."""
         with self.context.current():
             queue = self._stream(stream)
             plan, _ = self._planned(shape, kind, (addresses, queue))
@@ -101,12 +111,16 @@ class Gpu:
         dtype: str,
     ) -> None:
         """Queue several products, of one type; arguments are those of `run`."""
+        self._inside(self._run_group, products, scalars, stream, ordered, dtype)
+
+    def _inside(self, queue: Callable[..., None], *given: Any) -> None:
+        """Call a function with the primary context current, unless another one of this GPU is."""
         if self.context.is_current:
-            self._run_group(products, scalars, stream, ordered, dtype)
+            queue(*given)
         else:
             self.context.refuse_sibling()
             with self.context.current():
-                self._run_group(products, scalars, stream, ordered, dtype)
+                queue(*given)
 
     def _run_group(
         self,
@@ -155,12 +169,24 @@ class Gpu:
         shape, addresses = shape_of(operands), [matrix.address for matrix in operands]
         queue = self._stream(stream)
         others = [] if ordered else self._awaited(operands, stream, queue)
+        self._queue(shape, kind, addresses, scalars, stream, batch)
+        for other in others:
+            order(queue, other)
+
+    def _queue(
+        self,
+        shape: tuple[int, ...],
+        kind: Kind,
+        addresses: Sequence[int],
+        scalars: tuple[float, float],
+        stream: int,
+        batch: Batch | None,
+    ) -> None:
+        queue = self._stream(stream)
         if batch is None:
             self._product(shape, kind, addresses, scalars, queue)
         else:
             self._batch(shape, kind, batch)(addresses, scalars, queue)
-        for other in others:
-            order(queue, other)
 
     def _product(
         self,
@@ -197,15 +223,17 @@ class Gpu:
     ) -> GemmLaunch:
         """Return the prepared launch for a `shape`, made at the first call.
 
-        The shape is M, N, K, lda, ldb, ldc, transa and transb.
-
-        `unmapped` names the operands that cannot have a tensor map: "", "A", "B" or "AB". If `copying`, the
-        launch first copies those of them for which that is faster. `first` has the addresses and the stream
-        of this call, on which variants may be timed (`harness.dispatch.measured`).
+        The shape is M, N, K, lda, ldb, ldc, transa and transb. `unmapped` names the operands that cannot have
+        a tensor map: "", "A", "B" or "AB". If `copying`, the launch first copies those of them for which that
+        is faster. `first` has the addresses and the stream of this call, on which variants may be timed
+        (`harness.dispatch.measured`).
         """
         key = (*shape, unmapped, *kind, copying)
-        prepare = functools.partial(self._prepare, shape, unmapped if copying else "", kind, first)
-        return self._plans.get(key) or self._kept(self._plans, key, prepare, _MOST_PLANS)
+        found = self._plans.get(key)
+        if found is None:
+            prepare = functools.partial(self._prepare, shape, unmapped if copying else "", kind, first)
+            found = self._kept(self._plans, key, prepare, _MOST_PLANS)
+        return found
 
     def _batch(self, shape: tuple[int, ...], kind: Kind, batch: Batch) -> batches.Launch:
         """Return the launch of a batch of products of this `shape`, made at the first call."""
@@ -323,6 +351,11 @@ def gpu(ordinal: int) -> Gpu:
             if found is None:
                 found = _gpus[ordinal] = Gpu(ordinal)
     return found
+
+
+def opened(ordinal: int) -> Gpu | None:
+    """Return the GPU with this ordinal if it is open."""
+    return _gpus.get(ordinal)
 
 
 def resolved(matrix: Matrix) -> int:

@@ -95,6 +95,8 @@ def _check_alike(name: str, found: Matrix, out: Matrix) -> None:
 
 def scalar(name: str, value: Any) -> float:
     """Return `value` as a float; raises UsageError unless it is finite in float32."""
+    if type(value) is float and -_FLOAT_MAX <= value <= _FLOAT_MAX:
+        return value
     try:
         number = float(value)
     except OverflowError:  # of an int
