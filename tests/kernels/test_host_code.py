@@ -289,6 +289,8 @@ def test_a_tensor_map_needs_no_driver_header(tmp_path: Path, lib: Path) -> None:
         ("struct alignas(8) S { int a; }; class __align__(4) T { int a; };", [("S", True), ("T", True)]),
         ("struct S { int a; void f() {} }; enum E { A, B };", [("S", True), ("E", True)]),
         ("template <class T> struct V { T x; }; template <int N> void f() {}", [("V", True), ("f", True)]),
+        ("template <int N = 3> __global__ void k() {} void g() {}", [("k", False), ("g", True)]),
+        ("template <class T, class = If<(sizeof(T) == 4)>> struct V { T x; };", [("V", True)]),
         ("// f() {\nvoid g() { \"}\"; '}'; /* } */ }\n#define X {\nvoid h() {}", [("g", True), ("h", True)]),
         ("__shared__ int x; static_assert(1, \"\");", [("x", False), ("static_assert", False)]),
         ("auto f = [](int x) { return x; }; void g() {}", [("f", True), ("g", True)]),
