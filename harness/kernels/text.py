@@ -280,7 +280,7 @@ def _alike(body: str, index: str) -> str:
 def _parameter(text: str, unnamed: str) -> Parameter:
     """Return a parameter from its declaration, ``const float* __restrict__ x``."""
     text = re.sub(r"=.*", "", text)
-    words = re.sub(r"__restrict__|\b(?:restrict|volatile|struct|__grid_constant__)\b", " ", text)
+    words = re.sub(r"__restrict(?:__)?\b|\b(?:restrict|volatile|struct|__grid_constant__)\b", " ", text)
     levels = words.count("*") + words.count("[")
     const = bool(re.search(r"\bconst\b", words.partition("*")[0]))
     plain = re.sub(r"\[.*?\]|[*&]|\bconst\b", " ", words).split()

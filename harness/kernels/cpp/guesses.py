@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.kernels import text
 from harness.kernels.cpp import launches
@@ -18,7 +18,16 @@ from harness.kernels.expr import Expr, ExprError
 _ITEMS = 64  # blocks that have an item each, at most
 _MOST_THREADS = 1024
 _NUMBER = re.compile(  # types of numbers by their names: T, Tdata, scalar_t
-    r"(?:typename|class)\s+(?:T(?!raits|ensor|ile)[a-z]*\w?|\w*(?:[Tt]ype|[Ss]calar|[Ff]loat|[Rr]eal)(?:_?[tT])?\d?)"
+    r"(?:typename|class)\s+(?:T(?!raits|ensor|ile)[a-z]*\w?|\w*(?:[Tt]ype|[Ss]calar|[Ff]loat|[Rr]eal)(?:_?[tT])?\d?|\w+_t)"
+)
+# Attributes of problems, of which each axis is one, too.
+_TAKEN = frozenset(
+    re.findall(
+        r"\w+",
+        """_operands _types accumulates arguments atol axes bench_axes buffer_bytes bytes constants
+        element_types extents flops from_axes inputs intensity label outputs reference rtol scalar self
+        unverified updated verify_axes""",
+    )
 )
 _THREADS = re.compile(r"\w*threads\w*|block_?(?:size|dim)|tpb", re.IGNORECASE)
 
@@ -36,11 +45,13 @@ class Guess:
 def instance(entry: text.Entry) -> str:
     """Return an instance of a template that can be tried, ``k<float, 256>``; "" if none is known.
 
-    It has the defaults, float for the type of a number, and false for a bool.
+    It has the defaults, float for the type of a number or of what a pointer leads to, and false for a bool.
     """
     given = []
+    elements = {p.type for p in entry.parameters if p.pointer}
     for parameter, default in zip(entry.template, entry.defaults, strict=True):
-        number = "float" if _NUMBER.fullmatch(parameter) else ""
+        named = parameter.startswith(("typename", "class")) and parameter.split()[-1] in elements
+        number = "float" if named or _NUMBER.fullmatch(parameter) else ""
         given.append(default or number or ("false" if parameter.startswith("bool ") else ""))
     return f"{entry.name}<{', '.join(given)}>" if given and all(given) else ""
 
@@ -65,6 +76,16 @@ def of(source: str, entry: text.Entry | None, name: str) -> Guess:
     return Guess(block=block, tile=tile, grid=_grid(launched, entry), shared=shared)
 
 
+def axes(entry: text.Entry) -> text.Entry:
+    """Return an entry whose parameters have names for axes: ``inputs_``, as problems have `inputs`."""
+    names = {p.name: f"{p.name}_" if p.name in _TAKEN else p.name for p in entry.parameters}
+    return replace(
+        entry,
+        parameters=tuple(replace(p, name=names[p.name]) for p in entry.parameters),
+        factors=tuple(frozenset(map(names.__getitem__, factors)) for factors in entry.factors),
+    )
+
+
 def _grid(launched: launches.Launch | None, entry: text.Entry | None) -> tuple[Expr, ...]:
     """Return the grid of a launch over the kernel's own parameters; empty where it follows from others, too.
 
@@ -76,6 +97,7 @@ def _grid(launched: launches.Launch | None, entry: text.Entry | None) -> tuple[E
         return (Expr.parse(1),)
     if entry is None:
         return ()
+    entry = axes(entry)
     sizes = {p.name for p in entry.parameters if not p.pointer}
     found = []
     try:

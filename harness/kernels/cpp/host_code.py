@@ -45,7 +45,9 @@ _CUB_CLASS = re.compile(r"\b(?:Block|Warp)(?:[A-Z][a-z0-9]+)+\b")
 _DEVICE = re.compile(r"__(?:global|device|constant|shared|managed)__")
 _SCOPE = re.compile(r"(?:\bnamespace\b[\s\w:]*|\bextern)\s*\Z")
 _CLASS = re.compile(r"\b(?:class|struct|union)\b(?!.*\)\s*(?:const\s*)?\Z)", re.DOTALL)
-_TEMPLATE = re.compile(r"\A(?:\s*template\s*<(?:[^<>]|<(?:[^<>]|<[^<>]*>)*>)*>)+")  # with its defaults, N = 32
+_TEMPLATE = re.compile(
+    r"\A(?:\s*template\s*<(?:[^<>]|<(?:[^<>]|<[^<>]*>)*>)*>)+"
+)  # with its defaults, N = 32
 _LABEL = re.compile(r"\s*(?:(?:public|private|protected)\s*:\s*)*")
 _MORE = re.compile(r"\s*[,{]")
 _DEEPEST, _LONGEST = 50, 5000  # namespaces in each other, and characters before a function's body
