@@ -93,6 +93,8 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     first = {p.name: size if p.name in whole else 0 if p.name in enums else 1.0 for p in values}
     structs = {p.name: found for p in values if (found := _by_value(types[p.name])) is not None}
     scalars = {n: first[n] if n in structs else _scalar(types[n][0], first[n]) for n in first}
+    held = guesses.allocated(kernel.source, entry, kernel.entry)
+    lengths = {name: max(1, size // _size(types[name])) for name, size in held.items()}
     written = tuple(p.name for p in pointers if not p.const)
     order = tuple(p.name for p in entry.parameters)
 
@@ -123,13 +125,13 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
                 hint=f"say how many: -a {unknown[0]}=1000000",
             )
         found: ArrayProblem = vars(ArrayProblem)["from_axes"].__func__(
-            cls, {**{p.name: max(1, length) for p in pointers}, **axes}
+            cls, {**{p.name: max(1, length) for p in pointers}, **lengths, **axes}
         )
         return found
 
     members = {
         "__doc__": "Guessed arguments.",
-        "axes": {**{p.name: size**depth for p in pointers}, **scalars},
+        "axes": {**{p.name: size**depth for p in pointers}, **lengths, **scalars},
         "outputs": written or tuple(p.name for p in pointers[:1]) or ("nothing",),
         "updated": frozenset(written),
         "verify_axes": ({},),
@@ -238,6 +240,11 @@ def _given(pattern: str, name: str, texts: Sequence[str]) -> list[tuple[str, ...
 def _width(kind: str) -> int:
     """Return the bytes of a NumPy type."""
     return 2 if kind == "bfloat16" else np.dtype(kind).itemsize
+
+
+def _size(kind: Type) -> int:
+    """Return the bytes of an element."""
+    return kind.itemsize if isinstance(kind, np.dtype) else _width(kind[0]) * kind[1]
 
 
 def _struct(name: str, texts: Sequence[str], depth: int = 0) -> np.dtype[Any] | None:

@@ -128,6 +128,59 @@ int main()
 """
 
 
+FIXED = """\
+#define W 48
+#define H (W * 2)
+__global__ void ramp(unsigned char* image, float scale)
+{
+    int x = blockIdx.x * 16 + threadIdx.x, y = blockIdx.y * 16 + threadIdx.y;
+    for (int c = 0; c < 3; ++c) image[(y * W + x) * 3 + c] = scale * c;
+}
+int main()
+{
+    unsigned char* d;
+    const int bytes = W * H * 3;
+    cudaMalloc((void**)&d, bytes);
+    dim3 grid(W / 16, H / 16), block(16, 16);
+    ramp<<<grid, block>>>(d, 2);
+}
+"""
+
+
+def test_a_kernel_without_sizes_has_those_of_host_code(tmp_path: Path) -> None:
+    """A size that a macro fixes was unknown: what was within the host's buffer was out of bounds here."""
+    path = tmp_path / "ramp.cu"
+    path.write_text(FIXED)
+    right = CliRunner().invoke(main, ["check", str(path)], env={"CI": None})
+    assert right.exit_code == 0, right.output
+    assert "--grid 3,6,1 --block 16,16,1 -a image=13824" in right.output
+    path.write_text(FIXED.replace("bytes = W * H * 3", "bytes = W * H * 3 - 1"))
+    wrong = CliRunner().invoke(main, ["check", str(path)], env={"CI": None})
+    assert wrong.exit_code == 1 and "out of bounds, seen once" in wrong.output, wrong.output
+
+
+@pytest.mark.parametrize(
+    ("host", "held"),
+    [
+        ("cudaMalloc(&a, N * sizeof(float)); k<<<2, 32>>>(a);", {"x": 400}),
+        ("cudaMallocManaged((void **)&a, sizeof(int) * N); k<<<2, 32>>>(a);", {"x": 400}),
+        ("int n = 5; cudaMalloc(&a, n); n = 7; k<<<2, 32>>>(a);", {"x": 5}),
+        ("cudaMalloc(&a, argc); k<<<2, 32>>>(a);", {}),
+        ("k<<<2, 32>>>(a); cudaMalloc(&a, N);", {}),
+        ("cudaMalloc(&a, N); k<<<argc, 32>>>(a);", {}),
+        ("cudaMalloc(&a, N); k<<<2, 32>>>(b);", {}),
+        ("cudaMalloc(&a, N << 20); k<<<2, 32>>>(a);", {}),
+        ("cudaMalloc(&a, N); k<<<1 << 20, 32>>>(a);", {}),
+    ],
+)
+def test_what_host_code_allocates(host: str, held: dict[str, int]) -> None:
+    source = f"#define N 100\n__global__ void k(float* x) {{}}\nint main(int argc, char**) {{ {host} }}"
+    (entry,) = text.entries(source)
+    assert guesses.allocated(source, entry, "k") == held
+    more = source.replace("float* x", "float* x, int n")
+    assert guesses.allocated(more, text.entries(more)[0], "k") == {}, "its buffers follow from n"
+
+
 @pytest.mark.parametrize(
     ("source", "grid", "old", "new"),
     [

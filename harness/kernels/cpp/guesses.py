@@ -17,6 +17,8 @@ from harness.kernels.expr import Expr, ExprError
 
 _ITEMS = 64  # blocks that have an item each, at most
 _MOST_THREADS = 1024
+_MOST_BYTES, _LONGEST = 2**26, 2**20  # of buffers, and threads of a launch, that are taken from host code
+_REAL = ("float", "double", "half", "__half")
 _NUMBER = re.compile(  # types of numbers by their names: T, Tdata, scalar_t
     r"(?:typename|class)\s+(?:T(?!raits|ensor|ile)[a-z]*\w?|\w*(?:[Tt]ype|[Ss]calar|[Ff]loat|[Rr]eal)(?:_?[tT])?\d?|\w+_t)"
 )
@@ -73,7 +75,10 @@ def of(source: str, entry: text.Entry | None, name: str) -> Guess:
     block = launched.block if launched else _block(entry, steps, name)
     axes = "xyz"[: max(len(block), entry.dimensions)][::-1]
     tile = tuple(steps.get(axis, n) for axis, n in zip(axes, entry.tile(block), strict=True))
-    return Guess(block=block, tile=tile, grid=_grid(launched, entry), shared=shared)
+    grid = _grid(launched, entry)
+    if launched and allocated(source, entry, name):
+        grid = tuple(map(Expr.parse, launched.grid))
+    return Guess(block=block, tile=tile, grid=grid, shared=shared)
 
 
 def axes(entry: text.Entry) -> text.Entry:
@@ -84,6 +89,23 @@ def axes(entry: text.Entry) -> text.Entry:
         parameters=tuple(replace(p, name=names[p.name]) for p in entry.parameters),
         factors=tuple(frozenset(map(names.__getitem__, factors)) for factors in entry.factors),
     )
+
+
+def allocated(source: str, entry: text.Entry, name: str) -> dict[str, int]:
+    """Return the bytes that host code allocates for the pointers of the kernel `name`, by `axes`.
+
+    None are returned for a kernel with sizes among its parameters, by which buffers and grid are scaled. One
+    without has them in its text, as a macro or a constant, and fits its host code alone.
+    """
+    launched = launches.of(source, name)
+    parameters = axes(entry).parameters
+    if launched is None or any(not p.pointer and p.type not in _REAL for p in parameters):
+        return {}
+    threads = math.prod(launched.grid) * math.prod(launched.block)
+    given = {p.name: size for p, size in zip(parameters, launched.bytes, strict=False) if p.pointer}
+    whole = len(given) == sum(p.pointer for p in parameters) and all(given.values())
+    small = sum(given.values()) <= _MOST_BYTES and 0 < threads <= _LONGEST
+    return given if launched.grid and whole and small else {}
 
 
 def _grid(launched: launches.Launch | None, entry: text.Entry | None) -> tuple[Expr, ...]:
