@@ -268,8 +268,10 @@ def _steps(body: str, axis: str) -> Iterator[tuple[str, str, bool]]:
     factor = r"(?:\w+|\([^()]*\))"
     before, after = rf"(?:{factor}\s*\*\s*)+", rf"(?:\s*\*\s*{factor})+"
     product = rf"(?:({before})\b(?:{block})\b|\b(?:{block})\b({after}))"
+    own = dict(re.findall(r"\bconst(?:expr)?\s+\w+\s+(\w+)\s*=\s*(\d+)\s*;", body))
     for at in re.finditer(rf"(\b(?:{thread})\s*\+\s*\(?)?{product}(\s*\)?\s*\+\s*(?:{thread})\b)?", body):
-        yield axis, (at[2] or at[3]).strip(" \n\t*"), bool(at[1] or at[4])
+        step = re.sub(r"\w+", lambda word: own.get(word[0], word[0]), at[2] or at[3])
+        yield axis, step.strip(" \n\t*"), bool(at[1] or at[4])
 
 
 def _alike(body: str, index: str) -> str:

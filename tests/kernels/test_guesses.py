@@ -110,6 +110,16 @@ __global__ void product(int M, int N, int K, const float* A, const float* B, flo
     for (int j = 0; j < 16; ++j) C[(row + y * 4 + j / 4) * N + col + x * 4 + j % 4] = sum[j / 4][j % 4];
 }
 """
+WIDE = """\
+__global__ void narrow(float* x) { const int W = 32; x[blockIdx.x * W + threadIdx.x] = 1; }
+__global__ void wide(float* out, const float* in, int width, int height)
+{
+    const int W = 128;
+    int x = blockIdx.x * W + threadIdx.x, y = blockIdx.y * W + threadIdx.y;
+    for (int i = 0; i < W; i += blockDim.y)
+        for (int j = 0; j < W; j += blockDim.x) out[(y + i) * width + x + j] = in[(y + i) * width + x + j];
+}
+"""
 TURNED = """\
 __global__ void turned(float* out, const float* in, int width, int height)
 {
@@ -187,13 +197,16 @@ def test_what_host_code_allocates(host: str, held: dict[str, int]) -> None:
         (PRODUCT, "1,1,1", "C[(row", "C[(row + 1"),
         (PRODUCT, "1,1,1", "        __syncthreads();\n    }", "    }"),
         (TURNED, "2,2,1", "nx / 32", "nx / 16"),
+        (WIDE, "1,1,1", "y * W", "y * W + W"),
         (TURNED, "2,2,1", "    __syncthreads();\n", ""),
     ],
 )
 def test_a_right_kernel_has_no_finding_and_a_wrong_one_has(
     source: str, grid: str, old: str, new: str, tmp_path: Path
 ) -> None:
-    """Both once had findings that were of the guess: a block a row, and blocks along an axis of no index."""
+    """All once had findings that were of the guess: a block a row, blocks along an axis of no index, and a
+    tile that is larger than the sizes.
+    """
     path = tmp_path / "one.cu"
     path.write_text(source)
     right = CliRunner().invoke(main, ["check", str(path)], env={"CI": None})

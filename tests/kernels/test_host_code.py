@@ -346,6 +346,11 @@ def test_a_launch_is_read(host: str, block: Any, grid: Any, shared: Any) -> None
     assert (launches.of(source, "k") is None) == (block == ())
 
 
+def test_template_arguments_may_be_true_or_false() -> None:
+    source = "int main() { const bool twice = true; k<64, twice, false><<<1, 64>>>(x); }"
+    assert launches.instances(source, "k") == ["k<64, 1, 0>"]
+
+
 def test_a_kernel_is_launched_as_host_code_does(tmp_path: Path) -> None:
     path = tmp_path / "k.cu"
     path.write_text(

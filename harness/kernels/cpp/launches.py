@@ -152,7 +152,7 @@ class Values:
     """The values of names, as the text has them."""
 
     def __init__(self, texts: dict[str, str]) -> None:
-        self._texts = texts
+        self._texts = {"true": "1", "false": "0"} | texts
         self._numbers: dict[str, int | None] = {}
 
     def dimensions(self, written: str) -> tuple[int, ...]:
