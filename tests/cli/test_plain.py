@@ -263,6 +263,17 @@ def test_no_axis_is_an_attribute_of_problems() -> None:
     }  # which is not read
 
 
+def test_a_macro_of_the_build_is_a_parameter(run: Any) -> None:
+    """Some files want nvcc -DN=64, without which they do not compile."""
+    Path("built.cu").write_text("__global__ void k(float* x) { x[N_ - 4] = 1; }\n")
+    refused = run("check", "built.cu")
+    assert refused.exit_code == 1 and "-p N_=64" in refused.output
+    found = run("check", "built.cu", "-p", "N_=8", "-a", "x=5")
+    assert found.exit_code == 0 and "built N_=8" in found.output, found.output
+    assert run("check", "built.cu", "-p", "N_=10", "-a", "x=5").exit_code == 1, "out of bounds"
+    assert "would change the language" in run("check", "built.cu", "-p", "int=8").output
+
+
 VALUES = """\
 struct Box { double side[2]; int cells; };
 enum class Mode : unsigned char { none, wide };

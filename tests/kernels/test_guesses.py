@@ -110,6 +110,18 @@ __global__ void product(int M, int N, int K, const float* A, const float* B, flo
     for (int j = 0; j < 16; ++j) C[(row + y * 4 + j / 4) * N + col + x * 4 + j % 4] = sum[j / 4][j % 4];
 }
 """
+
+
+def test_what_a_launch_leaves_to_be_deduced_is_guessed() -> None:
+    source = "template <int N, bool B, typename T, class... R> __global__ void k(T* x, R... more) {}"
+    (entry,) = text.entries(source)
+    assert guesses.instances("k<4, true><<<1, 32>>>(x);", entry) == ["k<4, 1>"], "a pack is not"
+    (entry,) = text.entries(source.replace(", class... R", "").replace(", R... more", ""))
+    assert guesses.instances("k<4, true><<<1, 32>>>(x);", entry) == ["k<4, 1, float>"]
+    assert guesses.instances("k<4, true, double><<<1, 32>>>(x);", entry) == ["k<4, 1, double>"]
+    assert guesses.instances("k<n><<<1, 32>>>(x);", entry) == []
+
+
 WIDE = """\
 __global__ void narrow(float* x) { const int W = 32; x[blockIdx.x * W + threadIdx.x] = 1; }
 __global__ void wide(float* out, const float* in, int width, int height)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.kernels import text
@@ -44,18 +44,28 @@ class Guess:
     shared: int
 
 
-def instance(entry: text.Entry) -> str:
+def instances(source: str, entry: text.Entry) -> list[str]:
+    """Return the instances of a template that a text launches; what one leaves to be deduced is guessed."""
+    found = []
+    for name in launches.instances(source, entry.name):
+        given = text.split(name.partition("<")[2].rpartition(">")[0])
+        found.append((len(given) < len(entry.template) and instance(entry, given)) or name)
+    return found
+
+
+def instance(entry: text.Entry, given: Sequence[str] = ()) -> str:
     """Return an instance of a template that can be tried, ``k<float, 256>``; "" if none is known.
 
-    It has the defaults, float for the type of a number or of what a pointer leads to, and false for a bool.
+    After those `given` it has the defaults, float for the type of a number or of what a pointer leads to, and
+    false for a bool.
     """
-    given = []
+    found = list(given)
     elements = {p.type for p in entry.parameters if p.pointer}
-    for parameter, default in zip(entry.template, entry.defaults, strict=True):
+    for parameter, default in list(zip(entry.template, entry.defaults, strict=True))[len(found) :]:
         named = parameter.startswith(("typename", "class")) and parameter.split()[-1] in elements
         number = "float" if named or _NUMBER.fullmatch(parameter) else ""
-        given.append(default or number or ("false" if parameter.startswith("bool ") else ""))
-    return f"{entry.name}<{', '.join(given)}>" if given and all(given) else ""
+        found.append(default or number or ("false" if parameter.startswith("bool ") else ""))
+    return f"{entry.name}<{', '.join(found)}>" if found and all(found) else ""
 
 
 def example(entry: text.Entry) -> str:

@@ -173,6 +173,10 @@ def _missing_name(found: re.Match[str]) -> str:
     return ""
 
 
+def _macro(found: re.Match[str]) -> str:
+    return f"if {found[1]} is a macro that the build defines, with -D: -p {found[1]}=64"
+
+
 def _of_host(_: re.Match[str]) -> str:
     return "device code cannot call host code, which is left out: write __device__ before what it calls"
 
@@ -186,6 +190,7 @@ _HINTS = (
     (_UNDEFINED, _missing_name),
     (r'identifier "cuda[A-Z]\w*" is undefined', _of_host),
     (r"is considered a host (?:function|variable)", _of_host),
+    (r'identifier "(_*[A-Z][A-Z0-9_]*)" is undefined', _macro),
     (_OF_STD, lambda found: f"the standard library is <cuda/std/...> here, cuda::std::{found[1]}"),
 )
 
