@@ -53,7 +53,7 @@ _VECTOR = re.compile(r"(u?)(char|short|int|long|longlong|float|double)([1234])\Z
 # missing guard shows. With more than three dimensions an array has up to so many elements.
 _SIZES = {1: 1000, 2: 64, 3: 32}
 _MOST = 2**16
-_TILE = 256  # elements of a tile along an axis, at most, that make a size as large
+_TILED = 2**18  # as many as arrays may have so that sizes are no less than a tile
 _LONGEST = 2**28  # elements of a guess
 _ITEMS = 64  # blocks that have an item each, at most
 
@@ -92,7 +92,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     depth = max(min(dimensions, 2), 1 + max((len(f.intersection(whole)) for f in entry.factors), default=0))
     size = _SIZES.get(depth, max(2, round(_MOST ** (1 / depth)))) if whole or depth > 1 else 1024
     if depth > 1:  # a tile that nothing guards is whole; that of one dimension may have a rest
-        size = max(size, *(n for e in kernel.tile if (n := e({})) <= _TILE))
+        size = max([size, *(n for e in kernel.tile if (n := e({})) ** depth <= _TILED)])
     first = {p.name: size if p.name in whole else 0 if p.name in enums else 1.0 for p in values}
     structs = {p.name: found for p in values if (found := _by_value(types[p.name])) is not None}
     scalars = {n: first[n] if n in structs else _scalar(types[n][0], first[n]) for n in first}

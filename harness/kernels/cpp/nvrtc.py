@@ -173,6 +173,11 @@ def _missing_name(found: re.Match[str]) -> str:
     return ""
 
 
+def _elsewhere(found: re.Match[str]) -> str:
+    folder = includes.elsewhere(found[2], Path(found[1]))
+    return f"-I {folder}, or include = [...] in front matter: {found[2]} is there" if folder else ""
+
+
 def _macro(found: re.Match[str]) -> str:
     return f"if {found[1]} is a macro that the build defines, with -D: -p {found[1]}=64"
 
@@ -186,6 +191,7 @@ _HINTS = (
         r"[/\\](?:cute|cutlass)[/\\]\S*: error: declaration is incompatible with template parameter",
         lambda _: "CUTLASS 4.2 wants the libcu++ of CUDA 13.0: pip install 'nvidia-cuda-cccl==13.0.*'",
     ),
+    (rf"(?m)^(.+)\(\d+\): .*{_NO_FILE}", _elsewhere),
     (_NO_FILE, lambda found: includes.hint(found[1])),
     (_UNDEFINED, _missing_name),
     (r'identifier "cuda[A-Z]\w*" is undefined', _of_host),
