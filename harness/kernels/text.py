@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.errors import SpecError, UsageError
@@ -56,7 +56,7 @@ class Entry:
     row: nothing multiplies its index by the threads of a block. `steps` has (axis, step, whether the
     thread's index is added) for each product of the block's index, (``y``, ``BM``, True) for ``blockIdx.y
     * BM + threadIdx.y``. `flat` are the axes along which no code of the file asks for the index of a
-    block.
+    block. `body` is empty where the function is only declared.
     """
 
     name: str
@@ -71,6 +71,7 @@ class Entry:
     items: frozenset[str] = frozenset()
     steps: tuple[tuple[str, str, bool], ...] = ()
     flat: frozenset[str] = frozenset()
+    body: str = field(default="", repr=False)
 
     def __str__(self) -> str:
         """Return the name, with the parameters of a template: ``k<typename T, int N>``."""
@@ -167,7 +168,7 @@ def entries(source: str) -> list[Entry]:
     for at in _GLOBAL.finditer(text):
         if (entry := _entry(text, at.start(), at.end())) is not None:
             found.setdefault(entry.name, entry)  # a declaration and its definition are one kernel
-            if entry.dimensions > found[entry.name].dimensions:
+            if len(entry.body) > len(found[entry.name].body):
                 found[entry.name] = entry
     return list(found.values())
 
@@ -228,6 +229,7 @@ def _entry(text: str, begin: int, after: int) -> Entry | None:
         flat=frozenset(
             axis for axis in "yz" if not re.search(_ANY_BLOCK + rf"|blockIdx\s*\.\s*{axis}\b", text)
         ),
+        body=own,
     )
 
 

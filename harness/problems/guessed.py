@@ -76,6 +76,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
             where=str(kernel.path),
             hint=f"name an instance: --entry '{guesses.example(entry)}'",
         )
+    widths = [guesses.width(entry.body, p.name) for p in entry.parameters]
     entry, known = guesses.axes(entry), entry.types(kernel.entry)
     dimensions = max(entry.dimensions, len(kernel.block))
     types: dict[str, Any] = {
@@ -96,6 +97,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     first = {p.name: size if p.name in whole else 0 if p.name in enums else 1.0 for p in values}
     structs = {p.name: found for p in values if (found := _by_value(types[p.name])) is not None}
     scalars = {n: first[n] if n in structs else _scalar(types[n][0], first[n]) for n in first}
+    times = {p.name: width for p, width in zip(entry.parameters, widths, strict=True) if p.pointer}
     held = guesses.allocated(kernel.source, entry, kernel.entry)
     lengths = {name: max(1, size // _size(types[name])) for name, size in held.items()}
     written = tuple(p.name for p in pointers if not p.const)
@@ -128,13 +130,13 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
                 hint=f"say how many: -a {unknown[0]}=1000000",
             )
         found: ArrayProblem = vars(ArrayProblem)["from_axes"].__func__(
-            cls, {**{p.name: max(1, length) for p in pointers}, **lengths, **axes}
+            cls, {**{name: max(1, length) * n for name, n in times.items()}, **lengths, **axes}
         )
         return found
 
     members = {
         "__doc__": "Guessed arguments.",
-        "axes": {**{p.name: size**depth for p in pointers}, **lengths, **scalars},
+        "axes": {**{name: size**depth * n for name, n in times.items()}, **lengths, **scalars},
         "outputs": written or tuple(p.name for p in pointers[:1]) or ("nothing",),
         "updated": frozenset(written),
         "verify_axes": ({},),

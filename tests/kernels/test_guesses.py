@@ -122,6 +122,39 @@ def test_what_a_launch_leaves_to_be_deduced_is_guessed() -> None:
     assert guesses.instances("k<n><<<1, 32>>>(x);", entry) == []
 
 
+POINTS = """\
+__global__ void squared(const float* points, float* out, int n);
+__global__ void squared(const float* points, float* out, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) {
+        float x = points[i * 3 + 0], y = points[i * 3 + 1], z = points[3 * i + 2];
+        out[i] = x * x + y * y + z * z;
+    }
+}
+"""
+
+
+def test_points_have_as_many_numbers_as_their_indices_say(tmp_path: Path) -> None:
+    """The definition counts, not a declaration before it."""
+    path = tmp_path / "points.cu"
+    path.write_text(POINTS)
+    right = CliRunner().invoke(main, ["check", str(path)], env={"CI": None})
+    assert right.exit_code == 0 and "-a points=3000 -a out=1000 -a n=1000" in right.output, right.output
+    path.write_text(POINTS.replace("i < n", "i <= n"))
+    wrong = CliRunner().invoke(main, ["check", str(path)], env={"CI": None})
+    assert wrong.exit_code == 1 and wrong.output.count("out of bounds, seen") == 2, wrong.output
+
+
+@pytest.mark.parametrize(
+    ("index", "width"),
+    [("i * 3 + 2", 3), ("3 * (i + j) + 2", 3), ("(a * n + i) * 4 + 3", 4), ("i * 3 + 1", 1), ("i * 2 + 1", 1),
+     ("i * 64 + 63", 1), ("i * 3 + 2 + j", 1), ("i + 2", 1), ("n", 1)],
+)  # fmt: skip
+def test_numbers_that_belong_together(index: str, width: int) -> None:
+    assert guesses.width(f"y[i * 5 + 4] = x[{index}] + x[i * 3 + 1];", "x") == width
+
+
 WIDE = """\
 __global__ void narrow(float* x) { const int W = 32; x[blockIdx.x * W + threadIdx.x] = 1; }
 __global__ void wide(float* out, const float* in, int width, int height)

@@ -18,6 +18,7 @@ from harness.kernels.expr import Expr, ExprError
 _ITEMS = 64  # blocks that have an item each, at most
 _MOST_THREADS = 1024
 _MOST_BYTES, _LONGEST = 2**26, 2**20  # of buffers, and threads of a launch, that are taken from host code
+_WIDEST = 16  # elements that belong together
 _REAL = ("float", "double", "half", "__half")
 _NUMBER = re.compile(  # types of numbers by their names: T, Tdata, scalar_t
     r"(?:typename|class)\s+(?:T(?!raits|ensor|ile)[a-z]*\w?|\w*(?:[Tt]ype|[Ss]calar|[Ff]loat|[Rr]eal)(?:_?[tT])?\d?|\w+_t)"
@@ -99,6 +100,17 @@ def axes(entry: text.Entry) -> text.Entry:
         parameters=tuple(replace(p, name=names[p.name]) for p in entry.parameters),
         factors=tuple(frozenset(map(names.__getitem__, factors)) for factors in entry.factors),
     )
+
+
+def width(body: str, pointer: str) -> int:
+    """Return how many elements of a pointer belong together: 3 for ``x[i * 3 + 2]``, where none goes further.
+
+    Pairs are not told from the halves of a block, ``x[2 * i + 1]``.
+    """
+    last = re.compile(r"(?:\*\s*(\d+)|\b(\d+)\s*\*\s*(?:\w+|\([^()]*\)))\s*\)?\s*\+\s*(\d+)\s*\Z")
+    indices = re.findall(rf"\b{re.escape(pointer)}\s*\[([^][;]*)\]", body)
+    found = [(int(at[1] or at[2]), int(at[3])) for index in indices if (at := last.search(index))]
+    return max((n for n, rest in found if 2 < n == rest + 1 <= _WIDEST), default=1)
 
 
 def allocated(source: str, entry: text.Entry, name: str) -> dict[str, int]:
