@@ -188,6 +188,18 @@ def test_of_a_library_for_the_host_the_include_goes(tmp_path: Path, lib: Path) -
     )
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(not includes.libraries(), reason="CUDA's headers are not installed")
+def test_a_library_that_fails_by_an_error_of_the_file_is_kept(tmp_path: Path) -> None:
+    """After what does not parse, a constant is skipped, and a template of the library has no argument."""
+    source = (
+        "#include <cub/cub.cuh>\nvoid f(Missing* t) {\n g(t);\n}\n\nconst int size = 64;\n"
+        "__global__ void k(float* x) { using Sum = cub::BlockReduce<float, size>;\n"
+        "__shared__ typename Sum::TempStorage s; *x = Sum(s).Sum(*x); }\n"
+    )
+    assert compiled(tmp_path, source).warnings == "Host code is left out: f"
+
+
 @pytest.mark.parametrize(
     "host",
     [

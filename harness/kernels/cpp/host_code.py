@@ -170,10 +170,12 @@ def _without(texts: dict[str, str], log: str, folders: Sequence[str]) -> dict[st
 
     known: dict[str, tuple[list[int], list[Item]]] = {}
     hosted = any(_HOSTED.search(_COMMENT.sub("", content)) for content in texts.values())
-    for written, number, kind, error in _ERROR.findall(log):
+    for at in _ERROR.finditer(log):
+        written, number, kind, error = at.groups()
         file = written if written in texts else os.path.realpath(written)
         if file not in texts:
-            leave(functools.partial(_leads, file))
+            if "<error-" not in log[at.end() : log.find("\n\n", at.end())]:  # else a template of our errors
+                leave(functools.partial(_leads, file))
             continue
         if missing := _NO_FILE.search(error):
             if _of_host_alone(missing[1]) or hosted:
