@@ -12,8 +12,11 @@ import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from harness.errors import UsageError
+from harness.kernels.cpp.nvrtc import RESERVED
+from harness.kernels.spec import Kernel
 
 Point = dict[str, int | float]
 
@@ -55,6 +58,13 @@ def parse_params(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
             raise UsageError(f"parameter {name} is given twice", hint=f"-p {name}=[first,second]")
         chosen[name] = tuple(dict.fromkeys(int(v) for v in values))
     return chosen
+
+
+def with_macros(kernels: Sequence[Kernel], chosen: Mapping[str, tuple[int, ...]]) -> list[Kernel]:
+    """Return the kernels; those without front matter have every parameter in `chosen`, as by ``nvcc -D``."""
+    for name in (set(chosen) & RESERVED) if any(k.plain for k in kernels) else ():
+        raise UsageError(f"a macro called {name} would change the language")
+    return [replace(k, params={**k.params, **chosen}) if k.plain else k for k in kernels]
 
 
 def points(texts: Sequence[str], known: Mapping[str, int | float | None]) -> list[Point]:

@@ -71,7 +71,7 @@ params = click.option(
     "params",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A kernel parameter: TILE=32 or TILE=[8,16].",
+    help="A kernel parameter: TILE=32 or TILE=[8,16]; without front matter a macro.",
 )
 sweep = click.option(
     "--sweep", is_flag=True, help="Every parameter set that the kernel file lists, not the default."
@@ -224,16 +224,16 @@ def variants(
     selected = catalog.select(patterns, dtypes, strict=strict)
     if entry is not None and not patterns:
         raise UsageError("--entry is of one file: name it")
-    selected = catalog.chosen(selected, entry, include)
+    chosen = axes.parse_params(param_texts)
+    selected = axes.with_macros(catalog.chosen(selected, entry, include), chosen)
     if entry is None:
         running.tell_templates(selected)
     if not selected:
         raise UsageError("there are no kernels", hint="cu/ and ptx/ are empty or missing")
-    chosen = axes.parse_params(param_texts)
     for name in chosen:
         if not any(name in k.params for k in selected):
-            known = sorted({p for k in selected for p in k.params})
-            hint = f"parameters: {', '.join(known) or 'none; [params] in front matter has them'}"
+            known = ", ".join(sorted({p for k in selected for p in k.params}))
+            hint = f"parameters: {known or 'none; [params] in front matter has them'}"
             raise UsageError(f"no kernel here has a parameter {name}", hint=hint)
     found: list[Variant] = []
     for kernel in selected:

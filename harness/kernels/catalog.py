@@ -19,7 +19,6 @@ from pathlib import Path
 from harness.errors import HarnessError, SpecError, UsageError
 from harness.kernels import spec, text
 from harness.kernels.cpp import guesses
-from harness.kernels.cpp.launches import instances
 from harness.kernels.expr import Expr
 from harness.kernels.spec import Kernel, Variant
 from harness.support.files import SHIPPED
@@ -121,7 +120,7 @@ def load_each(path: Path | str) -> list[Kernel]:
         return [spec.parse(source, path)]
     given = {entry.name.partition("<")[0] for entry in known if "<" in entry.name}
     tried = {e.name: [guesses.instance(e)] * (e.name not in given) for e in known if e.template}
-    named = [instances(source, e.name) or tried[e.name] if e.template else [e.name] for e in known]
+    named = [guesses.instances(source, e) or tried[e.name] if e.template else [e.name] for e in known]
     whole = [name for names in named for name in names if name] or [entry.name for entry in known]
     return [_guessed(source, path, known, name) for name in whole]
 

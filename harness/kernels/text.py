@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.errors import SpecError, UsageError
@@ -56,7 +56,7 @@ class Entry:
     row: nothing multiplies its index by the threads of a block. `steps` has (axis, step, whether the
     thread's index is added) for each product of the block's index, (``y``, ``BM``, True) for ``blockIdx.y
     * BM + threadIdx.y``. `flat` are the axes along which no code of the file asks for the index of a
-    block.
+    block. `body` is empty where the function is only declared.
     """
 
     name: str
@@ -71,6 +71,7 @@ class Entry:
     items: frozenset[str] = frozenset()
     steps: tuple[tuple[str, str, bool], ...] = ()
     flat: frozenset[str] = frozenset()
+    body: str = field(default="", repr=False)
 
     def __str__(self) -> str:
         """Return the name, with the parameters of a template: ``k<typename T, int N>``."""
@@ -167,7 +168,7 @@ def entries(source: str) -> list[Entry]:
     for at in _GLOBAL.finditer(text):
         if (entry := _entry(text, at.start(), at.end())) is not None:
             found.setdefault(entry.name, entry)  # a declaration and its definition are one kernel
-            if entry.dimensions > found[entry.name].dimensions:
+            if len(entry.body) > len(found[entry.name].body):
                 found[entry.name] = entry
     return list(found.values())
 
@@ -228,6 +229,7 @@ def _entry(text: str, begin: int, after: int) -> Entry | None:
         flat=frozenset(
             axis for axis in "yz" if not re.search(_ANY_BLOCK + rf"|blockIdx\s*\.\s*{axis}\b", text)
         ),
+        body=own,
     )
 
 
@@ -268,8 +270,10 @@ def _steps(body: str, axis: str) -> Iterator[tuple[str, str, bool]]:
     factor = r"(?:\w+|\([^()]*\))"
     before, after = rf"(?:{factor}\s*\*\s*)+", rf"(?:\s*\*\s*{factor})+"
     product = rf"(?:({before})\b(?:{block})\b|\b(?:{block})\b({after}))"
+    own = dict(re.findall(r"\bconst(?:expr)?\s+\w+\s+(\w+)\s*=\s*(\d+)\s*;", body))
     for at in re.finditer(rf"(\b(?:{thread})\s*\+\s*\(?)?{product}(\s*\)?\s*\+\s*(?:{thread})\b)?", body):
-        yield axis, (at[2] or at[3]).strip(" \n\t*"), bool(at[1] or at[4])
+        step = re.sub(r"\w+", lambda word: own.get(word[0], word[0]), at[2] or at[3])
+        yield axis, step.strip(" \n\t*"), bool(at[1] or at[4])
 
 
 def _alike(body: str, index: str) -> str:
@@ -280,7 +284,7 @@ def _alike(body: str, index: str) -> str:
 def _parameter(text: str, unnamed: str) -> Parameter:
     """Return a parameter from its declaration, ``const float* __restrict__ x``."""
     text = re.sub(r"=.*", "", text)
-    words = re.sub(r"__restrict__|\b(?:restrict|volatile|struct|__grid_constant__)\b", " ", text)
+    words = re.sub(r"__restrict(?:__)?\b|\b(?:restrict|volatile|struct|__grid_constant__)\b", " ", text)
     levels = words.count("*") + words.count("[")
     const = bool(re.search(r"\bconst\b", words.partition("*")[0]))
     plain = re.sub(r"\[.*?\]|[*&]|\bconst\b", " ", words).split()

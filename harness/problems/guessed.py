@@ -29,6 +29,7 @@ _SCALARS = {  # C types, without signs and the word int where those are put asid
     "__nv_bfloat16": "bfloat16", "nv_bfloat16": "bfloat16", "char": "int8", "short": "int16", "int": "int32",
     "long": "int64", "long long": "int64", "size_t": "uint64", "uint": "uint32", "uchar": "uint8",
     "ushort": "uint16", "half2": "float16x2", "__half2": "float16x2", "void": "uint8",
+    "__nv_bfloat162": "bfloat16x2", "nv_bfloat162": "bfloat16x2", "dim3": "uint32x3",
     **{f"{u}int{bits}_t": f"{u}int{bits}" for u in ("", "u") for bits in (8, 16, 32, 64)},
 }  # fmt: skip
 _ALIAS = (
@@ -39,6 +40,10 @@ _STRUCT = (  # the text before its members, these, and the name behind a typedef
     r"\bstruct\b([^;{{}}()]*(?:\(\s*\d+\s*\))?\s*{0})\s*\{{([^{{}}()]*)\}}"
     r"|\btypedef\s+struct\b([^;{{}}()]*(?:\(\s*\d+\s*\))?[^;{{}}()]*)\{{([^{{}}()]*)\}}\s*{0}\s*;"
 )
+_ENUM = (
+    r"\benum\s+(?:class\s+|struct\s+)?{0}\s*(?::\s*([\w:]+(?:\s+\w+)*)\s*)?\{{"
+    r"|\btypedef\s+enum\b[^{{}}]*\{{[^{{}}]*()\}}\s*{0}\s*;"
+)
 _MEMBER = re.compile(r"((?:[\w:]+\s+)+)([\w\s,\[\]]+)")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 Type = tuple[str, int] | np.dtype[Any]  # a NumPy type and how many of it an element has, or a struct
@@ -48,6 +53,7 @@ _VECTOR = re.compile(r"(u?)(char|short|int|long|longlong|float|double)([1234])\Z
 # missing guard shows. With more than three dimensions an array has up to so many elements.
 _SIZES = {1: 1000, 2: 64, 3: 32}
 _MOST = 2**16
+_TILED = 2**18  # as many as arrays may have so that sizes are no less than a tile
 _LONGEST = 2**28  # elements of a guess
 _ITEMS = 64  # blocks that have an item each, at most
 
@@ -70,20 +76,30 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
             where=str(kernel.path),
             hint=f"name an instance: --entry '{guesses.example(entry)}'",
         )
-    known = entry.types(kernel.entry)
+    widths = [guesses.width(entry.body, p.name) for p in entry.parameters]
+    entry, known = guesses.axes(entry), entry.types(kernel.entry)
     dimensions = max(entry.dimensions, len(kernel.block))
     types: dict[str, Any] = {
-        p.name: _type(known.get(p.type, p.type), p.name, kernel, p.pointer) for p in entry.parameters
+        p.name: _type(known.get(p.type, p.type), p.name, kernel) for p in entry.parameters
     }
     pointers = [p for p in entry.parameters if p.pointer]
     values = [p for p in entry.parameters if not p.pointer]
+    kinds = {p.name: _numbers(types[p.name]) for p in values}
     for p in values:
-        if types[p.name][1] > 1 or types[p.name][0] == "bfloat16":
+        if "bfloat16" in kinds[p.name]:
             raise _unknown(p.type, p.name, kernel)
-    whole = [p.name for p in values if "int" in types[p.name][0]]
+    enums = {p.name for p in values if _is_enum(p.type, kernel)}
+    whole = [p.name for p in values if p.name not in enums and any("int" in kind for kind in kinds[p.name])]
     depth = max(min(dimensions, 2), 1 + max((len(f.intersection(whole)) for f in entry.factors), default=0))
     size = _SIZES.get(depth, max(2, round(_MOST ** (1 / depth)))) if whole or depth > 1 else 1024
-    scalars = {p.name: _scalar(types[p.name][0], size if p.name in whole else 1) for p in values}
+    if depth > 1:  # a tile that nothing guards is whole; that of one dimension may have a rest
+        size = max([size, *(n for e in kernel.tile if (n := e({})) ** depth <= _TILED)])
+    first = {p.name: size if p.name in whole else 0 if p.name in enums else 1.0 for p in values}
+    structs = {p.name: found for p in values if (found := _by_value(types[p.name])) is not None}
+    scalars = {n: first[n] if n in structs else _scalar(types[n][0], first[n]) for n in first}
+    times = {p.name: width for p, width in zip(entry.parameters, widths, strict=True) if p.pointer}
+    held = guesses.allocated(kernel.source, entry, kernel.entry)
+    lengths = {name: max(1, size // _size(types[name])) for name, size in held.items()}
     written = tuple(p.name for p in pointers if not p.const)
     order = tuple(p.name for p in entry.parameters)
 
@@ -93,7 +109,10 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         return {p.name: _contents(rng, types[p.name], getattr(self, p.name), least) for p in pointers}
 
     def arguments(self: Any) -> tuple[Argument, ...]:
-        return tuple(self.scalar(name) if name in scalars else name for name in order)
+        return tuple(
+            _filled(structs[n], getattr(self, n)) if n in structs else self.scalar(n) if n in scalars else n
+            for n in order
+        )
 
     def shape(self: Any) -> tuple[int, ...]:
         sizes = [getattr(self, name) for name in whole] or [size]
@@ -111,13 +130,13 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
                 hint=f"say how many: -a {unknown[0]}=1000000",
             )
         found: ArrayProblem = vars(ArrayProblem)["from_axes"].__func__(
-            cls, {**{p.name: max(1, length) for p in pointers}, **axes}
+            cls, {**{name: max(1, length) * n for name, n in times.items()}, **lengths, **axes}
         )
         return found
 
     members = {
         "__doc__": "Guessed arguments.",
-        "axes": {**{p.name: size**depth for p in pointers}, **scalars},
+        "axes": {**{name: size**depth * n for name, n in times.items()}, **lengths, **scalars},
         "outputs": written or tuple(p.name for p in pointers[:1]) or ("nothing",),
         "updated": frozenset(written),
         "verify_axes": ({},),
@@ -132,26 +151,61 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     return type("Guessed", (ArrayProblem,), members)
 
 
-def _scalar(kind: str, value: int) -> Any:
+def _scalar(kind: str, value: float) -> Any:
     """Return a number of a NumPy type, or the largest that it can hold."""
     dtype = np.dtype(kind)
     return dtype.type(min(value, np.iinfo(dtype).max) if dtype.kind in "iu" else value)
+
+
+def _numbers(kind: Type) -> set[str]:
+    """Return the NumPy types of the numbers in a type."""
+    if not isinstance(kind, np.dtype):
+        return {kind[0]}
+    parts = [kind[name].base for name in kind.names or ()]
+    return set().union(*(_numbers(part if part.names else (part.name, 1)) for part in parts))
+
+
+def _by_value(kind: Type) -> np.dtype[Any] | None:
+    """Return the layout of a struct or vector as an argument; None for a number."""
+    if isinstance(kind, np.dtype):
+        return kind
+    return np.dtype([("m0", kind[0], (kind[1],))]) if kind[1] > 1 else None
+
+
+def _filled(kind: np.dtype[Any], value: float) -> Any:
+    """Return a struct whose integers are `value`, or the most they hold; beside them its floats are 1."""
+    found = np.zeros((), kind)
+    whole = any("int" in number for number in _numbers(kind))
+    for name in kind.names or ():
+        part = kind[name].base
+        if part.names:
+            found[name] = _filled(part, value)
+        else:
+            found[name] = 1 if part.kind == "f" and whole else _scalar(part.name, value)
+    return found[()]
 
 
 def _label(problem: Any) -> str:
     return " ".join(f"{name}={getattr(problem, name):g}" for name in problem.axes) or "no arguments"
 
 
-def _type(declared: str, name: str, kernel: Kernel, pointer: bool) -> Type:
+def _type(declared: str, name: str, kernel: Kernel) -> Type:
     """Return the type of a parameter, of a pointer that of what lies behind it.
 
-    Raises UsageError for a type that is not known: of structs those with pointers, and those by value.
+    Raises UsageError for a type that is not known, as are structs with pointers.
     """
     texts = _texts(kernel)
-    found = _found(declared, texts) or (_struct(declared, texts) if pointer else None)
+    found = _found(declared, texts) or _struct(declared, texts)
+    if found is None and (enums := _given(_ENUM, declared, texts)):
+        found = _found(enums[0][0] or "int", texts)
     if found is None:
         raise _unknown(declared, name, kernel)
     return found
+
+
+def _is_enum(declared: str, kernel: Kernel) -> bool:
+    """Return True where a type is an enumeration, whose first value is 0 and no size."""
+    return bool(_given(_ENUM, declared, _texts(kernel)))
 
 
 def _texts(kernel: Kernel) -> tuple[str, ...]:
@@ -191,6 +245,11 @@ def _given(pattern: str, name: str, texts: Sequence[str]) -> list[tuple[str, ...
 def _width(kind: str) -> int:
     """Return the bytes of a NumPy type."""
     return 2 if kind == "bfloat16" else np.dtype(kind).itemsize
+
+
+def _size(kind: Type) -> int:
+    """Return the bytes of an element."""
+    return kind.itemsize if isinstance(kind, np.dtype) else _width(kind[0]) * kind[1]
 
 
 def _struct(name: str, texts: Sequence[str], depth: int = 0) -> np.dtype[Any] | None:

@@ -9,6 +9,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from harness.cli import main
+from harness.kernels import text
+from harness.kernels.cpp import guesses
+from harness.problems.arrays import ArrayProblem
 
 SOURCE = """\
 template <typename T> __global__ void reversed(T* out, const T* in, int n, float a)
@@ -27,8 +30,8 @@ __global__ void transposed(float* out, const float* in, int rows, int cols)
     __syncthreads();
     if (x < cols && y < rows) out[x * rows + y] = tile[threadIdx.x][threadIdx.y];
 }
-struct Pair { int a, b; };
-__global__ void odd(Pair p, float* x) { *x = p.a; }
+struct Pair { int* a; int b; };
+__global__ void odd(Pair p, float* x) { *x = p.b; }
 __global__ void deep(float** x) { **x = 1; }
 __global__ void empty() {}
 __global__ void flipped(float* x)
@@ -227,6 +230,83 @@ def test_sizes_are_those_that_the_indices_multiply(run: Any) -> None:
     assert "many:narrow was launched as by --grid 4,1,1 --block 256,1,1 -a x=1000 -a c=127 -a n=1000" in said
     assert "left out: unseen<typename T, int N> of many.cu, a template" in said
     assert said.count("left out") == 1, "an instance of `seen` is there"
+
+
+TAKEN = """\
+__global__ void k(float* NAME, int size, int other)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < size && other) NAME[i] = 1;
+}
+__global__ void n(float* x, int NAME, int other)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < NAME && other) x[i] = 1;
+}
+int main() { k<<<(m + 127) / 128, 128>>>(a, m, 1); n<<<(m + 127) / 128, 128>>>(a, m, 1); }
+"""
+
+
+@pytest.mark.parametrize("name", ["inputs", "bytes", "self", "output"])
+def test_a_parameter_may_be_called_as_attributes_of_problems_are(run: Any, name: str) -> None:
+    Path("taken.cu").write_text(TAKEN.replace("NAME", name))
+    found = run("check", "taken.cu")
+    assert found.exit_code == 0, found.output
+    assert found.output.count("--grid 8,1,1 --block 128,1,1") == 2, found.output
+
+
+def test_no_axis_is_an_attribute_of_problems() -> None:
+    known = {name for name in dir(ArrayProblem) if not name.startswith("__")}
+    (entry,) = text.entries(f"__global__ void k({', '.join(f'int {name}' for name in known)});")
+    assert known.intersection(p.name for p in guesses.axes(entry).parameters) == {
+        "output"
+    }  # which is not read
+
+
+def test_a_macro_of_the_build_is_a_parameter(run: Any) -> None:
+    """Some files want nvcc -DN=64, without which they do not compile."""
+    Path("built.cu").write_text("__global__ void k(float* x) { x[N_ - 4] = 1; }\n")
+    refused = run("check", "built.cu")
+    assert refused.exit_code == 1 and "-p N_=64" in refused.output
+    found = run("check", "built.cu", "-p", "N_=8", "-a", "x=5")
+    assert found.exit_code == 0 and "built N_=8" in found.output, found.output
+    assert run("check", "built.cu", "-p", "N_=10", "-a", "x=5").exit_code == 1, "out of bounds"
+    assert "would change the language" in run("check", "built.cu", "-p", "int=8").output
+
+
+VALUES = """\
+struct Box { double side[2]; int cells; };
+enum class Mode : unsigned char { none, wide };
+template <typename F> __global__ void moved(const F* __restrict x, F* __restrict y, int n, float3 by)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = x[i] + by.x + by.y + by.z;
+}
+__global__ void boxed(double* x, Box box, Mode mode)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < box.cells + (mode == Mode::wide)) x[i] *= box.side[0] + box.side[1];
+}
+__global__ void tiles(int* x, dim3 grid)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < grid.z) x[i] = grid.x * 10000 + grid.y;
+}
+"""
+
+
+def test_structs_vectors_and_enumerations_are_guessed_by_value(run: Any) -> None:
+    """A size is every integer of a struct; an enumeration is 0. What a pointer leads to is a float."""
+    Path("values.cu").write_text(VALUES)
+    found = run("check", "values.cu")
+    said = " ".join(found.output.split())
+    assert found.exit_code == 0 and "left out" not in said, said
+    assert "values:moved<float> was launched as by --grid 4,1,1 --block 256,1,1" in said
+    assert "-a x=1000 -a y=1000 -a n=1000 -a by=1" in said
+    assert "-a x=1000 -a box=1000 -a mode=0" in said
+    assert "-a x=1000 -a grid=1000" in said
+    wide = run("check", "values.cu", "--entry", "boxed", "-a", "mode=1")
+    assert wide.exit_code == 1 and "out of bounds, seen 2 times" in " ".join(wide.output.split())
 
 
 def test_the_page_says_that_a_launch_was_guessed(run: Any) -> None:

@@ -110,6 +110,61 @@ __global__ void product(int M, int N, int K, const float* A, const float* B, flo
     for (int j = 0; j < 16; ++j) C[(row + y * 4 + j / 4) * N + col + x * 4 + j % 4] = sum[j / 4][j % 4];
 }
 """
+
+
+def test_what_a_launch_leaves_to_be_deduced_is_guessed() -> None:
+    source = "template <int N, bool B, typename T, class... R> __global__ void k(T* x, R... more) {}"
+    (entry,) = text.entries(source)
+    assert guesses.instances("k<4, true><<<1, 32>>>(x);", entry) == ["k<4, 1>"], "a pack is not"
+    (entry,) = text.entries(source.replace(", class... R", "").replace(", R... more", ""))
+    assert guesses.instances("k<4, true><<<1, 32>>>(x);", entry) == ["k<4, 1, float>"]
+    assert guesses.instances("k<4, true, double><<<1, 32>>>(x);", entry) == ["k<4, 1, double>"]
+    assert guesses.instances("k<n><<<1, 32>>>(x);", entry) == []
+
+
+POINTS = """\
+__global__ void squared(const float* points, float* out, int n);
+__global__ void squared(const float* points, float* out, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) {
+        float x = points[i * 3 + 0], y = points[i * 3 + 1], z = points[3 * i + 2];
+        out[i] = x * x + y * y + z * z;
+    }
+}
+"""
+
+
+def test_points_have_as_many_numbers_as_their_indices_say(tmp_path: Path) -> None:
+    """The definition counts, not a declaration before it."""
+    path = tmp_path / "points.cu"
+    path.write_text(POINTS)
+    right = CliRunner().invoke(main, ["check", str(path)], env={"CI": None})
+    assert right.exit_code == 0 and "-a points=3000 -a out=1000 -a n=1000" in right.output, right.output
+    path.write_text(POINTS.replace("i < n", "i <= n"))
+    wrong = CliRunner().invoke(main, ["check", str(path)], env={"CI": None})
+    assert wrong.exit_code == 1 and wrong.output.count("out of bounds, seen") == 2, wrong.output
+
+
+@pytest.mark.parametrize(
+    ("index", "width"),
+    [("i * 3 + 2", 3), ("3 * (i + j) + 2", 3), ("(a * n + i) * 4 + 3", 4), ("i * 3 + 1", 1), ("i * 2 + 1", 1),
+     ("i * 64 + 63", 1), ("i * 3 + 2 + j", 1), ("i + 2", 1), ("n", 1)],
+)  # fmt: skip
+def test_numbers_that_belong_together(index: str, width: int) -> None:
+    assert guesses.width(f"y[i * 5 + 4] = x[{index}] + x[i * 3 + 1];", "x") == width
+
+
+WIDE = """\
+__global__ void narrow(float* x) { const int W = 32; x[blockIdx.x * W + threadIdx.x] = 1; }
+__global__ void wide(float* out, const float* in, int width, int height)
+{
+    const int W = 128;
+    int x = blockIdx.x * W + threadIdx.x, y = blockIdx.y * W + threadIdx.y;
+    for (int i = 0; i < W; i += blockDim.y)
+        for (int j = 0; j < W; j += blockDim.x) out[(y + i) * width + x + j] = in[(y + i) * width + x + j];
+}
+"""
 TURNED = """\
 __global__ void turned(float* out, const float* in, int width, int height)
 {
@@ -128,19 +183,75 @@ int main()
 """
 
 
+FIXED = """\
+#define W 48
+#define H (W * 2)
+__global__ void ramp(unsigned char* image, float scale)
+{
+    int x = blockIdx.x * 16 + threadIdx.x, y = blockIdx.y * 16 + threadIdx.y;
+    for (int c = 0; c < 3; ++c) image[(y * W + x) * 3 + c] = scale * c;
+}
+int main()
+{
+    unsigned char* d;
+    const int bytes = W * H * 3;
+    cudaMalloc((void**)&d, bytes);
+    dim3 grid(W / 16, H / 16), block(16, 16);
+    ramp<<<grid, block>>>(d, 2);
+}
+"""
+
+
+def test_a_kernel_without_sizes_has_those_of_host_code(tmp_path: Path) -> None:
+    """A size that a macro fixes was unknown: what was within the host's buffer was out of bounds here."""
+    path = tmp_path / "ramp.cu"
+    path.write_text(FIXED)
+    right = CliRunner().invoke(main, ["check", str(path)], env={"CI": None})
+    assert right.exit_code == 0, right.output
+    assert "--grid 3,6,1 --block 16,16,1 -a image=13824" in right.output
+    path.write_text(FIXED.replace("bytes = W * H * 3", "bytes = W * H * 3 - 1"))
+    wrong = CliRunner().invoke(main, ["check", str(path)], env={"CI": None})
+    assert wrong.exit_code == 1 and "out of bounds, seen once" in wrong.output, wrong.output
+
+
+@pytest.mark.parametrize(
+    ("host", "held"),
+    [
+        ("cudaMalloc(&a, N * sizeof(float)); k<<<2, 32>>>(a);", {"x": 400}),
+        ("cudaMallocManaged((void **)&a, sizeof(int) * N); k<<<2, 32>>>(a);", {"x": 400}),
+        ("int n = 5; cudaMalloc(&a, n); n = 7; k<<<2, 32>>>(a);", {"x": 5}),
+        ("cudaMalloc(&a, argc); k<<<2, 32>>>(a);", {}),
+        ("k<<<2, 32>>>(a); cudaMalloc(&a, N);", {}),
+        ("cudaMalloc(&a, N); k<<<argc, 32>>>(a);", {}),
+        ("cudaMalloc(&a, N); k<<<2, 32>>>(b);", {}),
+        ("cudaMalloc(&a, N << 20); k<<<2, 32>>>(a);", {}),
+        ("cudaMalloc(&a, N); k<<<1 << 20, 32>>>(a);", {}),
+    ],
+)
+def test_what_host_code_allocates(host: str, held: dict[str, int]) -> None:
+    source = f"#define N 100\n__global__ void k(float* x) {{}}\nint main(int argc, char**) {{ {host} }}"
+    (entry,) = text.entries(source)
+    assert guesses.allocated(source, entry, "k") == held
+    more = source.replace("float* x", "float* x, int n")
+    assert guesses.allocated(more, text.entries(more)[0], "k") == {}, "its buffers follow from n"
+
+
 @pytest.mark.parametrize(
     ("source", "grid", "old", "new"),
     [
         (PRODUCT, "1,1,1", "C[(row", "C[(row + 1"),
         (PRODUCT, "1,1,1", "        __syncthreads();\n    }", "    }"),
         (TURNED, "2,2,1", "nx / 32", "nx / 16"),
+        (WIDE, "1,1,1", "y * W", "y * W + W"),
         (TURNED, "2,2,1", "    __syncthreads();\n", ""),
     ],
 )
 def test_a_right_kernel_has_no_finding_and_a_wrong_one_has(
     source: str, grid: str, old: str, new: str, tmp_path: Path
 ) -> None:
-    """Both once had findings that were of the guess: a block a row, and blocks along an axis of no index."""
+    """All once had findings that were of the guess: a block a row, blocks along an axis of no index, and a
+    tile that is larger than the sizes.
+    """
     path = tmp_path / "one.cu"
     path.write_text(source)
     right = CliRunner().invoke(main, ["check", str(path)], env={"CI": None})

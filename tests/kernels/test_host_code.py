@@ -188,6 +188,18 @@ def test_of_a_library_for_the_host_the_include_goes(tmp_path: Path, lib: Path) -
     )
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(not includes.libraries(), reason="CUDA's headers are not installed")
+def test_a_library_that_fails_by_an_error_of_the_file_is_kept(tmp_path: Path) -> None:
+    """After what does not parse, a constant is skipped, and a template of the library has no argument."""
+    source = (
+        "#include <cub/cub.cuh>\nvoid f(Missing* t) {\n g(t);\n}\n\nconst int size = 64;\n"
+        "__global__ void k(float* x) { using Sum = cub::BlockReduce<float, size>;\n"
+        "__shared__ typename Sum::TempStorage s; *x = Sum(s).Sum(*x); }\n"
+    )
+    assert compiled(tmp_path, source).warnings == "Host code is left out: f"
+
+
 @pytest.mark.parametrize(
     "host",
     [
@@ -289,6 +301,8 @@ def test_a_tensor_map_needs_no_driver_header(tmp_path: Path, lib: Path) -> None:
         ("struct alignas(8) S { int a; }; class __align__(4) T { int a; };", [("S", True), ("T", True)]),
         ("struct S { int a; void f() {} }; enum E { A, B };", [("S", True), ("E", True)]),
         ("template <class T> struct V { T x; }; template <int N> void f() {}", [("V", True), ("f", True)]),
+        ("template <int N = 3> __global__ void k() {} void g() {}", [("k", False), ("g", True)]),
+        ("template <class T, class = If<(sizeof(T) == 4)>> struct V { T x; };", [("V", True)]),
         ("// f() {\nvoid g() { \"}\"; '}'; /* } */ }\n#define X {\nvoid h() {}", [("g", True), ("h", True)]),
         ("__shared__ int x; static_assert(1, \"\");", [("x", False), ("static_assert", False)]),
         ("auto f = [](int x) { return x; }; void g() {}", [("f", True), ("g", True)]),
@@ -342,6 +356,11 @@ def test_a_launch_is_read(host: str, block: Any, grid: Any, shared: Any) -> None
         return
     assert found == [launches.Launch(entry="k", line=4, block=block, grid=grid, shared=shared)]
     assert (launches.of(source, "k") is None) == (block == ())
+
+
+def test_template_arguments_may_be_true_or_false() -> None:
+    source = "int main() { const bool twice = true; k<64, twice, false><<<1, 64>>>(x); }"
+    assert launches.instances(source, "k") == ["k<64, 1, 0>"]
 
 
 def test_a_kernel_is_launched_as_host_code_does(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_folders_of_headers(compiled: Compiled, tmp_path: Path) -> None:
     header = tmp_path / "sub" / "own.h"
     header.write_text("#define VALUE 1234567\n")
     source = "#include <own.h>\n__global__ void k(int* x) { *x = VALUE; }"
-    with pytest.raises(BuildError, match="headers are looked for beside the kernel, in include"):
+    with pytest.raises(BuildError, match=rf"-I {header.parent}, or include = "):
         compiled(source)
     assert "1234567" in compiled(source, "include = ['sub']").ptx
     header.write_text("#define VALUE 7654321\n")  # its contents are part of the key
@@ -154,6 +154,23 @@ def test_what_is_missing_comes_with_a_hint(source: str, hint: str, compiled: Com
     with pytest.raises(BuildError) as e:
         compiled(source)
     assert hint in e.value.hint
+
+
+def test_a_header_elsewhere_in_the_repository_is_named(tmp_path: Path) -> None:
+    """Repositories' builds pass -I for their root, or for a folder beside that of the kernel."""
+    for folder in ("repository/.git", "repository/src/kernels", "repository/src/common"):
+        (tmp_path / folder).mkdir(parents=True)
+    root, outside = tmp_path / "repository", tmp_path / "outside.h"
+    for header in (outside, root / "src" / "common" / "own.h"):
+        header.write_text("")
+    log = f'{root}/src/kernels/k.cu(3): catastrophic error: cannot open source file "NAME"\n'
+    missing = log.replace("NAME", "none.h")
+    assert f"-I {root}/src/common, or include = [...] in front matter: own.h is there" in nvrtc.hint(
+        missing + log.replace("NAME", "own.h")
+    )
+    assert f"-I {root}, or" in nvrtc.hint(log.replace("NAME", "src/common/own.h"))
+    for name in ("none.h", "outside.h", "\0", "common"):
+        assert "-I /" not in nvrtc.hint(log.replace("NAME", name)), name
 
 
 def test_a_fault_of_another_kind_has_no_hint(compiled: Compiled) -> None:

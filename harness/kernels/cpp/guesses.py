@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from harness.kernels import text
 from harness.kernels.cpp import launches
@@ -17,8 +17,20 @@ from harness.kernels.expr import Expr, ExprError
 
 _ITEMS = 64  # blocks that have an item each, at most
 _MOST_THREADS = 1024
+_MOST_BYTES, _LONGEST = 2**26, 2**20  # of buffers, and threads of a launch, that are taken from host code
+_WIDEST = 16  # elements that belong together
+_REAL = ("float", "double", "half", "__half")
 _NUMBER = re.compile(  # types of numbers by their names: T, Tdata, scalar_t
-    r"(?:typename|class)\s+(?:T(?!raits|ensor|ile)[a-z]*\w?|\w*(?:[Tt]ype|[Ss]calar|[Ff]loat|[Rr]eal)(?:_?[tT])?\d?)"
+    r"(?:typename|class)\s+(?:T(?!raits|ensor|ile)[a-z]*\w?|\w*(?:[Tt]ype|[Ss]calar|[Ff]loat|[Rr]eal)(?:_?[tT])?\d?|\w+_t)"
+)
+# Attributes of problems, of which each axis is one, too.
+_TAKEN = frozenset(
+    re.findall(
+        r"\w+",
+        """_operands _types accumulates arguments atol axes bench_axes buffer_bytes bytes constants
+        element_types extents flops from_axes inputs intensity label outputs reference rtol scalar self
+        unverified updated verify_axes""",
+    )
 )
 _THREADS = re.compile(r"\w*threads\w*|block_?(?:size|dim)|tpb", re.IGNORECASE)
 
@@ -33,16 +45,28 @@ class Guess:
     shared: int
 
 
-def instance(entry: text.Entry) -> str:
+def instances(source: str, entry: text.Entry) -> list[str]:
+    """Return the instances of a template that a text launches; what one leaves to be deduced is guessed."""
+    found = []
+    for name in launches.instances(source, entry.name):
+        given = text.split(name.partition("<")[2].rpartition(">")[0])
+        found.append((len(given) < len(entry.template) and instance(entry, given)) or name)
+    return found
+
+
+def instance(entry: text.Entry, given: Sequence[str] = ()) -> str:
     """Return an instance of a template that can be tried, ``k<float, 256>``; "" if none is known.
 
-    It has the defaults, float for the type of a number, and false for a bool.
+    After those `given` it has the defaults, float for the type of a number or of what a pointer leads to, and
+    false for a bool.
     """
-    given = []
-    for parameter, default in zip(entry.template, entry.defaults, strict=True):
-        number = "float" if _NUMBER.fullmatch(parameter) else ""
-        given.append(default or number or ("false" if parameter.startswith("bool ") else ""))
-    return f"{entry.name}<{', '.join(given)}>" if given and all(given) else ""
+    found = list(given)
+    elements = {p.type for p in entry.parameters if p.pointer}
+    for parameter, default in list(zip(entry.template, entry.defaults, strict=True))[len(found) :]:
+        named = parameter.startswith(("typename", "class")) and parameter.split()[-1] in elements
+        number = "float" if named or _NUMBER.fullmatch(parameter) else ""
+        found.append(default or number or ("false" if parameter.startswith("bool ") else ""))
+    return f"{entry.name}<{', '.join(found)}>" if found and all(found) else ""
 
 
 def example(entry: text.Entry) -> str:
@@ -62,7 +86,48 @@ def of(source: str, entry: text.Entry | None, name: str) -> Guess:
     block = launched.block if launched else _block(entry, steps, name)
     axes = "xyz"[: max(len(block), entry.dimensions)][::-1]
     tile = tuple(steps.get(axis, n) for axis, n in zip(axes, entry.tile(block), strict=True))
-    return Guess(block=block, tile=tile, grid=_grid(launched, entry), shared=shared)
+    grid = _grid(launched, entry)
+    if launched and allocated(source, entry, name):
+        grid = tuple(map(Expr.parse, launched.grid))
+    return Guess(block=block, tile=tile, grid=grid, shared=shared)
+
+
+def axes(entry: text.Entry) -> text.Entry:
+    """Return an entry whose parameters have names for axes: ``inputs_``, as problems have `inputs`."""
+    names = {p.name: f"{p.name}_" if p.name in _TAKEN else p.name for p in entry.parameters}
+    return replace(
+        entry,
+        parameters=tuple(replace(p, name=names[p.name]) for p in entry.parameters),
+        factors=tuple(frozenset(map(names.__getitem__, factors)) for factors in entry.factors),
+    )
+
+
+def width(body: str, pointer: str) -> int:
+    """Return how many elements of a pointer belong together: 3 for ``x[i * 3 + 2]``, where none goes further.
+
+    Pairs are not told from the halves of a block, ``x[2 * i + 1]``.
+    """
+    last = re.compile(r"(?:\*\s*(\d+)|\b(\d+)\s*\*\s*(?:\w+|\([^()]*\)))\s*\)?\s*\+\s*(\d+)\s*\Z")
+    indices = re.findall(rf"\b{re.escape(pointer)}\s*\[([^][;]*)\]", body)
+    found = [(int(at[1] or at[2]), int(at[3])) for index in indices if (at := last.search(index))]
+    return max((n for n, rest in found if 2 < n == rest + 1 <= _WIDEST), default=1)
+
+
+def allocated(source: str, entry: text.Entry, name: str) -> dict[str, int]:
+    """Return the bytes that host code allocates for the pointers of the kernel `name`, by `axes`.
+
+    None are returned for a kernel with sizes among its parameters, by which buffers and grid are scaled. One
+    without has them in its text, as a macro or a constant, and fits its host code alone.
+    """
+    launched = launches.of(source, name)
+    parameters = axes(entry).parameters
+    if launched is None or any(not p.pointer and p.type not in _REAL for p in parameters):
+        return {}
+    threads = math.prod(launched.grid) * math.prod(launched.block)
+    given = {p.name: size for p, size in zip(parameters, launched.bytes, strict=False) if p.pointer}
+    whole = len(given) == sum(p.pointer for p in parameters) and all(given.values())
+    small = sum(given.values()) <= _MOST_BYTES and 0 < threads <= _LONGEST
+    return given if launched.grid and whole and small else {}
 
 
 def _grid(launched: launches.Launch | None, entry: text.Entry | None) -> tuple[Expr, ...]:
@@ -76,6 +141,7 @@ def _grid(launched: launches.Launch | None, entry: text.Entry | None) -> tuple[E
         return (Expr.parse(1),)
     if entry is None:
         return ()
+    entry = axes(entry)
     sizes = {p.name for p in entry.parameters if not p.pointer}
     found = []
     try:

@@ -45,6 +45,9 @@ _CUB_CLASS = re.compile(r"\b(?:Block|Warp)(?:[A-Z][a-z0-9]+)+\b")
 _DEVICE = re.compile(r"__(?:global|device|constant|shared|managed)__")
 _SCOPE = re.compile(r"(?:\bnamespace\b[\s\w:]*|\bextern)\s*\Z")
 _CLASS = re.compile(r"\b(?:class|struct|union)\b(?!.*\)\s*(?:const\s*)?\Z)", re.DOTALL)
+_TEMPLATE = re.compile(
+    r"\A(?:\s*template\s*<(?:[^<>]|<(?:[^<>]|<[^<>]*>)*>)*>)+"
+)  # with its defaults, N = 32
 _LABEL = re.compile(r"\s*(?:(?:public|private|protected)\s*:\s*)*")
 _MORE = re.compile(r"\s*[,{]")
 _DEEPEST, _LONGEST = 50, 5000  # namespaces in each other, and characters before a function's body
@@ -167,10 +170,12 @@ def _without(texts: dict[str, str], log: str, folders: Sequence[str]) -> dict[st
 
     known: dict[str, tuple[list[int], list[Item]]] = {}
     hosted = any(_HOSTED.search(_COMMENT.sub("", content)) for content in texts.values())
-    for written, number, kind, error in _ERROR.findall(log):
+    for at in _ERROR.finditer(log):
+        written, number, kind, error = at.groups()
         file = written if written in texts else os.path.realpath(written)
         if file not in texts:
-            leave(functools.partial(_leads, file))
+            if "<error-" not in log[at.end() : log.find("\n\n", at.end())]:  # else a template of our errors
+                leave(functools.partial(_leads, file))
             continue
         if missing := _NO_FILE.search(error):
             if _of_host_alone(missing[1]) or hosted:
@@ -269,7 +274,7 @@ def items(plain: str, begin: int, end: int, depth: int = 0) -> Iterator[Item]:
             start = at = _label(plain, closed)
         elif c == "{":
             closed = _closing(plain, at, end)
-            head = plain[start:at]
+            head = _TEMPLATE.sub("", plain[start:at])
             function = len(head) < _LONGEST and _is_function(head)
             if not function or _MORE.match(plain, closed, end):  # initializers of members precede a body
                 at = closed
@@ -277,7 +282,7 @@ def items(plain: str, begin: int, end: int, depth: int = 0) -> Iterator[Item]:
             yield _item(plain, start, closed, head, function=True, depth=depth)
             start = at = _label(plain, closed)
         elif c == ";":
-            head = plain[start:at].partition("{")[0]
+            head = _TEMPLATE.sub("", plain[start:at].partition("{")[0])
             yield _item(plain, start, at + 1, head, function=_is_function(head), depth=depth)
             start = at = _label(plain, at + 1)
         else:

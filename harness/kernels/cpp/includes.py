@@ -7,7 +7,9 @@ toolkit: thousands of files, of which only the place and the date are looked at.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 import os
 import re
 from collections.abc import Sequence
@@ -27,6 +29,7 @@ _PACKAGES = (  # what to install for a header that is not there
     (r"(cuda|cub|nv|thrust)/.*", _TOOLKIT),
     (r"(cuda|cooperative_groups|crt|sm_|vector_|device_|math_|mma)[\w/]*\.(h|hpp)", _TOOLKIT),
 )
+_ABOVE = 6  # folders above a kernel that are searched for a header, up to that of its repository
 _STANDARD = re.compile(r"[a-z_]+")  # <vector>, <type_traits>
 
 
@@ -119,6 +122,18 @@ def hint(name: str) -> str:
     if _STANDARD.fullmatch(name):
         return f"NVRTC has no C++ standard library: try <cuda/std/{name}>, namespace cuda::std"
     return "headers are looked for beside the kernel, in include = [...] of its front matter, and in -I"
+
+
+def elsewhere(name: str, file: Path) -> Path | None:
+    """Return the folder of the repository of `file` where a header is: one above it, or beside those."""
+    for above in itertools.islice(file.parents, _ABOVE):
+        with contextlib.suppress(OSError, ValueError, NotImplementedError):  # no file can have such a name
+            beside = sorted(folder for folder in above.iterdir() if folder.is_dir())
+            if found := next((folder for folder in (above, *beside) if _is_file(folder / name)), None):
+                return found
+        if (above / ".git").exists():
+            break
+    return None
 
 
 def _is_file(path: Path) -> bool:

@@ -19,6 +19,9 @@ _LAUNCH = re.compile(
 )
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([^\n]*)$", re.MULTILINE)
 _GIVEN = re.compile(r"(?<![.>\w])([A-Za-z_]\w*)\s*(?:(=)(?!=)|(?:[-+*/%|&^]|<<|>>)=|\+\+|--)")
+_ALLOCATED = re.compile(  # cudaMalloc((void**)&x, n * sizeof(float))
+    r"\bcudaMalloc(?:Managed|Async)?\s*\(\s*(?:\([\w\s*]+\)\s*)?&\s*(\w+)\s*,"
+)
 _DIM3 = re.compile(r"\bdim3\s+([^;]{1,300});")
 _DECLARED = re.compile(r"(\w+)\s*=?\s*(?:dim3\b)?(.*)", re.DOTALL)
 _MADE = re.compile(r"dim3\s*[({](.*)[)}]\Z", re.DOTALL)
@@ -42,7 +45,7 @@ class Launch:
     `entry` is the kernel, with template arguments if they are known. `block` and `grid` are x, y and z, empty
     where they are not known; `shared` is in bytes, and None where it is not. `arguments` are the kernel's as
     they are written, and `blocks` the grid in terms of these, ``(n + 128 - 1) // 128``; empty where other
-    names are left.
+    names are left. `bytes` has what the text allocates for each argument, 0 where that is not known.
     """
 
     entry: str
@@ -52,6 +55,7 @@ class Launch:
     shared: int | None = None
     arguments: tuple[str, ...] = field(default=(), compare=False)
     blocks: tuple[str, ...] = field(default=(), compare=False)
+    bytes: tuple[int, ...] = field(default=(), compare=False)
 
     def over(self, parameters: Sequence[str]) -> list[str]:
         """Return the grid in terms of a kernel's parameters, in place of what they are given."""
@@ -63,9 +67,18 @@ def launches(source: str) -> list[Launch]:
     """Return the launches of a text, in its order."""
     plain = text.blank(source)
     defined, given = _defined(source), _given(plain)
+
+    def before(place: int) -> Values:
+        return Values(defined | {name: value for at, name, value in given if at < place})
+
+    sizes = [
+        (at.start(), at[1], before(at.start()).number(_value(plain, at.end())) or 0)
+        for at in _ALLOCATED.finditer(plain)
+    ]
     found = []
     for at in _LAUNCH.finditer(plain):
-        known = Values(defined | {name: value for place, name, value in given if place < at.start()})
+        known = before(at.start())
+        held = {name: size for place, name, size in sizes if place < at.start()}
         grid, block, shared = (*text.split(at[3]), "", "", "")[:3]
         given_to = _ARGUMENTS.match(plain, at.end())
         arguments = tuple(text.split(given_to[1])) if given_to else ()
@@ -78,6 +91,7 @@ def launches(source: str) -> list[Launch]:
                 shared=known.number(shared) if shared else 0,
                 arguments=arguments,
                 blocks=known.expressions(grid, frozenset(arguments)),
+                bytes=tuple(held.get(argument, 0) for argument in arguments),
             )
         )
     return found
@@ -138,7 +152,7 @@ class Values:
     """The values of names, as the text has them."""
 
     def __init__(self, texts: dict[str, str]) -> None:
-        self._texts = texts
+        self._texts = {"true": "1", "false": "0"} | texts
         self._numbers: dict[str, int | None] = {}
 
     def dimensions(self, written: str) -> tuple[int, ...]:

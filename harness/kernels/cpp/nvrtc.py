@@ -173,6 +173,15 @@ def _missing_name(found: re.Match[str]) -> str:
     return ""
 
 
+def _elsewhere(found: re.Match[str]) -> str:
+    folder = includes.elsewhere(found[2], Path(found[1]))
+    return f"-I {folder}, or include = [...] in front matter: {found[2]} is there" if folder else ""
+
+
+def _macro(found: re.Match[str]) -> str:
+    return f"if {found[1]} is a macro that the build defines, with -D: -p {found[1]}=64"
+
+
 def _of_host(_: re.Match[str]) -> str:
     return "device code cannot call host code, which is left out: write __device__ before what it calls"
 
@@ -182,10 +191,12 @@ _HINTS = (
         r"[/\\](?:cute|cutlass)[/\\]\S*: error: declaration is incompatible with template parameter",
         lambda _: "CUTLASS 4.2 wants the libcu++ of CUDA 13.0: pip install 'nvidia-cuda-cccl==13.0.*'",
     ),
+    (rf"(?m)^(.+)\(\d+\): .*{_NO_FILE}", _elsewhere),
     (_NO_FILE, lambda found: includes.hint(found[1])),
     (_UNDEFINED, _missing_name),
     (r'identifier "cuda[A-Z]\w*" is undefined', _of_host),
     (r"is considered a host (?:function|variable)", _of_host),
+    (r'identifier "(_*[A-Z][A-Z0-9_]*)" is undefined', _macro),
     (_OF_STD, lambda found: f"the standard library is <cuda/std/...> here, cuda::std::{found[1]}"),
 )
 
