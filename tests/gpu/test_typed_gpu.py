@@ -189,7 +189,7 @@ VARIANTS = [
     ("37_small_tiles_16_bits", {"SPLIT": 8, "BM": 32, "BN": 32, "BLOCKS": 4}, (37, 31, 4097)),
     ("37_small_tiles_16_bits", {"BM": 16, "BN": 128, "WARPS_M": 1}, (17, 1677, 2059)),
     ("40_skinny_dots_bf16", {}, (1677, 1, 2059)),
-    ("40_skinny_dots_fp16", {"ROWS": 4, "FEW": 2}, (331, 3, 10368)),
+    ("40_skinny_dots_fp16", {"ROWS": 4}, (331, 3, 10368)),
     ("39_bf16x6_tiles", {}, (256, 64, 10368)),
     ("39_bf16x6_tiles", {"SPLIT": 8}, (64, 64, 20000)),
     ("39_bf16x6_tiles", {"SPLIT": 2, "BN": 96}, (37, 331, 4097)),
