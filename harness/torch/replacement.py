@@ -24,6 +24,7 @@ import torch
 from harness.dispatch import choose, cost
 from harness.dispatch.call import batch as batches
 from harness.dispatch.call.options import IEEE, PRECISIONS
+from harness.dispatch.cost import SKINNY
 from harness.driver import Device
 from harness.errors import BuildError, MissingDependency, OutOfMemory, UsageError
 from harness.kernels.arch import Arch
@@ -51,11 +52,13 @@ class Worth(Protocol):
 def worth(M: int, N: int, K: int, dtype: str, layout: str, *, batch: int, bias: bool) -> bool:
     """Return True for the products that `replace` gives to harness, if it is not told otherwise.
 
-    These are all that the chosen kernel reads where they are. Where the library for known products could not
-    be compiled, those that take less than `BRIEF` by the cost model are PyTorch's, which then takes less time
-    on the host. In the precisions 3xtf32, fp16x3 and bf16x6,
-    for which PyTorch has true float32 only, copies are no hindrance if the cost model finds the product
-    faster than in float32. Batches are harness's in 16 bits only, by the same rule, and if no size of their
+    These are all that the chosen kernel reads where they are. Of those that take less than `BRIEF` by the
+    cost model PyTorch's are ``x @ w.T`` in tf32 with more than 16 rows and columns (drawn layers of models
+    are as fast there in the mean, and all of ViT-B's inference was slower with them: 0.965), and all where
+    the library for known products could not be compiled, for PyTorch then takes less time on the host. In
+    the precisions 3xtf32, fp16x3 and bf16x6, for which PyTorch has true float32 only, copies are no hindrance
+    if the cost model finds the product faster than in float32. Batches are harness's in 16 bits only if they
+    take no less than `BRIEF`, and if no size of their
     products is below `LEAST`: of drawn batches of which ours took more than 60 us, PyTorch's took 1.3 times
     as long in the mean, in float32 and tf32 0.9 times (records/h200/benchmarks/batches.json). Raises
     UsageError if no kernel computes the product there.
@@ -79,7 +82,8 @@ def preferred(M: int, N: int, K: int, dtype: str, layout: str) -> bool:
     gpu, where = _here(layout)
     variant = choose.choose(M, N, K, **where, gpu=gpu.name, dtype=dtype)
     own = choose.ranked(M, N, K, **where, dtype=dtype)
-    if own and own[0][1] < BRIEF and not calls.launches:
+    theirs = dtype == TF32.name and layout == "NT" and min(M, N) > SKINNY
+    if own and own[0][1] < BRIEF and (theirs or not calls.launches):
         return False
     if dtype not in _AS_FP32 or variant.kernel.dtype == FP32.name:
         return not cost.unread(variant, layout)

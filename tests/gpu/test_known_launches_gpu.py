@@ -170,7 +170,7 @@ def test_memory_runs_out(torch: Any, asked: Asked) -> None:
     from harness.dispatch.call import gpus
     from harness.torch import replace
 
-    a, b, _ = next(operands(torch, "bfloat16", (48, 6144, 4096), "NT", 1))
+    a, b, _ = next(operands(torch, "bfloat16", (24, 6144, 4096), "NT", 1))
     wanted = harness.matmul(a, b)
     with replace(worth=always):
         for _ in range(4):

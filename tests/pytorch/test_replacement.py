@@ -320,6 +320,9 @@ def test_brief_products_are_for_a_table_that_launches(
     for dtype in ("fp32", "tf32", "bf16", "bf16x6"):
         assert replacement.preferred(64, 64, 64, dtype, "NN") == launches
         assert replacement.preferred(8192, 8192, 8192, dtype, "NN")
+    assert replacement.preferred(64, 64, 64, "bf16", "NT") == launches
+    assert replacement.preferred(4, 4096, 4096, "tf32", "NT") == launches
+    assert not replacement.preferred(1024, 768, 768, "tf32", "NT")
 
 
 @pytest.mark.parametrize("error", [UsageError("no such kernel"), BuildError("no"), OutOfMemory("full")])
