@@ -206,11 +206,12 @@ def test_list_has_a_line_for_each_kernel_on_80_columns() -> None:
     assert "| 25_wgmma_tf32 | sm_90a | tf32 |" in " ".join(harness("list", "25*", "--md").stdout.split())
 
 
-@pytest.mark.parametrize(("columns", "more"), [(40, []), (120, []), (200, ["after", "parameters"])])
+@pytest.mark.parametrize(("columns", "more"), [(40, []), (120, []), (220, ["after", "parameters"])])
 def test_list_uses_the_width_that_there_is(columns: int, more: list[str]) -> None:
     lines = listed(columns).splitlines()
     names = max(len(kernel.path.stem) for kernel in catalog.shipped())
-    assert max(map(len, lines[2:])) <= max(columns, names + 46)  # a title has 24 at least
+    types = max(len(", ".join(kernel.dtypes)) for kernel in catalog.shipped())
+    assert max(map(len, lines[2:])) <= max(columns, names + types + 36)  # a title has 24 at least
     assert lines[0].split() == ["kernel", "from", "type", "what", *more]
     assert ("neighbouring lanes in one column" in lines[2]) == (columns > 80)
 

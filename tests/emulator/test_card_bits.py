@@ -14,7 +14,12 @@ from shared import card_bits
 from shared.places import record_file
 
 FEW = 4
-ASKED_NEXT = {"39_bf16x6_tiles", "40_skinny_dots"}  # rungs that are newer than the record
+ASKED_NEXT = {
+    "39_bf16x6_tiles",
+    "40_skinny_dots",
+    "40_skinny_dots_bf16",
+    "40_skinny_dots_fp16",
+}  # rungs that are newer than the record
 
 
 def rows() -> list[dict[str, Any]]:

@@ -29,6 +29,7 @@ TYPED = [
     *FORMER.values(),
     "35_wgmma_stream_k_fp16",
     "37_small_tiles_16_bits_fp16",
+    "40_skinny_dots_fp16",
 ]  # of two types, in the second of them
 COPIES = """\
 struct Bf16 { unsigned short bits; };

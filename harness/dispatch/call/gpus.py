@@ -35,6 +35,8 @@ Operands = tuple[Matrix, ...]  # a, b, out and what the epilogue reads, if anyth
 Kind = tuple[str, Epilogue, str]  # the type in which they are multiplied, what follows, and what is invariant
 First = tuple[Sequence[int], Stream]  # the addresses of the operands, and the stream
 Key = tuple[Any, ...]
+Shape = tuple[int, ...]  # see `Gpu.plan`
+Scalars = tuple[float, float]  # alpha and beta
 Groups = tuple[list[tuple[group.GroupLaunch, list[int]]], list[int]]  # with their products, and who is left
 Plan = TypeVar("Plan")
 _SHAPE = ("M", "N", "K", "lda", "ldb", "ldc", "transa", "transb")
@@ -63,7 +65,7 @@ class Gpu:
     def run(
         self,
         operands: Operands,
-        scalars: tuple[float, float],
+        scalars: Scalars,
         stream: int,
         ordered: bool,
         kind: Kind,
@@ -77,10 +79,10 @@ class Gpu:
 
     def again(
         self,
-        shape: tuple[int, ...],
+        shape: Shape,
         kind: Kind,
         addresses: Sequence[int],
-        scalars: tuple[float, float],
+        scalars: Scalars,
         stream: int,
         batch: Batch | None = None,
     ) -> None:
@@ -88,12 +90,7 @@ class Gpu:
         self._inside(self._queue, shape, kind, addresses, scalars, stream, batch)
 
     def image(
-        self,
-        shape: tuple[int, ...],
-        kind: Kind,
-        addresses: Sequence[int],
-        scalars: tuple[float, float],
-        stream: int,
+        self, shape: Shape, kind: Kind, addresses: Sequence[int], scalars: Scalars, stream: int
     ) -> tuple[GemmLaunch, GemmImage] | None:
         """Return the launch of a product that `run` has queued, and its image for callers in C, if any."""
         with self.context.current():
@@ -103,12 +100,7 @@ class Gpu:
             return None if image is None else (plan, image)
 
     def run_group(
-        self,
-        products: Sequence[Operands],
-        scalars: tuple[float, float],
-        stream: int,
-        ordered: bool,
-        dtype: str,
+        self, products: Sequence[Operands], scalars: Scalars, stream: int, ordered: bool, dtype: str
     ) -> None:
         """Queue several products, of one type; arguments are those of `run`."""
         self._inside(self._run_group, products, scalars, stream, ordered, dtype)
@@ -123,12 +115,7 @@ class Gpu:
                 queue(*given)
 
     def _run_group(
-        self,
-        products: Sequence[Operands],
-        scalars: tuple[float, float],
-        stream: int,
-        ordered: bool,
-        dtype: str,
+        self, products: Sequence[Operands], scalars: Scalars, stream: int, ordered: bool, dtype: str
     ) -> None:
         shapes = tuple(shape_of(operands) for operands in products)
         addresses = [[matrix.address for matrix in operands] for operands in products]
@@ -160,7 +147,7 @@ class Gpu:
     def _run(
         self,
         operands: Operands,
-        scalars: tuple[float, float],
+        scalars: Scalars,
         stream: int,
         ordered: bool,
         kind: Kind,
@@ -175,10 +162,10 @@ class Gpu:
 
     def _queue(
         self,
-        shape: tuple[int, ...],
+        shape: Shape,
         kind: Kind,
         addresses: Sequence[int],
-        scalars: tuple[float, float],
+        scalars: Scalars,
         stream: int,
         batch: Batch | None,
     ) -> None:
@@ -189,12 +176,7 @@ class Gpu:
             self._batch(shape, kind, batch)(addresses, scalars, queue)
 
     def _product(
-        self,
-        shape: tuple[int, ...],
-        kind: Kind,
-        addresses: Sequence[int],
-        scalars: tuple[float, float],
-        queue: Stream,
+        self, shape: Shape, kind: Kind, addresses: Sequence[int], scalars: Scalars, queue: Stream
     ) -> None:
         """Queue a product of this `shape` (see `plan`) in a stream, of operands at these addresses."""
         plan, unmapped = self._planned(shape, kind, (addresses, queue))
@@ -206,7 +188,7 @@ class Gpu:
             plan = self.plan(shape, unmapped, kind, copying=False)  # slower, but bitwise the same result
             plan(addresses, scalars, queue)
 
-    def _planned(self, shape: tuple[int, ...], kind: Kind, first: First) -> tuple[GemmLaunch, str]:
+    def _planned(self, shape: Shape, kind: Kind, first: First) -> tuple[GemmLaunch, str]:
         """Return the launch for a product of this shape, and its operands without tensor maps: see `plan`."""
         size, addresses = DTYPES[kind[0]].itemsize, first[0]
         unmapped = "" if tensormap.possible(addresses[0], shape[3] * size) else "A"
@@ -214,12 +196,7 @@ class Gpu:
         return self.plan(shape, unmapped, kind, first=first), unmapped
 
     def plan(
-        self,
-        shape: tuple[int, ...],
-        unmapped: str,
-        kind: Kind,
-        copying: bool = True,
-        first: First | None = None,
+        self, shape: Shape, unmapped: str, kind: Kind, copying: bool = True, first: First | None = None
     ) -> GemmLaunch:
         """Return the prepared launch for a `shape`, made at the first call.
 
@@ -235,7 +212,7 @@ class Gpu:
             found = self._kept(self._plans, key, prepare, _MOST_PLANS)
         return found
 
-    def _batch(self, shape: tuple[int, ...], kind: Kind, batch: Batch) -> batches.Launch:
+    def _batch(self, shape: Shape, kind: Kind, batch: Batch) -> batches.Launch:
         """Return the launch of a batch of products of this `shape`, made at the first call."""
         key = (*shape, *kind, batch)
         prepare = functools.partial(self._prepare_batch, shape, kind, batch)
@@ -252,10 +229,10 @@ class Gpu:
                 plans[key] = found
         return found
 
-    def _problem(self, shape: tuple[int, ...], kind: Kind) -> Gemm:
+    def _problem(self, shape: Shape, kind: Kind) -> Gemm:
         return GEMMS[kind[0]](**dict(zip(_SHAPE, shape, strict=True)), epilogue=kind[1])
 
-    def _prepare_batch(self, shape: tuple[int, ...], kind: Kind, batch: Batch) -> batches.Launch:
+    def _prepare_batch(self, shape: Shape, kind: Kind, batch: Batch) -> batches.Launch:
         """Prepare one launch for a batch, or a launch for each product where the model finds that faster."""
         problem, sms = self._problem(shape, kind), self.device.sms
         about = choose.about(problem, kind[2], (batch.a, batch.b))
@@ -295,7 +272,7 @@ class Gpu:
                 left -= set(members)
         return launches, sorted(left)
 
-    def _prepare(self, shape: tuple[int, ...], unmapped: str, kind: Kind, first: First | None) -> GemmLaunch:
+    def _prepare(self, shape: Shape, unmapped: str, kind: Kind, first: First | None) -> GemmLaunch:
         problem, rows = self._problem(shape, kind), kind[2]
         sms, gpu = self.device.sms, self.device.name
         parts = divided(*shape[:3], sms=sms, arch=self.arch, gpu=gpu, **choose.about(problem, rows))
