@@ -6,8 +6,8 @@
 // rows it reads where they are: the L1 cache has them. With fewer rows a block, its warps divide k, and add their sums at
 // the end, in a fixed order. Tensor cores would not read faster: elements of 16 bits are multiplied as floats, too.
 //
-// FEW_ROWS=1: A has a few rows, and B many. FEW_ROWS=0: A has many, and the product a few columns. These are rows of B,
-// or columns (TRANSB=0), of which a load is one element: of more than one at a time rung 18 is faster.
+// FEW_ROWS=1: A has a few rows, and B many. FEW_ROWS=0: A has many, and the product a few columns. With TRANSB=1 these are
+// rows of B. Columns of B (TRANSB=0) are loaded one element at a time, so FEW is 1 there: for more rung 18 is faster.
 //
 // /// kernel
 // entry = "matmul"
@@ -20,7 +20,7 @@
 // programmatic = 1
 // loads = "ROWS + FEW"
 // sass  = ["LDG.128 in loop >= 8", "no LDS in loop", "no BAR in loop", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
-// claim = "The large matrix is read from memory once, 16 bytes a load, and no warp waits for another."
+// claim = "The large matrix is read from memory once if FEW is enough, 16 bytes a load, and no warp waits for another."
 // predict = ["sectors with FEW=1 <= 8704 at M=256 N=1 K=256"]  # A is 8192 of them
 //
 // [params]

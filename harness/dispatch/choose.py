@@ -42,7 +42,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.dispatch import cost, user_table
-from harness.dispatch.cost import AS_EXACT, NN, THIN_AS_EXACT, Candidate, depth, unread
+from harness.dispatch.cost import NN, Candidate, depth, unread
 from harness.errors import UsageError
 from harness.kernels import catalog
 from harness.kernels.dtypes import DTYPES, FP32
@@ -285,8 +285,7 @@ def _smaller(M: int, N: int) -> str:
 @functools.cache
 def _laid_out(dtype: str, layout: str, smaller: str, epilogue: Epilogue) -> tuple[Candidate, ...]:
     """Return the candidates for an element type, compiled as `laid_out` says, with the epilogue."""
-    types, thin = (dtype, *AS_EXACT.get(dtype, ())), THIN_AS_EXACT.get(dtype, ())
-    taken = (c for c in candidates() if c.dtype.name in types or (c.skinny and c.dtype.name in thin))
+    taken = (c for c in candidates() if cost.takes(dtype, c.variant.kernel))
     able = (c for c in taken if epilogue.serves(c.variant.kernel))
     made = (replace(c, variant=laid_out(c.variant, layout, smaller)) for c in able)
     return tuple(replace(c, variant=epilogue.compiled(c.variant)) for c in made)

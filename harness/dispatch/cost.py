@@ -54,7 +54,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.kernels.dtypes import DTYPES, DType
-from harness.kernels.spec import LAYOUT, Variant
+from harness.kernels.spec import LAYOUT, Kernel, Variant
 
 NN = "NN"  # both operands row-major
 # For a type, others whose kernels may be taken: they are no less exact.
@@ -62,7 +62,8 @@ AS_EXACT = {"bf16x6": ("fp32",), "fp16x3": ("bf16x6", "fp32"), "3xtf32": ("bf16x
 # The same for the skinny kernels only: they read memory as fast as it goes.
 THIN_AS_EXACT = {"tf32": ("fp32",)}
 SKINNY = 16  # the largest M or N for which the skinny kernels, which are bound by memory, are considered
-_MOST_PASSES = 4
+SKINNY_NAME = "skinny"  # in the names of these kernels
+_MOST_PASSES = 4  # of 40_skinny_dots over its large matrix
 H200_SMS = 132
 # Multiply-adds per cycle and SM: fp32 on compute capability 8.6 and later, other types on 9.0.
 _FMA = {
@@ -116,7 +117,7 @@ class Candidate:
     @property
     def skinny(self) -> bool:
         """True for the kernels that are made for a few rows or columns."""
-        return "skinny" in self.variant.kernel.name
+        return SKINNY_NAME in self.variant.kernel.name
 
     @property
     def split(self) -> int:
@@ -251,6 +252,12 @@ class Candidate:
         elements = _up(M, rows) * k, _up(N, columns) * k
         passes = sum(n * (across if flip == "T" else 1) for n, flip in zip(elements, layout, strict=True))
         return passes * _PANEL_BYTES[self.dtype.name] / (sms * _DRAM_BYTES)
+
+
+def takes(dtype: str, kernel: Kernel) -> bool:
+    """Return True if products of a type may be computed by a kernel: of its own type, or no less exact."""
+    thin = THIN_AS_EXACT.get(dtype, ()) if SKINNY_NAME in kernel.name else ()
+    return kernel.dtype in (dtype, *AS_EXACT.get(dtype, ()), *thin)
 
 
 def ranked(

@@ -100,9 +100,9 @@ class GemmLaunch:
             room = self._workspaces.room(self.needs[0], stream) if self.needs else None
             return self._launches[0].image(addresses, scalars, room)
 
-    def watch(self, told: Callable[[], None]) -> None:
-        """Call `told` before workspaces are freed."""
-        self._workspaces.watch(told)
+    def watch(self, told: Callable[[], None]) -> bool:
+        """Call `told` before workspaces are freed. False if that was asked for before."""
+        return self._workspaces.watch(told)
 
     def _run(
         self, addresses: Sequence[int], scalars: tuple[float, float], stream: Stream, lent: Iterator[int]

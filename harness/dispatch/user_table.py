@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.dispatch.cost import AS_EXACT
+from harness.dispatch import cost
 from harness.errors import HarnessError, UsageError
 from harness.kernels import catalog
 from harness.kernels.dtypes import FP32
@@ -97,8 +97,8 @@ def serves(entry: Mapping[str, Any], dtype: str | None = None) -> bool:
         kernel = catalog.kernel(entry["kernel"])
         params = entry["params"]
         known = set(params) <= set(kernel.params) and all(isinstance(v, int) for v in params.values())
-        types = (dtype or FP32.name, *AS_EXACT.get(dtype or FP32.name, ()))
-        right = kernel.name == catalog.canonical(entry["kernel"]) and kernel.dtype in types
+        taken = cost.takes(dtype or FP32.name, kernel)
+        right = kernel.name == catalog.canonical(entry["kernel"]) and taken
         return known and right and bool(kernel.variant(**params))
     except (HarnessError, TypeError, AttributeError, KeyError):
         return False

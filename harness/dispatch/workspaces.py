@@ -71,14 +71,16 @@ class Workspaces(Closing):
             found = self._kept.get((stream.id, need.user))
             return None if found is None or found.nbytes < need.size else (stream.id, found.ptr)
 
-    def watch(self, told: Callable[[], None]) -> None:
+    def watch(self, told: Callable[[], None]) -> bool:
         """Call `told` from now on before kept memory is freed, after which no more work may use it.
 
-        Memory that is freed waits for the work that uses it.
+        Memory that is freed waits for the work that uses it. False if that was asked for before.
         """
         with self._lock:
-            if told not in self._watchers:
-                self._watchers.append(told)
+            if told in self._watchers:
+                return False
+            self._watchers.append(told)
+            return True
 
     def _free(self, kept: Buffer) -> None:
         """Free memory that was kept for a stream."""

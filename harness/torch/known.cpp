@@ -82,7 +82,8 @@ enum class Way { ASK, STAY, LAUNCH };
 struct Table {
     struct Entry {
         std::atomic<int64_t> calls{0};
-        std::unique_ptr<harness::Launch> launch;  // none for a product that is PyTorch's
+        bool ours = false;
+        std::unique_ptr<harness::Launch> launches[harness::ALIGNMENTS];  // each by a plan of its own
     };
 
     std::shared_mutex mutex;
@@ -104,7 +105,7 @@ struct Table {
         std::shared_lock lock(mutex);
         Entry* const found = find(key);
         if (found == nullptr) return Way::ASK;
-        if (found->launch != nullptr) return Way::LAUNCH;
+        if (found->ours) return Way::LAUNCH;
         found->calls.fetch_add(1, std::memory_order_relaxed);
         return Way::STAY;
     }
@@ -113,8 +114,9 @@ struct Table {
     bool launch(const Key& key, c10::Device device, const uint64_t* addresses) {
         std::shared_lock lock(mutex);  // so that no room is freed meanwhile
         Entry* const found = find(key);
-        if (found == nullptr || found->launch == nullptr) return false;
-        if (!found->launch->queue(driver, device, addresses)) return false;
+        if (found == nullptr) return false;
+        const auto& launch = found->launches[harness::aligned(addresses)];
+        if (launch == nullptr || !launch->queue(driver, device, addresses)) return false;
         found->calls.fetch_add(1, std::memory_order_relaxed);
         return true;
     }
@@ -126,21 +128,26 @@ struct Table {
         harness::Image given = image == nullptr ? harness::Image{} : *image;
         if (since != rooms) given.room = 0;  // it may have been freed since Python looked
         Entry* found = find(key);
-        if (found == nullptr || (found->launch == nullptr) != (image == nullptr)) {
+        const bool ours = image != nullptr;
+        if (found == nullptr || found->ours != ours) {
             if (used >= most) return FULL;
             if (entries.size() == used) entries.emplace_back();
             places[key] = used;
             found = &entries[used++];
-            found->launch = image == nullptr ? nullptr : std::make_unique<harness::Launch>(given);
-        } else if (image != nullptr) {
-            found->launch->keep(given);
+            found->ours = ours;
+        }
+        if (ours) {
+            auto& launch = found->launches[given.aligned];
+            if (launch == nullptr) launch = std::make_unique<harness::Launch>(given);
+            else launch->keep(given);
         }
         return static_cast<int64_t>(places[key]);
     }
 
     void forget() {  // under the lock
         places.clear();
-        for (size_t i = 0; i < used; ++i) entries[i].launch.reset();
+        for (size_t i = 0; i < used; ++i)
+            for (auto& launch : entries[i].launches) launch.reset();
         used = 0;
     }
 };
@@ -184,7 +191,7 @@ struct Kernel final : c10::OperatorKernel {
         const auto given = torch::jit::last(stack, arguments);
         const auto tensor = [&](size_t i) -> const at::Tensor& { return given[i].toTensor(); };
         const at::Tensor &a = tensor(added), &b = tensor(added + 1);
-        const bool asked = given.back().isTensor() && arguments > (added ? 5u : 2u);
+        const bool asked = arguments > (added ? 5u : 2u);  // for an out
         const at::Tensor out = asked ? given.back().toTensor() : at::empty({a.size(0), b.size(1)}, a.options());
         const auto address = [](const at::Tensor& x) { return reinterpret_cast<uint64_t>(x.const_data_ptr()); };
         const uint64_t addresses[harness::OPERANDS] = {
@@ -310,7 +317,8 @@ void harness_forget_rooms() {
     std::unique_lock lock(table.mutex);
     ++table.rooms;
     for (size_t i = 0; i < table.used; ++i)
-        if (table.entries[i].launch != nullptr) table.entries[i].launch->forget_rooms();
+        for (const auto& launch : table.entries[i].launches)
+            if (launch != nullptr) launch->forget_rooms();
 }
 
 // Writes the calls by place since the last time, and returns how many places there are. `forget`: all keys.

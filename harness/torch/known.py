@@ -76,13 +76,13 @@ class Driver(ctypes.Structure):
 
 
 def functions() -> Driver | None:
-    """Return the functions for launches on a GPU, or None where PyTorch is not built for CUDA."""
+    """Return the functions for launches on a GPU, or None without PyTorch for CUDA or without a driver."""
     try:
         cuda: Any = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10_cuda.so"))
         stream = ctypes.cast(cuda[_STREAM], ctypes.c_void_p).value
-    except (OSError, AttributeError):
+        return Driver(*(api.address(name) for name in _FUNCTIONS), stream)
+    except (OSError, AttributeError, HarnessError):
         return None
-    return Driver(*(api.address(name) for name in _FUNCTIONS), stream)
 
 
 class Known:
@@ -181,7 +181,7 @@ def loaded() -> tuple[Known | None, str]:
         return Known(_library()), ""
     except (HarnessError, OSError) as e:  # no compiler, a full disk, a folder that runs no programs
         why = e.what if isinstance(e, HarnessError) else str(e)
-        return None, f"PyTorch's products cost the host more, for compiling {SOURCE.name} failed: {why}"
+        return None, f"products cost the host more, for compiling {SOURCE.name} failed: {why}"
 
 
 def _library() -> ctypes.CDLL:

@@ -18,6 +18,8 @@ namespace harness {
 constexpr int64_t TMA = 16;      // bytes: addresses that have a tensor map are multiples of it
 constexpr int64_t MOST = 4096;   // bytes of a kernel's arguments, all together
 constexpr int64_t OPERANDS = 4;  // a, b, out and a bias
+constexpr int64_t ALIGNMENTS = 8;  // of a, b and out: a bit for each that begins at a multiple of TMA
+constexpr size_t ATTRIBUTE = 9;  // words of a CUlaunchAttribute
 
 struct Config {  // CUlaunchConfig
     uint32_t grid_block_shared[7];
@@ -53,7 +55,7 @@ struct Image {
     const Place* pointer;
     int64_t maps;
     const Place* map;
-    int64_t aligned;  // a bit for each of a, b and out that begins at a multiple of TMA
+    int64_t aligned;  // which of the alignments it is for
     int64_t own;      // the offset of the workspace's address, or -1
     unsigned long long stream;  // the room's
     uint64_t room;    // its address, or 0
@@ -76,15 +78,22 @@ inline std::pair<uint64_t, uint64_t> extent(const at::Tensor& x) {
 class Launch {
 public:
     explicit Launch(const Image& image)
-        : image_(image), config_(*image.config), memory_(image.memory, image.memory + image.size),
+        : function_(image.function), context_(image.context), own_(image.own), config_(*image.config),
+          attributes_(words(image), words(image) + ATTRIBUTE * image.config->count),
+          memory_(image.memory, image.memory + image.size),
           offsets_(image.offsets, image.offsets + image.arguments),
           pointers_(image.pointer, image.pointer + image.pointers), maps_(image.map, image.map + image.maps) {
+        config_.attributes = attributes_.data();
         keep(image);
     }
+    Launch(const Launch&) = delete;
 
-    // Keeps the room that an image has, if any.
+    // Keeps the room that an image of the same launch has, if it is of a further stream.
     void keep(const Image& image) {
-        if (image.room != 0) rooms_.emplace_back(image.stream, image.room);
+        if (image.room == 0 || image.function != function_) return;
+        for (const auto& [owner, address] : rooms_)
+            if (owner == image.stream) return;
+        rooms_.emplace_back(image.stream, image.room);
     }
 
     void forget_rooms() { rooms_.clear(); }
@@ -93,13 +102,12 @@ public:
     // nothing was queued.
     bool queue(const Driver& driver, c10::Device device, const uint64_t* addresses) const {
         void* current = nullptr;
-        if (driver.current(&current) != 0 || current != image_.context) return false;
-        if (aligned(addresses) != image_.aligned) return false;
+        if (driver.current(&current) != 0 || current != context_) return false;
         const auto stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
         Config config = config_;
         config.stream = driver.stream(&stream);
         uint64_t room = 0;
-        if (image_.own >= 0 && (room = found(driver, config.stream)) == 0) return false;
+        if (own_ >= 0 && (room = found(driver, config.stream)) == 0) return false;
 
         alignas(128) char memory[MOST];  // tensor maps want 64
         std::memcpy(memory, memory_.data(), memory_.size());
@@ -110,13 +118,17 @@ public:
         for (const auto& one : maps_)
             if (driver.move(memory + one.offset, reinterpret_cast<void*>(addresses[one.operand])) != 0)
                 return false;
-        if (room != 0) write(image_.own, room);
+        if (room != 0) write(own_, room);
         void* arguments[MOST / 4];
         for (size_t i = 0; i < offsets_.size(); ++i) arguments[i] = memory + offsets_[i];
-        return driver.launch(&config, image_.function, arguments, nullptr) == 0;
+        return driver.launch(&config, function_, arguments, nullptr) == 0;
     }
 
 private:
+    static const uint64_t* words(const Image& image) {
+        return static_cast<const uint64_t*>(image.config->attributes);
+    }
+
     // Returns the room of a stream, or 0. A graph that is captured has memory of its own, which Python makes.
     uint64_t found(const Driver& driver, void* stream) const {
         int status = 0;
@@ -127,8 +139,10 @@ private:
         return 0;
     }
 
-    Image image_;  // its numbers; what its pointers point to is copied below
+    void *function_, *context_;
+    int64_t own_;
     Config config_;
+    std::vector<uint64_t> attributes_;
     std::vector<char> memory_;
     std::vector<int64_t> offsets_;
     std::vector<Place> pointers_, maps_;

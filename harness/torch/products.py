@@ -230,9 +230,8 @@ def _unlike(**tensors: Any) -> UsageError:
     return UsageError(f"{where}, not on a GPU")
 
 
-_known: dict[
-    Any, Any
-] = {}  # what queues again the product of a call, by all but addresses that it depends on
+# What queues again the product of a call, by all but addresses that it depends on.
+_known: dict[Any, Any] = {}
 
 
 def _key(*asked: Any, of: tuple[Any, ...]) -> Any:

@@ -64,7 +64,6 @@ class Calls:
         self._lock = threading.Lock()
         self._table: Known | None = None
         self._counted: dict[int, Call] = {}  # records of products in the table, by their places
-        self._images: list[Any] = []
         self._note = ""
 
     def begin(self, table: Known | None, note: str = "") -> None:
@@ -73,22 +72,21 @@ class Calls:
             self._decisions.clear()
             self._records.clear()
             self._counted.clear()
-            self._images.clear()
             self._table, self._note = table, note
 
     def end(self) -> None:
         """Count what the table has counted, and do without it from now on."""
         with self._lock:
-            self._drain()
+            self._drain(forget=True)  # a thread that is still within a product finds none that is known
             self._table = None
             self._counted.clear()
-            self._images.clear()
             self._decisions.clear()
 
     @property
     def launches(self) -> bool:
         """True within a block whose table launches the products of harness's that it knows."""
-        return self._table is not None and self._table.launches
+        table = self._table
+        return table is not None and table.launches
 
     def _drain(self, *, forget: bool = False) -> None:
         """Move the counts of the table to the records; the lock is held."""
@@ -99,36 +97,30 @@ class Calls:
 
     def stay(self, call: Call) -> None:
         """Keep the product that this thread decides in the table, if there is one: PyTorch computes it."""
-        if self._table is not None:
-            self._keep(call, self._table.stay)
+        if (table := self._table) is not None:
+            self._keep(call, table.stay)
 
-    def launch(self, call: Call, image: Callable[[], tuple[GemmLaunch, GemmImage] | None]) -> bool:
-        """Keep the product that this thread has queued in the table, by its image; false if that cannot be.
+    def launch(self, call: Call, image: Callable[[], tuple[GemmLaunch, GemmImage] | None]) -> None:
+        """Keep the product that this thread has queued in the table, by its image, if it has one.
 
         The image is asked for only if there is a table that launches.
         """
-        if self._table is None or not self.launches:
-            return False
-        since = self._table.rooms()
-        found = image()
-        if found is None or not self._table.takes(found[1]):
-            return False
-        plan, given = found
-        if given.own is not None:
-            plan.watch(self._table.forget_rooms)
-        self._keep(call, functools.partial(self._table.launch, given, since))
-        with self._lock:
-            self._images.append(found)  # what the table points to
-        return True
+        table = self._table
+        if table is None or not table.launches:
+            return
+        since, found = table.rooms(), image()
+        if found is not None and found[1].own is not None and found[0].watch(table.forget_rooms):
+            since, found = table.rooms(), image()  # its room may have been freed before anybody was told
+        if found is not None and table.takes(found[1]):
+            self._keep(call, functools.partial(table.launch, found[1], since))
 
     def _keep(self, call: Call, keep: Callable[[], int]) -> None:
         """Count in `call` what the table counts at the place that `keep` returns."""
         with self._lock:
             place = keep()
-            if place == known.FULL and self._table is not None:
+            if place == known.FULL:
                 self._drain(forget=True)
                 self._counted.clear()
-                self._images.clear()
                 place = keep()
             if place >= 0:
                 self._counted[place] = call

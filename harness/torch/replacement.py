@@ -33,8 +33,9 @@ from harness.torch import known, products, records
 from harness.torch.records import Call, calls
 
 KEY = "CUDA"  # the dispatch key whose kernels are replaced
+_MOST_TRIES = 64  # a product is known after one for each stream and alignment, or never: of several launches
 LEAST = 16  # rows, columns and k of a product of which batches are worth it
-BRIEF = 120_000  # cycles, 60 us on the H200: in less Python queues no product of ours
+BRIEF = 120_000  # cycles, 60 us on the H200: Python takes longer to queue one than is gained in less
 _AS_FP32 = (TF32X3.name, FP16X3.name, BF16X6.name)  # precisions for which PyTorch has true float32 only
 _HALVES = (BF16.name, FP16.name)
 _REFUSALS = (UsageError, BuildError, MissingDependency, OutOfMemory)
@@ -78,7 +79,7 @@ def worth(M: int, N: int, K: int, dtype: str, layout: str, *, batch: int, bias: 
 
 
 def preferred(M: int, N: int, K: int, dtype: str, layout: str) -> bool:
-    """Return what `worth` does for a single product, on the current GPU."""
+    """Return True if harness computes a single product on the current GPU, by the rule of `worth`."""
     gpu, where = _here(layout)
     variant = choose.choose(M, N, K, **where, gpu=gpu.name, dtype=dtype)
     own = choose.ranked(M, N, K, **where, dtype=dtype)
@@ -116,9 +117,9 @@ def replace(*, fp32: str | None = None, worth: Worth = worth, invariant: bool = 
     the block, wherever its forward pass ran. Code that torch.compile has made calls ours within the block and
     PyTorch's outside it.
 
-    The first block on a machine compiles a small library for what stays PyTorch's, by the system's C++
-    compiler, which takes some seconds. Where there is none, those products cost the host more, and the report
-    says so.
+    The first block on a machine compiles a small library for products that were called before, by the
+    system's C++ compiler, which takes some seconds. Where there is none, all products cost the host more, and
+    the report says so.
 
     Raises UsageError for arguments it cannot use and within another such block, MissingDependency if this
     PyTorch cannot give back the kernel that is replaced (2.11 can).
@@ -192,7 +193,7 @@ class _Replaced:
         self.name, self.overload, self.full_name = name, overload, f"{name}.{overload}".rstrip(".")
         self._dims = 3 if name.startswith("b") else 2
         self._fp32, self._worth = fp32, worth
-        self._several: set[Any] = set()  # products that are not one launch, or more than the table takes
+        self._tries: dict[Any, int] = {}  # how often a product was offered to the table
         try:
             self._original = torch.library.get_kernel(f"aten::{self.full_name}", KEY)
         except RuntimeError as e:
@@ -203,6 +204,7 @@ class _Replaced:
     def end(self) -> None:
         """Let go of the rule, which may hold a model: PyTorch keeps this object until the next block."""
         self._worth = _never
+        self._tries.clear()
 
     def plain(self, keyset: Any, a: Any, b: Any, *, out: Any = None) -> Any:
         """Replace ``mm`` or ``bmm``."""
@@ -255,10 +257,13 @@ class _Replaced:
                 products.queue(x, y, result, *given, invariant=self._worth is None)
                 # What is written before the product, or read from elsewhere, no image knows of.
                 alone = x is a and y is b and (input is None or bias is not None or not beta)
-                if alone and self._dims == 2 and key not in self._several:
+                tries = self._tries.get(key, 0)
+                if alone and self._dims == 2 and tries < _MOST_TRIES:
+                    if len(self._tries) >= records.MOST:
+                        self._tries.clear()
+                    self._tries[key] = tries + 1
                     made = functools.partial(products.image, a, b, result, *given, self._worth is None)
-                    if not calls.launch(call, made) and len(self._several) < records.MOST:
-                        self._several.add(key)
+                    calls.launch(call, made)
             except _REFUSALS as e:
                 # An out that overlaps an operand is refused for where it lies: the next one may not.
                 lies = out is not None and isinstance(e, UsageError)

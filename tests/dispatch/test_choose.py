@@ -503,7 +503,8 @@ def test_thin_products_as_exact_as_fp32_are_in_fp32(dtype: str, layout: str) -> 
     )
     assert choose.choose(40, 4096, 4096, dtype="tf32", **about).kernel.dtype == "tf32"
     entry = {"kernel": chosen.kernel.name, "params": dict(chosen.params)}
-    assert user_table.serves(entry, dtype) and not user_table.serves(entry, "tf32")
+    assert user_table.serves(entry, dtype) and not user_table.serves(entry, "bf16")
+    assert user_table.serves(entry, "tf32") == ("skinny" in chosen.kernel.name)
     assert choose.choose(1024, 4096, 130, dtype=dtype, **about).kernel.dtype in ("bf16x6", dtype)
     entry = {"kernel": "39_bf16x6_tiles", "params": {}}
     assert user_table.serves(entry, dtype) and not user_table.serves(entry, "fp32")

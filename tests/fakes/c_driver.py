@@ -17,7 +17,8 @@ from harness.driver import Image
 
 _MAP, _NUMBER, _FIRST = 0, 128, 136  # offsets of arguments in bytes
 _CONFIG = 56  # bytes
-_STREAM = 4  # the index of the stream in a config, in words
+_STREAM, _ATTRIBUTES, _COUNT = 4, 5, 6  # their places in a config, in words
+_ATTRIBUTE = [4, *range(70, 78)]  # the words of one
 CONTEXT, STREAM_ID = 0xC0, 70
 _INT, _POINTER = ctypes.c_int, ctypes.c_void_p
 _LAUNCH = ctypes.CFUNCTYPE(_INT, _POINTER, _POINTER, ctypes.POINTER(_POINTER), _POINTER)
@@ -39,7 +40,7 @@ class Launches:
         self._products: list[Any] = []
         self.launched: list[tuple[int, int]] = []
         self.errors: list[BaseException] = []
-        self.images: list[GemmImage] = []
+        self._attributes: list[Any] = []  # what configs pointed to when images were made
         self.fails = self.capturing = self.own = False
         self.context, self.stream = CONTEXT, STREAM_ID
         self.rooms: dict[int, int] = {}  # addresses by the numbers of streams: what Python knows
@@ -55,10 +56,17 @@ class Launches:
 
         return known.Driver(*(ctypes.cast(f, _POINTER).value for f in self._functions))
 
-    def watch(self, told: Callable[[], None]) -> None:
+    def images_go(self) -> None:
+        """Overwrite what the images pointed to."""
+        for original in self._attributes:
+            ctypes.memset(original, 0, ctypes.sizeof(original))
+
+    def watch(self, told: Callable[[], None]) -> bool:
         """Stand in for `GemmLaunch.watch`."""
-        if told not in self.told:
-            self.told.append(told)
+        if told in self.told:
+            return False
+        self.told.append(told)
+        return True
 
     def image(
         self, a: Any, b: Any, out: Any, precision: str, alpha: float, beta: float, bias: Any, rows: bool
@@ -68,13 +76,16 @@ class Launches:
         given = [x for x in (a, b, out, bias) if x is not None]
         number = len(self._products)
         shapes = [(x.dtype, tuple(x.shape), x.stride()) for x in given]
-        self._products.append((shapes, precision, alpha, beta, rows))
+        aligned = sum((x.data_ptr() % 16 == 0) << i for i, x in enumerate(given[:3]))
+        self._products.append((shapes, precision, alpha, beta, rows, 0xF0 + aligned))
         offsets = [_MAP, _NUMBER, *(_FIRST + 8 * i for i in range(len(given) + self.own))]
         memory = bytearray(offsets[-1] + 8)
         memory[_NUMBER : _NUMBER + 8] = number.to_bytes(8, "little")
         config = (ctypes.c_uint64 * (_CONFIG // 8))()
+        self._attributes.append((ctypes.c_uint64 * len(_ATTRIBUTE))(*_ATTRIBUTE))
+        config[_ATTRIBUTES], config[_COUNT] = ctypes.addressof(self._attributes[-1]), 1
         launch = Image(
-            function=0xF0,
+            function=0xF0 + aligned,
             context=CONTEXT,
             config=SimpleNamespace(getPtr=lambda: ctypes.addressof(config)),
             memory=bytes(memory),
@@ -84,26 +95,28 @@ class Launches:
         made = GemmImage(
             launch=launch,
             pointers=tuple((_FIRST + 8 * i, i) for i in range(len(given))),
-            maps=((_MAP, 0),),
-            aligned=sum((x.data_ptr() % 16 == 0) << i for i, x in enumerate(given[:3])),
+            maps=((_MAP, 0),) if aligned & 1 else (),
+            aligned=aligned,
             own=offsets[-1] if self.own else None,
-            room=None if room is None else (self.stream, room),
+            room=None if room is None else (self.stream, room + aligned),
         )
-        self.images.append(made)
         return SimpleNamespace(watch=self.watch), made
 
     def _launch(self, config: Any, function: Any, arguments: Any, extra: Any) -> int:
         if self.fails:
             return 700
         try:
-            stream = ctypes.cast(config, ctypes.POINTER(ctypes.c_uint64))[_STREAM]
-            assert function == 0xF0 and not extra
+            words = ctypes.cast(config, ctypes.POINTER(ctypes.c_uint64))
+            stream, attribute = words[_STREAM], ctypes.POINTER(ctypes.c_uint64)
+            given = ctypes.cast(ctypes.c_void_p(words[_ATTRIBUTES]), attribute)[: len(_ATTRIBUTE)]
+            assert given == _ATTRIBUTE and words[_COUNT] & 0xFFFFFFFF == 1
             words = [ctypes.c_uint64.from_address(arguments[i]).value for i in range(2)]
             mapped, number = words
-            shapes, precision, alpha, beta, rows = self._products[number]
+            shapes, precision, alpha, beta, rows, wanted = self._products[number]
+            assert function == wanted and not extra
             count = len(shapes)
             at = [ctypes.c_uint64.from_address(arguments[2 + i]).value for i in range(count + self.own)]
-            assert mapped == at[0], "the tensor map is of another address"
+            assert mapped == (at[0] if at[0] % 16 == 0 else 0), "the tensor map is of another address"
             assert arguments[0] % 64 == 0, "tensor maps lie at multiples of 64 bytes"
             tensors = [self._tensor(address, *shape) for address, shape in zip(at, shapes, strict=False)]
             bias = tensors[3] if count > 3 else None

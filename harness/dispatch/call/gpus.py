@@ -56,9 +56,8 @@ class Gpu:
         self._batches: dict[Key, batches.Launch] = {}
         self._groups: dict[Key, Groups] = {}
         self._streams: dict[int, Stream] = {}
-        self.calls: dict[
-            Key, Any
-        ] = {}  # of harness.matmul, by how their arrays lie: harness.dispatch.call.known
+        # Calls of harness.matmul, by how their arrays lie: harness.dispatch.call.known.
+        self.calls: dict[Key, Any] = {}
         self._workspaces, self._forks = Workspaces(self.context), Forks(self.context)
         self._lock = threading.Lock()
 
