@@ -35,7 +35,7 @@ STALE: tuple[tuple[str, str, str], ...] = (
     *(
         (f"{name}-bf16x6.json", f"{shape} bf16x6", TILES)
         for name in ("graph", "squares")
-        for shape in ("1024", "8192x256x1024", "256x8192x1024")
+        for shape in ("1024", "8192x256x1024", "256x8192x1024", "4096x4096x64")
     ),
     *(
         (f"{name}-3xtf32.json", f"{shape} 3xtf32", why)

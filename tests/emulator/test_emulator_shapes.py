@@ -20,6 +20,7 @@ FAST = {"03_tiled", "08_tiled_v4"}
 LONG = {
     *("10_vectorized", "12_prefetch", "14_warp_tiles", "31_bf16x6", "32_bf16x6_panels"),
     *("33_small_tiles", "36_fp16x3", "38_3xtf32_panels", "39_bf16x6_tiles"),
+    *("40_skinny_dots", "40_skinny_dots_bf16", "40_skinny_dots_fp16"),  # small tiles of many blocks
 }
 EXTENTS = st.integers(1, 80)
 PADS = st.sampled_from([0, 0, 1, 2, 3, 4])  # none and four leave rows of float4 aligned, if they are

@@ -125,6 +125,7 @@ EQUIVALENT: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "no thread takes a second step": (
         ("i < ROWS * COLS; i += THREADS", "i < ROWS * COLS; i += THREADS + 1"),
+        ("i < ROWS * FEW; i += THREADS", "i < ROWS * FEW; i += THREADS + 1"),
     ),
     "lanes 17, 8, 4, 2 and 1 apart meet as all those 16, 8, 4, 2 and 1 apart do": (
         ("int distance = 16;", "int distance = 16 + 1;"),
@@ -132,6 +133,9 @@ EQUIVALENT: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "in 33 a thread of the smallest tile has four columns, one vector: none is LANES vectors further on": (
         ("Fragment<TN, 4, TRANSB>", "Fragment<TN, (4 + 1), TRANSB>"),
+    ),
+    "a block of 40 has one column here: none is past the last": (
+        ("min(first + n, few - 1u)", "min(first + n, few + 1u)"),
     ),
     "after the exchange every lane has the sum": (("if (lane == 0) totals", "if (lane == (0 + 1)) totals"),),
 }

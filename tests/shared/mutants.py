@@ -27,7 +27,7 @@ from harness.errors import BuildError, HarnessError
 from harness.kernels import catalog
 from harness.kernels.compiler import link_ptx, source_text
 from harness.kernels.cpp.includes import folders
-from harness.kernels.spec import Kernel, Variant, load
+from harness.kernels.spec import LAYOUT, Kernel, Variant, load
 from harness.launch.builds import Built
 from harness.problems import checks
 from harness.problems.gemm import Gemm
@@ -179,7 +179,7 @@ class Subject:
 
     @staticmethod
     def of(kernel: Kernel) -> Subject:
-        sets = kernel.variants()
+        sets = [v for v in kernel.variants() if not any(v.params.get(name) for name in LAYOUT)]
         variant = min(sets, key=lambda v: (min(v.tile, default=4) < 4, math.prod(v.tile), v.threads))
         m, n = variant.tile[:2] if len(variant.tile) > 1 else (8, 8)  # one extent is of elements
         step = (
