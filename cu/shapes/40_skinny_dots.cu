@@ -32,6 +32,7 @@
 
 #include "dependent_launch.cuh"
 #include "epilogue.cuh"
+#include "vector.cuh"
 
 #ifdef ELEMENT
 typedef ELEMENT T;
@@ -47,8 +48,6 @@ typedef float T;
 #define UNIT (16 / (int)sizeof(T))  // elements of a load
 #define STEP (32 * UNIT)         // of k: a unit for each lane
 #define STRIDE (PARTS * STEP)
-
-__device__ inline bool whole_units(const T* matrix, int ld) { return (unsigned long long)matrix % 16 == 0 && ld % UNIT == 0; }
 
 __device__ inline unsigned bits(float x) { return __float_as_uint(x); }
 template <class H>
@@ -87,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int group = warp % GROUPS, part = warp / GROUPS;
     const int begin = part * STEP + UNIT * lane;  // of this thread's k
     const T *large = FEW_ROWS ? B : A, *small = FEW_ROWS ? A : B;
-    const bool units = whole_units(large, ld) && (!TRANSB || whole_units(small, ld_few));
+    const bool units = aligned16(large, ld) && (!TRANSB || aligned16(small, ld_few));
     const int along = TRANSB ? 1 : ld_few;  // from k to k + 1 of the few
 
     // Past the last row it reads the last one again: nobody stores those results.

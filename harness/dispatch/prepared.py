@@ -29,6 +29,7 @@ from harness.problems.gemm import Gemm
 
 _MOST_MAPS = 64  # tensor maps kept per operand of a launch; beyond that all are dropped and made again on use
 _MOST_PITCH = 2**31 - 129  # bytes: CU_DEVICE_ATTRIBUTE_MAX_PITCH, less 128 for rounding up the copy's pitch
+Watch = Callable[[Callable[[], None]], bool]
 _SCALARS = 9  # the index of alpha among the problem's arguments; beta follows
 
 
@@ -98,11 +99,7 @@ class GemmLaunch:
             return None
         with self._lock:
             room = self._workspaces.room(self.needs[0], stream) if self.needs else None
-            return self._launches[0].image(addresses, scalars, room)
-
-    def watch(self, told: Callable[[], None]) -> bool:
-        """Call `told` before workspaces are freed. False if that was asked for before."""
-        return self._workspaces.watch(told)
+            return self._launches[0].image(addresses, scalars, room, self._workspaces.watch)
 
     def _run(
         self, addresses: Sequence[int], scalars: tuple[float, float], stream: Stream, lent: Iterator[int]
@@ -131,7 +128,7 @@ class GemmImage:
     takes. `pointers` and `maps` are pairs of both, of addresses and of tensor maps. `aligned` has a bit for
     each of A, B and C at a multiple of 16 bytes: the image is for such operands only. `own` is the offset of
     the workspace's address, if it has one, and `room` the number of a stream and the address of the workspace
-    kept for it, if that is known.
+    kept for it, if that is known. `watch` is that of the `Workspaces`.
     """
 
     launch: Image
@@ -140,6 +137,7 @@ class GemmImage:
     aligned: int
     own: int | None
     room: tuple[int, int] | None
+    watch: Watch
 
 
 class _Launch:
@@ -196,7 +194,11 @@ class _Launch:
         self._prepared(stream)
 
     def image(
-        self, addresses: Sequence[int], scalars: tuple[float, float], room: tuple[int, int] | None
+        self,
+        addresses: Sequence[int],
+        scalars: tuple[float, float],
+        room: tuple[int, int] | None,
+        watch: Watch,
     ) -> GemmImage:
         """Return this launch for callers in C: see `GemmLaunch.image`."""
         self._write(addresses, scalars)
@@ -209,6 +211,7 @@ class _Launch:
             aligned=sum(tensormap.possible(address, 0) << i for i, address in enumerate(addresses[:3])),
             own=None if self._own is None else launch.offsets[-1],
             room=room,
+            watch=watch,
         )
 
     def _write(self, addresses: Sequence[int], scalars: tuple[float, float]) -> None:

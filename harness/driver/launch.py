@@ -163,10 +163,10 @@ class PreparedLaunch:
 
 @dataclass(frozen=True)
 class Image:
-    """A launch for callers of the driver's C functions; whoever made it must be kept as long as it is used.
+    """A launch for callers of the driver's C functions, as long as the function's module is loaded.
 
-    `function` and `context` are handles, `config` is the bindings' CUlaunchConfig, without a stream. `memory`
-    is a copy of all arguments, which begin at `offsets` in it.
+    `function` and `context` are handles, `config` is the bindings' CUlaunchConfig, without a stream: it owns
+    the attributes that it points to. `memory` is a copy of all arguments, which begin at `offsets` in it.
     """
 
     function: int

@@ -18,7 +18,7 @@ from harness.dispatch import matmul as dispatch
 from harness.dispatch.call import again as dispatch_again
 from harness.dispatch.call.again import Again
 from harness.dispatch.call.options import IEEE
-from harness.dispatch.prepared import GemmImage, GemmLaunch
+from harness.dispatch.prepared import GemmImage
 from harness.errors import UsageError
 from harness.kernels.epilogue import ACTIVATIONS
 
@@ -140,11 +140,10 @@ def again(
 
 def image(
     a: Any, b: Any, out: Any, precision: str, alpha: float, beta: float, bias: Any, invariant: bool
-) -> tuple[GemmLaunch, GemmImage] | None:
-    """Return the launch of a product that `queue` has queued, and its image for callers in C.
+) -> GemmImage | None:
+    """Return the launch of a product that `queue` has queued for callers in C, for tensors that lie alike.
 
-    None for batches, and for what takes several launches. The launch must be kept as long as the image is
-    used, which serves tensors that lie alike.
+    None for batches, and for what takes several launches.
     """
     known = _again(a, b, out, precision, alpha, beta, bias, invariant)
     if known is None:

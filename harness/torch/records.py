@@ -11,7 +11,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from harness.dispatch.prepared import GemmImage, GemmLaunch
+from harness.dispatch.prepared import GemmImage
 from harness.torch import known
 from harness.torch.known import Known
 
@@ -100,7 +100,7 @@ class Calls:
         if (table := self._table) is not None:
             self._keep(call, table.stay)
 
-    def launch(self, call: Call, image: Callable[[], tuple[GemmLaunch, GemmImage] | None]) -> None:
+    def launch(self, call: Call, image: Callable[[], GemmImage | None]) -> None:
         """Keep the product that this thread has queued in the table, by its image, if it has one.
 
         The image is asked for only if there is a table that launches.
@@ -109,10 +109,10 @@ class Calls:
         if table is None or not table.launches:
             return
         since, found = table.rooms(), image()
-        if found is not None and found[1].own is not None and found[0].watch(table.forget_rooms):
+        if found is not None and found.own is not None and found.watch(table.forget_rooms):
             since, found = table.rooms(), image()  # its room may have been freed before anybody was told
-        if found is not None and table.takes(found[1]):
-            self._keep(call, functools.partial(table.launch, found[1], since))
+        if found is not None and table.takes(found):
+            self._keep(call, functools.partial(table.launch, found, since))
 
     def _keep(self, call: Call, keep: Callable[[], int]) -> None:
         """Count in `call` what the table counts at the place that `keep` returns."""

@@ -58,11 +58,10 @@ def worth(M: int, N: int, K: int, dtype: str, layout: str, *, batch: int, bias: 
     are as fast there in the mean, and all of ViT-B's inference was slower with them: 0.965), and all where
     the library for known products could not be compiled, for PyTorch then takes less time on the host. In
     the precisions 3xtf32, fp16x3 and bf16x6, for which PyTorch has true float32 only, copies are no hindrance
-    if the cost model finds the product faster than in float32. Batches are harness's in 16 bits only if they
-    take no less than `BRIEF`, and if no size of their
-    products is below `LEAST`: of drawn batches of which ours took more than 60 us, PyTorch's took 1.3 times
-    as long in the mean, in float32 and tf32 0.9 times (records/h200/benchmarks/batches.json). Raises
-    UsageError if no kernel computes the product there.
+    if the cost model finds the product faster than in float32. Batches are harness's in 16 bits only,
+    if they take no less than `BRIEF` and no size of their products is below `LEAST`: of drawn batches of
+    which ours took more than 60 us, PyTorch's took 1.3 times as long in the mean, in float32 and tf32 0.9
+    times (records/h200/benchmarks/batches.json). Raises UsageError if no kernel computes the product there.
 
     The product is M x K times K x N, `batch` times. `dtype` is its element type as `harness.matmul` names it:
     "fp32", "bf16", "fp16", or the precision of float32. `layout` is "N" (row-major) or "T" (column-major) of

@@ -14,7 +14,7 @@ from fakes.driver import FakeDriver
 from harness.dispatch import arrays
 from harness.dispatch.call import gpus
 from harness.dispatch.call.again import again
-from harness.dispatch.prepared import GemmImage, GemmLaunch
+from harness.dispatch.prepared import GemmImage
 from harness.driver import Context, Device
 from harness.errors import UsageError
 from harness.kernels.dtypes import BF16, FP32, DType
@@ -25,7 +25,7 @@ from shared.arrays import Array, Typed, fake, gpu, kernels, operands  # noqa: F4
 PLAIN: dict[str, Any] = {"alpha": 1.0, "beta": 0.0, "bias": None, "precision": "ieee", "invariant": False}
 
 
-def image(*given: Any, **options: Any) -> tuple[GemmLaunch, GemmImage] | None:
+def image(*given: Any, **options: Any) -> GemmImage | None:
     found = again(*given, **options)
     bias = [] if options["bias"] is None else [options["bias"]]
     return None if found is None else found.image(addresses(*given, *bias), 0)
@@ -34,7 +34,7 @@ def image(*given: Any, **options: Any) -> tuple[GemmLaunch, GemmImage] | None:
 def of(*given: Any, **options: Any) -> GemmImage:
     found = image(*given, **{**PLAIN, **options})
     assert found is not None
-    return found[1]
+    return found
 
 
 def addresses(*given: Any) -> list[int]:

@@ -68,7 +68,7 @@ def floats(gpu: Context) -> Any:
 
 @pytest.fixture(params=["PyTorch", "CuPy", "Buffers"])
 def library(request: pytest.FixtureRequest) -> Any:
-    """What makes an array of a library of an `Array`, and the options that its calls need."""
+    """Make arrays of a library from an `Array`, with the options that its calls need."""
     if request.param == "PyTorch":
         return SimpleNamespace(make=request.getfixturevalue("torch").Tensor, options={})
     if request.param == "CuPy":

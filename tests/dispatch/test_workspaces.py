@@ -453,7 +453,7 @@ def image(*given: Array) -> Any:
 def of(*given: Array) -> Any:
     found = image(*given)
     assert found is not None
-    return found[1]
+    return found
 
 
 def in_stream(given: tuple[Array, ...], stream: int) -> tuple[Array, ...]:
@@ -479,10 +479,8 @@ def test_rooms(fake: FakeDriver, gpu: Context, kernel: Counting, monkeypatch: py
         with Graph(stream, lambda one: rooms.append(of(*in_stream(given, address)).room)):
             pass
         assert rooms == [None]
-    plan, _ = image(*in_stream(given, 0x700)) or (None, None)
-    assert plan is not None
     room = "memory", made.room[1]
-    plan.watch(lambda: told.append(room in fake.live))
+    of(*in_stream(given, 0x700)).watch(lambda: told.append(room in fake.live))
     monkeypatch.setattr(workspaces, "_MOST_KEPT", 1)
     harness.matmul(*given)
     assert not told

@@ -30,7 +30,7 @@ _OF = ctypes.CFUNCTYPE(ctypes.c_uint64, _POINTER)
 
 
 class Launches:
-    """What the driver would do: set `fails`, `context`, `stream`, `capturing` and `own` to change it.
+    """Do what the driver would: set `fails`, `context`, `stream`, `capturing` and `own` to change it.
 
     `launched` holds the stream and the workspace of each launch, `errors` what went wrong in one.
     """
@@ -62,7 +62,7 @@ class Launches:
             ctypes.memset(original, 0, ctypes.sizeof(original))
 
     def watch(self, told: Callable[[], None]) -> bool:
-        """Stand in for `GemmLaunch.watch`."""
+        """Stand in for `Workspaces.watch`."""
         if told in self.told:
             return False
         self.told.append(told)
@@ -92,15 +92,15 @@ class Launches:
             offsets=tuple(offsets),
         )
         room = self.rooms.get(self.stream) if self.own and not self.capturing else None
-        made = GemmImage(
+        return GemmImage(
             launch=launch,
             pointers=tuple((_FIRST + 8 * i, i) for i in range(len(given))),
             maps=((_MAP, 0),) if aligned & 1 else (),
             aligned=aligned,
             own=offsets[-1] if self.own else None,
             room=None if room is None else (self.stream, room + aligned),
+            watch=self.watch,
         )
-        return SimpleNamespace(watch=self.watch), made
 
     def _launch(self, config: Any, function: Any, arguments: Any, extra: Any) -> int:
         if self.fails:

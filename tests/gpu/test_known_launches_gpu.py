@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import gc
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -91,25 +90,6 @@ def test_the_same_bits(
     assert 3 <= asked.count <= 6, asked.count
 
 
-@contextmanager
-def in_threads(count: int, work: Callable[[int], None]) -> Iterator[None]:
-    failed: list[BaseException] = []
-
-    def run(i: int) -> None:
-        try:
-            work(i)
-        except BaseException as e:
-            failed.append(e)
-
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(count)]
-    for thread in threads:
-        thread.start()
-    yield
-    for thread in threads:
-        thread.join()
-    assert not failed, failed
-
-
 @pytest.mark.parametrize(("dtype", "precision", "shape", "layout"), CASES)
 def test_streams_and_threads(
     torch: Any, asked: Asked, dtype: str, precision: str | None, shape: tuple[int, ...], layout: str
@@ -131,8 +111,8 @@ def test_streams_and_threads(
                     assert torch.equal(found, wanted[(i + turn) % 4])
 
     with replace(fp32=precision, worth=always):
-        with in_threads(4, multiply):
-            pass
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(multiply, range(4)))
         assert sum(call.calls for call in report().records) == 800
     assert asked.count <= 40, asked.count
 
@@ -141,7 +121,7 @@ def test_streams_and_threads(
 def test_a_graph(
     torch: Any, asked: Asked, dtype: str, precision: str | None, shape: tuple[int, ...], layout: str
 ) -> None:
-    """What is captured has a workspace of its own, and is right when it is replayed beside other launches."""
+    """A captured product has a workspace of its own, and is right when replayed beside other launches."""
     import harness
     from harness.torch import replace
 

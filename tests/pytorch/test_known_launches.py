@@ -6,7 +6,6 @@ that it is for.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 
 from fakes.c_driver import Launches
 from harness.errors import OutOfMemory
-from shared.tables import faulty
+from shared.tables import faulty, in_threads
 
 
 def always(*product: Any, **more: Any) -> bool:
@@ -166,7 +165,7 @@ def check_a_room_that_goes(torch: Any, replace: Any, launches: Launches) -> None
 
 
 def check_a_refusal(torch: Any, replace: Any, launches: Launches) -> None:
-    """What is refused later becomes PyTorch's, and its calls are counted apart."""
+    """A product that is refused later becomes PyTorch's, and its calls are counted apart."""
     from harness.torch import products
 
     a, b = torch.randn(5, 3), torch.randn(3, 7)
@@ -191,14 +190,13 @@ def check_threads(torch: Any, replace: Any, launches: Launches) -> None:
     from harness.torch import records, report
 
     inputs = [torch.randn(n, 3) for n in range(1, 6)]
-    b, n, ended, wrong = torch.randn(3, 7), 300, threading.Event(), []
+    b, n, wrong = torch.randn(3, 7), 300, []
     wanted = [torch.from_numpy(a.numpy() @ b.numpy()) for a in inputs]
 
     def look() -> None:
-        while not ended.is_set():
-            report()
-            for told in launches.told:
-                told()
+        report()
+        for told in launches.told:
+            told()
 
     def multiply() -> None:
         for i in range(n):
@@ -209,13 +207,7 @@ def check_threads(torch: Any, replace: Any, launches: Launches) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(records, "MOST", 3)
         with replace(worth=always):
-            watcher, *threads = (threading.Thread(target=f) for f in (look, *[multiply] * 4))
-            for thread in (watcher, *threads):
-                thread.start()
-            for thread in threads:
-                thread.join()
-            ended.set()
-            watcher.join()
+            in_threads(multiply, look)
         assert sum(row[3] for row in rows()) == 4 * n and not wrong and not launches.errors
 
 
@@ -234,7 +226,7 @@ def check_the_next_block(torch: Any, replace: Any, launches: Launches) -> None:
 
 
 def check_invariant_rows(torch: Any, replace: Any, launches: Launches) -> None:
-    """What is copied before it is multiplied is not launched."""
+    """A product of a copied operand is not launched."""
     a, b, spread = torch.randn(5, 3), torch.randn(3, 7), torch.randn(5, 6)[:, ::2]
     with replace(invariant=True):
         a @ b
@@ -264,8 +256,8 @@ def test_too_many_arguments(torch: Any, launches: Launches, monkeypatch: pytest.
     from harness.torch import products, replace
 
     def image(*given: Any) -> Any:
-        plan, found = launches.image(*given)
-        return plan, dataclasses.replace(found, launch=dataclasses.replace(found.launch, memory=bytes(size)))
+        found = launches.image(*given)
+        return dataclasses.replace(found, launch=dataclasses.replace(found.launch, memory=bytes(size)))
 
     monkeypatch.setattr(products, "image", image)
     a, b = torch.randn(5, 3), torch.randn(3, 7)
@@ -313,6 +305,5 @@ def test_planted_faults(
 
     changed = faulty(name, text, fault, tmp_path)
     monkeypatch.setattr(known, "loaded", lambda: (changed, ""))
-    monkeypatch.setattr(threading, "excepthook", lambda told: None)
     with pytest.raises((AssertionError, KeyError, IndexError)):
         CHECKS[check](torch, replace, launches)

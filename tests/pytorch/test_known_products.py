@@ -10,7 +10,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -22,7 +21,7 @@ import pytest
 
 from harness.errors import HarnessError, UsageError
 from shared.places import ROOT
-from shared.tables import faulty
+from shared.tables import faulty, in_threads
 
 
 class Asked:
@@ -210,11 +209,7 @@ def check_threads(torch: Any, replace: Any, asked: Asked) -> None:
     """No call is lost, also while reports are made and products forgotten for want of room."""
     from harness.torch import records, report
 
-    a, b, n, ended = torch.randn(5, 3), torch.randn(3, 7), 2000, threading.Event()
-
-    def look() -> None:
-        while not ended.is_set():
-            report()
+    a, b, n = torch.randn(5, 3), torch.randn(3, 7), 2000
 
     def multiply() -> None:
         for i in range(n):
@@ -223,13 +218,7 @@ def check_threads(torch: Any, replace: Any, asked: Asked) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(records, "MOST", 3)
         with replace(worth=never):
-            watcher, *threads = (threading.Thread(target=f) for f in (look, *[multiply] * 4))
-            for thread in (watcher, *threads):
-                thread.start()
-            for thread in threads:
-                thread.join()
-            ended.set()
-            watcher.join()
+            in_threads(multiply, report)
         assert sum(row[4] for row in rows()) == 4 * n
 
 
@@ -285,8 +274,6 @@ def test_planted_faults(
 
     changed = faulty("known.cpp", text, fault, tmp_path)
     monkeypatch.setattr(known, "loaded", lambda: (changed, ""))
-    told: list[Any] = []
-    monkeypatch.setattr(threading, "excepthook", told.append)
     with pytest.raises((AssertionError, KeyError)):
         run(CHECKS[check], torch=torch, multiplied=multiplied, replace=replace, asked=asked)
 

@@ -1,4 +1,4 @@
-"""The library of harness.torch.known with a planted fault."""
+"""The table of harness.torch.known: with a planted fault, and used by several threads."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import ctypes
 import functools
 import shutil
 import tempfile
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -46,3 +49,21 @@ def _headers() -> Path:
     rest = [part for part in rest if part != "-shared" and part[:2] not in ("-l", "-L")]
     known._compile([compiler, "-x", "c++-header", *rest], folder / "all.h.gch")
     return header
+
+
+def in_threads(multiply: Callable[[], None], look: Callable[[], None], count: int = 4) -> None:
+    """Call `multiply` in so many threads, and `look` in another one until they end; raise what any raises."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.is_set():
+            look()
+
+    with ThreadPoolExecutor(count + 1) as pool:
+        watching = pool.submit(watch)
+        try:
+            for one in [pool.submit(multiply) for _ in range(count)]:
+                one.result()
+        finally:
+            ended.set()
+        watching.result()

@@ -7,7 +7,7 @@ from typing import Any
 
 from harness.dispatch.call import gpus, operands, options
 from harness.dispatch.call.gpus import Gpu, Kind
-from harness.dispatch.prepared import GemmImage, GemmLaunch
+from harness.dispatch.prepared import GemmImage
 from harness.kernels.epilogue import PLAIN
 
 
@@ -25,8 +25,8 @@ class Again:
         """
         self._gpu.again(self._shape, self._kind, addresses, self._scalars, stream)
 
-    def image(self, addresses: Sequence[int], stream: int) -> tuple[GemmLaunch, GemmImage] | None:
-        """Return the launch that queues it, and its image for callers in C, as `Gpu.image` does."""
+    def image(self, addresses: Sequence[int], stream: int) -> GemmImage | None:
+        """Return the launch that queues it, for callers in C, as `Gpu.image` does."""
         return self._gpu.image(self._shape, self._kind, addresses, self._scalars, stream)
 
 

@@ -90,13 +90,12 @@ class Gpu:
 
     def image(
         self, shape: Shape, kind: Kind, addresses: Sequence[int], scalars: Scalars, stream: int
-    ) -> tuple[GemmLaunch, GemmImage] | None:
-        """Return the launch of a product that `run` has queued, and its image for callers in C, if any."""
+    ) -> GemmImage | None:
+        """Return the launch of a product that `run` has queued, as `GemmLaunch.image` does."""
         with self.context.current():
             queue = self._stream(stream)
             plan, _ = self._planned(shape, kind, (addresses, queue))
-            image = plan.image(addresses, scalars, queue)
-            return None if image is None else (plan, image)
+            return plan.image(addresses, scalars, queue)
 
     def run_group(
         self, products: Sequence[Operands], scalars: Scalars, stream: int, ordered: bool, dtype: str

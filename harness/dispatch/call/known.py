@@ -26,7 +26,7 @@ Product = tuple[tuple[int, ...], Kind, Batch | None]  # as `Gpu.again` takes the
 
 
 class Library(NamedTuple):
-    """What a library tells of an array.
+    """Read from an array what a call depends on, as one library tells it.
 
     `lies` is the ordinal of the GPU and all else that a product depends on but the `address`. `ready` is the
     stream on which the array is ready, and each other one of the library on this GPU that this thread may
