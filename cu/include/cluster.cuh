@@ -54,3 +54,14 @@ __device__ inline void mbarrier_arrive_cluster(Mbarrier* b, int rank)
 {
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" :: "r"(mapa(b, rank)) : "memory");
 }
+
+// Called by one thread of the producers, at the end: wait until all blocks of the cluster have released all stages.
+// Until then a block must not exit, because others arrive at its barriers.
+template <int NUM_STAGES>
+__device__ inline void producer_tail(Mbarrier* empty, int stage, int parity)
+{
+    for (int i = 0; i < NUM_STAGES; ++i) {
+        mbarrier_wait(empty + stage, parity);
+        if (++stage == NUM_STAGES) stage = 0, parity ^= 1;
+    }
+}

@@ -32,34 +32,34 @@ struct Stage16 {
     }
 
     // Called by one thread: load A from (row, k), and let the phase of `full` wait for the bytes of A and B.
-    template <int BLOCKS = 1, class Map>
+    template <int BLOCKS = 1, int APART = 1, class Map>
     __device__ void load_a(const Map& map_a, int row, int k, Mbarrier* full, bool has_a = true, bool has_b = true,
                            int rank = 0)
     {
         mbarrier_arrive_expect_tx(full, (has_a ? sizeof a : 0) + (has_b ? sizeof b : 0));
-        if (has_a) load_part<BLOCKS, A_MN, TILE_M>(a, map_a, row, k, full, rank);
+        if (has_a) load_part<BLOCKS, APART, A_MN, TILE_M>(a, map_a, row, k, full, rank);
     }
 
     // Load B from (k, col).
     template <int BLOCKS = 1, class Map>
     __device__ void load_b(const Map& map_b, int k, int col, Mbarrier* full, int rank = 0)
     {
-        load_part<BLOCKS, B_MN, TILE_N>(b, map_b, col, k, full, rank);
+        load_part<BLOCKS, 1, B_MN, TILE_N>(b, map_b, col, k, full, rank);
     }
 
-    // Load both; has_a and has_b say which of them has a tensor map. SHARE_A blocks of a cluster have the same A,
-    // SHARE_B the same B.
+    // Load both; has_a and has_b say which of them has a tensor map. SHARE_B neighbours of a cluster have the same B, and
+    // SHARE_A blocks the same A, which are SHARE_B apart.
     template <int SHARE_B = 1, int SHARE_A = 1, class Map>
     __device__ void load(const Map& map_a, const Map& map_b, int row, int col, int k, Mbarrier* full,
                          bool has_a = true, bool has_b = true, int rank = 0)
     {
-        load_a<SHARE_A>(map_a, row, k, full, has_a, has_b, rank);
+        load_a<SHARE_A, SHARE_B>(map_a, row, k, full, has_a, has_b, rank);
         if (has_b) load_b<SHARE_B>(map_b, k, col, full, rank);
     }
 
-    // Each of the BLOCKS blocks of a cluster loads a part of a tile of EXTENT rows or columns, for all of them: rows of
-    // a K-major tile, boxes of the other kind, or a part of each box's k where the boxes cannot be divided.
-    template <int BLOCKS, bool MN, int EXTENT, class Map>
+    // Each of BLOCKS blocks of a cluster, APART from one another, loads a part of a tile of EXTENT rows or columns, for all
+    // of them: rows of a K-major tile, boxes of the other kind, or a part of each box's k where the boxes cannot be divided.
+    template <int BLOCKS, int APART, bool MN, int EXTENT, class Map>
     __device__ static void load_part(T (*to)[64], const Map& map, int first, int k, Mbarrier* full, int rank)
     {
         constexpr int BOXES = (EXTENT + 63) / 64;
@@ -67,14 +67,15 @@ struct Stage16 {
         constexpr int LINES = MN ? TILE_K : EXTENT;  // of a box, or of all
         constexpr int EACH = WHOLE ? BOXES / BLOCKS : LINES / BLOCKS;
         static_assert(WHOLE || LINES % (8 * BLOCKS) == 0, "a part begins where the swizzle does");
+        constexpr int SPREAD = ((1 << BLOCKS * APART) - 1) / ((1 << APART) - 1);  // the bits of these blocks
+        const int own = rank / APART % BLOCKS;
         #pragma unroll
         for (int i = 0; i < (!MN ? 1 : WHOLE ? EACH : BOXES); ++i) {
-            const int part = BLOCKS == 1 ? 0 : EACH * rank, of_k = WHOLE ? 0 : part;
+            const int part = BLOCKS == 1 ? 0 : EACH * own, of_k = WHOLE ? 0 : part;
             const int box = 64 * (WHOLE ? part + i : i);
             const auto at = to[MN ? box + of_k : part];
             const int y = MN ? k + of_k : first + part, x = MN ? first + box : k;
-            if (BLOCKS == 1) tma_load(at, map, y, x, full);
-            else tma_load_multicast((1 << BLOCKS) - 1, at, map, y, x, full);
+            tma_load_for<BLOCKS>(SPREAD << rank - own * APART, at, map, y, x, full);
         }
     }
 
@@ -130,15 +131,4 @@ __device__ inline void consumer_release(Mbarrier* empty, int self, int warp)
 {
     if (BLOCKS == 1 && self % 128 == 0) mbarrier_arrive(empty);
     if (BLOCKS > 1 && self % 32 == 0 && warp % 4 < BLOCKS) mbarrier_arrive_cluster(empty, warp % 4);
-}
-
-// Called by one thread of the producers, at the end: wait until all blocks of the cluster have released all stages.
-// Until then a block must not exit, because others arrive at its barriers.
-template <int NUM_STAGES>
-__device__ inline void producer_tail(Mbarrier* empty, int stage, int parity)
-{
-    for (int i = 0; i < NUM_STAGES; ++i) {
-        mbarrier_wait(empty + stage, parity);
-        if (++stage == NUM_STAGES) stage = 0, parity ^= 1;
-    }
 }

@@ -70,6 +70,14 @@ __device__ inline void tma_store(const MatrixMap& to, int row, int column, const
                  :: "l"(&to.map), "r"(shared_address(from)), "r"(column), "r"(row), "r"(to.matrix) : "memory");
 }
 
+// Load the box for COUNT blocks of the cluster, those whose bits are set in `blocks`; for this block alone if COUNT is 1.
+template <int COUNT, class Map>
+__device__ inline void tma_load_for(unsigned short blocks, void* to, const Map& map, int row, int column, Mbarrier* b)
+{
+    if constexpr (COUNT == 1) tma_load(to, map, row, column, b);
+    else tma_load_multicast(blocks, to, map, row, column, b);
+}
+
 // Store a box to (row, column). The same thread closes stores in groups and waits for them.
 __device__ inline void tma_store(const TensorMap& map, int row, int column, const void* from)
 {

@@ -37,7 +37,7 @@
 // WARPS_M = [2, 4, 1]
 // STAGES = [4, 3, 1]
 // BLOCKS = [2, 3, 4, 0]
-// SPLIT = [1, 8]
+// SPLIT = [1, 4, 8]
 // TRANSA = [0, 1]
 // TRANSB = [0, 1]
 // ///
@@ -54,6 +54,8 @@
 // tiles, and spills one or two registers for it.
 #if STAGES == 1 && BM == 128 && BN == 16 && TRANSA && TRANSB
 #define LEAST_BLOCKS , 7
+#elif BM == 16 && BN == 64 && TRANSA && TRANSB
+#define LEAST_BLOCKS , 8
 #elif BN == 64 && (BM == 32 || BM == 64 && WARPS_M == 1) || BN == 32 && (BM >= 64 && WARPS_M == 2 || BM == 64 && SPLIT > 1)
 #define LEAST_BLOCKS , 4
 #else
@@ -100,7 +102,9 @@ extern "C" __global__ void __launch_bounds__(THREADS LEAST_BLOCKS)
                               unsigned* workspace)
 {
     extern __shared__ __align__(16) float memory[];  // dynamic: it may exceed 48 KB
-    const int warp = threadIdx.x / 32, lane_m = threadIdx.x % 8, lane_n = threadIdx.x % 32 / 8;
+    // Neighbours read the same of B, lanes two apart the same of A: an access of 128 bits then takes two wavefronts, not four.
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int lane_m = lane % 2 | lane / 2 & 6, lane_n = lane / 2 % 2 | lane / 8 & 2;
     const int warp_m = warp % WARPS_M * (BM / WARPS_M), warp_n = warp / WARPS_M * (BN * WARPS_M / 4);
     TAKE_PRODUCT(A, B, C, M, N, K, lda, ldb, ldc);
     const unsigned tiles_m = (M + BM - 1u) / BM, tile = TILE_OF_MATRIX(tiles_m * ((N + BN - 1u) / BN));

@@ -2,8 +2,9 @@
 //
 // Two blocks whose tiles lie one above the other need the same columns of B, and two side by side (ALONG_N=1)
 // the same rows of A. As a cluster (CLUSTER=2) they share them: each loads half, and TMA multicast writes it
-// to the shared memory of both. So a stage is empty when the consumers of both blocks have released it, and a
-// block must not exit before the other one has.
+// to the shared memory of both. So a stage is empty when the consumers of all blocks have released it, and a
+// block must not exit before the others have. Four blocks (CLUSTER=4) lie in a line, or two by two (ALONG_N=2),
+// where each loads half of its A and half of its B: the L2 cache is asked for half as much.
 //
 // In short products half of the time passes before the first box arrives. So the tensor maps are prefetched,
 // the first box is asked for as soon as its own barrier exists, and the producers do not wait for the rest of
@@ -17,7 +18,7 @@
 // min_arch = "sm_90a"
 // block = "2 * BM + 128"
 // tile  = ["BM", "BN"]
-// grid  = "SMS // CLUSTER * CLUSTER"
+// grid  = "max(CLUSTER, (CLUSTER < 4) * (SMS // CLUSTER * CLUSTER) + (CLUSTER == 4) * (10 * SMS // 44 * 4))"
 // where = ["1024 <= STAGES * (BM + BN) <= 1536", "BM + BN <= 384", "ALONG_N < CLUSTER"]
 // shared = "STAGES * (128 * (BM + BN + (1 - TRANSB) * (-BN % 64)) + 16) + 128 * BM * (1 + (BN > 64))"
 // programmatic = 1
@@ -29,20 +30,20 @@
 // predict = ["seconds < 1 of 22_wgmma at N=4096"]
 //
 // [tensormaps]
-// # K-major: the rows that a block loads, half of a tile that it shares. Else 64 of k, or 32 where the blocks of a
-// # cluster cannot have as many whole boxes each.
-// A = {box = ["""(1 - TRANSA) * BM // (1 + ALONG_N) \
-//                + TRANSA * (64 - 32 * ALONG_N * (BM // 64 % 2))""", 64], swizzle = 128}
-// B = {box = ["""TRANSB * BN // (CLUSTER - ALONG_N) \
-//                + (1 - TRANSB) * (64 - 32 * (CLUSTER - ALONG_N - 1) * ((BN + 63) // 64 % 2))""", 64], swizzle = 128}
+// # K-major: the rows that a block loads, a part of a tile that it shares. Else 64 of k, or a part of these where the
+// # blocks of a cluster cannot have as many whole boxes each.
+// A = {box = ["""(1 - TRANSA) * BM // (CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER)) \
+//                + TRANSA * 64 // (1 + (BM // 64 % (CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER)) > 0) * ((CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER)) - 1))""", 64], swizzle = 128}
+// B = {box = ["""TRANSB * BN // max(ALONG_N, (ALONG_N == 0) * CLUSTER) \
+//                + (1 - TRANSB) * 64 // (1 + ((BN + 63) // 64 % max(ALONG_N, (ALONG_N == 0) * CLUSTER) > 0) * (max(ALONG_N, (ALONG_N == 0) * CLUSTER) - 1))""", 64], swizzle = 128}
 // C = {box = [16, 64], swizzle = 128}
 //
 // [params]
 // BM = [128, 64, 192]
 // BN = [256, 128, 192, 64, 96, 160, 224]
 // STAGES = [4, 3, 6, 8, 12]
-// CLUSTER = [1, 2]
-// ALONG_N = [0, 1]
+// CLUSTER = [1, 2, 4]
+// ALONG_N = [0, 1, 2]
 // GROUP = [8, 1, 2, 4]
 // TRANSA = [0, 1]
 // TRANSB = [0, 1]
@@ -63,8 +64,8 @@
 #define CONSUMERS (2 * BM)  // threads: a warpgroup for 64 rows; the producers follow them
 #define PRODUCERS 128       // one would do, but all of them copy a matrix that cannot have a tensor map
 #define BOXES (BN > 64 ? 2 : 1)  // for the results of a warp
-#define SHARE_A (ALONG_N ? CLUSTER : 1)  // blocks of a cluster with the same rows of A
-#define SHARE_B (ALONG_N ? 1 : CLUSTER)  // and with the same columns of B
+#define SHARE_B (ALONG_N ? ALONG_N : CLUSTER)  // blocks of a cluster one above the other, with the same columns of B
+#define SHARE_A (CLUSTER / SHARE_B)            // and side by side, with the same rows of A
 #define ROWS (BM == 192 && BN == 192 ? 1 : 4)  // under way where TMA cannot store; sums of that tile leave no registers
 
 typedef Stage16<ELEMENT, BM, BN, BK, TRANSA, !TRANSB> Stage;
@@ -85,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     const auto Cs = (ELEMENT(*)[BOXES][16][64])(stages + STAGES);  // of each warp
     auto full = (Mbarrier*)(Cs + CONSUMERS / 32), empty = full + STAGES;
 
-    // The blocks of a cluster take tiles one above the other, or side by side.
+    // The blocks of a cluster take tiles one above the other first, then side by side.
     const int rank = blockIdx.x % CLUSTER;
     const unsigned first = blockIdx.x / CLUSTER, step = gridDim.x / CLUSTER;
     const unsigned tiles_m = (M + BM * SHARE_B - 1u) / (BM * SHARE_B);
@@ -95,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     const auto place_of = [&](unsigned tile) {
         const auto [matrix, own] = tile_of_batch(tile, tiles_m * tiles_n);
         const auto [row, col] = grouped_raster(own, tiles_m, tiles_n, GROUP);
-        return Place{(row * SHARE_B + rank % SHARE_B) * BM, (col * SHARE_A + rank % SHARE_A) * BN, matrix};
+        return Place{(row * SHARE_B + rank % SHARE_B) * BM, (col * SHARE_A + rank / SHARE_B) * BN, matrix};
     };
     const auto map_of_a = [&](unsigned matrix) -> decltype(auto) {
         return MATRIX_MAP(map_a, matrix, stride_a, sizeof(ELEMENT));
@@ -116,7 +117,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         init_stage_barriers<STAGES>(full, empty, maps ? 1 : 1 + PRODUCERS, CONSUMERS / 128 * CLUSTER, [&] {
             if (!maps) return;
             wait_for_prerequisites();  // the consumers wait for what comes after it
-            if (!ALONG_N) stages[0].load_a(map_of_a(place.matrix), place.row, 0, full);
+            if (SHARE_A == 1) stages[0].load_a(map_of_a(place.matrix), place.row, 0, full);
             if (CLUSTER == 1) stages[0].load_b(map_of_b(place.matrix), 0, place.col, full);
         });
     }
@@ -130,7 +131,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         int stage = 0, parity = 1;  // all stages are empty: the first waits end at once
         if (maps && self == CONSUMERS) {
             // All blocks of the cluster have begun.
-            if (ALONG_N) stages[0].load_a<SHARE_A>(map_of_a(place.matrix), place.row, 0, full, true, true, rank);
+            if (SHARE_A > 1)
+                stages[0].load_a<SHARE_A, SHARE_B>(map_of_a(place.matrix), place.row, 0, full, true, true, rank);
             if (CLUSTER > 1) stages[0].load_b<SHARE_B>(map_of_b(place.matrix), 0, place.col, full, rank);
             ++stage;
             for (unsigned tile = first; tile < tiles; tile += step) {

@@ -13,6 +13,10 @@
 // registers and B in shared memory: what is called A in the text is then B, and C is stored from the other side. A
 // transposed A beside a row-major B has both the wrong way round; one of them must be copied.
 //
+// Floats are twice as many bytes as the elements of 23 for half as many products: tiles of 256 x 128 ask the L2 cache for
+// what it can just give. So blocks of a cluster share rows of A (side by side, ALONG_N=1), columns of B, or two by
+// two both (CLUSTER=4, ALONG_N=2), as in 23. A and B are those of the text here.
+//
 // /// kernel
 // entry = "matmul"
 // after = "23_wgmma_pipeline"
@@ -20,9 +24,11 @@
 // min_arch = "sm_90a"
 // block = "2 * BN + 128"
 // tile  = ["BM + TRANSA * (BN - BM)", "BN + TRANSA * (BM - BN)"]
-// grid  = "(SPLIT == 1) * BLOCKS * SMS + (SPLIT > 1) * SPLIT * TILES_X * TILES_Y * TILES_Z"
+// grid  = """(SPLIT == 1) * max(CLUSTER, (CLUSTER < 4) * BLOCKS * SMS // CLUSTER * CLUSTER + (CLUSTER == 4) * (10 * SMS // 44 * 4)) \
+//            + (SPLIT > 1) * SPLIT * TILES_X * TILES_Y * TILES_Z"""
 // where = ["BM <= 2 * BN", "1024 <= BLOCKS * STAGES * (BM + BN) <= 1536", "BM * SPLIT <= 512",
-//          "BLOCKS == 1 or SPLIT == 1 and BN == 64", "BM % (8 * SPLIT) == 0", "TRANSA <= TRANSB"]
+//          "BLOCKS == 1 or SPLIT == 1 and BN == 64", "BM % (8 * SPLIT) == 0", "TRANSA <= TRANSB",
+//          "CLUSTER == 1 or BLOCKS * SPLIT == 1", "ALONG_N < CLUSTER", "ALONG_N > 0 or CLUSTER < 4"]
 // shared = "128 * STAGES * (BM + BN) + 256 * BN + 16 * STAGES"
 // programmatic = 1
 // loads = "BM + BN"
@@ -35,16 +41,19 @@
 //            "seconds < 1 of cuBLAS at N=2048"]
 //
 // [tensormaps]
-// A = {box = ["BM + TRANSA * (32 - BM)", 32], swizzle = 128}
-// B = {box = ["32 + TRANSB * (BN - 32) + TRANSA * (BM - BN)", 32], swizzle = 128}
+// A = {box = ["(1 - TRANSA) * BM // (CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER)) + TRANSA * 32", 32], swizzle = 128}
+// B = {box = ["""(1 - TRANSB) * 32 + TRANSB * (1 - TRANSA) * BN // max(ALONG_N, (ALONG_N == 0) * CLUSTER) \
+//                + TRANSA * BM // (CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER))""", 32], swizzle = 128}
 // C = {box = [32, 32], swizzle = 128}
 //
 // [params]
-// BM = [256, 128, 64]
+// BM = [256, 128, 64, 32]
 // BN = [128, 64]
 // STAGES = [4, 6, 8]
 // BLOCKS = [1, 2]
 // SPLIT = [1, 2, 4, 8]
+// CLUSTER = [1, 2, 4]
+// ALONG_N = [0, 1, 2]
 // GROUP = [8]
 // TRANSA = [0, 1]
 // TRANSB = [0, 1]
@@ -67,9 +76,13 @@
 #define CONSUMER_REGISTERS (BN == 64 ? 168 : 208)  // with the producers' 88, as many as the block starts with
 #define COLUMNS (TRANSA ? BM : BN)       // of a tile of C
 #define BOTH_SHARED (TRANSB && !TRANSA)  // no operand is in registers
+#define SHARE_B (ALONG_N ? ALONG_N : CLUSTER)  // blocks of a cluster one above the other, with the same columns of B
+#define SHARE_A (CLUSTER / SHARE_B)            // and side by side, with the same rows of A
+#define ROWS_A (BM / SHARE_A)                  // of a stage of A, that a block loads
+#define COLUMNS_B (BN / SHARE_B)
 
-#if SPLIT > 1
-extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1)
+#if SPLIT * CLUSTER > 1
+extern "C" __global__ void __cluster_dims__(SPLIT * CLUSTER, 1, 1)
 #else
 extern "C" __global__ void
 #endif
@@ -94,7 +107,10 @@ extern "C" __global__ void
     auto Cs = (float(*)[2][32][32])(Bs + STAGES);        // two boxes for every 32 columns of B
     auto full = (Mbarrier*)(Cs + BN / 32), empty = full + STAGES;
 
-    const unsigned tiles_m = (M + BM - 1u) / BM, tiles_n = (N + BN - 1u) / BN, tiles = tiles_m * tiles_n * MATRICES;
+    // The blocks of a cluster take tiles one above the other first, then side by side. With SPLIT they have the same tile.
+    const int place = blockIdx.x % CLUSTER, place_a = place / SHARE_B, place_b = place % SHARE_B;
+    const unsigned tiles_m = (M + BM * SHARE_B - 1u) / (BM * SHARE_B), tiles_n = (N + BN * SHARE_A - 1u) / (BN * SHARE_A);
+    const unsigned tiles = tiles_m * tiles_n * MATRICES;
     struct Corner {
         int row, col;
         unsigned matrix;
@@ -102,9 +118,9 @@ extern "C" __global__ void
     const auto corner_of = [&](unsigned tile) {
         const auto [matrix, own] = tile_of_batch(tile, tiles_m * tiles_n);
         const auto [row, col] = grouped_raster(own, tiles_m, tiles_n, GROUP);
-        return Corner{int(row * BM), int(col * BN), matrix};
+        return Corner{int((row * SHARE_B + place_b) * BM), int((col * SHARE_A + place_a) * BN), matrix};
     };
-    const unsigned first_tile = blockIdx.x / SPLIT, at_once = gridDim.x / SPLIT;
+    const unsigned first_tile = blockIdx.x / (SPLIT * CLUSTER), at_once = gridDim.x / (SPLIT * CLUSTER);
     if (first_tile >= tiles) return;  // more SMs than tiles
 
     // With SPLIT blocks for a tile: the part of k that this block takes, in stages; maybe none.
@@ -123,11 +139,12 @@ extern "C" __global__ void
         corner = corner_of(first_tile);  // now: its divisions take as long as the barriers
         for (int stage = 0; stage < STAGES; ++stage) {
             mbarrier_init(full + stage, 1);
-            mbarrier_init(empty + stage, CONSUMERS / 32);  // a warp arrives as one
+            mbarrier_init(empty + stage, CONSUMERS / 32 * CLUSTER);  // a warp arrives as one, in all blocks
         }
         fence_mbarrier_init();
     }
-    named_barrier_arrive_or_sync<CONSUMERS + PRODUCERS>(maps && warp >= CONSUMERS / 32);
+    if (CLUSTER > 1) __syncwarp(), cluster_sync_relaxed();
+    else named_barrier_arrive_or_sync<CONSUMERS + PRODUCERS>(maps && warp >= CONSUMERS / 32);
 
     if (warp >= CONSUMERS / 32) {
         setmaxnreg_dec<88>();
@@ -135,12 +152,17 @@ extern "C" __global__ void
             const auto& of_a = MATRIX_MAP(map_a, at.matrix, STRIDE_A, sizeof(float));
             const auto& of_b = MATRIX_MAP(map_b, at.matrix, STRIDE_B, sizeof(float));
             mbarrier_arrive_expect_tx(full + stage, 4 * BK * (a * BM + b * BN));
-            if (a) tma_load(As[stage], of_a, at.row, k, full + stage);
-            if (b && BOTH_SHARED) tma_load(Bs[stage], of_b, at.col, k, full + stage);
+            // Its part, for all blocks of the cluster that have the same.
+            constexpr int LINE_A = ((1 << CLUSTER) - 1) / ((1 << SHARE_B) - 1), LINE_B = (1 << SHARE_B) - 1;
+            const int own_a = ROWS_A * place_a, own_b = COLUMNS_B * place_b;
+            if (a) tma_load_for<SHARE_A>(LINE_A << place_b, As[stage][own_a], of_a, at.row + own_a, k, full + stage);
+            if (b && BOTH_SHARED)
+                tma_load_for<SHARE_B>(LINE_B << place - place_b, Bs[stage][own_b / 32][own_b % 32], of_b, at.col + own_b, k,
+                                      full + stage);
             if (b && !BOTH_SHARED)
                 #pragma unroll
-                for (int n = 0; n < BN; n += 32)
-                    tma_load(Bs[stage][n / 32], of_b, k, at.col + n, full + stage);
+                for (int n = own_b; n < own_b + COLUMNS_B; n += 32)
+                    tma_load_for<SHARE_B>(LINE_B << place - place_b, Bs[stage][n / 32], of_b, k, at.col + n, full + stage);
         };
         int stage = 0, parity = 1, turn = 0;
         if (maps && self != CONSUMERS) return;
@@ -166,7 +188,7 @@ extern "C" __global__ void
                         const int k = part * BK;
                         mbarrier_wait(empty + stage, parity);
                         if (!a_mapped)
-                            copy_box_swizzled<BM, 1, 64>(As[stage], own_a + (long long)row * lda + k, lda, M - row,
+                            copy_box_swizzled<BM, 1, BM < 64 ? BM : 64>(As[stage], own_a + (long long)row * lda + k, lda, M - row,
                                                          K - k, 0);
                         if (!b_mapped && BOTH_SHARED)
                             copy_box_swizzled<BN, 1, 32>(Bs[stage], own_b + (long long)col * ldb + k, ldb, N - col,
@@ -184,6 +206,7 @@ extern "C" __global__ void
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
             }
+        if (CLUSTER > 1 && self == CONSUMERS) producer_tail<STAGES>(empty, stage, parity);
         return;  // an exited thread counts as arrived at the barriers of the cluster
     }
 
@@ -205,6 +228,10 @@ extern "C" __global__ void
     float sum[BM / 2] = {};  // at 4 * j + e: row 8 * j + 2 * k_lane + e of A, column n_first; at + 2: n_first + n_step
     unsigned even[16], odd[16];  // B for four steps of 8 k: products read one while the other is loaded
     int stage = 0, parity = 0, before = 0;
+    const auto release = [&](int stage) {  // in all blocks that write to it
+        if (CLUSTER == 1 && lane == 0) mbarrier_arrive(empty + stage);
+        if (CLUSTER > 1 && lane < CLUSTER) mbarrier_arrive_cluster(empty + stage, lane);
+    };
     const auto multiply_stage = [&](unsigned (&b)[16], bool add) {
         mbarrier_wait(full + stage, parity);
         const Descriptor a = make_descriptor(As[stage], 16, 1024);
@@ -228,7 +255,7 @@ extern "C" __global__ void
 #endif
         wgmma_commit_group();
         wgmma_wait_group<1>();
-        if (lane == 0 && add) mbarrier_arrive(empty + before);  // the stage before may be filled again
+        if (add) release(before);  // the stage before may be filled again
         before = stage;
         if (++stage == STAGES) stage = 0, parity ^= 1;
     };
@@ -259,7 +286,7 @@ extern "C" __global__ void
                 if (++part == end) break;
             }
             wgmma_wait_all(sum);
-            if (lane == 0) mbarrier_arrive(empty + before);
+            release(before);
         }
         const auto [row, tile_col, matrix] = corner_of(tile);
         float* const own_c = C + TO_MATRIX(matrix, stride_c);

@@ -155,9 +155,9 @@ class Candidate:
     def count(self, M: int, N: int) -> int:
         """Return the number of tiles."""
         (rows, columns), cluster = self.variant.tile, self.variant.params.get("CLUSTER", 1)
-        if self.variant.params.get("ALONG_N"):
-            return math.ceil(M / rows) * math.ceil(N / (columns * cluster)) * cluster * self.batch
-        return math.ceil(M / (rows * cluster)) * cluster * math.ceil(N / columns) * self.batch
+        down = self.variant.params.get("ALONG_N") or cluster  # blocks of a cluster one above the other
+        clusters = math.ceil(M / (rows * down)) * math.ceil(N / (columns * (cluster // down)))
+        return clusters * cluster * self.batch
 
     def turns(self, M: int, N: int, K: int, sms: int) -> tuple[int, int, float]:
         """Return the steps and the tiles of the busiest SM, and how often `sharing` is to be added."""
@@ -188,9 +188,9 @@ class Candidate:
             rounds, rest = divmod(tiles * self.split * parts, sms * self.resident)
             count = (rounds + (rest > 0)) * self.resident if rounds else math.ceil(rest / sms)
             return count * math.ceil(steps / parts), count, parts > 1
-        at_once = max(1, sms // self.split)
-        if sms == H200_SMS:
-            at_once = _CLUSTERS.get(self.split, at_once)
+        together = self.split * cluster  # blocks of a cluster, of a tile or of as many tiles
+        room = max(1, sms // together)
+        at_once = cluster * (_CLUSTERS.get(together, room) if sms == H200_SMS else room)
         rounds, rest = divmod(tiles, at_once * self.resident)
         count = (rounds + (rest > 0)) * self.resident if rounds else math.ceil(rest / at_once)
         return count * steps, count, False
