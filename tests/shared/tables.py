@@ -18,7 +18,7 @@ def faulty(name: str, text: str, fault: str, folder: Path) -> Any:
     """Return the table whose source file `name` has `fault` in place of `text`, compiled in `folder`."""
     from harness.torch import known
 
-    for path in (known.SOURCE, known.HEADER):
+    for path in (known.SOURCE, *known.HEADERS):
         source = path.read_text(encoding="utf-8")
         if path.name == name:
             assert text in source
@@ -42,7 +42,7 @@ def _headers() -> Path:
 
     folder = Path(tempfile.mkdtemp(prefix="harness-"))
     atexit.register(shutil.rmtree, folder)
-    lines = [line for path in (known.HEADER, known.SOURCE) for line in path.read_text().splitlines()]
+    lines = [line for path in (*known.HEADERS, known.SOURCE) for line in path.read_text().splitlines()]
     header = folder / "all.h"
     header.write_text("\n".join(line for line in lines if line.startswith("#include <")))
     compiler, *rest = _command(header)
