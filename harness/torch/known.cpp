@@ -58,11 +58,12 @@ struct Signature {
 
 struct Kernel final : c10::OperatorKernel {
     Kernel(Table& table, const c10::OperatorHandle& op, c10::DispatchKey where, int64_t number)
-        : table(table), number(number), given(op.schema()), where(where),
+        : table(table), name(op.operator_name()), number(number), given(op.schema()), where(where),
           below(c10::getBackendKeySetFromAutograd(where).highestPriorityTypeId()),
           original(op.getComputedKernelForDispatchKey(where)) {}
 
     Table& table;
+    c10::OperatorName name;
     int64_t number;  // of the operator
     Signature given;
     c10::DispatchKey where, below;  // `below`: the backend's, if this one is autograd's
@@ -198,7 +199,9 @@ void harness_open(int which, int64_t most, int by_setting, const harness::Driver
 const char* harness_hold(int which, const char* name, const char* overload, const char* where) {
     return caught([&] {
         const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
-        const auto number = static_cast<int64_t>(placed[which].size());
+        auto number = static_cast<int64_t>(placed[which].size());
+        for (const auto& one : placed[which])  // the same products, at another dispatch key
+            if (one.kernel->name == op.operator_name()) number = one.kernel->number;
         held = std::make_unique<Kernel>(tables[which], op, c10::parseDispatchKey(where), number);
     });
 }

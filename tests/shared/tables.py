@@ -8,10 +8,13 @@ import functools
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 
 def faulty(name: str, text: str, fault: str, folder: Path) -> Any:
@@ -27,6 +30,23 @@ def faulty(name: str, text: str, fault: str, folder: Path) -> Any:
     compiler, *rest = _command(folder / known.SOURCE.name)
     known._compile([compiler, "-include", str(_headers()), *rest], folder / "changed.so")
     return known.Known(ctypes.CDLL(str(folder / "changed.so")))
+
+
+@contextmanager
+def standing(table: Any) -> Iterator[Any]:
+    """The registered operators have a table of this library, for tensors of the CPU."""
+    from harness.torch import known, standing
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(known, "loaded", lambda: (table, ""))
+        patch.setattr(standing, "KEY", "CPU")
+        patch.setattr(standing, "table", functools.cache(standing._opened.__wrapped__))
+        found = standing.table()
+        assert found is not None
+        try:
+            yield found
+        finally:
+            found.close()
 
 
 def _command(source: Path) -> list[str]:
