@@ -43,7 +43,7 @@ class Kept:
     def __call__(self, a: Any, b: Any, out: Any, bias: Any) -> Any:
         """Write the product to `out`, and return it."""
         self._repeat(a, b, out, bias)
-        if self._tries:
+        if self._tries > 0:
             self.offer(a, b, out, bias)
         return out
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ from fakes.c_driver import Launches
 from harness.dispatch.call.options import PRECISIONS
 from harness.errors import UsageError
 from harness.kernels.epilogue import COLUMNS, Epilogue
+from shared.tables import standing
 
 
 @dataclass
@@ -202,3 +204,15 @@ def replace(
     else:
         monkeypatch.setattr(known, "loaded", lambda: (None, ""))
     return replace
+
+
+@pytest.fixture(params=["by the table", "by Python"])
+def both(request: pytest.FixtureRequest, multiplied: Multiplied) -> Iterator[None]:
+    """The operators with the table of their known products, and where it could not be compiled."""
+    if request.param == "by Python":
+        yield
+        return
+    launches = request.getfixturevalue("launches")
+    with standing(request.getfixturevalue("table")):
+        yield
+    assert not launches.errors

@@ -55,6 +55,7 @@ def operands(torch: Any, name: str, dtype: Any = None) -> list[Any]:
 OPERATORS = ["mm", "matmul", "addmm", "linear", "bmm", "baddbmm"]
 
 
+@pytest.mark.usefixtures("both")
 @pytest.mark.parametrize("name", OPERATORS)
 def test_results(torch: Any, multiplied: Any, name: str) -> None:
     from harness import torch as ours
@@ -233,6 +234,7 @@ def test_a_bias_is_rounded_once(torch: Any, multiplied: Any) -> None:
     assert (ours.linear(x, w) + bias).item() == 256
 
 
+@pytest.mark.usefixtures("both")
 def test_empty(torch: Any, multiplied: Any) -> None:
     from harness import torch as ours
 
@@ -266,6 +268,7 @@ def test_inputs_of_any_dimensions(torch: Any, multiplied: Any) -> None:
 # Refusals
 
 
+@pytest.mark.usefixtures("both")
 def test_refusals(torch: Any, multiplied: Any) -> None:
     from harness import torch as ours
 
@@ -319,6 +322,7 @@ def results(torch: Any, function: Any, args: list[Any], grad: Any, **options: An
     return [*first, *torch.autograd.grad(total, [*wanted, grad], allow_unused=True)]
 
 
+@pytest.mark.usefixtures("both")
 @pytest.mark.parametrize("name", OPERATORS)
 def test_gradients_and_their_gradients(torch: Any, multiplied: Any, name: str) -> None:
     from harness import torch as ours
@@ -362,6 +366,7 @@ def test_broadcast_biases_have_gradients(torch: Any, multiplied: Any) -> None:
         assert bias.grad.shape == shape and bias.grad.sum().item() == pytest.approx(3 * 35)
 
 
+@pytest.mark.usefixtures("both")
 @pytest.mark.parametrize("name", OPERATORS)
 def test_results_may_be_changed_in_place(torch: Any, multiplied: Any, name: str) -> None:
     """They are no views, of which autograd would not know what is changed."""
@@ -378,6 +383,7 @@ def test_results_may_be_changed_in_place(torch: Any, multiplied: Any, name: str)
             assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
 
 
+@pytest.mark.usefixtures("both")
 def test_no_graph_where_none_is_wanted(torch: Any, multiplied: Any) -> None:
     from harness import torch as ours
 
@@ -417,6 +423,7 @@ def test_fake_tensors_have_the_shape(torch: Any, name: str) -> None:
     assert (out.shape, out.device.type) == (shape, "meta")
 
 
+@pytest.mark.usefixtures("both")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPERATORS)
 def test_what_pytorch_checks_of_an_operator(torch: Any, multiplied: Any, name: str) -> None:
@@ -424,6 +431,7 @@ def test_what_pytorch_checks_of_an_operator(torch: Any, multiplied: Any, name: s
     torch.library.opcheck(getattr(torch.ops.harness, name).default, args)
 
 
+@pytest.mark.usefixtures("both")
 def test_vmap(torch: Any, multiplied: Any) -> None:
     from harness import torch as ours
 
@@ -431,6 +439,7 @@ def test_vmap(torch: Any, multiplied: Any) -> None:
     assert torch.allclose(torch.vmap(lambda a: ours.mm(a, b))(a), a @ b, atol=1e-6)
 
 
+@pytest.mark.usefixtures("both")
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_compiled_without_breaks(torch: Any, multiplied: Any, backend: str) -> None:
     from harness import torch as ours
@@ -466,6 +475,7 @@ def test_a_bias_along_the_columns_is_the_kernels(torch: Any, multiplied: Any) ->
     assert multiplied.seen[-1][0] == "5x7x3 NTN bias"
 
 
+@pytest.mark.usefixtures("both")
 @pytest.mark.parametrize("activation", ACTIVATIONS[1:])
 def test_linear_with_an_activation(torch: Any, multiplied: Any, activation: str) -> None:
     """It is the kernel's, too; with gradients PyTorch applies it."""
@@ -515,6 +525,7 @@ def test_no_such_activation(torch: Any, multiplied: Any) -> None:
     assert multiplied.seen == []
 
 
+@pytest.mark.usefixtures("both")
 @pytest.mark.parametrize("name", OPERATORS)
 def test_autocast(torch: Any, multiplied: Any, name: str) -> None:
     args = [x.requires_grad_() for x in operands(torch, name)]

@@ -291,7 +291,7 @@ FAULTS = [
     ("results", "table.h", "if (x.isNone()) {", "if (false) {"),
     ("results", "table.h", "if (x.isString()) return", "if (x.isString()) return false &&"),
     ("what_decides", "table.h", "for (const auto word : letters) add(word);", ""),
-    ("what_decides", "table.h", "for (const auto word : letters) add(word);", "add(letters[0]);"),
+    ("what_is_not_launched", "table.h", "launches[aligned(addresses)]", "launches[7]"),
     ("gradients", "known.cpp", "if (x.isTensor() && x.toTensor().requires_grad()) return false;", ";"),
     ("gradients", "known.cpp", "if (!c10::GradMode::is_enabled()) return true;", ""),
     ("modes", "known.cpp", ".highestPriorityTypeId() != below", ".empty()"),
