@@ -1,6 +1,6 @@
 """Time on the host what a product costs within `harness.torch.replace()`.
 
-    PYTHONPATH=. python benchmarks/replace_cost.py [--device cuda]
+    PYTHONPATH=. python benchmarks/replace_cost.py [--device cuda] [--json FILE]
 
 A row of 16 elements times a 16 x 16 matrix: by PyTorch alone, and within the block where it stays PyTorch's,
 with the library for known products (harness/torch/known.cpp), and where that cannot be compiled, so that
@@ -15,13 +15,16 @@ import argparse
 import contextlib
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
 
+from harness.results import record
 from harness.torch import known, replace, replacement
 
+WAYS = ("PyTorch's", "PyTorch's, asking Python", "harness's", "harness's, asking Python")
 CALLS, ROUNDS = 200, 200  # no more calls of a round than the driver takes without blocking
 
 
@@ -81,18 +84,28 @@ def compare(device: str, calls: int = CALLS, rounds: int = ROUNDS) -> dict[str, 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    device = parser.parse_args().device
-    if device == "cpu":
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    given = parser.parse_args()
+    if given.device == "cpu":
         replacement.KEY = "CPU"
         torch.set_num_threads(1)
     table, why = known.loaded()
-    print(f"PyTorch {torch.__version__} on {device}{'' if table else f': {why}'}")
-    headers = ("PyTorch's", "asking Python", "harness's", "asking Python")
-    for number, (name, (alone, *others)) in enumerate(compare(device).items()):
+    print(f"PyTorch {torch.__version__} on {given.device}{'' if table else f': {why}'}")
+    found = compare(given.device)
+    for number, (name, (alone, *others)) in enumerate(found.items()):
         if number == 0:
-            print(f"{'':10} {'PyTorch':>8}" + "".join(f" {header:>15}" for header in headers[: len(others)]))
+            print(f"{'':10} {'PyTorch':>8}" + "".join(f" {header:>25}" for header in WAYS[: len(others)]))
         more = [f"{t:6.2f} ({t - alone:+.2f})" for t in others]
-        print(f"{name:10} {alone:8.2f}" + "".join(f" {text:>15}" for text in more))
+        print(f"{name:10} {alone:8.2f}" + "".join(f" {text:>25}" for text in more))
+    if given.json:
+        gpu = torch.cuda.get_device_name() if given.device == "cuda" else None
+        meta = {**record.provenance(), "torch": torch.__version__, "known": why or "compiled", "gpu": gpu}
+        rows = [
+            {"product": name, "way": way, "microseconds": float(f"{cost:.4g}")}
+            for name, costs in found.items()
+            for way, cost in zip(("PyTorch", *WAYS), costs, strict=False)
+        ]
+        record.write_json(given.json, record.document("replace-cost", rows, meta))
 
 
 if __name__ == "__main__":

@@ -1,177 +1,90 @@
 // Products that were called before need no Python; known.py compiles and loads this file.
 //
-// Within `harness.torch.replace()` a kernel for each operator lies before the Python function that decides.
-// It reads from the arguments all that a decision depends on, a key. A product that was decided to be
-// PyTorch's is counted and goes to PyTorch's kernel; one of harness's is counted and launched. Any other goes
-// to the Python function, which may call `harness_stay` or `harness_launch` meanwhile: from then on the key is
-// known. Only headers of c10 and ATen are used, none of CUDA.
-#include "launches.h"
+// A kernel for each operator lies before the Python function that decides: for PyTorch's own within
+// `harness.torch.replace()`, for harness's registered ones from their first product on (standing.py). It reads
+// from the arguments all that a decision depends on, a key. A product that was decided to be PyTorch's is
+// counted and goes to PyTorch's kernel; one of harness's is counted and launched. Any other goes to the Python
+// function, which may call `harness_stay` or `harness_launch` meanwhile: from then on the key is known. Only
+// headers of c10 and ATen are used, none of CUDA.
+#include "table.h"
 
 #include <ATen/Context.h>
-#include <ATen/ops/empty.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
 
-#include <atomic>
-#include <cstring>
-#include <deque>
-#include <memory>
-#include <mutex>
+#include <array>
 #include <optional>
-#include <shared_mutex>
-#include <unordered_map>
 #include <vector>
 
 namespace {
 
-constexpr size_t WORDS = 48;  // for four tensors and two scalars 38 are used
-constexpr int64_t FULL = -1, NONE = -2;
+using harness::Key, harness::Table, harness::Way;
 
-struct Key {
-    size_t size = 0;
-    uint64_t hash = 0;
-    int64_t words[WORDS];
+// That of a block, and that of the registered operators. They are never destroyed: other threads may still
+// multiply while a process ends.
+constexpr size_t TABLES = 2;
+auto& tables = *new std::array<Table, TABLES>;
 
-    void add(int64_t word) {
-        words[size++] = word;
-        hash = (hash ^ static_cast<uint64_t>(word)) * 0x9E3779B97F4A7C15;
-        hash ^= hash >> 29;
-    }
+// The call which Python decides in this thread. `key` is null if that cannot be kept.
+struct Pending {
+    const Table* table = nullptr;
+    const Key* key = nullptr;
+};
+thread_local Pending pending;
 
-    bool operator==(const Key& other) const {
-        return size == other.size && std::memcmp(words, other.words, size * sizeof *words) == 0;
-    }
+// What an operator's arguments are.
+struct Signature {
+    explicit Signature(const c10::FunctionSchema& schema)
+        : count(schema.arguments().size()), added(schema.name().find("add") != std::string::npos),
+          layer(schema.name().find("linear") != std::string::npos), out(schema.overload_name() == "out") {}
 
-    // Adds what a tensor is; false if that cannot be said in numbers. The set of dispatch keys tells all
-    // kinds of tensors apart: it may make two keys of one decision, and never one of two.
-    bool add(const c10::TensorImpl& x) {
-        if (x.has_symbolic_sizes_strides() || x.key_set().empty() || x.layout() != c10::kStrided)
-            return false;
-        const auto sizes = x.sizes(), strides = x.strides();
-        if (sizes.size() > 3) return false;
-        const auto type = c10::typeMetaToScalarType(x.dtype());
-        const auto place = x.device();
-        add(static_cast<int64_t>(x.key_set().raw_repr()));
-        add(static_cast<int64_t>(type) | static_cast<int64_t>(place.type()) << 8 |
-            static_cast<int64_t>(sizes.size()) << 16 | static_cast<int64_t>(place.index()) << 24);
-        for (size_t i = 0; i < sizes.size(); ++i) {
-            add(sizes[i]);
-            add(strides[i]);
-        }
-        return true;
-    }
+    size_t count;
+    bool added;  // something is added to the product: the first argument
+    bool layer;  // y = x w^T + bias, which may be None
+    bool out;    // the last argument is one
 
-    // Adds a scalar, with its type: 1, 1.0 and true need not be decided alike.
-    bool add(const c10::IValue& x) {
-        const double real = x.isDouble() ? x.toDouble() : 0;
-        int64_t bits = 0;
-        std::memcpy(&bits, &real, sizeof bits);
-        if (!x.isDouble() && !x.isInt() && !x.isBool()) return false;  // complex, or a symbol
-        add(static_cast<int64_t>(x.isDouble() ? 0 : x.isInt() ? 1 : 2));
-        add(x.isDouble() ? bits : x.isInt() ? x.toInt() : static_cast<int64_t>(x.toBool()));
-        return true;
+    size_t a() const { return added ? 1 : 0; }
+    size_t operands() const { return added || layer ? 3 : 2; }  // these come first
+    size_t bias() const { return added ? 0 : 2; }               // if there are three
+
+    // The size of a result for which there is no out.
+    c10::DimVector shape(const at::Tensor& a, const at::Tensor& b) const {
+        c10::DimVector found(a.sizes());
+        found.back() = b.size(layer ? 0 : 1);
+        return found;
     }
 };
-
-struct Hash {
-    size_t operator()(const Key& key) const { return key.hash; }
-};
-
-enum class Way { ASK, STAY, LAUNCH };
-
-// The decisions of one block. Counts change under the shared lock, so that none is lost as they are drained.
-struct Table {
-    struct Entry {
-        std::atomic<int64_t> calls{0};
-        bool ours = false;
-        std::unique_ptr<harness::Launch> launches[harness::ALIGNMENTS];  // each by a plan of its own
-    };
-
-    std::shared_mutex mutex;
-    std::unordered_map<Key, size_t, Hash> places;
-    std::deque<Entry> entries;  // the first `used` of them; entries cannot move
-    size_t used = 0, most = 0;
-    int64_t rooms = 0;  // how often all rooms were forgotten
-    harness::Driver driver{};
-    std::atomic<int64_t> block{0};      // the number of this block, a part of each key
-    std::atomic<bool> by_setting{false};  // PyTorch's setting decides how float32 is multiplied
-
-    Entry* find(const Key& key) {  // under a lock
-        const auto found = places.find(key);
-        return found == places.end() ? nullptr : &entries[found->second];
-    }
-
-    // Says which way a product goes; one that is PyTorch's is counted.
-    Way way(const Key& key) {
-        std::shared_lock lock(mutex);
-        Entry* const found = find(key);
-        if (found == nullptr) return Way::ASK;
-        if (found->ours) return Way::LAUNCH;
-        found->calls.fetch_add(1, std::memory_order_relaxed);
-        return Way::STAY;
-    }
-
-    // Launches a product and counts it. False if it is to be asked for: then nothing was queued.
-    bool launch(const Key& key, c10::Device device, const uint64_t* addresses) {
-        std::shared_lock lock(mutex);  // so that no room is freed meanwhile
-        Entry* const found = find(key);
-        if (found == nullptr) return false;
-        const auto& launch = found->launches[harness::aligned(addresses)];
-        if (launch == nullptr || !launch->queue(driver, device, addresses)) return false;
-        found->calls.fetch_add(1, std::memory_order_relaxed);
-        return true;
-    }
-
-    // Returns the place of a product. It is a new one if the product went another way before, for its calls
-    // are counted apart.
-    int64_t add(const Key& key, const harness::Image* image, int64_t since) {
-        std::unique_lock lock(mutex);
-        harness::Image given = image == nullptr ? harness::Image{} : *image;
-        if (since != rooms) given.room = 0;  // it may have been freed since Python looked
-        Entry* found = find(key);
-        const bool ours = image != nullptr;
-        if (found == nullptr || found->ours != ours) {
-            if (used >= most) return FULL;
-            if (entries.size() == used) entries.emplace_back();
-            places[key] = used;
-            found = &entries[used++];
-            found->ours = ours;
-        }
-        if (ours) {
-            auto& launch = found->launches[given.aligned];
-            if (launch == nullptr) launch = std::make_unique<harness::Launch>(given);
-            else launch->keep(given);
-        }
-        return static_cast<int64_t>(places[key]);
-    }
-
-    void forget() {  // under the lock
-        places.clear();
-        for (size_t i = 0; i < used; ++i)
-            for (auto& launch : entries[i].launches) launch.reset();
-        used = 0;
-    }
-};
-
-Table& table = *new Table;  // never destroyed: other threads may still multiply while a process ends
-thread_local const Key* pending = nullptr;  // that of the call which Python decides in this thread
 
 struct Kernel final : c10::OperatorKernel {
-    Kernel(const c10::OperatorHandle& op, c10::DispatchKey where, int64_t number)
-        : number(number), arguments(op.schema().arguments().size()), where(where),
-          added(op.schema().name().find("add") != std::string::npos),
+    Kernel(Table& table, const c10::OperatorHandle& op, c10::DispatchKey where, int64_t number)
+        : table(table), name(op.operator_name()), number(number), given(op.schema()), where(where),
+          below(c10::getBackendKeySetFromAutograd(where).highestPriorityTypeId()),
           original(op.getComputedKernelForDispatchKey(where)) {}
 
+    Table& table;
+    c10::OperatorName name;
     int64_t number;  // of the operator
-    size_t arguments;
-    c10::DispatchKey where;
-    bool added;  // something is added to the product: the first argument
+    Signature given;
+    c10::DispatchKey where, below;  // `below`: the backend's, if this one is autograd's
     c10::SafeKernelFunction original;
     std::shared_ptr<c10::SafeKernelFunction> python;  // none once the block has ended; under the lock
+
+    // Says whether the product is all that is to be done: no gradient is asked for, and nothing lies between
+    // autograd and the backend, such as a mode or a subclass of tensors.
+    bool alone(c10::DispatchKeySet keys, const c10::Stack& stack) const {
+        if (below == c10::DispatchKey::Undefined) return true;
+        if ((keys & c10::after_autograd_keyset).highestPriorityTypeId() != below) return false;
+        if (!c10::GradMode::is_enabled()) return true;
+        for (const auto& x : torch::jit::last(stack, given.count))
+            if (x.isTensor() && x.toTensor().requires_grad()) return false;
+        return true;
+    }
 
     bool read(Key& key, const c10::Stack& stack) const {
         bool float32 = false;
         key.add(table.block.load(std::memory_order_relaxed) << 8 | number);
-        for (const auto& x : torch::jit::last(stack, arguments)) {
+        for (const auto& x : torch::jit::last(stack, given.count)) {
             if (!x.isTensor()) {
                 if (!key.add(x)) return false;
                 continue;
@@ -188,31 +101,32 @@ struct Kernel final : c10::OperatorKernel {
 
     // Launches a product of two matrices that is known to be harness's, in place of the arguments.
     bool launch(const Key& key, c10::Stack& stack) const {
-        const auto given = torch::jit::last(stack, arguments);
-        const auto tensor = [&](size_t i) -> const at::Tensor& { return given[i].toTensor(); };
-        const at::Tensor &a = tensor(added), &b = tensor(added + 1);
-        const bool asked = arguments > (added ? 5u : 2u);  // for an out
-        const at::Tensor out = asked ? given.back().toTensor() : at::empty({a.size(0), b.size(1)}, a.options());
+        const auto arguments = torch::jit::last(stack, given.count);
+        const auto tensor = [&](size_t i) -> const at::Tensor& { return arguments[i].toTensor(); };
+        const at::Tensor &a = tensor(given.a()), &b = tensor(given.a() + 1);
+        const at::Tensor out =
+            given.out ? arguments.back().toTensor() : at::empty(given.shape(a, b), a.options());
         const auto address = [](const at::Tensor& x) { return reinterpret_cast<uint64_t>(x.const_data_ptr()); };
+        const bool bias = given.operands() > 2 && arguments[given.bias()].isTensor();
         const uint64_t addresses[harness::OPERANDS] = {
             address(a), address(b), reinterpret_cast<uint64_t>(out.mutable_data_ptr()),
-            added ? address(tensor(0)) : 0};
-        if (asked) {  // it may overlap an operand, which Python refuses
+            bias ? address(tensor(given.bias())) : 0};
+        if (given.out) {  // it may overlap an operand, which Python refuses
             const auto [begin, end] = harness::extent(out);
-            for (const auto& x : given.slice(0, added + 2)) {
+            for (const auto& x : arguments.slice(0, given.operands())) {
                 const auto [from, to] = harness::extent(x.toTensor());
                 if (from < end && begin < to) return false;
             }
         }
         if (!table.launch(key, a.device(), addresses)) return false;
-        torch::jit::drop(stack, arguments);
+        torch::jit::drop(stack, given.count);
         torch::jit::push(stack, out);
         return true;
     }
 
     void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, c10::Stack* stack) {
         Key key;
-        const bool readable = read(key, *stack);
+        const bool readable = alone(keys, *stack) && read(key, *stack);
         const Way way = readable ? table.way(key) : Way::ASK;
         if (way == Way::STAY) return original.callBoxed(op, keys, stack);
         if (way == Way::LAUNCH && launch(key, *stack)) return;
@@ -221,11 +135,11 @@ struct Kernel final : c10::OperatorKernel {
             return python;
         }();
         if (!decide) return original.callBoxed(op, keys, stack);
-        struct Pending {  // a rule that Python asks may itself multiply
-            const Key* outer = pending;
-            ~Pending() { pending = outer; }
+        struct Restored {  // a rule that Python asks may itself multiply
+            const Pending outer = pending;
+            ~Restored() { pending = outer; }
         } restored;
-        pending = readable ? &key : nullptr;
+        pending = {&table, readable ? &key : nullptr};
         decide->callBoxed(op, keys, stack);
     }
 };
@@ -236,7 +150,7 @@ struct Placed {
     c10::KernelFunction function;  // owns it
     std::optional<c10::RegistrationHandleRAII> handle;
 };
-auto& placed = *new std::vector<Placed>;
+auto& placed = *new std::array<std::vector<Placed>, TABLES>;
 std::unique_ptr<Kernel> held;
 
 struct Silent final : c10::WarningHandler {
@@ -256,13 +170,22 @@ const char* caught(F&& function) {
     return text.c_str();
 }
 
+// Keeps the product that Python decides in this thread in the table that asked for it, and returns its place.
+int64_t keep(Table& table, const harness::Image* image, int64_t since) {
+    if (pending.table != &table || pending.key == nullptr) return harness::NONE;
+    return table.add(*pending.key, image, since);
+}
+
 }  // namespace
 
 extern "C" {
 
+// `which`, everywhere: 0 is the table of a block, 1 that of the registered operators.
+
 // Begins a block with at most `most` keys.
-void harness_open(int64_t most, int by_setting, const harness::Driver* driver) {
-    placed.clear();
+void harness_open(int which, int64_t most, int by_setting, const harness::Driver* driver) {
+    placed[which].clear();
+    Table& table = tables[which];
     std::unique_lock lock(table.mutex);
     table.forget();
     table.entries.clear();
@@ -273,47 +196,51 @@ void harness_open(int64_t most, int by_setting, const harness::Driver* driver) {
 }
 
 // Remembers the kernel that an operator has.
-const char* harness_hold(const char* name, const char* overload, const char* where) {
+const char* harness_hold(int which, const char* name, const char* overload, const char* where) {
     return caught([&] {
         const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
-        held = std::make_unique<Kernel>(
-            op, c10::parseDispatchKey(where), static_cast<int64_t>(placed.size()));
+        auto number = static_cast<int64_t>(placed[which].size());
+        for (const auto& one : placed[which])  // the same products, at another dispatch key
+            if (one.kernel->name == op.operator_name()) number = one.kernel->number;
+        held = std::make_unique<Kernel>(tables[which], op, c10::parseDispatchKey(where), number);
     });
 }
 
 // Puts our kernel before the one that the operator of `harness_hold` has now, Python's.
-const char* harness_put(const char* name, const char* overload) {
+const char* harness_put(int which, const char* name, const char* overload) {
     return caught([&] {
         auto& dispatcher = c10::Dispatcher::singleton();
         const auto op = dispatcher.findSchemaOrThrow(name, overload);
         const auto where = held->where;
         held->python = std::make_shared<c10::SafeKernelFunction>(op.getComputedKernelForDispatchKey(where));
         Kernel* const kernel = held.get();
-        placed.push_back({kernel, c10::KernelFunction::makeFromBoxedFunctor(std::move(held)), std::nullopt});
+        auto& all = placed[which];
+        all.push_back({kernel, c10::KernelFunction::makeFromBoxedFunctor(std::move(held)), std::nullopt});
         c10::WarningUtils::WarningHandlerGuard guard(&silent);  // it warns of what is meant here
-        placed.back().handle.emplace(dispatcher.registerImpl(
-            op.operator_name(), where, placed.back().function, std::nullopt, nullptr, "harness"));
+        all.back().handle.emplace(dispatcher.registerImpl(
+            op.operator_name(), where, all.back().function, std::nullopt, nullptr, "harness"));
     });
 }
 
 // Keeps the product that Python decides in this thread as PyTorch's, and returns its place.
-int64_t harness_stay() { return pending == nullptr ? NONE : table.add(*pending, nullptr, 0); }
+int64_t harness_stay(int which) { return keep(tables[which], nullptr, 0); }
 
 // Says how often rooms were forgotten, for `harness_launch`.
-int64_t harness_rooms() {
-    std::shared_lock lock(table.mutex);
-    return table.rooms;
+int64_t harness_rooms(int which) {
+    std::shared_lock lock(tables[which].mutex);
+    return tables[which].rooms;
 }
 
 // Keeps the launch of the product that Python decides in this thread, and returns its place. If the product
 // is known, its launch gets the room of a further stream. A room that was read before others were forgotten,
 // when `harness_rooms` said something else than `since`, is not kept.
-int64_t harness_launch(const harness::Image* image, int64_t since) {
-    return pending == nullptr ? NONE : table.add(*pending, image, since);
+int64_t harness_launch(int which, const harness::Image* image, int64_t since) {
+    return keep(tables[which], image, since);
 }
 
 // Forgets the rooms of all launches: one of them will be freed. What was queued with it is in its stream.
-void harness_forget_rooms() {
+void harness_forget_rooms(int which) {
+    Table& table = tables[which];
     std::unique_lock lock(table.mutex);
     ++table.rooms;
     for (size_t i = 0; i < table.used; ++i)
@@ -322,7 +249,8 @@ void harness_forget_rooms() {
 }
 
 // Writes the calls by place since the last time, and returns how many places there are. `forget`: all keys.
-int64_t harness_drain(int64_t* calls, int forget) {
+int64_t harness_drain(int which, int64_t* calls, int forget) {
+    Table& table = tables[which];
     std::unique_lock lock(table.mutex);
     const size_t size = table.used;
     for (size_t i = 0; i < size; ++i) calls[i] = table.entries[i].calls.exchange(0);
@@ -331,12 +259,12 @@ int64_t harness_drain(int64_t* calls, int forget) {
 }
 
 // Ends the block: our kernels are taken away, and what Python gave is let go.
-void harness_close() {
+void harness_close(int which) {
     held.reset();
     std::vector<std::shared_ptr<c10::SafeKernelFunction>> gone;
-    for (auto& one : placed) {
+    for (auto& one : placed[which]) {
         one.handle.reset();
-        std::unique_lock lock(table.mutex);
+        std::unique_lock lock(tables[which].mutex);
         gone.push_back(std::move(one.kernel->python));
     }
 }  // without the lock: what ends there waits for Python's

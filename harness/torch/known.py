@@ -13,7 +13,7 @@ import os
 import platform
 import shlex
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,9 @@ from harness.support import cache, tools
 
 SOURCE = Path(__file__).with_name("known.cpp")
 SECONDS = 120  # that a compiler may take; it takes some five
-FULL = -1  # what `stay` returns where there is no room for a further product
-HEADER = SOURCE.with_name("launches.h")
+FULL = -1  # what `stay` and `launch` return where there is no room for a further product
+HEADERS = tuple(SOURCE.with_name(name) for name in ("launches.h", "table.h"))
+BLOCK, STANDING = range(2)  # the tables: of a block of `replace`, and of the registered operators
 _NAME = "known.so"
 _MOST = 4096  # bytes of a kernel's arguments, as in launches.h
 _STREAM = "_ZNK3c104cuda10CUDAStream6streamEv"  # c10::cuda::CUDAStream::stream() const
@@ -86,43 +87,57 @@ def functions() -> Driver | None:
 
 
 class Known:
-    """The table of products that are known within a block of `replace`, and the kernels that read it.
+    """A table of known products and the kernels that read it: a block's of `replace`, or the operators'.
 
-    `open` begins a block. `hold` and `put` go before and after the registration of a Python function for an
-    operator. While such a function runs, `stay` and `launch` keep the product that it decides. `close` ends
-    the block; the counts can still be drained.
+    `open` begins. `hold` and `put` go before and after the registration of a Python function for an operator.
+    While such a function runs, `stay` and `launch` keep the product that it decides. `close` ends; the counts
+    can still be drained.
     """
 
-    def __init__(self, library: ctypes.CDLL) -> None:
-        self._library, self._most = library, 0
-        self.launches = False  # whether it can: in a block, with the functions of CUDA
+    def __init__(self, library: ctypes.CDLL, which: int = BLOCK) -> None:
+        self._library, self._which, self._most = library, which, 0
+        self.launches = False  # whether it can: while it is open, with the functions of CUDA
         for name in ("harness_hold", "harness_put"):
             getattr(library, name).restype = ctypes.c_char_p
         for name in ("harness_stay", "harness_launch", "harness_rooms", "harness_drain"):
             getattr(library, name).restype = ctypes.c_int64
-        self.stay = library.harness_stay  # returns the product's place, or FULL
-        self.rooms = library.harness_rooms  # how often all rooms were forgotten
+
+    def standing(self) -> Known:
+        """Return the table of the registered operators."""
+        return Known(self._library, STANDING)
 
     def open(self, most: int, by_setting: bool, driver: Driver | None) -> None:
-        """Begin a block with at most `most` products.
+        """Begin with at most `most` products.
 
         `by_setting` says that PyTorch's setting decides how float32 is multiplied. Without the functions of
         a `driver` nothing is launched.
         """
         self._most, self.launches = most, driver is not None
         given = ctypes.byref(driver or Driver())
-        self._library.harness_open(ctypes.c_int64(most), int(by_setting), given)
+        self._library.harness_open(self._which, ctypes.c_int64(most), int(by_setting), given)
 
-    @staticmethod
-    def takes(image: GemmImage) -> bool:
-        """Return True for a launch whose arguments are not too many."""
-        return len(image.launch.memory) <= _MOST and len(image.launch.offsets) <= _MOST // 4
+    def stay(self) -> int:
+        """Keep the product that this thread decides as PyTorch's; return its place, or `FULL`."""
+        return int(self._library.harness_stay(self._which))
 
-    def launch(self, image: GemmImage, since: int) -> int:
-        """Keep a launch, with its room if none was forgotten since there were so many `rooms`.
+    def launch(self, read: Callable[[], GemmImage | None]) -> Callable[[], int] | None:
+        """Return what keeps the launch that `read` returns: it returns the product's place, or `FULL`.
 
-        Returns the product's place, or FULL.
+        None if there is no such launch, or if its arguments are too many.
         """
+        since, image = self._rooms(), read()
+        if image is not None and image.own is not None and image.watch(self.forget_rooms):
+            since, image = self._rooms(), read()  # its room may have been freed before anybody was told
+        if image is None or len(image.launch.memory) > _MOST or len(image.launch.offsets) > _MOST // 4:
+            return None
+        return functools.partial(self._keep, image, since)
+
+    def _rooms(self) -> int:
+        """Return how often all rooms were forgotten."""
+        return int(self._library.harness_rooms(self._which))
+
+    def _keep(self, image: GemmImage, since: int) -> int:
+        """Keep a launch, with its room if none was forgotten since there were so many `_rooms`."""
         launch = image.launch
         room = image.room or (0, 0)
         given = _Image(
@@ -141,29 +156,30 @@ class Known:
             -1 if image.own is None else image.own,
             *room,
         )
-        return int(self._library.harness_launch(ctypes.byref(given), ctypes.c_int64(since)))
+        return int(self._library.harness_launch(self._which, ctypes.byref(given), ctypes.c_int64(since)))
 
     def forget_rooms(self) -> None:
         """Forget all rooms: when it returns, nothing more is queued that uses one."""
-        self._library.harness_forget_rooms()
+        self._library.harness_forget_rooms(self._which)
 
     def hold(self, name: str, overload: str, key: str) -> None:
         """Remember the kernel that an operator has for a dispatch key. Raises HarnessError without one."""
-        self._check(self._library.harness_hold(name.encode(), overload.encode(), key.encode()))
+        given = name.encode(), overload.encode(), key.encode()
+        self._check(self._library.harness_hold(self._which, *given))
 
     def put(self, name: str, overload: str) -> None:
         """Put a kernel before the one that the operator of `hold` has by now."""
-        self._check(self._library.harness_put(name.encode(), overload.encode()))
+        self._check(self._library.harness_put(self._which, name.encode(), overload.encode()))
 
     def drain(self, *, forget: bool = False) -> Iterable[tuple[int, int]]:
         """Return places and their calls since the last time. With `forget` all products are forgotten."""
         calls = (ctypes.c_int64 * self._most)()
-        return enumerate(calls[: self._library.harness_drain(calls, int(forget))])
+        return enumerate(calls[: self._library.harness_drain(self._which, calls, int(forget))])
 
     def close(self) -> None:
-        """End the block: the operators have the kernels again that they had at `put`."""
+        """End: the operators have the kernels again that they had at `put`."""
         self.launches = False
-        self._library.harness_close()
+        self._library.harness_close(self._which)
 
     @staticmethod
     def _check(error: bytes | None) -> None:
@@ -188,7 +204,7 @@ def _library() -> ctypes.CDLL:
     """Return the library, from the cache of compiled kernels or compiled now, loaded into this process."""
     command = _command()
     versions = [torch.__version__, str(torch.version.git_version), platform.machine(), *platform.libc_ver()]
-    key = cache.digest(SOURCE.read_bytes(), HEADER.read_bytes(), *versions, *command)
+    key = cache.digest(*(path.read_bytes() for path in (SOURCE, *HEADERS)), *versions, *command)
     store = cache.default()
     known = store.get(key)
     with tempfile.TemporaryDirectory(prefix="harness-") as folder:

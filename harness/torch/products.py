@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,11 +15,11 @@ from torch.nn import functional
 from harness.dispatch import arrays
 from harness.dispatch import matmul as dispatch
 from harness.dispatch.call import again as dispatch_again
-from harness.dispatch.call.again import Again
 from harness.dispatch.call.options import IEEE
 from harness.dispatch.prepared import GemmImage
 from harness.errors import UsageError
 from harness.kernels.epilogue import ACTIVATIONS
+from harness.torch import standing
 
 DTYPES = {getattr(torch, name.removeprefix("torch.")): kind for name, kind in arrays.TORCH.items()}
 _DENSE = torch.strided
@@ -31,7 +30,6 @@ _FUNCTIONS: dict[str, Any] = {
     "gelu_tanh": _BY_TANH,
     "silu": functional.silu,
 }
-_MOST = 4096  # products kept; beyond that all are dropped, and checked again
 COPIED = "-"  # the layout of a matrix that is neither row- nor column-major
 
 
@@ -121,21 +119,43 @@ def queue(
     return out
 
 
-def again(
-    a: Any, b: Any, out: Any, precision: str, alpha: float, beta: float, bias: Any, invariant: bool
-) -> Callable[[Any, Any, Any, Any], None] | None:
-    """Return what queues a product that `queue` has queued, for tensors that lie alike; None for batches.
+class Again:
+    """Queues a product that `queue` has queued, for tensors that lie alike.
 
-    It takes a, b, out and the bias, and reads nothing of them but addresses: a transpose serves as well.
+    It reads nothing of them but addresses: a transpose serves as well, and so does what begins with the bias.
     """
-    known, device = _again(a, b, out, precision, alpha, beta, bias, invariant), out.get_device()
-    if known is None:
-        return None
 
-    def queue_again(a: Any, b: Any, out: Any, bias: Any) -> None:
-        known(_addresses(a, b, out, bias), arrays.torch_stream(device))
+    def __init__(self, known: dispatch_again.Again, device: int, biased: bool) -> None:
+        self._known, self._device, self._biased = known, device, biased
 
-    return queue_again
+    def __call__(self, a: Any, b: Any, out: Any, bias: Any) -> None:
+        """Queue it on PyTorch's current stream."""
+        self._known(self._addresses(a, b, out, bias), arrays.torch_stream(self._device))
+
+    def image(self, a: Any, b: Any, out: Any, bias: Any) -> GemmImage | None:
+        """Return its launch for callers in C; None for what takes several launches."""
+        return self._known.image(self._addresses(a, b, out, bias), arrays.torch_stream(self._device))
+
+    def _addresses(self, a: Any, b: Any, out: Any, bias: Any) -> list[int]:
+        return [x.data_ptr() for x in ((a, b, out, bias) if self._biased else (a, b, out))]
+
+
+def again(
+    a: Any,
+    b: Any,
+    out: Any,
+    precision: str,
+    alpha: float,
+    beta: float,
+    bias: Any,
+    invariant: bool,
+    activation: str = "",
+) -> Again | None:
+    """Return what queues a product that `queue` has queued, for tensors that lie alike; None for batches."""
+    options: Any = {"alpha": alpha, "beta": beta, "bias": bias, "activation": activation}
+    with torch.no_grad():
+        known = dispatch_again.again(a, b, out, precision=precision, invariant=invariant, **options)
+    return None if known is None else Again(known, out.get_device(), bias is not None)
 
 
 def image(
@@ -145,22 +165,8 @@ def image(
 
     None for batches, and for what takes several launches.
     """
-    known = _again(a, b, out, precision, alpha, beta, bias, invariant)
-    if known is None:
-        return None
-    return known.image(_addresses(a, b, out, bias), arrays.torch_stream(out.get_device()))
-
-
-def _again(
-    a: Any, b: Any, out: Any, precision: str, alpha: float, beta: float, bias: Any, invariant: bool
-) -> Again | None:
-    options: Any = {"alpha": alpha, "beta": beta, "bias": bias, "precision": precision}
-    with torch.no_grad():
-        return dispatch_again.again(a, b, out, invariant=invariant, **options)
-
-
-def _addresses(*given: Any) -> list[int]:
-    return [x.data_ptr() for x in given if x is not None]
+    found = again(a, b, out, precision, alpha, beta, bias, invariant)
+    return None if found is None else found.image(a, b, out, bias)
 
 
 def check(dims: int, a: Any, b: Any, *added: Any) -> tuple[int, ...]:
@@ -229,37 +235,30 @@ def _unlike(**tensors: Any) -> UsageError:
     return UsageError(f"{where}, not on a GPU")
 
 
-# What queues again the product of a call, by all but addresses that it depends on.
-_known: dict[Any, Any] = {}
-
-
-def _key(*asked: Any, of: tuple[Any, ...]) -> Any:
-    """Return all that a product of tensors depends on but their addresses; None if one cannot tell."""
-    try:
-        for x in of:
-            asked = *asked, x.dtype, x.device, x.shape, x.stride()
-    except RuntimeError:  # a sparse tensor has no strides
-        return None
-    return asked
-
-
-def _keep(key: Any, a: Any, b: Any, out: Any, precision: str, bias: Any = None) -> None:
-    """Keep what queues the product of a call again, unless it copies an operand or needs no kernel."""
+def _keep(
+    key: Any,
+    a: Any,
+    b: Any,
+    out: Any,
+    precision: str,
+    bias: Any = None,
+    alpha: float = 1,
+    activation: str = "",
+) -> None:
+    """Keep the product of a call, unless it copies an operand or needs no kernel."""
     if key is None or 0 in out.shape or a.shape[-1] == 0 or COPIED in (layout(a), layout(b)):
         return
-    if len(_known) >= _MOST:
-        _known.clear()
-    _known[key] = again(a, b, out, precision, 1, 0, bias, False)
+    kept = standing.keep(key, again(a, b, out, precision, alpha, 0, bias, False, activation))
+    if kept is not None:
+        kept.offer(a, b, out, bias)
 
 
 def plain(dims: int, a: Any, b: Any, precision: str = IEEE) -> Any:
     """Return ``a @ b``: the kernel of ``mm`` and ``bmm``."""
-    key = _key(dims, precision, of=(a, b))
-    known = _known.get(key)
+    key = standing.key(dims, precision, of=(a, b))
+    known = standing.find(key)
     if known is not None:
-        out = a.new_empty((a.shape[0], b.shape[1]))
-        known(a, b, out, None)
-        return out
+        return known(a, b, a.new_empty((a.shape[0], b.shape[1])), None)
     out = a.new_empty(check(dims, a, b))
     multiply(a, b, out, precision)
     if dims == 2:  # a batch is not queued again so
@@ -271,19 +270,26 @@ def added(
     dims: int, input: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1, precision: str = IEEE
 ) -> Any:
     """Return ``beta * input + alpha * a @ b``: the kernel of ``addmm`` and ``baddbmm``."""
+    key = standing.key("added", dims, precision, alpha, beta, of=(input, a, b))
+    known = standing.find(key)
+    if known is not None:
+        return known(a, b, a.new_empty((a.shape[0], b.shape[1])), input)
     out = a.new_empty(check(dims, a, b, input))
     bias = vector(input, out, beta)
-    if bias is not None:
-        return multiply(a, b, out, precision, alpha, 0, bias)
-    start(out, input, beta)
-    return multiply(a, b, out, precision, alpha, beta)
+    if bias is None:
+        start(out, input, beta)
+    multiply(a, b, out, precision, alpha, beta if bias is None else 0, bias)
+    # What is written before the product is not queued again, and 0.0 and -0.0 are one key of two products.
+    if dims == 2 and alpha and (bias is not None or not beta):
+        _keep(key, a, b, out, precision, bias, alpha)
+    return out
 
 
 def linear(input: Any, weight: Any, bias: Any = None, precision: str = IEEE, *, activation: str = "") -> Any:
     """Return ``activation(input @ weight.T + bias)`` for an input of any dimensions."""
     tensors = (input, weight) if bias is None else (input, weight, bias)
-    key = None if activation else _key("linear", precision, of=tensors)
-    known = _known.get(key)
+    key = standing.key("linear", precision, activation, of=tensors)
+    known = standing.find(key)
     if known is not None:
         out = weight.new_empty((*input.shape[:-1], weight.shape[0]))
         known(flat(input), weight, flat(out), bias)
@@ -292,7 +298,7 @@ def linear(input: Any, weight: Any, bias: Any = None, precision: str = IEEE, *, 
     rows, columns, added = flat(input), weight.t(), None if bias is None else bias.contiguous()
     multiply(rows, columns, flat(out), precision, bias=added, activation=activation)
     if added is bias and rows.data_ptr() == input.data_ptr():  # none of them is a copy
-        _keep(key, rows, columns, flat(out), precision, added)
+        _keep(key, rows, columns, flat(out), precision, added, activation=activation)
     return out  # no view, so that it may be changed in place
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -106,13 +105,8 @@ class Calls:
         The image is asked for only if there is a table that launches.
         """
         table = self._table
-        if table is None or not table.launches:
-            return
-        since, found = table.rooms(), image()
-        if found is not None and found.own is not None and found.watch(table.forget_rooms):
-            since, found = table.rooms(), image()  # its room may have been freed before anybody was told
-        if found is not None and table.takes(found):
-            self._keep(call, functools.partial(table.launch, found, since))
+        if table is not None and table.launches and (keep := table.launch(image)) is not None:
+            self._keep(call, keep)
 
     def _keep(self, call: Call, keep: Callable[[], int]) -> None:
         """Count in `call` what the table counts at the place that `keep` returns."""

@@ -14,7 +14,7 @@ from harness.dispatch import arrays
 from harness.dispatch.call.again import Again, again
 from harness.driver import Context, Device
 from harness.errors import UsageError
-from shared.arrays import Array, fake, gpu, operands  # noqa: F401  (fixtures)
+from shared.arrays import Array, fake, gpu, kernels, operands  # noqa: F401  (fixtures)
 
 PLAIN: dict[str, Any] = {"alpha": 1.0, "beta": 0.0, "bias": None, "precision": "ieee", "invariant": False}
 
@@ -69,3 +69,11 @@ def test_what_is_not_queued_again(fake: FakeDriver, gpu: Context) -> None:
     assert again(a, b, across, **PLAIN) is None
     with pytest.raises(UsageError, match="a's columns"):
         again(a, a, square, **PLAIN)
+
+
+def test_an_activation(kernels: FakeDriver, gpu: Context) -> None:
+    given = operands(gpu)
+    known(*given, activation="relu")(addresses(*given), 0x700)
+    a, b, c = (x.host for x in given)
+    assert (a @ b < 0).any()
+    np.testing.assert_allclose(c, np.maximum(a @ b, 0), rtol=1e-5)

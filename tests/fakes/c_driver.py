@@ -69,7 +69,16 @@ class Launches:
         return True
 
     def image(
-        self, a: Any, b: Any, out: Any, precision: str, alpha: float, beta: float, bias: Any, rows: bool
+        self,
+        a: Any,
+        b: Any,
+        out: Any,
+        precision: str,
+        alpha: float,
+        beta: float,
+        bias: Any,
+        rows: bool,
+        activation: str = "",
     ) -> Any:
         if out.dim() == 3:
             return None
@@ -77,7 +86,7 @@ class Launches:
         number = len(self._products)
         shapes = [(x.dtype, tuple(x.shape), x.stride()) for x in given]
         aligned = sum((x.data_ptr() % 16 == 0) << i for i, x in enumerate(given[:3]))
-        self._products.append((shapes, precision, alpha, beta, rows, 0xF0 + aligned))
+        self._products.append((shapes, precision, alpha, beta, rows, activation, 0xF0 + aligned))
         offsets = [_MAP, _NUMBER, *(_FIRST + 8 * i for i in range(len(given) + self.own))]
         memory = bytearray(offsets[-1] + 8)
         memory[_NUMBER : _NUMBER + 8] = number.to_bytes(8, "little")
@@ -112,7 +121,7 @@ class Launches:
             assert given == _ATTRIBUTE and words[_COUNT] & 0xFFFFFFFF == 1
             words = [ctypes.c_uint64.from_address(arguments[i]).value for i in range(2)]
             mapped, number = words
-            shapes, precision, alpha, beta, rows, wanted = self._products[number]
+            shapes, precision, alpha, beta, rows, activation, wanted = self._products[number]
             assert function == wanted and not extra
             count = len(shapes)
             at = [ctypes.c_uint64.from_address(arguments[2 + i]).value for i in range(count + self.own)]
@@ -120,7 +129,7 @@ class Launches:
             assert arguments[0] % 64 == 0, "tensor maps lie at multiples of 64 bytes"
             tensors = [self._tensor(address, *shape) for address, shape in zip(at, shapes, strict=False)]
             bias = tensors[3] if count > 3 else None
-            self._multiply(*tensors[:3], alpha, beta, precision, bias, "", rows)
+            self._multiply(*tensors[:3], alpha, beta, precision, bias, activation, rows)
             self.launched.append((stream - 1000, at[-1] if self.own else 0))
         except BaseException as e:
             self.errors.append(e)

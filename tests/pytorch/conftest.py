@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ from fakes.c_driver import Launches
 from harness.dispatch.call.options import PRECISIONS
 from harness.errors import UsageError
 from harness.kernels.epilogue import COLUMNS, Epilogue
+from shared.tables import standing
 
 
 @dataclass
@@ -26,6 +28,7 @@ class Multiplied:
     torch: Any
     seen: list[tuple[str, str]] = field(default_factory=list)
     repeated: int = 0  # of them were queued again without being read
+    launches: Launches | None = None  # of the driver's, for C
 
     def __call__(
         self,
@@ -68,25 +71,21 @@ class Multiplied:
         self.seen.append((f"{batch}{shape} {''.join(letters)}", precision))
 
     def again(
-        self, a: Any, b: Any, out: Any, precision: str, alpha: float, beta: float, bias: Any, invariant: bool
+        self,
+        a: Any,
+        b: Any,
+        out: Any,
+        precision: str,
+        alpha: float,
+        beta: float,
+        bias: Any,
+        invariant: bool,
+        activation: str = "",
     ) -> Any:
         """Stand in for `products.again`: what is queued again is checked all the same, and counted."""
-        if out.dim() == 3:
-            return None
-
-        def lies(*given: Any) -> list[Any]:
-            """Return how tensors lie; a transpose lies as its original does."""
-            return [(x.dtype, sorted(zip(x.shape, x.stride(), strict=True))) for x in given if x is not None]
-
-        alike, shape, strides = lies(a, b, out, bias), b.shape, b.stride()
-
-        def queue_again(a: Any, b: Any, out: Any, bias: Any) -> None:
-            assert lies(a, b, out, bias) == alike
-            self.repeated += 1
-            b, bias = b.detach().as_strided(shape, strides), None if bias is None else bias.detach()
-            self(a.detach(), b, out, alpha, beta, precision, bias, "", invariant)
-
-        return queue_again
+        return (
+            None if out.dim() == 3 else Again(self, a, b, bias, precision, alpha, beta, invariant, activation)
+        )
 
     @staticmethod
     def layout(name: str, x: Any) -> str:
@@ -98,6 +97,38 @@ class Multiplied:
             return "N"
         assert down == 1 and (right >= rows or columns == 1), f"{name} is neither row- nor column-major"
         return "T"
+
+
+class Again:
+    """Stands in for `products.Again`, of which it is asked what `Multiplied` asks."""
+
+    def __init__(self, multiplied: Multiplied, a: Any, b: Any, bias: Any, *options: Any) -> None:
+        self._multiplied, self._options = multiplied, options
+        self._alike, self._biased = self._lie(a, b), None if bias is None else (bias.shape, bias.stride())
+        self._b = b.shape, b.stride()
+
+    @staticmethod
+    def _lie(*given: Any) -> list[Any]:
+        """Return how tensors lie; a transpose lies as its original does."""
+        return [(x.dtype, sorted(zip(x.shape, x.stride(), strict=True))) for x in given]
+
+    def _read(self, a: Any, b: Any, bias: Any) -> tuple[Any, ...]:
+        assert self._lie(a, b) == self._alike
+        bias = None if self._biased is None else bias.detach().as_strided(*self._biased)
+        return a.detach(), b.detach().as_strided(*self._b), bias
+
+    def __call__(self, a: Any, b: Any, out: Any, bias: Any) -> None:
+        precision, alpha, beta, invariant, activation = self._options
+        a, b, bias = self._read(a, b, bias)
+        self._multiplied.repeated += 1
+        self._multiplied(a, b, out, alpha, beta, precision, bias, activation, invariant)
+
+    def image(self, a: Any, b: Any, out: Any, bias: Any) -> Any:
+        precision, alpha, beta, invariant, activation = self._options
+        a, b, bias = self._read(a, b, bias)
+        launches = self._multiplied.launches
+        assert launches is not None, "only a table asks for it"
+        return launches.image(a, b, out, precision, alpha, beta, bias, invariant, activation)
 
 
 @pytest.fixture
@@ -117,13 +148,14 @@ def _autocast() -> None:
 
 @pytest.fixture
 def multiplied(torch: Any, _autocast: None, monkeypatch: pytest.MonkeyPatch) -> Multiplied:
-    from harness.torch import products, replacement
+    from harness.torch import products, replacement, standing
 
     found = Multiplied(torch)
     monkeypatch.setattr(products, "on_gpu", lambda x: x.device.type in ("cpu", "meta"))
     monkeypatch.setattr(products, "product", found)
     monkeypatch.setattr(products, "again", found.again)
-    monkeypatch.setattr(products, "_known", {})
+    monkeypatch.setattr(standing, "_kept", {})
+    monkeypatch.setattr(standing, "table", lambda: None)
     monkeypatch.setattr(replacement, "KEY", "CPU")
     monkeypatch.setattr(replacement, "preferred", lambda *product: True)
     where = {"sms": 132, "arch": "sm_90a"}
@@ -154,7 +186,7 @@ def launches(torch: Any, multiplied: Multiplied, table: Any, monkeypatch: pytest
     """The table launches what harness computes, by functions that do it on the CPU."""
     from harness.torch import known, products
 
-    found = Launches(torch, multiplied)
+    found = multiplied.launches = Launches(torch, multiplied)
     monkeypatch.setattr(products, "image", found.image)
     monkeypatch.setattr(known, "functions", lambda: found.driver)
     return found
@@ -172,3 +204,15 @@ def replace(
     else:
         monkeypatch.setattr(known, "loaded", lambda: (None, ""))
     return replace
+
+
+@pytest.fixture(params=["by the table", "by Python"])
+def both(request: pytest.FixtureRequest, multiplied: Multiplied) -> Iterator[None]:
+    """The operators with the table of their known products, and where it could not be compiled."""
+    if request.param == "by Python":
+        yield
+        return
+    launches = request.getfixturevalue("launches")
+    with standing(request.getfixturevalue("table")):
+        yield
+    assert not launches.errors

@@ -245,34 +245,50 @@ def test_the_table(check: str, torch: Any, multiplied: Any, table: Any, asked: A
 FAULTS = [
     (
         "results_and_counts",
+        "table.h",
         "found->calls.fetch_add(1, std::memory_order_relaxed);\n        return Way::STAY",
         "found->calls.fetch_add(2, std::memory_order_relaxed);\n        return Way::STAY",
     ),
-    ("results_and_counts", "return static_cast<int64_t>(places[key]);", "return NONE;"),
-    ("results_and_counts", ".exchange(0)", ".load()"),
-    ("results_and_counts", "torch::jit::last(stack, arguments)", "torch::jit::last(stack, 1)"),
-    ("what_decides", "add(sizes[i]);", ""),
-    ("what_decides", "add(strides[i]);", ""),
-    ("what_decides", "static_cast<int64_t>(type) |", ""),
-    ("what_decides", "x.isDouble() ? bits : x.isInt() ? x.toInt()", "x.isDouble() ? bits : x.isInt() ? 0"),
-    ("what_decides", "std::memcpy(&bits, &real, sizeof bits);", ""),
-    ("the_setting", "if (float32 && table", "if (!float32 && table"),
-    ("the_setting", "table.by_setting = by_setting != 0;", "table.by_setting = true;"),
-    ("the_next_block", "one.handle.reset();", ""),
-    ("a_rule_that_multiplies", "~Pending() { pending = outer; }", "~Pending() { pending = nullptr; }"),
-    ("threads", "if (forget) table.forget();", ""),
+    ("results_and_counts", "table.h", "return static_cast<int64_t>(places[key]);", "return NONE;"),
+    ("results_and_counts", "known.cpp", ".exchange(0)", ".load()"),
+    (
+        "results_and_counts",
+        "known.cpp",
+        "torch::jit::last(stack, given.count)) {\n            if (!x",
+        "torch::jit::last(stack, 1)) {\n            if (!x",
+    ),
+    ("what_decides", "table.h", "add(sizes[i]);", ""),
+    ("what_decides", "table.h", "add(strides[i]);", ""),
+    ("what_decides", "table.h", "static_cast<int64_t>(type) |", ""),
+    (
+        "what_decides",
+        "table.h",
+        "x.isDouble() ? bits : x.isInt() ? x.toInt()",
+        "x.isDouble() ? bits : x.isInt() ? 0",
+    ),
+    ("what_decides", "table.h", "std::memcpy(&bits, &real, sizeof bits);", ""),
+    ("the_setting", "known.cpp", "if (float32 && table", "if (!float32 && table"),
+    ("the_setting", "known.cpp", "table.by_setting = by_setting != 0;", "table.by_setting = true;"),
+    ("the_next_block", "known.cpp", "one.handle.reset();", ""),
+    (
+        "a_rule_that_multiplies",
+        "known.cpp",
+        "~Restored() { pending = outer; }",
+        "~Restored() { pending = {}; }",
+    ),
+    ("threads", "known.cpp", "if (forget) table.forget();", ""),
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("check", "text", "fault"), FAULTS)
+@pytest.mark.parametrize(("check", "name", "text", "fault"), FAULTS)
 def test_planted_faults(
-    check: str, text: str, fault: str, torch: Any, multiplied: Any, asked: Asked,
+    check: str, name: str, text: str, fault: str, torch: Any, multiplied: Any, asked: Asked,
     table: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
 ) -> None:  # fmt: skip
     from harness.torch import known, replace
 
-    changed = faulty("known.cpp", text, fault, tmp_path)
+    changed = faulty(name, text, fault, tmp_path)
     monkeypatch.setattr(known, "loaded", lambda: (changed, ""))
     with pytest.raises((AssertionError, KeyError)):
         run(CHECKS[check], torch=torch, multiplied=multiplied, replace=replace, asked=asked)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,11 +41,21 @@ def test_what_is_timed(script: Any, table: Any, monkeypatch: pytest.MonkeyPatch)
     assert known.loaded is loaded
 
 
-def test_what_is_printed(script: Any, table: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setattr(sys, "argv", ["replace_cost.py"])
+def test_what_is_printed_and_recorded(
+    script: Any, table: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "cost.json"
+    monkeypatch.setattr(sys, "argv", ["replace_cost.py", "--json", str(path)])
     monkeypatch.setattr(script.torch, "set_num_threads", lambda n: None)
     monkeypatch.setattr(script, "compare", lambda device: {"mm": [1.0, 1.25, 4.0]})
     script.main()
     first, _, row = capsys.readouterr().out.splitlines()
     assert first.startswith("PyTorch ") and first.endswith(" on cpu")
     assert row.split() == ["mm", "1.00", "1.25", "(+0.25)", "4.00", "(+3.00)"]
+    found = json.loads(path.read_text())
+    assert found["kind"] == "replace-cost" and found["meta"]["known"] == "compiled"
+    assert [(r["product"], r["way"], r["microseconds"]) for r in found["rows"]] == [
+        ("mm", "PyTorch", 1.0),
+        ("mm", "PyTorch's", 1.25),
+        ("mm", "PyTorch's, asking Python", 4.0),
+    ]

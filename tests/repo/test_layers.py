@@ -88,7 +88,6 @@ SHORT = {
     "cli/verbs/cache": "a command",
     "cli/verbs/worker": "a command",
     "cli/views/verified": "what a command prints, on one GPU and on several",
-    "dispatch/call/again": "what `replace()` asks of the dispatcher, which no call of harness.matmul needs",
     "fleet/merge": "rows of several GPUs as one record's",
     "tune/prefetch": "operands made ahead of time, which nothing else knows of",
 }

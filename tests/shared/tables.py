@@ -8,17 +8,20 @@ import functools
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 
 def faulty(name: str, text: str, fault: str, folder: Path) -> Any:
     """Return the table whose source file `name` has `fault` in place of `text`, compiled in `folder`."""
     from harness.torch import known
 
-    for path in (known.SOURCE, known.HEADER):
+    for path in (known.SOURCE, *known.HEADERS):
         source = path.read_text(encoding="utf-8")
         if path.name == name:
             assert text in source
@@ -27,6 +30,27 @@ def faulty(name: str, text: str, fault: str, folder: Path) -> Any:
     compiler, *rest = _command(folder / known.SOURCE.name)
     known._compile([compiler, "-include", str(_headers()), *rest], folder / "changed.so")
     return known.Known(ctypes.CDLL(str(folder / "changed.so")))
+
+
+@contextmanager
+def standing(table: Any) -> Iterator[Any]:
+    """The registered operators have a table of this library, for tensors of the CPU."""
+    import torch
+
+    from harness.torch import known, standing
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(known, "loaded", lambda: (table, ""))
+        patch.setattr(standing, "KEY", "CPU")
+        patch.setattr(standing, "table", functools.cache(standing._opened.__wrapped__))
+        found = standing.table()
+        assert found is not None
+        try:
+            yield found
+        finally:
+            found.close()
+            for name in standing.OPERATORS:  # PyTorch's tracing knows of the kernels that were there
+                getattr(torch.ops.harness, name).default._dispatch_cache.clear()
 
 
 def _command(source: Path) -> list[str]:
@@ -42,7 +66,7 @@ def _headers() -> Path:
 
     folder = Path(tempfile.mkdtemp(prefix="harness-"))
     atexit.register(shutil.rmtree, folder)
-    lines = [line for path in (known.HEADER, known.SOURCE) for line in path.read_text().splitlines()]
+    lines = [line for path in (*known.HEADERS, known.SOURCE) for line in path.read_text().splitlines()]
     header = folder / "all.h"
     header.write_text("\n".join(line for line in lines if line.startswith("#include <")))
     compiler, *rest = _command(header)

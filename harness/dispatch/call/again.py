@@ -31,7 +31,16 @@ class Again:
 
 
 def again(
-    a: Any, b: Any, out: Any, *, alpha: float, beta: float, bias: Any, precision: str, invariant: bool
+    a: Any,
+    b: Any,
+    out: Any,
+    *,
+    alpha: float,
+    beta: float,
+    bias: Any,
+    precision: str,
+    invariant: bool,
+    activation: str = "",
 ) -> Again | None:
     """Return what queues ``harness.matmul(a, b, out, ...)`` for other arrays of these shapes and strides.
 
@@ -45,8 +54,8 @@ def again(
     if leading or result.transposed or result.dtype is not left.dtype:
         return None
     epilogue = PLAIN
-    if bias is not None:
-        epilogue, _ = options.epilogue(left, result, stream, bias, 1, "", None)
+    if bias is not None or activation:
+        epilogue, _ = options.epilogue(left, result, stream, bias, 1, activation, None)
     rows = options.invariant(result, scalars, epilogue) if invariant else ""
     shape = gpus.shape_of((left, right, result))
     return Again(gpus.gpu(left.device), shape, (dtype, epilogue, rows), scalars)
