@@ -95,7 +95,8 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     size = _SIZES.get(depth, max(2, round(_MOST ** (1 / depth)))) if whole or depth > 1 else 1024
     if depth > 1:  # a tile that nothing guards is whole; that of one dimension may have a rest
         size = max([size, *(n for e in kernel.tile if (n := e({})) ** depth <= _TILED)])
-    first = {p.name: size if p.name in whole else fixed.get(p.name, 1.0) for p in values}
+    fixed |= guesses.as_threads(kernel.source, entry, kernel.entry)
+    first = {p.name: fixed.get(p.name, size if p.name in whole else 1.0) for p in values}
     structs = {p.name: found for p in values if (found := _by_value(types[p.name])) is not None}
     scalars = {n: first[n] if n in structs else _scalar(types[n][0], first[n]) for n in first}
     times = {p.name: width for p, width in zip(entry.parameters, widths, strict=True) if p.pointer}

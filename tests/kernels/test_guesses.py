@@ -289,3 +289,22 @@ def test_a_right_kernel_has_no_finding_and_a_wrong_one_has(
     path.write_text(source.replace(old, new))
     wrong = CliRunner().invoke(main, ["check", str(path)], env={"CI": None})
     assert wrong.exit_code == 1, wrong.output
+
+
+FLIPPED = """\
+__global__ void k(int* x, int n) { __shared__ int s[48]; s[threadIdx.x] = x[threadIdx.x]; __syncthreads();
+    x[threadIdx.x] = s[n - threadIdx.x - 1]; }
+int main() { const int n = 48; dim3 block(n); k<<<1, block>>>(d, n); }
+"""
+
+
+@pytest.mark.parametrize(("old", "new"), [("", ""), ("1, block>>>", "1, n>>>")])
+def test_a_size_of_which_the_block_is_made_is_the_blocks(tmp_path: Path, old: str, new: str) -> None:
+    """The block is that of host code, and the shared memory fits it: another size was out of bounds."""
+    path = tmp_path / "flipped.cu"
+    path.write_text(FLIPPED.replace(old, new))
+    right = CliRunner().invoke(main, ["check", str(path)], env={"CI": None})
+    assert right.exit_code == 0 and "--block 48,1,1 -a x=48 -a n=48" in right.output, right.output
+    path.write_text(FLIPPED.replace("(d, n)", "(d, length)"))
+    wrong = CliRunner().invoke(main, ["check", str(path)], env={"CI": None})
+    assert wrong.exit_code == 1 and "n=1000" in wrong.output, wrong.output

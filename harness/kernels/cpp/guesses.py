@@ -137,6 +137,13 @@ def no_sizes(source: str, entry: text.Entry, name: str) -> dict[str, int]:
     return {p.name: int(value) for p, value in given if not p.pointer and value in ("0", "1")}
 
 
+def as_threads(source: str, entry: text.Entry, name: str) -> dict[str, int]:
+    """Return the parameters, by `axes`, of which the block is made, with their numbers there."""
+    launched = launches.of(source, name)
+    given = zip(axes(entry).parameters, launched.threads if launched else (), strict=False)
+    return {p.name: threads for p, threads in given if not p.pointer and threads > 1}
+
+
 def _grid(launched: launches.Launch | None, entry: text.Entry | None) -> tuple[Expr, ...]:
     """Return the grid of a launch over the kernel's own parameters; empty where it follows from others, too.
 
