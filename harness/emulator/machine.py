@@ -34,7 +34,7 @@ import harness.emulator.instructions.system.stack
 import harness.emulator.instructions.texture.fetch
 import harness.emulator.instructions.warp  # noqa: F401 - the instructions register themselves
 from harness.emulator.blocks.batch import Batch
-from harness.emulator.blocks.delays import Delays
+from harness.emulator.blocks.delays.stores import Delays
 from harness.emulator.blocks.endless import PATIENCE, Repeats
 from harness.emulator.blocks.schedule import Schedule
 from harness.emulator.executable import Executable

@@ -11,7 +11,7 @@ the numbers: it is no race, since both accesses are strong. Every run is one tha
 - two stores of a block to one place never change their order, and the parts of a store stay together;
 - the end of the kernel lets out all.
 
-What is missing on the reader's side shows in strong loads that come too early, see `early`. Kernels with
+What is missing on the reader's side shows in strong loads that come too early, see `loads`. Kernels with
 asynchronous units are run without.
 """
 
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harness.emulator.blocks.early import Early, Late
+from harness.emulator.blocks.delays.loads import Early, Late
 from harness.emulator.group import Group, spread
 from harness.emulator.instructions.predicates import broadcast_mask
 from harness.emulator.memory import GLOBAL_BASE

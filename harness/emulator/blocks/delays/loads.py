@@ -8,7 +8,7 @@ it is missing, a load may return what was there before the latest write to its p
 - the writer has written something else since, that others see: who polls a flag sees it at once.
 
 Of each write a block is shown the older value once at most, so that nobody waits for ever. Only writes that
-can be held back (see `delays`) are remembered; after another one, a place shows what it holds. A fence counts
+can be held back (see `stores`) are remembered; after another one, a place shows what it holds. A fence counts
 for its whole block, although it orders the loads of one thread only.
 """
 
@@ -31,7 +31,7 @@ class Late:
     store, after: the lines of the store and of the later write
     read: the line that read what was there before the store
     early: the load came too early, not the store too late
-    seen: what the block of an `early` load had read before it, and which decided how it went on
+    seen: what the block of an `early` load had read before it, in another line
     """
 
     store: Source
