@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.emulator.blocks.arguments import Argument, Record, bind
-from harness.emulator.blocks.delays import Late
+from harness.emulator.blocks.delays.loads import Late
 from harness.emulator.blocks.endless import BUDGET
 from harness.emulator.blocks.schedule import SCHEDULES, Schedule
 from harness.emulator.executable import executable

@@ -258,7 +258,7 @@ def observe(
             launch.races.record_shared(group, ins, kind, at.base, at.where, size, _values(group, at, stored))
     elif at.space == "global":
         if launch.delays is not None:
-            launch.delays.touch(group, ins, at, reads=kind != WRITE, size=size)
+            launch.delays.touch(group, ins, at, reads=kind != WRITE, size=size, writes=kind != READ)
         if launch.counter is not None:
             launch.counter.global_access(ins, at.base, at.where, size, group.shape)
         if kind != READ and at.owner is not None and at.owner.start in launch.constants and launch.check:

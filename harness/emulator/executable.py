@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from harness.emulator.blocks.control import asynchronous, pace
-from harness.emulator.blocks.delays import waiting
+from harness.emulator.blocks.delays.stores import waiting
 from harness.emulator.blocks.slice import Slice, contended, control_slice, guesses
 from harness.emulator.blocks.straight import Straight, straight
 from harness.emulator.decode import Decoder

@@ -34,7 +34,7 @@ import harness.emulator.instructions.system.stack
 import harness.emulator.instructions.texture.fetch
 import harness.emulator.instructions.warp  # noqa: F401 - the instructions register themselves
 from harness.emulator.blocks.batch import Batch
-from harness.emulator.blocks.delays import Delays
+from harness.emulator.blocks.delays.stores import Delays
 from harness.emulator.blocks.endless import PATIENCE, Repeats
 from harness.emulator.blocks.schedule import Schedule
 from harness.emulator.executable import Executable
@@ -229,8 +229,10 @@ def plain_name(name: str) -> str:
     """Return the plain name of a function's own variable: ``_ZZ6matmulE2As`` (Itanium ABI) becomes As.
 
     Of a function that is called, or of inner braces, the name is the one that was declared, see `ptx.module`.
-    Any other name is returned as it is.
+    What lies in local memory has no names, only ``__local_depot0``. Any other name is returned as it is.
     """
+    if name.startswith("__local_depot"):
+        return "local memory"
     name = re.sub(r"^(?:.*:)?([^:]+):\d+$", r"\1", name)
     head, _, tail = name.rpartition("E")
     digits = len(tail) - len(tail.lstrip("0123456789"))

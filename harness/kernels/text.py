@@ -24,8 +24,9 @@ _NOISE = re.compile(  # definitions of macros, comments, strings, characters
     re.DOTALL,
 )
 _GLOBAL = re.compile(r"\b__global__\b")
-_TEMPLATE = re.compile(r"\btemplate\s*(<[^;{}()]*>)?[^;{}()]*\Z")
+_TEMPLATE = re.compile(r"\btemplate\s*(<[^;{}()]*>)?(?:[^;{}()]|__launch_bounds__\s*\([^()]*\))*\Z")
 _BOUNDS = re.compile(r"__launch_bounds__\s*\(\s*([^,()]+)[^()]*\)")
+_BOUNDS_BEFORE = re.compile(r"__launch_bounds__\s*\(\s*(\d+)[^()]*\)\s*\Z")
 _NAME = re.compile(r"([A-Za-z_]\w*(?:\s*<[^(){};]*>)?)\s*\Z")
 _TYPE_WORDS = frozenset(["int", "char", "short", "long", "float", "double", "unsigned", "signed", "bool"])
 _ANY_BLOCK = r"blockIdx(?!\s*\.)|ctaid|_group|block_(?:index|rank)"  # of which axes is not said
@@ -187,7 +188,8 @@ def find(known: Sequence[Entry], name: str) -> Entry | None:
 def _entry(text: str, begin: int, after: int) -> Entry | None:
     """Return the function whose ``__global__`` stands there, or None where none is declared."""
     head, start = "", after
-    bounds = None
+    early = _BOUNDS_BEFORE.search(text[:begin])
+    bounds = int(early[1]) if early else None
     while True:  # up to the parameters: past the parentheses of __launch_bounds__ and attributes
         opened = text.find("(", start)
         if opened < 0 or re.search(r"[;{}]", text[after:opened]):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from harness.errors import UsageError
 from harness.kernels import text
-from harness.kernels.cpp import guesses, includes
+from harness.kernels.cpp import conditions, guesses, includes
 from harness.kernels.dtypes import BF16
 from harness.kernels.spec import Kernel
 from harness.problems.arrays import ArrayProblem
@@ -88,13 +88,15 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     for p in values:
         if "bfloat16" in kinds[p.name]:
             raise _unknown(p.type, p.name, kernel)
-    enums = {p.name for p in values if _is_enum(p.type, kernel)}
-    whole = [p.name for p in values if p.name not in enums and any("int" in kind for kind in kinds[p.name])]
+    fixed = {p.name: 0 for p in values if _is_enum(p.type, kernel)}
+    fixed |= guesses.no_sizes(kernel.source, entry, kernel.entry)
+    whole = [p.name for p in values if p.name not in fixed and any("int" in kind for kind in kinds[p.name])]
     depth = max(min(dimensions, 2), 1 + max((len(f.intersection(whole)) for f in entry.factors), default=0))
     size = _SIZES.get(depth, max(2, round(_MOST ** (1 / depth)))) if whole or depth > 1 else 1024
     if depth > 1:  # a tile that nothing guards is whole; that of one dimension may have a rest
         size = max([size, *(n for e in kernel.tile if (n := e({})) ** depth <= _TILED)])
-    first = {p.name: size if p.name in whole else 0 if p.name in enums else 1.0 for p in values}
+    fixed |= guesses.as_threads(kernel.source, entry, kernel.entry)
+    first = {p.name: fixed.get(p.name, size if p.name in whole else 1.0) for p in values}
     structs = {p.name: found for p in values if (found := _by_value(types[p.name])) is not None}
     scalars = {n: first[n] if n in structs else _scalar(types[n][0], first[n]) for n in first}
     times = {p.name: width for p, width in zip(entry.parameters, widths, strict=True) if p.pointer}
@@ -186,7 +188,12 @@ def _filled(kind: np.dtype[Any], value: float) -> Any:
 
 
 def _label(problem: Any) -> str:
-    return " ".join(f"{name}={getattr(problem, name):g}" for name in problem.axes) or "no arguments"
+    return " ".join(f"{name}={said(getattr(problem, name))}" for name in problem.axes) or "no arguments"
+
+
+def said(value: float) -> str:
+    """Return a guess as ``-a`` takes it: of a whole number all digits."""
+    return str(int(value)) if float(value).is_integer() else f"{value:g}"
 
 
 def _type(declared: str, name: str, kernel: Kernel) -> Type:
@@ -209,15 +216,16 @@ def _is_enum(declared: str, kernel: Kernel) -> bool:
 
 
 def _texts(kernel: Kernel) -> tuple[str, ...]:
-    """Return the texts of a kernel's file and of its own headers, without comments."""
+    """Return the texts of a kernel's file and own headers, without comments and branches not taken."""
     own = includes.included(kernel.path, kernel.source, kernel.include).own.values()
-    return tuple(_COMMENT.sub(" ", t) for t in (kernel.source, *(h.decode(errors="replace") for h in own)))
+    whole = (kernel.source, *(h.decode(errors="replace") for h in own))
+    return conditions.taken([_COMMENT.sub(" ", t) for t in whole], kernel.params)
 
 
 def _found(declared: str, texts: Sequence[str], depth: int = 0) -> tuple[str, int] | None:
     """Return the NumPy type of a C type, and how many of it an element has; None if it is not known.
 
-    A name that `texts` define in several ways, for several builds, stands for the widest of them.
+    A name that `texts` define in several ways, by conditions that are not known, stands for the widest one.
     """
     words = declared.replace("std::", "").split()
     unsigned = "unsigned" in words

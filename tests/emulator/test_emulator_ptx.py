@@ -363,3 +363,7 @@ def test_every_matmul_of_the_tests_decodes_for_every_architecture() -> None:
             assert parse(ptx)["mm"].instructions, name
     found, c, expected = matmul(blocked(64), (64, 1), 64, 64, "compute_120")
     assert found.findings == () and np.abs(c - expected).max() < 1e-4
+
+
+def test_what_lies_in_local_memory_is_not_called_by_the_compilers_name() -> None:
+    assert plain_name("__local_depot12") == "local memory" and plain_name("local_depot") == "local_depot"

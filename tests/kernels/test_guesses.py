@@ -225,7 +225,7 @@ def test_a_kernel_without_sizes_has_those_of_host_code(tmp_path: Path) -> None:
         ("cudaMalloc(&a, N); k<<<argc, 32>>>(a);", {}),
         ("cudaMalloc(&a, N); k<<<2, 32>>>(b);", {}),
         ("cudaMalloc(&a, N << 20); k<<<2, 32>>>(a);", {}),
-        ("cudaMalloc(&a, N); k<<<1 << 20, 32>>>(a);", {}),
+        ("cudaMalloc(&a, N); k<<<1048576, 32>>>(a);", {"x": 100}),
     ],
 )
 def test_what_host_code_allocates(host: str, held: dict[str, int]) -> None:
@@ -234,6 +234,34 @@ def test_what_host_code_allocates(host: str, held: dict[str, int]) -> None:
     assert guesses.allocated(source, entry, "k") == held
     more = source.replace("float* x", "float* x, int n")
     assert guesses.allocated(more, text.entries(more)[0], "k") == {}, "its buffers follow from n"
+
+
+@pytest.mark.parametrize(("many", "grid"), [("8192", [8192]), ("N * 256", [])])
+def test_a_grid_that_is_too_long_is_not_taken_and_its_buffers_are(many: str, grid: list[int]) -> None:
+    kernel = "#define N 4096\n__global__ void k(float* x) { x[blockIdx.x % N] = 1; }\n"
+    host = f"cudaMalloc(&a, N * sizeof(float)); k<<<{many}, 64>>>(a);"
+    assert blocks(host, kernel) == grid
+    assert guesses.allocated(kernel + host, text.entries(kernel)[0], "k") == {"x": 16384}
+
+
+SHIFTED = """\
+__global__ void k(float* x, int n, int offset, int step)
+{
+    int i = offset + (blockIdx.x * blockDim.x + threadIdx.x) * step;
+    if (i < n) x[i] += 1;
+    x[offset] = 0;
+}
+int main() { k<<<n / 128, 128>>>(d, n, 0, 1); k<<<n / 128, 128>>>(d, n, 64, 1); }
+"""
+
+
+def test_a_parameter_to_which_host_code_gives_0_or_1_is_no_size(tmp_path: Path) -> None:
+    path = tmp_path / "shifted.cu"
+    for old, new, found in (("", "", False), ("n, 0, 1)", "n, start, 1)", True)):
+        path.write_text(SHIFTED.replace(old, new))
+        result = CliRunner().invoke(main, ["check", str(path)], env={"CI": None})
+        assert ("out of bounds" in result.output) == found, result.output
+        assert ("-a offset=0 -a step=1" in " ".join(result.output.split())) != found
 
 
 @pytest.mark.parametrize(
@@ -261,3 +289,22 @@ def test_a_right_kernel_has_no_finding_and_a_wrong_one_has(
     path.write_text(source.replace(old, new))
     wrong = CliRunner().invoke(main, ["check", str(path)], env={"CI": None})
     assert wrong.exit_code == 1, wrong.output
+
+
+FLIPPED = """\
+__global__ void k(int* x, int n) { __shared__ int s[48]; s[threadIdx.x] = x[threadIdx.x]; __syncthreads();
+    x[threadIdx.x] = s[n - threadIdx.x - 1]; }
+int main() { const int n = 48; dim3 block(n); k<<<1, block>>>(d, n); }
+"""
+
+
+@pytest.mark.parametrize(("old", "new"), [("", ""), ("1, block>>>", "1, n>>>")])
+def test_a_size_of_which_the_block_is_made_is_the_blocks(tmp_path: Path, old: str, new: str) -> None:
+    """The block is that of host code, and the shared memory fits it: another size was out of bounds."""
+    path = tmp_path / "flipped.cu"
+    path.write_text(FLIPPED.replace(old, new))
+    right = CliRunner().invoke(main, ["check", str(path)], env={"CI": None})
+    assert right.exit_code == 0 and "--block 48,1,1 -a x=48 -a n=48" in right.output, right.output
+    path.write_text(FLIPPED.replace("(d, n)", "(d, length)"))
+    wrong = CliRunner().invoke(main, ["check", str(path)], env={"CI": None})
+    assert wrong.exit_code == 1 and "n=1000" in wrong.output, wrong.output

@@ -257,6 +257,27 @@ def test_device_code_takes_std_from_cuda(tmp_path: Path, lib: Path) -> None:
     assert "numeric_limits" in refused(tmp_path, source).log
 
 
+@pytest.mark.parametrize(
+    ("header", "name", "used"),
+    [("cmath", "log1p", "*x = std::log1p(1)"), ("cstddef", "size_t", "std::size_t n = 3; *x = n")],
+)
+def test_functions_and_sizes_of_std(tmp_path: Path, lib: Path, header: str, name: str, used: str) -> None:
+    folder = lib / "cuda" / "std"
+    folder.mkdir(parents=True)
+    what = "__device__ int log1p(int x) { return x; }" if name == "log1p" else "typedef int size_t;"
+    (folder / header).write_text(f"namespace cuda {{ namespace std {{ {what} }} }}\n")
+    (lib / "runtime_of_cuda.h").write_text("#pragma once\n")
+    source = f"#include <runtime_of_cuda.h>\n#include <map>\n__global__ void k(int* x) {{ {used}; }}\n"
+    assert compiled(tmp_path, source).warnings == "Host code is left out: <map>"
+    assert name in refused(tmp_path, source.replace(name, f"{name}_")).log
+
+
+def test_the_word_for_asm_of_gnu(tmp_path: Path) -> None:
+    source = """__global__ void k(int* x) { __asm__ __volatile__("mov.u32 %0, 7;" : "=r"(*x)); }\n"""
+    assert "mov.u32" in compiled(tmp_path, source).ptx
+    assert "__asm_" in refused(tmp_path, source.replace("__asm__", "__asm_")).log
+
+
 def test_types_that_headers_of_the_host_bring_along(tmp_path: Path, lib: Path) -> None:
     """As cuBLAS's headers bring bfloat16. A file without host code lacks it."""
     (lib / "cuda_bf16.h").write_text("struct __nv_bfloat16 { unsigned short x; };\n")

@@ -125,3 +125,11 @@ def test_a_template_entry_takes_parameters(tmp_path: Path, cache: Cache) -> None
     )
     entries = [compile_kernel(v, "sm_80", cache).entry for v in spec.load(path).variants()]
     assert entries == ["_Z1kIfLi8EEvPT_", "_Z1kIfLi4EEvPT_"]
+
+
+@pytest.mark.parametrize(("bounds", "known"), [("64", 64), ("N, 2", None)])
+def test_launch_bounds_may_stand_before_global(bounds: str, known: int | None) -> None:
+    source = f"template <int N> __launch_bounds__({bounds}) __global__ void k(int* x) {{ *x = N; }}"
+    (entry,) = text.entries(source)
+    assert (entry.name, entry.template, entry.bounds) == ("k", ("int N",), known)
+    assert text.entries("template <int N> void f(int n); __global__ void k() {}")[0].template == ()

@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from harness.cli import main
 from harness.emulator import Buffer, emulate
 from harness.errors import UsageError
 from harness.kernels import catalog
 from harness.kernels.compiler import compile_kernel
 from harness.kernels.cpp import includes
+from harness.problems.guessed import said
 from harness.problems.registry import resolve
 from harness.support.cache import Cache
 
@@ -25,6 +28,11 @@ using index_t = unsigned short;
 typedef double either;
 #else
 typedef float either;
+#endif
+#if OF_A_HEADER > 1
+typedef double unknown;
+#else
+typedef float unknown;
 #endif
 struct Point { real x, y; index_t w[LENGTH]; char tag; };
 typedef struct __align__(16) { float3 at; bool on; } Padded;
@@ -47,14 +55,15 @@ def contents(folder: Path, declared: str) -> np.ndarray[Any, Any]:
     "declared",
     [
         "Point", "struct Point", "Padded", "Node", "Wide", "Other", "real", "const index_t", "WORD", "either",
+        "unknown",
     ],
 )  # fmt: skip
 def test_an_element_has_the_size_that_the_compiler_gives_it(tmp_path: Path, declared: str) -> None:
-    """Of a name for two types, the larger one's: it is long enough for either."""
+    """Of a name for two types, where nobody knows which, the larger one's: it is long enough for either."""
     size = contents(tmp_path, declared).nbytes // 100
     path = tmp_path / "s.cu"
     plain = declared.replace("const ", "")
-    least = "<=" if declared == "either" else "=="
+    least = "<=" if declared == "unknown" else "=="
     body = f"static_assert(sizeof({plain}) {least} {size}, {str(size)!r}".replace("'", '"')
     path.write_text(f"#include <cuda_fp16.h>\n#include <stdint.h>\n{TYPES}\n{body});\n"
                     "__global__ void k(int* x) { *x = 1; }\n")  # fmt: skip
@@ -101,3 +110,28 @@ def test_members_that_are_integers_are_indices_of_what_there_is(tmp_path: Path) 
         if "+ n]" not in source:
             parts = nodes.view(np.dtype([("weight", "f4"), ("edges", "i4", 2)])).reshape(100)
             np.testing.assert_array_equal(sums, parts["weight"][parts["edges"]].sum(1))
+
+
+@pytest.mark.parametrize(("defined", "kind"), [("", np.float32), ("#define DOUBLE 1\n", np.float64)])
+def test_the_branch_that_is_compiled_says_what_a_number_by_value_is(
+    tmp_path: Path, defined: str, kind: type
+) -> None:
+    """The other branch's type had other bytes than the parameter, which no launch takes."""
+    (tmp_path / "real.h").write_text(
+        f"{defined}#ifdef DOUBLE\ntypedef double real;\n#else\ntypedef float real;\n#endif\n"
+    )
+    path = tmp_path / "k.cu"
+    path.write_text(
+        '#include "real.h"\n__global__ void k(real* x, int n, real by)\n'
+        "{ if (threadIdx.x < n) x[threadIdx.x] = by; }\n"
+    )
+    (kernel,) = catalog.load_each(path)
+    problem = resolve(kernel).from_axes({"n": 100})
+    x, _, by = problem.arguments()
+    assert problem.inputs(1)[x].dtype == kind and by.dtype == kind
+    result = CliRunner().invoke(main, ["check", str(path)], env={"CI": None})
+    assert result.exit_code == 0, result.output
+
+
+def test_a_long_number_is_said_with_all_its_digits() -> None:
+    assert [said(v) for v in (4194305, np.float32(0.5), 1.0, float("inf"))] == ["4194305", "0.5", "1", "inf"]

@@ -85,6 +85,7 @@ SHORT = {
     "support/resources": "the protocol of everything that is closed",
     "launch/runnable": "the protocol of everything that is timed",
     "driver/owner": "the protocol of everything that holds a handle",
+    "kernels/cpp/conditions": "which branches of an #if a build takes",
     "cli/verbs/cache": "a command",
     "cli/verbs/worker": "a command",
     "cli/views/verified": "what a command prints, on one GPU and on several",

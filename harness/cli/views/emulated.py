@@ -149,6 +149,7 @@ def guesses_of(rows: Sequence[Measurement]) -> list[str]:
     from harness.kernels import text
     from harness.kernels.cpp import guesses, launches
     from harness.launch import kernel
+    from harness.problems.guessed import said as digits
     from harness.problems.protocol import unverified
 
     found = []
@@ -157,7 +158,7 @@ def guesses_of(rows: Sequence[Measurement]) -> list[str]:
         grid, block = kernel.grid(row.built.variant, row.problem), row.built.variant.block
         shape = f"--grid {','.join(map(str, grid))} --block {','.join(map(str, block))}"
         shape += f" --shared {row.built.variant.shared}" if row.built.variant.shared else ""
-        sizes = " ".join(f"-a {name}={getattr(row.problem, name):g}" for name in row.problem.axes)
+        sizes = " ".join(f"-a {name}={digits(getattr(row.problem, name))}" for name in row.problem.axes)
         said = f"{row.label} was launched as by {shape} {sizes}".rstrip()
         source, name = row.built.variant.kernel.source, row.built.variant.entry
         launch = launches.of(source, name)

@@ -178,7 +178,11 @@ class Barriers:
         self._batch.launch.findings.add("divergent barrier", tuple(pcs), 1, make)
 
     def _order(self, lanes: Array | None, number: int) -> None:
-        """Order the threads that meet at barrier `number`, and those that have ended, for the race watch."""
+        """Order the threads that meet at barrier `number`, and those that have ended, for the watches."""
+        batch, delays = self._batch, self._batch.launch.delays
+        if delays is not None:
+            passed = np.arange(batch.blocks) if lanes is None else np.nonzero(lanes.any(0))[0]
+            delays.barrier(passed + batch.first)
         if self._batch.launch.races is not None and (lanes is None or lanes.any()):
             self._batch.launch.races.barrier(self._batch.order, lanes, number)
 

@@ -16,6 +16,7 @@ from harness.emulator.memory import GLOBAL_BASE
 from harness.emulator.numbers.values import Affine, Array, Lanes, integer_of, shift
 from harness.emulator.ptx.declarations import BYTES
 from harness.emulator.ptx.program import Instruction
+from harness.emulator.watch.knowledge import semantics
 from harness.emulator.watch.touches import READ, WRITE
 
 SPACES = ("global", "shared", "local", "param", "const")
@@ -75,6 +76,8 @@ def ld(decoder: Decoder, ins: Instruction) -> Run:
     read = decoder.address(ins, ins.operands[1])
     finish = _extension(decoder, ins, names, size)
     dtype = BITS_OF.get(size)
+    meaning = semantics(ins)
+    early = meaning.strong and not meaning.acquire
 
     def run(group: Group, where: Lanes) -> None:
         base, offset = read(group)
@@ -89,11 +92,10 @@ def ld(decoder: Decoder, ins: Instruction) -> Run:
         for i, register in enumerate(into):
             if register < 0:
                 continue  # the sink "_"
-            if finish is None:
-                value = load(group, at, size, i, group.out(register, at.where, dtype))
-            else:
-                value = finish(group, load(group, at, size, i))
-            group.write(register, value, at.where)
+            value = load(group, at, size, i, None if finish else group.out(register, at.where, dtype))
+            if early and group.launch.delays is not None:
+                group.launch.delays.read(group, ins, at, value, i * size)
+            group.write(register, finish(group, value) if finish else value, at.where)
 
     return run
 

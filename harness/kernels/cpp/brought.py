@@ -1,7 +1,8 @@
 """Bring along what nvcc's headers define and NVRTC's do not, once a file has been compiled without them.
 
-These are types of system headers and of <cuda.h>, the C headers that harness has, and, where CUDA's headers
-are installed, those of 16-bit floats, and its standard library for ``std`` in device code.
+These are types of system headers and of <cuda.h>, GNU's word for asm, the C headers that harness has, and,
+where CUDA's headers are installed, those of 16-bit floats, and its standard library for ``std`` in device
+code.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from pathlib import Path
 
 from harness.kernels.cpp import nvrtc
 
-_TYPES = {  # of <sys/types.h>, and what kernels take of <cuda.h>
+_NAMES = {  # of <sys/types.h>, of GNU's C++, and what kernels take of <cuda.h>
     "uint": "typedef unsigned int uint;",
     "ushort": "typedef unsigned short ushort;",
     "ulong": "typedef unsigned long ulong;",
+    "__asm__": "#define __asm__ asm",
     "CUtensorMap": "struct alignas(64) CUtensorMap { unsigned long long opaque[16]; };",
 }
 _OF_STD = re.compile(r'namespace "std" has no member(?: class)? "(\w+)"')
@@ -28,6 +30,9 @@ _STD = {  # what device code takes of the standard library, by the header that h
     "array": r"array",
     "tuple": r"tuple|make_tuple|get",
     "complex": r"complex",
+    "cstddef": r"size_t|ptrdiff_t|byte",
+    "cmath": r"(?:a?(?:sin|cos|tan)h?|atan2|exp(?:2|m1)?|log(?:2|10|1p|b)?|pow|sqrt|cbrt|hypot|erfc?"
+    r"|[lt]gamma|abs|ceil|floor|trunc|l{0,2}r(?:ound|int)|fmod|fma|fmin|fmax|fdim|fabs|copysign)[fl]?|is(?:nan|inf|finite)",
 }
 
 
@@ -45,8 +50,8 @@ def lines(unknown: set[str], log: str, left: Collection[str], folders: Collectio
 def _of_headers(unknown: set[str], left: Collection[str], folders: Collection[str]) -> Iterator[str]:
     """Yield lines that define what headers of the host bring along under nvcc, of the names in `unknown`."""
     for name in sorted(unknown):
-        if name in _TYPES:
-            yield f"{_TYPES[name]}\n"
+        if name in _NAMES:
+            yield f"{_NAMES[name]}\n"
         elif left and (header := nvrtc.header_of(name)) and is_there(header, folders, ()):
             yield f"#include <{header}>\n"
 

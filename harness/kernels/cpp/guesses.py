@@ -87,7 +87,7 @@ def of(source: str, entry: text.Entry | None, name: str) -> Guess:
     axes = "xyz"[: max(len(block), entry.dimensions)][::-1]
     tile = tuple(steps.get(axis, n) for axis, n in zip(axes, entry.tile(block), strict=True))
     grid = _grid(launched, entry)
-    if launched and allocated(source, entry, name):
+    if launched and math.prod(launched.grid + block) <= _LONGEST and allocated(source, entry, name):
         grid = tuple(map(Expr.parse, launched.grid))
     return Guess(block=block, tile=tile, grid=grid, shared=shared)
 
@@ -117,17 +117,31 @@ def allocated(source: str, entry: text.Entry, name: str) -> dict[str, int]:
     """Return the bytes that host code allocates for the pointers of the kernel `name`, by `axes`.
 
     None are returned for a kernel with sizes among its parameters, by which buffers and grid are scaled. One
-    without has them in its text, as a macro or a constant, and fits its host code alone.
+    without has them in its text, as a macro or a constant, and fits its host code alone. So do the buffers
+    where the grid is too long to be taken.
     """
     launched = launches.of(source, name)
     parameters = axes(entry).parameters
     if launched is None or any(not p.pointer and p.type not in _REAL for p in parameters):
         return {}
-    threads = math.prod(launched.grid) * math.prod(launched.block)
     given = {p.name: size for p, size in zip(parameters, launched.bytes, strict=False) if p.pointer}
     whole = len(given) == sum(p.pointer for p in parameters) and all(given.values())
-    small = sum(given.values()) <= _MOST_BYTES and 0 < threads <= _LONGEST
+    small = sum(given.values()) <= _MOST_BYTES
     return given if launched.grid and whole and small else {}
+
+
+def no_sizes(source: str, entry: text.Entry, name: str) -> dict[str, int]:
+    """Return the parameters, by `axes`, to which host code gives the number 0 or 1: offsets and steps."""
+    launched = launches.of(source, name)
+    given = zip(axes(entry).parameters, launched.arguments if launched else (), strict=False)
+    return {p.name: int(value) for p, value in given if not p.pointer and value in ("0", "1")}
+
+
+def as_threads(source: str, entry: text.Entry, name: str) -> dict[str, int]:
+    """Return the parameters, by `axes`, of which the block is made, with their numbers there."""
+    launched = launches.of(source, name)
+    given = zip(axes(entry).parameters, launched.threads if launched else (), strict=False)
+    return {p.name: threads for p, threads in given if not p.pointer and threads > 1}
 
 
 def _grid(launched: launches.Launch | None, entry: text.Entry | None) -> tuple[Expr, ...]:

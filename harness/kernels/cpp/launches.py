@@ -46,6 +46,7 @@ class Launch:
     where they are not known; `shared` is in bytes, and None where it is not. `arguments` are the kernel's as
     they are written, and `blocks` the grid in terms of these, ``(n + 128 - 1) // 128``; empty where other
     names are left. `bytes` has what the text allocates for each argument, 0 where that is not known.
+    `threads` has the numbers of arguments of which the block is made, ``n`` of ``k<<<1, n>>>(x, n)``, else 0.
     """
 
     entry: str
@@ -56,6 +57,7 @@ class Launch:
     arguments: tuple[str, ...] = field(default=(), compare=False)
     blocks: tuple[str, ...] = field(default=(), compare=False)
     bytes: tuple[int, ...] = field(default=(), compare=False)
+    threads: tuple[int, ...] = field(default=(), compare=False)
 
     def over(self, parameters: Sequence[str]) -> list[str]:
         """Return the grid in terms of a kernel's parameters, in place of what they are given."""
@@ -92,6 +94,7 @@ def launches(source: str) -> list[Launch]:
                 arguments=arguments,
                 blocks=known.expressions(grid, frozenset(arguments)),
                 bytes=tuple(held.get(argument, 0) for argument in arguments),
+                threads=known.among(arguments, block),
             )
         )
     return found
@@ -201,6 +204,12 @@ class Values:
                 return None
             parts.append(known)
         return "".join(parts)
+
+    def among(self, names: Sequence[str], written: str) -> tuple[int, ...]:
+        """Return the numbers of those of `names` that dimensions consist of, and 0 for the others."""
+        made = _MADE.match(self._texts.get(written.strip(), written).strip())
+        parts = [part.strip() for part in (text.split(made[1]) if made else [written])]
+        return tuple(self.number(name) or 0 if name in parts else 0 for name in names)
 
     def _member(self, at: re.Match[str]) -> str:
         """Return the part of a ``dim3`` that ``block.x`` is; itself where it is not known."""

@@ -11,7 +11,8 @@ the numbers: it is no race, since both accesses are strong. Every run is one tha
 - two stores of a block to one place never change their order, and the parts of a store stay together;
 - the end of the kernel lets out all.
 
-Kernels with asynchronous units are run without.
+What is missing on the reader's side shows in strong loads that come too early, see `loads`. Kernels with
+asynchronous units are run without.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from harness.emulator.blocks.delays.loads import Early, Late
 from harness.emulator.group import Group, spread
 from harness.emulator.instructions.predicates import broadcast_mask
 from harness.emulator.memory import GLOBAL_BASE
@@ -67,25 +69,6 @@ def _may_wait(ins: Instruction) -> bool:
     return meaning.strong and not (meaning.release or meaning.acquire or parts & _NEVER)
 
 
-@dataclass(frozen=True)
-class Late:
-    """A store that another block did not see, though it could see what came after it.
-
-    store, after: the lines of the store and of the later write
-    read: the line that read what was there before the store
-    """
-
-    store: Source
-    after: Source
-    read: Source
-
-    def __str__(self) -> str:
-        return (
-            f"{self.read} reads what was there before {self.store} stored, though {self.after}, which comes "
-            f"later, could be seen: a __threadfence() between {self.store} and {self.after} would order them"
-        )
-
-
 @dataclass
 class _Held:
     """The writes of one execution of an instruction that are held back.
@@ -120,7 +103,8 @@ class Delays:
         self._latest = np.full(blocks, -1, np.int64)  # of each block, its last write that others see,
         self._by = np.zeros(blocks, np.int64)  # and the instruction
         self._marks: Array = np.zeros(0, np.int32)  # by word, how many writes are held
-        self._late: dict[tuple[int, int], Late] = {}
+        self._early: Early | None = None  # made with the first write that is held
+        self._late: dict[tuple[Source, Source], Late] = {}
 
     def late(self) -> tuple[Late, ...]:
         """Return the stores that were seen too late, those first that do not decide which way threads go."""
@@ -139,7 +123,10 @@ class Delays:
         addresses, blocks = self._lanes(group, at)
         words = (addresses - GLOBAL_BASE)[:, None] // _WORD + np.arange(size // _WORD)
         if not len(self._marks):
-            self._marks = np.zeros(len(self._launch.arena.view(_WORD)), np.int32)
+            memory = self._launch.arena.view(_WORD)
+            self._marks = np.zeros(len(memory), np.int32)
+            sources = [entry.source for entry in self._launch.entry.instructions]
+            self._early = Early(memory.view(np.uint32), len(self._latest), sources, self._dice)
         np.add.at(self._marks, words.ravel(), 1)
         self._number += 1
         waits = np.ones(len(words), np.bool_)
@@ -157,37 +144,78 @@ class Delays:
 
     # -- accesses
 
-    def touch(self, group: Group, ins: Instruction, at: Place, *, reads: bool, size: int) -> None:
+    def touch(
+        self, group: Group, ins: Instruction, at: Place, *, reads: bool, size: int, writes: bool = False
+    ) -> None:
         """Let out what has to be seen at an access of `size` bytes, and note what it does not see."""
         meaning = semantics(ins)
-        if meaning.release and meaning.scope != BLOCK:
-            self.fence(group, at.where)
-        atomic = ins.opcode[0] in ("atom", "red")
-        if not self._held and not atomic:
+        wide = meaning.scope != BLOCK
+        if meaning.release and wide:
+            self.fence(group, at.where, acquires=False)
+        atomic, ordered = ins.opcode[0] in ("atom", "red"), ins.index not in self.waits
+        if not (self._held or atomic or (self._early is not None and (writes or meaning.strong))):
             return
         addresses, blocks = self._lanes(group, at)
+        first = (addresses - GLOBAL_BASE) // _WORD
+        last = (addresses - GLOBAL_BASE + size - 1) // _WORD
+        words = np.minimum(first[:, None] + np.arange(int((last - first).max()) + 1), last[:, None])
         if self._held:
-            first = (addresses - GLOBAL_BASE) // _WORD
-            last = (addresses - GLOBAL_BASE + size - 1) // _WORD
-            words = first[:, None] + np.arange(int((last - first).max()) + 1)
-            words = np.minimum(words, last[:, None])
             meets = self._marks[words].any(1)
             if meets.any():
                 self._let_out(words[meets], blocks[meets])
-                if reads and ins.index not in self.waits:
+                if reads and ordered:
                     self._overlooked(ins, words[meets])
                     self._waited(words[meets])
-        if atomic and ins.index not in self.waits:
+        if atomic and ordered:
             self._number += 1
             self._latest[blocks], self._by[blocks] = self._number, ins.index
+        if self._early is not None:
+            if meaning.acquire and wide:
+                self._early.fence(blocks)
+            if writes and ordered:
+                self._early.plain(words, blocks, ins.index, strong=meaning.strong)
+            if atomic and ordered:
+                self._early.returned(blocks, ins.index)
 
-    def fence(self, group: Group, where: Lanes) -> None:
-        """Let out what the blocks hold of which a lane in `where` passes a fence."""
-        if self._held:
-            columns = np.nonzero(broadcast_mask(where, group.shape).any(0))[0] + group.batch.first
-            for one in self._held:
-                self._write(one, one.waits & np.isin(one.blocks, columns))
-            self._forget()
+    def fence(self, group: Group, where: Lanes, *, acquires: bool = True) -> None:
+        """Let out what the blocks hold of which a lane in `where` passes a fence, the last block first.
+
+        acquires: what they load from then on does not come before it
+        """
+        if self._early is None:
+            return
+        columns = np.nonzero(broadcast_mask(where, group.shape).any(0))[0] + group.batch.first
+        holding = {int(block) for one in self._held for block in np.unique(one.blocks[one.waits])}
+        for block in columns[::-1].tolist():
+            for one in self._held if block in holding else ():
+                self._write(one, one.waits & (one.blocks == block))
+            if acquires:
+                self._early.fence(block)
+        self._forget()
+
+    def barrier(self, blocks: Array) -> None:
+        """Note that blocks pass a barrier."""
+        if self._early is not None:
+            self._early.fence(blocks)
+
+    def read(self, group: Group, ins: Instruction, at: Place, value: Array, skipped: int) -> None:
+        """Put older values into what a strong load has returned, in the lanes that execute it early.
+
+        skipped: bytes of the access before those that were loaded
+        """
+        size = value.dtype.itemsize
+        if self._early is None or at.scratch is not None or size < _WORD:
+            return
+        addresses, blocks = self._lanes(group, at)
+        words = (addresses + skipped - GLOBAL_BASE)[:, None] // _WORD + np.arange(size // _WORD)
+        early, older, passed = self._early.read(words, blocks, ins.index)
+        if early.any():
+            chosen = broadcast_mask(at.where, group.shape)
+            found = value[chosen]
+            found[early] = older.view(value.dtype)[:, 0]
+            value[chosen] = found
+        for one in passed:
+            self._late.setdefault((one.store, one.read), one)
 
     def turn(self, *, idle: bool) -> None:
         """Let out some of what is held, between two turns of the blocks; `idle`: none of them can go on."""
@@ -247,6 +275,8 @@ class Delays:
         some = np.nonzero(lanes)[0]
         if not len(some):
             return
+        if self._early is not None:
+            self._early.wrote(one.words[some], one.blocks[some], one.ins.index)
         one.write(some)
         one.waits[some] = False
         np.subtract.at(self._marks, one.words[some].ravel(), 1)
@@ -270,7 +300,7 @@ class Delays:
         """Note which stores an access does not see, of blocks of which others see later writes."""
         entries = self._launch.entry.instructions
         for one in self._held:
-            key = (one.ins.index, ins.index)
+            key = (one.ins.source, ins.source)
             if key in self._late:
                 continue
             behind = one.waits & (self._latest[one.blocks] > one.number)

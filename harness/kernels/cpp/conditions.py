@@ -1,0 +1,55 @@
+"""Leave out of a text what its ``#ifdef`` leave out: branches for names that nobody defines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+
+_DIRECTIVE = re.compile(r"[ \t]*#[ \t]*(if|ifdef|ifndef|elif|else|endif)\b(.*)", re.DOTALL)
+_DEFINED = re.compile(r"(!?)\s*defined\s*\(?\s*(\w+)\s*\)?\s*\Z")
+_DEFINES = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
+_COMPILERS = re.compile(r"_|CUDA|NDEBUG|WIN|NVCC")  # begin names that a compiler or CUDA's headers may define
+
+
+def taken(texts: Sequence[str], given: Collection[str] = ()) -> tuple[str, ...]:
+    """Return texts with empty lines for branches that no build takes without further macros.
+
+    `given` are macros that are defined elsewhere. Of a condition that is not known both branches stay.
+    """
+    defined = {name for text in texts for name in _DEFINES.findall(text)} | set(given)
+    return tuple(_taken(text, defined) for text in texts)
+
+
+def _taken(text: str, defined: Collection[str]) -> str:
+    kept = []
+    # Of each open #if, whether this branch is taken and whether an earlier one was; None where not known.
+    opened: list[tuple[bool | None, bool | None]] = []
+    for line in text.splitlines(keepends=True):
+        directive = _DIRECTIVE.match(line)
+        if directive is None:
+            kept.append("\n" if any(now is False for now, _ in opened) else line)
+            continue
+        kept.append(line)
+        word, rest = directive.groups()
+        if word.startswith("if"):
+            now = _holds(word, rest, defined)
+            opened.append((now, now))
+        elif opened and word == "endif":
+            opened.pop()
+        elif opened:
+            before = opened[-1][1]
+            holds = True if word == "else" else _holds("if", rest, defined)
+            now = False if before is True else holds if before is False or holds is False else None
+            opened[-1] = now, True if True in (before, holds) else None if None in (before, holds) else False
+    return "".join(kept)
+
+
+def _holds(word: str, rest: str, defined: Collection[str]) -> bool | None:
+    """Return whether the condition `rest` of a directive holds; None where that is not known."""
+    rest = rest.strip()
+    if word == "if" and rest in ("0", "1"):
+        return rest == "1"
+    asked = _DEFINED.match(rest if word == "if" else f"{'!' * (word == 'ifndef')}defined({rest})")
+    if asked is None or asked[2] in defined or _COMPILERS.match(asked[2]):
+        return None
+    return bool(asked[1])
