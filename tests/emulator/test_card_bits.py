@@ -15,7 +15,7 @@ from shared.places import record_file
 
 FEW = 4
 ASKED_NEXT = {
-    "39_bf16x6_tiles",
+    "slowed",
     "40_skinny_dots",
     "40_skinny_dots_bf16",
     "40_skinny_dots_fp16",
