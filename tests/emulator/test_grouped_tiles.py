@@ -168,6 +168,11 @@ def test_a_fault_is_found(name: str) -> None:
     header = HEADER.replace(old, new).replace("#pragma once", "")
     source = plain.kernel.source.replace('#include "batch.cuh"', header)
     wrong = replace(plain, kernel=replace(plain.kernel, source=source))
-    problems = problems_of(plain, SHAPES, random.Random(3))
-    assert emulated(plain, problems)
-    assert not emulated(wrong, problems)
+    assert not emulated(wrong, problems_of(plain, SHAPES, random.Random(3)))
+
+
+@pytest.mark.slow
+def test_without_a_fault_the_same_is_right() -> None:
+    """The control."""
+    plain = variant_of("33")
+    assert emulated(plain, problems_of(plain, SHAPES, random.Random(3)))
