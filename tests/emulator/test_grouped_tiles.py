@@ -133,7 +133,7 @@ def test_drawn_shapes(rung: str, layout: tuple[int, int]) -> None:
 @pytest.mark.parametrize("rung", ["33", "37"])
 def test_tiles_that_are_shared(rung: str, split: int, splits: int, sms: int) -> None:
     """By blocks, and by those of a cluster; of a short product most of them have nothing."""
-    shapes = [(20, 31, 400 if split == 1 else 1100), (33, 9, 30)]
+    shapes = [(20, 31, 400 if split == 1 else 550), (33, 9, 30)]
     variant = variant_of(rung, 2, SPLIT=split)
     assert emulated(variant, problems_of(variant, shapes, random.Random(5)), sms=sms, split=splits)
 
