@@ -31,6 +31,7 @@ import time
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -117,7 +118,9 @@ def mutated(root: Path) -> dict[Path, Any]:
 
     config()
     paths = sorted(walk_mutatable_files())
-    return {path: mutate_file_contents(str(path), path.read_text(encoding="utf-8")) for path in paths}
+    texts = [path.read_text(encoding="utf-8") for path in paths]
+    with ProcessPoolExecutor() as pool:  # half a minute's work
+        return dict(zip(paths, pool.map(mutate_file_contents, map(str, paths), texts), strict=True))
 
 
 class Mutated(importlib.abc.MetaPathFinder, importlib.abc.SourceLoader):

@@ -30,12 +30,13 @@ settings.register_profile("mutants", phases=(Phase.explicit, Phase.generate), da
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Use neither the user's cache nor his table, whose content must not decide a test. Workers of one run
-    share a cache, so that a kernel is compiled once.
+    share a cache, so that a kernel is compiled once; in .ci/run all runs do, which name it in
+    HARNESS_TESTS_CACHE.
     """
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
-    os.environ["HARNESS_CACHE_DIR"] = str(folder / "cache")
+    os.environ["HARNESS_CACHE_DIR"] = os.environ.get("HARNESS_TESTS_CACHE") or str(folder / "cache")
     os.environ["HARNESS_TABLE"] = str(tmp_path_factory.mktemp("table") / "matmul.json")
     default()  # opened once a process, so not by a test that names another folder
 

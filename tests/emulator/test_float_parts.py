@@ -88,7 +88,7 @@ def outcome(
     stored = problem.left(inputs["A"]), problem.right(inputs["B"])  # views, of K x M where it is transposed
     a, b = kind(np.random.default_rng(12), *(x.copy() for x in stored))
     stored[0][:], stored[1][:] = a, b
-    run, arrays = emulation.launch(built, problem, inputs, emulation.Options())
+    run, arrays = emulation.launch(built, problem, inputs, emulation.Options(count=False))
     if run.findings:
         return str(run.findings[0])
     with np.errstate(all="ignore"):
@@ -104,7 +104,8 @@ def outcome(
     return f"{bad} elements wrong" if bad else ""
 
 
-IN_CI = (normal, infinite)
+# Rows without an infinity are multiplied as those of `normal` are; test_hopper_rungs.py has those, too.
+IN_CI = (infinite,)
 
 
 def far_apart(_rng: np.random.Generator, a: Matrix, b: Matrix) -> tuple[Matrix, Matrix]:
@@ -126,7 +127,7 @@ def test_results_are_those_of_float32(kind: Any, rung: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("rung", "parameters"), [("32", SMALL), ("36", SMALL36), ("38", SMALL36), ("39", {}), ("39", CLUSTER39)]
+    ("rung", "parameters"), [("32", SMALL), ("36", SMALL36), ("38", SMALL36), ("39", CLUSTER39)]
 )
 def test_a_tile_shared_along_k(rung: str, parameters: dict[str, int]) -> None:
     assert outcome(RUNGS[rung], infinite, parameters) == ""
@@ -156,12 +157,16 @@ def test_operands_stored_transposed(rung: str, parameters: dict[str, int], layou
     ("rung", "parameters"),
     [
         *[("32", SMALL), ("36", {"BM": 128, "BN": 64, "STAGES": 8}), ("38", SMALL36)],
-        *[("39", {}), ("39", {"SPLIT": 4}), ("39", CLUSTER39)],
+        *[("39", {}), ("39", {"SPLIT": 2}), ("39", CLUSTER39)],
     ],
 )
 def test_blocks_that_share_a_tile(rung: str, parameters: dict[str, int]) -> None:
-    """Two tiles, or one, for four blocks; rows with an infinity are computed again by whoever has them."""
-    assert outcome(RUNGS[rung], infinite, parameters, **(SHARED | {"N": 68})) == ""
+    """Two tiles, or one, for four blocks; rows with an infinity are computed again by whoever has them.
+
+    Blocks of 39, and clusters of two, share less of k than those of panels.
+    """
+    axes = SHARED | {"N": 68} | ({"K": 550} if rung == "39" else {})
+    assert outcome(RUNGS[rung], infinite, parameters, **axes) == ""
 
 
 def tiny(_rng: np.random.Generator, a: Matrix, b: Matrix) -> tuple[Matrix, Matrix]:

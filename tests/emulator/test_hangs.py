@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from harness.emulator.blocks import endless
 from harness.emulator.blocks.endless import BUDGET
 from harness.errors import EmulatorError
 from shared.emulator_kernels import launch
@@ -182,13 +183,13 @@ LONG = {
         24,
     ),
     "warps that take their turns apart": Hang(
-        """for (int i = 0; i < 12000; i++) {
+        """for (int i = 0; i < 1200; i++) {
           if (t < 32) asm volatile("bar.sync 1, 64; bar.arrive 2, 64;");
           else asm volatile("bar.arrive 1, 64; bar.sync 2, 64;");
           s = s * 3 + v[i & 7]; p[64 + t] = s;
         }"""
     ),
-    "warps in a ring that is left": Hang("for (int i = 0; i < 3000; i++) { RING p[t] = i; }", 1, 256),
+    "warps in a ring that is left": Hang("for (int i = 0; i < 300; i++) { RING p[t] = i; }", 1, 256),
     "one block works long, and the others wait": Hang(
         "if (blockIdx.x == 0) { for (int i = 0; i < 30000; i++) s = s * 3 + p[i & 7]; "
         "if (t == 0) v[1] = 1; } else while (v[1] == 0) ;",
@@ -254,7 +255,12 @@ def test_a_hang_is_told_in_time(what: str) -> None:
 
 
 @pytest.mark.parametrize("what", [pytest.param(w, marks=pytest.mark.slow) for w in LONG])
-def test_what_only_takes_long_is_not_cut(what: str) -> None:
-    """The control: nothing is said of a hang."""
-    said, _ = run(LONG[what])
+def test_what_only_takes_long_is_not_cut(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: nothing is said of a hang. With a tenth of the emulator's patience, a tenth of the turns
+    tries it as much.
+    """
+    seconds, turns, threads = endless._SLOW
+    monkeypatch.setattr(endless, "_SLOW", (seconds / 10, turns // 10, threads))
+    monkeypatch.setattr(endless, "FIRST", endless.FIRST // 10)
+    said, _ = run(LONG[what], budget=BUDGET // 10)
     assert not told(said) and "budget" not in said, said

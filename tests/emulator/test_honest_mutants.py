@@ -10,6 +10,7 @@ import random
 import secrets
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from math import comb
 from pathlib import Path
@@ -87,6 +88,7 @@ def test_the_bound_is_that_of_the_share() -> None:
 def test_a_fence_between_atomics_that_do_not_race_is_found() -> None:
     kernel = next(k for k in kernels() if k.path.stem == "split_k_atomics")
     subject, source = Subject.of(kernel), flat(kernel)
+    subject = replace(subject, points=subject.points[:2])  # ragged and whole: any of them finds it
     fence = "    __threadfence();\n    __syncthreads();"
     assert source.count(fence) == 1
     right = subject.built(source)

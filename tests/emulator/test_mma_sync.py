@@ -134,6 +134,7 @@ def test_operands_at_any_address(edited: Write, offsets: tuple[int, int, int]) -
     assert compare(got, problem.reference(inputs), inputs["C"]).ok
 
 
+LONG = {"M": 64, "N": 136, "K": 264}  # more stages than are in flight
 SWIZZLE = "(c ^ r / (8 / units) % units * 8)"
 READ = "As[stage] + swizzled<BK>(tile_m + 16 * i + down, k + right)"
 LAST = "cp_async_wait_group<STAGES - 2>();\n                __syncthreads();"
@@ -160,11 +161,15 @@ def test_the_text_of_a_fault_stands_in_the_kernel(old: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("old", "new", "found"), FAULTS)
 def test_faults_are_found(edited: Write, old: str, new: str, found: str) -> None:
-    problem = exact("bf16", "one-hot rows")(M=64, N=136, K=264)
-    row = run(edited((old, new)), problem)
+    row = run(edited((old, new)), exact("bf16", "one-hot rows")(**LONG))
     assert row.status == FAILED and row.emulation is not None
     assert any(found in text for text in (row.error, *map(str, row.emulation.findings))), row.error
-    assert run(edited(), problem).status == OK
+
+
+@pytest.mark.slow
+def test_without_a_fault_it_is_right(edited: Write) -> None:
+    """The control."""
+    assert run(edited(), exact("bf16", "one-hot rows")(**LONG)).status == OK
 
 
 @pytest.mark.slow

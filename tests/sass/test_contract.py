@@ -74,12 +74,12 @@ def test_shipped_kernels_keep_their_word(cache: Cache, name: str, arch: str, set
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [k.name for k in catalog.shipped() if len(list(k.variants())) > 1])
-def test_two_sets_drawn_anew_keep_their_word(cache: Cache, name: str) -> None:
+def test_a_set_drawn_anew_keeps_its_word(cache: Cache, name: str) -> None:
     """CI has no time for all; a failure names the set."""
     (kernel,) = catalog.find(name)
-    sets = list(parameter_sets(kernel, "sm_90a"))
-    for variant in random.sample(sets, min(2, len(sets))):
-        keeps_its_word(variant, "sm_90a", cache)
+    default = kernel.variant()  # the test above has it
+    sets = [variant for variant in parameter_sets(kernel, "sm_90a") if variant.label != default.label]
+    keeps_its_word(random.choice(sets or [default]), "sm_90a", cache)
 
 
 def keeps_its_word(variant: spec.Variant, arch: str, cache: Cache) -> None:

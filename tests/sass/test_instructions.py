@@ -200,7 +200,7 @@ TEXT = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:(@!?U?P\w+)\s+)?([A-Z][\w.]*)\
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "arch"), sweeps.builds(["sm_75", "sm_90a", "sm_120"]))
+@pytest.mark.parametrize(("name", "arch"), sweeps.builds(["sm_75", "sm_90a", "sm_120"], each=2))
 def test_the_same_as_cuobjdump_prints(read: Read, tmp_path: Path, name: str, arch: str) -> None:
     cubin, code = read(name, arch)
     file = tmp_path / "kernel.cubin"

@@ -308,7 +308,7 @@ def our_steps(instructions: Sequence[Instruction]) -> Steps:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "arch"), sweeps.builds(ARCHS))
+@pytest.mark.parametrize(("name", "arch"), sweeps.builds(ARCHS, each=2))
 def test_the_same_steps_as_nvdisasm_draws(cache: Cache, tmp_path: Path, name: str, arch: str) -> None:
     """It does not draw a function without a name: a division's second copy."""
     (kernel,) = catalog.find(name)
