@@ -332,7 +332,7 @@ extern "C" __global__ void
             #pragma unroll
             for (int m = 0; m < BM; m += 32) {
                 const auto cs = Cs[box][m / 32 % 2];
-                if (leader) tma_store_wait_group_read<1>();  // the box has been read
+                if (leader) tma_store_wait_group_read<(BM > 32)>();  // the box has been read; of 32 rows there is one place
                 both_warps();
                 #pragma unroll
                 for (int j = 0; j < 4; ++j)

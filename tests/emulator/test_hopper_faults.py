@@ -169,7 +169,7 @@ FAULTS = [
         ("the stage is released before its products", "release(before);  // the stage before",
          "release(stage);  // the stage before"),
         ("two boxes of C are not enough",
-         "if (leader) tma_store_wait_group_read<1>();", "if (leader) tma_store_wait_group_read<2>();"),
+         "tma_store_wait_group_read<(BM > 32)>", "tma_store_wait_group_read<2>"),
     ),
     *faults(
         "25_wgmma_tf32",
