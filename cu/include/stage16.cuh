@@ -67,15 +67,13 @@ struct Stage16 {
         constexpr int LINES = MN ? TILE_K : EXTENT;  // of a box, or of all
         constexpr int EACH = WHOLE ? BOXES / BLOCKS : LINES / BLOCKS;
         static_assert(WHOLE || LINES % (8 * BLOCKS) == 0, "a part begins where the swizzle does");
-        constexpr int SPREAD = ((1 << BLOCKS * APART) - 1) / ((1 << APART) - 1);  // the bits of these blocks
-        const int own = rank / APART % BLOCKS;
         #pragma unroll
         for (int i = 0; i < (!MN ? 1 : WHOLE ? EACH : BOXES); ++i) {
-            const int part = BLOCKS == 1 ? 0 : EACH * own, of_k = WHOLE ? 0 : part;
+            const int part = EACH * sharer<BLOCKS, APART>(rank), of_k = WHOLE ? 0 : part;
             const int box = 64 * (WHOLE ? part + i : i);
             const auto at = to[MN ? box + of_k : part];
             const int y = MN ? k + of_k : first + part, x = MN ? first + box : k;
-            tma_load_for<BLOCKS>(SPREAD << rank - own * APART, at, map, y, x, full);
+            tma_load_shared<BLOCKS, APART>(rank, at, map, y, x, full);
         }
     }
 

@@ -70,12 +70,17 @@ __device__ inline void tma_store(const MatrixMap& to, int row, int column, const
                  :: "l"(&to.map), "r"(shared_address(from)), "r"(column), "r"(row), "r"(to.matrix) : "memory");
 }
 
-// Load the box for COUNT blocks of the cluster, those whose bits are set in `blocks`; for this block alone if COUNT is 1.
-template <int COUNT, class Map>
-__device__ inline void tma_load_for(unsigned short blocks, void* to, const Map& map, int row, int column, Mbarrier* b)
+// Of COUNT blocks of a cluster that share an operand, APART ranks from one another: which of them is `rank`.
+template <int COUNT, int APART>
+__device__ inline int sharer(int rank) { return rank / APART % COUNT; }
+
+// Load the box for all of them.
+template <int COUNT, int APART, class Map>
+__device__ inline void tma_load_shared(int rank, void* to, const Map& map, int row, int column, Mbarrier* b)
 {
+    constexpr int BITS = ((1 << COUNT * APART) - 1) / ((1 << APART) - 1);  // those of the blocks, from 0 on
     if constexpr (COUNT == 1) tma_load(to, map, row, column, b);
-    else tma_load_multicast(blocks, to, map, row, column, b);
+    else tma_load_multicast(BITS << rank - sharer<COUNT, APART>(rank) * APART, to, map, row, column, b);
 }
 
 // Store a box to (row, column). The same thread closes stores in groups and waits for them.

@@ -103,8 +103,9 @@ extern "C" __global__ void __launch_bounds__(THREADS LEAST_BLOCKS)
 {
     extern __shared__ __align__(16) float memory[];  // dynamic: it may exceed 48 KB
     // Neighbours read the same of B, lanes two apart the same of A: an access of 128 bits then takes two wavefronts, not four.
+    // Eight lanes store their sums to four rows, two apart, and two columns: without a bank conflict.
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int lane_m = lane % 2 | lane / 2 & 6, lane_n = lane / 2 % 2 | lane / 8 & 2;
+    const int lane_m = lane & 4 | lane % 2 * 2 | lane / 8 % 2, lane_n = lane / 2 % 2 | lane / 16 * 2;
     const int warp_m = warp % WARPS_M * (BM / WARPS_M), warp_n = warp / WARPS_M * (BN * WARPS_M / 4);
     TAKE_PRODUCT(A, B, C, M, N, K, lda, ldb, ldc);
     const unsigned tiles_m = (M + BM - 1u) / BM, tile = TILE_OF_MATRIX(tiles_m * ((N + BN - 1u) / BN));

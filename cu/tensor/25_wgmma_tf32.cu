@@ -108,7 +108,7 @@ extern "C" __global__ void
     auto full = (Mbarrier*)(Cs + BN / 32), empty = full + STAGES;
 
     // The blocks of a cluster take tiles one above the other first, then side by side. With SPLIT they have the same tile.
-    const int place = blockIdx.x % CLUSTER, place_a = place / SHARE_B, place_b = place % SHARE_B;
+    const int place = blockIdx.x % CLUSTER, place_a = sharer<SHARE_A, SHARE_B>(place), place_b = sharer<SHARE_B, 1>(place);
     const unsigned tiles_m = (M + BM * SHARE_B - 1u) / (BM * SHARE_B), tiles_n = (N + BN * SHARE_A - 1u) / (BN * SHARE_A);
     const unsigned tiles = tiles_m * tiles_n * MATRICES;
     struct Corner {
@@ -153,16 +153,14 @@ extern "C" __global__ void
             const auto& of_b = MATRIX_MAP(map_b, at.matrix, STRIDE_B, sizeof(float));
             mbarrier_arrive_expect_tx(full + stage, 4 * BK * (a * BM + b * BN));
             // Its part, for all blocks of the cluster that have the same.
-            constexpr int LINE_A = ((1 << CLUSTER) - 1) / ((1 << SHARE_B) - 1), LINE_B = (1 << SHARE_B) - 1;
             const int own_a = ROWS_A * place_a, own_b = COLUMNS_B * place_b;
-            if (a) tma_load_for<SHARE_A>(LINE_A << place_b, As[stage][own_a], of_a, at.row + own_a, k, full + stage);
+            if (a) tma_load_shared<SHARE_A, SHARE_B>(place, As[stage][own_a], of_a, at.row + own_a, k, full + stage);
             if (b && BOTH_SHARED)
-                tma_load_for<SHARE_B>(LINE_B << place - place_b, Bs[stage][own_b / 32][own_b % 32], of_b, at.col + own_b, k,
-                                      full + stage);
+                tma_load_shared<SHARE_B, 1>(place, Bs[stage][own_b / 32][own_b % 32], of_b, at.col + own_b, k, full + stage);
             if (b && !BOTH_SHARED)
                 #pragma unroll
                 for (int n = own_b; n < own_b + COLUMNS_B; n += 32)
-                    tma_load_for<SHARE_B>(LINE_B << place - place_b, Bs[stage][n / 32], of_b, k, at.col + n, full + stage);
+                    tma_load_shared<SHARE_B, 1>(place, Bs[stage][n / 32], of_b, k, at.col + n, full + stage);
         };
         int stage = 0, parity = 1, turn = 0;
         if (maps && self != CONSUMERS) return;
@@ -188,8 +186,8 @@ extern "C" __global__ void
                         const int k = part * BK;
                         mbarrier_wait(empty + stage, parity);
                         if (!a_mapped)
-                            copy_box_swizzled<BM, 1, BM < 64 ? BM : 64>(As[stage], own_a + (long long)row * lda + k, lda, M - row,
-                                                         K - k, 0);
+                            copy_box_swizzled<BM, 1, BM < 64 ? BM : 64>(As[stage], own_a + (long long)row * lda + k, lda,
+                                                                        M - row, K - k, 0);
                         if (!b_mapped && BOTH_SHARED)
                             copy_box_swizzled<BN, 1, 32>(Bs[stage], own_b + (long long)col * ldb + k, ldb, N - col,
                                                          K - k, 0);

@@ -188,10 +188,10 @@ def _filled(kind: np.dtype[Any], value: float) -> Any:
 
 
 def _label(problem: Any) -> str:
-    return " ".join(f"{name}={said(getattr(problem, name))}" for name in problem.axes) or "no arguments"
+    return " ".join(f"{name}={digits(getattr(problem, name))}" for name in problem.axes) or "no arguments"
 
 
-def said(value: float) -> str:
+def digits(value: float) -> str:
     """Return a guess as ``-a`` takes it: of a whole number all digits."""
     return str(int(value)) if float(value).is_integer() else f"{value:g}"
 

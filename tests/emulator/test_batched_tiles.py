@@ -224,8 +224,8 @@ def test_clusters_that_share_k(rung: str, split: int) -> None:
 @pytest.mark.parametrize(("split", "splits", "sms"), [(1, 3, 8), (8, 8, 4), (2, 4, 16)])
 @pytest.mark.parametrize("rung", SHARING)
 def test_tiles_that_are_shared(rung: str, split: int, splits: int, sms: int) -> None:
-    """Of two matrices with one tile: blocks that share it, the largest cluster, and two of the smallest. A
-    block takes 128 of k where clusters share a tile, so that two of eight would take four times as long.
+    """Share the one tile of each of two matrices: by the largest cluster, and by two of the smallest. A block
+    takes 128 of k where clusters share a tile, so that two of eight would take four times as long.
     """
     case = Case(size=2, m=20, n=31, k=400 if split == 1 else 550)
     assert emulated(variant_of(rung, case, SPLIT=split), case, sms=sms, split=splits)

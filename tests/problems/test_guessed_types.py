@@ -15,7 +15,7 @@ from harness.errors import UsageError
 from harness.kernels import catalog
 from harness.kernels.compiler import compile_kernel
 from harness.kernels.cpp import includes
-from harness.problems.guessed import said
+from harness.problems.guessed import digits
 from harness.problems.registry import resolve
 from harness.support.cache import Cache
 
@@ -59,7 +59,7 @@ def contents(folder: Path, declared: str) -> np.ndarray[Any, Any]:
     ],
 )  # fmt: skip
 def test_an_element_has_the_size_that_the_compiler_gives_it(tmp_path: Path, declared: str) -> None:
-    """Of a name for two types, where nobody knows which, the larger one's: it is long enough for either."""
+    """Take the larger of two types of a name where nobody knows which it is: long enough for either."""
     size = contents(tmp_path, declared).nbytes // 100
     path = tmp_path / "s.cu"
     plain = declared.replace("const ", "")
@@ -134,4 +134,5 @@ def test_the_branch_that_is_compiled_says_what_a_number_by_value_is(
 
 
 def test_a_long_number_is_said_with_all_its_digits() -> None:
-    assert [said(v) for v in (4194305, np.float32(0.5), 1.0, float("inf"))] == ["4194305", "0.5", "1", "inf"]
+    said = [digits(v) for v in (4194305, np.float32(0.5), 1.0, float("inf"))]
+    assert said == ["4194305", "0.5", "1", "inf"]

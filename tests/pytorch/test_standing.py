@@ -118,7 +118,7 @@ def check_what_is_not_launched(torch: Any, ours: Any, launches: Launches) -> Non
 
 
 def check_gradients(torch: Any, ours: Any, launches: Launches) -> None:
-    """Where one is asked for the operator's formula is called, also for a product that is known."""
+    """Call the operator's formula where a gradient is asked for, also for a product that is known."""
     x, w, bias = torch.randn(5, 3), torch.randn(7, 3), torch.randn(7)
     leaf = w.clone().requires_grad_()
     for turn in range(3):
