@@ -58,7 +58,8 @@ __device__ inline void stmatrix_x4(void* to, unsigned w0, unsigned w1, unsigned 
 }
 
 // wgmma<A_MN, B_MN>(T(), sum, a, b, accumulate): start sum = (accumulate ? sum : 0) + a * b for 64 rows, 2 * COUNT
-// columns and 16 k of type T, where sum has COUNT floats a thread: 4, 8, 16, 24, 32, 40, 48, 64, 80, 96, 112 or 128.
+// columns and 16 k of type T, where sum has COUNT floats a thread: 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 72, 80, 96,
+// 112 or 128.
 // Each of a and b is MN-major if its flag is 1 and K-major if it is 0; by default they are as in row-major matrices.
 //
 // wgmma(sum, a, b, accumulate): the same for 8 k of tf32, where b is K-major, and a is in registers, four a thread, or
@@ -71,12 +72,17 @@ __device__ inline void stmatrix_x4(void* to, unsigned w0, unsigned w1, unsigned 
 #define TEN(t) FIVE(t, 0, 1, 2, 3, 4) FIVE(t, 5, 6, 7, 8, 9)
 #define NAMES_4 "%0, %1, %2, %3"
 #define NAMES_8 NAMES_4 ", %4, %5, %6, %7"
+#define NAMES_12 TEN() "%10, %11"
 #define NAMES_16 TEN() "%10, %11, %12, %13, %14, %15"
+#define NAMES_20 TEN() FIVE(1, 0, 1, 2, 3, 4) "%15, %16, %17, %18, %19"
 #define NAMES_24 TEN() TEN(1) "%20, %21, %22, %23"
+#define NAMES_28 TEN() TEN(1) FIVE(2, 0, 1, 2, 3, 4) "%25, %26, %27"
 #define NAMES_32 TEN() TEN(1) TEN(2) "%30, %31"
 #define NAMES_40 TEN() TEN(1) TEN(2) FIVE(3, 0, 1, 2, 3, 4) "%35, %36, %37, %38, %39"
 #define NAMES_48 TEN() TEN(1) TEN(2) TEN(3) "%40, %41, %42, %43, %44, %45, %46, %47"
+#define NAMES_56 TEN() TEN(1) TEN(2) TEN(3) TEN(4) "%50, %51, %52, %53, %54, %55"
 #define NAMES_64 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) "%60, %61, %62, %63"
+#define NAMES_72 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) "%70, %71"
 #define NAMES_80 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) \
     FIVE(7, 0, 1, 2, 3, 4) "%75, %76, %77, %78, %79"
 #define NAMES_96 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) "%90, %91, %92, %93, %94, %95"
@@ -88,12 +94,17 @@ __device__ inline void stmatrix_x4(void* to, unsigned w0, unsigned w1, unsigned 
                 FOUR(i + 16), FOUR(i + 20), FOUR(i + 24), FOUR(i + 28)
 #define SUMS_4 FOUR(0)
 #define SUMS_8 SUMS_4, FOUR(4)
+#define SUMS_12 SUMS_8, FOUR(8)
 #define SUMS_16 SUMS_8, FOUR(8), FOUR(12)
+#define SUMS_20 SUMS_16, FOUR(16)
 #define SUMS_24 SUMS_16, FOUR(16), FOUR(20)
+#define SUMS_28 SUMS_24, FOUR(24)
 #define SUMS_32 SUMS(0)
 #define SUMS_40 SUMS_32, FOUR(32), FOUR(36)
 #define SUMS_48 SUMS_40, FOUR(40), FOUR(44)
+#define SUMS_56 SUMS_32, FOUR(32), FOUR(36), FOUR(40), FOUR(44), FOUR(48), FOUR(52)
 #define SUMS_64 SUMS_32, SUMS(32)
+#define SUMS_72 SUMS_64, FOUR(64), FOUR(68)
 #define SUMS_80 SUMS_64, FOUR(64), FOUR(68), FOUR(72), FOUR(76)
 #define SUMS_96 SUMS_64, SUMS(64)
 #define SUMS_112 SUMS_96, FOUR(96), FOUR(100), FOUR(104), FOUR(108)
@@ -127,49 +138,70 @@ __device__ inline void stmatrix_x4(void* to, unsigned w0, unsigned w1, unsigned 
 
 WGMMA(Bf16, "bf16", 8, 4, "%4", "%5", "%6", "%7, %8")
 WGMMA(Bf16, "bf16", 16, 8, "%8", "%9", "%10", "%11, %12")
+WGMMA(Bf16, "bf16", 24, 12, "%12", "%13", "%14", "%15, %16")
 WGMMA(Bf16, "bf16", 32, 16, "%16", "%17", "%18", "%19, %20")
+WGMMA(Bf16, "bf16", 40, 20, "%20", "%21", "%22", "%23, %24")
 WGMMA(Bf16, "bf16", 48, 24, "%24", "%25", "%26", "%27, %28")
+WGMMA(Bf16, "bf16", 56, 28, "%28", "%29", "%30", "%31, %32")
 WGMMA(Bf16, "bf16", 64, 32, "%32", "%33", "%34", "%35, %36")
 WGMMA(Bf16, "bf16", 80, 40, "%40", "%41", "%42", "%43, %44")
 WGMMA(Bf16, "bf16", 96, 48, "%48", "%49", "%50", "%51, %52")
+WGMMA(Bf16, "bf16", 112, 56, "%56", "%57", "%58", "%59, %60")
 WGMMA(Bf16, "bf16", 128, 64, "%64", "%65", "%66", "%67, %68")
+WGMMA(Bf16, "bf16", 144, 72, "%72", "%73", "%74", "%75, %76")
 WGMMA(Bf16, "bf16", 160, 80, "%80", "%81", "%82", "%83, %84")
 WGMMA(Bf16, "bf16", 192, 96, "%96", "%97", "%98", "%99, %100")
 WGMMA(Bf16, "bf16", 224, 112, "%112", "%113", "%114", "%115, %116")
 WGMMA(Bf16, "bf16", 256, 128, "%128", "%129", "%130", "%131, %132")
 WGMMA(Fp16, "f16", 8, 4, "%4", "%5", "%6", "%7, %8")
 WGMMA(Fp16, "f16", 16, 8, "%8", "%9", "%10", "%11, %12")
+WGMMA(Fp16, "f16", 24, 12, "%12", "%13", "%14", "%15, %16")
 WGMMA(Fp16, "f16", 32, 16, "%16", "%17", "%18", "%19, %20")
+WGMMA(Fp16, "f16", 40, 20, "%20", "%21", "%22", "%23, %24")
 WGMMA(Fp16, "f16", 48, 24, "%24", "%25", "%26", "%27, %28")
+WGMMA(Fp16, "f16", 56, 28, "%28", "%29", "%30", "%31, %32")
 WGMMA(Fp16, "f16", 64, 32, "%32", "%33", "%34", "%35, %36")
 WGMMA(Fp16, "f16", 80, 40, "%40", "%41", "%42", "%43, %44")
 WGMMA(Fp16, "f16", 96, 48, "%48", "%49", "%50", "%51, %52")
+WGMMA(Fp16, "f16", 112, 56, "%56", "%57", "%58", "%59, %60")
 WGMMA(Fp16, "f16", 128, 64, "%64", "%65", "%66", "%67, %68")
+WGMMA(Fp16, "f16", 144, 72, "%72", "%73", "%74", "%75, %76")
 WGMMA(Fp16, "f16", 160, 80, "%80", "%81", "%82", "%83, %84")
 WGMMA(Fp16, "f16", 192, 96, "%96", "%97", "%98", "%99, %100")
 WGMMA(Fp16, "f16", 224, 112, "%112", "%113", "%114", "%115, %116")
 WGMMA(Fp16, "f16", 256, 128, "%128", "%129", "%130", "%131, %132")
 WGMMA_TF32(32, 16, "%16, %17, %18, %19", "%20", "%21")
 WGMMA_TF32(64, 32, "%32, %33, %34, %35", "%36", "%37")
+WGMMA_TF32(96, 48, "%48, %49, %50, %51", "%52", "%53")
 WGMMA_TF32(128, 64, "%64, %65, %66, %67", "%68", "%69")
+WGMMA_TF32(160, 80, "%80, %81, %82, %83", "%84", "%85")
 WGMMA_TF32(192, 96, "%96, %97, %98, %99", "%100", "%101")
+WGMMA_TF32(224, 112, "%112, %113, %114, %115", "%116", "%117")
 WGMMA_TF32(256, 128, "%128, %129, %130, %131", "%132", "%133")
 WGMMA_TF32_SHARED(32, 16, "%16", "%17", "%18")
 WGMMA_TF32_SHARED(64, 32, "%32", "%33", "%34")
+WGMMA_TF32_SHARED(96, 48, "%48", "%49", "%50")
 WGMMA_TF32_SHARED(128, 64, "%64", "%65", "%66")
+WGMMA_TF32_SHARED(160, 80, "%80", "%81", "%82")
 WGMMA_TF32_SHARED(192, 96, "%96", "%97", "%98")
+WGMMA_TF32_SHARED(224, 112, "%112", "%113", "%114")
 WGMMA_TF32_SHARED(256, 128, "%128", "%129", "%130")
 
 #undef FIVE
 #undef TEN
 #undef NAMES_4
 #undef NAMES_8
+#undef NAMES_12
 #undef NAMES_16
+#undef NAMES_20
 #undef NAMES_24
+#undef NAMES_28
 #undef NAMES_32
 #undef NAMES_40
 #undef NAMES_48
+#undef NAMES_56
 #undef NAMES_64
+#undef NAMES_72
 #undef NAMES_80
 #undef NAMES_96
 #undef NAMES_112
@@ -178,12 +210,17 @@ WGMMA_TF32_SHARED(256, 128, "%128", "%129", "%130")
 #undef SUMS
 #undef SUMS_4
 #undef SUMS_8
+#undef SUMS_12
 #undef SUMS_16
+#undef SUMS_20
 #undef SUMS_24
+#undef SUMS_28
 #undef SUMS_32
 #undef SUMS_40
 #undef SUMS_48
+#undef SUMS_56
 #undef SUMS_64
+#undef SUMS_72
 #undef SUMS_80
 #undef SUMS_96
 #undef SUMS_112

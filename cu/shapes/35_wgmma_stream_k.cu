@@ -9,15 +9,21 @@
 // A tile that several blocks share is added up by the one that comes last, always in the same order; none waits.
 // With SHARE=0 the pieces end where tiles end.
 //
+// Adding up takes 2 us and more. Where tiles of 64 by the thin side, or a thin side cut in two, are as many as there are
+// SMs, SHARE=0 needs none of it. As many blocks then read the same from the L2 cache, so those of a cluster (CLUSTER=2, 4)
+// share what they have in common, as in 23: one above the other columns of B, side by side (ALONG_N=1) rows of A, or two by
+// two (ALONG_N=2) both.
+//
 // /// kernel
 // entry = "matmul"
 // after = "26_wgmma_split"
 // dtype = ["bf16", "fp16"]
 // min_arch = "sm_90a"
-// block = "384"
+// block = "256 + 128 * (BM == 128 or BN == 128)"
 // tile  = ["BM", "BN"]
-// grid  = "SMS"
-// where = ["BM == 128 or BN == 128", "1024 <= STAGES * (BM + BN)",
+// grid  = "max(CLUSTER, (CLUSTER < 4) * (SMS // CLUSTER * CLUSTER) + (CLUSTER == 4) * (10 * SMS // 44 * 4))"
+// where = ["BM == 64 or BM == 128 or BN == 64 or BN == 128", "1024 <= STAGES * (BM + BN)", "ALONG_N < CLUSTER",
+//          "BM % (8 * (CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER))) == 0", "BN % (8 * max(ALONG_N, (ALONG_N == 0) * CLUSTER)) == 0",
 //          "STAGES * (BM + TRANSA * (-BM % 64) + BN + (1 - TRANSB) * (-BN % 64)) <= 1792"]
 // shared = "STAGES * (128 * (BM + TRANSA * (-BM % 64) + BN + (1 - TRANSB) * (-BN % 64)) + 16)"
 // workspace = "16 * SMS + SHARE * 8 * SMS * BM * BN"
@@ -29,14 +35,19 @@
 // claim = "Each SM reads 1/132 of the weight: 27 stages of 16 KB, where two of three SMs of rung 26 read 22 of 32 KB twice."
 //
 // [tensormaps]
-// A = {box = ["BM + TRANSA * (64 - BM)", 64], swizzle = 128}
-// B = {box = ["64 + TRANSB * (BN - 64)", 64], swizzle = 128}
+// # As in 23.
+// A = {box = ["""(1 - TRANSA) * BM // (CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER)) \
+//                + TRANSA * 64 // (1 + ((BM + 63) // 64 % (CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER)) > 0) * ((CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER)) - 1))""", 64], swizzle = 128}
+// B = {box = ["""TRANSB * BN // max(ALONG_N, (ALONG_N == 0) * CLUSTER) \
+//                + (1 - TRANSB) * 64 // (1 + ((BN + 63) // 64 % max(ALONG_N, (ALONG_N == 0) * CLUSTER) > 0) * (max(ALONG_N, (ALONG_N == 0) * CLUSTER) - 1))""", 64], swizzle = 128}
 //
 // [params]
-// BM = [128, 8, 16, 32, 48, 64, 80, 96, 192]
-// BN = [64, 8, 16, 32, 48, 80, 96, 128, 192]
-// STAGES = [8, 12, 6, 5]
+// BM = [128, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 144, 160, 192]
+// BN = [64, 8, 16, 24, 32, 40, 48, 56, 80, 96, 112, 128, 144, 160, 192]
+// STAGES = [8, 12, 16, 6, 5]
 // SHARE = [1, 0]
+// CLUSTER = [1, 2, 4]
+// ALONG_N = [0, 1, 2]
 // TRANSA = [0, 1]
 // TRANSB = [0, 1]
 // ///
@@ -52,19 +63,26 @@
 #include "epilogue.cuh"
 
 #define BK 64          // 128 bytes: as wide as the swizzle
-#define CONSUMERS 256  // threads: two warpgroups, 64 rows each; the producers follow them
+#define CONSUMERS (2 * BP)  // threads: a warpgroup for 64 rows; the producers follow them
 #define PRODUCERS 128  // one would do, but all of them copy a matrix that cannot have a tensor map
 #define LEAST 4        // stages of a block
 
-// The sides of a tile: P of 128, along M or, if the tile is thin in M, along N; and Q, the thin one.
-#define ACROSS (BM != 128)
+// The sides of a tile: Q, the thin one; and P, of 128 or, where neither has as much, of 64. Of two such sides P is that
+// along N.
+#define BP (BM == 128 || BN == 128 ? 128 : 64)
+#define ACROSS (BN == BP)
 #define BQ (ACROSS ? BM : BN)
 #define QUADS (BQ / 8)  // of a thread's sums, each two of Q at two places of P
-// Those that it adds up at once, of IN_FLIGHT / AT_ONCE blocks. Half as many of a tile of 192 x 128, which would spill.
-#define IN_FLIGHT (BM == 192 ? 8 : 16)
-#define AT_ONCE (BM == 192 ? 4 : QUADS < 8 ? QUADS : QUADS % 8 ? QUADS / 2 : 8)
+#define SHARE_B (ALONG_N ? ALONG_N : CLUSTER)  // blocks of a cluster one above the other, with the same columns of B
+#define SHARE_A (CLUSTER / SHARE_B)            // and side by side, with the same rows of A
+#define SHARE_P (ACROSS ? SHARE_B : SHARE_A)
+#define SHARE_Q (ACROSS ? SHARE_A : SHARE_B)
+// Those that it adds up at once, of IN_FLIGHT / AT_ONCE blocks. Half as many of a large tile across, which would spill.
+#define LARGE (ACROSS && BQ >= 128)
+#define IN_FLIGHT (LARGE ? 8 : 16)
+#define AT_ONCE (LARGE ? (QUADS % 4 ? 3 : 4) : QUADS < 8 ? QUADS : QUADS % 8 ? QUADS / 2 : 8)
 
-typedef Stage16<ELEMENT, 128, BQ, BK, (ACROSS ? !TRANSB : TRANSA), (ACROSS ? TRANSA : !TRANSB)> Stage;
+typedef Stage16<ELEMENT, BP, BQ, BK, (ACROSS ? !TRANSB : TRANSA), (ACROSS ? TRANSA : !TRANSB)> Stage;
 
 // One operand: its matrix, and how many of P or Q it has.
 struct Side {
@@ -74,19 +92,23 @@ struct Side {
     bool mapped;
 };
 
-// The line of `total` stages, cut into pieces for `blocks` blocks. The first `longer` have one stage more.
+// The line of `total` stages, cut into pieces for `clusters` clusters. The first `longer` have one stage more.
 struct Line {
     unsigned each, longer;
-    __device__ Line(unsigned total, unsigned blocks) : each(total / blocks), longer(total % blocks) {}
-    __device__ unsigned begin(unsigned block) const { return block * each + min(block, longer); }
-    __device__ unsigned block_of(unsigned stage) const
+    __device__ Line(unsigned total, unsigned clusters) : each(total / clusters), longer(total % clusters) {}
+    __device__ unsigned begin(unsigned cluster) const { return cluster * each + min(cluster, longer); }
+    __device__ unsigned cluster_of(unsigned stage) const
     {
         const unsigned in_longer = longer * (each + 1);
         return stage < in_longer ? stage / (each + 1) : longer + (stage - in_longer) / each;
     }
 };
 
+#if CLUSTER > 1
+extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(CONSUMERS + PRODUCERS, 1)
+#else
 extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
+#endif
                        matmul(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
                               const ELEMENT* A, const ELEMENT* B, OUT* C, int M, int N, int K,
                               int lda, int ldb, int ldc, float alpha, float beta EPILOGUE_PARAMETER, unsigned* workspace)
@@ -101,33 +123,47 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     const Side p = ACROSS ? b : a, q = ACROSS ? a : b;
     const bool maps = p.mapped && q.mapped;
 
-    // A unit is a stage, or a whole tile. Tiles beside each other have the same of P.
-    const unsigned tiles_q = (q.extent + BQ - 1u) / BQ, tiles = (p.extent + 127u) / 128 * tiles_q;
+    // A unit is a stage, or a whole tile, of all blocks of a cluster. Those beside each other have the same of P.
+    const int rank = blockIdx.x % CLUSTER;
+    const unsigned cluster = blockIdx.x / CLUSTER, most = gridDim.x / CLUSTER;
+    const unsigned tiles_q = (q.extent + BQ * SHARE_P - 1u) / (BQ * SHARE_P);
+    const unsigned tiles = (p.extent + BP * SHARE_Q - 1u) / (BP * SHARE_Q) * tiles_q;
     const unsigned stages_of_k = (K - 1) / BK + 1, unit = SHARE ? 1 : stages_of_k;
     const unsigned units = SHARE ? tiles * stages_of_k : tiles;
-    const unsigned blocks = min(gridDim.x, SHARE ? max(1u, units / LEAST) : units);
-    if (blockIdx.x >= blocks) return;
-    const Line line(units, blocks);
-    const unsigned begin = line.begin(blockIdx.x) * unit, end = line.begin(blockIdx.x + 1) * unit;
+    const unsigned clusters = min(most, SHARE ? max(1u, units / LEAST) : units);
+    if (cluster >= clusters) return;
+    const Line line(units, clusters);
+    const unsigned begin = line.begin(cluster) * unit, end = line.begin(cluster + 1) * unit;
+    const auto p_of = [&](unsigned tile) { return (tile / tiles_q * SHARE_Q + rank % SHARE_Q) * BP; };
+    const auto q_of = [&](unsigned tile) { return (tile % tiles_q * SHARE_P + rank / SHARE_Q) * BQ; };
 
     const int self = threadIdx.x, lane = self % 32, warp = __shfl_sync(~0u, self / 32, 0);  // uniform in a warp
     const auto load = [&](unsigned at, int stage) {
         const unsigned tile = at / stages_of_k, k = at % stages_of_k * BK;
-        stages[stage].load(*p.map, *q.map, tile / tiles_q * 128, tile % tiles_q * BQ, k, full + stage, p.mapped, q.mapped);
+        stages[stage].load<SHARE_Q, SHARE_P>(*p.map, *q.map, p_of(tile), q_of(tile), k, full + stage, p.mapped, q.mapped,
+                                             rank);
     };
+    const unsigned first_tile = begin / stages_of_k, first_k = begin % stages_of_k * BK;
     if (self >= CONSUMERS) launch_dependents();
     if (self == CONSUMERS) {
-        // A warpgroup arrives as one.
-        init_stage_barriers<STAGES>(full, empty, maps ? 1 : 1 + PRODUCERS, CONSUMERS / 128, [&] {
-            if (maps) wait_for_prerequisites();  // the consumers wait for what comes after it
-            if (maps) load(begin, 0);
+        // A warpgroup arrives as one, in all blocks.
+        init_stage_barriers<STAGES>(full, empty, maps ? 1 : 1 + PRODUCERS, CONSUMERS / 128 * CLUSTER, [&] {
+            if (!maps) return;
+            wait_for_prerequisites();  // the consumers wait for what comes after it
+            if (SHARE_P == 1) stages[0].load_a(*p.map, p_of(first_tile), first_k, full);
+            if (CLUSTER == 1) stages[0].load_b(*q.map, first_k, q_of(first_tile), full);
         });
     }
-    named_barrier_arrive_or_sync<CONSUMERS + PRODUCERS>(maps && self >= CONSUMERS);
+    __syncwarp();
+    if (CLUSTER > 1) cluster_sync_relaxed();
+    else named_barrier_arrive_or_sync<CONSUMERS + PRODUCERS>(maps && self >= CONSUMERS);
 
     if (self >= CONSUMERS) {
         int stage = 0, parity = 1;  // all stages are empty: the first waits end at once
         if (maps && self == CONSUMERS) {
+            // All blocks of the cluster have begun.
+            if (SHARE_P > 1) stages[0].load_a<SHARE_P, SHARE_Q>(*p.map, p_of(first_tile), first_k, full, true, true, rank);
+            if (CLUSTER > 1) stages[0].load_b<SHARE_Q>(*q.map, first_k, q_of(first_tile), full, rank);
             ++stage;
             for (unsigned at = begin + 1; at < end; ++at) {
                 mbarrier_wait(empty + stage, parity);  // what was there has been multiplied
@@ -141,11 +177,12 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                 const unsigned tile = at / stages_of_k, k = at % stages_of_k * BK;
                 mbarrier_wait(empty + stage, parity);
                 if (self == CONSUMERS) load(at, stage);
-                stages[stage].copy(p.from, q.from, tile / tiles_q * 128, tile % tiles_q * BQ, k, p.extent, q.extent, K,
-                                   p.ld, q.ld, p.mapped, q.mapped);
+                stages[stage].copy(p.from, q.from, p_of(tile), q_of(tile), k, p.extent, q.extent, K, p.ld, q.ld,
+                                   p.mapped, q.mapped);
                 mbarrier_arrive(full + stage);
                 if (++stage == STAGES) stage = 0, parity ^= 1;
             }
+        if (CLUSTER > 1 && self == CONSUMERS) producer_tail<STAGES>(empty, stage, parity);
         return;
     }
 
@@ -162,15 +199,14 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             mbarrier_wait(full + stage, parity);
             stages[stage].multiply(sum, warp / 4 * 64, now > first);
             wgmma_wait_group<1>();  // the products of the last stage are done: it may be filled again
-            if (self % 128 == 0 && now > first) mbarrier_arrive(empty + last);
+            if (now > first) consumer_release<CLUSTER>(empty + last, self, warp);
             last = stage;
             if (++stage == STAGES) stage = 0, parity ^= 1;
         }
         wgmma_wait_all(sum);
-        if (self % 128 == 0) mbarrier_arrive(empty + last);
+        consumer_release<CLUSTER>(empty + last, self, warp);
 
-        const unsigned place_p = tile / tiles_q * 128 + 16 * warp + lane / 4;
-        const unsigned place_q = tile % tiles_q * BQ + lane % 4 * 2;
+        const unsigned place_p = p_of(tile) + 16 * warp + lane / 4, place_q = q_of(tile) + lane % 4 * 2;
         const Epilogue epilogue = MAKE_EPILOGUE(M, N, ldc);
         const auto store = [&](int j, float4 v) {
             const unsigned n = place_q + 8 * j;
@@ -186,26 +222,28 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                 if (m < M) store2(c + 8, odd ? z : v.z, odd ? v.w : z, N - (int)s - 8, pairs, alpha, beta, epilogue, m, s + 8);
             }
         };
-        const unsigned low = SHARE ? line.block_of(from) : 0, high = SHARE ? line.block_of(from + stages_of_k - 1) : 0;
+        const unsigned low = SHARE ? line.cluster_of(from) : 0, high = SHARE ? line.cluster_of(from + stages_of_k - 1) : 0;
         if (low == high) {
             #pragma unroll
             for (int j = 0; j < QUADS; ++j)
                 store(j, make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]));
             continue;
         }
-        const auto own = parts[blockIdx.x][blockIdx.x == low];
+        const auto part_of = [&](unsigned cluster) { return parts[cluster * CLUSTER + rank][cluster == low]; };
+        const auto own = part_of(cluster);
         #pragma unroll
         for (int j = 0; j < QUADS; ++j)
             __stcg(&own[j * CONSUMERS + self], make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]));
         named_barrier_sync<CONSUMERS>();
         if (self == 0) {
-            came_last = atomic_add_acq_rel(workspace + low, 1) == high - low;
-            if (came_last) workspace[low] = 0;
+            const auto count = workspace + low * CLUSTER + rank;
+            came_last = atomic_add_acq_rel(count, 1) == high - low;
+            if (came_last) *count = 0;
         }
         named_barrier_sync<CONSUMERS>();
         if (came_last)
             reduce_parts<CONSUMERS, AT_ONCE, IN_FLIGHT / AT_ONCE>(
-                [&](unsigned block) { return (const float4*)parts[block][block == low]; }, low, high, self,
+                [&](unsigned cluster) { return (const float4*)part_of(cluster); }, low, high, self,
                 QUADS * CONSUMERS, [&](unsigned i, float4 v) { store(i / CONSUMERS, v); });
     }
 }

@@ -47,9 +47,9 @@
 // C = {box = [32, 32], swizzle = 128}
 //
 // [params]
-// BM = [256, 128, 64, 32]
+// BM = [256, 128, 64, 32, 96, 160, 192, 224]
 // BN = [128, 64]
-// STAGES = [4, 6, 8]
+// STAGES = [4, 6, 8, 5]
 // BLOCKS = [1, 2]
 // SPLIT = [1, 2, 4, 8]
 // CLUSTER = [1, 2, 4]
@@ -138,7 +138,7 @@ extern "C" __global__ void
         prefetch_tensormap(map_a), prefetch_tensormap(map_b);
         corner = corner_of(first_tile);  // now: its divisions take as long as the barriers
         for (int stage = 0; stage < STAGES; ++stage) {
-            mbarrier_init(full + stage, 1);
+            mbarrier_init(full + stage, maps ? 1 : 1 + 32);  // all threads of the warp that copies
             mbarrier_init(empty + stage, CONSUMERS / 32 * CLUSTER);  // a warp arrives as one, in all blocks
         }
         fence_mbarrier_init();
@@ -186,7 +186,7 @@ extern "C" __global__ void
                         const int k = part * BK;
                         mbarrier_wait(empty + stage, parity);
                         if (!a_mapped)
-                            copy_box_swizzled<BM, 1, BM < 64 ? BM : 64>(As[stage], own_a + (long long)row * lda + k, lda,
+                            copy_box_swizzled<BM, 1, BM % 64 ? 32 : 64>(As[stage], own_a + (long long)row * lda + k, lda,
                                                                         M - row, K - k, 0);
                         if (!b_mapped && BOTH_SHARED)
                             copy_box_swizzled<BN, 1, 32>(Bs[stage], own_b + (long long)col * ldb + k, ldb, N - col,
@@ -197,8 +197,8 @@ extern "C" __global__ void
                                 copy_box_swizzled<BK, 1, 32>(Bs[stage][n / 32], own_b + (long long)k * ldb + col + n,
                                                              ldb, K - k, N - col - n, 0);
                         fence_proxy_async();
-                        __syncwarp();
                         if (lane == 0) fetch(stage, at, k, a_mapped, b_mapped);
+                        mbarrier_arrive(full + stage);
                     }
                     if (++turn == 4) turn = 0;
                     if (++stage == STAGES) stage = 0, parity ^= 1;
@@ -330,7 +330,9 @@ extern "C" __global__ void
             #pragma unroll
             for (int m = 0; m < BM; m += 32) {
                 const auto cs = Cs[box][m / 32 % 2];
-                if (leader) tma_store_wait_group_read<(BM > 32)>();  // the box has been read; of 32 rows there is one place
+                // The box has been read. Where their number is odd the last tile's last one was here, too.
+                if (leader && m == 0) tma_store_wait_group_read<BM / 32 % 2 == 0>();
+                if (leader && m > 0) tma_store_wait_group_read<1>();
                 both_warps();
                 #pragma unroll
                 for (int j = 0; j < 4; ++j)

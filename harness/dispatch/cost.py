@@ -169,7 +169,8 @@ class Candidate:
             share = math.ceil(rest * steps / sharers) if rest else 0
             return whole * steps + share, whole + (rest > 0), rest > 0
         if self.shares == "even":
-            share = math.ceil(tiles * steps / min(sms, max(1, tiles * steps // _LEAST_STEPS)))
+            clusters, tiles = _clusters(cluster, sms), tiles // cluster
+            share = math.ceil(tiles * steps / min(clusters, max(1, tiles * steps // _LEAST_STEPS)))
             alone = share % steps == 0
             return share, math.ceil(share / steps), 0 if alone else (math.ceil(steps / share) + 1) / 2
         if self.shares == "grid":
@@ -189,8 +190,7 @@ class Candidate:
             count = (rounds + (rest > 0)) * self.resident if rounds else math.ceil(rest / sms)
             return count * math.ceil(steps / parts), count, parts > 1
         together = self.split * cluster  # blocks of a cluster, of a tile or of as many tiles
-        room = max(1, sms // together)
-        at_once = cluster * (_CLUSTERS.get(together, room) if sms == H200_SMS else room)
+        at_once = cluster * _clusters(together, sms)
         rounds, rest = divmod(tiles, at_once * self.resident)
         count = (rounds + (rest > 0)) * self.resident if rounds else math.ceil(rest / at_once)
         return count * steps, count, False
@@ -285,6 +285,12 @@ def depth(variant: Variant) -> int:
     if variant.params.get("STAGES") == 1 and variant.kernel.dtype in _ONE_STAGE:
         return _ONE_STAGE[variant.kernel.dtype]
     return variant.params.get("BK", _SWIZZLED // DTYPES[variant.kernel.dtype].itemsize)
+
+
+def _clusters(blocks: int, sms: int) -> int:
+    """Return how many clusters of so many blocks run at once."""
+    room = max(1, sms // blocks)
+    return _CLUSTERS.get(blocks, room) if sms == H200_SMS else room
 
 
 def _up(size: int, step: int) -> int:
