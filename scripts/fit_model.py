@@ -85,10 +85,13 @@ def key_of(dtype: str, kernel: str, params: Mapping[str, int]) -> Key:
     return dtype, kernel, json.dumps(own, sort_keys=True)
 
 
+kernel_of = functools.cache(catalog.kernel)
+
+
 @functools.cache
 def defaults(kernel: str) -> Mapping[str, int]:
     """Return a kernel's parameters by default: a record from before a parameter does not name it."""
-    return {name: values[0] for name, values in catalog.kernel(kernel).params.items()}
+    return {name: values[0] for name, values in kernel_of(kernel).params.items()}
 
 
 def candidates() -> dict[Key, Candidate]:
@@ -116,7 +119,7 @@ def times(paths: Sequence[Path], known: Mapping[Key, Candidate]) -> list[Time]:
             for one in (*row.get("candidates", ()), *chosen(row)):
                 params = {**defaults(one["kernel"]), **one["params"]}
                 # Of 3xtf32 and the like it may be a kernel of another type.
-                key = key_of(catalog.kernel(one["kernel"]).dtype, one["kernel"], params)
+                key = key_of(kernel_of(one["kernel"]).dtype, one["kernel"], params)
                 if key in known:
                     flips = {name: value for name, value in params.items() if name in LAYOUT}
                     given = known[key].variant

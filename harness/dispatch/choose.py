@@ -294,9 +294,10 @@ def _laid_out(dtype: str, layout: str, smaller: str, epilogue: Epilogue) -> tupl
 @functools.cache
 def candidates() -> tuple[Candidate, ...]:
     """Return the candidates of the shipped table, of all element types."""
+    kernel = functools.cache(catalog.kernel)  # a file is read once, and not for each of its variants
     return tuple(
         Candidate(
-            variant=_variant(c),
+            variant=kernel(c["kernel"]).variant(**c["params"]),
             dtype=DTYPES[_dtype(c)],
             **{name: c[name] for name in ("resident", "start", "step", "tile", "memory")},
             **{name: c[name] for name in _OPTIONAL if name in c},

@@ -155,10 +155,15 @@ class Group(Clock):
 
 def spread(value: Integer, shape: tuple[int, int]) -> Array:
     """Return an integer as an int64 array broadcast to `shape`, (T, C); it is read-only."""
-    return np.broadcast_to(array_of(value), shape)
+    return broadcast(np.asarray(array_of(value)), shape)
+
+
+def broadcast(array: Array, shape: tuple[int, int]) -> Array:
+    """Return an array broadcast to `shape`, which most have already: NumPy takes long to find that out."""
+    return array if array.shape == shape else np.broadcast_to(array, shape)
 
 
 def bits_of(group: Group, value: Value, size: int) -> Array:
     """Return a register of `size` bytes as unsigned integers (T, C)."""
-    whole = np.broadcast_to(group.floating(value, BITS_OF[size]), group.shape)
+    whole = broadcast(np.asarray(group.floating(value, BITS_OF[size])), group.shape)
     return np.ascontiguousarray(whole).view(f"u{size}")

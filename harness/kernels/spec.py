@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -221,7 +222,7 @@ class Variant:
         chosen = [f"{n}={v}" for n, v in self.params.items() if (v,) != self.kernel.params.get(n, ())[:1]]
         return " ".join([self.kernel.name, *chosen])
 
-    @property
+    @cached_property
     def block(self) -> tuple[int, int, int]:
         """Return the threads (x, y, z) of a block, 1 to 1024 in all."""
         x, y, z = (*self._each("block", self.kernel.block), 1, 1)[:3]
@@ -234,7 +235,7 @@ class Variant:
         """Return the number of threads of a block."""
         return math.prod(self.block)
 
-    @property
+    @cached_property
     def tile(self) -> tuple[int, ...]:
         """Return the extents of the output that one block covers, outermost first."""
         return self._each("tile", self.kernel.tile)
@@ -271,7 +272,7 @@ class Variant:
         except ExprError as e:
             self._refuse(f"requires: {e}")
 
-    @property
+    @cached_property
     def shared(self) -> int:
         """Return the dynamic shared memory of a block in bytes."""
         return self._value("shared", self.kernel.shared)
@@ -281,15 +282,14 @@ class Variant:
         """Return True where it may begin before the kernel launched before it has ended."""
         return self._value("programmatic", self.kernel.programmatic) > 0
 
-    @property
+    @cached_property
     def boxes(self) -> tuple[Box, ...]:
         """Return the boxes of the tensor maps that the kernel takes; raises SpecError where TMA copies none.
 
         Extents are 1 to 256 elements, rows a multiple of 16 bytes, with a swizzle no longer than that.
         """
-        dtype = DTYPES[self.kernel.dtype]
         taken = (t for t in self.kernel.tensormaps if self._value(f"tensormaps.{t.operand}", t.where))
-        return tuple(self._box(t, dtype) for t in taken)
+        return tuple(self._box(t, DTYPES[self.kernel.dtype]) for t in taken)
 
     def _box(self, tensor_map: frontmatter.TensorMap, dtype: DType) -> Box:
         key, swizzle = f"tensormaps.{tensor_map.operand}", tensor_map.swizzle
@@ -302,7 +302,7 @@ class Variant:
             self._refuse(f"{key}: a row of {columns} {dtype.name} is {inner} bytes; it takes 16s{limit}")
         return Box(operand=tensor_map.operand, rows=rows, columns=columns, swizzle=swizzle)
 
-    @property
+    @cached_property
     def loads(self) -> int | None:
         """Return the elements a block loads for one step of k; None where not stated."""
         return None if self.kernel.loads is None else self._value("loads", self.kernel.loads, least=1)

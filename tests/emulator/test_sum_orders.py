@@ -10,6 +10,7 @@ import itertools
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ TYPES = ("fp32", "tf32", "3xtf32", "bf16", "fp16")
 WIDE = Epilogue(0, "", True)  # a result in float32 shows what rounding to 16 bits hides
 
 
+@cache
 def members(dtype: str) -> dict[tuple[Any, ...], dict[str, list[Variant]]]:
     """Return the candidates that say how they add, by sums and parts, and by kernel; K suits all of them."""
     found: dict[tuple[Any, ...], dict[str, list[Variant]]] = {}

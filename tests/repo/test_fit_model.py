@@ -53,11 +53,12 @@ def timed(
 ) -> list[Time]:
     rng = np.random.default_rng(1)
     found = []
+    laid_out = {key: choose.laid_out(one.variant, "NT", "A") for key, one in truth.items() if key[0] == dtype}
     for number, shape in enumerate(shapes(count)):
         for key, one in truth.items():
             if key[0] == dtype and one.serves(*shape[:2], "sm_90a"):
                 where = {"shape": shape, "layout": "NT", "straddled": number % 4 == 0, "sms": SMS}
-                variant = choose.laid_out(one.variant, "NT", "A")
+                variant = laid_out[key]
                 time = Time(
                     draw=("0", number), key=key, variant=variant, unmapped=unmapped, cycles=1.0, **where
                 )

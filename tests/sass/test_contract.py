@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,9 @@ def test_shipped_kernels_keep_their_word(cache: Cache, name: str, arch: str, set
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [k.name for k in catalog.shipped() if len(list(k.variants())) > 1])
+@pytest.mark.parametrize(
+    "name", [k.name for k in catalog.shipped() if len(list(islice(k.variants(), 2))) > 1]
+)
 def test_a_set_drawn_anew_keeps_its_word(cache: Cache, name: str) -> None:
     """CI has no time for all; a failure names the set."""
     (kernel,) = catalog.find(name)

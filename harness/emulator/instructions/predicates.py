@@ -163,4 +163,6 @@ def move_predicate(decoder: Decoder, ins: Instruction) -> Run:
 
 def broadcast_mask(where: Lanes, shape: tuple[int, int]) -> Array:
     """Return lanes as a bool array (T, C); it is read-only."""
+    if isinstance(where, Mask) and where.array.shape == shape:
+        return where.array
     return np.broadcast_to(where.array if isinstance(where, Mask) else np.bool_(where), shape)

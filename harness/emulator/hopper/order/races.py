@@ -203,9 +203,12 @@ def _resolved(group: Group, address: Integer, where: Lanes, size: int) -> tuple[
     """Return (block, rows, places) of an access: numbers in the cluster (n,), and (n, k)."""
     block: Any = group.batch
     grain = group.launch.grain
-    lanes = broadcast_mask(where, group.shape)[:, 0]
-    start = spread(address, group.shape)[lanes, 0] & (SHARED_BASE - 1)
-    rows = np.nonzero(lanes)[0] + (block.rank * group.launch.threads + group.row)
+    first = block.rank * group.launch.threads + group.row
+    start = spread(address, group.shape)[:, 0] & (SHARED_BASE - 1)
+    rows = np.arange(first, first + len(start))
+    if where is not True:
+        lanes = broadcast_mask(where, group.shape)[:, 0]
+        start, rows = start[lanes], rows[lanes]
     places = (start // grain)[:, None] + np.arange(max(1, size // grain))
     return block, rows, places
 

@@ -143,9 +143,9 @@ class Shadow:
             if not len(rows):
                 return
             warps = rows // 32  # ascending
-            ends = np.nonzero(np.diff(warps, append=-1))[0] + 1
+            ends = [*(np.flatnonzero(warps[1:] != warps[:-1]) + 1).tolist(), len(warps)]
             begin = 0
-            for end in ends.tolist():
+            for end in ends:
                 here = slice(begin, end)
                 self._reads_of(("warp", int(warps[begin]))).keep(
                     places[here], row[here], own[here][:, None], site, stamp

@@ -7,6 +7,7 @@ until it is waited for is what the clocks and the marks on registers check.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -169,17 +170,17 @@ def _bits(group: Group, ins: Instruction, value: Any) -> int:
 def _check_registers(group: Group, ins: Instruction, form: Form, *, adds: bool) -> None:
     """Report registers that were written after the last ``wgmma.fence``, or have no fence before them."""
     state = warpgroup_of(group)
-    names = list(group.launch.entry.registers)
     late = [r for r in (*(form.accumulators if adds else ()), *form.fragment) if r in state.touched]
     if not state.fenced:
         misuse(
             group, ins, "no wgmma.fence before the first product of the warpgroup", kind="missing wgmma.fence"
         )
     elif late:
+        name = list(group.launch.entry.registers)[late[0]]
         misuse(
             group,
             ins,
-            f"register {names[late[0]]} was written after the last wgmma.fence",
+            f"register {name} was written after the last wgmma.fence",
             kind="missing wgmma.fence",
         )
     state.begin(form.accumulators, form.fragment)
@@ -193,29 +194,22 @@ def _operand(
     launch, cluster, size = group.launch, block.cluster, _SIZE[kind]
     if across and size != 2:
         misuse(group, ins, f"a transposed operand of {kind}; only 16-bit elements can be")
-    found = descriptor(bits)
-    address = elements(found, rows, depth, size, across=across)
-    if int(address.max()) + size > launch.shared_size or int(address.min()) < 0:
+    least, end, index, places = _located(bits, rows, depth, size, across, block.rank, launch.grain)
+    if end > launch.shared_size or least < 0:
         misuse(
             group,
             ins,
-            f"an operand reaches byte {int(address.max()) + size} of shared memory, of which there are "
-            f"{launch.shared_size:,}",
+            f"an operand reaches byte {end} of shared memory, of which there are {launch.shared_size:,}",
             kind="out of bounds",
         )
         return np.zeros((rows, depth))
-    address = address + (block.rank << WINDOW)
     memory = cluster.shared.flat().view(f"u{size}")
-    index = address // size
     written = cluster.shared.written().view(f"u{size}")[index]
     if launch.check and not written.all():
         misuse(group, ins, "reads shared memory that was never written", kind="uninitialised read")
     if cluster.clocks is not None:
         state = warpgroup_of(group)
         rows_ = block.rows(group, True).reshape(-1, 32)
-        places = np.unique(address.ravel() // launch.grain)
-        if size > launch.grain:
-            places = np.unique(places[:, None] + np.arange(size // launch.grain))
         operation(
             block,
             ins,
@@ -226,6 +220,26 @@ def _operand(
             what="a wgmma",
         )
     return widened(memory[index], kind)
+
+
+@lru_cache(maxsize=256)
+def _located(
+    bits: int, rows: int, depth: int, size: int, across: bool, rank: int, grain: int
+) -> tuple[int, int, Array, Array]:
+    """Return (first byte, end, index, places) of an operand: its bytes in the shared memory of its block,
+    the place of each element, (rows, depth), in that of the cluster, and all its places there, of `grain`
+    bytes each. Loops come to the same operands again and again.
+    """
+    address = elements(descriptor(bits), rows, depth, size, across=across)
+    least, end = int(address.min()), int(address.max()) + size
+    address = address + (rank << WINDOW)
+    places = np.unique(address.ravel() // grain)
+    if size > grain:
+        places = np.unique(places[:, None] + np.arange(size // grain))
+    index = address // size
+    for kept in (index, places):
+        kept.flags.writeable = False
+    return least, end, index, places
 
 
 def widened(bits: Array, kind: str) -> Array:
@@ -262,6 +276,7 @@ def _held(group: Group, register: int) -> Any:
     return 0 if value is None else value
 
 
+@cache
 def _places(columns: int) -> tuple[Array, Array]:
     """Return (rows, columns) of the accumulators of each thread, (128, columns / 2)."""
     thread, i = np.arange(WARPGROUP)[:, None], np.arange(columns // 2)[None, :]
