@@ -227,6 +227,7 @@ extern "C" __global__ void
     unsigned even[16], odd[16];  // B for four steps of 8 k: products read one while the other is loaded
     int stage = 0, parity = 0, before = 0;
     const auto release = [&](int stage) {  // in all blocks that write to it
+        if (!BOTH_SHARED) __syncwarp();  // all lanes have read
         if (CLUSTER == 1 && lane == 0) mbarrier_arrive(empty + stage);
         if (CLUSTER > 1 && lane < CLUSTER) mbarrier_arrive_cluster(empty + stage, lane);
     };

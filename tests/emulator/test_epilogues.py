@@ -65,6 +65,7 @@ CHOSEN: dict[str, tuple[str, dict[str, int]]] = {
     "34": ("34_small_tiles_tf32", {}),
     "35": ("35_wgmma_stream_k", {}),
     "35 thin": ("35_wgmma_stream_k", {"BM": 16, "BN": 128}),
+    "35 in pairs": ("35_wgmma_stream_k", {"BM": 40, "BN": 64, "STAGES": 12, "SHARE": 0, "CLUSTER": 2}),
     "36": ("36_fp16x3", {}),
     "38": ("38_3xtf32_panels", {}),
     "39": ("39_bf16x6_tiles", {}),

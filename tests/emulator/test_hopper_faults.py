@@ -169,7 +169,14 @@ FAULTS = [
         ("the stage is released before its products", "release(before);  // the stage before",
          "release(stage);  // the stage before"),
         ("two boxes of C are not enough",
-         "tma_store_wait_group_read<(BM > 32)>", "tma_store_wait_group_read<2>"),
+         "m > 0) tma_store_wait_group_read<1>", "m > 0) tma_store_wait_group_read<2>"),
+    ),
+    *faults(
+        "25_wgmma_tf32",
+        {"BM": 96, "BN": 64, "STAGES": 8},
+        {"M": 96, "N": 640, "K": 100},
+        ("the last of three boxes of C is written again while it is read",
+         "tma_store_wait_group_read<BM / 32 % 2 == 0>", "tma_store_wait_group_read<1>"),
     ),
     *faults(
         "25_wgmma_tf32",
@@ -204,6 +211,24 @@ FAULTS = [
         ("boxes of C lie where its transpose has them",
          "TRANSA ? col : row + m,\n                              TRANSA ? row + m : col", "row + m, col"),
         ("boxes of C are not swizzled", "swizzle * (n_row % 8 * 4)", "0"),
+    ),
+    *faults(
+        "35_wgmma_stream_k",
+        {"BM": 64, "BN": 64, "STAGES": 12, "CLUSTER": 4, "ALONG_N": 2},
+        {"M": 256, "N": 256, "K": 1800},
+        ("no barrier of the cluster before the first multicast",
+         "if (CLUSTER > 1) cluster_sync_relaxed();", "if (CLUSTER > 1) __syncthreads();"),
+        ("releases in the own block only", "consumer_release<CLUSTER>", "consumer_release<1>"),
+        ("the other blocks' releases are not waited for", "CONSUMERS / 128 * CLUSTER", "CONSUMERS / 128"),
+        ("a block leaves while others arrive at it",
+         "if (CLUSTER > 1 && self == CONSUMERS) producer_tail<STAGES>(empty, stage, parity);"),
+    ),
+    *faults(
+        "35_wgmma_stream_k",
+        {"BM": 32, "BN": 64, "STAGES": 12, "CLUSTER": 2},
+        {"M": 64, "N": 192, "K": 600},  # three tiles for two clusters
+        ("blocks have one place for their sums", "parts[cluster * CLUSTER + rank]", "parts[cluster * CLUSTER]"),
+        ("blocks have one counter", "workspace + low * CLUSTER + rank", "workspace + low * CLUSTER"),
     ),
     *faults(
         "16_pipeline",
@@ -487,6 +512,7 @@ TWICE = {
     "19: copies arrive on top of what is expected",
     "23: no fence after the init",
     "23: releases in the own block only",
+    "35: releases in the own block only",
 }
 FEW = {
     "23: three boxes share two places",

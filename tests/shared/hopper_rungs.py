@@ -54,6 +54,7 @@ VARIANTS: dict[str, tuple[str, dict[str, int]]] = {
         "25_wgmma_tf32",
         {"BM": 32, "STAGES": 8, "CLUSTER": 4, "ALONG_N": 1, "TRANSA": 1, "TRANSB": 1},
     ),
+    "25 three boxes": ("25_wgmma_tf32", {"BM": 96, "STAGES": 6, "CLUSTER": 2, "TRANSB": 1}),
     "26": ("26_wgmma_split", {}),
     "27": ("27_wgmma_split_fp16", {}),
     "28": ("28_3xtf32", {}),
@@ -65,6 +66,14 @@ VARIANTS: dict[str, tuple[str, dict[str, int]]] = {
     "35": ("35_wgmma_stream_k", {}),
     "35 across": ("35_wgmma_stream_k", {"BM": 8, "BN": 128}),
     "35 whole tiles": ("35_wgmma_stream_k", {"BM": 48, "BN": 128, "SHARE": 0}),
+    "35 halves": (
+        "35_wgmma_stream_k",
+        {"BM": 40, "BN": 64, "STAGES": 12, "SHARE": 0, "CLUSTER": 2, "TRANSB": 1},
+    ),
+    "35 two by two": (
+        "35_wgmma_stream_k",
+        {"BM": 64, "BN": 64, "STAGES": 12, "CLUSTER": 4, "ALONG_N": 2, "TRANSA": 1},
+    ),
     "36": ("36_fp16x3", {}),
     "36 small": ("36_fp16x3", {"BM": 64, "BN": 64, "STAGES": 6}),
     "36 TT": ("36_fp16x3", {"BM": 128, "BN": 64, "STAGES": 8, "TRANSA": 1, "TRANSB": 1}),
