@@ -137,6 +137,12 @@ class Candidate:
         return replace(self, variant=replace(self.variant, params={**self.variant.params, "BLOCKS": 0}))
 
     @property
+    def turned(self) -> bool:
+        """True if the kernel computes the other side of this layout, as 25_wgmma_tf32: its M is then N."""
+        moved = any("TRANSA" in e.text for e in self.variant.kernel.tile or ())
+        return moved and self.variant.params.get("TRANSA", 0) == 1
+
+    @property
     def persistent(self) -> bool:
         """True if the grid depends on the number of SMs instead of being one block per tile."""
         return any("SMS" in e.text for e in self.variant.kernel.grid)
@@ -156,6 +162,7 @@ class Candidate:
         """Return the number of tiles."""
         (rows, columns), cluster = self.variant.tile, self.variant.params.get("CLUSTER", 1)
         down = self.variant.params.get("ALONG_N") or cluster  # blocks of a cluster one above the other
+        down = cluster // down if self.turned else down
         clusters = math.ceil(M / (rows * down)) * math.ceil(N / (columns * (cluster // down)))
         return clusters * cluster * self.batch
 

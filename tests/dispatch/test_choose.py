@@ -563,3 +563,17 @@ def test_which_operands_have_no_map() -> None:
     assert [names(8, 8), names(9, 8), names(8, 11), names(13, 9)] == ["", "A", "B", "AB"]
     assert names(12, 12, "bf16") == "AB" and names(16, 8, "bf16") == ""
     assert choose.about(GEMMS["tf32"](M=8, N=8, K=8, lda=9))["unmapped"] == "A"
+
+
+def test_clusters_of_a_turned_kernel_lie_along_the_other_side() -> None:
+    """25_wgmma_tf32 computes TT from the other side: four blocks "along N" then have rows of C apart."""
+    listed = next(
+        c
+        for c in choose.candidates()
+        if "25_" in c.variant.label and (c.variant.params["CLUSTER"], c.variant.params["ALONG_N"]) == (4, 1)
+    )
+    flipped = replace(listed.variant, params={**listed.variant.params, "TRANSA": 1, "TRANSB": 1})
+    rows, columns = listed.variant.tile
+    assert listed.count(rows, 4 * columns) == 4 and listed.count(4 * rows, columns) == 16
+    turned, (down, across) = replace(listed, variant=flipped), flipped.tile
+    assert turned.count(4 * down, across) == 4 and turned.count(down, 4 * across) == 16
