@@ -137,12 +137,6 @@ class Candidate:
         return replace(self, variant=replace(self.variant, params={**self.variant.params, "BLOCKS": 0}))
 
     @property
-    def turned(self) -> bool:
-        """True if the kernel computes the other side of this layout, as 25_wgmma_tf32: its M is then N."""
-        moved = any("TRANSA" in e.text for e in self.variant.kernel.tile or ())
-        return moved and self.variant.params.get("TRANSA", 0) == 1
-
-    @property
     def persistent(self) -> bool:
         """True if the grid depends on the number of SMs instead of being one block per tile."""
         return any("SMS" in e.text for e in self.variant.kernel.grid)
@@ -162,7 +156,8 @@ class Candidate:
         """Return the number of tiles."""
         (rows, columns), cluster = self.variant.tile, self.variant.params.get("CLUSTER", 1)
         down = self.variant.params.get("ALONG_N") or cluster  # blocks of a cluster one above the other
-        down = cluster // down if self.turned else down
+        if self.variant.params.get("TRANSA") and "TRANSA" in self.variant.kernel.tile[0].text:
+            down = cluster // down  # 25_wgmma_tf32 computes TT from the other side: its M is then N
         clusters = math.ceil(M / (rows * down)) * math.ceil(N / (columns * (cluster // down)))
         return clusters * cluster * self.batch
 
@@ -170,14 +165,16 @@ class Candidate:
         """Return the steps and the tiles of the busiest SM, and how often `sharing` is to be added."""
         cluster, tiles = self.variant.params.get("CLUSTER", 1), self.count(M, N)
         steps = math.ceil(math.ceil(K / self.split) / self.depth)
+        together = self.split * cluster  # blocks of a cluster, of a tile or of as many tiles
+        room = (_CLUSTERS if sms == H200_SMS else {}).get(together, max(1, sms // together))
         if self.shares == "stream":
             whole, rest = divmod(tiles, sms)
             sharers = max(rest, min(sms, rest * steps // self.variant.params["LEAST"]))
             share = math.ceil(rest * steps / sharers) if rest else 0
             return whole * steps + share, whole + (rest > 0), rest > 0
         if self.shares == "even":
-            clusters, tiles = _clusters(cluster, sms), tiles // cluster
-            share = math.ceil(tiles * steps / min(clusters, max(1, tiles * steps // _LEAST_STEPS)))
+            total = tiles // cluster * steps
+            share = math.ceil(total / min(room, max(1, total // _LEAST_STEPS)))
             alone = share % steps == 0
             return share, math.ceil(share / steps), 0 if alone else (math.ceil(steps / share) + 1) / 2
         if self.shares == "grid":
@@ -191,13 +188,12 @@ class Candidate:
             rounds = math.ceil(tiles / (sms // sharers))
             return rounds * math.ceil(steps / sharers), rounds, sharers > 1
         if self.shares == "fill":
-            room = min(_MOST_SHARERS, self.variant.params["BLOCKS"] * sms) // (tiles * self.split)
-            parts = max(1, min(_MOST_PARTS, K // (_LEAST_K * self.split), room))
+            most = min(_MOST_SHARERS, self.variant.params["BLOCKS"] * sms) // (tiles * self.split)
+            parts = max(1, min(_MOST_PARTS, K // (_LEAST_K * self.split), most))
             rounds, rest = divmod(tiles * self.split * parts, sms * self.resident)
             count = (rounds + (rest > 0)) * self.resident if rounds else math.ceil(rest / sms)
             return count * math.ceil(steps / parts), count, parts > 1
-        together = self.split * cluster  # blocks of a cluster, of a tile or of as many tiles
-        at_once = cluster * _clusters(together, sms)
+        at_once = cluster * room
         rounds, rest = divmod(tiles, at_once * self.resident)
         count = (rounds + (rest > 0)) * self.resident if rounds else math.ceil(rest / at_once)
         return count * steps, count, False
@@ -292,12 +288,6 @@ def depth(variant: Variant) -> int:
     if variant.params.get("STAGES") == 1 and variant.kernel.dtype in _ONE_STAGE:
         return _ONE_STAGE[variant.kernel.dtype]
     return variant.params.get("BK", _SWIZZLED // DTYPES[variant.kernel.dtype].itemsize)
-
-
-def _clusters(blocks: int, sms: int) -> int:
-    """Return how many clusters of so many blocks run at once."""
-    room = max(1, sms // blocks)
-    return _CLUSTERS.get(blocks, room) if sms == H200_SMS else room
 
 
 def _up(size: int, step: int) -> int:

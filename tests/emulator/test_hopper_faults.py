@@ -227,8 +227,8 @@ FAULTS = [
         "35_wgmma_stream_k",
         {"BM": 32, "BN": 64, "STAGES": 12, "CLUSTER": 2},
         {"M": 64, "N": 192, "K": 600},  # three tiles for two clusters
-        ("blocks have one place for their sums", "parts[cluster * CLUSTER + rank]", "parts[cluster * CLUSTER]"),
-        ("blocks have one counter", "workspace + low * CLUSTER + rank", "workspace + low * CLUSTER"),
+        ("one place for sums", "parts[cluster * CLUSTER + rank]", "parts[cluster * CLUSTER]"),
+        ("one counter", "workspace + low * CLUSTER + rank", "workspace + low * CLUSTER"),
     ),
     *faults(
         "16_pipeline",
