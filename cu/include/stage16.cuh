@@ -57,6 +57,22 @@ struct Stage16 {
         if (has_b) load_b<SHARE_B>(map_b, k, col, full, rank);
     }
 
+    // Load the first stage, in two parts. Before the blocks of the cluster have begun: what no other block has.
+    template <int SHARE_B = 1, int SHARE_A = 1, class Map>
+    __device__ void load_own(const Map& map_a, const Map& map_b, int row, int col, int k, Mbarrier* full)
+    {
+        if (SHARE_A == 1) load_a(map_a, row, k, full);
+        if (SHARE_A * SHARE_B == 1) load_b(map_b, k, col, full);
+    }
+
+    // After they have: the rest.
+    template <int SHARE_B = 1, int SHARE_A = 1, class Map>
+    __device__ void load_rest(const Map& map_a, const Map& map_b, int row, int col, int k, Mbarrier* full, int rank)
+    {
+        if (SHARE_A > 1) load_a<SHARE_A, SHARE_B>(map_a, row, k, full, true, true, rank);
+        if (SHARE_A * SHARE_B > 1) load_b<SHARE_B>(map_b, k, col, full, rank);
+    }
+
     // Each of BLOCKS blocks of a cluster, APART from one another, loads a part of a tile of EXTENT rows or columns, for all
     // of them: rows of a K-major tile, boxes of the other kind, or a part of each box's k where the boxes cannot be divided.
     template <int BLOCKS, int APART, bool MN, int EXTENT, class Map>

@@ -150,8 +150,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         init_stage_barriers<STAGES>(full, empty, maps ? 1 : 1 + PRODUCERS, CONSUMERS / 128 * CLUSTER, [&] {
             if (!maps) return;
             wait_for_prerequisites();  // the consumers wait for what comes after it
-            if (SHARE_P == 1) stages[0].load_a(*p.map, p_of(first_tile), first_k, full);
-            if (CLUSTER == 1) stages[0].load_b(*q.map, first_k, q_of(first_tile), full);
+            stages[0].load_own<SHARE_Q, SHARE_P>(*p.map, *q.map, p_of(first_tile), q_of(first_tile), first_k, full);
         });
     }
     __syncwarp();
@@ -161,9 +160,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     if (self >= CONSUMERS) {
         int stage = 0, parity = 1;  // all stages are empty: the first waits end at once
         if (maps && self == CONSUMERS) {
-            // All blocks of the cluster have begun.
-            if (SHARE_P > 1) stages[0].load_a<SHARE_P, SHARE_Q>(*p.map, p_of(first_tile), first_k, full, true, true, rank);
-            if (CLUSTER > 1) stages[0].load_b<SHARE_Q>(*q.map, first_k, q_of(first_tile), full, rank);
+            stages[0].load_rest<SHARE_Q, SHARE_P>(*p.map, *q.map, p_of(first_tile), q_of(first_tile), first_k, full, rank);
             ++stage;
             for (unsigned at = begin + 1; at < end; ++at) {
                 mbarrier_wait(empty + stage, parity);  // what was there has been multiplied

@@ -117,8 +117,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         init_stage_barriers<STAGES>(full, empty, maps ? 1 : 1 + PRODUCERS, CONSUMERS / 128 * CLUSTER, [&] {
             if (!maps) return;
             wait_for_prerequisites();  // the consumers wait for what comes after it
-            if (SHARE_A == 1) stages[0].load_a(map_of_a(place.matrix), place.row, 0, full);
-            if (CLUSTER == 1) stages[0].load_b(map_of_b(place.matrix), 0, place.col, full);
+            stages[0].load_own<SHARE_B, SHARE_A>(map_of_a(place.matrix), map_of_b(place.matrix), place.row, place.col, 0,
+                                                 full);
         });
     }
     __syncwarp();
@@ -130,10 +130,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         if (BM == 192) setmaxnreg_dec<80>();
         int stage = 0, parity = 1;  // all stages are empty: the first waits end at once
         if (maps && self == CONSUMERS) {
-            // All blocks of the cluster have begun.
-            if (SHARE_A > 1)
-                stages[0].load_a<SHARE_A, SHARE_B>(map_of_a(place.matrix), place.row, 0, full, true, true, rank);
-            if (CLUSTER > 1) stages[0].load_b<SHARE_B>(map_of_b(place.matrix), 0, place.col, full, rank);
+            stages[0].load_rest<SHARE_B, SHARE_A>(map_of_a(place.matrix), map_of_b(place.matrix), place.row, place.col, 0,
+                                                  full, rank);
             ++stage;
             for (unsigned tile = first; tile < tiles; tile += step) {
                 if (tile > first) place = place_of(tile);

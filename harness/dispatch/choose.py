@@ -36,7 +36,7 @@ import functools
 import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,7 +47,7 @@ from harness.errors import UsageError
 from harness.kernels import catalog
 from harness.kernels.dtypes import DTYPES, FP32
 from harness.kernels.epilogue import PLAIN, Epilogue
-from harness.kernels.spec import LAYOUT, Variant
+from harness.kernels.spec import LAYOUT, Kernel, Variant
 
 if TYPE_CHECKING:
     from harness.problems.gemm import Gemm
@@ -297,7 +297,7 @@ def candidates() -> tuple[Candidate, ...]:
     kernel = functools.cache(catalog.kernel)  # a file is read once, and not for each of its variants
     return tuple(
         Candidate(
-            variant=kernel(c["kernel"]).variant(**c["params"]),
+            variant=_variant(c, kernel),
             dtype=DTYPES[_dtype(c)],
             **{name: c[name] for name in ("resident", "start", "step", "tile", "memory")},
             **{name: c[name] for name in _OPTIONAL if name in c},
@@ -322,8 +322,8 @@ def _dtype(entry: Mapping[str, Any]) -> str:
     return str(entry.get("dtype", FP32.name))
 
 
-def _variant(entry: Mapping[str, Any]) -> Variant:
-    return catalog.kernel(entry["kernel"]).variant(**entry["params"])
+def _variant(entry: Mapping[str, Any], kernel: Callable[[str], Kernel] = catalog.kernel) -> Variant:
+    return kernel(entry["kernel"]).variant(**entry["params"])
 
 
 def _inside(entry: Mapping[str, Any], shape: Mapping[str, int]) -> bool:

@@ -173,14 +173,14 @@ class Candidate:
             share = math.ceil(rest * steps / sharers) if rest else 0
             return whole * steps + share, whole + (rest > 0), rest > 0
         if self.shares == "even":
-            total = tiles // cluster * steps
+            total = tiles // cluster * steps  # of all clusters
             share = math.ceil(total / min(room, max(1, total // _LEAST_STEPS)))
             alone = share % steps == 0
             return share, math.ceil(share / steps), 0 if alone else (math.ceil(steps / share) + 1) / 2
         if self.shares == "grid":
-            clusters, tiles = max(1, sms // cluster), tiles // cluster  # fewer SMs hold several blocks
-            sharers = max(1, min(clusters // tiles, steps))
-            rounds = math.ceil(tiles / (clusters // sharers))
+            tiles //= cluster  # fewer SMs hold several blocks
+            sharers = max(1, min(room // tiles, steps))
+            rounds = math.ceil(tiles / (room // sharers))
             return rounds * math.ceil(steps / sharers), rounds, sharers > 1
         if self.shares == "panels":
             stage = self.variant.params.get("PART_K", 32) * (2 if self.variant.tile[0] == 64 else 1)  # of k

@@ -154,7 +154,7 @@ class Group(Clock):
 
 
 def spread(value: Integer, shape: tuple[int, int]) -> Array:
-    """Return an integer as an int64 array broadcast to `shape`, (T, C); it is read-only."""
+    """Return an integer as an int64 array broadcast to `shape`, (T, C): not to be written to."""
     return broadcast(np.asarray(array_of(value)), shape)
 
 

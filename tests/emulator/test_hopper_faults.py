@@ -382,8 +382,8 @@ FAULTS = [
          "load_part<BLOCKS, APART, A_MN, TILE_M>", "load_part<1, APART, A_MN, TILE_M>", "stage16.cuh"),
         ("both blocks have the same columns", "rank / SHARE_B) * BN", "0) * BN"),
         ("rows of A are shared before all blocks have begun",
-         "if (SHARE_A == 1) stages[0].load_a(map_of_a(place.matrix), place.row, 0, full);",
-         "stages[0].load_a<SHARE_A, SHARE_B>(map_of_a(place.matrix), place.row, 0, full, true, true, rank);"),
+         "if (SHARE_A == 1) load_a(map_a, row, k, full);",
+         "load_a<SHARE_A, SHARE_B>(map_a, row, k, full, true, true, blockIdx.x % SHARE_A);", "stage16.cuh"),
     ),
     *faults(
         "23_wgmma_pipeline",

@@ -493,14 +493,14 @@ def test_imports_are_light(code: str, expected: set[str]) -> None:
 
 
 def test_help_is_quick() -> None:
-    def once(*arguments: str) -> float:
+    def once() -> float:
         """Seconds of a core: on a busy machine those of a clock say little."""
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-m", "harness", "--help"], capture_output=True, text=True, check=True
+        )
+        assert "Usage:" in done.stdout
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        assert "Usage:" in done.stdout or "-c" in arguments
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    # On a slow machine Python itself takes longer: click alone 0.05 s where 0.3 were measured.
-    click = min(once("-c", "import click, dataclasses, json, tomllib") for _ in range(5))
-    assert any(once("-m", "harness", "--help") < max(0.3, 6 * click) for _ in range(30))
+    assert any(once() < 0.3 for _ in range(30))

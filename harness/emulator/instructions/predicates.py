@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from harness.emulator.decode import FLOAT, Decoder, Run, handles
-from harness.emulator.group import Group
+from harness.emulator.group import Group, broadcast
 from harness.emulator.instructions.floating.half import operand as half_operand
 from harness.emulator.numbers.algebra import COMPARE, Algebra
 from harness.emulator.numbers.floats import flush
@@ -162,7 +162,5 @@ def move_predicate(decoder: Decoder, ins: Instruction) -> Run:
 
 
 def broadcast_mask(where: Lanes, shape: tuple[int, int]) -> Array:
-    """Return lanes as a bool array (T, C); it is read-only."""
-    if isinstance(where, Mask) and where.array.shape == shape:
-        return where.array
-    return np.broadcast_to(where.array if isinstance(where, Mask) else np.bool_(where), shape)
+    """Return lanes as a bool array (T, C): not to be written to."""
+    return broadcast(where.array if isinstance(where, Mask) else np.asarray(where), shape)
