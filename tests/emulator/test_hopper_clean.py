@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from harness.emulator.executable import executable
+from harness.kernels import catalog
+from harness.kernels.compiler import compile_kernel
 from shared.hopper_kernels import run
 
 # Each kernel writes c[i] = 2 a[i] + i for 512 elements.
@@ -131,7 +134,7 @@ def test_who_arrives_and_ends_is_counted_once(schedule: str, threads: int) -> No
         for (int i = t; i < 512; i += 128) c[i] = 2 * a[i] + i + s[0];
         return;
       }}
-      if (t == 128) {{ s[0] = 1; asm volatile("griddepcontrol.wait;" ::: "memory"); s[0] = 3; }}
+      if (t == 128) {{ s[0] = 1; asm volatile("fence.proxy.async;" ::: "memory"); s[0] = 3; }}
       __syncwarp();
       asm volatile("barrier.cta.arrive.aligned 5, {threads};" ::: "memory");
     }}"""
@@ -139,3 +142,15 @@ def test_who_arrives_and_ends_is_counted_once(schedule: str, threads: int) -> No
     found = run(body, a, c, block=192, schedule=schedule)
     clean = not found.findings and np.allclose(c, 2 * a + np.arange(512, dtype=np.float32) + 3)
     assert clean == (threads == 192)
+
+
+def test_griddepcontrol_alone_does_not_part_the_blocks() -> None:
+    """Hundreds of blocks run side by side; with a unit that is asynchronous they would take their turns."""
+
+    def parted(name: str) -> bool:
+        variant = catalog.kernel(name).variant()
+        ptx = compile_kernel(variant, "sm_90a").ptx
+        assert "griddepcontrol.wait" in ptx
+        return executable(ptx, variant.kernel.entry).asynchronous
+
+    assert not parted("40_skinny_dots") and parted("23_wgmma_pipeline")

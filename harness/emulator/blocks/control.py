@@ -104,8 +104,13 @@ def unit_of(ins: Instruction) -> str:
 
 
 def asynchronous(ins: Instruction) -> bool:
-    """Return whether a kernel with this instruction needs the emulation of asynchronous units."""
-    return (unit_of(ins) not in ("", "elect", "stmatrix")) or "shared::cluster" in ins.opcode
+    """Return whether a kernel with this instruction needs the emulation of asynchronous units.
+
+    ``griddepcontrol`` does nothing here: a grid runs alone. Without it blocks run many side by side.
+    """
+    return (
+        unit_of(ins) not in ("", "elect", "griddepcontrol", "stmatrix")
+    ) or "shared::cluster" in ins.opcode
 
 
 def pace(ins: Instruction) -> str:
