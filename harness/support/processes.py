@@ -129,8 +129,11 @@ def processes(count: int) -> Iterator[ProcessPoolExecutor]:
         try:
             yield pool
         except BaseException:
+            thread = getattr(pool, "_executor_manager_thread", None)
             pool.shutdown(wait=False, cancel_futures=True)
             _end(before)
+            if thread is not None and thread.is_alive():
+                thread.join(_LOOK)  # if it was first to see a child end, only it can note that
             raise
         finally:
             pool.shutdown(cancel_futures=True)
