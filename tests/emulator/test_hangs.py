@@ -16,6 +16,7 @@ from harness.emulator.blocks import endless
 from harness.emulator.blocks.endless import BUDGET
 from harness.errors import EmulatorError
 from shared.emulator_kernels import launch
+from shared.speed import slowness
 from shared.sweeps import sweep
 
 MOST = 10  # seconds of this thread
@@ -171,7 +172,7 @@ LONG = {
         do {
           __syncthreads(); if (t == 0) go = 0; __syncthreads();
           for (int i = t; i < 8000; i += 1024)
-            if (p[i] == level && i < 400 && !p[i + 1]) { p[i + 1] = level + 1; go = 1; }
+            if (p[i] == level && i < 200 && !p[i + 1]) { p[i + 1] = level + 1; go = 1; }
           level++; __syncthreads();
         } while (go);""",
         1,
@@ -257,10 +258,10 @@ def test_a_hang_is_told_in_time(what: str) -> None:
 @pytest.mark.parametrize("what", [pytest.param(w, marks=pytest.mark.slow) for w in LONG])
 def test_what_only_takes_long_is_not_cut(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: nothing is said of a hang. With a tenth of the emulator's patience, a tenth of the turns
-    tries it as much.
+    tries it as much; on a slow machine its seconds are longer.
     """
     seconds, turns, threads = endless._SLOW
-    monkeypatch.setattr(endless, "_SLOW", (seconds / 10, turns // 10, threads))
+    monkeypatch.setattr(endless, "_SLOW", (seconds / 10 * slowness(), turns // 10, threads))
     monkeypatch.setattr(endless, "FIRST", endless.FIRST // 10)
     said, _ = run(LONG[what], budget=BUDGET // 10)
     assert not told(said) and "budget" not in said, said
