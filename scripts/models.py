@@ -10,8 +10,9 @@ small, a Llama of 1.2 billion parameters and ViT-B/16 run a training step (forwa
 prefill (for ViT: inference) and the decode of one token, stock and within `harness.torch.replace()`, in turn:
 stock, harness, harness, stock, each leg several calls between two CUDA events. `graph` replays a CUDA graph
 (not of training), `compile` runs what torch.compile made. The ratio is stock over harness, a median over
-such fours with its quartiles. ``losses`` trains GPT-2 small for 200 steps: stock twice, stock with weights
-changed in the last bit, and harness, on the same tokens. In fp16x3 and bf16x6 stock is true float32.
+such fours with its quartiles. ``losses`` trains GPT-2 small for 200 steps on the same tokens: stock twice,
+stock with weights changed in the last bit, stock with each batch in the reverse order (which is the same
+mathematics, summed otherwise), stock in float64, and harness. In fp16x3 and bf16x6 stock is true float32.
 
 The time is shared among what is chosen; what no time is left for is recorded as skipped. The file is written
 anew after each part, so that a run that is cut off leaves what it has.
@@ -51,6 +52,7 @@ LEG = 0.05  # seconds of one leg, about
 CONTEXT = 512  # tokens before the one that is decoded
 ROOM = 512  # and behind it: a leg decodes no more
 Row = dict[str, Any]
+NOISE = ("again", "last_bit", "reordered", "ieee")  # runs that differ from stock by noise alone
 STEPS, LEAST, MOST = 200, 3, 100  # steps of training; fours of a comparison
 OPTIONS: Row = {}  # of `harness.torch.replace`
 
@@ -285,10 +287,12 @@ def losses(kind: str, until: float) -> Row:
     """Train GPT-2 small several times in lockstep, until a time or for `STEPS`, and compare the losses.
 
     In `PRECISIONS` harness's true float32 is trained, too: how far two kernels of float32 are apart is noise.
+    transformers computes the loss itself in float32 from logits in float64.
     """
     base = build("gpt2").train()
-    names = ["stock", "again", "last_bit", "harness", *(["ieee"] if kind in PRECISIONS else [])]
+    names = ["stock", *NOISE[:3], "float64", "harness", *(NOISE[3:] if kind in PRECISIONS else ())]
     runs = {name: copy.deepcopy(base) for name in names}
+    runs["float64"].double()
     with torch.no_grad():
         for p in runs["last_bit"].parameters():
             p.mul_(1 + (torch.randint(0, 2, p.shape, device=DEVICE) * 2 - 1) * 2.0**-23)
@@ -299,9 +303,10 @@ def losses(kind: str, until: float) -> Row:
         tokens = stream(generator, SIZES["gpt2"].losses, base.config.vocab_size)
         for name, model in runs.items():
             own = {"fp32": "ieee"} if name == "ieee" else {}
+            given = tokens.flip(0) if name == "reordered" else tokens
             with replacing(name in ("harness", "ieee"), **own):
-                with torch.autocast(DEVICE, torch.bfloat16, enabled=kind == "bf16"):
-                    loss = model(input_ids=tokens, labels=tokens).loss
+                with torch.autocast(DEVICE, torch.bfloat16, enabled=kind == "bf16" and name != "float64"):
+                    loss = model(input_ids=given, labels=given).loss
                 loss.backward()
                 optimizers[name].step()
                 optimizers[name].zero_grad(set_to_none=True)
@@ -309,16 +314,21 @@ def losses(kind: str, until: float) -> Row:
         if len(seen["stock"]) % 10 == 0:
             synchronize()  # so that the time is that of the GPU
     curves = {name: torch.stack(values).double().cpu() for name, values in seen.items()}
-    apart = {name: (curve - curves["stock"]).square().mean().sqrt() for name, curve in curves.items()}
-    others = [apart[name] for name in ("again", "last_bit", "ieee") if name in apart]
-    noise = max(*others, 2.0**-23 * curves["stock"].abs().max())
+    apart, wrong = (
+        {name: float((curve - curves[other]).square().mean().sqrt()) for name, curve in curves.items()}
+        for other in ("stock", "float64")
+    )
+    rounding = 2.0**-23 * float(curves["stock"].abs().max())
+    noise = max(rounding, *(apart[name] for name in NOISE if name in apart))
     last = slice(-min(20, len(seen["stock"])), None)
     return {
         "steps": len(seen["stock"]),
         "first": float(curves["stock"][0]),
         "last": {name: float(curve[last].mean()) for name, curve in curves.items()},
-        "rms_from_stock": {name: float(value) for name, value in apart.items() if name != "stock"},
-        "within_noise": bool(apart["harness"] <= 3 * noise),
+        "rms_from_stock": {name: value for name, value in apart.items() if name != "stock"},
+        "rms_from_float64": {name: value for name, value in wrong.items() if name != "float64"},
+        "noise": noise,
+        "within_noise": apart["harness"] <= 3 * noise,
         "curves": {name: [round(float(x), 5) for x in curve] for name, curve in curves.items()},
     }
 
@@ -395,8 +405,7 @@ def described(row: Row) -> tuple[str, ...]:
         times = (f"{row['stock_ms']:.3f}", f"{row['harness_ms']:.3f}")
         return (*name, *times, f"{row['ratio']:.3f} ({low:.2f} to {high:.2f})", f"{row['by_harness']:.0%}")
     if "steps" in row:
-        apart = row["rms_from_stock"]
-        said = f"rms {apart['harness']:.0e}, noise {apart['last_bit']:.0e}"
+        said = f"rms {row['rms_from_stock']['harness']:.0e}, noise {row['noise']:.0e}"
         return (*name, f"{row['last']['stock']:.4f}", f"{row['last']['harness']:.4f}", said, "")
     return (*name, "", "", (row.get("error") or row["skipped"])[:28], "")
 

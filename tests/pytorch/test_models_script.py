@@ -6,6 +6,7 @@ import importlib.util
 import json
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,8 @@ class Clock:
 
 
 @pytest.fixture
-def models(torch: Any, multiplied: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return the script as a module."""
+def models(torch: Any, multiplied: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Yield the script as a module. The models are so small that threads would wait for each other."""
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     spec = importlib.util.spec_from_file_location("models", ROOT / "scripts" / "models.py")
     assert spec is not None and spec.loader is not None
@@ -57,7 +58,10 @@ def models(torch: Any, multiplied: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(script, "MOST", 3)
     monkeypatch.setattr(script, "config", config)
     monkeypatch.setattr(script, "synchronize", lambda: None)
-    return script
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield script
+    torch.set_num_threads(threads)
 
 
 def run(script: Any, monkeypatch: pytest.MonkeyPatch, file: Path, *asked: str) -> list[dict[str, Any]]:
@@ -78,6 +82,12 @@ def test_every_part_ends_in_a_row(
         assert row["steps"] == 5 and row["within_noise"]
         assert row["rms_from_stock"]["again"] == 0
     assert rows[1]["rms_from_stock"]["last_bit"] > 0
+    assert all(
+        row["noise"] >= max(row["rms_from_stock"][name] for name in models.NOISE[:3]) for row in rows[:2]
+    )
+    far = [row["rms_from_float64"] for row in rows[:2]]
+    assert far[0]["stock"] < 1e-5 < far[1]["stock"]  # the control: bf16 is farther than float32
+    assert far[0]["harness"] < 1e-5 and "float64" not in far[0]
     assert max(map(len, capsys.readouterr().out.splitlines()[-len(rows) :])) <= 80
 
 
@@ -87,8 +97,8 @@ def test_wrong_products_are_beyond_the_noise(
     """The control: products that are a thousandth too large."""
     from harness.torch import products
 
-    def wrong(a: Any, b: Any, out: Any, alpha: float, beta: float, precision: str) -> None:
-        multiplied(a, b, out, alpha * 1.001, beta, precision)
+    def wrong(a: Any, b: Any, out: Any, alpha: float, *options: Any) -> None:
+        multiplied(a, b, out, alpha * 1.001, *options)
 
     monkeypatch.setattr(products, "product", wrong)
     (row,) = run(models, monkeypatch, tmp_path / "r.json", "--works", "losses", "--types", "fp32")
