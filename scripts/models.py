@@ -12,7 +12,9 @@ stock, harness, harness, stock, each leg several calls between two CUDA events. 
 (not of training), `compile` runs what torch.compile made. The ratio is stock over harness, a median over
 such fours with its quartiles. ``losses`` trains GPT-2 small for 200 steps on the same tokens: stock twice,
 stock with weights changed in the last bit, stock with each batch in the reverse order (which is the same
-mathematics, summed otherwise), stock in float64, and harness. In fp16x3 and bf16x6 stock is true float32.
+mathematics, summed otherwise), stock in float64, and harness. Learning rates rise over 20 steps and gradients
+are clipped: without that one step of a spike made noise a hundred times as large, and was nearly all of the
+difference (models-losses.json of the H200). In fp16x3 and bf16x6 stock is true float32.
 
 The time is shared among what is chosen; what no time is left for is recorded as skipped. The file is written
 anew after each part, so that a run that is cut off leaves what it has.
@@ -54,6 +56,7 @@ ROOM = 512  # and behind it: a leg decodes no more
 Row = dict[str, Any]
 NOISE = ("again", "last_bit", "reordered", "ieee")  # runs that differ from stock by noise alone
 STEPS, LEAST, MOST = 200, 3, 100  # steps of training; fours of a comparison
+RATE, WARM_UP = 3e-4, 20  # the learning rate, and the steps over which it rises to that
 OPTIONS: Row = {}  # of `harness.torch.replace`
 
 
@@ -296,7 +299,7 @@ def losses(kind: str, until: float) -> Row:
     with torch.no_grad():
         for p in runs["last_bit"].parameters():
             p.mul_(1 + (torch.randint(0, 2, p.shape, device=DEVICE) * 2 - 1) * 2.0**-23)
-    optimizers = {n: torch.optim.AdamW(m.parameters(), lr=3e-4, fused=True) for n, m in runs.items()}
+    optimizers = {n: torch.optim.AdamW(m.parameters(), lr=RATE, fused=True) for n, m in runs.items()}
     generator = torch.Generator().manual_seed(SEED)
     seen: dict[str, list[torch.Tensor]] = {name: [] for name in runs}
     while len(seen["stock"]) < STEPS and (len(seen["stock"]) < 5 or time.perf_counter() < until):
@@ -308,6 +311,8 @@ def losses(kind: str, until: float) -> Row:
                 with torch.autocast(DEVICE, torch.bfloat16, enabled=kind == "bf16" and name != "float64"):
                     loss = model(input_ids=given, labels=given).loss
                 loss.backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizers[name].param_groups[0]["lr"] = RATE * min(1, (len(seen[name]) + 1) / WARM_UP)
                 optimizers[name].step()
                 optimizers[name].zero_grad(set_to_none=True)
             seen[name].append(loss.detach())
