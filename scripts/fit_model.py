@@ -7,8 +7,9 @@
 Times are those of the model's best candidates and, where that was a single launch, of what was chosen.
 
 For each candidate of ``table.json`` the constants `start`, `step`, `tile`, `memory`, `straddle`, `crowded`,
-`ragged` and, where they have a meaning, `alone` and `sharing` are fitted by least squares of the logarithms
-of predicted and measured times. `resident` is left as it is: it follows from registers and shared memory.
+`thin`, `ragged` and, where they have a meaning, `alone` and `sharing` are fitted by least squares of the
+logarithms of predicted and measured times. `resident` is left as it is: it follows from registers and shared
+memory.
 What the rows say little about stays near today's value, which counts as one more row with a weight of its own
 (`_PRIOR`). The times of bf16 and fp16 count for both: their kernels differ in one instruction's type.
 `fed`, or of kernels that take no tensor maps `unmapped`, is fitted after these, to draws with operands that
@@ -51,7 +52,7 @@ from tune_matmul import TABLE, text
 _HINT = "benchmarks/shapes.py --regret N --json FILE"
 _PRIOR = 0.5  # weight of today's constants, in rows
 _AXES = ("M", "N", "K", "lda", "ldb", "ldc", "transa", "transb")
-_FACTORS = ("memory", "straddle", "crowded", "unmapped", "fed")
+_FACTORS = ("memory", "straddle", "crowded", "thin", "unmapped", "fed")
 _APART = ("fed", "unmapped")  # constants fitted to draws without tensor maps
 _LEAST = 1.0  # cycles, of constants that are 0 today
 _STEPS, _TINY = 20, 1e-4
@@ -172,7 +173,8 @@ def fitted(known: Mapping[Key, Candidate], measured: Sequence[Time]) -> dict[Key
 def code_of(key: Key) -> Key:
     """Return what candidates have in common whose code differs in the 16-bit type only."""
     dtype, kernel, params = key
-    return ("16 bits", kernel.removesuffix("_fp16"), params) if dtype in ("bf16", "fp16") else key
+    alike = kernel.removesuffix("_fp16").removesuffix("_bf16")
+    return ("16 bits", alike, params) if dtype in ("bf16", "fp16") else key
 
 
 def of_one(candidate: Candidate, measured: Sequence[Time]) -> tuple[float, Candidate]:
@@ -190,7 +192,8 @@ def of_one(candidate: Candidate, measured: Sequence[Time]) -> tuple[float, Candi
         apart[told and bool(time.unmapped)].append(time)
     left, one = of_these(candidate, apart[False], constants_of(candidate))
     more, one = of_these(one, apart[True], (apart_of(candidate), "ragged"))
-    return left + more, replace(one, unmapped=max(1.0, one.unmapped))  # no kernel reads such rows faster
+    # No kernel reads rows without maps faster, nor DRAM twice as fast as a copy.
+    return left + more, replace(one, unmapped=max(1.0, one.unmapped), memory=max(0.5, one.memory))
 
 
 def of_these(candidate: Candidate, measured: Sequence[Time], names: Sequence[str]) -> tuple[float, Candidate]:
@@ -224,7 +227,7 @@ def constants_of(candidate: Candidate) -> tuple[str, ...]:
         "alone" if candidate.resident > 1 else "",
         "sharing" if candidate.shares else "",
     ]
-    return "start", "step", "tile", "memory", "straddle", "crowded", "ragged", *filter(None, some)
+    return "start", "step", "tile", "memory", "straddle", "crowded", "thin", "ragged", *filter(None, some)
 
 
 def least_squares(residuals: Callable[[Vector], Vector], start: Vector) -> Vector:

@@ -42,7 +42,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.dispatch import cost, user_table
-from harness.dispatch.cost import NN, Candidate, depth, unread
+from harness.dispatch.cost import NN, Candidate, depth
+from harness.dispatch.traffic import unread
 from harness.errors import UsageError
 from harness.kernels import catalog
 from harness.kernels.dtypes import DTYPES, FP32
@@ -58,7 +59,7 @@ NAME = "matmul"  # the name that stands for the dispatcher where a kernel's name
 ROWS, COLUMNS = "M", "N"  # of a product: what the bits of each must not depend on the number of
 _ROWS = (1, 16, 64, 256, 1024, 4096)  # for which orders of sums are compared
 # Keys of a candidate that not every one has.
-_OPTIONAL = ("straddle", "crowded", "unmapped", "fed", "alone", "ragged", "shares", "sharing")
+_OPTIONAL = ("straddle", "crowded", "thin", "unmapped", "fed", "alone", "ragged", "shares", "sharing")
 _TABLE = Path(__file__).with_name("table.json")
 
 

@@ -1,10 +1,11 @@
 """The cost model of `harness.matmul`: how many cycles a kernel takes for a product, and whether a copy pays.
 
-    cycles = start + max(steps * step + tiles * tile + sharing, memory * waiting) + copies
+    cycles = start + hypot(steps * step + tiles * tile + sharing, memory * waiting) + copies
 
-where `waiting` is for the compulsory bytes at the rate at which a copy reads and writes DRAM. Blocks on many
-SMs share the L2 cache: a step takes `crowded` times as long if all SMs are busy all the time, and less if
-fewer are.
+where `waiting` is for the compulsory bytes at the rate at which a copy reads and writes DRAM: neither hides
+the other wholly (a sum of squares errs by 11.6%, the larger alone by 12.8%). Blocks on many SMs share the L2
+cache: a step takes `crowded` times as long if all SMs are busy all the time, and less if fewer are. It takes
+up to `thin` times as long if the matrices fill less of a tile: what is left of a step is not in the L2 cache.
 
 The output is cut into tiles and each tile into SPLIT parts along k; each part is a block, and takes so many
 steps along k. An SM runs `resident` blocks at once. `tiles` is how many blocks an SM runs in turn, the
@@ -37,24 +38,22 @@ All these constants, in cycles of the rated clock, are of a candidate, and fitte
 times of sampled shapes on an H200 (benchmarks/shapes.py). `memory` is by how much a kernel misses the rate
 that a copy reaches. On other GPUs they are used unchanged, for want of measurements.
 
-Operands that cannot have a tensor map may be worth copying to where they can: `copied` decides that by an
-estimate of its own, for all kernels alike. A copy takes 2 us, plus the time to read and write each byte at
-3.5 TB/s (of the H200's 4.06). Of the others threads copy the rows to shared memory, while others multiply: a
-step takes no less than `fed` cycles for each row of the tile that has no map, and for 96 rows more (fitted:
-errors of 21%, 40% when bytes were counted). A kernel that takes no maps reads such operands with steps
-`straddle` times `unmapped` as long: rung 37 shifts rows.
+Of operands that cannot have a tensor map, and are not copied first (`traffic.copied`), threads copy the rows
+to shared memory, while others multiply: a step takes no less than `fed` cycles for each row of the tile that
+has no map, and for 96 rows more (fitted: errors of 21%, 40% when bytes were counted). A kernel that takes no
+maps reads such operands with steps `straddle` times `unmapped` as long: rung 37 shifts rows.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from harness.dispatch import traffic
 from harness.kernels.dtypes import DTYPES, DType
-from harness.kernels.spec import LAYOUT, Kernel, Variant
+from harness.kernels.spec import Kernel, Variant
 
 NN = "NN"  # both operands row-major
 # For a type, others whose kernels may be taken: they are no less exact.
@@ -65,17 +64,9 @@ SKINNY = 16  # the largest M or N for which the skinny kernels, which are bound 
 SKINNY_NAME = "skinny"  # in the names of these kernels
 _MOST_PASSES = 4  # of 40_skinny_dots over its large matrix
 H200_SMS = 132
-# Multiply-adds per cycle and SM: fp32 on compute capability 8.6 and later, other types on 9.0.
-_FMA = {
-    **{"fp32": 128, "tf32": 1024, "3xtf32": 1024 / 3},
-    **{"fp16x3": 2048 / 3, "bf16x6": 2048 / 6, "bf16": 2048, "fp16": 2048},
-}
 _SWIZZLED = 128  # bytes along k of one step of the tensor-core rungs
 _ONE_STAGE = {"fp32": 4, "tf32": 8, "bf16": 16, "fp16": 16}  # k of a step of small tiles with one stage
-_DRAM_BYTES = 15.5  # per cycle and SM: 4.06 TB/s, which a copy reaches on the H200
-_UNMAPPED_BYTES = 8  # per cycle and SM, loaded by a kernel without a tensor map
 _FED_MORE = 96  # rows of a step, for what copying them takes however few there are
-_COPY_START, _COPY_BYTES = 4000, 13.4  # cycles to start a copy; bytes per cycle and SM, read or written
 _CLUSTERS = {3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}  # of so many blocks, for which H200_SMS have room
 _MAPPED = 16  # bytes at whose multiples rows begin that TMA reads and writes
 _LEAST_K, _MOST_PARTS = 128, 8  # k of a block of 33_small_tiles; clusters that share a tile
@@ -93,8 +84,8 @@ class Candidate:
     """A variant with the parameters that the cost model needs; they are explained in the module's docstring.
 
     `resident` is blocks per SM, `start`, `step`, `alone`, `tile`, `ragged`, `sharing` and `fed` are cycles,
-    `memory`, `straddle`, `crowded` and `unmapped` factors, and `shares` is "" for kernels whose blocks do not
-    share tiles. `batch` is no constant: the cycles are those of a launch of so many products.
+    `memory`, `straddle`, `crowded`, `thin` and `unmapped` factors, and `shares` is "" for kernels whose
+    blocks do not share tiles. `batch` is no constant: the cycles are those of a launch of so many products.
     """
 
     variant: Variant
@@ -106,6 +97,7 @@ class Candidate:
     memory: float
     straddle: float = 1.0
     crowded: float = 1.0
+    thin: float = 1.0
     unmapped: float = 1.0
     fed: float = 12.0
     alone: float = 0
@@ -212,8 +204,10 @@ class Candidate:
         tile = self.tile + (self.ragged if N * self.dtype.itemsize % _MAPPED else 0)
         if self.crowded != 1 and steps:
             longest *= self.crowded ** min(1, self.count(M, N) * math.ceil(K / self.depth) / (steps * sms))
+        (rows, columns), least = self.variant.tile, {"A": M, "B": N}
+        filled = M / math.ceil(M / rows) + N / math.ceil(N / columns)  # rows of A and B in a step
+        longest *= float(self.thin ** (1 - filled / (rows + columns)))
         if fed:
-            (rows, columns), least = self.variant.tile, {"A": M, "B": N}
             copied = sum(min(least[x], rows if x == "A" else columns) for x in fed)
             longest = max(longest, steps * self.fed * (copied + _FED_MORE))
         return longest + tiles * tile + shared * self.sharing
@@ -232,17 +226,18 @@ class Candidate:
 
         `unmapped` names the operands, of A and B, that cannot have a tensor map where they are.
         """
-        elements, flips = {"A": M * K, "B": K * N}, unread(self.variant, layout)
-        left = boxed(self.variant, "".join(x for x in unmapped if x not in flips))
-        moved = copied(self.variant, M, N, K, sms=sms, unmapped=left)
-        copies = sum(_copying(elements[x], self.dtype, sms) for x in flips + moved)
-        waiting = self.memory * traffic(M, N, K, self.dtype, sms) * self.batch
+        elements, flips = {"A": M * K, "B": K * N}, traffic.unread(self.variant, layout)
+        left = traffic.boxed(self.variant, "".join(x for x in unmapped if x not in flips))
+        moved = traffic.copied(self.variant, M, N, K, sms=sms, unmapped=left)
+        copies = sum(traffic.copying(elements[x], self.dtype, sms) for x in flips)
+        copies += sum(traffic.copying(elements[x], self.dtype, sms, traffic.ODD_BYTES) for x in moved)
+        waiting = self.memory * traffic.compulsory(M, N, K, self.dtype, sms) * self.batch
         if self.shares == "panels":
             copies += self._splitting(M, N, K, layout, sms)
         apart = bool(unmapped and not self.variant.boxes)  # kernels without maps read any pitch
         fed = "".join(x for x in left if x not in moved)
         busy = self.busy(M, N, K, sms, straddled or apart, apart, fed)
-        return self.start + max(busy, waiting) + copies
+        return self.start + math.hypot(busy, waiting) + copies
 
     def _splitting(self, M: int, N: int, K: int, layout: str, sms: int) -> float:
         """Return the cycles that the passes over A and B take, before the product: each writes panels.
@@ -254,7 +249,7 @@ class Candidate:
         (rows, columns), k = self.variant.tile, _up(K, _PANEL)
         elements = _up(M, rows) * k, _up(N, columns) * k
         passes = sum(n * (across if flip == "T" else 1) for n, flip in zip(elements, layout, strict=True))
-        return passes * _PANEL_BYTES[self.dtype.name] / (sms * _DRAM_BYTES)
+        return passes * _PANEL_BYTES[self.dtype.name] / (sms * traffic.DRAM_BYTES)
 
 
 def takes(dtype: str, kernel: Kernel) -> bool:
@@ -285,6 +280,8 @@ def ranked(
 
 def depth(variant: Variant) -> int:
     """Return the extent of k, in elements, that a block of the variant processes in one step."""
+    if "FEW" in variant.params:  # 40_skinny_dots: 8 warps, of which some divide k, and a lane loads 16 bytes
+        return 32 // variant.params["ROWS"] * 512 // DTYPES[variant.kernel.dtype].itemsize
     if variant.params.get("STAGES") == 1 and variant.kernel.dtype in _ONE_STAGE:
         return _ONE_STAGE[variant.kernel.dtype]
     return variant.params.get("BK", _SWIZZLED // DTYPES[variant.kernel.dtype].itemsize)
@@ -293,58 +290,3 @@ def depth(variant: Variant) -> int:
 def _up(size: int, step: int) -> int:
     """Return the multiple of `step` from `size` on."""
     return -(-size // step) * step
-
-
-def unread(variant: Variant, layout: str) -> str:
-    """Return which operands the variant does not read as they are stored: "", "A", "B" or "AB"."""
-    kinds = zip("AB", LAYOUT, layout, strict=True)
-    return "".join(x for x, name, kind in kinds if variant.params.get(name, 0) != (kind == "T"))
-
-
-def boxed(variant: Variant, operands: str) -> str:
-    """Return those of the operands that the variant reads by a tensor map."""
-    return "".join(x for x in operands if any(x == box.operand for box in variant.boxes))
-
-
-def _copying(elements: int, dtype: DType, sms: int) -> float:
-    """Return the cycles that copying so many elements takes."""
-    return _COPY_START + 2 * elements * dtype.itemsize / (sms * _COPY_BYTES)
-
-
-def traffic(M: int, N: int, K: int, dtype: DType, sms: int) -> float:
-    """Return the cycles that the compulsory DRAM traffic takes: each matrix read or written once."""
-    return dtype.itemsize * (M * K + K * N + M * N) / (sms * _DRAM_BYTES)
-
-
-def copied(variant: Variant, M: int, N: int, K: int, *, sms: int, unmapped: str) -> str:
-    """Return which of the operands `unmapped` are worth copying to memory where they can have a tensor map.
-
-    `unmapped` names those that cannot have one where they are: "", "A", "B" or "AB". The result is a part of
-    it in the same order: the copies with which copying, multiplying and loading take the fewest cycles, if a
-    kernel loads what it has no map of at 8 bytes per cycle and SM. Operands for which the kernel takes no
-    tensor map are never copied.
-    """
-    unmapped = boxed(variant, unmapped)
-    if not unmapped:
-        return ""
-    dtype, (rows, columns) = DTYPES[variant.kernel.dtype], variant.tile
-    tiles = math.ceil(M / rows) * math.ceil(N / columns)
-    # A kernel with a workspace shares each tile among as many blocks as there are SMs for it.
-    split = max(1, sms // tiles) if variant.kernel.workspace else variant.params.get("SPLIT", 1)
-    rounds = math.ceil(tiles * split / sms)
-    depth = math.ceil(K / split)
-    loads = {"A": min(rows, M), "B": min(columns, N)}
-    elements = {"A": M * K, "B": K * N}
-
-    def busy(loaded: int) -> float:
-        """Return the cycles in which blocks load so many rows and columns by threads, while they multiply."""
-        by_threads = loaded * depth * dtype.itemsize / _UNMAPPED_BYTES
-        multiplying = rows * columns * depth / _FMA[dtype.name]
-        return max(rounds * max(multiplying, by_threads), traffic(M, N, K, dtype, sms))
-
-    def cycles(chosen: str) -> float:
-        copies = sum(_copying(elements[x], dtype, sms) for x in chosen)
-        return copies + busy(sum(loads[x] for x in unmapped if x not in chosen))
-
-    sets = (s for count in range(len(unmapped) + 1) for s in itertools.combinations(unmapped, count))
-    return min(map("".join, sets), key=cycles)  # the first of equals, which has the fewest copies

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from harness.dispatch import choose, cost
+from harness.dispatch import choose, traffic
 from harness.dispatch.call.batch import Batch
+from harness.dispatch.call.copies import OPERANDS, Copy, transposer
 from harness.dispatch.call.side_streams import Forks
-from harness.dispatch.copies import OPERANDS, Copy, transposer
 from harness.dispatch.split import Part, brief
 from harness.dispatch.workspaces import Need, Workspaces
 from harness.driver import Context, Function, Image, Module, PreparedLaunch, Stream, Struct, tensormap
@@ -56,11 +56,11 @@ class GemmLaunch:
         transpose: Function | None = None,
         batch: Batch | None = None,
     ) -> None:
-        flips = cost.unread(parts[0][1].variant, problem.layout)
+        flips = traffic.unread(parts[0][1].variant, problem.layout)
         shape, pitches = (problem.M, problem.N, problem.K), {"A": problem.lda, "B": problem.ldb}
         size = problem.dtype.itemsize
         unmapped = "".join(x for x in unmapped if x not in flips and pitches[x] * size <= _MOST_PITCH)
-        self.copied = cost.copied(parts[0][1].variant, *shape, sms=sms, unmapped=unmapped)
+        self.copied = traffic.copied(parts[0][1].variant, *shape, sms=sms, unmapped=unmapped)
         stored = problem.layouts()
         self._copies = [Copy(name, stored[name]) for name in self.copied]
         self._copies += [Copy(name, stored[name], transpose) for name in flips]
@@ -239,7 +239,7 @@ def prepare(parts: Sequence[tuple[Cubin, Part]], operands: Operands) -> Launch:
         ]
         made = [(function, part) for function, (_, part) in zip(functions, parts, strict=True)]
         transpose = None
-        if cost.unread(parts[0][1].variant, problem.layout):
+        if traffic.unread(parts[0][1].variant, problem.layout):
             kernel_of = compile_kernel(transposer(problem.dtype.itemsize), parts[0][0].arch)
             transpose = undo.enter_context(Module(context, kernel_of.code)).function(kernel_of.entry)
         queue = GemmLaunch(

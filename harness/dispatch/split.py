@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.dispatch import choose, cost
+from harness.dispatch import choose, cost, traffic
 from harness.dispatch.cost import SKINNY
 from harness.kernels.dtypes import FP32
 from harness.kernels.epilogue import PLAIN, Epilogue
@@ -81,7 +81,7 @@ def divided(
     best = min(options, key=cycles)  # the first of equals, which has the fewest launches
     parts = tuple(part(*shape) for shape in best)
     # What one kernel needs transposed, another might read where it is.
-    alike = len({cost.unread(one.variant, layout) for one in parts}) == 1
+    alike = len({traffic.unread(one.variant, layout) for one in parts}) == 1
     return parts if len(parts) > 1 and alike else (whole,)
 
 

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import torch
 
-from harness.dispatch import choose, cost
+from harness.dispatch import choose, traffic
 from harness.dispatch.call import batch as batches
 from harness.dispatch.call.options import IEEE, PRECISIONS
 from harness.dispatch.cost import SKINNY
@@ -86,7 +86,7 @@ def preferred(M: int, N: int, K: int, dtype: str, layout: str) -> bool:
     if own and own[0][1] < BRIEF and (theirs or not calls.launches):
         return False
     if dtype not in _AS_FP32 or variant.kernel.dtype == FP32.name:
-        return not cost.unread(variant, layout)
+        return not traffic.unread(variant, layout)
     fp32 = choose.ranked(M, N, K, **where, dtype=FP32.name)
     return not own or not fp32 or own[0][1] < fp32[0][1]
 

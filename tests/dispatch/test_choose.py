@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import harness
-from harness.dispatch import choose, cost, user_table
+from harness.dispatch import choose, cost, traffic, user_table
 from harness.errors import UsageError
 from harness.kernels import catalog, spec
 from harness.launch import kernel as launches
@@ -142,7 +142,7 @@ def candidate(kernel: str, params: dict[str, int], **constants: Any) -> cost.Can
     nothing: dict[str, Any] = dict.fromkeys(
         ("start", "step", "tile", "memory", "alone", "ragged", "sharing"), 0
     )
-    return replace(one, **{**nothing, "straddle": 1, "crowded": 1, **constants})
+    return replace(one, **{**nothing, "straddle": 1, "crowded": 1, "thin": 1, **constants})
 
 
 def test_shared_tiles_by_hand() -> None:
@@ -226,9 +226,13 @@ def test_the_model_by_hand() -> None:
 def test_a_start_and_dram_by_hand() -> None:
     """Each matrix is read or written once, at 15.5 bytes a cycle and SM; copies come before."""
     one = candidate("13_cp_async", {}, start=5000, step=100, memory=2)
-    assert one.cycles(128, 128, 256, 132) == 5000 + 16 * 100
+    size = 4 * (128 * 256 + 256 * 128 + 128 * 128)
+    waiting = 2 * size / (132 * 15.5)
+    assert one.cycles(128, 128, 256, 132) == pytest.approx(5000 + math.hypot(16 * 100, waiting))
+    assert replace(one, memory=0).cycles(128, 128, 256, 132) == 5000 + 16 * 100
     size = 4 * (1280 * 16 + 16 * 1280 + 1280 * 1280)
-    assert one.cycles(1280, 1280, 16, 132) == pytest.approx(5000 + 2 * size / (132 * 15.5))
+    waiting = 2 * size / (132 * 15.5)
+    assert replace(one, step=0).cycles(1280, 1280, 16, 132) == pytest.approx(5000 + waiting)
     copied = one.cycles(128, 128, 256, 132, "NT") - one.cycles(128, 128, 256, 132)
     assert copied == pytest.approx(4000 + 2 * 4 * 256 * 128 / (132 * 13.4))
 
@@ -246,7 +250,7 @@ def test_rows_that_threads_copy_by_hand() -> None:
     assert slow.busy(50, 56, 640, 132, fed="AB") == 10 * 20 * (50 + 56 + 96) + 100
     assert slow.cycles(128, 192, 64, 132, unmapped="A") == slow.busy(128, 192, 64, 132, fed="A")
     copies = slow.cycles(4096, 4096, 4096, 132, unmapped="AB") - slow.cycles(4096, 4096, 4096, 132)
-    assert copies == pytest.approx(2 * (4000 + 2 * 2 * 4096 * 4096 / (132 * 13.4)))  # in place of that
+    assert copies == pytest.approx(2 * (4000 + 2 * 2 * 4096 * 4096 / (132 * 6.5)))  # in place of that
 
 
 @pytest.mark.parametrize("kernel", ["23_wgmma_pipeline", "39_bf16x6_tiles", "13_cp_async"])
@@ -402,7 +406,7 @@ def test_steps_of_the_types() -> None:
 
 def copied(dtype: str, *shape: int, unmapped: str = "AB") -> str:
     variant = harness.choose(*shape, sms=132, arch="sm_90a", dtype=dtype)
-    return cost.copied(variant, *shape, sms=132, unmapped=unmapped)
+    return traffic.copied(variant, *shape, sms=132, unmapped=unmapped)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "tf32"])
@@ -423,14 +427,14 @@ def test_a_kernel_whose_blocks_share_tiles_loads_less_each() -> None:
     sharing = catalog.kernel("29_wgmma_grid_split").variant()
     alone = catalog.kernel("26_wgmma_split").variant(BM=128, BN=128, STAGES=4, SPLIT=1)
     split = catalog.kernel("26_wgmma_split").variant(BM=128, BN=128, STAGES=4, SPLIT=8)
-    assert cost.copied(alone, *shape, **where) == "AB"
-    assert cost.copied(sharing, *shape, **where) == cost.copied(split, *shape, **where) == ""
+    assert traffic.copied(alone, *shape, **where) == "AB"
+    assert traffic.copied(sharing, *shape, **where) == traffic.copied(split, *shape, **where) == ""
 
 
 def test_what_a_kernel_takes_no_map_of_is_not_copied(tmp_path: Path) -> None:
     assert copied("fp32", 2049, 2047, 2049) == copied("3xtf32", 2049, 2047, 2049) == ""
     of_a = spec.load(tma_gemm.write(tmp_path)).variant()
-    assert cost.copied(of_a, 2049, 2047, 2049, sms=132, unmapped="AB") == "A"
+    assert traffic.copied(of_a, 2049, 2047, 2049, sms=132, unmapped="AB") == "A"
 
 
 def test_a_copy_by_hand() -> None:
@@ -439,19 +443,19 @@ def test_a_copy_by_hand() -> None:
     assert variant.tile == (128, 256)
 
     def copied(N: int, unmapped: str) -> str:
-        return cost.copied(variant, 128, N, 4096, sms=1, unmapped=unmapped)
+        return traffic.copied(variant, 128, N, 4096, sms=1, unmapped=unmapped)
 
     # Cycles at N = 256: 131,072 for the loads of A, 262,144 for those of B, 65,536 for the products, 207,000
     # for all traffic; 160,500 to copy A and 317,000 to copy B: on one SM copying is no gain.
     assert copied(256, "A") == copied(256, "B") == copied(256, "AB") == ""
     # On 132 of them, with a tile each, every copy serves many.
-    assert cost.copied(variant, 128 * 11, 256 * 12, 4096, sms=132, unmapped="AB") == "AB"
+    assert traffic.copied(variant, 128 * 11, 256 * 12, 4096, sms=132, unmapped="AB") == "AB"
 
 
 def test_a_copy_pays_from_some_size_on() -> None:
     """The rule has one threshold along the squares, where a launch takes about as long as two copies."""
     variant = catalog.kernel("23_wgmma_pipeline").variant(BM=64, BN=64, STAGES=8)
-    kinds = [cost.copied(variant, n, n, n, sms=132, unmapped="AB") for n in range(50, 1200, 50)]
+    kinds = [traffic.copied(variant, n, n, n, sms=132, unmapped="AB") for n in range(50, 1200, 50)]
     first = kinds.index("AB")
     assert set(kinds[first:]) == {"AB"} and 150 <= 50 * (first + 1) <= 600, kinds
 
@@ -475,6 +479,24 @@ def test_steps_are_slower_on_many_sms() -> None:
     assert one.busy(128 * 132, 128, 64 * 10, 132) == pytest.approx(4000)
     assert one.busy(128 * 66, 128, 64 * 10, 132) == pytest.approx(2000)
     assert replace(one, crowded=1.0).busy(128 * 132, 128, 64 * 10, 132) == pytest.approx(1000)
+
+
+def test_steps_are_slower_where_a_tile_is_not_filled() -> None:
+    """Of 128 + 64 rows of a step 32 + 64 are half: what is left is not in the L2 cache."""
+    one = candidate("23_wgmma_pipeline", {"BM": 128, "BN": 64, "CLUSTER": 1}, step=100, thin=4)
+    assert one.busy(128, 64, 640, 132) == one.busy(256, 640, 640, 132) == 1000
+    assert one.busy(32, 64, 640, 132) == pytest.approx(2000)
+    assert one.busy(128 + 128, 32, 640, 132) == pytest.approx(1000 * 4 ** (1 / 6))
+    assert replace(one, thin=1).busy(32, 64, 640, 132) == 1000
+
+
+def test_a_step_of_few_rows_is_that_of_all_warps() -> None:
+    """40_skinny_dots: of eight warps four divide k with ROWS=8, and a lane loads 16 bytes."""
+    named = {"40_skinny_dots": {4: 1024, 8: 512, 16: 256}, "40_skinny_dots_bf16": {4: 2048, 8: 1024}}
+    for kernel, depths in named.items():
+        for rows, depth in depths.items():
+            one = candidate(kernel, {"ROWS": rows, "FEW": 1, "FEW_ROWS": 1}, step=100)
+            assert one.depth == depth and one.busy(1, rows, depth + 1, 132) == 2 * one.busy(1, rows, 64, 132)
 
 
 def test_few_tiles_of_panels_are_shared_by_blocks_with_enough_of_k() -> None:
@@ -514,7 +536,7 @@ def test_thin_products_as_exact_as_fp32_are_in_fp32(dtype: str, layout: str) -> 
     across = other.cycles(4096, 4096, 4096, 132, "TT") - panels.cycles(4096, 4096, 4096, 132, "NN")
     # What lies across takes three times as long; 38 transposes it.
     bytes_moved = 2 * 4096 * 4096 * {"bf16x6": 2 * 10, "fp16x3": 2 * 12, "3xtf32": 0}[dtype]
-    assert across == pytest.approx(bytes_moved / (132 * cost._DRAM_BYTES))
+    assert across == pytest.approx(bytes_moved / (132 * traffic.DRAM_BYTES))
 
 
 def test_the_shipped_table() -> None:

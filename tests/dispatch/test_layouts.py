@@ -15,8 +15,8 @@ import harness
 from fakes import gemm as fake_gemm
 from fakes.driver import FakeDriver, image
 from harness import emulator
-from harness.dispatch import choose, copies, cost, split
-from harness.dispatch.call import gpus
+from harness.dispatch import choose, split, traffic
+from harness.dispatch.call import copies, gpus
 from harness.driver import Context
 from harness.errors import UsageError
 from harness.kernels import catalog
@@ -164,7 +164,7 @@ def test_parts_begin_where_their_operands_do(products: FakeDriver, gpu: Context,
     b = (Flipped if layout[1] == "T" else Array)(gpu, K, N, seed=2)
     c = Array(gpu, M, N, seed=3)
     parts = split.divided(M, N, K, **H200, gpu="Fake GPU", layout=layout)
-    assert all(cost.unread(p.variant, layout) == cost.unread(parts[0].variant, layout) for p in parts)
+    assert all(traffic.unread(p.variant, layout) == traffic.unread(parts[0].variant, layout) for p in parts)
     harness.matmul(a, b, c)
     np.testing.assert_allclose(c.host, a.host @ b.host, atol=1e-3)
 
@@ -220,7 +220,7 @@ def test_an_output_over_a_transposed_operand_is_refused(products: FakeDriver, gp
 @pytest.mark.parametrize("shape", [(512, 4096, 4096), (64, 4096, 4096), (100, 3000, 77), (4096, 4096, 4096)])
 def test_large_operands_are_read_where_they_are(shape: tuple[int, int, int], layout: str, dtype: str) -> None:
     variant = choose.choose(*shape, **H200, gpu="NVIDIA H200", dtype=dtype, layout=layout)
-    assert cost.unread(variant, layout) == ""
+    assert traffic.unread(variant, layout) == ""
     for name, x in zip(("TRANSA", "TRANSB"), layout, strict=True):
         assert variant.params.get(name, 0) == (x == "T")
 
@@ -282,7 +282,7 @@ def test_of_two_operands_the_smaller_is_copied() -> None:
     (one, cycles), (other, mirrored) = (
         choose.ranked(m, n, 4096, **ways)[0] for m, n in ((256, 8192), (8192, 256))
     )
-    assert (cost.unread(one, "TN"), cost.unread(other, "TN")) == ("A", "B")
+    assert (traffic.unread(one, "TN"), traffic.unread(other, "TN")) == ("A", "B")
     assert cycles == mirrored < choose.ranked(8192, 8192, 4096, **ways)[0][1]
     plain = choose.ranked(256, 8192, 4096, dtype="tf32", **H200)[0][1]
     assert plain + 4000 < cycles < plain + 4000 + 2 * 4 * 512 * 4096 / (132 * 13)

@@ -13,7 +13,7 @@ import pytest
 
 import harness
 from fakes.driver import FakeDriver
-from harness.dispatch import arrays, choose, cost, prepared
+from harness.dispatch import arrays, choose, prepared, traffic
 from harness.dispatch.call import gpus
 from harness.driver import Buffer, Context, Graph, Stream
 from harness.errors import UsageError
@@ -205,7 +205,7 @@ def test_maps_kept_are_bounded(
 @pytest.fixture
 def copying(kernels: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     """Whatever cannot have a map is copied, however small."""
-    monkeypatch.setattr(cost, "copied", lambda *shape, unmapped, **where: unmapped)
+    monkeypatch.setattr(traffic, "copied", lambda *shape, unmapped, **where: unmapped)
     return kernels
 
 

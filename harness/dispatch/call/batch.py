@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 from harness.dispatch import choose, cost
 from harness.dispatch.arrays import Matrix
-from harness.dispatch.cost import NN, Candidate, unread
+from harness.dispatch.cost import NN, Candidate
+from harness.dispatch.traffic import unread
 from harness.driver import Stream
 from harness.errors import UsageError
 from harness.kernels.dtypes import FP32

@@ -12,13 +12,13 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from harness.dispatch import arrays, choose, cost, measured
+from harness.dispatch import arrays, choose, measured, traffic
 from harness.dispatch.arrays import LEGACY, TORCH_CURRENT, Matrix
 from harness.dispatch.call import batch as batches
 from harness.dispatch.call import group
 from harness.dispatch.call.batch import Batch, OneByOne
+from harness.dispatch.call.copies import transposer
 from harness.dispatch.call.side_streams import Forks, order
-from harness.dispatch.copies import transposer
 from harness.dispatch.prepared import GemmImage, GemmLaunch
 from harness.dispatch.split import Part, divided
 from harness.dispatch.workspaces import Workspaces
@@ -277,7 +277,7 @@ class Gpu:
 
         def bind(parts: tuple[Part, ...], workspaces: Workspaces, forks: Forks) -> GemmLaunch:
             launches = [(self._function(part.variant), part) for part in parts]
-            unread = cost.unread(parts[0].variant, problem.layout)
+            unread = traffic.unread(parts[0].variant, problem.layout)
             transpose = self._function(transposer(problem.dtype.itemsize)) if unread else None
             return GemmLaunch(
                 launches,

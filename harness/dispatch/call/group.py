@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.dispatch import choose, cost
+from harness.dispatch import choose, traffic
 from harness.dispatch.cost import Candidate
 from harness.dispatch.workspaces import Need, Workspaces
 from harness.driver import Function, Stream, Struct
@@ -101,7 +101,7 @@ def _part(c: Candidate, problem: Gemm, sms: int) -> float:
     """Return what a product adds to the cycles of a launch that fills the GPU."""
     steps = math.ceil(math.ceil(problem.K / c.split) / c.depth) * c.split
     busy = c.count(problem.M, problem.N) * (steps * c.step + c.tile) / sms
-    return max(busy, c.memory * cost.traffic(problem.M, problem.N, problem.K, c.dtype, sms))
+    return max(busy, c.memory * traffic.compulsory(problem.M, problem.N, problem.K, c.dtype, sms))
 
 
 def cycles(c: Candidate, problems: Sequence[Gemm], sms: int) -> float:
@@ -117,7 +117,7 @@ def cycles(c: Candidate, problems: Sequence[Gemm], sms: int) -> float:
 
     longest = max(p.K for p in problems)
     busiest = max(busy(sum(tiles), mean), busy(max(1, sum(tiles) // len(tiles)), longest))
-    waiting = sum(cost.traffic(p.M, p.N, p.K, c.dtype, sms) for p in problems)
+    waiting = sum(traffic.compulsory(p.M, p.N, p.K, c.dtype, sms) for p in problems)
     return c.start + max(busiest, c.memory * waiting)
 
 

@@ -1,0 +1,79 @@
+"""What reading, writing and copying operands takes, and which of them are worth copying.
+
+Operands that cannot have a tensor map may be worth copying to where they can: `copied` decides that by an
+estimate of its own, for all kernels alike. A copy takes 2 us, plus the time to read and write each byte at
+3.5 TB/s (of the H200's 4.06), and twice that beside other kernels' times, as measured.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+from harness.kernels.dtypes import DTYPES, DType
+from harness.kernels.spec import LAYOUT, Variant
+
+# Multiply-adds per cycle and SM: fp32 on compute capability 8.6 and later, other types on 9.0.
+_FMA = {
+    **{"fp32": 128, "tf32": 1024, "3xtf32": 1024 / 3},
+    **{"fp16x3": 2048 / 3, "bf16x6": 2048 / 6, "bf16": 2048, "fp16": 2048},
+}
+DRAM_BYTES = 15.5  # per cycle and SM: 4.06 TB/s, which a copy reaches on the H200
+_UNMAPPED_BYTES = 8  # per cycle and SM, loaded by a kernel without a tensor map
+_COPY_START, _COPY_BYTES = 4000, 13.4  # cycles to start a copy; bytes per cycle and SM, read or written
+ODD_BYTES = 6.5  # the same where rows begin anywhere (fitted to 3,826 times)
+
+
+def unread(variant: Variant, layout: str) -> str:
+    """Return which operands the variant does not read as they are stored: "", "A", "B" or "AB"."""
+    kinds = zip("AB", LAYOUT, layout, strict=True)
+    return "".join(x for x, name, kind in kinds if variant.params.get(name, 0) != (kind == "T"))
+
+
+def boxed(variant: Variant, operands: str) -> str:
+    """Return those of the operands that the variant reads by a tensor map."""
+    return "".join(x for x in operands if any(x == box.operand for box in variant.boxes))
+
+
+def copying(elements: int, dtype: DType, sms: int, rate: float = _COPY_BYTES) -> float:
+    """Return the cycles that copying so many elements takes."""
+    return _COPY_START + 2 * elements * dtype.itemsize / (sms * rate)
+
+
+def compulsory(M: int, N: int, K: int, dtype: DType, sms: int) -> float:
+    """Return the cycles that the compulsory DRAM traffic takes: each matrix read or written once."""
+    return dtype.itemsize * (M * K + K * N + M * N) / (sms * DRAM_BYTES)
+
+
+def copied(variant: Variant, M: int, N: int, K: int, *, sms: int, unmapped: str) -> str:
+    """Return which of the operands `unmapped` are worth copying to memory where they can have a tensor map.
+
+    `unmapped` names those that cannot have one where they are: "", "A", "B" or "AB". The result is a part of
+    it in the same order: the copies with which copying, multiplying and loading take the fewest cycles, if a
+    kernel loads what it has no map of at 8 bytes per cycle and SM. Operands for which the kernel takes no
+    tensor map are never copied.
+    """
+    unmapped = boxed(variant, unmapped)
+    if not unmapped:
+        return ""
+    dtype, (rows, columns) = DTYPES[variant.kernel.dtype], variant.tile
+    tiles = math.ceil(M / rows) * math.ceil(N / columns)
+    # A kernel with a workspace shares each tile among as many blocks as there are SMs for it.
+    split = max(1, sms // tiles) if variant.kernel.workspace else variant.params.get("SPLIT", 1)
+    rounds = math.ceil(tiles * split / sms)
+    depth = math.ceil(K / split)
+    loads = {"A": min(rows, M), "B": min(columns, N)}
+    elements = {"A": M * K, "B": K * N}
+
+    def busy(loaded: int) -> float:
+        """Return the cycles in which blocks load so many rows and columns by threads, while they multiply."""
+        by_threads = loaded * depth * dtype.itemsize / _UNMAPPED_BYTES
+        multiplying = rows * columns * depth / _FMA[dtype.name]
+        return max(rounds * max(multiplying, by_threads), compulsory(M, N, K, dtype, sms))
+
+    def cycles(chosen: str) -> float:
+        copies = sum(copying(elements[x], dtype, sms) for x in chosen)
+        return copies + busy(sum(loads[x] for x in unmapped if x not in chosen))
+
+    sets = (s for count in range(len(unmapped) + 1) for s in itertools.combinations(unmapped, count))
+    return min(map("".join, sets), key=cycles)  # the first of equals, which has the fewest copies
