@@ -96,6 +96,17 @@ def test_constants_are_recovered(truth: Mapping[Key, Candidate]) -> None:
     assert all(found[k] == one for k, one in known.items() if fit_model.code_of(k) not in timed_too)
 
 
+def test_kernels_of_both_16_bit_types_are_fitted_together() -> None:
+    """Whether bf16's is a kernel of its own name or fp16's alone; fp32's is another."""
+    known = fit_model.candidates()
+    by_type = {
+        name: {fit_model.code_of(key) for key in known if key[0] == name} for name in ("fp32", "bf16", "fp16")
+    }
+    assert {code[1] for code in by_type["bf16"] - by_type["fp16"]} <= {"21_mma_sync"}  # of bf16 alone
+    assert by_type["fp16"] <= by_type["bf16"] and not by_type["bf16"] & by_type["fp32"]
+    assert ("16 bits", "40_skinny_dots") in {code[:2] for code in by_type["fp16"]}
+
+
 @pytest.mark.slow
 def test_nothing_is_recovered_from_other_times(truth: Mapping[Key, Candidate]) -> None:
     """The control: the same times, each given to another row, let the choice be no better than chance."""
