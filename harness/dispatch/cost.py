@@ -1,4 +1,4 @@
-"""The cost model of `harness.matmul`: how many cycles a kernel takes for a product, and whether a copy pays.
+"""The cost model of `harness.matmul`: how many cycles a kernel takes for a product.
 
     cycles = start + hypot(steps * step + tiles * tile + sharing, memory * waiting) + copies
 
@@ -231,13 +231,17 @@ class Candidate:
         moved = traffic.copied(self.variant, M, N, K, sms=sms, unmapped=left)
         copies = sum(traffic.copying(elements[x], self.dtype, sms) for x in flips)
         copies += sum(traffic.copying(elements[x], self.dtype, sms, traffic.ODD_BYTES) for x in moved)
-        waiting = self.memory * traffic.compulsory(M, N, K, self.dtype, sms) * self.batch
+        waiting = traffic.compulsory(M, N, K, self.dtype, sms) * self.batch
         if self.shares == "panels":
             copies += self._splitting(M, N, K, layout, sms)
         apart = bool(unmapped and not self.variant.boxes)  # kernels without maps read any pitch
         fed = "".join(x for x in left if x not in moved)
         busy = self.busy(M, N, K, sms, straddled or apart, apart, fed)
-        return self.start + math.hypot(busy, waiting) + copies
+        return self.start + self.together(busy, waiting) + copies
+
+    def together(self, busy: float, waiting: float) -> float:
+        """Return the cycles of products that take `busy`, and compulsory bytes that take `waiting`."""
+        return math.hypot(busy, self.memory * waiting)
 
     def _splitting(self, M: int, N: int, K: int, layout: str, sms: int) -> float:
         """Return the cycles that the passes over A and B take, before the product: each writes panels.

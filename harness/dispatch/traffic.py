@@ -1,8 +1,9 @@
-"""What reading, writing and copying operands takes, and which of them are worth copying.
+"""The time that moving operands takes, and which of them are worth copying.
 
 Operands that cannot have a tensor map may be worth copying to where they can: `copied` decides that by an
-estimate of its own, for all kernels alike. A copy takes 2 us, plus the time to read and write each byte at
-3.5 TB/s (of the H200's 4.06), and twice that beside other kernels' times, as measured.
+estimate of its own, for all kernels alike. There a copy takes 2 us, plus the time to read and write each byte
+at 3.5 TB/s (of the H200's 4.06). Measured, copies of such operands are half as fast (`ODD_BYTES`), which the
+cost model counts. The decision does not: it has to be that of the launches that the model was fitted to.
 """
 
 from __future__ import annotations

@@ -482,7 +482,7 @@ def test_steps_are_slower_on_many_sms() -> None:
 
 
 def test_steps_are_slower_where_a_tile_is_not_filled() -> None:
-    """Of 128 + 64 rows of a step 32 + 64 are half: what is left is not in the L2 cache."""
+    """A step has 128 + 64 rows, of which 32 + 64 are half: these are not in the L2 cache."""
     one = candidate("23_wgmma_pipeline", {"BM": 128, "BN": 64, "CLUSTER": 1}, step=100, thin=4)
     assert one.busy(128, 64, 640, 132) == one.busy(256, 640, 640, 132) == 1000
     assert one.busy(32, 64, 640, 132) == pytest.approx(2000)

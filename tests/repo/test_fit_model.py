@@ -97,7 +97,7 @@ def test_constants_are_recovered(truth: Mapping[Key, Candidate]) -> None:
 
 
 def test_kernels_of_both_16_bit_types_are_fitted_together() -> None:
-    """Whether bf16's is a kernel of its own name or fp16's alone; fp32's is another."""
+    """Names with a suffix for both types or for fp16 alone are one kernel; fp32's is another."""
     known = fit_model.candidates()
     by_type = {
         name: {fit_model.code_of(key) for key in known if key[0] == name} for name in ("fp32", "bf16", "fp16")

@@ -101,7 +101,7 @@ def _part(c: Candidate, problem: Gemm, sms: int) -> float:
     """Return what a product adds to the cycles of a launch that fills the GPU."""
     steps = math.ceil(math.ceil(problem.K / c.split) / c.depth) * c.split
     busy = c.count(problem.M, problem.N) * (steps * c.step + c.tile) / sms
-    return math.hypot(busy, c.memory * traffic.compulsory(problem.M, problem.N, problem.K, c.dtype, sms))
+    return c.together(busy, traffic.compulsory(problem.M, problem.N, problem.K, c.dtype, sms))
 
 
 def cycles(c: Candidate, problems: Sequence[Gemm], sms: int) -> float:
@@ -118,7 +118,7 @@ def cycles(c: Candidate, problems: Sequence[Gemm], sms: int) -> float:
     longest = max(p.K for p in problems)
     busiest = max(busy(sum(tiles), mean), busy(max(1, sum(tiles) // len(tiles)), longest))
     waiting = sum(traffic.compulsory(p.M, p.N, p.K, c.dtype, sms) for p in problems)
-    return c.start + math.hypot(busiest, c.memory * waiting)
+    return c.start + c.together(busiest, waiting)
 
 
 def _tiles(variant: Variant, problem: Gemm) -> int:
