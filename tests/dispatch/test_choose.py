@@ -5,19 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import harness
-from harness.dispatch import choose, cost, traffic, user_table
+from harness.dispatch import choose, traffic, user_table
 from harness.errors import UsageError
-from harness.kernels import catalog, spec
-from harness.launch import kernel as launches
 from harness.problems.gemm import GEMMS
-from harness.problems.registry import resolve
-from shared import tma_gemm
 
 ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100a", "sm_120a")
 SIZES = (1, 2, 3, 15, 16, 17, 100, 511, 512, 513, 2048, 5000)
@@ -132,144 +127,6 @@ def test_the_model_tells_times_of_shared_tiles(
     assert cycles / 1980 == pytest.approx(microseconds, rel=0.17)
 
 
-def candidate(kernel: str, params: dict[str, int], **constants: Any) -> cost.Candidate:
-    """The shipped candidate with other constants; those that are not given count for nothing."""
-    one = next(
-        c
-        for c in choose.candidates()
-        if c.variant.kernel.name == kernel and params.items() <= c.variant.params.items()
-    )
-    nothing: dict[str, Any] = dict.fromkeys(
-        ("start", "step", "tile", "memory", "alone", "ragged", "sharing"), 0
-    )
-    return replace(one, **{**nothing, "straddle": 1, "crowded": 1, "thin": 1, **constants})
-
-
-def test_shared_tiles_by_hand() -> None:
-    """20_stream_k on 132 SMs: 32 steps of 32 along k, each block at least LEAST=4 of them."""
-    one = candidate("20_stream_k", {"BM": 128, "BN": 256, "BK": 32}, step=10, tile=100, sharing=1000)
-    assert one.turns(128, 256 * 132, 1024, 132) == (32, 1, False)  # none is shared
-    assert one.turns(128, 256 * 66, 1024, 132) == (16, 1, True)  # two blocks a tile
-    assert one.turns(128, 256 * 198, 1024, 132) == (48, 2, True)
-    assert one.turns(128, 256, 1024, 132) == (4, 1, True)
-    assert one.busy(128, 256 * 132, 1024, 132) == 32 * 10 + 100
-    assert one.busy(128, 256 * 198, 1024, 132) == 48 * 10 + 2 * 100 + 1000
-
-
-def test_tiles_shared_by_the_grid_by_hand() -> None:
-    """29_wgmma_grid_split: 16 steps of 64 along k, as many blocks a tile as there are SMs for it."""
-    one = candidate("29_wgmma_grid_split", {"BM": 64, "BN": 64, "CLUSTER": 1})
-    assert one.turns(64, 64 * 16, 1024, 132) == (2, 1, True)  # eight blocks a tile
-    assert one.turns(64, 64, 1024, 132) == (1, 1, True)  # no more than steps
-    assert one.turns(64, 64 * 133, 1024, 132) == (32, 2, False)
-    pair = candidate("29_wgmma_grid_split", {"BM": 128, "BN": 128, "CLUSTER": 2})
-    assert pair.turns(1, 128 * 16, 1024, 132) == (4, 1, True)  # 16 pairs of tiles, 66 pairs of SMs
-
-
-def test_tiles_shared_by_as_many_as_fill_the_gpu_by_hand() -> None:
-    """33_small_tiles with four blocks for each of 132 SMs: a part is 128 of k at least, and steps are 32."""
-    constants = {"resident": 4, "step": 10, "alone": 15, "tile": 100, "sharing": 1000}
-    one = candidate("33_small_tiles", {"BM": 64, "BN": 64, "BLOCKS": 4}, **constants)
-    assert one.turns(64, 64, 127, 132) == one.turns(1, 1, 128, 132) == (4, 1, False)
-    assert one.turns(64, 64, 255, 132) == (8, 1, False)  # two would have fewer than 128
-    assert one.turns(64, 64, 256, 132) == (4, 1, True)
-    assert one.turns(64, 64, 1024, 132) == (4, 1, True)  # eight blocks
-    assert one.turns(64, 64, 65536, 132) == (256, 1, True)  # eight, not 512
-    assert one.turns(64, 64 * 100, 4096, 132) == (4 * 26, 4, True)  # five a tile: 500 blocks of at most 528
-    assert one.turns(64, 64 * 265, 4096, 132) == (3 * 128, 3, False)  # two a tile would be 530
-    assert one.turns(65, 64 * 264, 4096, 132) == (4 * 128, 4, False)
-    assert one.turns(64, 64 * 529, 4096, 132) == (8 * 128, 8, False)  # a second round
-    assert one.turns(64, 64 * 7, 4096, 2) == (4 * 128, 4, False)  # of a small GPU
-    assert one.turns(64, 64 * 2, 4096, 2) == (4 * 32, 4, True)
-    assert one.busy(64, 64, 1024, 132) == 4 * 15 + 100 + 1000
-    assert one.busy(64, 64 * 100, 4096, 132) == 4 * 26 * 10 + 4 * 100 + 1000
-    assert one.busy(64, 64 * 529, 64, 132) == 8 * 2 * 10 + 8 * 100
-    clusters = replace(one, variant=one.variant.kernel.variant(BLOCKS=4, SPLIT=8))
-    assert clusters.turns(64, 64, 2047, 132) == (8, 1, False)  # a cluster of eight blocks
-    assert clusters.turns(64, 64, 16384, 132) == (8, 1, True)  # eight clusters of eight: 64 blocks
-    assert clusters.turns(64, 64 * 20, 16384, 132) == (4 * 22, 4, True)  # three a tile: 480 of at most 528
-
-
-@pytest.mark.parametrize("sms", [1, 20, 132])
-def test_the_model_shares_tiles_as_the_grid_does(sms: int) -> None:
-    filling = [c for c in choose.candidates() if c.shares == "fill"]
-    assert {c.variant.kernel.name for c in filling} == {
-        "33_small_tiles",
-        "34_small_tiles_tf32",
-        "37_small_tiles_16_bits",
-        "37_small_tiles_16_bits_fp16",
-        "39_bf16x6_tiles",
-    }
-    for c in filling:
-        for m, n, k in [(1, 1, 1), (20, 3000, 300), (200, 200, 5000), (64, 64, 100_000), (3000, 3000, 700)]:
-            problem = resolve(c.variant.kernel).from_axes({"M": m, "N": n, "K": k})
-            _, parts, _ = launches.grid(c.variant, problem, sms=sms)
-            steps, tiles, shared = c.turns(m, n, k, sms)
-            assert shared == (parts > c.split)
-            assert steps == tiles * math.ceil(
-                math.ceil(math.ceil(k / c.split) / c.depth) / (parts // c.split)
-            )
-
-
-def test_the_model_by_hand() -> None:
-    """13_cp_async: two blocks at once, 16 steps of 16 along k."""
-    one = candidate("13_cp_async", {}, step=10, alone=15, tile=100, straddle=2)
-    assert one.busy(128, 128, 250, 132) == 16 * 15 + 100  # K to whole steps; one is slower than half of two
-    assert one.busy(128, 128 * 132, 256, 132) == 16 * 15 + 100
-    assert one.busy(128, 128 * 133, 256, 132) == 2 * (16 * 10 + 100)
-    assert one.busy(128, 128 * 264, 256, 132) == 2 * (16 * 10 + 100)
-    assert one.busy(129, 128 * 133, 256, 132) == 4 * (16 * 10 + 100)  # a second round
-    assert one.busy(1, 1, 250, 132) == one.busy(128, 128, 256, 132)
-    assert one.busy(128, 128, 250, 132, straddled=True) == 2 * 16 * 15 + 100
-
-
-def test_a_start_and_dram_by_hand() -> None:
-    """Each matrix is read or written once, at 15.5 bytes a cycle and SM; copies come before."""
-    one = candidate("13_cp_async", {}, start=5000, step=100, memory=2)
-    size = 4 * (128 * 256 + 256 * 128 + 128 * 128)
-    waiting = 2 * size / (132 * 15.5)
-    assert one.cycles(128, 128, 256, 132) == pytest.approx(5000 + math.hypot(16 * 100, waiting))
-    assert replace(one, memory=0).cycles(128, 128, 256, 132) == 5000 + 16 * 100
-    size = 4 * (1280 * 16 + 16 * 1280 + 1280 * 1280)
-    waiting = 2 * size / (132 * 15.5)
-    assert replace(one, step=0).cycles(1280, 1280, 16, 132) == pytest.approx(5000 + waiting)
-    copied = one.cycles(128, 128, 256, 132, "NT") - one.cycles(128, 128, 256, 132)
-    assert copied == pytest.approx(4000 + 2 * 4 * 256 * 128 / (132 * 13.4))
-
-
-def test_rows_that_threads_copy_by_hand() -> None:
-    """23_wgmma_pipeline: ten steps of 64 along k; as many rows of a tile as there are, and 96 more."""
-    params = {"BM": 128, "BN": 192, "CLUSTER": 1}
-    one = candidate("23_wgmma_pipeline", params, step=500, tile=100, ragged=1000, fed=1)
-    assert one.busy(128, 192, 640, 132) == 10 * 500 + 100
-    assert one.busy(128, 192, 640, 132, fed="A") == 10 * 500 + 100  # while others multiply
-    assert one.busy(128, 192, 640, 132, fed="AB") == 10 * 500 + 100
-    slow = replace(one, fed=20)
-    assert slow.busy(128, 192, 640, 132, fed="A") == 10 * 20 * (128 + 96) + 100
-    assert slow.busy(128, 192, 640, 132, fed="B") == 10 * 20 * (192 + 96) + 100
-    assert slow.busy(50, 56, 640, 132, fed="AB") == 10 * 20 * (50 + 56 + 96) + 100
-    assert slow.cycles(128, 192, 64, 132, unmapped="A") == slow.busy(128, 192, 64, 132, fed="A")
-    copies = slow.cycles(4096, 4096, 4096, 132, unmapped="AB") - slow.cycles(4096, 4096, 4096, 132)
-    assert copies == pytest.approx(2 * (4000 + 2 * 2 * 4096 * 4096 / (132 * 6.5)))  # in place of that
-
-
-@pytest.mark.parametrize("kernel", ["23_wgmma_pipeline", "39_bf16x6_tiles", "13_cp_async"])
-def test_rows_of_c_that_begin_anywhere_by_hand(kernel: str) -> None:
-    """Each tile takes `ragged` longer, whether or not the kernel stores by TMA."""
-    one = candidate(kernel, {}, step=10, tile=100, ragged=1000)
-    units = 16 // one.dtype.itemsize
-    assert one.busy(16, 2 * units, 64, 132) + 1000 == one.busy(16, 2 * units - 1, 64, 132)
-
-
-def test_clusters_one_above_the_other_and_side_by_side() -> None:
-    above = candidate("23_wgmma_pipeline", {"BM": 128, "BN": 256, "CLUSTER": 2, "ALONG_N": 0})
-    beside = candidate("23_wgmma_pipeline", {"BM": 128, "BN": 256, "CLUSTER": 2, "ALONG_N": 1})
-    assert above.count(129, 257) == beside.count(129, 257) == 4
-    assert above.count(1, 256 * 3) == 6 and beside.count(1, 256 * 3) == 4  # a tile of a pair is empty
-    assert above.count(128 * 3, 1) == 4 and beside.count(128 * 3, 1) == 6
-    assert replace(beside, batch=5).count(129, 257) == 20
-
-
 def test_the_grids_kernel_is_for_tiles_that_are_shared() -> None:
     def names(*shape: int) -> set[str]:
         return {v.kernel.name for v, _ in choose.ranked(*shape, sms=132, arch="sm_90a", dtype="bf16")}
@@ -277,14 +134,6 @@ def test_the_grids_kernel_is_for_tiles_that_are_shared() -> None:
     assert "29_wgmma_grid_split" in names(512, 512, 16384)
     assert "29_wgmma_grid_split" not in names(4096, 4096, 4096)
     assert "29_wgmma_grid_split" not in names(512, 512, 64)  # one step of k
-
-
-def test_clusters_need_room_by_hand() -> None:
-    """Clusters of five blocks: 22 fit on 132 SMs of an H200."""
-    one = candidate("26_wgmma_split", {"SPLIT": 5, "BM": 64, "BN": 64})
-    assert one.turns(64, 64 * 22, 640, 132) == (2, 1, False)
-    assert one.turns(64, 64 * 23, 640, 132) == (4, 2, False)
-    assert one.turns(64, 64 * 20, 640, 100) == (2, 1, False)  # of another GPU that is not known
 
 
 @pytest.mark.slow
@@ -394,123 +243,6 @@ def test_types_have_entries_of_their_own(tuned: list[dict[str, Any]]) -> None:
     assert label(512, 512, 512, gpu="NVIDIA H200", dtype="fp16").startswith("2")
 
 
-def test_steps_of_the_types() -> None:
-    """Tensor cores take 128 bytes of k at a step, other kernels BK elements."""
-    depths = {
-        (c.dtype.name, c.depth)
-        for c in choose.candidates()
-        if "wgmma" in c.variant.kernel.name and "BK" not in c.variant.params
-    }
-    assert depths == {("bf16", 64), ("fp16", 64), ("tf32", 32)}
-
-
-def copied(dtype: str, *shape: int, unmapped: str = "AB") -> str:
-    variant = harness.choose(*shape, sms=132, arch="sm_90a", dtype=dtype)
-    return traffic.copied(variant, *shape, sms=132, unmapped=unmapped)
-
-
-@pytest.mark.parametrize("dtype", ["bf16", "fp16", "tf32"])
-def test_operands_without_a_map_are_copied_where_that_pays(dtype: str) -> None:
-    assert copied(dtype, 2049, 2047, 2049) == "AB"  # 5 times as long where it is not: measured
-    assert copied(dtype, 2049, 2047, 2049, unmapped="A") == "A"
-    assert copied(dtype, 2049, 2047, 2049, unmapped="B") == "B"
-    assert copied(dtype, 2049, 2047, 2049, unmapped="") == ""
-    assert copied(dtype, 100, 100, 100) == ""  # over before a copy has begun
-    assert copied(dtype, 8191, 8191, 9) == ""  # nothing to load: all of it is writing
-    assert "B" not in copied(dtype, 1, 8191, 8191)  # each element of B is used once
-    assert "A" in copied(dtype, 301, 16383, 4001)  # small, and read for each column of tiles
-
-
-def test_a_kernel_whose_blocks_share_tiles_loads_less_each() -> None:
-    """16 tiles on 132 SMs: eight blocks load a tile's operands, not one."""
-    shape, where = (512, 512, 1024), {"sms": 132, "unmapped": "AB"}
-    sharing = catalog.kernel("29_wgmma_grid_split").variant()
-    alone = catalog.kernel("26_wgmma_split").variant(BM=128, BN=128, STAGES=4, SPLIT=1)
-    split = catalog.kernel("26_wgmma_split").variant(BM=128, BN=128, STAGES=4, SPLIT=8)
-    assert traffic.copied(alone, *shape, **where) == "AB"
-    assert traffic.copied(sharing, *shape, **where) == traffic.copied(split, *shape, **where) == ""
-
-
-def test_what_a_kernel_takes_no_map_of_is_not_copied(tmp_path: Path) -> None:
-    assert copied("fp32", 2049, 2047, 2049) == copied("3xtf32", 2049, 2047, 2049) == ""
-    of_a = spec.load(tma_gemm.write(tmp_path)).variant()
-    assert traffic.copied(of_a, 2049, 2047, 2049, sms=132, unmapped="AB") == "A"
-
-
-def test_a_copy_by_hand() -> None:
-    """One block of 128 x 256 on one SM, a third of its loads of A."""
-    variant = harness.kernel("23_wgmma_pipeline").variant()
-    assert variant.tile == (128, 256)
-
-    def copied(N: int, unmapped: str) -> str:
-        return traffic.copied(variant, 128, N, 4096, sms=1, unmapped=unmapped)
-
-    # Cycles at N = 256: 131,072 for the loads of A, 262,144 for those of B, 65,536 for the products, 207,000
-    # for all traffic; 160,500 to copy A and 317,000 to copy B: on one SM copying is no gain.
-    assert copied(256, "A") == copied(256, "B") == copied(256, "AB") == ""
-    # On 132 of them, with a tile each, every copy serves many.
-    assert traffic.copied(variant, 128 * 11, 256 * 12, 4096, sms=132, unmapped="AB") == "AB"
-
-
-def test_a_copy_pays_from_some_size_on() -> None:
-    """The rule has one threshold along the squares, where a launch takes about as long as two copies."""
-    variant = catalog.kernel("23_wgmma_pipeline").variant(BM=64, BN=64, STAGES=8)
-    kinds = [traffic.copied(variant, n, n, n, sms=132, unmapped="AB") for n in range(50, 1200, 50)]
-    first = kinds.index("AB")
-    assert set(kinds[first:]) == {"AB"} and 150 <= 50 * (first + 1) <= 600, kinds
-
-
-def test_shares_of_one_line() -> None:
-    """35_wgmma_stream_k: all blocks have as many steps, wherever tiles end."""
-    one = next(c for c in choose.candidates() if c.shares == "even" and c.variant.tile == (128, 64))
-    assert one.depth == 64
-    assert one.turns(128 * 132, 64, 64 * 16, 132) == (16, 1, 0)  # a tile each
-    assert one.turns(128 * 264, 64, 64 * 16, 132) == (32, 2, 0)
-    assert one.turns(128 * 66, 64, 64 * 16, 132) == (8, 1, 1.5)  # two blocks a tile: 8 of 16, and one between
-    assert one.turns(128 * 99, 64, 64 * 16, 132) == (12, 1, 1.5)
-    assert one.turns(128, 64, 64 * 16, 132) == (4, 1, 2.5)  # at least four steps for a block
-    assert one.turns(128, 64, 64 * 3, 132) == (3, 1, 0)
-
-
-def test_steps_are_slower_on_many_sms() -> None:
-    """Blocks share the L2 cache: with half of the SMs busy a step takes the root of what it does."""
-    listed = next(c for c in choose.candidates() if "23_" in c.variant.label and c.variant.tile == (128, 128))
-    one = replace(listed, start=0, step=100, tile=0, memory=0, crowded=4.0)
-    assert one.busy(128 * 132, 128, 64 * 10, 132) == pytest.approx(4000)
-    assert one.busy(128 * 66, 128, 64 * 10, 132) == pytest.approx(2000)
-    assert replace(one, crowded=1.0).busy(128 * 132, 128, 64 * 10, 132) == pytest.approx(1000)
-
-
-def test_steps_are_slower_where_a_tile_is_not_filled() -> None:
-    """A step has 128 + 64 rows, of which 32 + 64 are half: these are not in the L2 cache."""
-    one = candidate("23_wgmma_pipeline", {"BM": 128, "BN": 64, "CLUSTER": 1}, step=100, thin=4)
-    assert one.busy(128, 64, 640, 132) == one.busy(256, 640, 640, 132) == 1000
-    assert one.busy(32, 64, 640, 132) == pytest.approx(2000)
-    assert one.busy(128 + 128, 32, 640, 132) == pytest.approx(1000 * 4 ** (1 / 6))
-    assert replace(one, thin=1).busy(32, 64, 640, 132) == 1000
-
-
-def test_a_step_of_few_rows_is_that_of_all_warps() -> None:
-    """40_skinny_dots: of eight warps four divide k with ROWS=8, and a lane loads 16 bytes."""
-    named = {"40_skinny_dots": {4: 1024, 8: 512, 16: 256}, "40_skinny_dots_bf16": {4: 2048, 8: 1024}}
-    for kernel, depths in named.items():
-        for rows, depth in depths.items():
-            one = candidate(kernel, {"ROWS": rows, "FEW": 1, "FEW_ROWS": 1}, step=100)
-            assert one.depth == depth and one.busy(1, rows, depth + 1, 132) == 2 * one.busy(1, rows, 64, 132)
-
-
-def test_few_tiles_of_panels_are_shared_by_blocks_with_enough_of_k() -> None:
-    """Stages have 32 k, or 64 with BM=64; a block that shares a tile has eight of them."""
-    kinds = {c.variant.params["BM"]: c for c in choose.candidates() if c.variant.kernel.name[:2] == "32"}
-    assert kinds[256].turns(512, 512, 16384, 132) == (32, 1, True)  # 8 tiles, 16 blocks each
-    assert kinds[256].turns(512, 512, 512, 132) == (8, 1, True)  # 16 stages for two
-    assert kinds[64].turns(512, 512, 512, 132) == (16, 1, False)  # 8 stages are not enough for two
-    assert kinds[256].turns(4096, 4096, 4096, 132) == (4 * 128, 4, False)
-    kinds = {c.variant.params["BM"]: c for c in choose.candidates() if c.variant.kernel.name[:2] == "38"}
-    assert kinds[256].turns(512, 512, 512, 132) == (4, 1, True)  # 32 stages of 16 k for four
-    assert kinds[64].turns(512, 512, 512, 132) == (8, 1, True)  # 16 of 32 k for two
-
-
 @pytest.mark.parametrize("dtype", ["bf16x6", "fp16x3", "3xtf32"])
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN"])
 def test_thin_products_as_exact_as_fp32_are_in_fp32(dtype: str, layout: str) -> None:
@@ -585,17 +317,3 @@ def test_which_operands_have_no_map() -> None:
     assert [names(8, 8), names(9, 8), names(8, 11), names(13, 9)] == ["", "A", "B", "AB"]
     assert names(12, 12, "bf16") == "AB" and names(16, 8, "bf16") == ""
     assert choose.about(GEMMS["tf32"](M=8, N=8, K=8, lda=9))["unmapped"] == "A"
-
-
-def test_clusters_of_a_turned_kernel_lie_along_the_other_side() -> None:
-    """25_wgmma_tf32 computes TT from the other side: four blocks "along N" then have rows of C apart."""
-    listed = next(
-        c
-        for c in choose.candidates()
-        if "25_" in c.variant.label and (c.variant.params["CLUSTER"], c.variant.params["ALONG_N"]) == (4, 1)
-    )
-    flipped = replace(listed.variant, params={**listed.variant.params, "TRANSA": 1, "TRANSB": 1})
-    rows, columns = listed.variant.tile
-    assert listed.count(rows, 4 * columns) == 4 and listed.count(4 * rows, columns) == 16
-    turned, (down, across) = replace(listed, variant=flipped), flipped.tile
-    assert turned.count(4 * down, across) == 4 and turned.count(down, 4 * across) == 16
