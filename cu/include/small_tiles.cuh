@@ -17,6 +17,9 @@
 #ifndef THREADS
 #define THREADS 128                      // of a block: four warps
 #endif
+#ifndef COVERING
+#define COVERING (sizeof(ELEMENT) == 2)  // copy the units that cover a row which begins between two of them
+#endif
 
 // A tile of an operand, EXTENT of its rows or columns and BK of k. It keeps the order that it has in memory, so that
 // cp.async can copy it: K-major, with k along the rows, or not. Rows are longer than the tile by as much as keeps banks
@@ -38,7 +41,7 @@ struct Tile {
             #pragma unroll
             for (int i = 0; i < height; i += step, from += (long long)step * ld)
                 cp_async16_first(&at[r + i][c], from, r + i < rows ? bytes : 0);
-        } else if constexpr (sizeof(ELEMENT) == 4) {
+        } else if constexpr (!COVERING) {
             const int r = threadIdx.x / width, c = threadIdx.x % width;
             from += (long long)r * ld + c;
             #pragma unroll 4
@@ -49,15 +52,16 @@ struct Tile {
         }
     }
 
-    // Elements of 16 bits may lie at addresses that cp.async does not take. So it copies the units that cover a row, one
-    // more than the row has; the tile's rows have room for that. A warp copies a quarter of the rows.
+    // A row that begins between two units of 16 bytes is copied with the units that cover it, one more than it has; the
+    // tile's rows have room for that. Elements of 16 bits may lie at addresses that cp.async does not take, and floats
+    // one by one take four times the instructions. A warp copies a quarter of the rows.
     __device__ void copy_covering(const ELEMENT* from, int ld, int rows, int columns)
     {
         constexpr int across = width / UNIT, quarter = height / 4, step = 32 / across;
         const int first = threadIdx.x / 32 * quarter, lane = threadIdx.x % 32;
         const auto copy_unit = [&](int r, int unit) {
             const auto begin = (unsigned long long)(from + (long long)r * ld);
-            const int before = begin % 16, bytes = before + 2 * columns - 16 * unit;
+            const int before = begin % 16, bytes = before + (int)sizeof(ELEMENT) * columns - 16 * unit;
             cp_async16_first(&at[r][unit * UNIT], (const void*)(begin - before + 16 * unit),
                              r < rows ? min(max(bytes, 0), 16) : 0);
         };

@@ -19,8 +19,9 @@
 // tile  = ["BM", "BN"]
 // grid  = ["TILES_X * TILES_Y * TILES_Z",
 //          "SPLIT * max(1, min(8, K // (128 * SPLIT), min(1024, BLOCKS * SMS) // (TILES_X * TILES_Y * TILES_Z * SPLIT)))"]
-// where = ["BM // WARPS_M % 16 == 0", "BM // WARPS_M <= 64", "BN * WARPS_M % 64 == 0", "BN * WARPS_M <= 128", "BM * BN >= 1024",
-//          "STAGES > 1 or BLOCKS + SPLIT == 1"]
+// where = ["BM // WARPS_M % 16 == 0", "BM // WARPS_M <= 64", "BN * WARPS_M * SLICES % 64 == 0", "BM * BN >= 1024",
+//          "STAGES > 1 or BLOCKS + SPLIT + SLICES == 2", "WARPS_M * SLICES <= 4", "SLICES * BM * BN <= 8192",
+//          "BN * WARPS_M * SLICES <= 128 or SLICES > 1 and BM // WARPS_M == 32 and BN * WARPS_M * SLICES <= 256"]
 // shared = "max(STAGES * (TRANSA * 128 * (BM + 8) + (1 - TRANSA) * 144 * BM + (1 - TRANSB) * 128 * (BN + 8) + TRANSB * 144 * BN), 4 * BM * (BN + 4))"
 // workspace = "min(1, GRID_Y // SPLIT - 1) * (4096 + min(1024, BLOCKS * SMS) // SPLIT * 4 * BM * BN)"
 // programmatic = 1
@@ -38,6 +39,7 @@
 // STAGES = [4, 3, 1]
 // BLOCKS = [2, 3, 4, 0]
 // SPLIT = [1, 4, 8]
+// SLICES = [1, 2, 4]
 // TRANSA = [0, 1]
 // TRANSB = [0, 1]
 // ///
@@ -47,12 +49,19 @@
 #include "epilogue.cuh"
 #include "small_tiles.cuh"
 
-#define TM (BM / WARPS_M / 8)    // a thread's outputs: the lanes of a warp form an 8 x 4 grid
-#define TN (BN * WARPS_M / 16)
+// A warp's outputs, and the grid that its lanes form. With SLICES > 1 warps share outputs: each takes a slice of k.
+#define WM (BM / WARPS_M)
+#define WN (BN * WARPS_M * SLICES / 4)
+#define LANES_M (SLICES > 1 && WM == 32 ? 4 : 8)
+#define LANES_N (32 / LANES_M)
+#define TM (WM / LANES_M)        // a thread's outputs
+#define TN (WN / LANES_N)
 
 // The blocks of an SM that registers must suffice for. Left to itself the compiler makes room for one more with these
 // tiles, and spills one or two registers for it.
-#if STAGES == 1 && BM == 128 && BN == 16 && TRANSA && TRANSB
+#if SLICES > 1
+#define LEAST_BLOCKS , 3
+#elif STAGES == 1 && BM == 128 && BN == 16 && TRANSA && TRANSB
 #define LEAST_BLOCKS , 7
 #elif BM == 16 && BN == 64 && TRANSA && TRANSB
 #define LEAST_BLOCKS , 8
@@ -105,21 +114,23 @@ extern "C" __global__ void __launch_bounds__(THREADS LEAST_BLOCKS)
     // Neighbours read the same of B, lanes two apart the same of A: an access of 128 bits then takes two wavefronts, not four.
     // Eight lanes store their sums to four rows, two apart, and two columns: without a bank conflict.
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int lane_m = lane & 4 | lane % 2 * 2 | lane / 8 % 2, lane_n = lane / 2 % 2 | lane / 16 * 2;
-    const int warp_m = warp % WARPS_M * (BM / WARPS_M), warp_n = warp / WARPS_M * (BN * WARPS_M / 4);
+    const int of_eight = lane & 4 | lane % 2 * 2 | lane / 8 % 2, of_four = lane / 2 % 2 | lane / 16 * 2;
+    const int lane_m = LANES_M == 8 ? of_eight : of_four, lane_n = LANES_M == 8 ? of_four : of_eight;
+    const int warp_m = warp % WARPS_M * WM, slice = warp / WARPS_M % SLICES, warp_n = warp / (WARPS_M * SLICES) * WN;
     TAKE_PRODUCT(A, B, C, M, N, K, lda, ldb, ldc);
     const unsigned tiles_m = (M + BM - 1u) / BM, tile = TILE_OF_MATRIX(tiles_m * ((N + BN - 1u) / BN));
     const unsigned row = tile % tiles_m * BM, col = tile / tiles_m * BN;
 
     wait_for_prerequisites();
     float sum[TM * TN] = {};
-    Fragment<TM, 8, !TRANSA> a;
-    Fragment<TN, 4, TRANSB> b;
+    Fragment<TM, LANES_M, !TRANSA> a;
+    Fragment<TN, LANES_N, TRANSB> b;
     multiply_share(
         memory, A, B, M, N, K, lda, ldb, row, col, share_of((K - 1) / BK + 1, blockIdx.y, gridDim.y),
         [&](const Tile<BM, !TRANSA>& as, const Tile<BN, TRANSB>& bs, int depth) {
             #pragma unroll 2  // all of it would be 20 KB of code: small products would wait for the code
-            for (int k = 0; k < depth; k += 4) {
+            for (int i = 0; i < depth / SLICES; i += 4) {
+                const int k = slice * (BK / SLICES) + i;
                 a.read(as, warp_m, lane_m, k);
                 b.read(bs, warp_n, lane_n, k);
                 #pragma unroll
@@ -133,15 +144,22 @@ extern "C" __global__ void __launch_bounds__(THREADS LEAST_BLOCKS)
 
     launch_dependents();  // not before: the next kernel's blocks would crowd where there is room now
     const auto staged = (Staged<4>*)memory;
-    #pragma unroll
-    for (int i = 0; i < TM; ++i)
-        #pragma unroll
-        for (int j = 0; j < TN; j += b.vector) {
-            float* to = &staged->at[warp_m + a.place(lane_m, i)][warp_n + b.place(lane_n, j)];
-            if (b.vector == 4) *(float4*)to = *(const float4*)&sum[i * TN + j];
-            else *to = sum[i * TN + j];
-        }
-    __syncthreads();
+    #pragma unroll 1
+    for (int turn = 0; turn < SLICES; ++turn) {  // the slices' sums are added in their order
+        if (slice == turn)
+            #pragma unroll
+            for (int i = 0; i < TM; ++i)
+                #pragma unroll
+                for (int j = 0; j < TN; j += b.vector) {
+                    float* to = &staged->at[warp_m + a.place(lane_m, i)][warp_n + b.place(lane_n, j)];
+                    if (turn > 0)
+                        #pragma unroll
+                        for (int e = 0; e < b.vector; ++e) sum[i * TN + j + e] += to[e];
+                    if (b.vector == 4) *(float4*)to = *(const float4*)&sum[i * TN + j];
+                    else *to = sum[i * TN + j];
+                }
+        __syncthreads();
+    }
     staged->store(C + (long long)row * ldc + col, ldc, M - row, N - col, alpha, beta, workspace,
                   blockIdx.x, blockIdx.y / SPLIT, gridDim.y / SPLIT, MAKE_EPILOGUE(M, N, ldc), row, col);
 }

@@ -13,7 +13,7 @@
 // tile  = ["BM", "BN"]
 // grid  = ["TILES_X * TILES_Y * TILES_Z",
 //          "SPLIT * max(1, min(8, K // (128 * SPLIT), min(1024, BLOCKS * SMS) // (TILES_X * TILES_Y * TILES_Z * SPLIT)))"]
-// where = ["BM // WARPS_M % 16 == 0", "BM // WARPS_M <= 64", "BN * WARPS_M % 64 == 0", "BN * WARPS_M <= 128", "BM * BN >= 1024",
+// where = ["BM // WARPS_M % 16 == 0", "BM // WARPS_M <= 64", "BN * WARPS_M % 64 == 0", "BN * WARPS_M <= 256", "BM * BN >= 1024",
 //          "STAGES > 1 or BLOCKS + SPLIT == 1"]
 // shared = "max(STAGES * (TRANSA * 128 * (BM + 8) + (1 - TRANSA) * 144 * BM + (1 - TRANSB) * 128 * (BN + 8) + TRANSB * 144 * BN), 4 * BM * (BN + 8))"
 // workspace = "min(1, GRID_Y // SPLIT - 1) * (4096 + min(1024, BLOCKS * SMS) // SPLIT * 4 * BM * BN)"
@@ -36,6 +36,7 @@
 // TRANSB = [0, 1]
 // ///
 
+#define COVERING true
 #include "batch.cuh"
 #include "dependent_launch.cuh"
 #include "epilogue.cuh"
@@ -44,12 +45,12 @@
 #define WM (BM / WARPS_M)  // a warp's outputs
 #define WN (BN * WARPS_M / 4)
 
-// Element (i, k) of a tile of rows or columns of an operand, rounded to tf32. For eight neighbours i and four k each of
-// its two forms has the 32 lanes on 32 banks.
+// Element (i, k) of a tile of rows or columns of an operand, rounded to tf32, where rows in memory begin `shift` elements
+// after a unit. With a shift of 0 each of the two forms has the 32 lanes, eight neighbours i and four k, on 32 banks.
 template <int EXTENT, bool K_MAJOR>
-__device__ inline unsigned element(const Tile<EXTENT, K_MAJOR>& tile, int i, int k)
+__device__ inline unsigned element(const Tile<EXTENT, K_MAJOR>& tile, int i, int k, unsigned shift)
 {
-    return operand_bits(K_MAJOR ? tile.at[i][k] : tile.at[k][i]);
+    return operand_bits(K_MAJOR ? tile.at[i][k + shift] : tile.at[k][i + shift]);
 }
 
 // Compute d += a * b for 16 x 8 elements and 8 k. A lane holds
@@ -80,6 +81,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const unsigned tiles_m = (M + BM - 1u) / BM, tile = TILE_OF_MATRIX(tiles_m * ((N + BN - 1u) / BN));
     const unsigned row = tile % tiles_m * BM, col = tile / tiles_m * BN;
 
+    // Tiles begin at multiples of four rows, so that all rows that a lane reads begin as many elements after a unit.
+    const auto shift_of = [](const float* at, unsigned lane_row, int ld) { return ((unsigned long long)at / 4 + lane_row * ld) % 4; };
+    const unsigned shift_a = shift_of(A, TRANSA ? lane % 4 : lane / 4, lda);
+    const unsigned shift_b = shift_of(B, TRANSB ? lane / 4 : lane % 4, ldb);
     wait_for_prerequisites();
     float sum[WM * WN / 32] = {};
     multiply_share(
@@ -93,11 +98,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                 for (int i = 0; i < WM / 16; ++i)
                     #pragma unroll
                     for (int e = 0; e < 4; ++e)
-                        a[i][e] = element(as, warp_m + 16 * i + e % 2 * 8 + lane / 4, k + e / 2 * 4);
+                        a[i][e] = element(as, warp_m + 16 * i + e % 2 * 8 + lane / 4, k + e / 2 * 4, shift_a);
                 #pragma unroll
                 for (int j = 0; j < WN / 8; ++j)
                     #pragma unroll
-                    for (int e = 0; e < 2; ++e) b[j][e] = element(bs, warp_n + 8 * j + lane / 4, k + e * 4);
+                    for (int e = 0; e < 2; ++e) b[j][e] = element(bs, warp_n + 8 * j + lane / 4, k + e * 4, shift_b);
                 #pragma unroll
                 for (int i = 0; i < WM / 16; ++i)
                     #pragma unroll
