@@ -229,8 +229,8 @@ class Candidate:
         elements, flips = {"A": M * K, "B": K * N}, traffic.unread(self.variant, layout)
         left = traffic.boxed(self.variant, "".join(x for x in unmapped if x not in flips))
         moved = traffic.copied(self.variant, M, N, K, sms=sms, unmapped=left)
-        copies = sum(traffic.copying(elements[x], self.dtype, sms) for x in flips)
-        copies += sum(traffic.copying(elements[x], self.dtype, sms, traffic.ODD_BYTES) for x in moved)
+        copies = sum(traffic.transposing(elements[x], self.dtype, sms) for x in flips)
+        copies += sum(traffic.copying(elements[x], self.dtype, sms) for x in moved)
         waiting = traffic.compulsory(M, N, K, self.dtype, sms) * self.batch
         if self.shares == "panels":
             copies += self._splitting(M, N, K, layout, sms)

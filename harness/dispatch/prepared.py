@@ -14,7 +14,7 @@ import numpy as np
 
 from harness.dispatch import choose, traffic
 from harness.dispatch.call.batch import Batch
-from harness.dispatch.call.copies import OPERANDS, Copy, transposer
+from harness.dispatch.call.copies import OPERANDS, Copy
 from harness.dispatch.call.side_streams import Forks
 from harness.dispatch.split import Part, brief
 from harness.dispatch.workspaces import Need, Workspaces
@@ -22,13 +22,14 @@ from harness.driver import Context, Function, Image, Module, PreparedLaunch, Str
 from harness.errors import UsageError
 from harness.kernels.compiler import Cubin, compile_kernel
 from harness.kernels.epilogue import ROWS
+from harness.kernels.spec import Variant
 from harness.launch import kernel
 from harness.launch.kernel import Launch, Mapped
 from harness.launch.operands import Operands
 from harness.problems.gemm import Gemm
 
 _MOST_MAPS = 64  # tensor maps kept per operand of a launch; beyond that all are dropped and made again on use
-_MOST_PITCH = 2**31 - 129  # bytes: CU_DEVICE_ATTRIBUTE_MAX_PITCH, less 128 for rounding up the copy's pitch
+_MOST_PITCH = 2**31 - 129  # bytes: of rows that are copied
 Watch = Callable[[Callable[[], None]], bool]
 _SCALARS = 9  # the index of alpha among the problem's arguments; beta follows
 
@@ -37,11 +38,12 @@ class GemmLaunch:
     """The launches that compute a product of one shape: ``launch(addresses, scalars, stream)``.
 
     `parts` is the result of `split.divided`, each part with its kernel's function. Parts other than the first
-    run in a side stream, at the same time if there is room. `transpose`, a function of transpose.cu, copies
-    operands that the kernels do not read as they are stored. `unmapped` names the operands ("", "A", "B" or
-    "AB") that cannot have a tensor map. Those of them for which it is faster, `copied`, are first copied to
-    where they can. With a `batch` the only part is compiled for one, and the addresses are those of the first
-    matrices. Calls share the packed parameters, so a lock lets one thread at a time write and launch them.
+    run in a side stream, at the same time if there is room. Operands that the kernels do not read as they are
+    stored are transposed first. `unmapped` names the operands ("", "A", "B" or "AB") that cannot have a
+    tensor map. Those of them for which it is faster, `copied`, are first copied to where they can. `load`
+    gives the function of a kernel that copies. With a `batch` the only part is compiled for one, and the
+    addresses are those of the first matrices. Calls share the packed parameters, so a lock lets one thread at
+    a time write and launch them.
     """
 
     def __init__(
@@ -52,8 +54,8 @@ class GemmLaunch:
         sms: int,
         workspaces: Workspaces,
         forks: Forks,
+        load: Callable[[Variant], Function],
         unmapped: str = "",
-        transpose: Function | None = None,
         batch: Batch | None = None,
     ) -> None:
         flips = traffic.unread(parts[0][1].variant, problem.layout)
@@ -62,8 +64,8 @@ class GemmLaunch:
         unmapped = "".join(x for x in unmapped if x not in flips and pitches[x] * size <= _MOST_PITCH)
         self.copied = traffic.copied(parts[0][1].variant, *shape, sms=sms, unmapped=unmapped)
         stored = problem.layouts()
-        self._copies = [Copy(name, stored[name]) for name in self.copied]
-        self._copies += [Copy(name, stored[name], transpose) for name in flips]
+        self._copies = [Copy(name, stored[name], load) for name in self.copied]
+        self._copies += [Copy(name, stored[name], load, transposed=True) for name in flips]
         changed: dict[str, Any] = {f"ld{c.name.lower()}": c.ld for c in self._copies}
         for trans in (f"trans{x.lower()}" for x in flips):
             changed[trans] = 1 - getattr(problem, trans)
@@ -234,22 +236,19 @@ def prepare(parts: Sequence[tuple[Cubin, Part]], operands: Operands) -> Launch:
         raise UsageError(f"{choose.NAME} does not compute {problem.label}")
     with ExitStack() as undo:
         workspaces, forks = undo.enter_context(Workspaces(context)), undo.enter_context(Forks(context))
-        functions = [
-            undo.enter_context(Module(context, cubin.code)).function(cubin.entry) for cubin, part in parts
-        ]
-        made = [(function, part) for function, (_, part) in zip(functions, parts, strict=True)]
-        transpose = None
-        if traffic.unread(parts[0][1].variant, problem.layout):
-            kernel_of = compile_kernel(transposer(problem.dtype.itemsize), parts[0][0].arch)
-            transpose = undo.enter_context(Module(context, kernel_of.code)).function(kernel_of.entry)
+
+        def function(cubin: Cubin) -> Function:
+            return undo.enter_context(Module(context, cubin.code)).function(cubin.entry)
+
+        made = [(function(cubin), part) for cubin, part in parts]
         queue = GemmLaunch(
             made,
             problem,
             sms=context.device.sms,
             workspaces=workspaces,
             forks=forks,
+            load=lambda variant: function(compile_kernel(variant, parts[0][0].arch)),
             unmapped=problem.without_maps(),
-            transpose=transpose,
         )
         workspaces.reserve(queue.needs)  # as in a stream, where launches find their memory kept
         scalars = problem.alpha, problem.beta
@@ -260,7 +259,7 @@ def prepare(parts: Sequence[tuple[Cubin, Part]], operands: Operands) -> Launch:
         ]
         owned = undo.pop_all()
     label = brief(part.variant for _, part in parts)
-    return Launch(label, operands, calls, function=functions[0], owned=owned)
+    return Launch(label, operands, calls, function=made[0][0], owned=owned)
 
 
 class _Map:

@@ -185,27 +185,6 @@ def fill_u32(address: int, value: int, count: int, stream: Stream) -> None:
     require_stream(stream).context.call("cuMemsetD32Async", address, value, count, stream.handle)
 
 
-class RowCopy:
-    """A copy of rows between device buffers with different pitches: ``copy(source, target, stream)``.
-
-    It copies `rows` rows of `width` bytes. Consecutive rows are `source_pitch` bytes apart in the source and
-    `target_pitch` bytes in the target. Only one thread at a time may call it.
-    """
-
-    def __init__(self, *, rows: int, width: int, source_pitch: int, target_pitch: int) -> None:
-        driver = api.bindings()
-        device = driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
-        self._copy = copy = driver.CUDA_MEMCPY2D()
-        copy.srcMemoryType = copy.dstMemoryType = device
-        copy.srcPitch, copy.dstPitch = source_pitch, target_pitch
-        copy.WidthInBytes, copy.Height = width, rows
-
-    def __call__(self, source: int, target: int, stream: Stream) -> None:
-        """Queue the copy from the device address `source` to the device address `target`."""
-        self._copy.srcDevice, self._copy.dstDevice = source, target
-        require_stream(stream).context.call("cuMemcpy2DAsync", self._copy, stream.handle)
-
-
 def device_of(address: int) -> int:
     """Return the ordinal of the GPU that holds this device memory.
 

@@ -131,7 +131,7 @@ def test_rows_that_threads_copy_by_hand() -> None:
     assert slow.busy(50, 56, 640, 132, fed="AB") == 10 * 20 * (50 + 56 + 96) + 100
     assert slow.cycles(128, 192, 64, 132, unmapped="A") == slow.busy(128, 192, 64, 132, fed="A")
     copies = slow.cycles(4096, 4096, 4096, 132, unmapped="AB") - slow.cycles(4096, 4096, 4096, 132)
-    assert copies == pytest.approx(2 * (4000 + 2 * 2 * 4096 * 4096 / (132 * 6.5)))  # in place of that
+    assert copies == pytest.approx(2 * (2000 + 2 * 2 * 4096 * 4096 / (132 * 14.5)))  # in place of that
 
 
 @pytest.mark.parametrize("kernel", ["23_wgmma_pipeline", "39_bf16x6_tiles", "13_cp_async"])

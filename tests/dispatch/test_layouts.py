@@ -21,6 +21,7 @@ from harness.driver import Context
 from harness.errors import UsageError
 from harness.kernels import catalog
 from harness.kernels.compiler import compile_kernel
+from harness.kernels.spec import Variant
 from shared.arrays import Array, Dlpack, fake, gpu  # noqa: F401  (fixtures)
 
 H200: Any = {"sms": 132, "arch": "sm_90a"}
@@ -48,7 +49,8 @@ def products(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
         fake.compiled.append(variant.label)
         if variant.entry == "transpose":
             return SimpleNamespace(code=image(_TRANSPOSE), entry=variant.entry)
-        flips.append((variant.params.get("TRANSA", 0), variant.params.get("TRANSB", 0)))
+        if variant.entry == "matmul":
+            flips.append((variant.params.get("TRANSA", 0), variant.params.get("TRANSB", 0)))
         return SimpleNamespace(code=image(fake_gemm.sizes(variant)), entry=variant.entry)
 
     def execute(launch: SimpleNamespace) -> None:
@@ -323,12 +325,41 @@ def test_transpose(dtype: Any, rows: int, columns: int) -> None:
     assert (target[:, rows:] == 7).all()
 
 
-@pytest.mark.parametrize("size", [4, 2])
-def test_a_copy_that_begins_early_waits(size: int) -> None:
+@pytest.mark.parametrize(
+    ("rows", "columns", "ld"),
+    [(1, 1, 1), (9, 7, 9), (64, 130, 131), (33, 257, 262), (300, 8, 8), (2000, 1, 3)],
+)
+def test_copy_rows(rows: int, columns: int, ld: int) -> None:
+    """Rows that begin at any even address; what lies behind a row's last unit of 16 bytes stays."""
+    rng = np.random.default_rng(rows)
+    source = rng.integers(0, 2**16, (rows, ld), dtype=np.uint16)
+    units, pitch = -(-columns // 8), -(-columns // 64) * 64
+    target = np.full((rows, pitch), 7, np.uint16)
+    variant = copies.copier()
+    ptx = compile_kernel(variant, "sm_90a").ptx
+    found = emulator.emulate(
+        ptx,
+        variant.entry,
+        grid=(-(-rows * units // 256),),
+        block=variant.block,
+        arguments=[
+            emulator.Buffer(array=source, name="from"),
+            emulator.Buffer(array=target, name="to"),
+            *(np.uint32(rows), np.uint32(2 * columns), np.int64(2 * ld), np.int64(2 * pitch)),
+        ],
+        count=False,
+    )
+    assert found.findings == ()
+    assert np.array_equal(target[:, :columns], source[:, :columns])
+    assert (target[:, 8 * units :] == 7).all()
+
+
+@pytest.mark.parametrize("variant", [copies.transposer(4), copies.transposer(2), copies.copier()], ids=str)
+def test_a_copy_that_begins_early_waits(variant: Variant) -> None:
     """Every thread, before it touches global memory; older architectures have no such instruction."""
-    ptx = compile_kernel(copies.transposer(size), "sm_90a").ptx
+    ptx = compile_kernel(variant, "sm_90a").ptx
     before, wait, after = ptx.partition("griddepcontrol.wait;")
     body = before[before.index("{") :]
     assert wait and "ld.global" in after and "st.global" in after
     assert not any(text in body for text in ("ld.global", "st.global", "bra", "ret"))
-    assert "griddepcontrol" not in compile_kernel(copies.transposer(size), "sm_80").ptx
+    assert "griddepcontrol" not in compile_kernel(variant, "sm_80").ptx

@@ -16,7 +16,7 @@ from fakes import gemm as fake_gemm
 from fakes.driver import FakeDriver
 from harness.dispatch import choose, workspaces
 from harness.dispatch.call.again import again
-from harness.driver import Buffer, Context, Graph, RowCopy, Stream, outside_captures, stream_memory
+from harness.driver import Buffer, Context, Graph, Stream, outside_captures, stream_memory
 from harness.errors import DriverError, OutOfMemory, UsageError
 from harness.kernels import spec
 from shared.arrays import Array, fake, gpu, operands  # noqa: F401  (fixtures)
@@ -207,15 +207,6 @@ def test_the_capture_mode_comes_back(fake: FakeDriver, gpu: Context) -> None:
         assert fake._mode == "CU_STREAM_CAPTURE_MODE_RELAXED"
         raise ZeroDivisionError
     assert fake._mode == "CU_STREAM_CAPTURE_MODE_GLOBAL"
-
-
-def test_rows_are_copied_and_nothing_beside_them(fake: FakeDriver, gpu: Context) -> None:
-    source, target = Array(gpu, 5, 7, ld=9, seed=1), Array(gpu, 5, 7, ld=12, seed=2)
-    beside = target.whole[:, 7:].copy()
-    with Stream(gpu) as stream:
-        copy = RowCopy(rows=5, width=28, source_pitch=36, target_pitch=48)
-        copy(source.buffer.ptr, target.buffer.ptr, stream)
-    assert np.array_equal(target.host, source.host) and np.array_equal(target.whole[:, 7:], beside)
 
 
 # Graphs

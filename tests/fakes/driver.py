@@ -107,6 +107,7 @@ MEMORY = 1 << 30
 OURS = {  # kernels of the harness, and sizes of their parameters
     "stamp": (8, 4),
     "fingerprint": (8, 8, 8),
+    "copy_rows": (8, 8, 4, 4, 8, 8),
     **{name: fresh.sizes(name) for name in fresh.KERNELS},
 }
 _STRUCTS = ("CUlaunchConfig", "CUlaunchAttribute")
@@ -163,6 +164,7 @@ class FakeDriver:
         self.freed: list[str] = []
         self.sticky = 0
         self.functions: dict[str, tuple[int, ...] | None] = {"kernel": ()}
+        self.copied_rows: list[int] = []  # streams of the launches of copy_rows.cu
         self.variables: dict[str, ctypes.Array[ctypes.c_char]] = {}  # of modules, by mangled name
         self.device_attributes, self.function_attributes = dict(DEVICE), dict(FUNCTION)
         self.launches: list[SimpleNamespace] = []
@@ -384,21 +386,6 @@ class FakeDriver:
         self._queue(stream, lambda: ctypes.memmove(pointer, words, 4 * count))
         return ()
 
-    def _cuMemcpy2DAsync(self, copy: Any, stream: int) -> Any:
-        if (copy.srcMemoryType, copy.dstMemoryType) != ("CU_MEMORYTYPE_DEVICE",) * 2:
-            return CUresult.CUDA_ERROR_INVALID_VALUE
-        source, target, width = int(copy.srcDevice), int(copy.dstDevice), copy.WidthInBytes
-        pitches, rows = (copy.srcPitch, copy.dstPitch), copy.Height
-        if width > min(pitches):
-            return CUresult.CUDA_ERROR_INVALID_VALUE
-
-        def run() -> None:
-            for row in range(rows):
-                ctypes.memmove(target + row * pitches[1], source + row * pitches[0], width)
-
-        self._queue(stream, run)
-        return ()
-
     def _cuTensorMapEncodeTiled(self, *args: Any) -> Any:
         """Encode a descriptor that tests can read: the address, then a digest of the other arguments."""
         rest = hashlib.sha256(repr((*args[:2], *args[3:])).encode()).digest()
@@ -507,7 +494,7 @@ class FakeDriver:
             fresh.run(function, (ctypes.c_void_p * len(fresh.KERNELS[function])).from_address(parameters))
             return ()
         if function in OURS:
-            getattr(self, "_" + function)(parameters)
+            getattr(self, "_" + function)(parameters, stream)
             return ()
         sizes = self._sizes(function)
         addresses = (ctypes.c_void_p * len(sizes)).from_address(parameters) if sizes else ()
@@ -526,20 +513,33 @@ class FakeDriver:
         self._queue(stream, lambda: self._launched(launch))
         return ()
 
-    def _stamp(self, parameters: int) -> None:
+    def _stamp(self, parameters: int, stream: int) -> None:
         (address,) = (ctypes.c_void_p * 1).from_address(parameters)
         entries = ctypes.c_uint64.from_address(address).value
         self._stamps += 1
         self._cycles += int(10_000_000 * self.sm_ghz)
         (ctypes.c_uint64 * 2).from_address(entries)[:] = self._cycles, 10_000_000 * self._stamps
 
-    def _fingerprint(self, parameters: int) -> None:
+    def _fingerprint(self, parameters: int, stream: int) -> None:
         """Write 16 bytes that stand for the content."""
         data, nbytes, sums = (
             ctypes.c_uint64.from_address(at).value for at in (ctypes.c_void_p * 3).from_address(parameters)
         )
         contents = ctypes.string_at(data, nbytes)
         ctypes.memmove(sums, hashlib.blake2b(contents, digest_size=16).digest(), 16)
+
+    def _copy_rows(self, parameters: int, stream: int) -> None:
+        given = zip((ctypes.c_void_p * 6).from_address(parameters), OURS["copy_rows"], strict=True)
+        values = struct.unpack("=QQIIqq", b"".join(ctypes.string_at(at, size) for at, size in given))
+        source, target, rows, width, *pitches = values
+        assert width <= min(pitches) and pitches[1] % 16 == target % 16 == 0
+        self.copied_rows.append(int(stream))
+
+        def run() -> None:
+            for row in range(rows):
+                ctypes.memmove(target + row * pitches[1], source + row * pitches[0], width)
+
+        self._queue(stream, run)
 
     def _cuStreamBeginCapture(self, stream: int, mode: str) -> Any:
         self._captured, self._capturing = [], int(stream)

@@ -12,12 +12,11 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from harness.dispatch import arrays, choose, measured, traffic
+from harness.dispatch import arrays, choose, measured
 from harness.dispatch.arrays import LEGACY, TORCH_CURRENT, Matrix
 from harness.dispatch.call import batch as batches
 from harness.dispatch.call import group
 from harness.dispatch.call.batch import Batch, OneByOne
-from harness.dispatch.call.copies import transposer
 from harness.dispatch.call.side_streams import Forks, order
 from harness.dispatch.prepared import GemmImage, GemmLaunch
 from harness.dispatch.split import Part, divided
@@ -248,6 +247,7 @@ class Gpu:
             sms=self.device.sms,
             workspaces=self._workspaces,
             forks=self._forks,
+            load=self._function,
             batch=batch,
         )
 
@@ -277,16 +277,14 @@ class Gpu:
 
         def bind(parts: tuple[Part, ...], workspaces: Workspaces, forks: Forks) -> GemmLaunch:
             launches = [(self._function(part.variant), part) for part in parts]
-            unread = traffic.unread(parts[0].variant, problem.layout)
-            transpose = self._function(transposer(problem.dtype.itemsize)) if unread else None
             return GemmLaunch(
                 launches,
                 problem,
                 sms=sms,
                 workspaces=workspaces,
                 forks=forks,
+                load=self._function,
                 unmapped=unmapped,
-                transpose=transpose,
             )
 
         if first is not None and measured.asked():
