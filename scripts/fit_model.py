@@ -2,7 +2,7 @@
 
     python benchmarks/shapes.py --regret 200 --json shapes.json
     python benchmarks/batches.py --regret 6 --json batches.json
-    python scripts/fit_model.py shapes.json batches.json [--write]
+    python scripts/fit_model.py shapes.json batches.json [--mapped older.json ...] [--write]
 
 Times are those of the model's best candidates and, where that was a single launch, of what was chosen.
 
@@ -13,7 +13,8 @@ memory.
 What the rows say little about stays near today's value, which counts as one more row with a weight of its own
 (`_PRIOR`). The times of bf16 and fp16 count for both: their kernels differ in one instruction's type.
 `fed`, or of kernels that take no tensor maps `unmapped`, is fitted after these, to draws with operands that
-have none.
+have none. Of records given as ``--mapped`` such draws do not count: they are from before copies of rows that
+begin anywhere became as fast as others.
 
 Draws are divided at random into those that are fitted and those that only test the result. The regret is how
 much longer than the fastest of the timed candidates the model's choice takes; it is given for both, before
@@ -100,13 +101,14 @@ def candidates() -> dict[Key, Candidate]:
     return {key_of(c.dtype.name, c.variant.kernel.name, c.variant.params): c for c in choose.candidates()}
 
 
-def times(paths: Sequence[Path], known: Mapping[Key, Candidate]) -> list[Time]:
+def times(paths: Sequence[Path], known: Mapping[Key, Candidate], mapped: Sequence[Path] = ()) -> list[Time]:
     """Return the times of candidates in records of benchmarks/shapes.py and benchmarks/batches.py.
 
-    Raises UsageError if a file is another kind of record, or if there are none in any of them.
+    Of the files `mapped` only draws count whose operands both have tensor maps. Raises UsageError if a file
+    is another kind of record, or if there are none in any of them.
     """
     found = []
-    for number, path in enumerate(paths):
+    for number, path in enumerate([*paths, *mapped]):
         content = record.load(path)
         if content.get("kind") not in ("shapes", "batches"):
             raise UsageError("not a record of draws", where=str(path), hint=_HINT)
@@ -117,6 +119,8 @@ def times(paths: Sequence[Path], known: Mapping[Key, Candidate]) -> list[Time]:
             problem = GEMMS[row["dtype"]](**{name: row[name] for name in _AXES})
             steps = row.get("steps", (0, 0))
             unmapped = problem.without_maps(steps)
+            if unmapped and number >= len(paths):
+                continue
             for one in (*row.get("candidates", ()), *chosen(row)):
                 params = {**defaults(one["kernel"]), **one["params"]}
                 # Of 3xtf32 and the like it may be a kernel of another type.
@@ -311,6 +315,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("files", nargs="+", type=Path, help="records of benchmarks/shapes.py --regret")
+    parser.add_argument("--mapped", nargs="+", type=Path, default=[], help="older records")
     parser.add_argument("--test", type=float, default=0.3, help="share of the draws that only test (0.3)")
     parser.add_argument("--seed", type=int, default=1, help="of the division (1)")
     parser.add_argument("--kernels", nargs="+", default=[], metavar="NAME", help="fit these alone (all)")
@@ -319,7 +324,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not 0 < given.test < 1:
         parser.error("--test is a share between 0 and 1")
     known, table = candidates(), choose.table()
-    fit, test = parted(times(given.files, known), given.test, given.seed)
+    fit, test = parted(times(given.files, known, given.mapped), given.test, given.seed)
     if not fit or not test:
         raise UsageError("too few draws to fit some and test others", hint="more draws, or another --test")
     alone = {key: one for key, one in known.items() if one.variant.kernel.name in given.kernels}

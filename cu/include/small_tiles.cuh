@@ -17,6 +17,9 @@
 #ifndef THREADS
 #define THREADS 128                      // of a block: four warps
 #endif
+#ifndef TURNING
+#define TURNING false
+#endif
 #ifndef COVERING
 #define COVERING (sizeof(ELEMENT) == 2)  // copy the units that cover a row which begins between two of them
 #endif
@@ -24,17 +27,27 @@
 // A tile of an operand, EXTENT of its rows or columns and BK of k. It keeps the order that it has in memory, so that
 // cp.async can copy it: K-major, with k along the rows, or not. Rows are longer than the tile by as much as keeps banks
 // apart: eight K-major rows read at the same k, or four others (of 16 bits: eight) read at eight neighbours each.
+//
+// Where TURNING, a tile of K-major floats is turned as it is copied, one by one: its rows are those of k, too.
 template <int EXTENT, bool K_MAJOR>
 struct Tile {
-    static constexpr int height = K_MAJOR ? EXTENT : BK, width = K_MAJOR ? BK : EXTENT;
+    static constexpr bool along_k = K_MAJOR && !TURNING;  // rows of the tile
+    static constexpr int height = along_k ? EXTENT : BK, width = along_k ? BK : EXTENT;
     ELEMENT at[height][width + (K_MAJOR ? UNIT : 8)];
 
     // Start copying the tile from `from`, by all THREADS. Only `rows` rows and `columns` columns exist; the rest becomes
     // zero. `units` says that every row in memory begins at a multiple of 16 bytes.
     __device__ void copy(const ELEMENT* from, int ld, int rows, int columns, bool units)
     {
-        constexpr int across = width / UNIT, step = THREADS / across, step1 = THREADS / width;
-        if (units) {
+        constexpr int across = width / UNIT, step = THREADS / across;
+        if constexpr (K_MAJOR && TURNING) {
+            const int r = threadIdx.x / 8, k = threadIdx.x % 8;  // eight lanes read a sector: all banks differ
+            from += (long long)r * ld + k;
+            #pragma unroll 4
+            for (int i = 0; i < EXTENT; i += THREADS / 8, from += THREADS / 8 * (long long)ld)
+                #pragma unroll
+                for (int j = 0; j < BK; j += 8) cp_async4(&at[k + j][r + i], from + j, r + i < rows && k + j < columns);
+        } else if (units) {
             const int r = threadIdx.x / across, c = threadIdx.x % across * UNIT;
             const int bytes = (int)sizeof(ELEMENT) * min(max(columns - c, 0), UNIT);
             from += (long long)r * ld + c;
@@ -42,11 +55,14 @@ struct Tile {
             for (int i = 0; i < height; i += step, from += (long long)step * ld)
                 cp_async16_first(&at[r + i][c], from, r + i < rows ? bytes : 0);
         } else if constexpr (!COVERING) {
-            const int r = threadIdx.x / width, c = threadIdx.x % width;
+            constexpr int beside = width < THREADS ? width : THREADS, step = THREADS / beside;
+            const int r = threadIdx.x / beside, c = threadIdx.x % beside;
             from += (long long)r * ld + c;
             #pragma unroll 4
-            for (int i = 0; i < height; i += step1, from += (long long)step1 * ld)
-                cp_async4(&at[r + i][c], from, r + i < rows && c < columns);
+            for (int i = 0; i < height; i += step, from += (long long)step * ld)
+                #pragma unroll
+                for (int j = 0; j < width; j += beside)
+                    cp_async4(&at[r + i][c + j], from + j, r + i < rows && c + j < columns);
         } else {
             copy_covering(from, ld, rows, columns);
         }
@@ -194,7 +210,9 @@ __device__ inline bool last_of(unsigned members, unsigned* counter)
 #define QUADS (BM * BN / 4)
 #define MOST_PARTS 8u        // that the SPLIT blocks of a cluster, as one, share a tile with
 #define MOST_SHARERS 1024u   // blocks that share tiles, in all
-template <int PAD>
+//
+// If SWAPPED, the two of each pair of neighbours have changed places.
+template <int PAD, bool SWAPPED = false>
 struct Staged {
     float at[BM][BN + PAD];
 
@@ -263,10 +281,13 @@ struct Staged {
             const int n = max(begin, 0), count = min(begin + 4, min(columns, BN)) - n;
             if (m >= rows || count <= 0) continue;
             float sum[4];
-            if (ACROSS == BN / 4) *(float4*)sum = *(const float4*)&at[m][n];
-            else
+            if (ACROSS == BN / 4 && !SWAPPED) *(float4*)sum = *(const float4*)&at[m][n];
+            else if (ACROSS == BN / 4) {
+                const float4 v = *(const float4*)&at[m][n];
+                *(float4*)sum = make_float4(v.y, v.x, v.w, v.z);
+            } else
                 #pragma unroll
-                for (int e = 0; e < 4; ++e) sum[e] = at[m][min(n + e, BN - 1)];
+                for (int e = 0; e < 4; ++e) sum[e] = at[m][min(n + e, BN - 1) ^ (int)SWAPPED];
             store4(c + n, sum, count, true, alpha, beta, after, row + m, col + n);
         }
     }

@@ -20,9 +20,10 @@
 // grid  = ["TILES_X * TILES_Y * TILES_Z",
 //          "SPLIT * max(1, min(8, K // (128 * SPLIT), min(1024, BLOCKS * SMS) // (TILES_X * TILES_Y * TILES_Z * SPLIT)))"]
 // where = ["BM // WARPS_M % 16 == 0", "BM // WARPS_M <= 64", "BN * WARPS_M * SLICES % 64 == 0", "BM * BN >= 1024",
-//          "STAGES > 1 or BLOCKS + SPLIT + SLICES == 2", "WARPS_M * SLICES <= 4", "SLICES * BM * BN <= 8192",
-//          "BN * WARPS_M * SLICES <= 128 or SLICES > 1 and BM // WARPS_M == 32 and BN * WARPS_M * SLICES <= 256"]
-// shared = "max(STAGES * (TRANSA * 128 * (BM + 8) + (1 - TRANSA) * 144 * BM + (1 - TRANSB) * 128 * (BN + 8) + TRANSB * 144 * BN), 4 * BM * (BN + 4))"
+//          "STAGES > 1 or BLOCKS + SPLIT + TURN == 1", "WARPS_M * SLICES <= 4", "SLICES == 1 or TURN",
+//          "BN * WARPS_M * SLICES <= 128 or TURN and BM // WARPS_M == 32 and BN * WARPS_M * SLICES <= 256",
+//          "SLICES * BM * BN == 8192 or not TURN"]
+// shared = "max(STAGES * 128 * (TRANSA * (BM + 8) + (1 - TRANSA) * (BM + TURN * 4 + (1 - TURN) * BM // 8) + (1 - TRANSB) * (BN + 8) + TRANSB * (BN + TURN * 4 + (1 - TURN) * BN // 8)), 4 * BM * (BN + 4))"
 // workspace = "min(1, GRID_Y // SPLIT - 1) * (4096 + min(1024, BLOCKS * SMS) // SPLIT * 4 * BM * BN)"
 // programmatic = 1
 // loads = "BM + BN"
@@ -33,17 +34,19 @@
 // predict = ["conflicts == 0"]
 //
 // [params]
-// BM = [64, 128, 32, 16]
-// BN = [64, 32, 16, 128]
+// BM = [64, 128, 32, 16, 256]
+// BN = [64, 32, 16, 128, 256]
 // WARPS_M = [2, 4, 1]
-// STAGES = [4, 3, 1]
+// STAGES = [4, 3, 2, 1]
 // BLOCKS = [2, 3, 4, 0]
 // SPLIT = [1, 4, 8]
+// TURN = [0, 1]
 // SLICES = [1, 2, 4]
 // TRANSA = [0, 1]
 // TRANSB = [0, 1]
 // ///
 
+#define TURNING TURN
 #include "batch.cuh"
 #include "dependent_launch.cuh"
 #include "epilogue.cuh"
@@ -52,14 +55,18 @@
 // A warp's outputs, and the grid that its lanes form. With SLICES > 1 warps share outputs: each takes a slice of k.
 #define WM (BM / WARPS_M)
 #define WN (BN * WARPS_M * SLICES / 4)
-#define LANES_M (SLICES > 1 && WM == 32 ? 4 : 8)
+#define LANES_M (TURN && WM == 32 ? 4 : 8)
 #define LANES_N (32 / LANES_M)
+#define DEEP (BK / SLICES)       // k of a stage for a warp
+#define CHUNK (DEEP < 16 ? DEEP : 16)  // of them in code without a loop: more would be slow to fetch
+#define PITCH_A (BM + (TRANSA ? 8 : UNIT))  // floats from one k to the next, in tiles that are turned
+#define PITCH_B (BN + (TRANSB ? UNIT : 8))
 #define TM (WM / LANES_M)        // a thread's outputs
 #define TN (WN / LANES_N)
 
 // The blocks of an SM that registers must suffice for. Left to itself the compiler makes room for one more with these
 // tiles, and spills one or two registers for it.
-#if SLICES > 1
+#if TURN
 #define LEAST_BLOCKS , 3
 #elif STAGES == 1 && BM == 128 && BN == 16 && TRANSA && TRANSB
 #define LEAST_BLOCKS , 7
@@ -75,7 +82,7 @@
 // is K-major, lanes read neighbours; else each lane reads up to four at once.
 template <int COUNT, int LANES, bool K_MAJOR>
 struct Fragment {
-    static constexpr int vector = K_MAJOR ? 1 : COUNT < 4 ? COUNT : 4;
+    static constexpr int vector = K_MAJOR && !TURNING ? 1 : COUNT < 4 ? COUNT : 4;
     float at[4][COUNT];  // of four k
 
     __device__ static int place(int lane, int i) { return (i / vector * LANES + lane) * vector + i % vector; }
@@ -101,6 +108,9 @@ struct Fragment {
     }
 };
 
+typedef Fragment<TM, LANES_M, !TRANSA> FragmentA;
+typedef Fragment<TN, LANES_N, TRANSB> FragmentB;
+
 #if SPLIT > 1
 extern "C" __global__ void __cluster_dims__(1, SPLIT, 1) __launch_bounds__(THREADS LEAST_BLOCKS)
 #else
@@ -123,14 +133,38 @@ extern "C" __global__ void __launch_bounds__(THREADS LEAST_BLOCKS)
 
     wait_for_prerequisites();
     float sum[TM * TN] = {};
-    Fragment<TM, LANES_M, !TRANSA> a;
-    Fragment<TN, LANES_N, TRANSB> b;
     multiply_share(
         memory, A, B, M, N, K, lda, ldb, row, col, share_of((K - 1) / BK + 1, blockIdx.y, gridDim.y),
         [&](const Tile<BM, !TRANSA>& as, const Tile<BN, TRANSB>& bs, int depth) {
+#if TURN
+            const float* from_a = &as.at[slice * DEEP][warp_m + lane_m * 4];
+            const float* from_b = &bs.at[slice * DEEP][warp_n + lane_n * 4];
+            float a[2][TM], b[2][TN];  // fragments of one k, and of the next
+            const auto read = [&](int k) {
+                #pragma unroll
+                for (int i = 0; i < TM; i += 4) *(float4*)&a[k % 2][i] = *(const float4*)(from_a + k * PITCH_A + i * LANES_M);
+                #pragma unroll
+                for (int j = 0; j < TN; j += 4) *(float4*)&b[k % 2][j] = *(const float4*)(from_b + k * PITCH_B + j * LANES_N);
+            };
+            read(0);
+            #pragma unroll 1
+            for (int first = 0; first < DEEP; first += CHUNK, from_a += CHUNK * PITCH_A, from_b += CHUNK * PITCH_B)
+            #pragma unroll
+            for (int k = 0; k < CHUNK; ++k) {
+                if (first + k + 1 < DEEP) read(k + 1);
+                #pragma unroll
+                for (int i = 0; i < TM; ++i)
+                    #pragma unroll
+                    for (int j = 0; j < TN; ++j) {
+                        const int n = i % 2 ? TN - 1 - j : j;  // back and forth: b[n] is used again
+                        sum[i * TN + n] += a[k % 2][i] * b[k % 2][n];
+                    }
+            }
+#else
+            FragmentA a;
+            FragmentB b;
             #pragma unroll 2  // all of it would be 20 KB of code: small products would wait for the code
-            for (int i = 0; i < depth / SLICES; i += 4) {
-                const int k = slice * (BK / SLICES) + i;
+            for (int k = 0; k < depth; k += 4) {
                 a.read(as, warp_m, lane_m, k);
                 b.read(bs, warp_n, lane_n, k);
                 #pragma unroll
@@ -140,23 +174,26 @@ extern "C" __global__ void __launch_bounds__(THREADS LEAST_BLOCKS)
                         #pragma unroll
                         for (int j = 0; j < TN; ++j) sum[i * TN + j] += a.at[e][i] * b.at[e][j];
             }
+#endif
         });
 
     launch_dependents();  // not before: the next kernel's blocks would crowd where there is room now
-    const auto staged = (Staged<4>*)memory;
+    const auto staged = (Staged<4, TURN>*)memory;  // swapped, for the registers' sake: see the notes
     #pragma unroll 1
     for (int turn = 0; turn < SLICES; ++turn) {  // the slices' sums are added in their order
         if (slice == turn)
             #pragma unroll
             for (int i = 0; i < TM; ++i)
                 #pragma unroll
-                for (int j = 0; j < TN; j += b.vector) {
-                    float* to = &staged->at[warp_m + a.place(lane_m, i)][warp_n + b.place(lane_n, j)];
+                for (int j = 0; j < TN; j += FragmentB::vector) {
+                    float* to = &staged->at[warp_m + FragmentA::place(lane_m, i)][warp_n + FragmentB::place(lane_n, j)];
                     if (turn > 0)
                         #pragma unroll
-                        for (int e = 0; e < b.vector; ++e) sum[i * TN + j + e] += to[e];
-                    if (b.vector == 4) *(float4*)to = *(const float4*)&sum[i * TN + j];
-                    else *to = sum[i * TN + j];
+                        for (int e = 0; e < FragmentB::vector; ++e) sum[i * TN + j + e] += to[e ^ 1];
+                    const float* v = &sum[i * TN + j];
+                    if (TURN) *(float4*)to = make_float4(v[1], v[0], v[3], v[2]);
+                    else if (FragmentB::vector == 4) *(float4*)to = *(const float4*)v;
+                    else *to = *v;
                 }
         __syncthreads();
     }
