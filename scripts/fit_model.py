@@ -7,12 +7,12 @@
 Times are those of the model's best candidates and, where that was a single launch, of what was chosen.
 
 For each candidate of ``table.json`` the constants `start`, `step`, `tile`, `memory`, `straddle`, `crowded`,
-`thin`, `ragged` and, where they have a meaning, `alone` and `sharing` are fitted by least squares of the
-logarithms of predicted and measured times. `resident` is left as it is: it follows from registers and shared
-memory.
+`thin`, `turned_a`, `turned_b`, `ragged` and, where they have a meaning, `alone` and `sharing` are fitted by
+least squares of the logarithms of predicted and measured times. `resident` is left as it is: it follows from
+registers and shared memory.
 What the rows say little about stays near today's value, which counts as one more row with a weight of its own
 (`_PRIOR`). The times of bf16 and fp16 count for both: their kernels differ in one instruction's type.
-`fed`, or of kernels that take no tensor maps `unmapped`, is fitted after these, to draws with operands that
+`unmapped`, and of kernels that take tensor maps `fed`, are fitted after these, to draws with operands that
 have none. Of records given as ``--mapped`` such draws do not count: they are from before copies of rows that
 begin anywhere became as fast as others.
 
@@ -52,8 +52,9 @@ from tune_matmul import TABLE, text
 
 _HINT = "benchmarks/shapes.py --regret N --json FILE"
 _PRIOR = 0.5  # weight of today's constants, in rows
+_PRIORS = {"turned_a": 4.0, "turned_b": 4.0}  # of what differs little from 1
 _AXES = ("M", "N", "K", "lda", "ldb", "ldc", "transa", "transb")
-_FACTORS = ("memory", "straddle", "crowded", "thin", "unmapped", "fed")
+_FACTORS = ("memory", "straddle", "crowded", "thin", "turned_a", "turned_b", "unmapped", "fed")
 _APART = ("fed", "unmapped")  # constants fitted to draws without tensor maps
 _LEAST = 1.0  # cycles, of constants that are 0 today
 _STEPS, _TINY = 20, 1e-4
@@ -118,8 +119,8 @@ def times(paths: Sequence[Path], known: Mapping[Key, Candidate], mapped: Sequenc
                 continue
             problem = GEMMS[row["dtype"]](**{name: row[name] for name in _AXES})
             steps = row.get("steps", (0, 0))
-            unmapped = problem.without_maps(steps)
-            if unmapped and number >= len(paths):
+            unmapped = choose.about(problem, steps=steps)["unmapped"]
+            if problem.without_maps(steps) and number >= len(paths):
                 continue
             for one in (*row.get("candidates", ()), *chosen(row)):
                 params = {**defaults(one["kernel"]), **one["params"]}
@@ -193,9 +194,9 @@ def of_one(candidate: Candidate, measured: Sequence[Time]) -> tuple[float, Candi
     apart: dict[bool, list[Time]] = {False: [], True: []}
     told = bool(candidate.variant.boxes) or candidate.unmapped != 1
     for time in measured:
-        apart[told and bool(time.unmapped)].append(time)
+        apart[told and time.unmapped not in ("", "C")].append(time)
     left, one = of_these(candidate, apart[False], constants_of(candidate))
-    more, one = of_these(one, apart[True], (apart_of(candidate), "ragged"))
+    more, one = of_these(one, apart[True], (*apart_of(candidate), "ragged"))
     # No kernel reads rows without maps faster, nor DRAM twice as fast as a copy.
     return left + more, replace(one, unmapped=max(1.0, one.unmapped), memory=max(0.5, one.memory))
 
@@ -206,6 +207,7 @@ def of_these(candidate: Candidate, measured: Sequence[Time], names: Sequence[str
         return 0.0, candidate
     now = np.log([max(getattr(candidate, n), _TINY if n in _FACTORS else _LEAST) for n in names])
     logs = np.log([time.cycles for time in measured])
+    weights = np.sqrt([_PRIORS.get(n, _PRIOR) for n in names])
 
     def given(constants: Vector) -> Candidate:
         values = dict(zip(names, map(float, np.exp(constants)), strict=True))
@@ -214,15 +216,15 @@ def of_these(candidate: Candidate, measured: Sequence[Time], names: Sequence[str
     def residuals(constants: Vector) -> Vector:
         one = given(constants)
         errors = np.log([predicted(one, time) for time in measured]) - logs
-        return np.concatenate([errors, math.sqrt(_PRIOR) * (constants - now)])
+        return np.concatenate([errors, weights * (constants - now)])
 
     constants = least_squares(residuals, now)
     return float(np.sum(residuals(constants) ** 2)), given(constants)
 
 
-def apart_of(candidate: Candidate) -> str:
-    """Return the name of the constant that is fitted to draws without tensor maps."""
-    return _APART[0 if candidate.variant.boxes else 1]
+def apart_of(candidate: Candidate) -> tuple[str, ...]:
+    """Return the names of the constants that are fitted to draws without tensor maps."""
+    return _APART if candidate.variant.boxes else _APART[1:]
 
 
 def constants_of(candidate: Candidate) -> tuple[str, ...]:
@@ -231,7 +233,19 @@ def constants_of(candidate: Candidate) -> tuple[str, ...]:
         "alone" if candidate.resident > 1 else "",
         "sharing" if candidate.shares else "",
     ]
-    return "start", "step", "tile", "memory", "straddle", "crowded", "thin", "ragged", *filter(None, some)
+    always = (
+        "start",
+        "step",
+        "tile",
+        "memory",
+        "straddle",
+        "crowded",
+        "thin",
+        "turned_a",
+        "turned_b",
+        "ragged",
+    )
+    return *always, *filter(None, some)
 
 
 def least_squares(residuals: Callable[[Vector], Vector], start: Vector) -> Vector:
@@ -280,10 +294,9 @@ def written(table: Mapping[str, Any], found: Mapping[Key, Candidate]) -> str:
     for entry in table["candidates"]:
         variant = catalog.kernel(entry["kernel"]).variant(**entry["params"])
         one = found[key_of(entry.get("dtype", "fp32"), variant.kernel.name, variant.params)]
-        values = {name: getattr(one, name) for name in (*constants_of(one), apart_of(one))}
+        values = {name: getattr(one, name) for name in (*constants_of(one), *apart_of(one))}
         rounded = {n: round(x, 2) if n in _FACTORS else round(x) for n, x in values.items()}
-        kept = {name: x for name, x in entry.items() if name not in _APART}  # a kernel has one of them
-        rows.append({**kept, **rounded})
+        rows.append({**entry, **rounded})
     return text({**table, "candidates": rows})
 
 

@@ -59,7 +59,10 @@ NAME = "matmul"  # the name that stands for the dispatcher where a kernel's name
 ROWS, COLUMNS = "M", "N"  # of a product: what the bits of each must not depend on the number of
 _ROWS = (1, 16, 64, 256, 1024, 4096)  # for which orders of sums are compared
 # Keys of a candidate that not every one has.
-_OPTIONAL = ("straddle", "crowded", "thin", "unmapped", "fed", "alone", "ragged", "shares", "sharing")
+_OPTIONAL = (
+    *("straddle", "crowded", "thin", "turned_a", "turned_b", "unmapped", "fed"),
+    *("alone", "ragged", "shares", "sharing"),
+)
 _TABLE = Path(__file__).with_name("table.json")
 
 
@@ -84,7 +87,7 @@ def choose(
     it is empty, the cost model decides. `dtype` is the element type: ``"fp32"``, ``"tf32"``, ``"3xtf32"``,
     ``"fp16x3"``, ``"bf16x6"``, ``"bf16"`` or ``"fp16"``. `layout` is ``"NN"``, ``"NT"``, ``"TN"`` or
     ``"TT"``, as the module's docstring says, and `straddled` whether rows of A or B begin elsewhere than at
-    multiples of 32 bytes. `unmapped` names the operands, of A and B, whose rows do not even begin at
+    multiples of 32 bytes. `unmapped` names the operands, of A, B and C, whose rows do not even begin at
     multiples of 16, so that no tensor map describes them. The `epilogue` is compiled into the variant.
     Kernels that cannot have one are left out; among the others the choice is the same as without. If
     `invariant` is "M", a row of the product has the same bits for all M, if it is "N", a column has them for
@@ -130,7 +133,8 @@ def _choose(
 
 def about(problem: Gemm, invariant: str = "", steps: Sequence[int] = (0, 0)) -> dict[str, Any]:
     """Return what of a product, or a batch (`steps`), beside its shape the choice depends on."""
-    pitches = {"straddled": problem.straddles(steps), "unmapped": problem.without_maps(steps)}
+    uneven = "C" if problem.ldc * problem.stored.itemsize % 16 else ""
+    pitches = {"straddled": problem.straddles(steps), "unmapped": problem.without_maps(steps) + uneven}
     made = {"dtype": problem.dtype.name, "layout": problem.layout, "epilogue": problem.epilogue}
     return {**made, **pitches, "invariant": invariant}
 

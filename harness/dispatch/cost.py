@@ -23,8 +23,9 @@ as many as fill the SMs BLOCKS times, if k is long enough for them; they do not 
 shared, `sharing` is added: for storing partial sums, finding those of the others and adding them. With
 ``"even"`` it is for two blocks, and grows with their number, for one of them adds up what all have stored.
 
-A tile takes `ragged` longer where rows of C have another length than a multiple of 16 bytes: TMA cannot store
-them then, and threads cannot store 16 bytes at once.
+A step takes `turned_a` times as long where A is stored transposed, and `turned_b` where B is. A tile takes
+`ragged` longer where rows of C begin elsewhere than at multiples of 16 bytes: TMA cannot store them then, and
+threads cannot store 16 bytes at once.
 
 With ``"panels"`` (32_bf16x6_panels, 36_fp16x3 and 38_3xtf32_panels) as many blocks share a tile as there are
 SMs for it, if each has eight stages of it.
@@ -41,7 +42,8 @@ that a copy reaches. On other GPUs they are used unchanged, for want of measurem
 Of operands that cannot have a tensor map, and are not copied first (`traffic.copied`), threads copy the rows
 to shared memory, while others multiply: a step takes no less than `fed` cycles for each row of the tile that
 has no map, and for 96 rows more (fitted: errors of 21%, 40% when bytes were counted). A kernel that takes no
-maps reads such operands with steps `straddle` times `unmapped` as long: rung 37 shifts rows.
+maps reads such operands with steps `straddle` times `unmapped` as long: rung 37 shifts rows. Where one that
+takes maps has threads copy rows, steps are `unmapped` times as long.
 """
 
 from __future__ import annotations
@@ -84,8 +86,9 @@ class Candidate:
     """A variant with the parameters that the cost model needs; they are explained in the module's docstring.
 
     `resident` is blocks per SM, `start`, `step`, `alone`, `tile`, `ragged`, `sharing` and `fed` are cycles,
-    `memory`, `straddle`, `crowded`, `thin` and `unmapped` factors, and `shares` is "" for kernels whose
-    blocks do not share tiles. `batch` is no constant: the cycles are those of a launch of so many products.
+    `memory`, `straddle`, `crowded`, `thin`, `turned_a`, `turned_b` and `unmapped` factors, and `shares` is ""
+    for kernels whose blocks do not share tiles. `batch` is no constant: the cycles are those of a launch of
+    so many products.
     """
 
     variant: Variant
@@ -98,6 +101,8 @@ class Candidate:
     straddle: float = 1.0
     crowded: float = 1.0
     thin: float = 1.0
+    turned_a: float = 1.0
+    turned_b: float = 1.0
     unmapped: float = 1.0
     fed: float = 12.0
     alone: float = 0
@@ -191,17 +196,29 @@ class Candidate:
         return count * steps, count, False
 
     def busy(
-        self, M: int, N: int, K: int, sms: int, straddled: bool = False, shifted: bool = False, fed: str = ""
+        self,
+        M: int,
+        N: int,
+        K: int,
+        sms: int,
+        straddled: bool = False,
+        shifted: bool = False,
+        fed: str = "",
+        *,
+        layout: str = NN,
+        uneven: bool = False,
     ) -> float:
         """Return the cycles from the first block's start to the last one's end, if DRAM is not the limit.
 
-        `fed` names the operands whose rows threads copy to shared memory.
+        `fed` names the operands whose rows threads copy to shared memory, `layout` is what the kernel reads,
+        and `uneven` says that rows of C are no multiple of 16 bytes apart.
         """
         steps, tiles, shared = self.turns(M, N, K, sms)
         in_turn = steps / tiles * math.ceil(tiles / self.resident)
         longest = max(steps * self.step, in_turn * self.alone) * (self.straddle if straddled else 1)
-        longest *= self.unmapped if shifted else 1
-        tile = self.tile + (self.ragged if N * self.dtype.itemsize % _MAPPED else 0)
+        longest *= self.unmapped if shifted or fed else 1
+        longest *= (self.turned_a if layout[0] == "T" else 1) * (self.turned_b if layout[1] == "T" else 1)
+        tile = self.tile + (self.ragged if uneven or N * self.dtype.itemsize % _MAPPED else 0)
         if self.crowded != 1 and steps:
             longest *= self.crowded ** min(1, self.count(M, N) * math.ceil(K / self.depth) / (steps * sms))
         (rows, columns), least = self.variant.tile, {"A": M, "B": N}
@@ -224,8 +241,9 @@ class Candidate:
     ) -> float:
         """Return the cycles of a product: its start, busy or waiting for DRAM, and copying before.
 
-        `unmapped` names the operands, of A and B, that cannot have a tensor map where they are.
+        `unmapped` names the operands, of A, B and C, that cannot have a tensor map where they are.
         """
+        uneven, unmapped = "C" in unmapped, unmapped.replace("C", "")
         elements, flips = {"A": M * K, "B": K * N}, traffic.unread(self.variant, layout)
         left = traffic.boxed(self.variant, "".join(x for x in unmapped if x not in flips))
         moved = traffic.copied(self.variant, M, N, K, sms=sms, unmapped=left)
@@ -236,7 +254,8 @@ class Candidate:
             copies += self._splitting(M, N, K, layout, sms)
         apart = bool(unmapped and not self.variant.boxes)  # kernels without maps read any pitch
         fed = "".join(x for x in left if x not in moved)
-        busy = self.busy(M, N, K, sms, straddled or apart, apart, fed)
+        read = "".join("NT"[(kind == "T") != (x in flips)] for x, kind in zip("AB", layout, strict=True))
+        busy = self.busy(M, N, K, sms, straddled or apart, apart, fed, layout=read, uneven=uneven)
         return self.start + self.together(busy, waiting) + copies
 
     def together(self, busy: float, waiting: float) -> float:

@@ -249,5 +249,6 @@ def ranked(
     M, N, *_ = shape
     able = [c for c in candidates if takes(c.variant.kernel) and c.count(M, N) < 2**31]
     # Batches are copied nowhere: what a kernel of boxes cannot read as it lies is for the others.
-    able = [c for c in able if not (c.variant.boxes and (unmapped or unread(c.variant, layout)))]
+    apart = unmapped.replace("C", "")
+    able = [c for c in able if not (c.variant.boxes and (apart or unread(c.variant, layout)))]
     return cost.ranked(able, shape, layout=layout, straddled=straddled, unmapped=unmapped)
