@@ -58,8 +58,8 @@ __device__ inline void stmatrix_x4(void* to, unsigned w0, unsigned w1, unsigned 
 }
 
 // wgmma<A_MN, B_MN>(T(), sum, a, b, accumulate): start sum = (accumulate ? sum : 0) + a * b for 64 rows, 2 * COUNT
-// columns and 16 k of type T, where sum has COUNT floats a thread: 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 72, 80, 96,
-// 112 or 128.
+// columns and 16 k of type T, where sum has COUNT floats a thread: 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 72, 80, 88,
+// 96, 104, 112, 120 or 128.
 // Each of a and b is MN-major if its flag is 1 and K-major if it is 0; by default they are as in row-major matrices.
 //
 // wgmma(sum, a, b, accumulate): the same for 8 k of tf32, where b is K-major, and a is in registers, four a thread, or
@@ -85,8 +85,12 @@ __device__ inline void stmatrix_x4(void* to, unsigned w0, unsigned w1, unsigned 
 #define NAMES_72 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) "%70, %71"
 #define NAMES_80 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) \
     FIVE(7, 0, 1, 2, 3, 4) "%75, %76, %77, %78, %79"
+#define NAMES_88 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) "%80, %81, %82, %83, %84, %85, %86, %87"
 #define NAMES_96 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) "%90, %91, %92, %93, %94, %95"
+#define NAMES_104 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) "%100, %101, %102, %103"
 #define NAMES_112 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) "%110, %111"
+#define NAMES_120 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) \
+    FIVE(11, 0, 1, 2, 3, 4) "%115, %116, %117, %118, %119"
 #define NAMES_128 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) TEN(11) \
     "%120, %121, %122, %123, %124, %125, %126, %127"
 #define FOUR(i) "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3])
@@ -106,8 +110,11 @@ __device__ inline void stmatrix_x4(void* to, unsigned w0, unsigned w1, unsigned 
 #define SUMS_64 SUMS_32, SUMS(32)
 #define SUMS_72 SUMS_64, FOUR(64), FOUR(68)
 #define SUMS_80 SUMS_64, FOUR(64), FOUR(68), FOUR(72), FOUR(76)
+#define SUMS_88 SUMS_80, FOUR(80), FOUR(84)
 #define SUMS_96 SUMS_64, SUMS(64)
+#define SUMS_104 SUMS_96, FOUR(96), FOUR(100)
 #define SUMS_112 SUMS_96, FOUR(96), FOUR(100), FOUR(104), FOUR(108)
+#define SUMS_120 SUMS_112, FOUR(112), FOUR(116)
 #define SUMS_128 SUMS_96, SUMS(96)
 
 #define WGMMA(T, TYPE, N, COUNT, A, B, ACC, MAJOR)                                                          \
@@ -150,8 +157,11 @@ WGMMA(Bf16, "bf16", 112, 56, "%56", "%57", "%58", "%59, %60")
 WGMMA(Bf16, "bf16", 128, 64, "%64", "%65", "%66", "%67, %68")
 WGMMA(Bf16, "bf16", 144, 72, "%72", "%73", "%74", "%75, %76")
 WGMMA(Bf16, "bf16", 160, 80, "%80", "%81", "%82", "%83, %84")
+WGMMA(Bf16, "bf16", 176, 88, "%88", "%89", "%90", "%91, %92")
 WGMMA(Bf16, "bf16", 192, 96, "%96", "%97", "%98", "%99, %100")
+WGMMA(Bf16, "bf16", 208, 104, "%104", "%105", "%106", "%107, %108")
 WGMMA(Bf16, "bf16", 224, 112, "%112", "%113", "%114", "%115, %116")
+WGMMA(Bf16, "bf16", 240, 120, "%120", "%121", "%122", "%123, %124")
 WGMMA(Bf16, "bf16", 256, 128, "%128", "%129", "%130", "%131, %132")
 WGMMA(Fp16, "f16", 8, 4, "%4", "%5", "%6", "%7, %8")
 WGMMA(Fp16, "f16", 16, 8, "%8", "%9", "%10", "%11, %12")
@@ -167,8 +177,11 @@ WGMMA(Fp16, "f16", 112, 56, "%56", "%57", "%58", "%59, %60")
 WGMMA(Fp16, "f16", 128, 64, "%64", "%65", "%66", "%67, %68")
 WGMMA(Fp16, "f16", 144, 72, "%72", "%73", "%74", "%75, %76")
 WGMMA(Fp16, "f16", 160, 80, "%80", "%81", "%82", "%83, %84")
+WGMMA(Fp16, "f16", 176, 88, "%88", "%89", "%90", "%91, %92")
 WGMMA(Fp16, "f16", 192, 96, "%96", "%97", "%98", "%99, %100")
+WGMMA(Fp16, "f16", 208, 104, "%104", "%105", "%106", "%107, %108")
 WGMMA(Fp16, "f16", 224, 112, "%112", "%113", "%114", "%115, %116")
+WGMMA(Fp16, "f16", 240, 120, "%120", "%121", "%122", "%123, %124")
 WGMMA(Fp16, "f16", 256, 128, "%128", "%129", "%130", "%131, %132")
 WGMMA_TF32(32, 16, "%16, %17, %18, %19", "%20", "%21")
 WGMMA_TF32(64, 32, "%32, %33, %34, %35", "%36", "%37")

@@ -19,7 +19,7 @@
 // block = "2 * BM + 128"
 // tile  = ["BM", "BN"]
 // grid  = "max(CLUSTER, (CLUSTER < 4) * (SMS // CLUSTER * CLUSTER) + (CLUSTER == 4) * (10 * SMS // 44 * 4))"
-// where = ["1024 <= STAGES * (BM + BN) <= 1536", "BM + BN <= 384", "ALONG_N < CLUSTER"]
+// where = ["1008 <= STAGES * (BM + BN) <= 1536", "BM + BN <= 384", "ALONG_N < CLUSTER"]
 // shared = "STAGES * (128 * (BM + BN + (1 - TRANSB) * (-BN % 64)) + 16) + 128 * BM * (1 + (BN > 64))"
 // programmatic = 1
 // loads = "BM + BN"
@@ -40,8 +40,8 @@
 //
 // [params]
 // BM = [128, 64, 192]
-// BN = [256, 128, 192, 64, 96, 160, 224]
-// STAGES = [4, 3, 6, 8, 12]
+// BN = [256, 128, 192, 64, 96, 160, 224, 80, 112, 144, 176, 208, 240]
+// STAGES = [4, 3, 5, 6, 8, 12]
 // CLUSTER = [1, 2, 4]
 // ALONG_N = [0, 1, 2]
 // GROUP = [8, 1, 2, 4]
