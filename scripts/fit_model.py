@@ -198,7 +198,8 @@ def of_one(candidate: Candidate, measured: Sequence[Time]) -> tuple[float, Candi
     left, one = of_these(candidate, apart[False], constants_of(candidate))
     more, one = of_these(one, apart[True], (*apart_of(candidate), "ragged"))
     # No kernel reads rows without maps faster, nor DRAM twice as fast as a copy.
-    return left + more, replace(one, unmapped=max(1.0, one.unmapped), memory=max(0.5, one.memory))
+    floors = {"unmapped": 1.0, "memory": 0.5, "straddle": 0.5}
+    return left + more, replace(one, **{name: max(x, getattr(one, name)) for name, x in floors.items()})
 
 
 def of_these(candidate: Candidate, measured: Sequence[Time], names: Sequence[str]) -> tuple[float, Candidate]:
@@ -229,23 +230,12 @@ def apart_of(candidate: Candidate) -> tuple[str, ...]:
 
 def constants_of(candidate: Candidate) -> tuple[str, ...]:
     """Return the names of the constants that are fitted to draws with tensor maps."""
-    some = [
-        "alone" if candidate.resident > 1 else "",
-        "sharing" if candidate.shares else "",
-    ]
-    always = (
-        "start",
-        "step",
-        "tile",
-        "memory",
-        "straddle",
-        "crowded",
-        "thin",
-        "turned_a",
-        "turned_b",
-        "ragged",
-    )
-    return *always, *filter(None, some)
+    some = ["start", "step", "tile", "memory", "straddle", "crowded", "thin", "ragged"]
+    # Before products of panels other kernels read the operands. Of skinny ones one is too small to matter.
+    some += ["turned_a", "turned_b"] if candidate.shares != "panels" and not candidate.skinny else []
+    some += ["alone"] if candidate.resident > 1 else []
+    some += ["sharing"] if candidate.shares else []
+    return tuple(some)
 
 
 def least_squares(residuals: Callable[[Vector], Vector], start: Vector) -> Vector:

@@ -37,7 +37,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,11 +58,7 @@ Order = tuple[str, str, int, bool, str]  # element type, sums, parts, whether ze
 NAME = "matmul"  # the name that stands for the dispatcher where a kernel's name is expected
 ROWS, COLUMNS = "M", "N"  # of a product: what the bits of each must not depend on the number of
 _ROWS = (1, 16, 64, 256, 1024, 4096)  # for which orders of sums are compared
-# Keys of a candidate that not every one has.
-_OPTIONAL = (
-    *("straddle", "crowded", "thin", "turned_a", "turned_b", "unmapped", "fed"),
-    *("alone", "ragged", "shares", "sharing"),
-)
+_CONSTANTS = [f.name for f in fields(Candidate) if f.name not in ("variant", "dtype", "batch")]
 _TABLE = Path(__file__).with_name("table.json")
 
 
@@ -304,8 +300,7 @@ def candidates() -> tuple[Candidate, ...]:
         Candidate(
             variant=_variant(c, kernel),
             dtype=DTYPES[_dtype(c)],
-            **{name: c[name] for name in ("resident", "start", "step", "tile", "memory")},
-            **{name: c[name] for name in _OPTIONAL if name in c},
+            **{name: c[name] for name in _CONSTANTS if name in c},
         )
         for c in table()["candidates"]
     )

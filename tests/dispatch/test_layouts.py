@@ -279,13 +279,14 @@ def test_an_entry_holds_for_the_shape_that_its_kernel_turns_to(monkeypatch: pyte
 
 
 def test_of_two_operands_the_smaller_is_copied() -> None:
-    """The model counts that copy: it is as cheap as that of the other layout's mirror image."""
+    """The model counts that copy: it is nearly as cheap as that of the other layout's mirror image."""
     ways = {"dtype": "tf32", "layout": "TN", **H200}
     (one, cycles), (other, mirrored) = (
         choose.ranked(m, n, 4096, **ways)[0] for m, n in ((256, 8192), (8192, 256))
     )
     assert (traffic.unread(one, "TN"), traffic.unread(other, "TN")) == ("A", "B")
-    assert cycles == mirrored < choose.ranked(8192, 8192, 4096, **ways)[0][1]
+    assert cycles == pytest.approx(mirrored, rel=0.05)
+    assert max(cycles, mirrored) < choose.ranked(8192, 8192, 4096, **ways)[0][1]
     plain = choose.ranked(256, 8192, 4096, dtype="tf32", **H200)[0][1]
     assert plain + 4000 < cycles < plain + 4000 + 2 * 4 * 512 * 4096 / (132 * 13)
 
