@@ -7,13 +7,16 @@ A file is written whole or not at all. Rows measured on a GPU are written in the
 from __future__ import annotations
 
 import datetime
+import gzip
 import hashlib
+import io
 import json
 import os
 import platform
 import re
 import sys
 import tomllib
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -65,11 +68,14 @@ _WANTED = "give a file that a command of harness wrote with --json, whole"
 def load(path: Path) -> Document:
     """Read a record file of this schema or an older one, its rows under ``rows`` whatever its shape.
 
-    Rows name kernels as they are named today. Raises UsageError for a file that cannot be read, is no record,
+    The file may be compressed by gzip. Rows name kernels as they are named today. Raises UsageError for a file
+    that cannot be read, is no record,
     or is of a newer schema.
     """
     try:
-        content = json.loads(files.read(path, most=_MOST), parse_constant=_no_number)
+        content = json.loads(_unpacked(files.read(path, most=_MOST)), parse_constant=_no_number)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as e:
+        raise UsageError(f"damaged: {e}", where=str(path), hint=_WANTED) from None
     except OSError as e:
         raise UsageError(f"cannot read: {e.strerror}", where=str(path), hint=_WANTED) from None
     except (ValueError, RecursionError) as e:
@@ -94,6 +100,17 @@ def load(path: Path) -> Document:
 
 
 _NAMING = ("kernel", "label", "others", "chosen", "against")  # keys under which a row names kernels
+
+
+def _unpacked(data: bytes) -> bytes:
+    """Return the content of a file that may be compressed. Raises ValueError if there is too much of it."""
+    if not data.startswith(b"\x1f\x8b"):
+        return data
+    with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+        content = file.read(_MOST + 1)
+    if len(content) > _MOST:
+        raise ValueError(f"it has more than {_MOST} bytes")
+    return content
 
 
 def _renamed(row: Mapping[str, Any], former: Mapping[str, str]) -> dict[str, Any]:
