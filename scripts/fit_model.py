@@ -198,7 +198,8 @@ def of_one(candidate: Candidate, measured: Sequence[Time]) -> tuple[float, Candi
     left, one = of_these(candidate, apart[False], constants_of(candidate))
     more, one = of_these(one, apart[True], (*apart_of(candidate), "ragged"))
     # No kernel reads rows without maps faster, nor DRAM twice as fast as a copy.
-    floors = {"unmapped": 1.0, "memory": 0.5, "straddle": 0.5}
+    slow = 1 / one.straddle if not candidate.variant.boxes else 1.0
+    floors = {"unmapped": max(1.0, slow), "memory": 0.5, "straddle": 0.5}
     return left + more, replace(one, **{name: max(x, getattr(one, name)) for name, x in floors.items()})
 
 
