@@ -189,6 +189,8 @@ def of_one(candidate: Candidate, measured: Sequence[Time]) -> tuple[float, Candi
     `fed`, and again what `ragged` rows take, which most of them have. So do they of a kernel that takes no
     maps and has a factor for them, 37_small_tiles_16_bits.
     """
+    if not measured:
+        return 0.0, candidate
     if candidate.resident > 1 and not candidate.alone:
         candidate = replace(candidate, alone=candidate.step)
     apart: dict[bool, list[Time]] = {False: [], True: []}
@@ -198,7 +200,7 @@ def of_one(candidate: Candidate, measured: Sequence[Time]) -> tuple[float, Candi
     left, one = of_these(candidate, apart[False], constants_of(candidate))
     more, one = of_these(one, apart[True], (*apart_of(candidate), "ragged"))
     # No kernel reads rows without maps faster, nor DRAM twice as fast as a copy.
-    slow = 1 / one.straddle if not candidate.variant.boxes else 1.0
+    slow = math.ceil(100 / one.straddle) / 100 if not candidate.variant.boxes else 1.0
     floors = {"unmapped": max(1.0, slow), "memory": 0.5, "straddle": 0.5}
     return left + more, replace(one, **{name: max(x, getattr(one, name)) for name, x in floors.items()})
 

@@ -62,6 +62,10 @@ CHOSEN: dict[str, tuple[str, dict[str, int]]] = {
     "32": ("32_bf16x6_panels", {}),
     "33": ("33_small_tiles", {}),
     "33 in pairs": ("33_small_tiles", {"SPLIT": 2}),
+    "33 turned": (
+        "33_small_tiles",
+        {"BN": 32, "WARPS_M": 1, "STAGES": 3, "BLOCKS": 3, "TURN": 1, "SLICES": 4},
+    ),
     "34": ("34_small_tiles_tf32", {}),
     "35": ("35_wgmma_stream_k", {}),
     "35 thin": ("35_wgmma_stream_k", {"BM": 16, "BN": 128}),

@@ -458,6 +458,25 @@ FAULTS = [
          "blockIdx.y % (gridDim.y / SPLIT), gridDim.y / SPLIT"),
     ),
     *faults(
+        "34_small_tiles_tf32",
+        {"BM": 32, "BN": 32, "BLOCKS": 4},
+        {"M": 40, "N": 21, "K": 271},  # rows begin anywhere
+        ("rows are read from where units begin", "lane_row * ld) % 4", "lane_row * ld) % 1"),
+        ("a row has no unit more", "if (lane < quarter) copy_unit(first + lane, across);", "", TILED),
+        ("bytes before a row count as its own", "before + (int)sizeof(ELEMENT) * columns",
+         "(int)sizeof(ELEMENT) * columns", TILED),
+    ),
+    *faults(
+        "33_small_tiles",
+        {"BM": 32, "BN": 64, "WARPS_M": 1, "STAGES": 3, "BLOCKS": 3, "TURN": 1, "SLICES": 4},
+        {"M": 40, "N": 68, "K": 270},
+        ("sums of a slice are lost", "if (turn > 0)", "if (false)"),
+        ("all slices take the same k", "as.at[slice * DEEP]", "as.at[0]"),
+        ("slices add up at once", "        __syncthreads();\n    }\n    staged", "    }\n    staged"),
+        ("pairs stay swapped", "v.y, v.x, v.w, v.z", "v.x, v.y, v.z, v.w", TILED),
+        ("a fragment is of the k before", "read(k + 1);", "read(k);"),
+    ),
+    *faults(
         "37_small_tiles_16_bits",
         {"BM": 32, "BN": 32, "BLOCKS": 4},
         {"M": 40, "N": 19, "K": 270, "lda": 273, "ldb": 21},  # no row of either operand is where units begin

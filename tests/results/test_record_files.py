@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import importlib.metadata
 import json
@@ -405,3 +406,22 @@ def test_sizes_beyond_any_machine_are_refused(tmp_path: Path) -> None:
     change = row(axes={"M": 2**63, "N": 8, "K": None})
     assert "axes.M is 9223372036854775808, more than" in refusal(written(tmp_path / "r.json", bench(change)))
     assert record.load(written(tmp_path / "r.json", bench(row(axes={"M": 2**40, "beta": None, "x": -0.5}))))
+
+
+def test_a_record_may_be_compressed(tmp_path: Path) -> None:
+    plain = json.dumps(bench(row()))
+    whole = gzip.compress(plain.encode())
+    (packed := tmp_path / "a.json.gz").write_bytes(whole)
+    assert record.load(packed) == record.load(written(tmp_path / "a.json", plain))
+    for damaged in (whole[:-9], whole[:12] + b"?" + whole[13:], whole[:2]):
+        packed.write_bytes(damaged)
+        with pytest.raises(UsageError, match=r"damaged|cannot read|not JSON") as caught:
+            record.load(packed)
+        assert caught.value.hint == WHOLE
+
+
+def test_a_small_file_with_too_much_in_it_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (packed := tmp_path / "a.json.gz").write_bytes(gzip.compress(b" " * 100_000))
+    monkeypatch.setattr(record, "_MOST", 50_000)
+    with pytest.raises(UsageError, match="more than 50000 bytes"):
+        record.load(packed)
