@@ -68,8 +68,8 @@ _WANTED = "give a file that a command of harness wrote with --json, whole"
 def load(path: Path) -> Document:
     """Read a record file of this schema or an older one, its rows under ``rows`` whatever its shape.
 
-    The file may be compressed by gzip. Rows name kernels as they are named today. Raises UsageError for a file
-    that cannot be read, is no record, or is of a newer schema.
+    The file may be compressed by gzip. Rows name kernels as they are named today. Raises UsageError for a
+    file that cannot be read, is no record, or is of a newer schema.
     """
     try:
         content = json.loads(_unpacked(files.read(path, most=_MOST)), parse_constant=_no_number)
