@@ -11,6 +11,10 @@
 // one that comes last adds the sums of all. Equal inputs give equal bits. With BLOCKS=0 only a cluster shares a tile, so that
 // the order of a sum does not depend on M and N. With STAGES=1 more blocks fit on an SM: for short k.
 //
+// With TURN=1 a tile with k along its rows is turned as it is copied, float by float. A thread then has 8 x 8 outputs and
+// reads one k after the other, ahead of the products: its operands lie in register banks that a cycle can read together.
+// With SLICES warps share outputs, and each takes a slice of a stage's k. See docs/notes/33_small_tiles.md.
+//
 // /// kernel
 // entry = "matmul"
 // after = "15_split_k"
@@ -29,7 +33,7 @@
 // loads = "BM + BN"
 // sums  = "fma"
 // parts = "(BLOCKS == 0) * SPLIT"
-// sass  = ["LDGSTS.128", "LDS.128 in loop >= 8", "no LDS.32 in loop", "FFMA share in loop >= 60%", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
+// sass  = ["LDGSTS.128 if TRANSA or not TRANSB or not TURN", "LDS.128 in loop >= 8", "no LDS.32 in loop", "FFMA share in loop >= 60%", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
 // claim = "Blocks for all SMs: where k is long up to 64 share a tile (SPLIT=8), and none waits for another cluster."
 // predict = ["conflicts == 0"]
 //
@@ -142,24 +146,26 @@ extern "C" __global__ void __launch_bounds__(THREADS LEAST_BLOCKS)
             float a[2][TM], b[2][TN];  // fragments of one k, and of the next
             const auto read = [&](int k) {
                 #pragma unroll
-                for (int i = 0; i < TM; i += 4) *(float4*)&a[k % 2][i] = *(const float4*)(from_a + k * PITCH_A + i * LANES_M);
+                for (int i = 0; i < TM; i += 4)
+                    *(float4*)&a[k % 2][i] = *(const float4*)(from_a + k * PITCH_A + i * LANES_M);
                 #pragma unroll
-                for (int j = 0; j < TN; j += 4) *(float4*)&b[k % 2][j] = *(const float4*)(from_b + k * PITCH_B + j * LANES_N);
+                for (int j = 0; j < TN; j += 4)
+                    *(float4*)&b[k % 2][j] = *(const float4*)(from_b + k * PITCH_B + j * LANES_N);
             };
             read(0);
             #pragma unroll 1
             for (int first = 0; first < DEEP; first += CHUNK, from_a += CHUNK * PITCH_A, from_b += CHUNK * PITCH_B)
-            #pragma unroll
-            for (int k = 0; k < CHUNK; ++k) {
-                if (first + k + 1 < DEEP) read(k + 1);
                 #pragma unroll
-                for (int i = 0; i < TM; ++i)
+                for (int k = 0; k < CHUNK; ++k) {
+                    if (first + k + 1 < DEEP) read(k + 1);
                     #pragma unroll
-                    for (int j = 0; j < TN; ++j) {
-                        const int n = i % 2 ? TN - 1 - j : j;  // back and forth: b[n] is used again
-                        sum[i * TN + n] += a[k % 2][i] * b[k % 2][n];
-                    }
-            }
+                    for (int i = 0; i < TM; ++i)
+                        #pragma unroll
+                        for (int j = 0; j < TN; ++j) {
+                            const int n = i % 2 ? TN - 1 - j : j;  // back and forth: b[n] is used again
+                            sum[i * TN + n] += a[k % 2][i] * b[k % 2][n];
+                        }
+                }
 #else
             FragmentA a;
             FragmentB b;
