@@ -32,7 +32,7 @@
 // programmatic = 1
 // loads = "BM + BN"
 // sums  = "fma"
-// parts = "(BLOCKS == 0) * SPLIT"
+// parts = "(BLOCKS == 0) * (SLICES == 1) * SPLIT"
 // sass  = ["LDGSTS.128 if TRANSA or not TRANSB or not TURN", "LDS.128 in loop >= 8", "no LDS.32 in loop", "FFMA share in loop >= 60%", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
 // claim = "Blocks for all SMs: where k is long up to 64 share a tile (SPLIT=8), and none waits for another cluster."
 // predict = ["conflicts == 0"]

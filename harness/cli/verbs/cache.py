@@ -11,6 +11,7 @@ from harness.errors import HarnessError
 from harness.support import terminal
 
 _DAY = 86400  # seconds
+_MOST = 1e9  # GiB: more than any disk has
 
 
 @click.command(name="cache")
@@ -36,7 +37,7 @@ def command(clean: bool, most: float | None) -> None:
         raise HarnessError("there is no cache", hint="set HARNESS_CACHE_DIR to a directory of your own")
     if clean or most is not None:
         before = len(store.entries())
-        removed = store.trim(0 if clean or most is None else int(most * 2**30))
+        removed = store.trim(0 if clean or most is None else int(min(most, _MOST) * 2**30))
         click.echo(f"removed {before - len(store.entries())} entries, {_size(removed)}")
     found = store.entries()
     total = sum(e.size for e in found)

@@ -72,7 +72,8 @@ def tree(revision: str | None) -> Iterator[Path]:
         if present:  # git archive fails for a pattern without a file
             data = _git(root, "archive", "--format=tar", sha, "--", *(f":(top)*{s}" for s in present))
             with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-                archive.extractall(folder, filter="data")
+                safely: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # 3.11.4 has it
+                archive.extractall(folder, **safely)
         yield Path(folder)
 
 
