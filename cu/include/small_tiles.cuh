@@ -55,11 +55,11 @@ struct Tile {
             for (int i = 0; i < height; i += step, from += (long long)step * ld)
                 cp_async16_first(&at[r + i][c], from, r + i < rows ? bytes : 0);
         } else if constexpr (!COVERING) {
-            constexpr int beside = width < THREADS ? width : THREADS, step = THREADS / beside;
+            constexpr int beside = width < THREADS ? width : THREADS, down = THREADS / beside;
             const int r = threadIdx.x / beside, c = threadIdx.x % beside;
             from += (long long)r * ld + c;
             #pragma unroll 4
-            for (int i = 0; i < height; i += step, from += (long long)step * ld)
+            for (int i = 0; i < height; i += down, from += (long long)down * ld)
                 #pragma unroll
                 for (int j = 0; j < width; j += beside)
                     cp_async4(&at[r + i][c + j], from + j, r + i < rows && c + j < columns);
@@ -210,7 +210,6 @@ __device__ inline bool last_of(unsigned members, unsigned* counter)
 #define QUADS (BM * BN / 4)
 #define MOST_PARTS 8u        // that the SPLIT blocks of a cluster, as one, share a tile with
 #define MOST_SHARERS 1024u   // blocks that share tiles, in all
-//
 // If SWAPPED, the two of each pair of neighbours have changed places.
 template <int PAD, bool SWAPPED = false>
 struct Staged {
@@ -281,10 +280,9 @@ struct Staged {
             const int n = max(begin, 0), count = min(begin + 4, min(columns, BN)) - n;
             if (m >= rows || count <= 0) continue;
             float sum[4];
-            if (ACROSS == BN / 4 && !SWAPPED) *(float4*)sum = *(const float4*)&at[m][n];
-            else if (ACROSS == BN / 4) {
+            if (ACROSS == BN / 4) {
                 const float4 v = *(const float4*)&at[m][n];
-                *(float4*)sum = make_float4(v.y, v.x, v.w, v.z);
+                *(float4*)sum = SWAPPED ? make_float4(v.y, v.x, v.w, v.z) : v;
             } else
                 #pragma unroll
                 for (int e = 0; e < 4; ++e) sum[e] = at[m][min(n + e, BN - 1) ^ (int)SWAPPED];

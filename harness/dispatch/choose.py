@@ -129,8 +129,8 @@ def _choose(
 
 def about(problem: Gemm, invariant: str = "", steps: Sequence[int] = (0, 0)) -> dict[str, Any]:
     """Return what of a product, or a batch (`steps`), beside its shape the choice depends on."""
-    uneven = "C" if problem.ldc * problem.stored.itemsize % 16 else ""
-    pitches = {"straddled": problem.straddles(steps), "unmapped": problem.without_maps(steps) + uneven}
+    unmapped = problem.without_maps(steps) + ("C" if problem.uneven else "")
+    pitches = {"straddled": problem.straddles(steps), "unmapped": unmapped}
     made = {"dtype": problem.dtype.name, "layout": problem.layout, "epilogue": problem.epilogue}
     return {**made, **pitches, "invariant": invariant}
 

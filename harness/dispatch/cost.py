@@ -247,7 +247,7 @@ class Candidate:
         elements, flips = {"A": M * K, "B": K * N}, traffic.unread(self.variant, layout)
         left = traffic.boxed(self.variant, "".join(x for x in unmapped if x not in flips))
         moved = traffic.copied(self.variant, M, N, K, sms=sms, unmapped=left)
-        copies = sum(traffic.transposing(elements[x], self.dtype, sms) for x in flips)
+        copies = sum(traffic.copying(elements[x], self.dtype, sms, transposed=True) for x in flips)
         copies += sum(traffic.copying(elements[x], self.dtype, sms) for x in moved)
         waiting = traffic.compulsory(M, N, K, self.dtype, sms) * self.batch
         if self.shares == "panels":

@@ -21,8 +21,8 @@ _FMA = {
 }
 DRAM_BYTES = 15.5  # per cycle and SM: 4.06 TB/s, which a copy reaches on the H200
 _UNMAPPED_BYTES = 8  # per cycle and SM, loaded by a kernel without a tensor map
-_COPY_START, _COPY_BYTES = 2000, 14.5  # cycles to start a copy; bytes per cycle and SM, read or written
-_TRANSPOSE_START, _TRANSPOSE_BYTES = 4000, 13.4  # the same of a copy that transposes
+_COPYING = 2000, 14.5  # cycles to start a copy; bytes per cycle and SM, read or written
+_TRANSPOSING = 4000, 13.4  # the same of a copy that transposes
 
 
 def unread(variant: Variant, layout: str) -> str:
@@ -36,14 +36,10 @@ def boxed(variant: Variant, operands: str) -> str:
     return "".join(x for x in operands if any(x == box.operand for box in variant.boxes))
 
 
-def copying(elements: int, dtype: DType, sms: int) -> float:
-    """Return the cycles that copying so many elements takes."""
-    return _COPY_START + 2 * elements * dtype.itemsize / (sms * _COPY_BYTES)
-
-
-def transposing(elements: int, dtype: DType, sms: int) -> float:
-    """Return the cycles that a transposed copy of so many elements takes."""
-    return _TRANSPOSE_START + 2 * elements * dtype.itemsize / (sms * _TRANSPOSE_BYTES)
+def copying(elements: int, dtype: DType, sms: int, *, transposed: bool = False) -> float:
+    """Return the cycles that copying so many elements takes, to rows or `transposed`."""
+    start, rate = _TRANSPOSING if transposed else _COPYING
+    return start + 2 * elements * dtype.itemsize / (sms * rate)
 
 
 def compulsory(M: int, N: int, K: int, dtype: DType, sms: int) -> float:

@@ -123,6 +123,11 @@ class Gemm:
         """Return True if rows of A or B lie across sectors of the L2 cache, and TMA can read both."""
         return not self.without_maps(steps) and any(x % _SECTOR for x in self._pitches(steps))
 
+    @property
+    def uneven(self) -> bool:
+        """True if rows of C do not begin where TMA writes, which is at multiples of 16 bytes."""
+        return self.ldc * self.stored.itemsize % _MAPPED != 0
+
     def _pitches(self, steps: Sequence[int]) -> list[int]:
         """Return the bytes at whose multiples the rows of A and B begin, if the first does."""
         both = zip((self.lda, self.ldb), steps, strict=True)

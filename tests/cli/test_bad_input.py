@@ -110,6 +110,14 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     return
 
 
+@pytest.mark.parametrize("most", ["1e308", "4", "0"])
+def test_a_cache_of_any_size(most: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than any disk has leaves all, and is no infinity of bytes."""
+    monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path))
+    result = harness("cache", "--to", most)
+    assert result.exit_code == 0 and "removed 0 entries" in result.output
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_gpu", "_folder")
 @settings(RELAXED, max_examples=40)

@@ -18,7 +18,7 @@ from harness.problems.protocol import Layout
 _ROWS, _TRANSPOSE = (Path(__file__).with_name(name) for name in ("copy_rows.cu", "transpose.cu"))
 OPERANDS = "ABC"
 _LINE = 128  # bytes: of the L2 cache; a row of a tile of transpose.cu
-_BLOCK_BYTES = 128 * 2 * 16  # that a block of copy_rows.cu writes
+_UNIT = 16  # bytes that a thread of copy_rows.cu writes at once
 
 
 class Copy:
@@ -45,7 +45,8 @@ class Copy:
             sizes = [np.int32(stored.rows), np.int32(stored.columns), np.int64(stored.ld), np.int64(self.ld)]
         else:
             variant, width = copier(), columns * size
-            blocks = math.ceil(rows * math.ceil(width / 16) * 16 / _BLOCK_BYTES)
+            units = rows * math.ceil(width / _UNIT)
+            blocks = math.ceil(units / (math.prod(variant.block) * variant.params["EACH"]))
             sizes = [np.uint32(rows), np.uint32(width), np.int64(stored.ld * size), np.int64(pitch)]
         arguments = [np.uint64(0), np.uint64(0), *sizes]
         self._launch = load(variant).prepare(blocks, variant.block, arguments, programmatic=True)

@@ -13,12 +13,13 @@
 // tile    = ["1"]
 // programmatic = 1
 //
+// [params]
+// EACH = [2]
 // ///
 
 #include "dependent_launch.cuh"
 
 #define THREADS 128
-#define EACH 2  // units of a thread
 
 // Load the 16 bytes at `from`, and zero for those that are not from `begin` to `end`.
 __device__ inline uint4 load_unit(const char* from, const char* begin, const char* end)
@@ -33,7 +34,7 @@ __device__ inline uint4 load_unit(const char* from, const char* begin, const cha
 }
 
 // Copy `rows` rows of `width` bytes, a multiple of two. Both pitches are in bytes, to_pitch is a multiple of 16. In `to` rows
-// are written in whole units: what is between a row's end and the next multiple of 16 bytes is lost.
+// are written in whole units: what is between a row's end and the next multiple of 16 bytes is lost. A thread writes up to EACH units.
 extern "C" __global__ void __launch_bounds__(THREADS)
     copy_rows(const char* from, char* to, unsigned rows, unsigned width, long long from_pitch, long long to_pitch)
 {
