@@ -193,7 +193,7 @@ FAULTS: dict[str, tuple[Told, tuple[str, dict[str, int]]]] = {
         ("19_pipeline_split", {"SPLIT": 4}),
     ),
     "as many parts as fill the GPU": (
-        ("33_small_tiles", {'"(BLOCKS == 0) * SPLIT"': '"SPLIT"'}, {"BLOCKS": 4}),
+        ("33_small_tiles", {'"(BLOCKS == 0) * (SLICES == 1) * SPLIT"': '"SPLIT"'}, {"BLOCKS": 4}),
         CHAIN,
     ),
 }
