@@ -40,6 +40,7 @@ from numpy.typing import NDArray
 
 from harness.dispatch import choose
 from harness.dispatch.cost import Candidate
+from harness.dispatch.traffic import Pitches
 from harness.errors import HarnessError, UsageError
 from harness.kernels import catalog
 from harness.kernels.dtypes import DTYPES
@@ -75,8 +76,7 @@ class Time:
     variant: Variant
     shape: tuple[int, int, int]
     layout: str
-    straddled: bool
-    unmapped: str
+    pitches: Pitches
     sms: int
     cycles: float
     batch: int = 1
@@ -119,8 +119,8 @@ def times(paths: Sequence[Path], known: Mapping[Key, Candidate], mapped: Sequenc
                 continue
             problem = GEMMS[row["dtype"]](**{name: row[name] for name in _AXES})
             steps = row.get("steps", (0, 0))
-            unmapped = choose.about(problem, steps=steps)["unmapped"]
-            if problem.without_maps(steps) and number >= len(paths):
+            pitches = choose.about(problem, steps=steps)["pitches"]
+            if pitches.unmapped and number >= len(paths):
                 continue
             for one in (*row.get("candidates", ()), *chosen(row)):
                 params = {**defaults(one["kernel"]), **one["params"]}
@@ -136,8 +136,7 @@ def times(paths: Sequence[Path], known: Mapping[Key, Candidate], mapped: Sequenc
                             variant=replace(given, params={**given.params, **flips}),
                             shape=(row["M"], row["N"], row["K"]),
                             layout="".join("NT"[row[axis]] for axis in ("transa", "transb")),
-                            straddled=problem.straddles(steps),
-                            unmapped=unmapped,
+                            pitches=pitches,
                             sms=gpu["sms"],
                             cycles=one["seconds"] * gpu["clock_hz"],
                             batch=row.get("size", 1),
@@ -164,7 +163,7 @@ def chosen(row: Mapping[str, Any]) -> list[dict[str, Any]]:
 def predicted(candidate: Candidate, time: Time) -> float:
     """Return the cycles of a product by the model."""
     laid_out = replace(candidate, variant=time.variant, batch=time.batch)
-    return laid_out.cycles(*time.shape, time.sms, time.layout, time.straddled, time.unmapped)
+    return laid_out.cycles(*time.shape, time.sms, time.layout, time.pitches)
 
 
 def fitted(known: Mapping[Key, Candidate], measured: Sequence[Time]) -> dict[Key, Candidate]:
@@ -196,7 +195,7 @@ def of_one(candidate: Candidate, measured: Sequence[Time]) -> tuple[float, Candi
     apart: dict[bool, list[Time]] = {False: [], True: []}
     told = bool(candidate.variant.boxes) or candidate.unmapped != 1
     for time in measured:
-        apart[told and time.unmapped not in ("", "C")].append(time)
+        apart[told and time.pitches.unmapped != ""].append(time)
     left, one = of_these(candidate, apart[False], constants_of(candidate))
     more, one = of_these(one, apart[True], (*apart_of(candidate), "ragged"))
     # No kernel reads rows without maps faster, nor DRAM twice as fast as a copy.

@@ -59,10 +59,10 @@ class Draw:
     def best(self, count: int, sms: int, arch: str) -> list[Variant]:
         """Return the fastest launches by the model."""
         about = choose.about(self.problem, steps=self.batch[1:3])
-        pitches = {name: about.pop(name) for name in ("straddled", "unmapped")}
+        pitches = about.pop("pitches")
         shape = self.M, self.N, self.K, sms
         able = [replace(c, batch=self.size) for c in choose.able(*shape, arch, **about)]
-        found = ranked(able, shape, layout=about["layout"], **pitches)
+        found = ranked(able, shape, layout=about["layout"], pitches=pitches)
         return [compiled(variant) for variant, _ in found[:count]]
 
 

@@ -43,7 +43,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.dispatch import cost, user_table
 from harness.dispatch.cost import NN, Candidate, depth
-from harness.dispatch.traffic import unread
+from harness.dispatch.traffic import ALIGNED, Pitches, unread
 from harness.errors import UsageError
 from harness.kernels import catalog
 from harness.kernels.dtypes import DTYPES, FP32
@@ -72,8 +72,7 @@ def choose(
     gpu: str = "",
     dtype: str = FP32.name,
     layout: str = NN,
-    straddled: bool = False,
-    unmapped: str = "",
+    pitches: Pitches = ALIGNED,
     epilogue: Epilogue = PLAIN,
     invariant: str = "",
 ) -> Variant:
@@ -82,14 +81,12 @@ def choose(
     `arch` is the architecture to compile for (``"sm_90a"``), and `gpu` the device's name as in the tables; if
     it is empty, the cost model decides. `dtype` is the element type: ``"fp32"``, ``"tf32"``, ``"3xtf32"``,
     ``"fp16x3"``, ``"bf16x6"``, ``"bf16"`` or ``"fp16"``. `layout` is ``"NN"``, ``"NT"``, ``"TN"`` or
-    ``"TT"``, as the module's docstring says, and `straddled` whether rows of A or B begin elsewhere than at
-    multiples of 32 bytes. `unmapped` names the operands, of A, B and C, whose rows do not even begin at
-    multiples of 16, so that no tensor map describes them. The `epilogue` is compiled into the variant.
-    Kernels that cannot have one are left out; among the others the choice is the same as without. If
-    `invariant` is "M", a row of the product has the same bits for all M, if it is "N", a column has them for
-    all N. Raises UsageError if no kernel can compute the product there.
+    ``"TT"``, as the module's docstring says, and `pitches` say where rows begin. The `epilogue` is compiled
+    into the variant. Kernels that cannot have one are left out; among the others the choice is the same as
+    without. If `invariant` is "M", a row of the product has the same bits for all M, if it is "N", a column
+    has them for all N. Raises UsageError if no kernel can compute the product there.
     """
-    return _choose(M, N, K, sms, arch, gpu, dtype, layout, straddled, unmapped, epilogue, invariant)
+    return _choose(M, N, K, sms, arch, gpu, dtype, layout, pitches, epilogue, invariant)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -102,8 +99,7 @@ def _choose(
     gpu: str,
     dtype: str,
     layout: str,
-    straddled: bool,
-    unmapped: str,
+    pitches: Pitches,
     epilogue: Epilogue,
     invariant: str,
 ) -> Variant:
@@ -114,8 +110,7 @@ def _choose(
     known = measured(M, N, K, sms=sms, arch=arch, gpu=gpu, **made)
     if known is not None:
         return known
-    pitches: Any = {"straddled": straddled, "unmapped": unmapped}
-    found = ranked(M, N, K, sms=sms, arch=arch, **made, **pitches)
+    found = ranked(M, N, K, sms=sms, arch=arch, **made, pitches=pitches)
     if not found:
         kernels = [c.variant.kernel for c in candidates() if c.dtype.name == dtype]
         archs = dict.fromkeys(
@@ -129,10 +124,10 @@ def _choose(
 
 def about(problem: Gemm, invariant: str = "", steps: Sequence[int] = (0, 0)) -> dict[str, Any]:
     """Return what of a product, or a batch (`steps`), beside its shape the choice depends on."""
-    unmapped = problem.without_maps(steps) + ("C" if problem.uneven else "")
-    pitches = {"straddled": problem.straddles(steps), "unmapped": unmapped}
+    straddled, unmapped = problem.straddles(steps), problem.without_maps(steps)
+    pitches = Pitches(straddled=straddled, unmapped=unmapped, uneven=problem.uneven)
     made = {"dtype": problem.dtype.name, "layout": problem.layout, "epilogue": problem.epilogue}
-    return {**made, **pitches, "invariant": invariant}
+    return {**made, "pitches": pitches, "invariant": invariant}
 
 
 def measured(
@@ -183,8 +178,7 @@ def ranked(
     arch: str,
     dtype: str = FP32.name,
     layout: str = NN,
-    straddled: bool = False,
-    unmapped: str = "",
+    pitches: Pitches = ALIGNED,
     epilogue: Epilogue = PLAIN,
     invariant: str = "",
 ) -> list[tuple[Variant, float]]:
@@ -194,8 +188,7 @@ def ranked(
     busy cycles. Empty if there are none.
     """
     serving = able(M, N, K, sms, arch, dtype, layout, epilogue, invariant)
-    shape = M, N, K, sms
-    return cost.ranked(serving, shape, layout=layout, straddled=straddled, unmapped=unmapped)
+    return cost.ranked(serving, (M, N, K, sms), layout=layout, pitches=pitches)
 
 
 def able(

@@ -51,9 +51,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from harness.dispatch import traffic
+from harness.dispatch.traffic import ALIGNED, Pitches
 from harness.kernels.dtypes import DTYPES, DType
 from harness.kernels.spec import Kernel, Variant
 
@@ -236,14 +236,10 @@ class Candidate:
         K: int,
         sms: int,
         layout: str = NN,
-        straddled: bool = False,
-        unmapped: str = "",
+        pitches: Pitches = ALIGNED,
     ) -> float:
-        """Return the cycles of a product: its start, busy or waiting for DRAM, and copying before.
-
-        `unmapped` names the operands, of A, B and C, that cannot have a tensor map where they are.
-        """
-        uneven, unmapped = "C" in unmapped, unmapped.replace("C", "")
+        """Return the cycles of a product: its start, busy or waiting for DRAM, and copying before."""
+        unmapped = pitches.unmapped
         elements, flips = {"A": M * K, "B": K * N}, traffic.unread(self.variant, layout)
         left = traffic.boxed(self.variant, "".join(x for x in unmapped if x not in flips))
         moved = traffic.copied(self.variant, M, N, K, sms=sms, unmapped=left)
@@ -255,7 +251,8 @@ class Candidate:
         apart = bool(unmapped and not self.variant.boxes)  # kernels without maps read any pitch
         fed = "".join(x for x in left if x not in moved)
         read = "".join("NT"[(kind == "T") != (x in flips)] for x, kind in zip("AB", layout, strict=True))
-        busy = self.busy(M, N, K, sms, straddled or apart, apart, fed, layout=read, uneven=uneven)
+        straddled = pitches.straddled or apart
+        busy = self.busy(M, N, K, sms, straddled, apart, fed, layout=read, uneven=pitches.uneven)
         return self.start + self.together(busy, waiting) + copies
 
     def together(self, busy: float, waiting: float) -> float:
@@ -286,8 +283,7 @@ def ranked(
     shape: tuple[int, int, int, int],
     *,
     layout: str,
-    straddled: bool,
-    unmapped: str,
+    pitches: Pitches,
 ) -> list[tuple[Variant, float]]:
     """Return the variants of candidates with their cycles for M, N, K and so many SMs, fastest first.
 
@@ -295,8 +291,9 @@ def ranked(
     share tiles by the grid where they would share none: of 1,020 so timed 5 were the fastest.
     """
     candidates = [c for c in candidates if c.shares != "grid" or c.turns(*shape)[2]]
-    pitches: Any = {"layout": layout, "straddled": straddled, "unmapped": unmapped}
-    found = [(c.cycles(*shape, **pitches), c.busy(*shape, straddled), c.variant) for c in candidates]
+    found = [
+        (c.cycles(*shape, layout, pitches), c.busy(*shape, pitches.straddled), c.variant) for c in candidates
+    ]
     found.sort(key=lambda one: one[:2])
     return [(variant, cycles) for cycles, _, variant in found]
 

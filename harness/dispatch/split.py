@@ -16,6 +16,7 @@ from typing import Any
 
 from harness.dispatch import choose, cost, traffic
 from harness.dispatch.cost import SKINNY
+from harness.dispatch.traffic import ALIGNED, Pitches
 from harness.kernels.dtypes import FP32
 from harness.kernels.epilogue import PLAIN, Epilogue
 from harness.kernels.spec import Variant
@@ -44,8 +45,7 @@ def divided(
     gpu: str = "",
     dtype: str = FP32.name,
     layout: str = cost.NN,
-    straddled: bool = False,
-    unmapped: str = "",
+    pitches: Pitches = ALIGNED,
     epilogue: Epilogue = PLAIN,
     invariant: str = "",
 ) -> tuple[Part, ...]:
@@ -56,7 +56,7 @@ def divided(
 
     about: Any = {"sms": sms, "arch": arch, "dtype": dtype, "layout": layout, "epilogue": epilogue}
     about["invariant"] = invariant
-    paced = {**about, "straddled": straddled, "unmapped": unmapped}
+    paced = {**about, "pitches": pitches}
 
     def part(rows: int, columns: int, row: int = 0, column: int = 0) -> Part:
         variant = choose.choose(rows, columns, K, gpu=gpu, **paced)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import dataclass
 
 from harness.kernels.dtypes import DTYPES, DType
 from harness.kernels.spec import LAYOUT, Variant
@@ -23,6 +24,23 @@ DRAM_BYTES = 15.5  # per cycle and SM: 4.06 TB/s, which a copy reaches on the H2
 _UNMAPPED_BYTES = 8  # per cycle and SM, loaded by a kernel without a tensor map
 _COPYING = 2000, 14.5  # cycles to start a copy; bytes per cycle and SM, read or written
 _TRANSPOSING = 4000, 13.4  # the same of a copy that transposes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pitches:
+    """Where rows of a product's matrices begin, as far as its time depends on that.
+
+    `straddled` says that rows of A or B begin elsewhere than at multiples of 32 bytes. `unmapped` names the
+    operands ("", "A", "B" or "AB") whose rows do not even begin at multiples of 16, so that no tensor map
+    describes them, and `uneven` says the same of C.
+    """
+
+    straddled: bool = False
+    unmapped: str = ""
+    uneven: bool = False
+
+
+ALIGNED = Pitches()
 
 
 def unread(variant: Variant, layout: str) -> str:

@@ -240,6 +240,7 @@ def test_many_small_products_are_one_launch() -> None:
 def test_where_rows_begin_is_that_of_all_matrices() -> None:
     """The first may begin well, and the pitch of rows be a multiple of 32 bytes."""
     problem = GEMMS["bf16"](M=64, N=64, K=64)
-    found = [choose.about(problem, "", steps) for steps in [(0, 0), (4096, 4096), (4100, 4096), (4096, 4104)]]
-    assert [x["unmapped"] for x in found] == ["", "", "A", ""]
-    assert [x["straddled"] for x in found] == [False, False, False, True]
+    steps = [(0, 0), (4096, 4096), (4100, 4096), (4096, 4104)]
+    found = [choose.about(problem, "", each)["pitches"] for each in steps]
+    assert [x.unmapped for x in found] == ["", "", "A", ""]
+    assert [x.straddled for x in found] == [False, False, False, True]

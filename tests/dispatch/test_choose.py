@@ -11,6 +11,7 @@ import pytest
 
 import harness
 from harness.dispatch import choose, traffic, user_table
+from harness.dispatch.traffic import Pitches
 from harness.errors import UsageError
 from harness.problems.gemm import GEMMS
 
@@ -299,14 +300,15 @@ def test_a_kernel_without_maps_is_chosen_where_no_map_can_be() -> None:
     """Rows that begin anywhere: TMA kernels load by threads there or copy first, and the model counts it."""
     shape, about = (10351, 51, 83), {"sms": 132, "arch": "sm_90a", "dtype": "tf32"}
     cycles = {v.label: c for v, c in choose.ranked(*shape, **about)}
-    slower = {v.label: c for v, c in choose.ranked(*shape, **about, unmapped="AB")}
+    slower = {v.label: c for v, c in choose.ranked(*shape, **about, pitches=Pitches(unmapped="AB"))}
     with_maps = [v for v, _ in choose.ranked(*shape, **about) if v.boxes]
     assert with_maps and all(slower[v.label] > cycles[v.label] for v in with_maps)
-    assert choose.choose(*shape, **about, unmapped="AB").kernel.name == "34_small_tiles_tf32"
-    assert choose.ranked(4096, 4096, 4096, **about, unmapped="A")[0][0].kernel.name == "25_wgmma_tf32"
+    assert choose.choose(*shape, **about, pitches=Pitches(unmapped="AB")).kernel.name == "34_small_tiles_tf32"
+    large = choose.choose(4096, 4096, 4096, **about, pitches=Pitches(unmapped="A"))
+    assert large.kernel.name == "25_wgmma_tf32"
     about["dtype"] = "bf16"
     cycles = {v.label: c for v, c in choose.ranked(*shape, **about)}
-    slower = {v.label: c for v, c in choose.ranked(*shape, **about, unmapped="AB")}
+    slower = {v.label: c for v, c in choose.ranked(*shape, **about, pitches=Pitches(unmapped="AB"))}
     assert cycles and all(slower[label] > cycles[label] for label in cycles if "mma_sync" not in label)
 
 
@@ -316,4 +318,4 @@ def test_which_operands_have_no_map() -> None:
 
     assert [names(8, 8), names(9, 8), names(8, 11), names(13, 9)] == ["", "A", "B", "AB"]
     assert names(12, 12, "bf16") == "AB" and names(16, 8, "bf16") == ""
-    assert choose.about(GEMMS["tf32"](M=8, N=8, K=8, lda=9))["unmapped"] == "A"
+    assert choose.about(GEMMS["tf32"](M=8, N=8, K=8, lda=9))["pitches"].unmapped == "A"

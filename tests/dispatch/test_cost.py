@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from harness.dispatch import choose, cost
+from harness.dispatch.traffic import Pitches
 from harness.launch import kernel as launches
 from harness.problems.registry import resolve
 
@@ -129,8 +130,10 @@ def test_rows_that_threads_copy_by_hand() -> None:
     assert slow.busy(128, 192, 640, 132, fed="A") == 10 * 20 * (128 + 96) + 100
     assert slow.busy(128, 192, 640, 132, fed="B") == 10 * 20 * (192 + 96) + 100
     assert slow.busy(50, 56, 640, 132, fed="AB") == 10 * 20 * (50 + 56 + 96) + 100
-    assert slow.cycles(128, 192, 64, 132, unmapped="A") == slow.busy(128, 192, 64, 132, fed="A")
-    copies = slow.cycles(4096, 4096, 4096, 132, unmapped="AB") - slow.cycles(4096, 4096, 4096, 132)
+    neither, only_b = Pitches(unmapped="AB"), Pitches(unmapped="A")
+    assert slow.cycles(128, 192, 64, 132, pitches=only_b) == slow.busy(128, 192, 64, 132, fed="A")
+    large = 4096, 4096, 4096, 132
+    copies = slow.cycles(*large, pitches=neither) - slow.cycles(*large)
     assert copies == pytest.approx(2 * (2000 + 2 * 2 * 4096 * 4096 / (132 * 14.5)))  # in place of that
 
 

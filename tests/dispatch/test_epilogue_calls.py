@@ -13,6 +13,7 @@ import harness
 from fakes import gemm as fake_gemm
 from fakes.driver import FakeDriver
 from harness.dispatch import choose, split
+from harness.dispatch.traffic import Pitches
 from harness.driver import Context
 from harness.errors import UsageError
 from harness.kernels.dtypes import BF16, FP16, FP32, DType
@@ -82,8 +83,8 @@ def test_each_part_of_a_divided_product_has_its_own_bias(
     fake_gemm.without_small_tiles(monkeypatch)
     m, n, k = 2049, 2055, 40
     epilogue = Epilogue((ROWS, COLUMNS)[axis], "relu")
-    parts = split.divided(m, n, k, **H200, straddled=True, epilogue=epilogue)
-    plain = split.divided(m, n, k, **H200, straddled=True)
+    parts = split.divided(m, n, k, **H200, pitches=Pitches(straddled=True), epilogue=epilogue)
+    plain = split.divided(m, n, k, **H200, pitches=Pitches(straddled=True))
     assert len(parts) > 1
     assert [p.variant for p in parts] == [epilogue.compiled(p.variant) for p in plain]
     a, b, c = operands(gpu, FP32, FP32, m, n, k)

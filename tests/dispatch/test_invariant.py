@@ -14,6 +14,7 @@ import harness
 from fakes import gemm as fake_gemm
 from fakes.driver import FakeDriver
 from harness.dispatch import choose, split
+from harness.dispatch.traffic import Pitches
 from harness.driver import Context
 from harness.errors import UsageError
 from harness.kernels.dtypes import BF16, FP32
@@ -42,7 +43,8 @@ def test_the_order_depends_on_n_and_k_only(
 ) -> None:
     """Nor on layouts, pitches and what follows, nor on the side from which the product is computed."""
     plain = choose.choose(1, n, k, **TUNED, dtype=dtype, invariant=choose.ROWS)
-    made: Any = {**TUNED, "dtype": dtype, "layout": layout, "unmapped": unmapped, "epilogue": epilogue}
+    pitches = Pitches(unmapped=unmapped)
+    made: Any = {**TUNED, "dtype": dtype, "layout": layout, "pitches": pitches, "epilogue": epilogue}
     found = {choose.order(plain, k)}
     for m in rows:
         found.add(choose.order(choose.choose(m, n, k, **made, invariant=choose.ROWS), k))
@@ -102,7 +104,8 @@ def test_the_kernels_that_run_have_one_order(kernels: FakeDriver, gpu: Context) 
     kernels.execute = fake_gemm.no_write
     products(gpu, invariant=True)
     labels = [label.removesuffix(" sm_90a") for label in kernels.compiled]
-    about: dict[str, Any] = {**H200, "dtype": "bf16", "straddled": True}  # rows of B have 80 bytes
+    pitches = Pitches(straddled=True)  # rows of B have 80 bytes
+    about: dict[str, Any] = {**H200, "dtype": "bf16", "pitches": pitches}
     chosen = [choose.choose(m, 40, 512, **about, invariant="M").label for m in (1, 24, 200)]
     assert labels == list(dict.fromkeys(chosen))
     products(gpu, invariant=True)

@@ -15,6 +15,7 @@ from fakes import gemm as fake_gemm
 from fakes.driver import FakeDriver
 from harness.dispatch import arrays
 from harness.dispatch.call import gpus
+from harness.dispatch.traffic import Pitches
 from harness.driver import Buffer, Context, Device, Stream
 from harness.errors import UsageError
 from shared.arrays import Array, Dlpack, fake, gpu, operands, torch  # noqa: F401  (fixtures)
@@ -61,7 +62,9 @@ def test_a_shape_is_prepared_once(fake: FakeDriver, gpu: Context, monkeypatch: p
 
 def test_the_choice_is_what_is_compiled_and_launched(fake: FakeDriver, gpu: Context) -> None:
     harness.matmul(*operands(gpu, 300, 500, 260))
-    variant = harness.choose(300, 500, 260, sms=132, arch="sm_90a", gpu="Fake GPU", straddled=True)
+    variant = harness.choose(
+        300, 500, 260, sms=132, arch="sm_90a", gpu="Fake GPU", pitches=Pitches(straddled=True)
+    )
     assert fake.compiled == [f"{variant.label} sm_90a"]
     launched = fake.launches[-1]
     assert (launched.block, launched.shared) == (variant.block, variant.shared)

@@ -13,6 +13,7 @@ import harness
 from harness.dispatch import choose, cost
 from harness.dispatch.call import gpus
 from harness.dispatch.split import divided
+from harness.dispatch.traffic import ALIGNED
 from harness.driver import Buffer, Context, Graph, Stream
 from harness.errors import UsageError
 from harness.kernels import catalog
@@ -345,7 +346,7 @@ def test_torch_copied_operands(
     if torch.cuda.get_device_capability()[0] != 9 or (kind != "float32" and precision == "tf32"):
         pytest.skip("tensor-core kernels of sm_90a")
     about = choose.about  # one kernel for any pitch
-    monkeypatch.setattr(choose, "about", lambda *given: {**about(*given), "unmapped": ""})
+    monkeypatch.setattr(choose, "about", lambda *given: {**about(*given), "pitches": ALIGNED})
     monkeypatch.setattr(gpus, "_gpus", {})
     (m, n, k), dtype = shape, getattr(torch, kind)
     a = torch.zeros(m, k + 15, device="cuda", dtype=dtype)[:, : k + 15 - (k + 15) % 8]

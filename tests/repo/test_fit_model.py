@@ -20,6 +20,7 @@ from fit_model import Key, Time
 
 from harness.dispatch import choose
 from harness.dispatch.cost import Candidate
+from harness.dispatch.traffic import Pitches
 from harness.errors import UsageError
 from harness.results import record
 
@@ -57,10 +58,11 @@ def timed(
     for number, shape in enumerate(shapes(count)):
         for key, one in truth.items():
             if key[0] == dtype and one.serves(*shape[:2], "sm_90a"):
-                where = {"shape": shape, "layout": "NT", "straddled": number % 4 == 0, "sms": SMS}
+                where = {"shape": shape, "layout": "NT", "sms": SMS}
+                pitches = Pitches(straddled=number % 4 == 0, unmapped=unmapped)
                 variant = laid_out[key]
                 time = Time(
-                    draw=("0", number), key=key, variant=variant, unmapped=unmapped, cycles=1.0, **where
+                    draw=("0", number), key=key, variant=variant, pitches=pitches, cycles=1.0, **where
                 )
                 exact = fit_model.predicted(one, time)
                 found.append(replace(time, cycles=exact * float(np.exp(rng.normal(0, noise)))))
@@ -167,7 +169,7 @@ def write(path: Path, measured: list[Time], **row: Any) -> Path:
     for draw in dict.fromkeys(t.draw for t in measured):
         some = [t for t in measured if t.draw == draw]
         M, N, K = some[0].shape
-        pitches = {"lda": K + 8 * some[0].straddled, "ldb": K, "ldc": N}
+        pitches = {"lda": K + 8 * some[0].pitches.straddled, "ldb": K, "ldc": N}
         axes = {"M": M, "N": N, "K": K, **pitches, "transa": 0, "transb": 1}
         listed = [
             {

@@ -12,12 +12,12 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from harness.dispatch import choose, cost
 from harness.dispatch.arrays import Matrix
 from harness.dispatch.cost import NN, Candidate
-from harness.dispatch.traffic import unread
+from harness.dispatch.traffic import ALIGNED, Pitches, unread
 from harness.driver import Stream
 from harness.errors import UsageError
 from harness.kernels.dtypes import FP32
@@ -214,8 +214,7 @@ def fastest(
     arch: str,
     dtype: str = FP32.name,
     layout: str = NN,
-    straddled: bool = False,
-    unmapped: str = "",
+    pitches: Pitches = ALIGNED,
     epilogue: Epilogue = PLAIN,
     invariant: str = "",
 ) -> Fastest:
@@ -224,11 +223,10 @@ def fastest(
     Arguments are those of `choose.choose`. Without any kernel for them the cycles are infinite.
     """
     shape = M, N, K, sms
-    pitches: Any = {"layout": layout, "straddled": straddled, "unmapped": unmapped}
     all_of_them = choose.able(*shape, arch, dtype, layout, epilogue, invariant)
-    single = count * min((c.cycles(*shape, **pitches) for c in all_of_them), default=math.inf)
+    single = count * min((c.cycles(*shape, layout, pitches) for c in all_of_them), default=math.inf)
     once = [replace(c, batch=count) for c in all_of_them]
-    best = ranked(once, shape, **pitches)
+    best = ranked(once, shape, layout=layout, pitches=pitches)
     if best and best[0][1] < single:
         return Fastest(compiled(best[0][0]), best[0][1])
     return Fastest(None, single)
@@ -239,8 +237,7 @@ def ranked(
     shape: tuple[int, int, int, int],
     *,
     layout: str,
-    straddled: bool,
-    unmapped: str,
+    pitches: Pitches,
 ) -> list[tuple[Variant, float]]:
     """Return those of the candidates for a batch that compute it in one launch, with their cycles.
 
@@ -249,6 +246,5 @@ def ranked(
     M, N, *_ = shape
     able = [c for c in candidates if takes(c.variant.kernel) and c.count(M, N) < 2**31]
     # Batches are copied nowhere: what a kernel of boxes cannot read as it lies is for the others.
-    apart = unmapped.replace("C", "")
-    able = [c for c in able if not (c.variant.boxes and (apart or unread(c.variant, layout)))]
-    return cost.ranked(able, shape, layout=layout, straddled=straddled, unmapped=unmapped)
+    able = [c for c in able if not (c.variant.boxes and (pitches.unmapped or unread(c.variant, layout)))]
+    return cost.ranked(able, shape, layout=layout, pitches=pitches)

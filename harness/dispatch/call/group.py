@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from harness.dispatch import choose, traffic
 from harness.dispatch.cost import Candidate
+from harness.dispatch.traffic import Pitches
 from harness.dispatch.workspaces import Need, Workspaces
 from harness.driver import Function, Stream, Struct
 from harness.kernels.spec import Kernel, Variant
@@ -59,7 +60,7 @@ def grouped(problems: Sequence[Gemm], *, sms: int, arch: str) -> tuple[Group, ..
     """
     first = problems[0]
     kind: Any = {"dtype": first.dtype.name, "layout": first.layout}
-    alone = [_alone(_up(p.M), _up(p.N), p.K, sms, arch, **kind, **_pitches([p])) for p in problems]
+    alone = [_alone(_up(p.M), _up(p.N), p.K, sms, arch, **kind, pitches=_pitches([p])) for p in problems]
     best, members, least = None, list[int](), sum(alone)
     shape = max(p.M for p in problems), max(p.N for p in problems), first.K
     for c in choose.able(*shape, sms, arch, first.dtype.name, first.layout, first.epilogue, ""):
@@ -91,10 +92,11 @@ def _up(size: int) -> int:
     return -(-size // 16) * 16
 
 
-def _pitches(problems: Sequence[Gemm]) -> dict[str, Any]:
-    """Return how rows of any of the products begin, as `choose.ranked` asks for it."""
+def _pitches(problems: Sequence[Gemm]) -> Pitches:
+    """Return where rows of any of the products begin."""
     unmapped = {x for p in problems for x in p.without_maps()}
-    return {"straddled": any(p.straddles() for p in problems), "unmapped": "".join(sorted(unmapped))}
+    straddled = any(p.straddles() for p in problems)
+    return Pitches(straddled=straddled, unmapped="".join(sorted(unmapped)))
 
 
 def _part(c: Candidate, problem: Gemm, sms: int) -> float:
@@ -109,11 +111,11 @@ def cycles(c: Candidate, problems: Sequence[Gemm], sms: int) -> float:
     tiles = [c.count(p.M, p.N) for p in problems]
     mean = math.ceil(sum(n * p.K for n, p in zip(tiles, problems, strict=True)) / sum(tiles))
     known = _pitches(problems)
-    apart = bool(known["unmapped"])
+    apart = bool(known.unmapped)
     rows, columns = c.variant.tile
 
     def busy(count: int, K: int) -> float:
-        return c.busy(rows * count, columns, K, sms, known["straddled"] or apart, apart)
+        return c.busy(rows * count, columns, K, sms, known.straddled or apart, apart)
 
     longest = max(p.K for p in problems)
     busiest = max(busy(sum(tiles), mean), busy(max(1, sum(tiles) // len(tiles)), longest))
