@@ -38,6 +38,7 @@ def models(torch: Any, multiplied: Any, monkeypatch: pytest.MonkeyPatch) -> Iter
     assert spec is not None and spec.loader is not None
     script = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "models", script)
+    monkeypatch.syspath_prepend(ROOT / "scripts")
     spec.loader.exec_module(script)
 
     def config(name: str) -> Any:
@@ -49,15 +50,17 @@ def models(torch: Any, multiplied: Any, monkeypatch: pytest.MonkeyPatch) -> Iter
             return transformers.LlamaConfig(vocab_size=211, num_key_value_heads=1, use_cache=False, **small)
         return transformers.ViTConfig(image_size=32, num_labels=1000, **small)
 
-    sizes = {name: script.Size((2, 16), (1, 16), (2, 16)) for name in ("gpt2", "llama")}
-    monkeypatch.setattr(script, "SIZES", {**sizes, "vit": script.Size((2, 1), (2, 1))})
-    monkeypatch.setattr(script, "DEVICE", "cpu")
-    monkeypatch.setattr(script, "Clock", Clock)
-    monkeypatch.setattr(script, "LEG", 0.001)
-    monkeypatch.setattr(script, "STEPS", 5)
-    monkeypatch.setattr(script, "MOST", 3)
-    monkeypatch.setattr(script, "config", config)
-    monkeypatch.setattr(script, "synchronize", lambda: None)
+    works, turns, losses = (sys.modules[f"networks.{name}"] for name in ("works", "turns", "losses"))
+    sizes = {name: works.Size((2, 16), (1, 16), (2, 16)) for name in ("gpt2", "llama")}
+    monkeypatch.setattr(works, "SIZES", {**sizes, "vit": works.Size((2, 1), (2, 1))})
+    monkeypatch.setattr(works, "DEVICE", "cpu")
+    monkeypatch.setattr(turns, "Clock", Clock)
+    monkeypatch.setattr(turns, "OPTIONS", {})
+    monkeypatch.setattr(turns, "LEG", 0.001)
+    monkeypatch.setattr(losses, "STEPS", 5)
+    monkeypatch.setattr(turns, "MOST", 3)
+    monkeypatch.setattr(works, "config", config)
+    monkeypatch.setattr(turns, "synchronize", lambda: None)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield script
@@ -82,9 +85,8 @@ def test_every_part_ends_in_a_row(
         assert row["steps"] == 5 and row["within_noise"]
         assert row["rms_from_stock"]["again"] == 0
     assert rows[1]["rms_from_stock"]["last_bit"] > 0
-    assert all(
-        row["noise"] >= max(row["rms_from_stock"][name] for name in models.NOISE[:3]) for row in rows[:2]
-    )
+    noise = sys.modules["networks.losses"].NOISE[:3]
+    assert all(row["noise"] >= max(row["rms_from_stock"][name] for name in noise) for row in rows[:2])
     far = [row["rms_from_float64"] for row in rows[:2]]
     assert far[0]["stock"] < 1e-5 < far[1]["stock"]  # the control: bf16 is farther than float32
     assert far[0]["harness"] < 1e-5 and "float64" not in far[0]

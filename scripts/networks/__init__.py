@@ -1,0 +1,1 @@
+"""Models of transformers with random weights: their work, what it takes in turn, and their losses."""
